@@ -14,7 +14,7 @@ mod check;
 mod default;
 mod parallel;
 
-pub use parallel::{Parallel, PipelineSchedule, StageSharing};
+pub use parallel::{Parallel, ScheduleName, StageSharing};
 
 use crate::buckets::Caps;
 use crate::scaler::{GradScaler, ScalerOptions};

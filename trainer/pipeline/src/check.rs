@@ -1,245 +1,215 @@
-//! The proof of a schedule: every pass once, on its stage, in an order that its inputs allow, and no stage ever stuck.
+//! Proof that a schedule is complete, that its messages match, and that it cannot deadlock without buffers.
 
-use super::{Action, StageMessage, StageSchedule};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use super::channels::count;
+use super::execution::{Case, Execution};
+use super::{Action, ChunkCosts, PipelineSchedule, channels};
 
-/// What holds of a schedule.
+/// The figures that [`check`] finds while it proves a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScheduleProof {
-    /// For each stage: the most activations of a (chunk, micro-batch) that it holds at a time, from its forward pass to its last
-    /// gradient.
-    pub in_flight: Vec<usize>,
+pub struct PipelineProof {
+    /// By stage, the largest number of (chunk, micro-batch) pairs whose activations are kept at one time: from the
+    /// forward pass until the gradients of the weights are computed.
+    pub peak: Vec<usize>,
+    /// The makespan less the time that the busiest stage computes, without buffers, where the forward pass, the gradient of
+    /// the input and the gradients of the weights each take 1 per chunk.
+    pub bubble: u64,
+    /// Communicators that the messages need.
+    pub channels: usize,
 }
 
-/// Proves a schedule.
+/// Proves that a schedule is complete, that its messages match, and that it cannot deadlock without buffers.
+///
+/// Every stage runs the forward and the backward pass of every micro-batch through each of its chunks, once, and no others.
+/// The gradients of a chunk's weights follow the gradient of its input and are finished in the order of the micro-batches.
+/// Execution, as `execution.rs` states the rule, gets to the end with the communicators of [`channels()`].
 ///
 /// # Errors
-/// The first thing that is wrong.
-pub fn check(schedule: StageSchedule, stages: usize, micros: usize) -> Result<ScheduleProof, String> {
-    let all =
-        (0..stages).map(|stage| schedule.actions(stage, stages, micros)).collect::<Result<Vec<_>, _>>()?;
-    check_actions(schedule, micros, &all)
+/// As [`PipelineSchedule::actions`]; otherwise the first stage that does something else, or that is stuck.
+pub fn check(schedule: PipelineSchedule, stages: usize, micros: usize) -> Result<PipelineProof, String> {
+    let actions = schedule.all_actions(stages, micros)?;
+    let channels = channels(schedule, stages);
+    let costs = ChunkCosts { forward: 1, input_grad: 1, weight_grad: 1 };
+    check_case(Case { schedule, micros, actions: &actions, channels: &channels, costs })
 }
 
-/// Proves the actions of all stages.
-///
-/// # Errors
-/// The first thing that is wrong.
-pub fn check_actions(
-    schedule: StageSchedule,
-    micros: usize,
-    all: &[Vec<Action>],
-) -> Result<ScheduleProof, String> {
-    let in_flight = (0..)
-        .zip(all)
-        .map(|(stage, actions)| own(schedule, (stage, all.len()), micros, actions))
-        .collect::<Result<_, _>>()?;
-    run(schedule, all)?;
-    Ok(ScheduleProof { in_flight })
+/// The same of given actions, communicators and costs.
+pub(super) fn check_case(case: Case<'_>) -> Result<PipelineProof, String> {
+    let stages = case.actions.len();
+    let peak = case.actions.iter().enumerate().map(|(stage, actions)| {
+        let own =
+            (0..case.channels.len()).map(|chunk| case.schedule.stage_of(chunk, stages) == stage).collect();
+        Passes::new(own, case.micros).run(actions).map_err(|why| format!("stage {stage}: {why}"))
+    });
+    let peak = peak.collect::<Result<_, String>>()?;
+    let busy = |actions: &Vec<Action>| actions.iter().map(|&action| case.costs.of(action)).sum();
+    let busiest: u64 = case.actions.iter().map(busy).max().unwrap_or(0);
+    Ok(PipelineProof { peak, bubble: Execution::new(case).run()? - busiest, channels: count(case.channels) })
 }
 
-/// What holds of one stage alone; how many activations it holds at most.
-fn own(
-    schedule: StageSchedule,
-    (stage, stages): (usize, usize),
+/// How far a micro-batch has come in a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passed {
+    Nothing,
+    Forward,
+    InputGrad,
+    All,
+}
+
+/// The passes over the chunks of one stage.
+struct Passes {
+    /// By chunk, whether the stage holds it.
+    own: Vec<bool>,
     micros: usize,
-    actions: &[Action],
-) -> Result<usize, String> {
-    let (mut forward, mut back, mut whole) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    let mut last_weight: BTreeMap<usize, usize> = BTreeMap::new();
-    let mut most = 0;
-    for &action in actions {
-        let (chunk, micro) = action.place();
-        let wrong = |what: &str| Err(format!("stage {stage}: {action:?} {what}"));
-        if chunk % stages != stage || chunk >= schedule.chunks(stages) || micro >= micros {
-            return wrong("is not of this stage");
-        }
-        let place = (chunk, micro);
-        let fresh = match action {
-            Action::Forward { .. } => forward.insert(place),
-            _ if !forward.contains(&place) => return wrong("comes before its forward pass"),
-            Action::InputGrad { .. } => back.insert(place),
-            Action::Backward { .. } => back.insert(place) && whole.insert(place),
-            Action::WeightGrad { .. } if !back.contains(&place) => {
-                return wrong("comes before its input gradient");
+    /// By chunk and micro-batch.
+    passed: Vec<Passed>,
+    /// By chunk, the micro-batches whose gradients of the weights are computed.
+    finished: Vec<usize>,
+}
+
+impl Passes {
+    fn new(own: Vec<bool>, micros: usize) -> Passes {
+        let chunks = own.len();
+        Passes { own, micros, passed: vec![Passed::Nothing; chunks * micros], finished: vec![0; chunks] }
+    }
+
+    /// The largest number of activations alive, if the actions are complete and in a possible order.
+    fn run(mut self, actions: &[Action]) -> Result<usize, String> {
+        let (mut alive, mut peak) = (0, 0);
+        for &action in actions {
+            match self.pass(action)? {
+                Passed::Forward => alive += 1,
+                Passed::All => alive -= 1,
+                _ => {}
             }
-            Action::WeightGrad { .. } => whole.insert(place),
+            peak = peak.max(alive);
+        }
+        match (0..self.own.len()).find(|&chunk| self.own[chunk] && self.finished[chunk] < self.micros) {
+            Some(chunk) => Err(format!(
+                "micro-batch {} never finishes its backward pass of chunk {chunk}",
+                self.finished[chunk]
+            )),
+            None => Ok(peak),
+        }
+    }
+
+    /// Where the action brings its micro-batch.
+    fn pass(&mut self, action: Action) -> Result<Passed, String> {
+        let (chunk, micro) = (action.chunk(), action.micro());
+        if !self.own.get(chunk).is_some_and(|own| *own) || micro >= self.micros {
+            return Err(format!("{action:?} is of a chunk of another stage, or of no micro-batch"));
+        }
+        let (from, to) = match action {
+            Action::Forward { .. } => (Passed::Nothing, Passed::Forward),
+            Action::Backward { .. } => (Passed::Forward, Passed::All),
+            Action::InputGrad { .. } => (Passed::Forward, Passed::InputGrad),
+            Action::WeightGrad { .. } => (Passed::InputGrad, Passed::All),
         };
-        if !fresh {
-            return wrong("comes twice");
+        let passed = &mut self.passed[chunk * self.micros + micro];
+        if *passed != from {
+            return Err(format!("{action:?} comes after {passed:?}, but must come after {from:?}"));
         }
-        if matches!(action, Action::Backward { .. } | Action::WeightGrad { .. })
-            && last_weight.insert(chunk, micro).is_some_and(|before| before > micro)
-        {
-            return wrong("comes after the weight gradient of a later micro-batch");
-        }
-        most = most.max(forward.len() - whole.len());
-    }
-    let passes = micros * schedule.chunks(stages) / stages;
-    match [forward.len(), back.len(), whole.len()] == [passes; 3] {
-        true => Ok(most),
-        false => Err(format!("stage {stage} has {} of {passes} backward passes", whole.len())),
-    }
-}
-
-/// A message that a stage has posted to a channel.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Post {
-    Send(StageMessage),
-    Receive(StageMessage),
-}
-
-/// Runs all stages without buffering: a stage waits for what it receives before an action, and posts what it sends after it; a
-/// channel carries out a stage's posts one at a time, in their order, and a send ends only when its receive is under way.
-fn run(schedule: StageSchedule, all: &[Vec<Action>]) -> Result<(), String> {
-    let (stages, chunks) = (all.len(), schedule.chunks(all.len()));
-    let mut queues: Vec<Vec<VecDeque<Post>>> = vec![vec![VecDeque::new(); schedule.channels(stages)]; stages];
-    let mut at = vec![0; stages];
-    let mut posted = vec![false; stages];
-    let queue = |message: StageMessage| schedule.channel(message, stages);
-    loop {
-        let mut moved = false;
-        for stage in 0..stages {
-            while let Some(&action) = all[stage].get(at[stage]) {
-                let [receive, send] = action.messages(chunks, stages);
-                if let Some(message) = receive {
-                    let waiting = &mut queues[stage][queue(message)];
-                    if !posted[stage] {
-                        waiting.push_back(Post::Receive(message));
-                        posted[stage] = true;
-                        moved = true;
-                    }
-                    if waiting.contains(&Post::Receive(message)) {
-                        break;
-                    }
-                }
-                if let Some(message) = send {
-                    queues[stage][queue(message)].push_back(Post::Send(message));
-                }
-                (at[stage], posted[stage], moved) = (at[stage] + 1, false, true);
+        *passed = to;
+        if to == Passed::All {
+            if self.finished[chunk] != micro {
+                let next = self.finished[chunk];
+                return Err(format!("{action:?}: micro-batch {next} must finish its weight gradients first"));
             }
+            self.finished[chunk] += 1;
         }
-        moved |= deliver(&mut queues);
-        if !moved {
-            break;
-        }
+        Ok(to)
     }
-    if let Some(stage) = (0..stages).find(|&stage| at[stage] < all[stage].len()) {
-        return Err(format!("stage {stage} is stuck before {:?}", all[stage][at[stage]]));
-    }
-    match queues.iter().flatten().all(VecDeque::is_empty) {
-        true => Ok(()),
-        false => Err("a message is never received".into()),
-    }
-}
-
-/// Carries every message whose send and receive are both next on their channel; whether there was one.
-fn deliver(queues: &mut [Vec<VecDeque<Post>>]) -> bool {
-    let (mut moved, stages) = (false, queues.len());
-    for sender in 0..stages {
-        for channel in 0..queues[sender].len() {
-            while let Some(&Post::Send(message)) = queues[sender][channel].front() {
-                let to = if message.backward { message.chunk - 1 } else { message.chunk } % stages;
-                if queues[to][channel].front() != Some(&Post::Receive(message)) {
-                    break;
-                }
-                queues[to][channel].pop_front();
-                queues[sender][channel].pop_front();
-                moved = true;
-            }
-        }
-    }
-    moved
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Action, TESTED, tested};
     use super::*;
+    use PipelineSchedule::{GPipe, Interleaved, OneFOneB, ZbH1, ZbV};
 
-    fn all() -> Vec<StageSchedule> {
-        let interleaved = (1..=4).map(|chunks| StageSchedule::Interleaved { chunks });
-        [StageSchedule::GPipe, StageSchedule::OneFOneB, StageSchedule::ZbH1]
-            .into_iter()
-            .chain(interleaved)
-            .collect()
-    }
+    const UNIT: ChunkCosts = ChunkCosts { forward: 1, input_grad: 1, weight_grad: 1 };
 
-    #[test]
-    fn every_schedule_is_proved_and_holds_as_many_micro_batches_as_published() {
-        for schedule in all() {
-            for stages in 1..=8 {
-                for micros in 1..=24 {
-                    if schedule.fits(stages, micros).is_err() {
-                        continue;
-                    }
-                    let proof = check(schedule, stages, micros)
-                        .unwrap_or_else(|what| panic!("{schedule:?} {stages} {micros}: {what}"));
-                    for (stage, held) in proof.in_flight.into_iter().enumerate() {
-                        let warmup = |laps: usize| 2 * (stages - 1 - stage) + (laps - 1) * stages + 1;
-                        let published = match schedule {
-                            StageSchedule::GPipe => micros,
-                            StageSchedule::OneFOneB | StageSchedule::Interleaved { chunks: 1 } => {
-                                micros.min(stages - stage)
-                            }
-                            StageSchedule::Interleaved { chunks } => (micros * chunks).min(warmup(chunks)),
-                            StageSchedule::ZbH1 => micros.min(stages),
-                        };
-                        assert_eq!(
-                            held, published,
-                            "{schedule:?}, {stages} stages, {micros} micro-batches, stage {stage}"
-                        );
-                    }
-                }
-            }
+    /// As published, or as it follows from the number of passes before the first backward pass.
+    fn published_peak(schedule: PipelineSchedule, stage: usize, p: usize, m: usize) -> usize {
+        match schedule {
+            GPipe => m,
+            OneFOneB | Interleaved { chunks: 1 } => m.min(p - stage),
+            Interleaved { chunks: v } => (m * v).min(2 * (p - 1 - stage) + (v - 1) * p + 1),
+            ZbH1 => m.min(p),
+            ZbV => (2 * m).min(2 * p),
         }
     }
 
+    fn proved(schedule: PipelineSchedule, p: usize, m: usize) {
+        let proof = check(schedule, p, m).unwrap_or_else(|why| panic!("{schedule:?} {p} x {m}: {why}"));
+        let peak: Vec<usize> = (0..p).map(|stage| published_peak(schedule, stage, p, m)).collect();
+        let full = schedule != ZbV || m >= 2 * p - 1;
+        let lower = !full && proof.peak.iter().zip(&peak).all(|(proved, published)| proved <= published);
+        assert!(lower || proof.peak == peak, "{schedule:?} {p} x {m}: {:?}, but {peak:?}", proof.peak);
+        let buffered = super::super::timeline(schedule, p, m, UNIT).unwrap().bubble();
+        assert_eq!(proof.bubble, buffered, "{schedule:?} {p} x {m}: stages wait for communicators");
+    }
+
     #[test]
-    fn the_largest_pipelines_are_proved() {
-        for schedule in all() {
-            check(schedule, 64, 256).unwrap();
+    fn every_schedule_is_proved_with_its_published_peaks() {
+        let mut cases = 0;
+        for (schedule, p, m) in tested(8, 24) {
+            proved(schedule, p, m);
+            cases += 1;
         }
+        assert_eq!(cases, 4 * 192 + 4 * 64);
     }
 
     #[test]
-    fn seeded_mistakes_are_found() {
-        let actions = |schedule: StageSchedule| -> Vec<Vec<Action>> {
-            (0..4).map(|stage| schedule.actions(stage, 4, 8).unwrap()).collect()
-        };
-        let refused = |schedule, all: &[Vec<Action>], says: &str| {
-            let what = check_actions(schedule, 8, all).unwrap_err();
-            assert!(what.contains(says), "{what}");
-        };
-        let mut lost = actions(StageSchedule::OneFOneB);
-        lost[2].pop();
-        refused(StageSchedule::OneFOneB, &lost, "stage 2 has 7 of 8 backward passes");
-        let mut twice = actions(StageSchedule::OneFOneB);
-        let again = twice[1][3];
-        twice[1].push(again);
-        refused(StageSchedule::OneFOneB, &twice, "comes twice");
-        // The last stage takes its backward pass before the others' forward passes reach it.
-        let mut swapped = actions(StageSchedule::OneFOneB);
-        swapped[3].swap(0, 1);
-        refused(StageSchedule::OneFOneB, &swapped, "before its forward pass");
-        // The first stage waits for a gradient that needs a micro-batch it has not sent.
-        let mut stuck = actions(StageSchedule::OneFOneB);
-        stuck[0] = (0..8)
-            .flat_map(|micro| [Action::Forward { chunk: 0, micro }, Action::Backward { chunk: 0, micro }])
-            .collect();
-        refused(StageSchedule::OneFOneB, &stuck, "is stuck before");
-        let mut early = actions(StageSchedule::ZbH1);
-        let at = early[1].iter().position(|action| matches!(action, Action::WeightGrad { .. })).unwrap();
-        let weight = early[1].remove(at);
-        let input = early[1].iter().position(|action| matches!(action, Action::InputGrad { .. })).unwrap();
-        early[1].insert(input, weight);
-        refused(StageSchedule::ZbH1, &early, "comes before its input gradient");
+    fn every_schedule_is_proved_at_64_stages_and_256_micro_batches() {
+        TESTED.into_iter().for_each(|schedule| proved(schedule, 64, 256));
+    }
+
+    /// What the check says of a schedule whose actions are changed.
+    fn said(schedule: PipelineSchedule, p: usize, change: impl Fn(&mut [Vec<Action>])) -> String {
+        let mut actions = schedule.all_actions(p, 4).unwrap();
+        change(&mut actions);
+        let case =
+            Case { schedule, micros: 4, actions: &actions, channels: &channels(schedule, p), costs: UNIT };
+        check_case(case).unwrap_err()
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_what_would() {
-        let refused = |schedule: StageSchedule, stages, micros| schedule.fits(stages, micros).unwrap_err();
-        assert!(refused(StageSchedule::Interleaved { chunks: 2 }, 4, 6).contains("use a multiple of 4"));
-        assert!(refused(StageSchedule::GPipe, 0, 6).contains("1 or more"));
-        assert!(refused(StageSchedule::Interleaved { chunks: 0 }, 2, 6).contains("0 chunks"));
+    fn mistakes_are_refused() {
+        let refused = |schedule, change: &dyn Fn(&mut [Vec<Action>]), why: &str| {
+            let said = said(schedule, 2, change);
+            assert!(said.contains(why), "{said}");
+        };
+        let dropped = Action::Backward { chunk: 1, micro: 2 };
+        refused(GPipe, &|all| all[0].swap(3, 4), "stage 0 is stuck before Backward { chunk: 0, micro: 0 }");
+        refused(GPipe, &|all| all[1].swap(0, 1), "but stage 1 receives the activation from chunk 0");
+        refused(GPipe, &|all| all[0].swap(4, 5), "micro-batch 0 must finish its weight gradients first");
+        refused(
+            GPipe,
+            &|all| all[1].retain(|&action| action != dropped),
+            "micro-batch 2 must finish its weight gradients first",
+        );
+        refused(
+            ZbH1,
+            &|all| all[1].truncate(11),
+            "micro-batch 3 never finishes its backward pass of chunk 1",
+        );
+        refused(
+            OneFOneB,
+            &|all| all[1].insert(1, all[1][0]),
+            "comes after Forward, but must come after Nothing",
+        );
+        refused(OneFOneB, &|all| all.swap(0, 1), "is of a chunk of another stage");
+        refused(ZbH1, &|all| all[0].swap(2, 3), "comes after Forward, but must come after InputGrad");
+        let local = said(ZbV, 1, |all| all[0].swap(0, 1));
+        assert!(local.contains("what it reads is computed later on the same stage"), "{local}");
+    }
+
+    #[test]
+    fn a_whole_backward_pass_and_split_ones_do_not_mix() {
+        let whole = |all: &mut [Vec<Action>]| {
+            let split = all[0].iter().position(|action| matches!(action, Action::InputGrad { .. })).unwrap();
+            all[0][split] = Action::Backward { chunk: 0, micro: 0 };
+        };
+        assert!(said(ZbH1, 2, whole).contains("comes after All, but must come after InputGrad"));
     }
 }

@@ -1,218 +1,226 @@
-//! Pipeline schedules: what each stage does in which order, as pure functions, with a checker and a clock.
+//! Schedules of pipeline parallelism: what each stage does, and in which order.
 //!
-//! ```text
-//! 1f1b, 3 stages, 4 micro-batches     stage 0   F0 F1 F2 B0 F3 B1 B2 B3
-//!                                     stage 1   F0 F1 B0 F2 B1 F3 B2 B3
-//!                                     stage 2   F0 B0 F1 B1 F2 B2 F3 B3
+//! The layers of a network are cut into chunks, each held by one stage. A batch is cut into micro-batches, and each passes
+//! forward through all chunks and backward again. A schedule is a pure function from (stage, stages, micro-batches) to a
+//! list of actions. [`check()`] proves that a schedule is complete and cannot deadlock, [`channels()`] says which
+//! communicator carries which message, and [`timeline()`] says how long the stages are idle.
+//!
+//! | schedule | source | bubble | activations on stage s of p, in chunks |
+//! |---|---|---|---|
+//! | `gpipe` | Huang et al., 2019, arXiv:1811.06965 | (p-1)(f+b+w) | m |
+//! | `1f1b` | Narayanan et al., SC 2021, arXiv:2104.04473 | (p-1)(f+b+w) | min(m, p-s) |
+//! | `interleaved` | the same, v chunks on a stage | (p-1)(f+b+w)/v | min(mv, 2(p-1-s) + (v-1)p + 1) |
+//! | `zb_h1` | Qi et al., ICLR 2024, arXiv:2401.10241 | (p-1)(f+b-w) | min(m, p) |
+//! | `zb_v` | the same; also Qi et al., NeurIPS 2024, arXiv:2405.15362 | 0 | 2p, at most 2m |
+//!
+//! Here f, b and w are the times of a whole stage for one micro-batch: forward, gradient of the input, gradients of the
+//! weights; m is the number of micro-batches. [`PipelineTimeline::bubble`] says under which conditions a row holds.
+//!
 //! ```
+//! use allfold_pipeline::{Action, PipelineSchedule, check};
 //!
+//! let last = PipelineSchedule::OneFOneB.actions(1, 2, 2).unwrap();
+//! let (forward, backward) = (|micro| Action::Forward { chunk: 1, micro }, |micro| Action::Backward { chunk: 1, micro });
+//! assert_eq!(last, [forward(0), backward(0), forward(1), backward(1)]);
+//! assert_eq!(check(PipelineSchedule::OneFOneB, 4, 8).unwrap().peak, [4, 3, 2, 1]);
 //! ```
-//! use allfold_pipeline::{Action, PassCosts, StageSchedule, check, timeline};
-//!
-//! let first = StageSchedule::OneFOneB.actions(2, 3, 4)?;
-//! assert_eq!(first[..2], [Action::Forward { chunk: 2, micro: 0 }, Action::Backward { chunk: 2, micro: 0 }]);
-//! // No stage is ever stuck, and stage i holds no more than 3 - i micro-batches.
-//! assert_eq!(check(StageSchedule::OneFOneB, 3, 4)?.in_flight, [3, 2, 1]);
-//! // Idle: two passes forward and backward.
-//! let costs = PassCosts { forward: 10, input_grad: 10, weight_grad: 10 };
-//! assert_eq!(timeline(StageSchedule::OneFOneB, 3, 4, costs)?.bubble(), 60);
-//! # Ok::<_, String>(())
-//! ```
-//!
-//! The layers of a network are cut into chunks; chunk c runs on stage c modulo the number of stages. Backward passes go through
-//! micro-batches in the order 0, 1, 2, .. in every schedule, so that gradients are added up in one order.
 
+mod bubble;
+mod channels;
 mod check;
-mod timeline;
+mod execution;
+mod orders;
 
-pub use check::{ScheduleProof, check, check_actions};
-pub use timeline::{PassCosts, StageTimeline, timeline};
+pub use bubble::{ChunkCosts, PipelineTimeline, TimedAction, timeline};
+pub use channels::{BoundaryChannels, channels};
+pub use check::{PipelineProof, check};
 
-/// What a stage does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+use serde::{Deserialize, Serialize};
+
+/// One action of a stage, on one micro-batch. Chunks are counted over the whole network, in the order of its layers.
+#[allow(missing_docs, reason = "the fields are those of the type's line")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// A micro-batch goes forward through a chunk.
-    Forward {
-        /// The chunk, counted over the whole network.
-        chunk: usize,
-        /// The micro-batch.
-        micro: usize,
-    },
-    /// Backward: the gradients of inputs and weights.
-    Backward {
-        /// The chunk.
-        chunk: usize,
-        /// The micro-batch.
-        micro: usize,
-    },
-    /// Backward: the gradients of inputs alone.
-    InputGrad {
-        /// The chunk.
-        chunk: usize,
-        /// The micro-batch.
-        micro: usize,
-    },
-    /// Backward: the gradients of weights that [`Action::InputGrad`] put off.
-    WeightGrad {
-        /// The chunk.
-        chunk: usize,
-        /// The micro-batch.
-        micro: usize,
-    },
+    /// The forward pass of a chunk.
+    Forward { chunk: usize, micro: usize },
+    /// The whole backward pass of a chunk: the gradients of its input and of its weights.
+    Backward { chunk: usize, micro: usize },
+    /// The gradient of a chunk's input alone; the gradients of its weights follow later.
+    InputGrad { chunk: usize, micro: usize },
+    /// The gradients of a chunk's weights, after the gradient of its input.
+    WeightGrad { chunk: usize, micro: usize },
 }
 
-/// A published schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StageSchedule {
-    /// All forward passes, then all backward passes (Y. Huang et al., "GPipe", NeurIPS 2019).
+impl Action {
+    /// The chunk that the action is on.
+    pub fn chunk(self) -> usize {
+        self.at().0
+    }
+
+    /// The micro-batch that the action is on.
+    pub fn micro(self) -> usize {
+        self.at().1
+    }
+
+    fn at(self) -> (usize, usize) {
+        match self {
+            Action::Forward { chunk, micro }
+            | Action::Backward { chunk, micro }
+            | Action::InputGrad { chunk, micro }
+            | Action::WeightGrad { chunk, micro } => (chunk, micro),
+        }
+    }
+}
+
+/// The published schedules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum PipelineSchedule {
+    /// All forward passes, then all backward passes.
+    #[serde(rename = "gpipe")]
     GPipe,
-    /// One forward pass and one backward pass in turn, after a warm-up: a stage holds no more micro-batches than there are stages
-    /// from it on (D. Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", SC 2021, section 2.2).
+    /// One forward and one backward pass in turn, with as few micro-batches in flight as keep all stages busy.
+    #[serde(rename = "1f1b")]
     OneFOneB,
-    /// 1F1B over several chunks of each stage, which shortens the idle time by their number (same paper).
+    /// 1F1B with several chunks on each stage, which divides the bubble by their number and multiplies the messages.
+    #[serde(rename = "interleaved")]
     Interleaved {
-        /// Chunks of each stage.
+        /// Chunks on each stage.
         chunks: usize,
     },
-    /// 1F1B with weight gradients put off into what would be idle time (P. Qi et al., "Zero Bubble Pipeline Parallelism", ICLR
-    /// 2024, schedule ZB-H1).
+    /// 1F1B with the gradients of the weights apart, put off into what was idle time.
+    #[serde(rename = "zb_h1")]
     ZbH1,
+    /// Two chunks on each stage, so that the last stage is in the middle of the network and the first holds both ends.
+    #[serde(rename = "zb_v")]
+    ZbV,
 }
 
-/// A message between stages: the micro-batch at the boundary before a chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StageMessage {
-    /// The chunk behind the boundary.
-    pub chunk: usize,
-    /// The micro-batch.
-    pub micro: usize,
-    /// A gradient, which goes to the chunk before; else an activation.
-    pub backward: bool,
-}
+impl PipelineSchedule {
+    /// The name of the schedule in a configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            PipelineSchedule::GPipe => "gpipe",
+            PipelineSchedule::OneFOneB => "1f1b",
+            PipelineSchedule::Interleaved { .. } => "interleaved",
+            PipelineSchedule::ZbH1 => "zb_h1",
+            PipelineSchedule::ZbV => "zb_v",
+        }
+    }
 
-impl StageSchedule {
-    /// Chunks of the whole network.
+    /// The number of chunks of the whole network.
     pub fn chunks(self, stages: usize) -> usize {
         match self {
-            StageSchedule::Interleaved { chunks } => stages * chunks,
+            PipelineSchedule::Interleaved { chunks } => stages * chunks,
+            PipelineSchedule::ZbV => 2 * stages,
             _ => stages,
         }
     }
 
-    /// Number of channels that carry messages; each carries a stage's messages one at a time, in the order in which the stage posts
-    /// them. Activations and gradients have one each; where chunks go round the stages more than once, so have those that go from
-    /// the last stage to the first: on one channel the stages would wait for each other for ever.
-    pub fn channels(self, stages: usize) -> usize {
-        if self.chunks(stages) > stages { 4 } else { 2 }
+    /// The stage that holds a chunk: chunk 0 is on stage 0, the next on stage 1 and so on; after the last stage,
+    /// `interleaved` goes on at stage 0 and `zb_v` goes back from the last stage to stage 0.
+    ///
+    /// `chunk` must be less than [`PipelineSchedule::chunks`].
+    pub fn stage_of(self, chunk: usize, stages: usize) -> usize {
+        match self {
+            PipelineSchedule::ZbV if chunk >= stages => 2 * stages - 1 - chunk,
+            _ => chunk % stages,
+        }
     }
 
-    /// The channel of a message.
-    pub fn channel(self, message: StageMessage, stages: usize) -> usize {
-        2 * usize::from(message.chunk.is_multiple_of(stages)) + usize::from(message.backward)
-    }
-
-    /// What a stage does, in order.
+    /// What a stage does, in order. The backward passes of a chunk are in the order of the micro-batches.
     ///
     /// # Errors
-    /// No stage, chunk or micro-batch; or interleaved micro-batches that the stages do not divide.
+    /// There is no such stage, no micro-batch or no chunk; `interleaved` needs micro-batches that the stages divide.
     pub fn actions(self, stage: usize, stages: usize, micros: usize) -> Result<Vec<Action>, String> {
-        self.fits(stages, micros)?;
-        if self == StageSchedule::GPipe {
-            let forward = (0..micros).map(|micro| Action::Forward { chunk: stage, micro });
-            let backward = (0..micros).map(|micro| Action::Backward { chunk: stage, micro });
-            return Ok(forward.chain(backward).collect());
-        }
-        let laps = self.chunks(stages) / stages;
-        let total = micros * laps;
-        let warmup = match laps {
-            1 => stages - 1 - stage,
-            _ => 2 * (stages - 1 - stage) + (laps - 1) * stages,
-        };
-        let warmup = warmup.min(total);
-        // Pass i of a stage: `stages` micro-batches go through its first chunk, then through its second, and so on.
-        let pass = |at: usize| {
-            let lap = at % (stages * laps) / stages;
-            let micro = if laps == 1 { at } else { at / (stages * laps) * stages + at % stages };
-            (if laps == 1 { 0 } else { lap }, micro)
-        };
-        let forward = |at: usize| {
-            let (lap, micro) = pass(at);
-            Action::Forward { chunk: lap * stages + stage, micro }
-        };
-        let mut actions: Vec<Action> = (0..warmup).map(forward).collect();
-        let mut put_off = 0..0;
-        for at in 0..total {
-            if at + warmup < total {
-                actions.push(forward(at + warmup));
-            }
-            let (lap, micro) = pass(at);
-            let chunk = (laps - 1 - lap) * stages + stage;
-            if self != StageSchedule::ZbH1 {
-                actions.push(Action::Backward { chunk, micro });
-                continue;
-            }
-            actions.push(Action::InputGrad { chunk, micro });
-            put_off.end += 1;
-            // A stage puts off as many weight gradients as there are stages before it.
-            if put_off.len() > stage {
-                actions.push(Action::WeightGrad { chunk, micro: put_off.start });
-                put_off.start += 1;
-            }
-        }
-        actions.extend(put_off.map(|micro| Action::WeightGrad { chunk: stage, micro }));
-        Ok(actions)
-    }
-
-    /// Whether the schedule takes so many stages and micro-batches.
-    ///
-    /// # Errors
-    /// What it does not take, and what would be right.
-    pub fn fits(self, stages: usize, micros: usize) -> Result<(), String> {
-        if stages == 0 || micros == 0 {
+        let name = self.name();
+        if stage >= stages {
             return Err(format!(
-                "a pipeline of {stages} stages and {micros} micro-batches; both must be 1 or more"
+                "{name}: stage {stage} of {stages}: the number of stages must be above the stage's"
             ));
         }
-        match self {
-            StageSchedule::Interleaved { chunks: 0 } => {
-                Err("interleaved stages have 0 chunks; use 1 or more".into())
-            }
-            StageSchedule::Interleaved { chunks } if chunks > 1 && !micros.is_multiple_of(stages) => {
-                Err(format!(
-                    "an interleaved pipeline of {stages} stages has {micros} micro-batches; use a multiple of {stages}"
-                ))
-            }
-            _ => Ok(()),
+        if micros == 0 {
+            return Err(format!("{name}: no micro-batches: their number must be 1 or more"));
         }
+        Ok(match self {
+            PipelineSchedule::GPipe => orders::gpipe(stage, micros),
+            PipelineSchedule::OneFOneB => orders::one_f_one_b(stage, stages, micros),
+            PipelineSchedule::Interleaved { chunks: 0 } => {
+                return Err(format!("{name}: no chunks: their number on each stage must be 1 or more"));
+            }
+            PipelineSchedule::Interleaved { .. } if !micros.is_multiple_of(stages) => {
+                return Err(format!(
+                    "{name}: {micros} micro-batches: their number must be a multiple of {stages} stages"
+                ));
+            }
+            PipelineSchedule::Interleaved { chunks } => orders::interleaved(stage, stages, chunks, micros),
+            PipelineSchedule::ZbH1 => orders::zb_h1(stage, stages, micros),
+            PipelineSchedule::ZbV => orders::zb_v(stage, stages, micros),
+        })
+    }
+
+    /// The actions of every stage.
+    fn all_actions(self, stages: usize, micros: usize) -> Result<Vec<Vec<Action>>, String> {
+        if stages == 0 {
+            return Err(format!("{}: no stages: their number must be 1 or more", self.name()));
+        }
+        (0..stages).map(|stage| self.actions(stage, stages, micros)).collect()
     }
 }
 
-impl Action {
-    /// The chunk and the micro-batch.
-    pub fn place(self) -> (usize, usize) {
-        let (Action::Forward { chunk, micro }
-        | Action::Backward { chunk, micro }
-        | Action::InputGrad { chunk, micro }
-        | Action::WeightGrad { chunk, micro }) = self;
-        (chunk, micro)
+/// Every schedule, `interleaved` with 1 to 4 chunks on a stage.
+#[cfg(test)]
+const TESTED: [PipelineSchedule; 8] = [
+    PipelineSchedule::GPipe,
+    PipelineSchedule::OneFOneB,
+    PipelineSchedule::Interleaved { chunks: 1 },
+    PipelineSchedule::Interleaved { chunks: 2 },
+    PipelineSchedule::Interleaved { chunks: 3 },
+    PipelineSchedule::Interleaved { chunks: 4 },
+    PipelineSchedule::ZbH1,
+    PipelineSchedule::ZbV,
+];
+
+/// Every schedule with stages 1 to `stages` and micro-batches 1 to `micros`, where `interleaved` allows them.
+#[cfg(test)]
+fn tested(stages: usize, micros: usize) -> impl Iterator<Item = (PipelineSchedule, usize, usize)> {
+    let sizes = (1..=stages).flat_map(move |p| (1..=micros).map(move |m| (p, m)));
+    sizes.flat_map(|(p, m)| TESTED.map(|schedule| (schedule, p, m))).filter(|(schedule, p, m)| {
+        !matches!(schedule, PipelineSchedule::Interleaved { .. }) || m.is_multiple_of(*p)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PipelineSchedule, TESTED};
+
+    #[test]
+    fn sizes_that_do_not_fit_are_refused_in_one_line() {
+        let text =
+            |schedule: PipelineSchedule, stages, micros| schedule.all_actions(stages, micros).unwrap_err();
+        for schedule in TESTED {
+            assert!(text(schedule, 0, 4).ends_with("no stages: their number must be 1 or more"));
+            assert!(text(schedule, 4, 0).ends_with("no micro-batches: their number must be 1 or more"));
+            assert!(schedule.actions(2, 2, 4).unwrap_err().starts_with(schedule.name()));
+        }
+        let interleaved = |chunks| PipelineSchedule::Interleaved { chunks };
+        assert!(
+            text(interleaved(0), 4, 4).ends_with("no chunks: their number on each stage must be 1 or more")
+        );
+        let uneven = "interleaved: 6 micro-batches: their number must be a multiple of 4 stages";
+        assert_eq!(text(interleaved(2), 4, 6), uneven);
     }
 
-    /// What a stage waits for before the action, and what it sends after it, in a network of so many chunks. A message between
-    /// chunks of one stage is none.
-    pub fn messages(self, chunks: usize, stages: usize) -> [Option<StageMessage>; 2] {
-        let (chunk, micro) = self.place();
-        let before = (chunk > 0 && stages > 1).then_some(StageMessage { chunk, micro, backward: false });
-        let after = (chunk + 1 < chunks && stages > 1).then_some(StageMessage {
-            chunk: chunk + 1,
-            micro,
-            backward: false,
-        });
-        let back =
-            |message: Option<StageMessage>| message.map(|message| StageMessage { backward: true, ..message });
-        match self {
-            Action::Forward { .. } => [before, after],
-            Action::Backward { .. } | Action::InputGrad { .. } => [back(after), back(before)],
-            Action::WeightGrad { .. } => [None, None],
+    #[test]
+    fn a_configuration_gives_a_schedule_by_its_name() {
+        for schedule in TESTED {
+            let text = match schedule {
+                PipelineSchedule::Interleaved { chunks } => {
+                    format!(r#"{{"interleaved":{{"chunks":{chunks}}}}}"#)
+                }
+                _ => format!("{:?}", schedule.name()),
+            };
+            assert_eq!(serde_json::to_string(&schedule).unwrap(), text);
+            assert_eq!(serde_json::from_str::<PipelineSchedule>(&text).unwrap(), schedule);
         }
     }
 }

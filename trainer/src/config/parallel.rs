@@ -7,7 +7,7 @@ use std::fmt;
 /// The order of a pipeline's micro-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum PipelineSchedule {
+pub enum ScheduleName {
     /// All forward passes, then all backward passes.
     Gpipe,
     /// One forward pass, one backward pass, in turn.
@@ -19,6 +19,9 @@ pub enum PipelineSchedule {
     /// As 1f1b, with weight gradients put off into the gaps.
     #[serde(rename = "zb_h1")]
     ZbH1,
+    /// Two chunks per stage in the shape of a V, without idle time between a stage's passes where all passes take equally long.
+    #[serde(rename = "zb_v")]
+    ZbV,
 }
 
 /// What the ranks with the same layers keep of them.
@@ -54,8 +57,8 @@ impl fmt::Display for StageSharing {
 pub struct Parallel {
     /// Stages of a pipeline; 0: every rank is a stage. Ranks of the same stage hold the same layers and have samples of their own.
     pub stages: usize,
-    /// The pipeline's schedule: `gpipe`, `1f1b`, `interleaved` or `zb_h1`.
-    pub schedule: PipelineSchedule,
+    /// The pipeline's schedule: `gpipe`, `1f1b`, `interleaved`, `zb_h1` or `zb_v`.
+    pub schedule: ScheduleName,
     /// Chunks of layers of each stage, with the schedule `interleaved`.
     pub chunks: usize,
     /// The layers that begin the pipeline's chunks after the first; empty: chunks are chosen so that they cost alike.
@@ -70,7 +73,7 @@ impl Default for Parallel {
     fn default() -> Parallel {
         Parallel {
             stages: 0,
-            schedule: PipelineSchedule::default(),
+            schedule: ScheduleName::default(),
             chunks: 2,
             split: Vec::new(),
             sharding: StageSharing::default(),

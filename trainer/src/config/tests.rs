@@ -35,7 +35,7 @@ fn one_key_is_replaced_by_what_a_file_would_say() {
     }
     config.set("parallel.stages", "3").unwrap();
     config.set("parallel.schedule", "gpipe").unwrap();
-    let parallel = Parallel { stages: 3, schedule: PipelineSchedule::Gpipe, ..Parallel::default() };
+    let parallel = Parallel { stages: 3, schedule: ScheduleName::Gpipe, ..Parallel::default() };
     let want = Config {
         parallel,
         lr: 1.0,

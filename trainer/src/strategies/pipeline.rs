@@ -6,34 +6,39 @@
 //! stage 2         F0 B0 F1 B1 ..               has the loss
 //! ```
 //!
-//! The order is a [`StageSchedule`]'s. Layers are cut where a single activation crosses, by cost or at the layers that the
+//! The order is a [`PipelineSchedule`]'s. Layers are cut where a single activation crosses, by cost or at the layers that the
 //! configuration names. A parameter that layers of two stages share, such as a tied embedding, is held by both: its gradient is the
 //! sum of both, so that both copies stay equal.
 
 use super::driver::{DataSharing, Driver, Way, finish, pass};
-use crate::config::PipelineSchedule;
+use crate::config::ScheduleName;
 use crate::engine::{AxisPosition, Boundary, Keep, Mesh, MeshAxis, ParamUnit, RankEngine, Route, Slot};
-use crate::pipeline::{Action, StageMessage, StageSchedule};
+use crate::pipeline::{Action, BoundaryChannels, PipelineSchedule, channels};
 use crate::{Config, Error, Outline, Result};
 use std::ops::Range;
 
 /// A stage of a pipeline.
 pub struct PipelineDriver {
     sharing: Box<dyn DataSharing>,
-    schedule: StageSchedule,
+    schedule: PipelineSchedule,
     split: Vec<String>,
     place: AxisPosition,
     micros: usize,
     actions: Vec<Action>,
+    /// For each chunk: the channels of the messages between it and the chunk before, if that is on another stage.
+    channels: Vec<Option<BoundaryChannels>>,
+    /// For each micro-batch of the step: how many of this stage's chunks have all of its gradients.
+    done: Vec<usize>,
 }
 
 /// The schedule that `config` asks for.
-fn schedule(config: &Config) -> StageSchedule {
+fn schedule(config: &Config) -> PipelineSchedule {
     match config.parallel.schedule {
-        PipelineSchedule::Gpipe => StageSchedule::GPipe,
-        PipelineSchedule::OneFOneB => StageSchedule::OneFOneB,
-        PipelineSchedule::Interleaved => StageSchedule::Interleaved { chunks: config.parallel.chunks },
-        PipelineSchedule::ZbH1 => StageSchedule::ZbH1,
+        ScheduleName::Gpipe => PipelineSchedule::GPipe,
+        ScheduleName::OneFOneB => PipelineSchedule::OneFOneB,
+        ScheduleName::Interleaved => PipelineSchedule::Interleaved { chunks: config.parallel.chunks },
+        ScheduleName::ZbH1 => PipelineSchedule::ZbH1,
+        ScheduleName::ZbV => PipelineSchedule::ZbV,
     }
 }
 
@@ -46,9 +51,9 @@ pub(super) fn fits(config: &Config, mesh: Mesh) -> Result<()> {
         return Ok(());
     }
     let schedule = schedule(config);
-    schedule.fits(mesh.pipeline, config.accumulate).map_err(|what| {
+    schedule.actions(0, mesh.pipeline, config.accumulate).map_err(|what| {
         Error::Config(format!(
-            "{what} (micro-batches: `accumulate`; stages: `parallel.stages`; `parallel.chunks`)"
+            "{what} (`accumulate` is the number of micro-batches, `parallel.stages` that of stages)"
         ))
     })?;
     let (named, chunks) = (config.parallel.split.len(), schedule.chunks(mesh.pipeline));
@@ -73,12 +78,19 @@ impl PipelineDriver {
     ) -> Result<PipelineDriver> {
         let (schedule, micros) = (schedule(config), config.accumulate);
         let actions = schedule.actions(place.index, place.size, micros).map_err(Error::Config)?;
-        Ok(PipelineDriver { sharing, schedule, split: config.parallel.split.clone(), place, micros, actions })
+        let (split, channels) = (config.parallel.split.clone(), channels(schedule, place.size));
+        Ok(PipelineDriver { sharing, schedule, split, place, micros, actions, channels, done: Vec::new() })
     }
 
     /// Communicators that carry messages.
     pub fn channels(&self) -> usize {
-        if self.place.size > 1 { self.schedule.channels(self.place.size) } else { 0 }
+        let numbers =
+            self.channels.iter().flatten().map(|channels| channels.forward.max(channels.backward) + 1);
+        numbers.max().unwrap_or(0)
+    }
+
+    fn is_own(&self, chunk: usize) -> bool {
+        self.schedule.stage_of(chunk, self.place.size) == self.place.index
     }
 
     fn chunks(&self, outline: &Outline) -> Result<Vec<Range<usize>>> {
@@ -88,57 +100,80 @@ impl PipelineDriver {
         })
     }
 
-    /// The other end of a message.
-    fn route(&self, message: StageMessage, sends: bool) -> Route {
-        let stages = self.place.size;
-        let towards = if sends == message.backward { message.chunk - 1 } else { message.chunk };
-        Route {
-            axis: MeshAxis::Pipeline,
-            peer: towards % stages,
-            channel: self.schedule.channel(message, stages),
+    /// The boundary before `chunk` and the way to chunk `peer` on its other side; `None` where both are on one stage.
+    fn route(&self, chunk: usize, peer: usize, backward: bool) -> Option<Route> {
+        let channels = (*self.channels.get(chunk)?)?;
+        let channel = if backward { channels.backward } else { channels.forward };
+        let peer = self.schedule.stage_of(peer, self.place.size);
+        Some(Route { axis: MeshAxis::Pipeline, peer, channel })
+    }
+
+    /// What an action waits for and what it sends afterwards, each with its way.
+    fn messages(
+        &self,
+        action: Action,
+        outline: &Outline,
+        chunks: &[Range<usize>],
+    ) -> [Option<(Boundary, Route)>; 2] {
+        let chunk = action.chunk();
+        let (start, end) = (chunks[chunk].start, chunks[chunk].end);
+        let below = |backward| chunk.checked_sub(1).and_then(|peer| self.route(chunk, peer, backward));
+        let above = |backward| self.route(chunk + 1, chunk + 1, backward);
+        match action {
+            Action::Forward { .. } => [
+                below(false).map(|route| (Boundary::Activation(start), route)),
+                above(false).map(|route| (Boundary::Activation(end), route)),
+            ],
+            Action::Backward { .. } | Action::InputGrad { .. } => [
+                above(true)
+                    .filter(|_| outline.has_gradient(end))
+                    .map(|route| (Boundary::Gradient(end), route)),
+                below(true)
+                    .filter(|_| outline.has_gradient(start))
+                    .map(|route| (Boundary::Gradient(start), route)),
+            ],
+            Action::WeightGrad { .. } => [None, None],
         }
     }
 
     /// Runs an action of this stage.
     fn act(&mut self, on: &mut dyn RankEngine, action: Action, chunks: &[Range<usize>]) -> Result<()> {
-        let (outline, stages) = (on.outline(), self.place.size);
-        let (chunk, micro) = action.place();
+        let outline = on.outline();
+        let (chunk, micro) = (action.chunk(), action.micro());
         let (slot, layers) = (Slot(micro), chunks[chunk].clone());
-        let boundary = |message: StageMessage| match (message.backward, chunks[message.chunk].start) {
-            (false, act) => Boundary::Activation(act),
-            (true, act) => Boundary::Gradient(act),
-        };
-        let is_sent =
-            |message: &StageMessage| !message.backward || outline.has_gradient(chunks[message.chunk].start);
-        let [receive, send] = action.messages(chunks.len(), stages).map(|message| message.filter(is_sent));
-        if matches!(action, Action::Forward { .. }) && chunk < stages {
+        let [receive, send] = self.messages(action, &outline, chunks);
+        // The first of this stage's chunks.
+        if matches!(action, Action::Forward { .. }) && chunk < self.place.size {
             on.load(micro, self.micros, slot)?;
         }
-        if let Some(message) = receive {
-            on.receive(boundary(message), slot, self.route(message, false))?;
+        if let Some((what, from)) = receive {
+            on.receive(what, slot, from)?;
         }
-        let last = micro + 1 == self.micros;
         let sharing = &mut *self.sharing;
+        let way = Way::Backward { last: micro + 1 == self.micros };
         match action {
             Action::Forward { .. } => {
-                pass(on, sharing, (&outline.forward(&layers), &[]), slot, Way::Forward)?
+                pass(on, sharing, (&outline.forward(&layers), &[]), slot, Way::Forward)?;
             }
             Action::Backward { .. } => {
-                pass(on, sharing, (&outline.backward(&layers, true), &[]), slot, Way::Backward { last })?;
+                pass(on, sharing, (&outline.backward(&layers, true), &[]), slot, way)?;
             }
             Action::InputGrad { .. } => {
                 let (now, later) = (outline.backward(&layers, false), outline.deferred(&layers));
-                pass(on, sharing, (&now, &later), slot, Way::Backward { last })?;
+                pass(on, sharing, (&now, &later), slot, way)?;
             }
             Action::WeightGrad { .. } => {
-                pass(on, sharing, (&outline.deferred(&layers), &[]), slot, Way::Backward { last })?;
+                pass(on, sharing, (&outline.deferred(&layers), &[]), slot, way)?;
             }
         }
-        if let Some(message) = send {
-            on.send(boundary(message), slot, self.route(message, true))?;
+        if let Some((what, to)) = send {
+            on.send(what, slot, to)?;
         }
-        if matches!(action, Action::Backward { .. } | Action::WeightGrad { .. }) && chunk < stages {
-            on.forget(slot);
+        if matches!(action, Action::Backward { .. } | Action::WeightGrad { .. }) {
+            self.done[micro] += 1;
+            if self.done[micro] == chunks.len() / self.place.size {
+                on.forget(slot);
+            }
         }
         Ok(())
     }
@@ -147,13 +182,13 @@ impl PipelineDriver {
 impl Driver for PipelineDriver {
     fn units(&self, outline: &Outline) -> Result<Vec<ParamUnit>> {
         let chunks = self.chunks(outline)?;
-        let is_own = |chunk: usize| chunk % self.place.size == self.place.index;
-        let own = || (0..chunks.len()).filter(|chunk| is_own(*chunk)).flat_map(|chunk| chunks[chunk].clone());
+        let own =
+            || (0..chunks.len()).filter(|chunk| self.is_own(*chunk)).flat_map(|chunk| chunks[chunk].clone());
         let mut units = Vec::new();
         for (chunk, layers) in chunks.iter().enumerate() {
             for block in outline.blocks(layers) {
                 let is_shared = own().any(|layer| block.contains(&outline.owner(layer)));
-                let keep = if is_own(chunk) || is_shared { self.sharing.keep() } else { Keep::Nothing };
+                let keep = if self.is_own(chunk) || is_shared { self.sharing.keep() } else { Keep::Nothing };
                 units.push(ParamUnit { layers: block, keep });
             }
         }
@@ -162,6 +197,7 @@ impl Driver for PipelineDriver {
 
     fn step(&mut self, on: &mut dyn RankEngine) -> Result<()> {
         let chunks = self.chunks(&on.outline())?;
+        self.done = vec![0; self.micros];
         for at in 0..self.actions.len() {
             let action = self.actions[at];
             self.act(on, action, &chunks)?;
