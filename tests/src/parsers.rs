@@ -25,7 +25,7 @@ pub struct Parser {
 
 /// How a parser reads a file.
 pub enum Reads {
-    /// As text; what is none is replaced.
+    /// The input as text; invalid UTF-8 is replaced.
     Text(fn(&str)),
     /// Byte by byte.
     Bytes(fn(&[u8])),
@@ -75,7 +75,7 @@ fn nccl_topology(text: &str) {
 }
 
 fn machine(text: &str) {
-    // A name that leads to a file would read whatever lies there.
+    // A name that is a path would make the parser read that file.
     if !Path::new(text).exists() && !text.contains('/') {
         drop(Topology::named(text, 64));
     }

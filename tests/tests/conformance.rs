@@ -111,7 +111,7 @@ fn inputs<T: Draw>(case: &Case) -> Vec<Vec<T>> {
     (0..case.ranks).map(|rank| of(rank).collect()).collect()
 }
 
-/// One rank's call. Returns what it ends with, where that is defined.
+/// One rank's call. Returns the rank's result, where it is defined.
 fn call<T: Element>(comm: &Communicator, case: &Case, input: &[T]) -> Result<Vec<T>, Error> {
     let (collective, extent, rank) = (case.collective(), case.extent(), comm.rank());
     let (gives, gets) = (extent.input(rank), extent.output(rank));
@@ -253,7 +253,7 @@ proptest! {
     }
 }
 
-/// The same all-reduce of 999 f32 over `ranks` ranks by one algorithm, cut in one way, as bits of rank 0.
+/// An all-reduce of 999 f32 over `ranks` ranks by one algorithm, cut in one way: rank 0's result as bits.
 fn all_reduce_bits(ranks: u32, name: &str, segment: Option<u64>, parts: usize) -> Vec<u32> {
     let algorithm = registry::find(Collective::AllReduce, name).unwrap();
     let (op, root, seed) = (ReduceOp::Sum, Rank(0), 7);

@@ -71,7 +71,7 @@ impl Schedule for Random {
     }
 }
 
-/// What the rounds mean: in each of them everyone sends the value from before it.
+/// The meaning of rounds: in each round every rank sends the values from before the round.
 fn meaning(schedule: &Random, mut data: Vec<Vec<i64>>) -> Vec<Vec<i64>> {
     for round in &schedule.steps {
         let before = data.clone();

@@ -13,11 +13,11 @@ use crate::Network;
 pub use crate::layers::Cast;
 use allfold_kernels::nn::{Float, Narrow};
 
-/// What is narrow in a network, and room for the rounded copies.
+/// What autocast computes in a narrow type, and scratch buffers for the rounded copies.
 pub(crate) struct Autocast<F> {
     narrow: Option<Narrow>,
     casts: Vec<Cast>,
-    /// Of each activation.
+    /// For each activation, whether it is narrow.
     narrows: Vec<bool>,
     params: Vec<F>,
     x: Vec<F>,

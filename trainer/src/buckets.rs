@@ -97,8 +97,8 @@ pub fn buckets_in(order: &[usize], params: &[ParamSpec], element: usize, caps: C
     buckets
 }
 
-/// Buckets of several groups of parameters, each cut by itself, in the order in which the last gradient of each is ready.
-/// A parameter's group is that of the first of `groups` its name begins with; the rest have one of their own.
+/// Buckets of several groups of parameters, each group cut by itself, in the order in which the buckets' last gradients become
+/// ready. A parameter belongs to the first of `groups` that its name begins with; parameters of no group form one of their own.
 pub fn grouped(
     order: &[usize],
     params: &[ParamSpec],

@@ -66,11 +66,11 @@ pub struct Snapshot<'a, F: Float> {
     pub ranks: u32,
     /// The weights and buffers.
     pub model: &'a Model<F>,
-    /// Its state.
+    /// The optimiser, for its state.
     pub optimiser: &'a mut dyn Optimiser<F>,
     /// Where there is one.
     pub scaler: Option<&'a GradScaler>,
-    /// Of every step so far.
+    /// The loss of every step so far.
     pub losses: &'a [f64],
     /// State that each rank has of its own.
     pub own: &'a Own<F>,
@@ -217,7 +217,7 @@ pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(TrainingPro
     restore(path, &bytes, into)
 }
 
-/// As [`load`], from the bytes of a file; the path is for messages.
+/// [`load`] from the bytes of a file; `path` is for messages.
 ///
 /// # Errors
 /// As [`load`].

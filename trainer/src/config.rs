@@ -24,7 +24,7 @@ use allfold_kernels::nn::Narrow;
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
-/// A training run. With its seed it determines every loss and weight, whatever it runs on.
+/// A training run. The configuration determines every loss and weight, on any backend.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {

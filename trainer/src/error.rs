@@ -41,7 +41,7 @@ pub enum Error {
         step: u64,
         /// NaN or an infinity.
         value: f64,
-        /// The first layer whose output is not finite; `None` on GPUs, which keep no outputs.
+        /// The first layer with an output that is not finite; `None` on GPUs, which keep no outputs.
         layer: Option<String>,
         /// The run's newest checkpoint.
         checkpoint: Option<PathBuf>,

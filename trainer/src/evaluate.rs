@@ -24,10 +24,10 @@ impl Evaluation {
     }
 }
 
-/// As [`evaluate`], with a function that returns (sum of losses, correct answers) of a batch.
+/// [`evaluate`] with a function that returns (sum of losses, correct answers) of a batch.
 ///
 /// # Errors
-/// If that fails, or communication does.
+/// If the function or the communication fails.
 pub fn evaluate_by<F: Float>(
     test: &Dataset,
     batch: usize,

@@ -62,7 +62,7 @@ impl<F: Float> Model<F> {
         self.on.amp = Autocast::new(narrow, &self.network);
     }
 
-    /// Its network: layers and the layout of parameters.
+    /// The model's network: layers and the layout of parameters.
     pub fn network(&self) -> &Network<F> {
         &self.network
     }
@@ -237,7 +237,7 @@ impl<F: Float> Model<F> {
         }
     }
 
-    /// The layer whose output is the first that is not finite in the last forward pass, if any is.
+    /// The first layer with an output that is not finite in the last forward pass, if there is one.
     pub fn first_not_finite(&self) -> Option<&str> {
         let layer = self.pass.first_not_finite()?;
         Some(layer.checked_sub(1).map_or("the input", |layer| &self.network.names()[layer]))

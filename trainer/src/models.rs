@@ -54,7 +54,7 @@ pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: u
     Ok(network)
 }
 
-/// Bytes that each rank will hold, about: see [`crate::Network::memory`]. For whoever wants to know before it starts.
+/// About how many bytes each rank will hold, see [`crate::Network::memory`]: for a check before a run starts.
 ///
 /// # Errors
 /// A configuration that makes no sense.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub trait CudaMachine: Send + Sync {
     /// How many there are.
     fn devices(&self) -> usize;
-    /// What they are, in words.
+    /// The devices in words.
     fn name(&self) -> String;
 }
 

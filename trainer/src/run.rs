@@ -38,7 +38,7 @@ pub fn train(config: &Config, comm: &Communicator, observer: &mut dyn Observer) 
     train_on(config, &train, &test, comm, observer)
 }
 
-/// As [`train`], on any dataset.
+/// [`train`] on any dataset.
 ///
 /// # Errors
 /// As [`train`].
@@ -52,7 +52,7 @@ pub fn train_on(
     train_with(config, train, test, comm, cuda::open(config)?, observer)
 }
 
-/// As [`train_on`], on a machine that stands for the GPUs: the tests' shim, or one that is open already. `None` is the CPU.
+/// [`train_on`] on a given machine of GPUs: the tests' shim, or one that is open already. `None` means the CPU.
 ///
 /// # Errors
 /// As [`train`].
@@ -92,7 +92,7 @@ struct Run<'a, F: Float> {
     device: Option<Replica<'a>>,
     /// The units are there, where the strategy is the engine's; on the host there is a model in evaluations and checkpoints alone.
     engine: Option<EngineRun<'a, F>>,
-    /// Whose samples this rank trains on.
+    /// This rank's place among those with samples of their own.
     data: DataPlace,
 }
 

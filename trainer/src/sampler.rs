@@ -27,7 +27,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// As `config` shares a training set of so many samples.
+    /// The sampler that `config` asks for, over a training set of `samples` samples.
     pub fn of(config: &Config, samples: usize, world: u32) -> Sampler {
         let limit = if config.train_samples > 0 { config.train_samples } else { usize::MAX };
         let shuffle = config.shuffle.then_some(config.seed);
@@ -169,7 +169,7 @@ mod tests {
         order
     }
 
-    /// A shuffled order is another than PyTorch's, whose generator is another. It is dealt out alike.
+    /// A shuffled order differs from PyTorch's, because the random generators differ. It is dealt out to ranks in the same way.
     #[test]
     fn deals_pytorchs_order_as_pytorch_does_in_the_3_shuffled_cases() {
         let oracle: Oracle = crate::oracle::json("distributed_sampler.json");

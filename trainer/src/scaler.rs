@@ -116,7 +116,7 @@ mod tests {
         GradScaler::new(number("init_scale") as f32, rules)
     }
 
-    /// One parameter, 1 at first, whose gradient is 1 times what is injected.
+    /// A step on one parameter, 1 at first, whose gradient is 1 times `inject`.
     fn step(scaler: &mut GradScaler, param: &mut f32, inject: &str) -> bool {
         let factor = match inject {
             "inf" => f32::INFINITY,
@@ -140,7 +140,7 @@ mod tests {
         let cases = oracle["cases"].as_array().unwrap();
         crate::oracle::counted(cases.len(), 6);
         for case in cases {
-            // One of them reaches 0, as only a scaler without a floor can.
+            // One of the cases reaches a scale of 0, which only a scaler without a floor can.
             let (mut scaler, mut param) = (scaler(&case["kwargs"], 0.0), 1.0);
             for (i, want) in case["steps"].as_array().unwrap().iter().enumerate() {
                 let skipped = step(&mut scaler, &mut param, want["inject"].as_str().unwrap());

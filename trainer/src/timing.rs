@@ -39,7 +39,7 @@ impl AddAssign for StepBreakdown {
 /// The times of one bucket in one step.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct BucketTimes {
-    /// Its position in the order of sending.
+    /// The bucket's position in the order of sending.
     pub bucket: usize,
     /// Parameters in it.
     pub params: usize,

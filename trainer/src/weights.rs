@@ -24,7 +24,7 @@ pub fn load<F: Float>(path: &Path, model: &mut Model<F>) -> Result<()> {
     take(path, &bytes, model)
 }
 
-/// As [`load`], from the bytes of a file; the path is for messages.
+/// [`load`] from the bytes of a file; `path` is for messages.
 ///
 /// # Errors
 /// As [`load`].

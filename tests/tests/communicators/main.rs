@@ -294,7 +294,7 @@ fn counts_beyond_memory_are_refused_in_one_line() {
         }
         assert!(Plan::default().of(collective, 2, isize::MAX as usize / 8, DType::F64).is_ok());
     }
-    // One rank's block would fit, those of all ranks do not.
+    // One rank's block would fit into memory; the blocks of all ranks do not.
     for collective in [Collective::AllGather, Collective::ReduceScatter, Collective::AllToAll] {
         let error = refused(collective, 1 << 20, 1 << 41);
         assert!(
@@ -393,7 +393,7 @@ fn registered_buffers_hold_what_any_memory_would_whoever_has_some() {
 
 #[test]
 fn blocks_larger_than_fragments_go_over_sockets_from_and_to_the_places_where_they_lie() {
-    // Of four ranks halving-doubling sends every other block; with three a folded rank's come together.
+    // With four ranks, halving-doubling sends every other block; with three, the blocks of a folded rank are neighbours.
     for ranks in [3, 4] {
         let of = |world: World| world.run(|comm: Communicator| with_buffers(&comm, 0)).unwrap();
         let (want, got) = (of(World::threads(ranks).any()), of(World::tcp(ranks).any()));

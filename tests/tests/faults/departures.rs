@@ -16,7 +16,7 @@ fn a_rank_that_panics_while_others_wait_for_work() {
                 }
                 let second = half.all_reduce_async(vec![1f32; 1000].into(), ReduceOp::Sum)?;
                 let third = half.broadcast_async(vec![1f32; 1000].into(), Rank(0))?;
-                // What was issued before the panic is done.
+                // Operations that were issued before the panic are complete.
                 assert_eq!(first.wait()?[0], comm.size() as f32);
                 let told = second.wait().unwrap_err();
                 third.wait().unwrap_err();
@@ -31,7 +31,8 @@ fn a_rank_that_panics_while_others_wait_for_work() {
     }
 }
 
-/// Work that nobody waits for is still done, also where its communicator is dropped first, so the peers get theirs.
+/// An operation that its rank does not wait for still completes, even if its communicator is dropped first, so that the peers
+/// get their results.
 
 #[test]
 fn work_that_is_dropped_with_its_communicator_is_done_for_the_others() {

@@ -96,7 +96,7 @@ fn a_message_of_another_size() {
 
 #[test]
 fn a_message_of_another_type() {
-    // As many bytes of another type: only the calls tell.
+    // The other type has as many bytes: only the comparison of calls finds the disagreement.
     let even: Body = |comm| match comm.rank() {
         Rank(0) => comm.send(&[1i32; 5], Rank(1)).and_then(|()| comm.barrier()),
         _ => comm.barrier(),

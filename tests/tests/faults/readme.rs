@@ -17,8 +17,8 @@ enum Wrong {
     Aborts,
 }
 
-/// Three sums that are checked, of which rank `who` spoils the one after `at`; then a barrier, in which those are told
-/// whose own part was done.
+/// Three sums that are checked, of which rank `who` spoils the one after `at`; then a barrier, which tells the ranks whose own
+/// operation had succeeded.
 fn spoiled(comm: &Communicator, who: u32, at: u32, wrong: Wrong) -> Result<(), Error> {
     for turn in 0..4 {
         let odd = comm.rank() == Rank(who) && turn == at;

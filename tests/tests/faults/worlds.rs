@@ -36,8 +36,8 @@ pub fn outcome(
     wait.recv_timeout(Duration::from_secs(20)).expect("the ranks hang")
 }
 
-/// Runs `odd` on rank `who` and `even` on the others, on both backends; then a barrier, in which those are told whose
-/// own part was done before the others called.
+/// Runs `odd` on rank `who` and `even` on the others, on both backends; then a barrier, which tells the ranks whose own
+/// operation had succeeded before the others called.
 pub fn disagree(who: u32, even: Body, odd: Body, check: impl Fn(&str, &[Error])) {
     const RANKS: u32 = 4;
     for (name, world) in worlds(RANKS, Duration::from_secs(60)) {

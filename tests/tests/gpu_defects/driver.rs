@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const NAME: &str = "ALLFOLD_GPU_DEFECT";
-/// What a line of a child begins with that says what was wrong.
+/// The prefix of a line in which a child process reports an error.
 const WRONG: &str = "WRONG ";
 
 /// What a body found wrong.
@@ -167,7 +167,7 @@ pub fn d18_calls_of_a_new_thread(run: &Run) -> Found {
         let calls: Vec<(&str, Call<'_>)> = vec![
             ("synchronize", Box::new(|| gpu.synchronize(from.event()))),
             ("between", Box::new(|| gpu.between(from.event(), to.event()).map(|_| ()))),
-            // Of a family that is loaded, another kernel, which is looked up in the cached module.
+            // Another kernel of a loaded family, which is looked up in the cached module.
             (
                 "a cached module",
                 Box::new(|| launch::reduce(&queue, DType::F32, ReduceOp::Max, a.all(), b.all()).map(|_| ())),

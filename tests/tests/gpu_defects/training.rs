@@ -32,7 +32,7 @@ fn train(config: &Config, seeded: Seeded) -> Found {
     trained.map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// A step, numbered, over so many samples of this rank and so many of all ranks.
+/// Runs a step of this number, over so many samples of this rank and so many of all ranks.
 type Step<'a> = &'a mut dyn FnMut(u32, u32, u64) -> allfold_trainer::Result<()>;
 
 /// Two ranks with a device each that train step by step.

@@ -18,8 +18,8 @@ fn a_loss_that_is_no_number_ends_the_run_and_is_named() {
     }
 }
 
-/// A loss scale does not save a run whose loss is no number: it is named there too. In f16, where a loss may be too large
-/// for a moment, it is after ten of them.
+/// A loss scale does not hide a loss that is not finite: the error names it. In f16 with a loss scale, where single losses may
+/// overflow, the run ends after ten of them in a row.
 #[test]
 fn a_loss_that_is_no_number_is_named_under_a_loss_scale_too() {
     let scaled = Config { lr: 1e30, loss_scale: 1024.0, ..small() };
@@ -60,7 +60,7 @@ impl Observer for Losses {
     }
 }
 
-/// One value per channel has no deviation, whoever holds it: every rank refuses, and names the layer.
+/// One value per channel over all ranks has no deviation: every rank refuses the batch and names the layer.
 #[test]
 fn one_sample_of_all_ranks_is_refused_by_a_synchronised_batch_norm() {
     let body = |samples: [usize; 2]| {
@@ -87,7 +87,8 @@ fn one_sample_of_all_ranks_is_refused_by_a_synchronised_batch_norm() {
     }
 }
 
-/// Of a step cut into micro-batches the first that went wrong is looked at, before the next one's activations replace it.
+/// In a step of several micro-batches, the error names a layer of the first micro-batch that failed, whose activations are
+/// looked at before the next one overwrites them.
 #[test]
 fn the_layer_is_that_of_the_micro_batch_that_went_wrong() {
     let (train, test) = data::digits().unwrap();

@@ -53,12 +53,12 @@ fn communication_overlaps_with_backward_on_the_virtual_clock() {
     }
 }
 
-/// Equal to the picosecond where every bucket's elements divide among the ranks. Else ranks leave an all-reduce a few
-/// nanoseconds apart (folded rank counts: up to a message), and the prediction, in which one stands for all, is
-/// that of the slowest.
+/// The prediction equals the run to the picosecond if every bucket's elements divide among the ranks. Otherwise ranks leave an
+/// all-reduce a few nanoseconds apart (with folded rank counts, up to a message), and the prediction is that of the slowest
+/// rank.
 #[test]
 fn the_prediction_is_the_virtual_clock_of_a_real_run() {
-    // On one device backward hides nearly everything, on the other the network is what is waited for.
+    // On the slow device the backward pass hides nearly all communication; on the fast one the step waits for the network.
     let devices = [Device::CPU_CORE, Device::A100_F32];
     for (ranks, device) in [1, 2, 3, 4, 6, 8].into_iter().flat_map(|n| devices.map(|device| (n, device))) {
         for (first_bucket_kib, bucket_kib) in [(1, 32), (64, 64), (1024, 1024)] {

@@ -16,7 +16,7 @@ use allfold_trainer::{
     evaluate, train,
 };
 
-/// All-reduces in which every element has the same tree, whatever its place.
+/// All-reduces in which every element has the same reduction tree.
 const CANONICAL: [&str; 5] = ["halving_doubling", "recursive_doubling", "direct", "binomial", "star"];
 
 #[test]
@@ -39,8 +39,7 @@ fn the_same_bits_on_every_backend_algorithm_and_bucket_size() {
     }
 }
 
-/// The same with all that a run can have: the statistics, the micro-batches and the optimiser add nothing that depends
-/// on where it runs.
+/// Runs with synchronised statistics, micro-batches and an optimiser with state have the same bits on every backend, too.
 #[test]
 fn synchronised_accumulated_and_clipped_runs_have_the_same_bits_everywhere() {
     let config = Config {

@@ -13,7 +13,7 @@ use crate::{Error, Result};
 use allfold_kernels::nn::{Float, Loss, LossKind, OpCost};
 use std::ops::Range;
 
-/// One parameter or buffer, and where it lies in the flat buffer of all of them.
+/// One parameter or buffer, and its place in the flat buffer of all parameters or buffers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamSpec {
     /// `conv1.weight`, ...
@@ -57,7 +57,7 @@ pub struct Network<F> {
     names: Vec<String>,
     /// The activations that each layer reads.
     from: Vec<Vec<usize>>,
-    /// For each activation: the activation whose memory stores it, mostly its own.
+    /// For each activation, the activation in whose memory it is stored: mostly its own.
     storages: Vec<usize>,
     params: Vec<ParamSpec>,
     buffers: Vec<ParamSpec>,
@@ -109,7 +109,7 @@ impl<F: Float> Builder<F> {
         self.add(name, Box::new(layer), from, None)
     }
 
-    /// As [`Builder::push`], for a layer whose type is known when it runs.
+    /// [`Builder::push`] for a layer whose type is only known at run time.
     ///
     /// # Errors
     /// As [`Builder::push`].
@@ -117,10 +117,11 @@ impl<F: Float> Builder<F> {
         self.add(name, layer, from, None)
     }
 
-    /// Adds a layer whose parameters are those of the layer that wrote `owner`, by which they are named and laid out.
+    /// Adds a layer that shares the parameters of the layer that wrote `owner`; the parameters keep that layer's names and
+    /// layout.
     ///
     /// # Errors
-    /// If it does not take what `from` gives, or has not as many parameters.
+    /// If the layer does not take what `from` gives, or has another number of parameters.
     pub fn push_tied(
         &mut self,
         name: &str,
@@ -221,13 +222,14 @@ impl<F: Float> Network<F> {
         &self.from[layer]
     }
 
-    /// The activation whose memory stores this one: its own, or one that no layer reads any more when this one is written.
+    /// The activation in whose memory this one is stored: its own, or one that no layer reads any more when this one is
+    /// written.
     pub fn storage_of(&self, act: usize) -> usize {
         self.storages[act]
     }
 
-    /// A layer that works in place takes the memory of an input that nobody else reads, and that the layer which wrote it does
-    /// not need going backward. The samples themselves stay.
+    /// A layer that works in place takes the memory of an input that no other layer reads, and that the layer which wrote it
+    /// does not need for its backward pass. The samples themselves are never overwritten.
     fn assign_storage(&self) -> Vec<usize> {
         let mut readers = vec![0; self.layers.len() + 1];
         self.from.iter().flatten().for_each(|&from| readers[from] += 1);
@@ -250,11 +252,11 @@ impl<F: Float> Network<F> {
         self.loss = kind;
     }
 
-    /// Freezes every parameter whose name begins with one of `prefixes`: it keeps its value, has no gradient, and is not
-    /// sent. Batch norms whose weights are frozen still move their running statistics.
+    /// Freezes every parameter whose name begins with one of `prefixes`: it keeps its value, has no gradient, and is not sent.
+    /// Batch norms with frozen weights still update their running statistics.
     ///
     /// # Errors
-    /// If a prefix is that of no parameter, or nothing is left to train.
+    /// If no parameter has such a prefix, or no parameter is left to train.
     pub fn freeze(&mut self, prefixes: &[String]) -> Result<()> {
         for prefix in prefixes {
             let mut found = false;
@@ -442,8 +444,8 @@ impl<F: Float> Network<F> {
         }
     }
 
-    /// Bytes that a rank holds while it trains on `n` samples at a time: parameters with gradients, velocities and
-    /// buckets; buffers; and of every sample what goes through the layers and what they keep of it.
+    /// Bytes that a rank holds while it trains on `n` samples at a time: parameters with gradients, velocities and buckets;
+    /// buffers; and, of every sample, its activations and what layers save of them.
     pub fn memory(&self, n: usize) -> u64 {
         let held = |(act, layer): (usize, &dyn Layer<F>)| {
             let (values, places) = layer.saved(n);

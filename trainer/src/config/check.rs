@@ -84,7 +84,7 @@ impl Config {
         known("hook", &self.hook, HOOKS)
     }
 
-    /// Whether the data allow what is done with them, and the hook what it sends.
+    /// Checks that the data allows the augmentations, and that the hook's share is one.
     fn check_data(&self) -> Result<()> {
         if (self.flip || self.crop_padding > 0) && (self.data == "text" || self.model == "gpt") {
             return Err(Error::Config(

@@ -14,9 +14,9 @@ pub enum ScheduleName {
     #[default]
     #[serde(rename = "1f1b")]
     OneFOneB,
-    /// As 1f1b, over several chunks of layers per stage.
+    /// 1f1b over several chunks of layers per stage.
     Interleaved,
-    /// As 1f1b, with weight gradients put off into the gaps.
+    /// 1f1b with weight gradients postponed into the idle time.
     #[serde(rename = "zb_h1")]
     ZbH1,
     /// Two chunks per stage in the shape of a V, without idle time between a stage's passes where all passes take equally long.
@@ -24,7 +24,7 @@ pub enum ScheduleName {
     ZbV,
 }
 
-/// What the ranks with the same layers keep of them.
+/// What ranks that hold the same layers keep of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StageSharing {
@@ -63,7 +63,7 @@ pub struct Parallel {
     pub chunks: usize,
     /// The layers that begin the pipeline's chunks after the first; empty: chunks are chosen so that they cost alike.
     pub split: Vec<String>,
-    /// What ranks of the same stage keep of it: `ddp` (everything), `zero1`, `zero2` or `zero3`.
+    /// What each rank of a stage keeps of it: `ddp` (everything), `zero1`, `zero2` or `zero3`.
     pub sharding: StageSharing,
     /// Whether zero3 frees a unit's parameters after its forward pass and gathers them again for the backward pass.
     pub reshard_after_forward: bool,

@@ -33,7 +33,7 @@ impl Passes {
                 Phase::WeightGrad(l) | Phase::SyncBackward(l) | Phase::InputGrad(l) => Some(l),
                 _ => None,
             };
-            // The last phase of a layer: nobody needs its output any more.
+            // In the last phase of a layer, the layer's output is freed.
             if let Some(l) = layer(phase)
                 && !phases[at + 1..].iter().any(|later| layer(later) == Some(l))
             {
@@ -84,7 +84,7 @@ impl Passes {
         Ok(())
     }
 
-    /// As [`Passes::weight`], for gradients that kernels give in f32; autocast's layers round them all the same.
+    /// [`Passes::weight`] for gradients that kernels compute in f32. Gradients of layers under autocast are rounded afterwards.
     fn wide<R>(
         &self,
         l: usize,
@@ -141,7 +141,7 @@ impl Passes {
                 self.wide(l, 1, with, |slot| queue.copy(slot, db))?;
                 keep = Some(both);
             }
-            // Both gradients come with that of the input.
+            // A layer norm computes its weight gradients together with its input gradient.
             LayerOperation::LayerNorm { .. } => self.layer_norm(l, with, &dy)?,
             LayerOperation::Embedding { positions, rows, width } => {
                 let s =
@@ -157,7 +157,7 @@ impl Passes {
         Ok(())
     }
 
-    /// A layer norm's three gradients; that of its input waits in what is saved.
+    /// A layer norm's three gradients. The input gradient is kept among the saved tensors until its phase.
     fn layer_norm(&mut self, l: usize, with: &PassContext<'_, '_>, dy: &Memory) -> Result<()> {
         let LayerOperation::LayerNorm { rows, width } = self.operations[l] else { return Ok(()) };
         let (queue, dtype) = (with.queue, self.precision.layers[l]);
@@ -252,7 +252,7 @@ impl Passes {
                 let draws = (self.stream.all(), l as u32);
                 launch::dropout(queue, dtype, (dy.all(), dx.all()), draws, *share)?;
             }
-            // Tokens have no gradient; the others pass on what they get.
+            // Tokens have no gradient; the other layers here pass their output's gradient on.
             LayerOperation::Embedding { .. }
             | LayerOperation::Positions { .. }
             | LayerOperation::Add

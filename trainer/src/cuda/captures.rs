@@ -23,13 +23,13 @@ pub(super) struct StepPart {
     pub divisor: u32,
     /// The first micro-batch of the step.
     pub first: bool,
-    /// The last micro-batch of the step, whose gradients are exchanged.
+    /// Whether this is the last micro-batch of the step, with which gradients are exchanged.
     pub last: bool,
 }
 
 /// A part on its way to being a graph.
 enum GraphState {
-    /// It has run once.
+    /// The pass has run once, uncaptured.
     Warm,
     Captured(CudaGraph),
 }
@@ -64,7 +64,7 @@ impl Captures {
             Some(GraphState::Warm) => {
                 machine.begin_capture(queue.stream())?;
                 let done = body();
-                // The capture is ended whatever became of the body, else the stream would stay in it.
+                // The capture is ended even if the body failed; the stream would stay in capture mode otherwise.
                 let graph = machine.end_capture(queue.stream());
                 done?;
                 let graph = graph?;

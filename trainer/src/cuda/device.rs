@@ -5,11 +5,10 @@ use allfold_collectives::Communicator;
 use allfold_collectives::environment::{Environment, variable};
 use allfold_kernels::cuda::CudaMachine;
 
-/// The device of a rank: by its number among those of its host, where a launcher started it and says that; else by its rank.
-/// In turn where there are fewer devices.
+/// The device of a rank: the rank's number on its host if a launcher gives one, else its rank, modulo the number of devices.
 ///
 /// # Errors
-/// A launcher's variables that make no sense: without them two ranks of a host would compute on one device.
+/// A launcher's variables that make no sense: a guess could put two ranks of a host on one device.
 pub fn device_of(comm: &Communicator, machine: &dyn CudaMachine) -> Result<usize> {
     let (rank, devices) = (comm.rank().index(), machine.devices().max(1));
     match comm.of_one_process() {
@@ -18,7 +17,7 @@ pub fn device_of(comm: &Communicator, machine: &dyn CudaMachine) -> Result<usize
     }
 }
 
-/// The same of a rank that is a process, by the variables of its launcher.
+/// The device of a rank that is a process, by the variables of its launcher.
 fn device_of_process(rank: usize, devices: usize, lookup: impl Fn(&str) -> Option<String>) -> Result<usize> {
     let launched = Environment::read(lookup).map_err(allfold_collectives::Error::from)?;
     Ok(launched.map_or(rank, |environment| environment.local_rank as usize) % devices)

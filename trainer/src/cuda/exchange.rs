@@ -30,7 +30,7 @@ enum ReducePath {
 pub(super) struct Exchange<'a> {
     comm: &'a Communicator,
     way: ReducePath,
-    /// Steps whose gradients were exchanged.
+    /// The number of steps whose gradients were exchanged.
     steps: u64,
 }
 
@@ -138,7 +138,7 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// As [`crate::strategies::Strategy::hook_state`].
+    /// The hook's state, as [`crate::strategies::Strategy::hook_state`] has it.
     pub fn hook_state(&mut self, network: &Network<f32>, weights: &Weights) -> Vec<(&'static str, Vec<f32>)> {
         match &mut self.way {
             ReducePath::Host(hook) => hook.hook_state(&weights.members, network.params()),
@@ -146,21 +146,21 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// As [`crate::strategies::Strategy::undo`].
+    /// Takes back the hook's changes of the last step, as [`crate::strategies::Strategy::undo`] does.
     pub fn undo(&mut self) {
         if let ReducePath::Host(hook) = &mut self.way {
             hook.undo();
         }
     }
 
-    /// As [`crate::strategies::Strategy::rescale`].
+    /// Rescales the hook's errors, as [`crate::strategies::Strategy::rescale`] does.
     pub fn rescale(&mut self, by: f32) {
         if let ReducePath::Host(hook) = &mut self.way {
             hook.rescale(by);
         }
     }
 
-    /// As [`crate::strategies::Strategy::load_hook_state`].
+    /// Restores the hook's state, as [`crate::strategies::Strategy::load_hook_state`] does.
     pub fn load_hook_state(
         &mut self,
         network: &Network<f32>,

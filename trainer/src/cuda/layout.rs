@@ -10,7 +10,7 @@ use allfold_kernels::DType;
 use allfold_kernels::cuda::launch::{self, TensorLayout};
 use allfold_kernels::cuda::{Memory, Queue, Slice};
 
-/// Channels and pixels of a sample whose channels come last; nothing where values lie as the network has them.
+/// Channels and pixels of a sample whose channels are the last dimension; `None` for the network's own layout.
 pub(super) type Last = Option<(usize, usize)>;
 
 /// The type and the layout of an activation.
@@ -50,7 +50,7 @@ impl TensorFormat {
     }
 }
 
-/// Of each layer how its inputs lie, and of each activation, 0 being the input, how it does.
+/// The layout of each layer's inputs, and the layout of each activation, of which 0 is the network's input.
 pub(super) fn lasts(
     network: &Network<f32>,
     operations: &[LayerOperation],
@@ -79,7 +79,7 @@ pub(super) fn lasts(
     (layers, acts)
 }
 
-/// Of each parameter: the channels and the places of a filter that lies with its channels last.
+/// For each parameter that is a filter with channels as the last dimension: its channels and its places.
 pub(super) fn filters(
     network: &Network<f32>,
     operations: &[LayerOperation],

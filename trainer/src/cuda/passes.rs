@@ -35,7 +35,7 @@ pub(super) struct Passes {
     pub network: Network<f32>,
     pub operations: Vec<LayerOperation>,
     pub precision: Precision,
-    /// Of each parameter: how its filters lie.
+    /// For each parameter, the layout of its filters.
     pub filters: Vec<Last>,
     /// Activations; 0 is not here but in `input`.
     acts: Vec<Option<Arc<Memory>>>,
@@ -44,9 +44,9 @@ pub(super) struct Passes {
     pub labels: Memory,
     /// Seed and place of the draws.
     pub stream: Memory,
-    /// Of each layer: its first input in its own type, where that is another's.
+    /// For each layer, its first input converted to the layer's type, if the input has another type.
     pub(super) casts: Vec<Option<Memory>>,
-    /// Of each layer: what forward keeps for backward.
+    /// For each layer, what its forward pass saves for its backward pass.
     pub(super) saved: Vec<Vec<Memory>>,
     /// Gradients by activations, on their way down.
     pub(super) down: Vec<Option<Arc<Memory>>>,
@@ -90,7 +90,7 @@ impl Passes {
         matches!(self.operations.first(), Some(LayerOperation::Embedding { .. }))
     }
 
-    /// Makes room for so many samples. Gives the memory for samples and labels that was there before, if it was too small.
+    /// Allocates memory for `n` samples. Returns the old memory of samples and labels if it was too small.
     pub fn reserve(&mut self, n: usize, queue: &Queue) -> Result<Option<[Memory; 2]>> {
         let (input, labels) = (4 * n * self.network.inputs(), 4 * n * self.network.rows());
         if self.input.len() >= input && self.labels.len() >= labels {
@@ -142,7 +142,7 @@ impl Passes {
         if !train {
             for l in 0..self.operations.len() {
                 self.forward_layer(l, with, false)?;
-                // Nobody comes back for what is read for the last time here.
+                // Memory that is read here for the last time is freed.
                 let last =
                     |act: usize| (l + 1..self.operations.len()).all(|m| !self.network.from(m).contains(&act));
                 let gone: Vec<usize> =
@@ -195,7 +195,8 @@ impl Passes {
             return Ok(());
         };
         if with.link.ranks() == 1 {
-            // What others have is added up on the device, where nobody looks at it.
+            // The other ranks' counts are summed on the device, where the host does not see them: only this rank's count is
+            // checked.
             normalises_all(&self.network, l, &[(with.n * plane) as f64])?;
         }
         let shape = self.batch_norm(l, channels, plane, with.n);

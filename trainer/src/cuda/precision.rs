@@ -6,13 +6,13 @@ use crate::amp::Cast;
 use crate::layers::LayerOperation;
 use allfold_kernels::DType;
 
-/// The types of a network's numbers on a device. Parameters and their gradients are f32 whatever the layer computes in.
+/// The types of a network's tensors on a device. Parameters and their gradients are f32, whatever type the layer computes in.
 pub(super) struct Precision {
-    /// What is narrow, where anything is.
+    /// Autocast's narrow type, if there is one.
     pub narrow: Option<DType>,
-    /// Of each layer: its inputs, outputs and their gradients.
+    /// For each layer, the type of its inputs, its outputs and their gradients.
     pub layers: Vec<DType>,
-    /// Of each activation, 0 being the input.
+    /// The type of each activation, of which 0 is the network's input.
     pub acts: Vec<DType>,
     /// How the inputs of each layer lie, and each activation.
     lasts: (Vec<Last>, Vec<Last>),

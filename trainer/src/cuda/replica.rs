@@ -21,10 +21,10 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Replicas whose memory was not given back.
+/// The number of replicas whose memory was leaked.
 static KEPT: AtomicU64 = AtomicU64::new(0);
 
-/// Replicas of this process whose memory was not given back, since what was under way on their devices did not end in time.
+/// The number of replicas of this process whose memory was leaked because work on their devices did not end in time.
 pub fn kept() -> u64 {
     KEPT.load(Ordering::Relaxed)
 }
@@ -51,7 +51,7 @@ impl<'a> Replica<'a> {
         Replica::of(config, models::build::<f32>(config, shape, classes)?, comm, on)
     }
 
-    /// As [`Replica::new`], of any network; `config` says how it is trained.
+    /// [`Replica::new`] of any network; `config` says how it is trained.
     ///
     /// # Errors
     /// As [`Replica::new`].
@@ -142,7 +142,7 @@ impl<'a> Replica<'a> {
         self.state.memory()
     }
 
-    /// Sends a batch to the device, beside whatever that is doing. At most two wait there.
+    /// Sends a batch to the device while the device computes. At most two batches wait there.
     ///
     /// # Errors
     /// What the driver refused.
@@ -194,8 +194,8 @@ impl<'a> Replica<'a> {
         })
     }
 
-    /// NCCL says that a rank is late or gone, and not which, or that CUDA failed, and not how. A device that is lost says why
-    /// itself; who else is to blame the communicator of the ranks knows, or finds out.
+    /// NCCL reports that some rank is late or gone without naming it, or that CUDA failed without saying why. A lost device
+    /// gives its own reason; the ranks' communicator names the rank to blame.
     fn named(&self, error: Error) -> Error {
         use Failure::{Aborted, DeadlineExceeded, Nccl, NcclDeadline, PeerLost, Poisoned, QueueDeadline};
         if !matches!(error, Error::Collective(NcclDeadline { .. } | QueueDeadline { .. } | Nccl { .. })) {

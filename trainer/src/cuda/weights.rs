@@ -25,11 +25,11 @@ type Span = Range<usize>;
 
 /// The numbers that live as long as the run.
 pub(super) struct Weights {
-    /// Of each parameter: where it lies in `params`, `narrow` and the optimiser's state.
+    /// For each parameter, its place in `params`, `narrow` and the optimiser's state.
     places: Vec<Span>,
-    /// Of each parameter: where its gradient lies; nothing for one that is frozen or unreached.
+    /// For each parameter, the place of its gradient; `None` for a frozen or unreached parameter.
     slots: Vec<Option<Span>>,
-    /// Of each bucket: its stretch of `grads`.
+    /// For each bucket, its range of `grads`.
     pub buckets: Vec<Span>,
     /// What travels together, in order.
     pub members: Vec<Bucket>,
@@ -40,9 +40,9 @@ pub(super) struct Weights {
     pub held: Option<Arc<Memory>>,
     /// As the network lays them out.
     pub buffers: Memory,
-    /// Of each parameter: whether any layer reads it in the narrow type.
+    /// For each parameter, whether a layer reads it in the narrow type.
     pub narrowed: Vec<bool>,
-    /// Of each parameter: how its filters lie.
+    /// For each parameter, the layout of its filters.
     filters: Vec<Last>,
 }
 

@@ -4,7 +4,7 @@ use allfold_kernels::cuda::CudaMachine;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a rank waits for the others and for its device, if nobody says so.
+/// How long a rank waits for the other ranks and for its device by default.
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A device, and how long a rank waits there.

@@ -81,7 +81,8 @@ impl Augment {
 }
 
 impl Change {
-    /// One channel of a picture whose lines are `width` long: `from` to `to`. What comes into sight is black.
+    /// Moves one channel of a picture with lines of `width` pixels: copies `from` to `to`. Pixels from outside the picture are
+    /// black.
     fn plane<F: Float>(&self, from: &[F], width: usize, black: F, to: &mut [F]) {
         let [down, right] = self.moved;
         let inside =

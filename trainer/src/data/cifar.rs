@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// Pixels of a picture.
 const PLANE: usize = 1024;
-/// Pictures of a file, whatever its format.
+/// The number of pictures in each file of either format.
 const WHOLE: usize = 10_000;
 /// Labels.
 const CLASSES: usize = 10;

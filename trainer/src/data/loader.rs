@@ -27,7 +27,7 @@ pub struct Loading<'a> {
     pub dataset: &'a Dataset,
     /// How their pictures are changed.
     pub augment: Augment,
-    /// Threads that put batches together; with 0 each is put together when it is asked for.
+    /// Threads that prepare batches; with 0, each batch is prepared when it is asked for.
     pub workers: usize,
     /// Batches that each of them is ahead at most.
     pub prefetch: usize,
@@ -50,7 +50,7 @@ pub fn batches<F: Float, R>(
                 for chunk in chunks.iter().skip(worker).step_by(workers) {
                     let mut batch = Batch::default();
                     let gathered = dataset.gather_changed(&augment, chunk, &mut batch);
-                    // Nobody listens any more once the run has stopped.
+                    // The receiver is gone once the run has stopped.
                     if send.send(gathered.map(|()| batch)).is_err() {
                         return;
                     }

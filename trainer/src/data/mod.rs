@@ -83,15 +83,16 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|error| missing(path, &error))
 }
 
-/// Reads bytes as a file of pictures and a file of labels in the idx format, and drops what came of them: for fuzzers. It
-/// may refuse them; it never panics, or allocates by what they say. The first two bytes are the length of the first file.
+/// Reads bytes as a file of pictures and a file of labels in the idx format, and drops the result: for fuzzers. The bytes may
+/// be refused; reading never panics, or allocates by a length in the bytes. The first two bytes are the length of the first
+/// file.
 pub fn read_any_idx(bytes: &[u8]) {
     let Some((length, rest)) = bytes.split_first_chunk::<2>() else { return };
     let (images, labels) = rest.split_at(rest.len().min(usize::from(u16::from_le_bytes(*length))));
     idx::read_anything(images, labels);
 }
 
-/// As [`read_any_idx`], for each kind of file of CIFAR-10.
+/// [`read_any_idx`] for each kind of file of CIFAR-10.
 pub fn read_any_cifar(bytes: &[u8]) {
     cifar::read_anything(bytes);
 }
@@ -164,7 +165,7 @@ impl Dataset {
         self.samples.gather(indices, self.features(), &mut batch.x)
     }
 
-    /// As [`Dataset::gather`], with training pictures moved and mirrored as `augment` draws.
+    /// [`Dataset::gather`] with training pictures moved and mirrored as `augment` draws.
     ///
     /// # Errors
     /// As [`Dataset::gather`].

@@ -31,7 +31,7 @@ pub struct Pictures {
     source: Source,
     /// Which of the source's pictures these are.
     range: Range<usize>,
-    /// Of each channel: the number that each byte stands for.
+    /// For each channel, the number that each byte stands for.
     values: Vec<[f32; 256]>,
 }
 
@@ -53,12 +53,12 @@ pub(super) fn normalised((mean, deviation): (f32, f32)) -> [f32; 256] {
 }
 
 impl Pictures {
-    /// So many pictures in memory.
+    /// `count` pictures in memory.
     pub(super) fn held(bytes: Vec<u8>, count: usize, values: Vec<[f32; 256]>) -> Pictures {
         Pictures { source: Source::Memory(Arc::new(bytes)), range: 0..count, values }
     }
 
-    /// So many pictures of a file, from byte `start` on.
+    /// `count` pictures of a file, from byte `start` on.
     pub(super) fn within(
         (file, path): (File, PathBuf),
         start: u64,

@@ -47,7 +47,7 @@ pub fn load(config: &Config) -> Result<(Dataset, Dataset)> {
     }
 }
 
-/// An empty vector with room for so many, where there is room.
+/// An empty vector with capacity for `count` elements, if memory allows.
 fn room<T>(count: usize) -> Option<Vec<T>> {
     let mut room = Vec::new();
     room.try_reserve_exact(count).ok()?;

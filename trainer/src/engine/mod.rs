@@ -55,7 +55,7 @@ pub enum Keep {
 pub struct ParamUnit {
     /// The layers, by number.
     pub layers: Range<usize>,
-    /// What this rank keeps of it.
+    /// What this rank keeps of the unit.
     pub keep: Keep,
 }
 

@@ -86,7 +86,7 @@ impl<F: Float> SlotState<F> {
         }
     }
 
-    /// Begins with a micro-batch whose tensors have these readers.
+    /// Begins a micro-batch. `readers` is, for each activation, the number of its readers.
     pub fn begin(&mut self, readers: &[u32], outline: &Outline) {
         self.inputs_done.fill(false);
         self.weights_due.copy_from_slice(outline.weight_grads());

@@ -60,7 +60,7 @@ pub(crate) struct Worker<'a, F: Float> {
     pub(super) on: Arithmetic<F>,
     /// Buffers of whole units that are not in use.
     spare: Vec<Buffer<F>>,
-    /// What was sent and has perhaps not arrived.
+    /// Messages that were sent and may still be on their way.
     pub(super) sent: Vec<Work<Buffer<F>>>,
     /// For each unit that several stages hold, on those stages: their communicator.
     pub(super) copies: Vec<Option<Communicator>>,

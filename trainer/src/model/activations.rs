@@ -45,7 +45,7 @@ pub(crate) struct Activations<F> {
 }
 
 impl<F: Float> Activations<F> {
-    /// Of a network with so many layers.
+    /// The activations of a network with `layers` layers.
     pub fn new(layers: usize) -> Activations<F> {
         Activations {
             acts: vec![Vec::new(); layers + 1],

@@ -10,15 +10,15 @@ pub trait Listener<F: Float> {
     /// So much was just computed.
     fn on_cost(&mut self, cost: OpCost);
 
-    /// The gradient of parameter `param` is final: these elements of `grads`. Called once per parameter, the last one first.
-    /// Until the pass is over, the listener may keep elements that are final, cut off the end of `grads`; then it must
-    /// join them again.
+    /// The gradient of parameter `param` is final; it is at `elements` of `grads`. Called once per parameter, the last
+    /// parameter first. During the pass the listener may cut final elements off the end of `grads` and keep them; it must join
+    /// them again afterwards.
     ///
     /// # Errors
     /// Whatever stops the pass.
     fn on_grad(&mut self, param: usize, elements: Range<usize>, grads: &mut Buffer<F>) -> Result<()>;
 
-    /// Replaces `values` by their totals over all ranks. One rank alone has nothing to add.
+    /// Replaces `values` by their sums over all ranks. A single rank leaves them as they are.
     ///
     /// # Errors
     /// Whatever stops the pass.
@@ -83,7 +83,7 @@ pub struct MemoryUse {
     pub activation_gradients: u64,
     /// What the optimiser keeps from step to step; a model alone has none.
     pub optimiser: u64,
-    /// Buffers of the buckets that are no views of the gradients, and what their hook keeps; likewise.
+    /// Buckets that are not views of the gradients, and the state of their hook; 0 for a model alone.
     pub buckets: u64,
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn normalises<F: Float>(network: &Network<F>, n: usize) -> Result<()>
     }
 }
 
-/// Likewise the batch of all ranks, by the totals of a layer's sums.
+/// Refuses a batch of all ranks in which a layer would normalise by one value, by the totals of the layer's sums.
 pub(crate) fn normalises_all<F: Float>(network: &Network<F>, l: usize, totals: &[f64]) -> Result<()> {
     match network.layers()[l].enough(totals) {
         true => Ok(()),

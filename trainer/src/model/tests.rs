@@ -75,7 +75,7 @@ fn residual() -> Network<f64> {
     builder.build(1).unwrap()
 }
 
-/// Layers that work in place, over what they may write over and over what they may not.
+/// Layers that work in place, on activations that may be overwritten and on others that may not.
 fn rewriting() -> Network<f64> {
     let mut builder = Builder::new(6);
     let linear = || Linear::new(6, 6);

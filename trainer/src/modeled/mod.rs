@@ -73,10 +73,10 @@ impl StepPrediction {
     }
 }
 
-/// The step of `config` over samples of `shape` (channels, height, width).
+/// Predicts the step of `config` over samples of `shape` (channels, height, width).
 ///
 /// # Errors
-/// A configuration that makes no sense, a hook, whose exchange is not modeled, or a schedule that cannot be timed.
+/// A configuration that makes no sense, a hook or a strategy that cannot be modeled, or a schedule that cannot be timed.
 pub fn predict(
     config: &Config,
     shape: (usize, usize, usize),

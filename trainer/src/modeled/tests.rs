@@ -84,7 +84,7 @@ fn a_step_takes_longer_with_more_samples_ranks_or_synchronised_norms() {
         node: 8,
     };
     assert!(total(&WorkloadTraining { terms, ..base }).total() > one.total());
-    // Eight ranks of a node that prepares 8,000 a second get 1,000 each, whatever they could do.
+    // Eight ranks of a node that prepares 8,000 samples a second get 1,000 each.
     let starved = Overheads { input: Some(8_000.0), ..Overheads::NONE };
     let step = predict_workload(&WorkloadTraining { terms: starved, ..base }, 64, &mut exchange).unwrap();
     assert!((step.throughput() / 64_000.0 - 1.0).abs() < 1e-6, "{}", step.throughput());

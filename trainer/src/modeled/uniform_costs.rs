@@ -9,13 +9,13 @@ use crate::layers::Init;
 use crate::{ParamSpec, Phase};
 use allfold_sim::Picos;
 
-/// Tensors of equal size, last first, whose gradients come one by one.
+/// Parameters in tensors of equal size whose gradients become ready one by one, the last tensor's first.
 pub struct UniformCosts {
     places: Vec<ParamSpec>,
     alone: Picos,
 }
 
-/// So many tensors; how many does not matter while it is more than the buckets.
+/// The number of tensors; any number larger than that of the buckets gives the same times.
 const TENSORS: usize = 128;
 
 impl UniformCosts {

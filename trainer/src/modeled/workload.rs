@@ -10,11 +10,11 @@ use allfold_sim::Picos;
 /// How a workload is trained.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkloadTraining<'a> {
-    /// What is trained.
+    /// The network that is trained.
     pub workload: &'a Workload,
     /// On what.
     pub accelerator: &'a Accelerator,
-    /// In which numbers. Gradients are in f32 whatever it is, as with PyTorch's autocast.
+    /// The precision of the kernels. Gradients are f32 in every precision, as with PyTorch's autocast.
     pub precision: Precision,
     /// Samples per rank and step.
     pub batch: usize,
@@ -26,7 +26,7 @@ pub struct WorkloadTraining<'a> {
     pub caps: Caps,
     /// Samples per second of one device alone, where that was measured: every kernel takes as much longer or shorter.
     pub measured: Option<f64>,
-    /// What is added beyond kernels and links.
+    /// Overheads besides kernels and links.
     pub terms: Overheads,
 }
 
@@ -67,7 +67,8 @@ pub fn predict_workload(
     Ok(prediction)
 }
 
-/// How much slower than by the roofline a device is, in thousandths: 1000, or so that one of them reaches what was measured.
+/// The device's time relative to the roofline, in thousandths: 1000, or the factor with which one device reaches the measured
+/// rate.
 fn stretch(job: &WorkloadTraining<'_>) -> u128 {
     let Some(measured) = job.measured.filter(|rate| *rate > 0.0) else { return 1000 };
     let modeled = Modeled { job, stretch: 1_000_000 };

@@ -17,7 +17,7 @@ pub struct Adam<F> {
     weight_decay: f64,
     decoupled: bool,
     steps: u64,
-    /// Of the gradient, m, and of its square, v. Empty before the first step.
+    /// The moments m of the gradient and v of its square. Empty before the first step.
     moments: (Vec<F>, Vec<F>),
 }
 
@@ -70,7 +70,7 @@ impl<F: Float> Optimiser<F> for Adam<F> {
 mod tests {
     use super::*;
 
-    /// Whatever the gradient's size, the first step is lr long: both corrections cancel.
+    /// For a gradient of any size the first step has length lr, because the two corrections cancel.
     #[test]
     fn the_first_step_is_the_learning_rate_long() {
         for grad in [1e-3, 1.0, 1e3] {

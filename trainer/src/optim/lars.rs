@@ -90,7 +90,7 @@ mod tests {
         assert!((p[2] - 0.5).abs() < 1e-15 && (p[0] - (0.9 * want[0] - 0.5 * rate * 6.3)).abs() < 1e-15);
     }
 
-    /// The point of it: the step is as long beside the weights whatever the gradient's scale.
+    /// LARS scales the step by the weights: its length does not depend on the gradient's scale.
     #[test]
     fn the_gradients_scale_does_not_matter() {
         let step = |scale: f64| {

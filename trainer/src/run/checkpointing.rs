@@ -51,7 +51,7 @@ impl<F: Float> Run<'_, F> {
         Ok(())
     }
 
-    /// What is this rank's own, by name; as long on every rank.
+    /// The tensors that differ between ranks, by name; equally long on every rank.
     fn own(&mut self) -> checkpoint::Own<F> {
         let mut own = self.hook();
         if self.strategy.replicas_diverge() {

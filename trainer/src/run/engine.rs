@@ -31,7 +31,7 @@ impl<'a, F: Float> EngineRun<'a, F> {
     }
 }
 
-/// Whose samples a rank trains on, and how its losses count.
+/// A rank's place among those with samples of their own, and the weight of its losses.
 pub(super) struct DataPlace {
     /// This rank's place on the data axis.
     pub place: AxisPosition,
@@ -42,7 +42,7 @@ pub(super) struct DataPlace {
 }
 
 impl DataPlace {
-    /// Of this rank of `comm`.
+    /// The place of this rank of `comm`.
     pub fn of(config: &Config, comm: &Communicator) -> Result<DataPlace> {
         let mesh: Mesh = strategies::mesh(config, comm.size())?;
         let [place, stage] =
@@ -57,7 +57,7 @@ impl DataPlace {
 }
 
 impl<F: Float> Run<'_, F> {
-    /// Takes what this rank keeps of the host's model, whose memory is freed.
+    /// Gives the engine its part of the host's model, and frees the model's memory.
     pub(super) fn upload_units(&mut self) -> Result<()> {
         if let Some(engine) = &mut self.engine {
             engine.worker.upload(&self.model.params, &self.model.buffers, &mut *self.optimiser)?;

@@ -21,7 +21,7 @@ pub struct StepReport<'a> {
     pub lr: f64,
     /// Bytes that this rank holds, by category.
     pub memory: MemoryUse,
-    /// What happened to each bucket, in the order of sending; on GPUs nothing is said of them.
+    /// The times of each bucket, in the order of sending; empty on GPUs.
     pub buckets: &'a [BucketTimes],
 }
 
@@ -63,14 +63,14 @@ pub struct TrainResult {
     pub samples: u64,
     /// Time of all steps; evaluation is not part of it.
     pub time: Picos,
-    /// The same by parts.
+    /// The time by parts of a step.
     pub breakdown: StepBreakdown,
     /// What happened to each bucket in the last step.
     pub buckets: Vec<BucketTimes>,
 }
 
 impl TrainResult {
-    /// Of a run that has not begun, of so many parameters.
+    /// The result of a run that has not begun, of a model with this many parameters.
     pub(super) fn empty(parameters: usize) -> TrainResult {
         TrainResult {
             losses: Vec::new(),

@@ -31,7 +31,7 @@ use allfold_sim::Picos;
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// The rank whose weights and buffers all ranks take.
+/// The rank whose weights and buffers all ranks take over.
 const ROOT: Rank = Rank(0);
 
 /// Training on all ranks of a communicator.
@@ -48,7 +48,7 @@ pub struct Ddp<'a, F: Float> {
     idle: Vec<Option<Buffer<F>>>,
     hook: Hook<F>,
     log: Vec<BucketTimes>,
-    /// Steps of the run whose gradients were exchanged.
+    /// The number of steps whose gradients were exchanged.
     steps: u64,
     /// Whether no gradients were exchanged since this was made.
     fresh: bool,
@@ -76,7 +76,7 @@ impl<'a, F: Float> Ddp<'a, F> {
             unused: Vec::new(),
             inside: false,
         };
-        // Those that the loss does not reach come last: whether they ever become ready is for `unused` to say.
+        // Parameters that the loss does not reach come last; `unused` tells whether their gradients ever become ready.
         let mut order = [network.order(), network.unreached()].concat();
         if !config.find_unused {
             // Made again after the first step, so as PyTorch makes the first ones: last parameter first.
@@ -118,7 +118,7 @@ impl<'a, F: Float> Ddp<'a, F> {
         Ok(())
     }
 
-    /// After an exchange: asks who used what nobody computed here, and after the first step makes the buckets again.
+    /// After an exchange: finds out which parameters other ranks have used, and after the first step makes the buckets again.
     fn exchanged(&mut self, synced: Synced<F>, mine: &[usize], ready: &[usize]) -> Result<Synced<F>> {
         self.find_unused(mine)?;
         if self.fresh && !self.config.find_unused {
@@ -382,7 +382,7 @@ fn quotients<F: Float>(slots: &mut [F], gradient: &[F], world: F) {
 }
 
 impl<F: Float> Pass<'_, F> {
-    /// Sends every bucket that is full and whose turn it is; not the last view.
+    /// Sends every full bucket that is next in order; not the last view.
     fn send_ready(&mut self, grads: &mut Buffer<F>) -> Result<()> {
         while let Some(bucket) =
             self.buckets.get(self.log.len()).filter(|_| self.missing[self.log.len()] == 0)

@@ -39,10 +39,10 @@ pub(crate) fn mesh(config: &Config, ranks: u32) -> Result<Mesh> {
     }
 }
 
-/// Whether the strategy of `config` can train on so many ranks, and with what else it asks for.
+/// Checks that the strategy of `config` takes this number of ranks and the other keys.
 ///
 /// # Errors
-/// If it cannot, with what can.
+/// What it does not take, and what would be right.
 pub fn fits(config: &Config, ranks: u32) -> Result<()> {
     if config.strategy == "single" && ranks > 1 {
         return Err(Error::Config(format!(

@@ -20,7 +20,7 @@ use std::collections::btree_map::Entry;
 pub struct Zero3 {
     /// Whether a unit is freed after its forward pass and gathered again for its backward pass.
     pub reshard_after_forward: bool,
-    /// The units whose parameters are whole, or on their way: whether they have been waited for.
+    /// For each unit whose parameters are whole or being gathered: whether the gather has been waited for.
     open: BTreeMap<usize, bool>,
     reducing: Option<usize>,
 }

@@ -17,7 +17,8 @@ use allfold_sim::{Picos, suggest};
 pub enum Precision {
     /// f32 on ordinary cores.
     F32,
-    /// f32 whose products are rounded to 10 bits of mantissa, on tensor cores (A100 and later; else as [`Precision::F32`]).
+    /// f32 with products rounded to 10 bits of mantissa, on tensor cores (A100 and later; older devices compute as
+    /// [`Precision::F32`]).
     Tf32,
     /// f16 or bf16 on tensor cores with f32 parameters and gradients: automatic mixed precision.
     Half,
@@ -51,14 +52,14 @@ pub struct Efficiency {
     pub tf32: f64,
     /// On tensor cores in half precision.
     pub half: f64,
-    /// Of the memory's rate.
+    /// The fraction of the memory's bandwidth.
     pub memory: f64,
     /// Where this is from.
     pub source: &'static str,
 }
 
 impl Class {
-    /// What it reaches.
+    /// The fractions of peak rates that this class of kernels reaches.
     pub const fn efficiency(self) -> Efficiency {
         match self {
             Class::Product => Efficiency {
@@ -192,13 +193,13 @@ impl Accelerator {
         LAUNCH * u64::from(kernel.launches) + Picos(compute.max(memory).ceil() as u64)
     }
 
-    /// How long it takes to move so many bytes in so many launches.
+    /// The time to move `bytes` bytes in `launches` launches.
     pub fn moves(&self, bytes: u64, launches: u32) -> Picos {
         let time = bytes as f64 * 1000.0 / (self.memory * Class::Elementwise.efficiency().memory);
         LAUNCH * u64::from(launches) + Picos(time.ceil() as u64)
     }
 
-    /// The least that `flops` can take, whatever is reached.
+    /// The least time for `flops` operations, at the device's peak rate.
     pub fn least(&self, flops: u64, precision: Precision) -> Picos {
         let peak = match precision {
             Precision::F32 => self.f32,

@@ -18,7 +18,7 @@ pub enum Class {
 /// One kernel, or a few that belong together, by sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelCost {
-    /// What it does; decides how much of the device it reaches.
+    /// The kernel's class, which decides on the fraction of the device's rates that it reaches.
     pub class: Class,
     /// Floating-point operations for one sample; a multiply-add is two.
     pub flops: u64,

@@ -24,9 +24,9 @@ use allfold_sim::suggest;
 
 /// A workload's maker: its name, what it is, and what makes it.
 pub struct WorkloadEntry {
-    /// As it is asked for.
+    /// The workload's name on the command line.
     pub name: &'static str,
-    /// What it is.
+    /// The workload in words.
     pub about: &'static str,
     make: fn() -> Workload,
 }

@@ -7,7 +7,7 @@ use crate::{ParamSpec, Phase};
 /// One layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableLayer {
-    /// What it is called.
+    /// The layer's name.
     pub name: String,
     /// Elements of each parameter.
     pub params: Vec<usize>,
@@ -50,7 +50,7 @@ impl Workload {
         Workload { name: name.into(), sample: sample.into(), layers, places, firsts, passes }
     }
 
-    /// What it is called.
+    /// The workload's name.
     pub fn name(&self) -> &str {
         &self.name
     }

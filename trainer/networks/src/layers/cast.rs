@@ -7,6 +7,6 @@ pub enum Cast {
     Narrow,
     /// The parameters' own.
     Full,
-    /// That of its inputs, the widest if they differ.
+    /// The precision of its inputs, the widest if they differ.
     Follow,
 }

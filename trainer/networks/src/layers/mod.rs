@@ -57,9 +57,9 @@ pub enum Init {
 pub struct Tensor {
     /// `weight`, `bias`, `running_mean`, ...
     pub name: &'static str,
-    /// Its dimensions, outermost first.
+    /// The tensor's dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// Its values at the start.
+    /// The tensor's initial values.
     pub init: Init,
 }
 
@@ -154,17 +154,18 @@ pub trait Layer<F: Float>: Send + Sync {
     /// Numbers per sample that come out.
     fn outputs(&self) -> usize;
 
-    /// What it computes, as data. A device with arithmetic of its own runs it by this, and refuses [`LayerOperation::Own`].
+    /// The layer's operation, as data. A device with arithmetic of its own runs the layer by it, and refuses
+    /// [`LayerOperation::Own`].
     fn operation(&self) -> LayerOperation {
         LayerOperation::Own
     }
 
-    /// Its parameters, in PyTorch's order of registration.
+    /// The layer's parameters, in PyTorch's order of registration.
     fn params(&self) -> Vec<Tensor> {
         Vec::new()
     }
 
-    /// Its buffers: state that is no parameter, such as running statistics.
+    /// The layer's buffers: state that is no parameter, such as running statistics.
     fn buffers(&self) -> Vec<Tensor> {
         Vec::new()
     }
@@ -174,8 +175,8 @@ pub trait Layer<F: Float>: Send + Sync {
         Cast::Follow
     }
 
-    /// Whether it can write its output where an input was, which its backward pass does not read again; and likewise the
-    /// gradient of that input where the gradient of its output was. Of two inputs, either will do.
+    /// Whether the layer can write its output over an input, which its backward pass does not read again, and likewise the
+    /// input's gradient over the output's. Either one of two inputs will do.
     fn in_place(&self) -> bool {
         false
     }
@@ -215,7 +216,7 @@ pub trait Layer<F: Float>: Send + Sync {
         (0, 0)
     }
 
-    /// This rank's part of the first of those numbers, from the `n` samples of x.
+    /// This rank's part of the sums that the forward pass needs, from the `n` samples of x.
     fn forward_sums(&self, _n: usize, _x: &[F], _sums: &mut [f64]) {}
 
     /// This rank's part of the second, from its gradients of the parameters.

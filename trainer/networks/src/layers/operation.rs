@@ -18,7 +18,7 @@ pub enum LayerOperation {
     },
     /// A convolution, with a bias per channel or without.
     Conv {
-        /// Its shape.
+        /// The convolution's shape.
         shape: Conv2dShape,
         /// Whether there is a bias.
         bias: bool,

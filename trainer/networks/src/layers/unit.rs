@@ -9,7 +9,7 @@ pub type Relu = Unit<nn::ReluKernel>;
 /// The Gaussian error linear unit.
 pub type Gelu = Unit<nn::GeluKernel>;
 
-/// Such a function of so many numbers per sample.
+/// A layer that applies the function K to each number of a sample.
 pub struct Unit<K>(usize, PhantomData<fn() -> K>);
 
 impl<K> Unit<K> {
@@ -21,7 +21,7 @@ impl<K> Unit<K> {
 
 /// What a function is to its layer.
 pub trait Elementwise {
-    /// What it is called.
+    /// The layer's operation.
     const OPERATION: LayerOperation;
     /// Whether its derivative follows from what came out alone.
     const IN_PLACE: bool = false;

@@ -28,16 +28,16 @@ pub struct Gpt {
     pub heads: usize,
     /// Share of zeros that dropout makes; 0: there is none.
     pub dropout: f64,
-    /// The same of an attention's probabilities.
+    /// Dropout probability of the attention weights; 0: no dropout.
     pub attention_dropout: f64,
     /// Whether the head's weight is the token table.
     pub tied: bool,
 }
 
-/// The network: a row of logits for each position, whose label is the token that follows.
+/// The network. It gives a row of logits for each position, whose label is the next token.
 ///
 /// # Errors
-/// If the heads do not divide the width, or something is 0.
+/// If the heads do not divide the width, or a size is 0.
 pub fn gpt<F: Float>(parts: &Gpt) -> Result<Network<F>> {
     let Gpt { vocabulary, positions, layers, width, heads, dropout, attention_dropout, tied } = *parts;
     if heads == 0 || !width.is_multiple_of(heads) || vocabulary == 0 || positions == 0 {

@@ -63,7 +63,7 @@ fn one_goes(
         return Ok(None);
     }
     let (begun, graphs) = (clock(), replica.graphs());
-    // What was under way when it left may still end well.
+    // The step that was under way when the rank left may still end well.
     let error = (STEPS..STEPS + 3).find_map(|at| step(&mut replica, at, config.lr).err());
     let error = error.ok_or_else(|| Error::Lost("nobody noticed".into()))?;
     drop(replica);

@@ -179,7 +179,7 @@ fn running_statistics_outlive_a_batch_that_overflows() {
     }
 }
 
-/// The same networks with channels last on the device: pooling, batch norm (of all ranks too), AMP, adaptive rates.
+/// The networks with channels last on the device: pooling, batch norm (also over all ranks), AMP, adaptive rates.
 #[test]
 fn channels_last_trains_as_on_the_cpu() {
     let data = pictures();
@@ -326,7 +326,7 @@ fn a_small_gpt_trains_as_on_the_cpu() {
     for (config, ranks, within) in [
         (gpt.clone(), 2, 5e-5),
         (Config { tied: false, dropout: 0.0, ..gpt.clone() }, 1, 5e-5),
-        // Heads of 12 columns, whose probabilities are dropped.
+        // Heads of 12 columns, with dropout of attention probabilities.
         (Config { width: 36, heads: 3, attention_dropout: 0.3, ..gpt.clone() }, 2, 5e-5),
         (Config { amp: "bf16".into(), ..gpt }, 1, 3e-2),
     ] {
@@ -397,7 +397,7 @@ fn block() -> Network<f32> {
     builder.build(1).unwrap()
 }
 
-/// Every layer but those of the gpt, for as many steps as a captured one needs to be replayed, in batches of two sizes.
+/// Every layer but those of the gpt, for enough steps to capture and replay one, in batches of two sizes.
 #[test]
 fn a_residual_block_trains_as_on_the_cpu_and_becomes_graphs() {
     residual(Config { lr: 0.05, momentum: 0.9, batch: 5, ..Config::default() });

@@ -5,8 +5,8 @@ use allfold_kernels::nn::Float;
 /// Values by bucket.
 pub struct Feedback<F> {
     now: Vec<Vec<F>>,
-    /// As they were before the last step, where a step may be taken back: a step writes to the other one of two buffers, so
-    /// nothing is copied.
+    /// The values before the last step, if a step may be undone. A step writes to the other of two buffers, so that nothing is
+    /// copied.
     before: Option<Vec<Vec<F>>>,
 }
 
@@ -46,8 +46,8 @@ impl<F: Float> Feedback<F> {
         self.before.iter_mut().for_each(Vec::clear);
     }
 
-    /// Begins a step of a bucket, whose values are there: where they are to be written, every one of them; and what they
-    /// were, unless that is in the same place.
+    /// Begins a step of a bucket: returns the buffer for all of its new values, and its old values unless they are in the same
+    /// buffer.
     pub fn turn(&mut self, bucket: usize) -> (&mut [F], Option<&[F]>) {
         let Some(before) = &mut self.before else { return (&mut self.now[bucket], None) };
         if before.len() <= bucket {

@@ -39,7 +39,7 @@ pub const HOOKS: &[(&str, &str)] = &[
 
 /// A hook with its state for each bucket.
 pub enum Hook<F: Float> {
-    /// As it is.
+    /// The bucket is sent uncompressed.
     None,
     /// In f16.
     Fp16,
@@ -57,7 +57,7 @@ pub enum Hook<F: Float> {
 
 /// A bucket in flight.
 pub enum BucketExchange<F: Float> {
-    /// As it is.
+    /// The exchange of an uncompressed bucket.
     Whole(Work<Buffer<F>>),
     /// In f16; the buffer waits for the sum.
     Fp16(Work<Buffer<f16>>, Buffer<F>),

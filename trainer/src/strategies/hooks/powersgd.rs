@@ -148,7 +148,7 @@ impl<F: Float> PowerSgd<F> {
         }
         comm.all_reduce(&mut lefts, ReduceOp::Sum)?;
         (p_at, q_at) = (0, 0);
-        // What was read up to here is replaced from here on; where nothing is sent compressed, errors are 0 for good.
+        // From here on the values read so far are replaced. Where nothing is sent compressed, errors stay 0.
         let ((error, _), (rights, _)) = (self.errors.turn(index), self.rights.turn(index));
         for part in &parts {
             let p = &mut lefts[p_at..p_at + part.rows * r];

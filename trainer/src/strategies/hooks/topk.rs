@@ -22,12 +22,12 @@ impl<F: Float> TopK<F> {
         TopK { share, errors: Feedback::new(undoable) }
     }
 
-    /// What was not sent yet.
+    /// The errors: parts of gradients that have not been sent yet.
     pub fn errors(&self) -> &Feedback<F> {
         &self.errors
     }
 
-    /// As [`TopK::errors`], to be changed.
+    /// The errors, to be changed.
     pub fn errors_mut(&mut self) -> &mut Feedback<F> {
         &mut self.errors
     }
