@@ -285,7 +285,7 @@ fn what_a_strategy_cannot_take_is_refused_in_one_line() {
     refused(
         2,
         &[pipeline, ("parallel.schedule", "interleaved"), ("accumulate", "3")],
-        &["3 micro-batches", "use a multiple of 2"],
+        &["3 micro-batches", "must be a multiple of 2"],
     );
     refused(2, &[pipeline, ("parallel.split", "[\"fc9\", \"fc8\"]")], &["names 2 layers", "name 1"]);
     refused(2, &[pipeline, ("parallel.split", "[\"nowhere\"]")], &["unknown layer `nowhere`"]);
