@@ -19,7 +19,7 @@ use allfold_trainer::optim::Adam;
 use allfold_trainer::{Config, Model, Network, Objective, Optimiser, Result, Sgd, strategies};
 use std::time::Instant;
 
-/// What is timed: a network, its optimiser and learning rate, samples, and (steps before, steps timed).
+/// A case to time: a network, its optimiser and learning rate, samples, and (steps before, steps timed).
 type Case = (Network<f32>, Box<dyn Optimiser<f32>>, f64, usize, (usize, usize));
 
 /// Side of the square product that stands for the machine's peak.
@@ -147,7 +147,7 @@ fn on_threads(name: &str, threads: usize, ranks: u32, turns: usize) -> Timed {
     all.into_iter().max_by(|a, b| a.median().total_cmp(&b.median())).unwrap()
 }
 
-/// One rank and several, in turn: of each, the turn in the middle.
+/// Times one rank and several ranks, alternating; takes the median turn of each.
 fn efficiency(name: &str, ranks: u32, peak: f64) {
     let (mut alone, mut together) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {

@@ -42,7 +42,7 @@ impl<F: Float> Autocast<F> {
         Autocast { narrow: Some(narrow), casts, narrows, ..Autocast::off() }
     }
 
-    /// What layer `l` computes with, from its parameters and its input: both, rounded where the layer is narrow.
+    /// The parameters and the input that layer `l` computes with, rounded where the layer is narrow.
     pub fn inputs<'a>(
         &'a mut self,
         network: &Network<F>,

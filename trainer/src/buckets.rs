@@ -21,7 +21,8 @@ pub struct Caps {
     pub rest: u64,
 }
 
-/// One bucket: parameters in the order in which their gradients become ready, and lie in the bucket's buffer.
+/// One bucket: its parameters in the order in which their gradients become ready, which is also their order in the bucket's
+/// buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
     /// The parameters, by number.

@@ -251,7 +251,7 @@ impl Config {
         Ok(())
     }
 
-    /// A file that says what is so without one: every key with its meaning and its default.
+    /// A configuration file with every key, its meaning and its default.
     pub fn documented() -> String {
         let defaults = toml::Table::try_from(Config::default()).unwrap_or_default();
         let keys = Config::FIELD_NAMES.iter().zip(Config::FIELD_DOCS).filter(|(key, _)| **key != "parallel");
@@ -264,7 +264,7 @@ impl Config {
         flat.chain(nested).collect::<Vec<_>>().join("\n")
     }
 
-    /// Where ddp's buckets close.
+    /// The sizes at which ddp's buckets close.
     pub fn caps(&self) -> Caps {
         Caps { first: self.first_bucket_kib.saturating_mul(1024), rest: self.bucket_kib.saturating_mul(1024) }
     }
@@ -280,7 +280,7 @@ impl Config {
         (self.loss_scale > 0.0).then(|| GradScaler::new(self.loss_scale as f32, rules))
     }
 
-    /// What autocast computes in, where there is one.
+    /// Autocast's type, if autocast is on.
     pub fn narrow(&self) -> Option<Narrow> {
         match self.amp.as_str() {
             "f16" => Some(Narrow::F16),
@@ -289,7 +289,7 @@ impl Config {
         }
     }
 
-    /// What a run is scored on, in a word.
+    /// The data that a run is scored on, in a word.
     pub fn scored_on(&self) -> &'static str {
         if self.validation > 0 { "validation" } else { "test" }
     }

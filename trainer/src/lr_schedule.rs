@@ -46,7 +46,7 @@ pub enum LrShape {
     Polynomial { steps: u64, power: f64 },
     /// Half a cosine from the base to `floor` over `steps`; after that, up again.
     Cosine { steps: u64, floor: f64 },
-    /// Half a cosine again and again: over `first` steps, then each time `growth` times as many.
+    /// Half a cosine that restarts: after `first` steps, and then each time after `growth` times as many.
     Restarts { first: u64, growth: f64, floor: f64 },
     /// From base / 25 to base over 30 % of the steps, then to base / 250,000, both by half a cosine.
     OneCycle { steps: u64 },

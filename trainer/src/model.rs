@@ -31,7 +31,7 @@ pub struct Model<F: Float> {
     on: Arithmetic<F>,
     /// The accumulated gradients of this step's micro-batches; empty before the first.
     accumulated: Vec<F>,
-    /// The elements of the parameters that the loss does not depend on: of the network alone, so they stay what they are.
+    /// The elements of the parameters that the loss does not depend on. They follow from the network and never change.
     unreached: Vec<Range<usize>>,
 }
 
@@ -222,8 +222,8 @@ impl<F: Float> Model<F> {
         self.on.pool = Default::default();
     }
 
-    /// The values of frozen and of these parameters, and where they lie: an optimiser moves all, by weight decay if by
-    /// nothing else.
+    /// The values of frozen parameters and of those in `unused`, with their places: the optimiser moves all parameters, at
+    /// least by weight decay.
     pub fn kept(&self, unused: &[usize]) -> Vec<(usize, Vec<F>)> {
         let params = self.network.params().iter().enumerate();
         let kept = params.filter(|(param, _)| self.network.frozen(*param) || unused.contains(param));

@@ -86,9 +86,9 @@ struct Run<'a, F: Float> {
     scaler: Option<GradScaler>,
     strategy: Box<dyn Strategy<F> + 'a>,
     batch: Batch<F>,
-    /// The layer that [`Model::first_not_finite`] named after the first micro-batch of the step whose loss is no number.
+    /// The layer that [`Model::first_not_finite`] named after the first micro-batch of the step with a loss that is not finite.
     not_finite: Option<String>,
-    /// The model's numbers are there, where there is one; on the host they are what was downloaded last.
+    /// The model on a GPU, if the run is on GPUs; the host's model is then a copy as of the last download.
     device: Option<Replica<'a>>,
     /// The units are there, where the strategy is the engine's; on the host there is a model in evaluations and checkpoints alone.
     engine: Option<EngineRun<'a, F>>,
@@ -232,7 +232,7 @@ impl<'a, F: Float> Run<'a, F> {
         Ok(result)
     }
 
-    /// One step over the next batch at the learning rate `lr`: (loss, where the time went).
+    /// One step over the next batch at the learning rate `lr`. Returns the loss and the time by parts.
     fn step(&mut self, batches: &mut Batches<F>, lr: f64) -> Result<(f64, StepBreakdown)> {
         if let Some(done) = self.device_step(batches, lr)? {
             return Ok(done);
@@ -252,7 +252,7 @@ impl<'a, F: Float> Run<'a, F> {
         Ok((loss, time))
     }
 
-    /// This rank's samples in each step of an epoch. Where ranks are uneven, none in steps that others still take.
+    /// This rank's samples in each step of an epoch. If ranks are uneven, a rank has none in the steps that others still take.
     fn epoch(&self, epoch: u64, steps: usize) -> Vec<Vec<usize>> {
         let chunks_of = |rank: usize| -> Vec<Vec<usize>> {
             let indices = match self.config.uneven {
@@ -301,7 +301,7 @@ impl<'a, F: Float> Run<'a, F> {
         let Batch { x, labels } = &self.batch;
         let rows = self.model.network().rows();
         let size = self.config.micro_batch(labels.len() / rows);
-        // Ranks must agree on the number of micro-batches, also those that have no samples for all of them.
+        // Ranks must agree on the number of micro-batches, even if a rank has no samples for some of them.
         let count =
             if self.config.uneven { self.config.accumulate } else { labels.len().div_ceil(size * rows) };
         let part = |all: usize, micro: usize| (micro * size).min(all)..((micro + 1) * size).min(all);

@@ -54,7 +54,7 @@ impl Sampler {
         self.order(epoch).into_iter().skip(rank).step_by(self.world).collect()
     }
 
-    /// Number of those samples.
+    /// The number of samples that [`Sampler::own`] gives `rank`.
     pub fn own_len(&self, rank: usize) -> usize {
         self.samples.saturating_sub(rank).div_ceil(self.world)
     }
@@ -144,15 +144,15 @@ mod tests {
         }
     }
 
-    /// `torch.randperm(n)` after `manual_seed(seed)`: the draws of MT19937 (M. Matsumoto and T. Nishimura, 1998), each below what
-    /// is left.
+    /// `torch.randperm(n)` after `manual_seed(seed)`: the draws of MT19937 (M. Matsumoto and T. Nishimura, 1998), each below
+    /// the number of elements that are left.
     fn torch_order(n: usize, seed: u32) -> Vec<usize> {
         let mut state = vec![seed];
         for i in 1..624 {
             let last: u32 = state[i - 1];
             state.push((last ^ (last >> 30)).wrapping_mul(1_812_433_253).wrapping_add(i as u32));
         }
-        // The words of a later round take the places of those that they are made of.
+        // The words of a later round replace those that they are computed from.
         let mut next = (0..).map(|i| {
             let [at, after, far] = [i, i + 1, i + 397].map(|i| i % 624);
             let mixed = (state[at] & 0x8000_0000) | (state[after] & 0x7fff_ffff);

@@ -37,7 +37,7 @@ impl Default for ScalerOptions {
 /// A loss scale and its history: all of a scaler's state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradScaler {
-    /// What the loss is multiplied by. Held in f32, as PyTorch holds it: it saturates where f32 does.
+    /// The factor on the loss. Held in f32, as PyTorch holds it: it saturates where f32 does.
     pub scale: f32,
     /// Good steps since it last changed.
     pub good: u64,
@@ -57,7 +57,7 @@ impl GradScaler {
         let inverse = F::from_f64(1.0 / f64::from(self.scale));
         let mut found = false;
         for g in grads {
-            // x times 0 is 0 for every finite x, and NaN for the rest.
+            // x times 0 is 0 for every finite x, and NaN for an infinity or NaN.
             found |= (*g * F::ZERO).is_nan();
             *g = *g * inverse;
         }

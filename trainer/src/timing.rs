@@ -45,11 +45,11 @@ pub struct BucketTimes {
     pub params: usize,
     /// Bytes in it.
     pub bytes: u64,
-    /// When its last gradient was copied in.
+    /// When the bucket's last gradient was copied in.
     pub ready: Picos,
     /// When it was handed to the communicator: after it was ready and the previous bucket was sent.
     pub sent: Picos,
-    /// When its all-reduce was complete.
+    /// When the bucket's all-reduce was complete.
     pub done: Picos,
 }
 

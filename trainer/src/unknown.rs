@@ -8,7 +8,7 @@ pub(crate) fn unknown<'a>(what: &str, got: &str, names: impl Iterator<Item = &'a
     Error::Config(format!("unknown {what} `{got}`; {}", suggestion(got, &names)))
 }
 
-/// `the nearest is ...` where a name is at all like `got`, else `there are ...`.
+/// `the nearest is ...` if a name resembles `got`, else `there are ...`.
 pub(crate) fn suggestion(got: &str, names: &[&str]) -> String {
     match allfold_sim::suggest::nearest(got, names.iter().copied()) {
         Some(nearest) => format!("the nearest is `{nearest}`"),

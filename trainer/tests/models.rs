@@ -111,7 +111,7 @@ fn weights_by_pytorchs_names_give_pytorchs_numbers() {
         }
         let batch = Batch { x, labels };
         model.evaluate(&batch, |_| {});
-        // Its running statistics moved in the training pass, as PyTorch's did.
+        // The running statistics moved in the training pass, as PyTorch's did.
         close(&format!("{name} evaluated"), model.logits(), &numbers(&case["evaluated"]), 1e-11);
     }
 }

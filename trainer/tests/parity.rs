@@ -75,7 +75,7 @@ fn names(model: &str) -> [&'static [&'static str]; 2] {
     }
 }
 
-/// What a rank comes to, by name.
+/// A rank's results by name.
 type Trace = BTreeMap<String, Vec<f64>>;
 
 fn config(case: &Case) -> Config {
@@ -114,7 +114,7 @@ fn run<F: Float>(case: &Case, inputs: &Tensors, comm: &Communicator) -> allfold_
         assert_eq!(model.synchronise(), 1);
     }
     let [params, buffers] = names(&case.model);
-    // Rank 0 alone has the right weights; the others must get them from it.
+    // Only rank 0 has the right weights; the others must get them from it.
     if comm.rank().0 == 0 {
         model.params = cast(&joined(inputs, &format!("{}.", case.model), params));
         model.buffers = cast(&joined(inputs, &format!("{}.", case.model), buffers));
@@ -152,7 +152,7 @@ fn run<F: Float>(case: &Case, inputs: &Tensors, comm: &Communicator) -> allfold_
     Ok(trace)
 }
 
-/// What PyTorch came to on `rank`. Its optimisers name their state by parameter number.
+/// PyTorch's results on `rank`. PyTorch's optimisers name their state by parameter number.
 fn wanted(name: &str, case: &Case, rank: usize, theirs: &Tensors) -> Trace {
     let [params, buffers] = names(&case.model);
     let state: &[&str] =
@@ -173,12 +173,12 @@ fn wanted(name: &str, case: &Case, rank: usize, theirs: &Tensors) -> Trace {
 
 fn worst(mine: &[f64], theirs: &[f64]) -> f64 {
     assert_eq!(mine.len(), theirs.len());
-    // Not `max`, which would pass over what is no number.
+    // Not `max`, which would ignore NaN.
     let off = mine.iter().zip(theirs).map(|(a, b)| (a - b).abs());
     off.fold(0.0, |worst, off| if off <= worst { worst } else { off })
 }
 
-/// Of each family of cases (a network with an optimiser) and of each thing that is compared, the largest difference.
+/// The largest difference, for each family of cases (a network with an optimiser) and each compared quantity.
 type Table = BTreeMap<String, BTreeMap<String, f64>>;
 
 /// Every case of this element type: how many, and how far off they are.
@@ -224,7 +224,7 @@ fn hold(dtype: &str, tolerance: f64) -> (usize, Table) {
     (held, table)
 }
 
-/// What is compared, by column.
+/// The compared quantities, by column.
 const COLUMNS: [&str; 6] = ["losses", "grad1", "norms", "weights", "statistics", "state"];
 
 /// The table of the docs: written where `ALLFOLD_WRITE_DOCS` is set, else held to have every family and column of the

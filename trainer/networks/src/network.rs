@@ -84,7 +84,7 @@ pub struct Builder<F> {
 }
 
 impl<F: Float> Builder<F> {
-    /// A network that takes so many numbers per sample: activation 0.
+    /// Begins a network with `inputs` numbers per sample, which are activation 0.
     pub fn new(inputs: usize) -> Builder<F> {
         let network = Network {
             layers: Vec::new(),
@@ -337,7 +337,7 @@ impl<F: Float> Network<F> {
         Loss { classes: self.classes(), kind: self.loss }
     }
 
-    /// A layer's parameters, by number; of a tied layer, those of the one that it shares with.
+    /// The numbers of a layer's parameters; for a tied layer, those of the layer that it shares with.
     pub fn params_of(&self, layer: usize) -> Range<usize> {
         self.spans[layer].params.clone()
     }
@@ -352,8 +352,8 @@ impl<F: Float> Network<F> {
         self.spans[layer].buffers.clone()
     }
 
-    /// Synchronises, in place, every layer that normalises by a batch: from now on by the samples of all ranks. Says
-    /// how many it changed. Parameters and buffers are what they were.
+    /// Synchronises every layer that normalises by a batch: from now on it normalises by the samples of all ranks. Returns the
+    /// number of changed layers. Parameters and buffers keep their values.
     pub fn synchronise(&mut self) -> usize {
         self.layers.iter_mut().filter_map(|layer| layer.synchronise().then_some(())).count()
     }
@@ -367,8 +367,9 @@ impl<F: Float> Network<F> {
         (0..self.layers.len()).flat_map(phases).collect()
     }
 
-    /// The phases of a backward pass: last layer first; within a layer, last parameter first. A gradient that
-    /// nothing trained depends on is not computed: that of the network's own input, and what frozen layers alone made.
+    /// The phases of a backward pass: last layer first; within a layer, last parameter first. A gradient that no trained
+    /// parameter depends on is not computed: that of the network's own input, and those of activations that only frozen layers
+    /// made.
     pub fn backward_phases(&self) -> Vec<Phase> {
         let mut phases = vec![Phase::Loss];
         let (trained, reached) = (self.trained(), self.reached());
@@ -423,7 +424,7 @@ impl<F: Float> Network<F> {
         reached
     }
 
-    /// What a phase costs over `n` samples.
+    /// The cost of a phase over `n` samples.
     pub fn cost(&self, phase: Phase, n: usize) -> OpCost {
         match phase {
             Phase::SyncForward(layer) => self.layers[layer].cost(n).sums,

@@ -14,7 +14,7 @@ pub struct ChunkCosts {
 }
 
 impl ChunkCosts {
-    /// What an action costs.
+    /// The time of an action.
     pub(super) fn of(self, action: Action) -> u64 {
         match action {
             Action::Forward { .. } => self.forward,
@@ -32,14 +32,14 @@ pub struct TimedAction {
     pub action: Action,
     /// When it starts, in the unit of the costs.
     pub start: u64,
-    /// When it ends.
+    /// When the action ends.
     pub end: u64,
 }
 
 /// The times of all actions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelineTimeline {
-    /// By stage, its actions in order.
+    /// For each stage, its actions in order.
     pub stages: Vec<Vec<TimedAction>>,
 }
 
@@ -148,7 +148,7 @@ mod tests {
         for (schedule, p, m) in tested(8, 24).filter(|(schedule, ..)| *schedule != ZbV) {
             for costs in costs().filter(|_| schedule != ZbH1 || m >= p) {
                 let ChunkCosts { forward: f, input_grad: b, weight_grad: w } = costs;
-                // The costs of a stage are those of a chunk times v, so that the v of the formula cancels.
+                // A stage costs v times as much as a chunk, so the formula's v cancels.
                 let published = match schedule {
                     GPipe | OneFOneB | Interleaved { .. } => f + b + w,
                     ZbH1 if w <= f.min(b) => f + b - w,

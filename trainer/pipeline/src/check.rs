@@ -7,8 +7,8 @@ use super::{Action, ChunkCosts, PipelineSchedule, channels};
 /// The figures that [`check`] finds while it proves a schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipelineProof {
-    /// By stage, the largest number of (chunk, micro-batch) pairs whose activations are kept at one time: from the
-    /// forward pass until the gradients of the weights are computed.
+    /// For each stage, the largest number of (chunk, micro-batch) pairs whose activations are kept at one time: from the
+    /// forward pass until the weight gradients are computed.
     pub peak: Vec<usize>,
     /// The makespan less the time that the busiest stage computes, without buffers, where the forward pass, the gradient of
     /// the input and the gradients of the weights each take 1 per chunk.
@@ -32,7 +32,7 @@ pub fn check(schedule: PipelineSchedule, stages: usize, micros: usize) -> Result
     check_case(Case { schedule, micros, actions: &actions, channels: &channels, costs })
 }
 
-/// The same of given actions, communicators and costs.
+/// [`check`] of given actions, communicators and costs.
 pub(super) fn check_case(case: Case<'_>) -> Result<PipelineProof, String> {
     let stages = case.actions.len();
     let peak = case.actions.iter().enumerate().map(|(stage, actions)| {
@@ -57,12 +57,12 @@ enum Passed {
 
 /// The passes over the chunks of one stage.
 struct Passes {
-    /// By chunk, whether the stage holds it.
+    /// For each chunk, whether the stage holds it.
     own: Vec<bool>,
     micros: usize,
-    /// By chunk and micro-batch.
+    /// For each chunk and micro-batch, how far it has come.
     passed: Vec<Passed>,
-    /// By chunk, the micro-batches whose gradients of the weights are computed.
+    /// For each chunk, the number of micro-batches whose weight gradients are computed.
     finished: Vec<usize>,
 }
 
@@ -92,7 +92,7 @@ impl Passes {
         }
     }
 
-    /// Where the action brings its micro-batch.
+    /// Advances the action's micro-batch; returns the new state.
     fn pass(&mut self, action: Action) -> Result<Passed, String> {
         let (chunk, micro) = (action.chunk(), action.micro());
         if !self.own.get(chunk).is_some_and(|own| *own) || micro >= self.micros {
@@ -128,7 +128,7 @@ mod tests {
 
     const UNIT: ChunkCosts = ChunkCosts { forward: 1, input_grad: 1, weight_grad: 1 };
 
-    /// As published, or as it follows from the number of passes before the first backward pass.
+    /// The published peak, or the one that follows from the number of passes before the first backward pass.
     fn published_peak(schedule: PipelineSchedule, stage: usize, p: usize, m: usize) -> usize {
         match schedule {
             GPipe => m,
@@ -164,7 +164,7 @@ mod tests {
         TESTED.into_iter().for_each(|schedule| proved(schedule, 64, 256));
     }
 
-    /// What the check says of a schedule whose actions are changed.
+    /// The checker's refusal of a schedule with changed actions.
     fn said(schedule: PipelineSchedule, p: usize, change: impl Fn(&mut [Vec<Action>])) -> String {
         let mut actions = schedule.all_actions(p, 4).unwrap();
         change(&mut actions);

@@ -14,14 +14,14 @@ use super::{Action, BoundaryChannels, PipelineSchedule};
 use std::collections::VecDeque;
 use std::fmt;
 
-/// What is executed.
+/// The actions, communicators and costs that are executed.
 #[derive(Clone, Copy)]
 pub(super) struct Case<'a> {
     pub(super) schedule: PipelineSchedule,
     pub(super) micros: usize,
-    /// By stage.
+    /// For each stage, its actions.
     pub(super) actions: &'a [Vec<Action>],
-    /// By chunk.
+    /// For each chunk, the communicators of its boundary.
     pub(super) channels: &'a [Option<BoundaryChannels>],
     pub(super) costs: ChunkCosts,
 }
@@ -58,9 +58,9 @@ struct Posted {
 /// One communicator at one stage.
 #[derive(Clone, Default)]
 struct Queue {
-    /// Not yet executed, oldest first.
+    /// Operations that are not executed yet, oldest first.
     posted: VecDeque<Posted>,
-    /// When the last one was executed.
+    /// When the last operation was executed.
     free: u64,
 }
 
@@ -70,7 +70,7 @@ struct Stage {
     clock: u64,
     /// The receive that the stage waits for, and its communicator.
     waits: Option<(usize, Message)>,
-    /// The message for the next action has come.
+    /// Whether the message for the next action has arrived.
     received: bool,
     queues: Vec<Queue>,
 }

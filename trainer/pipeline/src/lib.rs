@@ -87,7 +87,7 @@ pub enum PipelineSchedule {
         /// Chunks on each stage.
         chunks: usize,
     },
-    /// 1F1B with the gradients of the weights apart, put off into what was idle time.
+    /// 1F1B with separate weight gradients, postponed into what was idle time.
     #[serde(rename = "zb_h1")]
     ZbH1,
     /// Two chunks on each stage, so that the last stage is in the middle of the network and the first holds both ends.

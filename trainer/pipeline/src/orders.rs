@@ -52,7 +52,7 @@ pub(super) fn interleaved(stage: usize, stages: usize, chunks: usize, micros: us
     alternate(2 * (stages - 1 - stage) + (chunks - 1) * stages, micros * chunks, forward, backward)
 }
 
-/// `passes` forward and as many backward passes: `ahead` forward passes first, then one of each in turn.
+/// `passes` forward and as many backward passes: first `ahead` forward passes, then a forward and a backward pass in turn.
 fn alternate(
     ahead: usize,
     passes: usize,
@@ -73,7 +73,7 @@ fn alternate(
     actions
 }
 
-/// 1F1B whose weight gradients are put off: stage s computes them s micro-batches late, in what was its idle time.
+/// 1F1B with postponed weight gradients: stage s computes them s micro-batches late, in what was its idle time.
 pub(super) fn zb_h1(stage: usize, stages: usize, micros: usize) -> Vec<Action> {
     let mut actions = Vec::with_capacity(3 * micros);
     for action in one_f_one_b(stage, stages, micros) {

@@ -117,7 +117,7 @@ impl Config {
         Ok(())
     }
 
-    /// Whether what is counted or repeated is there at least once.
+    /// Checks that counts and intervals are at least 1.
     fn check_counts(&self) -> Result<()> {
         if self.epochs == 0 {
             return Err(Error::Config("`epochs` is 0; it must be 1 or more".into()));
@@ -213,7 +213,7 @@ impl Config {
     }
 }
 
-/// Whether a name is one of those there are.
+/// Checks that `name` is one of `names`.
 fn known(what: &str, name: &str, names: &[(&'static str, &str)]) -> Result<()> {
     match names.iter().any(|(known, _)| *known == name) {
         true => Ok(()),

@@ -10,7 +10,7 @@ use std::fmt;
 pub enum ScheduleName {
     /// All forward passes, then all backward passes.
     Gpipe,
-    /// One forward pass, one backward pass, in turn.
+    /// One forward pass and one backward pass, in turn.
     #[default]
     #[serde(rename = "1f1b")]
     OneFOneB,
@@ -35,7 +35,7 @@ pub enum StageSharing {
     Zero1,
     /// The optimiser state and the gradients are.
     Zero2,
-    /// So are the parameters.
+    /// The optimiser state, the gradients and the parameters are sharded.
     Zero3,
 }
 

@@ -13,8 +13,8 @@ use allfold_kernels::cuda::{self, Memory, Slice};
 use std::sync::Arc;
 
 impl Passes {
-    /// From the gradient by the logits, which [`Passes::loss`] has left, to those of all parameters; `ready` hears of each
-    /// as soon as it is queued.
+    /// Computes the gradients of all parameters from the gradient by the logits, which [`Passes::loss`] has computed. `ready`
+    /// is called for each parameter as soon as its gradient is queued.
     pub fn backward(
         &mut self,
         with: &mut PassContext<'_, '_>,
@@ -51,8 +51,8 @@ impl Passes {
         self.down[l + 1].clone().ok_or_else(missing)
     }
 
-    /// A weight's gradient that a body writes in the layer's type, into its slot. Where layers share the weight, this one's
-    /// part is added to what is there.
+    /// Lets `body` write a weight's gradient, in the layer's type, into its place. If layers share the weight, this layer's
+    /// part is added to the others'.
     fn weight<R>(
         &self,
         l: usize,
@@ -261,7 +261,7 @@ impl Passes {
         self.pass_down(from[0], (self.precision.reads(l), Arc::new(ready.unwrap_or(dx))), with)
     }
 
-    /// The gradient of a batch norm's input, `dx`, by those of its output, `dy`, and of its parameters.
+    /// The gradient of a batch norm's input, `dx`, from the gradients of its output, `dy`, and of its parameters.
     fn batch_norm_input(
         &self,
         l: usize,

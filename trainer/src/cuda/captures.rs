@@ -10,12 +10,12 @@ use crate::Result;
 use allfold_kernels::cuda::{CudaGraph, CudaMachine, Queue};
 use std::collections::BTreeMap;
 
-/// What a part of a step depends on.
+/// The properties of a part of a step that its captured graph depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct StepPart {
     /// Samples of all ranks in the step.
     pub everywhere: u64,
-    /// Which micro-batch it is, where ranks are uneven; else 0, since those in the middle are alike.
+    /// The number of the micro-batch if ranks are uneven, else 0, since micro-batches in the middle of a step are alike.
     pub place: usize,
     /// This rank's samples in the micro-batch.
     pub samples: usize,

@@ -16,13 +16,13 @@ use allfold_kernels::DType;
 use allfold_kernels::cuda::{Memory, Queue, launch};
 
 enum ReducePath {
-    /// As they are.
+    /// Gradients are exchanged uncompressed.
     Whole,
     /// In a narrow type, in memory laid out as the gradients are.
     Narrow(DType, Memory),
-    /// By the CPU's hook.
+    /// Gradients are exchanged by the CPU's hook.
     Host(Box<Hook<f32>>),
-    /// Not at all.
+    /// Gradients are not exchanged.
     Kept,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Exchange<'a> {
             Ok(ReducePath::Narrow(dtype, memory))
         };
         let way = match config.hook.as_str() {
-            // One rank has nothing to send.
+            // A single rank has nothing to exchange.
             _ if config.strategy == "single" => ReducePath::Whole,
             "fp16" => narrow(DType::F16)?,
             "bf16" => narrow(DType::Bf16)?,
@@ -72,7 +72,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Whether all of it is queued and nothing waits on the host, so that a step can be a graph.
+    /// Whether the exchange only queues work and never waits on the host, so that a step can be captured as a graph.
     pub fn captures(&self) -> bool {
         !matches!(self.way, ReducePath::Host(_))
     }

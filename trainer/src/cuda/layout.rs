@@ -21,7 +21,7 @@ pub(super) struct TensorFormat {
 }
 
 impl TensorFormat {
-    /// As kernels are told.
+    /// The layout as kernels take it.
     pub fn layout(self) -> TensorLayout {
         if self.last.is_some() { TensorLayout::ChannelsLast } else { TensorLayout::Planes }
     }

@@ -44,7 +44,7 @@ pub use allfold_kernels::cuda::CudaMachine;
 use allfold_kernels::cuda::Gpu;
 use std::sync::{Arc, OnceLock};
 
-/// The GPUs of this machine, opened once, where `config` asks for them; `None` for the CPU.
+/// Opens the GPUs of this machine, once, if `config` asks for them; `None` for the CPU.
 ///
 /// # Errors
 /// What is missing, and how to get it.

@@ -121,7 +121,7 @@ impl DeviceOptimiser {
         self.states.iter().flatten().map(|state| state.len() as u64).sum()
     }
 
-    /// Copies its memory into that of a CPU's optimiser of the same kind: what a checkpoint keeps.
+    /// Copies the optimiser's state into a CPU optimiser of the same kind, which a checkpoint stores.
     pub fn save<F: Float>(
         &self,
         network: &Network<f32>,

@@ -18,19 +18,19 @@ use allfold_kernels::cuda::{Memory, Queue, Slice, vendor};
 use allfold_kernels::nn::LossKind;
 use std::sync::Arc;
 
-/// What a pass works with.
+/// The queue, the weights and the group that a pass works with.
 pub(super) struct PassContext<'a, 'c> {
-    /// Where it is queued.
+    /// The queue on which the pass runs.
     pub queue: &'a Queue,
     /// Parameters, gradients, running statistics.
     pub weights: &'a Weights,
-    /// How ranks add up.
+    /// The group by which ranks sum.
     pub link: &'a mut DeviceGroup<'c>,
     /// Samples.
     pub n: usize,
 }
 
-/// A network on a device, with what is between its layers.
+/// A network on a device, with its activations and saved tensors.
 pub(super) struct Passes {
     pub network: Network<f32>,
     pub operations: Vec<LayerOperation>,
@@ -121,7 +121,7 @@ impl Passes {
         }
     }
 
-    /// Memory for so many elements of a layer's type.
+    /// Allocates memory for `elements` elements of a layer's type.
     pub(super) fn fresh(&self, l: usize, elements: usize, queue: &Queue) -> Result<Memory> {
         Ok(queue.memory(elements * self.precision.layers[l].size())?)
     }
@@ -188,7 +188,7 @@ impl Passes {
         Ok(())
     }
 
-    /// What the ranks add up before a synchronised batch norm goes forward.
+    /// The sums over ranks that a synchronised batch norm needs for its forward pass.
     fn sums(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         self.take_in(l, with)?;
         let LayerOperation::BatchNorm { channels, plane, .. } = self.operations[l] else {
@@ -260,7 +260,8 @@ impl Passes {
         Ok(())
     }
 
-    /// A batch norm from its input to `y`, by the totals of all ranks where there are some; gives what it keeps.
+    /// A batch norm from its input to `y`, by the totals of all ranks if there are any. Returns what it saves for the backward
+    /// pass.
     fn forward_batch_norm(
         &self,
         l: usize,
@@ -287,7 +288,7 @@ impl Passes {
         Ok(vec![both])
     }
 
-    /// Any other layer from its input to `y`; gives what it keeps.
+    /// The forward pass of any other layer, from its input to `y`. Returns what it saves for the backward pass.
     fn forward_operation(
         &self,
         l: usize,
@@ -430,7 +431,7 @@ fn own(name: &str) -> Error {
     Error::Config(format!("layer `{name}` has no GPU kernel; set device = \"cpu\""))
 }
 
-/// What the kernels cannot do is refused before anything runs.
+/// Refuses, before anything runs, a layer that the kernels cannot do.
 fn supported(name: &str, operation: &LayerOperation) -> Result<()> {
     match operation {
         LayerOperation::Own => Err(own(name)),

@@ -39,12 +39,12 @@ impl Precision {
         Precision { narrow, layers, acts, lasts: lasts(network, operations, channels_last) }
     }
 
-    /// What a layer reads its inputs as.
+    /// The format in which a layer reads its inputs.
     pub fn reads(&self, layer: usize) -> TensorFormat {
         TensorFormat { dtype: self.layers[layer], last: self.lasts.0[layer] }
     }
 
-    /// What an activation is.
+    /// The format of an activation.
     pub fn act(&self, act: usize) -> TensorFormat {
         TensorFormat { dtype: self.acts[act], last: self.lasts.1[act] }
     }

@@ -29,7 +29,7 @@ pub fn kept() -> u64 {
     KEPT.load(Ordering::Relaxed)
 }
 
-/// One rank's model on a device. After an error it trains no more.
+/// One rank's model on a device. After an error it cannot train any more.
 pub struct Replica<'a> {
     state: ManuallyDrop<State<'a>>,
     comm: &'a Communicator,
@@ -38,10 +38,10 @@ pub struct Replica<'a> {
 }
 
 impl<'a> Replica<'a> {
-    /// Builds the model that `config` asks for on a device: a machine and the device's number there.
+    /// Builds the model that `config` asks for on a device, given as a machine and the device's number there.
     ///
     /// # Errors
-    /// What GPUs do not train; what the driver refused; ranks that do not come.
+    /// What GPUs do not train; what the driver refused; missing ranks.
     pub fn new(
         config: &'a Config,
         (shape, classes): ((usize, usize, usize), usize),
@@ -74,7 +74,7 @@ impl<'a> Replica<'a> {
         Ok(Replica { state, comm, deadline, failed: false })
     }
 
-    /// How ranks add up, in words.
+    /// How the ranks sum gradients, in words.
     pub fn link(&self) -> &'static str {
         self.state.link.name()
     }
@@ -110,7 +110,7 @@ impl<'a> Replica<'a> {
         self.guarded(|own| own.download(params, buffers, state))
     }
 
-    /// What this rank's hook remembers from step to step, by name; as long on every rank.
+    /// This rank's hook state by name; equally long on every rank.
     pub fn hook_state<F: Float>(&mut self) -> Vec<(&'static str, Vec<F>)> {
         let State { exchange, passes, weights, .. } = &mut *self.state;
         let all = exchange.hook_state(&passes.network, weights);
@@ -273,7 +273,7 @@ fn pause() {
     std::thread::sleep(Duration::from_micros(50));
 }
 
-/// What a GPU does not train, said before anything runs.
+/// Refuses, before anything runs, a configuration that GPUs do not train.
 fn refuse(config: &Config) -> Result<()> {
     match config.dtype.as_str() {
         "f32" => Ok(()),

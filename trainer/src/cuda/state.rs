@@ -73,7 +73,7 @@ impl<'a> State<'a> {
             Narrow::Bf16 => DType::Bf16,
         });
         let mut passes = Passes::new(network, narrow, config.channels_last, &queue)?;
-        // Room for every batch of the run from the start: what graphs name is never replaced, on no rank.
+        // Allocates for the largest batch of the run at the start: memory that graphs name must never be replaced, on no rank.
         drop(passes.reserve(config.batch, &queue)?);
         let (inputs, rows) = (4 * passes.network.inputs(), 4 * passes.network.rows());
         let forms = (&passes.precision, &passes.filters[..]);
@@ -108,8 +108,8 @@ impl<'a> State<'a> {
         })
     }
 
-    /// Waits until the device has done what it was given: `what`, in words that follow "could not". Every wait for sums over
-    /// ranks ends here, by a deadline.
+    /// Waits until the device has done the queued work; `what` describes it in words that follow "could not". Every wait for
+    /// sums over ranks ends here, with a deadline.
     ///
     /// # Errors
     /// As [`DeviceGroup::wait`].
@@ -312,7 +312,7 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    /// Forward and backward over what was brought, as it is or as a graph.
+    /// Forward and backward passes over the loaded samples, launched one by one or as a graph.
     fn micro(&mut self, part: StepPart, scaled: bool) -> Result<()> {
         let capturable = self.link.captures() && self.exchange.captures();
         let queue = self.queue.clone();

@@ -31,14 +31,14 @@ pub(super) struct Weights {
     slots: Vec<Option<Span>>,
     /// For each bucket, its range of `grads`.
     pub buckets: Vec<Span>,
-    /// What travels together, in order.
+    /// The parameters of each bucket, in order.
     pub members: Vec<Bucket>,
     pub params: Arc<Memory>,
     pub narrow: Option<(DType, Arc<Memory>)>,
     pub grads: Arc<Memory>,
     /// The gradients of the micro-batches so far.
     pub held: Option<Arc<Memory>>,
-    /// As the network lays them out.
+    /// The network's buffers, in the network's layout.
     pub buffers: Memory,
     /// For each parameter, whether a layer reads it in the narrow type.
     pub narrowed: Vec<bool>,
@@ -117,7 +117,7 @@ impl Weights {
         }
     }
 
-    /// The gradients of a bucket on the host, one behind the other, as the CPU's buckets have them.
+    /// The gradients of a bucket on the host, one after the other, in the layout of the CPU's buckets.
     pub fn read_bucket(&self, queue: &Queue, bucket: &Bucket) -> Result<Vec<f32>> {
         let mut values = Vec::new();
         for &param in &bucket.params {

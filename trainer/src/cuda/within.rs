@@ -10,7 +10,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 /// A device, and how long a rank waits there.
 #[derive(Clone)]
 pub struct Within {
-    /// What runs kernels.
+    /// The machine that runs kernels.
     pub machine: Arc<dyn CudaMachine>,
     /// Which of its devices.
     pub device: usize,
@@ -19,7 +19,7 @@ pub struct Within {
 }
 
 impl From<(Arc<dyn CudaMachine>, usize)> for Within {
-    /// With a deadline of two minutes.
+    /// This device with a deadline of two minutes.
     fn from((machine, device): (Arc<dyn CudaMachine>, usize)) -> Within {
         Within { machine, device, deadline: DEADLINE }
     }

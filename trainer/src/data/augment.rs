@@ -16,7 +16,7 @@ use allfold_kernels::nn::Float;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// What may happen to the pictures of an epoch.
+/// The random changes of an epoch's pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Augment {
     seed: u64,
@@ -24,7 +24,7 @@ pub struct Augment {
     flip: bool,
 }
 
-/// What happens to one picture.
+/// The random change of one picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Change {
     /// Lines that it moves down and pixels that it moves right.
@@ -34,10 +34,10 @@ struct Change {
 }
 
 impl Augment {
-    /// Nothing, of no epoch: samples as they are.
+    /// No changes.
     pub const NONE: Augment = Augment { seed: 0, padding: 0, flip: false };
 
-    /// What `config` asks for, in one epoch.
+    /// The changes that `config` asks for, in one epoch.
     ///
     /// # Errors
     /// If pictures of this shape could be moved out of sight.
@@ -68,7 +68,7 @@ impl Augment {
         }
     }
 
-    /// What happens to a sample: every move as likely as every other.
+    /// The change of a sample; every offset is equally likely.
     fn draw(&self, sample: usize) -> Change {
         let mut random = ChaCha8Rng::seed_from_u64(self.seed);
         // The order of samples is drawn from stream 0.
@@ -145,7 +145,7 @@ mod tests {
         assert!((0..100).all(|sample| still.draw(sample).moved == [0, 0]));
     }
 
-    /// Every sample of an epoch by its number, however many ranks and workers share the making of it.
+    /// A sample's change follows from its number and the epoch, whatever rank and worker prepares it.
     #[test]
     fn a_sample_is_the_same_on_any_rank_and_worker() {
         let (train, _) = crate::data::digits().unwrap();

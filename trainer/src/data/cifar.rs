@@ -57,7 +57,7 @@ pub fn load(directory: &Path) -> Result<(Dataset, Dataset)> {
     Ok((set(&names, "train_lables.json")?, set(&test, "test_lables.json")?))
 }
 
-/// Reads a file as a binary batch, as a strip and as labels, and drops what came of them: for fuzzers.
+/// Reads a file as a binary batch, as a strip and as labels, and drops the results: for fuzzers.
 pub(super) fn read_anything(bytes: &[u8]) {
     let mut set = Read::default();
     drop(binary(bytes, &mut set));
@@ -106,7 +106,7 @@ fn strip(bytes: &[u8], set: &mut Read) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// A JSON list of so many labels.
+/// Reads a JSON list of `count` labels.
 fn numbers(bytes: &[u8], count: usize) -> std::result::Result<Vec<u32>, String> {
     let labels: Vec<u32> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     match labels.iter().position(|&label| label as usize >= CLASSES) {

@@ -9,7 +9,7 @@ use flate2::read::GzDecoder;
 const FILE: &[u8] = include_bytes!("../../data/digits.csv.gz");
 /// Pixels per picture.
 const PIXELS: usize = 64;
-/// Samples for training: the first ones, in the file's order. The rest is for testing.
+/// The number of training samples, the first of the file. The others are for testing.
 const TRAIN: usize = 1_437;
 /// The largest value of a pixel.
 const WHITE: f32 = 16.0;

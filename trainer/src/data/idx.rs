@@ -34,7 +34,7 @@ pub fn load(directory: &Path, scale: (f32, f32)) -> Result<(Dataset, Dataset)> {
     Ok((set("train")?, set("t10k")?))
 }
 
-/// Reads a file of pictures and one of labels, and drops what came of them: for fuzzers.
+/// Reads a file of pictures and one of labels, and drops the results: for fuzzers.
 pub(super) fn read_anything(images: &[u8], labels: &[u8]) {
     let heads = header(images, images.len() as u64).and_then(|(shape, _)| {
         let (counts, first) = header(labels, labels.len() as u64)?;
@@ -76,7 +76,7 @@ fn labelled(
     Ok(((1, height, width), samples, labels.iter().map(|&label| u32::from(label)).collect()))
 }
 
-/// (Dimensions, where the elements begin) of a file of so many bytes that begins with `head`.
+/// Dimensions, and the offset of the elements, of a file of `length` bytes that begins with `head`.
 fn header(head: &[u8], length: u64) -> std::result::Result<(Vec<usize>, u64), String> {
     let (&[0, 0, kind, count], rest) =
         head.split_first_chunk::<4>().ok_or("ends within its first 4 bytes")?

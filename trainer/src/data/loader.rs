@@ -25,11 +25,11 @@ pub struct Batches<'a, F> {
 pub struct Loading<'a> {
     /// The samples.
     pub dataset: &'a Dataset,
-    /// How their pictures are changed.
+    /// The random changes of pictures.
     pub augment: Augment,
     /// Threads that prepare batches; with 0, each batch is prepared when it is asked for.
     pub workers: usize,
-    /// Batches that each of them is ahead at most.
+    /// The most batches that each thread prepares ahead.
     pub prefetch: usize,
 }
 
@@ -64,12 +64,12 @@ pub fn batches<F: Float, R>(
 }
 
 impl<F: Float> Batches<'_, F> {
-    /// Batches that are still to come.
+    /// The number of batches that are still to come.
     pub fn left(&self) -> usize {
         self.chunks.len() - self.at
     }
 
-    /// Replaces `batch` by the next one.
+    /// Replaces `batch` by the next batch.
     ///
     /// # Errors
     /// If there is none, its worker is gone, or its samples cannot be read.

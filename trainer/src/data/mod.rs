@@ -117,7 +117,7 @@ pub struct Dataset {
     pub classes: usize,
     /// All samples, one after another.
     pub samples: Samples,
-    /// One label per sample; of text, one per position.
+    /// One label per sample; for text, one per position.
     pub labels: Vec<u32>,
 }
 
@@ -126,7 +126,7 @@ pub struct Dataset {
 pub struct Batch<F> {
     /// `x[sample][features]`.
     pub x: Vec<F>,
-    /// Their labels.
+    /// The labels of the samples.
     pub labels: Vec<u32>,
 }
 
@@ -188,7 +188,7 @@ impl Dataset {
         self
     }
 
-    /// Keeps the first `at` samples, and gives back the others.
+    /// Keeps the first `at` samples, and returns the others.
     ///
     /// # Panics
     /// If there are fewer.

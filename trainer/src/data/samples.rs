@@ -35,7 +35,7 @@ pub struct Pictures {
     values: Vec<[f32; 256]>,
 }
 
-/// Where bytes lie, picture after picture.
+/// The source of the bytes, picture after picture.
 #[derive(Clone, Debug)]
 enum Source {
     Memory(Arc<Vec<u8>>),
@@ -121,7 +121,7 @@ impl Samples {
         }
     }
 
-    /// What black is in a channel: byte 0 of pictures; numbers begin at 0.
+    /// The value of black in a channel: byte 0 of pictures; 0 for numbers.
     pub(super) fn black<F: Float>(&self, channel: usize) -> F {
         let value = match self {
             Samples::Pictures(pictures) => pictures.values.get(channel).map_or(0.0, |values| values[0]),
@@ -130,7 +130,7 @@ impl Samples {
         F::from_f64(f64::from(value))
     }
 
-    /// Keeps the first `at` samples, and gives back the others.
+    /// Keeps the first `at` samples, and returns the others.
     pub(super) fn split_off(&mut self, at: usize, features: usize) -> Samples {
         match self {
             Samples::Numbers(numbers) => Samples::Numbers(numbers.split_off(at * features)),

@@ -5,7 +5,7 @@ use crate::{Config, Error, Result};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// The shape of a sample: a picture's, or for the gpt so many tokens.
+/// The shape of a sample: a picture's, or for the gpt its number of tokens.
 pub fn shape(config: &Config) -> (usize, usize, usize) {
     let [channels, height, width] = config.synthetic_shape;
     if config.model == "gpt" { (1, 1, config.positions) } else { (channels, height, width) }

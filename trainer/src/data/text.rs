@@ -9,7 +9,7 @@ use super::{Dataset, Samples, read};
 use crate::{Error, Result};
 use std::path::Path;
 
-/// The first nine tenths for training, the rest for testing; windows of `positions` bytes.
+/// Splits a text into windows of `positions` bytes: the first nine tenths for training, the others for testing.
 pub fn load(path: &Path, positions: usize) -> Result<(Dataset, Dataset)> {
     let text = read(path)?;
     split(&text, positions).map_err(|what| Error::Data(format!("{}: {what}", path.display())))

@@ -17,7 +17,7 @@ pub(super) struct Groups<'a> {
 }
 
 impl<'a> Groups<'a> {
-    /// Splits `world` along the axes of `mesh`, with so many channels for messages. Every rank must call it.
+    /// Splits `world` along the axes of `mesh`, and makes `channels` communicators for messages. Every rank must call it.
     pub fn new(world: &'a Communicator, mesh: Mesh, channels: usize) -> Result<Groups<'a>> {
         let rank = world.rank().index();
         let [data, pipeline] = [MeshAxis::Data, MeshAxis::Pipeline].map(|axis| mesh.position(rank, axis));

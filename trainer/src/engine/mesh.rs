@@ -14,7 +14,7 @@ pub enum MeshAxis {
 /// A rank's place on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AxisPosition {
-    /// From 0.
+    /// The position, from 0.
     pub index: usize,
     /// Ranks along the axis.
     pub size: usize,

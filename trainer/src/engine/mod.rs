@@ -43,8 +43,8 @@ pub enum Keep {
     ShardedGradients,
     /// A part of parameters, gradients and optimiser state.
     Sharded,
-    /// Everything on the first rank of the data axis; on the others parameters and gradients, which are the first one's copies
-    /// and parts, and no optimiser state.
+    /// The first rank of the data axis keeps everything. The others keep copies of its parameters and their parts of the
+    /// gradients, and no optimiser state.
     First,
     /// Nothing: other stages of a pipeline hold the unit.
     Nothing,
@@ -95,7 +95,7 @@ pub trait RankEngine {
     /// The network's structure.
     fn outline(&self) -> Arc<Outline>;
 
-    /// This rank's place on an axis of the mesh; an axis that the mesh has not has size 1.
+    /// This rank's place on an axis of the mesh. An axis that the mesh does not have has size 1.
     fn position(&self, axis: MeshAxis) -> AxisPosition;
 
     /// The units, in order of layers.
@@ -133,8 +133,8 @@ pub trait RankEngine {
     /// A tensor that is not there; failed communication.
     fn start(&mut self, exchange: UnitExchange, unit: usize) -> Result<()>;
 
-    /// Waits for an exchange that was started and not finished, and takes its result. A unit that keeps a part of its gradient adds its part of a
-    /// reduced gradient to what it has, and frees the rest.
+    /// Waits for an exchange that was started and not finished, and stores its result. If the unit keeps a part of its
+    /// gradient, its part of the reduced gradient is added to what it has, and the rest is freed.
     ///
     /// # Errors
     /// Failed communication.

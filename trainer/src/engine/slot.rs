@@ -14,7 +14,7 @@ pub(super) struct SlotState<F> {
     pub share: f64,
     /// Micro-batch of the step, from 1.
     pub micro: u32,
-    /// One per row of logits.
+    /// One label per row of logits.
     pub labels: Vec<u32>,
     pub acts: Activations<F>,
     /// For each storage of an activation: the phases and messages that still read it.
@@ -71,7 +71,7 @@ fn reads<F: Float>(network: &Network<F>, phase: Phase) -> [Option<usize>; 3] {
 }
 
 impl<F: Float> SlotState<F> {
-    /// An empty slot of a network with so many layers.
+    /// An empty slot of a network with `layers` layers.
     pub fn new(layers: usize) -> SlotState<F> {
         SlotState {
             n: 0,

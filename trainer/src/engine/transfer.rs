@@ -111,7 +111,7 @@ impl<F: Float> Worker<'_, F> {
         Ok(())
     }
 
-    /// What this rank holds now.
+    /// The memory that this rank holds now.
     pub fn memory(&mut self) -> MemoryUse {
         let [activations, saved_for_backward, activation_gradients] = self.activation_bytes();
         let mut memory = MemoryUse {

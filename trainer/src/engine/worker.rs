@@ -13,7 +13,7 @@ use allfold_sim::Picos;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a step needs besides its batch.
+/// The parameters of a step besides its batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepInput {
     /// The learning rate.
@@ -24,14 +24,14 @@ pub(crate) struct StepInput {
     pub draw_key: DrawKey,
 }
 
-/// What came of a step on a rank.
+/// The outcome of a step on a rank.
 #[derive(Clone, Debug)]
 pub(crate) struct StepResult {
     /// The mean loss of the samples of this rank's place on the data axis.
     pub loss: f64,
     /// Whether a gradient that is not finite kept all ranks from moving.
     pub skipped: bool,
-    /// The layer whose output was the first that is not finite.
+    /// The first layer with an output that is not finite.
     pub not_finite: Option<String>,
     /// Time of forward phases.
     pub forward: Picos,
@@ -53,7 +53,7 @@ pub(crate) struct Worker<'a, F: Float> {
     pub(super) unit_of: Vec<usize>,
     /// For each layer: whether this step's gradients of its parameters are begun.
     pub(super) begun: Vec<bool>,
-    /// All buffers, such as running statistics; those of this rank's layers count.
+    /// All buffers, such as running statistics. Only those of this rank's layers are kept up to date.
     pub(super) buffers: Vec<F>,
     pub(super) slots: Vec<SlotState<F>>,
     pub(super) readers: Vec<u32>,
@@ -183,7 +183,7 @@ impl<'a, F: Float> Worker<'a, F> {
         std::mem::take(&mut self.batch)
     }
 
-    /// What came of the step.
+    /// The outcome of the step.
     pub fn report(&mut self) -> StepResult {
         StepResult {
             loss: self.loss,

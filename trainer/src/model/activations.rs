@@ -20,7 +20,7 @@ impl<F: Float> Arithmetic<F> {
     }
 }
 
-/// What a layer's forward pass is given besides activations.
+/// The arguments of a layer's forward pass besides activations.
 pub(crate) struct LayerPass<'a, F> {
     /// Samples.
     pub n: usize,
@@ -61,7 +61,7 @@ impl<F: Float> Activations<F> {
         self.acts[0].extend_from_slice(x);
     }
 
-    /// An activation of the last forward pass, or what was written over it.
+    /// An activation of the last forward pass, or the activation that was written over it.
     pub fn act(&self, network: &Network<F>, act: usize) -> &[F] {
         &self.acts[network.storage_of(act)]
     }

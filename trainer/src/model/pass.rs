@@ -5,9 +5,9 @@ use allfold_collectives::Buffer;
 use allfold_kernels::nn::{Float, OpCost};
 use std::ops::Range;
 
-/// What hears of a backward pass as it goes.
+/// Hears of the events of a backward pass.
 pub trait Listener<F: Float> {
-    /// So much was just computed.
+    /// Computation of this cost was just done.
     fn on_cost(&mut self, cost: OpCost);
 
     /// The gradient of parameter `param` is final; it is at `elements` of `grads`. Called once per parameter, the last
@@ -27,12 +27,12 @@ pub trait Listener<F: Float> {
     }
 }
 
-/// What a backward pass is to find the gradients of: `scale` times the mean loss over these labels.
+/// The objective of a backward pass: `scale` times the mean loss over these labels.
 #[derive(Clone, Copy, Debug)]
 pub struct Objective<'a, F> {
-    /// One per row of logits of the last forward pass.
+    /// One label per row of logits of the last forward pass.
     pub labels: &'a [u32],
-    /// What the loss is multiplied by: a micro-batch's share of its step, and the loss scale.
+    /// The factor on the loss: a micro-batch's share of its step, times the loss scale.
     pub scale: F,
     /// Whether more micro-batches of the same step follow. The gradients are then held back and added to theirs.
     pub more: bool,
@@ -45,7 +45,7 @@ impl<'a, F: Float> Objective<'a, F> {
     }
 }
 
-/// What a pass is a part of: with the seed, it determines every random draw.
+/// The step, micro-batch and rank of a pass: with the seed they determine every random draw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DrawKey {
     /// Seed of the run.
@@ -59,7 +59,8 @@ pub struct DrawKey {
 }
 
 impl DrawKey {
-    /// Step, and micro-batch with rank, as draws are keyed: another key for each of 65,536 micro-batches and as many ranks.
+    /// The key of random draws: the step, and the micro-batch with the rank. Different for each of 65,536 micro-batches and
+    /// ranks.
     pub(crate) fn key(&self) -> [u32; 2] {
         // Micro-batch 65,536 takes the key that 0 would have, which no pass has.
         [self.step, self.micro << 16 | u32::from(self.rank)]
@@ -81,7 +82,7 @@ pub struct MemoryUse {
     pub saved_for_backward: u64,
     /// Gradients of the loss by the activations.
     pub activation_gradients: u64,
-    /// What the optimiser keeps from step to step; a model alone has none.
+    /// The optimiser's state; 0 for a model alone.
     pub optimiser: u64,
     /// Buckets that are not views of the gradients, and the state of their hook; 0 for a model alone.
     pub buckets: u64,

@@ -239,7 +239,7 @@ fn gradients_are_announced_last_first_and_final() {
     }
 }
 
-/// Keeps what it is given, and fails.
+/// A listener that keeps the gradients it is given, and fails.
 struct Thief;
 
 impl Listener<f64> for Thief {

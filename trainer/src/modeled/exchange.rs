@@ -19,7 +19,7 @@ pub trait ExchangeModel {
     fn engines(&self) -> Vec<String>;
 }
 
-/// Above so many ranks unequal chunks are rounded up, so that one rank of each symmetry class is enough.
+/// Above this number of ranks, unequal chunks are rounded up, so that one rank of each symmetry class suffices.
 const STEPPED: u32 = 1024;
 
 /// A communicator's own schedule, simulated on the topology.

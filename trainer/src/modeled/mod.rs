@@ -41,7 +41,7 @@ pub struct ModeledMachine<'a> {
     pub device: Device,
     /// The links between ranks, and their number.
     pub topology: &'a Topology,
-    /// What messages and launches cost.
+    /// The costs of messages and launches.
     pub costs: Costs,
     /// How flows share links.
     pub sharing: Sharing,
@@ -56,11 +56,11 @@ pub struct StepPrediction {
     pub ranks: u32,
     /// Samples of all ranks in one step.
     pub samples: u64,
-    /// Where the time of the step goes.
+    /// The time by parts of the step.
     pub time: StepBreakdown,
     /// How long the communication timeline is busy, hidden or not.
     pub communication: Picos,
-    /// What happens to each bucket, from the start of the step.
+    /// The times of each bucket, counted from the start of the step.
     pub buckets: Vec<BucketTimes>,
     /// How the exchanges were timed, each engine once: `events_by_symmetry`, `clocks, chunks rounded up`, `NCCL's model`.
     pub engines: Vec<String>,

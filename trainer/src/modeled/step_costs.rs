@@ -16,7 +16,7 @@ pub trait StepCosts {
     fn sync_len(&self, phase: Phase) -> usize;
     /// How long a phase takes over `n` samples.
     fn takes(&self, phase: Phase, n: usize) -> Picos;
-    /// How long it takes to put a batch together.
+    /// The time to prepare a batch of `n` samples.
     fn data(&self, n: usize) -> Picos;
     /// How long the optimiser's step takes, with unscaling and clipping.
     fn optimiser(&self) -> Picos;
@@ -42,7 +42,7 @@ pub struct DdpOptions {
     pub batch: usize,
     /// Samples of a micro-batch.
     pub micro_batch: usize,
-    /// Where buckets close; `None`: nothing is exchanged.
+    /// The sizes at which buckets close; `None`: nothing is exchanged.
     pub caps: Option<Caps>,
     /// Whether buckets are views where they can be, and their gradients summed where they lie.
     pub views: bool,

@@ -18,7 +18,7 @@ pub(super) struct Timeline<'a, S: StepCosts + ?Sized, X: ExchangeModel + ?Sized>
 /// A rank's two timelines.
 #[derive(Default)]
 struct Clock {
-    /// Where computing is.
+    /// The time on the compute timeline.
     now: Picos,
     /// When communication has done all it was given.
     free: Picos,
@@ -74,7 +74,7 @@ impl<S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> Timeline<'_, S, X> {
         })
     }
 
-    /// Walks the forward pass; returns what it takes without waiting.
+    /// Walks the forward pass; returns its time without waiting.
     fn forward(&mut self, n: usize, clock: &mut Clock) -> Result<Picos> {
         let began = (clock.now, clock.exposed);
         for phase in self.steps.forward_phases() {
@@ -84,7 +84,7 @@ impl<S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> Timeline<'_, S, X> {
         Ok(clock.now - began.0 - (clock.exposed - began.1))
     }
 
-    /// What the ranks add up in a phase, which the step waits for: after the buckets under way.
+    /// Adds the sums over ranks of a phase, for which the step waits: they follow the buckets under way.
     fn total(&mut self, phase: Phase, clock: &mut Clock) -> Result<()> {
         let elements = self.steps.sync_len(phase);
         if elements > 0 && self.rules.caps.is_some() {
@@ -95,7 +95,7 @@ impl<S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> Timeline<'_, S, X> {
         Ok(())
     }
 
-    /// Walks the backward pass; sends each bucket when it is full and its turn has come, the last of views at the end.
+    /// Walks the backward pass; sends each bucket when it is full and the one before it is sent, the last view at the end.
     fn backward(
         &mut self,
         micro: Micro,
@@ -117,7 +117,7 @@ impl<S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> Timeline<'_, S, X> {
             }
             let Some(bucket) = buckets.get(log.len()) else { continue };
             clock.now += steps.pack(elements);
-            // Gradients come in the order in which buckets are made.
+            // Gradients become ready in the order in which buckets are made.
             if bucket.params.last() != Some(&param) {
                 continue;
             }

@@ -48,7 +48,7 @@ impl StepCosts for UniformCosts {
     fn sync_len(&self, _: Phase) -> usize {
         0
     }
-    /// The whole batch of a step goes through at once: what is said of `alone` holds for it.
+    /// The whole batch of a step is one micro-batch, to which `alone` applies.
     fn takes(&self, phase: Phase, _: usize) -> Picos {
         match phase {
             Phase::Forward(_) => Picos(self.alone.0 / 3),

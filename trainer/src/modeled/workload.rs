@@ -12,7 +12,7 @@ use allfold_sim::Picos;
 pub struct WorkloadTraining<'a> {
     /// The network that is trained.
     pub workload: &'a Workload,
-    /// On what.
+    /// The device that it is trained on.
     pub accelerator: &'a Accelerator,
     /// The precision of the kernels. Gradients are f32 in every precision, as with PyTorch's autocast.
     pub precision: Precision,
@@ -22,7 +22,7 @@ pub struct WorkloadTraining<'a> {
     pub accumulate: usize,
     /// Whether batch norms normalise by the samples of all ranks.
     pub sync_batch_norm: bool,
-    /// Where buckets close.
+    /// The sizes at which buckets close.
     pub caps: Caps,
     /// Samples per second of one device alone, where that was measured: every kernel takes as much longer or shorter.
     pub measured: Option<f64>,
@@ -80,7 +80,7 @@ fn stretch(job: &WorkloadTraining<'_>) -> u128 {
 
 struct Modeled<'a> {
     job: &'a WorkloadTraining<'a>,
-    /// Thousandths without a measurement, else millionths.
+    /// The stretch factor in thousandths, or with a measurement in millionths.
     stretch: u128,
 }
 
@@ -94,7 +94,7 @@ impl Modeled<'_> {
         Timeline { steps: self, rules, exchange, ranks }.step()
     }
 
-    /// One device's step.
+    /// The time of a step on one device.
     fn alone(&self) -> Picos {
         struct Never;
         impl ExchangeModel for Never {

@@ -9,7 +9,7 @@
 
 use allfold_kernels::nn::{Float, OpCost, norm};
 
-/// Bounds the norm of `grads` by `limit`; returns what it was before.
+/// Bounds the norm of `grads` by `limit`; returns the norm before.
 pub fn clip<F: Float>(grads: &mut [F], limit: f64) -> f64 {
     let before = norm(grads);
     let scale = limit / (before + 1e-6);

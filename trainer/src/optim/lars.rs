@@ -27,7 +27,7 @@ pub struct Lars<F> {
 }
 
 impl<F: Float> Lars<F> {
-    /// For parameters that lie as `places` says.
+    /// The optimiser for parameters with the layout `places`.
     pub fn new(momentum: f64, weight_decay: f64, trust: f64, places: &[ParamSpec]) -> Lars<F> {
         let parts = places.iter().map(|place| (place.range.clone(), place.shape.len() > 1)).collect();
         Lars { momentum, weight_decay, trust, parts, steps: 0, velocity: Vec::new() }

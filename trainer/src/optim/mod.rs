@@ -28,7 +28,7 @@ pub const OPTIMISERS: &[(&str, &str)] = &[
     ("lars", "momentum with a rate for each parameter, by the norms of its weights and gradient"),
 ];
 
-/// What moves parameters.
+/// An optimiser: moves parameters by their gradients.
 pub trait Optimiser<F: Float> {
     /// Moves `params` against `grads`, which is laid out alike, at the learning rate `lr`.
     fn step(&mut self, lr: f64, params: &mut [F], grads: &[F]);
@@ -36,7 +36,7 @@ pub trait Optimiser<F: Float> {
     /// Cost of a step over `params` elements.
     fn cost(&self, params: usize) -> OpCost;
 
-    /// What a step reads of the steps before it.
+    /// The state that the optimiser keeps between steps.
     fn state(&mut self) -> OptimiserState<'_, F>;
 }
 

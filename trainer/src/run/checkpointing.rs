@@ -91,8 +91,8 @@ impl<F: Float> Run<'_, F> {
         Ok(())
     }
 
-    /// Refuses to begin anew where another run keeps its checkpoints: of both runs' only the ones of the most steps would
-    /// be kept, and gone on from.
+    /// Refuses to start a new run in a folder with checkpoints of another run: only the checkpoints with the most steps would
+    /// be kept, and resumed from.
     fn begin(&self) -> Result<()> {
         if self.config.checkpoint_every == 0 {
             return Ok(());

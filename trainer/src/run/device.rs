@@ -26,7 +26,7 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// What this rank holds between two steps.
+    /// The memory that this rank holds between two steps.
     pub(super) fn memory(&mut self) -> MemoryUse {
         if let Some(device) = &self.device {
             return device.memory();
@@ -39,7 +39,7 @@ impl<F: Float> Run<'_, F> {
         MemoryUse { optimiser, buckets: self.strategy.bytes(), ..self.model.memory() }
     }
 
-    /// The score after `steps`. What the last of them made of the weights shows here alone.
+    /// The score after `steps` steps. A test loss that is not finite shows here that the last step has spoiled the weights.
     pub(super) fn evaluate(&mut self, steps: u64) -> Result<Evaluation> {
         let (test, batch, comm) = (self.test, self.config.batch, self.comm);
         let score = match &mut self.device {
@@ -53,8 +53,8 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// One step on the device, where there is one. While it computes, the next batch goes there. Forward, backward and
-    /// optimiser are one piece of work for the host, which waits for it: all of that is backward's time.
+    /// One step on the device, if there is one. While it computes, the next batch is copied there. Forward pass, backward pass
+    /// and optimiser are one piece of work for the host: their time counts as backward's.
     pub(super) fn device_step(
         &mut self,
         batches: &mut Batches<F>,

@@ -37,7 +37,7 @@ pub(super) struct DataPlace {
     pub place: AxisPosition,
     /// Whether this rank is given the samples of the whole axis.
     pub takes_all: bool,
-    /// What this rank's loss is multiplied by in the mean over all ranks.
+    /// The weight of this rank's loss in the mean over all ranks.
     pub weight: f64,
 }
 
@@ -90,7 +90,7 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// What an engine's rank holds.
+    /// The memory that an engine's rank holds.
     pub(super) fn engine_memory(&mut self) -> Option<crate::MemoryUse> {
         Some(self.engine.as_mut()?.worker.memory())
     }
@@ -103,7 +103,7 @@ impl<F: Float> Run<'_, F> {
         Ok(score)
     }
 
-    /// One step of the engine, where there is one.
+    /// One step of the engine, if the strategy is the engine's.
     pub(super) fn engine_step(
         &mut self,
         batches: &mut Batches<F>,

@@ -4,18 +4,18 @@ use crate::timing::{BucketTimes, StepBreakdown};
 use crate::{Evaluation, MemoryUse};
 use allfold_sim::Picos;
 
-/// What just happened in a step, on this rank.
+/// The outcome of a step, on this rank.
 #[derive(Clone, Copy, Debug)]
 pub struct StepReport<'a> {
     /// Number of the step, from 0.
     pub epoch: u64,
-    /// From 0, over the whole run.
+    /// The number of the step in the whole run, from 0.
     pub step: u64,
     /// Steps in the whole run.
     pub steps: u64,
     /// The mean loss of this rank's samples.
     pub loss: f64,
-    /// Where the time of this step went.
+    /// The time of this step by parts.
     pub time: StepBreakdown,
     /// The learning rate.
     pub lr: f64,
@@ -25,7 +25,7 @@ pub struct StepReport<'a> {
     pub buckets: &'a [BucketTimes],
 }
 
-/// What came of an epoch, over all ranks.
+/// The outcome of an epoch, over all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct EpochReport {
     /// Number of the step, from 0.
@@ -34,7 +34,7 @@ pub struct EpochReport {
     pub steps: u64,
     /// The mean of the losses of its steps.
     pub loss: f64,
-    /// On the test set.
+    /// The score on the test set.
     pub test: Evaluation,
 }
 
@@ -48,7 +48,7 @@ pub trait Observer {
 
 impl Observer for () {}
 
-/// What came of a run. Losses, evaluation and hash are the same on every rank; times are this rank's.
+/// The outcome of a run. Losses, evaluation and hash are the same on every rank; times are this rank's.
 #[derive(Clone, Debug)]
 pub struct TrainResult {
     /// The loss of each step, averaged over ranks.
@@ -61,11 +61,11 @@ pub struct TrainResult {
     pub parameters: usize,
     /// Training samples that all ranks together went through, repeated ones included.
     pub samples: u64,
-    /// Time of all steps; evaluation is not part of it.
+    /// The time of all steps, without evaluations.
     pub time: Picos,
     /// The time by parts of a step.
     pub breakdown: StepBreakdown,
-    /// What happened to each bucket in the last step.
+    /// The times of each bucket in the last step.
     pub buckets: Vec<BucketTimes>,
 }
 

@@ -52,7 +52,7 @@ impl Strategy<f32> for Watched<'_> {
     }
 }
 
-/// What a hook remembers was copied before every step, in case that the loss scale would skip it.
+/// The state of a hook used to be copied before every step, in case the loss scale skipped the step.
 #[test]
 fn a_step_under_a_loss_scale_copies_nothing_that_a_hook_remembers() {
     let (train, test) = crate::data::digits().unwrap();

@@ -13,7 +13,7 @@ use super::driver::{Driver, units_of};
 use crate::engine::{Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Slot};
 use crate::{Outline, Phase, Result};
 
-/// The first rank trains; the others compute for it.
+/// The driver of `data_parallel`: the first rank trains, the others compute for it.
 pub struct DataParallel;
 
 /// The message's peer on the data axis.

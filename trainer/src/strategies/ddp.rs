@@ -152,7 +152,7 @@ impl<'a, F: Float> Ddp<'a, F> {
         Ok(self.comm.broadcast(values, ROOT)?)
     }
 
-    /// Gives rank 0's buffers to all, or where weights are each rank's own, the mean of those.
+    /// Gives every rank rank 0's buffers, or, if each rank has weights of its own, the mean of the weights.
     fn settle(&self, model: &mut Model<F>) -> Result<()> {
         if matches!(self.hook, Hook::LocalSgd) {
             self.comm.all_reduce(&mut model.params, ReduceOp::Avg)?;

@@ -12,7 +12,7 @@ pub trait Driver {
     /// A network that cannot be cut as the strategy needs it.
     fn units(&self, outline: &Outline) -> Result<Vec<ParamUnit>>;
 
-    /// One step over this rank's batch, to the moved parameters.
+    /// One step over this rank's batch, from loading it to the moved parameters.
     ///
     /// # Errors
     /// Failed communication.

@@ -36,7 +36,7 @@ use allfold_collectives::Communicator;
 use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
 
-/// What a backward pass gives.
+/// The outcome of a backward pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Synced<F> {
     /// The mean loss of this rank's samples, not scaled.
@@ -72,7 +72,7 @@ pub trait Strategy<F: Float> {
     /// If communication fails.
     fn before_evaluation(&mut self, model: &mut Model<F>) -> Result<()>;
 
-    /// After the optimiser's step.
+    /// Called after the optimiser's step.
     ///
     /// # Errors
     /// If communication fails.
@@ -80,7 +80,7 @@ pub trait Strategy<F: Float> {
         Ok(())
     }
 
-    /// What this rank remembers from step to step beside the model, by name; as long on every rank.
+    /// This rank's state besides the model, by name; equally long on every rank.
     fn hook_state(&mut self) -> Vec<(&'static str, Vec<F>)> {
         Vec::new()
     }
@@ -109,7 +109,7 @@ pub trait Strategy<F: Float> {
         0
     }
 
-    /// What happened to each bucket in the last step.
+    /// The times of each bucket in the last step.
     fn buckets(&self) -> &[BucketTimes] {
         &[]
     }

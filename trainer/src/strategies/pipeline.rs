@@ -108,7 +108,7 @@ impl PipelineDriver {
         Some(Route { axis: MeshAxis::Pipeline, peer, channel })
     }
 
-    /// What an action waits for and what it sends afterwards, each with its way.
+    /// The message that an action waits for, and the message that it sends afterwards, each with its route.
     fn messages(
         &self,
         action: Action,

@@ -78,13 +78,13 @@ pub fn fits(config: &Config, ranks: u32) -> Result<()> {
     super::pipeline::fits(config, mesh(config, ranks)?)
 }
 
-/// What a strategy of the engine runs with.
+/// The mesh, the channels and the driver of a strategy of the engine.
 pub(crate) struct EnginePlan {
     /// The ranks' places.
     pub mesh: Mesh,
     /// Communicators that carry messages.
     pub channels: usize,
-    /// What owns the step.
+    /// The driver that owns the step.
     pub driver: Box<dyn Driver>,
 }
 

@@ -13,7 +13,7 @@ pub struct Single<'a> {
     clock: Charge<'a>,
 }
 
-/// Charges what is computed to the rank's clock.
+/// Charges the cost of computation to the rank's clock.
 struct Charge<'a>(&'a Communicator);
 
 impl<F: Float> Listener<F> for Charge<'_> {

@@ -12,7 +12,7 @@ use super::kernel::{Class, KernelCost};
 use crate::{Error, Result};
 use allfold_sim::{Picos, suggest};
 
-/// In which numbers a network is trained.
+/// The precision in which a network is trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub enum Precision {
     /// f32 on ordinary cores.
@@ -33,7 +33,7 @@ impl Precision {
         }
     }
 
-    /// How records call it.
+    /// The precision's name in records.
     pub const fn name(self) -> &'static str {
         match self {
             Precision::F32 => "f32",
@@ -46,15 +46,15 @@ impl Precision {
 /// Shares of the peak and of the memory's rate that a class of kernel reaches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Efficiency {
-    /// On ordinary cores.
+    /// The fraction of the peak rate of ordinary cores.
     pub f32: f64,
-    /// On tensor cores in TF32.
+    /// The fraction of the peak rate of tensor cores in TF32.
     pub tf32: f64,
-    /// On tensor cores in half precision.
+    /// The fraction of the peak rate of tensor cores in half precision.
     pub half: f64,
     /// The fraction of the memory's bandwidth.
     pub memory: f64,
-    /// Where this is from.
+    /// The source of these fractions.
     pub source: &'static str,
 }
 
@@ -104,11 +104,11 @@ impl Class {
 /// A device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Accelerator {
-    /// As `allfold_sim::machines::GPU_MODELS` calls it.
+    /// The device's name in `allfold_sim::machines::GPU_MODELS`.
     pub name: &'static str,
     /// TFLOP/s on ordinary cores in f32.
     pub f32: f64,
-    /// TFLOP/s on tensor cores in TF32, dense; that of f32 where there is none.
+    /// TFLOP/s on tensor cores in TF32, dense; the f32 rate if the device has no such cores.
     pub tf32: f64,
     /// TFLOP/s on tensor cores in f16, dense.
     pub half: f64,
@@ -116,7 +116,7 @@ pub struct Accelerator {
     pub memory: f64,
     /// Multiprocessors: what an exchange's channels take theirs from.
     pub cores: u32,
-    /// Where this is from.
+    /// The source of these figures.
     pub source: &'static str,
 }
 

@@ -15,7 +15,7 @@ pub enum Class {
     Elementwise,
 }
 
-/// One kernel, or a few that belong together, by sample.
+/// The cost per sample of one kernel, or of a few that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelCost {
     /// The kernel's class, which decides on the fraction of the device's rates that it reaches.

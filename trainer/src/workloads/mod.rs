@@ -22,7 +22,7 @@ pub use table::{TableLayer, Workload};
 use crate::{Error, Result};
 use allfold_sim::suggest;
 
-/// A workload's maker: its name, what it is, and what makes it.
+/// A workload in the table: its name, a description, and the function that makes it.
 pub struct WorkloadEntry {
     /// The workload's name on the command line.
     pub name: &'static str,

@@ -25,7 +25,7 @@ pub struct TableLayer {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     name: String,
-    /// What a sample is: an image, a sequence.
+    /// What a sample is called: an image, a sequence.
     sample: String,
     layers: Vec<TableLayer>,
     places: Vec<ParamSpec>,
@@ -55,7 +55,7 @@ impl Workload {
         &self.name
     }
 
-    /// What a sample is.
+    /// What a sample is called.
     pub fn sample(&self) -> &str {
         &self.sample
     }
@@ -85,7 +85,7 @@ impl Workload {
         self.passes
     }
 
-    /// What a phase runs; `None` where it runs nothing.
+    /// The kernel of a phase; `None` if the phase runs none.
     pub fn kernel(&self, phase: Phase) -> Option<&KernelCost> {
         match phase {
             Phase::Forward(layer) => self.layers.get(layer).map(|layer| &layer.forward),

@@ -75,7 +75,7 @@ impl Draft {
         });
     }
 
-    /// In place: read and written.
+    /// Adds a rectifier, which works in place: its activation is read and written.
     fn relu(&mut self, name: &str) {
         self.element(name, 2, 3);
     }

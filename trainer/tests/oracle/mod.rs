@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Where the files lie.
+/// The folder of the parity files.
 pub fn directory() -> PathBuf {
     match std::env::var_os("ALLFOLD_ORACLE") {
         Some(directory) => directory.into(),

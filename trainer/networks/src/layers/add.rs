@@ -3,11 +3,11 @@
 use super::{Forward, Layer, LayerCost, LayerOperation};
 use allfold_kernels::nn::{self, Float};
 
-/// Adds two activations of so many numbers per sample.
+/// Adds two activations of this many numbers per sample.
 pub struct Add(usize);
 
 impl Add {
-    /// Over `outputs` numbers per sample.
+    /// An addition over `outputs` numbers per sample.
     pub fn new(outputs: usize) -> Add {
         Add(outputs)
     }

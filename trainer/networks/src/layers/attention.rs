@@ -4,7 +4,7 @@ use super::Cast;
 use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
 use allfold_kernels::nn::{AttentionShape as Shape, DropoutKernel, DropoutStream, Float};
 
-/// An attention: from `[T, 3 C]` to `[T, C]` per sample. Its draws, where it drops any of its probabilities, are those of a
+/// Attention, from `[T, 3 C]` to `[T, C]` per sample. If it drops probabilities, its random draws are those of a
 /// [dropout](super::Dropout) layer in its place.
 pub struct Attention {
     shape: Shape,

@@ -3,15 +3,15 @@
 use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
 use allfold_kernels::nn::{BatchNormShape as Shape, Float, OpCost};
 
-/// A batch norm. Each rank of a data-parallel run normalises by its own samples; synchronised, by those of all ranks,
-/// however many each has (C. Peng et al., "MegDet", CVPR 2018).
+/// A batch norm. Each rank of a data-parallel run normalises by its own samples; a synchronised batch norm normalises by the
+/// samples of all ranks, of which ranks may have different numbers (C. Peng et al., "MegDet", CVPR 2018).
 pub struct BatchNorm {
     shape: Shape,
     synchronised: bool,
 }
 
 impl BatchNorm {
-    /// Over `channels` planes of `plane` pixels.
+    /// A batch norm over `channels` planes of `plane` pixels.
     pub fn new(channels: usize, plane: usize) -> BatchNorm {
         BatchNorm { shape: Shape { channels, plane }, synchronised: false }
     }

@@ -18,14 +18,14 @@ impl Conv2d {
         Conv2d { shape, init: Init::Uniform(1.0 / (fan_in as f64).sqrt()), bias: false }
     }
 
-    /// With initial weights by He's rule for rectifiers, by the numbers that go out (K. He et al., ICCV 2015): that of
-    /// ResNets.
+    /// This convolution with initial weights by He's rule for rectifiers with fan-out (K. He et al., ICCV 2015), as ResNets
+    /// have them.
     pub fn normal(self) -> Conv2d {
         let fan_out = self.shape.outputs * self.shape.kernel * self.shape.kernel;
         Conv2d { init: Init::Normal((2.0 / fan_out as f64).sqrt()), ..self }
     }
 
-    /// With a bias per output channel.
+    /// This convolution with a bias per output channel.
     pub fn with_bias(self) -> Conv2d {
         Conv2d { bias: true, ..self }
     }

@@ -3,7 +3,7 @@
 use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
 use allfold_kernels::nn::{DropoutKernel as Kernel, DropoutStream, Float};
 
-/// Dropout over so many numbers per sample. Its draws are a function of seed, step, micro-batch, rank and layer.
+/// Dropout over this many numbers per sample. Its random draws are a function of seed, step, micro-batch, rank and layer.
 pub struct Dropout {
     share: f64,
     outputs: usize,

@@ -19,7 +19,7 @@ pub struct Positions {
 }
 
 impl Embedding {
-    /// A table of this shape for so many positions per sample.
+    /// A table of this shape, looked up for `positions` tokens per sample.
     pub fn new(positions: usize, shape: Shape, init: Init) -> Embedding {
         Embedding { positions, shape, init }
     }

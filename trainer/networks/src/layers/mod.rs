@@ -43,7 +43,7 @@ use allfold_kernels::nn::{DropoutStream, Float, OpCost};
 /// How a parameter's initial values are drawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
-    /// All the same.
+    /// All elements have this value.
     Constant(f64),
     /// Uniform in -bound..bound. With bound 1 / sqrt(fan-in) this is Kaiming's uniform rule with a = sqrt(5),
     /// PyTorch's default for linear and convolutional layers (K. He et al., ICCV 2015).
@@ -80,7 +80,7 @@ impl Tensor {
     }
 }
 
-/// What a forward pass keeps for the backward pass.
+/// What a forward pass saves for the backward pass.
 #[derive(Clone, Debug)]
 pub struct SavedTensors<F> {
     /// Numbers.
@@ -93,7 +93,8 @@ pub struct SavedTensors<F> {
 pub struct Forward<'a, F> {
     /// Samples.
     pub n: usize,
-    /// Training: normalise by the batch and move running statistics. Else evaluation.
+    /// Whether this is training: batch norms then normalise by the batch and update running statistics. Otherwise it is
+    /// evaluation.
     pub train: bool,
     /// The layer's parameters, one after another.
     pub params: &'a [F],
@@ -109,7 +110,7 @@ pub struct Forward<'a, F> {
     pub saved: &'a mut SavedTensors<F>,
     /// The totals over all ranks of [`Layer::forward_sums`]; in evaluation, nothing.
     pub totals: &'a [f64],
-    /// Where random draws of this layer, step, micro-batch and rank come from.
+    /// The stream of random draws of this layer, step, micro-batch and rank.
     pub stream: DropoutStream,
 }
 
@@ -125,13 +126,13 @@ pub struct Backward<'a, F> {
     pub y: &'a [F],
     /// The loss's gradient by the output.
     pub dy: &'a [F],
-    /// What the forward pass kept; the backward pass may use it up.
+    /// What the forward pass saved; the backward pass may overwrite it.
     pub saved: &'a mut SavedTensors<F>,
     /// The totals over all ranks of [`Layer::backward_sums`], for [`Layer::backward_input`].
     pub totals: &'a [f64],
 }
 
-/// What one layer's passes cost.
+/// The costs of one layer's passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerCost {
     /// [`Layer::forward_sums`].
@@ -151,7 +152,7 @@ pub trait Layer<F: Float>: Send + Sync {
     /// Input numbers per sample.
     fn inputs(&self) -> usize;
 
-    /// Numbers per sample that come out.
+    /// The number of outputs per sample.
     fn outputs(&self) -> usize;
 
     /// The layer's operation, as data. A device with arithmetic of its own runs the layer by it, and refuses
@@ -181,12 +182,12 @@ pub trait Layer<F: Float>: Send + Sync {
         false
     }
 
-    /// Whether its backward pass reads its output. Else a layer behind it may write over that.
+    /// Whether the layer's backward pass reads its output. If not, a later layer may overwrite the output.
     fn needs_output(&self) -> bool {
         true
     }
 
-    /// Whether the gradient of its output is that of each of its inputs, as it is.
+    /// Whether the gradient of each of the layer's inputs equals the gradient of its output.
     fn passes_on(&self) -> bool {
         false
     }
@@ -219,10 +220,10 @@ pub trait Layer<F: Float>: Send + Sync {
     /// This rank's part of the sums that the forward pass needs, from the `n` samples of x.
     fn forward_sums(&self, _n: usize, _x: &[F], _sums: &mut [f64]) {}
 
-    /// This rank's part of the second, from its gradients of the parameters.
+    /// This rank's part of the sums that [`Layer::backward_input`] needs, from its weight gradients.
     fn backward_sums(&self, _grads: &[F], _sums: &mut [f64]) {}
 
-    /// From x to y.
+    /// The forward pass, from x to y.
     fn forward(&self, pass: Forward<F>);
 
     /// [`Layer::forward`] of a layer that works [in place](Layer::in_place): `y` holds an input, `other` is the second one.
@@ -248,6 +249,6 @@ pub trait Layer<F: Float>: Send + Sync {
     /// [`Layer::backward_input`] of a layer that works [in place](Layer::in_place): `dx` holds the gradient of the output `y`.
     fn backward_in_place(&self, _y: &[F], _dx: &mut [F]) {}
 
-    /// What the passes cost over `n` samples.
+    /// The costs of the layer's passes over `n` samples.
     fn cost(&self, n: usize) -> LayerCost;
 }

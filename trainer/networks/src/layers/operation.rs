@@ -11,7 +11,7 @@ pub enum LayerOperation {
         rows: usize,
         /// Numbers of a row that go in.
         inputs: usize,
-        /// Numbers of a row that come out.
+        /// Outputs of a row.
         outputs: usize,
         /// Whether there is a b.
         bias: bool,
@@ -88,6 +88,6 @@ pub enum LayerOperation {
         /// The share of zeros.
         share: f64,
     },
-    /// Anything else: what only its own [`super::Layer::forward`] says.
+    /// A layer that only its own [`super::Layer::forward`] describes.
     Own,
 }

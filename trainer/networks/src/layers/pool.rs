@@ -30,7 +30,7 @@ impl MeanPool {
 }
 
 impl GlobalMeanPool {
-    /// Over `channels` planes of `plane` pixels.
+    /// A global mean pool over `channels` planes of `plane` pixels.
     pub fn new(channels: usize, plane: usize) -> GlobalMeanPool {
         GlobalMeanPool { channels, plane }
     }

@@ -13,13 +13,13 @@ pub type Gelu = Unit<nn::GeluKernel>;
 pub struct Unit<K>(usize, PhantomData<fn() -> K>);
 
 impl<K> Unit<K> {
-    /// Over `outputs` numbers per sample.
+    /// The layer over `outputs` numbers per sample.
     pub fn new(outputs: usize) -> Unit<K> {
         Unit(outputs, PhantomData)
     }
 }
 
-/// What a function is to its layer.
+/// A function of one number that can be a layer.
 pub trait Elementwise {
     /// The layer's operation.
     const OPERATION: LayerOperation;
@@ -33,7 +33,7 @@ pub trait Elementwise {
     fn forward_in_place<F: Float>(_y: &mut [F]) {}
     /// `dx` from `dy`, which it holds, and from what came out.
     fn backward_in_place<F: Float>(_y: &[F], _dx: &mut [F]) {}
-    /// The costs of both over so many elements.
+    /// The costs of the forward and the backward pass over `elements` elements.
     fn costs<F: Float>(elements: usize) -> [OpCost; 2];
 }
 

@@ -10,7 +10,7 @@ use crate::network::Network;
 use crate::{Error, Result};
 use allfold_kernels::nn::{self, Float, PoolShape};
 
-/// What the network is made of.
+/// The parts of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct Cnn<'a> {
     /// Channels, height and width of a sample.

@@ -13,7 +13,7 @@ use crate::network::{Builder, Network};
 use crate::{Error, Result};
 use allfold_kernels::nn::{self, Float};
 
-/// What the network is made of.
+/// The parts of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct Gpt {
     /// Tokens that there are, V.

@@ -16,7 +16,7 @@ use crate::network::{Builder, Network};
 use crate::{Error, Result};
 use allfold_kernels::nn::{self, Float, PoolShape};
 
-/// What the network is made of.
+/// The parts of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct ResNet {
     /// 18, 34 or 50.
@@ -94,10 +94,10 @@ impl<F: Float> Trunk<F> {
     }
 }
 
-/// The network.
+/// Builds the network.
 ///
 /// # Errors
-/// If there is none of so many layers, or the picture is too small for its stem.
+/// If there is no ResNet with this number of layers, or the picture is too small for the stem.
 pub fn resnet<F: Float>(parts: &ResNet) -> Result<Network<F>> {
     let (blocks, wide) = match parts.layers {
         18 => ([2, 2, 2, 2], false),
@@ -142,7 +142,7 @@ pub fn resnet<F: Float>(parts: &ResNet) -> Result<Network<F>> {
 mod tests {
     use super::*;
 
-    /// torchvision's counts for 1,000 classes, and that of the usual ResNet-18 for CIFAR-10.
+    /// torchvision's parameter counts for 1,000 classes, and the count of the usual ResNet-18 for CIFAR-10.
     #[test]
     fn published_sizes() {
         let count = |layers, imagenet_stem, side, classes| {

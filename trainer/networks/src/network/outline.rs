@@ -199,7 +199,8 @@ impl Outline {
         blocks
     }
 
-    /// The layers in so many chunks, cut where one activation crosses, such that the costliest chunk costs least.
+    /// Cuts the layers into `chunks` chunks at places where one activation crosses, such that the costliest chunk costs as
+    /// little as possible.
     ///
     /// # Errors
     /// More chunks than the network can be cut into.

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// For every wait of a rank.
+/// The deadline of every wait of a rank.
 const DEADLINE: Duration = Duration::from_secs(4);
-/// After which a test has hung.
+/// The time after which a test counts as hung.
 const HUNG: Duration = Duration::from_secs(90);
 /// Bytes of each device.
 const BYTES: u64 = 4 << 20;
-/// The first two are launched and captured, the others replayed.
+/// Steps before the loss of a rank. The first two are launched and captured, the others replayed.
 const STEPS: u32 = 5;
 
 fn batch(step: u32, samples: u32) -> Batch<f32> {
@@ -30,7 +30,7 @@ fn step(replica: &mut Replica<'_>, step: u32, lr: f64) -> Result<f64> {
     step_over(replica, step, (4, 12), lr)
 }
 
-/// A step over so many samples of this rank, and of all ranks.
+/// A step over `own` samples of this rank and `everywhere` samples of all ranks.
 fn step_over(replica: &mut Replica<'_>, step: u32, (own, everywhere): (u32, u64), lr: f64) -> Result<f64> {
     replica.stage(&batch(step, own))?;
     let draw_key = DrawKey { step, ..DrawKey::default() };
@@ -43,7 +43,7 @@ fn clock() -> Instant {
     Instant::now()
 }
 
-/// Trains, and after some steps rank 1 goes: the others' errors, how long they took, and how many graphs they had.
+/// Trains; after some steps rank 1 ends. Returns the other ranks' errors, how long they took, and how many graphs they had.
 fn one_goes(
     config: &Config,
     comm: &Communicator,

@@ -59,7 +59,7 @@ fn run(config: &Config, (train, test): &(Dataset, Dataset), ranks: u32, shim: bo
     World::threads(ranks).run(|comm| train_with(config, train, test, &comm, shared.clone(), &mut ())).unwrap()
 }
 
-/// Holds the losses of a run on a device against those of the CPU's.
+/// Compares the losses of a run on a device with those of the run on the CPU.
 fn assert_near(cpu: &TrainResult, device: &TrainResult, within: f64) {
     assert_eq!(cpu.losses.len(), device.losses.len());
     for (step, (a, b)) in cpu.losses.iter().zip(&device.losses).enumerate() {
@@ -74,7 +74,7 @@ fn assert_near(cpu: &TrainResult, device: &TrainResult, within: f64) {
     );
 }
 
-/// Trains on both, and holds the losses against each other, within this share of them.
+/// Trains on the CPU and on the device, and compares the losses within this relative tolerance.
 fn agrees(config: &Config, data: &(Dataset, Dataset), ranks: u32, within: f64) -> (TrainResult, TrainResult) {
     let within = within * room();
     let (cpu, device) = (run(config, data, ranks, false).remove(0), run(config, data, ranks, true));
@@ -113,7 +113,7 @@ fn sums_over_devices_and_over_the_host_are_the_same_bits() {
     assert_eq!((device.losses, device.weights_hash), (host.losses, host.weights_hash));
 }
 
-/// What bounds, decays and scales: each changes the course, and is the CPU's.
+/// Clipping, weight decay and loss scales change the losses as on the CPU.
 #[test]
 fn optimisers_clip_and_step_as_the_cpus() {
     let data = pictures();
@@ -268,7 +268,7 @@ fn hooks_change_gradients_as_on_the_cpu() {
     }
 }
 
-/// What a hook remembers is in the checkpoint: a run that goes on is the run that was not interrupted.
+/// A checkpoint contains the hook's state: a resumed run equals one that was not interrupted.
 #[test]
 fn a_run_with_a_hook_goes_on_from_its_checkpoint_to_the_same_bits() {
     let data = pictures();
@@ -343,7 +343,7 @@ impl Listener<f32> for Nobody {
     }
 }
 
-/// As on the CPU: one sample of one value has no variance, of a rank or of all ranks together.
+/// As on the CPU, one value per channel has no variance, on one rank or over all ranks: the batch is refused.
 #[test]
 fn a_batch_norm_of_one_value_per_channel_is_refused() {
     let config = small();

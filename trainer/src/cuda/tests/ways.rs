@@ -96,7 +96,7 @@ fn uneven(exchange: &str) -> (Config, (Dataset, Dataset)) {
     (config, (train.first(15), test))
 }
 
-/// As `ends::ranks_that_capture_by_their_own_samples_alone_would_disagree`, of a whole run.
+/// A whole run of the case of `ends::ranks_that_capture_by_their_own_samples_alone_would_disagree`.
 #[test]
 fn ranks_with_uneven_batches_train_as_on_the_cpu() {
     for exchange in ["nccl", "device", "scheduled", "host"] {
@@ -125,7 +125,7 @@ fn ranks_without_samples_take_part_in_every_sum() {
     }
 }
 
-/// What a machine lacks is one line that says so, and `auto` takes another way where there is one.
+/// If a machine lacks something, a one-line error names it, and `auto` takes another path if there is one.
 #[test]
 fn what_a_machine_lacks_is_said_in_one_line() {
     let data = pictures();

@@ -11,7 +11,7 @@ pub struct Feedback<F> {
 }
 
 impl<F: Float> Feedback<F> {
-    /// Nothing yet; `undoable` where a step may be taken back.
+    /// An empty state; `undoable` says whether a step may be undone.
     pub fn new(undoable: bool) -> Feedback<F> {
         Feedback { now: Vec::new(), before: undoable.then(Vec::new) }
     }
@@ -27,7 +27,7 @@ impl<F: Float> Feedback<F> {
         self.now.iter().chain(self.before.iter().flatten()).map(Vec::capacity).sum()
     }
 
-    /// The values, bucket by bucket; none of buckets that are still to come.
+    /// The values, bucket by bucket, of the buckets so far.
     pub fn values(&self) -> &[Vec<F>] {
         &self.now
     }

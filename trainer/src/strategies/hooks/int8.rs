@@ -9,7 +9,7 @@ use allfold_kernels::nn::Float;
 
 /// Bytes of the scale.
 const HEAD: usize = 4;
-/// What the largest element becomes.
+/// The integer that the largest element becomes.
 const TOP: f64 = 127.0;
 
 pub fn encode<F: Float>(values: &[F]) -> Buffer<u8> {

@@ -41,17 +41,17 @@ pub const HOOKS: &[(&str, &str)] = &[
 pub enum Hook<F: Float> {
     /// The bucket is sent uncompressed.
     None,
-    /// In f16.
+    /// Gradients are sent in f16.
     Fp16,
-    /// In bf16.
+    /// Gradients are sent in bf16.
     Bf16,
-    /// By low rank.
+    /// Gradients are sent as products of matrices of low rank.
     PowerSgd(powersgd::PowerSgd<F>),
-    /// By the largest elements.
+    /// Only the largest elements are sent.
     TopK(topk::TopK<F>),
-    /// In 8 bits.
+    /// Gradients are sent as 8-bit integers with a scale.
     Int8,
-    /// Not at all.
+    /// Gradients are not sent; weights are averaged every few steps.
     LocalSgd,
 }
 
@@ -69,7 +69,7 @@ pub enum BucketExchange<F: Float> {
     TopK(Work<Buffer<i32>>, Work<Buffer<F>>, Buffer<F>),
     /// Exchanged when its turn comes, by several collectives one after another.
     Later(Buffer<F>),
-    /// Not exchanged: the rank's own gradients.
+    /// The rank's own gradients, which are not exchanged.
     Kept(Buffer<F>),
 }
 
@@ -109,8 +109,8 @@ impl<F: Float> Hook<F> {
         }
     }
 
-    /// What this rank remembers from step to step, by name and laid out so that buckets of other sizes can go on from it;
-    /// as long on every rank.
+    /// This rank's hook state by name, laid out so that buckets of other sizes can continue from it; equally long on every
+    /// rank.
     pub fn hook_state(&mut self, buckets: &[Bucket], params: &[ParamSpec]) -> Vec<(&'static str, Vec<F>)> {
         match self {
             Hook::PowerSgd(state) => {

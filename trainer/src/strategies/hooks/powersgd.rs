@@ -59,12 +59,12 @@ impl<F: Float> PowerSgd<F> {
         self.rights.undo();
     }
 
-    /// Multiplies the errors: gradients come in another unit from here on.
+    /// Multiplies the errors by `by`: from now on gradients have another scale.
     pub fn rescale(&mut self, by: F) {
         self.errors.rescale(by);
     }
 
-    /// What a run goes on from: errors bucket by bucket, and right matrices by parameter.
+    /// The state that a resumed run needs: errors bucket by bucket, and right matrices by parameter.
     pub fn hook_state(&mut self, buckets: &[Bucket], params: &[ParamSpec]) -> (Vec<Vec<F>>, Vec<F>) {
         let mut rights: Vec<Vec<F>> = vec![Vec::new(); params.len()];
         self.each_right(buckets, params, |param, right| rights[param] = right.to_vec());

@@ -10,7 +10,7 @@ use super::feedback::Feedback;
 use allfold_collectives::Buffer;
 use allfold_kernels::nn::Float;
 
-/// What each bucket has not sent yet.
+/// For each bucket, the parts of its gradients that have not been sent yet.
 pub struct TopK<F> {
     share: f64,
     errors: Feedback<F>,
@@ -44,7 +44,7 @@ impl<F: Float> TopK<F> {
         }
         let k = ((gradient.len() as f64 * self.share).ceil() as usize).clamp(1.min(m.len()), m.len());
         let mut order: Vec<i32> = (0..m.len() as i32).collect();
-        // The largest first, of equals the first; what is not a number is larger than all.
+        // The largest elements first, equal ones in order; NaN counts as larger than all numbers.
         let size = |at: i32| m[at as usize].to_f64().abs();
         let largest = |a: &i32, b: &i32| size(*b).total_cmp(&size(*a)).then(a.cmp(b));
         if k < order.len() {
