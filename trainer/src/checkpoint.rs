@@ -36,7 +36,7 @@ pub struct TrainingProgress {
     pub optimiser_steps: u64,
     /// The loss scale, 0 without one; and the good steps since it changed.
     pub loss_scale: f32,
-    /// See `loss_scale`.
+    /// The number of steps without overflow since the loss scale changed.
     pub good: u64,
     /// FNV-1a of this text without it, then of each tensor's name, type, shape and bytes, in order of names.
     checksum: String,

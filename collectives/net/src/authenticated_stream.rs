@@ -91,10 +91,10 @@ impl Authenticator {
         timeout(self.timeout, whole).await.unwrap_or_else(|_| Err(self.late()))
     }
 
-    /// Answers a connection: verifies the other side's proof and sends it the answer that `judge` gives to its identity.
+    /// Accepts a connection: verifies the other side's proof and sends it the answer that `judge` gives to its identity.
     ///
     /// # Errors
-    /// Why there is no connection. A side without a valid proof gets no answer.
+    /// Why no connection was made.
     pub async fn accept(
         &self,
         mut socket: TcpStream,

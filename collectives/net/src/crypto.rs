@@ -19,7 +19,7 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// HMAC-SHA-256 (RFC 2104) of several pieces, one behind the other.
+/// HMAC-SHA-256 (RFC 2104) of the concatenation of `pieces`.
 pub fn tag(key: &[u8; 32], pieces: [&[u8]; 2]) -> [u8; 32] {
     hmac(key, pieces).finalize().into_bytes().into()
 }
@@ -42,7 +42,7 @@ fn hmac(key: &[u8; 32], pieces: [&[u8]; 2]) -> Hmac<Sha256> {
 mod tests {
     use super::*;
 
-    /// As Python's `hmac` has it, for a key of the bytes 0 to 31.
+    /// The value that Python's `hmac` gives, for a key of the bytes 0 to 31.
     #[test]
     fn tags_are_those_of_the_standard_and_depend_on_every_bit() {
         let key: [u8; 32] = std::array::from_fn(|byte| byte as u8);

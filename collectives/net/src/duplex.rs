@@ -71,7 +71,7 @@ fn exchange(mut halves: Vec<Half>, barrier: &Barrier) -> io::Result<[f64; TRIES]
         match (once(&mut halves), &mut times) {
             (Ok(seconds), Ok(times)) => times[at] = seconds,
             (Err(error), Ok(_)) => {
-                // The other ends see it, too.
+                // Closing these ends lets the other ends see the failure, too.
                 halves.clear();
                 times = Err(error);
             }
@@ -114,7 +114,7 @@ fn once(halves: &mut [Half]) -> io::Result<f64> {
     }
 }
 
-/// Nothing moves where the socket is not ready.
+/// Counts a socket that is not ready as 0 bytes moved.
 fn if_ready(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),

@@ -3,8 +3,8 @@
 /// The result of anything that prepares connections.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What keeps a process from making connections. Why one connection fails is a [`crate::Refusal`]; why ranks do not find
-/// each other, a [`crate::rendezvous::RendezvousFailure`].
+/// An error that keeps a process from making any connection. [`crate::Refusal`] says why one connection fails, and
+/// [`crate::rendezvous::RendezvousFailure`] why ranks do not find each other.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -29,7 +29,7 @@ pub const PROOF: usize = PeerIdentity::BYTES + 32;
 /// Bytes of a welcome.
 pub const WELCOME: usize = 16 + 32;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Purpose {
@@ -43,10 +43,10 @@ pub enum Purpose {
     Rendezvous = 4,
 }
 
-/// What a connector states about itself and about the rank that it connects to.
+/// The identity that a connector states: itself, and the rank that it connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub purpose: Purpose,
     /// The job's number.
     pub job: [u8; 16],
@@ -163,7 +163,7 @@ impl HandshakeAnswer {
         matches!(self, HandshakeAnswer::Welcome | HandshakeAnswer::SharedMemoryLink)
     }
 
-    /// One line for the connector's user.
+    /// The answer as one line for the connector's user.
     pub fn explain(&self, identity: &PeerIdentity) -> String {
         let peer = identity.peer;
         match self {
@@ -182,7 +182,7 @@ impl HandshakeAnswer {
     }
 }
 
-/// Both openings, which the proofs cover.
+/// The openings of both sides, which the proofs cover.
 struct Transcript {
     key: Zeroizing<[u8; Secret::BYTES]>,
     said: Vec<u8>,
@@ -313,17 +313,17 @@ pub enum IncompatiblePeer {
     /// Another version of the wire format.
     #[error("it speaks version {theirs} of the wire format, and this side version {ours}")]
     Version {
-        /// This side's.
+        /// This side's version.
         ours: u8,
-        /// The other side's.
+        /// The other side's version.
         theirs: u8,
     },
     /// Another [`Security`].
     #[error("its security mode is {theirs}, and this side's is {ours}")]
     Mode {
-        /// This side's.
+        /// This side's mode.
         ours: &'static str,
-        /// The other side's.
+        /// The other side's mode.
         theirs: &'static str,
     },
 }

@@ -4,7 +4,7 @@ use crate::{Error, Result};
 use std::io;
 use tokio::net::TcpStream;
 
-/// What a rank would prove its identity with.
+/// The key and certificate of a rank, which a build without TLS does not have.
 pub(crate) struct Credentials {
     pub fingerprint: [u8; 32],
     none: None,
@@ -12,10 +12,10 @@ pub(crate) struct Credentials {
 
 enum None {}
 
-/// Both directions of a connection.
+/// Both directions of a TLS connection, which a build without TLS does not have.
 pub(crate) struct Records(None);
 
-/// What [`Records::open`] found: for those who match on it.
+/// The result of [`Records::open`], for code that matches on it.
 #[allow(dead_code)]
 pub(crate) enum Opened {
     Bytes(usize),

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
-/// How connections between ranks are made.
+/// How connections between ranks are secured.
 #[derive(Clone, Debug)]
 pub enum Security {
     /// No secret, and therefore loopback addresses only.

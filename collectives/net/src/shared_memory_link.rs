@@ -11,13 +11,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// How often an end finds nothing to do before it checks the socket, which costs a system call.
 const LOOKS: u32 = 64;
 
-/// One end.
+/// One end of a link over shared memory.
 pub struct SharedMemoryLink {
     pipe: Pipe,
     socket: TcpStream,
     /// How often there was nothing to do since the last check of the socket.
     looks: u32,
-    /// The other end writes nothing more.
+    /// Set once the other end writes nothing more.
     ended: Option<ErrorKind>,
 }
 
@@ -25,9 +25,9 @@ pub struct SharedMemoryLink {
 pub struct LinkOffer {
     /// This end of the pipe.
     pub pipe: Pipe,
-    /// How the other end finds the memory.
+    /// The handle by which the other end finds the memory.
     pub memory: SegmentHandle,
-    /// Open until the other end has opened it too.
+    /// The descriptor stays open until the other end has opened the memory, too.
     _descriptor: OwnedFd,
 }
 
@@ -43,7 +43,7 @@ impl LinkOffer {
         })
     }
 
-    /// The other end's part: opens its end of the pipe, if possible.
+    /// Opens the other end of the pipe from its handle, if possible.
     pub fn accept(memory: &SegmentHandle, host: Option<Host>) -> Option<Pipe> {
         let here = SegmentHandle::none(host);
         here.is_same_host(memory).then(|| Pipe::attach(memory.open()?).ok()).flatten()
@@ -98,7 +98,7 @@ impl SharedMemoryLink {
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
     }
 
-    /// Without its memory.
+    /// The socket of the link; its memory is dropped.
     pub fn into_socket(self) -> TcpStream {
         self.socket
     }

@@ -103,7 +103,7 @@ pub(crate) trait Clock: Send + Sync {
     fn passed(&self, task: TaskId, gate: GateId, count: u64) -> bool;
 }
 
-/// What a communicator needs of a backend. A method with a task may be called by that task's thread only.
+/// A backend as a communicator needs it. A method with a task may be called by that task's thread only.
 pub(crate) trait Backend: Send + Sync {
     /// The task of a world rank's own code.
     fn main(&self, world: Rank) -> TaskId;

@@ -90,7 +90,7 @@ pub struct Communicator {
     prepared: RefCell<Vec<(Request, Arc<Prepared>)>>,
     /// How many smaller communicators it was shrunk to.
     shrunk: Cell<u64>,
-    /// Messages so far to and from each peer, outside of collectives.
+    /// For each peer, the number of point-to-point messages sent to it and received from it.
     letters: RefCell<Letters>,
     /// Where the communicator is a process's own, and no thread of a world's: what outlives all of its kind.
     owner: Option<Arc<Home>>,

@@ -64,7 +64,7 @@ pub(super) async fn coordinate(
     while nodes.all.len() < plan.nodes as usize {
         let caller = tokio::select! {
             biased;
-            // It may be started again.
+            // An agent that was lost may be started again.
             Some((node, Err(_))) = news.recv() => {
                 nodes.all.remove(&node);
                 continue;

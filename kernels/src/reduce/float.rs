@@ -15,8 +15,8 @@ macro_rules! float {
                 canonical(a * b)
             }
 
-            // Neither less: equal, so the same bits but for the sign of zero, or a NaN. Of two zeros the minimum is
-            // negative if either is (or), the maximum only if both are (and).
+            // If neither of two values is less than the other, they are equal up to the sign of zero, or one is NaN. Of two
+            // zeros the minimum is negative if either is negative (bitwise or), and the maximum only if both are (bitwise and).
             #[inline(always)]
             fn min(a: $float, b: $float) -> $float {
                 let equal = <$float>::from_bits(a.to_bits() | b.to_bits());

@@ -56,7 +56,7 @@ pub struct NcclComm {
     pub(super) rank: Rank,
     pub(super) size: u32,
     pub(super) deadline: Duration,
-    /// What compares calls beforehand, where ranks have joined by it.
+    /// The channel by which calls are compared beforehand, if the ranks joined through one.
     control: Option<Box<dyn Control>>,
     /// Whether every call is compared, and not only the first of each kind.
     debug: bool,

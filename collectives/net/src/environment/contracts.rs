@@ -152,7 +152,7 @@ fn port_of(job: u64) -> u16 {
 }
 
 impl Place {
-    /// Holds what was read against itself, and finds where ranks meet.
+    /// Checks the variables against each other, and finds the address of the rendezvous.
     pub fn checked(self, launcher: Launcher, variables: &Variables) -> Result<Environment> {
         let ((rank_name, rank), (world_name, world)) = (self.rank, self.world);
         if world == 0 {

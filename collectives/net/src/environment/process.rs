@@ -27,7 +27,7 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// Where ranks meet, and who serves there.
+/// The address of the rendezvous, and whether the launcher or rank 0 serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RendezvousAddress {
     /// A host's name or address.
@@ -62,10 +62,10 @@ pub struct Environment {
     pub local_world_size: u32,
     /// The number of the rank's host if the launcher gives one, else 0.
     pub node_rank: u32,
-    /// Where ranks meet.
+    /// The address of the rendezvous.
     pub rendezvous_address: RendezvousAddress,
     /// How often the launcher has started this world again: ranks of an earlier start are refused.
     pub epoch: u32,
-    /// What the launcher calls the job: ranks of another one are refused.
+    /// The launcher's name of the job: ranks of another job are refused.
     pub job: String,
 }

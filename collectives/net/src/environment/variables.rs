@@ -51,10 +51,10 @@ fn parse<T: FromStr>(name: &str, text: &str) -> Result<T> {
     text.parse().map_err(|_| wrong(name, Some(text), "a whole number of its range is needed"))
 }
 
-/// A duration as variables and flags have it.
+/// Reads a duration in the form of variables and flags.
 ///
 /// # Errors
-/// What is needed instead. Of more than 30 years the system's clock may know no end.
+/// The form that is needed. More than 30 years are refused, because the system's clock may not reach so far.
 pub fn seconds(text: &str) -> std::result::Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     let seconds = seconds.filter(|seconds| *seconds <= Duration::from_secs(1_000_000_000));

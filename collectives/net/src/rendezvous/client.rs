@@ -16,11 +16,11 @@ const LONGEST: Duration = Duration::from_millis(500);
 /// How often a server may close the connection before the client assumes another secret.
 const DOUBTS: u32 = 3;
 
-/// What a rank has after the rendezvous.
+/// What a rank knows after the rendezvous.
 pub struct Joined {
-    /// Where every rank is.
+    /// The addresses of all ranks.
     pub table: Table,
-    /// Where this rank's peers will call it.
+    /// The socket at which this rank's peers will connect.
     pub listener: TcpListener,
 }
 

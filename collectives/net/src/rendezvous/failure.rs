@@ -7,16 +7,16 @@ use std::time::Duration;
 /// Most numbers that a refusal carries.
 pub(super) const NUMBERS: usize = 32;
 
-/// What went wrong at a rendezvous.
+/// Why a rendezvous failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RendezvousFailure {
-    /// Not all ranks came in time.
+    /// Some ranks did not come in time.
     #[error("{} did not come within {after:?}", Rank::list(.ranks))]
     Missing {
         /// The missing ranks.
         ranks: Vec<Rank>,
-        /// How long the others waited.
+        /// How long the other ranks waited.
         after: Duration,
     },
     /// The server could not take all ranks in.
@@ -36,10 +36,10 @@ pub enum RendezvousFailure {
         size: u32,
         /// The rank that was told another size.
         peer: Rank,
-        /// What that one says.
+        /// The world size that the other rank claims.
         theirs: u32,
     },
-    /// There is a rank of this number already.
+    /// Another process has this rank already.
     #[error("another process is rank {rank} already; every process needs a rank of its own")]
     DuplicateRank {
         /// The number.
@@ -50,9 +50,9 @@ pub enum RendezvousFailure {
         "this side speaks version {ours} of the protocol and the other {theirs}: run one build everywhere"
     )]
     Version {
-        /// This side's.
+        /// This side's version.
         ours: u32,
-        /// The other side's.
+        /// The other side's version.
         theirs: u32,
     },
     /// The server has another security mode.
@@ -61,9 +61,9 @@ pub enum RendezvousFailure {
          secret"
     )]
     Mode {
-        /// This side's.
+        /// This side's mode.
         ours: &'static str,
-        /// The other side's.
+        /// The other side's mode.
         theirs: &'static str,
     },
     /// Two ranks were asked for different runs.
@@ -77,7 +77,7 @@ pub enum RendezvousFailure {
     /// The caller belongs to an earlier start of the world.
     #[error("this process belongs to start {mine} of the world, which is at start {theirs} by now")]
     Epoch {
-        /// This side's.
+        /// This side's value.
         mine: u32,
         /// The world's.
         theirs: u32,
@@ -91,15 +91,15 @@ pub enum RendezvousFailure {
     /// No server answers.
     #[error("no answer within {after:?} ({cause}): is rank 0 running there, and the port open?")]
     Unreachable {
-        /// How long it was tried.
+        /// How long the rank tried.
         after: Duration,
         /// The last try's error.
         cause: String,
     },
-    /// Something else listens where the server should.
+    /// Another program listens at the server's port.
     #[error("the port is in use by another program: choose another by MASTER_PORT or --rdzv")]
     PortInUse,
-    /// What answers there is no rendezvous of ours.
+    /// The program that answers is no rendezvous of Allfold's.
     #[error("what answers there is no rendezvous of Allfold's: {0}")]
     NotOurs(String),
     /// The server went away before all ranks had come.

@@ -26,7 +26,7 @@ pub enum PeerKind {
     Agent,
 }
 
-/// What a caller says first.
+/// A caller's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The kind of the calling process.
@@ -90,7 +90,7 @@ impl Hello {
     }
 }
 
-/// What the server says: a table follows, or not.
+/// The server's answer: a refusal, or that a table follows.
 pub(super) fn encode_answer(refusal: Option<&RendezvousFailure>) -> [u8; ANSWER] {
     let mut bytes = [0; ANSWER];
     bytes[..8].copy_from_slice(&MAGIC);

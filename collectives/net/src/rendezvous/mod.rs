@@ -35,7 +35,7 @@ use std::time::Duration;
 pub struct RendezvousTimeouts {
     /// For the whole rendezvous: until the server answers and all ranks have arrived.
     pub rendezvous: Duration,
-    /// For the handshake of one connection.
+    /// The time for the handshake of one connection.
     pub handshake: Duration,
 }
 
@@ -73,7 +73,7 @@ fn identity() -> PeerIdentity {
 pub struct Peer {
     /// The peer's rank.
     pub rank: Rank,
-    /// Where it listens.
+    /// The address at which the peer listens.
     pub address: SocketAddr,
     /// The host's identity, equal for all ranks of one host.
     pub host: [u8; 16],
@@ -86,6 +86,6 @@ pub struct Table {
     pub world: [u8; 16],
     /// Which start of the world this is.
     pub epoch: u32,
-    /// In order of ranks.
+    /// The peers, in order of ranks.
     pub peers: Vec<Peer>,
 }

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 pub struct Caller {
     /// The caller's first message.
     pub hello: Hello,
-    /// From where it calls.
+    /// The caller's address.
     pub from: IpAddr,
     /// The connection.
     pub stream: AuthenticatedStream,
@@ -54,10 +54,10 @@ impl Server {
         Server { most, ..self }
     }
 
-    /// Where it listens.
+    /// The server's address.
     ///
     /// # Errors
-    /// The system does not say.
+    /// The system does not say it.
     pub fn address(&self) -> Result<SocketAddr, RendezvousFailure> {
         self.listener.local_addr().map_err(|error| RendezvousFailure::System(error.to_string()))
     }
@@ -167,7 +167,7 @@ async fn greet(stream: TcpStream, from: IpAddr, authenticator: &Authenticator) -
 }
 
 async fn refuse(stream: &mut AuthenticatedStream, failure: &RendezvousFailure) {
-    // The caller may be gone.
+    // The caller may be gone already.
     let _ = timeout(Duration::from_secs(1), stream.write_all(&encode_answer(Some(failure)))).await;
     let _ = timeout(Duration::from_secs(1), stream.shutdown()).await;
 }
@@ -179,9 +179,9 @@ struct World {
     came: BTreeMap<Rank, Caller>,
     /// When those who are missing are given up.
     due: Option<Instant>,
-    /// All came, or why they never will.
+    /// That all ranks have come, or why they never will.
     over: Option<Result<(), RendezvousFailure>>,
-    /// After a disagreement, until `due`: how many ranks there should be, and which of them have been told.
+    /// After a disagreement, until `due`: the number of ranks that should be told of it, and those that have been.
     telling: Option<(u32, BTreeSet<Rank>)>,
 }
 
@@ -190,7 +190,7 @@ impl World {
         self.over.is_some() && self.telling.is_none()
     }
 
-    /// One more has been told that ranks disagree.
+    /// Notes that a rank has been told of the disagreement.
     fn told(&mut self, rank: Rank) {
         let Some((size, told)) = &mut self.telling else { return };
         if rank.0 < *size {
@@ -267,14 +267,14 @@ impl World {
         gone.is_empty()
     }
 
-    /// All are here: everyone gets the table.
+    /// Sends the table to every rank, once all ranks are here.
     async fn tell(&mut self) {
         let peers = self.came.iter().map(|(rank, caller)| Peer {
             rank: *rank,
             address: SocketAddr::new(caller.from, caller.hello.port as u16),
             host: caller.hello.host,
         });
-        // Worlds that could not be told apart would still be of other epochs.
+        // Without random numbers two worlds could have the same identity, but their epochs would still differ.
         let world = crate::random().unwrap_or_default();
         let table = Table { world, epoch: self.epoch, peers: peers.collect() };
         let mut bytes = encode_answer(None).to_vec();
@@ -320,7 +320,7 @@ pub(super) fn missing<T>(size: u32, came: &BTreeMap<Rank, T>) -> Vec<Rank> {
     (0..size).map(Rank).filter(|rank| !came.contains_key(rank)).take(NUMBERS).collect()
 }
 
-/// What two ranks believe differently, so that the whole world must end.
+/// The setting in which two ranks differ, so that the whole world must end.
 fn disagreement(first: &Hello, other: &Hello) -> Option<RendezvousFailure> {
     let (rank, peer) = (first.rank, other.rank);
     if first.size != other.size {

@@ -59,7 +59,7 @@ async fn come(
     join(rendezvous_address, false, hello, &open(), timeout).await
 }
 
-/// A connection that has come through the authenticator and says `bytes`.
+/// Connects through the authenticator and sends `bytes`.
 async fn said(rendezvous_address: &RendezvousAddress, bytes: &[u8]) -> AuthenticatedStream {
     let address = format!("127.0.0.1:{}", rendezvous_address.port).parse().unwrap();
     let (mut stream, _) = open().connect(address, super::identity()).await.unwrap();
@@ -252,7 +252,7 @@ async fn who_waited_for_a_late_server_hears_who_is_missing() {
     drop(late);
     let rendezvous_address =
         RendezvousAddress { host: "127.0.0.1".into(), port: address.port(), served: false };
-    // The server's time is up after that of who called first, and of its handshake.
+    // The server's timeout is longer than that of the first caller, and than that of the handshake.
     let seconds = Duration::from_secs_f64;
     let timeout = RendezvousTimeouts { rendezvous: seconds(2.0), handshake: seconds(1.0) };
     let serve = async {

@@ -231,7 +231,7 @@ impl Records {
         let _ = self.record(ContentType::Alert, &[level, what.into()], &[]);
     }
 
-    /// Where bytes are to be read to.
+    /// The buffer into which bytes are to be read.
     pub fn room(&mut self) -> &mut [u8] {
         if self.plain.is_empty() && self.left.start > 0 {
             self.raw.copy_within(self.left.clone(), 0);
@@ -374,7 +374,7 @@ impl Records {
     }
 }
 
-/// Where an opened record's content is.
+/// The place of a decrypted record's content.
 enum Content {
     /// This many bytes were decrypted into the caller's buffer.
     Placed(usize),

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const HEADER: usize = 40;
 /// Data that goes with the header.
 const JOINED: usize = 4096;
-/// After how long without any news a rank tells the others which operation it is in, and naps between looks.
+/// The time without any event after which a rank announces its operation to the others, and sleeps between looks.
 const ANNOUNCE: Duration = Duration::from_millis(10);
 const NAP: Duration = Duration::from_micros(100);
 
@@ -32,7 +32,7 @@ pub(super) struct Endpoint {
     pub(super) call: Arc<Call>,
     fingerprint: Fingerprint,
     due: Instant,
-    /// When nothing has happened since.
+    /// Since when nothing has happened.
     idle: Option<Instant>,
     announced: bool,
     sends: VecDeque<Outgoing>,
@@ -40,7 +40,7 @@ pub(super) struct Endpoint {
     ready: VecDeque<Event>,
     /// The latest operation of each peer that a message was of: it may never have had to wait and say so.
     latest: BTreeMap<Rank, u64>,
-    /// Something that could not even be posted.
+    /// The error of an operation that could not be posted.
     broken: Option<Error>,
 }
 
@@ -56,9 +56,9 @@ struct Incoming {
     bytes: usize,
     header: Option<Request>,
     body: Option<Request>,
-    /// Once the header has come and fits.
+    /// The message's round, once its header has arrived and fits.
     round: u64,
-    /// What came with it.
+    /// The message's payload.
     data: Option<Payload>,
 }
 
@@ -253,7 +253,7 @@ impl Endpoint {
         })
     }
 
-    /// Between two looks: hears the others, and rests the longer the longer nothing happens.
+    /// Called between two looks: hears the other ranks, and sleeps the longer the longer nothing happens.
     pub(super) fn rest(&mut self, round: u64) -> Result<()> {
         let now = clock();
         let since = now.saturating_duration_since(*self.idle.get_or_insert(now));
@@ -278,7 +278,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Something has happened.
+    /// Notes that something has happened.
     pub(super) fn stir(&mut self) {
         self.idle = None;
     }

@@ -20,7 +20,7 @@ unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Sync for Comm {}
 
-/// What MPI says of a call.
+/// The result of an MPI call as a `Result`.
 fn settle(what: &str, code: c_int) -> Result<()> {
     if code == 0 {
         return Ok(());
@@ -104,7 +104,7 @@ pub(super) fn start() -> Result<Comm> {
     }
 }
 
-/// Ends MPI in this process. Every rank must come to this.
+/// Ends MPI in this process. Every rank must call this.
 pub(super) fn finish() -> Result<()> {
     // SAFETY: called once, by the owner of all that is left.
     unsafe { settle("end", ffi::MPI_Finalize()) }
@@ -132,7 +132,7 @@ impl Comm {
         self.size as u32
     }
 
-    /// The communicator of some of its ranks, in this order. All of them must call it, and it has no deadline.
+    /// A communicator of these members, in this order. All of them must call this, and it has no deadline.
     pub fn part(&self, members: &[Rank], tag: u16) -> Result<Comm> {
         let ranks: Vec<c_int> = members.iter().map(|rank| rank.0 as c_int).collect();
         // SAFETY: the groups are this process's own; `ranks` outlives the call that reads it.
@@ -163,7 +163,7 @@ impl Comm {
         settle("send", sent).map(|()| Request { raw: Some(raw), payload: Some(payload), second: None })
     }
 
-    /// Receives into a payload what is no longer than that.
+    /// Receives a message into a payload that is at least as long.
     pub fn recv(&self, payload: Payload, from: Rank, tag: c_int) -> Result<Request> {
         let len = count(payload.len())?;
         let mut payload = payload;
@@ -175,7 +175,8 @@ impl Comm {
         settle("receive", posted).map(|()| Request { raw: Some(raw), payload: Some(payload), second: None })
     }
 
-    /// A message of this tag that has come from anyone, if there is one: how many bytes of `into` it fills.
+    /// Receives a message of this tag that has arrived from any rank, if there is one; returns how many bytes of `into` it
+    /// fills.
     pub fn take(&self, tag: c_int, into: &mut [u8]) -> Result<Option<(Rank, usize)>> {
         let mut found = 0;
         let mut status = MaybeUninit::<ffi::MPI_Status>::zeroed();
@@ -326,7 +327,7 @@ fn null() -> ffi::MPI_Request {
 
 /// Something under way, and the memory that MPI reads or writes meanwhile.
 pub(super) struct Request {
-    /// Until it is over.
+    /// MPI's request; `None` once it is over.
     raw: Option<ffi::MPI_Request>,
     payload: Option<Payload>,
     second: Option<Payload>,

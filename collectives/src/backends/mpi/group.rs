@@ -16,7 +16,7 @@ use allfold_base::lock;
 use std::ffi::c_int;
 use std::sync::Mutex;
 
-/// The tag of what is said beside the data.
+/// The tag of control messages.
 const CONTROL_TAG: c_int = 0;
 /// The first tag of data.
 pub(super) const DATA_TAG: c_int = 1;
@@ -28,10 +28,10 @@ const LEAVE: u8 = 1;
 const ENTER: u8 = 2;
 
 pub(super) struct Group {
-    /// Or why there is none.
+    /// The communicator, or why there is none.
     comm: Result<Comm>,
     ledger: Mutex<RemoteLedger>,
-    /// What has been said and may not have left yet.
+    /// Control messages that may not have left yet.
     said: Mutex<Vec<Request>>,
     pool: Pool,
 }
@@ -67,14 +67,14 @@ impl Group {
         counts.unwrap_or(error)
     }
 
-    /// Tells the others that this rank goes.
+    /// Tells the other ranks that this rank leaves.
     pub fn leave(&self, operations: u64, cause: &Lost) {
         let mut writer = Writer::default();
         writer.byte(LEAVE).word(operations).lost(cause);
         self.say(&writer.0);
     }
 
-    /// Tells the others which operation this rank waits in.
+    /// Tells the other ranks which operation this rank waits in.
     pub fn announce(&self, call: &Call) {
         let mut writer = Writer::default();
         writer.byte(ENTER).call(call);
@@ -100,7 +100,10 @@ impl Group {
         said.is_empty()
     }
 
-    /// Hears what the others have said. An error once the group has failed.
+    /// Receives the other ranks' control messages.
+    ///
+    /// # Errors
+    /// The group's error, once it has failed.
     pub fn listen(&self) -> Result<()> {
         let comm = self.comm()?;
         let mut bytes = [0; CONTROL];
@@ -112,7 +115,7 @@ impl Group {
         self.ledger(|ledger| ledger.failure()).map_or(Ok(()), Err)
     }
 
-    /// What a peer says. The error that follows, if one does.
+    /// Handles a peer's control message; returns the error that follows from it, if one does.
     fn hear(&self, peer: Rank, bytes: &[u8]) -> Option<Error> {
         self.ledger(|ledger| {
             let mut reader = Reader { rest: bytes, known: ledger.known };

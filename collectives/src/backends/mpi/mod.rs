@@ -55,7 +55,7 @@ const PARTING: Duration = Duration::from_secs(60);
 /// Marks the tasks of communication threads.
 const STREAM: u32 = 1 << 31;
 
-/// This process in an MPI job.
+/// This process as a rank of an MPI job.
 pub(crate) struct Mpi {
     node: Arc<Node>,
     groups: Mutex<Groups>,

@@ -4,7 +4,7 @@ use crate::transport::Pool;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What can be chosen about ranks in an MPI job.
+/// The options of ranks in an MPI job.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How long an operation may take.
@@ -22,7 +22,7 @@ impl Default for Options {
     }
 }
 
-/// What the parts of this process share.
+/// The state that the parts of this process share.
 pub(super) struct Node {
     pub options: Options,
     pub pool: Pool,

@@ -30,7 +30,7 @@ impl Segment {
         Some(Segment { sync_segment: Arc::new(sync_segment), descriptor, nonce })
     }
 
-    /// To this segment, or to none.
+    /// The handle to a segment, or to none.
     pub fn segment_handle(segment: Option<&Segment>) -> SegmentHandle {
         let host = Host::here();
         segment.map_or(SegmentHandle::none(host), |own| SegmentHandle::to(host, &own.descriptor, own.nonce))

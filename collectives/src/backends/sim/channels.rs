@@ -17,7 +17,7 @@ use allfold_sim::fault::Message;
 use allfold_sim::{Bytes, Crossing, EventHash, FlowId, LinkId, Picos, Transit};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// What a message's sender and receiver are told.
+/// The event that a message's sender or receiver is told of.
 pub(super) enum News {
     Left {
         half: Half,

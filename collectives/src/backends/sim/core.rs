@@ -11,7 +11,7 @@ use std::time::Duration;
 /// The deadline of operations where messages may be lost and none is given: 300 s of virtual time.
 const LOSSY_DEADLINE: Picos = Picos(300_000_000_000_000);
 
-/// The state behind its lock, and what is shared beside it.
+/// The state behind its lock, and what tasks share besides.
 pub(super) struct Core {
     state: Mutex<State>,
     pub pool: Pool,

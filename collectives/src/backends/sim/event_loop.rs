@@ -323,7 +323,7 @@ impl State {
         self.release();
     }
 
-    /// Tasks by what they do, in order of ranks and streams.
+    /// The tasks for which `which` holds, in order of ranks and streams.
     pub(super) fn those(&self, which: impl Fn(&Task) -> bool) -> Vec<TaskId> {
         let mut found: Vec<(Rank, u32, TaskId)> = (0..)
             .zip(&self.tasks)

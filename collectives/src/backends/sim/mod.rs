@@ -49,7 +49,7 @@ impl Sim {
         Sim { core: Arc::new(Core::new(options)) }
     }
 
-    /// What ranks did, in order of ranks and streams.
+    /// The activities of all ranks, in order of ranks and streams.
     pub fn timeline(&self) -> Vec<Activity> {
         let mut timeline = std::mem::take(&mut self.core.lock().timeline);
         timeline.sort_by_key(|activity| (activity.rank, activity.stream, activity.start, activity.end));

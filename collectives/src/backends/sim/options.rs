@@ -29,8 +29,8 @@ pub struct Activity {
     pub stream: u32,
     /// `compute`, or the operation.
     pub what: String,
-    /// When it began.
+    /// When the activity began.
     pub start: Picos,
-    /// When it was done.
+    /// When the activity was done.
     pub end: Picos,
 }

@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar};
 /// Later times are refused, so that sums of times fit in 64 bits.
 pub(super) const LAST: u64 = u64::MAX / 4;
 
-/// What a task is blocked in.
+/// The call in which a task is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     /// News of its posts in a group; the round of its oldest unfinished step.
@@ -34,7 +34,7 @@ pub(super) enum Wait {
     Survivors(Member),
 }
 
-/// What a task is doing.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
     Running,
@@ -51,7 +51,7 @@ pub(super) struct Task {
     pub doing: Doing,
     pub inbox: VecDeque<Event>,
     pub waker: Arc<Condvar>,
-    /// Operations entered so far; what was posted in an earlier one is no news.
+    /// The number of operations entered so far. Events of earlier operations are ignored.
     pub operation: u64,
     /// Computations so far.
     pub computed: u64,
@@ -90,7 +90,7 @@ pub(super) struct State {
     pub groups: Vec<Group>,
     pub keys: BTreeMap<GroupKey, GroupId>,
     pub event_queue: EventQueue,
-    /// When which task's operation must be done.
+    /// The deadlines of tasks' operations.
     pub deadlines: BTreeSet<(u64, Rank, u32, TaskId)>,
     pub channels: Channels,
     /// How many tasks are blocked in [`Wait::News`].
@@ -98,7 +98,7 @@ pub(super) struct State {
     /// Blocked tasks that this instant concerns.
     pub woken: BTreeSet<TaskId>,
     pub progress: u64,
-    /// What ended the whole world.
+    /// The error that ended the whole world.
     pub broken: Option<Error>,
     pub timeline: Vec<Activity>,
 }
@@ -179,7 +179,7 @@ impl State {
         self.tasks[id as usize].doing == Doing::Running
     }
 
-    /// How often anyone was woken.
+    /// How often a task was woken.
     pub fn progress(&self) -> u64 {
         self.progress
     }

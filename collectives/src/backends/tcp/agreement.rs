@@ -65,7 +65,7 @@ impl Agreement {
         self.decided.as_ref()
     }
 
-    /// This rank asks for the survivors.
+    /// This rank calls `shrink`: it asks for the survivors.
     pub fn ask(&mut self) -> Outgoing {
         self.asking = true;
         let mut outgoing = self.tell();
@@ -185,7 +185,7 @@ impl Agreement {
 }
 
 impl Message {
-    /// As bytes behind the group's number: a set is a bit for each rank of the group.
+    /// Encodes a message behind the group's number: a set of ranks is a bit for each rank of the group.
     pub fn write(&self, to: &mut Writer, size: u32) {
         let set = |to: &mut Writer, ranks: &Ranks| {
             let mut words = vec![0u64; size.div_ceil(64) as usize];
@@ -420,7 +420,7 @@ mod tests {
                 run.post(Rank(rank as u32), outgoing);
             }
             loop {
-                // What the coordinator says to rank 2 never arrives.
+                // The coordinator's messages to rank 2 never arrive.
                 run.wires.remove(&(Rank(0), Rank(2)));
                 if !run.step(0) {
                     break;

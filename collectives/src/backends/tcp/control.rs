@@ -39,7 +39,7 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
     made.as_ref().map_err(|error| Error::System(format!("no runtime for connections: {error}")))
 }
 
-/// A connection was made, by this side or the other.
+/// Takes over a connection that was made, by this side or by the other.
 pub(super) fn join(
     node: &Arc<Node>,
     peer: Rank,

@@ -44,13 +44,13 @@ pub(super) struct Endpoint {
     fingerprint: Fingerprint,
     aside: usize,
     due: Instant,
-    /// When nothing has moved since.
+    /// Since when nothing has moved.
     idle: Option<Instant>,
     announced: bool,
     seen: u64,
     ready: VecDeque<Event>,
     done: Vec<Done>,
-    /// Something that could not even be posted.
+    /// The error of an operation that could not be posted.
     broken: Option<Error>,
 }
 
@@ -176,7 +176,7 @@ impl Endpoint {
                 _ => self.group.ledger(|ledger| ledger.disagree(peer, sequence, theirs)),
             },
             Fault::Truncated | Fault::Ended(_) | Fault::Ahead(_) => {
-                // A peer that has passed this operation knows what it called there, and says so if that was another.
+                // A peer that has passed this operation knows which call it made there, and reports a difference.
                 if let Fault::Ahead(_) = fault {
                     self.node.announce(&self.group, &self.call);
                 }

@@ -5,24 +5,24 @@ use super::frame::{FRAGMENT, Header};
 use crate::schedule::{Combine, Span};
 use crate::transport::{Memory, Payload, Pool};
 
-/// Where the bytes of a message go.
+/// The destination of a message's bytes.
 pub(super) enum Target {
     Payload(Payload),
     Span(Span, Combine),
 }
 
-/// A posted receive, and how far it has come.
+/// A posted receive and its progress.
 pub(super) struct Expected {
     pub lane: u32,
     pub round: Option<u32>,
     pub bytes: usize,
-    /// Bytes in fragments that have come.
+    /// Bytes that have arrived in fragments.
     pub come: usize,
     pub target: Target,
 }
 
 impl Expected {
-    /// Compares a fragment with what must come next here.
+    /// Compares a fragment with the one that must come next.
     pub fn admits(&self, header: &Header) -> Result<(), Fault> {
         let rest = self.bytes - self.come;
         let bytes = rest.min(FRAGMENT);
@@ -39,7 +39,7 @@ impl Expected {
         Err(Fault::Wrong(format!("expected {}, got {}", tell(want), tell(got))))
     }
 
-    /// Where the fragment's bytes are read to, and whether they go through scratch to their place.
+    /// The memory that the fragment's bytes are read into, and whether they go through scratch.
     pub fn room<'a>(
         &'a mut self,
         header: &Header,

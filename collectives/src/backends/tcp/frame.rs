@@ -21,7 +21,7 @@ pub const CONTROL: usize = 4 << 10;
 const MAGIC: [u8; 4] = *b"ALFD";
 const LAST: u16 = 1;
 
-/// What a frame is for.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -49,7 +49,7 @@ impl Kind {
 /// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the frame is for.
+    /// The kind of the frame.
     pub kind: Kind,
     /// Whether it is the last fragment of its message.
     pub last: bool,
@@ -67,7 +67,7 @@ pub struct Header {
     pub at: u32,
     /// Bytes that follow.
     pub bytes: u32,
-    /// What the sender called.
+    /// The fingerprint of the sender's call.
     pub fingerprint: Fingerprint,
     /// CRC32C of the payload; 0 inside TLS, which authenticates its records.
     pub payload_crc: u32,

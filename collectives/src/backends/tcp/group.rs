@@ -20,11 +20,11 @@ pub(super) struct Group {
     pub stream: u64,
     /// World ranks, in order of the group's.
     pub members: Vec<Rank>,
-    /// This rank in the group.
+    /// This rank's number in the group.
     pub me: Rank,
     pub waker: Waker,
     ledger: Mutex<RemoteLedger>,
-    /// There is an error in the ledger.
+    /// Whether there is an error in the ledger.
     failed: AtomicBool,
     agreement: Mutex<Agreement>,
     /// The connections for collectives and those for point-to-point messages. An operation takes them and puts them back.
@@ -52,7 +52,7 @@ impl Group {
         })
     }
 
-    /// The group's number folded to what a header has room for.
+    /// The group's number folded to the 32 bits that a header has for it.
     pub fn comm(&self) -> u32 {
         (self.stream >> 32) as u32 ^ self.stream as u32
     }
@@ -81,7 +81,7 @@ impl Group {
         look(&mut lock(&self.agreement))
     }
 
-    /// The links for a purpose. `None`: someone else is using them.
+    /// Takes the connections of a purpose. `None`: another operation is using them.
     pub fn take(&self, purpose: Purpose) -> Option<Links> {
         lock(self.place(purpose)).take()
     }

@@ -31,11 +31,11 @@ pub(super) enum News {
 pub(super) struct Groups {
     made: BTreeMap<u32, Arc<Group>>,
     next: u32,
-    /// By their numbers on the wire, groups that were made, and which world ranks may still speak of them.
+    /// For each group that was made, by its number on the wire: the world ranks that may still send messages about it.
     speakers: BTreeMap<u64, BTreeSet<Rank>>,
     /// News of groups that this rank has not made yet: the group, from whom, what.
     early: VecDeque<(u64, Rank, News)>,
-    /// How much of that is kept.
+    /// The number of kept messages.
     room: usize,
 }
 
@@ -63,7 +63,7 @@ impl Groups {
         self.find(stream).is_some()
     }
 
-    /// A new group, of which these peers may speak; and what has come for it.
+    /// Adds a group about which these peers may send messages; returns the messages that have already come for it.
     pub fn make(&mut self, group: Arc<Group>, speakers: BTreeSet<Rank>) -> (u32, Vec<(Rank, News)>) {
         let (stream, id) = (group.stream, self.next);
         self.next += 1;
@@ -152,7 +152,7 @@ mod tests {
         let mut groups = Groups::new(group(0));
         for stream in 1..1000 {
             let (id, _) = groups.make(Arc::new(group(stream)), OTHERS.into());
-            // One member hushes before this rank ends it and one after.
+            // One member takes back its group before this rank ends it, and one after.
             groups.hush(Some(stream), Rank(1));
             groups.end(id);
             assert_eq!(groups.speakers.len(), 1);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(crate) struct Local {
     pub security: Security,
     pub deadlines: Deadlines,
-    /// What a proxy before every rank does to connections.
+    /// The faults that a proxy before every rank injects into connections.
     pub faults: Faults,
     /// Pretended hosts with this many ranks each, in order; `None` for one rank per host.
     pub ranks_per_host: Option<u32>,
@@ -60,14 +60,14 @@ impl Local {
             let panicked = |_| Err(Error::System("a rank panicked while it connected".into()));
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
         });
-        // What the system refused to one rank is why others were lost.
+        // If the system refused something to one rank, that is why the others lost it.
         let (refused, ranks): (Vec<_>, Vec<_>) =
             ranks.into_iter().partition(|rank| matches!(rank, Err(Error::System(_))));
         let ranks = refused.into_iter().chain(ranks).collect::<Result<_>>()?;
         Ok(Mesh { ranks, _proxy: proxy })
     }
 
-    /// Where there are rules.
+    /// The proxy, if there are rules for it.
     fn proxy(&self, addresses: &[SocketAddr]) -> Result<Option<Proxy>> {
         if self.faults.is_empty() {
             return Ok(None);

@@ -202,7 +202,7 @@ impl Node {
         }
     }
 
-    /// This rank cannot connect to a peer, for good.
+    /// Notes that this rank can never connect to a peer.
     pub fn refused(&self, peer: Rank, error: Error) {
         lock(&self.peers)[peer.index()].refused.get_or_insert(error);
         self.changed.notify_all();

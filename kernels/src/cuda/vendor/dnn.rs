@@ -31,7 +31,7 @@ enum Algorithm {
     Weight(sys::cudnnConvolutionBwdFilterAlgo_t),
 }
 
-/// What an algorithm is chosen by.
+/// The properties of a convolution by which its algorithm is chosen.
 type Shape = (ConvProduct, DType, [usize; 10]);
 
 /// The library on one device.

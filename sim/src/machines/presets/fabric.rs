@@ -11,7 +11,7 @@ pub struct FabricFigures {
     pub nanos: u64,
     /// Share of the port's speed that bytes get.
     pub share: f64,
-    /// Where both are from.
+    /// The source of these figures.
     pub source: &'static str,
 }
 

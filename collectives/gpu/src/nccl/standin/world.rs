@@ -47,7 +47,7 @@ pub(super) enum Link {
         from: usize,
         to: usize,
     },
-    /// For small messages, or for large ones.
+    /// A connection for small messages, or one for large messages.
     All {
         large: bool,
     },

@@ -42,7 +42,7 @@ fn pair() -> (Records, Records) {
     connected(near, far)
 }
 
-/// What has been sealed.
+/// Takes the sealed bytes out.
 fn taken(from: &mut Records) -> Vec<u8> {
     let bytes = from.held().to_vec();
     from.written(bytes.len());
@@ -132,7 +132,7 @@ proptest! {
 
 #[test]
 fn a_flipped_bit_is_refused_and_the_other_side_hears_of_it() {
-    // With room for the record and without: it is opened into the buffer, or where it was read.
+    // A buffer that has space for the record, and one that has not: the record is decrypted into the buffer, or in place.
     for room in [1000, 10] {
         for bit in [0, 3, 25, 40, 8 * 60, 8 * 105, 8 * 105 + 7, 8 * 121 + 7] {
             let (mut one, mut other) = pair();
@@ -140,7 +140,7 @@ fn a_flipped_bit_is_refused_and_the_other_side_hears_of_it() {
             let mut bytes = taken(&mut one);
             assert_eq!(bytes.len(), 100 + AROUND);
             bytes[bit / 8] ^= 1 << (bit % 8);
-            // One that is longer now needs more bytes to be refused.
+            // A record of a longer claimed length needs more bytes before it is refused.
             bytes.resize(LONGEST + PREFIX, 0);
             give(&mut other, &bytes);
             let error = other.open(&mut vec![0; room]).unwrap_err();
@@ -252,7 +252,7 @@ fn keys_are_renewed_in_both_directions_and_no_byte_is_lost() {
     assert!(one.sealing.next <= 3 && other.opening.next == one.sealing.next);
 }
 
-/// The connecting or accepting end, and rustls' own connection at the other.
+/// The connecting or accepting end, and rustls' own connection as the other end.
 fn with_rustls(connects: bool) -> (Records, Connection) {
     let (one, other) = (Credentials::new().unwrap(), Credentials::new().unwrap());
     let client = one.client(other.fingerprint).unwrap();
