@@ -142,7 +142,7 @@ fn settings_that_do_nothing_or_contradict_each_other() {
     }
 }
 
-/// What no other try can mend is no failed run, so that no launcher starts it again.
+/// Errors that a retry cannot mend have the exit code of usage errors, so that no launcher starts the run again.
 #[test]
 fn data_devices_and_folders_that_do_not_fit() {
     let folder = folder();
@@ -284,7 +284,7 @@ fn a_reader_that_closes_early_is_no_panic() {
     assert_eq!(errors, "", "a closed pipe is nothing to tell");
 }
 
-/// A command whose standard output nobody reads.
+/// Runs a command whose standard output is closed.
 fn unread(args: &[&str]) {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

@@ -303,7 +303,7 @@ fn a_traced_step_has_its_buckets() {
     let run = records(&train);
     lives_of_buckets(&run, 1);
     let (buckets, params) = (&run[3]["memory"]["buckets"], &run[3]["memory"]["params"]);
-    // Their buffers, and what was not sent yet.
+    // The buckets' buffers, and the parts of gradients that were not sent yet.
     assert!(buckets.as_u64().unwrap() >= 2 * params.as_u64().unwrap(), "{buckets} {params}");
     let trace: Value = serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();
     for rank in [0, 1] {
@@ -332,7 +332,7 @@ fn a_resumed_run_tells_of_its_own_steps() {
     train("6", &[]);
     let rest = train("8", &[]);
     assert_eq!((rest.len(), &rest[7]["weights_hash"]), (8, &whole[7]["weights_hash"]));
-    // On virtual time a step takes what the others take.
+    // On virtual time a resumed step takes as long as the others.
     assert!((time(&rest) / time(&whole) - 1.0).abs() < 0.1, "{} {}", time(&rest), time(&whole));
     assert!((backward(&rest) / backward(&whole) - 1.0).abs() < 0.1);
 
@@ -419,7 +419,7 @@ fn scale_predicts_for_the_data_that_is_configured() {
     let digits = time("digits.toml", "batch = 64\n");
     let wide = "batch = 64\ndata = \"synthetic\"\nsynthetic_shape = [3, 16, 16]\n";
     assert!(time("wide.toml", wide) > 1.5 * digits);
-    // Nothing of CIFAR is here: its form is known without it.
+    // CIFAR's files are missing here: the shape of its samples is known without them.
     assert!(time("cifar.toml", "batch = 64\ndata = \"cifar10\"\n") > 1.5 * digits);
 }
 

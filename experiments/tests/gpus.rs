@@ -14,7 +14,7 @@ use allfold_kernels::cuda;
 use allfold_standin::{FiberOrder, Shim};
 use common::{allfold, folder, said};
 
-/// What is missing on this machine; `None` where nothing is.
+/// What this machine lacks for GPUs; `None` if it lacks nothing.
 fn missing(test: &str) -> Option<String> {
     match cuda::probe() {
         Ok(_) => {

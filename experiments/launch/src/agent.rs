@@ -29,8 +29,8 @@ use tokio::time::sleep;
 /// How long the output of ranks is waited for after a signal.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Ends that come this close together are looked at together: a rank that a signal killed is a cause, and those that
-/// returned with an error may have been told of it.
+/// Processes that end within this time are judged together: a rank killed by a signal is a cause, and ranks that returned with
+/// an error may only have been told of it.
 const TOGETHER: Duration = Duration::from_millis(30);
 
 /// Launches, and waits for the end.
@@ -38,7 +38,7 @@ const TOGETHER: Duration = Duration::from_millis(30);
 /// # Errors
 /// The first failure of a rank, with what the launcher is to return for it; or that the launch itself is impossible.
 pub fn run(job: LaunchJob) -> LaunchResult {
-    // One thread: it starts every process, and those die when the thread that started them ends.
+    // A single thread starts every process: a process dies when the thread that started it ends.
     let runtime = Builder::new_current_thread().enable_all().build().map_err(Error::run)?;
     // Files of outputs are written beside it: while they are slow, it goes on saying that it is alive.
     let pumps = Builder::new_multi_thread().worker_threads(1).build().map_err(Error::run)?;
@@ -147,7 +147,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// What the coordinator says next.
+    /// The coordinator's next message.
     async fn hear(&mut self) -> LaunchResult<Message> {
         let said = self.news.recv().await.unwrap_or(Err(Lost::Gone));
         said.map_err(|lost| Error::run(format!("node 0 is lost: {lost}")))
@@ -174,7 +174,7 @@ impl Agent {
         }
     }
 
-    /// One start of the world, until none of this node's ranks runs any more.
+    /// Runs one start of the world, until none of this node's ranks runs any more.
     async fn start(&mut self, start: Start, guard: &mut Guard, signals: &mut Signals) -> LaunchResult {
         let epoch = start.epoch;
         let mut ranks = Processes::new();
@@ -246,7 +246,7 @@ impl Agent {
         Some(Message::Failed { epoch: start.epoch, rank, end, text: cause.last_words().await })
     }
 
-    /// Ends the ranks that still run, and waits until what they said is printed.
+    /// Ends the ranks that still run, and waits until their output is printed.
     async fn end(
         &mut self,
         mut ranks: Processes,

@@ -17,12 +17,12 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// What must be known of the whole.
+/// The properties of the whole job.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub nodes: u32,
     pub max_restarts: u32,
-    /// For all nodes to come.
+    /// The time for all nodes to join.
     pub timeout: Duration,
     /// For ranks to end when they are asked to.
     pub grace: Duration,
@@ -31,10 +31,10 @@ pub(super) struct Plan {
 /// More than a node needs to make its ranks end after the grace period.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// How long news that a launcher has gone may be on their way when it is started again.
+/// How long the news that a launcher has gone may take when the launcher is started again.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// The nodes that have come: how many ranks each starts, and the way to it.
+/// The nodes that have joined: the number of ranks that each starts, and the connection to it.
 #[derive(Default)]
 struct Nodes {
     all: BTreeMap<u32, (u32, Line<AuthenticatedStream>)>,
@@ -82,7 +82,7 @@ pub(super) async fn coordinate(
             return nodes.over(2, text).await;
         }
     }
-    // Whoever comes now is one too many.
+    // A launcher that calls now is one too many.
     tokio::spawn(async move {
         while let Some(mut caller) = callers.recv().await {
             let text = format!("node {} is there already", caller.hello.rank);
@@ -100,7 +100,7 @@ pub(super) async fn coordinate(
     }
 }
 
-/// One start of the world: `None` where all went well.
+/// Runs one start of the world; `None` if all went well.
 async fn start(
     nodes: &mut Nodes,
     news: &mut mpsc::UnboundedReceiver<News>,
@@ -122,7 +122,7 @@ async fn start(
             Some(due) => timeout_at(due, news.recv()).await.unwrap_or(None),
             None => news.recv().await,
         };
-        // None: out of time, or no node is left.
+        // `None` means that the time is over, or that no node is left.
         let Some((node, message)) = next else { break };
         let found = match message {
             Ok(Message::Done { epoch: of } | Message::Stopped { epoch: of }) if of == epoch => {
@@ -152,7 +152,7 @@ async fn start(
             due = Some(Instant::now() + plan.grace + MARGIN);
             cause = Some(found);
         } else if !found.again {
-            // The first failure is what is told, but there is no going on without a node, or against the user.
+            // The first failure is reported, but a lost node or a signal from the user prevents a restart.
             cause = cause.map(|first| Cause { again: false, ..first });
         }
     }

@@ -7,14 +7,14 @@ use std::process::ExitStatus;
 /// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It returned this code.
+    /// The process returned this code.
     Code(i32),
     /// A signal of this number killed it.
     Signal(i32),
 }
 
 impl End {
-    /// From what the system says.
+    /// The end that the system reports.
     pub fn of(status: ExitStatus) -> End {
         status.signal().map_or_else(|| End::Code(status.code().unwrap_or(1)), End::Signal)
     }
@@ -30,7 +30,7 @@ impl End {
         self != End::Code(2)
     }
 
-    /// What the launcher returns for it, by the convention of shells.
+    /// The launcher's exit code for this end, by the convention of shells.
     pub fn code(self) -> u8 {
         match self {
             End::Code(code) => u8::try_from(code).unwrap_or(1),

@@ -17,7 +17,7 @@ pub enum Error {
     Rank {
         /// Which rank, where and how.
         text: String,
-        /// What the launcher is to return: what the rank returned, or 128 and the number of the signal that killed it.
+        /// The launcher's exit code: the rank's, or 128 and the number of the signal that killed the rank.
         code: u8,
     },
 }
@@ -32,5 +32,5 @@ impl Error {
     }
 }
 
-/// What came of a launch.
+/// The result of a launch.
 pub type LaunchResult<T = ()> = Result<T, Error>;

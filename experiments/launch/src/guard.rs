@@ -29,7 +29,7 @@ pub fn run() {
         }
     }
     for group in groups.into_iter().filter_map(Pid::from_raw) {
-        // A group that is gone is what is wanted.
+        // An error means that the group is gone, which is what is wanted.
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
@@ -51,7 +51,7 @@ impl Guard {
         Ok(Guard { child, input })
     }
 
-    /// Its own process.
+    /// The number of the guard's own process.
     pub fn id(&self) -> Option<u32> {
         self.child.id()
     }
@@ -61,11 +61,11 @@ impl Guard {
     }
 
     pub async fn forget(&mut self, group: Pid) {
-        // If the guard is gone there is nobody who would kill anything.
+        // If the guard is gone, it will kill nothing, and need not be told.
         let _ = self.input.write_all(format!("-{}\n", group.as_raw_nonzero()).as_bytes()).await;
     }
 
-    /// All is over: it ends, too.
+    /// Ends the guard once all processes have ended.
     pub async fn dismiss(mut self) {
         drop(self.input);
         let _ = self.child.wait().await;

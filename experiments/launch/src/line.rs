@@ -13,14 +13,14 @@ use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// Between two signs of life.
+/// The time between two signs of life.
 const BEAT: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
 
 /// How many beats of this side may pass without a sign of life from the other. Counted, not timed: a launcher that was
 /// stopped itself has counted none meanwhile, and takes nobody for silent.
 const SILENT: u32 = 20;
 
-/// Why the other side is not heard any more.
+/// Why no messages of the other side arrive any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
     Gone,
@@ -40,7 +40,7 @@ impl fmt::Display for Lost {
     }
 }
 
-/// This side of a line. It says that it is alive until it is dropped.
+/// This side of a line. It sends signs of life until it is dropped.
 pub(super) struct Line<S> {
     to: Arc<Mutex<WriteHalf<S>>>,
     beats: AbortHandle,
@@ -55,7 +55,7 @@ impl<S: AsyncRead + AsyncWrite + Send + 'static> Line<S> {
         Line { beats: tokio::spawn(beat(to.clone())).abort_handle(), to }
     }
 
-    /// Says something. Whether the other side is there to hear it is learnt by listening.
+    /// Sends a message. Only listening tells whether the other side is still there.
     pub async fn say(&self, message: &Message) {
         let _ = write(&mut *self.to.lock().await, message).await;
     }

@@ -15,7 +15,7 @@ const TEXT: usize = SIZE - 28;
 pub(super) enum Message {
     /// To an agent: start your ranks, numbered from `first` on.
     Start { epoch: u32, world: u32, first: u32, port: u16 },
-    /// To an agent: end your ranks.
+    /// To an agent: end the ranks of this epoch.
     Stop { epoch: u32 },
     /// To an agent: all is over; the code to return, and what to say.
     Over { code: u8, text: String },
@@ -29,7 +29,7 @@ pub(super) enum Message {
     Stopped { epoch: u32 },
     /// From an agent: it cannot start its ranks; the code to return, and why.
     Unable { epoch: u32, code: u8, text: String },
-    /// From either side: it is alive.
+    /// From either side: a sign of life.
     Beat,
 }
 

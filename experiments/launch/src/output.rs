@@ -14,7 +14,7 @@ const LONGEST: u64 = 64 << 10;
 /// Pieces that wait to be printed. A rank that prints more waits as well.
 const PRINTED: usize = 64;
 
-/// Where the output of ranks goes.
+/// The destination of the ranks' output.
 #[derive(Clone, Debug)]
 pub(super) struct Output {
     /// A folder, to `start-E/rank-N.out` and `.err` below it; none: to the launcher's own, each line behind `[rank N]`.
@@ -22,7 +22,7 @@ pub(super) struct Output {
     pub printer: Printer,
 }
 
-/// The same for the ranks of one start.
+/// The destination of the output of one start's ranks.
 #[derive(Clone, Copy)]
 pub(super) struct Printed<'a> {
     /// The start's folder; none: the output goes to the launcher's own.
@@ -51,7 +51,7 @@ impl Printer {
         let (send, mut pieces) = mpsc::channel(PRINTED);
         std::thread::Builder::new().name("launch output".into()).spawn(move || {
             while let Some(piece) = pieces.blocking_recv() {
-                // Whoever read it has closed it, or the launcher has stopped waiting: ranks go on.
+                // If the reader has closed the output, or the launcher no longer waits, the ranks go on.
                 let _ = match piece {
                     Print::Bytes(Stream::Out, bytes) => std::io::stdout().write_all(&bytes),
                     Print::Bytes(Stream::Err, bytes) => std::io::stderr().write_all(&bytes),
@@ -80,7 +80,7 @@ impl Printer {
         let _ = self.send.try_send(Print::Bytes(Stream::Err, format!("{line}\n").into_bytes()));
     }
 
-    /// Nothing waits.
+    /// Whether no output waits to be written.
     pub fn is_idle(&self) -> bool {
         self.send.capacity() == PRINTED
     }
@@ -146,7 +146,7 @@ impl Sink {
         Ok(Sink { rank, stream, file: file.transpose()?, printer: printer.clone() })
     }
 
-    /// Passes on what comes until it ends. Returns the last line that says something.
+    /// Passes on a stream until it ends. Returns the last line that is not empty.
     pub async fn pump(mut self, from: impl AsyncRead + Unpin, last: watch::Sender<String>) {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();

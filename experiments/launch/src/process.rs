@@ -15,12 +15,12 @@ use tokio::time::timeout;
 /// How long a dead rank's output is waited for: something that it started may hold it open for ever.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// What a rank runs.
+/// The program of a rank and its environment.
 #[derive(Clone, Copy)]
 pub(super) struct Program<'a> {
     /// The program and its arguments.
     pub command: &'a [OsString],
-    /// What is added to its environment.
+    /// The variables that are added to the program's environment.
     pub variables: &'a [(&'static str, String)],
 }
 
@@ -48,7 +48,7 @@ impl Ended {
 }
 
 impl Process {
-    /// Starts a program as a rank. Its end is told to `ended`; `pumps` pass on what it prints.
+    /// Starts a program as a rank. Sends its end to `ended`; `pumps` pass on its output.
     pub fn start(
         program: &Program<'_>,
         at: StartedRank,
@@ -76,18 +76,18 @@ impl Process {
         pumps.spawn_on(sink(Stream::Err)?.pump(err, last), output.printer.pumps());
         tokio::spawn(async move {
             let end = child.wait().await.map_or(End::Code(1), End::of);
-            // At once, before its number can be given to another: what it started ends with it.
+            // The group is killed at once, before its number can be reused: processes that the rank started end with it.
             let _ = kill_process_group(group, Signal::KILL);
-            // The launcher has ended: nobody asks any more.
+            // If the launcher has ended, no one receives this.
             let _ = ended.send(Ended { local: at.local, end, said });
         });
         Ok(Process { group, running: true })
     }
 
-    /// Signals the process and whatever it started in its group.
+    /// Sends a signal to the process and to the processes that it started in its group.
     pub fn signal(&self, signal: Signal) {
         if self.running {
-            // It may have ended this moment.
+            // The group may have ended at this moment.
             let _ = kill_process_group(self.group, signal);
         }
     }

@@ -11,19 +11,20 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 pub(super) struct Processes {
-    /// By their numbers on this node.
+    /// The processes, by their numbers on this node.
     all: Vec<Process>,
     ended: mpsc::UnboundedReceiver<Ended>,
     tell: mpsc::UnboundedSender<Ended>,
-    /// What passes on their output.
+    /// The tasks that pass on the processes' output.
     pumps: JoinSet<()>,
 }
 
-/// How long output is waited for that nobody prints: who holds it open may have left the job for good.
+/// How long the launcher waits for output that is still open although nothing is printed: the process that holds it open may
+/// have left the job.
 const SILENCE: Duration = Duration::from_secs(1);
 
 impl Processes {
-    /// None yet.
+    /// No processes yet.
     pub fn new() -> Processes {
         let (tell, ended) = mpsc::unbounded_channel();
         Processes { all: Vec::new(), ended, tell, pumps: JoinSet::new() }
@@ -115,7 +116,7 @@ async fn sweep(spared: Option<u32>) {
             return;
         }
         for orphan in orphans.into_iter().filter_map(Pid::from_raw) {
-            // It may be gone already, or not be ours to wait for.
+            // The process may be gone already, or not be a child of this one.
             let _ = kill_process(orphan, Signal::KILL);
             let _ = waitpid(Some(orphan), WaitOptions::NOHANG);
         }

@@ -9,13 +9,13 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Becomes the rank's program.
+/// Replaces this process by the rank's program.
 ///
 /// # Errors
 /// The launcher, whose process has the number `launcher`, is gone; the program cannot be run.
 pub fn run(launcher: i32, command: &[OsString]) -> LaunchResult {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(Error::run)?;
-    // It may have died before it could be asked about.
+    // The launcher may have died before this process asked to die with it.
     if getppid() != Pid::from_raw(launcher) {
         return Err(Error::run("the launcher is gone"));
     }

@@ -6,9 +6,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// A signal that came.
 pub(crate) enum News {
-    /// It ends the launcher, and its ranks with it.
+    /// A signal that ends the launcher, and its ranks with it.
     End(Signal),
-    /// It is for the ranks.
+    /// A signal that is passed to the ranks.
     Passed(Signal),
 }
 

@@ -1,15 +1,15 @@
 //! One start of the world, and a rank of it.
 
-/// What the ranks of one start have in common.
+/// The facts that the ranks of one start have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
-    /// How often the world was started before.
+    /// How many times the world was started before.
     pub epoch: u32,
     /// Ranks of the world.
     pub world: u32,
-    /// The first of them that is of this node.
+    /// The first rank of this node.
     pub first: u32,
-    /// Where programs of other libraries meet.
+    /// The port at which programs of other libraries meet.
     pub port: u16,
 }
 
@@ -23,8 +23,8 @@ impl Start {
 /// A rank of a start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StartedRank {
-    /// Its number on its node.
+    /// The rank's number on its node.
     pub local: u32,
-    /// Its number in the world.
+    /// The rank's number in the world.
     pub rank: u32,
 }

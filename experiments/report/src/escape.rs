@@ -1,6 +1,6 @@
 //! Text as HTML and SVG hold it.
 
-/// Text between tags or within a quoted attribute, where nothing of it is a tag or ends the attribute.
+/// Escapes text for use between tags or within a quoted attribute, so that no part of it is a tag or ends the attribute.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -21,7 +21,7 @@ pub fn bytes_axis(value: f64) -> String {
     bytes(value.round() as u64)
 }
 
-/// Whole numbers whole, others with three digits.
+/// A whole number without decimals, any other number with three digits.
 pub fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),

@@ -6,7 +6,7 @@ use crate::plots::Figure;
 
 const TEMPLATE: &str = include_str!("template.html");
 
-/// More commands than this are folded away.
+/// The number of commands that are shown; further ones are folded away.
 const SHOWN: usize = 3;
 
 impl Page<'_> {
@@ -25,7 +25,7 @@ impl Page<'_> {
                 ("links", each(&self.sections, link)),
                 ("sections", each(&self.sections, section)),
                 ("count", self.records.len().to_string()),
-                // Nothing in the records may look like the end of a script.
+                // `<` is escaped, so that no text in a record can end the script.
                 ("records", format!("[{}]", lines.join(",\n")).replace('<', "\\u003c")),
                 ("script", include_str!("hover.js").into()),
             ],

@@ -40,7 +40,7 @@ pub struct Section {
     pub figures: Vec<(String, Figure)>,
     /// The tables behind them.
     pub tables: Vec<ReportTable>,
-    /// What makes its records again.
+    /// The commands that make the section's records again.
     pub commands: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ pub struct Page<'a> {
     pub findings: Vec<Headline>,
     /// The parts, in order.
     pub sections: Vec<Section>,
-    /// Where it comes from.
+    /// The commit, host and date of the records.
     pub stamp: Stamp,
     /// The records that it was made from.
     pub records: &'a Records,

@@ -51,7 +51,7 @@ impl Gpus {
         Gpu::open().map(Gpus::over).map_err(CommandError::from)
     }
 
-    /// Any machine.
+    /// The GPUs of a given machine.
     pub fn over(machine: Arc<dyn CudaMachine>) -> Gpus {
         Gpus { machine }
     }
@@ -85,10 +85,10 @@ impl Gpus {
         Ok(if nanoseconds == 0 { 0.0 } else { 40.0 * bytes as f64 / nanoseconds as f64 })
     }
 
-    /// One size by the device backend, in place: ranks are buffers, spread over the devices.
+    /// Measures one size with the device backend, in place: ranks are buffers, spread over the devices.
     ///
     /// # Errors
-    /// Not enough memory, a collective that the form cannot express, or a failed run.
+    /// Not enough memory, a collective that the backend does not have, or what the driver refused.
     pub fn device(
         &self,
         choice: &Choice,

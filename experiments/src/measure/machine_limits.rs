@@ -42,7 +42,7 @@ pub fn fused(threads: u32, ranks: u32, bytes: u64) -> CommandResult<f64> {
     Ok(4.0 * share as f64 * f64::from(threads) * times as f64 / seconds / 1e9)
 }
 
-/// As the collectives copy: the C library's way is slow on some processors.
+/// Copies as the collectives do: the C library's copy is slow on some processors.
 fn copy(into: &mut [f32], from: &[f32]) {
     kernels::copy_large(bytemuck::cast_slice_mut(into), bytemuck::cast_slice(from));
 }
@@ -59,7 +59,7 @@ pub fn measure(threads: u32, bytes: u64) -> CommandResult<Limit> {
     )?;
     let elements = (bytes / 4).max(1) as usize;
     let each = || (vec![1.0f32; elements], vec![2.0f32; elements]);
-    // Small buffers are gone over many times between two looks at the clock, which cost about a microsecond.
+    // Small buffers are processed many times between two clock readings, which cost about a microsecond each.
     let times = ((16 << 20) / bytes.max(1)).clamp(1, 4096);
     let copy = best(threads, each, |(a, b)| (0..times).for_each(|_| copy(black_box(&mut *a), black_box(b))));
     let add = |a: &mut [f32], b: &[f32]| kernels::reduce(kernels::ReduceOp::Sum, a, b);

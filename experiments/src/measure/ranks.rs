@@ -34,7 +34,7 @@ pub struct Timing {
     pub registered: bool,
 }
 
-/// What came of one side, in place or out of place.
+/// The result of one side of a table's row, in place or out of place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredSide {
     /// Whether the result replaced the input in its buffer.
@@ -45,7 +45,7 @@ pub struct MeasuredSide {
     pub error_us: f64,
     /// Elements that differ from the reference, over all ranks; `None` where nothing was checked.
     pub wrong: Option<u64>,
-    /// Where the first of them is.
+    /// The place of the first wrong element.
     pub first_wrong: Option<String>,
     /// Hash of all ranks' results; `None` where nothing was checked.
     pub checksum: Option<String>,
@@ -113,13 +113,13 @@ pub fn measure_process<T: Sample>(
     forms(choice.collective).iter().map(one).collect()
 }
 
-/// What the ranks start from and must end with.
+/// The ranks' inputs and expected results.
 pub(crate) struct Data<T> {
     /// Elements that a rank contributes.
     pub count: usize,
     /// The whole buffer of each rank.
     pub inputs: Vec<Vec<T>>,
-    /// What each rank must end with, where that is defined; shared by ranks that end with the same.
+    /// Each rank's expected result, where it is defined; shared by ranks with equal results.
     pub expected: Option<Vec<Arc<Vec<T>>>>,
 }
 
@@ -170,7 +170,7 @@ fn same_end(proof: &Proof, plan: &CallPlan, rank: Rank) -> bool {
     })
 }
 
-/// What one rank saw.
+/// One rank's observations.
 struct Seen {
     times: Vec<Picos>,
     checked: Option<(u64, Option<usize>, u64)>,
@@ -206,7 +206,7 @@ fn side<T: Sample>(
     Ok(told(&seen, timing, in_place))
 }
 
-/// What all ranks saw, in one.
+/// The observations of all ranks combined.
 fn told(seen: &[Seen], timing: Timing, in_place: bool) -> MeasuredSide {
     let (time_us, error_us) = if timing.virtual_time {
         (seen.iter().flat_map(|s| &s.times).max().map_or(0.0, |t| t.as_micros()), 0.0)
@@ -250,7 +250,7 @@ fn one_rank<T: Sample>(
             }
             times.push(Picos((comm.now() - start).0 / calls));
         }
-        // Reductions in place have changed their own input: what is checked starts from the samples again.
+        // Reductions in place have changed their own input, so the checked call starts from the samples again.
         buffers = Buffers::new(comm, choice, data, timing.registered);
     }
     let start = comm.now();
@@ -308,7 +308,7 @@ impl<T: Sample> Buffers<T> {
         comm.collective(choice.collective, input, &mut self.output, choice.op, choice.shape.root())
     }
 
-    /// What the rank ended with; nothing where its collective promises nothing.
+    /// The rank's result; empty if the collective defines none for the rank.
     fn end(&self, choice: &Choice, rank: Rank) -> &[T] {
         let only_root = choice.collective.meaning().output.on == On::Root;
         if only_root && rank != choice.shape.root() { &[] } else { &self.output }

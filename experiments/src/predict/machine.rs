@@ -10,7 +10,7 @@ use std::time::Instant;
 
 /// The machine that is simulated.
 pub struct SimulatedMachine {
-    /// How it was asked for.
+    /// The name that the user gave.
     pub name: String,
     /// The machine's links.
     pub topology: Topology,
@@ -24,7 +24,7 @@ pub struct SimulatedMachine {
     pub sharing: LinkSharing,
     /// Which engine is to time it.
     pub engine: Engine,
-    /// What messages and reductions cost.
+    /// The costs of messages and reductions.
     pub costs: Costs,
 }
 
@@ -161,7 +161,7 @@ impl SimulatedMachine {
         })
     }
 
-    /// One size as the engines take it.
+    /// A call of one size, as the engines take it.
     pub fn job<'a>(&'a self, choice: &Choice, plan: &'a CallPlan) -> Job<'a> {
         Job {
             costs: self.costs,

@@ -20,9 +20,9 @@ use std::time::Instant;
 pub struct CollectiveScaling {
     /// The collective.
     pub collective: Collective,
-    /// By which algorithms, by name.
+    /// The names of the algorithms.
     pub algorithms: Vec<String>,
-    /// On which machine, by name.
+    /// The name of the machine.
     pub topology: String,
     /// Bytes of the call.
     pub size: Size,
@@ -92,7 +92,7 @@ fn point(args: &CollectiveScaling, algorithm: &'static Algorithm, ranks: u32) ->
         lanes: args.lanes,
     };
     let mut machine = SimulatedMachine::named(&args.topology, ranks)?;
-    // One rule for a whole curve: shared links keep a large tree in a turmoil that has to be stepped message by message.
+    // The whole curve is simulated with one sharing rule: with max-min sharing a large tree must be stepped message by message.
     if algorithm.pipelined {
         machine.sharing = LinkSharing::Serial;
     }
@@ -125,7 +125,7 @@ fn draw(curves: &[Vec<Timed>], call: &CollectiveScaling, bytes: u64, path: &Path
         Some(Series {
             name: curve.first()?.record.call.algorithm.clone(),
             origin: Origin::Simulated,
-            // One rank has nothing to send: its time is the launch alone.
+            // A single rank sends nothing: its time is only the launch.
             points: curve.iter().filter(|timed| timed.record.call.ranks > 1).map(at).collect(),
         })
     });

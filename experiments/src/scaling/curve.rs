@@ -7,12 +7,12 @@ use crate::cli::output::RunOutput;
 use allfold_report::records::{MeasuredScale, SimulatedScale};
 use allfold_report::sizes::RankCounts;
 
-/// How far the curves go that train: up to so many ranks.
+/// The largest numbers of ranks of the curves that train.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reach {
-    /// On ranks of this machine.
+    /// The largest number of ranks on this machine.
     pub measured: u32,
-    /// With real arithmetic on the virtual clock.
+    /// The largest number of ranks with real arithmetic on the virtual clock.
     pub on_virtual_clock: u32,
 }
 

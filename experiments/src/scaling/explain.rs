@@ -20,7 +20,7 @@ use allfold_sim::Topology;
 use allfold_trainer::modeled::{Overheads, expected_max};
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
 
-/// What explains a table.
+/// The function that explains a table.
 type Explanation = fn(&mut RunOutput) -> CommandResult;
 
 /// The tables by name.
@@ -30,7 +30,7 @@ pub const TABLES: [(&str, Explanation); 3] =
 /// Explains one table, or all of them.
 ///
 /// # Errors
-/// A name that is none.
+/// A name that no table has.
 pub fn run(name: &str, output: &mut RunOutput) -> CommandResult {
     let names: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();
     if name != "all" && !names.contains(&name) {
@@ -226,7 +226,7 @@ fn data_parallel(output: &mut RunOutput) -> CommandResult {
         let share = parallel / f64::from(ranks) + serial + across + launch * f64::from(ranks - 1);
         let published =
             PUBLISHED.iter().find(|row| row.0 == ranks).map_or("-".into(), |row| format!("{:.2}", row.1));
-        // What separate processes that overlap their exchange would take for the same images, 256 / n each.
+        // The time of separate processes with overlapped exchange for the same images, 256 / n each.
         let each = (batch / ranks as usize).max(1);
         let ddp = WorkloadScaling {
             topology: "dgx1-v100".into(),

@@ -21,7 +21,7 @@ pub struct Scaling {
     pub config: Config,
     /// The simulated machine, by name.
     pub topology: String,
-    /// What each of its ranks computes on.
+    /// The device model of each rank.
     pub device: Device,
     /// For all points, once the first has asked for it.
     data: OnceCell<(Dataset, Dataset)>,
@@ -58,7 +58,7 @@ impl Scaling {
         Ok(self.data.get_or_init(|| data))
     }
 
-    /// The GPUs of this machine, where the configuration trains on them; `None` where it trains on the CPU.
+    /// The number of this machine's GPUs if the configuration trains on them; `None` if it trains on the CPU.
     ///
     /// # Errors
     /// GPUs that are missing.
@@ -127,7 +127,7 @@ impl Scaling {
         })
     }
 
-    /// One step from shapes, FLOPs and bytes.
+    /// Predicts a step from shapes, operations and bytes.
     ///
     /// # Errors
     /// A step that cannot be timed.
@@ -177,7 +177,7 @@ impl Scaling {
 
     fn train(&self, place: LaunchMode) -> CommandResult<Trained> {
         let mut config = self.config.clone();
-        // Whole batches alone, so that every step is the one that is modeled.
+        // Only whole batches, so that every step is like the modeled one.
         let data = self.data()?;
         let train = &data.0;
         let step = config.batch.saturating_mul(place.ranks() as usize);
@@ -242,7 +242,7 @@ efficiencies! {
 mod tests {
     use super::*;
 
-    /// A text has to be read to be known; the first point does that for all of them.
+    /// The vocabulary of a text is known only once it is read, which the first point does for all.
     #[test]
     fn the_points_of_a_curve_share_their_data() {
         let folder = tempfile::tempdir().unwrap();

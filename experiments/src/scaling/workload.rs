@@ -28,13 +28,13 @@ pub struct WorkloadScaling {
     pub workload: Workload,
     /// The machine, as `--topology` names it.
     pub topology: String,
-    /// What each rank computes on.
+    /// The device of each rank.
     pub accelerator: &'static Accelerator,
-    /// In which numbers.
+    /// The precision.
     pub precision: Precision,
     /// Samples per rank and step; in strong scaling, of all ranks together.
     pub batch: usize,
-    /// Whether the batch is that of all ranks.
+    /// Whether the batch is divided among all ranks (strong scaling).
     pub strong: bool,
     /// Micro-batches of a step.
     pub accumulate: usize,

@@ -73,7 +73,7 @@ fn next(comm: &Communicator, epoch: u32, lost: &str) -> u32 {
         && left.rank().0 == 0
     {
         let ranks: Vec<String> = ranks.iter().map(|rank| rank.to_string()).collect();
-        // The reader of standard error may have gone.
+        // The reader of standard error may be gone.
         let _ = writeln!(
             std::io::stderr(),
             "{lost}; ranks {} are left, and wait for the others in epoch {}",

@@ -11,11 +11,11 @@ use allfold_trainer::Config;
 pub struct SimulatedRanks {
     /// The ranks and their links.
     pub topology: Topology,
-    /// What each rank computes on.
+    /// The device of each rank on virtual time.
     pub device: Device,
 }
 
-/// Where ranks run.
+/// How the ranks run.
 #[derive(Clone)]
 pub enum LaunchMode {
     /// Threads of this process, real time.
@@ -44,7 +44,7 @@ impl LaunchMode {
         }
     }
 
-    /// What each rank computes on: `cpu`, a GPU's name, or on virtual time a device model's.
+    /// The name of the device of each rank: `cpu`, a GPU's name, or on virtual time a device model's.
     ///
     /// # Errors
     /// A GPU that is missing.

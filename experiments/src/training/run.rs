@@ -13,7 +13,7 @@ use allfold_trainer::{Config, Dataset, TrainResult};
 use indicatif::ProgressBar;
 use std::sync::Mutex;
 
-/// What a run records besides losses and times.
+/// The optional records of a run besides losses and times.
 #[derive(Default)]
 pub struct RecordOptions {
     /// The TensorBoard file of rank 0.

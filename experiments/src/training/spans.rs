@@ -6,8 +6,8 @@ use allfold_report::records::TimelineSpan;
 use allfold_sim::Picos;
 
 impl Trained {
-    /// The bars of one step of the run: the parts of each rank's own work, and what it communicated meanwhile. None of a step
-    /// that this process did not make.
+    /// The bars of one step of the run: the parts of each rank's own work, and its communication meanwhile. Empty for a step
+    /// that this process did not run.
     pub fn spans(&self, step: usize) -> Vec<TimelineSpan> {
         let Some(step) = step.checked_sub(self.result.losses.len() - self.made()) else { return Vec::new() };
         let begin = |s: &RankStep| Picos(s.end.0.saturating_sub(s.time.total().0));

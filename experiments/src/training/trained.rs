@@ -17,7 +17,7 @@ pub struct Trained {
     pub timeline: Vec<Activity>,
     /// Size of the group.
     pub ranks: u32,
-    /// What each rank computed on: `cpu`, a GPU's name, or a device model's.
+    /// The name of each rank's device: `cpu`, a GPU's name, or a device model's.
     pub device: String,
     /// Whether the device is a GPU.
     pub on_gpus: bool,
@@ -28,7 +28,7 @@ pub struct Trained {
 pub struct RankStep {
     /// When the step ended.
     pub end: Picos,
-    /// Where the time of the step went.
+    /// The time by parts of the step.
     pub time: allfold_trainer::timing::StepBreakdown,
     /// The memory that the rank held then.
     pub memory: MemoryUse,
@@ -47,8 +47,9 @@ impl Trained {
         format!("{:016x}", self.result.weights_hash)
     }
 
-    /// Steps at the start that warm up, and that no time counts: the first, which fills caches; on GPUs, whose first steps
-    /// compile kernels, search for the fastest algorithms and capture graphs, the first third. None where there is one alone.
+    /// The number of warm-up steps at the start, which no time counts: the first step, which fills caches; on GPUs the first
+    /// third of the steps, which compile kernels, search for the fastest algorithms and capture graphs. 0 if there is a single
+    /// step.
     pub fn warmup(&self) -> usize {
         let made = self.made();
         let warmup = if self.on_gpus { (made / 3).max(1) } else { 1 };

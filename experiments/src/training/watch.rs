@@ -17,7 +17,7 @@ pub struct Watch<'a> {
     pub config: &'a Config,
     pub events: Option<MutexGuard<'a, Option<Events>>>,
     pub bar: Option<&'a ProgressBar>,
-    /// Where the bar cannot be seen.
+    /// Lines of progress, for output on which a bar cannot be seen.
     pub lines: Option<Lines>,
     pub steps: Vec<RankStep>,
     /// The step whose buckets are kept; `None`: the last step.

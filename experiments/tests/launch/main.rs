@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(100);
 fn launch(args: &[&str]) -> Command {
     let mut command = Command::new(ALLFOLD);
     command.arg("launch").args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Whatever runs the tests may itself have been launched.
+    // The tests themselves may run under a launcher, whose variables are removed.
     for name in ["RANK", "WORLD_SIZE", "ALLFOLD_RENDEZVOUS", "ALLFOLD_SECRET_FILE", "ALLFOLD_FLIGHT_DIR"] {
         command.env_remove(name);
     }
@@ -56,7 +56,7 @@ fn by_rank(output: &str) -> BTreeMap<u32, Vec<String>> {
     ranks
 }
 
-/// Processes whose command line holds this mark.
+/// The processes with this mark in their command line.
 fn living(mark: &str) -> Vec<PathBuf> {
     let all = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
     let marked = |path: &PathBuf| {
@@ -134,7 +134,7 @@ fn what_does_not_end_when_asked_is_killed_after_the_grace_period() {
 
 #[test]
 fn a_launcher_that_nobody_listens_to_ends_all_the_same() {
-    // Closed from the start: what it would say of the failure fails.
+    // Standard error is closed from the start, so that reporting the failure fails.
     let mut command = launch(&["-n", "1", "--max-restarts", "2", "--", "sh", "-c", "echo up; exit 4"]);
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -179,7 +179,7 @@ fn started(args: &[&str], marks: usize) -> (Child, BufReader<std::process::Child
 
 #[test]
 fn signals_reach_ranks_as_they_came() {
-    // What ends a rank early, if SIGTERM came too, has no time to say so.
+    // A rank that is killed together with SIGTERM would have no time to print.
     let script = "trap 'echo told' USR1; trap 'sleep 0.3; echo saved; exit 0' INT; trap 'echo ended; exit 9' TERM; \
                   echo up; while :; do sleep 0.01; done";
     let (child, mut out) = started(&["-n", "2", "--", "sh", "-c", script], 2);
@@ -203,7 +203,7 @@ fn a_signal_while_a_failure_ends_the_others_lets_nothing_start_again() {
     let script = "trap 'echo asked' TERM; [ $RANK = 0 ] && { while ! [ -e $0/up ]; do sleep 0.01; done; exit 4; }; \
                   echo up; touch $0/up; while :; do sleep 0.01; done";
     let args = ["-n", "2", "--max-restarts", "2", "--grace", "90", "--", "sh", "-c", script, &place];
-    // It is up, and has been asked to end, which it does not.
+    // The rank runs and has been asked to end, which it does not.
     let (child, _out) = started(&args, 2);
     signal(&child, "-TERM");
     let output = child.wait_with_output().unwrap();
@@ -240,7 +240,8 @@ fn flight_records_of_an_earlier_run_are_not_taken_for_this_one_s() {
     assert!(!old.join("flight-rank-3.jsonl").exists() && old.join("rank-3.out").exists());
 }
 
-/// Starts ranks that start something of their own, one of it out of their group; returns once all of them have said so.
+/// Starts ranks that start processes of their own, one of them outside of their group. Returns once all of them have printed
+/// their mark.
 fn families(mark: &str) -> Child {
     let script = format!("sleep 1000 & setsid sleep 1000 & echo up; wait # {mark}");
     let script = script.replace("sleep 1000", &format!("sh -c 'while :; do sleep 1; done # {mark}'"));
@@ -277,7 +278,7 @@ fn a_launcher_that_is_killed_leaves_no_rank_and_nothing_of_their_groups() {
     gone("killed-mark-7");
 }
 
-/// An address that nobody listens on, below the ports that systems hand out: another one for every call.
+/// An address at which nothing listens, below the ports that systems assign; another one for every call.
 fn unused() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let port = |_| 20_000 + (std::process::id() * 8 + NEXT.fetch_add(1, Ordering::Relaxed)) % 8_000;

@@ -69,7 +69,7 @@ fn a_node_that_died_while_others_were_awaited_may_be_started_again() {
     let at = unused();
     let node = |which| node(which, 3, &at, "true").spawn().unwrap();
     let first = node(0);
-    // Of two nodes 1 one is turned away: by then the other is in.
+    // Of two launchers that both claim to be node 1, one is turned away; the other has joined by then.
     let mut twins = [node(1), node(1)];
     let away = loop {
         if let Some(away) = twins.iter_mut().position(|twin| twin.try_wait().unwrap().is_some()) {

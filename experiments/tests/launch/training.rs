@@ -87,7 +87,7 @@ fn a_launchers_processes_do_not_train_alone_beside_each_other() {
     assert!(!folder.path().join("checkpoints").exists());
 }
 
-/// From the same numbers a run would diverge again: no rank of it is started again, whoever was first to see it.
+/// Resuming from the same numbers, a run would diverge again: none of its ranks is started again, whichever rank noticed first.
 #[test]
 fn what_diverged_is_not_started_again() {
     let folder = tempfile::tempdir().unwrap();

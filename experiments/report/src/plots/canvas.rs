@@ -36,7 +36,7 @@ pub fn series(index: usize) -> RGBColor {
     RGBColor(16, 16, (index % usize::from(SERIES)) as u8)
 }
 
-/// What the style sheet calls it.
+/// The style sheet's name of a series.
 pub fn series_name(index: usize) -> String {
     format!("s{}", index % usize::from(SERIES))
 }

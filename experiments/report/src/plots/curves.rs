@@ -21,7 +21,7 @@ pub enum Origin {
 /// One point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// Where; more than 0.
+    /// The point's x, more than 0.
     pub x: f64,
     /// How much; more than 0 on a logarithmic axis.
     pub y: f64,
@@ -32,20 +32,20 @@ pub struct Point {
 /// One line of points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// What the legend calls it.
+    /// The name in the legend.
     pub name: String,
     /// Measured or simulated.
     pub origin: Origin,
-    /// In order of x.
+    /// The points in order of x.
     pub points: Vec<Point>,
 }
 
 /// The line to compare with: a bound, or perfect scaling.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ideal {
-    /// What the legend calls it.
+    /// The name in the legend.
     pub name: String,
-    /// In order of x.
+    /// The points in order of x.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -56,14 +56,14 @@ pub struct Axis {
     pub label: &'static str,
     /// Powers of 2 (ranks, bytes) or of 10 (time, bandwidth); `None` is linear from 0.
     pub log: Option<u32>,
-    /// How a value of it reads.
+    /// The text for a value on the axis.
     pub format: fn(f64) -> String,
 }
 
 /// A plot of curves.
 #[derive(Clone, Debug)]
 pub struct Curves {
-    /// For those who cannot see it.
+    /// A description for readers who cannot see the plot.
     pub label: String,
     /// Across.
     pub x: Axis,
@@ -120,7 +120,7 @@ impl Curves {
         fits(&self.x, point.x) && fits(&self.y, point.y)
     }
 
-    /// What a point says when it is pointed at.
+    /// The text of a point's tooltip.
     fn tip(&self, series: &Series, p: &Point, (x, y): (i32, i32)) -> Tip {
         let origin = if series.origin == Origin::Measured { "measured" } else { "simulated" };
         let error = if p.error > 0.0 { format!(" +- {}", (self.y.format)(p.error)) } else { String::new() };

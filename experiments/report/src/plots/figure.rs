@@ -3,11 +3,11 @@
 /// A plot in both widths, and its legend.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// For desktops.
+    /// The plot for desktops.
     pub wide: String,
-    /// For phones.
+    /// The plot for phones.
     pub narrow: String,
-    /// What the colours and markers mean.
+    /// The legend: the meaning of colours and markers.
     pub legend: Vec<Key>,
 }
 
@@ -22,5 +22,5 @@ pub struct Key {
     pub marker: &'static str,
 }
 
-/// What went wrong in drawing.
+/// An error in drawing.
 pub type DrawError = Box<dyn std::error::Error + Send + Sync>;

@@ -63,7 +63,7 @@ fn height(svg: &str) -> u32 {
     view.split(' ').nth(3).and_then(|height| height.parse().ok()).unwrap_or_default()
 }
 
-/// The entries side by side, in as many rows as they need.
+/// Lays the legend's entries side by side, in as many rows as they need.
 fn legend(keys: &[Key], width: u32) -> (String, u32) {
     let (mut text, mut x, mut row) = (String::new(), MARGIN, 1);
     for key in keys {

@@ -13,20 +13,20 @@ pub struct Bar {
     pub kind: usize,
     /// The activity's name, shown under the pointer.
     pub name: String,
-    /// In the timeline's unit.
+    /// When the bar starts, in the timeline's unit.
     pub start: f64,
-    /// In the timeline's unit.
+    /// When the bar ends, in the timeline's unit.
     pub end: f64,
 }
 
 /// A plot of bars over time.
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    /// For those who cannot see it.
+    /// A description for readers who cannot see the plot.
     pub label: String,
     /// The time axis, with its unit.
     pub unit: &'static str,
-    /// From top to bottom: (long, short) names.
+    /// The rows from top to bottom: (long, short) names.
     pub rows: Vec<(String, String)>,
     /// Names of the colours.
     pub kinds: Vec<String>,

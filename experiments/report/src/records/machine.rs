@@ -20,10 +20,10 @@ pub struct Limit {
     pub fused_gbps: Option<f64>,
 }
 
-/// How fast the simulator itself was.
+/// The speed of the simulator itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SimulatorSpeed {
-    /// As in a simulated collective: `clocks`, `events_by_symmetry`, ...
+    /// The engine, by its name in a simulated collective's record: `clocks`, `events_by_symmetry`, ...
     pub engine: String,
     /// `all_reduce`, ...
     pub collective: String,

@@ -22,7 +22,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// What runs of one curve or row have in common: everything but the number of ranks.
+    /// The properties that runs of one curve or row have in common: all but the number of ranks.
     pub fn kind(&self) -> [&str; 4] {
         [&self.backend, &self.device, &self.model, &self.strategy]
     }
@@ -48,7 +48,7 @@ pub struct Breakdown {
     pub optimiser_us: f64,
 }
 
-/// Bytes that a rank holds, by what they are for.
+/// Bytes that a rank holds, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankMemory {
     /// Parameters.
@@ -78,11 +78,11 @@ pub struct BucketLife {
     pub params: usize,
     /// Bytes in it.
     pub bytes: u64,
-    /// When its last gradient was computed.
+    /// When the bucket's last gradient was computed.
     pub ready_us: f64,
     /// When it was sent: after it was ready and after the previous bucket was sent.
     pub sent_us: f64,
-    /// When its sum had arrived.
+    /// When the bucket's sum had arrived.
     pub done_us: f64,
 }
 

@@ -94,7 +94,7 @@ pub fn is_resnet50(model: &str) -> bool {
     model.contains("resnet50") || model.contains("rn50")
 }
 
-/// A curve, and what one GPU does of it.
+/// A curve, with the throughput of its first row.
 struct Base<'a> {
     preset: Preset,
     accelerator: &'static Accelerator,

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// Which terms are left out.
 #[derive(Clone, Debug, Default)]
 pub struct ScoreOptions {
-    /// By name: communication, device-variation, jitter.
+    /// The terms that are left out, by name: communication, device-variation, jitter.
     pub without: Vec<String>,
     /// Print every row.
     pub rows: bool,
@@ -29,7 +29,7 @@ fn is_vision(model: &str) -> bool {
 struct Found {
     /// The table of every row.
     lines: Vec<Vec<String>>,
-    /// What counts.
+    /// The rows that count for the score.
     scored: Vec<RowError>,
     /// Tables and curves that were left out, each with the reason.
     left: Vec<(String, Left)>,

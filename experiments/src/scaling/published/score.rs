@@ -5,7 +5,7 @@ use crate::cli::output;
 use allfold_report::plots::{Axis, Curves, Ideal, Origin, Point, Series};
 use std::path::Path;
 
-/// What a row counts for.
+/// The error of a row, and its weight in the score.
 pub struct RowError {
     /// Classification, detection or segmentation of images.
     pub vision: bool,

@@ -19,7 +19,7 @@ use std::path::Path;
 pub struct ScalingTable {
     /// The file's name without its ending.
     pub name: String,
-    /// Where it was published.
+    /// The publication.
     pub source: String,
     /// The machine in the publisher's words.
     pub hardware: String,
@@ -31,16 +31,16 @@ pub struct ScalingTable {
     pub suspect: Option<String>,
     /// Throughput of inference, where nothing is exchanged.
     pub evaluation: bool,
-    /// One for each column and setting.
+    /// The curves, one for each column and setting.
     pub curves: Vec<Curve>,
 }
 
-/// Throughput by number of GPUs, all else equal.
+/// Throughput by number of GPUs; all other settings are equal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     /// The column, and the settings that tell it from others.
     pub name: String,
-    /// In which numbers.
+    /// The precision.
     pub precision: Precision,
     /// Samples per GPU and step, as published.
     pub batch: Option<u32>,

@@ -21,7 +21,7 @@ pub(super) fn machine(text: &str) -> Option<String> {
     known.into_iter().find(|(words, _)| flat.contains(words)).map(|(_, name)| name.into())
 }
 
-/// In which numbers a column was measured.
+/// The precision in which a column was measured.
 pub(super) fn precision(column: &str) -> Precision {
     let lower = column.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
