@@ -60,7 +60,7 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Nothing costs anything but the links.
+    /// Costs of 0 for everything besides links.
     pub const FREE: Costs = Costs {
         overhead: Picos::ZERO,
         launch: Picos::ZERO,
@@ -75,7 +75,7 @@ impl Costs {
         self.rounded(latency + bandwidth.time(bytes))
     }
 
-    /// What the receiver spends on combining `bytes` that arrived with its own.
+    /// The receiver's time to combine `bytes` that arrived with its own.
     pub fn reduce(&self, bytes: Bytes) -> Picos {
         self.pass(bytes) * self.reduce_passes
     }

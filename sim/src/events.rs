@@ -7,18 +7,18 @@ use crate::hash::{GOLDEN, finalize};
 use crate::{Picos, Rank};
 use std::fmt;
 
-/// Something that happened. Events are ordered by their fields from the top.
+/// An event. Events are ordered by their fields from the top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Event {
-    /// When.
+    /// The time of the event.
     pub time: Picos,
-    /// To whom.
+    /// The rank of the event.
     pub rank: Rank,
-    /// On which of the rank's streams.
+    /// The rank's stream.
     pub stream: u32,
-    /// As which of the stream's events.
+    /// The event's number in the stream.
     pub sequence: u64,
-    /// What: any number that tells it from others, such as a size.
+    /// Any number that tells the event from others, such as a size.
     pub what: u64,
 }
 
@@ -71,9 +71,9 @@ fn mix(before: u64, word: u64) -> u64 {
 pub struct Divergence {
     /// How many events were the same before.
     pub index: usize,
-    /// What the first run did there; `None`: it had ended.
+    /// The first run's event; `None` if the run had ended.
     pub first: Option<Event>,
-    /// What the second run did there.
+    /// The second run's event; `None` if the run had ended.
     pub second: Option<Event>,
 }
 

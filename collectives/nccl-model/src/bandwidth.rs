@@ -43,7 +43,7 @@ pub(super) fn bandwidth(
     to_algorithm(platform, collective, algorithm, bus)
 }
 
-/// NCCL's change from bandwidth on the bus to that of the call's bytes.
+/// NCCL's factor from bus bandwidth to the bandwidth of the call's bytes.
 fn to_algorithm(platform: &Platform, collective: Collective, algorithm: NcclAlgorithm, bus: f64) -> f64 {
     let steps = ring_steps(collective, platform.ranks);
     let gathers = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
@@ -55,7 +55,7 @@ fn to_algorithm(platform: &Platform, collective: Collective, algorithm: NcclAlgo
     }
 }
 
-/// One channel through the NVLink switch.
+/// The bandwidth of one channel through the NVLink switch.
 fn nvls(platform: &Platform, collective: Collective, algorithm: NcclAlgorithm, graph: &Graph) -> f64 {
     if graph.channels < 2 {
         return 0.0;

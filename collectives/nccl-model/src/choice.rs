@@ -6,12 +6,12 @@ use super::latency::latency;
 use super::{Arch, Graph, NcclAlgorithm, Overrides, Platform, Protocol};
 use allfold_schedules::Collective;
 
-/// What the model says of one candidate.
+/// The model's estimate for one candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// How ranks are wired.
+    /// The candidate's algorithm: how ranks are wired.
     pub algorithm: NcclAlgorithm,
-    /// How bytes are moved.
+    /// The candidate's protocol: how bytes are moved.
     pub protocol: Protocol,
     /// Microseconds that no byte takes.
     pub latency_us: f64,

@@ -50,7 +50,7 @@ fn column(nodes: u32) -> usize {
     nodes.clamp(1, 3) as usize - 1
 }
 
-/// GB/s that LL can reach. Several nodes take Ampere's row where CPUs are by AMD, else Volta's.
+/// The most GB/s of LL. Several nodes with AMD CPUs take Ampere's row, with other CPUs Volta's.
 pub(super) fn ll_most(platform: &Platform) -> f64 {
     let row = match (platform.nodes, platform.cpu) {
         (..=1, _) => platform.arch,
@@ -89,7 +89,7 @@ pub(super) fn nvls_efficiency(arch: Arch) -> f64 {
     [0.0, 0.0, 0.85, 0.74][arch as usize]
 }
 
-/// What a tree reaches of its bandwidth at a size: measured by NCCL's authors at powers of two from 64 B.
+/// The fraction of its bandwidth that a tree reaches at a size: measured by NCCL's authors at powers of two from 64 B.
 pub(super) fn tree_correction(protocol: Protocol, bytes: u64) -> f64 {
     const LL: [f64; 23] = [
         1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0,

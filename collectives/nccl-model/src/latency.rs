@@ -65,7 +65,7 @@ fn ring(
     (steps - crossings) * inside.max(net_overhead(platform, protocol)) + crossings * across
 }
 
-/// What posting to the network costs the proxy, in microseconds, on every step; nothing on one node.
+/// The proxy's cost of posting to the network, in microseconds per step; 0 on one node.
 fn net_overhead(platform: &Platform, protocol: Protocol) -> f64 {
     if platform.nodes == 1 {
         return 0.0;

@@ -28,12 +28,12 @@ pub enum Protocol {
     Ll,
     /// 8 of every 128 bytes are a flag: needs NVLink's ordered stores.
     Ll128,
-    /// Whole chunks, then a flag: highest bandwidth.
+    /// The protocol with a flag after whole chunks: highest bandwidth.
     Simple,
 }
 
 impl NcclAlgorithm {
-    /// All, in NCCL's order.
+    /// All algorithms, in NCCL's order.
     pub const ALL: [NcclAlgorithm; 7] = [
         NcclAlgorithm::Tree,
         NcclAlgorithm::Ring,
@@ -44,7 +44,7 @@ impl NcclAlgorithm {
         NcclAlgorithm::Pat,
     ];
 
-    /// As `NCCL_ALGO` has it.
+    /// The algorithm's name in `NCCL_ALGO`.
     pub const fn name(self) -> &'static str {
         match self {
             NcclAlgorithm::Tree => "Tree",
@@ -59,10 +59,10 @@ impl NcclAlgorithm {
 }
 
 impl Protocol {
-    /// All, in NCCL's order.
+    /// All protocols, in NCCL's order.
     pub const ALL: [Protocol; 3] = [Protocol::Ll, Protocol::Ll128, Protocol::Simple];
 
-    /// As `NCCL_PROTO` has it.
+    /// The protocol's name in `NCCL_PROTO`.
     pub const fn name(self) -> &'static str {
         match self {
             Protocol::Ll => "LL",

@@ -20,7 +20,7 @@ const TUNED: [(&str, Collective); 5] = [
     ("allreduce", Collective::AllReduce),
 ];
 
-/// What the two variables allow; the default allows what NCCL allows by itself.
+/// The algorithms and protocols that the two variables allow; by default those that NCCL allows by itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
     algorithms: BTreeMap<Collective, Vec<NcclAlgorithm>>,

@@ -3,7 +3,7 @@
 /// Generation of the GPUs, by the tables that have a row for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arch {
-    /// Compute capability 7.x, and what is older.
+    /// Compute capability 7.x and older.
     Volta,
     /// 8.x.
     Ampere,
@@ -22,20 +22,20 @@ pub enum HostCpu {
     Amd,
     /// IBM POWER.
     Power,
-    /// Anything else, Arm among them.
+    /// Any other processor, such as Arm.
     Other,
 }
 
-/// What joins the GPUs of a node.
+/// The links between the GPUs of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inside {
     /// NVLink, with or without switches.
     NvLink,
-    /// PCI Express and what is behind it.
+    /// PCI Express.
     Pci,
 }
 
-/// What the graph search found for one algorithm.
+/// The result of the graph search for one algorithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Graph {
     /// How many channels.
@@ -73,7 +73,7 @@ pub struct Platform {
     pub arch: Arch,
     /// The vendor of the CPUs.
     pub cpu: HostCpu,
-    /// What joins the GPUs of a node.
+    /// The links between the GPUs of a node.
     pub links: Inside,
     /// Whether the GPUs of a node are joined by NVLink switches.
     pub nvswitch: bool,

@@ -123,7 +123,7 @@ fn arch(generation: Generation) -> Arch {
     }
 }
 
-/// One node: fast channels are split in two.
+/// The graph of one node: fast channels are split in two.
 fn inside(port: f64, devices: u32, arch: Arch, table: usize) -> Graph {
     let fits = |speed: f64| if devices > 1 { (port / speed) as u32 } else { 1 };
     let best = fastest(&INSIDE[table], port, fits).unwrap_or(Graph::inside(1, port));
@@ -132,7 +132,7 @@ fn inside(port: f64, devices: u32, arch: Arch, table: usize) -> Graph {
     if split { Graph::inside(2 * best.channels, best.inside / 2.0) } else { best }
 }
 
-/// Several nodes: so many channels per NIC, as fast as the NICs and the GPUs' ports allow.
+/// The graph across nodes: this many channels per NIC, as fast as the NICs and the GPUs' ports allow.
 fn across(port: f64, devices: u32, nics: f64, nic: f64, table: usize) -> Graph {
     let fits = |speed: f64| {
         let network = (nic / speed).floor() * nics;

@@ -17,8 +17,7 @@
 use allfold_schedules::Collective;
 use allfold_sim::{BytesPerSec, Costs, Link, Picos, Rounding};
 
-/// What a message and a reduction cost with ASTRA-sim's usual system file: `endpoint-delay` 10 ns, `local-mem-bw`
-/// 1,600 bytes per nanosecond.
+/// The costs of messages and reductions with ASTRA-sim's usual system file: `endpoint-delay` 10 ns, `local-mem-bw` 1,600.
 pub const COSTS: Costs = Costs {
     overhead: Picos::from_nanos(10),
     launch: Picos::from_nanos(10),

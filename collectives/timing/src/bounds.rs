@@ -22,7 +22,7 @@ use allfold_sim::{LinkId, Picos, Rounding};
 pub struct Bounds {
     /// The bytes that crossed each link, over its bandwidth: the slowest link.
     pub links: Picos,
-    /// The longest chain of messages that wait for each other, if none of them had any bytes.
+    /// The longest chain of messages that wait for each other, taken without their bytes.
     pub chain: Picos,
     /// What any algorithm for this collective must move through the ranks' and nodes' ports; zero where the
     /// collective is not given.
@@ -51,7 +51,7 @@ impl Bounds {
         let bound = |group: &PortGroup| {
             let (ranks, size, count) =
                 (u128::from(group.ranks), u128::from(group.size), u128::from(group.count));
-            // What every other rank has or wants of a buffer of one block per rank.
+            // The part of a buffer of one block per rank that belongs to the other ranks.
             let others = bytes * (ranks - size) / ranks;
             match what.meaning().moves {
                 Moves::Nothing => Picos::ZERO,
@@ -65,7 +65,7 @@ impl Bounds {
         partitions.iter().map(bound).max().unwrap_or_default()
     }
 
-    /// The greatest of them, and its name.
+    /// The greatest bound, and its name.
     pub fn greatest(&self) -> (Picos, &'static str) {
         [(self.links, "links"), (self.chain, "chain"), (self.collective, "collective")]
             .into_iter()

@@ -114,7 +114,7 @@ fn rotations(symmetry: &[Permutation], topology: &Topology) -> Option<Classes> {
     Some(Classes::Rotations { ranks, step })
 }
 
-/// Xor with those of the schedule's masks that the topology has.
+/// The masks of the schedule's xor symmetries that the topology has, too.
 fn masks(symmetry: &[Permutation], topology: &Topology) -> Option<Classes> {
     let ranks = topology.ranks();
     let unit = topology.symmetry().masks?;

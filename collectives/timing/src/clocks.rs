@@ -58,7 +58,7 @@ impl Clock {
     }
 }
 
-/// What a representative receives in the round at hand, and from whom its last message came.
+/// A representative's receive in the current round, and the sender of its last message.
 #[derive(Clone, Copy)]
 struct Inbox {
     /// The rank that sends to this rank in the current round; `NONE` if no rank does, and between rounds.
@@ -67,7 +67,7 @@ struct Inbox {
     source: u32,
     /// Number of the path's rate.
     rate: u32,
-    /// Combined with what is there.
+    /// Whether the message is reduced into the data.
     reduce: bool,
     /// Size of this round's message.
     bytes: u64,
@@ -244,7 +244,7 @@ impl<'a, C: Representatives> Sweep<'a, C> {
 }
 
 impl<C: Representatives> Sweep<'_, C> {
-    /// Finds the path of the messages that now come; false where one of its links belongs to neither side.
+    /// Finds the path of the messages of this round; false if one of its links belongs to neither side.
     fn reroute(&mut self, representative: u32, sender: usize) -> bool {
         self.count(representative);
         let to = self.cast.rank(representative);
@@ -300,7 +300,7 @@ mod tests {
     use allfold_schedules::schedule::Schedule;
     use allfold_sim::{BytesPerSec, Costs, Faults, Link, Topology};
 
-    /// One element is one byte, one byte takes 1,000 ps, a link 10 ps.
+    /// One element is one byte; a byte takes 1,000 ps, a link 10 ps.
     const LINK: Link = Link { bandwidth: BytesPerSec(1_000_000_000), latency: Picos(10) };
 
     /// A schedule as a list of messages (round, from, to, chunks, combine), for tests.

@@ -2,7 +2,7 @@
 
 use allfold_schedules::schedule::Rank;
 
-/// Why there is no time. Each message says what is wrong and what would be right.
+/// Why a job cannot be timed. Each message says what is wrong and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -14,19 +14,19 @@ pub enum Error {
     Unmatched {
         /// The waiting rank.
         rank: Rank,
-        /// In which round.
+        /// The round.
         round: u64,
-        /// For what.
+        /// What the rank does or waits for.
         what: String,
     },
-    /// Nothing moves and ranks are unfinished.
+    /// Ranks are unfinished and no message moves.
     #[error("deadlock: rank {rank} waits in round {round} for {what}, and no message is under way")]
     Deadlock {
         /// The first rank that waits.
         rank: Rank,
-        /// In which round.
+        /// The round.
         round: u64,
-        /// For what.
+        /// What the rank waits for.
         what: String,
     },
     /// One representative per class cannot stand for all ranks.

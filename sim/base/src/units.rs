@@ -47,22 +47,22 @@ pub struct Picos(pub u64);
 impl Picos {
     /// No time at all.
     pub const ZERO: Picos = Picos(0);
-    /// Whole nanoseconds.
+    /// A time of whole nanoseconds.
     #[inline]
     pub const fn from_nanos(nanos: u64) -> Picos {
         Picos(nanos * 1_000)
     }
-    /// Whole microseconds.
+    /// A time of whole microseconds.
     #[inline]
     pub const fn from_micros(micros: u64) -> Picos {
         Picos(micros * 1_000_000)
     }
-    /// In microseconds, for tables and records.
+    /// The time in microseconds, for tables and records.
     #[inline]
     pub fn as_micros(self) -> f64 {
         self.0 as f64 / 1e6
     }
-    /// In seconds.
+    /// The time in seconds.
     #[inline]
     pub fn as_secs(self) -> f64 {
         self.0 as f64 / 1e12
@@ -128,12 +128,12 @@ impl fmt::Display for Picos {
 pub struct BytesPerSec(pub u64);
 
 impl BytesPerSec {
-    /// From GB/s (1e9 bytes per second).
+    /// A rate from GB/s (1e9 bytes per second).
     #[inline]
     pub fn from_gb(gb: f64) -> BytesPerSec {
         BytesPerSec((gb * 1e9).round() as u64)
     }
-    /// In GB/s.
+    /// The rate in GB/s.
     #[inline]
     pub fn as_gb(self) -> f64 {
         self.0 as f64 / 1e9

@@ -10,7 +10,7 @@ pub struct Factor(u64);
 pub(super) const MILLION: u64 = 1_000_000;
 
 impl Factor {
-    /// As fast as it should be.
+    /// The factor 1.
     pub const ONE: Factor = Factor(MILLION);
 
     /// A span that takes this many times as long; rounded up.
@@ -25,13 +25,13 @@ impl Factor {
         BytesPerSec(u64::try_from(lowered).unwrap_or(u64::MAX).max(1))
     }
 
-    /// The one after the other.
+    /// The product of two factors.
     pub(super) fn and(self, other: Factor) -> Factor {
         let product = u128::from(self.0) * u128::from(other.0) / u128::from(MILLION);
         Factor(u64::try_from(product).unwrap_or(u64::MAX))
     }
 
-    /// In millionths.
+    /// The factor in millionths.
     pub(super) fn millionths(self) -> u64 {
         self.0
     }

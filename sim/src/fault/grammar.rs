@@ -12,13 +12,13 @@ use std::str::FromStr;
 /// A kind of rule.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultKind {
-    /// What stands before `=`.
+    /// The kind's name, before `=`.
     pub name: &'static str,
     /// A rule of this kind.
     pub example: &'static str,
-    /// What the example does.
+    /// The effect of the example.
     pub about: &'static str,
-    /// What stands behind `=`.
+    /// The reader of the text behind `=`.
     read: fn(Reader<'_>, &str) -> Result<Rule>,
 }
 

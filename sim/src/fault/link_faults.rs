@@ -12,7 +12,7 @@ use super::{Faults, Rule, When};
 use crate::{BytesPerSec, Link, LinkId, Picos, Rank};
 
 impl Faults {
-    /// What a link can do by the rules that always hold.
+    /// A link's bandwidth and latency by the rules that hold all the time.
     pub fn link(&self, id: LinkId, link: Link) -> Link {
         self.on_link(id).fold(link, |link, rule| match rule {
             Rule::SlowLink { factor, latency, when: When::ALWAYS, .. } => {
@@ -112,7 +112,7 @@ impl Faults {
     }
 }
 
-/// When a rule that keeps ranks apart does so.
+/// The time of a rule that separates ranks.
 fn gate(rule: &Rule) -> Option<When> {
     match rule {
         Rule::Partition { when, .. } | Rule::Cut { when, .. } | Rule::StopRank { when, .. } => Some(*when),
@@ -120,7 +120,7 @@ fn gate(rule: &Rule) -> Option<When> {
     }
 }
 
-/// Whether it keeps these two apart.
+/// Whether the rule separates these two ranks.
 fn parts(rule: &Rule, from: Rank, to: Rank) -> bool {
     match rule {
         Rule::Partition { sides, .. } => {

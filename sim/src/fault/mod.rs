@@ -44,8 +44,7 @@ pub use verdict::{Message, MessageEffects};
 
 use crate::{Error, LinkId, Picos, Rank, Result, Topology};
 
-/// All rules of a run, and the seed of what is random in them. Rules on the same rank or link add up: factors multiply,
-/// latencies and delays add.
+/// All rules of a run, and the seed of the random ones. Rules on the same rank or link add up: factors multiply, latencies add.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
     rules: Vec<Rule>,
@@ -55,7 +54,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Nothing is wrong.
+    /// No faults.
     pub const NONE: Faults = Faults { rules: Vec::new(), links: Vec::new(), seed: 0 };
 
     /// These rules, each checked against the topology, and seed 0.
@@ -100,7 +99,7 @@ impl Faults {
         Faults { seed, ..self }
     }
 
-    /// The seed of what is random.
+    /// The seed of random effects.
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -169,7 +168,7 @@ impl LinkSet {
         self.0.iter().flat_map(|&(first, last)| (first..=last).map(LinkId))
     }
 
-    /// The links that a rule names; an error says which of them do not exist.
+    /// The links that a rule names; the error names those that do not exist.
     fn of(rule: &Rule, topology: &Topology) -> Result<LinkSet> {
         let Some(links) = links_of(rule) else { return Ok(LinkSet::default()) };
         let Some(family) = &links.family else {

@@ -33,7 +33,7 @@ pub enum Noise {
     Pareto(Picos, u64),
 }
 
-/// No draw is longer than this: about a month, which leaves room for sums.
+/// The longest draw: about a month, so that sums of draws fit.
 const LONGEST: f64 = (1u64 << 61) as f64;
 
 impl Noise {
@@ -102,12 +102,12 @@ impl Draw {
         Draw(question.iter().fold(splitmix(seed), |state, word| splitmix(state ^ splitmix(*word))))
     }
 
-    /// The n-th word of it.
+    /// The n-th random word of the draw.
     pub fn word(self, n: u64) -> u64 {
         splitmix(self.0.wrapping_add(n))
     }
 
-    /// The n-th number of it, above 0 and up to 1.
+    /// The n-th random number of the draw, above 0 and up to 1.
     fn unit(self, n: u64) -> f64 {
         ((self.word(n) >> 11) + 1) as f64 / (1u64 << 53) as f64
     }

@@ -75,7 +75,7 @@ impl Faults {
         }
     }
 
-    /// What jitter adds to a rank's n-th launch or computation, which begins at `at`.
+    /// The random extra time of a rank's n-th launch or computation, which begins at `at`.
     pub fn jitter(&self, rank: Rank, what: Paced, nth: u64, at: Picos) -> Picos {
         (0u64..).zip(self.rules()).fold(Picos::ZERO, |sum, (number, rule)| match rule {
             Rule::JitterRank { ranks, noise, when } if ranks.has(rank) && when.holds(at) => {
@@ -86,7 +86,7 @@ impl Faults {
     }
 }
 
-/// What a rank does that jitter concerns.
+/// The activities of a rank that jitter applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paced {
     /// The launch of an operation, by its number.

@@ -71,7 +71,7 @@ pub struct Pair {
     pub from: Ranks,
     /// The receivers.
     pub to: Ranks,
-    /// The other way as well.
+    /// Whether the rule holds in the other direction, too.
     pub both: bool,
 }
 

@@ -14,32 +14,32 @@ pub enum Rule {
     SlowRank {
         /// The ranks.
         ranks: Ranks,
-        /// How much slower.
+        /// The factor by which the ranks are slower.
         factor: Factor,
-        /// For how long.
+        /// The time in which the rule holds.
         when: When,
     },
     /// Ranks whose every launch and computation takes a random time longer.
     JitterRank {
         /// The ranks.
         ranks: Ranks,
-        /// How much more.
+        /// The random extra time.
         noise: Noise,
         /// Launches and computations that begin then.
         when: When,
     },
-    /// Ranks that compute on another device than the rest.
+    /// Ranks that compute on another device than the others.
     Device {
         /// The ranks.
         ranks: Ranks,
-        /// On what.
+        /// The other device.
         device: Device,
     },
     /// Ranks that stand still, and neither send nor receive: a process that was stopped.
     StopRank {
         /// The ranks.
         ranks: Ranks,
-        /// For how long.
+        /// The time in which the rule holds.
         when: When,
     },
     /// A rank that dies and does nothing any more.
@@ -53,18 +53,18 @@ pub enum Rule {
     SlowLink {
         /// Which.
         links: Links,
-        /// By how much their bandwidth is lower.
+        /// The factor by which the links' bandwidth is lower.
         factor: Factor,
-        /// By how much their latency is higher.
+        /// The extra latency of the links.
         latency: Picos,
-        /// For how long.
+        /// The time in which the rule holds.
         when: When,
     },
     /// Links over which every message takes a random time more.
     JitterLink {
         /// Which.
         links: Links,
-        /// How much more.
+        /// The random extra time.
         noise: Noise,
         /// Messages that start then.
         when: When,
@@ -75,59 +75,59 @@ pub enum Rule {
         links: Links,
         /// How long they are down in each period.
         down: Picos,
-        /// From one failure to the next.
+        /// The time from one failure to the next.
         period: Picos,
-        /// For how long.
+        /// The time in which the rule holds.
         when: When,
     },
-    /// Sets of ranks between which nothing passes; a rank in none of them reaches all.
+    /// Sets of ranks between which no message passes; a rank in none of them reaches all.
     Partition {
         /// The sets, two or more.
         sides: Vec<Ranks>,
-        /// For how long.
+        /// The time in which the rule holds.
         when: When,
     },
     /// Pairs of ranks between which nothing passes, one way or both.
     Cut {
         /// The senders and receivers that are cut off.
         pair: Pair,
-        /// For how long.
+        /// The time in which the rule holds.
         when: When,
     },
     /// Messages that never arrive.
     Drop {
-        /// Between whom.
+        /// The sender and the receiver.
         pair: Pair,
-        /// Which of them.
+        /// The messages of the pair that the rule selects.
         which: Which,
         /// The messages that start at that time.
         when: When,
     },
     /// Messages of which a bit is flipped.
     Corrupt {
-        /// Between whom.
+        /// The sender and the receiver.
         pair: Pair,
-        /// Which of them.
+        /// The messages of the pair that the rule selects.
         which: Which,
         /// The messages that start at that time.
         when: When,
     },
     /// Messages that are sent twice; the receiver drops the second.
     Duplicate {
-        /// Between whom.
+        /// The sender and the receiver.
         pair: Pair,
-        /// Which of them.
+        /// The messages of the pair that the rule selects.
         which: Which,
         /// The messages that start at that time.
         when: When,
     },
     /// Messages that arrive later.
     Delay {
-        /// Between whom.
+        /// The sender and the receiver.
         pair: Pair,
-        /// Which of them.
+        /// The messages of the pair that the rule selects.
         which: Which,
-        /// By how much.
+        /// The random extra time.
         noise: Noise,
         /// The messages that start at that time.
         when: When,
@@ -135,11 +135,11 @@ pub enum Rule {
     /// Messages that the next one overtakes: they are held back until it has passed, or for this long at most. The
     /// receiver puts them in order again, so that on virtual time it is a delay.
     Reorder {
-        /// Between whom.
+        /// The sender and the receiver.
         pair: Pair,
-        /// Which of them.
+        /// The messages of the pair that the rule selects.
         which: Which,
-        /// For how long at most.
+        /// The longest time that a message is held back.
         hold: Picos,
         /// The messages that start at that time.
         when: When,
@@ -149,7 +149,7 @@ pub enum Rule {
 /// When a rank dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Death {
-    /// At a time.
+    /// At this time.
     At(Picos),
     /// Before its first step in this round or a later one of this operation; operations of a communicator count
     /// from 0. Where it has no such step, when it has done all others.

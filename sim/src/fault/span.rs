@@ -33,7 +33,7 @@ pub(super) fn text(Picos(picos): Picos) -> String {
 /// When a rule holds: from one time on, up to but not including another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct When {
-    /// From here on.
+    /// The first moment of the time.
     pub from: Picos,
     /// Not any more from here on; `Picos(u64::MAX)`: for ever.
     pub until: Picos,
@@ -53,7 +53,7 @@ impl When {
         [self.from, self.until].into_iter().find(|&edge| edge > at && edge.0 < u64::MAX)
     }
 
-    /// From `5ms..20ms`, `5ms..` or `..20ms`.
+    /// Reads `5ms..20ms`, `5ms..` or `..20ms`.
     pub(super) fn parse(text: &str) -> Option<When> {
         let (from, until) = text.split_once("..")?;
         let or = |text: &str, none: Picos| if text.is_empty() { Some(none) } else { span(text) };

@@ -81,7 +81,7 @@ fn a_kind_without_a_reader_is_never_read_as_another() {
     for one in KINDS {
         let (_, rest) = one.example.split_once('=').unwrap();
         for other in KINDS {
-            // What reads as another kind is a rule of that kind.
+            // A rule's text that another kind accepts, too, is then a rule of that kind.
             if let Ok(rule) = format!("{}={rest}", other.name).parse::<Rule>() {
                 assert!(rule.to_string().starts_with(&format!("{}=", other.name)), "{rule}");
             }
@@ -121,7 +121,7 @@ fn a_window_slows_down_what_lies_in_it_and_a_pause_moves_it() {
         span.as_micros()
     };
     assert_eq!(takes(2, 0, 100), 100.0);
-    // 10 us, then 20 us at a quarter of the pace, then the rest.
+    // 10 us at full pace, 20 us at a quarter of it, then full pace.
     assert_eq!(takes(3, 0, 25), 10.0 + 20.0 + 10.0);
     assert_eq!(takes(3, 15, 3), 12.0);
     assert_eq!(takes(4, 0, 11), 31.0);

@@ -17,7 +17,7 @@ pub struct Message {
     pub round: u64,
     /// The how-manieth it is from its sender to its receiver, from 1.
     pub nth: u64,
-    /// When it starts.
+    /// When the message starts.
     pub at: Picos,
 }
 
@@ -26,7 +26,7 @@ pub struct Message {
 pub struct MessageEffects {
     /// Whether the message is lost.
     pub dropped: bool,
-    /// A bit of it is flipped: this one, modulo how many it has.
+    /// A bit of the message is flipped: this one, modulo the number of bits.
     pub corrupted: Option<u64>,
     /// Whether the message is sent twice.
     pub duplicated: bool,
@@ -37,7 +37,7 @@ pub struct MessageEffects {
 }
 
 impl Faults {
-    /// What becomes of a message. Jitter of links is not in it: that depends on the path.
+    /// The fate of a message. Jitter of links is not part of it, because it depends on the path.
     pub fn verdict(&self, message: &Message) -> MessageEffects {
         let mut verdict = MessageEffects::default();
         for (number, rule) in (0..).zip(self.rules()) {

@@ -61,7 +61,7 @@ impl NcclGraph {
 /// All graphs of a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NcclGraphs {
-    /// In the order of the file.
+    /// The graphs in the order of the file.
     pub graphs: Vec<NcclGraph>,
 }
 

@@ -18,7 +18,7 @@ use crate::machines::node::{LinkKind, Nic, Node};
 use crate::machines::presets::{FABRIC_FIGURES, Preset, Spec};
 use std::collections::BTreeMap;
 
-/// What a file says of a node.
+/// The node that a file describes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NcclTopology {
     /// The node.
@@ -290,7 +290,7 @@ impl<'a> Found<'a> {
         Ok(NcclTopology { node, notes: std::mem::take(notes) })
     }
 
-    /// Puts the NICs of the file into the node, or where it has none those of the machine that completes it.
+    /// Adds the file's NICs to the node, or those of the machine that completes it if the file has none.
     fn attach_nics(
         &self,
         node: &mut Node,
@@ -383,7 +383,7 @@ impl<'a> Found<'a> {
     }
 }
 
-/// The NVLinks of one node for another of as many devices.
+/// Copies the NVLinks of one node to another node with as many devices.
 fn borrow_nvlinks(from: &Node, to: &mut Node) {
     let mut switches: BTreeMap<u32, u32> = BTreeMap::new();
     for wire in from.links.iter().filter(|wire| wire.kind == LinkKind::NvLink) {

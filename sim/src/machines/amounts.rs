@@ -82,7 +82,7 @@ pub(super) fn count(text: &str) -> Option<u32> {
     None
 }
 
-/// Gb/s, where a text says so: of what is in bits first.
+/// The speed in Gb/s that a text gives; numbers in bits are preferred.
 pub(super) fn speed(text: &str) -> Option<f64> {
     let all: Vec<(f64, f64)> = numbers(text).collect();
     let bits = all.iter().find(|(_, unit)| *unit != 8.0);

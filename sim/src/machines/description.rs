@@ -15,9 +15,9 @@ pub struct Description {
     pub gpus_per_node: Option<u32>,
     /// Nodes that took part.
     pub nodes: Option<u32>,
-    /// What joins the GPUs of a node.
+    /// The links between the GPUs of a node.
     pub intra_node: Option<String>,
-    /// What joins the nodes.
+    /// The network between the nodes.
     pub inter_node: Option<String>,
     /// GPUs that a node has, where fewer took part.
     pub host_gpus: Option<u32>,
@@ -45,7 +45,7 @@ pub struct Machine {
     pub nodes: u32,
     /// Whether the GPUs of a group talk over NVLink (or xGMI), not over PCIe.
     pub nvlink: bool,
-    /// Whether GPUs write into each other's memory; else what goes from one to another is copied through the host's.
+    /// Whether GPUs write into each other's memory; otherwise data between them is copied through the host's memory.
     pub peer: bool,
     /// Whether the GPUs of a group are joined by switches (NVSwitch), not pair by pair.
     pub switched: bool,
@@ -55,7 +55,7 @@ pub struct Machine {
     pub cpu: Cpu,
     /// The NICs of a group; `None` where there is one group only.
     pub nics: Option<Nics>,
-    /// What the words said, a line each.
+    /// The parts of the description that were understood, a line each.
     pub understood: Vec<String>,
     /// What the description did not say and the reader assumed, a line each.
     pub assumed: Vec<String>,
@@ -121,12 +121,12 @@ impl Machine {
         Ok(Machine { gpu, devices, nodes, nvlink, peer, switched, beside, cpu, nics, understood, assumed })
     }
 
-    /// What the NICs of a node can carry together one way, in bytes per second; `None` for one node.
+    /// The bandwidth of a node's NICs together in one direction, in bytes per second; `None` for a single node.
     pub fn network(&self) -> Option<BytesPerSec> {
         self.nics.map(|nics| BytesPerSec((f64::from(nics.count) * nics.gbit_per_s * 1e9 / 8.0) as u64))
     }
 
-    /// What a GPU puts into the joint of its node.
+    /// A GPU's links to the other GPUs of its node.
     pub fn port(&self) -> Port {
         self.gpu.nvlink.filter(|_| self.nvlink).unwrap_or(self.gpu.pcie)
     }

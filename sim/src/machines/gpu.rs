@@ -24,12 +24,12 @@ pub struct Port {
     pub links: u32,
     /// GB/s (1e9) of one link, one way, as a collective can use it.
     pub gb_per_s: f64,
-    /// Where both figures are from.
+    /// The source of both figures.
     pub source: &'static str,
 }
 
 impl Port {
-    /// All links together, one way.
+    /// The bandwidth of all links together in one direction.
     pub fn bandwidth(&self) -> BytesPerSec {
         BytesPerSec((f64::from(self.links) * self.gb_per_s * 1e9) as u64)
     }

@@ -13,7 +13,7 @@ use super::amounts;
 use super::gpu::{Generation, GpuModel};
 use std::fmt;
 
-/// What carries bytes between nodes.
+/// The kind of network between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fabric {
     /// The kernel's TCP, over any device.

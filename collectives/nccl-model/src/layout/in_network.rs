@@ -23,7 +23,8 @@ pub struct InNetwork {
     pub nodes: u32,
     /// GPUs of each.
     pub devices: u32,
-    /// Whether all GPUs of a node exchange and each has a NIC; else they form a chain to the one that has.
+    /// Whether every GPU of a node has a NIC and exchanges through it; otherwise the GPUs form a chain to the one that has a
+    /// NIC.
     pub direct: bool,
 }
 

@@ -43,7 +43,7 @@ pub struct ChannelLayout {
 /// Ranks of a schedule that are switches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
-    /// There are none.
+    /// No further costs.
     Nothing,
     /// The last rank of every node is its NVLink switch.
     NodeSwitches,
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_tree_and_its_twin_share_the_work() {
-        // In one of them at least every node but one is a leaf, as trees.cc says of even numbers.
+        // In one of the two trees every node but one is a leaf, as trees.cc says of even numbers.
         for nodes in [2u32, 4, 8, 16] {
             let inner = |twin, node| {
                 let tree = NodeTree { nodes, twin };

@@ -11,7 +11,7 @@ pub struct Setting {
     pub machine: Machine,
     /// The machine as NCCL's tuner sees it.
     pub platform: Platform,
-    /// What the environment lets the tuner choose.
+    /// The environment's restrictions of the tuner's choice.
     pub overrides: Overrides,
     /// GPUs that one process drives.
     pub driven: u32,
@@ -31,11 +31,11 @@ pub struct PhysicsCase {
     pub protocol: Protocol,
     /// nccl-tests' size.
     pub bytes: f64,
-    /// All ranks.
+    /// The number of all ranks.
     pub ranks: f64,
     /// Groups that share NVLink or PCIe.
     pub nodes: f64,
-    /// Ranks of one of them.
+    /// The number of ranks of one node.
     pub devices: f64,
     /// Generation of the GPUs.
     pub generation: Generation,
@@ -59,7 +59,7 @@ pub struct PhysicsCase {
     pub peer: bool,
     /// Channels that the search found.
     pub channels: f64,
-    /// Channels that run, all of them for large calls.
+    /// The channels that run; for large calls all of them.
     pub running: f64,
     /// Channels that run for a call of this size.
     pub used: f64,
@@ -75,7 +75,7 @@ pub struct PhysicsCase {
     pub host_stores: Option<f64>,
     /// Whether it is the first size of a run.
     pub first: bool,
-    /// What NCCL's tuner believes, in microseconds.
+    /// The tuner's own estimate, in microseconds.
     pub tuner_us: f64,
 }
 

@@ -83,7 +83,7 @@ pub(super) fn hop(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> 
     parameters.family(HOP, fabric) * protocol + ask
 }
 
-/// The share of NICs that ask before they send so many bytes: it grows with the logarithm between the two limits.
+/// The share of NICs that use a rendezvous for messages of so many bytes: it grows with the logarithm between two thresholds.
 fn asks(bytes: f64) -> f64 {
     ((bytes / EAGER.0).ln() / (EAGER.1 / EAGER.0).ln()).clamp(0.0, 1.0)
 }
@@ -210,7 +210,7 @@ fn network(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
 
 /// What the first chunk takes longer than a share of the whole: it fills every hop of the tree.
 fn fill(case: &PhysicsCase, parameters: &Parameters, terms: Terms, rates: &Rates) -> f64 {
-    // Flags in the data let LL and LL128 pass on what has come so far.
+    // LL and LL128 have flags in the data, so that a rank can pass on what has arrived so far.
     let whole = case.protocol == Protocol::Simple;
     if !(terms.has(ModelTerm::PipelineFill)
         && whole

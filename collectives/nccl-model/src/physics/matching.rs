@@ -27,7 +27,7 @@ const WHOLE: f64 = 16_384.0;
 const SLOTS: (f64, f64) = (65_536.0, 614_400.0);
 /// Bytes of a slice of a ring's Simple chunk: at least, at most.
 const SLICE: (f64, f64) = (32_768.0, 1_048_576.0);
-/// Bytes of a chunk of Simple in all else.
+/// Bytes of a chunk of Simple in all other collectives.
 const CHUNK: f64 = 524_288.0;
 
 /// Microseconds that the host of one NIC copies; 0 where NICs match.

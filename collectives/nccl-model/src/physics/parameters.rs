@@ -19,7 +19,7 @@ pub struct Parameter {
     pub value: f64,
     /// How far it may lie from that, as a standard deviation of its logarithm.
     pub std_dev: f64,
-    /// Where the figure before fitting is from.
+    /// The source of the value before fitting.
     pub source: &'static str,
 }
 
@@ -41,7 +41,7 @@ const GUESS: &str = "order of magnitude";
 /// How many there are.
 pub const COUNT: usize = 54;
 
-/// All of them. A parameter's number is its place.
+/// All parameters. A parameter's number is its place in the list.
 pub const PARAMETERS: [Parameter; COUNT] = [
     p("launch.gpu", "us", 4.2, 0.1, "host time to launch on one GPU more of the same process: nccl-tests -g"),
     p("launch.channel", "us", 0.2, 0.4, "host time for each channel of a launch"),
@@ -166,7 +166,7 @@ impl Default for Parameters {
 }
 
 impl Parameters {
-    /// From the logarithms of all values.
+    /// Parameters from the logarithms of their values.
     pub fn from_logs(logs: &[f64]) -> Parameters {
         Parameters { values: logs.iter().map(|log| log.exp()).collect() }
     }

@@ -179,7 +179,7 @@ mod tests {
         Setting { machine, platform, overrides: Overrides::default(), driven: 1, host_stores: None }
     }
 
-    /// Both forms of one call, in microseconds.
+    /// The times of one call in both forms, in microseconds.
     fn both(
         setting: &Setting,
         algorithm: NcclAlgorithm,

@@ -5,11 +5,11 @@ use allfold_sim::suggest::unknown;
 /// One term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ModelTerm {
-    /// A process launches on one GPU after the other; a call lasts no less than that.
+    /// A process launches on one GPU after the other; a call takes at least that long.
     HostLaunch,
     /// A hop takes the time that was fitted for this family of NICs; without this term, the time that was fitted for all NICs.
     NicFamily,
-    /// What links reach of their nominal speed.
+    /// The fraction of their nominal speed that links reach.
     LinkEfficiency,
     /// Without GPUDirect, bytes are copied through the host's memory.
     HostStaging,
@@ -19,16 +19,16 @@ pub enum ModelTerm {
     PipelineFill,
     /// Messages beyond a NIC's eager limit ask first.
     Rendezvous,
-    /// Where the host matches messages to buffers, it copies them one after the other.
+    /// A host that matches messages to buffers copies them one after the other.
     HostMatching,
-    /// More nodes get in each other's way.
+    /// With more nodes, messages slow each other down.
     Congestion,
     /// The first size of a run carries warm-up.
     FirstCall,
 }
 
 impl ModelTerm {
-    /// All of them.
+    /// All terms.
     pub const ALL: [ModelTerm; 10] = [
         ModelTerm::HostLaunch,
         ModelTerm::NicFamily,
@@ -42,7 +42,7 @@ impl ModelTerm {
         ModelTerm::FirstCall,
     ];
 
-    /// What the command line calls it.
+    /// The term's name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             ModelTerm::HostLaunch => "host-launch",
@@ -79,7 +79,7 @@ impl Default for Terms {
 }
 
 impl Terms {
-    /// All but this one.
+    /// These terms without `term`.
     pub fn without(self, term: ModelTerm) -> Terms {
         Terms(self.0 & !(1 << term as u32))
     }

@@ -41,7 +41,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         black_box(messages().fold(0, |sum, message| sum ^ next(message)));
     }
 
-    /// Before events of the event queue.
+    /// Prefetches the state that these events of the event queue will touch.
     pub(super) fn read_ahead_of(&self, events: &[ScheduledEvent]) {
         if events.len() < 2 {
             return;
@@ -63,13 +63,13 @@ impl<C: Representatives> Events<'_, '_, C> {
         black_box(arriving().fold(0, |sum, message| sum ^ self.window(message.of.receiver)));
     }
 
-    /// Where the representative of a step stands.
+    /// Prefetches the program position of a step's representative.
     fn program(&self, slot: u32) -> u32 {
         let representative = self.windows.representative(slot);
         self.windows.states[representative as usize].head as u32
     }
 
-    /// What ends a step and issues the next of its representative.
+    /// Prefetches the window that the end of a step changes.
     fn window(&self, slot: u32) -> u32 {
         let representative = self.windows.representative(slot);
         let upcoming = self.windows.upcoming(representative);

@@ -13,7 +13,7 @@ use allfold_sim::transit::MessageFault;
 use allfold_sim::{BytesPerSec, FlowId};
 use std::collections::BTreeSet;
 
-/// What a step waits for.
+/// The cause for which a step waits.
 enum Wait {
     /// A rank that has not posted its half.
     Peer(Rank),
@@ -69,7 +69,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         self.deadlock(representative)
     }
 
-    /// What the oldest step of a rank waits for.
+    /// The cause for which the oldest step of a rank waits.
     fn waits_for(&self, slot: u32, rank: Rank, round: u64) -> Wait {
         let idle: BTreeSet<u32> = self.transit.released().iter().copied().collect();
         let fault = |number: u32| {

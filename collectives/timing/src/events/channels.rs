@@ -35,7 +35,7 @@ pub(super) struct Channel {
     pub(super) under_way: u32,
     /// When the last message had left, on the clock without bytes.
     pub(super) chain: u64,
-    /// Over the whole path.
+    /// The latency of the whole path.
     pub(super) latency: u64,
     hops: u8,
 }
@@ -169,7 +169,7 @@ impl Channels {
         self.table[at] = number;
     }
 
-    /// Lets go of idle channels; grows the table where more than a quarter of it stays in use.
+    /// Drops idle channels; grows the table if more than a quarter of it stays in use.
     fn make_room(&mut self) {
         let listed = std::mem::take(&mut self.table);
         let (idle, used): (Vec<u32>, Vec<u32>) =

@@ -32,7 +32,7 @@ pub(super) struct Events<'a, 's, C> {
     pub(super) sink: Option<Sink<'s>>,
 }
 
-/// Times beyond this do not fit: what is added to one instant must not wrap.
+/// Later times are refused, so that adding to an instant cannot wrap.
 pub(super) const LAST: u64 = u64::MAX / 4;
 
 impl<'a, 's, C: Representatives> Events<'a, 's, C> {
@@ -268,7 +268,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         Ok(())
     }
 
-    /// One half of a step is done; with the last one the step is, and its representative goes on.
+    /// Ends one half of a step. The end of both halves ends the step, and its representative goes on.
     pub(super) fn half_done(&mut self, now: u64, slot: u32, chain: u64) -> Result<(), Error> {
         if self.is_dead(self.windows.representative(slot)) {
             return Ok(());
@@ -290,7 +290,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         Ok(())
     }
 
-    /// What the rank of a step spends on each message it sends, before the first byte.
+    /// The overhead of a step's rank on each message it sends, before the first byte.
     pub(super) fn overhead(&self, slot: u32) -> u64 {
         if self.job.faults.is_empty() {
             return self.job.costs.overhead.0;
@@ -302,7 +302,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         Bytes(self.job.geometry.elements(half.span(segment)) * u64::from(self.job.element))
     }
 
-    /// What the run came to, once nothing moves any more.
+    /// The result of the run, once no message moves any more.
     pub(super) fn finish(mut self) -> Result<Run, Error> {
         let representatives = self.cast.representatives();
         if let Some(representative) = (0..representatives)

@@ -23,7 +23,7 @@ pub(super) enum ScheduledEvent {
 
 const QUEUES: usize = 8;
 
-/// Events to come.
+/// The pending events.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EventQueue {
     queues: Vec<(u64, VecDeque<(u64, ScheduledEvent)>)>,
@@ -48,7 +48,7 @@ impl EventQueue {
         self.rest.push(Reverse((at, due)));
     }
 
-    /// When the next event is due.
+    /// The time of the next event.
     #[inline]
     pub(super) fn next(&self) -> Option<u64> {
         let heads = self.queues.iter().filter_map(|(_, queue)| queue.front().map(|head| head.0));

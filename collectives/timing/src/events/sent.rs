@@ -8,7 +8,7 @@ use allfold_sim::{Bytes, Picos};
 pub struct Sent {
     /// The sender; `to` is the receiver.
     pub from: Rank,
-    /// To whom.
+    /// The receiver.
     pub to: Rank,
     /// The round of the schedule it belongs to.
     pub round: u64,

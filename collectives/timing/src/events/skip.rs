@@ -23,7 +23,7 @@ use allfold_sim::network::Usage;
 use allfold_sim::{LinkId, Picos};
 use std::collections::BTreeSet;
 
-/// Where the search stands.
+/// The state of the search for a repeating pattern.
 pub(super) struct Skip {
     reference: u32,
     /// The first piece of every stretch of pieces of one size, and the number of pieces.
@@ -43,7 +43,7 @@ pub(super) struct Skip {
     pub(super) periods: u64,
 }
 
-/// A state that may come round.
+/// A state that may occur again.
 struct Candidate {
     /// Due after this many more pieces of the reference.
     ends: u64,
@@ -132,7 +132,7 @@ impl Skip {
         }
     }
 
-    /// Jumps where the candidate's state has come round.
+    /// Skips ahead if the candidate's state has occurred again.
     fn judge<C: Representatives>(&mut self, now: u64, events: &mut Events<'_, '_, C>, before: Candidate) {
         let state = State::of(now, self.piece, self.reference, events);
         let Some(state) = state.filter(|state| state.hash == before.state.hash) else {

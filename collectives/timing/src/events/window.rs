@@ -28,9 +28,9 @@ pub(super) struct Half {
     pub(super) from: u32,
     pub(super) to: u32,
     pub(super) channel: u32,
-    /// 0: the data; else one more than the shadow's number.
+    /// 0 for the data, else the number of the scratch copy plus one.
     place: u16,
-    /// By its place in the window.
+    /// The next step of the channel, by its place in the window.
     behind: u16,
 }
 
@@ -105,13 +105,13 @@ impl Slot {
     }
 }
 
-/// Where a representative stands in its state.
+/// A representative's progress.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State {
     /// Number of the oldest unfinished step, and of the next one to be issued, counted over steps that act.
     pub(super) base: u64,
     pub(super) head: u64,
-    /// When its last step was done.
+    /// When the representative's last step was done.
     pub(super) finish: u64,
     /// The latest end of the steps before `base` on the clock without bytes.
     pub(super) chain: u64,

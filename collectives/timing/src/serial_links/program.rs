@@ -28,7 +28,7 @@ pub(super) struct Program {
     pub(super) paths: Vec<u32>,
     /// By stretch of pieces of one size, then by class.
     pub(super) times: Vec<Vec<Times>>,
-    /// By class, without bytes.
+    /// For each class, the times without bytes.
     pub(super) least: Vec<Times>,
     /// The first piece of each stretch, and the number of pieces.
     stretches: Vec<u64>,
@@ -57,13 +57,13 @@ pub(super) struct Kept {
     pub(super) depth: u64,
 }
 
-/// What a representative does in a round.
+/// A representative's action in a round.
 #[derive(Clone, Copy)]
 pub(super) struct Act {
     pub(super) representative: u32,
     /// The class of a step within the rank itself; `u32::MAX` for any other.
     pub(super) local: u32,
-    /// First and last + 1 of those it waits for.
+    /// The range of actions that this one waits for.
     pub(super) blockers: (u32, u32),
 }
 
