@@ -64,7 +64,7 @@ impl Bandwidth {
 }
 
 impl Latency {
-    /// Whole picoseconds.
+    /// The latency in whole picoseconds.
     pub fn picos(self) -> Picos {
         Picos((self.0 * 1e6).round() as u64)
     }

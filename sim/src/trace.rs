@@ -21,7 +21,7 @@ pub struct Stretch<'a> {
     pub process: u32,
     /// The row: a stream, a lane or a link.
     pub thread: u32,
-    /// From when.
+    /// When the activity starts.
     pub start: Picos,
     /// To when; not before `start`.
     pub end: Picos,

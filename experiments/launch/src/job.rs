@@ -1,4 +1,4 @@
-//! What is to be launched.
+//! The part of a job that is launched on this node.
 
 use allfold_collectives::environment::RendezvousAddress;
 use allfold_collectives::tcp::Security;

@@ -8,7 +8,7 @@ use super::libraries::CudaLibrary;
 pub enum Error {
     /// A library is not there, or lacks a function that is needed.
     Missing {
-        /// Which one.
+        /// The library.
         library: CudaLibrary,
         /// What was looked for.
         looked_for: String,
@@ -26,7 +26,7 @@ pub enum Error {
     Compile {
         /// The source file.
         file: &'static str,
-        /// For which target.
+        /// The target architecture.
         target: String,
         /// The first lines of its log.
         log: String,

@@ -22,7 +22,7 @@ pub struct CudaGraph(pub u32);
 /// A kernel with its arguments.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// Which one.
+    /// The kernel.
     pub kernel: Kernel,
     /// Blocks, along x, y, z.
     pub grid: [u32; 3],
@@ -33,9 +33,9 @@ pub struct Launch {
 /// Bytes of a device that a task reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryAccess {
-    /// The first byte.
+    /// The address of the first byte.
     pub address: u64,
-    /// How many.
+    /// The number of bytes.
     pub bytes: u64,
     /// Written, and perhaps read too.
     pub write: bool,
@@ -51,7 +51,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// None yet.
+    /// No arguments yet.
     pub fn new() -> Arguments {
         Arguments::default()
     }

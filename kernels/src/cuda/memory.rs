@@ -17,7 +17,7 @@ pub struct Memory {
 
 /// Where memory goes when it is dropped.
 enum Home {
-    /// To the driver.
+    /// The memory goes back to the driver.
     Driver,
     /// To a queue's pool, as so many bytes.
     Pool(Arc<Pool>, usize),
@@ -49,7 +49,7 @@ impl Memory {
         Slice { memory: self, at: 0, bytes: self.bytes }
     }
 
-    /// Bytes.
+    /// The size in bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
@@ -64,7 +64,7 @@ impl Memory {
         self.address
     }
 
-    /// On which device.
+    /// The device of the memory.
     pub fn device(&self) -> usize {
         self.device
     }
@@ -108,12 +108,12 @@ impl<'a> Slice<'a> {
         }
     }
 
-    /// Where it begins.
+    /// The address of the first byte.
     pub fn address(&self) -> u64 {
         self.memory.address + self.at as u64
     }
 
-    /// Bytes.
+    /// The size in bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
@@ -137,7 +137,7 @@ impl<'a> Slice<'a> {
         Ok((self.bytes / size) as u64)
     }
 
-    /// On which device.
+    /// The device of the part.
     pub fn device(&self) -> usize {
         self.memory.device
     }
@@ -234,7 +234,7 @@ impl Queue {
         self.pool.as_ref().map_or_else(PoolUsage::default, |pool| pool.usage())
     }
 
-    /// The machine.
+    /// The machine of the queue.
     pub fn machine(&self) -> &Arc<dyn CudaMachine> {
         &self.machine
     }

@@ -35,7 +35,7 @@ families! {
     Reduce = "reduce",
     /// Whole collectives in one kernel.
     Fused = "fused",
-    /// Casts.
+    /// Casts between types.
     Cast = "cast",
     /// Buckets, and the search for infinities.
     Pack = "pack",

@@ -55,7 +55,7 @@ pub struct Exchange {
     pub(super) root: u32,
     pub(super) dtype: DType,
     pub(super) op: ReduceOp,
-    /// Bytes of a block.
+    /// The bytes of a block.
     pub(super) block: usize,
     pub(super) routes: Vec<Route>,
     /// Which tree reduces which bytes of a source.

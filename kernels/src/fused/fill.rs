@@ -26,7 +26,7 @@ impl Place {
     }
 }
 
-/// What to fill.
+/// The operands and the destination of a range to fill.
 pub(super) struct Fill<'a> {
     pub exchange: &'a Exchange,
     /// The source of every member.

@@ -15,7 +15,7 @@ pub enum Term {
     Join,
 }
 
-/// Where an operand is.
+/// The place of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operand {
     Source(u32),

@@ -42,7 +42,7 @@ pub struct Damaged;
 /// What a side waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wants {
-    /// Bytes to take.
+    /// Whether there are bytes to take.
     pub bytes: bool,
     /// Whether the pipe has space for more bytes.
     pub room: bool,

@@ -27,7 +27,7 @@ pub enum LossKind {
 pub struct Loss {
     /// Logits per row, C.
     pub classes: usize,
-    /// Which.
+    /// The kind of loss.
     pub kind: LossKind,
 }
 

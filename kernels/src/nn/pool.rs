@@ -19,7 +19,7 @@ pub struct PoolShape {
     pub channels: usize,
     /// (H, W).
     pub picture: (usize, usize),
-    /// K.
+    /// The window's side, K.
     pub window: usize,
     /// Pixels from one window to the next; 1 or more.
     pub stride: usize,

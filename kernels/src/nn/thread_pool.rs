@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 const SPINS: u32 = 4_000;
 /// Workers inside a job are counted in the low bits of its state.
 const OPEN: u64 = 1 << 16;
-/// One job further.
+/// Added to the state for each new job.
 const NEXT: u64 = 1 << 17;
 
 thread_local! {

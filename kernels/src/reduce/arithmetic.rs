@@ -6,9 +6,9 @@ pub trait Arithmetic: Copy {
     fn sum(a: Self, b: Self) -> Self;
     /// a * b.
     fn prod(a: Self, b: Self) -> Self;
-    /// The lesser.
+    /// The lesser of `a` and `b`.
     fn min(a: Self, b: Self) -> Self;
-    /// The greater.
+    /// The greater of `a` and `b`.
     fn max(a: Self, b: Self) -> Self;
     /// `into[i] = into[i] / parts`; `parts` is not zero.
     fn divide(into: &mut [Self], parts: u32);

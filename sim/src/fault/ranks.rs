@@ -102,7 +102,7 @@ impl fmt::Display for Pair {
 pub struct Links {
     /// The family; `None`: all links.
     pub family: Option<String>,
-    /// Which of its links.
+    /// The links of the kind, by number.
     pub which: Ranks,
 }
 

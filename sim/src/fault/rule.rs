@@ -51,7 +51,7 @@ pub enum Rule {
     },
     /// Links with less bandwidth or more latency.
     SlowLink {
-        /// Which.
+        /// The links.
         links: Links,
         /// The factor by which the links' bandwidth is lower.
         factor: Factor,
@@ -62,7 +62,7 @@ pub enum Rule {
     },
     /// Links over which every message takes a random time more.
     JitterLink {
-        /// Which.
+        /// The links.
         links: Links,
         /// The random extra time.
         noise: Noise,
@@ -71,7 +71,7 @@ pub enum Rule {
     },
     /// Links that carry nothing for the last part of every period.
     Flap {
-        /// Which.
+        /// The links.
         links: Links,
         /// How long they are down in each period.
         down: Picos,

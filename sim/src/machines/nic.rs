@@ -30,12 +30,12 @@ pub enum Fabric {
     Roce,
     /// InfiniBand.
     InfiniBand,
-    /// Not said.
+    /// The text does not say.
     Unknown,
 }
 
 impl Fabric {
-    /// How it is called.
+    /// The fabric's name.
     pub const fn name(self) -> &'static str {
         match self {
             Fabric::Sockets => "sockets",

@@ -16,7 +16,7 @@ impl Heap {
         self.entries.first().copied()
     }
 
-    /// Puts a flow in, or changes its finish.
+    /// Adds a flow, or changes its finish.
     pub(super) fn set(&mut self, flow: u32, finish: u64) {
         if self.places.len() <= flow as usize {
             self.places.resize(flow as usize + 1, GONE);
@@ -39,7 +39,7 @@ impl Heap {
         Some(flow)
     }
 
-    /// Takes a flow out; nothing happens where it is not in.
+    /// Removes a flow, if it is in the heap.
     pub(super) fn remove(&mut self, flow: u32) {
         let Some(&place) = self.places.get(flow as usize).filter(|&&place| place != GONE) else { return };
         self.places[flow as usize] = GONE;

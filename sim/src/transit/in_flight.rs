@@ -185,7 +185,7 @@ impl<M> Transit<M> {
         Leaving { arrives: (!dropped).then(|| state.in_order(channel, arrives)), copied }
     }
 
-    /// The second of a message that is sent twice: it takes the channel and the links once more.
+    /// Starts the duplicate of a message that is sent twice: it uses the channel and the links once more.
     pub fn copy(&mut self, now: Picos, number: u32, of: M, path: &[Crossing]) {
         let InFlight { channel, bytes, .. } = self.messages[number as usize];
         let copy = self.push(InFlight { channel, bytes, flow: now, of });

@@ -41,7 +41,7 @@ impl Segment {
         SharedMemory::new(sync_segment.clone(), rank, ranks, NAP)
     }
 
-    /// The sync segment of the segment that this invites to.
+    /// Opens the sync segment of the segment that the handle names.
     pub fn accept(segment_handle: &SegmentHandle, ranks: u32) -> Option<Arc<SyncSegment>> {
         SyncSegment::attach(segment_handle.open()?, ranks, SLOT, Pace::of(ranks)).ok().map(Arc::new)
     }

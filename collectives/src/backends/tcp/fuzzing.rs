@@ -9,7 +9,7 @@ use allfold_net::{Secret, Security};
 /// refused; reading never panics, hangs, or allocates by a length in the bytes.
 pub fn read_anything(bytes: &[u8]) {
     if let Some(header) = bytes.first_chunk() {
-        // A fuzzer guesses no checksum: the same header with the right one gets further.
+        // A fuzzer guesses no checksum, so each header is also tried with the right checksum.
         for header in [*header, frame::sealed(*header)] {
             if let Ok(header) = Header::decode(&header) {
                 let _ = header.fingerprint.call(header.sequence, "");

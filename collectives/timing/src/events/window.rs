@@ -66,7 +66,7 @@ pub(super) struct Slot {
     pub(super) done_chain: u64,
     /// The round, equal for both halves of a message.
     pub(super) round: u64,
-    /// The piece that it belongs to.
+    /// The piece that the step belongs to.
     pub(super) segment: u32,
     pub(super) send: Half,
     pub(super) receive: Half,
@@ -207,7 +207,7 @@ impl Windows {
         }
     }
 
-    /// The step behind one half of a step, in its channel.
+    /// The next step, in its channel, after one half of a step.
     pub(super) fn behind(&self, slot: u32, half: &Half) -> u32 {
         if half.behind == LAST { NONE } else { (slot & !(self.size - 1)) + u32::from(half.behind) }
     }

@@ -17,7 +17,7 @@ unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
 
-/// Numbered things.
+/// Objects by number.
 pub(super) struct Numbered<T>(Mutex<(u32, BTreeMap<u32, T>)>);
 
 impl<T> Default for Numbered<T> {
@@ -46,7 +46,7 @@ impl<T: Clone> Numbered<T> {
         lock(&self.0).1.remove(&number)
     }
 
-    /// Takes all away.
+    /// Takes all objects out.
     pub fn drain(&self) -> Vec<T> {
         std::mem::take(&mut lock(&self.0).1).into_values().collect()
     }

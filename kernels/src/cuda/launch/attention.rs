@@ -12,9 +12,9 @@ pub struct Heads<'a> {
     pub dtype: DType,
     /// B.
     pub batch: usize,
-    /// T.
+    /// Tokens of a sample, T.
     pub length: usize,
-    /// H.
+    /// Heads, H.
     pub heads: usize,
     /// D.
     pub size: usize,
@@ -29,7 +29,7 @@ pub struct Heads<'a> {
 pub struct Dropped<'a> {
     /// The stream of random draws, laid out as for [`super::dropout`].
     pub stream: Slice<'a>,
-    /// As there.
+    /// The layer's number, which is part of the key of random draws.
     pub layer: u32,
     /// The share of zeros, at least 0 and less than 1.
     pub share: f64,

@@ -35,7 +35,7 @@ pub struct BatchNormLaunch {
     pub channels: usize,
     /// Values per channel and sample, H W.
     pub plane: usize,
-    /// How they lie.
+    /// The layout of the samples.
     pub layout: TensorLayout,
 }
 

@@ -55,7 +55,7 @@ impl BufferTree {
 pub struct Trees {
     /// Elements at which chunks begin; the last is the end.
     pub bounds: Vec<u64>,
-    /// One per chunk.
+    /// The reduction tree and the length of each chunk.
     pub chunks: Vec<(BufferTree, u64)>,
 }
 

@@ -12,7 +12,7 @@ pub struct PoolLaunch {
     pub planes: usize,
     /// Channels.
     pub channels: usize,
-    /// How pictures lie.
+    /// The layout of the pictures.
     pub layout: TensorLayout,
     /// (H, W).
     pub picture: (usize, usize),

@@ -100,15 +100,15 @@ pub fn matmul(
 pub struct Conv {
     /// The element type of all operands.
     pub dtype: DType,
-    /// N.
+    /// Samples, N.
     pub n: usize,
-    /// C.
+    /// Channels of the input, C.
     pub channels: usize,
     /// (H, W).
     pub picture: (usize, usize),
-    /// K.
+    /// Filters, K.
     pub filters: usize,
-    /// R.
+    /// The side of a filter, R.
     pub side: usize,
     /// Pixels from one window to the next; 1 or more.
     pub stride: usize,

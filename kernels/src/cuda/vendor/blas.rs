@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 const WORKSPACE: usize = 32 << 20;
 /// Algorithms that are tried.
 const TRIED: usize = 8;
-/// Runs of each.
+/// The number of timed runs of each algorithm.
 const RUNS: u32 = 3;
 
 /// m, n, k, transposes, type, whether it adds to c, whether a bias is added, the alignment of the operands.

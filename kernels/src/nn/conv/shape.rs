@@ -11,7 +11,7 @@ pub struct Conv2dShape {
     pub outputs: usize,
     /// (H, W).
     pub picture: (usize, usize),
-    /// K.
+    /// The kernel's side, K.
     pub kernel: usize,
     /// Pixels from one patch to the next; 1 or more.
     pub stride: usize,
@@ -64,7 +64,7 @@ impl Conv2dShape {
         self.forward_cost::<F>(n)
     }
 
-    /// C / G K K.
+    /// The elements of a patch, C / G K K.
     pub(super) fn patch(&self) -> usize {
         self.inputs / self.groups * self.kernel * self.kernel
     }
@@ -80,7 +80,7 @@ impl Conv2dShape {
         p * q
     }
 
-    /// C H W.
+    /// The elements of an input picture, C H W.
     pub(super) fn input(&self) -> usize {
         self.inputs * self.picture.0 * self.picture.1
     }

@@ -108,7 +108,7 @@ fn whole_vectors(count: usize) -> impl Iterator<Item = Range<usize>> {
 #[derive(Clone, Copy)]
 pub(super) struct Left<'a, F, R> {
     pub data: &'a [F],
-    /// Where row i starts.
+    /// The offset of row i.
     pub row: R,
     pub walk: Walk,
 }

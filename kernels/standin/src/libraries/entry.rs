@@ -5,7 +5,7 @@
 pub(super) struct Entry {
     /// The function's symbol.
     pub name: &'static str,
-    /// Where it is.
+    /// The function's address.
     pub at: *const (),
     /// The rule that the stand-in holds the caller to.
     pub rule: &'static str,

@@ -57,7 +57,7 @@ pub(super) struct Kernel {
     pub arguments: Vec<Vec<u64>>,
 }
 
-/// What a stream does.
+/// A task of a stream.
 #[derive(Clone)]
 pub(super) enum Task {
     Copy {

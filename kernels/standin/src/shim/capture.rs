@@ -37,7 +37,7 @@ pub(super) struct Capture {
     pub streams: Vec<u32>,
     pub entries: Vec<(u32, Entry)>,
     pub events: usize,
-    /// Why it is lost.
+    /// Whether the capture is lost.
     pub lost: bool,
 }
 

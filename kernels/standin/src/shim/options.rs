@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// In which order the fibres of a block take their turns. A result that depends on it lacks a barrier.
+/// The order in which the fibres of a block run. A result that depends on it lacks a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FiberOrder {
-    /// Thread 0 first.
+    /// Thread 0 runs first.
     Upwards,
     /// The last thread first.
     Downwards,

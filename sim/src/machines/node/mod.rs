@@ -33,7 +33,7 @@ pub enum LinkKind {
 pub struct NodeLink {
     /// One end: a device by its number, other place p as `devices + p`.
     pub a: u32,
-    /// The other.
+    /// The other end of the link.
     pub b: u32,
     /// GB/s (1e9) each way.
     pub gb_per_s: f64,
@@ -65,7 +65,7 @@ pub struct Node {
     pub places: Vec<String>,
     /// The links between all of these devices.
     pub links: Vec<NodeLink>,
-    /// What leads out.
+    /// The NICs of the node.
     pub nics: Vec<Nic>,
     /// Nanoseconds from a NIC through the network to a NIC.
     pub network_nanos: u64,

@@ -75,7 +75,7 @@ pub struct Preset {
     pub nvlink: Option<NvLink>,
     /// PCI Express.
     pub pcie: Pcie,
-    /// NICs.
+    /// The NICs of a node.
     pub nics: NicSpec,
 }
 
@@ -92,7 +92,7 @@ pub struct NvLink {
     pub bandwidth: Bandwidth,
     /// The bandwidth by the datasheet.
     pub datasheet: Bandwidth,
-    /// Where this is from.
+    /// The source of these figures.
     pub source: String,
 }
 
@@ -111,7 +111,7 @@ pub struct Pcie {
     /// Whether devices may write to each other.
     #[serde(default = "yes")]
     pub p2p: bool,
-    /// Where this is from.
+    /// The source of these figures.
     pub source: String,
 }
 
@@ -125,7 +125,7 @@ pub struct NicSpec {
     pub bandwidth: Bandwidth,
     /// The fabric that the NICs speak.
     pub fabric: String,
-    /// Where this is from.
+    /// The source of these figures.
     pub source: String,
 }
 

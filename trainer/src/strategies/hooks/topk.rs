@@ -17,7 +17,7 @@ pub struct TopK<F> {
 }
 
 impl<F: Float> TopK<F> {
-    /// Sends this share of a bucket, and one element at least; `undoable` where a step may be taken back.
+    /// Sends this share of a bucket, at least one element; `undoable` says whether a step may be undone.
     pub fn new(share: f64, undoable: bool) -> TopK<F> {
         TopK { share, errors: Feedback::new(undoable) }
     }
