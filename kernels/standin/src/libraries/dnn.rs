@@ -14,7 +14,7 @@ use std::sync::Mutex;
 pub struct Used {
     /// Convolutions by algorithms that answer the same bits every time, and by others.
     pub same_bits: usize,
-    /// Runs of algorithms whose bits differ from run to run.
+    /// Convolutions by algorithms whose bits may differ from run to run.
     pub other_bits: usize,
     /// Searches that run algorithms.
     pub searches: usize,
