@@ -1,7 +1,7 @@
 //! A network without its numbers: layers in order, where each parameter lies, and what a step costs.
 //!
-//! The order of a step is written down once, as [`Phase`]s, and both kinds of run follow it: [`crate::Model`] with
-//! numbers, [`crate::modeled`] with costs alone. So both run the same phases in the same order.
+//! The order of a step is written down once, as [`Phase`]s, and both kinds of run follow it: the trainer's `Model` with
+//! numbers, its module `modeled` with costs alone. So both run the same phases in the same order.
 
 mod outline;
 

@@ -1,7 +1,7 @@
 //! Layers: shapes, parameters and costs, with a forward and a backward pass that are written out.
 //!
 //! A layer is stateless. Its numbers (parameters, running statistics, what the backward pass needs again) live in
-//! flat buffers of the [`crate::Model`] and are lent to each call:
+//! flat buffers of the trainer's `Model` and are lent to each call:
 //!
 //! ```text
 //!            x[n, inputs]   params   buffers                dy[n, outputs]   saved
