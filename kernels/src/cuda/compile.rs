@@ -1,4 +1,4 @@
-//! NVRTC: from source to what a device runs.
+//! Compilation with NVRTC: from CUDA source to code that a device runs.
 
 use super::libraries::CudaLibrary;
 use super::symbols::symbols;
@@ -47,24 +47,24 @@ impl CodeFormat {
     }
 }
 
-/// A family's instances of one element type, or all, as PTX for an architecture: 80, 90, 100.
+/// Compiles `family` to PTX for architecture `arch` (80, 90, 100): its instances of element type `only`, or of all types.
 ///
 /// # Errors
-/// [`Error::Missing`] without NVRTC; [`Error::Compile`] with its log.
+/// [`Error::Missing`] without NVRTC; [`Error::Compile`] with NVRTC's log.
 pub fn compile_ptx(family: Family, only: Option<DType>, arch: u32) -> Result<String> {
     let ptx = compile(family, only, CodeFormat::Ptx(arch))?;
     let text = ptx.strip_suffix(&[0]).unwrap_or(&ptx);
     Ok(String::from_utf8_lossy(text).into_owned())
 }
 
-/// NVRTC's version, (13, 0).
+/// NVRTC's version, such as (13, 0).
 ///
 /// # Errors
-/// [`Error::Missing`] without it.
+/// [`Error::Missing`] without NVRTC.
 pub fn nvrtc_version() -> Result<(i32, i32)> {
     let nvrtc = nvrtc()?;
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: two places for integers.
+    // SAFETY: NVRTC writes its version to two integers.
     check("tell NVRTC's version", unsafe { (nvrtc.nvrtcVersion)(&mut major, &mut minor) })?;
     Ok((major, minor))
 }
@@ -72,8 +72,8 @@ pub fn nvrtc_version() -> Result<(i32, i32)> {
 type Key = (Family, Option<DType>, u32);
 type Image = Arc<[u8]>;
 
-/// Code for the device that is there: its own machine code, or PTX where this NVRTC is older than the device. Compiled once
-/// for the process, unless `anew`; who asks for one that is being compiled waits for that one alone.
+/// A family's code for a device of architecture `arch`: machine code, or PTX where NVRTC is older than the device. The process
+/// compiles each image once, unless `anew`; a thread that needs an image under compilation waits for that image only.
 pub(super) fn image_for(family: Family, only: Option<DType>, arch: u32, anew: bool) -> Result<Image> {
     static IMAGES: Mutex<BTreeMap<Key, Arc<Mutex<Option<Image>>>>> = Mutex::new(BTreeMap::new());
     let place = {
@@ -101,7 +101,7 @@ fn compile_for(family: Family, only: Option<DType>, arch: u32) -> Result<Vec<u8>
     }
 }
 
-/// NVRTC's functions, found once.
+/// NVRTC's functions, looked up once for the process.
 fn nvrtc() -> Result<&'static Nvrtc> {
     static FOUND: OnceLock<Result<Nvrtc>> = OnceLock::new();
     let missing = |looked_for: String| Error::Missing { library: CudaLibrary::Nvrtc, looked_for };
@@ -115,10 +115,10 @@ fn nvrtc() -> Result<&'static Nvrtc> {
 fn architectures() -> Result<Vec<u32>> {
     let nvrtc = nvrtc()?;
     let mut count = 0;
-    // SAFETY: a place for one integer, then a place for as many as it said.
+    // SAFETY: NVRTC writes one integer to `count`.
     check("list its targets", unsafe { (nvrtc.nvrtcGetNumSupportedArchs)(&mut count) })?;
     let mut all = vec![0; count.max(0) as usize];
-    // SAFETY: as above.
+    // SAFETY: NVRTC writes `count` integers, the length of `all`.
     check("list its targets", unsafe { (nvrtc.nvrtcGetSupportedArchs)(all.as_mut_ptr()) })?;
     Ok(all.into_iter().map(|arch| arch as u32).collect())
 }
@@ -130,7 +130,7 @@ fn check(call: &'static str, answer: nvrtcResult) -> Result<()> {
     }
 }
 
-/// A program of NVRTC, destroyed at the end.
+/// An NVRTC program, destroyed on drop.
 struct Program(nvrtcProgram, &'static Nvrtc);
 
 impl Drop for Program {
@@ -149,19 +149,19 @@ fn compile(family: Family, only: Option<DType>, form: CodeFormat) -> Result<Vec<
     let (source, name) = (text(family.source())?, text(family.file())?);
     let (header, header_name) = (text(HEADER)?, text("element.cuh")?);
     let mut program = Program(ptr::null_mut(), nvrtc);
-    // SAFETY: every pointer is to a string that lives until the end of this function, with one header and one name.
+    // SAFETY: every string lives until the end of this function; one header and one header name are passed, as the count says.
     check("take a source", unsafe {
         let (headers, names) = ([header.as_ptr()], [header_name.as_ptr()]);
         let (headers, names) = (headers.as_ptr(), names.as_ptr());
         (nvrtc.nvrtcCreateProgram)(&mut program.0, source.as_ptr(), name.as_ptr(), 1, headers, names)
     })?;
     let mut options = vec![format!("--gpu-architecture={}", form.target())];
-    // A contracted multiply-add rounds once where the CPU rounds twice.
+    // Without fused multiply-add: it rounds once where the CPU rounds twice.
     options.extend(["--std=c++17", "--fmad=false"].map(String::from));
     options.extend(only.map(|dtype| format!("-DONLY={dtype}")));
     let options = options.iter().map(|option| text(option)).collect::<Result<Vec<_>>>()?;
     let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
-    // SAFETY: as many strings as are said, all alive.
+    // SAFETY: `pointers` holds as many strings as the count says, and all are alive.
     let answer = unsafe { (nvrtc.nvrtcCompileProgram)(program.0, pointers.len() as i32, pointers.as_ptr()) };
     if answer != nvrtcResult::NVRTC_SUCCESS {
         let log = fetch(&program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)?;
@@ -182,10 +182,10 @@ type Fetch = unsafe extern "C" fn(nvrtcProgram, *mut c_char) -> nvrtcResult;
 
 fn fetch(program: &Program, size_of: SizeOf, fetch: Fetch) -> Result<Vec<u8>> {
     let mut size = 0;
-    // SAFETY: a live program and a place for one integer.
+    // SAFETY: the program is live, and NVRTC writes one integer to `size`.
     check("tell a size", unsafe { size_of(program.0, &mut size) })?;
     let mut bytes = vec![0u8; size];
-    // SAFETY: as many bytes as it said that it writes.
+    // SAFETY: `bytes` is as long as NVRTC said that its result is.
     check("hand over a result", unsafe { fetch(program.0, bytes.as_mut_ptr().cast()) })?;
     Ok(bytes)
 }

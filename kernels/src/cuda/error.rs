@@ -1,19 +1,19 @@
-//! What can go wrong on the way to a GPU.
+//! The errors of GPU work.
 
 use super::libraries::CudaLibrary;
 
-/// Why something could not be done on a GPU. One line each, with what would help.
+/// Why a GPU operation failed. Each message is one line and says how to mend the cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// A library is not there, or lacks a function that is needed.
+    /// A CUDA library is not installed, or lacks a function that Allfold needs.
     Missing {
-        /// The library.
+        /// The library that is missing or incomplete.
         library: CudaLibrary,
-        /// What was looked for.
+        /// The file or function that was looked for.
         looked_for: String,
     },
-    /// CUDA is there, but there is nothing to run on.
+    /// CUDA is installed, but there is no usable device; the text says why.
     NoDevice(String),
     /// The driver or a library refused a call.
     Refused {
@@ -28,23 +28,23 @@ pub enum Error {
         file: &'static str,
         /// The target architecture.
         target: String,
-        /// The first lines of its log.
+        /// The first lines of NVRTC's log.
         log: String,
     },
-    /// A kernel did what it must not: found by the shim, which names the places.
+    /// A kernel broke a rule, as found by the shim (the CPU machine of the tests).
     Kernel {
-        /// The kernel.
+        /// The name of the kernel.
         kernel: String,
-        /// What the caller did wrong.
+        /// The rule that was broken, and where.
         what: String,
     },
-    /// Two tasks touch the same memory, one of them writes it, and nothing orders them: found by the shim.
+    /// Two unordered tasks touch the same memory and at least one of them writes it, as found by the shim; the text names them.
     Race(String),
-    /// The call itself cannot be right: a length, a shape.
+    /// An argument of the call is wrong, such as a length or a shape.
     Argument(String),
 }
 
-/// The result of anything on a GPU.
+/// The result of a GPU operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl std::error::Error for Error {}
@@ -65,11 +65,11 @@ impl std::fmt::Display for Error {
     }
 }
 
-/// What the driver answered, as a result.
+/// Turns the driver's answer to `call` into a result.
 pub(super) fn driver<T>(
     call: &'static str,
     answer: std::result::Result<T, cudarc::driver::result::DriverError>,
 ) -> Result<T> {
-    // By the code's own name: asking the driver for its words is one more call that can fail.
+    // The code's own name, since asking the driver for a description is another call that can fail.
     answer.map_err(|error| Error::Refused { call, answer: format!("{:?}", error.0) })
 }

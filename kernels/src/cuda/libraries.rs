@@ -1,31 +1,31 @@
-//! Where CUDA's libraries are: by the dynamic linker's rules, and where Python's wheels and toolkits put them.
+//! The search for CUDA's libraries: by the dynamic linker's rules, then in the folders of Python's wheels and of toolkits.
 //!
-//! A library that the linker does not find by itself is loaded here by its whole path and kept; whoever then asks for it
-//! by its bare name gets the one that is loaded. That is how a machine whose only CUDA came with PyTorch is enough.
+//! A library that the linker does not find by itself is loaded by its full path and kept loaded; a later load by its bare name then
+//! gets the loaded library. So a machine whose only CUDA came with PyTorch is enough.
 //!
-//! A library of a newer major version than the driver's CUDA is the last choice: its code does not load there.
+//! A library of a newer major version than the driver's CUDA is the last choice, since the driver cannot load its code.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// A library that Allfold can use.
+/// A library of NVIDIA's that Allfold can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum CudaLibrary {
-    /// The driver's own.
+    /// The CUDA driver, `libcuda`.
     Driver,
-    /// The run-time compiler.
+    /// NVRTC, the run-time compiler.
     Nvrtc,
-    /// Matrix products.
+    /// cuBLASLt, for matrix products.
     CublasLt,
-    /// Convolutions.
+    /// cuDNN, for convolutions.
     Cudnn,
-    /// Collectives.
+    /// NCCL, for collectives.
     Nccl,
 }
 
 impl CudaLibrary {
-    /// All of them.
+    /// All libraries that Allfold can use.
     pub const ALL: [CudaLibrary; 5] = [
         CudaLibrary::Driver,
         CudaLibrary::Nvrtc,
@@ -34,7 +34,7 @@ impl CudaLibrary {
         CudaLibrary::Nccl,
     ];
 
-    /// What people call it.
+    /// The library's usual name.
     pub const fn name(self) -> &'static str {
         match self {
             CudaLibrary::Driver => "the NVIDIA driver",
@@ -45,7 +45,7 @@ impl CudaLibrary {
         }
     }
 
-    /// File names by which it may be found, the preferred one first.
+    /// The library's file names, the preferred one first.
     pub const fn files(self) -> &'static [&'static str] {
         match self {
             CudaLibrary::Driver => &["libcuda.so.1"],
@@ -56,7 +56,7 @@ impl CudaLibrary {
         }
     }
 
-    /// One line: how to get it.
+    /// How to install the library, in one line.
     pub const fn how_to_get(self) -> &'static str {
         match self {
             CudaLibrary::Driver => "install NVIDIA's driver for your GPU, version 570 (CUDA 12.8) or newer",
@@ -75,7 +75,7 @@ impl CudaLibrary {
         }
     }
 
-    /// Loads it, once for the life of the program. Where it was found: a whole path, or the name that the linker knows.
+    /// Loads the library once for the life of the program. Returns its full path, or the name by which the linker found it.
     pub fn load(self) -> Option<&'static Path> {
         static FOUND: [OnceLock<Option<PathBuf>>; 5] = [const { OnceLock::new() }; 5];
         FOUND[self as usize].get_or_init(|| self.find_and_load()).as_deref()
@@ -92,7 +92,8 @@ impl CudaLibrary {
             .candidates(major, &folders)
             .into_iter()
             .find(|path| (path.components().count() == 1 || path.is_file()) && keep(path))?;
-        // NVRTC opens its built-in functions by their bare name at the first compilation: from the same folder.
+        // At its first compilation NVRTC opens its built-in functions by their bare name; they are loaded from NVRTC's folder
+        // first.
         if let (CudaLibrary::Nvrtc, Some(folder)) =
             (self, found.parent().filter(|folder| folder.is_absolute()))
         {
@@ -103,58 +104,58 @@ impl CudaLibrary {
         Some(found)
     }
 
-    /// Whether a driver of this major version of CUDA runs what a file of ours makes or has.
+    /// Whether a driver of CUDA's major version `driver` runs the library `file` and the code that it compiles.
     fn fits(self, file: &str, driver: Option<i32>) -> bool {
         let versioned = matches!(self, CudaLibrary::Nvrtc | CudaLibrary::CublasLt);
         let major = file.rsplit('.').next().and_then(|major| major.parse::<i32>().ok());
         !versioned || driver.zip(major).is_none_or(|(driver, major)| major <= driver)
     }
 
-    /// Where it may be, in order: what the driver runs before what it may not; the linker's before the folders'.
+    /// The library's possible paths: versions that the driver runs first; for each, bare names for the linker before `folders`.
     fn candidates(self, driver: Option<i32>, folders: &[PathBuf]) -> Vec<PathBuf> {
         let mut all = Vec::new();
         for fits in [true, false] {
             let files = || self.files().iter().filter(move |file| self.fits(file, driver) == fits);
             all.extend(files().map(PathBuf::from));
-            // Files may stand under names that the linker's cache does not know; folders are in order of preference.
+            // The linker's cache may not know a file's name, so the folders are searched too, in order of preference.
             all.extend(folders.iter().flat_map(|folder| files().map(move |file| folder.join(file))));
         }
         all
     }
 
-    /// Where the file lies, without loading it.
+    /// The library's path in the known folders, without loading it.
     pub fn locate(self) -> Option<PathBuf> {
         let folders = folders();
         folders.iter().flat_map(|f| self.files().iter().map(|file| f.join(file))).find(|path| path.is_file())
     }
 }
 
-/// Names of libraries that this process must not find, even if the machine has them.
+/// Libraries that this process must not find, even if the machine has them.
 #[cfg(feature = "testing")]
 fn hidden() -> std::sync::MutexGuard<'static, Vec<CudaLibrary>> {
     static HIDDEN: std::sync::Mutex<Vec<CudaLibrary>> = std::sync::Mutex::new(Vec::new());
     HIDDEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Keeps libraries from being found in this process: one that has stand-ins uses no other library of NVIDIA's. A library that
-/// was loaded before stays. For tests.
+/// Keeps the search from finding `libraries` in this process, so that a process with stand-ins uses no NVIDIA library. A library
+/// that is already loaded stays. For tests.
 #[cfg(feature = "testing")]
 pub fn hide(libraries: &[CudaLibrary]) {
     hidden().extend(libraries);
 }
 
-/// The major version of the driver's CUDA; none where there is no driver.
+/// The major version of the driver's CUDA; `None` without a driver.
 fn driver_major() -> Option<i32> {
     CudaLibrary::Driver.load()?;
     let mut version = 0;
-    // SAFETY: only looks for a library by name, and loads it; then a place for one integer, before cuInit too.
+    // SAFETY: the first call only looks for and loads the driver; the second writes one integer and may be called before cuInit.
     let answer = unsafe {
         cudarc::driver::sys::is_culib_present().then(|| cudarc::driver::sys::cuDriverGetVersion(&mut version))
     };
     (answer?.result().is_ok() && version > 0).then_some(version / 1000)
 }
 
-/// Loads a library for good, its names visible to those that come later. Whether it could be.
+/// Loads a library for good, with its symbols visible to libraries that are loaded later. Returns whether the load succeeded.
 fn keep(path: &Path) -> bool {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
     // SAFETY: loading runs the library's initialisers; these are NVIDIA's own libraries, made to be loaded like this, and
@@ -168,11 +169,11 @@ fn keep(path: &Path) -> bool {
     }
 }
 
-/// Folders that may hold CUDA's libraries: the environment's, toolkits', Python's wheels', the system's.
+/// Folders that may hold CUDA's libraries: those of the environment, of toolkits, of Python's wheels and of the system.
 pub fn folders() -> Vec<PathBuf> {
     let list = |name: &str| std::env::var_os(name).map(|value| std::env::split_paths(&value).collect());
     let mut folders: Vec<PathBuf> = list("LD_LIBRARY_PATH").unwrap_or_default();
-    // Tests find what scripts/install-cuda-compiler.sh installs without being told.
+    // The folder of scripts/install-cuda-compiler.sh is always searched, so that tests find NVRTC without a setting.
     #[cfg(feature = "testing")]
     folders.extend(
         std::fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/cuda"))
@@ -202,7 +203,7 @@ pub fn folders() -> Vec<PathBuf> {
     folders
 }
 
-/// The library folders of NVIDIA's wheels under a folder of Python packages: `nvidia/PACKAGE/lib`.
+/// The library folders of NVIDIA's wheels, `nvidia/PACKAGE/lib`, under a folder of Python packages.
 fn wheels(packages: &Path) -> Vec<PathBuf> {
     let found = entries(&packages.join("nvidia")).into_iter().map(|package| package.join("lib"));
     found.filter(|folder| folder.is_dir()).collect()
@@ -212,7 +213,7 @@ fn named(path: &Path, prefix: &str) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
 }
 
-/// Entries of a folder, sorted; none if it cannot be read.
+/// The entries of a folder, sorted; none if the folder cannot be read.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();

@@ -1,62 +1,62 @@
-//! What runs kernels: a GPU, or the shim. The interface underneath [`super::Queue`], in raw addresses.
+//! The machine that runs kernels: a GPU, or the shim. The interface underneath [`super::Queue`], in raw addresses.
 
 use super::{Kernel, Result};
 use bytemuck::Pod;
 use std::any::Any;
 
-/// Threads of every block: the kernels are written for this many.
+/// Threads per block: every kernel is written for this number.
 pub const THREADS: u32 = 256;
 
-/// A queue of work on one device.
+/// The number of a stream, a queue of work on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CudaStream(pub u32);
 
-/// A point in a stream.
+/// The number of an event, a point in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CudaEvent(pub u32);
 
-/// Work that was captured, to be repeated.
+/// The number of a graph: captured work that can be replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CudaGraph(pub u32);
 
-/// A kernel with its arguments.
+/// A kernel launch: the kernel, its grid and its arguments.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// The kernel.
+    /// The kernel to run.
     pub kernel: Kernel,
-    /// Blocks, along x, y, z.
+    /// The number of blocks along x, y and z.
     pub grid: [u32; 3],
     /// The kernel's arguments.
     pub arguments: Arguments,
 }
 
-/// Bytes of a device that a task reads or writes.
+/// A range of device memory that a task reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryAccess {
     /// The address of the first byte.
     pub address: u64,
-    /// The number of bytes.
+    /// The length of the range in bytes.
     pub bytes: u64,
-    /// Written, and perhaps read too.
+    /// Whether the task writes the range; it may then read the range too.
     pub write: bool,
 }
 
-/// The arguments of a kernel, in order, by value, and the memory that it reads and writes.
+/// A kernel's arguments in order, by value, and the memory that the kernel reads and writes.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
-    /// Words, so that every argument is aligned.
+    /// The arguments' bytes, kept in words so that every argument is aligned.
     words: Vec<u64>,
     starts: Vec<usize>,
     accesses: Vec<MemoryAccess>,
 }
 
 impl Arguments {
-    /// No arguments yet.
+    /// An empty argument list.
     pub fn new() -> Arguments {
         Arguments::default()
     }
 
-    /// One more. The type must be the kernel's own: an address is a u64.
+    /// Adds an argument. `T` must be the type that the kernel declares; an address is a u64.
     pub fn with<T: Pod>(mut self, value: T) -> Arguments {
         let bytes = bytemuck::bytes_of(&value);
         let start = self.words.len();
@@ -66,123 +66,123 @@ impl Arguments {
         self
     }
 
-    /// Notes ranges that the kernel reads or writes. Passes nothing.
+    /// Notes memory ranges that the kernel reads or writes, without passing an argument.
     pub(super) fn notes(mut self, accesses: impl IntoIterator<Item = MemoryAccess>) -> Arguments {
         self.accesses.extend(accesses);
         self
     }
 
-    /// What the kernel reads and writes, as far as it was said.
+    /// The memory ranges noted so far as read or written by the kernel.
     pub fn accesses(&self) -> &[MemoryAccess] {
         &self.accesses
     }
 
-    /// A pointer to each argument; they live as long as `self` is not moved or changed.
+    /// A pointer to each argument. The pointers are valid until `self` is moved or changed.
     pub fn pointers(&mut self) -> Vec<*mut std::ffi::c_void> {
         let Arguments { words, starts, .. } = self;
         starts.iter().map(|start| words[*start..].as_mut_ptr().cast()).collect()
     }
 }
 
-/// Where memory is and kernels run. Work of one stream runs in order; work of several, at once, unless an event orders it.
+/// A machine with device memory and kernels. Work of one stream runs in order; work of different streams runs concurrently unless
+/// an event orders it.
 ///
-/// Everything but the queries is `unsafe`, since addresses are numbers; [`super::Queue`] is the safe face.
+/// Methods that take addresses are `unsafe`, since an address is only a number; [`super::Queue`] is the safe interface.
 pub trait CudaMachine: Any + Send + Sync {
-    /// The name of this machine in messages.
+    /// The machine's name in messages.
     fn name(&self) -> String;
-    /// Devices.
+    /// The number of devices.
     fn devices(&self) -> usize;
-    /// Multiprocessors of a device: what a grid is sized by.
+    /// The number of multiprocessors of a device, by which grids are sized.
     fn multiprocessors(&self, device: usize) -> u32;
     /// Whether kernels of device `from` can use memory of device `to`.
     fn reaches(&self, from: usize, to: usize) -> bool {
         let _ = (from, to);
         true
     }
-    /// What tells a device from every other of the host, in every process: its UUID.
+    /// The device's UUID, which is unique on this host and equal in every process.
     fn identity(&self, device: usize) -> [u8; 16] {
         (device as u128).to_le_bytes()
     }
-    /// Whether a test has put a defect that was mended back in, by its number in `docs/GPU.md`. Never
-    /// without the feature `testing`.
+    /// Whether a test has put back the mended defect number `defect` of `docs/GPU.md`. Always false without the feature `testing`.
     fn seeded(&self, defect: u8) -> bool {
         let _ = defect;
         false
     }
-    /// A new stream on a device.
+    /// Creates a stream on a device.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     fn stream(&self, device: usize) -> Result<CudaStream>;
-    /// Destroys a stream that is no longer used. Work that it was given still runs.
+    /// Destroys a stream that is no longer used. Work queued on the stream still runs.
     fn retire_stream(&self, stream: CudaStream) {
         let _ = stream;
     }
-    /// Destroys an event for which no work will wait any more.
+    /// Destroys an event that no later call waits for.
     fn retire_event(&self, event: CudaEvent) {
         let _ = event;
     }
-    /// A stream's handle, for libraries that are given one; makes its device the calling thread's.
+    /// The driver's handle of a stream, for libraries that need it. Makes the stream's device current for the calling thread.
     ///
     /// # Errors
-    /// That this machine has none.
+    /// [`super::Error::Argument`] on a machine without such handles.
     fn native(&self, stream: CudaStream) -> Result<u64>;
-    /// Memory on a device, 256-byte aligned, of undefined content.
+    /// Allocates device memory, 256-byte aligned, of undefined content.
     ///
     /// # Errors
-    /// What the driver refused; there may be too little.
+    /// The driver's error, such as too little free memory.
     fn acquire(&self, device: usize, bytes: usize) -> Result<u64>;
-    /// Gives memory back.
+    /// Frees device memory.
     ///
     /// # Safety
-    /// The address is one of [`CudaMachine::acquire`], and nothing that is under way uses it.
+    /// `address` comes from [`CudaMachine::acquire`], and no work under way uses the memory.
     unsafe fn release(&self, device: usize, address: u64);
-    /// Memory of the host that the device can read by itself: page-locked.
+    /// Allocates page-locked host memory, which the device can read by itself.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     fn pin(&self, device: usize, bytes: usize) -> Result<u64>;
-    /// Gives pinned memory back.
+    /// Frees page-locked host memory.
     ///
     /// # Safety
-    /// The address is one of [`CudaMachine::pin`], and nothing that is under way reads it.
+    /// `address` comes from [`CudaMachine::pin`], and no work under way reads the memory.
     unsafe fn unpin(&self, address: u64);
-    /// Copies from pinned memory, and returns at once.
+    /// Queues a copy from pinned host memory to the device and returns at once.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     ///
     /// # Safety
-    /// `from` is pinned memory that stays as it is until the stream has come this far; `into` is part of acquired memory.
+    /// `from` is pinned memory that does not change until the stream has run the copy; `into` is part of acquired memory.
     unsafe fn copy_from_pinned(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()>;
-    /// Copies from the host. Returns when `from` may be reused.
+    /// Copies host memory to the device. Returns when `from` may be reused.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     ///
     /// # Safety
     /// The bytes at `into` are part of acquired memory.
     unsafe fn write(&self, stream: CudaStream, into: u64, from: &[u8]) -> Result<()>;
-    /// Copies to the host, and waits for it.
+    /// Copies device memory to the host and waits for the copy.
     ///
     /// # Errors
-    /// What the driver refused, or what went wrong in the stream before.
+    /// The driver's error, or the error of earlier work in the stream.
     ///
     /// # Safety
     /// The bytes at `from` are part of acquired memory.
     unsafe fn read(&self, stream: CudaStream, into: &mut [u8], from: u64) -> Result<()>;
-    /// Copies within a device or between two.
+    /// Copies memory within a device or between two devices.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     ///
     /// # Safety
     /// Both ranges are parts of acquired memory, and do not overlap.
     unsafe fn copy(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()>;
-    /// Sets every byte.
+    /// Sets every byte of a range to `value`.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     ///
     /// # Safety
     /// The range is part of acquired memory.
@@ -190,64 +190,64 @@ pub trait CudaMachine: Any + Send + Sync {
     /// Runs a kernel.
     ///
     /// # Errors
-    /// What does not compile, or what the driver refused.
+    /// The compiler's or the driver's error.
     ///
     /// # Safety
-    /// The arguments are of the kernel's own types, and all that it reads and writes is acquired memory.
+    /// The arguments have the types that the kernel declares, and all memory that the kernel reads and writes is acquired.
     unsafe fn launch(&self, stream: CudaStream, launch: &Launch) -> Result<()>;
-    /// A point after all that the stream has been given.
+    /// Records an event behind all work that the stream has been given.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     fn record(&self, stream: CudaStream) -> Result<CudaEvent>;
-    /// Records an event again, at a new point of a stream. No work may still wait for its earlier point.
+    /// Records an existing event again, at a new point of a stream. No work may still wait for the event's earlier point.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     fn record_again(&self, event: CudaEvent, stream: CudaStream) -> Result<()>;
-    /// What the stream is given from here on runs after the event.
+    /// Makes all work that the stream is given after this call run after the event.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     fn wait(&self, stream: CudaStream, event: CudaEvent) -> Result<()>;
-    /// Waits until a stream has nothing left to do.
+    /// Blocks the caller until a stream has no work left.
     ///
     /// # Errors
-    /// What went wrong in the stream.
+    /// The error of work in the stream.
     fn finish(&self, stream: CudaStream) -> Result<()>;
-    /// Whether a stream has nothing left to do.
+    /// Whether a stream has no work left.
     ///
     /// # Errors
-    /// What went wrong in the stream.
+    /// The error of work in the stream.
     fn idle(&self, stream: CudaStream) -> Result<bool>;
-    /// Waits, on the host, until an event has happened.
+    /// Blocks the caller until an event has happened.
     ///
     /// # Errors
-    /// What went wrong before it.
+    /// The error of work before the event.
     fn synchronize(&self, event: CudaEvent) -> Result<()>;
     /// Nanoseconds between two events that have both happened; 0 on a machine without a clock.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     fn between(&self, from: CudaEvent, to: CudaEvent) -> Result<u64>;
-    /// From here on the stream, and those that wait for its events, note what they are given and do nothing.
+    /// Starts a capture: from here on the stream, and streams that wait for its events, record their work instead of running it.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     fn begin_capture(&self, stream: CudaStream) -> Result<()>;
-    /// The end of what [`CudaMachine::begin_capture`] began.
+    /// Ends the capture that [`CudaMachine::begin_capture`] began and returns its graph.
     ///
     /// # Errors
-    /// What the driver refused, such as a stream that was not joined again.
+    /// The driver's error, such as for a captured stream that was not joined to this one again.
     fn end_capture(&self, stream: CudaStream) -> Result<CudaGraph>;
     /// Replays a captured graph with a single launch.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     ///
     /// # Safety
-    /// All memory that was named in the capture is still acquired.
+    /// All memory that the captured work names is still acquired.
     unsafe fn replay(&self, stream: CudaStream, graph: CudaGraph) -> Result<()>;
-    /// Drops a capture.
+    /// Destroys a captured graph.
     fn forget(&self, graph: CudaGraph);
 }

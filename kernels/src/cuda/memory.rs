@@ -1,4 +1,4 @@
-//! Memory on a device, parts of it, and the queue that works on them: the safe face of a [`CudaMachine`].
+//! Device memory, parts of it, and the queue that works on them: the safe interface of a [`CudaMachine`].
 
 use super::pool::{Pool, PoolUsage};
 use super::{CudaEvent, CudaMachine, CudaStream, Error, Launch, Result};
@@ -6,7 +6,7 @@ use bytemuck::Pod;
 use std::fmt;
 use std::sync::Arc;
 
-/// Memory on a device; given back on drop, when all that was queued has run.
+/// Device memory; freed on drop, after all queued work has run.
 pub struct Memory {
     machine: Arc<dyn CudaMachine>,
     device: usize,
@@ -15,13 +15,13 @@ pub struct Memory {
     home: Home,
 }
 
-/// Where memory goes when it is dropped.
+/// Where dropped memory goes.
 enum Home {
     /// The memory goes back to the driver.
     Driver,
-    /// To a queue's pool, as so many bytes.
+    /// The memory goes back to a queue's pool, with the given number of bytes.
     Pool(Arc<Pool>, usize),
-    /// Nowhere: it is another's.
+    /// The memory belongs to another owner and is not freed.
     Lent,
 }
 
@@ -29,22 +29,22 @@ impl Memory {
     /// Allocates `bytes` bytes on a device, aligned to 256 bytes, with undefined content.
     ///
     /// # Errors
-    /// What the driver refused, for example for lack of memory.
+    /// The driver's error, for example for lack of memory.
     pub fn new(machine: &Arc<dyn CudaMachine>, device: usize, bytes: usize) -> Result<Memory> {
         let address = machine.acquire(device, bytes)?;
         Ok(Memory { machine: machine.clone(), device, address, bytes, home: Home::Driver })
     }
 
-    /// Memory that another holds, seen from here: dropping it gives nothing back.
+    /// A view of memory that another owner holds; dropping the view frees nothing.
     ///
     /// # Safety
-    /// So many bytes at the address are acquired from this machine on this device, and stay so until all that is queued on
-    /// them through this view has run.
+    /// `bytes` bytes at `address` are acquired from `machine` on `device`, and stay so until all work that is queued on them
+    /// through this view has run.
     pub unsafe fn lent(machine: &Arc<dyn CudaMachine>, device: usize, address: u64, bytes: usize) -> Memory {
         Memory { machine: machine.clone(), device, address, bytes, home: Home::Lent }
     }
 
-    /// All of it.
+    /// The whole memory as a slice.
     pub fn all(&self) -> Slice<'_> {
         Slice { memory: self, at: 0, bytes: self.bytes }
     }
@@ -54,12 +54,12 @@ impl Memory {
         self.bytes
     }
 
-    /// Whether there are none.
+    /// Whether the size is 0.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Where it is, for libraries that are given addresses.
+    /// The address of the memory, for libraries that take addresses.
     pub fn address(&self) -> u64 {
         self.address
     }
@@ -75,7 +75,7 @@ impl Drop for Memory {
         match &self.home {
             Home::Lent => {}
             Home::Pool(pool, size) => pool.give(self.address, *size),
-            // SAFETY: acquired in `new` and released once. Releasing waits for what is under way (cuMemFree does).
+            // SAFETY: the memory was acquired in `new` and is released once. The release waits for work under way (cuMemFree does).
             Home::Driver => unsafe { self.machine.release(self.device, self.address) },
         }
     }
@@ -87,8 +87,8 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// A part of some memory, in bounds. It may be written through: device memory is never seen as a Rust reference, and what
-/// is queued runs in order.
+/// A part of a memory, within its bounds. A shared slice may be written through: device memory is never seen as a Rust reference,
+/// and queued work runs in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<'a> {
     memory: &'a Memory,
@@ -97,10 +97,10 @@ pub struct Slice<'a> {
 }
 
 impl<'a> Slice<'a> {
-    /// `bytes` bytes from `at` on, of this part.
+    /// The `bytes` bytes from offset `at` of this slice.
     ///
     /// # Errors
-    /// [`Error::Argument`] beyond its end.
+    /// [`Error::Argument`] if the range passes the slice's end.
     pub fn part(&self, at: usize, bytes: usize) -> Result<Slice<'a>> {
         match at.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(Slice { memory: self.memory, at: self.at + at, bytes }),
@@ -118,15 +118,15 @@ impl<'a> Slice<'a> {
         self.bytes
     }
 
-    /// Whether there are none.
+    /// Whether the slice has 0 bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Elements of `size` bytes each.
+    /// The number of elements of `size` bytes each.
     ///
     /// # Errors
-    /// [`Error::Argument`] if they are no whole number, or do not begin at a multiple of their size.
+    /// [`Error::Argument`] if the length or the address is no multiple of `size`.
     pub fn elements(&self, size: usize) -> Result<u64> {
         if !self.bytes.is_multiple_of(size) || !self.address().is_multiple_of(size as u64) {
             let (bytes, at) = (self.bytes, self.at);
@@ -137,13 +137,13 @@ impl<'a> Slice<'a> {
         Ok((self.bytes / size) as u64)
     }
 
-    /// The device of the part.
+    /// The device that holds the slice.
     pub fn device(&self) -> usize {
         self.memory.device
     }
 }
 
-/// A stream that is destroyed with the last queue on it.
+/// A stream that is destroyed when the last queue on it is dropped.
 struct OwnStream {
     machine: Arc<dyn CudaMachine>,
     stream: CudaStream,
@@ -171,23 +171,23 @@ impl Drop for OwnEvent {
 pub struct Mark(Arc<OwnEvent>);
 
 impl Mark {
-    /// The event, for as long as the mark lives.
+    /// The mark's event, valid while the mark lives.
     pub fn event(&self) -> CudaEvent {
         self.0.event
     }
 
-    /// Moves the mark behind all work that a queue has been given. No other queue may still wait for the mark.
+    /// Moves the mark behind all work that `queue` has been given. No other queue may still wait for the mark.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     pub fn move_to(&self, queue: &Queue) -> Result<()> {
         self.0.machine.record_again(self.0.event, queue.stream())
     }
 
-    /// Nanoseconds from this mark to another, which is waited for; 0 on a machine without a clock.
+    /// Waits for the mark `to` and returns the nanoseconds from this mark to it; 0 on a machine without a clock.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     pub fn until(&self, to: &Mark) -> Result<u64> {
         self.0.machine.between(self.0.event, to.0.event)
     }
@@ -199,7 +199,7 @@ impl fmt::Debug for Mark {
     }
 }
 
-/// A stream of a machine: what it is given runs in order. The stream is destroyed with the last clone of the queue.
+/// A queue of work on one stream: the work runs in order. The stream is destroyed with the last clone of the queue.
 #[derive(Clone)]
 pub struct Queue {
     machine: Arc<dyn CudaMachine>,
@@ -209,10 +209,10 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// A new stream on a device.
+    /// A queue on a new stream of a device.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     pub fn new(machine: Arc<dyn CudaMachine>, device: usize) -> Result<Queue> {
         if device >= machine.devices() {
             return Err(Error::Argument(format!("device {device} of {}", machine.devices())));
@@ -221,9 +221,9 @@ impl Queue {
         Ok(Queue { machine, device, stream, pool: None })
     }
 
-    /// This queue with a pool: memory that it frees is used again for its next allocations, and goes back to the driver when
-    /// every clone of the queue and all of its memory is dropped. Only this queue may use such memory; [`Memory::new`] gives
-    /// memory for several queues.
+    /// This queue with a pool: memory that the queue frees serves its next allocations, and goes back to the driver when every
+    /// clone of the queue and all of its memory is dropped. Only this queue may use such memory; memory for several queues comes
+    /// from [`Memory::new`].
     pub fn pooled(mut self) -> Queue {
         self.pool = Some(Arc::new(Pool::new(self.machine.clone(), self.device)));
         self
@@ -249,10 +249,10 @@ impl Queue {
         self.stream.stream
     }
 
-    /// Memory on the queue's device.
+    /// Allocates memory on the queue's device.
     ///
     /// # Errors
-    /// As [`Memory::new`].
+    /// The errors of [`Memory::new`].
     pub fn memory(&self, bytes: usize) -> Result<Memory> {
         let Some(pool) = &self.pool else { return Memory::new(&self.machine, self.device, bytes) };
         let (address, size) = pool.take(bytes)?;
@@ -260,30 +260,30 @@ impl Queue {
         Ok(Memory { machine, device: self.device, address, bytes, home })
     }
 
-    /// Memory that holds these values.
+    /// Allocates device memory and copies `values` into it.
     ///
     /// # Errors
-    /// As [`Memory::new`].
+    /// The errors of [`Memory::new`].
     pub fn upload<T: Pod>(&self, values: &[T]) -> Result<Memory> {
         let memory = self.memory(size_of_val(values))?;
         self.write(memory.all(), values)?;
         Ok(memory)
     }
 
-    /// Copies values to the device.
+    /// Copies host values to the device.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the lengths differ; what the driver refused.
+    /// [`Error::Argument`] if the lengths differ; the driver's error.
     pub fn write<T: Pod>(&self, into: Slice<'_>, from: &[T]) -> Result<()> {
         same(into.bytes, size_of_val(from))?;
-        // SAFETY: a slice is in bounds of acquired memory.
+        // SAFETY: a `Slice` is within acquired memory.
         unsafe { self.machine.write(self.stream(), into.address(), bytemuck::cast_slice(from)) }
     }
 
-    /// Copies values back, after all that was queued.
+    /// Copies device values to the host, after all queued work has run.
     ///
     /// # Errors
-    /// As [`Queue::write`], and what went wrong before.
+    /// The errors of [`Queue::write`], and those of earlier work.
     pub fn download<T: Pod>(&self, from: Slice<'_>) -> Result<Vec<T>> {
         let mut values = vec![T::zeroed(); from.bytes / size_of::<T>()];
         self.read(&mut values, from)?;
@@ -293,14 +293,14 @@ impl Queue {
     /// Copies device memory into a host buffer and waits for the copy.
     ///
     /// # Errors
-    /// As [`Queue::download`].
+    /// The errors of [`Queue::download`].
     pub fn read<T: Pod>(&self, into: &mut [T], from: Slice<'_>) -> Result<()> {
         same(size_of_val(into), from.bytes)?;
-        // SAFETY: a slice is in bounds of acquired memory.
+        // SAFETY: a `Slice` is within acquired memory.
         unsafe { self.machine.read(self.stream(), bytemuck::cast_slice_mut(into), from.address()) }
     }
 
-    /// Copies within a device or from one to another.
+    /// Copies memory within a device or from one device to another.
     ///
     /// # Errors
     /// [`Error::Argument`] if the lengths differ or the parts overlap.
@@ -313,26 +313,26 @@ impl Queue {
         if a < b + bytes && b < a + bytes {
             return Err(Error::Argument("a copy between parts that overlap".into()));
         }
-        // SAFETY: slices are in bounds of acquired memory, and these do not overlap.
+        // SAFETY: a `Slice` is within acquired memory, and the two do not overlap.
         unsafe { self.machine.copy(self.stream(), a, b, from.bytes) }
     }
 
-    /// Sets every byte.
+    /// Sets every byte of a slice to `value`.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     pub fn fill(&self, into: Slice<'_>, value: u8) -> Result<()> {
         if into.is_empty() {
             return Ok(());
         }
-        // SAFETY: a slice is in bounds of acquired memory.
+        // SAFETY: a `Slice` is within acquired memory.
         unsafe { self.machine.fill(self.stream(), into.address(), into.bytes, value) }
     }
 
-    /// A point after all that has been queued.
+    /// A mark behind all work that has been queued.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     pub fn record(&self) -> Result<Mark> {
         let event = self.machine.record(self.stream())?;
         Ok(Mark(Arc::new(OwnEvent { machine: self.machine.clone(), event })))
@@ -341,33 +341,33 @@ impl Queue {
     /// Makes all work that is queued after this call run after `mark`.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     pub fn wait(&self, mark: &Mark) -> Result<()> {
         self.wait_for(mark.event())
     }
 
-    /// [`Queue::wait`] for an event; the owner of the event's mark keeps the mark until this queue has passed it.
+    /// Like [`Queue::wait`], for an event; the owner of the event's mark keeps the mark until this queue has passed it.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver's error.
     pub fn wait_for(&self, event: CudaEvent) -> Result<()> {
         self.machine.wait(self.stream(), event)
     }
 
-    /// Waits until all has run.
+    /// Blocks the caller until all queued work has run.
     ///
     /// # Errors
-    /// What went wrong.
+    /// The error of queued work.
     pub fn finish(&self) -> Result<()> {
         self.machine.finish(self.stream())
     }
 
-    /// Runs a kernel; for `launch`, which knows the kernels' arguments.
+    /// Runs a kernel; for the functions of `launch`, which know each kernel's arguments.
     ///
     /// # Safety
-    /// As [`CudaMachine::launch`].
+    /// The conditions of [`CudaMachine::launch`].
     pub(super) unsafe fn launch(&self, launch: &Launch) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the conditions of [`CudaMachine::launch`].
         unsafe { self.machine.launch(self.stream(), launch) }
     }
 }

@@ -1,4 +1,4 @@
-//! The same arithmetic on NVIDIA GPUs, in CUDA C that is compiled where it runs.
+//! The reductions and layers of this crate on NVIDIA GPUs, in CUDA C that NVRTC compiles at run time.
 //!
 //! ```text
 //! launch::reduce(queue, ..)      one function per kernel: checks lengths, counts bytes
@@ -7,9 +7,8 @@
 //!                          \--- Shim   the same source on the CPU, a fibre per thread (`allfold-standin`, for tests)
 //! ```
 //!
-//! Nothing here panics where CUDA is missing: [`probe()`] turns a missing driver, library or device into one
-//! [`Error`] that says what was looked for and how to get it. Libraries are loaded at run time, so one program runs
-//! everywhere.
+//! No function here panics where CUDA is missing: [`probe()`] turns a missing driver, library or device into one [`Error`] that
+//! says what was looked for and how to get it. Libraries are loaded at run time, so one program runs on all machines.
 //!
 //! ```
 //! use allfold_kernels::{DType, ReduceOp, cuda};

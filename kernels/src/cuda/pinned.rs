@@ -1,10 +1,10 @@
-//! Host memory that a device reads while the host goes on, in two halves that take turns.
+//! Host memory that a device reads while the host continues, in two halves that are used in turn.
 
 use super::{CudaMachine, Error, Mark, Queue, Result, Slice};
 use bytemuck::Pod;
 use std::sync::Arc;
 
-/// Page-locked memory of a machine's; given back on drop.
+/// Page-locked host memory; freed on drop.
 struct Pinned {
     machine: Arc<dyn CudaMachine>,
     address: u64,
@@ -18,43 +18,43 @@ impl Pinned {
     }
 
     fn set(&mut self, from: &[u8]) {
-        // SAFETY: `pin` gave at least so many bytes of this process's memory, and `from` is no part of them.
+        // SAFETY: `pin` gave at least `from.len()` bytes of this process's memory, and `from` is no part of them.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.address as *mut u8, from.len()) };
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // SAFETY: of `pin`, once; the owner has waited for what read it.
+        // SAFETY: the address is from `pin` and is freed once; the owner has waited for all copies out of the memory.
         unsafe { self.machine.unpin(self.address) };
     }
 }
 
-/// What goes from the host to a device without making the host wait: the values are copied into pinned memory, and the
-/// device fetches them from there, on the feed's own queue.
+/// Copies from the host to a device without a wait of the host: values are copied into pinned memory, which the device reads on the
+/// feed's own queue.
 pub struct Feed {
     queue: Queue,
     halves: [Option<Pinned>; 2],
-    /// After the last copy out of each half.
+    /// The mark behind the last copy out of each half.
     read: [Option<Mark>; 2],
     turn: usize,
 }
 
 impl Feed {
-    /// On a queue of its own, so that copies run beside what other queues do.
+    /// A feed that copies on `queue`; a queue of its own lets copies run beside other work.
     pub fn new(queue: Queue) -> Feed {
         Feed { queue, halves: [None, None], read: [None, None], turn: 0 }
     }
 
-    /// The queue on which it copies; who needs the values waits for it.
+    /// The queue on which the feed copies; a queue that needs the values waits for it.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// Copies values to the device. Returns at once, unless the device has not yet read the half of the buffer that is next.
+    /// Copies values to the device. Returns at once, unless the device has not yet read the half of the buffer that is used next.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the lengths differ; what the driver refused.
+    /// [`Error::Argument`] if the lengths differ; the driver's error.
     pub fn send<T: Pod>(&mut self, into: Slice<'_>, from: &[T]) -> Result<()> {
         let (from, half) = (bytemuck::cast_slice::<T, u8>(from), self.turn);
         if into.len() != from.len() {
@@ -71,7 +71,7 @@ impl Feed {
         }
         let Some(pinned) = &mut self.halves[half] else { return Ok(()) };
         pinned.set(from);
-        // SAFETY: both are as long as `from`; the half is not written again before `read` has happened.
+        // SAFETY: both ranges are as long as `from`; the half is not written again before its mark in `read` has happened.
         unsafe { machine.copy_from_pinned(self.queue.stream(), into.address(), pinned.address, from.len()) }?;
         match &self.read[half] {
             Some(read) => read.move_to(&self.queue),

@@ -1,35 +1,35 @@
-//! Device memory that is kept for its queue: taking and giving back cost a look-up, and no call of the driver.
+//! A pool of device memory for one queue: allocating and freeing cost a look-up, and no call of the driver.
 //!
-//! Giving memory back to the driver waits for the whole device, so what a step needs for a moment goes round here instead.
-//! One queue runs in order, so memory that is given back while its last use is still to come may be handed out at once.
-//! A captured step names such memory; hence nothing goes back to the driver before the pool itself.
+//! Freeing through the driver waits for the whole device, so memory that a step needs briefly comes from the pool instead. A queue
+//! runs in order, so freed memory may be handed out at once, even before its last use has run. A captured step names addresses of
+//! the pool; hence no memory goes back to the driver before the pool is dropped.
 
 use super::{CudaMachine, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Sizes are multiples of this many bytes.
+/// Pool allocations are multiples of this many bytes.
 const GRAIN: usize = 512;
 
-/// How much memory a queue has taken, in bytes.
+/// How much memory a pool has taken, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolUsage {
-    /// Taken from the driver.
+    /// Bytes taken from the driver.
     pub reserved: u64,
-    /// Handed out at present.
+    /// Bytes in use at present.
     pub used: u64,
-    /// The most that was handed out at once.
+    /// The most bytes in use at once.
     pub peak: u64,
 }
 
 #[derive(Default)]
 struct State {
-    /// Addresses by size.
+    /// Addresses of free memory, by size in bytes.
     free: BTreeMap<usize, Vec<u64>>,
     usage: PoolUsage,
 }
 
-/// The memory of one queue.
+/// The pool of one queue.
 pub(super) struct Pool {
     machine: Arc<dyn CudaMachine>,
     device: usize,
@@ -45,11 +45,11 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory of at least so many bytes: its address, and how many it has.
+    /// Takes memory of at least `bytes` bytes: its address and its size.
     pub fn take(&self, bytes: usize) -> Result<(u64, usize)> {
         let wanted = bytes.max(1).next_multiple_of(GRAIN);
         let mut state = self.state();
-        // The smallest that fits, unless half of it would lie idle.
+        // Take the smallest free memory that fits, unless more than half of it would be unused.
         let fits = state.free.range(wanted..=wanted.saturating_mul(2)).next().map(|(size, _)| *size);
         let found = fits.and_then(|size| {
             let of_size = state.free.get_mut(&size)?;
@@ -87,7 +87,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         let free = std::mem::take(&mut self.state().free);
         for address in free.into_values().flatten() {
-            // SAFETY: acquired in `take`, and given back by the one who had it.
+            // SAFETY: the address was acquired in `take`, and its user has given it back.
             unsafe { self.machine.release(self.device, address) };
         }
     }

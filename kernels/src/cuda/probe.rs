@@ -1,4 +1,4 @@
-//! What of CUDA is here, asked once.
+//! What the machine has of CUDA: driver, devices and compiler, looked up once.
 
 use super::error::driver;
 use super::libraries::CudaLibrary;
@@ -6,28 +6,28 @@ use super::{Error, Result, nvrtc_version};
 use cudarc::driver::{result, sys};
 use std::sync::OnceLock;
 
-/// The oldest driver that has every function we call, in the driver's own counting of versions: CUDA 12.8.
+/// The oldest driver that has every function that Allfold calls, as cuDriverGetVersion counts: CUDA 12.8.
 const OLDEST: i32 = 12_080;
 
-/// One GPU.
+/// The properties of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbedDevice {
     /// The device's name, as the driver gives it.
     pub name: String,
-    /// The device's architecture: 90 is Hopper.
+    /// The device's compute capability, times ten: 90 is Hopper.
     pub arch: u32,
-    /// Bytes of memory.
+    /// The device's memory in bytes.
     pub memory: u64,
-    /// Multiprocessors.
+    /// The number of multiprocessors.
     pub multiprocessors: u32,
-    /// What tells it from every other GPU.
+    /// The device's UUID.
     pub uuid: [u8; 16],
 }
 
 /// A driver with at least one device, and a compiler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// The newest CUDA that the driver serves: (13, 0).
+    /// The newest CUDA version that the driver supports, such as (13, 0).
     pub cuda: (i32, i32),
     /// NVRTC's version.
     pub nvrtc: (i32, i32),
@@ -35,10 +35,10 @@ pub struct Probe {
     pub devices: Vec<ProbedDevice>,
 }
 
-/// Looks for a driver, a device and the compiler; the answer is kept.
+/// Looks for a driver, a device and the compiler, once for the process.
 ///
 /// # Errors
-/// [`Error::Missing`], [`Error::NoDevice`], or what the driver refused.
+/// [`Error::Missing`], [`Error::NoDevice`], or the driver's error.
 pub fn probe() -> Result<Probe> {
     static ANSWER: OnceLock<Result<Probe>> = OnceLock::new();
     ANSWER.get_or_init(look).clone()
@@ -49,12 +49,12 @@ fn look() -> Result<Probe> {
     if CudaLibrary::Driver.load().is_none() {
         return Err(missing("no libcuda.so.1".into()));
     }
-    // SAFETY: only looks for a library by name, and loads it.
+    // SAFETY: the call only looks for a library by name, and loads it.
     if !unsafe { sys::is_culib_present() } {
         return Err(missing("libcuda.so.1 is there and cannot be loaded".into()));
     }
     let mut version = 0;
-    // SAFETY: takes a place for one integer; there since the first driver, before cuInit too.
+    // SAFETY: the call writes one integer, exists in every driver, and may be made before cuInit.
     let answer = unsafe { sys::cuDriverGetVersion(&mut version) };
     driver("tell its version", answer.result())?;
     let cuda = (version / 1000, version % 1000 / 10);
@@ -75,7 +75,7 @@ fn look() -> Result<Probe> {
     Ok(Probe { cuda, nvrtc: nvrtc_version()?, devices })
 }
 
-/// What would help where the driver does not start.
+/// How the user can mend a driver that does not start.
 fn remedy(code: sys::CUresult) -> &'static str {
     match code {
         sys::CUresult::CUDA_ERROR_NO_DEVICE => {
@@ -94,13 +94,13 @@ fn describe(ordinal: i32) -> Result<ProbedDevice> {
     use sys::CUdevice_attribute as Attribute;
     let device = driver("open a device", result::device::get(ordinal))?;
     let ask = |attribute| {
-        // SAFETY: `device` is one that the driver gave.
+        // SAFETY: `device` comes from the driver.
         driver("describe a device", unsafe { result::device::get_attribute(device, attribute) })
     };
     let major = ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     let multiprocessors = ask(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-    // SAFETY: as above.
+    // SAFETY: `device` comes from the driver.
     let memory = driver("tell a device's memory", unsafe { result::device::total_mem(device) })?;
     let name = driver("name a device", result::device::get_name(device))?;
     let uuid = driver("tell a device's UUID", result::device::get_uuid(device))?;

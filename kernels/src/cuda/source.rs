@@ -1,23 +1,23 @@
-//! The kernels' sources, a family a file, and how a kernel is named.
+//! The kernels' sources, one file per family, and the kernels' names.
 
 use crate::DType;
 
-/// What every family includes.
+/// The header that every family includes.
 pub const HEADER: &str = include_str!("../../cuda/element.cuh");
 
 macro_rules! families {
     ($($(#[$doc:meta])* $family:ident = $name:literal),*) => {
-        /// One source file.
+        /// A family of kernels: one CUDA source file.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Family {
             $($(#[$doc])* $family),*
         }
 
         impl Family {
-            /// All of them.
+            /// All families.
             pub const ALL: &[Family] = &[$(Family::$family),*];
 
-            /// The file's name.
+            /// The name of the family's source file.
             pub const fn file(self) -> &'static str {
                 match self { $(Family::$family => concat!($name, ".cu")),* }
             }
@@ -31,39 +31,39 @@ macro_rules! families {
 }
 
 families! {
-    /// A schedule's reductions.
+    /// The reduction of one buffer into another, and the division of an average.
     Reduce = "reduce",
-    /// Whole collectives in one kernel.
+    /// Fused collectives: a whole collective in one kernel.
     Fused = "fused",
-    /// Casts between types.
+    /// Casts between element types.
     Cast = "cast",
-    /// Buckets, and the search for infinities.
+    /// Packing of buckets, and the search for infinities.
     Pack = "pack",
-    /// Optimisers.
+    /// Optimiser steps.
     Optim = "optim",
     /// Batch normalisation.
     BatchNorm = "batch_norm",
     /// Layer normalisation.
     LayerNorm = "layer_norm",
-    /// Element by element.
+    /// Activations and other operations on each element alone.
     Activation = "activation",
-    /// Softmax cross-entropy.
+    /// Losses.
     Loss = "loss",
-    /// Pooling.
+    /// Maximum and mean pooling.
     Pool = "pool",
-    /// Embeddings.
+    /// Embedding tables.
     Embedding = "embedding",
     /// Dropout.
     Dropout = "dropout",
     /// Norms of gradients, and clipping by them.
     Norm = "norm",
-    /// Attention.
+    /// Attention of several heads.
     Attention = "attention",
-    /// Matrix products and convolutions, plain.
+    /// Matrix products and convolutions without a vendor library.
     Matmul = "matmul"
 }
 
-/// A kernel: where its source is, which instances to compile, and its name there.
+/// A kernel: its family, the instance to compile, and its name in the source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kernel {
     /// The family that the kernel belongs to.
@@ -75,12 +75,12 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The instance `STEM_DTYPE` of a family.
+    /// The kernel `STEM_DTYPE` of a family.
     pub fn typed(family: Family, stem: &str, dtype: DType) -> Kernel {
         Kernel { family, dtype: Some(dtype), name: format!("{stem}_{dtype}") }
     }
 
-    /// A kernel that has one form; it is compiled along with the instances of f32.
+    /// A kernel without a type in its name; it is compiled along with the f32 instances.
     pub fn plain(family: Family, name: &str) -> Kernel {
         Kernel { family, dtype: Some(DType::F32), name: name.into() }
     }

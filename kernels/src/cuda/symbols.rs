@@ -1,10 +1,10 @@
-//! Functions of a library that is loaded by its path, as a table of pointers.
+//! The functions of a library that is loaded by its path, as a table of pointers.
 //!
-//! cudarc looks for a library by its name in an order of its own, and panics where a function is missing. Where several
-//! versions may be installed, the one that [`super::libraries`] has chosen must be the one that is called.
+//! cudarc looks for a library by name in an order of its own, and panics where a function is missing. Where several versions are
+//! installed, Allfold must call the one that [`super::libraries`] has chosen.
 
-/// A structure of a library's functions by name, and `open`, which finds them all or says which is missing. Their types must be
-/// those that cudarc declares in `$sys`, which the ABI test holds to the headers.
+/// Declares a structure of a library's functions by name, with a function `open` that finds all or says which is missing. The types
+/// must be those that cudarc declares in `$sys`; the ABI test compares these with the headers.
 macro_rules! symbols {
     ($(#[$doc:meta])* $table:ident of $sys:path { $($function:ident($($type:ty),* $(,)?) -> $answer:ty;)* }) => {
         $(#[$doc])*
@@ -20,10 +20,10 @@ macro_rules! symbols {
         };
 
         impl $table {
-            /// The functions of the library at a path, which stays loaded.
+            /// Finds the functions of the library at `path`, which stays loaded.
             fn open(path: &std::path::Path) -> std::result::Result<$table, String> {
                 let words = |error: libloading::Error| error.to_string();
-                // SAFETY: the library is one of NVIDIA's, which was loaded before.
+                // SAFETY: the library is one of NVIDIA's and is already loaded.
                 let library = unsafe { libloading::Library::new(path) }.map_err(words)?;
                 let library = Box::leak(Box::new(library));
                 Ok($table {

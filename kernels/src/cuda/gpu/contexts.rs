@@ -1,7 +1,7 @@
-//! The devices' primary contexts, one set for the process: a context is opened when its device is first used.
+//! The devices' primary contexts, one set for the process; a context is opened at the first use of its device.
 //!
-//! A context costs some hundred megabytes of its device and a part of a second, so a process has one for each device that it
-//! uses and no other. Two devices are let to reach each other when the second of them is opened.
+//! A context costs some hundred megabytes of device memory and a fraction of a second, so a process opens one only for each device
+//! that it uses. Peer access between two devices is enabled when the second of them is opened.
 
 use super::numbered::{Handle, lock};
 use crate::cuda::error::driver;
@@ -13,12 +13,12 @@ use std::sync::{Mutex, OnceLock};
 /// The contexts of all devices that the driver lists.
 pub(super) struct Contexts {
     opened: Vec<OnceLock<Handle<sys::CUcontext>>>,
-    /// Pairs of devices of which the first one's kernels may touch the second one's memory. Held while a context is opened.
+    /// The pairs (from, to) where kernels of device `from` may access memory of device `to`. Locked while a context is opened.
     peers: Mutex<BTreeSet<(usize, usize)>>,
 }
 
 impl Contexts {
-    /// The contexts of this process's devices; this call opens none.
+    /// The contexts of this process's devices, made without opening any.
     pub fn of_process(devices: usize) -> &'static Contexts {
         static ALL: OnceLock<Contexts> = OnceLock::new();
         ALL.get_or_init(|| Contexts {
@@ -27,7 +27,7 @@ impl Contexts {
         })
     }
 
-    /// Makes a device's context the calling thread's. Opens the context first, if no thread has yet.
+    /// Makes a device's context current for the calling thread, and opens the context first if no thread has yet.
     pub fn enter(&self, device: usize) -> Result<()> {
         let place = self.opened.get(device);
         let place =
@@ -39,12 +39,12 @@ impl Contexts {
         make_current(context)
     }
 
-    /// Makes a context of a device that was opened the calling thread's; the first device's if none was.
+    /// Makes the context of any opened device current for the calling thread; opens the first device if none is open.
     pub fn enter_any(&self) -> Result<()> {
         self.enter(self.opened.iter().position(|place| place.get().is_some()).unwrap_or(0))
     }
 
-    /// Whether kernels of one device may touch memory of another; opens both.
+    /// Whether kernels of device `from` may access memory of device `to`; opens both devices.
     pub fn reaches(&self, from: usize, to: usize) -> bool {
         from == to
             || self.enter(to).and_then(|()| self.enter(from)).is_ok()
@@ -61,7 +61,7 @@ impl Contexts {
             return Ok(*context);
         }
         let handle = driver("open a device", result::device::get(device as i32))?;
-        // SAFETY: a device that the driver gave; released when the program ends.
+        // SAFETY: `handle` is a device that the driver gave; the context is released when the program ends.
         let context = match unsafe { result::primary_ctx::retain(handle) } {
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => {
                 return Err(busy(device));
@@ -71,7 +71,7 @@ impl Contexts {
         match self.enable_peer_access_to_all(device, context) {
             Ok(found) => peers.extend(found),
             Err(error) => {
-                // SAFETY: retained above, and nobody else knows of it.
+                // SAFETY: the context was retained above, and no other code holds it.
                 let _ = unsafe { result::primary_ctx::release(handle) };
                 return Err(error);
             }
@@ -79,7 +79,7 @@ impl Contexts {
         Ok(*place.get_or_init(|| context))
     }
 
-    /// Lets a device and every other that is opened reach each other, where they can. The pairs that do.
+    /// Enables peer access between a device and every other open device, where they can. Returns the pairs (from, to) that have it.
     fn enable_peer_access_to_all(
         &self,
         device: usize,
@@ -107,22 +107,22 @@ fn busy(device: usize) -> Error {
 }
 
 fn make_current(context: Handle<sys::CUcontext>) -> Result<()> {
-    // SAFETY: a live context: none is released before the program ends.
+    // SAFETY: the context is live: none is released before the program ends.
     driver("enter a context", unsafe { result::ctx::set_current(context.0) })
 }
 
 fn can_reach(from: usize, to: usize) -> Result<bool> {
     let mut can = 0;
-    // SAFETY: ordinals that the driver counted; a place for one integer.
+    // SAFETY: the driver counted these ordinals, and it writes one integer to `can`.
     let answer = unsafe { sys::cuDeviceCanAccessPeer(&mut can, from as i32, to as i32) };
     driver("tell whether devices reach each other", answer.result())?;
     Ok(can == 1)
 }
 
-/// Lets the kernels of one context touch the memory of another. Whether they may: a device has peers up to a number.
+/// Enables peer access of `from`'s kernels to `to`'s memory. False if the device already has as many peers as it can have.
 fn enable_peer_access(from: Handle<sys::CUcontext>, to: Handle<sys::CUcontext>) -> Result<bool> {
     make_current(from)?;
-    // SAFETY: two live contexts.
+    // SAFETY: both contexts are live.
     match unsafe { sys::cuCtxEnablePeerAccess(to.0, 0) } {
         sys::CUresult::CUDA_SUCCESS | sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(true),
         sys::CUresult::CUDA_ERROR_TOO_MANY_PEERS | sys::CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED => {

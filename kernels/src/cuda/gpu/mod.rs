@@ -1,4 +1,4 @@
-//! The machine that is a GPU, or several: cudarc's driver calls, with the kernels compiled and loaded as they are needed.
+//! The GPUs of a machine: cudarc's driver calls, with kernels compiled and loaded on first use.
 //!
 //! ```text
 //! Gpu --- contexts   the devices' contexts, opened when a device is first used; which devices reach each other
@@ -7,7 +7,7 @@
 //!      \- numbered   streams, events and graphs by number
 //! ```
 //!
-//! Every call enters the context that it needs: the driver keeps the current one by thread, and any thread may call.
+//! Every call enters the context that it needs: the driver keeps one current context per thread, and any thread may call.
 
 mod contexts;
 mod modules;
@@ -23,14 +23,14 @@ use numbered::{Handle, Numbered, lock};
 use staging::Ring;
 use std::sync::{Arc, Mutex};
 
-/// A stream of a device, and the ring that its small copies from the host go by.
+/// A stream of a device, and the staging ring of its small copies from the host.
 struct OwnStream {
     device: usize,
     handle: Handle<sys::CUstream>,
     ring: Mutex<Option<Ring>>,
 }
 
-/// All GPUs of this machine that the driver lists, each with its primary context, which is opened when it is first used.
+/// All GPUs of this machine that the driver lists; each one's primary context is opened at its first use.
 pub struct Gpu {
     devices: Vec<ProbedDevice>,
     contexts: &'static Contexts,
@@ -40,10 +40,10 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// All devices; none is opened yet.
+    /// All devices of the driver, with no context opened yet.
     ///
     /// # Errors
-    /// As [`probe()`].
+    /// The errors of [`probe()`].
     pub fn open() -> Result<Arc<dyn CudaMachine>> {
         let devices = probe()?.devices;
         let contexts = Contexts::of_process(devices.len());
@@ -55,12 +55,12 @@ impl Gpu {
         Ok(Arc::new(gpu))
     }
 
-    /// Makes a device the calling thread's.
+    /// Makes a device's context current for the calling thread.
     fn enter(&self, device: usize) -> Result<()> {
         self.contexts.enter(device)
     }
 
-    /// [`Gpu::enter`] at the places where defect 18 left it out.
+    /// [`Gpu::enter`] at the calls where defect 18, which a test may put back, leaves it out.
     fn enter_too(&self, device: usize) -> Result<()> {
         if self.seeded(18) { Ok(()) } else { self.enter(device) }
     }
@@ -72,7 +72,7 @@ impl Gpu {
         })
     }
 
-    /// A stream's handle; its device is the thread's from here on.
+    /// The driver's handle of a stream; makes the stream's device current for the calling thread.
     fn at(&self, stream: CudaStream) -> Result<sys::CUstream> {
         let own = self.own(stream)?;
         self.enter(own.device)?;
@@ -100,12 +100,12 @@ impl Gpu {
             if let Some(ring) = lock(&own.ring).take() {
                 ring.retire(own.device, own.handle.0);
             }
-            // SAFETY: taken off the list by the caller, so destroyed once; the driver still runs what it was given.
+            // SAFETY: the caller removed the stream from the list, so it is destroyed once; the driver still runs its queued work.
             unsafe { result::stream::destroy(own.handle.0) }
         });
     }
 
-    /// Too little memory: how much was wanted, and how much there is.
+    /// The error for too little device memory: the bytes wanted and the bytes there are.
     fn out_of_memory(&self, device: usize, wanted: usize) -> Error {
         let (free, total) = result::mem_get_info().unwrap_or_default();
         let answer = format!(
@@ -163,7 +163,7 @@ impl CudaMachine for Gpu {
             return;
         }
         if let Some((device, event)) = self.events.take(event.0) {
-            // SAFETY: taken off the list, so destroyed once; who waits for it already still does.
+            // SAFETY: the event was removed from the list, so it is destroyed once; streams that already wait for it still do.
             self.destroy(device, || unsafe { result::event::destroy(event.0) });
         }
     }
@@ -174,7 +174,7 @@ impl CudaMachine for Gpu {
 
     fn acquire(&self, device: usize, bytes: usize) -> Result<u64> {
         self.enter(device)?;
-        // SAFETY: the memory's content is undefined, and said to be.
+        // SAFETY: the memory is uninitialised, as the trait method says.
         match unsafe { result::malloc_sync(bytes.max(1)) } {
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                 Err(self.out_of_memory(device, bytes))
@@ -185,7 +185,8 @@ impl CudaMachine for Gpu {
 
     unsafe fn release(&self, device: usize, address: u64) {
         if self.enter(device).is_ok() {
-            // SAFETY: the caller's promise. An error here is one of the work before, which whoever waits for it is told.
+            // SAFETY: the caller keeps the conditions of the trait method. An error here belongs to earlier work, whose waiter gets
+            // it.
             let _ = unsafe { result::free_sync(address) };
         }
     }
@@ -195,24 +196,24 @@ impl CudaMachine for Gpu {
         let portable = sys::CU_MEMHOSTALLOC_PORTABLE;
         // The driver refuses 0 bytes.
         let bytes = if self.seeded(22) { bytes } else { bytes.max(1) };
-        // SAFETY: memory of the host whose content is undefined, and said to be.
+        // SAFETY: the host memory is uninitialised, as the trait method says.
         let pinned = unsafe { result::malloc_host(bytes, portable) };
         driver("pin memory of the host", pinned).map(|address| address as u64)
     }
 
     unsafe fn unpin(&self, address: u64) {
-        // Any context of a device that this process uses will do: memory is pinned only once a context is open.
+        // Any open context will do: memory is pinned only once a context is open.
         if self.contexts.enter_any().is_ok() {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller keeps the conditions of the trait method.
             let _ = unsafe { result::free_host(address as *mut _) };
         }
     }
 
     unsafe fn copy_from_pinned(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()> {
         let stream = self.at(stream)?;
-        // SAFETY: the caller's promise: as many bytes are there, and stay until they are read.
+        // SAFETY: the caller guarantees that `bytes` bytes are at `from` and stay until the device has read them.
         let from = unsafe { std::slice::from_raw_parts(from as *const u8, bytes) };
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees that both ranges are valid until the stream has run the copy.
         driver("copy to the device", unsafe { result::memcpy_htod_async(into, from, stream) })
     }
 
@@ -220,7 +221,7 @@ impl CudaMachine for Gpu {
         let own = self.own(stream)?;
         self.enter(own.device)?;
         let handle = own.handle.0;
-        // SAFETY: a live stream.
+        // SAFETY: the stream is live.
         let status = unsafe { result::stream::is_capturing(handle) };
         if driver("ask a stream", status)? != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
             return Err(Error::Argument(
@@ -228,7 +229,7 @@ impl CudaMachine for Gpu {
             ));
         }
         if self.seeded(15) {
-            // SAFETY: the caller's promise; `from` may be reused too early, which is the defect.
+            // SAFETY: the caller guarantees both ranges; `from` may be reused too early, which is the seeded defect.
             return driver("copy to the device", unsafe { result::memcpy_htod_async(into, from, handle) });
         }
         if from.len() <= staging::QUARTER {
@@ -237,32 +238,32 @@ impl CudaMachine for Gpu {
                 Some(ring) => ring,
                 none => none.insert(Ring::new(own.device)?),
             };
-            // SAFETY: a live stream, whose context was entered; the rest is the caller's promise.
+            // SAFETY: the stream is live and its context is current; the caller guarantees the bytes at `into`.
             return unsafe { ring.write(handle, into, from) };
         }
-        // SAFETY: the caller's promise; `from` is not given back before the stream is done.
+        // SAFETY: the caller guarantees the bytes at `into`; `from` stays borrowed until the stream is finished.
         driver("copy to the device", unsafe { result::memcpy_htod_async(into, from, handle) })?;
-        // SAFETY: a live stream.
+        // SAFETY: the stream is live.
         driver("finish a stream", unsafe { result::stream::synchronize(handle) })
     }
 
     unsafe fn read(&self, stream: CudaStream, into: &mut [u8], from: u64) -> Result<()> {
         let stream = self.at(stream)?;
-        // SAFETY: the caller's promise, and `into` is not touched before the stream is done.
+        // SAFETY: the caller guarantees the bytes at `from`; `into` stays borrowed until the stream is finished.
         driver("copy from the device", unsafe { result::memcpy_dtoh_async(into, from, stream) })?;
-        // SAFETY: a live stream.
+        // SAFETY: the stream is live.
         driver("finish a stream", unsafe { result::stream::synchronize(stream) })
     }
 
     unsafe fn copy(&self, stream: CudaStream, into: u64, from: u64, bytes: usize) -> Result<()> {
         let stream = self.at(stream)?;
-        // SAFETY: the caller's promise. Addresses are unified, so this copies between devices too.
+        // SAFETY: the caller guarantees both ranges. Addresses are unified, so this copies between devices too.
         driver("copy on the device", unsafe { sys::cuMemcpyAsync(into, from, bytes, stream) }.result())
     }
 
     unsafe fn fill(&self, stream: CudaStream, into: u64, bytes: usize, value: u8) -> Result<()> {
         let stream = self.at(stream)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the conditions of the trait method.
         driver("fill memory", unsafe { result::memset_d8_async(into, value, bytes, stream) })
     }
 
@@ -275,7 +276,7 @@ impl CudaMachine for Gpu {
         let mut arguments = launch.arguments.clone();
         let mut pointers = arguments.pointers();
         let [x, y, z] = launch.grid;
-        // SAFETY: the caller's promise; the driver copies the arguments before it returns.
+        // SAFETY: the caller guarantees the arguments; the driver copies them before it returns.
         driver("launch a kernel", unsafe {
             result::launch_kernel(function, (x, y, z), (THREADS, 1, 1), 0, stream, &mut pointers)
         })
@@ -285,9 +286,9 @@ impl CudaMachine for Gpu {
         let device = self.own(stream)?.device;
         let stream = self.at(stream)?;
         let event = driver("make an event", result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT))?;
-        // SAFETY: both are live.
+        // SAFETY: the event and the stream are live.
         if let Err(error) = driver("record an event", unsafe { result::event::record(event, stream) }) {
-            // SAFETY: made above, and nobody else knows of it.
+            // SAFETY: the event was made above, and no other code holds it.
             let _ = unsafe { result::event::destroy(event) };
             return Err(error);
         }
@@ -296,26 +297,26 @@ impl CudaMachine for Gpu {
 
     fn record_again(&self, event: CudaEvent, stream: CudaStream) -> Result<()> {
         let (event, stream) = (self.of_event(event)?.1, self.at(stream)?);
-        // SAFETY: both are live.
+        // SAFETY: the event and the stream are live.
         driver("record an event", unsafe { result::event::record(event, stream) })
     }
 
     fn wait(&self, stream: CudaStream, event: CudaEvent) -> Result<()> {
         let (event, stream) = (self.of_event(event)?.1, self.at(stream)?);
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: both are live.
+        // SAFETY: the event and the stream are live.
         driver("wait for an event", unsafe { result::stream::wait_event(stream, event, flags) })
     }
 
     fn finish(&self, stream: CudaStream) -> Result<()> {
         let stream = self.at(stream)?;
-        // SAFETY: a live stream.
+        // SAFETY: the stream is live.
         driver("finish a stream", unsafe { result::stream::synchronize(stream) })
     }
 
     fn idle(&self, stream: CudaStream) -> Result<bool> {
         let stream = self.at(stream)?;
-        // SAFETY: a live stream.
+        // SAFETY: the stream is live.
         match unsafe { sys::cuStreamQuery(stream) } {
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
             answer => driver("ask a stream", answer.result()).map(|()| true),
@@ -325,35 +326,35 @@ impl CudaMachine for Gpu {
     fn synchronize(&self, event: CudaEvent) -> Result<()> {
         let (device, event) = self.of_event(event)?;
         self.enter_too(device)?;
-        // SAFETY: a live event.
+        // SAFETY: the event is live.
         driver("wait for an event", unsafe { result::event::synchronize(event) })
     }
 
     fn between(&self, from: CudaEvent, to: CudaEvent) -> Result<u64> {
         let ((_, from), (device, to)) = (self.of_event(from)?, self.of_event(to)?);
         self.enter_too(device)?;
-        // SAFETY: both are live.
+        // SAFETY: the event is live.
         driver("wait for an event", unsafe { result::event::synchronize(to) })?;
-        // SAFETY: both are live, and have happened.
+        // SAFETY: both events are live and have happened.
         let milliseconds = driver("time two events", unsafe { result::event::elapsed(from, to) })?;
         Ok((f64::from(milliseconds) * 1e6) as u64)
     }
 
     fn begin_capture(&self, stream: CudaStream) -> Result<()> {
         let stream = self.at(stream)?;
-        // Relaxed, since a kernel that is launched for the first time is loaded meanwhile, which is no part of the graph.
+        // Relaxed mode: a kernel launched for the first time is loaded during the capture, which is no part of the graph.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: a live stream.
+        // SAFETY: the stream is live.
         driver("begin a capture", unsafe { result::stream::begin_capture(stream, mode) })
     }
 
     fn end_capture(&self, stream: CudaStream) -> Result<CudaGraph> {
         let device = self.own(stream)?.device;
         let stream = self.at(stream)?;
-        // SAFETY: a live stream, whose capture was begun.
+        // SAFETY: the stream is live and its capture was begun.
         let graph = driver("end a capture", unsafe { result::stream::end_capture(stream) })?;
         let plain = sys::CUgraphInstantiate_flags(0);
-        // SAFETY: a graph that the driver made; instantiated, it is needed no more.
+        // SAFETY: the graph is the driver's, and is destroyed once, after it was instantiated.
         let made = unsafe {
             let made = result::graph::instantiate(graph, plain);
             let _ = result::graph::destroy(graph);
@@ -367,13 +368,13 @@ impl CudaMachine for Gpu {
         let made = self.graphs.get(graph.0);
         let (_, made) = made.ok_or_else(|| Error::Argument(format!("graph {} is no more", graph.0)))?;
         let stream = self.at(stream)?;
-        // SAFETY: both are live; the memory is the caller's promise.
+        // SAFETY: the graph and the stream are live; the caller guarantees the memory.
         driver("launch a graph", unsafe { result::graph::launch(made.0, stream) })
     }
 
     fn forget(&self, graph: CudaGraph) {
         if let Some((device, made)) = self.graphs.take(graph.0) {
-            // SAFETY: taken off the list, so destroyed once; the driver waits for a launch that is under way.
+            // SAFETY: the graph was removed from the list, so it is destroyed once; the driver waits for a launch under way.
             self.destroy(device, || unsafe { result::graph::exec_destroy(made.0) });
         }
     }
@@ -382,11 +383,11 @@ impl CudaMachine for Gpu {
 impl Drop for Gpu {
     fn drop(&mut self) {
         for (device, graph) in self.graphs.drain() {
-            // SAFETY: each is destroyed once, here.
+            // SAFETY: every graph is destroyed once, here.
             self.destroy(device, || unsafe { result::graph::exec_destroy(graph.0) });
         }
         for (device, event) in self.events.drain() {
-            // SAFETY: as above.
+            // SAFETY: every event is destroyed once, here.
             self.destroy(device, || unsafe { result::event::destroy(event.0) });
         }
         self.streams.drain().iter().for_each(|own| self.destroy_stream(own));

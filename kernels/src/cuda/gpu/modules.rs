@@ -1,8 +1,8 @@
-//! Kernels that are loaded, one set for the process, by device.
+//! Loaded kernels by device, one set for the process.
 //!
-//! No lock is held while NVRTC compiles or the driver loads. Loading may wait until the device is idle, which may wait for
-//! another rank's part of a collective; were that rank a thread that waits here for the lock, both would wait for good. Two
-//! threads may so load the same module; the second is unloaded again.
+//! No lock is held while NVRTC compiles or the driver loads a kernel. Loading may wait until the device is idle, so for another
+//! rank's part of a collective; if that rank were a thread that waits for the lock, the two would deadlock. Without the lock two
+//! threads may load the same module; the second copy is unloaded again.
 
 use super::contexts::Contexts;
 use super::numbered::{Handle, lock};
@@ -23,10 +23,10 @@ struct Loaded {
 }
 
 static LOADED: Mutex<Loaded> = Mutex::new(Loaded { modules: BTreeMap::new(), functions: BTreeMap::new() });
-/// Held across everything where defect 9 is put back in.
+/// The lock that defect 9, when a test puts it back, holds while a kernel is compiled and loaded.
 static ALL_THE_WAY: Mutex<()> = Mutex::new(());
 
-/// A kernel of a device, compiled and loaded if it was not yet. The device's context is the thread's from here on.
+/// A kernel of a device, compiled and loaded on first use. Makes the device's context current for the calling thread.
 pub(super) fn function(
     contexts: &Contexts,
     (ordinal, device): (usize, &ProbedDevice),
@@ -44,11 +44,11 @@ pub(super) fn function(
     }
     let name = CString::new(kernel.name.as_str())
         .map_err(|_| Error::Argument("a kernel's name with a zero byte".into()))?;
-    // SAFETY: a live module: none that is listed is ever unloaded.
+    // SAFETY: the module is live: no module in the list is ever unloaded.
     let function = unsafe { result::module::get_function(module.0, name) };
     let function = driver("find a kernel in its module", function)?;
-    // The driver would load it at its first launch otherwise, and may wait there until the device is idle.
-    // SAFETY: a function that the driver gave.
+    // Loaded now: else the driver loads the kernel at its first launch, and may then wait until the device is idle. SAFETY: the
+    // function is the driver's.
     driver("load a kernel", unsafe { sys::cuFuncLoad(function) }.result())?;
     Ok(lock(&LOADED).functions.entry(key).or_insert(Handle(function)).0)
 }
@@ -65,7 +65,7 @@ fn module(
     }
     let image = image_for(kernel.family, kernel.dtype, device.arch, anew)?;
     contexts.enter(ordinal)?;
-    // SAFETY: an image that NVRTC made; PTX comes with its closing zero.
+    // SAFETY: NVRTC made the image; PTX includes its closing zero.
     let module = match unsafe { result::module::load_data(image.as_ptr().cast()) } {
         Err(error) if error.0 == sys::CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
             return Err(too_new());
@@ -74,7 +74,7 @@ fn module(
     };
     let kept = *lock(&LOADED).modules.entry(key).or_insert(module);
     if kept.0 != module.0 {
-        // SAFETY: loaded above, and nobody else knows of it.
+        // SAFETY: the module was loaded above, and no other code holds it.
         let _ = unsafe { result::module::unload(module.0) };
     }
     Ok(kept)

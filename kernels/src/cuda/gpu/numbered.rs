@@ -1,4 +1,4 @@
-//! Things by number. A number is given once: when its thing is gone it names nothing, and never another's.
+//! Objects by number. A number is given once: after its object is removed, the number never names another object.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,16 +8,16 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A handle of the driver. They are pointers, and may be used from any thread.
+/// A handle of the driver: a pointer that any thread may use.
 #[derive(Clone, Copy)]
 pub(super) struct Handle<T>(pub T);
 
 // SAFETY: the driver's handles are shared between threads; the driver locks what must be locked.
 unsafe impl<T> Send for Handle<T> {}
-// SAFETY: as above.
+// SAFETY: the driver's handles are shared between threads; the driver locks what must be locked.
 unsafe impl<T> Sync for Handle<T> {}
 
-/// Objects by number.
+/// A table of objects by number.
 pub(super) struct Numbered<T>(Mutex<(u32, BTreeMap<u32, T>)>);
 
 impl<T> Default for Numbered<T> {
@@ -27,7 +27,7 @@ impl<T> Default for Numbered<T> {
 }
 
 impl<T: Clone> Numbered<T> {
-    /// A new number for a thing.
+    /// Adds an object and returns its new number.
     pub fn add(&self, thing: T) -> u32 {
         let (next, things) = &mut *lock(&self.0);
         let number = *next;
@@ -36,17 +36,17 @@ impl<T: Clone> Numbered<T> {
         number
     }
 
-    /// The thing of a number, if it is still there.
+    /// The object with this number, if it was not removed.
     pub fn get(&self, number: u32) -> Option<T> {
         lock(&self.0).1.get(&number).cloned()
     }
 
-    /// Takes a thing away.
+    /// Removes the object with this number and returns it.
     pub fn take(&self, number: u32) -> Option<T> {
         lock(&self.0).1.remove(&number)
     }
 
-    /// Takes all objects out.
+    /// Removes and returns all objects.
     pub fn drain(&self) -> Vec<T> {
         std::mem::take(&mut lock(&self.0).1).into_values().collect()
     }

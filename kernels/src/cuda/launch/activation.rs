@@ -1,15 +1,15 @@
-//! What is done to each element alone.
+//! Operations on each element alone: activations, their gradients, residual sums and biases.
 
 use super::{Moved, blocks, holds, run, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 
-/// An activation.
+/// An activation function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
     /// max(x, 0).
     Relu,
-    /// x times the normal distribution's share below x, in the tanh form.
+    /// x times the standard normal distribution function at x, in the tanh approximation.
     Gelu,
 }
 
@@ -25,7 +25,7 @@ impl Function {
 /// `y = f(x)`.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn activate(queue: &Queue, f: Function, dtype: DType, x: Slice<'_>, y: Slice<'_>) -> Result<Moved> {
     trained(dtype)?;
     let n = x.elements(dtype.size())?;
@@ -41,7 +41,7 @@ pub fn activate(queue: &Queue, f: Function, dtype: DType, x: Slice<'_>, y: Slice
 /// `dx = dy f'(x)`.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn activate_back(
     queue: &Queue,
     f: Function,
@@ -61,10 +61,10 @@ pub fn activate_back(
     Ok(3 * x.len() as u64)
 }
 
-/// `y = a + b`, rounded once; `y` may be either.
+/// `y = a + b`, rounded once; `y` may be the same buffer as `a` or `b`.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn add(queue: &Queue, dtype: DType, (a, b): (Slice<'_>, Slice<'_>), y: Slice<'_>) -> Result<Moved> {
     trained(dtype)?;
     let n = y.elements(dtype.size())?;
@@ -78,7 +78,7 @@ pub fn add(queue: &Queue, dtype: DType, (a, b): (Slice<'_>, Slice<'_>), y: Slice
     Ok(3 * y.len() as u64)
 }
 
-/// Rows `[rows, C, plane]` of values; `plane` is 1 for the rows of a matrix.
+/// The number of samples when `n` values have the shape `[samples, C, plane]`; `plane` is 1 for the rows of a matrix.
 fn rows(n: u64, columns: u64, plane: usize) -> Result<u64> {
     let row = columns * plane as u64;
     match n {
@@ -90,10 +90,10 @@ fn rows(n: u64, columns: u64, plane: usize) -> Result<u64> {
     }
 }
 
-/// `y[.., c, ..] += b[c]`, `b` of f32; each channel has `plane` values in a row: 1 for matrices.
+/// `y[.., c, ..] += b[c]`, with `b` of f32; a channel has `plane` consecutive values: 1 for matrices.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn bias(queue: &Queue, dtype: DType, y: Slice<'_>, b: Slice<'_>, plane: usize) -> Result<Moved> {
     trained(dtype)?;
     let (n, columns) = (y.elements(dtype.size())?, b.elements(4)?);
@@ -106,10 +106,10 @@ pub fn bias(queue: &Queue, dtype: DType, y: Slice<'_>, b: Slice<'_>, plane: usiz
     Ok(2 * y.len() as u64)
 }
 
-/// The gradient `db` (f32) of [`bias`], replaced.
+/// Replaces `db` (f32) by the gradient of [`bias`].
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn bias_back(queue: &Queue, dtype: DType, dy: Slice<'_>, db: Slice<'_>, plane: usize) -> Result<Moved> {
     trained(dtype)?;
     let (n, columns) = (dy.elements(dtype.size())?, db.elements(4)?);

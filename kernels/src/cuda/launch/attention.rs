@@ -5,33 +5,33 @@ use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
 
-/// B sequences of T tokens with H heads of D columns each; D is 128 at most, and 32, 64 and 128 waste nothing.
+/// The shape of an attention: B sequences of T tokens, H heads of D columns. D is at most 128; 32, 64 and 128 waste no work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Heads<'a> {
     /// The element type of all matrices.
     pub dtype: DType,
-    /// B.
+    /// The number of sequences, B.
     pub batch: usize,
-    /// Tokens of a sample, T.
+    /// The number of tokens of a sequence, T.
     pub length: usize,
-    /// Heads, H.
+    /// The number of heads, H.
     pub heads: usize,
-    /// D.
+    /// The number of columns of a head, D.
     pub size: usize,
-    /// Whether a token sees only itself and those before it.
+    /// Whether a token attends only to itself and to earlier tokens.
     pub causal: bool,
-    /// Which probabilities are dropped, where any are.
+    /// The dropout of probabilities, if any.
     pub dropped: Option<Dropped<'a>>,
 }
 
-/// Dropout of an attention's probabilities, by the draws of [`crate::nn::AttentionShape`].
+/// Dropout of attention probabilities, with the random draws of [`crate::nn::AttentionShape`].
 #[derive(Clone, Copy, Debug)]
 pub struct Dropped<'a> {
-    /// The stream of random draws, laid out as for [`super::dropout`].
+    /// The stream of random draws, four u32 as for [`super::dropout`].
     pub stream: Slice<'a>,
     /// The layer's number, which is part of the key of random draws.
     pub layer: u32,
-    /// The share of zeros, at least 0 and less than 1.
+    /// The dropped share of probabilities, at least 0 and less than 1.
     pub share: f64,
 }
 
@@ -115,7 +115,7 @@ impl Heads<'_> {
         self.dropped.iter().fold(arguments, |arguments, dropped| arguments.touches(dropped.stream, false))
     }
 
-    /// The columns that are computed: D, and zeros.
+    /// The columns that the kernel computes: D, rounded up to a power of two that is at least 32.
     fn columns(&self) -> usize {
         self.size.next_power_of_two().max(32)
     }
@@ -124,7 +124,7 @@ impl Heads<'_> {
         Kernel::typed(Family::Attention, &format!("{stem}_{}", self.columns()), self.dtype)
     }
 
-    /// Blocks of `rows` tokens each, for every pair of sequence and head.
+    /// The grid with a block for every `rows` tokens of every pair of sequence and head.
     fn grid(&self, rows: usize) -> [u32; 3] {
         [self.length.div_ceil(rows) as u32, (self.batch * self.heads) as u32, 1]
     }
@@ -133,7 +133,7 @@ impl Heads<'_> {
 /// `y = softmax(q k' / sqrt(D)) v` of every head; `qkv [B T, 3 H D]`, `y [B T, H D]`, `lse [B H T]` of f32.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn attention(
     queue: &Queue,
     s: &Heads<'_>,
@@ -155,10 +155,10 @@ pub fn attention(
     Ok((qkv.len() + y.len()) as u64)
 }
 
-/// The gradient `dqkv` of [`attention`], replaced.
+/// Replaces `dqkv` by the gradient of [`attention`].
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn attention_back(
     queue: &Queue,
     s: &Heads<'_>,
@@ -186,7 +186,7 @@ pub fn attention_back(
     run(queue, kernel, [blocks(queue, rows * 32, 1), 1, 1], arguments)?;
     let [dq, dk, dv] = s.thirds(dqkv);
     let head = s.drawn(s.thirds(qkv).into_iter().fold(Arguments::new().touches(qkv, false), Arguments::with));
-    // q, k and v are columns of one matrix: each kernel writes some of its columns, and names all of it.
+    // q, k and v are columns of one matrix: each kernel writes some of the columns, and notes the whole matrix as written.
     let head = head.reads(dy).reads(lse).reads(delta.all()).with(shape).touches(dqkv, true);
     run(queue, s.kernel("attention_query"), s.grid(8), head.clone().with(dq))?;
     run(queue, s.kernel("attention_key"), s.grid(8), head.with(dk).with(dv))?;

@@ -1,11 +1,11 @@
-//! Batch normalisation, whole and split over ranks.
+//! Batch normalisation, within one rank and over several ranks.
 
 use super::{Moved, blocks, holds, reads_if, run, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Family, Kernel, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
 
-/// How a picture's values lie.
+/// The memory layout of pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorLayout {
     /// `[N, C, H, W]`.
@@ -24,27 +24,27 @@ struct Plane {
     unused: u32,
 }
 
-/// The shape of a batch norm and of its batch. Weights, biases, means and r are `[C]` of f32.
+/// The shape of a batch normalisation and of its batch. Weights, biases, means and r = 1 / sqrt(var + eps) are `[C]` of f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchNormLaunch {
     /// The element type of `x` and `y`.
     pub dtype: DType,
-    /// Samples.
+    /// The number of samples, N.
     pub n: usize,
-    /// Channels, C.
+    /// The number of channels, C.
     pub channels: usize,
-    /// Values per channel and sample, H W.
+    /// Values per channel and sample, H times W.
     pub plane: usize,
     /// The layout of the samples.
     pub layout: TensorLayout,
 }
 
-/// Mean and r = 1 / sqrt(var + eps) of every channel.
+/// The statistics that normalise a batch: mean and r = 1 / sqrt(var + eps) of every channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Saved<'a> {
-    /// `[C]` of f32.
+    /// The means, `[C]` of f32.
     pub means: Slice<'a>,
-    /// `[C]` of f32.
+    /// The values of r = 1 / sqrt(var + eps), `[C]` of f32.
     pub rs: Slice<'a>,
 }
 
@@ -64,7 +64,7 @@ impl BatchNormLaunch {
         self.channels.div_ceil(each) as u32
     }
 
-    /// Slices that a channel is cut into, so that few channels fill the device too.
+    /// The number of slices of a channel's values, so that few channels fill the device too.
     fn slices(&self, queue: &Queue) -> u32 {
         let values = (self.n * self.plane) as u64;
         let wanted = blocks(queue, self.all(), 4).div_ceil(self.columns().max(1));
@@ -87,10 +87,10 @@ impl BatchNormLaunch {
         Kernel::typed(Family::BatchNorm, stem, self.dtype)
     }
 
-    /// The batch's own statistics (Welford, one pass) into `saved`; moves the running ones `[2 C]`.
+    /// Writes the batch's own statistics (Welford, one pass) to `saved`; updates the running statistics, `[2 C]`.
     ///
     /// # Errors
-    /// A length that does not fit.
+    /// A buffer of the wrong length.
     pub fn statistics(
         &self,
         queue: &Queue,
@@ -113,10 +113,10 @@ impl BatchNormLaunch {
         Ok(x.len() as u64)
     }
 
-    /// What ranks add up before [`BatchNormLaunch::by_totals`]: `[1 + 2 C]` of f64, count, sums, sums of squares.
+    /// Writes the totals that ranks sum before [`BatchNormLaunch::by_totals`]: `[1 + 2 C]` of f64: count, sums, sums of squares.
     ///
     /// # Errors
-    /// A length that does not fit.
+    /// A buffer of the wrong length.
     pub fn sums(&self, queue: &Queue, x: Slice<'_>, totals: Slice<'_>) -> Result<Moved> {
         self.checks(&[x], &[])?;
         holds("the totals", totals, 1 + 2 * self.channels as u64, 8)?;
@@ -133,10 +133,10 @@ impl BatchNormLaunch {
         Ok(x.len() as u64)
     }
 
-    /// Statistics from the totals of all ranks; moves the running ones.
+    /// Computes the statistics from the totals of all ranks; updates the running statistics.
     ///
     /// # Errors
-    /// A length that does not fit.
+    /// A buffer of the wrong length.
     pub fn by_totals(
         &self,
         queue: &Queue,
@@ -153,10 +153,10 @@ impl BatchNormLaunch {
         Ok(totals.len() as u64)
     }
 
-    /// What evaluation normalises by: the running statistics as `saved`.
+    /// Writes the running statistics to `saved`, for evaluation.
     ///
     /// # Errors
-    /// A length that does not fit.
+    /// A buffer of the wrong length.
     pub fn running(&self, queue: &Queue, running: Slice<'_>, saved: Saved<'_>) -> Result<Moved> {
         self.checks(&[], &[saved.means, saved.rs])?;
         holds("the running statistics", running, 2 * self.channels as u64, 4)?;
@@ -166,10 +166,10 @@ impl BatchNormLaunch {
         Ok(2 * running.len() as u64)
     }
 
-    /// `y = (x - mean) (r w) + b`.
+    /// `y = (x - mean) (r w) + b`, per channel.
     ///
     /// # Errors
-    /// A length that does not fit.
+    /// A buffer of the wrong length.
     pub fn apply(
         &self,
         queue: &Queue,
@@ -189,10 +189,10 @@ impl BatchNormLaunch {
         Ok(2 * x.len() as u64)
     }
 
-    /// The gradients of weight and bias, replaced.
+    /// Replaces `dw` and `db` by the gradients of weight and bias.
     ///
     /// # Errors
-    /// A length that does not fit.
+    /// A buffer of the wrong length.
     pub fn backward_params(
         &self,
         queue: &Queue,
@@ -215,11 +215,11 @@ impl BatchNormLaunch {
         Ok(2 * x.len() as u64)
     }
 
-    /// The gradient of the input, replaced; `dw` and `db` are those of the whole batch, of `m` values per channel or of
-    /// `count` (f64, on the device), where ranks have added that up.
+    /// Replaces `dx` by the gradient of the input; `dw` and `db` are the gradients over the whole batch, which has `m` values per
+    /// channel, or `count` values (f64, on the device) where ranks have summed their counts.
     ///
     /// # Errors
-    /// A length that does not fit.
+    /// A buffer of the wrong length.
     #[allow(clippy::too_many_arguments, reason = "one buffer each, named as in the formula")]
     pub fn backward_input(
         &self,

@@ -1,11 +1,11 @@
-//! Many tensors into one bucket and back, casts, and the search for infinities.
+//! Packing of many tensors into one bucket and back, casts, and the search for infinities.
 
 use super::{Moved, blocks, holds, run, small};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Memory, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
 
-/// Elements that one block moves: JOB of the kernels.
+/// The number of elements that one block moves: JOB of the kernels.
 pub(super) const JOB: u64 = 16_384;
 
 #[repr(C)]
@@ -16,7 +16,7 @@ struct Piece {
     count: u64,
 }
 
-/// (tensor, nth part of JOB elements), for tensors of these lengths.
+/// The jobs of the blocks: (tensor, number of its part of JOB elements), for tensors with `counts` elements.
 pub(super) fn jobs(counts: impl IntoIterator<Item = u64>) -> Result<Vec<[u32; 2]>> {
     let mut jobs = Vec::new();
     for (nth, count) in counts.into_iter().enumerate() {
@@ -26,7 +26,7 @@ pub(super) fn jobs(counts: impl IntoIterator<Item = u64>) -> Result<Vec<[u32; 2]
     Ok(jobs)
 }
 
-/// The tensors of a bucket, one behind the other. Its tables are made once; the tensors must live as long.
+/// The tensors of a bucket, in the bucket's order. The kernel's tables are made once; the tensors must outlive this value.
 #[derive(Debug)]
 pub struct BucketLaunch<'a> {
     dtype: DType,
@@ -56,12 +56,12 @@ impl<'a> BucketLaunch<'a> {
         Ok(BucketLaunch { dtype, elements: at, jobs, pieces, table, tensors })
     }
 
-    /// Elements of all tensors together.
+    /// The number of elements of all tensors together.
     pub fn elements(&self) -> u64 {
         self.elements
     }
 
-    /// Copies every tensor into the bucket, divided by `parts` on the way (0: as they are).
+    /// Copies every tensor into the bucket, divided by `parts` (0: not divided).
     ///
     /// # Errors
     /// [`Error::Argument`] if the bucket has another length.
@@ -69,7 +69,7 @@ impl<'a> BucketLaunch<'a> {
         self.go(queue, "pack", (bucket, true), |arguments| arguments.with(parts))
     }
 
-    /// Copies the bucket back into every tensor, times `factor`.
+    /// Copies the bucket back into every tensor, multiplied by `factor`.
     ///
     /// # Errors
     /// [`Error::Argument`] if the bucket has another length.
@@ -77,7 +77,7 @@ impl<'a> BucketLaunch<'a> {
         self.go(queue, "unpack", (bucket, false), |arguments| arguments.with(factor))
     }
 
-    /// `into` says whether the bucket is written and the tensors are read, or the other way round.
+    /// Launches `stem`; `into` says whether the bucket is written and the tensors are read, or the other way round.
     fn go(
         &self,
         queue: &Queue,
@@ -104,7 +104,7 @@ fn floats(dtype: DType) -> Result<()> {
     }
 }
 
-/// Sets the u32 `found` to 1 if any element is NaN or infinite; else it stays as it is.
+/// Sets `found` (u32) to 1 if any element of `x` is NaN or infinite; otherwise `found` keeps its value.
 ///
 /// # Errors
 /// [`Error::Argument`] for a type that is no float.
@@ -120,7 +120,7 @@ pub fn found_inf(queue: &Queue, dtype: DType, x: Slice<'_>, found: Slice<'_>) ->
     Ok(x.len() as u64)
 }
 
-/// Multiplies by `factor`, and searches as [`found_inf`] does, in one pass.
+/// Multiplies `x` by `factor` and searches it as [`found_inf`] does, in one pass.
 ///
 /// # Errors
 /// [`Error::Argument`] for a type that is no float.
@@ -136,10 +136,10 @@ pub fn unscale(queue: &Queue, dtype: DType, x: Slice<'_>, factor: f32, found: Sl
     Ok(2 * x.len() as u64)
 }
 
-/// `into[i] = from[i] * factor`, from one float type to another.
+/// `into[i] = from[i] * factor`, cast from one float type to another.
 ///
 /// # Errors
-/// [`Error::Argument`] for a pair of types that is not cast, or lengths that differ.
+/// [`Error::Argument`] for an unsupported pair of types, or lengths that differ.
 pub fn cast(
     queue: &Queue,
     (from_type, from): (DType, Slice<'_>),
@@ -162,11 +162,11 @@ pub fn cast(
     Ok((from.len() + into.len()) as u64)
 }
 
-/// `into [B, C, R] = from [B, R, C]`: pictures of so many rows (channels) and columns (pixels) to channels last; with rows and
-/// columns for each other, back.
+/// `into [B, C, R] = from [B, R, C]`: turns pictures with R channels and C pixels into channels-last ones; with R and C exchanged
+/// it turns them back.
 ///
 /// # Errors
-/// [`Error::Argument`] for a type that is not trained in, or lengths that are no such matrices.
+/// [`Error::Argument`] for a type that is not trained in, or lengths that do not match.
 pub fn transpose(
     queue: &Queue,
     dtype: DType,

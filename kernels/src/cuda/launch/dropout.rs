@@ -1,14 +1,14 @@
-//! Dropout.
+//! The launch of dropout.
 
 use super::{Moved, blocks, holds, run, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 
-/// `y` = `x` with a share of zeros, by the draws of [`crate::nn::DropoutKernel`]: `stream` holds, as u32, the seed's two halves and
-/// the first two numbers of its place; `layer` is the third. With gradients for both, also the backward pass.
+/// `y` is `x` with a share of zeros, by the draws of [`crate::nn::DropoutKernel`]: `stream` holds, as u32, the seed's two halves
+/// and the first two numbers of the draw's key; `layer` is the third. Applied to gradients, the same call is the backward pass.
 ///
 /// # Errors
-/// A length that does not fit; a share that is not at least 0 and less than 1.
+/// A buffer of the wrong length; a share that is not at least 0 and less than 1.
 pub fn dropout(
     queue: &Queue,
     dtype: DType,

@@ -1,19 +1,19 @@
-//! Embeddings.
+//! Embedding lookup and its gradient.
 
 use super::{Moved, blocks, holds, reads_if, run, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 
-/// A table of V rows of C, and sequences of T tokens.
+/// The shape of an embedding: a table of V rows of C columns, and sequences of T tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmbeddingLaunch {
     /// The element type of the tables and of the result.
     pub dtype: DType,
-    /// Rows, V.
+    /// The number of rows of the table, V.
     pub vocabulary: usize,
-    /// Columns, C.
+    /// The number of columns, C.
     pub columns: usize,
-    /// Tokens of a sequence, T; 1 or more.
+    /// The number of tokens of a sequence, T; at least 1.
     pub length: usize,
 }
 
@@ -38,10 +38,10 @@ impl EmbeddingLaunch {
     }
 }
 
-/// `y[i] = table[tokens[i]] + places[i % T]`; tokens are u32, one that is no row of the table reads as NaN.
+/// `y[i] = table[tokens[i]] + places[i % T]`; tokens are u32, and a token beyond the table gives NaN.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn embedding(
     queue: &Queue,
     s: &EmbeddingLaunch,
@@ -62,10 +62,10 @@ pub fn embedding(
     Ok(2 * y.len() as u64)
 }
 
-/// The gradients of both tables, replaced, each row summed in the order of the tokens.
+/// Replaces the gradients of both tables; each row is summed in the order of the tokens.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn embedding_back(
     queue: &Queue,
     s: &EmbeddingLaunch,

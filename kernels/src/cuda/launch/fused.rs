@@ -1,29 +1,29 @@
-//! A whole collective in one kernel: each chunk's reduction tree, and who receives it.
+//! A whole collective in one kernel: each chunk's reduction tree, and the buffers that receive the chunk.
 
 use super::reduce::stem;
 use super::{Moved, blocks, run};
 use crate::cuda::{Arguments, Error, Family, Kernel, Memory, MemoryAccess, Queue, Result, Slice};
 use crate::{DType, ReduceOp};
 
-/// Ranks that the kernel has room for.
+/// The largest number of ranks of the kernel.
 const MOST: usize = 64;
 
-/// A reduction tree over buffers by number. Reduction commutes to the bit, so the order of two children is free.
+/// A reduction tree over buffers by number. Reduction is bitwise commutative, so the order of two children is free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BufferTree {
-    /// A buffer.
+    /// The buffer with this number.
     Leaf(u8),
-    /// Both, reduced.
+    /// The reduction of two subtrees.
     Node(Box<BufferTree>, Box<BufferTree>),
 }
 
 impl BufferTree {
-    /// Two trees, reduced.
+    /// The reduction of the trees `a` and `b`.
     pub fn node(a: BufferTree, b: BufferTree) -> BufferTree {
         BufferTree::Node(Box::new(a), Box::new(b))
     }
 
-    /// Places of the stack that it takes if its needier child goes first (Sethi and Ullman, 1970).
+    /// The stack places that evaluation takes if the child that needs more goes first (Sethi and Ullman, 1970).
     fn depth(&self) -> u32 {
         match self {
             BufferTree::Leaf(_) => 0,
@@ -34,7 +34,7 @@ impl BufferTree {
         }
     }
 
-    /// Postfix: (buffer, merges after it), the needier child first.
+    /// Writes the tree in postfix order as (buffer, number of merges after it), the child that needs more stack first.
     fn write(&self, into: &mut Vec<[u8; 2]>) {
         match self {
             BufferTree::Leaf(rank) => into.push([*rank, 0]),
@@ -50,17 +50,17 @@ impl BufferTree {
     }
 }
 
-/// What one collective does to buffers of one length: chunk by chunk a tree, and a bit per buffer that receives it.
+/// A collective over buffers of one length: for each chunk a reduction tree, and the set of buffers that receive the chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trees {
-    /// Elements at which chunks begin; the last is the end.
+    /// The first element of each chunk, then the end of the buffer.
     pub bounds: Vec<u64>,
-    /// The reduction tree and the length of each chunk.
+    /// Each chunk's reduction tree, and a bit mask of the buffers that receive the chunk.
     pub chunks: Vec<(BufferTree, u64)>,
 }
 
 impl Trees {
-    /// The tables of the kernel, on the device: kept as long as the collective is used.
+    /// Uploads the kernel's tables to the device, where they stay as long as the collective is used.
     ///
     /// # Errors
     /// [`Error::Argument`] for a tree that names no buffer, is too deep, or does not fit its bounds.
@@ -72,7 +72,7 @@ impl Trees {
         if self.bounds.len() != self.chunks.len() + 1 || !self.bounds.is_sorted() {
             return Err(wrong(format!("{} bounds for {} chunks", self.bounds.len(), self.chunks.len())));
         }
-        // Every chunk has as many entries as there are ranks; 255 ends a shorter one.
+        // Every chunk has one entry per rank; the number 255 ends a shorter tree.
         let mut trees = Vec::new();
         for (tree, targets) in &self.chunks {
             let mut entries = Vec::new();
@@ -100,7 +100,7 @@ impl Trees {
         })
     }
 
-    /// Whether it is one balanced tree over all buffers in order, received by all.
+    /// Whether the collective is one balanced tree over all buffers in order, received by all of them.
     fn balanced(&self, ranks: usize) -> bool {
         fn over(tree: &BufferTree, first: u8, count: u8) -> bool {
             match tree {
@@ -120,7 +120,7 @@ impl Trees {
         }
     }
 
-    /// The ranges that are read and written of each buffer. Neighbouring chunks of equal use are one range.
+    /// The ranges of each buffer that are read and written. Neighbouring chunks of equal use form one range.
     fn spans(&self, ranks: usize) -> Vec<Span> {
         fn leaves(tree: &BufferTree) -> u64 {
             match tree {
@@ -146,7 +146,7 @@ impl Trees {
         spans
     }
 
-    /// Elements read and written.
+    /// The number of elements that the collective reads and writes.
     fn traffic(&self) -> u64 {
         fn leaves(tree: &BufferTree) -> u64 {
             match tree {
@@ -161,7 +161,7 @@ impl Trees {
     }
 }
 
-/// Elements of a rank's buffer that a fused collective reads, or writes.
+/// A range of elements of a rank's buffer that a fused collective reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
     rank: usize,
@@ -170,7 +170,7 @@ struct Span {
     write: bool,
 }
 
-/// [`Trees`] on a device.
+/// The tables of [`Trees`] on a device.
 #[derive(Debug)]
 pub struct Uploaded {
     balanced: bool,
@@ -186,13 +186,13 @@ pub struct Uploaded {
 }
 
 impl Uploaded {
-    /// Whether it is one balanced tree over all buffers in order, received by all: what [`fused_balanced`] computes.
+    /// Whether the collective is one balanced tree over all buffers, received by all, so that [`fused_balanced`] computes it too.
     pub fn is_balanced(&self) -> bool {
         self.balanced
     }
 }
 
-/// The addresses of up to 64 buffers, zeros behind them, checked to be of one length.
+/// The addresses of up to 64 buffers, padded with zeros, and the buffers' common length in elements.
 fn addresses(dtype: DType, buffers: &[Slice<'_>]) -> Result<([u64; MOST], u64)> {
     let mut all = [0; MOST];
     let n = buffers.first().map_or(Ok(0), |buffer| buffer.elements(dtype.size()))?;
@@ -209,8 +209,8 @@ fn addresses(dtype: DType, buffers: &[Slice<'_>]) -> Result<([u64; MOST], u64)> 
     Ok((all, n))
 }
 
-/// Evaluates every chunk's tree from all buffers and writes it to those that receive it. `parts` divides at the end; 0
-/// does not.
+/// Evaluates every chunk's tree over all buffers and writes the result to the buffers that receive the chunk. The result is divided
+/// by `parts`, unless `parts` is 0.
 ///
 /// # Errors
 /// [`Error::Argument`] if the buffers do not have the trees' length and number.
@@ -245,8 +245,8 @@ pub fn fused(
     Ok(trees.elements * dtype.size() as u64)
 }
 
-/// The balanced tree over 2, 4 or 8 buffers, received by all: a sum of floats, unrolled. `None` where there is no such
-/// form.
+/// Sums 2, 4 or 8 float buffers by the balanced tree, unrolled, and writes the sum to all of them. `None` for other operators,
+/// types or numbers of buffers.
 ///
 /// # Errors
 /// [`Error::Argument`] if the buffers differ in length.
@@ -280,8 +280,8 @@ mod tests {
     #[test]
     fn a_buffer_is_written_where_it_receives_and_read_where_a_tree_names_it() {
         let pair = || BufferTree::node(BufferTree::Leaf(0), BufferTree::Leaf(1));
-        // Both ranks receive the first two chunks, then rank 1 alone receives one. An empty chunk has no receiver. Rank 2
-        // receives the last chunk from rank 0.
+        // Both ranks receive the first two chunks, then rank 1 alone receives one. An empty chunk has no receiver. Rank 2 receives
+        // the last chunk from rank 0.
         let trees = Trees {
             bounds: vec![0, 4, 8, 12, 12, 20],
             chunks: vec![

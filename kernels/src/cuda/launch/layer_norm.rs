@@ -4,16 +4,16 @@ use super::{Moved, blocks, holds, run, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Family, Kernel, Queue, Result, Slice};
 
-/// Rows of C columns; weights and biases `[C]`, means and r `[rows]`, all of f32.
+/// The shape of a layer normalisation: rows of C columns. Weights and biases are `[C]`, means and r `[rows]`, all of f32.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNormLaunch {
     /// The element type of `x` and `y`.
     pub dtype: DType,
-    /// Rows.
+    /// The number of rows.
     pub rows: usize,
-    /// Columns, C; 1 or more.
+    /// The number of columns, C; at least 1.
     pub columns: usize,
-    /// Added to the variance.
+    /// The constant that is added to the variance.
     pub eps: f32,
 }
 
@@ -34,7 +34,7 @@ impl LayerNormLaunch {
 /// `y = (x - mean) r w + b`; `means` and `rs` are kept for the backward pass.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn layer_norm(
     queue: &Queue,
     s: &LayerNormLaunch,
@@ -54,10 +54,10 @@ pub fn layer_norm(
     Ok(2 * x.len() as u64)
 }
 
-/// The gradients of input, weight and bias, replaced.
+/// Replaces the gradients of input, weight and bias.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 #[allow(clippy::too_many_arguments, reason = "one buffer each, named as in the formula")]
 pub fn layer_norm_back(
     queue: &Queue,

@@ -1,14 +1,13 @@
-//! Losses.
+//! Losses, their gradients and accuracy.
 
 use super::{Moved, blocks, holds, run, trained, writes_if};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 
-/// The cross-entropy after softmax of every sample (f32), and the gradient of their sum over `divisor` by the logits
-/// `[N, C]`.
+/// Softmax cross-entropy of every sample (f32), and the gradient of the losses' sum over `divisor` by the logits, `[N, C]`.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn cross_entropy(
     queue: &Queue,
     dtype: DType,
@@ -21,10 +20,10 @@ pub fn cross_entropy(
     by_sample(queue, "cross_entropy", dtype, (x, labels), divisor, (dx, loss))
 }
 
-/// The mean squared distance of every sample (f32) from the one right answer, and the gradient as in [`cross_entropy`].
+/// The mean squared distance of every sample (f32) from the one-hot label, and the gradient as in [`cross_entropy`].
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn mse(
     queue: &Queue,
     dtype: DType,
@@ -37,10 +36,10 @@ pub fn mse(
     by_sample(queue, "mse", dtype, (x, labels), divisor, (dx, loss))
 }
 
-/// For each sample, as u32: 1 if its largest logit (the first of equal ones) is that of its label, else 0.
+/// Writes, for each sample, 1 (u32) if its largest logit (the first of equal ones) is its label's, else 0.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn correct(
     queue: &Queue,
     dtype: DType,
@@ -60,7 +59,7 @@ pub fn correct(
     Ok(x.len() as u64)
 }
 
-/// Logits of a sample; 0 where there is nothing.
+/// The number of logits per sample; 0 if there are no samples.
 fn classes(samples: u64, all: u64) -> Result<u64> {
     match (samples, all) {
         (0, 0) => Ok(0),
@@ -94,10 +93,10 @@ fn by_sample(
     Ok(x.len() as u64 * if dx.is_some() { 2 } else { 1 })
 }
 
-/// The mean of f32 values, in a fixed order; 0 of none.
+/// The mean of f32 values, summed in a fixed order; 0 for no values.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn mean(queue: &Queue, x: Slice<'_>, out: Slice<'_>) -> Result<Moved> {
     holds("a mean", out, 1, 4)?;
     let arguments = Arguments::new().reads(x).with(x.elements(4)?).writes(out);

@@ -1,7 +1,7 @@
-//! One function per kernel: what it is given is checked, its grid is chosen, its bytes are counted.
+//! One function per kernel: it checks the arguments, chooses the grid and counts the bytes.
 //!
-//! Each returns what it moved, [`Moved`]: every operand counted once, as if caches were perfect. Divided by the time
-//! between two events that is the bandwidth which stands beside a plain copy's.
+//! Each function returns the bytes that it moves, [`Moved`]: every operand counted once, as if caches were perfect. These bytes,
+//! divided by the time between two events, give a bandwidth that can be compared with a plain copy's.
 
 mod activation;
 mod attention;
@@ -36,27 +36,26 @@ pub use reduce::{divide, reduce};
 use super::machine::{Arguments, Launch, THREADS};
 use super::{Error, Kernel, Queue, Result, Slice};
 
-/// Bytes that a launch reads and writes.
+/// The bytes that a launch reads and writes.
 pub type Moved = u64;
 
-/// Blocks for `work` items, `per_thread` to a thread and step: enough to fill the device eight times over, no more, since
-/// kernels stride over their grid.
+/// The number of blocks for `work` items with `per_thread` items per thread and step: at most eight times what fills the device,
+/// since kernels stride over their grid.
 fn blocks(queue: &Queue, work: u64, per_thread: u64) -> u32 {
     let wanted = work.div_ceil(u64::from(THREADS) * per_thread.max(1));
     let most = u64::from(queue.machine().multiprocessors(queue.device())) * 8;
     wanted.clamp(1, most) as u32
 }
 
-/// Launches. The functions of this module call it once they have checked every length against the kernel's formula.
+/// Launches a kernel. The functions of this module call it after they have checked every length against the kernel's formula.
 ///
-/// Arguments name all memory that the kernel reads and writes: what several streams do at once is checked by that.
+/// The arguments name all memory that the kernel reads and writes, by which the shim checks concurrent streams for races.
 fn run(queue: &Queue, kernel: Kernel, grid: [u32; 3], arguments: Arguments) -> Result<()> {
-    // SAFETY: the arguments are those of the kernel, in its order and types (the tests run every one), and lengths have
-    // been checked.
+    // SAFETY: the arguments are the kernel's, in its order and types (the tests run every kernel), and lengths have been checked.
     unsafe { queue.launch(&Launch { kernel, grid, arguments }) }
 }
 
-/// The address of a part that is read, or 0 where there is none.
+/// Adds the address of a slice that is read, or 0 for `None`.
 fn reads_if(arguments: Arguments, part: Option<Slice<'_>>) -> Arguments {
     match part {
         Some(part) => arguments.reads(part),
@@ -64,7 +63,7 @@ fn reads_if(arguments: Arguments, part: Option<Slice<'_>>) -> Arguments {
     }
 }
 
-/// The address of a part that is written, or 0 where there is none.
+/// Adds the address of a slice that is written, or 0 for `None`.
 fn writes_if(arguments: Arguments, part: Option<Slice<'_>>) -> Arguments {
     match part {
         Some(part) => arguments.writes(part),
@@ -72,7 +71,7 @@ fn writes_if(arguments: Arguments, part: Option<Slice<'_>>) -> Arguments {
     }
 }
 
-/// Checks that a part holds `count` elements of `size` bytes.
+/// Checks that a slice holds `count` elements of `size` bytes.
 pub(super) fn holds(what: &str, part: Slice<'_>, count: u64, size: usize) -> Result<()> {
     match part.elements(size)? {
         have if have == count => Ok(()),
@@ -82,12 +81,12 @@ pub(super) fn holds(what: &str, part: Slice<'_>, count: u64, size: usize) -> Res
     }
 }
 
-/// A count that a kernel takes as 32 bits.
+/// Checks that a count fits the 32 bits that the kernel takes.
 fn small(what: &str, count: usize) -> Result<u32> {
     u32::try_from(count).map_err(|_| Error::Argument(format!("{what} of {count} is more than 32 bits hold")))
 }
 
-/// Kernels for trained types only.
+/// Checks that a type is one of those that models are trained in.
 fn trained(dtype: crate::DType) -> Result<()> {
     use crate::DType;
     match dtype {

@@ -1,12 +1,12 @@
-//! The norm of gradients.
+//! The norm of gradients, and clipping by it.
 
 use super::{Moved, blocks, holds, run};
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 
-/// Sums of squares of f32 values into as many parts as `parts` has elements (f64, 1 or more), in a fixed order.
+/// Writes the sums of squares of f32 values in as many parts as `parts` has elements (f64, at least 1), in a fixed order.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn squares(queue: &Queue, x: Slice<'_>, parts: Slice<'_>) -> Result<Moved> {
     let (n, slices) = (x.elements(4)?, parts.elements(8)?);
     let slices = u32::try_from(slices).ok().filter(|slices| (1..=65_535).contains(slices));
@@ -16,11 +16,11 @@ pub fn squares(queue: &Queue, x: Slice<'_>, parts: Slice<'_>) -> Result<Moved> {
     Ok(x.len() as u64)
 }
 
-/// Bounds the norm of `x` by `limit`, given the [`squares`] of all that is to be clipped by the same norm; `norm` (f32)
-/// receives what it was. NaN spoils `x`.
+/// Scales `x` so that the common norm is at most `limit`; `parts` holds the [`squares`] of all values under that norm. `norm` (f32)
+/// receives the norm before clipping. A NaN norm makes all of `x` NaN.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn clip(queue: &Queue, x: Slice<'_>, parts: Slice<'_>, limit: f64, norm: Slice<'_>) -> Result<Moved> {
     holds("a norm", norm, 1, 4)?;
     let (n, slices) = (x.elements(4)?, parts.elements(8)? as u32);

@@ -7,17 +7,17 @@ use crate::cuda::{Arguments, Error, Family, Kernel, Memory, MemoryAccess, Queue,
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 
-/// A step of stochastic gradient descent, as the kernel takes it.
+/// The parameters of a step of stochastic gradient descent, in the kernel's layout.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub struct SgdRule {
-    /// Learning rate.
+    /// The learning rate.
     pub lr: f32,
-    /// 0 keeps no velocity.
+    /// The momentum; 0 keeps no velocity.
     pub momentum: f32,
-    /// Weight decay, added to the gradient.
+    /// The weight decay, added to the gradient.
     pub decay: f32,
-    /// Multiplies the gradient first: 1 over the loss scale.
+    /// The factor on the gradient, applied first: 1 over the loss scale.
     pub factor: f32,
     /// 1 for the first step, which has no velocity yet.
     pub first: u32,
@@ -25,52 +25,52 @@ pub struct SgdRule {
     pub nesterov: u32,
 }
 
-/// A step of Adam or AdamW; the host has done what is the same for every element.
+/// The parameters of a step of Adam or AdamW; the host has computed all that is equal for every element.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub struct AdamRule {
-    /// Weight decay added to the gradient (Adam).
+    /// The weight decay that is added to the gradient (Adam).
     pub added: f32,
-    /// What the parameter is multiplied by, 1 - lr decay (AdamW).
+    /// The factor on the parameter, 1 - lr decay (AdamW).
     pub kept: f32,
-    /// lr / (1 - beta1^t).
+    /// The step size with bias correction, lr / (1 - beta1^t).
     pub rate: f32,
-    /// sqrt(1 - beta2^t).
+    /// The bias correction of the second moment, sqrt(1 - beta2^t).
     pub root: f32,
-    /// Added to the denominator.
+    /// The constant that is added to the denominator.
     pub eps: f32,
-    /// 1 - beta1.
+    /// The new gradient's share of the first moment, 1 - beta1.
     pub from_g: f32,
-    /// beta2.
+    /// The second moment's decay, beta2.
     pub beta2: f32,
-    /// 1 - beta2.
+    /// The new square's share of the second moment, 1 - beta2.
     pub from_square: f32,
-    /// Multiplies the gradient first: 1 over the loss scale.
+    /// The factor on the gradient, applied first: 1 over the loss scale.
     pub factor: f32,
 }
 
-/// A step of LARS, as the kernel takes it; a ratio is found on the device.
+/// The parameters of a step of LARS, in the kernel's layout; the device computes each tensor's ratio of norms.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 pub struct LarsRule {
-    /// Learning rate.
+    /// The learning rate.
     pub lr: f64,
-    /// Weight decay, added to the gradient.
+    /// The weight decay, added to the gradient.
     pub decay: f64,
-    /// How long a step may be, beside the weights.
+    /// The trust coefficient: the largest ratio of a step's norm to the weights' norm, before the learning rate.
     pub trust: f64,
-    /// What a step keeps of the last one's velocity.
+    /// The momentum: the share of the last velocity that a step keeps.
     pub momentum: f32,
-    /// Multiplies the gradient first: 1 over the loss scale.
+    /// The factor on the gradient, applied first: 1 over the loss scale.
     pub factor: f32,
-    /// 1 where tensors have rates of their own and decay; 0 for biases and norms.
+    /// 1 for tensors with a rate of their own and weight decay; 0 for biases and norms.
     pub own: u32,
-    /// 0.
+    /// Padding, always 0.
     pub unused: u32,
 }
 
 impl AdamRule {
-    /// Step `t` (1, 2, ...), rounded as the CPU's optimiser rounds it.
+    /// The rule of step `t` (1, 2, ...), rounded as the CPU's optimiser rounds it.
     pub fn new(
         t: u64,
         lr: f64,
@@ -105,7 +105,7 @@ struct Tensor {
     count: u64,
 }
 
-/// One parameter with its gradient and optimiser state: `param` has elements of T, the others of f32.
+/// A parameter with its gradient and optimiser state: `param` has elements of the parameters' type, the other slices f32.
 #[derive(Clone, Copy, Debug)]
 pub struct Param<'a> {
     /// The parameter.
@@ -114,13 +114,13 @@ pub struct Param<'a> {
     pub grad: Slice<'a>,
     /// The master weights of a 16-bit parameter.
     pub master: Option<Slice<'a>>,
-    /// First moment (Adam).
+    /// The first moment (Adam).
     pub m: Option<Slice<'a>>,
-    /// Second moment (Adam), or velocity (SGD).
+    /// The second moment (Adam), or the velocity (SGD, LARS).
     pub v: Option<Slice<'a>>,
 }
 
-/// What a part of a parameter is.
+/// The role of a slice of a [`Param`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Param,
@@ -130,7 +130,7 @@ enum Role {
     Second,
 }
 
-/// Where a part of a parameter lies.
+/// The role and place of a slice of a [`Param`].
 #[derive(Clone, Copy, Debug)]
 struct Range {
     role: Role,
@@ -148,7 +148,7 @@ impl Range {
     }
 }
 
-/// The parameters of a model, in tables that are made once.
+/// The parameters of a model, with the kernel's tables, which are made once.
 #[derive(Debug)]
 pub struct Params<'a> {
     dtype: DType,
@@ -157,18 +157,18 @@ pub struct Params<'a> {
     tensors: Memory,
     table: Memory,
     whole: (bool, bool),
-    /// All parts.
+    /// The memory ranges that the tables name.
     ranges: Vec<Range>,
-    /// What keeps them, where it is not a borrow.
+    /// The owners of the tables' memory, where it is not borrowed.
     _owners: Vec<Arc<Memory>>,
     parts: std::marker::PhantomData<Slice<'a>>,
 }
 
 impl<'a> Params<'a> {
-    /// Parameters of one type.
+    /// Makes the tables for parameters of one type.
     ///
     /// # Errors
-    /// [`Error::Argument`] if what belongs together differs in length.
+    /// [`Error::Argument`] if the slices of a parameter differ in length.
     pub fn new(queue: &Queue, dtype: DType, params: &[Param<'a>]) -> Result<Params<'a>> {
         trained(dtype)?;
         let (mut tensors, mut bytes, mut ranges) = (Vec::new(), 0, Vec::new());
@@ -180,7 +180,7 @@ impl<'a> Params<'a> {
                 holds("an optimiser's state", *part, count, 4)?;
             }
             let states = state.iter().flatten().count() as u64;
-            // Written always, and read where there is no master.
+            // The parameter is always written, and read where it has no master weights.
             let own = if param.master.is_some() { 1 } else { 2 };
             bytes += count * (own * dtype.size() as u64 + 4 + 8 * states);
             ranges.extend([Range::of(Role::Param, param.param), Range::of(Role::Grad, param.grad)]);
@@ -198,7 +198,7 @@ impl<'a> Params<'a> {
         Ok(Params { dtype, jobs, bytes, tensors, table, whole, ranges, _owners: Vec::new(), parts })
     }
 
-    /// These tables with shared ownership of the memory that they name, instead of a borrow.
+    /// Gives the tables shared ownership of the memory that they name, instead of a borrow.
     ///
     /// # Errors
     /// [`Error::Argument`] if a part is in none of the `owners`.
@@ -218,7 +218,7 @@ impl<'a> Params<'a> {
         Ok(Params { dtype, jobs, bytes, tensors, table, whole, ranges, _owners: owners, parts })
     }
 
-    /// Both tables, and the parts that a kernel reads (`false`) or writes (`true`), by what they are.
+    /// The two tables as arguments, and the ranges that a kernel reads (`false`) or writes (`true`) by role; `None` skips a role.
     fn tables(&self, write: impl Fn(Role) -> Option<bool>) -> Arguments {
         let tables = Arguments::new().reads(self.tensors.all()).reads(self.table.all());
         tables.notes(self.ranges.iter().filter_map(|range| Some(range.access(write(range.role)?))))
@@ -237,7 +237,7 @@ impl<'a> Params<'a> {
     }
 }
 
-/// A step of stochastic gradient descent, the bits of the CPU's. A `skip` that is not 0 on the device makes it none.
+/// A step of stochastic gradient descent, bitwise equal to the CPU's. If `skip` is nonzero on the device, nothing changes.
 ///
 /// # Errors
 /// [`Error::Argument`] for momentum without a velocity.
@@ -248,7 +248,7 @@ pub fn sgd(queue: &Queue, params: &Params<'_>, rule: SgdRule, skip: Option<Slice
     params.step(queue, "sgd", rule, skip)
 }
 
-/// A step of Adam or AdamW, the bits of the CPU's. A `skip` that is not 0 on the device makes it none.
+/// A step of Adam or AdamW, bitwise equal to the CPU's. If `skip` is nonzero on the device, nothing changes.
 ///
 /// # Errors
 /// [`Error::Argument`] without both moments.
@@ -259,7 +259,7 @@ pub fn adam(queue: &Queue, params: &Params<'_>, rule: AdamRule, skip: Option<Sli
     params.step(queue, "adam", rule, skip)
 }
 
-/// A step of LARS; norms are summed in f64, in a fixed order. A `skip` that is not 0 on the device makes it none.
+/// A step of LARS; norms are summed in f64, in a fixed order. If `skip` is nonzero on the device, nothing changes.
 ///
 /// # Errors
 /// [`Error::Argument`] without a velocity.

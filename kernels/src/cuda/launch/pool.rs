@@ -1,26 +1,26 @@
-//! Pooling.
+//! Maximum and mean pooling.
 
 use super::{Moved, TensorLayout, blocks, holds, run, small, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
 
-/// Square windows over planes.
+/// The shape of a pooling with square windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolLaunch {
-    /// Samples times channels.
+    /// The number of planes: samples times channels.
     pub planes: usize,
-    /// Channels.
+    /// The number of channels.
     pub channels: usize,
     /// The layout of the pictures.
     pub layout: TensorLayout,
-    /// (H, W).
+    /// Height and width of the input picture.
     pub picture: (usize, usize),
-    /// Side of the window; 1 or more.
+    /// The side of a window in pixels; at least 1.
     pub window: usize,
-    /// Pixels from one window to the next; 1 or more.
+    /// The pixels from one window to the next; at least 1.
     pub stride: usize,
-    /// Pixels around the picture that are in no window's maximum; less than a window, and 0 for means.
+    /// The pixels around the picture that no maximum counts; less than a window's side, and 0 for means.
     pub padding: usize,
 }
 
@@ -90,10 +90,10 @@ impl Window {
     }
 }
 
-/// The maximum of each window, and where in `x` it came from (u32).
+/// Writes the maximum of each window, and the index in `x` that it came from (u32).
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn max_pool(
     queue: &Queue,
     dtype: DType,
@@ -110,10 +110,10 @@ pub fn max_pool(
     Ok((x.len() + y.len() + winners.len()) as u64)
 }
 
-/// The gradient of the input of [`max_pool`], replaced.
+/// Replaces `dx` by the gradient of the input of [`max_pool`].
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn max_pool_back(
     queue: &Queue,
     dtype: DType,
@@ -135,10 +135,10 @@ pub fn max_pool_back(
     Ok((dx.len() + dy.len() + winners.len()) as u64)
 }
 
-/// The mean of each window.
+/// Writes the mean of each window.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn mean_pool(queue: &Queue, dtype: DType, s: &PoolLaunch, x: Slice<'_>, y: Slice<'_>) -> Result<Moved> {
     let window = s.unpadded()?;
     let (_, output) = window.checks(dtype, x, y)?;
@@ -147,10 +147,10 @@ pub fn mean_pool(queue: &Queue, dtype: DType, s: &PoolLaunch, x: Slice<'_>, y: S
     Ok((x.len() + y.len()) as u64)
 }
 
-/// The gradient of the input of [`mean_pool`], replaced.
+/// Replaces `dx` by the gradient of the input of [`mean_pool`].
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn mean_pool_back(
     queue: &Queue,
     dtype: DType,
@@ -170,16 +170,16 @@ pub fn mean_pool_back(
     Ok((dx.len() + dy.len()) as u64)
 }
 
-/// What kernels over whole planes are told.
+/// The numbers that kernels over whole planes take.
 struct Planes {
     count: u64,
-    /// Values of each.
+    /// The number of values of each plane.
     each: u64,
     /// The number of channels if channels are the last dimension, else 0.
     channels: u64,
 }
 
-/// From the lengths of all values and of a value for each plane.
+/// The planes of `x`, all values, given `y` with one value per plane; `last` is the number of channels if channels are last.
 fn planes(dtype: DType, x: Slice<'_>, y: Slice<'_>, last: Option<usize>) -> Result<Planes> {
     trained(dtype)?;
     let (n, planes) = (x.elements(dtype.size())?, y.elements(dtype.size())?);
@@ -195,7 +195,7 @@ fn planes(dtype: DType, x: Slice<'_>, y: Slice<'_>, last: Option<usize>) -> Resu
     }
 }
 
-/// Launches a kernel over planes, of so much work for threads of one value each.
+/// Launches a kernel over planes with threads for `work` values.
 fn over_planes(
     queue: &Queue,
     kernel: Kernel,
@@ -211,7 +211,7 @@ fn over_planes(
 /// The means of whole planes, one for each element of `y`. `last` is the number of channels if channels are the last dimension.
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn plane_mean(
     queue: &Queue,
     dtype: DType,
@@ -224,10 +224,10 @@ pub fn plane_mean(
     over_planes(queue, Kernel::typed(Family::Pool, "plane_mean", dtype), (x, y), planes, work)
 }
 
-/// The gradient of the input of [`plane_mean`], replaced.
+/// Replaces `dx` by the gradient of the input of [`plane_mean`].
 ///
 /// # Errors
-/// A length that does not fit.
+/// A buffer of the wrong length.
 pub fn plane_mean_back(
     queue: &Queue,
     dtype: DType,

@@ -1,20 +1,20 @@
-//! Matrix products and convolutions, plain: where cuBLASLt or cuDNN is missing, and to check them by.
+//! Simple matrix products and convolutions: used where cuBLASLt or cuDNN is missing, and to check these libraries.
 
 use super::{Moved, TensorLayout, blocks, holds, run, small, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
 
-/// A matrix in memory, row by row, perhaps to be read transposed.
+/// A row-major matrix in memory, which may be read transposed.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceMatrix<'a> {
     /// The elements of the matrix.
     pub data: Slice<'a>,
-    /// Rows as used.
+    /// The number of rows as the product uses them, after a transpose.
     pub rows: usize,
-    /// Columns as used.
+    /// The number of columns as the product uses them, after a transpose.
     pub columns: usize,
-    /// Whether it lies in memory as columns by rows.
+    /// Whether the memory holds the transpose, `columns` by `rows`.
     pub transposed: bool,
 }
 
@@ -40,10 +40,10 @@ struct Product {
     unused: u32,
 }
 
-/// `c = a b + keep c + bias`, sums in f32, rounded once; `bias` is f32, one per column.
+/// `c = a b + keep c + bias`, with sums in f32, rounded once; `bias` is f32, one value per column.
 ///
 /// # Errors
-/// A shape that does not fit.
+/// Operands whose shapes do not match.
 pub fn matmul(
     queue: &Queue,
     dtype: DType,
@@ -100,23 +100,23 @@ pub fn matmul(
 pub struct Conv {
     /// The element type of all operands.
     pub dtype: DType,
-    /// Samples, N.
+    /// The number of samples, N.
     pub n: usize,
-    /// Channels of the input, C.
+    /// The number of input channels, C.
     pub channels: usize,
-    /// (H, W).
+    /// Height and width of the input picture, H and W.
     pub picture: (usize, usize),
-    /// Filters, K.
+    /// The number of filters, K.
     pub filters: usize,
-    /// The side of a filter, R.
+    /// The side of a filter in pixels, R.
     pub side: usize,
-    /// Pixels from one window to the next; 1 or more.
+    /// The pixels from one window to the next; at least 1.
     pub stride: usize,
-    /// Zeros around the picture.
+    /// The width of the zero padding around the picture, in pixels.
     pub padding: usize,
-    /// G: every G-th part of the filters sees that part of the channels alone. It divides both.
+    /// The number of groups, G, a divisor of C and K: each of G equal parts of the filters sees only its part of the channels.
     pub groups: usize,
-    /// How pictures and filters lie.
+    /// The memory layout of pictures and filters.
     pub layout: TensorLayout,
 }
 
@@ -139,10 +139,10 @@ struct Shape {
 }
 
 impl Conv {
-    /// (P, Q).
+    /// Height and width of the output picture, P and Q.
     ///
     /// # Errors
-    /// A filter larger than the padded picture, or no stride.
+    /// A filter larger than the padded picture, or a stride of 0.
     pub fn output_picture(&self) -> Result<(usize, usize)> {
         let (padded, side) =
             ((self.picture.0 + 2 * self.padding, self.picture.1 + 2 * self.padding), self.side);
@@ -153,12 +153,12 @@ impl Conv {
         Ok(((padded.0 - side) / self.stride + 1, (padded.1 - side) / self.stride + 1))
     }
 
-    /// Whether x, w and y, in this order, have the lengths that they must.
+    /// Checks that the slices `[x, w, y]` have the lengths that the shape needs.
     pub(in crate::cuda) fn check(&self, parts: [Slice<'_>; 3]) -> Result<()> {
         self.shape(parts).map(drop)
     }
 
-    /// Checks x, w and y, in this order; elements of each.
+    /// Checks the slices `[x, w, y]`; returns the kernel's shape and the number of elements of each.
     fn shape(&self, [x, w, y]: [Slice<'_>; 3]) -> Result<(Shape, [u64; 3])> {
         trained(self.dtype)?;
         let (p, q) = self.output_picture()?;
@@ -202,28 +202,28 @@ impl Conv {
     }
 }
 
-/// `y = x * w`.
+/// The convolution `y = x * w`.
 ///
 /// # Errors
-/// A shape that does not fit.
+/// Operands whose shapes do not match.
 pub fn conv(queue: &Queue, s: &Conv, x: Slice<'_>, w: Slice<'_>, y: Slice<'_>) -> Result<Moved> {
     let (shape, [_, _, output]) = s.shape([x, w, y])?;
     s.go(queue, "conv", [x, w, y], shape, output)
 }
 
-/// The gradient of the input, replaced.
+/// Replaces `dx` by the gradient of the convolution's input.
 ///
 /// # Errors
-/// A shape that does not fit.
+/// Operands whose shapes do not match.
 pub fn conv_input(queue: &Queue, s: &Conv, dy: Slice<'_>, w: Slice<'_>, dx: Slice<'_>) -> Result<Moved> {
     let (shape, [input, _, _]) = s.shape([dx, w, dy])?;
     s.go(queue, "conv_input", [dy, w, dx], shape, input)
 }
 
-/// The gradient of the filters, replaced.
+/// Replaces `dw` by the gradient of the convolution's filters.
 ///
 /// # Errors
-/// A shape that does not fit.
+/// Operands whose shapes do not match.
 pub fn conv_weight(queue: &Queue, s: &Conv, x: Slice<'_>, dy: Slice<'_>, dw: Slice<'_>) -> Result<Moved> {
     let (shape, [_, weights, _]) = s.shape([x, dw, dy])?;
     s.go(queue, "conv_weight", [x, dy, dw], shape, weights * 256)

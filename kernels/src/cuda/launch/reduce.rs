@@ -1,10 +1,10 @@
-//! A schedule's reductions.
+//! The reductions that a schedule's steps need.
 
 use super::{Moved, blocks, holds, run};
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use crate::{DType, ReduceOp};
 
-/// The name of an operator's kernels; an average sums, and is divided at the end.
+/// The stem of the names of an operator's kernels; an average uses the sum's, and is divided at the end.
 pub(super) fn stem(op: ReduceOp) -> &'static str {
     match op {
         ReduceOp::Sum | ReduceOp::Avg => "sum",
@@ -14,7 +14,7 @@ pub(super) fn stem(op: ReduceOp) -> &'static str {
     }
 }
 
-/// `into[i] = into[i] (+) from[i]`, the bits of [`crate::reduce`].
+/// `into[i] = into[i] (+) from[i]`, bitwise equal to [`crate::reduce`].
 ///
 /// # Errors
 /// [`Error::Argument`] if the parts differ in length or hold no whole elements.
@@ -30,10 +30,10 @@ pub fn reduce(queue: &Queue, dtype: DType, op: ReduceOp, into: Slice<'_>, from: 
     Ok(3 * into.len() as u64)
 }
 
-/// `into[i] = into[i] / parts`, the bits of [`crate::divide`].
+/// `into[i] = into[i] / parts`, bitwise equal to [`crate::divide`].
 ///
 /// # Errors
-/// [`Error::Argument`] for no parts.
+/// [`Error::Argument`] if `parts` is 0.
 pub fn divide(queue: &Queue, dtype: DType, into: Slice<'_>, parts: u32) -> Result<Moved> {
     let n = into.elements(dtype.size())?;
     if parts == 0 {

@@ -1,4 +1,4 @@
-//! cuBLASLt: products with the bias in the same call, the fastest of its algorithms by shape.
+//! cuBLASLt: matrix products with the bias in the same call, by its fastest algorithm for each shape.
 
 use super::cublas_lt::{CublasLt, cublas_lt};
 use super::{Handle, Handles, deterministic, lock, native, pointer, refused};
@@ -12,31 +12,31 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-/// Bytes that an algorithm may use beside its operands: what NVIDIA advises for Hopper.
+/// The workspace of an algorithm in bytes: what NVIDIA advises for Hopper.
 const WORKSPACE: usize = 32 << 20;
-/// Algorithms that are tried.
+/// The number of algorithms that are timed for a shape.
 const TRIED: usize = 8;
 /// The number of timed runs of each algorithm.
 const RUNS: u32 = 3;
 
-/// m, n, k, transposes, type, whether it adds to c, whether a bias is added, the alignment of the operands.
+/// A product's m, n, k, two transposes, type, whether it adds to c, whether it adds a bias, and the operands' alignments.
 type Shape = (usize, usize, usize, bool, bool, DType, bool, bool, [u32; 3]);
 
-/// The library on one device.
+/// cuBLASLt on one device.
 pub(super) struct Blas {
     library: &'static CublasLt,
     handle: Mutex<Handle<sys::cublasLtHandle_t>>,
     chosen: Mutex<BTreeMap<Shape, sys::cublasLtMatmulAlgo_t>>,
 }
 
-/// Whether it can be loaded.
+/// Whether cuBLASLt can be loaded.
 pub(super) fn present() -> bool {
     cublas_lt().is_ok()
 }
 
 /// cuBLASLt's version; zeros if it is not installed.
 pub(super) fn version() -> (usize, usize, usize) {
-    // SAFETY: takes nothing.
+    // SAFETY: the function takes no arguments.
     let version = cublas_lt().map_or(0, |library| unsafe { (library.cublasLtGetVersion)() });
     (version / 10_000, version / 100 % 100, version % 100)
 }
@@ -48,7 +48,7 @@ fn check(call: &'static str, answer: sys::cublasStatus_t) -> Result<()> {
     }
 }
 
-/// The bytes that an address is a multiple of, up to what allocations are aligned to.
+/// The alignment of an address in bytes, up to the 256 of allocations.
 fn alignment(address: u64) -> u32 {
     1 << address.trailing_zeros().min(8)
 }
@@ -64,16 +64,15 @@ fn type_of(dtype: DType) -> Result<sys::cudaDataType> {
     }
 }
 
-/// A matrix of the library's: column by column, `ld` elements from one to the next.
+/// A matrix as cuBLASLt describes it: column by column, `ld` elements from one column to the next.
 struct TensorLayout(sys::cublasLtMatrixLayout_t, &'static CublasLt);
 
 impl TensorLayout {
-    /// The layout of a row-major matrix of `rows` by `columns`. cuBLASLt counts column by column and sees the matrix's
-    /// transpose.
+    /// The layout of a row-major matrix of `rows` by `columns`. cuBLASLt counts column by column and sees the matrix's transpose.
     fn of(library: &'static CublasLt, dtype: DType, rows: usize, columns: usize) -> Result<TensorLayout> {
         let (kind, mut made) = (type_of(dtype)?, ptr::null_mut());
         let (across, down) = (columns as u64, rows as u64);
-        // SAFETY: a place for one handle.
+        // SAFETY: the library writes one handle to `made`.
         let answer =
             unsafe { (library.cublasLtMatrixLayoutCreate)(&mut made, kind, across, down, columns as i64) };
         check("describe a matrix", answer).map(|()| TensorLayout(made, library))
@@ -82,7 +81,7 @@ impl TensorLayout {
 
 impl Drop for TensorLayout {
     fn drop(&mut self) {
-        // SAFETY: made in `of`, destroyed once.
+        // SAFETY: the layout was made in `of` and is destroyed once.
         let _ = unsafe { (self.1.cublasLtMatrixLayoutDestroy)(self.0) };
     }
 }
@@ -95,14 +94,14 @@ impl Description {
         let (compute, scale) =
             (sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F);
         let mut made = ptr::null_mut();
-        // SAFETY: a place for one handle.
+        // SAFETY: the library writes one handle to `made`.
         let answer = unsafe { (library.cublasLtMatmulDescCreate)(&mut made, compute, scale) };
         check("describe a product", answer).map(|()| Description(made, library))
     }
 
     fn set<T>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: T) -> Result<()> {
         let from = (&raw const value).cast();
-        // SAFETY: a live description, and a value of the size that is said.
+        // SAFETY: the description is live, and `from` points to a value of the given size.
         check("describe a product", unsafe {
             (self.1.cublasLtMatmulDescSetAttribute)(self.0, attribute, from, size_of::<T>())
         })
@@ -111,25 +110,25 @@ impl Description {
 
 impl Drop for Description {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once.
+        // SAFETY: the description was made in `new` and is destroyed once.
         let _ = unsafe { (self.1.cublasLtMatmulDescDestroy)(self.0) };
     }
 }
 
-/// What algorithms are asked for.
+/// The limits on the algorithms that cuBLASLt proposes.
 struct Preference(sys::cublasLtMatmulPreference_t, &'static CublasLt);
 
 impl Preference {
     fn new(library: &'static CublasLt) -> Result<Preference> {
         let mut made = ptr::null_mut();
-        // SAFETY: a place for one handle.
+        // SAFETY: the library writes one handle to `made`.
         let answer = unsafe { (library.cublasLtMatmulPreferenceCreate)(&mut made) };
         check("state a preference", answer).map(|()| Preference(made, library))
     }
 
     fn set<T>(&self, attribute: sys::cublasLtMatmulPreferenceAttributes_t, value: T) -> Result<()> {
         let from = (&raw const value).cast();
-        // SAFETY: a live preference, and a value of the size that is said.
+        // SAFETY: the preference is live, and `from` points to a value of the given size.
         check("state a preference", unsafe {
             (self.1.cublasLtMatmulPreferenceSetAttribute)(self.0, attribute, from, size_of::<T>())
         })
@@ -138,35 +137,35 @@ impl Preference {
 
 impl Drop for Preference {
     fn drop(&mut self) {
-        // SAFETY: made in `new`, destroyed once.
+        // SAFETY: the preference was made in `new` and is destroyed once.
         let _ = unsafe { (self.1.cublasLtMatmulPreferenceDestroy)(self.0) };
     }
 }
 
-/// A product that is described, with the addresses that it works on.
+/// A matrix product's description, with the addresses of its operands.
 struct Call<'a> {
     description: Description,
     layouts: [TensorLayout; 3],
     operands: [*mut c_void; 2],
-    /// Bytes that the operands and the result are aligned to.
+    /// The alignments of the operands and of the result, in bytes.
     aligned: [u32; 3],
     keep: f32,
     queue: &'a Queue,
 }
 
 impl Blas {
-    /// The library on the queue's device, where both are there.
+    /// cuBLASLt on the queue's device; `None` without a GPU or without the library.
     pub fn of(queue: &Queue) -> Result<Option<Arc<Blas>>> {
         static ALL: Handles<Blas> = Handles::new();
         ALL.of(queue, CudaLibrary::CublasLt, || {
             let (library, mut handle) = (cublas_lt()?, ptr::null_mut());
-            // SAFETY: a place for one handle, in the context of the queue's device.
+            // SAFETY: the library writes one handle to `handle`, in the context of the queue's device.
             check("start cuBLASLt", unsafe { (library.cublasLtCreate)(&mut handle) })?;
             Ok(Blas { library, handle: Mutex::new(Handle(handle)), chosen: Mutex::default() })
         })
     }
 
-    /// Row by row, `c [m, n] = a b` is `c' = b' a'` column by column: the operands change places.
+    /// `c [m, n] = a b` row by row is `c' = b' a'` column by column, so the operands change places.
     pub fn matmul(
         &self,
         queue: &Queue,
@@ -181,14 +180,14 @@ impl Blas {
         launch::holds("a matrix", b.data, (k * n) as u64, dtype.size())?;
         launch::holds("a product", c, (m * n) as u64, dtype.size())?;
         bias.map_or(Ok(()), |bias| launch::holds("a bias", bias, n as u64, 4))?;
-        // The library takes a bias of c's own type.
+        // cuBLASLt takes only a bias of c's own type.
         let inside = bias.filter(|_| dtype == DType::F32);
         let lies = |matrix: &DeviceMatrix<'_>| match matrix.transposed {
             true => TensorLayout::of(self.library, dtype, matrix.columns, matrix.rows),
             false => TensorLayout::of(self.library, dtype, matrix.rows, matrix.columns),
         };
         let description = Description::new(self.library)?;
-        // cublasOperation_t: 0 as it lies, 1 transposed.
+        // cublasOperation_t: 0 reads the matrix as stored, 1 reads its transpose.
         let turn = |turned: bool| i32::from(turned);
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, turn(b.transposed))?;
@@ -229,8 +228,8 @@ impl Blas {
         let (one, stream) = (1.0f32, native(call.queue)?);
         let [a, b, d] = &call.layouts;
         let handle = lock(&self.handle);
-        // SAFETY: live descriptions over memory of the lengths that they say, checked by the caller; scalars of the scale's
-        // type. The workspace is the queue's, so whoever has it next comes after this.
+        // SAFETY: the descriptions are live and the caller has checked their lengths against the memory; scalars have the scale's
+        // type. The workspace is of the queue's pool, so its next user runs after this product.
         check("multiply matrices", unsafe {
             (self.library.cublasLtMatmul)(
                 handle.0,
@@ -253,8 +252,8 @@ impl Blas {
         })
     }
 
-    /// The fastest of the library's proposals, timed over a result that is thrown away; its first that runs, where every run
-    /// must choose alike.
+    /// The fastest of the library's proposals, timed over a result that is thrown away; in deterministic mode, the first proposal
+    /// that runs.
     fn fastest(&self, call: &Call<'_>, c: Slice<'_>) -> Result<sys::cublasLtMatmulAlgo_t> {
         let proposals = self.proposals(call)?;
         let scratch = call.queue.memory(c.len())?;
@@ -262,7 +261,7 @@ impl Blas {
         let (from, to) = (call.queue.record()?, call.queue.record()?);
         let mut best: Option<(u64, sys::cublasLtMatmulAlgo_t)> = None;
         for algorithm in proposals {
-            // One that is refused after all is passed over.
+            // An algorithm that the library proposes but then refuses is skipped.
             if self.run(call, &algorithm, scratch.all()).is_err() {
                 continue;
             }
@@ -284,7 +283,7 @@ impl Blas {
         let preference = Preference::new(self.library)?;
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, WORKSPACE as u64)?;
-        // 256 bytes unless said otherwise, and a part of a buffer may begin anywhere.
+        // cuBLASLt assumes an alignment of 256 bytes unless told otherwise, but a slice may begin anywhere.
         let [a, b, d] = call.aligned;
         for (attribute, bytes) in [
             (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, a),
@@ -299,7 +298,7 @@ impl Blas {
         let mut found =
             [const { std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed() }; TRIED];
         let (mut count, handle, [a, b, d]) = (0, lock(&self.handle), &call.layouts);
-        // SAFETY: live descriptions, and a place for as many answers as are asked for.
+        // SAFETY: the descriptions are live, and `found` is as long as the number of requested algorithms.
         let answer = unsafe {
             (self.library.cublasLtMatmulAlgoGetHeuristic)(
                 handle.0,
@@ -315,7 +314,7 @@ impl Blas {
             )
         };
         check("propose algorithms", answer)?;
-        // SAFETY: the library has written the first `count`.
+        // SAFETY: the library has written the first `count` results.
         Ok(found[..count.clamp(0, TRIED as i32) as usize]
             .iter()
             .map(|one| unsafe { one.assume_init_ref() }.algo)

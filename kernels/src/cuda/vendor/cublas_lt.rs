@@ -1,4 +1,4 @@
-//! cuBLASLt's functions, of the library that was chosen for the driver.
+//! The functions of the cuBLASLt library that fits the driver.
 
 use crate::cuda::libraries::CudaLibrary;
 use crate::cuda::symbols::symbols;
@@ -37,7 +37,7 @@ symbols! {
     }
 }
 
-/// The functions, found once.
+/// cuBLASLt's functions, looked up once for the process.
 pub(super) fn cublas_lt() -> Result<&'static CublasLt> {
     static FOUND: OnceLock<Result<CublasLt>> = OnceLock::new();
     let missing = |looked_for: String| Error::Missing { library: CudaLibrary::CublasLt, looked_for };

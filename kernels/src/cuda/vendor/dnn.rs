@@ -1,4 +1,4 @@
-//! cuDNN: convolutions, the fastest of its algorithms by shape.
+//! cuDNN: convolutions, by its fastest algorithm for each shape.
 
 use super::{ConvProduct, Handle, Handles, deterministic, lock, native, pointer, refused};
 use crate::DType;
@@ -11,12 +11,12 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-/// Algorithms that are tried.
+/// The number of algorithms that are tried for a shape.
 const TRIED: usize = 8;
-/// The most memory that an algorithm may use beside its operands.
+/// The largest workspace of an algorithm, in bytes.
 const WORKSPACE: usize = 1 << 30;
 
-/// An algorithm by its number, what it needs, and how it multiplies.
+/// A chosen algorithm, with its workspace in bytes and its arithmetic (tensor cores or not).
 #[derive(Clone, Copy)]
 struct Choice {
     algorithm: Algorithm,
@@ -34,16 +34,16 @@ enum Algorithm {
 /// The properties of a convolution by which its algorithm is chosen.
 type Shape = (ConvProduct, DType, [usize; 10]);
 
-/// The library on one device.
+/// cuDNN on one device.
 pub(super) struct Dnn {
     handle: Mutex<Handle<sys::cudnnHandle_t>>,
-    /// The algorithm of each shape; `None` where the library has none.
+    /// The algorithm of each shape; `None` where cuDNN has none.
     chosen: Mutex<BTreeMap<Shape, Option<Choice>>>,
 }
 
-/// Whether it can be loaded by its name.
+/// Whether cuDNN can be loaded by its name.
 pub(super) fn present() -> bool {
-    // SAFETY: only looks for a library by name, and loads it.
+    // SAFETY: the call only looks for a library by name, and loads it.
     unsafe { sys::is_culib_present() }
 }
 
@@ -57,7 +57,7 @@ fn check(call: &'static str, answer: std::result::Result<(), result::CudnnError>
     answer.map_err(|error| refused(call, error.0))
 }
 
-/// Descriptions of x, y, w and the convolution; those that were made are destroyed at the end.
+/// cuDNN's descriptors of x, y, w and the convolution; those that were made are destroyed on drop.
 struct Described {
     x: sys::cudnnTensorDescriptor_t,
     y: sys::cudnnTensorDescriptor_t,
@@ -89,13 +89,13 @@ impl Described {
             TensorLayout::ChannelsLast => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC,
         };
         let (p, q) = s.output_picture()?;
-        // Filters have the pictures' format, and the channels of one group.
+        // A filter has the pictures' layout, and the channels of one group.
         let (groups, each) = (int(s.groups)?, int(s.channels / s.groups.max(1))?);
         let [n, c, h, w, k, r] = [s.n, s.channels, s.picture.0, s.picture.1, s.filters, s.side].map(int);
         let (n, c, h, w, k, r, p, q) = (n?, c?, h?, w?, k?, r?, int(p)?, int(q)?);
         let (pad, stride) = (int(s.padding)?, int(s.stride)?);
         let mode = sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
-        // SAFETY: live descriptions; sums in f32.
+        // SAFETY: the descriptors are live; sums are in f32.
         let answers = unsafe {
             [
                 result::set_tensor4d_descriptor(described.x, format, dtype, [n, c, h, w]),
@@ -121,19 +121,19 @@ impl Described {
     }
 }
 
-/// What the library finds as the shape of a convolution's output.
+/// The shape of a convolution's output, as cuDNN computes it.
 #[cfg(feature = "testing")]
 pub(super) fn output(s: &Conv) -> Result<[usize; 4]> {
     let Described { x, w, conv, .. } = &Described::new(s)?;
     let [mut n, mut c, mut h, mut v]: [c_int; 4] = [0; 4];
-    // SAFETY: live descriptions, and places for four integers.
+    // SAFETY: the descriptors are live, and cuDNN writes four integers.
     let answer =
         unsafe { sys::cudnnGetConvolution2dForwardOutputDim(*conv, *x, *w, &mut n, &mut c, &mut h, &mut v) };
     check("tell the shape of a convolution", answer.result())?;
     Ok([n, c, h, v].map(|side| side as usize))
 }
 
-/// f32 is multiplied as f32, as everywhere here; 16 bits by tensor cores.
+/// The arithmetic of a type: f32 without tensor cores, as in all of Allfold; 16-bit types with them.
 fn math(dtype: DType) -> sys::cudnnMathType_t {
     match dtype {
         DType::F32 => sys::cudnnMathType_t::CUDNN_FMA_MATH,
@@ -143,7 +143,7 @@ fn math(dtype: DType) -> sys::cudnnMathType_t {
 
 impl Drop for Described {
     fn drop(&mut self) {
-        // SAFETY: made in `new` where they are not null, each destroyed once.
+        // SAFETY: descriptors that are not null were made in `new`, and each is destroyed once.
         unsafe {
             for tensor in [self.x, self.y].into_iter().filter(|tensor| !tensor.is_null()) {
                 let _ = result::destroy_tensor_descriptor(tensor);
@@ -158,28 +158,28 @@ impl Drop for Described {
     }
 }
 
-/// The best of what the library has found, by a search that runs its algorithms, or by its rules alone where every run must
-/// choose alike: it is supported, answers the same bits if that is asked for, and needs no more memory than there is for it.
+/// cuDNN's best algorithm that is supported and needs at most [`WORKSPACE`] bytes. cuDNN finds it by running its algorithms; in
+/// deterministic mode by its heuristics alone, and then the algorithm must be deterministic too.
 macro_rules! best {
     ($search:ident, $rules:ident($($argument:expr),*), $found:ty, $kind:path) => {{
         let same_bits = deterministic();
         let mut found = [const { std::mem::MaybeUninit::<$found>::zeroed() }; TRIED];
         let mut count = 0;
-        // SAFETY: live descriptions, and a place for as many answers as are asked for.
+        // SAFETY: the descriptors are live, and `found` is as long as the number of requested algorithms.
         let answer = unsafe {
             match same_bits {
                 true => sys::$rules($($argument,)* TRIED as c_int, &mut count, found.as_mut_ptr().cast()),
                 false => sys::$search($($argument,)* TRIED as c_int, &mut count, found.as_mut_ptr().cast()),
             }
         };
-        // A library that finds nothing for a shape may say so by its answer too.
+        // Where cuDNN finds no algorithm for a shape, it may answer so instead of returning a count of 0.
         if answer == sys::cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED {
             count = 0;
         } else {
             check("search for a convolution's algorithm", answer.result())?;
         }
         let count = count.clamp(0, TRIED as c_int) as usize;
-        // SAFETY: the library has written the first `count`, fastest first.
+        // SAFETY: cuDNN has written the first `count` results, fastest first.
         let found = found[..count].iter().map(|one| unsafe { one.assume_init_ref() });
         let mut found = found
             .filter(|one| one.status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS && one.memory <= WORKSPACE);
@@ -190,7 +190,7 @@ macro_rules! best {
 }
 
 impl Dnn {
-    /// The library on the queue's device, where both are there.
+    /// cuDNN on the queue's device; `None` without a GPU or without the library.
     pub fn of(queue: &Queue) -> Result<Option<Arc<Dnn>>> {
         static ALL: Handles<Dnn> = Handles::new();
         ALL.of(queue, CudaLibrary::Cudnn, || {
@@ -210,7 +210,7 @@ impl Dnn {
     ) -> Result<Option<Moved>> {
         let described = Described::new(s)?;
         let handle = lock(&self.handle);
-        // SAFETY: a live handle and stream.
+        // SAFETY: the handle and the stream are live.
         check("take a stream", unsafe { result::set_stream(handle.0, native(queue)?.cast()) })?;
         let last = usize::from(s.layout == TensorLayout::ChannelsLast);
         let (h, w) = s.picture;
@@ -226,7 +226,7 @@ impl Dnn {
             }
         };
         let Some(choice) = choice else { return Ok(None) };
-        // SAFETY: a live description.
+        // SAFETY: the descriptor is live.
         check("choose how to multiply", unsafe {
             result::set_convolution_math_type(described.conv, choice.math)
         })?;
@@ -235,8 +235,8 @@ impl Dnn {
         let (one, zero): (*const c_void, *const c_void) = ((&raw const one).cast(), (&raw const zero).cast());
         let (work, Described { x, y, w, conv }) = (workspace.address() as *mut c_void, &described);
         let (a, b, into) = (pointer(a), pointer(b), pointer(out));
-        // SAFETY: live descriptions over memory of the lengths that they say. The workspace is the queue's, so whoever has it
-        // next comes after this.
+        // SAFETY: the descriptors are live and of the memory's lengths. The workspace is of the queue's pool, so its next user runs
+        // after this convolution.
         check("convolve", unsafe {
             match choice.algorithm {
                 Algorithm::Forward(by) => result::convolution_forward(
@@ -254,7 +254,7 @@ impl Dnn {
     }
 }
 
-/// Tries the library's algorithms on memory of its own.
+/// Finds an algorithm for the product `part`; cuDNN runs its candidates on memory of its own.
 fn search(handle: sys::cudnnHandle_t, part: ConvProduct, d: &Described) -> Result<Option<Choice>> {
     Ok(match part {
         ConvProduct::Forward => best!(

@@ -1,10 +1,10 @@
-//! NVIDIA's own products and convolutions where they are installed, else ours: one function for both.
+//! Matrix products and convolutions by NVIDIA's libraries where they are installed, else by Allfold's own kernels.
 //!
-//! Whether a library is there is asked once. The first call of a shape tries the library's algorithms and keeps the fastest,
-//! so a step must have run once before it is captured. Both sides read pictures as `[N, C, H, W]` and channels last.
+//! The process looks for each library once. The first call of a shape tries the library's algorithms and keeps the fastest, so a
+//! step must have run once before it is captured. Both sides read pictures as `[N, C, H, W]` and as channels last.
 //!
-//! [`set_deterministic`] makes the choice the same in every run: by the libraries' rules and not by the clock, among
-//! algorithms that answer the same bits every time.
+//! [`set_deterministic`] makes the choice equal in every run: by the libraries' heuristics instead of the clock, among algorithms
+//! that give the same bits every time.
 
 mod blas;
 mod cublas_lt;
@@ -18,10 +18,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// `c = a b + keep c + bias`, as [`launch::matmul`], by cuBLASLt where it is.
+/// `c = a b + keep c + bias`, as [`launch::matmul`], by cuBLASLt where it is installed.
 ///
 /// # Errors
-/// A shape that does not fit; what the library refused.
+/// Operands whose shapes do not match; a library's error.
 pub fn matmul(
     queue: &Queue,
     dtype: DType,
@@ -37,22 +37,22 @@ pub fn matmul(
     }
 }
 
-/// Which of a convolution's three products.
+/// One of a convolution's three products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConvProduct {
-    /// y from x and w.
+    /// The output: y from x and w.
     Forward,
-    /// dx from dy and w.
+    /// The gradient of the input: dx from dy and w.
     Input,
-    /// dw from x and dy.
+    /// The gradient of the filters: dw from x and dy.
     Weight,
 }
 
-/// One of a convolution's products, as [`launch::conv`], [`launch::conv_input`] and [`launch::conv_weight`] with their
-/// operands in that order, by cuDNN where it is.
+/// One of a convolution's products, as [`launch::conv`], [`launch::conv_input`] and [`launch::conv_weight`] with their operands in
+/// that order, by cuDNN where it is installed.
 ///
 /// # Errors
-/// A shape that does not fit; what the library refused.
+/// Operands whose shapes do not match; a library's error.
 pub fn conv(
     queue: &Queue,
     part: ConvProduct,
@@ -67,7 +67,7 @@ pub fn conv(
     })?;
     let empty = operands.0.is_empty() || operands.1.is_empty() || out.is_empty();
     if let Some(dnn) = if empty { None } else { dnn::Dnn::of(queue)? } {
-        // Where the library has no algorithm for a shape, ours has one.
+        // Where cuDNN has no algorithm for a shape, Allfold's own kernel computes it.
         if let Some(moved) = dnn.conv(queue, part, s, operands, out)? {
             return Ok(moved);
         }
@@ -79,7 +79,7 @@ pub fn conv(
     }
 }
 
-/// Whether algorithms are chosen so that every run has the same bits.
+/// Whether the libraries' algorithms are chosen so that every run has the same bits.
 static DETERMINISTIC: OnceLock<AtomicBool> = OnceLock::new();
 
 fn choice() -> &'static AtomicBool {
@@ -97,12 +97,12 @@ pub fn set_deterministic(on: bool) {
     choice().store(on, Ordering::Relaxed);
 }
 
-/// What [`set_deterministic`] or the environment have said.
+/// Whether deterministic algorithms are chosen, as set by [`set_deterministic`] or by the environment.
 pub fn deterministic() -> bool {
     choice().load(Ordering::Relaxed)
 }
 
-/// The version of a library of products or convolutions, (13, 0, 2); asked without a GPU.
+/// The version of cuBLASLt or cuDNN, such as (13, 0, 2); needs no GPU.
 ///
 /// # Errors
 /// [`Error::Missing`]: what was looked for, which version is needed, and how to get it.
@@ -124,25 +124,24 @@ pub fn version(library: CudaLibrary) -> Result<(usize, usize, usize)> {
     }
 }
 
-/// What of NVIDIA's libraries a machine computes with, in words; for reports.
+/// The libraries that compute products and convolutions on the queue's machine, in words; for reports.
 pub fn names(queue: &Queue) -> [&'static str; 2] {
     let blas = blas::Blas::of(queue).ok().flatten().is_some();
     let dnn = dnn::Dnn::of(queue).ok().flatten().is_some();
     [if blas { "cuBLASLt" } else { "own products" }, if dnn { "cuDNN" } else { "own convolutions" }]
 }
 
-/// The shape of a convolution's output, `[N, K, P, Q]`, as cuDNN computes it from the descriptions that it is given; asked
-/// without a GPU. For tests.
+/// The shape of a convolution's output, `[N, K, P, Q]`, as cuDNN computes it from its descriptors; needs no GPU. For tests.
 ///
 /// # Errors
-/// As [`version`]; what the library refused.
+/// The errors of [`version`]; cuDNN's error.
 #[cfg(feature = "testing")]
 pub fn convolved(s: &Conv) -> Result<[usize; 4]> {
     version(CudaLibrary::Cudnn)?;
     dnn::output(s)
 }
 
-/// A handle of a library; a pointer that may be used from any thread, by one at a time.
+/// A library's handle: a pointer that any thread may use, one thread at a time.
 #[derive(Clone, Copy)]
 struct Handle<T>(T);
 
@@ -153,7 +152,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Handles by device, made when first asked for; `None` where the machine is no GPU or the library is not there.
+/// A library's handles by device, made on first use; `None` where the machine is no GPU or the library is not installed.
 struct Handles<T>(Mutex<BTreeMap<usize, Option<Arc<T>>>>);
 
 impl<T> Handles<T> {
@@ -167,7 +166,7 @@ impl<T> Handles<T> {
         library: CudaLibrary,
         make: impl FnOnce() -> Result<T>,
     ) -> Result<Option<Arc<T>>> {
-        // Makes the queue's device the thread's own, too.
+        // The call also makes the queue's device current for the thread.
         if queue.machine().native(queue.stream()).is_err() {
             return Ok(None);
         }
@@ -178,7 +177,7 @@ impl<T> Handles<T> {
         let made = match version(library).is_ok().then(make) {
             Some(Ok(made)) => Some(Arc::new(made)),
             Some(Err(error)) => {
-                // As where the library is of another CUDA than the driver: the run goes on, slower.
+                // This happens, for example, where the library is of another CUDA than the driver: the run goes on, slower.
                 eprintln!(
                     "warning: {} is there and does not start on device {} ({error}), so Allfold's own kernels are used: install the version for this driver's CUDA",
                     library.name(),
