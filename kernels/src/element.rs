@@ -1,4 +1,4 @@
-//! The element types that buffers hold.
+//! The element types of buffers.
 
 use crate::reduce::Loops;
 use crate::{bf16, f16};
@@ -8,28 +8,28 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum DType {
-    /// 64-bit IEEE 754.
+    /// 64-bit floating point (IEEE 754 binary64).
     F64,
-    /// 32-bit IEEE 754.
+    /// 32-bit floating point (IEEE 754 binary32).
     F32,
-    /// 16-bit IEEE 754.
+    /// 16-bit floating point (IEEE 754 binary16).
     F16,
-    /// The upper half of an f32.
+    /// bfloat16: the upper half of an f32.
     Bf16,
-    /// Signed, 8 bits.
+    /// Signed integer of 8 bits.
     I8,
-    /// Signed, 16 bits.
+    /// Signed integer of 16 bits.
     I16,
-    /// Signed, 32 bits.
+    /// Signed integer of 32 bits.
     I32,
-    /// Signed, 64 bits.
+    /// Signed integer of 64 bits.
     I64,
-    /// Unsigned, 8 bits.
+    /// Unsigned integer of 8 bits.
     U8,
 }
 
-/// Calls a function that is generic over the element for the type that a value names:
-/// `for_dtype!(dtype, function(arguments))`.
+/// Calls a function that is generic over the element type, with the type that a [`DType`] value names: `for_dtype!(dtype,
+/// function(arguments))`.
 #[macro_export]
 macro_rules! for_dtype {
     ($dtype:expr, $function:ident($($argument:expr),*)) => {
@@ -48,7 +48,7 @@ macro_rules! for_dtype {
 }
 
 impl DType {
-    /// Every type, in the order of the wire's numbers.
+    /// All element types, in the order of their numbers on the wire.
     pub const ALL: [DType; 9] = [
         DType::F64,
         DType::F32,
@@ -61,7 +61,7 @@ impl DType {
         DType::U8,
     ];
 
-    /// Bytes per element.
+    /// The size of an element in bytes.
     pub const fn size(self) -> usize {
         match self {
             DType::F64 | DType::I64 => 8,
@@ -71,7 +71,7 @@ impl DType {
         }
     }
 
-    /// The lower-case name: `f32`, `bf16`, `u8`, ...
+    /// The lower-case name of the type: `f32`, `bf16`, `u8`, ...
     pub const fn name(self) -> &'static str {
         match self {
             DType::F64 => "f64",
@@ -97,7 +97,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A type that collectives carry: plain old data with a [`DType`].
+/// An element type that collectives carry: plain old data with a [`DType`].
 pub trait Element:
     bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync + Loops + sealed::Sealed + 'static
 {

@@ -1,15 +1,15 @@
-//! Which class of vector instructions runs: the widest that the processor has, or a narrower one that was asked for.
+//! The choice of vector instructions: the widest class that the processor has, or a narrower class that the user asks for.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// A class of vector instructions. Reductions compute the same bits in all of them; layers and products in those that fuse
-/// multiply and add alike.
+/// A class of vector instructions. Reductions give the same bits in all classes; layers and products give the same bits in all
+/// classes that fuse multiply and add.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
-    /// What every processor of this target has.
+    /// The instructions that every processor of the compilation target has.
     Baseline,
-    /// AVX2, fused multiply-add, and the conversions of F16C.
+    /// AVX2, fused multiply-add, and F16C for conversions.
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
@@ -18,13 +18,13 @@ pub enum Isa {
 impl Isa {
     const ALL: [Isa; 3] = [Isa::Baseline, Isa::Avx2, Isa::Avx512];
 
-    /// Every class that may run here, the widest last.
+    /// The classes that this process may use, the widest last.
     pub fn available() -> impl Iterator<Item = Isa> {
         Isa::ALL.into_iter().filter(|isa| *isa <= Isa::best())
     }
 
-    /// The widest class that this processor has, or what `ALLFOLD_SIMD` asks for if that is narrower: `baseline`, `avx2` or
-    /// `avx512`. Anything else is told on standard error, once, and changes nothing.
+    /// The widest class that this processor has, or the class that `ALLFOLD_SIMD` names if that is narrower: `baseline`, `avx2` or
+    /// `avx512`. Any other value is reported once on standard error and ignored.
     #[inline]
     pub fn best() -> Isa {
         /// The best instruction class plus one; 0 until it has been detected.

@@ -1,4 +1,4 @@
-//! Arithmetic on buffers. This crate knows buffers and numbers; it has never heard of a rank.
+//! Arithmetic on buffers: reductions, layers, GPU kernels and exchanges in shared memory. This crate knows nothing of ranks.
 
 #[cfg(feature = "cuda")]
 pub mod cuda;

@@ -1,32 +1,32 @@
-//! A vector that is cut into parts, each with an owner of its own, and put together again, without copying.
+//! A vector that is split into owned parts and joined again without copying.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Neighbouring elements of a vector that was split. Each part owns its elements; the last part to be dropped frees the vector.
+/// A range of elements of a vector that was split. Each part owns its elements; the last part to be dropped frees the vector.
 pub struct SplitVec<T> {
     whole: Arc<Whole<T>>,
     range: Range<usize>,
 }
 
-/// The boxed slice behind all parts. It is read and written through the parts alone.
+/// The boxed slice behind all parts of a vector. Only the parts read and write the slice.
 struct Whole<T>(NonNull<[T]>);
 
-// SAFETY: the elements are reached through parts alone, which are disjoint: as with a vector for each of them.
+// SAFETY: elements are accessed through parts only, and parts are disjoint, as if each were a vector of its own.
 unsafe impl<T: Send> Send for Whole<T> {}
-// SAFETY: as above.
+// SAFETY: elements are accessed through parts only, and parts are disjoint, as if each were a vector of its own.
 unsafe impl<T: Sync> Sync for Whole<T> {}
 
 impl<T> Drop for Whole<T> {
     fn drop(&mut self) {
-        // SAFETY: it came from a box, and the last part is gone.
+        // SAFETY: the pointer came from a box, and the last part is gone.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
 impl<T> SplitVec<T> {
-    /// Cuts off everything from element `at` on; nothing, where there are no more elements.
+    /// Splits off the elements from `at` on; the returned part is empty if `at` is not below the length.
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> SplitVec<T> {
         let at = self.range.start + at.min(self.range.len());
@@ -35,10 +35,10 @@ impl<T> SplitVec<T> {
         SplitVec { whole: self.whole.clone(), range: rest }
     }
 
-    /// Puts the part that was cut off here back.
+    /// Joins `next` to the end of this part.
     ///
     /// # Errors
-    /// That part, if it is not what follows this one in one vector.
+    /// `next` itself, if it does not follow this part in the same vector.
     pub fn join(&mut self, next: SplitVec<T>) -> Result<(), SplitVec<T>> {
         if !Arc::ptr_eq(&self.whole, &next.whole) || self.range.end != next.range.start {
             return Err(next);
@@ -61,7 +61,7 @@ impl<T> Deref for SplitVec<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
         let start = self.whole.0.as_ptr().cast::<T>();
-        // SAFETY: inside the vector, and in this part only.
+        // SAFETY: the range is inside the vector and belongs to this part only.
         unsafe { std::slice::from_raw_parts(start.add(self.range.start), self.range.len()) }
     }
 }
@@ -69,7 +69,7 @@ impl<T> Deref for SplitVec<T> {
 impl<T> DerefMut for SplitVec<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         let start = self.whole.0.as_ptr().cast::<T>();
-        // SAFETY: as above, and borrowed for writing.
+        // SAFETY: the range is inside the vector, belongs to this part only, and is borrowed for writing.
         unsafe { std::slice::from_raw_parts_mut(start.add(self.range.start), self.range.len()) }
     }
 }

@@ -1,4 +1,4 @@
-//! The barriers of one exchange: how a member announces its arrival and waits for the others.
+//! The barriers of one exchange: a member announces its arrival and waits for the other members.
 
 use super::exchange::Exchange;
 use super::sync::{Gate, Word, gate, give_up};
@@ -7,19 +7,20 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How long a member waits, and what it does meanwhile.
+/// How long a member waits at a barrier, and what the member does meanwhile.
 pub trait WaitPolicy {
-    /// Why the member stops waiting.
+    /// The reason why a member stops waiting.
     type Error;
 
     /// Called each time this member has announced its arrival, before it looks for the others: work done here overlaps with
     /// the announcement.
     fn on_arrival(&mut self) {}
 
-    /// Called before every sleep; returns for how long to sleep at most. `absent` tells whether a member has not arrived.
+    /// Called before every sleep of the member; returns the longest time to sleep. `absent` tells whether a given member has not
+    /// arrived.
     ///
     /// # Errors
-    /// The member stops waiting.
+    /// The reason why the member stops waiting.
     fn wait(&mut self, absent: &dyn Fn(u32) -> bool) -> Result<Duration, Self::Error>;
 }
 
@@ -30,24 +31,24 @@ pub enum Stopped<E> {
     TimedOut(E),
     /// Another member's wait policy stopped that member.
     GivenUp,
-    /// This member arrived with another label or another exchange.
+    /// The member with this number arrived with another label or another exchange.
     Disagrees(u32),
 }
 
 /// Set in the label of a slot that holds the addresses of registered buffers instead of data.
 pub(super) const REGISTERED: u64 = 1;
 
-/// One exchange under way.
+/// A member's view of one exchange under way.
 pub(super) struct Barrier<'a> {
     pub sync_segment: &'a SyncSegment,
     pub me: u32,
     pub number: u64,
-    /// Without [`REGISTERED`].
+    /// The label of the exchange, without the bit [`REGISTERED`].
     pub label: u64,
     pub exchange: &'a Exchange,
 }
 
-/// Waits without a timeout, for members that are computing and so will arrive.
+/// A wait policy without a timeout, for waiting for members that are computing and so will arrive.
 pub(super) struct NoDeadline;
 
 impl WaitPolicy for NoDeadline {
@@ -59,8 +60,8 @@ impl WaitPolicy for NoDeadline {
 }
 
 impl Barrier<'_> {
-    /// Announces this member's arrival and waits until `ready`: it spins, then yields, then sleeps as long as its wait policy
-    /// allows. `absent` tells which members it waits for.
+    /// Waits until `ready`: the member spins, then yields, then sleeps as long as its wait policy allows. `absent` tells which
+    /// members have not arrived.
     #[inline]
     pub fn until<P: WaitPolicy>(
         &self,
@@ -68,8 +69,8 @@ impl Barrier<'_> {
         absent: &impl Fn(u32) -> bool,
         wait_policy: &mut P,
     ) -> Result<(), P::Error> {
-        // A reliable wake needs a fence, which would delay the first looks until all writes are visible. So before them only
-        // members that are seen to sleep are woken.
+        // A reliable wake needs a fence, which would delay the first looks until all writes are visible. So before the looks this
+        // call wakes only the members that it already sees asleep.
         self.sync_segment.wake_sleepers();
         wait_policy.on_arrival();
         for _ in 0..self.sync_segment.pace.looks {
@@ -96,12 +97,13 @@ impl Barrier<'_> {
         }
     }
 
-    /// Whether a member has not raised its flag.
+    /// Tells for a member's number whether that member has not raised its flag.
     pub fn not_arrived(&self) -> impl Fn(u32) -> bool {
         |member| self.sync_segment.slot(member, self.number).flag.get() != self.number
     }
 
-    /// Waits until all members have raised their flags with one label. Returns how many have registered buffers.
+    /// Waits until all members have raised their flags and checks their labels. Returns how many members announced registered
+    /// buffers.
     #[inline]
     pub fn all_arrived<P: WaitPolicy>(&self, wait_policy: &mut P) -> Result<u32, Stopped<P::Error>> {
         let (mut next, all) = (0, self.sync_segment.members);
@@ -115,7 +117,7 @@ impl Barrier<'_> {
         self.agree()
     }
 
-    /// Waits until `all` members have arrived at a gate, or closes it for all.
+    /// Waits until the gate `word` counts `all` arrivals. If this member stops waiting first, it closes the gate for all members.
     #[inline]
     pub fn pass_gate<P: WaitPolicy>(
         &self,
@@ -127,7 +129,7 @@ impl Barrier<'_> {
         let waited = self.until(&mut || gate(word, all) != Gate::Shut, absent, wait_policy);
         let known = match &waited {
             Ok(()) => gate(word, all),
-            // Closed, unless the last member arrived meanwhile: then this member has to complete the exchange.
+            // The gate closes, unless the last member arrived meanwhile: then this member has to complete the exchange.
             Err(_) => give_up(word, all),
         };
         if known == Gate::GivenUp {
@@ -137,8 +139,8 @@ impl Barrier<'_> {
         Ok(())
     }
 
-    /// Checks that all members have this label; returns how many have registered buffers. If labels differ, every member
-    /// finds it.
+    /// Checks that all members have this member's label; returns how many announced registered buffers. If labels differ, every
+    /// member gets an error.
     #[inline]
     pub fn agree<E>(&self) -> Result<u32, Stopped<E>> {
         let mut offers = 0;

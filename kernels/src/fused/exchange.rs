@@ -1,11 +1,11 @@
-//! What members compute: for every block of every result, the blocks that it comes from.
+//! The computation of an exchange: for every block of every result, the source blocks that it is made from.
 
 use super::formula::Formula;
 use crate::{DType, ReduceOp};
 use allfold_base::hash::{GOLDEN, finalize};
 use std::ops::Range;
 
-/// Which member ends with what. Sources and results consist of blocks of one size.
+/// A pattern of data movement between members. Sources and results consist of blocks of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Pattern {
@@ -31,23 +31,23 @@ pub enum Pattern {
     Shift,
 }
 
-/// Where a block comes from.
+/// The origin of a result's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum From {
-    /// A block of one source.
+    /// A copy of a block of one member's source.
     Copy { member: u32, block: usize },
-    /// The reduction of that block of all sources.
+    /// The reduction of block `block` of all sources.
     Reduce { block: usize },
 }
 
-/// A block, and the blocks of results that it becomes: (member, block of its result).
+/// An origin, and the result blocks that are made from it: (member, block of its result).
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     pub from: From,
     pub to: Vec<(u32, usize)>,
 }
 
-/// One computation of all members. Build it once and run it as often as needed.
+/// A computation in which all members take part. Build an exchange once and run it as often as needed.
 #[derive(Clone, Debug)]
 pub struct Exchange {
     pub(super) pattern: Pattern,
@@ -55,14 +55,14 @@ pub struct Exchange {
     pub(super) root: u32,
     pub(super) dtype: DType,
     pub(super) op: ReduceOp,
-    /// The bytes of a block.
+    /// The size of a block in bytes.
     pub(super) block: usize,
     pub(super) routes: Vec<Route>,
-    /// Which tree reduces which bytes of a source.
+    /// The reduction tree of each range of a source's bytes.
     pub(super) formulas: Vec<(Range<usize>, Formula)>,
-    /// Blocks of scratch that the formulas need.
+    /// The number of scratch blocks that the formulas need.
     pub(super) slots: usize,
-    /// The most blocks that any source has.
+    /// The number of blocks of the largest source.
     pub(super) most_blocks: usize,
     /// A hash of the arguments, compared between members.
     pub(super) digest: u64,
@@ -74,13 +74,12 @@ pub(super) fn mix(hash: u64, word: u64) -> u64 {
 }
 
 impl Exchange {
-    /// An exchange of `members` members over blocks of `count` elements. `formulas` says, for ranges of the elements
-    /// of a source, by which tree they are reduced; it is ignored if nothing is reduced. An average is
-    /// divided once, after its sum.
+    /// An exchange of `members` members over blocks of `count` elements. `formulas` gives the reduction tree of each range of a
+    /// source's elements; it is ignored by patterns that reduce nothing. An average is divided once, after its sum.
     ///
     /// # Panics
-    /// Mistakes of the caller: no members, a root that is not a member, a formula that names a member that does not exist,
-    /// formulas that do not cover a source from start to end.
+    /// If there are no members, the root is not a member, a formula names a member that does not exist, or the formulas do not
+    /// cover a source from start to end.
     #[track_caller]
     pub fn new(
         pattern: Pattern,
@@ -129,7 +128,7 @@ impl Exchange {
         exchange
     }
 
-    /// Number of blocks in the source of a member.
+    /// The number of blocks in a member's source.
     pub(super) fn source_blocks(&self, member: u32) -> usize {
         let all = self.members as usize;
         match self.pattern {
@@ -142,7 +141,7 @@ impl Exchange {
         }
     }
 
-    /// Number of blocks in the result of a member.
+    /// The number of blocks in a member's result.
     pub(super) fn result_blocks(&self, member: u32) -> usize {
         let all = self.members as usize;
         match self.pattern {
@@ -161,7 +160,7 @@ impl Exchange {
         !matches!(self.pattern, Pattern::Gather | Pattern::Scatter | Pattern::AllToAll | Pattern::Shift)
     }
 
-    /// Whether a large exchange is divided into ranges of its blocks, so that members that only give or only take work too.
+    /// Whether a large exchange is divided into ranges of its blocks, so that members that only send or only receive work too.
     /// Otherwise every member computes its own result.
     pub(super) fn is_shared_out(&self) -> bool {
         !matches!(

@@ -1,4 +1,4 @@
-//! One member's share of the work: evaluates blocks that fit into the first-level cache, from the sources to the results.
+//! The computation of one member's share: blocks that fit into the first-level cache are evaluated from the sources to the results.
 
 use super::exchange::{Exchange, From, Pattern, Route};
 use super::formula::{Formula, Operand};
@@ -8,10 +8,10 @@ use crate::reduce::{Typed, dispatch};
 use crate::{Element, ReduceOp};
 use std::ops::Range;
 
-/// Bytes evaluated at a time.
+/// The number of bytes that are evaluated at a time.
 pub(super) const BLOCK: usize = 2048;
 
-/// A buffer of blocks: block b begins at `base + b * stride`, byte 0 of it being the first that is filled.
+/// A buffer of blocks: block b begins at `base + b * stride`, and its byte 0 is the first byte that is filled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub base: *mut u8,
@@ -33,13 +33,13 @@ pub(super) struct Fill<'a> {
     pub sources: &'a [Place],
     /// The result of every member; [`Place::NONE`] for those that this share does not touch.
     pub results: &'a [Place],
-    /// The bytes of each block that are filled, relative to the places.
+    /// The bytes of each block that are filled, relative to the blocks' places in `sources` and `results`.
     pub range: Range<usize>,
-    /// The offset of byte 0 in its block.
+    /// The offset of byte 0 of a place in the exchange's block.
     pub first: usize,
-    /// Whether results are written past the caches.
+    /// Whether results are written with non-temporal stores, past the caches.
     pub stream: bool,
-    /// Scratch for the exchange's slots.
+    /// Scratch for the slots of the exchange's formulas.
     pub scratch: &'a mut Vec<u64>,
 }
 
@@ -47,10 +47,10 @@ impl Fill<'_> {
     /// Fills the range.
     ///
     /// # Safety
-    /// Every source that a route names is readable, and every place of `results` that is not none is writable, over
-    /// the blocks that the exchange gives their members, within the range; all are aligned to the element. Until it
-    /// returns nobody else writes those bytes of the sources, or touches those of the results. A source and a result
-    /// overlap only where the exchange makes an element from that very element.
+    /// Every source that a route names is readable, and every place of `results` other than [`Place::NONE`] is writable, over the
+    /// blocks that the exchange gives to the place's member, within the range; all are aligned to the element. Until this returns,
+    /// no other code writes those bytes of the sources or accesses those of the results. A source and a result overlap only where
+    /// the exchange makes an element from the same element of that source.
     pub unsafe fn run(self) {
         dispatch(self.exchange.dtype, self);
     }
@@ -76,7 +76,7 @@ impl Typed for Fill<'_> {
             let mut at = range.start;
             if let Some((a, b)) = pair(exchange, *from, sources, results).filter(|_| parts.is_none()) {
                 let len = range.len() / size_of::<T>();
-                // SAFETY: the caller's promise: these are the sources and the results at once, two different buffers.
+                // SAFETY: by the conditions of `run`; the two buffers differ, and both are source and result.
                 let (a, b) = unsafe {
                     (
                         std::slice::from_raw_parts_mut(a.at(0, at).cast::<T>(), len),
@@ -94,14 +94,14 @@ impl Typed for Fill<'_> {
                     From::Reduce { block } => {
                         let place = block * exchange.block + first + at;
                         let (formula, end) = formula(exchange, place);
-                        // Up to the end of a line of the result, or every block would end with a line that is written
-                        // by halves.
+                        // Stop at the end of a cache line of the result; otherwise every block would end with a line that is
+                        // written in two parts.
                         let whole = BLOCK - one.wrapping_add(at).addr() % 64;
                         let len = whole.min(range.end - at).min(end - place);
                         let read =
                             |member: u32| sources[member as usize].at(block, at).cast::<T>().cast_const();
                         let into = if only.is_null() { only } else { only.wrapping_add(at) }.cast::<T>();
-                        // SAFETY: the caller's promise, for `len` bytes from here on.
+                        // SAFETY: by the conditions of `run`, for `len` bytes from `at` on.
                         let value =
                             unsafe { work.evaluate(formula, &read, len / size_of::<T>(), parts, into) };
                         (len, value.cast::<u8>())
@@ -112,8 +112,8 @@ impl Typed for Fill<'_> {
                     if into.cast_const() == value {
                         continue;
                     }
-                    // SAFETY: the caller's promise: the two are `len` bytes each, nobody else's for now, and not the
-                    // same place; blocks of one element's source and result overlap whole or not at all.
+                    // SAFETY: by the conditions of `run`: both ranges are `len` bytes, no other code accesses them now, and they
+                    // are not the same place; the blocks of one element's source and result overlap completely or not at all.
                     let (into, from) = unsafe {
                         (std::slice::from_raw_parts_mut(into, len), std::slice::from_raw_parts(value, len))
                     };
@@ -128,7 +128,7 @@ impl Typed for Fill<'_> {
     }
 }
 
-/// The two buffers of an all-reduce of two members in place, which takes no scratch.
+/// The two buffers of an in-place all-reduce of two members, which needs no scratch; `None` for other exchanges.
 fn pair(exchange: &Exchange, from: From, sources: &[Place], results: &[Place]) -> Option<(Place, Place)> {
     let same = |member: usize| sources[member].base == results[member].base;
     let whole = |formula: &Formula| formula.steps.len() == 1 && formula.steps[0].a != formula.steps[0].b;
@@ -142,14 +142,14 @@ fn pair(exchange: &Exchange, from: From, sources: &[Place], results: &[Place]) -
     .then(|| (sources[0], sources[1]))
 }
 
-/// The formula of a byte of a source, and where its range ends.
+/// The formula of byte `place` of a source, and the end of the formula's range.
 fn formula(exchange: &Exchange, place: usize) -> (&Formula, usize) {
     let at = exchange.formulas.partition_point(|(range, _)| range.end <= place);
     let (range, formula) = &exchange.formulas[at];
     (formula, range.end)
 }
 
-/// Evaluates formulas on one block.
+/// The evaluation of formulas on one block.
 struct Block<'a, T> {
     isa: Isa,
     op: ReduceOp,
@@ -159,12 +159,12 @@ struct Block<'a, T> {
 impl<T: Element> Block<'_, T> {
     const LEN: usize = BLOCK / size_of::<T>();
 
-    /// The value of a formula over `len` elements: at `into`, unless that is null, or the formula has no steps or one
-    /// leaf twice at its end; else in a slot or, where it is one leaf, in its source.
+    /// Evaluates a formula over `len` elements and returns where the value is: at `into`, unless `into` is null, the formula has no
+    /// steps, or its last step has one leaf twice; else in a slot or, for a formula of one leaf, in the leaf's source.
     ///
     /// # Safety
-    /// `read` gives `len` readable and aligned elements for every leaf, which nobody writes meanwhile. `into` is null or
-    /// has room for as many, aligned, that nobody else touches; it is a leaf's place whole or not at all.
+    /// `read` gives `len` readable and aligned elements for every leaf, which no code writes meanwhile. `into` is null, or points
+    /// to `len` aligned elements that no other code accesses; it equals a leaf's place or does not overlap it.
     unsafe fn evaluate(
         &mut self,
         formula: &Formula,
@@ -173,7 +173,7 @@ impl<T: Element> Block<'_, T> {
         parts: Option<u32>,
         into: *mut T,
     ) -> *const T {
-        // SAFETY: the caller's promise.
+        // SAFETY: by the conditions of `evaluate` on `read`.
         let source = |member: u32| unsafe { std::slice::from_raw_parts(read(member), len) };
         let (isa, op) = (self.isa, self.op);
         let (steps, last) = match formula.steps.split_last() {
@@ -203,15 +203,15 @@ impl<T: Element> Block<'_, T> {
                     Operand::Source(member) => read(member),
                     Operand::Slot(slot) => slots.wrapping_add(slot * Self::LEN),
                 });
-                // Reduction commutes to the bit, so either operand may be the place of the result.
+                // Reduction is bitwise commutative, so either operand may be at the place of the result.
                 let (a, b) = if into.cast_const() == b { (b, a) } else { (a, b) };
-                // SAFETY: the caller's promise; slots are nobody else's.
+                // SAFETY: by the conditions of `evaluate`; only this evaluation accesses the slots.
                 let (value, b) = unsafe {
                     (std::slice::from_raw_parts_mut(into, len), std::slice::from_raw_parts(b, len))
                 };
                 match into.cast_const() == a {
                     true => T::reduce(isa, op, value, b),
-                    // SAFETY: as above, and not the result's place.
+                    // SAFETY: by the conditions of `evaluate`; `a` is not the result's place.
                     false => T::combine(isa, op, value, unsafe { std::slice::from_raw_parts(a, len) }, b),
                 }
                 value

@@ -1,4 +1,4 @@
-//! A reduction tree as the steps that evaluate it on one block, with as few blocks of scratch as its shape allows.
+//! A reduction tree as the steps that evaluate it on one block, with the fewest scratch blocks that its shape allows.
 //!
 //! ```text
 //! (0+1)+(2+3)     slot 0 = source 0 (+) source 1
@@ -6,23 +6,23 @@
 //!                 slot 0 = slot 0   (+) slot 1
 //! ```
 
-/// A piece of a tree in postfix order.
+/// A term of a tree in postfix order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Term {
     /// The source buffer of the member with this number.
     Leaf(u32),
-    /// The reduction of the two values before it.
+    /// The reduction of the two preceding values.
     Join,
 }
 
-/// The place of an operand.
+/// The place of a step's operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operand {
     Source(u32),
     Slot(usize),
 }
 
-/// `slot into = a (+) b`; where `a` is a slot it is `into`.
+/// One reduction, `slot into = a (+) b`; if `a` is a slot, it is slot `into`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub into: usize,
@@ -30,18 +30,18 @@ pub(super) struct Step {
     pub b: Operand,
 }
 
-/// A reduction tree, ready to be evaluated.
+/// A reduction tree as a list of steps, ready to be evaluated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Formula {
     pub(super) steps: Vec<Step>,
     pub(super) slots: usize,
     pub(super) result: Operand,
-    /// The greatest leaf.
+    /// The greatest member number among the leaves.
     pub(super) last: u32,
 }
 
 impl Formula {
-    /// The tree of these terms; none where they are not one tree.
+    /// The formula of these postfix terms; `None` if they do not form one tree.
     pub fn new(terms: impl IntoIterator<Item = Term>) -> Option<Formula> {
         let (mut stack, mut free, mut steps) = (Vec::new(), Vec::new(), Vec::new());
         let (mut slots, mut last) = (0, 0);
@@ -53,7 +53,7 @@ impl Formula {
                 }
                 Term::Join => {
                     let (b, a) = (stack.pop()?, stack.pop()?);
-                    // Reduction commutes to the bit: a slot takes the result, whichever side it is on.
+                    // Reduction is bitwise commutative: a slot takes the result, whichever operand it is.
                     let (a, b) = if matches!(a, Operand::Slot(_)) { (a, b) } else { (b, a) };
                     if let (Operand::Slot(_), Operand::Slot(other)) = (a, b) {
                         free.push(other);

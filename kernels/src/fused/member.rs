@@ -1,4 +1,4 @@
-//! One member of exchanges: it waits for the others, computes its share, and returns when no member needs its buffers.
+//! A member of exchanges: it waits for the other members, computes its share, and returns when no member needs its buffers.
 
 use super::barrier::{Barrier, REGISTERED, Stopped, WaitPolicy};
 use super::exchange::{Exchange, Pattern, mix};
@@ -42,7 +42,7 @@ pub struct Member {
     scratch: MemberScratch,
 }
 
-/// Marks a member as busy.
+/// Marks a member as busy until dropped.
 struct Busy<'a>(&'a AtomicU64);
 
 impl Drop for Busy<'_> {
@@ -52,10 +52,10 @@ impl Drop for Busy<'_> {
 }
 
 impl Member {
-    /// Member number `me`. There may be several handles to one member, used one at a time.
+    /// A handle to member number `me`. A member may have several handles, used one at a time.
     ///
     /// # Panics
-    /// `me` is not below the number of members.
+    /// If `me` is not below the number of members.
     pub fn new(sync_segment: Arc<SyncSegment>, me: u32) -> Member {
         assert!(me < sync_segment.members, "member {me} of {}", sync_segment.members);
         let places = vec![Place::NONE; sync_segment.members as usize];
@@ -63,15 +63,15 @@ impl Member {
         Member { sync_segment, me, scratch }
     }
 
-    /// Takes part in an exchange: returns when the result is complete and no member reads or writes the buffers any more.
-    /// All members call this with equal labels and exchanges, in the same order.
+    /// Takes part in an exchange: returns when the result is complete and no member reads or writes the buffers any more. All
+    /// members call this with equal labels and exchanges, in the same order.
     ///
     /// # Errors
-    /// Not all members arrived, or not all with the same label and exchange. The result is undefined then.
+    /// A member did not arrive, or arrived with another label or exchange. The result is undefined then.
     ///
     /// # Panics
-    /// Mistakes of the caller: a buffer whose length is not the exchange's or that is not aligned to its elements, an exchange
-    /// that does not work in place or has another number of members, a member that another thread is using.
+    /// If a buffer has the wrong length or is not aligned to its elements, if the exchange does not work in place or has another
+    /// number of members, or if another thread is using this member.
     pub fn run<P: WaitPolicy>(
         &mut self,
         label: u64,
@@ -80,7 +80,7 @@ impl Member {
         wait_policy: &mut P,
     ) -> Result<(), Stopped<P::Error>> {
         let Member { sync_segment: segment, me, scratch } = self;
-        // The handle of the sync segment is borrowed: a clone would move its reference count from core to core.
+        // The sync segment is borrowed: cloning its `Arc` would move the reference count from core to core.
         let (segment, me) = (&**segment, *me);
         assert_eq!(exchange.members, segment.members, "the exchange is of other members");
         let blocks = exchange.most_blocks.max(1);
@@ -113,7 +113,7 @@ impl Member {
                 true => 0,
                 false => place.base.addr() - segment.memory.base().addr().get() + 1,
             };
-            // If every member computes its own result, or this one has none, no other member writes to its buffer.
+            // If every member computes its own result, or this member has no result, no other member writes to its buffer.
             let others = exchange.is_shared_out() && !own.result.base.is_null();
             let written = if others { written } else { 0..0 };
             let offer = RegisteredEnds { source: word(own.source), result: word(own.result), written };
@@ -122,7 +122,7 @@ impl Member {
             }
             barrier.number += 1;
         }
-        // Whole blocks, or as much of each block as fits into the slots.
+        // A piece is whole blocks, or as much of each block as fits into the slots.
         let piece = match bytes <= segment.room {
             true => exchange.block,
             false => match segment.room / blocks {
@@ -154,7 +154,7 @@ impl Member {
     }
 }
 
-/// The start of the source and of the result of a member; [`Place::NONE`] if it has none.
+/// The start of a member's source and of its result; [`Place::NONE`] for a buffer that the member does not have.
 #[track_caller]
 fn places(exchange: &Exchange, me: u32, ends: Ends<'_>) -> Own {
     let block = exchange.block;

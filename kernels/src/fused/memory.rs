@@ -1,14 +1,14 @@
-//! Zeroed memory for a sync segment: this process's own, or shared with other processes of the host.
+//! Zeroed memory for a sync segment: private to this process, or shared with other processes of the host.
 //!
-//! Shared memory is a sealed `memfd`: it has no name in any file system, cannot shrink under a mapping, and is gone with
-//! the last process that has it.
+//! Shared memory is a sealed `memfd`: it has no name in any file system, cannot shrink under a mapping, and is freed when the last
+//! process that holds it ends.
 
 use std::alloc::Layout;
 #[cfg(target_os = "linux")]
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
-/// Memory that lives as long as this value.
+/// A block of memory, freed or unmapped on drop.
 pub(super) struct Memory {
     base: NonNull<u8>,
     kind: Kind,
@@ -20,28 +20,28 @@ enum Kind {
     Mapped(usize),
 }
 
-// SAFETY: nothing but addresses; what is there is reached by atomic words, or under the protocol of `Member`.
+// SAFETY: the value holds only addresses; the memory behind them is accessed by atomic words or by the protocol of `Member`.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: the value holds only addresses; the memory behind them is accessed by atomic words or by the protocol of `Member`.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Memory of this process, aligned to a page.
+    /// Allocates memory of this process, aligned to a page.
     ///
     /// # Panics
-    /// If it is more than memory can address.
+    /// If `bytes` is more than memory can address.
     pub fn own(bytes: usize) -> Memory {
         let Ok(layout) = Layout::from_size_align(bytes, 4096) else {
             panic!("a segment of {bytes} bytes is more than memory can address");
         };
         assert!(layout.size() > 0, "a segment of no bytes");
-        // SAFETY: the layout has a size.
+        // SAFETY: the layout's size is not 0.
         let base = unsafe { std::alloc::alloc_zeroed(layout) };
         let Some(base) = NonNull::new(base) else { std::alloc::handle_alloc_error(layout) };
         Memory { base, kind: Kind::Own(layout) }
     }
 
-    /// Memory of the host, with the descriptor by which other processes map it.
+    /// Allocates shared memory of the host, with the file descriptor by which other processes map it.
     #[cfg(target_os = "linux")]
     pub fn shared(name: &str, bytes: usize) -> std::io::Result<(Memory, OwnedFd)> {
         use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -51,13 +51,13 @@ impl Memory {
         Ok((Memory::map(&fd, bytes)?, fd))
     }
 
-    /// Behind a descriptor of another process's shared memory, which has one of these sizes.
+    /// Maps another process's shared memory by its file descriptor; its size must be one of `sizes`.
     #[cfg(target_os = "linux")]
     pub fn attach(fd: OwnedFd, sizes: [usize; 2]) -> std::io::Result<Memory> {
         use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
         let found = fstat(&fd)?.st_size;
         let bytes = sizes.into_iter().find(|bytes| *bytes as i64 == found);
-        // Sealed, so that no later look at it can fault.
+        // The seals ensure that no later access to the memory can fault.
         let sealed = fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK | SealFlags::SEAL);
         match bytes.filter(|_| sealed) {
             Some(bytes) => Memory::map(&fd, bytes),
@@ -71,7 +71,7 @@ impl Memory {
     #[cfg(target_os = "linux")]
     fn map(fd: &OwnedFd, bytes: usize) -> std::io::Result<Memory> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
-        // SAFETY: a new mapping at a place of the system's choice, which nothing else can refer to.
+        // SAFETY: a new mapping at a place that the system chooses, so no code refers to it yet.
         let base = unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED | MapFlags::NORESERVE, fd, 0)?
@@ -94,22 +94,22 @@ impl Memory {
         }
     }
 
-    /// Asks for large pages from this byte on: fewer of them have to be found for large buffers.
+    /// Asks the system for large pages from byte `from` on, so that large buffers need fewer pages.
     #[cfg(target_os = "linux")]
     pub fn prefer_large_pages(&self, from: usize) {
         use rustix::mm::{Advice, madvise};
         let (Kind::Mapped(bytes), true) = (&self.kind, from < self.bytes()) else { return };
-        // SAFETY: inside the mapping; this advice changes nothing of what is there.
+        // SAFETY: the range is inside the mapping, and this advice does not change the memory's content.
         let _ = unsafe { madvise(self.base.as_ptr().add(from).cast(), bytes - from, Advice::LinuxHugepage) };
     }
 
-    /// Gives pages back to the system, of which this process has the last use; they are zeros afterwards. False where
-    /// it could not be done.
+    /// Gives the pages of `range` back to the system; this process must be their last user. They read as zeros afterwards. Returns
+    /// false if the system refuses.
     #[cfg(target_os = "linux")]
     pub fn give_back(&self, range: std::ops::Range<usize>) -> bool {
         use rustix::mm::{Advice, madvise};
         debug_assert!(range.end <= self.bytes());
-        // SAFETY: inside the mapping, and nobody refers to those bytes any more.
+        // SAFETY: the range is inside the mapping, and no code refers to these bytes any more.
         unsafe {
             madvise(self.base.as_ptr().add(range.start).cast(), range.len(), Advice::LinuxRemove).is_ok()
         }
@@ -126,12 +126,12 @@ impl Memory {
         debug_assert!(range.end <= self.bytes());
         let (protection, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
-        // SAFETY: inside this mapping, which it replaces there; the caller's promise for what was there.
+        // SAFETY: the range is inside this mapping and is replaced there; the caller guarantees that its old content is not needed.
         let parted = unsafe {
             mmap_anonymous(self.base.as_ptr().add(range.start).cast(), range.len(), protection, flags)
         };
         if parted.is_err() {
-            // Going on would leave a buffer that others may write to while it is borrowed.
+            // Continuing would leave a borrowed buffer that other processes may still write to.
             std::alloc::handle_alloc_error(Layout::new::<[u8; 4096]>());
         }
     }
@@ -140,11 +140,11 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         match self.kind {
-            // SAFETY: allocated with this layout; nobody borrows it any more.
+            // SAFETY: the memory was allocated with this layout, and no borrow of it is left.
             Kind::Own(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) },
             #[cfg(target_os = "linux")]
             Kind::Mapped(bytes) => {
-                // SAFETY: mapped with this size; nobody borrows it any more.
+                // SAFETY: the memory was mapped with this size, and no borrow of it is left.
                 let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), bytes) };
             }
         }

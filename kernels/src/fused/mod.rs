@@ -1,22 +1,22 @@
-//! Collectives between members that share memory: each member reads the sources of all members and writes its share of
-//! every result. No message is sent.
+//! Collectives between members that share memory: each member reads the sources of all members and writes its share of every
+//! result. No messages are sent.
 //!
 //! ```text
-//!            source 0   source 1   ..          small     each copies its source to its slot of the sync segment and raises a
-//!              |    \  /    |                             flag; all there: each computes its own result from the slots
-//!   member 0  [ a0 (+) b0 | ...... ]            large     each publishes where its buffers are; all there: each
-//!   member 1  [ ......... | a1 (+) b1 ]                    computes a share of all results; all done: each returns
-//!              |    /  \    |                  staged    between processes: as small, piece by piece, an all-reduce of
-//!            result 0   result 1   ..                     more than two by shares; as large where all buffers are
-//!                                                         registered from the sync segment's memory
+//!            source 0   source 1   ..          small     each member copies its source to its slot of the sync segment and raises
+//!              |    \  /    |                             a flag; when all have: each computes its own result from the slots
+//!   member 0  [ a0 (+) b0 | ...... ]            large     each member publishes the addresses of its buffers; when all have: each
+//!   member 1  [ ......... | a1 (+) b1 ]                    computes a share of all results; when all have: each returns
+//!              |    /  \    |                  staged    between processes: like small, piece by piece, and an all-reduce of
+//!            result 0   result 1   ..                     more than two members by shares; like large if all buffers are
+//!                                                         registered in the sync segment's memory
 //! ```
 //!
-//! An [`Exchange`] says what is computed: which block of which source, or which reduction tree over all sources, becomes
-//! which block of which result. Every node of a tree is rounded, so the tree alone determines the bits.
+//! An [`Exchange`] says what is computed: which block of which source, or which reduction tree over all sources, becomes which
+//! block of which result. Every node of a tree is rounded, so the tree alone determines the result's bits.
 //!
-//! A member whose timeout ends before all have arrived cancels the exchange for all; if all have arrived, it completes the
-//! exchange. So no buffer is touched after its call has returned. A process may still end or stop in the middle: a member
-//! that stops waiting for it marks the exchange as failed for all and takes its own buffer out of the shared memory.
+//! A member whose timeout ends before all have arrived cancels the exchange for all members; if all have arrived, it completes the
+//! exchange. So no buffer is accessed after its call has returned. A process may still end or stop in the middle: a member that
+//! stops waiting for that process marks the exchange as failed for all and takes its own buffer out of the shared memory.
 
 mod barrier;
 mod exchange;

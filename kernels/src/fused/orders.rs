@@ -1,7 +1,7 @@
-//! The synchronisation core under a scheduler that tries orders of events: the gate, the waker, the slots in turn, and naps.
+//! Tests of the synchronisation core under a scheduler that tries orders of events: gate, waker, alternating slots and naps.
 //!
-//! The words are Shuttle's (Burckhardt et al., "A randomized scheduler with probabilistic guarantees of finding bugs",
-//! ASPLOS 2010), the code is the one that threads and processes run.
+//! Shuttle provides the words (Burckhardt et al., "A randomized scheduler with probabilistic guarantees of finding bugs", ASPLOS
+//! 2010); the code under test is the code that threads and processes run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const ORDERS: usize = 3000;
 
-/// A word, and those who sleep on it: for ever, so that a wake-up that is missed is a deadlock, which Shuttle reports.
+/// A word whose sleepers sleep without a time limit, so that a missed wake-up is a deadlock, which Shuttle reports.
 #[derive(Default)]
 struct Model {
     word: AtomicU64,
@@ -58,7 +58,7 @@ struct SyncSegment {
     gate: Model,
     rung: Model,
     sleepers: Model,
-    /// For each member and each of its two last exchanges: the number of the exchange and its source.
+    /// For each member and each of its last two exchanges: the exchange's number and the member's source.
     slots: Vec<[(Model, Model); 2]>,
 }
 
@@ -127,7 +127,7 @@ fn slots_in_turn_are_never_written_while_somebody_reads_them() {
                 let mut sum = 0;
                 for number in 1..=4u64 {
                     let (flag, data) = &sync_segment.slots[me][number as usize & 1];
-                    // A source, or what was made of the sources: an all-reduce by shares takes two exchanges.
+                    // Odd exchanges carry a source, even ones the sum of the sources: an all-reduce by shares takes two exchanges.
                     let put = |member: u64| if number % 2 == 1 { number * 10 + member } else { sum + member };
                     data.set(put(me as u64));
                     flag.set(number);

@@ -1,13 +1,14 @@
-//! A pipe in each direction between two sides that share memory: one side writes, the other reads in order.
+//! A pipe in each direction between two sides that share memory: one side writes bytes, the other reads them in order.
 //!
 //! ```text
-//! 0     side 0:  bytes put  |  128  bytes taken  |  256  sleeps
-//! 512   side 1:  the same
-//! 4096  what side 0 has put and side 1 has not taken, in a ring  |  the same of side 1
+//! 0     side 0:  bytes put  |  128  bytes taken  |  256  whether side 0 sleeps
+//! 512   side 1:  bytes put  |  640  bytes taken  |  768  whether side 1 sleeps
+//! 4096  ring of bytes that side 0 has put and side 1 has not taken  |  ring of bytes from side 1 to side 0
 //! ```
 //!
-//! A side with nothing to do announces that it sleeps, checks once more, and sleeps; the other side checks for that after every
-//! write or read. The caller decides how a side sleeps and is woken: with a socket, which also reports that the other side died.
+//! A side with nothing to do announces that it sleeps, checks the pipe once more, and sleeps; after every write or read, a side
+//! checks whether the other sleeps. The caller decides how a side sleeps and is woken: with a socket, which also reports the other
+//! side's death.
 
 use super::memory::Memory;
 use super::sync::{Nap, Word};
@@ -17,16 +18,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// Capacity in bytes of each direction, small enough for both to stay in a core's cache.
+/// The capacity in bytes of each direction, small enough that both directions stay in a core's cache.
 const ROOM: usize = 256 << 10;
-/// After this many bytes the other side is told, so that it reads these while the next are written.
+/// After this many bytes the writer updates its count, so that the reader reads them while the writer continues.
 const PIECE: usize = 32 << 10;
 const LINE: usize = 128;
 const SIDE: usize = 4 * LINE;
 const DATA: usize = 4096;
 const BYTES: usize = DATA + 2 * ROOM;
 
-/// One side's end.
+/// One side's end of a pipe.
 pub struct Pipe {
     memory: Arc<Memory>,
     side: usize,
@@ -35,27 +36,27 @@ pub struct Pipe {
     taken: u64,
 }
 
-/// The other side's counts are impossible.
+/// The error for counts of the other side that are impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damaged;
 
-/// What a side waits for.
+/// The events that end a side's sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wants {
-    /// Whether there are bytes to take.
+    /// Whether the side waits for bytes to take.
     pub bytes: bool,
-    /// Whether the pipe has space for more bytes.
+    /// Whether the side waits for space for more bytes.
     pub room: bool,
 }
 
 impl Pipe {
-    /// Both ends, in this process.
+    /// Both ends of a pipe within this process.
     pub fn pair() -> [Pipe; 2] {
         let memory = Arc::new(Memory::own(BYTES));
         [0, 1].map(|side| Pipe { memory: memory.clone(), side, put: 0, taken: 0 })
     }
 
-    /// One end of a pipe in memory that has no name in the file system. Another process opens the other end by the descriptor.
+    /// Makes a pipe in memory without a file name and returns one end. Another process opens the other end by the descriptor.
     ///
     /// # Errors
     /// The system cannot provide the memory.
@@ -65,7 +66,7 @@ impl Pipe {
         Ok((Pipe { memory: Arc::new(memory), side: 0, put: 0, taken: 0 }, fd))
     }
 
-    /// Takes the other end; possible once.
+    /// Opens the other end of a [`Pipe::shared`] by its descriptor; possible once.
     ///
     /// # Errors
     /// The descriptor is not a pipe.
@@ -88,7 +89,8 @@ impl Pipe {
             if piece == 0 {
                 break;
             }
-            // SAFETY: inside this side's ring, by `at` and `piece`; the other side reads no byte there before it is told.
+            // SAFETY: `at` and `piece` lie inside this side's ring; the other side reads none of these bytes before this side's
+            // count says so.
             unsafe {
                 let to = self.memory.base().add(DATA + self.side * ROOM + at);
                 copy_apart(bytes[done..].as_ptr(), to.as_ptr(), piece);
@@ -113,8 +115,8 @@ impl Pipe {
             if piece == 0 {
                 break;
             }
-            // SAFETY: inside the other side's ring, by `at` and `piece`; it writes nothing there before it is told that
-            // these were taken. What a side that keeps to nothing writes meanwhile are other bytes, of any value.
+            // SAFETY: `at` and `piece` lie inside the other side's ring; that side does not overwrite these bytes before this
+            // side's count allows it. A side that breaks this rule only changes the bytes' values, and any value is valid.
             unsafe {
                 let from = self.memory.base().add(DATA + (1 - self.side) * ROOM + at);
                 copy_apart(from.as_ptr(), into[done..].as_mut_ptr(), piece);
@@ -126,12 +128,13 @@ impl Pipe {
         Ok(done)
     }
 
-    /// After a write or read: whether the other side sleeps and has to be woken. True once per sleep.
+    /// Whether the other side sleeps and has to be woken; call this after a write or read. True once per sleep.
     pub fn must_wake(&self) -> bool {
         Nap(self.word(1 - self.side, 2)).wake_peer()
     }
 
-    /// Announces that this side is going to sleep. False if something that it waits for is there: then it must not sleep.
+    /// Announces that this side is going to sleep. Returns false if an event of `wants` has happened: then this side must not
+    /// sleep.
     pub fn prepare_sleep(&self, wants: Wants) -> bool {
         Nap(self.word(self.side, 2)).prepare_sleep();
         let there = self.word(1 - self.side, 0).get() != self.taken;
@@ -144,15 +147,15 @@ impl Pipe {
         Nap(self.word(self.side, 2)).finish_sleep();
     }
 
-    /// Number of bytes in a ring.
+    /// The number of unread bytes in a ring.
     fn prepared(&self, put: u64, taken: u64) -> Result<usize, Damaged> {
         let prepared = put.wrapping_sub(taken);
         if prepared <= ROOM as u64 { Ok(prepared as usize) } else { Err(Damaged) }
     }
 
-    /// 0: bytes that a side has put; 1: that it has taken; 2: whether it sleeps.
+    /// A word of a side: 0 counts the bytes put, 1 the bytes taken, 2 says whether the side sleeps.
     fn word(&self, side: usize, which: usize) -> &AtomicU64 {
-        // SAFETY: a multiple of eight inside the memory, which began as zeros and is only used atomically here.
+        // SAFETY: the offset is a multiple of eight inside the memory, which began as zeros and is accessed here by atomics only.
         unsafe { self.memory.base().add(side * SIDE + which * LINE).cast::<AtomicU64>().as_ref() }
     }
 }

@@ -6,15 +6,15 @@
 //!                            64 GiB of addresses each; memory where something was written
 //! ```
 //!
-//! Each member registers buffers in its own part, without asking others. A freed buffer becomes zeros and gives its memory back.
+//! Each member registers buffers in its own part, without synchronisation. A freed buffer is zeroed and its memory is given back.
 
 use super::registered_buffers::UNIT;
 use super::sync_segment::SyncSegment;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
-/// Bytes that all members of a sync segment have mapped, zeros at first. They belong to this process, like any buffer. Other
-/// members touch them only during an exchange that uses the buffer.
+/// A buffer in memory that all members of a sync segment have mapped, zeros at first. The buffer belongs to this process; other
+/// members access it only during an exchange that uses the buffer.
 pub struct RegisteredBuffer {
     sync_segment: Arc<SyncSegment>,
     at: usize,
@@ -22,14 +22,15 @@ pub struct RegisteredBuffer {
 }
 
 impl SyncSegment {
-    /// Registers a buffer of this many bytes in the part of a member of this process. `None` if the segment has no room for it.
+    /// Registers a buffer of `bytes` bytes in the part of `member`, a member of this process. `None` if the part has no space for
+    /// it.
     pub fn register(self: &Arc<SyncSegment>, member: u32, bytes: usize) -> Option<RegisteredBuffer> {
         let at = self.registered_buffers.take(member, bytes)?;
         Some(RegisteredBuffer { sync_segment: self.clone(), at, bytes })
     }
 
-    /// The offsets of a member's bytes in the memory, if they are registered. Bytes that others will `write` must not share a page
-    /// with other data.
+    /// The offsets of a member's bytes in the shared memory, if they are registered. Bytes that other members will `write` must not
+    /// share a page with other data.
     pub(super) fn registered(&self, member: u32, bytes: *const [u8], write: bool) -> Option<Range<usize>> {
         let start = bytes.cast::<u8>().addr().wrapping_sub(self.memory.base().addr().get());
         let range = start..start.checked_add(bytes.len())?;
@@ -39,7 +40,7 @@ impl SyncSegment {
         (whole || !write).then_some(range)
     }
 
-    /// Whether these bytes can be in a member's registered buffers, as far as another process can tell.
+    /// Whether `range` lies in the part of `member`. Another process cannot check more.
     pub(super) fn registrable(&self, member: u32, range: Range<usize>) -> bool {
         let part = self.registered_buffers.part(member);
         range.is_empty() || part.start <= range.start && range.end <= part.end
@@ -48,7 +49,7 @@ impl SyncSegment {
     /// Ends the sharing of registered bytes that other members may still write to; the bytes are zeros afterwards.
     ///
     /// # Safety
-    /// They are borrowed from [`SyncSegment::registered`] for writing, and their content means nothing any more.
+    /// The range comes from [`SyncSegment::registered`] for writing, is still borrowed, and its content is no longer needed.
     pub(super) unsafe fn detach(&self, member: u32, range: Range<usize>) {
         let Some(buffer) = self.registered_buffers.around(member, &range) else { return };
         if let Some(held) = self.registered_buffers.held().get_mut(&buffer.start) {
@@ -56,7 +57,7 @@ impl SyncSegment {
         }
         let pages = range.start..range.end.next_multiple_of(UNIT);
         #[cfg(target_os = "linux")]
-        // SAFETY: whole pages, which are this borrower's alone: the caller's promise.
+        // SAFETY: the range is whole pages that only this borrower uses, as the caller guarantees.
         unsafe {
             self.memory.part_from_others(pages);
         }
@@ -68,7 +69,7 @@ impl SyncSegment {
 impl Deref for RegisteredBuffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: inside the memory, which lives as long as the sync segment; nobody else has these bytes, but in an exchange
+        // SAFETY: inside the memory, which lives as long as the sync segment; other code accesses these bytes only in an exchange
         // that borrows them.
         unsafe {
             std::slice::from_raw_parts(self.sync_segment.memory.base().as_ptr().add(self.at), self.bytes)
@@ -78,7 +79,7 @@ impl Deref for RegisteredBuffer {
 
 impl DerefMut for RegisteredBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed for writing.
+        // SAFETY: inside the memory, which lives as long as the sync segment; the buffer is borrowed for writing.
         unsafe {
             std::slice::from_raw_parts_mut(self.sync_segment.memory.base().as_ptr().add(self.at), self.bytes)
         }
@@ -91,7 +92,7 @@ impl Drop for RegisteredBuffer {
         {
             let mut held = self.sync_segment.registered_buffers.held();
             let Some(buffer) = held.get_mut(&self.at).filter(|buffer| !buffer.lost) else { return };
-            // Under the lock: what is free again is zeros.
+            // The lock is held, so that the memory is zeroed before it can be taken again.
             match self.sync_segment.memory.give_back(self.at..buffer.end(self.at)) {
                 true => drop(held.remove(&self.at)),
                 false => buffer.lost = true,
@@ -159,11 +160,11 @@ mod tests {
         let mut buffer = mine.register(0, 2 * UNIT).unwrap();
         buffer.fill(1);
         let other = theirs.memory.base().as_ptr().wrapping_add(buffer.at);
-        // SAFETY: the same bytes, mapped a second time; no exchange runs.
+        // SAFETY: `other` points to the same bytes, mapped a second time, and no exchange runs.
         assert_eq!(unsafe { other.read() }, 1);
-        // SAFETY: all of it, of which nothing is used afterwards but that it is there.
+        // SAFETY: the range is the whole buffer, and its old content is not read afterwards.
         unsafe { mine.detach(0, buffer.at..buffer.at + buffer.len()) };
-        // SAFETY: as above.
+        // SAFETY: `other` points to the shared bytes, which the buffer no longer uses.
         unsafe { other.write(7) };
         assert!(buffer.iter().all(|byte| *byte == 0));
         buffer.fill(3);

@@ -1,37 +1,37 @@
-//! The registered buffers behind a sync segment's slots, member by member.
+//! The table of registered buffers of a sync segment; each member has its own part of the memory behind the slots.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes of address space for one member's registered buffers, unless there are very many members.
+/// The address space of one member's registered buffers in bytes, unless there are very many members.
 pub(super) const RESERVE: usize = 64 << 30;
 
-/// Bytes of a large page. A registered buffer of at least this size begins on a large page.
+/// The size of a large page in bytes. A registered buffer of at least this size begins on a large page.
 pub(super) const LARGE: usize = 2 << 20;
 
-/// Registered buffers are multiples of this size, which every system's page size divides.
+/// Registered buffers are multiples of this many bytes; every system's page size divides this number.
 pub(super) const UNIT: usize = 64 << 10;
 
-/// The first buffers of this many members do not lie a multiple of a part's size apart. Zen's first-level cache indexes lines by a few
-/// bits of their addresses: of two places that agree in these bits and are used in turn, the cache holds only one.
+/// The number of members whose first buffers get different distances from their parts' starts. Without this, Zen's first-level
+/// cache, which indexes lines by a few address bits, would hold only one of the buffers that are used in turn.
 const COLORS: usize = 16;
 
-/// The registered buffers of each member's part. A process has in general one member.
+/// The registered buffers in each member's part. A process usually has one member.
 pub(super) struct RegisteredBuffers {
-    /// Where the first member's part begins in the memory.
+    /// The offset of the first member's part in the memory.
     from: usize,
-    /// Bytes of each part; 0 where nothing can be registered.
+    /// The size of each part in bytes; 0 if nothing can be registered.
     each: usize,
     held: Mutex<BTreeMap<usize, Held>>,
 }
 
-/// A registered buffer.
+/// The entry of a registered buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
-    /// Bytes that were asked for.
+    /// The size in bytes that the caller asked for.
     bytes: usize,
-    /// Other members may still write there: the memory is not used again.
+    /// Whether other members may still write there, so that the memory must not be used again.
     pub lost: bool,
 }
 

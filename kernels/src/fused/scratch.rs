@@ -1,4 +1,4 @@
-//! The three ways of an exchange: through slots, by shares of slots, or directly on the buffers.
+//! The three methods of an exchange: through slots, by shares of slots, or directly on the buffers.
 
 use super::barrier::{Barrier, NoDeadline, REGISTERED, Stopped, WaitPolicy};
 use super::fill::{Fill, Place};
@@ -15,7 +15,7 @@ pub(super) struct MemberScratch {
     pub scratch: Vec<u64>,
 }
 
-// SAFETY: the places are pointers to buffers of an exchange that is over; none is used before it is set again.
+// SAFETY: the places point to buffers of a finished exchange; they are set again before they are used.
 unsafe impl Send for MemberScratch {}
 
 /// A member's own source and result.
@@ -26,21 +26,21 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// Source and result from this byte of their blocks on.
+    /// Source and result from byte `first` of their blocks on.
     fn beyond(self, first: usize) -> Own {
         let here = |place: Place| Place { base: place.base.wrapping_add(first), ..place };
         Own { source: here(self.source), result: here(self.result) }
     }
 }
 
-/// A part of every block: the range of it that is computed, and how its bytes lie in the slots.
+/// A part of every block: the range that is computed, and how its bytes lie in the slots.
 struct Piece {
-    /// The byte of its block that the piece begins with.
+    /// The first byte of the piece in its block.
     first: usize,
-    /// Bytes of the piece, of which `range` is computed.
+    /// The length of the piece in bytes, of which `range` is computed.
     len: usize,
     range: Range<usize>,
-    /// Whether the result is written past the caches.
+    /// Whether the result is written with non-temporal stores, past the caches.
     stream: bool,
 }
 
@@ -53,8 +53,8 @@ pub(super) struct RegisteredEnds {
 }
 
 impl MemberScratch {
-    /// Each member copies its source, or a piece of its blocks, to its slot and computes its own result. Returns false if a
-    /// member announced registered buffers instead; it will use slots in the next exchange, and then so do all.
+    /// Each member copies its source, or a piece of its blocks, to its slot and computes its own result. Returns false if a member
+    /// announced registered buffers instead; that member uses slots in the next exchange, and then so do all.
     pub fn by_slots<P: WaitPolicy>(
         &mut self,
         barrier: &Barrier<'_>,
@@ -67,8 +67,8 @@ impl MemberScratch {
         let len = range.len();
         let slot = sync_segment.slot(me, number);
         for block in 0..exchange.source_blocks(me) {
-            // SAFETY: the source has these blocks, and the slot has room for a piece of each. Nobody reads the slot:
-            // all have raised the flag of the exchange before, so all have read what was here two exchanges ago.
+            // SAFETY: the source has these blocks, and the slot has space for a piece of each. No member reads the slot: all have
+            // raised the flag of the last exchange, so all have read what was in the slot two exchanges ago.
             unsafe {
                 let from = own.source.base.add(block * own.source.stride + range.start);
                 simd::copy_apart(from, slot.data.add(block * len).as_ptr(), len);
@@ -83,14 +83,14 @@ impl MemberScratch {
             return Ok(true);
         }
         let piece = Piece { first: range.start, len, range: 0..len, stream };
-        // SAFETY: all are here; the caller's own source and result.
+        // SAFETY: all members have raised their flags; the source and the result are the caller's own.
         unsafe { self.fill_from_slots(barrier, own.beyond(range.start), piece) };
         Ok(true)
     }
 
-    /// An all-reduce through slots between more than two members: each reduces a share of a piece into its next slot and
-    /// copies the shares of the others. This needs a second barrier, but sums everything once instead of once per member.
-    /// Returns false as in [`MemberScratch::by_slots`]; otherwise it used two exchanges.
+    /// An all-reduce through slots between more than two members: each member reduces a share of a piece into its next slot and
+    /// copies the shares of the others. This needs a second barrier, but sums each element once instead of once per member. Returns
+    /// false where [`MemberScratch::by_slots`] does; otherwise two exchanges were used.
     pub fn by_shares<P: WaitPolicy>(
         &mut self,
         barrier: &mut Barrier<'_>,
@@ -108,7 +108,7 @@ impl MemberScratch {
         let result = Place { base: slot.data.as_ptr().wrapping_sub(mine.start), stride: len };
         let reduced = Own { result, ..own.beyond(range.start) };
         let piece = Piece { first: range.start, len, range: mine, stream: false };
-        // SAFETY: all are here. Nobody reads the next slot, and it has room for a share: as for a source's piece.
+        // SAFETY: all members have raised their flags. No member reads the next slot, which has space for a share.
         unsafe { self.fill_from_slots(barrier, reduced, piece) };
         barrier.number += 1;
         sync_segment.begun(me).0.set(barrier.number);
@@ -118,8 +118,8 @@ impl MemberScratch {
         for member in 0..sync_segment.members {
             let part = share(len, member, sync_segment.members);
             let data = sync_segment.slot(member, barrier.number).data.as_ptr();
-            // SAFETY: the result has this range, and is this member's own; the slot holds that share of it, written before
-            // the flag that was seen, and is written again only after this member's next flag.
+            // SAFETY: the result has this range and is this member's own; the slot holds the member's share, written before its
+            // flag was seen, and is written again only after this member's next flag.
             let (into, from) = unsafe {
                 let into = own.result.base.add(range.start + part.start);
                 (
@@ -138,8 +138,8 @@ impl MemberScratch {
     /// Computes a piece of this member's result from the slots of all members and its own source.
     ///
     /// # Safety
-    /// All have raised their flags, and this member has not raised the next. Source and result are of this member: places of
-    /// that piece, as [`Fill::run`] wants them.
+    /// All members have raised their flags, and this member has not raised its next flag. `own` is this member's source and result:
+    /// places of that piece that meet the conditions of [`Fill::run`].
     unsafe fn fill_from_slots(&mut self, barrier: &Barrier<'_>, own: Own, piece: Piece) {
         let Piece { first, len, range, stream } = piece;
         let Barrier { sync_segment, me, number, exchange, .. } = *barrier;
@@ -154,14 +154,14 @@ impl MemberScratch {
         self.results[me as usize] = own.result;
         let (sources, results, scratch) = (&self.sources, &self.results, &mut self.scratch);
         let fill = Fill { exchange, sources, results, range, first, stream, scratch };
-        // SAFETY: the slots hold the sources' pieces, written before the flags that were seen, and are written again
-        // only after this member's next flag; the caller's promise for its source and its result.
+        // SAFETY: the slots hold the sources' pieces, written before the flags that were seen, and are written again only after
+        // this member's next flag; the caller guarantees its source and its result.
         unsafe { fill.run() };
     }
 
-    /// Each member announces its registered buffers and computes a share of all results: [`MemberScratch::directly`] between
-    /// processes, any of which may stop or end in the middle. Returns false, with nothing done, if not all have registered
-    /// buffers.
+    /// Each member announces its registered buffers and computes a share of all results, like [`MemberScratch::directly`], but
+    /// between processes, any of which may stop or end in the middle. Returns false, with nothing done, if not all members have
+    /// registered buffers.
     pub fn exchange_registered<P: WaitPolicy>(
         &mut self,
         barrier: &Barrier<'_>,
@@ -195,13 +195,13 @@ impl MemberScratch {
             };
             let from = place(from, exchange.source_blocks(member));
             let to = place(to, exchange.result_blocks(member));
-            // What another process announces is checked before any byte is touched.
+            // The offsets that another process announces are checked before any byte is accessed.
             let (Some(from), Some(to)) = (from, to) else { return Err(Stopped::Disagrees(member)) };
             self.sources[member as usize] = from;
             self.results[member as usize] = if shared || member == me { to } else { Place::NONE };
         }
 
-        // All have arrived and know each other's registered buffers; now each confirms. After that, buffers are touched.
+        // All members have arrived and know each other's registered buffers; now each confirms. Only then are buffers accessed.
         let large = sync_segment.begun(me).1;
         large.set(large.get() + 1);
         let all = large.get() * u64::from(sync_segment.members);
@@ -211,21 +211,21 @@ impl MemberScratch {
         let range = if shared { share(exchange.block, me, sync_segment.members) } else { 0..exchange.block };
         let (sources, results, scratch) = (&self.sources, &self.results, &mut self.scratch);
         let fill = Fill { exchange, sources, results, range, first: 0, stream, scratch };
-        // SAFETY: as in `directly`; that the others' buffers are where they say was looked at above, and that they are
-        // borrowed until all are through with it is what buffers are registered for.
+        // SAFETY: as in `directly`: all agree on the exchange. The others' buffers were checked above to lie in their parts, and a
+        // registered buffer stays borrowed until all members have finished.
         unsafe { fill.run() };
         sync_segment.finished(me).set(number);
         sync_segment.done().count();
         let absent = |member: u32| sync_segment.finished(member).get() != number;
         let done = barrier.pass_gate(sync_segment.done(), all, &absent, wait_policy);
         if done.is_err() && !offer.written.is_empty() {
-            // SAFETY: this member's own buffer, registered for writing, whose content means nothing after an error.
+            // SAFETY: the bytes are this member's own, registered for writing, and their content is not needed after an error.
             unsafe { sync_segment.detach(me, offer.written) };
         }
         done.map(|()| true)
     }
 
-    /// Each member publishes where its buffers are and computes a share of all results.
+    /// Each member publishes the addresses of its buffers and computes a share of all results.
     pub fn directly<P: WaitPolicy>(
         &mut self,
         barrier: &Barrier<'_>,
@@ -265,9 +265,9 @@ impl MemberScratch {
             stream,
             scratch: &mut self.scratch,
         };
-        // SAFETY: all have come and agree on the exchange, so the buffers are as long and aligned as it says, and
-        // their owners wait below until every share is done. Shares are different ranges of all results, or different
-        // results; what they read of sources is written by nobody, or, in place, by this very share afterwards.
+        // SAFETY: all members have arrived and agree on the exchange, so the buffers have its lengths and alignment, and their
+        // owners wait below until every share is done. Shares are different ranges of all results, or different results; the source
+        // bytes that a share reads are written by no member or, in place, by this share afterwards.
         unsafe { fill.run() };
         sync_segment.done().count();
         let mut done = || sync_segment.done().get() >= all;

@@ -1,29 +1,29 @@
-//! How members find that all of them have arrived, or that one has stopped waiting. Only words of memory are used, so that
-//! threads and processes share the code, and a model checker can try every order of events.
+//! How a member learns that all members have arrived, or that a member has stopped waiting. The code uses only words of memory, so
+//! that threads and processes share it and a model checker can try every order of events.
 //!
 //! ```text
-//! gate   arrivals so far | given up     add one; open at a multiple of the members; closed only while not open
-//! waker  number of wakes, sleepers      a member spins a while, then sleeps until it is woken
-//! nap    whether a side sleeps          between two sides: the other side wakes it
+//! gate   arrivals so far | given up     each arrival adds one; open at a multiple of the members; closed only while not open
+//! waker  number of wakes, sleepers      a member spins for a while, then sleeps until another member wakes it
+//! nap    whether a side sleeps          between two sides: the other side wakes the sleeper
 //! ```
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A word that members share. Reads acquire, writes release, changes are in one order that all agree on.
+/// A word that members share. Reads acquire, writes release, and all members see changes in one order.
 pub(super) trait Word {
     fn get(&self) -> u64;
     fn set(&self, value: u64);
     /// Adds one and returns the sum.
     fn count(&self) -> u64;
     fn uncount(&self);
-    /// Replaces `old` by `new` if it still is `old`.
+    /// Replaces `old` by `new` if the word still is `old`; returns whether it did.
     fn replace(&self, old: u64, new: u64) -> bool;
 }
 
-/// A word that can be slept on.
+/// A word on which a member can sleep.
 pub(super) trait Sleep: Word {
-    /// Sleeps while the word is `seen`, until woken, or for about this long; may return early.
+    /// Sleeps while the word is `seen`, until woken or for about `wait_policy`; may return early.
     fn sleep(&self, seen: u64, wait_policy: Duration);
     fn wake(&self);
 }
@@ -58,15 +58,15 @@ macro_rules! word {
 word!(AtomicU64, u64);
 word!(AtomicU32, u32);
 
-/// Set in a gate that was closed.
+/// The bit that is set in a closed gate.
 const GIVEN_UP: u64 = 1 << 63;
 
 /// The state of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gate {
-    /// Not all have arrived.
+    /// Not all members have arrived.
     Shut,
-    /// All have arrived.
+    /// All members have arrived.
     Open,
     /// A member stopped waiting before all had arrived: the gate never opens again.
     GivenUp,
@@ -82,7 +82,7 @@ pub(super) fn gate(word: &impl Word, all: u64) -> Gate {
     }
 }
 
-/// Closes the gate unless it is open. Returns its state afterwards.
+/// Closes the gate unless it is open, and returns its state afterwards.
 pub(super) fn give_up(word: &impl Word, all: u64) -> Gate {
     loop {
         let now = word.get();
@@ -94,24 +94,24 @@ pub(super) fn give_up(word: &impl Word, all: u64) -> Gate {
     }
 }
 
-/// The waker of a sync segment.
+/// The counters by which members of a sync segment are woken.
 pub(super) struct Waker<'a, R, S: Word> {
-    /// Number of wakes so far.
+    /// The number of wakes so far.
     pub rung: &'a R,
     pub sleepers: &'a S,
 }
 
 impl<R: Sleep, S: Word> Waker<'_, R, S> {
-    /// Wakes all sleepers. The caller has written what changed before this call.
+    /// Wakes all sleeping members. The caller has written its change before this call.
     #[inline]
     pub fn wake(&self) {
-        // In one order with the sleeper's: it counts itself, then looks; this side writes, then counts sleepers. One
-        // of the two sees the other.
+        // One order with the sleeper's fence: the sleeper counts itself, then looks; this side writes, then counts sleepers. So at
+        // least one of the two sees the other.
         fence();
         self.wake_sleepers();
     }
 
-    /// A cheaper check for sleeping members that may miss one that is about to sleep. A call of `wake` must follow.
+    /// Wakes the members that are seen to sleep; may miss a member that is about to sleep, so a call of `wake` must follow.
     #[inline]
     pub fn wake_sleepers(&self) {
         if self.sleepers.get() > 0 {
@@ -135,7 +135,7 @@ pub(super) struct Sleeper<'a, R, S: Word> {
 }
 
 impl<R: Sleep, S: Word> Sleeper<'_, R, S> {
-    /// Sleeps until woken, or for about this long.
+    /// Sleeps until woken, or for about `wait_policy`.
     pub fn sleep(self, wait_policy: Duration) {
         self.waker.rung.sleep(self.seen, wait_policy);
     }
@@ -151,21 +151,21 @@ impl<R, S: Word> Drop for Sleeper<'_, R, S> {
 pub(super) struct Nap<'a, W: Word>(pub &'a W);
 
 impl<W: Word> Nap<'_, W> {
-    /// Any change from now on wakes the sleeper. Check the condition after this call, before sleeping.
+    /// Announces the sleep: any change from now on wakes the sleeper. Check the condition after this call, before sleeping.
     pub fn prepare_sleep(&self) {
         self.0.set(1);
         fence();
     }
 
-    /// Ends the sleep.
+    /// Announces that the sleep has ended.
     pub fn finish_sleep(&self) {
         self.0.set(0);
     }
 
-    /// Called by the other side after a change: whether it has to wake the sleeper. True once per sleep.
+    /// Whether the caller, the other side, has to wake the sleeper after a change. True once per sleep.
     #[inline]
     pub fn wake_peer(&self) -> bool {
-        // In one order with the sleeper's, as in `Waker::wake`.
+        // One order with the sleeper's fence in `prepare_sleep`, as in `Waker::wake`.
         fence();
         self.0.get() == 1 && self.0.replace(1, 0)
     }
@@ -185,7 +185,7 @@ impl Sleep for AtomicU32 {
             tv_sec: wait_policy.as_secs() as i64,
             tv_nsec: wait_policy.subsec_nanos().into(),
         };
-        // Not private: the word may be in memory that processes share. Every way to return is as good as being woken.
+        // A shared futex: the word may be in memory that processes share. Every reason to return counts as a wake.
         let _ = futex::wait(self, futex::Flags::empty(), seen as u32, Some(&limit));
     }
 
@@ -194,7 +194,7 @@ impl Sleep for AtomicU32 {
     }
 }
 
-/// Without a way to sleep on a word: short naps.
+/// Systems without a futex: short sleeps instead.
 #[cfg(not(target_os = "linux"))]
 impl Sleep for AtomicU32 {
     fn sleep(&self, _seen: u64, wait_policy: Duration) {

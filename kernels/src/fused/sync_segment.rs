@@ -7,8 +7,8 @@
 //!  ..    shared memory only: registered buffers of member 0 | registered buffers of member 1 | ..
 //! ```
 //!
-//! Slots alternate. A member writes a slot again two exchanges later, after it has seen all flags of the exchange between;
-//! members raise those only after they have read everything of the exchange before. So no member still reads the slot.
+//! Slots alternate. A member writes a slot again two exchanges later, after it has seen the flags of all members for the exchange
+//! between. A member raises that flag only after it has read all slots of the exchange before, so no member still reads the slot.
 
 use super::memory::Memory;
 use super::registered_buffers::RegisteredBuffers;
@@ -20,17 +20,17 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
-/// How members wait.
+/// The number of attempts before a waiting member yields and sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// How often to spin first; about 40 ns each.
+    /// The number of looks in the first, spinning phase; about 40 ns each.
     pub looks: u32,
-    /// How often to yield and look again after that. Then the member sleeps.
+    /// The number of looks in the second phase, each after a yield. Then the member sleeps.
     pub yields: u32,
 }
 
 impl Pace {
-    /// The pace for this many members, which have a core each or share cores.
+    /// The pace for `members` members, which depends on whether each has a core of its own.
     pub fn of(members: u32) -> Pace {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         match members as usize <= cores {
@@ -41,43 +41,43 @@ impl Pace {
 }
 
 const LINE: usize = 128;
-/// The most address space that the mappings of all members may take together, in case all members are threads of one process:
-/// half of the address space.
+/// The most address space that the mappings of all members may take together, if all members are threads of one process: half of
+/// the address space.
 #[cfg(target_os = "linux")]
 const ADDRESSES: usize = 64 << 40;
 const MEMBERS: usize = 4 * LINE;
-/// Bytes before the data of a slot.
+/// The size in bytes of a slot's header, before its data.
 const HEADER: usize = 16;
 
 /// The synchronisation memory of a group: of one process, or mapped by several processes.
 pub struct SyncSegment {
     pub(super) memory: Memory,
     pub(super) members: u32,
-    /// Bytes of data that a slot takes.
+    /// The size of a slot's data in bytes.
     pub(super) room: usize,
     pub(super) pace: Pace,
     /// Whether all members are in one address space.
     pub(super) one_address_space: bool,
-    /// The registered buffers of this process's members, behind the slots.
+    /// The registered buffers of this process's members; their memory is behind the slots.
     pub(super) registered_buffers: RegisteredBuffers,
 }
 
-/// A slot's words and data.
+/// The words and the data of a slot.
 pub(super) struct Slot<'a> {
     /// The number of the last exchange that used the slot.
     pub flag: &'a AtomicU64,
     pub label: &'a AtomicU64,
-    /// `room` bytes, aligned to 16.
+    /// The slot's data: `room` bytes, aligned to 16.
     pub data: NonNull<u8>,
 }
 
 impl Slot<'_> {
-    /// In place of data: where the source and the result are, as pointers, or, where members see them at addresses of
-    /// their own, as bytes from the start of the memory, plus one. A slot has room for both.
+    /// The addresses of source and result that a slot holds instead of data. They are pointers, or, between processes, byte offsets
+    /// from the start of the memory, plus one.
     pub fn ends(&self) -> (&AtomicPtr<u8>, &AtomicPtr<u8>) {
         let words = self.data.cast::<AtomicPtr<u8>>();
-        // SAFETY: the data is aligned, has room for two pointers, and lives as long as the slot's sync segment; the protocol
-        // never uses a slot as data and as pointers at once, and every bit pattern is a pointer.
+        // SAFETY: the data is aligned, has space for two pointers, and lives as long as the slot's sync segment; the protocol never
+        // uses a slot as data and as pointers at once, and every bit pattern is a pointer.
         unsafe { (words.as_ref(), words.add(1).as_ref()) }
     }
 }
@@ -87,7 +87,7 @@ impl SyncSegment {
     /// slots.
     ///
     /// # Panics
-    /// The memory cannot be allocated.
+    /// If the memory cannot be allocated.
     pub fn new(members: u32, room: usize, pace: Pace) -> SyncSegment {
         let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
         let memory = Memory::own(SyncSegment::bytes(members, room));
@@ -101,9 +101,9 @@ impl SyncSegment {
         }
     }
 
-    /// A sync segment for members that are processes of this host, in memory without a name: other processes map it
-    /// by the descriptor. It is freed when the last of them ends, however it ends. Behind the slots addresses are reserved
-    /// for registered buffers, without memory yet.
+    /// A sync segment for members that are processes of this host, in memory without a file name: other processes map it by the
+    /// descriptor. It is freed when the last of these processes ends, even by a crash. Addresses behind the slots are reserved for
+    /// registered buffers, without memory yet.
     ///
     /// # Errors
     /// The system cannot provide the memory.
@@ -116,12 +116,12 @@ impl SyncSegment {
     ) -> std::io::Result<(SyncSegment, OwnedFd)> {
         let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
         let [with, without] = SyncSegment::sizes(members, room);
-        // A limit on address space may leave no room for registered buffers.
+        // A limit on address space may leave no space for registered buffers.
         let (memory, fd) = Memory::shared(name, with).or_else(|_| Memory::shared(name, without))?;
         Ok((SyncSegment::mapped(memory, members, room, pace), fd))
     }
 
-    /// The sync segment behind such a descriptor, made with the same arguments.
+    /// Maps the sync segment behind a descriptor of [`SyncSegment::shared`], which was called with the same arguments.
     ///
     /// # Errors
     /// The descriptor is not a sync segment, or one of another size.
@@ -143,7 +143,7 @@ impl SyncSegment {
         SyncSegment { memory, members, room, pace, one_address_space: false, registered_buffers }
     }
 
-    /// Bytes of shared memory with room for registered buffers, and without.
+    /// The sizes of the shared memory in bytes: with space for registered buffers, and without.
     #[cfg(target_os = "linux")]
     fn sizes(members: u32, room: usize) -> [usize; 2] {
         let without = SyncSegment::bytes(members, room).next_multiple_of(LARGE);
@@ -161,21 +161,21 @@ impl SyncSegment {
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: `at` is a multiple of eight inside the memory, which began as zeros and is only used atomically here.
+        // SAFETY: `at` is a multiple of eight inside the memory, which began as zeros and is accessed here by atomics only.
         unsafe { self.memory.base().add(at).cast::<AtomicU64>().as_ref() }
     }
 
     fn half(&self, at: usize) -> &AtomicU32 {
-        // SAFETY: as in `word`, for four bytes.
+        // SAFETY: `at` is a multiple of four inside the memory, which began as zeros and is accessed here by atomics only.
         unsafe { self.memory.base().add(at).cast::<AtomicU32>().as_ref() }
     }
 
-    /// Arrivals at large exchanges.
+    /// The count of arrivals at large exchanges.
     pub(super) fn gate(&self) -> &AtomicU64 {
         self.word(0)
     }
 
-    /// Shares of large exchanges that are done.
+    /// The count of finished shares of large exchanges.
     pub(super) fn done(&self) -> &AtomicU64 {
         self.word(LINE)
     }
@@ -184,13 +184,13 @@ impl SyncSegment {
         Waker { rung: self.half(2 * LINE), sleepers: self.half(2 * LINE + 8) }
     }
 
-    /// Exchanges, and large exchanges, that a member has begun.
+    /// The numbers of exchanges and of large exchanges that a member has begun.
     pub(super) fn begun(&self, member: u32) -> (&AtomicU64, &AtomicU64) {
         let at = MEMBERS + member as usize * SyncSegment::stride(self.room);
         (self.word(at), self.word(at + 8))
     }
 
-    /// Whether a member is in an exchange.
+    /// The word that says whether a member is in an exchange.
     pub(super) fn busy(&self, member: u32) -> &AtomicU64 {
         self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 16)
     }
@@ -201,16 +201,16 @@ impl SyncSegment {
         self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 24)
     }
 
-    /// The slot of a member for this exchange.
+    /// The slot of a member for exchange `number`.
     pub(super) fn slot(&self, member: u32, number: u64) -> Slot<'_> {
         let own = MEMBERS + member as usize * SyncSegment::stride(self.room) + LINE;
         let at = own + (number & 1) as usize * (HEADER + self.room);
-        // SAFETY: inside the memory, by its size.
+        // SAFETY: the slot is inside the memory, which has the size for all members' slots.
         let data = unsafe { self.memory.base().add(at + HEADER) };
         Slot { flag: self.word(at), label: self.word(at + 8), data }
     }
 
-    /// Wakes members that are seen to sleep; a member that is just going to sleep may be missed.
+    /// Wakes the members that are seen to sleep; a member that is about to sleep may be missed.
     #[inline]
     pub(super) fn wake_sleepers(&self) {
         self.waker().wake_sleepers();

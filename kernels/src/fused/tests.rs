@@ -1,5 +1,5 @@
-//! Every pattern over random members, sizes and trees, on threads, against a plain statement of what each member must
-//! end with; and members that do not come, or come with something else.
+//! Tests of every pattern on threads, with random members, sizes and trees, against plainly computed results; and of members that
+//! do not arrive or disagree.
 
 #[cfg(all(target_os = "linux", not(miri)))]
 mod shared_memory;
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A random tree over all members, as terms and as a function.
+/// A random reduction tree over all members.
 #[derive(Clone, Debug)]
 enum Tree {
     Leaf(u32),
@@ -77,12 +77,12 @@ struct Case {
     one_address_space: bool,
     cut: usize,
     seed: u64,
-    /// Between processes: which members register their buffers, a bit each; none where there is nothing to register.
+    /// Between processes: a bit per member that registers its buffers; `None` where buffers cannot be registered.
     registering: Option<u32>,
 }
 
 impl Case {
-    /// The sync segment as each member sees it.
+    /// Each member's view of the sync segment.
     #[cfg(all(target_os = "linux", not(miri)))]
     fn sync_segments(&self) -> Vec<Arc<SyncSegment>> {
         let Case { members, room, .. } = *self;
@@ -109,7 +109,7 @@ impl Case {
     }
 }
 
-/// A member's buffer: registered, or its own.
+/// A member's buffer: registered, or an ordinary vector.
 enum Home<T> {
     Registered(RegisteredBuffer),
     Own(Vec<T>),
@@ -227,7 +227,7 @@ fn holds<T: Element>(case: &Case) -> Result<(), TestCaseError> {
     let in_place = case.in_place && exchange.may_be_in_place();
     let source = |p: u32| noise::<T>(case.seed ^ u64::from(p), exchange.source_blocks(p) * count);
 
-    // What each must end with, said plainly.
+    // The expected results, computed plainly from the sources.
     let reduced = |range: Range<usize>| {
         let all: Vec<T> = trees
             .iter()
@@ -264,7 +264,7 @@ fn holds<T: Element>(case: &Case) -> Result<(), TestCaseError> {
                 let buffer = |len: usize| Home::<T>::of(&sync_segment, p, case.registering, len);
                 let mut member = Member::new(sync_segment.clone(), p);
                 let mut result = Vec::new();
-                // Twice more than slots, so that each is used again.
+                // Five exchanges over two slots, so that each slot is used again.
                 for _ in 0..5 {
                     let from = source(p);
                     let len = exchange.result_blocks(p) * count;
@@ -309,7 +309,7 @@ proptest! {
 #[test]
 fn an_all_reduce_by_shares_ends_with_what_it_says() {
     let (pattern, room, one_address_space, registering) = (Pattern::AllReduce, 1 << 14, false, None);
-    // A piece and less, whole pieces, and a piece with fewer lines than members.
+    // A piece and less, whole pieces, and a piece with fewer cache lines than members.
     for (members, count) in [(3, 8192), (4, 10_001), (5, 16384), (6, 8192 + 10)] {
         for in_place in [false, true] {
             let (op, seed) = (ReduceOp::Avg, u64::from(members));
@@ -345,7 +345,7 @@ fn sums(members: u32, count: usize) -> Exchange {
     )
 }
 
-/// Small and large: by slots, and directly.
+/// Element counts of a small exchange, by slots, and of a large one, directly on the buffers.
 const COUNTS: [usize; 2] = [4, 4000];
 
 #[test]

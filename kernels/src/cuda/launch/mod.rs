@@ -39,8 +39,8 @@ use super::{Error, Kernel, Queue, Result, Slice};
 /// The bytes that a launch reads and writes.
 pub type Moved = u64;
 
-/// The number of blocks for `work` items with `per_thread` items per thread and step: at most eight times what fills the device,
-/// since kernels stride over their grid.
+/// The number of blocks for `work` items with `per_thread` items per thread and step: at most eight per multiprocessor, since
+/// kernels stride over their grid.
 fn blocks(queue: &Queue, work: u64, per_thread: u64) -> u32 {
     let wanted = work.div_ceil(u64::from(THREADS) * per_thread.max(1));
     let most = u64::from(queue.machine().multiprocessors(queue.device())) * 8;

@@ -1,4 +1,4 @@
-//! Segments of memory that processes share: attached by several, and given up by one of them.
+//! Tests of memory that processes share: several attach it, and one of them stops in the middle of an exchange.
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn a_share_that_is_never_done_leaves_nobody_waiting_and_no_buffer_in_reach() {
     let (mine, theirs) = (Arc::new(mine), Arc::new(SyncSegment::attach(fd, 2, 256, pace).unwrap()));
     let exchange = sums(2, 100_000);
     std::thread::scope(|scope| {
-        // The second member comes, offers, confirms, and then does nothing: as a process that is stopped or killed.
+        // The second member arrives, offers, confirms, and then does nothing, like a process that is stopped or killed.
         scope.spawn(|| {
             use crate::fused::sync::Word;
             let buffer = theirs.register(1, 800_000).unwrap();
@@ -71,7 +71,7 @@ fn a_share_that_is_never_done_leaves_nobody_waiting_and_no_buffer_in_reach() {
         assert_eq!(stopped, Err(Stopped::TimedOut("late")));
         // What the stopped process writes if it continues now is no longer visible here.
         buffer.fill(9);
-        // SAFETY: inside the mapping; nobody else looks at these bytes of the memory any more.
+        // SAFETY: the range is inside the mapping, and no other code accesses these bytes of the memory any more.
         unsafe { theirs.memory.base().as_ptr().add(at).write_bytes(1, 800_000) };
         assert!(buffer.iter().all(|byte| *byte == 9));
     });
