@@ -1,4 +1,4 @@
-//! The sum of two branches: what makes a residual network (K. He et al., CVPR 2016).
+//! The sum of two branches, as in a residual network (K. He et al., CVPR 2016).
 //!
 //! ```text
 //! y = a + b        da = db = dy
@@ -18,19 +18,19 @@ vectorised! {
     }
 }
 
-/// `y = a + b`.
+/// Computes `y = a + b`.
 pub fn add<F: Float>(a: &[F], b: &[F], y: &mut [F]) {
     assert!(a.len() == y.len() && b.len() == y.len());
     share_rows(y, 1, |range, y| sum_of(&a[range.clone()], &b[range], y));
 }
 
-/// `y += a`.
+/// Computes `y += a`.
 pub fn add_to<F: Float>(y: &mut [F], a: &[F]) {
     assert_eq!(a.len(), y.len());
     share_rows(y, 1, |range, y| more(&a[range], y));
 }
 
-/// Cost of [`add`] over `elements`.
+/// The cost of [`add`] over `elements`.
 pub fn add_cost<F: Float>(elements: usize) -> OpCost {
     OpCost::launch(elements, 3 * elements, size_of::<F>())
 }

@@ -6,11 +6,11 @@
 //! dv = p^T dy     ds = p (dy v^T - sum(dy y)) / sqrt(D)     dq = ds k     dk = ds^T q
 //! ```
 //!
-//! With dropout, y = r p v, where r is 0 for the share that is dropped and grows the rest; then dp = r (dy v^T), dv = (r p)^T dy,
-//! and ds is as before: sum(dy y) is still the sum of p dp over a row. The draws are made again going backward.
+//! With dropout, y = r p v, where r is 0 for dropped probabilities and 1 / (1 - share) for the others; then dp = r (dy v^T) and dv
+//! = (r p)^T dy. ds is unchanged: sum(dy y) is still the row's sum of p dp. The backward pass makes the draws again.
 //!
-//! Only a block's rows of s exist at a time. The backward pass computes them again from what the forward pass saved: each
-//! row's maximum plus the logarithm of its sum (T. Dao et al., "FlashAttention", NeurIPS 2022).
+//! Only a block's rows of s exist at a time. The backward pass recomputes them from each row's maximum plus the logarithm of its
+//! sum, which the forward pass saves (T. Dao et al., "FlashAttention", NeurIPS 2022).
 
 use super::matmul::{Matrix, Store, matmul, matmul_within};
 use super::simd::vectorised;
@@ -19,24 +19,24 @@ use super::thread_pool::{share_rows, share_rows_of};
 use super::{DropoutKernel, DropoutStream, Float, OpCost};
 use std::ops::Range;
 
-/// Scores that are computed together.
+/// The number of scores that are computed together.
 const VECTOR: usize = 16;
-/// Queries of a block.
+/// The number of queries in a block.
 const BLOCK: usize = 32;
 
 /// The shape of an attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionShape {
-    /// Positions, T.
+    /// The number of positions of a sequence, T.
     pub positions: usize,
-    /// Numbers per position, C.
+    /// The number of elements per position, C.
     pub width: usize,
-    /// Heads, H; it divides C.
+    /// The number of heads, H, a divisor of C.
     pub heads: usize,
 }
 
 vectorised! {
-    /// Scores to probabilities, row by row; row r sees `seen + r` keys. `saved` receives each row's logarithm.
+    /// Turns scores into probabilities, row by row; row r attends to `seen + r` keys. `saved` receives each row's log-sum-exp.
     fn softmax<F>(s: &mut [F], keys: usize, seen: usize, scale: F, saved: &mut [F]) {
         for ((r, s), saved) in s.chunks_exact_mut(keys).enumerate().zip(saved) {
             let s = seen_of(s, seen + r);
@@ -49,14 +49,14 @@ vectorised! {
         }
     }
 
-    /// Recomputes the attention probabilities from the scores and the saved norms.
+    /// Recomputes the probabilities from the scores and each row's saved log-sum-exp.
     fn again<F>(s: &mut [F], keys: usize, seen: usize, scale: F, saved: &[F]) {
         for ((r, s), &saved) in s.chunks_exact_mut(keys).enumerate().zip(saved) {
             seen_of(s, seen + r).iter_mut().for_each(|s| *s = (*s * scale - saved).exp_fast());
         }
     }
 
-    /// `ds = p (dp - d) scale`, into dp; d is each row's sum of dy y.
+    /// Replaces `dp` by `ds = p (dp - d) scale`; `d` is each row's sum of dy y.
     fn scores<F>(p: &[F], dp: &mut [F], keys: usize, scale: F, d: &[F]) {
         for ((p, dp), &d) in p.chunks_exact(keys).zip(dp.chunks_exact_mut(keys)).zip(d) {
             dp.iter_mut().zip(p).for_each(|(dp, &p)| *dp = p * (*dp - d) * scale);
@@ -68,8 +68,8 @@ vectorised! {
     }
 }
 
-/// The scores of a row that `seen` keys are seen of, up to a whole vector: of the others there the exponential is 0, and those
-/// beyond become 0 at once.
+/// A row's scores for its first `seen` keys, rounded up to a whole vector: scores added by the rounding become minus infinity, so
+/// that their exponentials are 0; scores beyond the vector become 0 at once.
 #[inline(always)]
 fn seen_of<F: Float>(s: &mut [F], seen: usize) -> &mut [F] {
     let (s, rest) = s.split_at_mut(seen.next_multiple_of(VECTOR).min(s.len()));
@@ -79,7 +79,7 @@ fn seen_of<F: Float>(s: &mut [F], seen: usize) -> &mut [F] {
 }
 
 impl AttentionShape {
-    /// `x` to `y`; `saved` (N H T) is for the backward pass.
+    /// Computes `y` from `x`; `saved` (N H T) is kept for the backward pass.
     pub fn forward<F: Float>(&self, x: &[F], saved: &mut [F], y: &mut [F]) {
         self.forward_dropping(None, x, saved, y);
     }
@@ -119,7 +119,7 @@ impl AttentionShape {
         });
     }
 
-    /// The gradient of `x`, replaced.
+    /// Replaces `dx` by the gradient of `x`.
     pub fn backward<F: Float>(&self, x: &[F], saved: &[F], y: &[F], dy: &[F], dx: &mut [F]) {
         self.backward_dropping(None, x, saved, (y, dy), dx);
     }
@@ -174,7 +174,7 @@ impl AttentionShape {
         });
     }
 
-    /// Cost of a forward and of a backward pass over `n` samples.
+    /// The costs of a forward and of a backward pass over `n` samples.
     pub fn cost<F: Float>(&self, n: usize) -> [OpCost; 2] {
         let AttentionShape { positions, width, heads } = *self;
         let pairs = n * positions * (positions + 1) / 2;
@@ -185,7 +185,7 @@ impl AttentionShape {
         })
     }
 
-    /// Drops the share of a block's rows, each over the keys up to the block's last, that this sample, head and query draw.
+    /// Drops a share of a block's probabilities in place, by the draws of this sample, head and query.
     fn drop<F: Float>(
         &self,
         dropping: Option<(DropoutKernel, DropoutStream)>,
@@ -213,7 +213,7 @@ impl AttentionShape {
         (0..positions).step_by(BLOCK).map(move |start| start..(start + BLOCK).min(positions))
     }
 
-    /// One head's queries, keys and values in a sample, each from its first number on.
+    /// The queries, keys and values of one head in a sample, each from its first element on.
     fn parts<'a, F>(&self, x: &'a [F], head: usize) -> [&'a [F]; 3] {
         [0, 1, 2].map(|part| &x[part * self.width + head * self.depth()..])
     }
@@ -232,7 +232,7 @@ impl AttentionShape {
     }
 }
 
-/// How much more an element of an attention is worth than one of a plain layer.
+/// The work of an attention's element relative to an element of a simple layer, for the choice of the number of threads.
 const SHARE: usize = 16;
 
 #[cfg(test)]

@@ -10,10 +10,10 @@
 //! db = sum dy      dw = sum dy xhat      dx = (dy - db / M - xhat dw / M) r w,    xhat = (x - mean) r
 //! ```
 //!
-//! The running statistics of a channel stay as they are where they would become infinite or NaN: a batch that overflowed
-//! would spoil all evaluations after it. Statistics are summed in f64. Where a batch is spread over ranks, each adds up what it has (count, sum and sum of
-//! squares: [`BatchNormShape::sums`]), and normalises by the totals ([`BatchNormShape::forward_by`]). The variance is then a
-//! difference of sums, exact to about 1e-16 (mean / deviation)^2.
+//! A channel's running statistics stay unchanged where an update would make them infinite or NaN: a batch that overflowed would
+//! spoil all later evaluations. Statistics are summed in f64. Where a batch is spread over ranks, each rank sums its own count,
+//! values and squares ([`BatchNormShape::sums`]), and normalises by the totals ([`BatchNormShape::forward_by`]). The variance is
+//! then a difference of sums, exact to about 1e-16 (mean / deviation)^2.
 
 use super::simd::vectorised;
 use super::sum::sums_of_pairs;
@@ -21,18 +21,18 @@ use super::thread_pool::{share_rows, share_rows_of};
 use super::{Float, OpCost};
 use std::ops::Range;
 
-/// Added to the variance.
+/// The constant that is added to the variance.
 const EPS: f64 = 1e-5;
-/// The share of a batch's statistics in the running ones.
+/// The weight of a batch's statistics in the update of the running statistics.
 const MOMENTUM: f64 = 0.1;
 
-/// One channel's numbers in the backward pass.
+/// The values of one channel that the backward pass needs.
 #[derive(Clone, Copy)]
 struct Line<F> {
     mean: F,
     r: F,
     scale: F,
-    /// The means of dy and of dy xhat.
+    /// The means of dy (`b`) and of dy xhat (`w`) over the batch.
     b: F,
     w: F,
 }
@@ -64,20 +64,20 @@ fn total(parts: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
     parts.fold((0.0, 0.0), |(a, b), (c, d)| (a + c, b + d))
 }
 
-/// The shape of a batch norm.
+/// The shape of a batch normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchNormShape {
-    /// Channels, C.
+    /// The number of channels, C.
     pub channels: usize,
-    /// Values per channel and sample, H W.
+    /// The number of values per channel and sample, H W.
     pub plane: usize,
 }
 
 impl BatchNormShape {
-    /// Training: normalises by the batch's own statistics and moves the running ones, which are `running` cut in
-    /// two halves (means, variances). `saved` (2 C) receives mean and r of each channel for the backward pass.
+    /// Training: normalises by the batch's own statistics and updates the running statistics `running` (2 C: means, then
+    /// variances). `saved` (2 C) receives mean and r of each channel for the backward pass.
     ///
-    /// One value per channel has no unbiased variance; its running variance then stays as it was.
+    /// A batch with one value per channel has no unbiased variance; the running variance then stays unchanged.
     #[allow(clippy::too_many_arguments, reason = "one buffer each, named as in the formula")]
     pub fn forward<F: Float>(
         &self,
@@ -99,7 +99,7 @@ impl BatchNormShape {
             let sums = total(self.channel(n, c).map(|plane| moments(&x[plane], 0.0)));
             *mean = sums.0 / m;
             *var = if size_of::<F>() < size_of::<f64>() {
-                // Sums in f64 of narrower squares lose nothing that F would have kept.
+                // Squares of a narrower type, summed in f64, lose no more precision than that type's own arithmetic.
                 (sums.1 / m - *mean * *mean).max(0.0)
             } else {
                 total(self.channel(n, c).map(|plane| moments(&x[plane], *mean))).1 / m
@@ -116,8 +116,8 @@ impl BatchNormShape {
         self.apply(n, x, w, b, (means, rs), y);
     }
 
-    /// What ranks add up before [`BatchNormShape::forward_by`] (1 + 2 C): values per channel, then sums, then sums of
-    /// squares.
+    /// Writes the sums that ranks add up before [`BatchNormShape::forward_by`] (1 + 2 C): values per channel, then sums, then sums
+    /// of squares.
     pub fn sums<F: Float>(&self, n: usize, x: &[F], sums: &mut [f64]) {
         self.lengths(n, &[x]);
         assert_eq!(sums.len(), 1 + 2 * self.channels);
@@ -131,7 +131,7 @@ impl BatchNormShape {
         }
     }
 
-    /// [`BatchNormShape::forward`] of `x`, a part of a batch whose totals are those of [`BatchNormShape::sums`].
+    /// [`BatchNormShape::forward`] of `x`, a part of a batch, by the whole batch's totals of [`BatchNormShape::sums`].
     #[allow(clippy::too_many_arguments, reason = "one buffer each, named as in the formula")]
     pub fn forward_by<F: Float>(
         &self,
@@ -152,7 +152,7 @@ impl BatchNormShape {
         let (means, rs) = saved.split_at_mut(self.channels);
         for c in 0..self.channels {
             let mean = sums[c] / m;
-            // Rounding can leave a little less than nothing; a NaN stays one.
+            // Rounding can make the variance slightly negative; a NaN stays NaN.
             let var = squares[c] / m - mean * mean;
             let var = if var < 0.0 { 0.0 } else { var };
             move_running(m, (mean, var), (&mut running_means[c], &mut running_vars[c]));
@@ -170,7 +170,7 @@ impl BatchNormShape {
         self.apply(n, x, w, b, (means, &rs), y);
     }
 
-    /// The gradients of weight and bias, replaced.
+    /// Replaces `dw` and `db` by the gradients of weight and bias.
     pub fn backward_params<F: Float>(
         &self,
         n: usize,
@@ -182,7 +182,7 @@ impl BatchNormShape {
     ) {
         self.lengths(n, &[x, dy]);
         if n == 0 {
-            // There may be no statistics, and 0 times none is none.
+            // Without samples, saved statistics may be NaN, and 0 times NaN is NaN.
             dw.fill(F::ZERO);
             return db.fill(F::ZERO);
         }
@@ -198,8 +198,8 @@ impl BatchNormShape {
         }
     }
 
-    /// The gradient of the input, replaced; `dw` and `db` are those of [`BatchNormShape::backward_params`], over the whole
-    /// batch of `m` values per channel.
+    /// Replaces `dx` by the gradient of the input; `dw` and `db` are from [`BatchNormShape::backward_params`], over the whole batch
+    /// of `m` values per channel.
     #[allow(clippy::too_many_arguments, reason = "one buffer each, named as in the formula")]
     pub fn backward_input<F: Float>(
         &self,
@@ -223,37 +223,37 @@ impl BatchNormShape {
         });
     }
 
-    /// Cost of [`BatchNormShape::forward`]: two passes for the statistics, one to apply them.
+    /// The cost of [`BatchNormShape::forward`]: two passes for the statistics, one pass to apply them.
     pub fn forward_cost<F: Float>(&self, n: usize) -> OpCost {
         let count = n * self.channels * self.plane;
         OpCost::launch(6 * count, 4 * count + 6 * self.channels, size_of::<F>())
     }
 
-    /// Cost of [`BatchNormShape::sums`].
+    /// The cost of [`BatchNormShape::sums`].
     pub fn sums_cost<F: Float>(&self, n: usize) -> OpCost {
         let count = n * self.channels * self.plane;
         OpCost::launch(3 * count, count + 4 * self.channels, size_of::<F>())
     }
 
-    /// Cost of [`BatchNormShape::forward_by`].
+    /// The cost of [`BatchNormShape::forward_by`].
     pub fn forward_by_cost<F: Float>(&self, n: usize) -> OpCost {
         let count = n * self.channels * self.plane;
         OpCost::launch(3 * count, 2 * count + 10 * self.channels, size_of::<F>())
     }
 
-    /// Cost of [`BatchNormShape::evaluate`].
+    /// The cost of [`BatchNormShape::evaluate`].
     pub fn evaluate_cost<F: Float>(&self, n: usize) -> OpCost {
         let count = n * self.channels * self.plane;
         OpCost::launch(3 * count, 2 * count + 4 * self.channels, size_of::<F>())
     }
 
-    /// Cost of [`BatchNormShape::backward_params`].
+    /// The cost of [`BatchNormShape::backward_params`].
     pub fn backward_params_cost<F: Float>(&self, n: usize) -> OpCost {
         let count = n * self.channels * self.plane;
         OpCost::launch(4 * count, 2 * count + 4 * self.channels, size_of::<F>())
     }
 
-    /// Cost of [`BatchNormShape::backward_input`].
+    /// The cost of [`BatchNormShape::backward_input`].
     pub fn backward_input_cost<F: Float>(&self, n: usize) -> OpCost {
         let count = n * self.channels * self.plane;
         OpCost::launch(6 * count, 3 * count + 5 * self.channels, size_of::<F>())
@@ -269,14 +269,15 @@ impl BatchNormShape {
         });
     }
 
-    /// Calls `each(channel, its entry)`, on any thread, for `work` elements together.
+    /// Calls `each(channel, entry of the channel)` for every channel, on any thread; `work` is the number of elements of all
+    /// channels.
     fn each_channel<T: Send>(&self, work: usize, entries: &mut [T], each: impl Fn(usize, &mut T) + Sync) {
         share_rows_of(work, (entries, 1), (&mut [(); 0], 0), |channels, entries, _| {
             channels.zip(entries).for_each(|(c, entry)| each(c, entry));
         });
     }
 
-    /// The planes of one channel, in order of samples.
+    /// The ranges of one channel's planes, in order of samples.
     fn channel(&self, n: usize, c: usize) -> impl Iterator<Item = Range<usize>> + use<> {
         let BatchNormShape { channels, plane } = *self;
         (0..n).map(move |sample| (sample * channels + c) * plane..(sample * channels + c + 1) * plane)
@@ -288,12 +289,12 @@ impl BatchNormShape {
     }
 }
 
-/// Moves a channel's running statistics towards those of a batch of `m` values; its variance is biased.
+/// Moves a channel's running statistics towards those of a batch of `m` values; `var` is the biased variance.
 fn move_running<F: Float>(m: f64, (mean, var): (f64, f64), (running_mean, running_var): (&mut F, &mut F)) {
     let towards = |old: F, new: f64| F::from_f64((1.0 - MOMENTUM) * old.to_f64() + MOMENTUM * new);
     let mean = towards(*running_mean, mean);
     let var = if m > 1.0 { towards(*running_var, var * m / (m - 1.0)) } else { *running_var };
-    // Nor has an empty batch a mean.
+    // The mean of an empty batch is NaN too.
     if (mean.to_f64() + var.to_f64()).is_finite() {
         (*running_mean, *running_var) = (mean, var);
     }
@@ -337,7 +338,7 @@ mod tests {
         assert!((running[3] - (0.9 + 0.1 * var)).abs() < 1e-15);
     }
 
-    /// Parts of 3, 0 and 2 samples, normalised by their totals, are the batch of 5.
+    /// Batch parts of 3, 0 and 2 samples, normalised by their totals, give the same as the batch of 5.
     #[test]
     fn parts_together_are_the_batch() {
         let (x, w, b) = (numbers(60, 1), numbers(3, 2), numbers(3, 3));

@@ -1,27 +1,27 @@
-//! Dropout (N. Srivastava et al., JMLR 15, 2014), with random numbers that are a function of where they are used.
+//! Dropout (N. Srivastava et al., JMLR 15, 2014), with random draws that are a function of their place in the run.
 //!
 //! ```text
 //! y = x / (1 - p) where a draw is p or more, else 0           dx = dy by the same draws, drawn again
 //! draw i = Philox4x32-10(counter i / 4, key)[i % 4] / 2^32
 //! ```
 //!
-//! Philox is counter-based (J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011): no state is
-//! kept, so it does not matter which thread draws what, nor that the backward pass draws again.
+//! Philox is counter-based (J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011): no state is kept, so the
+//! draws do not depend on the thread that makes them, and the backward pass can make them again.
 
 use super::thread_pool::share_rows;
 use super::{Float, OpCost};
 
-/// Where draws come from: one stream for each use of dropout in a run.
+/// A stream of random draws: one for each use of dropout in a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DropoutStream {
     /// The run's seed.
     pub seed: u64,
-    /// What tells this use from others: step, micro-batch, rank and layer.
+    /// The key of this use of dropout: made from step, micro-batch, rank and layer.
     pub place: [u32; 3],
 }
 
 impl DropoutStream {
-    /// The draws 4 i .. 4 i + 4, uniform in 0..2^32.
+    /// The draws 4 i to 4 i + 3, uniform in 0..2^32.
     #[inline]
     pub fn four(&self, i: u32) -> [u32; 4] {
         let [a, b, c] = self.place;
@@ -29,7 +29,7 @@ impl DropoutStream {
     }
 }
 
-/// Ten rounds over a counter.
+/// Philox4x32-10: ten rounds over a counter.
 #[inline]
 fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     for _ in 0..10 {
@@ -46,15 +46,15 @@ fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     counter
 }
 
-/// Dropout with this share of zeros.
+/// Dropout that sets a share of its values to 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DropoutKernel {
-    /// p, at least 0 and less than 1.
+    /// The share of zeros, p: at least 0 and less than 1.
     pub share: f64,
 }
 
 impl DropoutKernel {
-    /// `x` to `y`; with the gradients for both, also the backward pass.
+    /// Computes `y` from `x`. Applied to `dy` and `dx`, the same call is the backward pass.
     pub fn apply<F: Float>(&self, stream: DropoutStream, x: &[F], y: &mut [F]) {
         assert_eq!(x.len(), y.len());
         let (bound, scale) = self.rule::<F>();
@@ -76,7 +76,7 @@ impl DropoutKernel {
         }
     }
 
-    /// Drops the share of `x` where it lies, by the draws from group `first` of four on.
+    /// Applies dropout to `x` in place, by the draws from number 4 `first` on.
     pub fn row<F: Float>(&self, stream: DropoutStream, first: u32, x: &mut [F]) {
         let (bound, scale) = self.rule::<F>();
         for (x, i) in x.chunks_mut(4).zip(first..) {
@@ -86,12 +86,12 @@ impl DropoutKernel {
         }
     }
 
-    /// The least draw that keeps a number, and what that is multiplied by.
+    /// The least draw that keeps a number, and the factor on kept numbers.
     fn rule<F: Float>(&self) -> (u32, F) {
         ((self.share * 4_294_967_296.0) as u32, F::from_f64(1.0 / (1.0 - self.share)))
     }
 
-    /// Cost of a pass over `elements`.
+    /// The cost of a pass over `elements`.
     pub fn cost<F: Float>(elements: usize) -> OpCost {
         OpCost::launch(20 * elements, 2 * elements, size_of::<F>())
     }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
     use crate::nn::ThreadPool;
 
-    /// The first three vectors of Random123's `kat_vectors` for philox4x32-10.
+    /// Philox gives the first three vectors of Random123's `kat_vectors` for philox4x32-10.
     #[test]
     fn published_values() {
         assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);

@@ -1,4 +1,4 @@
-//! Rows of a table by number.
+//! Embedding lookup: rows of a table by number.
 //!
 //! ```text
 //! x [N] whole numbers below V     w [V, C]     y[n] = w[x[n]]     dw[v] = sum of dy[n] over the n with x[n] = v
@@ -6,20 +6,20 @@
 
 use super::{Float, OpCost};
 
-/// The shape of a table.
+/// The shape of an embedding table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EmbeddingShape {
-    /// Rows, V.
+    /// The number of rows, V.
     pub rows: usize,
-    /// Elements of a row, C.
+    /// The number of elements of a row, C.
     pub width: usize,
 }
 
 impl EmbeddingShape {
-    /// The rows that `x` names.
+    /// Copies the rows whose numbers are in `x` to `y`.
     ///
     /// # Panics
-    /// If there is no such row.
+    /// If `x` names a row that does not exist.
     pub fn forward<F: Float>(&self, x: &[F], w: &[F], y: &mut [F]) {
         assert!(w.len() == self.rows * self.width && y.len() == x.len() * self.width);
         for (&x, y) in x.iter().zip(y.chunks_exact_mut(self.width)) {
@@ -27,10 +27,10 @@ impl EmbeddingShape {
         }
     }
 
-    /// The gradient of the table, replaced, in order of positions.
+    /// Replaces `dw` by the gradient of the table, summed in order of positions.
     ///
     /// # Panics
-    /// If there is no such row.
+    /// If `x` names a row that does not exist.
     pub fn backward_params<F: Float>(&self, x: &[F], dy: &[F], dw: &mut [F]) {
         assert!(dw.len() == self.rows * self.width && dy.len() == x.len() * self.width);
         dw.fill(F::ZERO);
@@ -45,7 +45,7 @@ impl EmbeddingShape {
         row * self.width..(row + 1) * self.width
     }
 
-    /// Cost of a pass over `n` positions; backward also clears the table.
+    /// The costs of a forward and of a backward pass over `n` positions; the backward pass also clears the table.
     pub fn cost<F: Float>(&self, n: usize) -> [OpCost; 2] {
         let moved = 2 * n * self.width;
         [

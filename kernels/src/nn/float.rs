@@ -1,9 +1,9 @@
-//! The two types that networks are trained in here.
+//! The two element types that networks are trained in, f32 and f64.
 
 use crate::Element;
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
-/// f32 or f64, with the few functions that layers need.
+/// f32 or f64, with the functions that layers need.
 pub trait Float:
     Element
     + PartialOrd
@@ -15,27 +15,27 @@ pub trait Float:
     + AddAssign
     + Default
 {
-    /// 0.
+    /// The number 0.
     const ZERO: Self;
-    /// 1.
+    /// The number 1.
     const ONE: Self;
-    /// The nearest value of this type.
+    /// The value of this type that is nearest to `value`.
     fn from_f64(value: f64) -> Self;
-    /// The same value, exactly.
+    /// The same value as an f64, exactly.
     fn to_f64(self) -> f64;
-    /// Square root, correctly rounded.
+    /// The square root, correctly rounded.
     fn sqrt(self) -> Self;
-    /// e to this power.
+    /// The exponential function.
     fn exp(self) -> Self;
-    /// Natural logarithm.
+    /// The natural logarithm.
     fn ln(self) -> Self;
-    /// Whether it is not a number.
+    /// Whether the value is NaN.
     fn is_nan(self) -> bool;
-    /// e to this power, for bodies that are vectorised; of numbers below 88. Within 2 units in the last place.
+    /// The exponential function for vectorised loops, for values below 88. The error is within 2 units in the last place.
     fn exp_fast(self) -> Self;
-    /// The normal distribution's integral from this absolute value to infinity, and its density there.
+    /// The standard normal distribution's integral from `|self|` to infinity, and its density at `self`.
     fn tail(self) -> (Self, Self);
-    /// `self * a + b`, rounded once. Slow where the instruction set has no such operation.
+    /// Fused multiply-add: `self * a + b`, rounded once. Slow where the instruction set has no such operation.
     fn mul_add(self, a: Self, b: Self) -> Self;
 }
 
@@ -84,7 +84,7 @@ macro_rules! floats {
     )*};
 }
 
-/// What differs between the two types.
+/// The functions that f32 and f64 implement differently.
 trait Special: Sized {
     fn exp_fast(self) -> Self;
     fn tail(self) -> (Self, Self);
@@ -104,11 +104,11 @@ impl Special for f64 {
 }
 
 impl Special for f32 {
-    /// 2^n times a polynomial in what is left, as in S. Moshier's Cephes library. Rounded once for each term, by one instruction
-    /// where there is such a one: the same bits everywhere, and slow where there is none.
+    /// 2^n times a polynomial in the remainder, as in S. Moshier's Cephes library. Every term is a fused multiply-add, so the
+    /// result has the same bits on all processors; slow on processors without that instruction.
     #[inline(always)]
     fn exp_fast(self) -> f32 {
-        // Adding and subtracting this rounds to a whole number, which is then in its lowest bits.
+        // Adding this constant rounds to an integer, which is then in the lowest bits; subtracting it again gives the integer.
         const ROUND: f32 = 12_582_912.0;
         let x = if self < -87.3 { -87.3 } else { self };
         let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
@@ -126,7 +126,7 @@ impl Special for f32 {
         if self > 88.3 { f32::INFINITY } else { result }
     }
 
-    /// M. Abramowitz and I. Stegun, "Handbook of Mathematical Functions", 7.1.26.
+    /// The approximation 7.1.26 of M. Abramowitz and I. Stegun, "Handbook of Mathematical Functions".
     #[inline(always)]
     fn tail(self) -> (f32, f32) {
         let z = self.abs() * std::f32::consts::FRAC_1_SQRT_2;

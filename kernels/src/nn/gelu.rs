@@ -1,5 +1,4 @@
-//! The Gaussian error linear unit (D. Hendrycks and K. Gimpel, arXiv:1606.08415), by the error function as PyTorch's
-//! default.
+//! The Gaussian error linear unit (D. Hendrycks and K. Gimpel, arXiv:1606.08415), by the error function like PyTorch's default.
 //!
 //! ```text
 //! y = x P(x)      dx = dy (P(x) + x p(x))          P, p: the normal distribution's integral and density
@@ -9,7 +8,7 @@ use super::simd::vectorised;
 use super::thread_pool::share_rows;
 use super::{Float, OpCost};
 
-/// The unit. It has no shape and no parameters.
+/// The GELU activation, which has no shape and no parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeluKernel;
 
@@ -31,24 +30,24 @@ vectorised! {
 }
 
 impl GeluKernel {
-    /// `x` to `y`.
+    /// Computes `y` from `x`.
     pub fn forward<F: Float>(x: &[F], y: &mut [F]) {
         assert_eq!(x.len(), y.len());
         share_rows(y, 1, |range, y| forward(&x[range], y));
     }
 
-    /// The gradient of the input, from the input.
+    /// Computes the gradient `dx` of the input from `x` and `dy`.
     pub fn backward<F: Float>(x: &[F], dy: &[F], dx: &mut [F]) {
         assert!(x.len() == dy.len() && dy.len() == dx.len());
         share_rows(dx, 1, |range, dx| backward(&x[range.clone()], &dy[range], dx));
     }
 
-    /// Cost of [`GeluKernel::forward`] over `elements`.
+    /// The cost of [`GeluKernel::forward`] over `elements`.
     pub fn forward_cost<F: Float>(elements: usize) -> OpCost {
         OpCost::launch(30 * elements, 2 * elements, size_of::<F>())
     }
 
-    /// Cost of [`GeluKernel::backward`] over `elements`.
+    /// The cost of [`GeluKernel::backward`] over `elements`.
     pub fn backward_cost<F: Float>(elements: usize) -> OpCost {
         OpCost::launch(34 * elements, 3 * elements, size_of::<F>())
     }
@@ -70,7 +69,7 @@ mod tests {
         let mut dx = vec![9.0; 50];
         GeluKernel::backward(&x, &r, &mut dx);
         check("x", &x, &dx, |x| dot(&run(x), &r));
-        // PyTorch 2.15: torch.nn.functional.gelu(torch.tensor([-1., 0., 2.], dtype=torch.float64)).
+        // Expected values by PyTorch 2.15: torch.nn.functional.gelu(torch.tensor([-1., 0., 2.], dtype=torch.float64)).
         let want = [-0.158_655_253_931_457_05, 0.0, 1.954_499_736_103_641_8];
         assert!(run(&[-1.0, 0.0, 2.0]).iter().zip(want).all(|(y, want)| (y - want).abs() < 1e-15));
     }

@@ -1,4 +1,4 @@
-//! Gradients against central differences, in f64. Tests only.
+//! Checks of gradients against central differences, in f64; for tests only.
 
 /// `count` numbers in -1..1 that look random (an affine congruential generator, Knuth's constants).
 pub(crate) fn numbers(count: usize, seed: u64) -> Vec<f64> {
@@ -15,7 +15,7 @@ pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Holds `gradient` against (f(x + h) - f(x - h)) / 2h for every element of x.
+/// Compares `gradient` with (f(x + h) - f(x - h)) / 2h for every element of `x`.
 pub(crate) fn check(name: &str, x: &[f64], gradient: &[f64], f: impl Fn(&[f64]) -> f64) {
     const STEP: f64 = 1e-5;
     assert_eq!(x.len(), gradient.len(), "{name}");

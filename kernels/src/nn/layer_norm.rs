@@ -10,13 +10,13 @@ use super::sum::{sum, sums_of_pairs};
 use super::thread_pool::{share_rows, share_rows_of};
 use super::{Float, OpCost};
 
-/// Added to the variance.
+/// The constant that is added to the variance.
 const EPS: f64 = 1e-5;
 
-/// The shape of a layer norm.
+/// The shape of a layer normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerNormShape {
-    /// Elements of a row, C.
+    /// The number of elements of a row, C.
     pub width: usize,
 }
 
@@ -63,7 +63,7 @@ vectorised! {
 }
 
 impl LayerNormShape {
-    /// `x` to `y`; `saved` (2 R) receives mean and r of each row for the backward pass.
+    /// Computes `y` from `x`; `saved` (2 R) receives mean and r of each row for the backward pass.
     pub fn forward<F: Float>(&self, x: &[F], w: &[F], b: &[F], saved: &mut [F], y: &mut [F]) {
         assert!(x.len() == y.len() && w.len() == self.width && b.len() == self.width);
         assert_eq!(saved.len() * self.width, 2 * x.len());
@@ -72,7 +72,7 @@ impl LayerNormShape {
         });
     }
 
-    /// The gradients of weight and bias, replaced.
+    /// Replaces `dw` and `db` by the gradients of weight and bias.
     pub fn backward_params<F: Float>(&self, x: &[F], saved: &[F], dy: &[F], dw: &mut [F], db: &mut [F]) {
         assert!(x.len() == dy.len() && dw.len() == self.width && db.len() == self.width);
         share_rows_of(x.len(), (dw, 1), (db, 1), |range, dw, db| {
@@ -80,7 +80,7 @@ impl LayerNormShape {
         });
     }
 
-    /// The gradient of the input, replaced.
+    /// Replaces `dx` by the gradient of the input.
     pub fn backward_input<F: Float>(&self, x: &[F], w: &[F], saved: &[F], dy: &[F], dx: &mut [F]) {
         assert!(x.len() == dy.len() && dx.len() == dy.len() && w.len() == self.width);
         share_rows(dx, self.width, |rows, dx| {
@@ -89,7 +89,7 @@ impl LayerNormShape {
         });
     }
 
-    /// Cost of each pass over `rows` rows: forward, parameters, input.
+    /// The costs over `rows` rows of the forward pass, the parameters' gradients and the input's gradient.
     pub fn cost<F: Float>(&self, rows: usize) -> [OpCost; 3] {
         let count = rows * self.width;
         [(9, 2), (4, 2), (10, 3)].map(|(flops, moved)| {

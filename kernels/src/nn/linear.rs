@@ -19,17 +19,17 @@ vectorised! {
     }
 }
 
-/// The shape of a linear layer; the weight is stored output-major, as PyTorch's.
+/// The shape of a linear layer; the weight is stored output-major, as in PyTorch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinearShape {
-    /// Inputs per sample, C.
+    /// The number of inputs per sample, C.
     pub inputs: usize,
-    /// Outputs per sample, O.
+    /// The number of outputs per sample, O.
     pub outputs: usize,
 }
 
 impl LinearShape {
-    /// `x[n, C]` to `y[n, O]`; `b` may be empty.
+    /// Computes `y[n, O]` from `x[n, C]`; `b` is empty for a layer without bias.
     pub fn forward<F: Float>(&self, n: usize, x: &[F], w: &[F], b: &[F], y: &mut [F]) {
         assert!(b.is_empty() || b.len() == self.outputs);
         matmul(
@@ -44,14 +44,14 @@ impl LinearShape {
         share_rows(y, self.outputs, |_, y| add_line(b, y));
     }
 
-    /// The gradients of weight and bias, replaced; `db` is empty where there is no bias.
+    /// Replaces `dw` and `db` by the gradients of weight and bias; `db` is empty for a layer without bias.
     pub fn backward_params<F: Float>(&self, n: usize, x: &[F], dy: &[F], dw: &mut [F], db: &mut [F]) {
         assert!(db.is_empty() || db.len() == self.outputs);
         matmul(dw, Store::Replace, Matrix::new(dy, n, self.outputs).t(), Matrix::new(x, n, self.inputs));
         columns(dy, db);
     }
 
-    /// The gradient of the input, replaced.
+    /// Replaces `dx` by the gradient of the input.
     pub fn backward_input<F: Float>(&self, n: usize, w: &[F], dy: &[F], dx: &mut [F]) {
         matmul(
             dx,
@@ -61,19 +61,19 @@ impl LinearShape {
         );
     }
 
-    /// Cost of [`LinearShape::forward`].
+    /// The cost of [`LinearShape::forward`].
     pub fn forward_cost<F: Float>(&self, n: usize) -> OpCost {
         matmul::cost::<F>(n, self.outputs, self.inputs)
             + OpCost::launch(n * self.outputs, 2 * n * self.outputs + self.outputs, size_of::<F>())
     }
 
-    /// Cost of [`LinearShape::backward_params`].
+    /// The cost of [`LinearShape::backward_params`].
     pub fn backward_params_cost<F: Float>(&self, n: usize) -> OpCost {
         matmul::cost::<F>(self.outputs, self.inputs, n)
             + OpCost::launch(n * self.outputs, n * self.outputs + self.outputs, size_of::<F>())
     }
 
-    /// Cost of [`LinearShape::backward_input`].
+    /// The cost of [`LinearShape::backward_input`].
     pub fn backward_input_cost<F: Float>(&self, n: usize) -> OpCost {
         matmul::cost::<F>(n, self.inputs, self.outputs)
     }

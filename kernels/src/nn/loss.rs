@@ -1,4 +1,4 @@
-//! Losses over a batch: softmax with cross-entropy, and the mean squared distance from the one right answer.
+//! Losses over a batch: cross-entropy after softmax, and the mean squared distance from the one-hot label.
 //!
 //! ```text
 //! cross-entropy   p[n, c] = exp(x[n, c]) / sum over c of exp(x[n, c])
@@ -6,7 +6,7 @@
 //! mse             loss    = mean over n, c of (x[n, c] - onehot[n, c])^2          dx = 2 (x - onehot) / (N C)
 //! ```
 //!
-//! The row's maximum is taken off before exp, so nothing overflows.
+//! Each row's maximum is subtracted before exp, so that exp does not overflow.
 
 use super::simd::vectorised;
 use super::thread_pool::share_rows_of;
@@ -15,24 +15,24 @@ use super::{Float, OpCost};
 /// The loss that training minimises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LossKind {
-    /// Softmax and cross-entropy.
+    /// Cross-entropy after softmax.
     #[default]
     CrossEntropy,
-    /// Mean squared error.
+    /// The mean squared error.
     Mse,
 }
 
-/// A loss over `classes` numbers per row; a row has one label.
+/// A loss over rows of `classes` logits; each row has one label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Logits per row, C.
+    /// The number of logits per row, C.
     pub classes: usize,
     /// The kind of loss.
     pub kind: LossKind,
 }
 
 vectorised! {
-    /// Each row's loss and, scaled, its gradient.
+    /// Writes each row's loss, and each row's gradient divided by `divisor`.
     fn entropy<F>(x: &[F], labels: &[u32], classes: usize, divisor: F, dx: &mut [F], losses: &mut [F]) {
         let rows = x.chunks_exact(classes).zip(dx.chunks_exact_mut(classes));
         for (((row, out), &label), loss) in rows.zip(labels).zip(losses) {
@@ -60,12 +60,12 @@ vectorised! {
 }
 
 impl Loss {
-    /// Softmax and cross-entropy over so many classes.
+    /// The cross-entropy loss over this many classes.
     pub fn cross_entropy(classes: usize) -> Loss {
         Loss { classes, kind: LossKind::CrossEntropy }
     }
 
-    /// The sum over the rows of their losses (not yet divided), for evaluation.
+    /// The sum of the rows' losses, not divided by their number, for evaluation.
     ///
     /// # Panics
     /// If a label is not below `classes`.
@@ -73,7 +73,7 @@ impl Loss {
         self.rows(x, labels, F::ONE, &mut vec![F::ZERO; x.len()])
     }
 
-    /// The mean loss of the rows; `dx` becomes the gradient of `scale` times it by the logits. No row at all has loss 0.
+    /// The mean loss of the rows; `dx` becomes the gradient by the logits of `scale` times the mean. The loss of no rows is 0.
     ///
     /// # Panics
     /// If a label is not below `classes`.
@@ -98,14 +98,14 @@ impl Loss {
         losses.into_iter().fold(F::ZERO, |sum, loss| sum + loss)
     }
 
-    /// How many rows have their largest logit (the first of equals) at their label.
+    /// The number of rows whose largest logit (the first of equal ones) is at their label.
     pub fn correct<F: Float>(&self, x: &[F], labels: &[u32]) -> u64 {
         let best = |row: &[F]| (1..row.len()).fold(0, |best, c| if row[c] > row[best] { c } else { best });
         x.chunks_exact(self.classes).zip(labels).filter(|(row, label)| best(row) == **label as usize).count()
             as u64
     }
 
-    /// Cost of [`Loss::forward_backward`] over `n` rows.
+    /// The cost of [`Loss::forward_backward`] over `n` rows.
     pub fn cost<F: Float>(&self, n: usize) -> OpCost {
         OpCost::launch(8 * n * self.classes, 2 * n * self.classes, size_of::<F>())
     }

@@ -1,36 +1,36 @@
-//! Matrix product, the one operation that most of training's time goes to.
+//! Matrix products, which take most of training's time.
 //!
 //! ```text
 //! out[m x n]  =  a[m x k] . b[k x n]          Store::Replace
 //! out[m x n]  =  out + a . b                  Store::Add
 //! ```
 //!
-//! Cost: 2 m n k operations, on the threads of the caller's [`super::ThreadPool`].
+//! The cost is 2 m n k operations; the threads of the caller's [`super::ThreadPool`] share them.
 
 use super::gemm::{Left, Lines, Place, Walk, gemm};
 use super::{Float, OpCost};
 
-/// A matrix over a slice, perhaps seen transposed.
+/// A view of a slice as a matrix, which may be a transpose.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a, F> {
     data: &'a [F],
     rows: usize,
     cols: usize,
-    /// Elements from one row to the next, and from one column to the next.
+    /// The distance in elements from one row to the next, and from one column to the next.
     steps: (usize, usize),
 }
 
 impl<'a, F: Float> Matrix<'a, F> {
-    /// `rows` x `cols`, row after row.
+    /// A row-major matrix of `rows` x `cols`.
     ///
     /// # Panics
-    /// If the slice is not exactly that long.
+    /// If the slice does not have exactly that many elements.
     pub fn new(data: &'a [F], rows: usize, cols: usize) -> Matrix<'a, F> {
         assert_eq!(data.len(), rows * cols, "a {rows} x {cols} matrix over {} elements", data.len());
         Matrix { data, rows, cols, steps: (cols, 1) }
     }
 
-    /// `rows` x `cols`, row after row, with `step` elements from one row to the next.
+    /// A row-major matrix of `rows` x `cols`, with `step` elements from one row to the next.
     ///
     /// # Panics
     /// If the slice is too short, or the rows overlap.
@@ -42,35 +42,35 @@ impl<'a, F: Float> Matrix<'a, F> {
         Matrix { data, rows, cols, steps: (step, 1) }
     }
 
-    /// The transpose; nothing is copied.
+    /// The transpose, without a copy.
     pub fn t(self) -> Matrix<'a, F> {
         Matrix { rows: self.cols, cols: self.rows, steps: (self.steps.1, self.steps.0), ..self }
     }
 }
 
-/// What becomes of what the output held before.
+/// Whether a product replaces the content of the output or is added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
-    /// The product overwrites the output.
+    /// The product replaces the content of the output.
     Replace,
-    /// The product is added to it.
+    /// The product is added to the content of the output.
     Add,
 }
 
-/// `out = a . b`, or `out += a . b`; `out` is row-major.
+/// Computes `out = a . b`, or `out += a . b`; `out` is row-major.
 ///
 /// # Panics
-/// If the shapes do not fit.
+/// If the shapes do not match.
 pub fn matmul<F: Float>(out: &mut [F], store: Store, a: Matrix<F>, b: Matrix<F>) {
     let (m, n) = (a.rows, b.cols);
     assert_eq!(out.len(), m * n, "a {m} x {n} product into {} elements", out.len());
     matmul_within(out, n, store, a, b);
 }
 
-/// [`matmul`] into rows that begin `step` elements apart. The elements between the rows are left alone.
+/// Like [`matmul`], with output rows that begin `step` elements apart. The elements between the rows stay unchanged.
 ///
 /// # Panics
-/// If the shapes do not fit.
+/// If the shapes do not match.
 pub fn matmul_within<F: Float>(out: &mut [F], step: usize, store: Store, a: Matrix<F>, b: Matrix<F>) {
     let (m, n, k) = (a.rows, b.cols, a.cols);
     assert_eq!(a.cols, b.rows, "inner dimensions of a product");
@@ -79,13 +79,13 @@ pub fn matmul_within<F: Float>(out: &mut [F], step: usize, store: Store, a: Matr
     let left =
         Left { data: a.data, row: |i| i * row, walk: Walk { counts: [1, 1, k], steps: [0, 0, a.steps.1] } };
     let (k_step, j_step) = b.steps;
-    // With a single column or row, the step along it does not matter and is taken as the other layout's 1.
+    // With a single column or row, the step along it does not matter; it is set to 1 to match a layout.
     let (k_step, j_step) = if n == 1 { (k_step, 1) } else { (k_step, j_step) };
     let right = Lines { data: b.data, k_step, j_step, plane: usize::MAX, sample: 0 };
     gemm((m, n), left, &right, (out, Place::matrix(step)), store == Store::Add);
 }
 
-/// What an m x k by k x n product costs.
+/// The cost of an m x k by k x n product.
 pub(super) fn cost<F>(m: usize, n: usize, k: usize) -> OpCost {
     OpCost::launch(2 * m * n * k, m * k + k * n + m * n, size_of::<F>())
 }
@@ -121,8 +121,8 @@ mod tests {
         }
     }
 
-    /// Turned operands are copied together in pieces of 32 rows, of eight, and of what is left; straight ones in whole vectors
-    /// or not; and depths of more than one block.
+    /// Covers transposed operands, copied in pieces of 32 rows, of eight and of the rest; straight operands of whole vectors and
+    /// others; and depths of more than one block.
     #[test]
     fn how_operands_lie_changes_no_bits() {
         let turn = |x: &[f32], rows: usize| -> Vec<f32> {
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// Shapes that are cut by rows, by columns between panels and between vectors, and with ends that fill no tile.
+    /// Covers shapes that are cut by rows, by columns between panels and between vectors, and edges that fill no tile.
     #[test]
     fn threads_change_no_bits() {
         for (m, n, k) in [(256, 128, 40), (130, 67, 70), (64, 128, 100), (40, 784, 64), (9, 1000, 60)] {

@@ -1,17 +1,18 @@
-//! The arithmetic of neural networks, as plain functions over buffers.
+//! The operations of neural networks, as plain functions over buffers.
 //!
-//! Each file is one operation: its forward pass, its backward pass, and what both cost. Buffers are row-major
-//! slices whose shapes are in the legend on top of the file:
+//! Each file is one operation: its forward pass, its backward pass, and the costs of both. Buffers are row-major slices whose
+//! shapes are in the legend at the top of the file:
 //!
 //! ```text
 //! N  samples of the batch        C, O  channels in, out          H x W  a picture, P x Q  the picture after
 //! x  input   y  output           dx, dy  the loss's gradient by them    w, b  weight and bias
 //! ```
 //!
-//! Kernels share their work with the [`ThreadPool`] of the calling thread, where it has one. Every sum has one fixed order,
-//! whoever adds it up, so on one class of instruction set a result is a function of its inputs alone. A slice of the wrong length is the caller's bug and panics.
+//! Kernels share their work with the calling thread's [`ThreadPool`], if it has one. Every sum has one fixed order for any number
+//! of threads, so on one class of instruction set a result is a function of its inputs alone. A slice of the wrong length is the
+//! caller's bug and panics.
 //!
-//! Every operation has a [`OpCost`] that follows from its shapes, for the time model of a device.
+//! Every operation has an [`OpCost`] that follows from its shapes, for the time model of a device.
 
 mod add;
 mod attention;

@@ -1,28 +1,28 @@
-//! Numbers as half precision would hold them: what autocast does to the operands and results of an operation.
+//! Rounding to half precision: what autocast does to the operands and results of an operation.
 //!
 //! ```text
-//! f16    10 bits of fraction, 2^-14 .. 65504, below that multiples of 2^-24; beyond it, infinity
+//! f16    10 bits of fraction, 2^-14 .. 65504; below: multiples of 2^-24; above: infinity
 //! bf16    7 bits of fraction, the range of f32
 //! ```
 //!
-//! Values stay in the type that they are computed in, so that sums inside an operation are as wide as on hardware that
+//! Rounded values stay in the type that operations compute in, so that sums inside an operation are as wide as on hardware that
 //! accumulates in f32. Rounding is to nearest, ties to even (IEEE 754).
 
 use super::Float;
 use super::simd::vectorised;
 use super::thread_pool::share_rows;
 
-/// A narrow type.
+/// A 16-bit floating-point type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Narrow {
-    /// IEEE binary16.
+    /// 16-bit floating point (IEEE 754 binary16).
     F16,
-    /// The upper half of an f32.
+    /// bfloat16: the upper half of an f32.
     Bf16,
 }
 
 impl Narrow {
-    /// Rounds every number to the nearest of this type.
+    /// Rounds every element of `x` to the nearest value of this type.
     pub fn round<F: Float>(self, x: &mut [F]) {
         share_rows(x, 1, |_, x| match self {
             Narrow::F16 => f16(x),
@@ -52,7 +52,7 @@ fn to_f16(x: f32) -> f32 {
     let bits = x.to_bits();
     let (sign, size) = (bits & 0x8000_0000, bits & 0x7fff_ffff);
     let normal = (size + 0xfff + (size >> 13 & 1)) & !0x1fff;
-    // Between 0.5 and 1 the last place of an f32 is 2^-24, f16's least number: adding there rounds to it.
+    // Between 0.5 and 1 the last place of an f32 is 2^-24, f16's smallest step: adding 0.5 rounds to that step.
     let small = ((f32::from_bits(size) + 0.5) - 0.5).to_bits();
     let rounded = if size < 0x3880_0000 { small } else { normal };
     let bounded = if rounded > 0x477f_e000 { 0x7f80_0000 } else { rounded };

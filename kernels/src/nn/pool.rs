@@ -6,7 +6,7 @@
 //! mean: dx = dy / K^2 over the whole window        (no padding)
 //! ```
 //!
-//! Global average pooling is the mean with K = H = W, or [`PoolShape::global_mean`] where H and W differ.
+//! Global average pooling is the mean with K = H = W, or [`PoolShape::global_mean`] if H and W differ.
 
 use super::sum::sum;
 use super::thread_pool::share_rows_of;
@@ -15,20 +15,20 @@ use super::{Float, OpCost};
 /// The shape of a pooling layer with a square window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolShape {
-    /// Channels, C.
+    /// The number of channels, C.
     pub channels: usize,
-    /// (H, W).
+    /// Height and width of the input picture, H and W.
     pub picture: (usize, usize),
-    /// The window's side, K.
+    /// The side of a window in pixels, K.
     pub window: usize,
-    /// Pixels from one window to the next; 1 or more.
+    /// The pixels from one window to the next; at least 1.
     pub stride: usize,
-    /// Pixels around the picture that are in no window's maximum; less than K.
+    /// The pixels around the picture that no maximum counts; less than K.
     pub padding: usize,
 }
 
 impl PoolShape {
-    /// (P, Q).
+    /// Height and width of the output picture, P and Q.
     ///
     /// # Panics
     /// If the window is larger than the picture.
@@ -42,7 +42,7 @@ impl PoolShape {
         (side(self.picture.0), side(self.picture.1))
     }
 
-    /// The maximum of each window; `winners` receives where in `x` each came from.
+    /// Writes the maximum of each window to `y`; `winners` receives the index in `x` of each maximum.
     pub fn max_forward<F: Float>(&self, n: usize, x: &[F], y: &mut [F], winners: &mut [u32]) {
         self.lengths(n, x.len(), y.len());
         assert_eq!(winners.len(), y.len());
@@ -72,14 +72,14 @@ impl PoolShape {
         });
     }
 
-    /// The gradient of the input of the maximum, replaced.
+    /// Replaces `dx` by the gradient of the input of [`PoolShape::max_forward`].
     pub fn max_backward<F: Float>(&self, n: usize, winners: &[u32], dy: &[F], dx: &mut [F]) {
         self.lengths(n, dx.len(), dy.len());
         dx.fill(F::ZERO);
         winners.iter().zip(dy).for_each(|(&at, &dy)| dx[at as usize] += dy);
     }
 
-    /// The mean of each window.
+    /// Writes the mean of each window to `y`.
     pub fn mean_forward<F: Float>(&self, n: usize, x: &[F], y: &mut [F]) {
         self.lengths(n, x.len(), y.len());
         let (width, count) = (self.picture.1, F::from_f64((self.window * self.window) as f64));
@@ -89,7 +89,7 @@ impl PoolShape {
         });
     }
 
-    /// The gradient of the input of the mean, replaced.
+    /// Replaces `dx` by the gradient of the input of [`PoolShape::mean_forward`].
     pub fn mean_backward<F: Float>(&self, n: usize, dy: &[F], dx: &mut [F]) {
         self.lengths(n, dx.len(), dy.len());
         let (width, count) = (self.picture.1, F::from_f64((self.window * self.window) as f64));
@@ -102,7 +102,7 @@ impl PoolShape {
         });
     }
 
-    /// The mean of every whole plane of `plane` elements: global average pooling, `y` one element per plane.
+    /// Writes the mean of every plane of `plane` elements to `y`, one element per plane: global average pooling.
     pub fn global_mean<F: Float>(plane: usize, x: &[F], y: &mut [F]) {
         assert_eq!(x.len(), y.len() * plane);
         share_rows_of(x.len(), (y, 1), (&mut [(); 0], 0), |planes, y, _| {
@@ -112,25 +112,25 @@ impl PoolShape {
         });
     }
 
-    /// The gradient of the input of [`PoolShape::global_mean`], replaced.
+    /// Replaces `dx` by the gradient of the input of [`PoolShape::global_mean`].
     pub fn global_mean_backward<F: Float>(plane: usize, dy: &[F], dx: &mut [F]) {
         assert_eq!(dx.len(), dy.len() * plane);
         let count = F::from_f64(plane as f64);
         dx.chunks_exact_mut(plane).zip(dy).for_each(|(dx, &dy)| dx.fill(dy / count));
     }
 
-    /// Cost of [`PoolShape::global_mean`] over `planes` planes, and of its backward pass.
+    /// The cost of [`PoolShape::global_mean`] over `planes` planes, and of its backward pass.
     pub fn global_mean_cost<F: Float>(plane: usize, planes: usize) -> OpCost {
         OpCost::launch(plane * planes, (plane + 1) * planes, size_of::<F>())
     }
 
-    /// Cost of a forward pass, maximum or mean.
+    /// The cost of a forward pass, for maximum or mean.
     pub fn forward_cost<F: Float>(&self, n: usize) -> OpCost {
         let (x, y) = self.sizes(n);
         OpCost::launch(y * self.window * self.window, x + y, size_of::<F>())
     }
 
-    /// Cost of a backward pass, maximum or mean.
+    /// The cost of a backward pass, for maximum or mean.
     pub fn backward_cost<F: Float>(&self, n: usize) -> OpCost {
         let (x, y) = self.sizes(n);
         OpCost::launch(y * self.window * self.window, x + 2 * y, size_of::<F>())
@@ -145,13 +145,13 @@ impl PoolShape {
         assert_eq!((x, y), self.sizes(n), "input and output of a pooling of {n} samples");
     }
 
-    /// The part of an output's window that lies inside the picture, along one side.
+    /// The range of a window's pixels inside the picture along one side, for the output at index `output`.
     fn inside(&self, output: usize, side: usize) -> std::ops::Range<usize> {
         let start = output * self.stride;
         start.saturating_sub(self.padding)..(start + self.window - self.padding).min(side)
     }
 
-    /// Calls `each(output index, index of the window's corner in the input)`; there is no padding.
+    /// Calls `each(output index, index of the window's corner in the input)` for every window; the padding must be 0.
     fn windows(&self, n: usize, mut each: impl FnMut(usize, usize)) {
         assert_eq!(self.padding, 0, "a mean has no padding");
         let ((height, width), (rows, cols)) = (self.picture, self.output_picture());

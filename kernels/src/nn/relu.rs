@@ -1,4 +1,4 @@
-//! The rectifier, element by element.
+//! The rectified linear unit, applied to each element.
 //!
 //! ```text
 //! y = max(x, 0)          dx = dy where y > 0, else 0          NaN stays NaN
@@ -28,40 +28,40 @@ vectorised! {
     }
 }
 
-/// The rectifier. It has no shape and no parameters.
+/// The ReLU activation, which has no shape and no parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReluKernel;
 
 impl ReluKernel {
-    /// `x` to `y`.
+    /// Computes `y` from `x`.
     pub fn forward<F: Float>(x: &[F], y: &mut [F]) {
         assert_eq!(x.len(), y.len());
         share_rows(y, 1, |range, y| forward(&x[range], y));
     }
 
-    /// [`ReluKernel::forward`] where the input is not needed again.
+    /// Like [`ReluKernel::forward`], in place: `y` holds the input before and the output after the call.
     pub fn forward_in_place<F: Float>(y: &mut [F]) {
         share_rows(y, 1, |_, y| forward_in_place(y));
     }
 
-    /// The gradient of the input, from the output.
+    /// Computes the gradient `dx` of the input from the output `y` and `dy`.
     pub fn backward<F: Float>(y: &[F], dy: &[F], dx: &mut [F]) {
         assert!(y.len() == dy.len() && dy.len() == dx.len());
         share_rows(dx, 1, |range, dx| backward(&y[range.clone()], &dy[range], dx));
     }
 
-    /// [`ReluKernel::backward`] where `dx` holds the gradient of the output.
+    /// Like [`ReluKernel::backward`], in place: `dx` holds the gradient of the output before the call.
     pub fn backward_in_place<F: Float>(y: &[F], dx: &mut [F]) {
         assert_eq!(y.len(), dx.len());
         share_rows(dx, 1, |range, dx| backward_in_place(&y[range], dx));
     }
 
-    /// Cost of [`ReluKernel::forward`] over `elements`.
+    /// The cost of [`ReluKernel::forward`] over `elements`.
     pub fn forward_cost<F: Float>(elements: usize) -> OpCost {
         OpCost::launch(elements, 2 * elements, size_of::<F>())
     }
 
-    /// Cost of [`ReluKernel::backward`] over `elements`.
+    /// The cost of [`ReluKernel::backward`] over `elements`.
     pub fn backward_cost<F: Float>(elements: usize) -> OpCost {
         OpCost::launch(elements, 3 * elements, size_of::<F>())
     }

@@ -1,11 +1,11 @@
-//! One body, compiled for several instruction sets, the best of which is chosen when the program runs.
+//! Functions that are compiled for several instruction sets; the best version is chosen at run time.
 //!
 //! ```text
 //! vectorised! { fn scale<F>(a: F, x: &mut [F]) { ... } }      wide (AVX-512) | middle (AVX2, FMA) | plain
 //! ```
 //!
-//! The compiler vectorises each copy with what its instruction set has. It never reorders or fuses floating-point
-//! operations by itself, so a body without fused operations gives the same bits on all of them.
+//! The compiler vectorises each version with its instruction set. The compiler never reorders or fuses floating-point operations by
+//! itself, so a body without fused operations gives the same bits in all versions.
 
 /// Defines a function whose body is compiled once for each [`Isa`](crate::Isa). Its one type parameter is a [`super::Float`].
 macro_rules! vectorised {
@@ -27,9 +27,9 @@ macro_rules! vectorised {
                     body($($arg),*)
                 }
                 match $crate::Isa::best() {
-                    // SAFETY: these instructions were detected.
+                    // SAFETY: `Isa::best` has detected these instructions.
                     $crate::Isa::Avx512 => return unsafe { wide($($arg),*) },
-                    // SAFETY: these instructions were detected.
+                    // SAFETY: `Isa::best` has detected these instructions.
                     $crate::Isa::Avx2 => return unsafe { middle($($arg),*) },
                     $crate::Isa::Baseline => {}
                 }

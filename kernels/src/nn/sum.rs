@@ -1,13 +1,13 @@
-//! Long sums, in one fixed order, accumulated in f64.
+//! Long sums in one fixed order, accumulated in f64.
 
 use super::Float;
 use super::thread_pool::share_rows_of;
 
-/// Sixteen partial sums: enough to hide the latency of an addition, and few enough to stay in registers.
+/// The number of partial sums: enough to hide the latency of an addition, and few enough to stay in registers.
 const LANES: usize = 16;
 
-/// Does something to each lane and the one half of them further on, then among that half, until one is left. The loops have known
-/// lengths, so that lanes stay in registers.
+/// Applies `body` to each lane and the lane half of the lanes further on, then halves the number of lanes, until one lane is left.
+/// The loops have constant lengths, so that lanes stay in registers.
 macro_rules! halves {
     ($lane:ident, $other:ident => $body:expr) => {
         halves!(8, $lane, $other => $body);
@@ -30,7 +30,7 @@ pub(super) fn sum<F: Float>(a: &[F], term: impl Fn(f64) -> f64) -> f64 {
     sum_pairs(a, a, |a, _| term(a))
 }
 
-/// The sum of `term(a, b)` over two slices side by side, in the order of [`sum`].
+/// The sum of `term(a, b)` over two slices of the same length, in the order of [`sum`].
 #[inline(always)]
 pub(super) fn sum_pairs<F: Float>(a: &[F], b: &[F], term: impl Fn(f64, f64) -> f64) -> f64 {
     let mut lanes = [0.0; LANES];
@@ -46,7 +46,7 @@ pub(super) fn sum_pairs<F: Float>(a: &[F], b: &[F], term: impl Fn(f64, f64) -> f
     pairs(lanes)
 }
 
-/// Two sums at once, of the two terms that `terms(a, b)` gives, in the order of [`sum`].
+/// Two sums at once, over the two terms that `terms(a, b)` returns, in the order of [`sum`].
 #[inline(always)]
 pub(super) fn sums_of_pairs<F: Float>(
     a: &[F],
@@ -70,8 +70,7 @@ pub(super) fn sums_of_pairs<F: Float>(
     (pairs(firsts), pairs(seconds))
 }
 
-/// The largest of some numbers; a NaN, where there is one in the last place that it is looked for, stays unseen here and
-/// comes back through the exponential.
+/// The largest of some numbers. The result may ignore a NaN; softmax then becomes NaN through the NaN's exponential.
 #[inline(always)]
 pub(super) fn largest<F: Float>(a: &[F]) -> F {
     let mut lanes = [a[0]; LANES];
@@ -104,7 +103,7 @@ super::simd::vectorised! {
     }
 }
 
-/// The column sums of `lines`, added in order of rows. A row has as many elements as `sums`.
+/// The sums of the columns of `lines`, added in order of rows. A row has as many elements as `sums`.
 pub(super) fn columns<F: Float>(lines: &[F], sums: &mut [F]) {
     let width = sums.len();
     if width == 0 {
@@ -115,7 +114,7 @@ pub(super) fn columns<F: Float>(lines: &[F], sums: &mut [F]) {
     });
 }
 
-/// The Euclidean norm, summed in f64 in one fixed order.
+/// The Euclidean norm, summed in f64 in a fixed order.
 pub fn norm<F: Float>(a: &[F]) -> f64 {
     squares(a).sqrt()
 }

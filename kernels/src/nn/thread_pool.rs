@@ -1,12 +1,12 @@
-//! The threads of one rank, and work that they share.
+//! The thread pool of one rank, and the work that its threads share.
 //!
 //! ```text
 //! ThreadPool::new(2).enter(|| model.forward(..)) every kernel that is called inside shares its work with the pool
 //! share(8, |task| ...)                           thread 0: 0 2 3 5 7      thread 1: 1 4 6
 //! ```
 //!
-//! What a task computes never depends on who computes it, so results have the same bits for any number of threads.
-//! A worker that has nothing to do spins for a while before it sleeps: waking one takes longer than many kernels.
+//! The result of a task does not depend on the thread that runs it, so results have the same bits for any number of threads. An
+//! idle worker spins for a while before it sleeps: waking a worker takes longer than many kernels.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// How often a worker looks for work before it sleeps: some 50 microseconds.
+/// The number of times that an idle worker looks for work before it sleeps: about 50 microseconds.
 const SPINS: u32 = 4_000;
-/// Workers inside a job are counted in the low bits of its state.
+/// The bit of a pool's state that is set while workers may enter the job; the bits below count the workers inside.
 const OPEN: u64 = 1 << 16;
-/// Added to the state for each new job.
+/// The increment of a pool's state for each new job.
 const NEXT: u64 = 1 << 17;
 
 thread_local! {
@@ -33,7 +33,8 @@ pub struct ThreadPool {
 
 struct Shared {
     threads: usize,
-    /// Number of the job (bits 17 and up), whether it takes workers (bit 16), how many are inside (the rest).
+    /// The number of the job (bits 17 and up), whether workers may enter it (bit 16), and how many workers are inside (bits 0 to
+    /// 15).
     state: AtomicU64,
     next: AtomicUsize,
     job: Mutex<Option<Job>>,
@@ -43,7 +44,7 @@ struct Shared {
     over: AtomicBool,
 }
 
-/// A borrowed closure without its lifetime, and the number of its tasks.
+/// A borrowed closure with its lifetime erased, and the number of its tasks.
 #[derive(Clone, Copy)]
 struct Job {
     body: *const (dyn Fn(usize) + Sync),
@@ -55,7 +56,7 @@ struct Job {
 unsafe impl Send for Job {}
 
 impl ThreadPool {
-    /// A pool of so many threads, the caller's included: 1 starts none.
+    /// A pool of `threads` threads, including the caller's; a pool of 1 starts no threads.
     pub fn new(threads: usize) -> ThreadPool {
         if threads <= 1 {
             return ThreadPool { shared: None, workers: Vec::new() };
@@ -80,7 +81,7 @@ impl ThreadPool {
 
     /// Runs `body` on this thread; the kernels that it calls share their work with the pool.
     pub fn enter<R>(&self, body: impl FnOnce() -> R) -> R {
-        /// Puts back what was there, also when `body` panics.
+        /// Restores the thread's previous pool on drop, also when `body` panics.
         struct Back(Option<Arc<Shared>>);
         impl Drop for Back {
             fn drop(&mut self) {
@@ -101,31 +102,31 @@ impl Drop for ThreadPool {
             shared.wake.notify_all();
         }
         for worker in self.workers.drain(..) {
-            // A worker catches its panics.
+            // A panic of a worker was caught and is reported by `run`.
             let _ = worker.join();
         }
     }
 }
 
-/// How many threads share the work of this one.
+/// The number of threads that share the work of the calling thread.
 pub(crate) fn threads() -> usize {
     TEAM.with(|team| team.borrow().as_ref().map_or(1, |team| team.threads))
 }
 
-/// Calls `body` with 0..tasks, each once, on the threads of the pool; returns when all are done.
+/// Calls `body` once for each task in 0..tasks, on the threads of the pool; returns when all are done.
 ///
 /// # Panics
-/// If one of them did.
+/// If a call of `body` panicked.
 pub(crate) fn share(tasks: usize, body: impl Fn(usize) + Sync) {
     let team = if tasks > 1 { TEAM.with(|team| team.borrow().clone()) } else { None };
     match team {
-        // Inside a task this thread has no pool: what a task calls, it does alone.
+        // Inside a task this thread has no pool, so kernels that the task calls run on this thread alone.
         Some(team) => ThreadPool { shared: None, workers: Vec::new() }.enter(|| team.run(tasks, &body)),
         None => (0..tasks).for_each(body),
     }
 }
 
-/// Calls `body` once per thread, with a range of rows and their part of `all`. Rows have `width` elements.
+/// Calls `body` once per thread, with a range of rows and that range's part of `all`. Rows have `width` elements.
 pub(crate) fn share_rows<T: Send>(
     all: &mut [T],
     width: usize,
@@ -135,7 +136,8 @@ pub(crate) fn share_rows<T: Send>(
     share_rows_of(work, (all, width), (&mut [(); 0], 0), |rows, all, _| body(rows, all));
 }
 
-/// [`share_rows`] for the rows of two slices side by side. `work` is the cost that decides on the number of threads.
+/// Like [`share_rows`], for the rows of two slices together. `work` is the number of elements that decides on the number of
+/// threads.
 pub(crate) fn share_rows_of<T: Send, U: Send>(
     work: usize,
     (a, a_width): (&mut [T], usize),
@@ -164,13 +166,13 @@ pub(crate) fn share_rows_of<T: Send, U: Send>(
     });
 }
 
-/// Fewer elements than this are not worth waking anyone for.
+/// With fewer elements than this, one thread is faster than waking others.
 pub(crate) const SMALL: usize = 16_384;
 
 impl Shared {
     fn run(&self, tasks: usize, body: &(dyn Fn(usize) + Sync)) {
         let body: *const (dyn Fn(usize) + Sync + '_) = body;
-        // SAFETY: the pointer is used by workers that are inside the job alone, and none is after `close` below.
+        // SAFETY: only workers inside the job use the pointer, and none is inside after the job is closed below.
         #[allow(unsafe_code, reason = "a lifetime that `close` bounds")]
         let body: *const (dyn Fn(usize) + Sync + 'static) = unsafe { std::mem::transmute(body) };
         let job = Job { body, tasks };
@@ -196,7 +198,7 @@ impl Shared {
     }
 
     fn tasks(&self, job: Job) {
-        // SAFETY: whoever calls this is inside the job, and `run` waits for those before its closure ends.
+        // SAFETY: every caller is inside the job, and `run` waits for workers inside before the closure's lifetime ends.
         #[allow(unsafe_code, reason = "a pointer that the job keeps alive")]
         let body = unsafe { &*job.body };
         loop {
@@ -208,7 +210,7 @@ impl Shared {
         }
     }
 
-    /// A worker's life.
+    /// The loop of a worker thread.
     fn work(&self) {
         let (mut seen, mut looks) = (0, 0u32);
         while !self.over.load(Ordering::SeqCst) {

@@ -1,4 +1,4 @@
-//! The inner loops of optimisers: every element moved by its own gradient.
+//! The inner loops of optimisers: every parameter is updated by its own gradient.
 //!
 //! ```text
 //! sgd:   g = grad + decay p     v = momentum v + g     p = p - lr (v, or with Nesterov g + momentum v)
@@ -10,39 +10,39 @@ use super::Float;
 use super::simd::vectorised;
 use super::thread_pool::{share_rows, share_rows_of};
 
-/// What a step of gradient descent with momentum multiplies by.
+/// The coefficients of a step of gradient descent with momentum.
 #[derive(Clone, Copy, Debug)]
 pub struct Descent<F> {
-    /// Learning rate.
+    /// The learning rate.
     pub lr: F,
-    /// Momentum; with 0 there is no velocity.
+    /// The momentum; 0 keeps no velocity.
     pub momentum: F,
-    /// Weight decay.
+    /// The weight decay, added to the gradient.
     pub decay: F,
-    /// Nesterov's momentum.
+    /// Whether the momentum is Nesterov's.
     pub nesterov: bool,
-    /// There was no step before: the velocity is the gradient.
+    /// Whether this is the first step: the velocity is then the gradient.
     pub first: bool,
 }
 
-/// What a step of Adam multiplies by; `1 - beta` is given, as it is rounded after the subtraction.
+/// The coefficients of a step of Adam; `1 - beta` is given separately, as it is rounded after the subtraction.
 #[derive(Clone, Copy, Debug)]
 pub struct Moments<F> {
-    /// Weight decay that is added to the gradient.
+    /// The weight decay that is added to the gradient.
     pub decay: F,
-    /// What the weights are multiplied by: decoupled weight decay.
+    /// The factor on the weights, for decoupled weight decay.
     pub kept: F,
-    /// Learning rate over the first moment's correction.
+    /// The learning rate divided by the first moment's bias correction.
     pub rate: F,
-    /// Square root of the second moment's correction.
+    /// The square root of the second moment's bias correction.
     pub root: F,
-    /// Added to the denominator.
+    /// The constant that is added to the denominator.
     pub eps: F,
-    /// 1 - beta1.
+    /// The new gradient's share of the first moment, 1 - beta1.
     pub from_gradient: F,
-    /// beta2.
+    /// The second moment's decay, beta2.
     pub beta2: F,
-    /// 1 - beta2.
+    /// The new square's share of the second moment, 1 - beta2.
     pub from_square: F,
 }
 
@@ -81,13 +81,13 @@ vectorised! {
     }
 }
 
-/// Divides every element. By a power of two a product with its inverse is the same number, and quicker.
+/// Divides every element. For a power of two this multiplies by the inverse, which gives the same number faster.
 pub fn divide<F: Float>(x: &mut [F], divisor: F) {
     let whole = divisor.to_f64().log2().fract() == 0.0;
     share_rows(x, 1, |_, x| if whole { times(x, F::ONE / divisor) } else { over(x, divisor) });
 }
 
-/// A step of gradient descent; `velocity` is empty where there is no momentum.
+/// Takes a step of gradient descent; `velocity` is empty without momentum.
 pub fn descend<F: Float>(d: Descent<F>, params: &mut [F], grads: &[F], velocity: &mut [F]) {
     assert_eq!(params.len(), grads.len());
     let work = params.len();
@@ -100,10 +100,10 @@ pub fn descend<F: Float>(d: Descent<F>, params: &mut [F], grads: &[F], velocity:
     }
 }
 
-/// Elements of Adam's moments that one thread takes at a time.
+/// The number of elements of Adam's moments that one thread takes at a time.
 const PIECE: usize = 4096;
 
-/// A step of Adam; `m` and `v` are its two moments.
+/// Takes a step of Adam; `m` and `v` are its two moments.
 pub fn adam<F: Float>(a: Moments<F>, params: &mut [F], grads: &[F], m: &mut [F], v: &mut [F]) {
     assert!(params.len() == grads.len() && m.len() == v.len() && m.len() == params.len());
     let pieces =

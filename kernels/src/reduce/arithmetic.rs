@@ -1,10 +1,10 @@
-//! What each element type does, one element at a time.
+//! The reduction operators on single elements.
 
-/// The operators on one type of elements; sealed by living in a private module.
+/// The reduction operators on one element type; sealed, since it is in a private module.
 pub trait Arithmetic: Copy {
-    /// a + b.
+    /// The sum a + b.
     fn sum(a: Self, b: Self) -> Self;
-    /// a * b.
+    /// The product a * b.
     fn prod(a: Self, b: Self) -> Self;
     /// The lesser of `a` and `b`.
     fn min(a: Self, b: Self) -> Self;

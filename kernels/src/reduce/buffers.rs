@@ -5,18 +5,18 @@ use crate::{Element, Isa, ReduceOp};
 
 /// Reduces `from` into `into`: `into[i] = into[i] (+) from[i]`.
 ///
-/// Floats round to their own type (f16 and bf16 are computed in f32 and rounded once, which is the same);
-/// integers wrap; [`ReduceOp::Avg`] sums, and [`divide`] finishes it once at the end.
+/// Floats round to their own type (f16 and bf16 are computed in f32 and then rounded, which gives the same bits); integers wrap;
+/// [`ReduceOp::Avg`] sums, and [`divide`] divides once at the end.
 ///
 /// # Panics
-/// If the slices differ in length: that is a mistake of the caller, as with `copy_from_slice`.
+/// If the slices differ in length.
 #[track_caller]
 pub fn reduce<T: Element>(op: ReduceOp, into: &mut [T], from: &[T]) {
     assert_eq!(into.len(), from.len(), "reduce: both buffers must have one length");
     T::reduce(Isa::best(), op, into, from);
 }
 
-/// [`reduce`] to a third buffer: `out[i] = a[i] (+) b[i]`, by the instructions of one class.
+/// Like [`reduce`], to a third buffer and with one class of instructions: `out[i] = a[i] (+) b[i]`.
 ///
 /// # Panics
 /// If the slices differ in length, or the processor has no such instructions.
@@ -27,7 +27,7 @@ pub fn combine_by<T: Element>(isa: Isa, op: ReduceOp, out: &mut [T], a: &[T], b:
     T::combine(isa, op, out, a, b);
 }
 
-/// [`reduce`] by the instructions of one class.
+/// Like [`reduce`], with one class of instructions.
 ///
 /// # Panics
 /// If the slices differ in length, or the processor has no such instructions.
@@ -38,7 +38,7 @@ pub fn reduce_by<T: Element>(isa: Isa, op: ReduceOp, into: &mut [T], from: &[T])
     T::reduce(isa, op, into, from);
 }
 
-/// One element of [`reduce`]: `a (+) b`.
+/// The reduction of two elements, `a (+) b`.
 pub fn combine<T: Element>(op: ReduceOp, a: T, b: T) -> T {
     match op {
         ReduceOp::Sum | ReduceOp::Avg => T::sum(a, b),
@@ -48,8 +48,8 @@ pub fn combine<T: Element>(op: ReduceOp, a: T, b: T) -> T {
     }
 }
 
-/// Divides every element by `parts`, which is how an average ends: floats are divided in their own type and
-/// rounded once (f16 and bf16 in f32, then rounded); integers truncate towards zero.
+/// Divides every element by `parts`, as the end of an average: floats are divided in their own type and rounded once (f16 and bf16
+/// in f32, then rounded); integers truncate towards zero.
 ///
 /// # Panics
 /// If `parts` is zero.

@@ -1,9 +1,9 @@
-//! Reductions of bytes whose element type is a value, at any alignment.
+//! Reductions of bytes whose element type is known at run time, at any alignment.
 
 use super::simd;
 use crate::{DType, Element, Isa, ReduceOp, bf16, f16};
 
-/// [`super::reduce`] on the bytes of `dtype` elements, at any alignment.
+/// Like [`super::reduce`], on the bytes of `dtype` elements, at any alignment.
 ///
 /// # Panics
 /// If the slices differ in length, or hold no whole number of elements.
@@ -14,7 +14,7 @@ pub fn reduce_bytes(dtype: DType, op: ReduceOp, into: &mut [u8], from: &[u8]) {
     dispatch(dtype, Reduce { op, into, from });
 }
 
-/// [`super::divide`] on the bytes of `dtype` elements, at any alignment.
+/// Like [`super::divide`], on the bytes of `dtype` elements, at any alignment.
 ///
 /// # Panics
 /// If `parts` is zero, or the slice holds no whole number of elements.
@@ -25,7 +25,7 @@ pub fn divide_bytes(dtype: DType, into: &mut [u8], parts: u32) {
     dispatch(dtype, Divide { into, parts });
 }
 
-/// Something to do once the element type is known.
+/// A function that is generic over the element type, run once the type is known.
 pub(crate) trait Typed {
     fn run<T: Element>(self);
 }
@@ -44,7 +44,7 @@ pub(crate) fn dispatch(dtype: DType, job: impl Typed) {
     }
 }
 
-/// Bytes copied at a time where they are not aligned to their type; small enough for the first-level cache.
+/// The number of bytes that are copied at a time where the data are not aligned; small enough for the first-level cache.
 const BLOCK: usize = 4096;
 
 struct Reduce<'a> {

@@ -1,4 +1,4 @@
-//! f64 and f32: plain IEEE 754 arithmetic, with NaN made canonical. Written so that loops over it vectorise.
+//! Reductions of f64 and f32: plain IEEE 754 arithmetic with canonical NaNs, written so that loops vectorise.
 
 use super::arithmetic::Arithmetic;
 

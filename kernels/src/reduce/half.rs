@@ -1,11 +1,11 @@
-//! f16 and bf16: computed in f32 and rounded once per operation.
+//! Reductions of f16 and bf16: computed in f32 and rounded once per operation.
 //!
 //! Rounding the f32 result again to the narrow type gives what rounding the exact result would: f32 keeps more
 //! than twice the narrow significand's bits plus two (24 >= 2 x 11 + 2), so the double rounding is harmless for
 //! +, x and / (S. Figueroa, "When is double rounding innocuous?", SIGNUM Newsletter 30 (1995)).
 //!
-//! bf16 is the upper half of an f32, so its conversions are shifts and vectorise by themselves. f16 has instructions
-//! of its own, a block at a time (`simd/half`).
+//! bf16 is the upper half of an f32, so its conversions are shifts, which vectorise by themselves. f16 has conversion instructions,
+//! which are used on a block at a time (`simd/half`).
 
 use super::arithmetic::Arithmetic;
 use super::loops::Loops;
@@ -13,7 +13,7 @@ use super::simd;
 use crate::Isa;
 use crate::{ReduceOp, bf16, f16};
 
-/// Elements widened at a time for a division.
+/// The number of elements that are widened at a time for a division.
 const BLOCK: usize = 1024;
 
 #[inline(always)]
@@ -21,7 +21,7 @@ fn wide(b: bf16) -> f32 {
     f32::from_bits(u32::from(b.to_bits()) << 16)
 }
 
-/// To nearest, ties to even, by adding just under half a unit of what is cut off. NaNs arrive canonical, and
+/// Rounds to nearest, ties to even, by adding just under half a unit of the bits that are cut off. NaNs arrive canonical, and
 /// 0x7fc0_0000 cannot carry into the sign.
 #[inline(always)]
 fn narrow(wide: f32) -> bf16 {
@@ -42,7 +42,7 @@ macro_rules! lanes {
 impl Arithmetic for bf16 {
     lanes!(bf16, wide, narrow, sum, prod);
 
-    // In f32 as well: nothing is rounded, and a NaN comes out canonical.
+    // Compared in f32: no rounding is needed, and a NaN comes out canonical.
     #[inline(always)]
     fn min(a: bf16, b: bf16) -> bf16 {
         narrow(Arithmetic::min(wide(a), wide(b)))
@@ -107,8 +107,8 @@ impl Loops for f16 {
     }
 }
 
-/// The quotient, rounded once: in f64, then to odd in f32, from which narrowing is as from the exact value. (f32 alone
-/// rounds twice where the number of parts has more than a dozen bits.)
+/// The quotient, rounded once: computed in f64, then rounded to odd in f32, so that narrowing gives the same as from the exact
+/// value. (A division in f32 alone would round twice where `parts` has more than a dozen bits.)
 #[inline(always)]
 fn quotient(a: f32, parts: u32) -> f32 {
     let x = f64::from(a) / f64::from(parts);

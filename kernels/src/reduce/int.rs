@@ -1,4 +1,4 @@
-//! Integers: wrapping sums and products, ordinary minimum and maximum, division towards zero.
+//! Reductions of integers: wrapping sums and products, ordinary minimum and maximum, division towards zero.
 
 use super::arithmetic::Arithmetic;
 
@@ -25,8 +25,8 @@ macro_rules! int {
                 Ord::max(a, b)
             }
 
-            // In a wider type, for the number of parts need not fit the type; the quotient always does. Up to 32 bits
-            // f64 is exact: a quotient that is no integer is further from one than f64 rounds, and it vectorises.
+            // Divided in a wider type, since `parts` need not fit the type; the quotient always does. Up to 32 bits the wider type
+            // is f64, which vectorises and is exact: a quotient that is no integer differs from one by more than f64's rounding.
             #[inline(always)]
             fn divide(into: &mut [$int], parts: u32) {
                 let parts = <$wide>::from(parts);

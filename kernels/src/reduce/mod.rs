@@ -1,13 +1,13 @@
-//! Reducing one buffer into another, element by element, the same bits whatever the order of the two.
+//! The reduction of one buffer into another, element by element; swapping the two operands does not change a bit.
 //!
 //! ```text
 //! into   a0 a1 a2 ..          into[i] = into[i] (+) from[i], rounded to the element's type
 //! from   b0 b1 b2 ..          every NaN result is the canonical quiet NaN, so a (+) b == b (+) a to the bit
 //! ```
 //!
-//! That makes a result a function of its reduction tree alone, whichever operand came over the wire. Rust never
-//! contracts a multiplication and an addition into one, so no node of the tree is rounded differently elsewhere.
-//! Source of the rules for NaN and signed zeros: IEEE 754-2019, sections 6.2 and 9.6.
+//! So a result is a function of its reduction tree alone, whichever operand came over the wire. Rust never contracts a
+//! multiplication and an addition into one operation, so every node of the tree is rounded alike on all machines. The rules for NaN
+//! and signed zeros are from IEEE 754-2019, sections 6.2 and 9.6.
 
 mod arithmetic;
 mod buffers;

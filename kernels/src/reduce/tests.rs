@@ -1,10 +1,10 @@
-//! The kernels against a scalar statement of the rule.
+//! Tests of the reduction kernels against scalar definitions.
 
 use super::*;
 use crate::{Element, Isa, ReduceOp, bf16, f16};
 use proptest::prelude::*;
 
-/// The rule for one element of one type, said as plainly as possible and without the kernels' tricks.
+/// The definition of the operators for one element type, as plain as possible and without the kernels' optimisations.
 trait Rule: Element {
     fn rule(op: ReduceOp, a: Self, b: Self) -> Self;
     fn part(a: Self, parts: u32) -> Self;
@@ -44,8 +44,8 @@ macro_rules! float_rule {
     };
 }
 
-/// Rounded to odd, so that rounding once more to a narrower type is as if it were the first time. (`half` itself
-/// narrows an f64 by its upper 32 bits alone, and takes what lies just beside the middle for the middle.)
+/// Rounds to odd, so that another rounding to a narrower type gives the same as rounding once. (`half` narrows an f64 by its upper
+/// 32 bits alone, and takes a value just beside the midpoint for the midpoint.)
 fn odd(x: f64) -> f32 {
     let near = x as f32;
     if f64::from(near) == x || x.is_nan() {
@@ -55,7 +55,7 @@ fn odd(x: f64) -> f32 {
     f32::from_bits((near.to_bits() - u32::from(beyond)) | 1)
 }
 
-// The narrow ones are computed in f64 and rounded once: 53 bits make that exact enough to be the definition.
+// The 16-bit types are computed in f64 and rounded once: 53 bits make that exact enough to be the definition.
 float_rule!(f64, u64, f64, |x| x, 0x7ff8_0000_0000_0000);
 float_rule!(f32, u32, f32, |x| x, 0x7fc0_0000);
 float_rule!(f16, u16, f64, |x| f16::from_f32(odd(x)), 0x7e00);
@@ -88,7 +88,7 @@ macro_rules! int_rule {
 
 int_rule!(i8, i16, i32, i64, u8);
 
-/// Random bits, and the values that rules are made for: zeros, infinities, NaNs with payloads, subnormals.
+/// Random bits, and the values that have special rules: zeros, infinities, NaNs with payloads, subnormals.
 fn words() -> impl Strategy<Value = Vec<(u64, u64)>> {
     let special = prop::sample::select(vec![
         0u64,
@@ -131,14 +131,14 @@ fn check<T: Rule>(op: ReduceOp, words: &[(u64, u64)], parts: u32, skew: usize) -
         let mut out = vec![T::zeroed(); a.len()];
         combine_by(isa, op, &mut out, &a, &b);
         prop_assert_eq!(bits(&out), bits(&want), "{} {} by {}", T::DTYPE, op, isa);
-        // Any start, so any alignment of a vector, and any tail.
+        // Any start, so that vectors have any alignment and tails any length.
         let from = skew.min(a.len());
         let mut into = a[from..].to_vec();
         reduce_by(isa, op, &mut into, &b[from..]);
         prop_assert_eq!(bits(&into), bits(&want[from..]), "{} {} by {} from {}", T::DTYPE, op, isa, from);
     }
 
-    // The untyped form, at any alignment.
+    // The reduction of bytes, at any alignment.
     let shifted = |of: &[T]| [&vec![0u8; skew][..], bytemuck::cast_slice(of)].concat();
     let (mut into, from) = (shifted(&a), shifted(&b));
     reduce_bytes(T::DTYPE, op, &mut into[skew..], &from[skew..]);
@@ -186,7 +186,7 @@ fn zeros_and_nans_follow_ieee_754_2019() {
     assert_eq!(bits(ReduceOp::Sum, f32::INFINITY, f32::NEG_INFINITY), 0x7fc0_0000);
 }
 
-/// Every pair of 16-bit patterns would be 2^32; every pattern beside each of a few is quick.
+/// Tests every 16-bit pattern with each of a few others; all pairs would be 2^32.
 #[test]
 fn every_f16_and_bf16_keeps_the_rule_by_every_class() {
     fn all<T: Rule>() {

@@ -1,4 +1,4 @@
-//! Backward: the gradients of the weight, the input and the bias.
+//! The backward pass of convolutions: the gradients of weight, input and bias.
 
 use super::Conv2dShape;
 use super::transpose::{pad, transpose_parallel};
@@ -9,7 +9,7 @@ use crate::nn::sum::sum;
 use crate::nn::thread_pool::share_rows;
 
 impl Conv2dShape {
-    /// The gradient of the weight, replaced; `work` is what the forward pass left.
+    /// Replaces `dw` by the gradient of the weight; `work` holds what the forward pass left in it.
     pub fn backward_params<F: Float>(&self, n: usize, x: &[F], work: &mut [F], dy: &[F], dw: &mut [F]) {
         let (patch, pixels, outputs) = (self.patch(), self.pixels(), self.outputs / self.groups);
         self.lengths(n, x, dy, dw, work);
@@ -46,7 +46,7 @@ impl Conv2dShape {
         }
     }
 
-    /// The gradient of the input, replaced. `work` is what the forward pass left, and is used up.
+    /// Replaces `dx` by the gradient of the input. `work` holds what the forward pass left in it, and is overwritten.
     pub fn backward_input<F: Float>(&self, n: usize, w: &[F], dy: &[F], work: &mut [F], dx: &mut [F]) {
         self.lengths(n, dx, dy, w, work);
         if n == 0 {
@@ -82,7 +82,7 @@ impl Conv2dShape {
             pad(dy, self.output_picture(), padding, padded);
             padded
         };
-        // Not as `forward` would choose: there is no room for a transformed weight.
+        // Always by patches, never by Winograd's products: `work` has no space for another transformed weight.
         back.products(n, dy, transposed, dx);
     }
 
@@ -136,8 +136,8 @@ impl Conv2dShape {
         }
     }
 
-    /// Adds the columns of one channel and sample, `step` elements from one kernel position to the next, into the
-    /// pixels that they came from, in a fixed order.
+    /// Adds the columns of one channel and sample into the pixels that they came from, in a fixed order; columns of neighbouring
+    /// kernel positions are `step` elements apart.
     fn fold<F: Float>(&self, columns: &[F], step: usize, dx: &mut [F]) {
         let ((height, width), (rows, cols)) = (self.picture, self.output_picture());
         let (stride, padding) = (self.stride, self.padding);
@@ -157,7 +157,7 @@ impl Conv2dShape {
         }
     }
 
-    /// The gradient of the bias, replaced: the sum of `dy` over samples and pixels.
+    /// Replaces `db` by the gradient of the bias: the sum of `dy` over samples and pixels.
     pub fn backward_bias<F: Float>(&self, dy: &[F], db: &mut [F]) {
         let pixels = self.pixels();
         for (o, db) in db.iter_mut().enumerate() {

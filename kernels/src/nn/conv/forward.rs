@@ -1,4 +1,4 @@
-//! Forward: products with patches of padded pictures.
+//! The forward pass of convolutions: products with patches of padded pictures.
 
 use super::Conv2dShape;
 use super::transpose::pad;
@@ -8,7 +8,7 @@ use crate::nn::gemm::{Left, Patches, Place, Walk, gemm};
 use crate::nn::thread_pool::share_rows;
 
 impl Conv2dShape {
-    /// `x` to `y`; `work` keeps what the backward pass needs: padded pictures, or the transformed weight.
+    /// Computes `y` from `x`; `work` keeps the padded pictures or the transformed weight for the backward pass.
     pub fn forward<F: Float>(&self, n: usize, x: &[F], w: &[F], work: &mut [F], y: &mut [F]) {
         self.lengths(n, x, y, w, work);
         if n == 0 {
@@ -29,7 +29,7 @@ impl Conv2dShape {
         self.products(n, x, w, y);
     }
 
-    /// Padded pictures `x` to `y`, by products with patches.
+    /// Computes `y` from padded pictures `x`, by products with patches.
     pub(super) fn products<F: Float>(&self, n: usize, x: &[F], w: &[F], y: &mut [F]) {
         let (height, width) = self.padded_picture();
         for group in 0..self.groups {
@@ -46,7 +46,7 @@ impl Conv2dShape {
         }
     }
 
-    /// One group's `y = w . patches`.
+    /// Computes `y = w . patches` for one group of channels.
     pub(super) fn product<F: Float>(
         &self,
         n: usize,

@@ -5,15 +5,15 @@
 //! patch (p, q) of a sample: the K x K pixels of every channel under output pixel (p, q), 0 outside the picture
 //!
 //! y  [O, N P Q]    = w . patches
-//! dw [C K K, O]    = patches . dy^T                                   (then turned)
-//! dx [C, N H W]    = w turned and flipped . patches of dy             stride 1: again a convolution
-//! dx               = w^T . dy, each pixel's sum over the patches that hold it            any other stride
+//! dw [C K K, O]    = patches . dy^T                                   (then transposed)
+//! dx [C, N H W]    = w transposed and flipped . patches of dy         stride 1: a convolution too
+//! dx               = w^T . dy, each pixel's sum over the patches that contain it        other strides
 //! ```
 //!
-//! Patches are never stored for a whole batch where the stride is 1: they are copied from a padded picture into the
-//! product's panels, so that they stay in the cache (as in M. Dukhan, "The Indirect Convolution Algorithm", 2019, and
-//! cuDNN's implicit products, S. Chetlur et al., 2014). With G groups, every G-th part of the channels has its own product.
-//! A 3 x 3 kernel of stride 1 over many channels goes by [`winograd`] instead, in fewer products.
+//! With stride 1, patches are never stored for a whole batch: they are copied from a padded picture into the product's panels, so
+//! that they stay in the cache (as in M. Dukhan, "The Indirect Convolution Algorithm", 2019, and cuDNN's implicit products, S.
+//! Chetlur et al., 2014). With G groups, each of G equal parts of the channels has its own product. A 3 x 3 kernel of stride 1 over
+//! many channels uses [`winograd`] instead, which needs fewer multiplications.
 
 mod backward;
 mod forward;

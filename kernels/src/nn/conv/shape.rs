@@ -1,28 +1,28 @@
-//! The shape of a convolution: its sides and its cost.
+//! The shape of a convolution, its sizes and its cost.
 
 use crate::nn::{Float, OpCost};
 
 /// The shape of a convolution with a square kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conv2dShape {
-    /// Channels in, C.
+    /// The number of input channels, C.
     pub inputs: usize,
-    /// Channels out, O.
+    /// The number of output channels, O.
     pub outputs: usize,
-    /// (H, W).
+    /// Height and width of the input picture, H and W.
     pub picture: (usize, usize),
-    /// The kernel's side, K.
+    /// The side of the kernel in pixels, K.
     pub kernel: usize,
-    /// Pixels from one patch to the next; 1 or more.
+    /// The pixels from one patch to the next; at least 1.
     pub stride: usize,
-    /// Zeros around the picture, on each side.
+    /// The width of the zero padding on each side of the picture, in pixels.
     pub padding: usize,
-    /// Groups that the channels are cut into, G; it divides both C and O.
+    /// The number of groups of channels, G, a divisor of C and O.
     pub groups: usize,
 }
 
 impl Conv2dShape {
-    /// (P, Q).
+    /// Height and width of the output picture, P and Q.
     ///
     /// # Panics
     /// If the kernel is larger than the padded picture, or the groups do not divide the channels.
@@ -48,39 +48,39 @@ impl Conv2dShape {
         (side(self.picture.0), side(self.picture.1))
     }
 
-    /// Cost of [`Conv2dShape::forward`], as one kernel that reads pictures and never stores patches.
+    /// The cost of [`Conv2dShape::forward`], as one kernel that reads pictures and never stores patches.
     pub fn forward_cost<F: Float>(&self, n: usize) -> OpCost {
         let (x, y) = (n * self.input(), n * self.outputs * self.pixels());
         OpCost::launch(2 * y * self.patch(), x + y + self.weights(), size_of::<F>())
     }
 
-    /// Cost of [`Conv2dShape::backward_params`]: the same products.
+    /// The cost of [`Conv2dShape::backward_params`]: equal to the forward pass's.
     pub fn backward_params_cost<F: Float>(&self, n: usize) -> OpCost {
         self.forward_cost::<F>(n)
     }
 
-    /// Cost of [`Conv2dShape::backward_input`]: the same products.
+    /// The cost of [`Conv2dShape::backward_input`]: equal to the forward pass's.
     pub fn backward_input_cost<F: Float>(&self, n: usize) -> OpCost {
         self.forward_cost::<F>(n)
     }
 
-    /// The elements of a patch, C / G K K.
+    /// The number of elements of a patch, C / G K K.
     pub(super) fn patch(&self) -> usize {
         self.inputs / self.groups * self.kernel * self.kernel
     }
 
-    /// Elements of the weight.
+    /// The number of elements of the weight.
     pub fn weights(&self) -> usize {
         self.outputs * self.patch()
     }
 
-    /// P Q.
+    /// The number of output pixels, P Q.
     pub(super) fn pixels(&self) -> usize {
         let (p, q) = self.output_picture();
         p * q
     }
 
-    /// The elements of an input picture, C H W.
+    /// The number of elements of an input picture, C H W.
     pub(super) fn input(&self) -> usize {
         self.inputs * self.picture.0 * self.picture.1
     }
@@ -89,13 +89,14 @@ impl Conv2dShape {
         (self.picture.0 + 2 * self.padding, self.picture.1 + 2 * self.padding)
     }
 
-    /// Elements of a padded sample.
+    /// The number of elements of a padded sample.
     pub(super) fn padded(&self) -> usize {
         let (height, width) = self.padded_picture();
         self.inputs * height * width
     }
 
-    /// The padding and the padded picture of `dy` with which the backward pass is a convolution, if it is one.
+    /// The padding and the padded picture of `dy` if the gradient of the input is a convolution of `dy`: stride 1, padding below
+    /// the kernel's side.
     pub(super) fn transposed(&self) -> Option<(usize, (usize, usize))> {
         let padding = (self.kernel - 1).checked_sub(self.padding).filter(|_| self.stride == 1)?;
         let (rows, cols) = self.output_picture();

@@ -1,11 +1,11 @@
-//! Convolutions against their definition, and their gradients against differences.
+//! Tests of convolutions against their definition, and of their gradients against finite differences.
 
 use super::Conv2dShape;
 use crate::nn::Float;
 use crate::nn::gradcheck::{check, dot, numbers};
 use proptest::prelude::*;
 
-/// The definition, pixel by pixel.
+/// The convolution by its definition, pixel by pixel.
 pub fn direct(s: &Conv2dShape, n: usize, x: &[f64], w: &[f64]) -> Vec<f64> {
     let ((h, wd), (p, q), k) = (s.picture, s.output_picture(), s.kernel);
     let mut y = Vec::new();
@@ -96,7 +96,7 @@ fn a_convolution_too_small_for_winograd_one_way_has_its_gradient() {
     }
 }
 
-/// Whole tiles, panels and depths, in f32 and f64, on every number of threads.
+/// Covers whole tiles, panels and depths, in f32 and f64, with several numbers of threads.
 #[test]
 fn the_same_bits_on_any_number_of_threads_and_near_f64() {
     let shape = |picture, stride, kernel| Conv2dShape {

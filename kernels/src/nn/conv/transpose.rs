@@ -1,10 +1,10 @@
-//! Pictures with zeros around them, and matrices turned.
+//! Zero padding of pictures, and parallel transposition of matrices.
 
 use crate::nn::Float;
 use crate::nn::gemm::transpose;
 use crate::nn::thread_pool::share_rows;
 
-/// Pictures with zeros around them.
+/// Copies pictures with a border of `padding` zeros on each side.
 pub(super) fn pad<F: Float>(x: &[F], (height, width): (usize, usize), padding: usize, padded: &mut [F]) {
     let (tall, wide) = (height + 2 * padding, width + 2 * padding);
     share_rows(padded, tall * wide, |planes, padded| {

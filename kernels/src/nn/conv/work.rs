@@ -1,11 +1,11 @@
-//! The room that a convolution's passes share, and the lengths of what they are given.
+//! The work buffer that a convolution's passes share, and checks of buffer lengths.
 
 use super::Conv2dShape;
 use super::winograd::Winograd;
 
 impl Conv2dShape {
-    /// Elements of `work` that a batch of `n` needs: the transformed weight, or padded pictures or patches, and once the
-    /// weight.
+    /// The number of elements of `work` for a batch of `n`: the transformed weight, or padded pictures or patches plus one copy of
+    /// the weight.
     pub fn work(&self, n: usize) -> usize {
         if let Some(winograd) = Winograd::of(self) {
             return winograd.weights();

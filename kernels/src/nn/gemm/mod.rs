@@ -1,4 +1,4 @@
-//! Matrix products over operands that need not be matrices: the engine of linear layers, convolutions and attention.
+//! Matrix products over operands that need not be matrices; linear layers, convolutions and attention use them.
 //!
 //! ```text
 //!                 NC columns, packed in panels of 48           a depth of at most 384 at a time
@@ -10,12 +10,12 @@
 //!                                               for each 8 rows, for each panel: one tile, in registers
 //! ```
 //!
-//! The left operand is read where it lies, through [`Walk`]s; of one that lies column by column, eight rows at a time are
-//! copied together first, as steps of many lines would meet in a few sets of the cache. After K. Goto and R. van de Geijn, "Anatomy of
+//! The left operand is read in place, through [`Walk`]s. Of a column-major left operand, eight rows at a time are copied together
+//! first, since large steps would map many lines to a few sets of the cache. After K. Goto and R. van de Geijn, "Anatomy of
 //! High-Performance Matrix Multiplication" (ACM TOMS 34(3), 2008).
 //!
-//! An element is a sum over depths, each a chain of fused multiply-adds in order of k. That order depends on k alone,
-//! so neither the blocks nor the number of threads change a bit.
+//! An element is a sum over depths, each a chain of fused multiply-adds in order of k. That order depends on k alone, so neither
+//! the blocks nor the number of threads changes a bit.
 
 mod pack;
 mod tile;
@@ -30,22 +30,22 @@ use std::cell::RefCell;
 use std::ops::Range;
 use tile::{ROWS, Target, VECTOR, WIDTH};
 
-/// The longest chain of additions, and the deepest packed block.
+/// The longest chain of additions, and so the depth of a packed block.
 const DEPTH: usize = 384;
-/// Panels in a packed block: with `DEPTH`, 737 kB of f32.
+/// The number of panels in a packed block: with `DEPTH`, 737 kB of f32.
 const PANELS: usize = 10;
-/// Strips of turned rows that are filled side by side: 32 rows, which are two cache lines of f32.
+/// The number of strips of a transposed operand that are filled together: 32 rows, which are two cache lines of f32.
 const SIDE_BY_SIDE: usize = 4;
-/// Products with fewer operations are not worth a second thread.
+/// Products with fewer operations than this use one thread.
 const SMALL: usize = 400_000;
 
-/// Where the elements of the left operand lie: element (i, k) at `row(i) + at(k)`, where k counts through three
-/// nested loops, the innermost last.
+/// The positions of the left operand's elements: element (i, k) is at `row(i) + at(k)`, where k counts through three nested loops,
+/// the innermost last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walk {
-    /// Iterations of each loop; their product is the depth.
+    /// The number of iterations of each loop; their product is the depth.
     pub counts: [usize; 3],
-    /// Elements from one iteration to the next.
+    /// The distance in elements from one iteration to the next, for each loop.
     pub steps: [usize; 3],
 }
 
@@ -55,7 +55,7 @@ impl Walk {
         k / (rows * cols) * self.steps[0] + k / cols % rows * self.steps[1] + k % cols * self.steps[2]
     }
 
-    /// The walk over `ks` alone, and where it starts. `ks` begins and ends between iterations of a loop.
+    /// The walk over the range `ks` alone, and its start. `ks` begins and ends between iterations of a loop.
     fn cut(&self, ks: &Range<usize>) -> (usize, Walk) {
         let [_, rows, cols] = self.counts;
         let (length, start) = (ks.len(), self.at(ks.start));
@@ -69,13 +69,13 @@ impl Walk {
         (start, Walk { counts, ..*self })
     }
 
-    /// The depths, in order: as equal as the loops allow, and none longer than `DEPTH` where a loop can be cut.
+    /// The ranges of k, in order: as equal as the loops allow, and none longer than `DEPTH` where a loop can be cut.
     fn depths(&self) -> Vec<Range<usize>> {
         let [samples, rows, cols] = self.counts;
         let (unit, units, limit) = if rows * cols <= DEPTH && samples > 1 {
             (rows * cols, samples, samples)
         } else if cols <= DEPTH && rows > 1 {
-            // A depth must not reach over two samples.
+            // A range of k must not span two samples.
             (cols, samples * rows, rows)
         } else {
             return (0..samples * rows)
@@ -91,20 +91,20 @@ impl Walk {
     }
 }
 
-/// 0..count in as few pieces of at most `most` as there can be, nearly equal.
+/// Cuts 0..count into the fewest nearly equal pieces of at most `most`.
 fn equal(count: usize, most: usize) -> Vec<Range<usize>> {
     let parts = count.div_ceil(most);
     (0..parts).map(|part| count * part / parts..count * (part + 1) / parts).collect()
 }
 
-/// 0..count in as few pieces of at most `DEPTH` as there can be, nearly equal, that begin at whole vectors: a transposed operand
-/// is then packed by vectors alone.
+/// Cuts 0..count into the fewest nearly equal pieces of at most `DEPTH` that begin at whole vectors, so that a transposed operand
+/// is packed by whole vectors alone.
 fn whole_vectors(count: usize) -> impl Iterator<Item = Range<usize>> {
     let pieces = equal(count.div_ceil(VECTOR), DEPTH / VECTOR);
     pieces.into_iter().map(move |r| r.start * VECTOR..(r.end * VECTOR).min(count))
 }
 
-/// The left operand: data, where its rows start, and the walk along a row.
+/// The left operand: its data, the offsets of its rows, and the walk along a row.
 #[derive(Clone, Copy)]
 pub(super) struct Left<'a, F, R> {
     pub data: &'a [F],
@@ -113,7 +113,7 @@ pub(super) struct Left<'a, F, R> {
     pub walk: Walk,
 }
 
-/// Where an element of the output lies: (i, j) at `base + i row + j / plane * sample + j % plane`.
+/// The positions of the output's elements: (i, j) is at `base + i row + j / plane * sample + j % plane`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub base: usize,
@@ -123,7 +123,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// A matrix whose rows begin `row` elements apart.
+    /// The positions of a matrix whose rows begin `row` elements apart.
     pub fn matrix(row: usize) -> Place {
         Place { base: 0, row, plane: usize::MAX, sample: 0 }
     }
@@ -133,7 +133,7 @@ impl Place {
     }
 }
 
-/// What threads write to, each its own elements.
+/// The output of a product, which several threads write, each its own elements.
 #[derive(Clone, Copy)]
 pub(super) struct Out<F> {
     start: *mut F,
@@ -141,14 +141,15 @@ pub(super) struct Out<F> {
 }
 
 #[allow(unsafe_code, reason = "threads write disjoint elements")]
-// SAFETY: a task of `gemm` writes the elements of its own rows and columns and no others, and `Place` gives different
-// elements different places: that is what its callers in this module state.
+// SAFETY: a task of `gemm` writes only the elements of its own rows and columns, and `Place` gives different elements different
+// positions, as its users in this module ensure.
 unsafe impl<F: Send> Sync for Out<F> {}
 
-/// `out = left . right`, m x n; or added to it. Places of `out` that belong to no element are left alone.
+/// Computes the m x n product `out = left . right`, or adds it to `out`. Positions of `out` that belong to no element stay
+/// unchanged.
 ///
 /// # Panics
-/// If an operand or the output is too short for what its description reaches.
+/// If an operand or the output is shorter than its description requires.
 pub(super) fn gemm<F: Float, R: Fn(usize) -> usize + Sync>(
     (m, n): (usize, usize),
     left: Left<F, R>,
@@ -168,14 +169,14 @@ pub(super) fn gemm<F: Float, R: Fn(usize) -> usize + Sync>(
 
     let threads = if m * n * k < SMALL { 1 } else { thread_pool::threads() };
     let (blocks, strips) = cuts(m, n, threads);
-    // Columns are cut between panels; where those are few, between vectors, so that blocks are equal.
+    // Columns are cut between panels; where panels are few, between vectors, so that blocks are nearly equal.
     let unit = if n.div_ceil(WIDTH) < 4 * blocks { VECTOR } else { WIDTH };
     let (units, tiles) = (n.div_ceil(unit), m.div_ceil(ROWS));
     let depths = left.walk.depths();
     let run = left.walk.counts[..2] == [1, 1];
     let apart = left.walk.steps[2];
     let transposed = run && apart >= m.max(2) && (1..m).all(|i| (left.row)(i) == (left.row)(i - 1) + 1);
-    // Only rows that are one run of k, and what the kernel for it is there for.
+    // Reading in place needs rows that are one run of k, and a kernel for the element type.
     let direct = if run && tile::targets::<F>() { right.direct(m, n, k) } else { None };
     let task = |task: usize| {
         let (block, strip) = (task / strips, task % strips);
@@ -189,8 +190,8 @@ pub(super) fn gemm<F: Float, R: Fn(usize) -> usize + Sync>(
     }
 }
 
-/// How an m x n output is cut for so many threads: (blocks of columns, strips of rows). Strips of rows pack the same columns
-/// each for itself, which is little where there are many rows.
+/// How an m x n output is cut for this many threads: (blocks of columns, strips of rows). Every strip of rows packs the same
+/// columns again, which costs little where there are many rows.
 fn cuts(m: usize, n: usize, threads: usize) -> (usize, usize) {
     let blocks = n.div_ceil(WIDTH).div_ceil(PANELS);
     if threads > 1 && m >= n.max(4 * ROWS * threads) {
@@ -200,10 +201,10 @@ fn cuts(m: usize, n: usize, threads: usize) -> (usize, usize) {
     (blocks, if blocks < threads { threads.min(m.div_ceil(ROWS)) } else { 1 })
 }
 
-/// A task: some rows and some columns of the output, over the whole depth.
+/// A task of a product: some rows and columns of the output, over the whole depth.
 struct Block<'a, F, R> {
     left: &'a Left<'a, F, R>,
-    /// The left operand's rows lie side by side, and what follows in a row is further away than all of them.
+    /// Whether the left operand is column-major: its rows are adjacent, and the next k is further away than all rows.
     transposed: bool,
     out: Out<F>,
     place: Place,
@@ -239,7 +240,7 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         self.rows.clone().step_by(ROWS).flat_map(move |i| self.panels().map(move |cols| (i, cols)))
     }
 
-    /// The columns of each panel. Two of 32 are quicker than one of 48 and one of 16.
+    /// The columns of each panel. Two panels of 32 columns are faster than one of 48 and one of 16.
     fn panels(&self) -> impl Iterator<Item = Range<usize>> + use<F, R> {
         let Range { mut start, end } = self.cols;
         std::iter::from_fn(move || {
@@ -250,7 +251,7 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         })
     }
 
-    /// The panels of this block's columns, one after another, each `ks.len()` lines of its own width.
+    /// Packs the panels of this block's columns, one after another, each as `ks.len()` lines of the panel's width.
     fn pack<'s>(
         &self,
         right: &impl Right<F>,
@@ -267,8 +268,8 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         all
     }
 
-    /// Eight rows of the left operand from i on: (data, where each row starts, the walk along it). Where rows are turned,
-    /// they are in `strips`, which [`Block::gather`] has filled from row `first` on.
+    /// Eight rows of the left operand from row `i` on: (data, start of each row, walk along a row). The rows of a column-major
+    /// operand are in `strips`, which [`Block::gather`] has filled from row `first` on.
     fn rows_of<'s>(
         &'s self,
         i: usize,
@@ -284,8 +285,8 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         (strip, std::array::from_fn(|r| r), Walk { counts: [1, 1, ks.len()], steps: [0, 0, ROWS] })
     }
 
-    /// Where rows are turned, copies some of them to strips, each of eight rows, eight numbers for every k. Strips are filled
-    /// side by side, so that a line of the operand is read once for all of them.
+    /// Copies rows of a column-major operand to strips, each of eight rows, with eight elements for every k. Several strips are
+    /// filled together, so that a cache line of the operand is read once for all of them.
     fn gather(&self, rows: Range<usize>, ks: &Range<usize>, strips: &mut [F]) {
         if !self.transposed || ks.is_empty() {
             return;
@@ -309,13 +310,13 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         }
     }
 
-    /// The rows in pieces that [`Block::gather`] copies together.
+    /// The ranges of rows that [`Block::gather`] copies together.
     fn pieces(&self) -> impl Iterator<Item = Range<usize>> + use<F, R> {
         let Range { start, end } = self.rows;
         (start..end).step_by(SIDE_BY_SIDE * ROWS).map(move |i| i..(i + SIDE_BY_SIDE * ROWS).min(end))
     }
 
-    /// Elements of a strip of eight rows over so many k, where there is one.
+    /// The number of elements of a strip of eight rows over `ks` values of k; 0 if the left operand is not copied.
     fn strip(&self, ks: usize) -> usize {
         if self.transposed { ROWS * ks } else { 0 }
     }
@@ -343,7 +344,7 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         });
     }
 
-    /// [`Block::depth`] for an operand that is read where it lies, without packing.
+    /// Like [`Block::depth`], for a right operand that is read in place, without packing.
     fn depth_direct(&self, ks: &Range<usize>, direct: &Direct<F>, add: bool) {
         let mut tile = [F::ZERO; ROWS * WIDTH];
         let offsets = &direct.offsets[ks.clone()];
@@ -356,7 +357,8 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
             let lefts =
                 self.rows.clone().step_by(ROWS).map(|i| (i, self.rows_of(i, ks, (self.rows.start, strips))));
             let lefts: Vec<_> = lefts.collect();
-            // Columns outside: a panel's part of the operand is small, and stays in the nearest cache for all rows.
+            // The outer loop is over columns: a panel's part of the operand is small, and stays in the first-level cache for all
+            // rows.
             for cols in self.panels() {
                 let (j, vectors) = (cols.start, cols.len().div_ceil(VECTOR));
                 let bases: [usize; WIDTH / VECTOR] =
@@ -380,7 +382,7 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         });
     }
 
-    /// Where a tile of rows from i on and these columns goes in the output, if all of its vectors do and lie in one line each.
+    /// The target of a tile of rows from `i` on and of `cols`, if all its vectors are whole and each is contiguous in the output.
     fn whole(&self, i: usize, cols: &Range<usize>, add: bool) -> Option<Target<F>> {
         let plane = cols.start % self.place.plane + cols.len() <= self.place.plane;
         let fits = i + ROWS <= self.rows.end && cols.len().is_multiple_of(VECTOR) && plane;
@@ -389,7 +391,7 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         }
         let (at, line) = (self.place.at(cols.start) + i * self.place.row, self.place.row);
         assert!(at + (ROWS - 1) * line + cols.len() <= self.out.length, "a tile lies in the output");
-        // Each task writes the elements of its own rows and columns alone, see `Out`.
+        // Each task writes only the elements of its own rows and columns; see `Out`.
         Some(Target { start: self.out.start.wrapping_add(at), line, add })
     }
 
@@ -411,10 +413,10 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
     #[inline(always)]
     fn write(&self, at: usize, line: &[F], add: bool) {
         assert!(at + line.len() <= self.out.length, "a line of a tile lies in the output");
-        // SAFETY: in bounds by the assert; this task alone has these rows and columns, see `Out`.
+        // SAFETY: in bounds by the assert above; only this task has these rows and columns (see `Out`).
         #[allow(unsafe_code, reason = "threads write disjoint elements")]
         let to = unsafe { std::slice::from_raw_parts_mut(self.out.start.add(at), line.len()) };
-        // Whole vectors of a known number are a few instructions, where any number is a call.
+        // A copy of a known number of vectors is a few instructions; a copy of any other length is a function call.
         match line.len() {
             WIDTH => put::<F, WIDTH>(to, line, add),
             32 => put::<F, 32>(to, line, add),
@@ -435,12 +437,12 @@ fn put<F: Float, const N: usize>(to: &mut [F], from: &[F], add: bool) {
     }
 }
 
-/// A cache line: rooms start at one, so that no vector lies across two.
+/// A cache line: scratch buffers begin at a cache line, so that no vector spans two.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct Line([u64; 8]);
 
-/// Calls `body` with a scratch buffer of `count` elements, of undefined content, that the thread keeps for its next call.
+/// Calls `body` with a scratch buffer of `count` elements of undefined content. The thread keeps the buffer for its next call.
 /// Nested calls get different buffers.
 pub(super) fn with_thread_scratch<F: Float, R>(count: usize, body: impl FnOnce(&mut [F]) -> R) -> R {
     thread_local! {

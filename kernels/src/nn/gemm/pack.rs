@@ -1,4 +1,4 @@
-//! The right operand of a product, copied into panels: lines of k, each a few columns wide and padded to whole vectors.
+//! The right operand of a product, copied into panels: a line for each k, a few columns wide and padded to whole vectors.
 
 use super::SIDE_BY_SIDE;
 use super::tile::{self, ROWS, VECTOR};
@@ -7,33 +7,33 @@ use crate::Isa;
 use crate::nn::Float;
 use std::ops::Range;
 
-/// A right operand, k x n.
+/// A right operand of k x n elements.
 pub(crate) trait Right<F>: Sync {
-    /// Fills `panel` with lines `ks` of columns `cols`; columns beyond them, up to a whole vector, with anything that is
-    /// finite.
+    /// Fills `panel` with lines `ks` of columns `cols`; the padding up to a whole vector may hold any finite values.
     fn pack(&self, ks: Range<usize>, cols: Range<usize>, panel: &mut [F]);
 
-    /// How it is read where it lies, in an m x n product of this depth, if vectors of its columns lie together for every k.
+    /// The description for reading the operand in place, in an m x n product of this depth. `None` if vectors of columns are not
+    /// contiguous for every k, or if packing is faster.
     fn direct(&self, _m: usize, _n: usize, _depth: usize) -> Option<Direct<'_, F>> {
         None
     }
 }
 
-/// A right operand that is read where it lies: element (k, j) at `columns(j) + offsets[k]`, and the same for the columns
-/// that follow j up to a whole vector.
+/// A right operand that is read in place: element (k, j) is at `columns(j) + offsets[k]`, and the elements of the following
+/// columns, up to a whole vector, come after it.
 pub(crate) struct Direct<'a, F> {
     pub data: &'a [F],
     pub offsets: Vec<usize>,
     pub columns: Box<dyn Fn(usize) -> usize + Sync + 'a>,
 }
 
-/// An operand in memory: element (k, j) at `k / plane * sample + k % plane * k_step + j * j_step`, where one step is 1.
+/// An operand in memory: element (k, j) is at `k / plane * sample + k % plane * k_step + j * j_step`; one of the two steps is 1.
 #[derive(Clone, Copy)]
 pub(crate) struct Lines<'a, F> {
     pub data: &'a [F],
     pub k_step: usize,
     pub j_step: usize,
-    /// Consecutive k that are `k_step` apart, and how far the next such run is.
+    /// The number of consecutive k that are `k_step` apart (`plane`), and the distance from one such run to the next (`sample`).
     pub plane: usize,
     pub sample: usize,
 }
@@ -51,7 +51,7 @@ impl<'a, F> Lines<'a, F> {
 }
 
 impl<F: Float> Right<F> for Lines<'_, F> {
-    /// Few rows to multiply with do not repay packing, unless lines lie so that they would share a few sets of the cache.
+    /// With few left rows, reading in place is faster than packing, unless the lines would share a few sets of the cache.
     fn direct(&self, m: usize, n: usize, depth: usize) -> Option<Direct<'_, F>> {
         let apart = !self.k_step.is_multiple_of(128);
         if self.j_step != 1 || self.plane < depth || !n.is_multiple_of(VECTOR) || m > 256 || !apart {
@@ -86,12 +86,13 @@ impl<F: Float> Right<F> for Lines<'_, F> {
     }
 }
 
-/// Whether [`copy_lines`] is there for this type.
+/// Whether [`copy_lines`] and [`strips`] support this type on this processor.
 pub(super) fn vectors<F: Float>() -> bool {
     tile::targets::<F>()
 }
 
-/// `to[line * apart + j] = from[line * step + j]`, for whole vectors of j below `width`; only for types that have [`vectors`].
+/// Copies `to[line * apart + j] = from[line * step + j]`, for whole vectors of j below `width`; only for types that have
+/// [`vectors`].
 pub(super) fn copy_lines<F: Float>(
     from: &[F],
     step: usize,
@@ -102,7 +103,7 @@ pub(super) fn copy_lines<F: Float>(
     let fits = |length: usize, step: usize| lines == 0 || length >= (lines - 1) * step + width;
     assert!(fits(from.len(), step) && fits(to.len(), apart) && vectors::<F>());
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instructions were detected and F is f32; the assert above holds every line inside both slices.
+    // SAFETY: the instructions were detected and F is f32; the assert above keeps every line inside both slices.
     #[allow(unsafe_code, reason = "intrinsics")]
     unsafe {
         let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
@@ -113,13 +114,13 @@ pub(super) fn copy_lines<F: Float>(
     }
 }
 
-/// As many strips as are filled side by side, from lines that are `step` apart; only for types that have [`vectors`].
+/// Fills `SIDE_BY_SIDE` strips from lines that are `step` elements apart; only for types that have [`vectors`].
 pub(super) fn strips<F: Float>(from: &[F], step: usize, lines: usize, to: &mut [F]) {
     let each = lines * ROWS;
     let fits = lines == 0 || from.len() >= (lines - 1) * step + SIDE_BY_SIDE * ROWS;
     assert!(fits && to.len() >= SIDE_BY_SIDE * each && vectors::<F>());
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: AVX2 was detected and F is f32; the assert above holds every line and every strip inside its slice.
+    // SAFETY: AVX2 was detected and F is f32; the assert above keeps every line and every strip inside its slice.
     #[allow(unsafe_code, reason = "intrinsics")]
     unsafe {
         let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
@@ -127,7 +128,7 @@ pub(super) fn strips<F: Float>(from: &[F], step: usize, lines: usize, to: &mut [
     }
 }
 
-/// `lines[k][j] = data[j * step + k]`, for k below `depth` and j below `cols`; the rest of each line becomes 0.
+/// Computes `lines[k][j] = data[j * step + k]`, for k below `depth` and j below `cols`; the rest of each line becomes 0.
 pub(crate) fn transpose<F: Float>(
     data: &[F],
     (depth, cols): (usize, usize),
@@ -151,8 +152,8 @@ pub(crate) fn transpose<F: Float>(
     }
 }
 
-/// The part of [`transpose`] that blocks of 16 x 16 elements cover: all but what is left of the depth, and of the columns if
-/// the lines have no room for a whole vector of them. Says what it did: (lines, columns).
+/// Does the part of [`transpose`] that blocks of 16 x 16 elements cover: all but the rest of the depth, and the rest of the columns
+/// if the lines have no space for a whole vector. Returns the covered (lines, columns).
 #[cfg(target_arch = "x86_64")]
 fn blocks<F: Float>(
     data: &[F],
@@ -169,7 +170,7 @@ fn blocks<F: Float>(
         _ => tile::middle::transpose,
     };
     let block = |k: usize, j: usize| {
-        // SAFETY: the instructions were detected, F is f32 (the one `Float` of its size), and the assert of `transpose` holds the
+        // SAFETY: the instructions were detected, F is f32 (the only `Float` of its size), and the assert of `transpose` keeps the
         // 16 x 16 elements inside both slices.
         #[allow(unsafe_code, reason = "intrinsics")]
         unsafe {
@@ -177,7 +178,7 @@ fn blocks<F: Float>(
         }
     };
     let (ks, js) = (0..whole.0, 0..whole.1);
-    // Along the longer lines: those on the other side would meet in a few sets of the cache.
+    // Go along the longer lines: steps along the shorter ones would map to a few sets of the cache.
     if width >= step {
         ks.for_each(|k| js.clone().for_each(|j| block(k * VECTOR, j * VECTOR)));
     } else {
@@ -192,7 +193,7 @@ fn blocks<F: Float>(
         for (j, row) in (first..cols).zip(last.chunks_exact_mut(VECTOR)) {
             copy::<F, VECTOR>(row, &data[j * step + k..]);
         }
-        // SAFETY: as above; the columns that are not there are zeros of `last`, and a line has room for them.
+        // SAFETY: instructions and type as for whole blocks; missing columns are zeros of `last`, and a line has space for them.
         #[allow(unsafe_code, reason = "intrinsics")]
         unsafe {
             turn(last.as_ptr().cast(), VECTOR, to.add(k * width + first), width);
@@ -201,24 +202,24 @@ fn blocks<F: Float>(
     (whole.0 * VECTOR, first + VECTOR)
 }
 
-/// The patches of padded pictures: k counts (channel, row, column) of the kernel, j counts (sample, row, column) of the
-/// output.
+/// The patches of padded pictures as a right operand: k counts (channel, row, column) of the kernel, j counts (sample, row, column)
+/// of the output.
 #[derive(Clone, Copy)]
 pub(crate) struct Patches<'a, F> {
-    /// Pictures, `sample` elements apart, with channels of `height` x `width`.
+    /// The padded pictures, `sample` elements apart, with channels of `height` x `width`.
     pub data: &'a [F],
     pub sample: usize,
     pub height: usize,
     pub width: usize,
-    /// Side of the kernel.
+    /// The side of the kernel in pixels.
     pub kernel: usize,
     pub stride: usize,
-    /// (P, Q).
+    /// Height and width of the output picture, P and Q.
     pub output: (usize, usize),
 }
 
 impl<F: Float> Right<F> for Patches<'_, F> {
-    /// Pictures whose lines are whole vectors need no packing.
+    /// Patches are read in place if the stride is 1 and output lines are whole vectors.
     fn direct(&self, _m: usize, _n: usize, depth: usize) -> Option<Direct<'_, F>> {
         let (rows, line) = self.output;
         if self.stride != 1 || !line.is_multiple_of(VECTOR) {
@@ -234,7 +235,7 @@ impl<F: Float> Right<F> for Patches<'_, F> {
 
     fn pack(&self, ks: Range<usize>, cols: Range<usize>, panel: &mut [F]) {
         let width = cols.len().next_multiple_of(VECTOR);
-        // The lines of output pixels that the columns cover: (first column in the panel, pixels, where in a channel).
+        // The runs of output pixels in the columns: (first column in the panel, number of pixels, offset in a channel).
         let (rows, line) = self.output;
         let mut runs = [(0, 0, 0); 3 * VECTOR];
         let (mut count, mut j) = (0, cols.start);
@@ -252,7 +253,7 @@ impl<F: Float> Right<F> for Patches<'_, F> {
             for &(to, length, at) in &runs[..count] {
                 let (from, to) = (start + at, &mut out[to..to + length]);
                 match (self.stride, length) {
-                    // Whole vectors and the lines of small pictures: copies of a known size are single instructions.
+                    // Copies of whole vectors and of small pictures' lines: a copy of a known size is a few instructions.
                     (1, 32) => copy::<F, 32>(to, &self.data[from..]),
                     (1, 16) => copy::<F, 16>(to, &self.data[from..]),
                     (1, 8) => copy::<F, 8>(to, &self.data[from..]),
@@ -280,7 +281,7 @@ pub(super) fn copy<F: Float, const N: usize>(to: &mut [F], from: &[F]) {
 mod tests {
     use super::*;
 
-    /// Whole blocks in both orders, rests on either side, and lines that are longer than what goes there.
+    /// Covers whole blocks in both orders, rests on either side, and lines that are longer than their content.
     #[test]
     fn a_transpose_has_every_element_in_its_place_and_zeros_beyond() {
         for (depth, cols, step, width) in [

@@ -13,14 +13,14 @@ pub(super) mod middle;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod wide;
 
-/// Rows of a tile.
+/// The number of rows of a tile.
 pub(super) const ROWS: usize = 8;
-/// Columns that are computed together.
+/// The number of columns that are computed together.
 pub(super) const VECTOR: usize = 16;
-/// Columns of a tile.
+/// The number of columns of a tile.
 pub(super) const WIDTH: usize = 3 * VECTOR;
 
-/// Where the vectors of a tile are written: lines that are `line` elements apart, and whether the vectors are added to the
+/// The target of a tile's vectors: `line` elements from one line to the next; `add` says whether the vectors are added to the
 /// content.
 #[derive(Clone, Copy)]
 pub(super) struct Target<F> {
@@ -30,12 +30,12 @@ pub(super) struct Target<F> {
 }
 
 impl<F> Target<F> {
-    /// A tile's own memory, whose lines are `WIDTH` apart.
+    /// A target in a tile's own memory, whose lines are `WIDTH` elements apart.
     pub fn own(tile: &mut [F; ROWS * WIDTH]) -> Target<F> {
         Target { start: tile.as_mut_ptr(), line: WIDTH, add: false }
     }
 
-    /// From this row and column of it on.
+    /// The target from this row and column of the tile on.
     #[cfg(target_arch = "x86_64")]
     fn at(self, row: usize, column: usize) -> Target<F> {
         Target { start: self.start.wrapping_add(row * self.line + column), ..self }
@@ -47,14 +47,14 @@ impl<F> Target<F> {
     }
 }
 
-/// Whether tiles of this type are written as [`Target`]s say.
+/// Whether [`Target`]s are supported for this element type on this processor.
 pub(super) fn targets<F: Float>() -> bool {
     cfg!(target_arch = "x86_64") && Isa::best() != Isa::Baseline && size_of::<F>() == size_of::<f32>()
 }
 
-/// To `to`, or if that is `None` to `out` (lines `WIDTH` apart): the rows of `data` that start at `rows`, along `walk`, times
-/// `panel`, whose lines are `vectors` vectors long. `data` reaches as far as every row's walk does: the caller has checked it,
-/// and that `to`, which is only for types that have [`targets`], can be written there.
+/// Writes the product of `panel`, whose lines are `vectors` vectors long, and the rows of `data` that start at `rows` and go along
+/// `walk`. The product goes to `to`, or if that is `None` to `out` (lines `WIDTH` apart). The caller has checked that every row's
+/// walk ends inside `data` and that `to`, which is only for types that have [`targets`], can be written.
 pub(super) fn tile<F: Float>(
     data: &[F],
     rows: &[usize; ROWS],
@@ -70,9 +70,9 @@ pub(super) fn tile<F: Float>(
         use bytemuck::cast_slice as cast;
         const SINGLE: usize = size_of::<f32>();
         let to = to.unwrap_or_else(|| Target::own(out));
-        // SAFETY: the instructions were detected; the size of an element, f32 or f64, says what it is; the panel's length is
-        // asserted above; `gemm` asserts that the furthest row's walk ends inside `data`; the caller vouches for `to`, and `out`
-        // has `ROWS` lines of `WIDTH` elements.
+        // SAFETY: the instructions were detected; the element's size tells f32 from f64; the panel's length is asserted above;
+        // `gemm` asserts that the furthest row's walk ends inside `data`; the caller guarantees `to`, and `out` has `ROWS` lines of
+        // `WIDTH` elements.
         #[allow(unsafe_code, reason = "intrinsics")]
         unsafe {
             match (Isa::best(), size_of::<F>()) {
@@ -104,9 +104,9 @@ pub(super) fn tile<F: Float>(
     plain(data, rows, walk, panel, vectors, out);
 }
 
-/// As [`tile`], of a right operand that is read where it lies; only for types that have [`targets`]. Each row of the left
-/// operand begins at `rows` and goes on in steps of `step`. The caller has checked that a vector from each of `bases` plus
-/// the largest of `offsets` lies in the right operand, and that `to` can be written.
+/// Like [`tile`], for a right operand that is read in place; only for types that have [`targets`]. Each row of the left operand
+/// begins at `rows` and goes on in steps of `step`. The caller has checked that a vector from each of `bases` plus the largest of
+/// `offsets` is inside the right operand, and that `to` can be written.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn direct<F: Float>(
     (data, rows, step): (&[F], &[usize; ROWS], usize),
@@ -115,8 +115,8 @@ pub(super) fn direct<F: Float>(
 ) {
     assert!(targets::<F>());
     let (data, right, to) = (bytemuck::cast_slice(data), bytemuck::cast_slice(right), to.cast());
-    // SAFETY: the instructions were detected and F is f32; `depth_direct` asserts that every vector lies inside `right`, and
-    // vouches for `to`; `gemm` asserts that the furthest row's walk ends inside `data`.
+    // SAFETY: the instructions were detected and F is f32; `depth_direct` asserts that every vector is inside `right`, and
+    // guarantees `to`; `gemm` asserts that the furthest row's walk ends inside `data`.
     #[allow(unsafe_code, reason = "intrinsics")]
     unsafe {
         match (Isa::best(), bases) {
@@ -128,7 +128,7 @@ pub(super) fn direct<F: Float>(
     }
 }
 
-/// Any processor: four rows of one vector at a time, for the compiler to vectorise with what its target has.
+/// The tile on any processor: four rows of one vector at a time, which the compiler vectorises for its target.
 fn plain<F: Float>(
     data: &[F],
     rows: &[usize; ROWS],
@@ -171,7 +171,7 @@ mod tests {
         (Isa::best() >= Isa::Avx2, Isa::best() >= Isa::Avx512)
     }
 
-    /// A chain of fused multiply-adds for each element, and what was there before if it is added.
+    /// The expected tile: a chain of fused multiply-adds for each element, plus the old content if `before` is given.
     fn wanted<F: Float>(data: &[F], panel: &[F], vectors: usize, before: Option<F>) -> Vec<F> {
         let element = |r: usize, column: usize| {
             let chain = (0..DEPTH).fold(F::ZERO, |sum, k| {
@@ -197,7 +197,7 @@ mod tests {
             if middle {
                 let mut out = vec![0.75; ROWS * line];
                 let to = Target { start: out.as_mut_ptr(), line, add };
-                // SAFETY: detected; all is as long as `wanted` reads it.
+                // SAFETY: the instructions were detected; all slices are as long as `wanted` reads them.
                 unsafe { middle::f64::tile(&data, &rows, &WALK, (&panel, vectors), to) };
                 assert_eq!(out, want, "AVX2, f64, {vectors}, {add}");
             }
@@ -206,7 +206,7 @@ mod tests {
             let want = wanted(&data, &panel, vectors, before.map(|x| x as f32));
             let offsets: Vec<usize> = (0..DEPTH).map(|k| k * line).collect();
             let bases = &[0, VECTOR, 2 * VECTOR][..vectors];
-            // The rows with equally long steps, for operands that are read where they lie.
+            // The rows with equally long steps, for operands that are read in place.
             let flat: Vec<f32> = rows
                 .iter()
                 .flat_map(|row| (0..DEPTH).map(move |k| (row, k)))
@@ -218,7 +218,7 @@ mod tests {
                 kernel(Target { start: out.as_mut_ptr(), line, add });
                 assert_eq!(out, want, "{what}, f32, {vectors}, {add}");
             };
-            // SAFETY: detected; all is as long as `wanted` reads it.
+            // SAFETY: the instructions were detected; all slices are as long as `wanted` reads them.
             unsafe {
                 if middle {
                     check("AVX2", &|to| middle::f32::tile(&data, &rows, &WALK, (&panel, vectors), to));
@@ -243,7 +243,7 @@ mod tests {
         let (middle, wide) = sets();
         let check = |kernel: unsafe fn(*const f32, usize, *mut f32, usize)| {
             let mut to = vec![0f32; 16 * 18];
-            // SAFETY: detected; 16 lines of 16 on both sides.
+            // SAFETY: the instructions were detected; both sides have 16 lines of 16 elements.
             unsafe { kernel(from.as_ptr(), 20, to.as_mut_ptr(), 18) };
             for (at, &value) in to.iter().enumerate().filter(|(at, _)| at % 18 < 16) {
                 assert_eq!(value, (at % 18 * 20 + at / 18) as f32);

@@ -1,4 +1,4 @@
-//! f16 by the processor's own conversions: a block is widened to f32, reduced there, and narrowed back.
+//! Reductions of f16 by the processor's conversions: a block is widened to f32, reduced there, and narrowed back.
 
 use super::{combine_lanes, reduce_lanes};
 use crate::Isa;
@@ -6,7 +6,7 @@ use crate::{ReduceOp, f16};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// Elements widened at a time: three blocks of f32 stay in the first-level cache.
+/// The number of elements that are widened at a time: three blocks of f32 stay in the first-level cache.
 #[cfg(target_arch = "x86_64")]
 const BLOCK: usize = 512;
 
@@ -17,7 +17,7 @@ pub fn combine(isa: Isa, op: ReduceOp, out: &mut [f16], a: &[f16], b: &[f16]) {
         // SAFETY: `Isa` names a class only where the processor was found to have it.
         Isa::Avx512 => unsafe { combine_avx512(op, out, a, b) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
+        // SAFETY: `Isa` names a class only where the processor was found to have it.
         Isa::Avx2 => unsafe { combine_avx2(op, out, a, b) },
         _ => combine_lanes(op, out, a, b),
     }
@@ -30,7 +30,7 @@ pub fn reduce(isa: Isa, op: ReduceOp, into: &mut [f16], from: &[f16]) {
         // SAFETY: `Isa` names a class only where the processor was found to have it.
         Isa::Avx512 => unsafe { reduce_avx512(op, into, from) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
+        // SAFETY: `Isa` names a class only where the processor was found to have it.
         Isa::Avx2 => unsafe { reduce_avx2(op, into, from) },
         _ => reduce_lanes(op, into, from),
     }
@@ -82,20 +82,20 @@ fn widen_avx2(from: &[f16], into: &mut [f32]) {
     let (from, rest) = from.as_chunks::<8>();
     let (into, tail) = into.as_chunks_mut::<8>();
     for (from, into) in from.iter().zip(into) {
-        // SAFETY: both are eight elements; the load and the store take any alignment.
+        // SAFETY: both arrays have eight elements; the load and the store take any alignment.
         unsafe { _mm256_storeu_ps(into.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(from.as_ptr().cast()))) }
     }
     tail.iter_mut().zip(rest).for_each(|(wide, half)| *wide = half.to_f32_const());
 }
 
-/// To nearest, ties to even.
+/// Narrows with rounding to nearest, ties to even.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
 fn narrow_avx2(from: &[f32], into: &mut [f16]) {
     let (from, rest) = from.as_chunks::<8>();
     let (into, tail) = into.as_chunks_mut::<8>();
     for (from, into) in from.iter().zip(into) {
-        // SAFETY: both are eight elements; the load and the store take any alignment.
+        // SAFETY: both arrays have eight elements; the load and the store take any alignment.
         unsafe {
             let half = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(from.as_ptr()));
             _mm_storeu_si128(into.as_mut_ptr().cast(), half);
@@ -110,7 +110,7 @@ fn widen_avx512(from: &[f16], into: &mut [f32]) {
     let (from, rest) = from.as_chunks::<16>();
     let (into, tail) = into.as_chunks_mut::<16>();
     for (from, into) in from.iter().zip(into) {
-        // SAFETY: both are sixteen elements; the load and the store take any alignment.
+        // SAFETY: both arrays have sixteen elements; the load and the store take any alignment.
         unsafe {
             _mm512_storeu_ps(into.as_mut_ptr(), _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())));
         }
@@ -118,14 +118,14 @@ fn widen_avx512(from: &[f16], into: &mut [f32]) {
     widen_avx2(rest, tail);
 }
 
-/// To nearest, ties to even.
+/// Narrows with rounding to nearest, ties to even.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 fn narrow_avx512(from: &[f32], into: &mut [f16]) {
     let (from, rest) = from.as_chunks::<16>();
     let (into, tail) = into.as_chunks_mut::<16>();
     for (from, into) in from.iter().zip(into) {
-        // SAFETY: both are sixteen elements; the load and the store take any alignment.
+        // SAFETY: both arrays have sixteen elements; the load and the store take any alignment.
         unsafe {
             let half = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm512_loadu_ps(from.as_ptr()));
             _mm256_storeu_si256(into.as_mut_ptr().cast(), half);

@@ -1,4 +1,4 @@
-//! The loops, once for every class of vector instructions, chosen when the program runs.
+//! The loops of the reductions, compiled for every class of vector instructions and chosen at run time.
 //!
 //! ```text
 //! Arithmetic::sum(a, b) --- one element, written without branches
@@ -16,7 +16,7 @@ use crate::{Isa, ReduceOp};
 pub(crate) use stream::{copy, copy_apart, fence};
 pub use stream::{copy_large, copy_part};
 
-/// `out[i] = f(a[i], b[i])`; all three have one length.
+/// Computes `out[i] = f(a[i], b[i])`; the three slices have one length.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "by index it vectorises whatever is inlined into it")]
 fn over<T: Copy>(out: &mut [T], a: &[T], b: &[T], f: impl Fn(T, T) -> T) {
@@ -26,7 +26,7 @@ fn over<T: Copy>(out: &mut [T], a: &[T], b: &[T], f: impl Fn(T, T) -> T) {
     }
 }
 
-/// `into[i] = f(into[i], from[i])`; both have one length.
+/// Computes `into[i] = f(into[i], from[i])`; both slices have one length.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "by index it vectorises whatever is inlined into it")]
 fn within<T: Copy>(into: &mut [T], from: &[T], f: impl Fn(T, T) -> T) {
@@ -56,7 +56,7 @@ fn reduce_lanes<T: Arithmetic>(op: ReduceOp, into: &mut [T], from: &[T]) {
     }
 }
 
-/// `a[i] = b[i] = f(a[i], b[i])`; both have one length.
+/// Computes `a[i] = b[i] = f(a[i], b[i])`; both slices have one length.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "by index it vectorises whatever is inlined into it")]
 fn both<T: Copy>(a: &mut [T], b: &mut [T], f: impl Fn(T, T) -> T) {
@@ -78,7 +78,7 @@ fn join_lanes<T: Arithmetic>(op: ReduceOp, a: &mut [T], b: &mut [T]) {
     }
 }
 
-/// A function for each class that calls one body, which is inlined and so compiled for that class.
+/// Defines a function for each class; all call one body, which is inlined and so compiled for each class.
 macro_rules! classes {
     ($(#[$about:meta])* $name:ident, $avx2:ident, $avx512:ident, $body:expr,
      ($($argument:ident: $type:ty),*)) => {
@@ -102,7 +102,7 @@ macro_rules! classes {
                 // SAFETY: `Isa` names a class only where the processor was found to have it.
                 Isa::Avx512 => unsafe { $avx512($($argument),*) },
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: as above.
+                // SAFETY: `Isa` names a class only where the processor was found to have it.
                 Isa::Avx2 => unsafe { $avx2($($argument),*) },
                 _ => $body($($argument),*),
             }
@@ -111,22 +111,22 @@ macro_rules! classes {
 }
 
 classes!(
-    /// `out = a (+) b`, element by element.
+    /// Computes `out = a (+) b`, element by element.
     combine, combine_avx2, combine_avx512, combine_lanes,
     (op: ReduceOp, out: &mut [T], a: &[T], b: &[T])
 );
 classes!(
-    /// `into = into (+) from`, element by element.
+    /// Computes `into = into (+) from`, element by element.
     reduce, reduce_avx2, reduce_avx512, reduce_lanes,
     (op: ReduceOp, into: &mut [T], from: &[T])
 );
 classes!(
-    /// `a = b = a (+) b`, element by element.
+    /// Computes `a = b = a (+) b`, element by element.
     join, join_avx2, join_avx512, join_lanes,
     (op: ReduceOp, a: &mut [T], b: &mut [T])
 );
 classes!(
-    /// `into = into / parts`, element by element.
+    /// Computes `into = into / parts`, element by element.
     divide, divide_avx2, divide_avx512, T::divide,
     (into: &mut [T], parts: u32)
 );

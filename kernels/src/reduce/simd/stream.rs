@@ -1,11 +1,11 @@
-//! Copies, past the caches where what is written will not be read soon.
+//! Copies, with non-temporal stores where the written data will not be read soon.
 
 use crate::Isa;
 use std::hint::black_box;
 
-/// Copies `from` to `into`, which has its length. `stream`: with stores that pass the caches, which spares reading
-/// every line before it is written; worth it only where the buffer is larger than what the caches keep. [`fence`] must
-/// follow before anyone else is told.
+/// Copies `from` to `into`, which has the same length. `stream` selects non-temporal stores, which write past the caches and spare
+/// reading every line first; faster only for buffers larger than the caches. [`fence`] must follow before another thread is told of
+/// the data.
 #[inline]
 pub(crate) fn copy(isa: Isa, into: &mut [u8], from: &[u8], stream: bool) {
     assert!(isa <= Isa::best(), "this processor has no {isa}");
@@ -14,43 +14,43 @@ pub(crate) fn copy(isa: Isa, into: &mut [u8], from: &[u8], stream: bool) {
         // SAFETY: `Isa` names a class only where the processor was found to have it.
         Isa::Avx512 if stream => unsafe { stream_avx512(into, from) },
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
+        // SAFETY: `Isa` names a class only where the processor was found to have it.
         Isa::Avx2 if stream => unsafe { stream_avx2(into, from) },
         _ => {
             let from = &from[..into.len()];
-            // SAFETY: both have the length, and one is borrowed alone.
+            // SAFETY: both slices have this length, and `into` is borrowed exclusively.
             unsafe { copy_apart(from.as_ptr(), into.as_mut_ptr(), from.len()) }
         }
     }
 }
 
-/// [`std::ptr::copy_nonoverlapping`], everywhere as fast.
+/// Like [`std::ptr::copy_nonoverlapping`], but fast at every alignment.
 ///
-/// From 2 KiB on the C library lets the processor copy (`rep movsb`). On Zen 3 that takes some twenty times as long, 7 us and
-/// not 0.3 for 16 KiB, where the destination begins 1 to 31 bytes behind the source, by their places in pages of
-/// 4 KiB: as it does for whatever is allocated by pages, behind its allocator's 16 bytes, and is copied to from whole pages.
+/// From 2 KiB on, the C library lets the processor copy (`rep movsb`). On Zen 3 this is about twenty times slower, 7 us instead of
+/// 0.3 us for 16 KiB, if the destination begins 1 to 31 bytes behind the source, both counted from the start of their 4 KiB pages.
+/// This happens for copies from whole pages to memory that an allocator places 16 bytes behind the start of its pages.
 ///
 /// # Safety
-/// As of that function.
+/// The conditions of [`std::ptr::copy_nonoverlapping`].
 pub(crate) unsafe fn copy_apart(from: *const u8, into: *mut u8, len: usize) {
-    /// Copied by vectors.
+    /// The number of bytes of a piece that is copied by vector instructions.
     const PIECE: usize = 1024;
     let behind = into.addr().wrapping_sub(from.addr()) % 4096;
     let piece = if (1..32).contains(&behind) { PIECE } else { len };
     let mut at = 0;
     while at < len {
         let some = piece.min(len - at);
-        // SAFETY: within the two. The compiler must not make one copy of all pieces again.
+        // SAFETY: both ranges are inside the two buffers. `black_box` keeps the compiler from merging the pieces into one copy.
         unsafe { std::ptr::copy_nonoverlapping(from.add(at), black_box(into.add(at)), some) };
         at += some;
     }
 }
 
-/// Copies `from` to `into`, which has its length: past the caches where it is so large that they would not keep it, which
-/// spares reading every line before it is written.
+/// Copies `from` to `into`, with non-temporal stores if the buffers are so large that the caches would not keep them; this spares
+/// reading every line before it is written.
 ///
 /// # Panics
-/// The lengths differ.
+/// If the lengths differ.
 pub fn copy_large(into: &mut [u8], from: &[u8]) {
     copy_part(into, from, from.len());
 }
@@ -58,9 +58,9 @@ pub fn copy_large(into: &mut [u8], from: &[u8]) {
 /// Copies a part of a larger copy of `whole` bytes: `whole` decides whether stores bypass the caches.
 ///
 /// # Panics
-/// The lengths differ.
+/// If the lengths differ.
 pub fn copy_part(into: &mut [u8], from: &[u8], whole: usize) {
-    /// Some second-level caches are as large as this.
+    /// The size in bytes of the largest common second-level caches.
     const LARGE: usize = 4 << 20;
     assert_eq!(into.len(), from.len(), "a copy has the length of what is copied");
     let stream = whole >= LARGE;
@@ -94,8 +94,8 @@ macro_rules! streaming {
             let (lines, tail) = into.as_chunks_mut::<$bytes>();
             let (whole, rest) = from.as_chunks::<$bytes>();
             for (line, whole) in lines.iter_mut().zip(whole) {
-                // SAFETY: both have the bytes; `line` is aligned to them, as its head was cut off; the load takes any
-                // alignment.
+                // SAFETY: both arrays have the vector's size; `line` is aligned to it, since the unaligned head was cut off; the
+                // load takes any alignment.
                 unsafe { $store(line.as_mut_ptr().cast(), $load(whole.as_ptr().cast())) }
             }
             tail.copy_from_slice(rest);

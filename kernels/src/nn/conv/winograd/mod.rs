@@ -1,6 +1,6 @@
-//! Convolution by a 3 x 3 kernel with stride 1, after S. Winograd: the 4 x 4 pixels under 2 x 2 outputs, and the kernel,
-//! are transformed so that 16 products take the place of 36 (A. Lavin and S. Gray, "Fast Algorithms for Convolutional
-//! Neural Networks", CVPR 2016).
+//! Convolution by a 3 x 3 kernel with stride 1, after S. Winograd: the kernel, and the 4 x 4 pixels under 2 x 2 outputs, are
+//! transformed so that 16 multiplications replace 36 (A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks",
+//! CVPR 2016).
 //!
 //! ```text
 //! forward    pixels d [4 x 4]      V = B' d B                M[p] = V[p] . U[p]  for each of 16 places p     y = A' M A
@@ -14,11 +14,11 @@
 //!      | 0  1  0 -1 |          | 0   0   1  |
 //! ```
 //!
-//! Pixels are turned channel-last on the way, so that a transform works on whole vectors of channels whatever the
-//! picture's size. A block of tiles goes through all of it while it is in the cache.
+//! Pixels are transposed to channel-last first, so that a transform works on whole vectors of channels whatever the picture's size.
+//! All steps are applied to one block of tiles while the block is in the cache.
 //!
-//! What an element is summed from depends on neither the blocks of a batch that a thread takes nor their number: tiles
-//! are independent going forward, and the gradient of the weights goes through blocks that follow from the shape alone.
+//! The sum of an element does not depend on how a batch is cut into blocks or shared between threads: tiles are independent in the
+//! forward pass, and the blocks of the weight's gradient follow from the shape alone.
 
 mod pictures;
 #[cfg(test)]
@@ -35,16 +35,16 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 use transforms::{VECTOR, gradients, kernels};
 
-/// Places of a transformed tile.
+/// The number of places of a transformed tile, 4 x 4.
 const PLACES: usize = 16;
-/// Fewer channels than this on either side do not repay the transforms.
+/// The least number of input and of output channels for which Winograd's products are faster.
 const LEAST: usize = 64;
-/// Nor do pictures of less than this on either side: the weight's transform is then most of the work.
+/// The least side of an output picture: for smaller ones the transform of the weight is most of the work.
 const SIDE: usize = 4;
-/// Elements of transformed tiles that a block may have, in and out together: about the nearest large cache.
+/// The number of elements of transformed tiles in a block, input and output together: about the size of the second-level cache.
 const BLOCK: usize = 1 << 18;
 
-/// How a convolution's output is cut into tiles.
+/// A convolution by Winograd's products: how input and output are cut into tiles.
 #[derive(Clone, Copy)]
 pub(in crate::nn::conv) struct Winograd {
     inputs: Pictures,
@@ -52,7 +52,7 @@ pub(in crate::nn::conv) struct Winograd {
 }
 
 impl Winograd {
-    /// For the convolutions that it pays for.
+    /// Winograd's products for a convolution, or `None` where they are not faster or not possible.
     pub fn of(shape: &Conv2dShape) -> Option<Winograd> {
         let Conv2dShape { inputs, outputs, picture, kernel, stride, padding, groups } = *shape;
         let pays = |channels: usize| channels >= LEAST && channels.is_multiple_of(VECTOR);
@@ -70,12 +70,12 @@ impl Winograd {
         })
     }
 
-    /// Elements of the transformed weight.
+    /// The number of elements of the transformed weight.
     pub fn weights(&self) -> usize {
         PLACES * self.inputs.channels * self.outputs.channels
     }
 
-    /// The transformed weight, `u[place][c][o]`.
+    /// Transforms the weight `w` into `u[place][c][o]`.
     pub fn transform<F: Float>(&self, w: &[F], u: &mut [F]) {
         let (c, o) = (self.inputs.channels, self.outputs.channels);
         let parts = threads().min(c);
@@ -96,14 +96,14 @@ impl Winograd {
         });
     }
 
-    /// `x` to `y`, by the transformed weight.
+    /// Computes `y` from `x` with the transformed weight `u`.
     pub fn forward<F: Float>(&self, x: &[F], u: &[F], y: &mut [F]) {
         let (c, o) = (self.inputs.channels, self.outputs.channels);
         let right = |place: usize| Lines::matrix(&u[place * c * o..(place + 1) * c * o], o);
         convolve(self.inputs, self.outputs, x, right, y);
     }
 
-    /// The gradient of the input, by the transformed weight of the forward pass.
+    /// Computes the gradient `dx` of the input with the transformed weight `u` of the forward pass.
     pub fn backward_input<F: Float>(&self, dy: &[F], u: &[F], dx: &mut [F]) {
         let (c, o) = (self.inputs.channels, self.outputs.channels);
         let padding = 2 - self.inputs.before;
@@ -114,11 +114,11 @@ impl Winograd {
         convolve(from, to, dy, right, dx);
     }
 
-    /// The gradient of the weight, replaced.
+    /// Replaces `dw` by the gradient of the weight.
     pub fn backward_params<F: Float>(&self, x: &[F], dy: &[F], dw: &mut [F]) {
         let o = self.outputs.channels;
         with_thread_scratch(dw.len(), |transposed| {
-            // Each thread has some channels of the input, and transforms all of the output for itself.
+            // Each thread has some channels of the input, and transforms all channels of the output itself.
             share_rows(transposed, VECTOR * 9 * o, |vectors, transposed| {
                 let channels = vectors.start * VECTOR..vectors.end * VECTOR;
                 let plane = channels.len() * o;
@@ -131,13 +131,13 @@ impl Winograd {
         });
     }
 
-    /// `p[place][c][o]` for some channels c: sums over all tiles, one block of them after another.
+    /// Computes `p[place][c][o]` for some channels c: sums over all tiles, block by block.
     fn weight_sums<F: Float>(&self, (x, channels): (&[F], Range<usize>), dy: &[F], p: &mut [F]) {
         let (all, c, o) = (self.inputs.channels, channels.len(), self.outputs.channels);
         let from = Pictures { channels: c, ..self.inputs };
         let (pixels, out_pixels, each) = (from.pixels(), self.outputs.pixels(), from.each());
         let n = dy.len() / (o * out_pixels);
-        // Blocks follow from the shape alone: the order of additions does.
+        // Blocks follow from the shape alone, so the order of additions does too.
         let (samples, most) = block(each, all + o);
         let sizes = [samples * pixels * c + c, samples * out_pixels * o + o, PLACES * most * c];
         with_thread_scratch(sizes.iter().sum::<usize>() + PLACES * most * o, |rooms| {
@@ -168,7 +168,7 @@ impl Winograd {
     }
 }
 
-/// Some channels of the first `count` pictures of `x`, which has `all`, turned channel-last; then a pixel of zeros.
+/// The channels `channels` of the first `count` pictures of `x`, which has `all` channels, as channel-last; then a pixel of zeros.
 fn transposed<'r, F: Float>(
     x: &[F],
     (all, channels): (usize, Range<usize>),
@@ -184,19 +184,19 @@ fn transposed<'r, F: Float>(
     &to[..(count * pixels + 1) * c]
 }
 
-/// The place that a place of a flipped kernel was: of four rows, the first and the last are exchanged, and of columns.
+/// The place of the unflipped kernel at a place of the flipped one: first and last of four rows are exchanged, and of columns.
 fn flipped(place: usize) -> usize {
     let flip = |at: usize| if at.is_multiple_of(3) { 3 - at } else { at };
     4 * flip(place / 4) + flip(place % 4)
 }
 
-/// (Samples, tiles) of a block, where a sample has `each` tiles and a tile `channels`, in and out together.
+/// (Samples, tiles) of a block, if a sample has `each` tiles and a tile has `channels` input and output channels together.
 fn block(each: usize, channels: usize) -> (usize, usize) {
     let tiles = (BLOCK / channels / 8 * 8).clamp(64, 256);
     (tiles.div_ceil(each), tiles)
 }
 
-/// Every picture of `x` to one of `y`; `right(place)` is the transformed weight there, one line per channel of `x`.
+/// Convolves every picture of `x`; `right(place)` is the transformed weight at a place, one line per channel of `x`.
 fn convolve<'a, F: Float>(
     from: Pictures,
     to: Pictures,

@@ -1,16 +1,16 @@
-//! Pictures cut into tiles, and where the pixels of a tile lie.
+//! Pictures cut into tiles, and the positions of a tile's pixels.
 
 use super::transforms::{inner, outer, pixels};
 use crate::nn::Float;
 
-/// Pictures of so many channels, tile by tile.
+/// The shape of pictures that are cut into tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Pictures {
     pub channels: usize,
     pub picture: (usize, usize),
-    /// Where the first pixel of tile (0, 0) lies, before the picture's first.
+    /// The distance in pixels from the first pixel of tile (0, 0) to the picture's first pixel, along each side: the padding.
     pub before: usize,
-    /// Tiles of a picture.
+    /// The number of tile rows and of tile columns of a picture.
     pub tiles: (usize, usize),
 }
 
@@ -19,12 +19,12 @@ impl Pictures {
         self.picture.0 * self.picture.1
     }
 
-    /// Tiles of a picture.
+    /// The number of tiles of a picture.
     pub fn each(&self) -> usize {
         self.tiles.0 * self.tiles.1
     }
 
-    /// Where the `SIDE` x `SIDE` pixels of a tile lie in channel-last pictures; outside a picture, at `outside`.
+    /// The offsets of a tile's `SIDE` x `SIDE` pixels in channel-last pictures; `outside` for pixels outside the picture.
     fn places<const SIDE: usize, const AREA: usize>(&self, tile: usize, outside: usize) -> [usize; AREA] {
         let (height, width) = self.picture;
         let (sample, row, col) =
@@ -41,7 +41,7 @@ impl Pictures {
         })
     }
 
-    /// `v[place][tile][c]` of tiles from `start` on; `xs` ends with a pixel of zeros.
+    /// Transforms `tiles` tiles of pixels, from tile `start` on, into `v[place][tile][c]`; `xs` ends with a pixel of zeros.
     pub fn transformed<F: Float>(&self, xs: &[F], start: usize, tiles: usize, v: &mut [F]) {
         let (c, plane) = (self.channels, tiles * self.channels);
         for tile in 0..tiles {
@@ -50,7 +50,7 @@ impl Pictures {
         }
     }
 
-    /// `z[place][tile][o]` of the gradients of tiles from `start` on; `ys` ends with a pixel of zeros.
+    /// Transforms `tiles` tiles of gradients, from tile `start` on, into `z[place][tile][o]`; `ys` ends with a pixel of zeros.
     pub fn spread<F: Float>(&self, ys: &[F], start: usize, tiles: usize, z: &mut [F]) {
         let (o, plane) = (self.channels, tiles * self.channels);
         for tile in 0..tiles {
@@ -59,7 +59,7 @@ impl Pictures {
         }
     }
 
-    /// The pixels of tiles from `start` on, from `m[place][tile][o]`; those outside a picture are left out.
+    /// Writes the pixels of `tiles` tiles, from tile `start` on, from `m[place][tile][o]`; pixels outside a picture are skipped.
     pub fn gathered<F: Float>(&self, m: &[F], start: usize, tiles: usize, ys: &mut [F]) {
         let (o, plane) = (self.channels, tiles * self.channels);
         for tile in 0..tiles {

@@ -1,4 +1,4 @@
-//! Winograd's products against the definition.
+//! Tests of Winograd's products against the definition of a convolution.
 
 use super::Winograd;
 use crate::nn::conv::Conv2dShape;
@@ -10,8 +10,8 @@ fn shape(picture: (usize, usize), padding: usize) -> Conv2dShape {
     Conv2dShape { inputs: 64, outputs: 80, picture, kernel: 3, stride: 1, padding, groups: 1 }
 }
 
-/// Forward by Winograd's products and by the definition. A convolution is linear in its input and in its weight, so
-/// both gradients are held against it in directions that are drawn.
+/// Compares the forward pass with the definition. A convolution is linear in its input and in its weight, so both gradients are
+/// checked in random directions.
 #[test]
 fn equals_the_definition_and_its_gradients() {
     let wide = [((4, 4), 1, 3), ((5, 7), 1, 2), ((6, 7), 0, 2), ((4, 3), 2, 2), ((12, 12), 1, 9)];

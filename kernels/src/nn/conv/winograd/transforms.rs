@@ -1,13 +1,13 @@
-//! The transforms of tiles, a vector of channels at a time.
+//! Winograd's transforms of tiles, a vector of channels at a time.
 #![allow(clippy::needless_range_loop, reason = "rows and columns of small matrices have numbers")]
 
 use crate::nn::Float;
 use crate::nn::simd::vectorised;
 
-/// Channels that are transformed together.
+/// The number of channels that are transformed together.
 pub(super) const VECTOR: usize = 16;
 
-/// A vector of channels.
+/// The values of [`VECTOR`] neighbouring channels.
 type Vector<F> = [F; VECTOR];
 
 #[inline(always)]
@@ -49,32 +49,32 @@ fn half<F: Float>(a: &Vector<F>) -> Vector<F> {
     product
 }
 
-/// B' times four.
+/// Applies B' to a column of four vectors.
 #[inline(always)]
 fn under<F: Float>([a, b, c, d]: [&Vector<F>; 4]) -> [Vector<F>; 4] {
     [minus(a, c), plus(b, c), minus(c, b), minus(b, d)]
 }
 
-/// A' times four.
+/// Applies A' to a column of four vectors.
 #[inline(always)]
 fn two<F: Float>([a, b, c, d]: [&Vector<F>; 4]) -> [Vector<F>; 2] {
     [plus(&plus(a, b), c), minus(&minus(b, c), d)]
 }
 
-/// A times two, the last negated.
+/// Applies A to a column of two vectors.
 #[inline(always)]
 fn four<F: Float>([a, b]: [&Vector<F>; 2]) -> [Vector<F>; 4] {
     [*a, plus(a, b), minus(a, b), minus(&[F::ZERO; VECTOR], b)]
 }
 
-/// G times three.
+/// Applies G to a column of three vectors.
 #[inline(always)]
 fn grown<F: Float>([a, b, c]: [&Vector<F>; 3]) -> [Vector<F>; 4] {
     let ends = plus(a, c);
     [*a, half(&plus(&ends, b)), half(&minus(&ends, b)), *c]
 }
 
-/// G' times four.
+/// Applies G' to a column of four vectors.
 #[inline(always)]
 fn three<F: Float>([a, b, c, d]: [&Vector<F>; 4]) -> [Vector<F>; 3] {
     let (sum, difference) = (half(&plus(b, c)), half(&minus(b, c)));
@@ -107,7 +107,7 @@ vectorised! {
         }
     }
 
-    /// The pixels of one tile, from `m`, `plane` elements from one place to the next, to where `to` says.
+    /// Transforms one tile of products `m`, whose places are `plane` elements apart, to the output pixels at `to`.
     pub(super) fn inner<F>(m: &[F], plane: usize, channels: usize, to: &[usize; 4], ys: &mut [F]) {
         let mut c = 0;
         while c < channels {
@@ -151,7 +151,7 @@ vectorised! {
         }
     }
 
-    /// Lines of U at each place, one for each channel, from nine lines of the kernel each.
+    /// Transforms nine lines of the kernel for each channel to one line of U at each place.
     pub(super) fn kernels<F>(transposed: &[F], outputs: usize, u: &mut [&mut [F]]) {
         let (lines, mut line) = (transposed.len() / (9 * outputs), 0);
         while line < lines {
@@ -177,7 +177,7 @@ vectorised! {
         }
     }
 
-    /// Nine lines of `outputs` for each channel, from `p`, whose places are `plane` elements apart.
+    /// Transforms `p`, whose places are `plane` elements apart, to nine lines of `outputs` elements for each channel.
     pub(super) fn gradients<F>(p: &[F], plane: usize, outputs: usize, transposed: &mut [F]) {
         let (lines, mut line) = (plane / outputs, 0);
         while line < lines {

@@ -1,4 +1,4 @@
-//! AVX2 with fused multiply-add: four rows of up to three registers at a time, which fill the sixteen that there are.
+//! Tiles by AVX2 with fused multiply-add: four rows of up to three registers at a time, which fill the sixteen registers.
 //!
 //! ```text
 //! block[4 x 3 registers] = sum over k of left[4 rows, k] . right[k, 3 registers]      12 sums, 3 loads, 4 broadcasts per k
@@ -8,12 +8,13 @@
 use super::{ROWS, Target, VECTOR, Walk};
 use std::arch::x86_64::*;
 
-/// Rows of a block.
+/// The number of rows of a block.
 const HIGH: usize = 4;
-/// Elements of a register of f32.
+/// The number of f32 elements of a register.
 const LANES: usize = 8;
 
-/// How many registers the next block has, of so many to the end of a line: of four, two and two are quicker than three and one.
+/// The number of registers of the next block, with `left` registers to the end of a line: two and two are faster than three and
+/// one.
 fn registers(left: usize) -> usize {
     if left == 4 { 2 } else { left.min(3) }
 }
@@ -26,14 +27,14 @@ macro_rules! kernels {
 
             const LANES: usize = 32 / size_of::<$float>();
 
-            /// The sums of four rows.
+            /// The sums of four rows, `V` registers each.
             pub type Sums<const V: usize> = [[$register; V]; HIGH];
 
-            /// See [`super::super::tile`].
+            /// Computes a tile as [`super::super::tile`] does.
             ///
             /// # Safety
-            /// AVX2 and FMA; every row's walk ends inside `data`; `panel` has as many lines of `vectors` vectors as the walk
-            /// has steps; `ROWS` lines of them can be written to `to`, and read where they are added.
+            /// AVX2 and FMA; every row's walk ends inside `data`; `panel` has as many lines of `vectors` vectors as the walk has
+            /// steps; `ROWS` such lines at `to` can be written, and read if they are added to.
             #[target_feature(enable = "avx2,fma")]
             pub unsafe fn tile(
                 data: &[$float],
@@ -50,7 +51,7 @@ macro_rules! kernels {
                     for first in (0..ROWS).step_by(HIGH) {
                         let starts = std::array::from_fn(|r| data.as_ptr().wrapping_add(rows[first + r]));
                         let to = to.at(first, column);
-                        // SAFETY: the caller's promise, for these rows and columns of the tile.
+                        // SAFETY: the caller meets the conditions of `tile`, which hold for these rows and columns too.
                         unsafe {
                             match count {
                                 1 => block::<1>(starts, walk, (line, width), to),
@@ -63,10 +64,10 @@ macro_rules! kernels {
                 }
             }
 
-            /// Some columns of four rows; the right operand's lines are `width` apart.
+            /// Computes some columns of four rows; the right operand's lines are `width` elements apart.
             ///
             /// # Safety
-            /// As of [`tile`].
+            /// The conditions of [`tile`].
             #[target_feature(enable = "avx2,fma")]
             unsafe fn block<const V: usize>(
                 starts: [*const $float; HIGH],
@@ -91,11 +92,11 @@ macro_rules! kernels {
                         }
                     }
                 }
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller meets this function's `# Safety` conditions.
                 unsafe { put(&sums, to) };
             }
 
-            /// Adds the products of one step: each row's number `at` with all of `right`.
+            /// Adds the products of one step to `sums`: each row's element `at` times all of `right`.
             ///
             /// # Safety
             /// AVX2 and FMA; `at` lies in every row.
@@ -108,7 +109,7 @@ macro_rules! kernels {
                 right: [$register; V],
             ) {
                 for r in 0..HIGH {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller meets this function's `# Safety` conditions.
                     let left = unsafe { $set(*starts[r].add(at)) };
                     for v in 0..V {
                         sums[r][v] = $fma(left, right[v], sums[r][v]);
@@ -119,12 +120,12 @@ macro_rules! kernels {
                 }
             }
 
-            /// No instruction. What uses `at` comes after what makes `sum`: a compiler that broadcasts one row's number while
-            /// it still needs another's has more than sixteen registers to fill, and keeps sums in memory.
+            /// Emits no instruction, but orders uses of `at` after the computation of `sum`: a compiler that broadcasts one row's
+            /// element while it still needs another's runs out of its sixteen registers and keeps sums in memory.
             #[inline]
             #[target_feature(enable = "avx2,fma")]
             fn then(sum: &mut $register, at: &mut usize) {
-                // SAFETY: there is nothing in it.
+                // SAFETY: the assembly is only a comment.
                 unsafe {
                     asm!(
                         "/* {0} {1} */",
@@ -135,17 +136,17 @@ macro_rules! kernels {
                 }
             }
 
-            /// Writes the sums of four rows, or adds them to what is there.
+            /// Writes the sums of four rows to `to`, or adds them to its content.
             ///
             /// # Safety
-            /// AVX; as many lines can be written to `to`, and read where they are added.
+            /// AVX; four lines of `V` registers at `to` can be written, and read if they are added to.
             #[inline]
             #[target_feature(enable = "avx2,fma")]
             pub unsafe fn put<const V: usize>(sums: &Sums<V>, to: Target<$float>) {
-                // By number: an iterator over the sums would keep them in memory all along.
+                // An indexed loop: an iterator over the sums would keep them in memory.
                 for r in 0..HIGH {
                     for v in 0..V {
-                        // SAFETY: the caller's promise.
+                        // SAFETY: the caller meets this function's `# Safety` conditions.
                         unsafe {
                             let at = to.start.add(r * to.line + v * LANES);
                             $store(at, if to.add { $add($load(at), sums[r][v]) } else { sums[r][v] });
@@ -180,11 +181,11 @@ kernels!(
     _mm256_add_pd
 );
 
-/// See [`super::direct`].
+/// Computes a tile as [`super::direct`] does.
 ///
 /// # Safety
-/// AVX2 and FMA; every row's steps end inside `data`; a vector from each base plus each offset lies inside `right`; `ROWS`
-/// lines of as many vectors can be written to `to`, and read where they are added.
+/// AVX2 and FMA; every row's steps end inside `data`; a vector from each base plus each offset is inside `right`; `ROWS` lines of
+/// as many vectors at `to` can be written, and read if they are added to.
 #[target_feature(enable = "avx2,fma")]
 pub unsafe fn direct(
     (data, rows, step): (&[f32], &[usize; ROWS], usize),
@@ -200,7 +201,7 @@ pub unsafe fn direct(
         for first in (0..ROWS).step_by(HIGH) {
             let starts = std::array::from_fn(|r| data.as_ptr().wrapping_add(rows[first + r]));
             let to = to.at(first, done * LANES);
-            // SAFETY: the caller's promise, for these rows and columns of the tile.
+            // SAFETY: the caller meets the conditions of `direct`, which hold for these rows and columns too.
             unsafe {
                 match count {
                     1 => direct_block([base(0)], starts, step, offsets, to),
@@ -213,10 +214,10 @@ pub unsafe fn direct(
     }
 }
 
-/// Some columns of four rows.
+/// Computes some columns of four rows, of a right operand that is read in place.
 ///
 /// # Safety
-/// As of [`direct`].
+/// The conditions of [`direct`].
 #[target_feature(enable = "avx2,fma")]
 unsafe fn direct_block<const V: usize>(
     bases: [*const f32; V],
@@ -228,21 +229,21 @@ unsafe fn direct_block<const V: usize>(
     let mut sums = [[_mm256_setzero_ps(); V]; HIGH];
     let mut at = 0;
     for &offset in offsets {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller meets this function's `# Safety` conditions.
         unsafe {
             let right = std::array::from_fn(|v| _mm256_loadu_ps(bases[v].add(offset)));
             f32::step(&mut sums, &starts, at, right);
         }
         at += step;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller meets this function's `# Safety` conditions.
     unsafe { f32::put(&sums, to) };
 }
 
-/// Copies lines of `width` elements, a multiple of 16, that are `step` apart, to where they are `apart`.
+/// Copies lines of `width` elements, a multiple of 16, from lines `step` elements apart to lines `apart` elements apart.
 ///
 /// # Safety
-/// AVX; all lines can be read and written there.
+/// AVX; all lines can be read at `from` and written at `to`.
 #[target_feature(enable = "avx")]
 pub unsafe fn copy_lines(
     from: *const f32,
@@ -253,7 +254,7 @@ pub unsafe fn copy_lines(
 ) {
     for line in 0..lines {
         for j in (0..width).step_by(LANES) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller meets this function's `# Safety` conditions.
             unsafe {
                 _mm256_storeu_ps(to.add(line * apart + j), _mm256_loadu_ps(from.add(line * step + j)));
             }
@@ -261,15 +262,15 @@ pub unsafe fn copy_lines(
     }
 }
 
-/// Copies lines of `8 T` elements that are `step` apart to T strips, `each` elements apart, of eight elements a line.
+/// Copies lines of `8 T` elements, `step` elements apart, to T strips, `each` elements apart, with eight elements per line.
 ///
 /// # Safety
-/// AVX; all lines can be read there, and all strips written.
+/// AVX; all lines can be read, and all strips can be written.
 #[target_feature(enable = "avx")]
 pub unsafe fn strips<const T: usize>(from: *const f32, step: usize, lines: usize, to: *mut f32, each: usize) {
     for line in 0..lines {
         for t in 0..T {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller meets this function's `# Safety` conditions.
             unsafe {
                 let eight = _mm256_loadu_ps(from.add(line * step + t * ROWS));
                 _mm256_storeu_ps(to.add(t * each + line * ROWS), eight);
@@ -278,20 +279,20 @@ pub unsafe fn strips<const T: usize>(from: *const f32, step: usize, lines: usize
     }
 }
 
-/// The transpose of 16 x 16 elements: lines `from` apart to lines `to` apart. Two lines of four elements each are loaded into
-/// the halves of a register, so that only the blocks of 4 x 4 within halves are left to transpose.
+/// Transposes 16 x 16 elements, from lines `from` elements apart to lines `to` elements apart. Two lines of four elements each are
+/// loaded into the halves of a register, so that only the blocks of 4 x 4 within halves are left to transpose.
 ///
 /// # Safety
-/// AVX; 16 lines of 16 elements can be read and written there.
+/// AVX; 16 lines of 16 elements can be read at `source` and written at `target`.
 #[target_feature(enable = "avx")]
 pub unsafe fn transpose(source: *const f32, from: usize, target: *mut f32, to: usize) {
     for (first, column) in
         [0, LANES].into_iter().flat_map(|first| [0, 4, 8, 12].map(|column| (first, column)))
     {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller meets this function's `# Safety` conditions.
         unsafe {
             let four = |line: usize| _mm_loadu_ps(source.add((first + line) * from + column));
-            // Half h of register r: line 4 h + r.
+            // Half h of register r holds a part of line 4 h + r.
             let r: [__m256; 4] = std::array::from_fn(|r| {
                 _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(four(r)), four(r + 4))
             });

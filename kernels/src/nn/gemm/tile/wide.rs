@@ -1,14 +1,14 @@
-//! AVX-512.
+//! Tiles by AVX-512.
 #![allow(unsafe_code, clippy::needless_range_loop, reason = "intrinsics over registers, which have numbers")]
 
 use super::{ROWS, Target, VECTOR, WIDTH, Walk};
 use std::arch::x86_64::*;
 
-/// See [`super::tile`].
+/// Computes a tile as [`super::tile`] does.
 ///
 /// # Safety
-/// AVX-512F; every row's walk ends inside `data`; `panel` has as many lines of `V` vectors as the walk has steps; `ROWS`
-/// lines of `V` vectors can be written to `to`, and read where they are added.
+/// AVX-512F; every row's walk ends inside `data`; `panel` has as many lines of `V` vectors as the walk has steps; `ROWS` lines of
+/// `V` vectors at `to` can be written, and read if they are added to.
 #[target_feature(enable = "avx512f")]
 pub unsafe fn tile<const V: usize>(
     data: &[f32],
@@ -41,10 +41,10 @@ pub unsafe fn tile<const V: usize>(
             }
         }
     }
-    // By number: an iterator over the sums would keep them in memory all along.
+    // An indexed loop: an iterator over the sums would keep them in memory.
     for r in 0..ROWS {
         for v in 0..V {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller meets this function's `# Safety` conditions.
             unsafe {
                 let at = to.start.add(r * to.line + v * VECTOR);
                 let sum = if to.add { _mm512_add_ps(_mm512_loadu_ps(at), sums[r][v]) } else { sums[r][v] };
@@ -54,7 +54,7 @@ pub unsafe fn tile<const V: usize>(
     }
 }
 
-/// See [`super::tile`]: one vector of the panel, which is two of f64, after another.
+/// Computes a tile of f64 as [`super::tile`] does: the panel's vectors of 16 in turn, each in two registers.
 ///
 /// # Safety
 /// AVX-512F; every row's walk ends inside `data`; `panel` has as many lines of `vectors` vectors as the walk has steps.
@@ -95,7 +95,7 @@ pub unsafe fn tile_f64(
         }
         for r in 0..ROWS {
             let at = r * WIDTH + vector * VECTOR;
-            // SAFETY: the assert above holds the vector inside its line of `out`.
+            // SAFETY: the assert above keeps the vector inside its line of `out`.
             unsafe {
                 _mm512_storeu_pd(out.as_mut_ptr().add(at), sums[r][0]);
                 _mm512_storeu_pd(out.as_mut_ptr().add(at + HALF), sums[r][1]);
@@ -104,11 +104,11 @@ pub unsafe fn tile_f64(
     }
 }
 
-/// See [`super::direct`].
+/// Computes a tile as [`super::direct`] does.
 ///
 /// # Safety
-/// AVX-512F; every row's steps end inside `data`; a vector from each base plus each offset lies inside `right`; `ROWS` lines
-/// of `V` vectors can be written to `to`, and read where they are added.
+/// AVX-512F; every row's steps end inside `data`; a vector from each base plus each offset is inside `right`; `ROWS` lines of `V`
+/// vectors at `to` can be written, and read if they are added to.
 #[target_feature(enable = "avx512f")]
 pub unsafe fn direct<const V: usize>(
     bases: [usize; V],
@@ -124,7 +124,7 @@ pub unsafe fn direct<const V: usize>(
     let bases = bases.map(|base| right.as_ptr().wrapping_add(base));
     let mut at = 0;
     for &offset in offsets {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller meets this function's `# Safety` conditions.
         unsafe {
             let right: [__m512; V] = std::array::from_fn(|v| _mm512_loadu_ps(bases[v].add(offset)));
             for r in 0..ROWS {
@@ -136,10 +136,10 @@ pub unsafe fn direct<const V: usize>(
         }
         at += step;
     }
-    // By number: an iterator over the sums would keep them in memory all along.
+    // An indexed loop: an iterator over the sums would keep them in memory.
     for r in 0..ROWS {
         for v in 0..V {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller meets this function's `# Safety` conditions.
             unsafe {
                 let at = to.start.add(r * to.line + v * VECTOR);
                 let sum = if to.add { _mm512_add_ps(_mm512_loadu_ps(at), sums[r][v]) } else { sums[r][v] };
@@ -149,10 +149,10 @@ pub unsafe fn direct<const V: usize>(
     }
 }
 
-/// Copies lines of `width` elements, a multiple of 16, that are `step` apart, to where they are `apart`.
+/// Copies lines of `width` elements, a multiple of 16, from lines `step` elements apart to lines `apart` elements apart.
 ///
 /// # Safety
-/// AVX-512F; all lines can be read and written there.
+/// AVX-512F; all lines can be read at `from` and written at `to`.
 #[target_feature(enable = "avx512f")]
 pub unsafe fn copy_lines(
     from: *const f32,
@@ -163,24 +163,24 @@ pub unsafe fn copy_lines(
 ) {
     for line in 0..lines {
         for j in (0..width).step_by(VECTOR) {
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller meets this function's `# Safety` conditions.
             unsafe { _mm512_storeu_ps(to.add(line * apart + j), _mm512_loadu_ps(from.add(line * step + j))) };
         }
     }
 }
 
-/// The transpose of 16 x 16 elements: lines `from` apart to lines `to` apart. Four lines of four elements each are loaded
-/// into the quarters of a vector, so that only the blocks of 4 x 4 within quarters are left to transpose.
+/// Transposes 16 x 16 elements, from lines `from` elements apart to lines `to` elements apart. Four lines of four elements each are
+/// loaded into the quarters of a vector, so that only the blocks of 4 x 4 within quarters are left to transpose.
 ///
 /// # Safety
-/// AVX-512F; 16 lines of 16 elements can be read and written there.
+/// AVX-512F; 16 lines of 16 elements can be read at `source` and written at `target`.
 #[target_feature(enable = "avx512f")]
 pub unsafe fn transpose(source: *const f32, from: usize, target: *mut f32, to: usize) {
     for column in (0..16).step_by(4) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller meets this function's `# Safety` conditions.
         unsafe {
             let four = |line: usize| _mm_loadu_ps(source.add(line * from + column));
-            // Quarter q of vector r: line 4 q + r.
+            // Quarter q of vector r holds a part of line 4 q + r.
             let r: [__m512; 4] = std::array::from_fn(|r| {
                 let first = _mm512_castps128_ps512(four(r));
                 let two = _mm512_insertf32x4::<1>(first, four(r + 4));
