@@ -1,5 +1,5 @@
-//! Whether our declarations of NVIDIA's libraries are those of their headers: a C++ program of static assertions, made from the
-//! values and types that Rust has, and compiled against the headers of NVIDIA's wheels. For tests.
+//! Checks that Allfold's declarations of NVIDIA's libraries equal those of NVIDIA's headers: a C++ program of static assertions,
+//! made from Rust's values and types, is compiled against the headers of NVIDIA's wheels. For tests.
 //!
 //! ```text
 //! value("ncclSum", 0)            static_assert(ncclSum == 0)
@@ -8,15 +8,15 @@
 //!                                static_assert(same<decltype(&ncclSend), int (*)(void const*, size_t, ..)>)
 //! ```
 //!
-//! Two signatures are the same if a call by one of them is a call by the other: integers and enumerators of the same size, pointers
-//! to the same, or to void; what is constant on one side is constant on the other.
+//! Two signatures are the same if a call by one is also a call by the other: integers and enumerators of the same size; pointers to
+//! the same type, or to void; `const` in the same places.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What `same` means, in C++.
+/// The C++ definition of `same`, which compares two signatures.
 const SAME: &str = r"
 #include <cstddef>
 #include <type_traits>
@@ -46,27 +46,27 @@ template <class R, class S, class... A, class... B> struct same<R (*)(A...), S (
 };
 ";
 
-/// The folder of NVIDIA's wheels of a CUDA version, 12 or 13, where `scripts/install-cuda-libraries.sh` has installed them.
+/// The folder of NVIDIA's wheels for CUDA version 12 or 13, where `scripts/install-cuda-libraries.sh` installs them.
 ///
 /// # Errors
-/// One line that says how to install them.
+/// One line that says how to install the wheels.
 pub fn wheels(cuda: u32) -> Result<PathBuf, String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../target/cuda{cuda}"));
     std::fs::canonicalize(folder)
         .map_err(|_| format!("no wheels of CUDA {cuda}: run scripts/install-cuda-libraries.sh"))
 }
 
-/// Names the CUDA version, in a process that a test has started for its wheels.
+/// The environment variable that tells a test's child process its CUDA version.
 const CHILD: &str = "ALLFOLD_TEST_WHEELS";
 
-/// Runs a test for the wheels of CUDA 12 and of CUDA 13, each in a process of its own: libraries are loaded once. `test` is its
-/// whole name, by which it is started again; `body` is given the version and the folder. In its process the wheels are those
-/// of a virtual environment, and nothing else of CUDA's is in sight but what `target/cuda` holds.
+/// Runs a test for the wheels of CUDA 12 and of CUDA 13, each in a child process, since a process loads a library once. `test` is
+/// the test's full name, by which the child starts it; `body` gets the version and the folder. In the child the wheels form a
+/// virtual environment, and no other CUDA library can be found except in `target/cuda`.
 ///
-/// Says what it skipped, and what the bodies printed.
+/// Prints which versions were skipped, and the output of `body`.
 ///
 /// # Errors
-/// What a process printed that did not pass the test.
+/// The output of a child process in which the test failed.
 pub fn each(test: &str, body: impl Fn(u32, &Path)) -> Result<(), String> {
     if let Some(cuda) = std::env::var(CHILD).ok().and_then(|cuda| cuda.parse().ok()) {
         body(cuda, &wheels(cuda)?);
@@ -93,7 +93,7 @@ fn start(test: &str, cuda: u32, folder: &Path) -> Result<String, String> {
     for other in ["LD_LIBRARY_PATH", "ALLFOLD_CUDA", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX", "HOME"] {
         command.env_remove(other);
     }
-    // NCCL looks for an interface before it makes an id.
+    // NCCL looks for a network interface before it makes an id.
     command.env(CHILD, cuda.to_string()).env("VIRTUAL_ENV", &environment).env("NCCL_SOCKET_IFNAME", "lo");
     let output = command.output();
     let _ = std::fs::remove_dir_all(&environment);
@@ -108,12 +108,12 @@ fn start(test: &str, cuda: u32, folder: &Path) -> Result<String, String> {
     Ok(lines.filter(own).collect::<Vec<_>>().join("\n"))
 }
 
-/// Assertions about headers.
+/// A list of static assertions about headers.
 #[derive(Clone, Debug)]
 pub struct Assertions {
     text: String,
     count: usize,
-    /// Names of C by the last segment of Rust's.
+    /// Names of C types by the last segment of the Rust type's name.
     names: BTreeMap<&'static str, &'static str>,
 }
 
@@ -127,12 +127,12 @@ impl Assertions {
         Assertions { text, count: 0, names: names.iter().copied().collect() }
     }
 
-    /// How many there are.
+    /// The number of assertions.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Whether there are no assertions.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -142,39 +142,39 @@ impl Assertions {
         let _ = writeln!(self.text, "static_assert({condition}, \"{what}\");");
     }
 
-    /// A declaration that later assertions name.
+    /// Adds a declaration that later assertions use.
     pub fn given(&mut self, declaration: &str) {
         let _ = writeln!(self.text, "{declaration}");
     }
 
-    /// What follows is held only where this condition of the preprocessor holds: functions of later versions.
+    /// Adds assertions that hold only under this condition of the preprocessor, such as functions of later versions.
     pub fn only_if(&mut self, condition: &str, then: impl FnOnce(&mut Assertions)) {
         let _ = writeln!(self.text, "#if {condition}");
         then(self);
         self.text += "#endif\n";
     }
 
-    /// A macro or enumerator has this value.
+    /// Asserts that a macro or enumerator has this value.
     pub fn value(&mut self, name: &str, value: i64) {
         self.holds(&format!("(long long)({name}) == {value}LL"), &format!("{name} is {value}"));
     }
 
-    /// A type has so many bytes.
+    /// Asserts the size of a type in bytes.
     pub fn size(&mut self, of: &str, bytes: usize) {
         self.holds(&format!("sizeof({of}) == {bytes}"), &format!("{of} has {bytes} bytes"));
     }
 
-    /// A field of a structure begins at this byte and has so many.
+    /// Asserts that a field of a structure begins at byte `at` and has `bytes` bytes.
     pub fn field(&mut self, of: &str, field: &str, at: usize, bytes: usize) {
         let condition =
             format!("offsetof({of}, {field}) == {at} && sizeof((({of}*)nullptr)->{field}) == {bytes}");
         self.holds(&condition, &format!("{of}.{field} is bytes {at} .. {at} + {bytes}"));
     }
 
-    /// A function has this type: the name of a type of functions, as [`std::any::type_name`] has it.
+    /// Asserts that a function has the type `rust`, the name of a function type as [`std::any::type_name`] gives it.
     ///
     /// # Errors
-    /// A name that is no type of functions.
+    /// `rust` is not the name of a function type.
     pub fn function(&mut self, name: &str, rust: &str) -> Result<(), String> {
         let signature = self.signature(rust).ok_or_else(|| format!("{rust} is no type of functions"))?;
         self.holds(
@@ -184,7 +184,7 @@ impl Assertions {
         Ok(())
     }
 
-    /// `unsafe extern "C" fn(*mut A, B) -> R` as `R (*)(A*, B)`.
+    /// Translates `unsafe extern "C" fn(*mut A, B) -> R` to `R (*)(A*, B)`.
     fn signature(&self, rust: &str) -> Option<String> {
         let rust =
             rust.strip_prefix("core::option::Option<").and_then(|r| r.strip_suffix('>')).unwrap_or(rust);
@@ -195,7 +195,7 @@ impl Assertions {
         Some(format!("{result} (*)({})", arguments.join(", ")))
     }
 
-    /// A type of Rust's in C.
+    /// Translates a Rust type to C.
     fn c(&self, rust: &str) -> String {
         if let Some(to) = rust.strip_prefix("*mut ") {
             return self.c(to) + "*";
@@ -220,10 +220,10 @@ impl Assertions {
         plain.into()
     }
 
-    /// Compiles the assertions over the headers of wheels.
+    /// Compiles the assertions over the headers of `wheels`.
     ///
     /// # Errors
-    /// The assertions that do not hold, one in a line; or what else the compiler says.
+    /// The assertions that do not hold, one per line, or other messages of the compiler.
     pub fn check(&self, wheels: &Path) -> Result<(), String> {
         let mut command = Command::new(std::env::var("CXX").unwrap_or_else(|_| "c++".into()));
         command.args(["-std=c++17", "-fsyntax-only", "-w", "-x", "c++", "-"]);

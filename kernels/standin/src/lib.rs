@@ -1,10 +1,10 @@
-//! A GPU and NVIDIA's libraries, for tests where there are none: stand-ins that keep the real ones' rules and say where they
-//! are broken.
+//! A GPU and NVIDIA's libraries for tests on machines without them: stand-ins that enforce the rules of the real ones and report
+//! violations.
 //!
 //! ```text
 //! shim        a `CudaMachine` that is this CPU: the kernels' own source, a fibre per thread, with a race detector
 //! libraries   the driver, NVRTC, cuBLASLt and cuDNN under `allfold_kernels::cuda::Gpu`; kernels run on the shim
-//! abi         what is declared of NVIDIA's libraries, held to their headers
+//! abi         comparison of Allfold's declarations of NVIDIA's libraries with NVIDIA's headers
 //! ```
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! A lock whose holder may have panicked: a test that fails must not make the others fail.
+//! A lock that ignores poisoning: a test that fails must not make other tests fail.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,4 +1,4 @@
-//! cuBLASLt: products column by column in plain arithmetic, and algorithms that hold only for what they were asked for.
+//! The stand-in for cuBLASLt: column-major products in plain arithmetic, and algorithms valid only for the requested shape.
 
 use super::entry::entries;
 use super::foreign::{Kind, Table, give};
@@ -8,7 +8,7 @@ use cudarc::cublaslt::sys::cublasStatus_t as Code;
 use std::ffi::c_int;
 use std::sync::Mutex;
 
-/// Products that were computed so far, and descriptions that were not destroyed.
+/// The number of products computed so far, and the number of descriptions that were not destroyed.
 pub fn standin_products() -> (usize, usize) {
     (*lock(&COMPUTED), PRODUCTS.len() + LAYOUTS.len() + PREFERENCES.len())
 }
@@ -32,7 +32,7 @@ struct TensorLayout {
     ld: usize,
 }
 
-/// What algorithms are asked for: the alignment of A, B, C and D, 256 bytes where nothing is said.
+/// The limits on requested algorithms: the alignments of A, B, C and D, 256 bytes by default.
 #[derive(Clone, Copy)]
 struct Preference([u32; 4]);
 
@@ -49,17 +49,17 @@ fn put<T>(place: *mut T, value: T) -> Result<(), Code> {
     if place.is_null() {
         return Err(Code::CUBLAS_STATUS_INVALID_VALUE);
     }
-    // SAFETY: not null, and the caller promises room for one value.
+    // SAFETY: `place` is not null, and the caller guarantees space for one value.
     unsafe { place.write(value) };
     Ok(())
 }
 
-/// A value of an attribute, of the size that is said.
+/// Reads an attribute's value, which must have the size of `T`.
 fn value<T: Copy>(from: *const T, bytes: usize) -> Result<T, Code> {
     if from.is_null() || bytes != size_of::<T>() {
         return Err(Code::CUBLAS_STATUS_INVALID_VALUE);
     }
-    // SAFETY: not null, and of the size that the caller says.
+    // SAFETY: `from` is not null and points to a value of the size that the caller gives.
     Ok(unsafe { from.read_unaligned() })
 }
 
@@ -78,7 +78,7 @@ fn shape(product: &Product, [a, b, d]: [TensorLayout; 3]) -> Result<(usize, usiz
     }
 }
 
-/// `d = alpha op(a) op(b) + beta c`, and a bias per row of d.
+/// Computes `d = alpha op(a) op(b) + beta c`, plus a bias per row of d.
 fn compute(
     product: &Product,
     [a, b, d]: [TensorLayout; 3],
@@ -111,7 +111,7 @@ extern "C" fn cublasLtGetVersion() -> usize {
     here().options.products.as_ref().map_or(0, |products| products.version)
 }
 
-/// The functions, and the one that answers a number.
+/// The table of cuBLASLt's functions, with `cublasLtGetVersion`, which returns a number.
 pub(super) const TABLE: &[&[super::entry::Entry]] = &[
     ENTRIES,
     &[super::entry::Entry {
@@ -131,7 +131,7 @@ entries! {
         }
     }
     cublasLtMatmulDescCreate(place: *mut u64, compute: c_int, scale: c_int) "sums and scales in f32" {
-        // CUBLAS_COMPUTE_32F, CUDA_R_32F.
+        // The values of CUBLAS_COMPUTE_32F and CUDA_R_32F.
         if (compute, scale) != (68, 0) {
             return Err(Code::CUBLAS_STATUS_NOT_SUPPORTED);
         }
@@ -146,7 +146,7 @@ entries! {
         ended(match attribute {
             3 => flag(0)?,
             4 => flag(1)?,
-            // CUBLASLT_EPILOGUE_BIAS
+            // 7 is CUBLASLT_MATMUL_DESC_EPILOGUE, 4 is CUBLASLT_EPILOGUE_BIAS.
             7 if value::<i32>(from.cast(), bytes)? == 4 => true,
             8 => {
                 let at = value::<u64>(from, bytes)?;
@@ -198,7 +198,7 @@ entries! {
         for nth in 0..proposed as usize {
             let mut words = [0u64; 12];
             words[..4].copy_from_slice(&aligned.map(u64::from));
-            // SAFETY: the caller has room for as many as it asked for: a description of 64 bytes, and 32 more.
+            // SAFETY: the caller has space for as many results as it asked for: a description of 64 bytes, and 32 bytes more.
             unsafe { found.add(nth).write(words) };
         }
         put(count, proposed)
@@ -215,7 +215,7 @@ entries! {
         };
         let sides = shape(&product, [a, b, d])?;
         let addresses = [at_a, at_b, at_c, at_d];
-        // SAFETY: the algorithm is one of ours, and scales are f32.
+        // SAFETY: the algorithm is one of this stand-in's, and scales are f32.
         let (aligned, scales) = unsafe { (*algorithm, (*alpha, *beta)) };
         if let Some(at) = (0..4).find(|at| !addresses[*at].is_multiple_of(aligned[*at].max(1))) {
             let wanted = aligned[at];

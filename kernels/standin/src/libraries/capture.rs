@@ -1,22 +1,22 @@
-//! A capture under way: what its streams note instead of doing.
+//! A capture under way: its streams record tasks instead of running them.
 
 use super::task::Task;
 use std::collections::BTreeMap;
 
-/// How many nodes of each stream come before a point.
+/// A vector clock: for each stream, the number of its nodes that come before a point.
 pub(super) type Clock = BTreeMap<u64, usize>;
 
-/// A capture under way.
+/// A capture under way, with the streams that take part and the tasks recorded so far.
 pub(super) struct Capture {
-    /// The stream that began it and must end it.
+    /// The stream that began the capture and must end it.
     pub origin: u64,
-    /// The streams of the capture, each with its clock.
+    /// The streams of the capture, each with its vector clock.
     pub members: BTreeMap<u64, Clock>,
-    /// Nodes of each stream so far.
+    /// The number of nodes of each stream so far.
     pub counts: Clock,
-    /// Nodes, in the order in which they were given, which is one in which they may run.
+    /// The nodes in the order of their calls, which is an order in which they may run.
     pub tasks: Vec<Task>,
-    /// Something was done that it cannot hold.
+    /// Whether an operation has made the capture invalid.
     pub invalid: bool,
 }
 
@@ -26,7 +26,7 @@ impl Capture {
         Capture { origin, members, counts: Clock::new(), tasks: Vec::new(), invalid: false }
     }
 
-    /// Streams that have nodes of which the origin's last does not know.
+    /// Whether the end of the origin stream is ordered after all nodes of the other streams.
     pub fn is_joined(&self) -> bool {
         let Some(known) = self.members.get(&self.origin) else { return false };
         self.counts.iter().all(|(stream, count)| *stream == self.origin || known.get(stream) == Some(count))

@@ -1,4 +1,4 @@
-//! The calls of captures, and the rules about streams that leave and join.
+//! The driver's calls for captures, and the rules for streams that join and leave a capture.
 
 use super::capture::Capture;
 use super::task::{Task, Ticket};
@@ -7,7 +7,7 @@ use cudarc::driver::sys::CUresult as Code;
 use std::sync::Arc;
 
 impl World {
-    /// Begins a capture.
+    /// Begins a capture on a stream.
     pub fn begin_capture(&mut self, stream: u64) -> Result<(), Code> {
         let found = self.own(stream, "cuStreamBeginCapture")?;
         if found.capture.is_some() {
@@ -19,7 +19,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends a capture, valid or not.
+    /// Ends a capture, whether it is valid or not.
     pub fn end_capture(&mut self, stream: u64) -> Result<Arc<Vec<Task>>, Code> {
         let id = self.own(stream, "cuStreamEndCapture")?.capture.ok_or(Code::CUDA_ERROR_ILLEGAL_STATE)?;
         let Some(capture) = self.captures.get(&id) else { return Err(Code::CUDA_ERROR_ILLEGAL_STATE) };
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// A call of the host that a capturing stream does not stand.
+    /// Makes the capture of a stream invalid if the host makes a call that a capturing stream does not allow.
     pub fn unless_captured(&mut self, stream: u64) -> Result<(), Code> {
         match self.streams.get(&stream).and_then(|stream| stream.capture) {
             None => Ok(()),
@@ -57,7 +57,7 @@ impl World {
         }
     }
 
-    /// Gives a stream of the calling thread's context a task: to do, or to note.
+    /// Gives a task to a stream of the calling thread's context; a captured stream records the task.
     pub fn give(&mut self, stream: u64, call: &str, task: Task) -> Result<(), Code> {
         let found = self.own(stream, call)?;
         let Some(id) = found.capture else {
@@ -104,7 +104,7 @@ impl World {
         Ok(())
     }
 
-    /// Makes a stream wait for an event, which may take it into a capture.
+    /// Makes a stream wait for an event; the stream joins a capture if the event is captured.
     pub fn wait(&mut self, stream: u64, event: u64) -> Result<(), Code> {
         let last = match &self.event(event, "cuStreamWaitEvent")?.last {
             Recorded::Never => Recorded::Never,

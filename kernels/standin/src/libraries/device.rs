@@ -1,21 +1,21 @@
-//! The driver, its devices and their contexts.
+//! The stand-in driver's devices and their contexts.
 
 use super::entry::entries;
 use super::world::{self, Context, here};
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUresult as Code};
 use std::ffi::{c_char, c_int, c_uint};
 
-/// Writes an answer where the caller has room for it.
+/// Writes an answer to `place`, unless it is null.
 pub(super) fn put<T>(place: *mut T, value: T) -> Result<(), Code> {
     if place.is_null() {
         return Err(Code::CUDA_ERROR_INVALID_VALUE);
     }
-    // SAFETY: not null, and the caller promises room for one value.
+    // SAFETY: `place` is not null, and the caller guarantees space for one value.
     unsafe { place.write(value) };
     Ok(())
 }
 
-/// A device by its handle, which is its ordinal; only after cuInit.
+/// The device of a handle, which is its ordinal; valid only after cuInit.
 fn device(ordinal: c_int) -> Result<usize, Code> {
     let here = here();
     if !here.started {
@@ -30,14 +30,14 @@ fn attribute(which: c_int, arch: u32) -> Result<c_int, Code> {
     Ok(match which {
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) => (arch / 10) as c_int,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR) => (arch % 10) as c_int,
-        // Few, so that grids are small and their strides are walked.
+        // A small number, so that grids are small and kernels stride over them.
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) => 1,
         _ if is(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) => 0,
         _ => return Err(Code::CUDA_ERROR_INVALID_VALUE),
     })
 }
 
-/// Tells a code's name or words; the table of codes is not kept, since ours are shown by cudarc's names.
+/// Writes the same text for every error code: there is no table of texts, since Allfold shows cudarc's names of codes.
 fn words(place: *mut *const c_char) -> Result<(), Code> {
     put(place, c"an answer of the stand-in driver".as_ptr())
 }
@@ -60,7 +60,7 @@ entries! {
             100 => Err(Code::CUDA_ERROR_NO_DEVICE),
             803 => Err(Code::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH),
             1 => {
-                // A driver without visible devices starts, too.
+                // A driver without visible devices starts too.
                 here.started = true;
                 here.options.devices = 0;
                 Ok(())
@@ -95,7 +95,7 @@ entries! {
         if (room as usize) < name.len() {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: the caller promises the room that it says.
+        // SAFETY: the caller guarantees the space that it says.
         unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), place.cast(), name.len()) };
         Ok(())
     }

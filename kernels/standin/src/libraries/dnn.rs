@@ -1,4 +1,4 @@
-//! cuDNN: convolutions in plain arithmetic.
+//! The stand-in for cuDNN: convolutions in plain arithmetic.
 
 use super::entry::{Entry, entries};
 use super::foreign::{Kind, Table, give};
@@ -9,16 +9,16 @@ use cudarc::cudnn::sys::cudnnStatus_t as Code;
 use std::ffi::c_int;
 use std::sync::Mutex;
 
-/// What cuDNN was used for.
+/// Counts of how the stand-in for cuDNN was used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// Convolutions by algorithms that answer the same bits every time, and by others.
+    /// Convolutions by deterministic algorithms.
     pub same_bits: usize,
     /// Convolutions by algorithms whose bits may differ from run to run.
     pub other_bits: usize,
-    /// Searches that run algorithms.
+    /// Searches that ran algorithms.
     pub searches: usize,
-    /// Descriptions that were not destroyed.
+    /// Descriptors that were not destroyed.
     pub described: usize,
 }
 
@@ -27,12 +27,12 @@ static STREAM: Mutex<u64> = Mutex::new(0);
 static TENSORS: Table<Tensor> = Table::new();
 static TURNS: Table<Turn> = Table::new();
 
-/// What the stand-in for cuDNN was used for.
+/// How the stand-in for cuDNN was used so far.
 pub fn standin_convolutions() -> Used {
     Used { described: TENSORS.len() + TURNS.len(), ..lock(&USED).clone() }
 }
 
-/// Pictures or filters: `[N, C, H, W]` in sides, channels last in memory or not.
+/// A tensor of pictures or filters: sides `[N, C, H, W]`, in memory with channels last or not.
 #[derive(Clone, Copy)]
 struct Tensor {
     kind: Kind,
@@ -51,7 +51,7 @@ impl Tensor {
     }
 }
 
-/// A convolution: its padding, its stride and its groups.
+/// A convolution's padding, stride and number of groups.
 #[derive(Clone, Copy, Default)]
 struct Turn {
     padding: usize,
@@ -63,7 +63,7 @@ fn put<T>(place: *mut T, value: T) -> Result<(), Code> {
     if place.is_null() {
         return Err(Code::CUDNN_STATUS_BAD_PARAM_NULL_POINTER);
     }
-    // SAFETY: not null, and the caller promises room for one value.
+    // SAFETY: `place` is not null, and the caller guarantees space for one value.
     unsafe { place.write(value) };
     Ok(())
 }
@@ -94,7 +94,7 @@ fn tensor(handle: u64, format: c_int, kind: c_int, sides: [c_int; 4]) -> Result<
     done(TENSORS.change(handle, |tensor| *tensor = made))
 }
 
-/// Which operand is computed from the other two.
+/// The operand that is computed from the other two.
 #[derive(Clone, Copy, PartialEq)]
 enum ConvProduct {
     Y,
@@ -102,7 +102,7 @@ enum ConvProduct {
     W,
 }
 
-/// Adds every product of the definition to the operand that is computed.
+/// Adds every product of the definition of a convolution to the operand that is computed.
 fn convolve(part: ConvProduct, turn: Turn, [x, w, y]: [Tensor; 3], at: [u64; 3]) {
     let values =
         |t: &Tensor, at, computed| if computed { vec![0.0; t.len()] } else { t.kind.read(at, t.len()) };
@@ -157,7 +157,7 @@ fn run(
     }
     {
         let mut used = lock(&USED);
-        // Algorithm 0 adds up in the order in which blocks finish, which differs from run to run.
+        // Algorithm 0 sums in the order in which blocks finish, which differs from run to run.
         *(if algorithm == 0 { &mut used.other_bits } else { &mut used.same_bits }) += 1;
     }
     let ranges = [x, w, y].iter().zip(at).map(|(t, at)| (at, t.len() as u64 * t.kind.size())).collect();
@@ -166,7 +166,7 @@ fn run(
         .map_err(|_| Code::CUDNN_STATUS_EXECUTION_FAILED)
 }
 
-/// An algorithm that was found: its number, its answer, its time, what it needs, whether its bits are the same every time.
+/// A found algorithm: its number, status, time, workspace, and whether it is deterministic, in cuDNN's layout.
 #[repr(C)]
 struct Found {
     algorithm: c_int,
@@ -193,7 +193,7 @@ fn find(asked: c_int, count: *mut c_int, place: *mut Found, searched: bool) -> R
             math: 0,
             reserved: [0; 3],
         };
-        // SAFETY: the caller has room for as many as it asked for.
+        // SAFETY: the caller has space for as many results as it asked for.
         unsafe { place.add(nth as usize).write(found) };
     }
     put(count, asked.min(2))
@@ -203,7 +203,7 @@ extern "C" fn cudnnGetVersion() -> usize {
     92_800
 }
 
-/// The functions, and the one that answers a number.
+/// The table of cuDNN's functions, with `cudnnGetVersion`, which returns a number.
 pub(super) const TABLE: &[&[Entry]] = &[
     ENTRIES,
     &[Entry { name: "cudnnGetVersion", at: cudnnGetVersion as *const (), rule: "without a handle" }],

@@ -1,17 +1,17 @@
-//! A function of a stand-in library, and how a table of them is written.
+//! An entry of a stand-in library's table of functions, and the macro that defines such tables.
 
-/// A function of a stand-in library.
+/// An entry of a stand-in library's table: one function.
 #[derive(Clone, Copy)]
 pub(super) struct Entry {
     /// The function's symbol.
     pub name: &'static str,
     /// The function's address.
     pub at: *const (),
-    /// The rule that the stand-in holds the caller to.
+    /// The rule that callers of the function must keep.
     pub rule: &'static str,
 }
 
-/// Functions with the C calling convention, and the table of them. A body answers `Result<(), _>` of the library's codes.
+/// Defines functions with the C calling convention, and their table. A body returns `Result<(), _>` with the library's error codes.
 macro_rules! entries {
     ($($name:ident($($argument:ident: $type:ty),* $(,)?) $rule:literal $body:block)*) => {
         $(

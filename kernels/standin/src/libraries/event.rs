@@ -1,4 +1,4 @@
-//! Events.
+//! The stand-in driver's calls for events.
 
 use super::device::put;
 use super::entry::entries;
@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUresult as Code;
 use std::ffi::c_uint;
 use std::sync::Arc;
 
-/// Where an event was recorded; none if it never was.
+/// The ticket of an event's last recording; `None` if the event was never recorded.
 fn ticket(here: &mut World, event: u64, call: &str) -> Result<Option<Arc<Ticket>>, Code> {
     match &here.event(event, call)?.last {
         Recorded::Never => Ok(None),

@@ -1,5 +1,4 @@
-//! What the stand-ins for cuBLASLt and cuDNN have in common: descriptions by number, matrices of any type as f32, and work that
-//! streams do.
+//! Common parts of the stand-ins for cuBLASLt and cuDNN: descriptions by handle, matrices of any type as f32, and work on streams.
 
 use super::task::Task;
 use super::world::here;
@@ -9,7 +8,7 @@ use half::{bf16, f16};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// A type of elements, as both libraries need it.
+/// An element type of both libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     F32,
@@ -22,9 +21,9 @@ impl Kind {
         if self == Kind::F32 { 4 } else { 2 }
     }
 
-    /// Elements of device memory.
+    /// Reads `count` elements of device memory, widened to f32.
     pub fn read(self, at: u64, count: usize) -> Vec<f32> {
-        // SAFETY: the stream's task names the range, which is allocated when it runs.
+        // SAFETY: the stream's task names the range, which is allocated while the task runs.
         unsafe {
             match self {
                 Kind::F32 => std::slice::from_raw_parts(at as *const f32, count).to_vec(),
@@ -38,10 +37,10 @@ impl Kind {
         }
     }
 
-    /// Writes elements to device memory, rounded once.
+    /// Writes elements to device memory, each rounded once.
     pub fn write(self, at: u64, values: &[f32]) {
         for (nth, value) in values.iter().enumerate() {
-            // SAFETY: as above.
+            // SAFETY: the stream's task names the range, which is allocated while the task runs.
             unsafe {
                 match self {
                     Kind::F32 => (at as *mut f32).add(nth).write(*value),
@@ -53,7 +52,7 @@ impl Kind {
     }
 }
 
-/// Descriptions by handle. What is never destroyed is counted.
+/// Descriptions by handle. Tests count those that are never destroyed.
 pub(super) struct Table<T>(pub Mutex<(u64, BTreeMap<u64, T>)>);
 
 impl<T: Clone> Table<T> {
@@ -85,7 +84,7 @@ impl<T: Clone> Table<T> {
     }
 }
 
-/// Gives a stream of the calling thread's context work over ranges of device memory.
+/// Queues work over ranges of device memory on a stream of the calling thread's context.
 pub(super) fn give(
     stream: u64,
     call: &'static str,

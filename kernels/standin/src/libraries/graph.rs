@@ -1,4 +1,4 @@
-//! Graphs.
+//! The stand-in driver's calls for graphs.
 
 use super::device::put;
 use super::entry::entries;

@@ -1,4 +1,4 @@
-//! How a process gets its stand-ins.
+//! Installation of the stand-ins in a process.
 
 use super::options::StandinOptions;
 use super::{blas, dnn, library, nvrtc, tables, world};
@@ -7,10 +7,10 @@ use allfold_kernels::cuda::{CudaMachine, Error, Gpu, Result, seed_defects};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Makes the stand-in this process's CUDA. Call it before anything else of CUDA, once.
+/// Makes the stand-ins this process's CUDA. Call this once, before any other use of CUDA.
 ///
 /// # Errors
-/// What does not compile or load, or [`Error::Argument`] the second time.
+/// The error of a compilation or load, or [`Error::Argument`] on the second call.
 pub fn install(options: StandinOptions) -> Result<()> {
     let StandinOptions { nvrtc, products, convolutions, others, seeded, .. } = options.clone();
     world::begin(options)?;
@@ -36,19 +36,19 @@ pub fn install(options: StandinOptions) -> Result<()> {
     Ok(())
 }
 
-/// [`Gpu::open`], over a stand-in where the environment variable `ALLFOLD_STANDIN` asks for one: what a test opens that runs on a
-/// GPU.
+/// Opens this process's GPUs by [`Gpu::open`], after installing stand-ins if the environment variable `ALLFOLD_STANDIN` asks for
+/// them. Tests that run on a GPU open it by this function.
 ///
 /// # Errors
-/// As [`Gpu::open`] and [`install`], and [`Error::Argument`] for what is no number of GPUs.
+/// The errors of [`Gpu::open`] and [`install`], and [`Error::Argument`] if the variable is not a number of GPUs.
 pub fn gpu() -> Result<Arc<dyn CudaMachine>> {
     by_environment()?;
     Gpu::open()
 }
 
-/// Installs a stand-in of as many GPUs as the environment variable `ALLFOLD_STANDIN` says, if it is set and there is none yet:
-/// so a test runs over the driver's calls where that is asked for. Its streams wait less than usual, since such a test has many
-/// tasks.
+/// Installs a stand-in with as many GPUs as the environment variable `ALLFOLD_STANDIN` says, if it is set and no stand-in is
+/// installed yet. So a GPU test can run over the driver's calls. Streams have shorter delays than by default, since such tests have
+/// many tasks.
 fn by_environment() -> Result<()> {
     static DONE: OnceLock<Result<()>> = OnceLock::new();
     let Ok(text) = std::env::var("ALLFOLD_STANDIN") else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Compiles a library with the names of one of NVIDIA's, loads it by its path, and points its functions at a table.
+//! Builds libraries with the names of NVIDIA's, loads them by path, and points their functions at tables.
 
 use super::entry::Entry;
 use allfold_kernels::cuda::{Error, Result};
@@ -16,16 +16,17 @@ fn failed(why: &dyn std::fmt::Display) -> Error {
     Error::Compile { file: "standin.cc", target: "the stand-in driver".into(), log }
 }
 
-/// Loads a library with these functions under each of the names. The dynamic linker knows a loaded library by its SONAME, so a
-/// later open of one of the names finds this library.
+/// Loads a library with these functions under each of `names`. The dynamic linker knows a loaded library by its SONAME, so a later
+/// load by one of the names finds this library.
 pub(super) fn install(names: &[&str], tables: &[&[Entry]]) -> Result<()> {
     for name in names {
         let path = build(name, tables)?;
-        // SAFETY: our own library, without initialisers; it is never unloaded.
+        // SAFETY: the library is Allfold's own and has no initialisers; it is never unloaded.
         let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) };
         let library = Box::leak(Box::new(library.map_err(|error| failed(&error))?));
         for entry in tables.iter().copied().flatten() {
-            // SAFETY: standin.cc defines a slot of this type for every entry, and nobody calls the function before it is set.
+            // SAFETY: standin.cc defines a slot of this type for every entry, and no code calls the function before its slot is
+            // set.
             unsafe {
                 let slot = library.get::<*mut *const c_void>(format!("slot_{}", entry.name).as_bytes());
                 **slot.map_err(|error| failed(&error))? = entry.at.cast();
@@ -38,7 +39,7 @@ pub(super) fn install(names: &[&str], tables: &[&[Entry]]) -> Result<()> {
     Ok(())
 }
 
-/// The library of this name and these functions, compiled if it is not there yet.
+/// The path of the library with this name and these functions, compiled if it does not exist yet.
 fn build(name: &str, tables: &[&[Entry]]) -> Result<PathBuf> {
     let mut entries = String::new();
     for entry in tables.iter().copied().flatten() {
@@ -51,7 +52,7 @@ fn build(name: &str, tables: &[&[Entry]]) -> Result<PathBuf> {
     let mut hash = std::hash::SipHasher::new();
     (SOURCE, &entries).hash(&mut hash);
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
-    // A folder for each version of the library; two processes may build at once, and the last to finish wins with equal bytes.
+    // Every version of the library has its own folder; two processes may build at once, and the last one writes equal bytes.
     let folder = target.join(format!("standin-{:016x}", hash.finish()));
     let library = folder.join(name);
     if library.is_file() {

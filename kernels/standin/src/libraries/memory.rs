@@ -1,4 +1,4 @@
-//! Memory of devices, pinned memory of the host, and copies.
+//! The stand-in driver's calls for device memory, pinned host memory and copies.
 
 use super::device::put;
 use super::entry::entries;
@@ -8,10 +8,10 @@ use super::world::{Allocation, World, here};
 use cudarc::driver::sys::CUresult as Code;
 use std::ffi::{c_uint, c_void};
 
-/// What memory holds before it is written: a NaN in every float type.
+/// The byte that fresh memory holds: such bytes form a NaN in every float type.
 const FRESH: u8 = 0xff;
 
-/// Allocates memory of a device; the index after the last device means pinned memory of the host.
+/// Allocates memory of a device; the index after the last device means pinned host memory.
 fn allocate(here: &mut World, device: usize, bytes: usize) -> Result<u64, Code> {
     let limit = if device == here.options.devices { u64::MAX } else { here.options.memory };
     let (next, used) = *here.parts.get(device).ok_or(Code::CUDA_ERROR_INVALID_DEVICE)?;
@@ -19,12 +19,12 @@ fn allocate(here: &mut World, device: usize, bytes: usize) -> Result<u64, Code> 
         return Err(Code::CUDA_ERROR_INVALID_VALUE);
     }
     let bytes = bytes as u64;
-    // The second bound keeps a wrong length from meeting the next device's addresses.
+    // The second bound keeps addresses inside the device's part: a wrong length must not reach the next device's addresses.
     if bytes > limit - used || bytes > range::part(device + 1) - next {
         return Err(Code::CUDA_ERROR_OUT_OF_MEMORY);
     }
     range::open(next, bytes, true, false);
-    // SAFETY: the pages were just opened, and nobody knows of them.
+    // SAFETY: the pages were just opened, and no other code knows them.
     unsafe { std::ptr::write_bytes(next as *mut u8, FRESH, bytes as usize) };
     here.memory.insert(next, Allocation { device, bytes });
     here.parts[device] = (next + bytes.next_multiple_of(range::PAGE), used + bytes);

@@ -1,21 +1,21 @@
-//! A stand-in for NVIDIA's driver and NVRTC, so that [`allfold_kernels::cuda::Gpu`] and every call of cudarc's run where there is
-//! no GPU.
+//! Stand-ins for NVIDIA's driver and libraries, so that [`allfold_kernels::cuda::Gpu`] and all of cudarc's calls run on machines
+//! without a GPU.
 //!
 //! ```text
 //! Gpu -> cudarc -> dlopen("libcuda.so.1")
 //!                    |  library.rs   compiles and loads this library, which jumps into the tables below
-//!                    |  device.rs memory.rs stream.rs event.rs module.rs graph.rs     a function and its rule, row by row
-//!                    |  world.rs     what there is: contexts, streams, events, modules, graphs, memory
-//!                    |  capture.rs capturing.rs   captures, and the rules of streams that leave and join them
+//!                    |  device.rs memory.rs stream.rs event.rs module.rs graph.rs     one function and its rule per entry
+//!                    |  world.rs     the driver's objects: contexts, streams, events, modules, graphs, memory
+//!                    |  capture.rs capturing.rs   captures, and the rules for streams that join and leave them
 //!                    |  work.rs      a thread per stream runs tasks (task.rs), and kernels by the shim, after seeded delays
-//!                    |  range.rs     device memory, page by page: what a kernel must not touch is noticed
+//!                    |  range.rs     device memory, page by page: accesses that a kernel must not make are detected
 //! compile.rs -> dlopen("libnvrtc.so.13")   nvrtc.rs
 //! vendor     -> dlopen("libcublasLt.so.13"), dlopen("libcudnn.so.9")   blas.rs dnn.rs
 //! ```
 //!
-//! A process has one stand-in, [`install`]ed before the first call of CUDA, or by `ALLFOLD_STANDIN=2` in the environment of a
-//! test that opens its GPU by [`gpu`], for two GPUs; [`standin_rules`] lists what each function is held to. What a real driver
-//! leaves undefined (a destroyed handle, memory that was freed) is noted in [`standin_violations`].
+//! A process has one set of stand-ins. It is [`install`]ed before the first call of CUDA, or, in a test that opens its GPU by
+//! [`gpu`], by `ALLFOLD_STANDIN=2` in the environment (for two GPUs). [`standin_rules`] lists the rule of each function. Uses that
+//! a real driver leaves undefined (a destroyed handle, freed memory) are reported by [`standin_violations`].
 
 #![allow(non_snake_case, reason = "the functions have the driver's names")]
 #![allow(

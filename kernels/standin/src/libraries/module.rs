@@ -1,4 +1,4 @@
-//! Modules, their functions, and launches.
+//! The stand-in driver's calls for modules, their functions and launches.
 
 use super::device::put;
 use super::entry::entries;
@@ -9,12 +9,12 @@ use cudarc::driver::sys::CUresult as Code;
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::sync::Arc;
 
-/// An image of the stand-in for NVRTC: `standin FORM ARCH FILE MAJOR`. The file that it was made of, if this driver takes it.
+/// The source file of an image `standin FORM ARCH FILE MAJOR` of the stand-in for NVRTC, if this driver accepts the image.
 fn family(image: *const c_void, driver: i32, device: u32) -> Result<String, Code> {
     if image.is_null() {
         return Err(Code::CUDA_ERROR_INVALID_VALUE);
     }
-    // SAFETY: images are closed by a zero byte.
+    // SAFETY: images end with a zero byte.
     let text = unsafe { CStr::from_ptr(image.cast()) }.to_string_lossy().into_owned();
     let words: Vec<&str> = text.split(' ').collect();
     let ["standin", form, arch, file, major] = words[..] else { return Err(Code::CUDA_ERROR_INVALID_IMAGE) };
@@ -28,12 +28,12 @@ fn family(image: *const c_void, driver: i32, device: u32) -> Result<String, Code
     }
 }
 
-/// The arguments of a kernel, copied; their sizes are the kernel's own.
+/// Copies a kernel's arguments; the kernel itself determines their sizes.
 fn arguments(name: &CStr, pointers: *const *const c_void) -> Vec<Vec<u64>> {
     let sizes = shim::argument_sizes(name);
     let one = |(nth, size): (usize, &usize)| {
         let mut words = vec![0u64; size.div_ceil(8)];
-        // SAFETY: the caller promises a pointer to each argument of the kernel.
+        // SAFETY: the caller guarantees a pointer to each argument of the kernel.
         unsafe {
             let from = *pointers.add(nth);
             std::ptr::copy_nonoverlapping(from.cast::<u8>(), words.as_mut_ptr().cast(), *size);
@@ -70,7 +70,7 @@ entries! {
         if context != current {
             return Err(Code::CUDA_ERROR_INVALID_CONTEXT);
         }
-        // SAFETY: the caller gives a string that a zero byte closes.
+        // SAFETY: the caller gives a string that ends with a zero byte.
         let name = unsafe { CStr::from_ptr(name) }.to_owned();
         if !shim::is_of(&name, &family) {
             return Err(Code::CUDA_ERROR_NOT_FOUND);

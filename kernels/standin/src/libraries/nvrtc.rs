@@ -1,4 +1,4 @@
-//! NVRTC: it compiles nothing, and makes images that name what the shim has compiled.
+//! The stand-in for NVRTC: it compiles nothing, and makes images that name the kernels that the shim has compiled.
 
 use super::entry::entries;
 use super::options::Nvrtc;
@@ -25,7 +25,7 @@ struct State {
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
-/// What the stand-in for NVRTC has compiled so far, in order: file, options.
+/// The compilations of the stand-in for NVRTC so far, in order: (file, options).
 pub fn standin_compilations() -> Vec<(String, String)> {
     lock(&STATE).as_ref().map_or_else(Vec::new, |state| state.compiled.clone())
 }
@@ -38,7 +38,7 @@ fn put<T>(place: *mut T, value: T) -> Result<(), Code> {
     if place.is_null() {
         return Err(Code::NVRTC_ERROR_INVALID_INPUT);
     }
-    // SAFETY: not null, and the caller promises room for one value.
+    // SAFETY: `place` is not null, and the caller guarantees space for one value.
     unsafe { place.write(value) };
     Ok(())
 }
@@ -50,13 +50,13 @@ fn with<T>(program: u64, body: impl FnOnce(&mut Program) -> Result<T, Code>) -> 
 }
 
 fn string(from: *const c_char) -> String {
-    // SAFETY: the caller gives strings that a zero byte closes.
+    // SAFETY: the caller gives a string that ends with a zero byte.
     unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned()
 }
 
 /// Copies bytes to a caller that has asked for their number before.
 fn hand_over(bytes: &[u8], place: *mut c_char) -> Result<(), Code> {
-    // SAFETY: the caller has room for as many bytes as it was told.
+    // SAFETY: the caller has space for as many bytes as it was told.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast(), bytes.len()) };
     Ok(())
 }
@@ -94,7 +94,7 @@ entries! {
     }
     nvrtcGetSupportedArchs(place: *mut c_int) "upwards" {
         for (nth, arch) in options().architectures.iter().enumerate() {
-            // SAFETY: the caller has room for as many as it was told.
+            // SAFETY: the caller has space for as many architectures as it was told.
             unsafe { place.add(nth).write(*arch as c_int) };
         }
         Ok(())
@@ -115,7 +115,7 @@ entries! {
     }
     nvrtcCompileProgram(program: u64, count: c_int, given: *const *const c_char)
     "for an architecture of its list; a file that is said to be broken leaves a log" {
-        // SAFETY: the caller gives as many strings as it says.
+        // SAFETY: `given` holds as many strings as the caller says.
         let given: Vec<String> = (0..count as usize).map(|nth| string(unsafe { *given.add(nth) })).collect();
         compile(program, &given)
     }
@@ -141,7 +141,7 @@ entries! {
         if place.is_null() {
             return Err(Code::NVRTC_ERROR_INVALID_INPUT);
         }
-        // SAFETY: not null, and the caller's handle is there.
+        // SAFETY: `place` is not null and holds the caller's handle.
         let program = unsafe { place.read() };
         let removed = lock(&STATE).as_mut().and_then(|state| state.programs.remove(&program));
         put(place, 0)?;

@@ -1,39 +1,39 @@
-//! What the stand-ins are: the driver and its GPUs, and the libraries that are there.
+//! The options of the stand-ins: the driver, its GPUs, and the installed libraries.
 
 use std::time::Duration;
 
-/// What the stand-in is.
+/// The options of a process's stand-ins.
 #[derive(Clone, Debug)]
 pub struct StandinOptions {
-    /// GPUs.
+    /// The number of GPUs.
     pub devices: usize,
-    /// The driver's CUDA, as the driver counts: 13000 is 13.0.
+    /// The CUDA version of the driver, as cuDriverGetVersion counts: 13000 is 13.0.
     pub driver: i32,
-    /// What `cuInit` answers; 0 is success.
+    /// The code that `cuInit` returns; 0 is success.
     pub init: u32,
-    /// The GPUs' architecture.
+    /// The GPUs' compute capability, times ten.
     pub arch: u32,
-    /// GPUs in exclusive-process mode that another process holds.
+    /// The GPUs that are in exclusive-process mode and held by another process.
     pub taken: &'static [usize],
-    /// Whether kernels of a GPU can be let to reach the others' memory.
+    /// Whether the GPUs support peer access to each other's memory.
     pub peers: bool,
-    /// Bytes of each GPU.
+    /// The memory of each GPU in bytes.
     pub memory: u64,
-    /// NVRTC; `None`: it is not there.
+    /// The installed NVRTC; `None` if there is none.
     pub nvrtc: Option<Nvrtc>,
-    /// cuBLASLt; `None`: it is not there.
+    /// The installed cuBLASLt; `None` if there is none.
     pub products: Option<Products>,
-    /// cuDNN; `None`: it is not there.
+    /// The installed cuDNN; `None` if there is none.
     pub convolutions: Option<Convolutions>,
-    /// Names of libraries of other versions that are there too.
+    /// The names of installed libraries of other versions.
     pub others: &'static [&'static str],
-    /// The longest that a stream waits before a task.
+    /// The longest random delay of a stream before a task.
     pub delay: Duration,
-    /// What the delays are drawn from.
+    /// The seed of the random delays.
     pub seed: u64,
-    /// A call that waits longer than this is a violation, and answers that a launch timed out.
+    /// The time after which a waiting call is a violation and returns that a launch timed out.
     pub limit: Duration,
-    /// Defects of `docs/GPU.md` that are put back in: [`allfold_kernels::cuda::CudaMachine::seeded`] answers by this list.
+    /// The seeded defects, by their numbers in `docs/GPU.md`; [`allfold_kernels::cuda::CudaMachine::seeded`] answers by this list.
     pub seeded: &'static [u8],
 }
 
@@ -59,16 +59,16 @@ impl Default for StandinOptions {
     }
 }
 
-/// An NVRTC.
+/// The options of the stand-in for NVRTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nvrtc {
-    /// The name of its library.
+    /// The file name of the library.
     pub file: &'static str,
-    /// The driver's version.
+    /// The version of NVRTC.
     pub version: (i32, i32),
-    /// The architectures that it compiles for.
+    /// The architectures that NVRTC compiles for.
     pub architectures: &'static [u32],
-    /// Files that it says do not compile.
+    /// The source files whose compilation fails.
     pub broken: &'static [&'static str],
 }
 
@@ -79,14 +79,14 @@ impl Default for Nvrtc {
     }
 }
 
-/// A cuBLASLt.
+/// The options of the stand-in for cuBLASLt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Products {
-    /// The name of its library.
+    /// The file name of the library.
     pub file: &'static str,
-    /// The library's version in its own counting: 130000 is 13.0.
+    /// The version of cuBLASLt, as the library counts: 130000 is 13.0.
     pub version: usize,
-    /// Whether a handle can be made.
+    /// Whether a handle can be created.
     pub starts: bool,
 }
 
@@ -96,14 +96,14 @@ impl Default for Products {
     }
 }
 
-/// A cuDNN.
+/// The options of the stand-in for cuDNN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Convolutions {
-    /// Whether a handle can be made.
+    /// Whether a handle can be created.
     pub starts: bool,
-    /// Whether some algorithm supports a shape.
+    /// Whether any algorithm supports the shapes that are asked for.
     pub supports: bool,
-    /// How many descriptions can be made before memory runs out.
+    /// The number of descriptors that can be created before memory runs out.
     pub descriptions: usize,
 }
 

@@ -1,7 +1,7 @@
-//! Device memory: one reserved range of addresses, a part for each device and one for pinned memory of the host.
+//! Device memory: one reserved range of addresses, with a part for each device and one for pinned host memory.
 //!
-//! Addresses are never given out twice, and what is not allocated cannot be touched: a use after free is noticed, by a kernel
-//! too.
+//! An address is never allocated twice, and memory that is not allocated cannot be accessed, so that a use after free is detected,
+//! in kernels too.
 
 use allfold_kernels::cuda::{Error, Result};
 use libloading::os::unix::Library;
@@ -9,36 +9,36 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anony
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
-/// Addresses of each part.
+/// The number of addresses of each part.
 const PART: u64 = 1 << 38;
-/// The grain of protection.
+/// The size of a page in bytes, the unit of memory protection.
 pub(super) const PAGE: u64 = 4096;
 
-/// The functions of standin.cc that watch the range.
+/// The functions of standin.cc that watch accesses to the range.
 struct Guard {
     watch: unsafe extern "C" fn(),
     faults: unsafe extern "C" fn(*mut *const usize) -> usize,
 }
 
 static GUARD: OnceLock<Guard> = OnceLock::new();
-/// Where the range begins, and its bytes.
+/// The range's first address and its size in bytes.
 static RANGE: OnceLock<(u64, usize)> = OnceLock::new();
 
 fn failed(why: &dyn std::fmt::Display) -> Error {
     Error::Refused { call: "reserve the stand-in's device memory", answer: why.to_string() }
 }
 
-/// Reserves the range, for so many devices and the host.
+/// Reserves the range, for `devices` devices and the host.
 pub(super) fn reserve(devices: usize) -> Result<()> {
     let bytes = PART as usize * (devices + 1);
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a new range of addresses that nobody uses.
+    // SAFETY: a new range of addresses that no code uses yet.
     let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), flags) };
     let start = start.map_err(|error| failed(&error))?;
     RANGE.set((start as u64, bytes)).map_err(|_| failed(&"it is there already"))
 }
 
-/// Takes the functions that watch the range from the library that has them, and begins.
+/// Takes the functions that watch the range from `library`, and starts watching.
 pub(super) fn adopt(library: &'static Library) -> Result<()> {
     if GUARD.get().is_some() {
         return Ok(());
@@ -58,16 +58,16 @@ pub(super) fn adopt(library: &'static Library) -> Result<()> {
     Ok(())
 }
 
-/// Where the part of a device begins; the host's comes after the last device's.
+/// The first address of a device's part; the host's part comes after the last device's.
 pub(super) fn part(device: usize) -> u64 {
     RANGE.get().map_or(0, |range| range.0) + PART * device as u64
 }
 
-/// Opens or closes memory that begins at a page. Closed memory loses its content if it is `gone`.
+/// Opens or closes the pages of an allocation for access. Closed pages lose their content if they are `gone`.
 pub(super) fn open(address: u64, bytes: u64, open: bool, gone: bool) {
     let (at, bytes) = (address as *mut c_void, bytes.max(1).next_multiple_of(PAGE) as usize);
     let rights = if open { MprotectFlags::READ | MprotectFlags::WRITE } else { MprotectFlags::empty() };
-    // SAFETY: pages of the reserved range, which hold the bytes of one allocation.
+    // SAFETY: pages of the reserved range that hold one allocation.
     unsafe {
         if gone {
             let _ = madvise(at, bytes, Advice::LinuxDontNeed);
@@ -76,14 +76,14 @@ pub(super) fn open(address: u64, bytes: u64, open: bool, gone: bool) {
     }
 }
 
-/// Runs a kernel, and gives where it touched what was closed, with how often.
+/// Runs a kernel; returns its result, the addresses of accesses to closed memory (at most 64), and the number of such accesses.
 pub(super) fn watched<T>(kernel: impl FnOnce() -> T) -> (T, Vec<u64>, usize) {
     let Some(guard) = GUARD.get() else { return (kernel(), Vec::new(), 0) };
-    // SAFETY: takes nothing.
+    // SAFETY: the function takes no arguments.
     unsafe { (guard.watch)() };
     let answer = kernel();
     let mut first = std::ptr::null();
-    // SAFETY: a place for one pointer, to an array of 64.
+    // SAFETY: the function writes one pointer, to an array of 64 addresses.
     let (addresses, count) = unsafe {
         let count = (guard.faults)(&mut first);
         (std::slice::from_raw_parts(first, count.min(64)), count)

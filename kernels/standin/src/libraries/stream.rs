@@ -1,4 +1,4 @@
-//! Streams.
+//! The stand-in driver's calls for streams.
 
 use super::device::put;
 use super::entry::entries;
@@ -52,7 +52,7 @@ entries! {
         put(place, c_int::from(capture.is_some()) + c_int::from(spoilt))
     }
     cuStreamBeginCapture_v2(stream: u64, mode: c_uint) "relaxed mode; once per stream" {
-        // CU_STREAM_CAPTURE_MODE_RELAXED: the others forbid calls of this and other threads, which are not modelled.
+        // 2 is CU_STREAM_CAPTURE_MODE_RELAXED: the other modes forbid calls of this and other threads, which are not modelled.
         if mode != 2 {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }

@@ -1,4 +1,4 @@
-//! What streams are given to do.
+//! The tasks of streams.
 
 use crate::lock::lock;
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
-/// A point in a stream.
+/// One recording of an event: whether and when the stream has reached it.
 #[derive(Default)]
 pub(super) struct Ticket {
     done: AtomicBool,
@@ -29,19 +29,19 @@ impl Ticket {
     }
 }
 
-/// Several streams that wait for each other, as the kernels of a collective do: each turns in place until all have come.
+/// A gate at which several streams wait for each other, like the kernels of a collective: each spins until all have arrived.
 pub struct Gate {
     members: usize,
     came: Mutex<BTreeSet<u64>>,
 }
 
 impl Gate {
-    /// For so many streams.
+    /// A gate for `members` streams.
     pub fn new(members: usize) -> Arc<Gate> {
         Arc::new(Gate { members, came: Mutex::default() })
     }
 
-    /// Whether a stream that stands here may pass; whether it is the last that was missing.
+    /// Registers the arrival of a stream. Returns whether the stream may pass, and whether it is the last member to arrive.
     pub fn arrive(&self, stream: u64) -> (bool, bool) {
         let mut came = lock(&self.came);
         let new = came.insert(stream);
@@ -49,7 +49,7 @@ impl Gate {
     }
 }
 
-/// A kernel with the arguments that were copied when it was launched.
+/// A kernel launch, with its arguments as copied at the launch.
 pub(super) struct Kernel {
     pub name: CString,
     pub grid: [u32; 3],
@@ -74,6 +74,6 @@ pub(super) enum Task {
     Record(Arc<Ticket>),
     Wait(Arc<Ticket>),
     Spin(Arc<Gate>),
-    /// Another library's, with the ranges that it touches.
+    /// The task of another library, with the memory ranges that it accesses.
     Foreign(Arc<[(u64, u64)]>, Arc<dyn Fn() + Send + Sync>),
 }

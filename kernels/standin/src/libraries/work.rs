@@ -1,4 +1,4 @@
-//! What streams do: a thread each, which takes its tasks in order, after a seeded random delay.
+//! The execution of streams: a thread for each stream runs its tasks in order, after seeded random delays.
 
 use super::range;
 use super::task::{Gate, Kernel, Task};
@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Gives a stream, by its native handle, a kernel that turns until all members of a gate have come.
+/// Gives a stream, by its native handle, a kernel that spins until all members of a gate have arrived.
 pub fn standin_spin(stream: u64, gate: &Arc<Gate>) {
     let mut here = here();
     if let Some(found) = here.streams.get_mut(&stream) {
@@ -19,10 +19,10 @@ pub fn standin_spin(stream: u64, gate: &Arc<Gate>) {
     }
 }
 
-/// Device work runs one task at a time: the shim's fibres are global, and so is what a kernel must not touch.
+/// Held while a task runs, one at a time: the shim's fibres and the page protection of device memory are global.
 static ENGINE: Mutex<()> = Mutex::new(());
 
-/// The thread of a stream.
+/// Starts the thread of a stream.
 pub(super) fn begin(stream: u64, seed: u64) {
     std::thread::spawn(move || serve(stream, seed ^ stream));
 }
@@ -61,7 +61,7 @@ fn serve(id: u64, mut draw: u64) {
         stream.busy = true;
         drop(world);
         let done = match (&task, failed) {
-            // Tasks after an error of their context do not run.
+            // After an error of their context, tasks do not run.
             (Task::Record(_) | Task::Wait(_) | Task::Spin(_), _) | (_, true) => Ok(()),
             _ => {
                 delay(&mut draw, longest);
@@ -82,7 +82,7 @@ fn serve(id: u64, mut draw: u64) {
     }
 }
 
-/// Half of all tasks begin at once, the others later by a draw.
+/// Waits for a random time up to `longest` before a task; half of all tasks start at once.
 fn delay(draw: &mut u64, longest: Duration) {
     // Knuth's multiplier of a linear congruential generator modulo 2^64.
     *draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -96,11 +96,11 @@ fn run(task: &Task, context: u64) -> Result<(), Code> {
     let engine = lock(&ENGINE);
     let done = match task {
         Task::Copy { into, from, bytes } => touch(&[(*into, *bytes), (*from, *bytes)]).map(|()| {
-            // SAFETY: memory of the range is allocated, as was just seen, and the host's is the caller's promise to the driver.
+            // SAFETY: memory inside the range was just seen to be allocated; the driver's caller guarantees other host memory.
             unsafe { std::ptr::copy(*from as *const u8, *into as *mut u8, *bytes as usize) }
         }),
         Task::Fill { into, bytes, value } => touch(&[(*into, *bytes)]).map(|()| {
-            // SAFETY: as above.
+            // SAFETY: memory inside the range was just seen to be allocated; the driver's caller guarantees other host memory.
             unsafe { std::ptr::write_bytes(*into as *mut u8, *value, *bytes as usize) }
         }),
         Task::Foreign(ranges, work) => touch(ranges).map(|()| work()),
@@ -111,7 +111,7 @@ fn run(task: &Task, context: u64) -> Result<(), Code> {
     done
 }
 
-/// Checks that memory is still there when the stream comes to it.
+/// Checks that the memory of a task is still allocated when the stream runs the task.
 fn touch(ranges: &[(u64, u64)]) -> Result<(), Code> {
     let mut world = here();
     for (address, bytes) in ranges {
@@ -125,7 +125,7 @@ fn touch(ranges: &[(u64, u64)]) -> Result<(), Code> {
     Ok(())
 }
 
-/// Memory of devices that a context's kernels must not touch.
+/// The device memory that kernels of a context must not access.
 fn beyond(world: &World, context: u64) -> Vec<(u64, u64)> {
     let Some(context) = world.contexts.get(&context) else { return Vec::new() };
     let ours = |device| {

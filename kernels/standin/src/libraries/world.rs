@@ -1,4 +1,4 @@
-//! What there is: contexts, streams, events, modules, graphs and memory, behind one lock.
+//! The state of the stand-in driver: contexts, streams, events, modules, graphs and memory, behind one lock.
 
 use super::capture::{Capture, Clock};
 use super::options::StandinOptions;
@@ -15,9 +15,9 @@ use std::time::Instant;
 /// A device's primary context.
 pub(super) struct Context {
     pub device: usize,
-    /// How often it was retained and not released.
+    /// How often the context was retained and not yet released.
     pub retained: u32,
-    /// The error that all of its calls answer from now on.
+    /// The error that all calls of the context return from now on.
     pub failed: Option<Code>,
     /// The devices whose memory the kernels of this context may access.
     pub peers: BTreeSet<usize>,
@@ -26,12 +26,12 @@ pub(super) struct Context {
 pub(super) struct CudaStream {
     pub context: u64,
     pub queue: VecDeque<Task>,
-    /// A task is being run.
+    /// Whether a task of the stream is running.
     pub busy: bool,
-    /// Destroyed; what it was given still runs.
+    /// Whether the stream is destroyed; its queued tasks still run.
     pub dead: bool,
     pub wake: Arc<Condvar>,
-    /// The capture that it belongs to.
+    /// The capture that the stream belongs to.
     pub capture: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct CudaStream {
 pub(super) enum Recorded {
     Never,
     At(Arc<Ticket>),
-    /// In a capture: how many nodes of each stream come before it.
+    /// Recorded in a capture: the capture, and the number of each stream's nodes that come before the event.
     Captured(u64, Clock),
 }
 
@@ -50,7 +50,7 @@ pub(super) struct CudaEvent {
 
 pub(super) struct Module {
     pub context: u64,
-    /// The image that it was made of.
+    /// The source file of the module's image.
     pub family: String,
 }
 
@@ -61,12 +61,12 @@ pub(super) struct Function {
 }
 
 pub(super) struct Allocation {
-    /// The device; the number of devices for pinned memory of the host.
+    /// The device of the allocation; the number of devices for pinned host memory.
     pub device: usize,
     pub bytes: u64,
 }
 
-/// Everything.
+/// The whole state of the stand-in driver.
 #[derive(Default)]
 pub(super) struct World {
     pub options: StandinOptions,
@@ -78,25 +78,25 @@ pub(super) struct World {
     pub modules: BTreeMap<u64, Module>,
     pub functions: BTreeMap<u64, Function>,
     pub captures: BTreeMap<u64, Capture>,
-    /// Graphs, and graphs that can be launched.
+    /// Graphs, and executable graphs.
     pub graphs: BTreeMap<u64, Arc<Vec<Task>>>,
     pub executables: BTreeMap<u64, Arc<Vec<Task>>>,
-    /// By address, what is allocated.
+    /// The allocations by address.
     pub memory: BTreeMap<u64, Allocation>,
-    /// By device, and then the host: where the next allocation begins, and the bytes that are allocated.
+    /// For each device, and then the host: the address of the next allocation, and the allocated bytes.
     pub parts: Vec<(u64, u64)>,
     pub violations: Vec<String>,
 }
 
 static WORLD: Mutex<Option<World>> = Mutex::new(None);
-/// The host's threads wait here.
+/// The condition on which threads of the host wait.
 static HOST: Condvar = Condvar::new();
 
 thread_local! {
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The world, locked. Before [`begin`] it is empty.
+/// The locked state of the stand-in driver, empty before [`begin`].
 pub(super) struct Here(MutexGuard<'static, Option<World>>);
 
 impl std::ops::Deref for Here {
@@ -118,12 +118,12 @@ pub(super) fn here() -> Here {
 }
 
 impl Here {
-    /// Waits on a condition of streams until it is notified.
+    /// Releases the lock and waits on a stream's condition until it is notified.
     pub fn sleep(self, on: &Condvar) -> Here {
         Here(on.wait(self.0).unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until something is so; too long a wait is a violation.
+    /// Waits until `so` is true; a wait longer than the limit is a violation.
     pub fn until(
         mut self,
         call: &str,
@@ -143,7 +143,7 @@ impl Here {
     }
 }
 
-/// Begins a world.
+/// Sets the driver's state up; fails if it already is.
 pub(super) fn begin(options: StandinOptions) -> Result<()> {
     let mut here = here();
     if !here.parts.is_empty() {
@@ -155,10 +155,10 @@ pub(super) fn begin(options: StandinOptions) -> Result<()> {
     Ok(())
 }
 
-/// Counts of what is alive.
+/// Counts of the stand-in driver's live objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
-    /// Contexts, of all devices.
+    /// Retained contexts of all devices.
     pub contexts: usize,
     /// Streams that were not destroyed.
     pub streams: usize,
@@ -168,9 +168,9 @@ pub struct Live {
     pub modules: usize,
     /// Graphs and executable graphs that were not destroyed.
     pub graphs: usize,
-    /// Allocations of device memory.
+    /// Allocations of device memory that were not freed.
     pub memory: usize,
-    /// Allocations of pinned memory.
+    /// Allocations of pinned memory that were not freed.
     pub pinned: usize,
 }
 
@@ -189,29 +189,29 @@ pub fn standin_live() -> Live {
     }
 }
 
-/// The calls whose effect a real driver leaves undefined, and waits without end, since the last call of this function.
+/// The calls since the last call of this function whose effect a real driver leaves undefined, and waits without end.
 pub fn standin_violations() -> Vec<String> {
     std::mem::take(&mut here().violations)
 }
 
 impl World {
-    /// Whether there is a stand-in.
+    /// Whether a stand-in is installed.
     pub fn is_begun(&self) -> bool {
         !self.parts.is_empty()
     }
 
-    /// A new handle; none is given twice.
+    /// A new handle; no handle is given twice.
     pub fn handle(&mut self) -> u64 {
         self.next += 1;
         self.next << 4
     }
 
-    /// Notes what must not be.
+    /// Notes a violation.
     pub fn violates(&mut self, what: String) {
         self.violations.push(what);
     }
 
-    /// The calling thread's context, or the error that the context is stuck in.
+    /// The calling thread's context, or the error in which the context is stuck.
     pub fn current(&self) -> std::result::Result<u64, Code> {
         let current = CURRENT.get();
         match self.contexts.get(&current) {
@@ -225,7 +225,7 @@ impl World {
         self.contexts.get(&context).map_or(0, |context| context.device)
     }
 
-    /// A stream that was not destroyed; the thread must have a context.
+    /// Looks up a stream that was not destroyed; the thread must have a context.
     pub fn stream(&mut self, stream: u64, call: &str) -> std::result::Result<&mut CudaStream, Code> {
         self.current()?;
         if self.streams.get(&stream).is_none_or(|stream| stream.dead) {
@@ -235,7 +235,7 @@ impl World {
         self.streams.get_mut(&stream).ok_or(Code::CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// A stream of the calling thread's own context.
+    /// Looks up a stream of the calling thread's own context.
     pub fn own(&mut self, stream: u64, call: &str) -> std::result::Result<&mut CudaStream, Code> {
         let current = self.current()?;
         let context = self.stream(stream, call)?.context;
@@ -245,7 +245,7 @@ impl World {
         }
     }
 
-    /// An event that was not destroyed; the thread must have a context.
+    /// Looks up an event that was not destroyed; the thread must have a context.
     pub fn event(&mut self, event: u64, call: &str) -> std::result::Result<&mut CudaEvent, Code> {
         self.current()?;
         if !self.events.contains_key(&event) {
@@ -254,7 +254,7 @@ impl World {
         self.events.get_mut(&event).ok_or(Code::CUDA_ERROR_INVALID_HANDLE)
     }
 
-    /// The allocation that holds a range whole.
+    /// The allocation that contains the whole range.
     pub fn holds(&self, address: u64, bytes: u64) -> Option<&Allocation> {
         let (start, one) = self.memory.range(..=address).next_back()?;
         (address + bytes <= start + one.bytes).then_some(one)
@@ -265,12 +265,12 @@ impl World {
         (range::part(0)..range::part(self.options.devices + 1)).contains(&address)
     }
 
-    /// Whether the streams of a context have nothing left to do.
+    /// Whether all streams of a context have no work left.
     pub fn idle(&self, context: u64) -> bool {
         self.streams.values().all(|stream| stream.context != context || stream.is_idle())
     }
 
-    /// Lets streams and the host look again.
+    /// Wakes streams and the host, which then check their conditions again.
     pub fn wake(&self) {
         self.streams.values().filter(|stream| !stream.queue.is_empty() || stream.dead).for_each(|stream| {
             stream.wake.notify_all();
@@ -278,7 +278,7 @@ impl World {
         HOST.notify_all();
     }
 
-    /// From here on every call of a context answers this error.
+    /// Makes every later call of a context return this error.
     pub fn fail(&mut self, context: u64, code: Code) {
         if let Some(context) = self.contexts.get_mut(&context) {
             context.failed.get_or_insert(code);
@@ -292,7 +292,7 @@ impl CudaStream {
     }
 }
 
-/// Makes a context the calling thread's; 0 is none.
+/// Makes a context current for the calling thread; 0 is none.
 pub(super) fn enter(context: u64) {
     CURRENT.set(context);
 }

@@ -1,4 +1,4 @@
-//! What the driver allows while streams are captured, and what it answers otherwise.
+//! The driver's rules for captured streams, and its answer to each violation.
 //!
 //! | call | rule | answer |
 //! |---|---|---|
@@ -21,7 +21,7 @@ use super::work::Work;
 use allfold_kernels::cuda::{Error, Result};
 use std::collections::BTreeMap;
 
-/// One entry of a capture, on one of its streams.
+/// One entry of a capture, on one of the capture's streams.
 #[derive(Clone)]
 pub(super) enum Entry {
     Run(Work),
@@ -31,7 +31,7 @@ pub(super) enum Entry {
     Wait(usize),
 }
 
-/// A capture that is under way.
+/// A capture under way.
 pub(super) struct Capture {
     pub origin: u32,
     pub streams: Vec<u32>,
@@ -46,7 +46,7 @@ impl Capture {
         Capture { origin, streams: vec![origin], entries: Vec::new(), events: 0, lost: false }
     }
 
-    /// A joined stream with work that the origin does not wait for.
+    /// A joined stream with work that is not ordered before the end of the origin stream.
     pub fn unjoined(&self) -> Option<u32> {
         // For each stream, how many entries of every stream come before its end.
         let mut known: BTreeMap<u32, BTreeMap<u32, usize>> = BTreeMap::new();
@@ -75,7 +75,7 @@ impl Capture {
     }
 }
 
-/// An answer of the driver's about captures.
+/// An error of the driver about captures.
 pub(super) fn refused<T>(call: &'static str, answer: &str) -> Result<T> {
     Err(Error::Refused { call, answer: format!("CUDA_ERROR_{answer}") })
 }

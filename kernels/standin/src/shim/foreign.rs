@@ -1,12 +1,12 @@
-//! Work of a foreign library on a stream of the shim: what a stand-in for NCCL queues.
+//! Work of a foreign library on a stream of the shim, such as work that a stand-in for NCCL queues.
 
 use allfold_kernels::cuda::MemoryAccess;
 use std::sync::Arc;
 
-/// How far a piece of foreign work is.
+/// The progress of a piece of foreign work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The task waits for something outside of its stream.
+    /// The task waits for an event outside of its stream.
     Busy,
     /// The task has ended; the stream continues.
     Done,
@@ -14,18 +14,18 @@ pub enum Progress {
     Failed(String),
 }
 
-/// Asked until foreign work has ended. It is called under the shim's lock, and must not call the shim.
+/// A function that is called until foreign work has ended. It is called under the shim's lock, and must not call the shim.
 pub type Poll = Box<dyn FnMut() -> Progress + Send>;
 
-/// Work of a foreign library.
+/// A task of a foreign library.
 #[derive(Clone)]
 pub struct Foreign {
     /// The task's name in messages.
     pub name: &'static str,
-    /// The memory that it reads and writes.
+    /// The memory that the task reads and writes.
     pub accesses: Vec<MemoryAccess>,
-    /// Called whenever the stream comes to it, with whether a graph runs it.
+    /// Called whenever the stream reaches the task, with whether a graph runs the task.
     pub start: Arc<dyn Fn(bool) -> Poll + Send + Sync>,
-    /// Held by every graph that contains this work, until the graph is forgotten.
+    /// A reference that every graph with this task holds until the graph is destroyed.
     pub graphs: Arc<()>,
 }

@@ -1,4 +1,4 @@
-//! The kernels' own source as a library of this CPU: compiled once per version of the sources, and loaded for good.
+//! The kernels' own source as a library for this CPU: compiled once per version of the sources, and never unloaded.
 
 use allfold_kernels::cuda::{Error, Family, HEADER, Result};
 use libloading::Library;
@@ -20,9 +20,10 @@ type ShimLaunch = unsafe extern "C" fn(
 
 const SHIM_H: &str = include_str!("../../native/shim.h");
 const SHIM_CC: &str = include_str!("../../native/shim.cc");
-/// Kernels with a mistake each.
+/// A source file of kernels with one mistake each.
 const WRONG: (&str, &str) = ("wrong.cu", include_str!("../../native/wrong.cu"));
-/// GCC 12 breaks off in its scalar replacement of unions, hence the second line; unions and casts are how words move.
+/// The compiler's flags: `-fno-tree-sra` since GCC 12 crashes in its scalar replacement of unions, `-fno-strict-aliasing` since
+/// kernels move words by unions and casts.
 const FLAGS: &[&str] = &[
     "-std=c++17",
     "-O1",
@@ -54,7 +55,7 @@ pub(super) fn loaded() -> Result<Entries> {
 
 fn load() -> Result<Entries> {
     let library = build()?;
-    // SAFETY: our own library, whose initialisers only list kernels; it stays loaded.
+    // SAFETY: the library is Allfold's own and its initialisers only list kernels; it stays loaded.
     let library = Box::leak(Box::new(unsafe { Library::new(&library) }.map_err(|error| failed(&error))?));
     // SAFETY: the functions have these types in shim.cc.
     unsafe {
@@ -70,7 +71,7 @@ fn failed(why: &dyn std::fmt::Display) -> Error {
     Error::Compile { file: "shim.cc", target: "the CPU shim".into(), log }
 }
 
-/// The library for these very sources, compiled if it is not there yet.
+/// The path of the library for the current sources, compiled if it does not exist yet.
 fn build() -> Result<PathBuf> {
     let families = Family::ALL.iter().map(|family| (family.file(), family.source())).chain([WRONG]);
     let sources: Vec<(&str, &str)> = families.collect();
@@ -80,7 +81,7 @@ fn build() -> Result<PathBuf> {
     )]
     let mut hash = std::hash::SipHasher::new();
     (HEADER, SHIM_H, SHIM_CC, &sources, FLAGS).hash(&mut hash);
-    // Beside cargo's other results; two processes may build at once, and the last to finish wins with equal bytes.
+    // The library is beside cargo's other results; two processes may build at once, and the last one writes equal bytes.
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
     let name = format!("shim-{:016x}", hash.finish());
     let library = target.join(format!("{name}.so"));
@@ -102,7 +103,7 @@ fn compile(folder: &Path, sources: &[(&str, &str)]) -> Result<PathBuf> {
     }
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     let files: Vec<&str> = sources.iter().map(|source| source.0).chain(["shim.cc"]).collect();
-    // Several at a time: each is a second or two.
+    // Several files are compiled at a time; each takes one or two seconds.
     let next = std::sync::atomic::AtomicUsize::new(0);
     let work = || -> Result<()> {
         while let Some(file) = files.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {

@@ -1,4 +1,4 @@
-//! The machine that the shim is.
+//! The shim as a [`CudaMachine`].
 
 use super::foreign::Foreign;
 use super::library;
@@ -12,34 +12,34 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// A CPU that runs CUDA kernels, slowly and to the letter.
+/// A CPU that runs CUDA kernels slowly and by the driver's rules.
 pub struct Shim {
     options: ShimOptions,
     streams: Mutex<Streams>,
-    /// A wait that could not be answered where it failed: giving back memory has no result.
+    /// The error of freeing memory, which has no result; the next call returns this error.
     lost: Mutex<Option<Error>>,
 }
 
 impl Shim {
-    /// One device, with the fibres of a block in this order.
+    /// A shim with one device, whose fibres run in this order.
     ///
     /// # Errors
-    /// As [`Shim::with`].
+    /// The errors of [`Shim::with`].
     pub fn open(order: FiberOrder) -> Result<Arc<dyn CudaMachine>> {
         Shim::with(ShimOptions { order, ..ShimOptions::default() })
     }
 
-    /// Compiles the kernels (some seconds, once per version of the sources) and loads them.
+    /// Compiles the kernels (some seconds, once per version of the sources), loads them and makes a shim.
     ///
     /// # Errors
-    /// [`Error::Compile`] with the compiler's words, or that there is none.
+    /// [`Error::Compile`] with the compiler's message, or that no compiler is installed.
     pub fn with(options: ShimOptions) -> Result<Arc<dyn CudaMachine>> {
         let runner = Runner { entries: library::loaded()?, order: options.order, audit: options.audit };
         let streams = Streams::new(runner, Blocks::new(options.memory, options.peers));
         Ok(Arc::new(Shim { options, streams: Mutex::new(streams), lost: Mutex::default() }))
     }
 
-    /// A machine as the shim that it is; `None` for a GPU.
+    /// A machine as a shim; `None` for a GPU.
     pub fn of(machine: &dyn CudaMachine) -> Option<&Shim> {
         (machine as &dyn Any).downcast_ref()
     }
@@ -49,15 +49,15 @@ impl Shim {
         &self.options
     }
 
-    /// Streams and events that are not destroyed.
+    /// The numbers of streams and of events that are not destroyed.
     pub fn live(&self) -> (usize, usize) {
         self.state().live()
     }
 
-    /// Gives a stream work of a foreign library.
+    /// Queues work of a foreign library on a stream.
     ///
     /// # Errors
-    /// As [`CudaMachine::launch`].
+    /// The errors of [`CudaMachine::launch`].
     pub fn give_foreign(&self, stream: CudaStream, foreign: Foreign) -> Result<()> {
         self.give(stream, Work::Foreign(foreign))
     }
@@ -73,7 +73,7 @@ impl Shim {
         }
     }
 
-    /// Asks until the answer is yes; other threads may give their streams work meanwhile.
+    /// Calls `ready` until it is true or the timeout has passed; other threads may queue work meanwhile.
     #[allow(clippy::disallowed_methods, reason = "what waits here waits for other threads, in real time")]
     fn until(&self, call: &'static str, ready: impl Fn(&mut Streams) -> Result<bool>) -> Result<()> {
         let begun = Instant::now();
@@ -98,7 +98,7 @@ impl CudaMachine for Shim {
         self.options.devices
     }
 
-    /// Few, so that grids are small and their strides are walked.
+    /// A small number, so that grids are small and kernels stride over them.
     fn multiprocessors(&self, _device: usize) -> u32 {
         1
     }
@@ -135,7 +135,7 @@ impl CudaMachine for Shim {
         self.state().blocks.acquire(Some(device), bytes)
     }
 
-    /// As the driver does, waits for all that the device has been given.
+    /// Waits for all work of the device first, as the driver does.
     unsafe fn release(&self, _device: usize, address: u64) {
         let Some((bytes, device)) = self.state().blocks.find(address) else { return };
         let waited = match device {
@@ -149,7 +149,7 @@ impl CudaMachine for Shim {
         });
         match raced {
             Ok(()) => state.blocks.release(address),
-            // Other users of the memory still find it at its address.
+            // The memory is not freed, since other users may still access it.
             Err(error) => {
                 lock(&self.lost).get_or_insert(error);
             }
@@ -161,7 +161,7 @@ impl CudaMachine for Shim {
     }
 
     unsafe fn unpin(&self, address: u64) {
-        // SAFETY: the caller's promise: of `pin`, which is host memory of the same list.
+        // SAFETY: the caller guarantees that the address is from `pin`, whose memory is in the same list as device memory.
         unsafe { self.release(0, address) };
     }
 
@@ -176,7 +176,7 @@ impl CudaMachine for Shim {
     unsafe fn read(&self, stream: CudaStream, into: &mut [u8], from: u64) -> Result<()> {
         self.state().read(stream.0, from, into.len())?;
         self.finish(stream)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that the bytes at `from` are acquired memory.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, into.as_mut_ptr(), into.len()) };
         Ok(())
     }

@@ -1,35 +1,35 @@
-//! The memory of the shim's devices: strips of known bytes around every block, whose a block is, and how much there may be.
+//! The memory of the shim's devices: guard strips of known bytes around every block, the block's device, and limits on size.
 
 use allfold_kernels::cuda::{Error, MemoryAccess, Result};
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
 
-/// Bytes of a strip, and what they are.
+/// The number of bytes of a guard strip before or after a block; the value of the bytes is `STRIP_BYTE`.
 const STRIP: usize = 256;
 const STRIP_BYTE: u8 = 0xa5;
-/// What memory holds before it is written: a NaN in every float type.
+/// The byte that fresh memory holds: such bytes form a NaN in every float type.
 const FRESH: u8 = 0xff;
 
 struct Block {
     bytes: usize,
-    /// `None` for pinned memory of the host, which every device reaches.
+    /// The block's device; `None` for pinned host memory, which every device can access.
     device: Option<usize>,
 }
 
-/// All that is acquired.
+/// All acquired memory.
 pub(super) struct Blocks {
     by_address: BTreeMap<u64, Block>,
-    /// Bytes that each device has.
+    /// The memory of each device in bytes.
     limit: u64,
-    /// Whether a kernel reaches the memory of other devices than its own.
+    /// Whether kernels can access the memory of other devices.
     peers: bool,
 }
 
-/// Changes every byte of these parts, which must be acquired; the second time changes them back.
+/// Inverts bits in every byte of these parts of acquired memory; a second call restores the bytes.
 fn flip(parts: &[(u64, usize)]) {
     for &(at, n) in parts {
-        // SAFETY: the caller's parts of blocks, none of which overlap; nothing else runs meanwhile, and no Rust reference is
-        // made to them elsewhere.
+        // SAFETY: the parts are of acquired blocks and do not overlap; no other work runs meanwhile, and no Rust reference to them
+        // exists elsewhere.
         unsafe { std::slice::from_raw_parts_mut(at as *mut u8, n) }
             .iter_mut()
             .for_each(|byte| *byte ^= STRIP_BYTE);
@@ -55,7 +55,7 @@ impl Blocks {
             }
         }
         let layout = layout(bytes).ok_or_else(|| Error::Argument(format!("{bytes} bytes of memory")))?;
-        // SAFETY: the layout is not empty, and all of it is set before anyone sees it.
+        // SAFETY: the layout is not empty, and all of the memory is set before it is returned.
         let address = unsafe {
             let start = alloc(layout);
             if start.is_null() {
@@ -73,20 +73,20 @@ impl Blocks {
         self.by_address.values().filter(move |block| block.device == Some(device))
     }
 
-    /// The bytes of a block, and its device.
+    /// The size of a block in bytes, and its device.
     pub fn find(&self, address: u64) -> Option<(usize, Option<usize>)> {
         self.by_address.get(&address).map(|block| (block.bytes, block.device))
     }
 
     pub fn release(&mut self, address: u64) {
         if let Some(layout) = self.by_address.remove(&address).and_then(|block| layout(block.bytes)) {
-            // SAFETY: acquired with this layout, and taken off the list of what is.
+            // SAFETY: the block was acquired with this layout and has been removed from the list.
             unsafe { dealloc((address as usize - STRIP) as *mut u8, layout) };
         }
     }
 
-    /// Whether work on a device may touch this memory: it is acquired, and within the device's reach. A kernel that names
-    /// none would be ordered after nothing.
+    /// Checks that work on a device may access this memory: it is acquired, and within the device's reach. A kernel must name some
+    /// memory, since a kernel without accesses would not be ordered after any other work.
     pub fn reach(&self, device: usize, name: &str, accesses: &[MemoryAccess], kernel: bool) -> Result<()> {
         if kernel && accesses.is_empty() {
             return Err(Error::Kernel {
@@ -111,7 +111,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Whether every strip is as it was.
+    /// Checks that no guard strip has changed.
     pub fn strips(&self) -> std::result::Result<(), String> {
         for (&address, &Block { bytes, .. }) in &self.by_address {
             for (side, start) in [("before", address as usize - STRIP), ("after", address as usize + bytes)] {
@@ -125,7 +125,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Parts of blocks that none of the accesses names.
+    /// The parts of blocks that none of the accesses names.
     fn others<'a>(&self, accesses: impl Iterator<Item = &'a MemoryAccess> + Clone) -> Vec<(u64, usize)> {
         let mut others = Vec::new();
         for (&address, block) in &self.by_address {
@@ -147,13 +147,13 @@ impl Blocks {
         others
     }
 
-    /// Runs a body while all memory that `accesses` does not name holds other values; the values are restored afterwards.
-    /// Memory that `accesses` does not name as written must be unchanged.
+    /// Runs a body while all memory that `accesses` does not name has changed values, which are restored afterwards. Fails if the
+    /// body changes memory that `accesses` does not name as written.
     pub fn audited(&self, accesses: &[MemoryAccess], body: impl FnOnce() -> Result<()>) -> Result<()> {
         let others = self.others(accesses.iter());
         let fixed = self.others(accesses.iter().filter(|access| access.write));
         flip(&others);
-        // SAFETY: parts of blocks that are acquired; nothing else runs meanwhile.
+        // SAFETY: the ranges are parts of acquired blocks; no other work runs meanwhile.
         let bytes = |&(at, n): &(u64, usize)| unsafe { std::slice::from_raw_parts(at as *const u8, n) };
         let before: Vec<Vec<u8>> = fixed.iter().map(|part| bytes(part).to_vec()).collect();
         let ran = body();
@@ -161,7 +161,7 @@ impl Blocks {
         for (part, before) in fixed.iter().zip(&before) {
             let changed = bytes(part).iter().zip(before).position(|(now, before)| now != before);
             wrote = wrote.or(changed.map(|at| (at, part.1)));
-            // SAFETY: as above; as many bytes as were copied from here.
+            // SAFETY: the range is a part of an acquired block, from which as many bytes were copied before.
             unsafe { std::ptr::copy_nonoverlapping(before.as_ptr(), part.0 as *mut u8, part.1) };
         }
         flip(&others);

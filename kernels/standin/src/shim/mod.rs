@@ -1,19 +1,18 @@
-//! The machine that is this CPU: the kernels' own source, compiled by a C++ compiler, a fibre per thread, under the driver's
+//! A machine that is this CPU: the kernels' own source, compiled by a C++ compiler, with a fibre per thread, under the driver's
 //! rules for streams, events and captures.
 //!
 //! ```text
-//! CudaMachine  streams    queues that run in order, events between them      every call ends in it
-//!    |        |- races    which accesses no event orders
-//!    |        |- capture  what may be captured, and graphs that are replayed
-//!    |        |- memory   strips around every block, devices that reach each other
+//! CudaMachine  streams    queues that run in order, events between them      every call ends here
+//!    |        |- races    detection of accesses that no event orders
+//!    |        |- capture  rules of captures, and graphs that are replayed
+//!    |        |- memory   guard strips around every block, and access between devices
 //!    |        |- foreign  work of a stand-in for a foreign library (NCCL)
-//!    |        \- work     runs a task
-//!    \-- library           the kernels, compiled
+//!    |        \- work     execution of a task
+//!    \-- library           the compiled kernels
 //! ```
 //!
-//! What it shows: indices and tails, barriers, shuffles, arithmetic; accesses that nothing orders; captures that the driver
-//! refuses; waits of the host that would never end. What it cannot show: speed, and that blocks do not race (they run one after
-//! another).
+//! The shim checks indices and tails, barriers, shuffles, arithmetic, unordered accesses, captures that the driver refuses, and
+//! waits of the host that would never end. It cannot check speed, nor races between blocks, since it runs blocks one after another.
 
 mod capture;
 mod foreign;

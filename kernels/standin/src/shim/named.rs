@@ -1,14 +1,14 @@
-//! Kernels by name alone, for the stand-in driver: a launch of the driver's has a name and pointers to arguments.
+//! Kernels by name, for the stand-in driver: a driver's launch has a kernel's name and pointers to its arguments.
 
 use super::library::loaded;
 use super::work::{LAUNCHED, RUNNING};
 use crate::lock::lock;
 use std::ffi::{CStr, c_char, c_void};
 
-/// Every kernel that the shim has.
+/// The names of all kernels of the shim.
 pub fn shim_kernels() -> Vec<String> {
     let Ok(entries) = loaded() else { return Vec::new() };
-    // SAFETY: the function returns null or a string that lives as long as the library, which is for good.
+    // SAFETY: the function returns null or a string that lives as long as the library, which is never unloaded.
     let name = |nth| unsafe {
         let name = (entries.kernel)(nth);
         (!name.is_null()).then(|| CStr::from_ptr(name).to_string_lossy().into_owned())
@@ -16,33 +16,33 @@ pub fn shim_kernels() -> Vec<String> {
     (0..).map_while(name).collect()
 }
 
-/// The file that a kernel is in, and the bytes of each of its arguments.
+/// The source file of a kernel, and the size of each of its arguments in bytes.
 fn describe(name: &CStr) -> Option<(&'static CStr, Vec<usize>)> {
     let entries = loaded().ok()?;
     let mut sizes = std::ptr::null();
-    // SAFETY: a name that a zero byte closes, and a place for one pointer.
+    // SAFETY: the name ends with a zero byte, and the function writes one pointer to `sizes`.
     let file = unsafe { (entries.describe)(name.as_ptr(), &mut sizes) };
     if file.is_null() {
         return None;
     }
-    // SAFETY: both live as long as the library, which is for good; a 0 closes the sizes.
+    // SAFETY: both pointers live as long as the library, which is never unloaded; a 0 ends the sizes.
     unsafe {
         let sizes = (0..).map(|nth| *sizes.add(nth)).take_while(|size| *size > 0).collect();
         Some((CStr::from_ptr(file), sizes))
     }
 }
 
-/// Whether a file has a kernel of this name.
+/// Whether a source file has a kernel of this name.
 pub(crate) fn is_of(name: &CStr, file: &str) -> bool {
     describe(name).is_some_and(|(found, _)| found.to_bytes() == file.as_bytes())
 }
 
-/// Bytes of each argument of a kernel.
+/// The size of each argument of a kernel in bytes.
 pub(crate) fn argument_sizes(name: &CStr) -> Vec<usize> {
     describe(name).map_or_else(Vec::new, |(_, sizes)| sizes)
 }
 
-/// Runs a kernel with arguments of its own types.
+/// Runs a kernel with copies of its arguments.
 pub(crate) fn run_by_name(
     name: &CStr,
     grid: [u32; 3],
@@ -52,7 +52,7 @@ pub(crate) fn run_by_name(
     let entries = loaded().map_err(|error| error.to_string())?;
     let mut message = [0 as c_char; 512];
     let running = lock(&RUNNING);
-    // SAFETY: the caller has copied as many arguments as the kernel has; the message has the room that is said.
+    // SAFETY: the caller has copied as many arguments as the kernel has; the message buffer has the size that is passed.
     let answer = unsafe {
         let (arguments, message) = (arguments.as_mut_ptr(), message.as_mut_ptr());
         (entries.launch)(name.as_ptr(), grid.as_ptr(), threads, arguments, 0, message, 512)

@@ -1,34 +1,34 @@
-//! What a shim is like.
+//! The options of a shim.
 
 use std::time::Duration;
 
-/// The order in which the fibres of a block run. A result that depends on it lacks a barrier.
+/// The order in which the fibres of a block run. A kernel whose result depends on this order lacks a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FiberOrder {
     /// Thread 0 runs first.
     Upwards,
-    /// The last thread first.
+    /// The last thread runs first.
     Downwards,
 }
 
-/// What a shim is like.
+/// The options of a shim.
 #[derive(Clone, Copy, Debug)]
 pub struct ShimOptions {
     /// The order in which the fibres of a block run.
     pub order: FiberOrder,
-    /// Devices.
+    /// The number of devices.
     pub devices: usize,
-    /// Whether kernels reach the memory of other devices than their own.
+    /// Whether kernels can access the memory of other devices.
     pub peers: bool,
-    /// Bytes of memory of each device.
+    /// The memory of each device in bytes.
     pub memory: u64,
-    /// Whether all devices are one GPU, seen several times.
+    /// Whether all devices are the same GPU, listed several times.
     pub one_gpu: bool,
-    /// Defects that a test puts back in, by their number in `docs/GPU.md`: see [`allfold_kernels::cuda::CudaMachine::seeded`].
+    /// The defects that a test puts back, by their numbers in `docs/GPU.md`; see [`allfold_kernels::cuda::CudaMachine::seeded`].
     pub seeded: &'static [u8],
-    /// A wait of the host without a deadline of its own that lasts longer than this is an error: it would never end.
+    /// The longest wait of the host without a deadline of its own; a longer wait is an error, since it would never end.
     pub timeout: Duration,
-    /// Whether all memory that a launch does not name holds other values while it runs.
+    /// Whether memory that a launch does not name holds changed values while the kernel runs.
     pub audit: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A race detector over streams: which accesses of device memory nothing orders.
+//! A race detector over streams: it finds accesses of device memory that no event orders.
 //!
 //! ```text
 //! stream a   write x (a:1)   record E {a:1}
@@ -6,10 +6,10 @@
 //! stream c                                                  read x: a:1 is not known, a race
 //! ```
 //!
-//! Every stream has a vector clock, every event the clock of its stream where it was recorded. What the host has waited for is
-//! known to whatever any thread gives a stream afterwards: threads tell each other by ways that cannot be seen from here, so a
-//! race that only lucky timing hides between threads may be missed, and none is reported that is not there. Clocks advance
-//! when work is given, not when it runs: the verdict does not depend on timing.
+//! Every stream has a vector clock, and every event has the clock of its stream where it was recorded. Work that any thread queues
+//! after a wait of the host is ordered after what the host waited for: threads may inform each other in ways that the detector does
+//! not see. So a race between threads may be missed, but no false race is reported. Clocks advance when work is queued, not when it
+//! runs, so the verdict does not depend on timing.
 //!
 //! The method is that of vector clocks (Mattern 1989; Flanagan and Freund, FastTrack, PLDI 2009).
 
@@ -17,10 +17,10 @@ use allfold_kernels::cuda::MemoryAccess;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A vector clock: for each stream, its latest task that happened before.
+/// A vector clock: for each stream, the number of its latest task that happened before a point.
 pub(super) type Clock = BTreeMap<u32, u64>;
 
-/// A task that touched memory.
+/// A task's access to memory: its stream and its number in that stream.
 #[derive(Clone)]
 struct Touch {
     stream: u32,
@@ -34,7 +34,7 @@ impl Touch {
     }
 }
 
-/// Bytes that were touched alike.
+/// A range of bytes with the same last accesses.
 #[derive(Clone)]
 struct Segment {
     end: u64,
@@ -42,12 +42,12 @@ struct Segment {
     reads: Vec<Touch>,
 }
 
-/// The clocks of all streams, and who touched which bytes last.
+/// The clocks of all streams, and the last accesses of all bytes.
 #[derive(Default)]
 pub(super) struct Races {
     clocks: BTreeMap<u32, Clock>,
     host: Clock,
-    /// The last task of each stream that is gone.
+    /// The number of the last task of each destroyed stream.
     retired: BTreeMap<u32, u64>,
     segments: BTreeMap<u64, Segment>,
 }
@@ -60,23 +60,23 @@ fn join(into: &mut Clock, other: &Clock) {
 }
 
 impl Races {
-    /// What an event that is recorded now stands for.
+    /// The clock of an event that is recorded now on `stream`.
     pub fn snapshot(&self, stream: u32) -> Clock {
         self.clocks.get(&stream).cloned().unwrap_or_default()
     }
 
-    /// The stream goes on after an event.
+    /// Orders later work of the stream after an event.
     pub fn wait(&mut self, stream: u32, snapshot: &Clock) {
         join(self.clocks.entry(stream).or_default(), snapshot);
     }
 
-    /// The host has waited for a stream.
+    /// Notes that the host has waited for all work of a stream.
     pub fn host_waits_for(&mut self, stream: u32) {
         let clock = self.snapshot(stream);
         self.host_knows(&clock);
     }
 
-    /// The host has waited for an event. What it knows orders everything that follows, and is forgotten.
+    /// Notes that the host has waited for an event. Accesses before the event are ordered before all later work, and are forgotten.
     pub fn host_knows(&mut self, snapshot: &Clock) {
         join(&mut self.host, snapshot);
         let host = &self.host;
@@ -95,7 +95,7 @@ impl Races {
         self.forget_retired();
     }
 
-    /// Forgets the destroyed streams whose tasks the host has all waited for.
+    /// Forgets destroyed streams whose tasks the host has all waited for.
     fn forget_retired(&mut self) {
         let Races { clocks, host, retired, .. } = self;
         retired.retain(|stream, last| {
@@ -110,10 +110,10 @@ impl Races {
         });
     }
 
-    /// A task of a stream touches memory.
+    /// Notes that a task of a stream accesses memory.
     ///
     /// # Errors
-    /// The other task, and the bytes that both touch, if nothing orders the two.
+    /// The other task and the common bytes, if the two tasks are not ordered.
     pub fn touch(&mut self, stream: u32, name: &str, accesses: &[MemoryAccess]) -> Result<(), String> {
         let clock = self.clocks.entry(stream).or_default();
         join(clock, &self.host);
@@ -143,10 +143,10 @@ impl Races {
         Ok(())
     }
 
-    /// Memory is given back, after the host has waited for its device.
+    /// Checks that memory may be freed, after the host has waited for the memory's device.
     ///
     /// # Errors
-    /// A task of another device that may still use it.
+    /// A task of another device that may still access the memory.
     pub fn release(&mut self, address: u64, bytes: u64) -> Result<(), String> {
         self.cut(address);
         self.cut(address + bytes);
@@ -162,7 +162,7 @@ impl Races {
         }
     }
 
-    /// Makes a segment begin at an address, if one spans it.
+    /// Splits the segment that spans this address, so that a segment begins there.
     fn cut(&mut self, at: u64) {
         if let Some((_, segment)) = self.segments.range_mut(..at).next_back()
             && segment.end > at
@@ -219,7 +219,7 @@ mod tests {
         races.touch(0, "fill", &on(true, 0..100)).unwrap();
         races.wait(1, &races.snapshot(0));
         races.touch(1, "copy", &on(true, 90..120)).unwrap();
-        // What stream 0 does next is not ordered after stream 1.
+        // The next work of stream 0 is not ordered after stream 1.
         assert!(races.touch(0, "fill", &on(true, 95..96)).is_err());
     }
 

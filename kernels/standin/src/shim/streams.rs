@@ -1,11 +1,11 @@
-//! Streams of the shim: queues whose tasks run, in order, as soon as what they wait for has happened.
+//! Streams of the shim: queues whose tasks run in order, each as soon as its conditions are met.
 //!
 //! ```text
-//! give(stream, work) -> race detector -> queue -> pump: runs every head that can run
+//! give(stream, work) -> race detector -> queue -> pump: runs every task at the head of a queue that can run
 //! ```
 //!
-//! Work of ours runs within the call that gives it. Only foreign work can wait for something outside (another rank): what is
-//! behind it on its stream, and behind its events on others, waits with it, as on a GPU.
+//! The shim's own work runs within the call that queues it. Only foreign work can wait for an event outside (another rank): later
+//! work of its stream, and work behind its events on other streams, then waits too, as on a GPU.
 
 use super::capture::{Capture, Entry, refused};
 use super::foreign::{Poll, Progress};
@@ -25,7 +25,7 @@ enum Op {
         work: Work,
         replayed: bool,
     },
-    /// Foreign work that has begun.
+    /// Foreign work that has started.
     Under(Poll),
     Record(Instance),
     Wait(Instance),
@@ -36,18 +36,18 @@ struct CudaStream {
     queue: VecDeque<Op>,
     capture: Option<u32>,
     failed: Option<Error>,
-    /// Goes when its queue is empty.
+    /// Whether the stream is destroyed; it is removed once its queue is empty.
     retired: bool,
 }
 
 #[derive(Clone)]
 enum Recorded {
     Eager(Instance, Clock),
-    /// The nth event of a capture.
+    /// The event of this capture with this index.
     Captured(u32, usize),
 }
 
-/// A capture that has ended well.
+/// A capture that has ended without an error.
 struct Captured {
     origin: u32,
     /// The device of each stream.
@@ -98,7 +98,7 @@ impl Streams {
         }
     }
 
-    /// The numbers of streams and events that have not been destroyed.
+    /// The numbers of streams and of events that are not destroyed.
     pub fn live(&self) -> (usize, usize) {
         (self.streams.values().filter(|stream| !stream.retired).count(), self.events.len())
     }
@@ -122,7 +122,7 @@ impl Streams {
         self.events.remove(&event);
     }
 
-    /// Forgets destroyed streams that have nothing left to do.
+    /// Removes destroyed streams that have no work left.
     fn sweep(&mut self) {
         let gone =
             |stream: &CudaStream| stream.retired && stream.queue.is_empty() && stream.capture.is_none();
@@ -134,7 +134,7 @@ impl Streams {
         }
     }
 
-    /// Gives a stream a task: notes it where the stream is captured, else queues it and runs what can run.
+    /// Gives a stream a task: a captured stream records the task, any other queues it and runs what can run.
     pub fn give(&mut self, stream: u32, work: Work) -> Result<()> {
         let found = self.at(stream)?;
         if let Some(error) = &found.failed {
@@ -163,7 +163,7 @@ impl Streams {
         self.blocks.reach(device, work.name(), &accesses, kernel)?;
         self.races.touch(stream, work.name(), &accesses).map_err(Error::Race)?;
         if let Work::Foreign(foreign) = &mut work {
-            // Only graphs hold this.
+            // A task outside of graphs holds no reference: `graphs` counts graphs only.
             foreign.graphs = Arc::new(());
         }
         self.push(stream, Op::Run { work, replayed });
@@ -247,7 +247,7 @@ impl Streams {
         }
     }
 
-    /// Refuses what the host may not ask of a captured stream.
+    /// Refuses a call of the host that is not allowed on a captured stream.
     fn asked(&mut self, stream: u32, call: &'static str) -> Result<()> {
         match self.at(stream)?.capture {
             Some(capture) => self.lose(capture, call, "STREAM_CAPTURE_UNSUPPORTED"),
@@ -255,7 +255,7 @@ impl Streams {
         }
     }
 
-    /// Whether a stream has nothing left to do; the host knows it then.
+    /// Whether a stream has no work left; if so, its work is ordered before all later work.
     pub fn idle(&mut self, stream: u32, call: &'static str) -> Result<bool> {
         self.asked(stream, call)?;
         self.pump()?;
@@ -270,14 +270,14 @@ impl Streams {
         }
     }
 
-    /// The host reads device memory, in order with a stream.
+    /// Notes that the host reads device memory, in order with a stream.
     pub fn read(&mut self, stream: u32, from: u64, bytes: usize) -> Result<()> {
         self.asked(stream, "copy from the device")?;
         let accesses = [MemoryAccess { address: from, bytes: bytes as u64, write: false }];
         self.races.touch(stream, "a copy to the host", &accesses).map_err(Error::Race)
     }
 
-    /// Whether an event has happened; the host knows it then.
+    /// Whether an event has happened; if so, work before the event is ordered before all later work.
     pub fn synchronize(&mut self, event: u32) -> Result<bool> {
         self.pump()?;
         match self.events.get(&event).cloned() {
@@ -293,7 +293,7 @@ impl Streams {
         }
     }
 
-    /// Whether all streams of a device have nothing left to do.
+    /// Whether all streams of a device have no work left.
     pub fn device_idle(&mut self, device: usize) -> Result<bool> {
         self.pump()?;
         let on_device: Vec<u32> = self
@@ -345,7 +345,7 @@ impl Streams {
         }
     }
 
-    /// Gives a stream all that a graph holds: its origin's part here, the other parts on streams of their own beside it.
+    /// Queues all tasks of a graph: those of its origin stream on `stream`, the others on new streams.
     pub fn replay(&mut self, stream: u32, graph: u32) -> Result<()> {
         if let Some(capture) = self.at(stream)?.capture {
             return self.lose(capture, "launch a graph", "STREAM_CAPTURE_UNSUPPORTED");
@@ -400,7 +400,7 @@ impl Streams {
         }
     }
 
-    /// Runs the head of a stream as far as it goes. Whether anything was done.
+    /// Runs tasks at the head of a stream as far as possible. Returns whether any made progress.
     fn advance(&mut self, number: u32) -> Result<bool> {
         let mut moved = false;
         loop {

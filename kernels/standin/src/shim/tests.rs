@@ -1,4 +1,4 @@
-//! The driver's rules, as the shim holds them: order between streams, captures, memory, waits.
+//! Tests of the driver's rules as the shim enforces them: order between streams, captures, memory, waits.
 
 use super::{Foreign, Poll, Progress, Shim, ShimOptions};
 use allfold_kernels::cuda::{Memory, MemoryAccess, Queue, Result, Slice};
@@ -11,7 +11,7 @@ fn queues<const N: usize>(options: ShimOptions) -> [Queue; N] {
     std::array::from_fn(|at| Queue::new(machine.clone(), at % options.devices).unwrap())
 }
 
-/// Foreign work that ends when the switch is turned.
+/// Queues foreign work that ends when `until` becomes true.
 fn held(on: &Queue, until: &Arc<AtomicBool>, touches: Slice<'_>) {
     let until = until.clone();
     let start = move |_: bool| -> Poll {
@@ -40,7 +40,7 @@ fn a_copy_on_another_stream_needs_an_event() {
     a.fill(x.all(), 1).unwrap();
     b.wait(&a.record().unwrap()).unwrap();
     b.copy(y.all(), x.all()).unwrap();
-    // The other way round nothing is ordered yet.
+    // In the other direction, no event orders the two streams yet.
     assert!(text(a.fill(x.all(), 2)).contains("a race"));
     b.finish().unwrap();
     a.fill(x.all(), 2).unwrap();
@@ -70,7 +70,7 @@ fn a_wait_of_the_host_that_never_ends_is_an_error() {
     held(&a, &Arc::default(), x.all());
     assert!(text(a.finish()).contains("a hang"));
     assert!(text(a.download::<u8>(x.all())).contains("a hang"));
-    // Memory that is given back meanwhile stays, and the next call says so.
+    // Memory that is dropped while in use is not freed, and the next call returns the error.
     drop(x);
     assert!(text(a.memory(8).and_then(|y| a.fill(y.all(), 0))).contains("give memory back: a hang"));
 }
@@ -96,9 +96,9 @@ fn a_fork_that_is_joined_is_captured_and_replayed_in_order() {
     assert_eq!(replay(), (vec![9; 8], vec![1; 8]));
     assert_eq!(replay(), (vec![9; 8], vec![9; 8]));
     machine.forget(graph);
-    // SAFETY: as above.
+    // SAFETY: both buffers are alive; the replay of a destroyed graph is refused.
     assert!(text(unsafe { machine.replay(main.stream(), graph) }).contains("is no more"));
-    // Streams of replays are gone with them.
+    // The streams of replays are gone when the replays have ended.
     assert_eq!(Shim::of(machine.as_ref()).unwrap().live(), (2, 0));
 }
 
@@ -117,7 +117,7 @@ fn a_race_within_a_graph_is_found_when_it_is_launched() {
     assert!(text(unsafe { machine.replay(main.stream(), graph) }).contains("a race"));
 }
 
-/// One broken rule, on two streams the first of which is captured, and the driver's answer.
+/// A broken rule, on two streams of which the first is captured: the driver's answer, and the calls.
 type Rule = (&'static str, fn(&[Queue; 2], &Memory) -> Result<()>);
 
 const RULES: &[Rule] = &[

@@ -1,4 +1,4 @@
-//! What streams of the shim run.
+//! The tasks that streams of the shim run.
 
 use super::foreign::Foreign;
 use super::library::Entries;
@@ -11,12 +11,12 @@ use std::collections::BTreeSet;
 use std::ffi::{CString, c_char, c_int};
 use std::sync::{Arc, Mutex};
 
-/// Fibres and their blocks are globals of the loaded library, so one kernel runs at a time over all shims.
+/// Held while a kernel runs: fibres and blocks are globals of the loaded library, so all shims run one kernel at a time.
 pub(super) static RUNNING: Mutex<()> = Mutex::new(());
-/// Kernels that have run to their end, by name.
+/// The names of kernels that have run to their end.
 pub(super) static LAUNCHED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Every kernel that has run on a shim of this process.
+/// The names of all kernels that have run on a shim of this process.
 pub fn shim_launched() -> BTreeSet<String> {
     lock(&LAUNCHED).clone()
 }
@@ -29,7 +29,7 @@ pub(super) enum Work {
         from: u64,
         bytes: usize,
     },
-    /// From the host, which may reuse its memory at once.
+    /// A copy from the host, which may reuse its memory at once.
     Upload {
         into: u64,
         bytes: Arc<[u8]>,
@@ -68,27 +68,27 @@ impl Work {
     }
 }
 
-/// How kernels are run.
+/// The function that runs kernels, with the options of the shim.
 pub(super) struct Runner {
     pub entries: Entries,
     pub order: FiberOrder,
-    /// Whether what a launch does not name is kept from it.
+    /// Whether memory that a launch does not name is changed while the kernel runs.
     pub audit: bool,
 }
 
 impl Runner {
-    /// Runs a task of ours to its end.
+    /// Runs a task of the shim's own to its end.
     pub fn run(&self, work: &Work, blocks: &Blocks) -> Result<()> {
         match work {
-            // SAFETY: the task was given with acquired memory that does not overlap.
+            // SAFETY: the task was queued with acquired memory ranges that do not overlap.
             Work::Copy { into, from, bytes } => unsafe {
                 std::ptr::copy_nonoverlapping(*from as *const u8, *into as *mut u8, *bytes);
             },
-            // SAFETY: as above.
+            // SAFETY: the task was queued with an acquired memory range of this length.
             Work::Upload { into, bytes } => unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), *into as *mut u8, bytes.len());
             },
-            // SAFETY: as above.
+            // SAFETY: the task was queued with an acquired memory range of this length.
             Work::Fill { into, bytes, value } => unsafe {
                 std::ptr::write_bytes(*into as *mut u8, *value, *bytes)
             },
@@ -114,7 +114,7 @@ impl Runner {
         let mut message = [0 as c_char; 512];
         let (grid, downwards) = (launch.grid, c_int::from(self.order == FiberOrder::Downwards));
         let running = lock(&RUNNING);
-        // SAFETY: the launch was given with arguments of the kernel's types; the message has the room that is said.
+        // SAFETY: the launch was queued with arguments of the kernel's types; the message buffer has the size that is passed.
         let answer = unsafe {
             let (pointers, message) = (pointers.as_mut_ptr(), message.as_mut_ptr());
             (self.entries.launch)(name.as_ptr(), grid.as_ptr(), THREADS, pointers, downwards, message, 512)
