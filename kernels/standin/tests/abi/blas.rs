@@ -1,4 +1,4 @@
-//! cuBLASLt: what `vendor/blas.rs` calls and sets.
+//! Comparison of the cuBLASLt declarations that `vendor/blas.rs` uses with NVIDIA's headers.
 
 use crate::{enumerators, functions, structure};
 use allfold_standin::abi::Assertions;

@@ -1,4 +1,4 @@
-//! cuDNN: what `vendor/dnn.rs` calls and sets.
+//! Comparison of the cuDNN declarations that `vendor/dnn.rs` uses with NVIDIA's headers.
 
 use crate::{enumerators, functions, structure};
 use allfold_standin::abi::Assertions;

@@ -1,4 +1,4 @@
-//! The driver: what `gpu/` and `probe.rs` call, by cudarc or through it.
+//! Comparison of the driver declarations that `gpu/` and `probe.rs` use, directly or by cudarc, with NVIDIA's headers.
 
 use crate::{enumerators, functions, structure};
 use allfold_standin::abi::Assertions;
@@ -62,12 +62,12 @@ fn the_driver_is_called_as_cuda_h_declares_it() {
     );
     enumerators(&mut all);
     all.value("CU_MEMHOSTALLOC_PORTABLE", i64::from(sys::CU_MEMHOSTALLOC_PORTABLE));
-    // Devices are told apart by it, and it is passed by value to no function.
+    // A UUID tells devices apart; no function takes one by value.
     structure!(all, CUuuid as "CUuuid" { bytes: 16 });
     crate::hold("driver", all);
 }
 
-/// The values of the constants that we pass, query and receive.
+/// The values of the constants that Allfold passes, queries and receives.
 fn enumerators(all: &mut Assertions) {
     enumerators!(
         all,

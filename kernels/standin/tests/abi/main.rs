@@ -1,7 +1,7 @@
-//! What we call of NVIDIA's libraries, as it is declared here, beside the headers of the oldest and the newest wheels: sizes,
-//! offsets, enumerators, signatures. No GPU is needed; where the wheels are missing, each test prints SKIP.
+//! Comparison of Allfold's declarations of NVIDIA's libraries with the headers of the oldest and the newest wheels: sizes, offsets,
+//! enumerators, signatures. No GPU is needed; where the wheels are missing, each test prints SKIP.
 //!
-//! The declarations are cudarc's, of CUDA 13.0; libraries of CUDA 12.8 and newer are called by them.
+//! The declarations are cudarc's for CUDA 13.0; Allfold calls libraries of CUDA 12.8 and newer by them.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod blas;
@@ -11,7 +11,7 @@ mod nvrtc;
 
 use allfold_standin::abi::{Assertions, wheels};
 
-/// Signatures of functions: the function's name and, for inference, a `_` for each argument.
+/// Asserts signatures of functions, given as the function's name and, for inference, a `_` for each argument.
 #[macro_export]
 macro_rules! functions {
     ($assertions:expr, $($function:ident($($argument:tt),*)),* $(,)?) => {
@@ -22,7 +22,7 @@ macro_rules! functions {
     };
 }
 
-/// Enumerators, by their type.
+/// Asserts values of enumerators, given with their types.
 #[macro_export]
 macro_rules! enumerators {
     ($assertions:expr, $($of:ident::$name:ident),* $(,)?) => {
@@ -30,7 +30,7 @@ macro_rules! enumerators {
     };
 }
 
-/// A structure: its size, and the places of its fields.
+/// Asserts the layout of a structure: its size, and the offsets and sizes of its fields.
 #[macro_export]
 macro_rules! structure {
     ($assertions:expr, $of:ident as $c:literal { $($field:ident: $bytes:expr),* }) => {
@@ -39,7 +39,7 @@ macro_rules! structure {
     };
 }
 
-/// Holds assertions against both sets of wheels, and that a wrong one among them is found and named.
+/// Checks assertions against both sets of wheels, and that a wrong assertion among them is found and named.
 fn hold(what: &str, assertions: Assertions) {
     assert!(!assertions.is_empty());
     let mut wrong = assertions.clone();
@@ -57,10 +57,10 @@ fn hold(what: &str, assertions: Assertions) {
     }
 }
 
-/// What an assertion is made to say wrongly, and by what.
+/// A wrong assertion: its text in the compiler's message, and the function that adds it.
 type Mistake = (&'static str, fn(&mut Assertions));
 
-/// A declaration with a mistake of each kind is refused by its name, and one without is not.
+/// A wrong declaration of each kind is found and named; a correct one passes.
 #[test]
 fn a_wrong_declaration_is_found() {
     let folder = match wheels(13) {

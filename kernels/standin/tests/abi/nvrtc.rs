@@ -1,4 +1,4 @@
-//! NVRTC: what `compile.rs` calls.
+//! Comparison of the NVRTC declarations that `compile.rs` uses with NVIDIA's headers.
 
 use crate::{enumerators, functions};
 use allfold_standin::abi::Assertions;

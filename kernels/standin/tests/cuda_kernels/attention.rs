@@ -1,4 +1,4 @@
-//! attention.cu against the whole matrix of scores in f64.
+//! Tests of attention.cu against the whole matrix of scores in f64.
 
 use crate::common::{Trained, near, of, units, wide};
 use allfold_kernels::cuda::Queue;
@@ -9,7 +9,7 @@ pub fn check(queue: &Queue) {
     crate::for_trained!(attention, queue);
 }
 
-/// What attention is over.
+/// The shape of an attention.
 struct Shape {
     batch: usize,
     length: usize,
@@ -26,7 +26,7 @@ struct Wanted {
 }
 
 impl Shape {
-    /// By the whole matrix of scores; `kept` is what a probability of a row is multiplied by.
+    /// The expected results, by the whole matrix of scores; `kept(row, key)` is the dropout factor of a probability.
     fn wanted(&self, x: &[f64], g: &[f64], kept: impl Fn(usize, usize) -> f64) -> Wanted {
         let Shape { batch, length, heads, size, causal } = *self;
         let width = heads * size;
@@ -86,7 +86,7 @@ fn attention<T: Trained>(queue: &Queue) {
             "attention of {batch} x {length} x {heads} x {size}, causal {causal}, dropping {share}, {}",
             T::DTYPE
         );
-        // The draws of the CPU: groups of four keys of a row.
+        // The draws that the CPU's dropout makes: one group for four keys of a row.
         let stream = DropoutStream { seed: 0x1234_5678_9abc, place: [3, 4, 5] };
         let bound = (share * 4_294_967_296.0) as u32;
         let kept = |row: usize, j: usize| {
@@ -110,7 +110,7 @@ fn attention<T: Trained>(queue: &Queue) {
         near::<f32>(&format!("{what}, norms"), &queue.download(glse.all()).unwrap(), &lse, 2e-6);
         launch::attention_back(queue, &s, gqkv.all(), (gy.all(), gdy.all()), glse.all(), gdqkv.all())
             .unwrap();
-        // y comes back rounded to T, and its product with dy is taken off every slope.
+        // y comes back rounded to T, and the gradient of every score subtracts its product with dy.
         near::<T>(
             &format!("{what}, gradient"),
             &queue.download(gdqkv.all()).unwrap(),

@@ -1,4 +1,4 @@
-//! cast.cu and pack.cu.
+//! Tests of cast.cu and pack.cu.
 
 use crate::common::{LENGTHS, Trained, raw, same, turned};
 use allfold_kernels::cuda::{Queue, launch};
@@ -29,7 +29,7 @@ fn turns<T: Trained>(queue: &Queue) {
     }
 }
 
-/// f32 to T as `half` rounds, with every NaN the canonical one.
+/// Narrows f32 to T as `half` rounds, with canonical NaNs.
 fn narrow<T: Trained>(x: f32) -> T {
     let quiet: T = bytemuck::pod_read_unaligned(match T::DTYPE {
         DType::F16 => &[0x00, 0x7e],
@@ -74,7 +74,7 @@ fn casts(queue: &Queue, n: usize) {
 
 fn buckets<T: Element>(queue: &Queue) {
     let size = size_of::<T>();
-    // One longer than a block's share, an empty one, and some that leave the next unaligned.
+    // Lengths: longer than a block's share, empty, and several that leave the next tensor unaligned.
     let lengths = [5, 40_000, 0, 1, 16_384, 333];
     let tensors: Vec<Vec<T>> = lengths.iter().enumerate().map(|(nth, n)| raw(*n, 40 + nth as u64)).collect();
     let memories: Vec<_> = tensors.iter().map(|tensor| queue.upload(tensor).unwrap()).collect();
@@ -95,7 +95,7 @@ fn buckets<T: Element>(queue: &Queue) {
     bucket.pack(queue, memory.all(), 0).unwrap();
     let half: Vec<T> = queue.download(memory.all()).unwrap();
     let mut want = flat;
-    // Halving is exact down to the subnormals, and there division rounds as multiplication does.
+    // Halving is exact except for subnormals, and there division and multiplication round alike.
     divide(&mut want, 2);
     same(&format!("unpack_{} by a half", T::DTYPE), &half, &want);
     assert!(bucket.pack(queue, memory.all().part(0, size).unwrap(), 0).is_err());

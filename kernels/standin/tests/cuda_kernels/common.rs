@@ -1,12 +1,12 @@
-//! Numbers to try kernels on, and how results are compared.
+//! Test data for kernels, and comparisons of results.
 
 use allfold_base::hash::SplitMix;
 use allfold_kernels::{DType, Element, bf16, f16};
 
-/// Lengths around every boundary: words of 16 bytes, warps, blocks, the grid's stride; none and one.
+/// Lengths around every boundary (words of 16 bytes, warps, blocks, the grid's stride), and 0 and 1.
 pub const LENGTHS: [usize; 9] = [0, 1, 3, 7, 31, 64, 257, 1000, 4101];
 
-/// A small generator, the same everywhere.
+/// A small random generator, equal on all machines.
 pub struct Random(pub u64);
 
 impl Random {
@@ -17,7 +17,7 @@ impl Random {
         word
     }
 
-    /// From -1 to 1.
+    /// The next random number from -1 to 1.
     pub fn unit(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
@@ -33,7 +33,7 @@ pub fn units(n: usize, seed: u64) -> Vec<f32> {
     (0..n).map(|_| random.unit()).collect()
 }
 
-/// Elements of any bits: ordinary numbers, and now and then zeros of both signs, NaN, infinities, subnormals.
+/// Elements of any bits: ordinary numbers, and sometimes zeros of both signs, NaN, infinities, subnormals.
 pub fn raw<T: Element>(n: usize, seed: u64) -> Vec<T> {
     let mut random = Random(seed);
     let size = size_of::<T>();
@@ -57,7 +57,7 @@ pub fn raw<T: Element>(n: usize, seed: u64) -> Vec<T> {
     for _ in 0..n {
         let bits = match random.below(8) {
             0 => special[random.below(special.len())],
-            // Any bits: mostly numbers of very unlike size, among them NaNs with payloads.
+            // Any bits: mostly numbers of very different sizes, among them NaNs with payloads.
             1 | 2 => random.bits(),
             _ => {
                 let x = random.unit() * 100.0;
@@ -75,11 +75,11 @@ pub fn raw<T: Element>(n: usize, seed: u64) -> Vec<T> {
     bytes.chunks_exact(size).map(bytemuck::pod_read_unaligned).collect()
 }
 
-/// A trained type, through f32.
+/// A type that models are trained in, converted through f32.
 pub trait Trained: Element {
     fn of(x: f32) -> Self;
     fn wide(self) -> f32;
-    /// Half a unit in the last place, relative: what one rounding may cost.
+    /// Half a unit in the last place, relative to the value: the error of one rounding.
     const HALF: f32;
 }
 
@@ -119,7 +119,7 @@ pub fn wide<T: Trained>(x: &[T]) -> Vec<f64> {
     x.iter().map(|x| f64::from(x.wide())).collect()
 }
 
-/// Equal to the bit, every NaN canonical.
+/// Asserts that results are bitwise equal, with canonical NaNs.
 #[track_caller]
 pub fn same<T: Element>(what: &str, got: &[T], want: &[T]) {
     assert_eq!(got.len(), want.len(), "{what}");
@@ -130,7 +130,7 @@ pub fn same<T: Element>(what: &str, got: &[T], want: &[T]) {
     }
 }
 
-/// Equal within `rel` of the largest value around and the rounding of T; NaN to NaN.
+/// Asserts that results are equal within `rel` of the largest value plus the rounding of T; NaN equals only NaN.
 #[track_caller]
 pub fn near<T: Trained>(what: &str, got: &[T], want: &[f64], rel: f64) {
     assert_eq!(got.len(), want.len(), "{what}");
@@ -166,7 +166,7 @@ macro_rules! for_elements {
     };
 }
 
-/// Matrices of rows by columns, one after the other, each transposed: pictures to channels last.
+/// Transposes consecutive matrices of `rows` by `columns`, as from pictures to channels last.
 pub fn turned<T: Copy>(x: &[T], (rows, columns): (usize, usize)) -> Vec<T> {
     let each = rows * columns;
     (0..x.len()).map(|i| x[i / each * each + i % rows * columns + i % each / rows]).collect()

@@ -1,4 +1,4 @@
-//! fused.cu: every chunk's tree as the CPU folds it, and only the ranks that receive a chunk are written.
+//! Tests of fused.cu: every chunk equals its tree as the CPU evaluates it, and only the ranks that receive a chunk are written.
 
 use crate::common::{Random, raw, same};
 use allfold_kernels::cuda::Queue;
@@ -16,7 +16,7 @@ pub fn check(queue: &Queue) {
     refusals(queue);
 }
 
-/// A tree of any shape over some of the buffers.
+/// A random tree over some of the buffers.
 fn any_tree(leaves: &mut Vec<u8>, random: &mut Random) -> BufferTree {
     let mut forest: Vec<BufferTree> = leaves.drain(..).map(BufferTree::Leaf).collect();
     while forest.len() > 1 {
@@ -47,7 +47,7 @@ fn typed<T: Element>(queue: &Queue) {
     let mut random = Random(5);
     for (ranks, n) in [(1, 40), (2, 0), (3, 333), (5, 1000), (8, 4101), (64, 130)] {
         for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max, ReduceOp::Avg] {
-            // Uneven chunks, one of them empty; trees over all ranks, some, or one.
+            // Uneven chunks, one of them empty; trees over all ranks, several or one.
             let mut bounds = vec![0, n as u64 / 3, n as u64 / 3, n as u64 * 3 / 4, n as u64];
             bounds.sort_unstable();
             let chunks: Vec<(BufferTree, u64)> = (0..4)

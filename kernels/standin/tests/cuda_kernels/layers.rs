@@ -1,4 +1,4 @@
-//! activation.cu, dropout.cu, loss.cu, norm.cu, pool.cu and embedding.cu, against f64 or the CPU's own layers.
+//! Tests of activation.cu, dropout.cu, loss.cu, norm.cu, pool.cu and embedding.cu, against f64 or the CPU's layers.
 
 use crate::common::{LENGTHS, Random, Trained, near, of, same, turned, units, wide};
 use allfold_kernels::cuda::Queue;
@@ -45,7 +45,7 @@ fn activations<T: Trained>(queue: &Queue) {
             near::<T>(&what, &queue.download(y.all()).unwrap(), &want, 1e-6);
             launch::activate_back(queue, f, T::DTYPE, (gx.all(), gdy.all()), y.all()).unwrap();
             let want: Vec<f64> = wide(&x).into_iter().zip(wide(&dy)).map(|(x, dy)| dy * slope(x)).collect();
-            // At infinity GELU's slope is a difference of infinities; nothing is promised there.
+            // At infinity GELU's slope is a difference of infinities, so its value is not specified.
             let skip = |i: usize| f == Function::Gelu && x[i].wide().is_infinite();
             let got: Vec<T> = queue.download(y.all()).unwrap();
             let (got, want): (Vec<T>, Vec<f64>) =
@@ -80,7 +80,7 @@ fn biases<T: Trained>(queue: &Queue) {
     assert!(launch::bias(queue, T::DTYPE, odd.all(), queue.memory(8).unwrap().all(), 1).is_err());
 }
 
-/// The draws are the CPU's own, so where zeros are is the same.
+/// The GPU makes the CPU's draws, so zeros are at the same places.
 fn dropouts<T: Trained>(queue: &Queue) {
     for n in LENGTHS {
         let x: Vec<T> = of(&units(n, 1));
@@ -168,13 +168,13 @@ fn losses<T: Trained>(queue: &Queue) {
             near::<f32>("mse", &queue.download(out.all()).unwrap(), &[want], 2e-6);
             near::<T>("mse, dx", &queue.download(gdx.all()).unwrap(), &dx, 2e-6);
         }
-        // Equal logits: the first wins.
+        // With equal logits the first wins.
         let (level, first) =
             (queue.upload(&vec![T::of(0.5); n * classes]).unwrap(), queue.upload(&vec![0u32; n]).unwrap());
         let all = queue.memory(4 * n).unwrap();
         launch::correct(queue, T::DTYPE, level.all(), first.all(), all.all()).unwrap();
         assert!(queue.download::<u32>(all.all()).unwrap().iter().all(|hit| *hit == 1));
-        // A label that is no class: NaN, no gradient, nothing written beside.
+        // A label that is no class gives NaN and no gradient, and writes nothing outside the buffers.
         let wrong = queue.upload(&vec![classes as u32; n]).unwrap();
         launch::cross_entropy(queue, T::DTYPE, gx.all(), wrong.all(), 1.0, Some(gdx.all()), loss.all())
             .unwrap();
@@ -205,7 +205,7 @@ fn pools<T: Trained>(queue: &Queue) {
         let (area, out) = (picture.0 * picture.1, p * q);
         let (inputs, outputs) = (planes * area, planes * out);
         let mut x: Vec<T> = of(&units(inputs, 1));
-        // Equal values, and a NaN in the last plane.
+        // Windows of equal values, and a NaN in the last plane.
         (0..inputs).step_by(3).for_each(|i| x[i] = T::of(0.25));
         x[inputs - 1] = T::of(f32::NAN);
         let dy: Vec<T> = of(&units(outputs, 2));
@@ -218,7 +218,7 @@ fn pools<T: Trained>(queue: &Queue) {
             cpu.mean_backward(planes, &wide(&dy), &mut dmeans);
         }
         for layout in [TensorLayout::Planes, TensorLayout::ChannelsLast] {
-            // All planes are channels of one sample.
+            // All planes are channels of a single sample.
             let (s, last) = (PoolLaunch { layout, ..s }, layout == TensorLayout::ChannelsLast);
             let (of_x, of_y) = ((planes, area), (planes, out));
             let lies = |values: &[T], of| if last { turned(values, of) } else { values.to_vec() };
@@ -229,7 +229,7 @@ fn pools<T: Trained>(queue: &Queue) {
             let (gy, gdx) = (queue.memory(gdy.len()).unwrap(), queue.memory(gx.len()).unwrap());
             launch::max_pool(queue, T::DTYPE, &s, gx.all(), gy.all(), gwinners.all()).unwrap();
             near::<T>(&what, &queue.download(gy.all()).unwrap(), &wanted(&y, of_y), 0.0);
-            // Places in memory: plane and pixel change theirs.
+            // Indices in memory: with channels last, plane and pixel change places.
             let moved =
                 |at: u32| if last { at as usize % area * planes + at as usize / area } else { at as usize };
             let place: Vec<u32> = winners.iter().map(|at| moved(*at) as u32).collect();
@@ -263,7 +263,7 @@ fn plane_means<T: Trained>(queue: &Queue) {
         let (mut y, mut dx) = (vec![0.0; planes], vec![0.0; planes * plane]);
         nn::PoolShape::global_mean(plane, &wide(&x), &mut y);
         nn::PoolShape::global_mean_backward(plane, &wide(&dy), &mut dx);
-        // Three samples, or one, of channels that come last.
+        // Channels last, with three samples or one.
         for channels in [None, Some(if planes % 3 == 0 { planes / 3 } else { planes })] {
             let shape = channels.map(|channels| (channels, plane));
             let x = shape.map_or(x.clone(), |shape| turned(&x, shape));
@@ -303,7 +303,7 @@ fn embeddings<T: Trained>(queue: &Queue) {
         same("embedding", &queue.download::<T>(gy.all()).unwrap(), &y);
         launch::embedding_back(queue, &s, gtokens.all(), gdy.all(), (gtable.all(), Some(gplaces.all())))
             .unwrap();
-        // In the order of the tokens, so to the bit.
+        // The sum is in the order of the tokens, so the gradients are bitwise equal.
         same("the table's gradient", &queue.download::<T>(gtable.all()).unwrap(), &of::<T>(&dtable));
         same("the places' gradient", &queue.download::<T>(gplaces.all()).unwrap(), &of::<T>(&dplaces));
         let stray = queue.upload(&vec![vocabulary as u32; n]).unwrap();

@@ -1,4 +1,4 @@
-//! Every CUDA kernel against the CPU's arithmetic: one body, on the shim in both orders of its fibres, and on a GPU.
+//! Tests of every CUDA kernel against the CPU's arithmetic: one body, on the shim in both orders of its fibres, and on a GPU.
 //!
 //! ```text
 //! everything(queue)   reduce, fused, bucket, optim, norms, layers, attention, product
@@ -24,7 +24,7 @@ mod wrong;
 
 use allfold_kernels::cuda::{Gpu, Queue};
 
-/// Every check of every kernel, on one machine.
+/// Runs every check of every kernel on one machine.
 fn everything(queue: &Queue) {
     reduce::check(queue);
     fused::check(queue);
@@ -44,7 +44,7 @@ fn gpu() {
     }
 }
 
-/// The test body through [`Gpu`] and the driver's calls, in a process with a stand-in for the driver.
+/// Runs the test body through [`Gpu`] and the driver's calls, in a process with a stand-in for the driver.
 #[test]
 fn over_the_driver() {
     use allfold_standin::{StandinOptions, install, standin_live, standin_violations};

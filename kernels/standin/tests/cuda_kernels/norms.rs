@@ -1,4 +1,4 @@
-//! batch_norm.cu and layer_norm.cu, against f64.
+//! Tests of batch_norm.cu and layer_norm.cu against f64.
 
 use crate::common::{Trained, near, of, units, wide};
 use allfold_kernels::cuda::Queue;
@@ -10,7 +10,7 @@ pub fn check(queue: &Queue) {
     crate::for_trained!(layer_norm, queue);
 }
 
-/// Values of `[N, C, P]` moved to `[N, P, C]`, or left.
+/// Moves values of `[N, C, P]` to `[N, P, C]` if `layout` is channels last.
 fn arrange(x: &[f64], (n, c, p): (usize, usize, usize), layout: TensorLayout) -> Vec<f64> {
     let source = |i: usize| match layout {
         TensorLayout::Planes => i,
@@ -28,7 +28,7 @@ fn batch_norm<T: Trained>(queue: &Queue) {
         (3, 45, 36, TensorLayout::ChannelsLast),
     ] {
         let what = format!("batch norm of {n} x {c} x {p}, {layout:?}, {}", T::DTYPE);
-        // In f64 as the CPU has it, in the order of planes; `arrange` takes it to the layout.
+        // Expected values in f64 like the CPU's, in the order of planes; `arrange` converts them to the layout.
         let x: Vec<T> = of(&units(n * c * p, 1).iter().map(|x| x * 3.0 + 1.0).collect::<Vec<_>>());
         let dy: Vec<T> = of(&units(n * c * p, 2));
         let (w, b) = (units(c, 3), units(c, 4));
@@ -78,7 +78,7 @@ fn batch_norm<T: Trained>(queue: &Queue) {
         near::<f32>(&format!("{what}: dw"), &queue.download(gdw.all()).unwrap(), &dw, 1e-5);
         near::<f32>(&format!("{what}: db"), &queue.download(gdb.all()).unwrap(), &db, 1e-5);
         let params = (gdw.all(), gdb.all());
-        // The count as the host knows it, and as the ranks have added it up on the device.
+        // The count from the host, then the count as ranks have summed it on the device.
         for count in [((n * p) as f32, None), (f32::NAN, Some(totals.all().part(0, 8).unwrap()))] {
             shape.backward_input(queue, both, gw.all(), saved_there, params, count, gdx.all()).unwrap();
             near::<T>(
@@ -132,7 +132,7 @@ fn layer_norm<T: Trained>(queue: &Queue) {
         let gdwb = queue.memory(8 * c).unwrap();
         launch::layer_norm_back(queue, &s, (gx.all(), gdy.all()), gw.all(), saved, gdx.all(), gdwb.all())
             .unwrap();
-        // One column has no spread: r is 316, and dx the difference of equals.
+        // One column has no variance: r is 316, and dx is a difference of equal numbers.
         near::<T>(
             &format!("{what}: dx"),
             &queue.download(gdx.all()).unwrap(),

@@ -1,4 +1,4 @@
-//! optim.cu: the bits of the CPU's optimisers, over many tensors, with and without master weights.
+//! Tests of optim.cu: bitwise equal to the CPU's optimisers, over many tensors, with and without master weights.
 
 use crate::common::{Trained, near, of, same, units};
 use allfold_kernels::cuda::Queue;

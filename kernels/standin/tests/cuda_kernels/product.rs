@@ -1,4 +1,4 @@
-//! matmul.cu against f64 and the CPU's convolution.
+//! Tests of matmul.cu against f64 and the CPU's convolution.
 
 use crate::common::{Trained, near, of, turned, units, wide};
 use allfold_kernels::cuda::launch::{self, Conv, DeviceMatrix, TensorLayout};
@@ -67,7 +67,7 @@ fn convolutions<T: Trained>(queue: &Queue) {
         let w: Vec<T> = of(&units(filters * per * side * side, 2));
         let dy: Vec<T> = of(&units(n * filters * p * q, 3));
         let (wx, ww, wdy) = (wide(&x), wide(&w), wide(&dy));
-        // The sum of the definition; its gradients follow from it, term by term.
+        // The sum of the definition of a convolution; the gradients follow term by term.
         let (mut y, mut dx, mut dw) = (vec![0.0; dy.len()], vec![0.0; x.len()], vec![0.0; w.len()]);
         let (h, v) = picture;
         for i in 0..dy.len() {
@@ -94,7 +94,7 @@ fn convolutions<T: Trained>(queue: &Queue) {
         for layout in [TensorLayout::Planes, TensorLayout::ChannelsLast] {
             let s = Conv { layout, ..s };
             let last = layout == TensorLayout::ChannelsLast;
-            // Each of them as matrices of channels by pixels, perhaps turned.
+            // Every operand as matrices of channels by pixels, transposed if channels are last.
             let (of_x, of_w, of_y) = ((channels, h * v), (per, side * side), (filters, p * q));
             let lies =
                 |values: &[T], of: (usize, usize)| if last { turned(values, of) } else { values.to_vec() };

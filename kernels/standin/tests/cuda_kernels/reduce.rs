@@ -1,4 +1,4 @@
-//! reduce.cu: the bits of the CPU, for every type and operator, at any alignment.
+//! Tests of reduce.cu: bitwise equal to the CPU, for every type and operator, at any alignment.
 
 use crate::common::{LENGTHS, raw, same};
 use allfold_kernels::cuda::{Queue, launch};
@@ -16,7 +16,7 @@ fn typed<T: Element>(queue: &Queue) {
             let (a, b) = (raw::<T>(n, 1 + nth as u64), raw::<T>(n, 100 + nth as u64));
             let mut want = a.clone();
             reduce(op, &mut want, &b);
-            // Both aligned, both off by the same, each off by its own.
+            // Offsets: both aligned, both unaligned equally, each unaligned differently.
             for (left, right) in [(0, 0), (size, size), (size, 2 * size)] {
                 let what = format!("reduce_{op}_{} of {n}, offsets {left} {right}", T::DTYPE);
                 let (x, y) =
@@ -46,7 +46,7 @@ fn typed<T: Element>(queue: &Queue) {
     assert!(launch::divide(queue, T::DTYPE, x.all(), 0).is_err());
 }
 
-/// All 65,536 of each, by numbers of parts on both sides of where f32 is enough.
+/// All 65,536 values of f16 and bf16, divided by numbers of parts for which f32 is exact enough and for which it is not.
 fn every_half_is_divided_right(queue: &Queue) {
     fn all<T: Element>(queue: &Queue) {
         let every: Vec<u16> = (0..=u16::MAX).collect();

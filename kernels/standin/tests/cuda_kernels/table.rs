@@ -1,6 +1,6 @@
-//! That every kernel is right on the shim, and what it costs: compiled by NVRTC, assembled by ptxas, registers as recorded, and no spills.
+//! Every kernel is right on the shim, and its cost is as recorded: compiled by NVRTC and assembled by ptxas, with no spills.
 //!
-//! The record is `kernels/cuda/registers.txt`; ALLFOLD_BLESS=1 writes it anew. Run with `--nocapture` for the table.
+//! The record is `kernels/cuda/registers.txt`; ALLFOLD_BLESS=1 writes it anew. Run with `--nocapture` to see the table.
 
 use crate::everything;
 use allfold_kernels::cuda::libraries::folders;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 const ARCHITECTURES: [u32; 3] = [80, 90, 100];
-/// Registers depend on the compiler's version, so they are compared for this one.
+/// The NVRTC version of the record: registers depend on the compiler, so they are compared for this version only.
 const NVRTC: (i32, i32) = (13, 0);
 
 struct Cost {
@@ -25,7 +25,7 @@ fn ptxas() -> Option<PathBuf> {
     folders().iter().map(|folder| folder.join("../bin/ptxas")).find(|path| path.is_file())
 }
 
-/// What ptxas says of every kernel of a family.
+/// The costs of a family's kernels as ptxas reports them.
 fn assemble(ptxas: &PathBuf, family: Family, arch: u32) -> BTreeMap<String, Cost> {
     let ptx = compile_ptx(family, None, arch).unwrap();
     let mut command = Command::new(ptxas);
@@ -54,8 +54,8 @@ fn assemble(ptxas: &PathBuf, family: Family, arch: u32) -> BTreeMap<String, Cost
 
 #[test]
 fn the_table_of_kernels() {
-    // In one of the orders, what a launch does not name holds other values while it runs: the accesses that it names are
-    // those that it makes.
+    // In one order of fibres, memory that a launch does not name holds changed values while the kernel runs: so the test also
+    // checks that a launch names all its accesses.
     for (order, audit) in [(FiberOrder::Upwards, false), (FiberOrder::Downwards, true)] {
         let machine = Shim::with(ShimOptions { order, audit, ..ShimOptions::default() });
         everything(&Queue::new(machine.unwrap(), 0).unwrap());

@@ -1,4 +1,4 @@
-//! The shim catches what it is there to catch: kernels with a mistake each.
+//! Tests that the shim finds mistakes: each kernel here has one.
 
 use allfold_kernels::DType;
 use allfold_kernels::cuda::{Arguments, CudaMachine, Error, Family, Kernel, Launch, Queue, Result, Slice};
@@ -15,7 +15,7 @@ fn run(order: FiberOrder, name: &str, n: usize) -> Result<Vec<u32>> {
         arguments = arguments.with(n as u64);
     }
     #[allow(unsafe_code, reason = "a kernel beside the library, to be caught")]
-    // SAFETY: the kernel takes these arguments; what it writes beyond its buffer stays within the strips.
+    // SAFETY: the kernel takes these arguments; its writes outside its buffer stay within the guard strips.
     unsafe {
         machine.launch(queue.stream(), &Launch { kernel, grid: [1, 1, 1], arguments })?;
     }
@@ -56,7 +56,7 @@ fn an_unknown_kernel_is_an_error() {
     assert_eq!(caught("no_such_kernel"), "no such kernel");
 }
 
-/// What a sum of f32 answers under audit, and the sum, where its launch names its operands in these ways.
+/// The sum that an audited launch computes, or its error. The launch names its operands by `names`.
 fn audited(names: impl Fn(Slice<'_>, Slice<'_>) -> Arguments) -> Result<Vec<f32>> {
     let options = ShimOptions { audit: true, ..ShimOptions::default() };
     let queue = Queue::new(Shim::with(options)?, 0)?;
@@ -97,7 +97,7 @@ fn a_launch_that_does_not_name_what_it_touches_is_caught() {
     assert!(nothing.unwrap_err().to_string().contains("names no memory that it touches"));
 }
 
-/// The result depends on the order of the fibres: what running both orders is for.
+/// A kernel without a barrier gives different results in the two orders of fibres.
 #[test]
 fn a_missing_barrier_shows_in_one_of_the_orders() {
     let (up, down) = (

@@ -1,5 +1,5 @@
-//! cuBLASLt takes the descriptions of `vendor/blas.rs`, and reads them as they are meant: attributes in the sizes in which they are
-//! set, row-major matrices as their transposes column by column.
+//! Tests that cuBLASLt accepts the descriptions of `vendor/blas.rs` and understands them as meant: attributes in the sizes in which
+//! they are set, row-major matrices as their column-major transposes.
 
 use allfold_kernels::cuda::libraries::CudaLibrary;
 use allfold_standin::abi::each;
@@ -9,14 +9,14 @@ type Attribute = sys::cublasLtMatmulDescAttributes_t;
 type LayoutAttribute = sys::cublasLtMatrixLayoutAttribute_t;
 
 fn set<T>(of: sys::cublasLtMatmulDesc_t, attribute: Attribute, value: T) -> sys::cublasStatus_t {
-    // SAFETY: a live description, and a value of the size that is said.
+    // SAFETY: the description is live, and `value` has the size that is passed.
     unsafe { sys::cublasLtMatmulDescSetAttribute(of, attribute, (&raw const value).cast(), size_of::<T>()) }
 }
 
-/// An attribute, which the library must write in as many bytes as the type has.
+/// Reads an attribute; asserts that the library writes as many bytes as the type has.
 fn get<T: Default>(of: sys::cublasLtMatmulDesc_t, attribute: Attribute) -> T {
     let (mut value, mut wrote) = (T::default(), 0);
-    // SAFETY: a live description, and a place for a value of the size that is said.
+    // SAFETY: the description is live, and `value` has the size that is passed.
     let answer = unsafe {
         sys::cublasLtMatmulDescGetAttribute(
             of,
@@ -36,7 +36,7 @@ fn get<T: Default>(of: sys::cublasLtMatmulDesc_t, attribute: Attribute) -> T {
 
 fn laid<T: Default>(of: sys::cublasLtMatrixLayout_t, attribute: LayoutAttribute) -> T {
     let (mut value, mut wrote) = (T::default(), 0);
-    // SAFETY: a live description, and a place for a value of the size that is said.
+    // SAFETY: the layout is live, and the value has the size that is passed.
     let answer = unsafe {
         sys::cublasLtMatrixLayoutGetAttribute(
             of,
@@ -70,15 +70,15 @@ fn products() {
         }
         assert_eq!(get::<i32>(product, Attribute::CUBLASLT_MATMUL_DESC_TRANSA), a);
         assert_eq!(get::<i32>(product, Attribute::CUBLASLT_MATMUL_DESC_TRANSB), b);
-        // A value of another size is refused: what is asserted here can fail.
+        // A value of another size is refused, which shows that the assertions above can fail.
         assert_ne!(set(product, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, 0u8), good);
         assert_ne!(set(product, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, 0u32), good);
-        // SAFETY: made above, destroyed once.
+        // SAFETY: the description was made above and is destroyed once.
         unsafe { result::destroy_matmul_desc(product) }.unwrap();
     }
 }
 
-/// Row-major `rows` by `columns` is column-major `columns` by `rows`, each column a row of ours.
+/// A row-major matrix of `rows` by `columns` is a column-major one of `columns` by `rows`: each column is a row of the first.
 fn layouts() {
     use LayoutAttribute as A;
     for kind in
@@ -92,7 +92,7 @@ fn layouts() {
             assert_eq!(laid::<u32>(made, A::CUBLASLT_MATRIX_LAYOUT_TYPE), kind as u32);
             let by_columns = sys::cublasLtOrder_t::CUBLASLT_ORDER_COL as u32;
             assert_eq!(laid::<u32>(made, A::CUBLASLT_MATRIX_LAYOUT_ORDER), by_columns);
-            // SAFETY: made above, destroyed once.
+            // SAFETY: the layout was made above and is destroyed once.
             unsafe { result::destroy_matrix_layout(made) }.unwrap();
         }
     }
@@ -102,7 +102,7 @@ fn preferences() {
     use sys::cublasLtMatmulPreferenceAttributes_t as A;
     let preference = result::create_matmul_pref().unwrap();
     let set = |attribute, value: *const std::ffi::c_void, bytes| {
-        // SAFETY: a live preference, and a value of the size that is said.
+        // SAFETY: the preference is live, and `value` has the size that is passed.
         unsafe { result::set_matmul_pref_attribute(preference, attribute, value, bytes) }
     };
     let (limit, aligned) = (32u64 << 20, 128u32);
@@ -116,7 +116,7 @@ fn preferences() {
         set(attribute, (&raw const aligned).cast(), 4).unwrap();
     }
     assert!(set(A::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const limit).cast(), 4).is_err());
-    // SAFETY: made above, destroyed once.
+    // SAFETY: the preference was made above and is destroyed once.
     unsafe { result::destroy_matmul_pref(preference) }.unwrap();
 }
 

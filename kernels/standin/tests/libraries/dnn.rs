@@ -1,11 +1,11 @@
-//! cuDNN computes the shapes of convolutions that we do, from our descriptions of them.
+//! Tests that cuDNN computes the same output shapes of convolutions as Allfold, from Allfold's descriptors.
 
 use allfold_kernels::DType;
 use allfold_kernels::cuda::launch::{Conv, TensorLayout};
 use allfold_kernels::cuda::vendor::convolved;
 use allfold_standin::abi::each;
 
-/// Samples, channels, height, width, filters, side, stride, padding, groups.
+/// Convolutions by samples, channels, height, width, filters, side, stride, padding, groups.
 const SHAPES: [[usize; 9]; 8] = [
     [1, 1, 1, 1, 1, 1, 1, 0, 1],
     [8, 3, 224, 224, 64, 7, 2, 3, 1],
@@ -33,7 +33,7 @@ fn cudnn_computes_the_shapes_that_we_do() {
                 }
             }
         }
-        // Groups that do not divide the filters: the library refuses the shape, or computes none of ours.
+        // Groups that do not divide the filters: cuDNN refuses the shape, or computes a different output shape.
         let [n, channels, h, w, filters, side, stride, padding, _] = SHAPES[2];
         let (dtype, layout, groups) = (DType::F32, TensorLayout::Planes, 5);
         let wrong =

@@ -1,7 +1,7 @@
-//! NVIDIA's own libraries, the oldest and the newest that Allfold works with, as far as they work without a driver: they are found
-//! and loaded, take the descriptions that they are given, and compute the shapes that we do.
+//! Tests of NVIDIA's own libraries, the oldest and the newest supported versions, as far as they work without a driver: they are
+//! found and loaded, accept Allfold's descriptions, and compute the same shapes.
 //!
-//! Each test runs in a process for each CUDA version; where the wheels are missing it prints SKIP.
+//! Each test runs in one process per CUDA version; where the wheels are missing it prints SKIP.
 #![allow(missing_docs, unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 
 mod blas;
@@ -12,7 +12,7 @@ use allfold_kernels::cuda::libraries::CudaLibrary;
 use allfold_kernels::cuda::{Family, compile_ptx, nvrtc_version, vendor};
 use allfold_standin::abi::each;
 
-/// The versions that scripts/install-cuda-libraries.sh installs.
+/// The library versions that scripts/install-cuda-libraries.sh installs.
 fn installed(cuda: u32, library: CudaLibrary) -> (usize, usize, usize) {
     match (cuda, library) {
         (12, CudaLibrary::CublasLt) => (12, 1, 3),
@@ -25,7 +25,7 @@ fn installed(cuda: u32, library: CudaLibrary) -> (usize, usize, usize) {
 #[test]
 fn wheels_are_found_and_loaded() {
     let found = each("wheels_are_found_and_loaded", |cuda, folder| {
-        // Seen through the virtual environment's link.
+        // Paths are compared after the virtual environment's link is resolved.
         let inside = |path: &std::path::Path| std::fs::canonicalize(path).unwrap().starts_with(folder);
         for library in [CudaLibrary::CublasLt, CudaLibrary::Cudnn, CudaLibrary::Nccl] {
             let located = library.locate().unwrap_or_else(|| panic!("no {}", library.name()));
@@ -37,7 +37,7 @@ fn wheels_are_found_and_loaded() {
         }
         let nvrtc = CudaLibrary::Nvrtc.load().expect("NVRTC");
         let version = nvrtc_version().unwrap();
-        // The compiler that other tests use comes first where it is installed.
+        // The NVRTC that other tests use is found first where it is installed.
         if inside(nvrtc) {
             assert_eq!(version, if cuda == 12 { (12, 1) } else { (13, 0) });
         }
@@ -49,7 +49,7 @@ fn wheels_are_found_and_loaded() {
             "CUDA {cuda}: {} found and loaded, NVRTC {version:?} compiles every family of kernels",
             CudaLibrary::ALL[1..].iter().map(|library| library.name()).collect::<Vec<_>>().join(", ")
         );
-        // There is no driver of the wheels', so nothing further starts.
+        // The wheels contain no driver, so further calls cannot be tested.
         assert_eq!(CudaLibrary::Driver.locate().filter(|path| inside(path)), None);
     });
     found.unwrap();

@@ -1,4 +1,4 @@
-//! A test in a process of its own: a process has one CUDA, and one stand-in for it.
+//! Runs a test in a process of its own, since a process has one CUDA and one stand-in for it.
 
 use allfold_standin::{StandinOptions, install, standin_violations};
 use std::process::Command;
@@ -7,16 +7,16 @@ const NAME: &str = "ALLFOLD_STANDIN_TEST";
 /// The prefix of a line in which a child process reports an error.
 const WRONG: &str = "WRONG ";
 
-/// What a body found wrong.
+/// The result of a test body: the error that the body found.
 pub type Found = Result<(), Box<dyn std::error::Error>>;
 
-/// Whether this is the process of one body: what it asks of another process is not run, and answered by nothing.
+/// Whether this is the child process of one body; calls that start other bodies then do nothing.
 pub fn is_child() -> bool {
     std::env::var(NAME).is_ok()
 }
 
-/// Runs a body in a new process with this stand-in, and returns the errors that the body found and those that the stand-in
-/// noted. `test` is the test's path in this binary; the variant's name tells its processes apart.
+/// Runs a body in a new process with this stand-in, and returns the errors that the body found and those that the stand-in noted,
+/// with the output. `test` is the test's path in this binary; `variant` tells its processes apart.
 fn child(
     test: &str,
     variant: &str,
@@ -43,15 +43,15 @@ fn child(
     (wrong, text)
 }
 
-/// Runs a body in a new process that has such a stand-in. Fails where the body does, or where the stand-in has noted a
-/// violation that the body has not taken. Gives what the process printed.
+/// Runs a body in a new process with a stand-in of these options. Panics if the body fails or the stand-in has noted a violation
+/// that the body has not taken. Returns the process's output.
 pub fn alone(test: &str, variant: &str, options: StandinOptions, body: impl FnOnce() -> Found) -> String {
     let (wrong, text) = child(test, variant, options, body);
     assert!(wrong.is_empty(), "{test} {variant}: {wrong:#?}");
     text
 }
 
-/// Runs a body twice: as it is, where nothing may be wrong, and with a defect put back in, where something must be.
+/// Runs a body twice: unchanged, when it must find no error, and with a defect put back, when it must find one.
 pub fn seeded(test: &str, defect: &'static [u8], options: StandinOptions, body: impl Fn() -> Found) {
     alone(test, "mended", options.clone(), &body);
     let (wrong, text) = child(test, "seeded", StandinOptions { seeded: defect, ..options }, &body);
@@ -62,7 +62,7 @@ pub fn seeded(test: &str, defect: &'static [u8], options: StandinOptions, body: 
     println!("| {} | {} | {} | caught | mended |", defect[0], test.rsplit("::").next().unwrap(), wrong[0]);
 }
 
-/// An error where a condition does not hold.
+/// An error if a condition does not hold.
 pub fn ensure(holds: bool, what: impl std::fmt::Debug) -> Found {
     if holds { Ok(()) } else { Err(format!("{what:?}").into()) }
 }

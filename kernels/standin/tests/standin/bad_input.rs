@@ -1,11 +1,11 @@
-//! Machines that cannot be used, or not for what is asked: one line each, which says what would be right.
+//! Tests of machines that cannot be used, or not for the request: each error is one line that says what would help.
 
 use crate::alone::{Found, alone, ensure, is_child};
 use allfold_kernels::cuda::{Gpu, Queue, launch};
 use allfold_kernels::{DType, ReduceOp};
 use allfold_standin::{Nvrtc, StandinOptions};
 
-/// The line that a machine of these options answers to someone who adds two numbers.
+/// Asserts the one-line error that a machine with these options gives when two numbers are added on its GPU.
 fn line(test: &str, variant: &str, options: StandinOptions, parts: &[&str]) {
     let text = alone(test, variant, options, || {
         let why = sum().unwrap_err().to_string();
@@ -83,7 +83,7 @@ fn one_line_that_says_what_would_be_right() {
     }
 }
 
-/// An NVRTC that does not know the device yet makes portable code, which the driver compiles.
+/// An NVRTC that is older than the device compiles portable code, which the driver compiles for the device.
 #[test]
 fn an_nvrtc_older_than_the_device_is_enough() {
     let nvrtc = Some(Nvrtc { architectures: &[80, 90], ..Nvrtc::default() });

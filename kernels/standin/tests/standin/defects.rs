@@ -1,5 +1,5 @@
-//! Defects of `docs/GPU.md` that lie in [`Gpu`]: each is put back in and must be caught by a rule of the stand-in, and the
-//! same body must find nothing wrong where it is mended.
+//! Tests of the defects of `docs/GPU.md` in [`Gpu`]: each is put back and must be caught by a rule of the stand-in; without the
+//! defect the same body must find no error.
 
 use crate::alone::{Found, alone, ensure, is_child, seeded};
 use allfold_kernels::cuda::{CudaMachine, Error, Gpu, Queue, launch};
@@ -114,7 +114,7 @@ fn d22_no_bytes_are_pinned() {
     seeded("defects::d22_no_bytes_are_pinned", &[22], StandinOptions::default(), || {
         let gpu = Gpu::open()?;
         let address = gpu.pin(0, 0)?;
-        // SAFETY: of `pin`, and nothing reads it.
+        // SAFETY: the address is from `pin`, and no work reads the memory.
         unsafe { gpu.unpin(address) };
         ensure(standin_live().pinned == 0, standin_live())
     });

@@ -1,4 +1,4 @@
-//! From the probe to a kernel's result, and the rules that hold on the way.
+//! A test from the probe to a kernel's result, with the rules that hold in between.
 
 use crate::alone::{alone, ensure};
 use allfold_kernels::cuda::{Gpu, Queue, launch, probe};
@@ -21,7 +21,7 @@ fn a_kernel_runs_from_probe_to_result() {
         ensure(sum == [11.0, 22.0], sum)?;
         drop((a, b, queue));
         let live = standin_live();
-        // The ring of the stream's small copies stays for the next stream, with the event after its last copy.
+        // The staging ring of the destroyed stream is kept for the next stream, with the event after the ring's last copy.
         ensure((live.streams, live.memory, live.pinned, live.events) == (0, 0, 1, 1), live)
     });
 }

@@ -1,4 +1,4 @@
-//! Rules of the driver, by the calls of a [`CudaMachine`]: order, captures, memory, errors that stay.
+//! Tests of the driver's rules by the calls of a [`CudaMachine`]: order, captures, memory, errors that persist.
 
 use crate::alone::{alone, ensure};
 use allfold_kernels::cuda::{Error, Feed, Gpu, Queue, launch};
@@ -10,12 +10,12 @@ fn slow(devices: usize) -> StandinOptions {
     StandinOptions { devices, delay: Duration::from_millis(1), ..StandinOptions::default() }
 }
 
-/// What an error that must be there says.
+/// The text of an expected error.
 fn refused<T>(answer: Result<T, Error>) -> String {
     answer.err().map_or_else(|| "it was not refused".into(), |error| error.to_string())
 }
 
-/// Two streams of two devices that hand a number to and fro: wrong without the events.
+/// Two streams of two devices exchange numbers; without the events the result would be wrong.
 #[test]
 fn streams_keep_order_and_events_order_streams() {
     alone("rules::streams_keep_order_and_events_order_streams", "", slow(2), || {
@@ -31,7 +31,7 @@ fn streams_keep_order_and_events_order_streams() {
             let mark = queues[to].record()?;
             queues[from].wait(&mark)?;
         }
-        // The numbers of Fibonacci: each side adds what the other has.
+        // Fibonacci numbers: each side adds the other side's number.
         let held =
             [queues[0].download::<f32>(numbers[0].all())?, queues[1].download::<f32>(numbers[1].all())?];
         ensure(held == [vec![10_946.0; 64], vec![17_711.0; 64]], (held[0][0], held[1][0]))
@@ -49,7 +49,7 @@ fn a_feed_takes_turns_and_a_pool_goes_round() {
             feed.send(batch.all(), &vec![nth as f32; 5000])?;
             queue.wait(&feed.queue().record()?)?;
             launch::reduce(&queue, DType::F32, ReduceOp::Sum, total.all(), batch.all())?;
-            // The feed writes memory that goes round only when what read it is done.
+            // The feed overwrites the memory only after the queue that reads the memory is done.
             feed.queue().wait(&queue.record()?)?;
         }
         let held = queue.download::<f32>(total.all())?;
@@ -79,16 +79,16 @@ fn a_graph_replays_what_was_captured_with_its_forks() {
         let graph = gpu.end_capture(main.stream())?;
         ensure(main.download::<f32>(a.all())?[0] == 3.0, "a capture runs nothing")?;
         for _ in 0..3 {
-            // SAFETY: both buffers are still there.
+            // SAFETY: both buffers are alive.
             unsafe { gpu.replay(main.stream(), graph)? };
         }
-        // a += b, b += a, three times from 3 and 2.
+        // The graph computes a += b, b += a: three times from 3 and 2.
         ensure(main.download::<f32>(a.all())? == [31.0; 300], "31")?;
         ensure(main.download::<f32>(b.all())? == [50.0; 300], "50")?;
         gpu.forget(graph);
         drop((fork, join));
         ensure(standin_live().graphs == 0 && standin_live().events <= 1, standin_live())?;
-        // SAFETY: refused, so nothing is touched.
+        // SAFETY: the replay is refused, so no memory is accessed.
         let gone = refused(unsafe { gpu.replay(main.stream(), graph) });
         ensure(gone.contains("is no more"), gone)
     });
@@ -151,18 +151,18 @@ fn memory_is_given_back_when_it_is_idle_and_never_used_again() {
         for _ in 0..20 {
             let (a, b) = (queue.upload(&[1.0f32; 2000])?, queue.upload(&[2.0f32; 2000])?);
             launch::reduce(&queue, DType::F32, ReduceOp::Sum, a.all(), b.all())?;
-            // Both go back while the kernel is still to come: the driver waits for it.
+            // Both buffers are dropped before the kernel runs: freeing them waits for the kernel.
         }
         queue.finish()?;
         ensure(standin_violations().is_empty() && standin_live().memory == 0, standin_live())?;
 
-        // A graph that outlives its memory.
+        // A graph that is replayed after its memory was freed.
         let (a, b) = (queue.upload(&[1.0f32; 2000])?, queue.upload(&[2.0f32; 2000])?);
         gpu.begin_capture(queue.stream())?;
         launch::reduce(&queue, DType::F32, ReduceOp::Sum, a.all(), b.all())?;
         let graph = gpu.end_capture(queue.stream())?;
         drop(b);
-        // SAFETY: the memory is the stand-in's, which keeps its addresses and notices the access.
+        // SAFETY: the memory is the stand-in's, which never reuses addresses and detects the access.
         unsafe { gpu.replay(queue.stream(), graph)? };
         let (first, again) = (refused(queue.finish()), refused(queue.memory(8)));
         ensure(first.contains("ILLEGAL_ADDRESS") && again.contains("ILLEGAL_ADDRESS"), (first, again))?;

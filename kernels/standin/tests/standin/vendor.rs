@@ -1,4 +1,4 @@
-//! Products and convolutions by stand-ins for cuBLASLt and cuDNN, beside the own kernels on the same device.
+//! Tests of products and convolutions by stand-ins for cuBLASLt and cuDNN, against Allfold's own kernels on the same device.
 
 use crate::alone::{Found, alone, ensure, is_child, seeded};
 use allfold_kernels::cuda::launch::{self, Conv, DeviceMatrix, TensorLayout};
@@ -15,7 +15,7 @@ fn both() -> StandinOptions {
     StandinOptions { products, convolutions, ..StandinOptions::default() }
 }
 
-/// Values that differ, in units of an eighth, so that sums of few are exact in 16 bits too.
+/// Different values in units of an eighth, so that sums of a few products are exact in 16 bits too.
 fn values(count: usize, salt: usize) -> Vec<f32> {
     (0..count).map(|nth| ((nth * 7 + salt * 5) % 13) as f32 / 8.0 - 0.75).collect()
 }
@@ -126,14 +126,14 @@ fn products_and_convolutions_are_the_kernels() {
     });
 }
 
-/// 16-bit weights begin anywhere in their bucket.
+/// 16-bit weights may begin anywhere in their bucket, so the alignment that is passed to cuBLASLt must be true.
 #[test]
 fn d21_operands_are_aligned_as_was_said() {
     seeded("vendor::d21_operands_are_aligned_as_was_said", &[21], both(), || {
         let queue = Queue::new(Gpu::open()?, 0)?;
         let bucket = upload(&queue, DType::F16, &values(1000, 1))?;
         let (b, c) = (upload(&queue, DType::F16, &values(64, 2))?, queue.memory(128)?);
-        // The same shape at other addresses: an algorithm that was chosen for one alignment does not hold for others.
+        // The same shape at other addresses: an algorithm chosen for one alignment is not valid for others.
         for at in [256, 128, 0, 130, 64] {
             let data = bucket.all().part(at, 128)?;
             let left = DeviceMatrix { data, rows: 8, columns: 8, transposed: false };
@@ -199,7 +199,7 @@ fn d17_the_same_bits_in_every_run() {
         products(&queue)?;
         convolutions(&queue)?;
         let used = standin_convolutions();
-        // Nothing is chosen by the clock, and no algorithm that adds up in any order runs.
+        // In deterministic mode no algorithm is chosen by the clock, and none runs that sums in varying order.
         ensure(used.searches == 0 && used.other_bits == 0 && used.same_bits > 0, used)
     });
 }
