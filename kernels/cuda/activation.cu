@@ -1,13 +1,13 @@
-// What is done to each element alone: activations, their gradients, residual sums and biases.
+// Operations on each element alone: activations, their gradients, residual sums and biases.
 //
 //   relu_T, gelu_T            y[n] = f(x[n])                                reads n, writes n
 //   relu_back_T, gelu_back_T  dx[n] = dy[n] f'(x[n])                        reads 2 n, writes n
-//   add_T                     y[n] = a[n] + b[n], rounded to T              (NaN as it comes; y may be a or b)
+//   add_T                     y[n] = a[n] + b[n], rounded to T              (NaN as the addition gives it; y may be a or b)
 //   bias_T                    y[rows, C, P] += b[C] (of f32)                P = 1 for rows of a matrix
-//   bias_back_T               parts [S, C] = sums of dy [rows, C] over a slice of the rows, 32 columns a block, 8 rows at once
-//   bias_planes_T             parts [S, C] = sums of dy [N, C, P] over a slice of a channel's values, a block each
+//   bias_back_T               parts [S, C] = sums of dy [rows, C] over a slice of the rows, 32 columns per block, 8 rows at once
+//   bias_planes_T             parts [S, C] = sums of dy [N, C, P] over a slice of a channel's values, one block each
 //
-// GELU is the tanh form that GPT-2 uses (D. Hendrycks and K. Gimpel, 2016). ReLU lets NaN through, and its gradient is 0 at 0.
+// GELU is the tanh form that GPT-2 uses (D. Hendrycks and K. Gimpel, 2016). ReLU keeps NaN, and its gradient is 0 at 0.
 #include "element.cuh"
 
 struct Relu {
@@ -44,7 +44,7 @@ template <class F, class T> struct Slope {
 #pragma unroll
         for (int k = 0; k < W; k++) {
             f32 slope = F::slope(widen(a.at[k]));
-            // A slope of 0 stops an infinite gradient too.
+            // Where the slope is 0, an infinite gradient becomes 0 too.
             a.at[k] = narrow<T>(slope == 0.0f ? 0.0f : widen(d.at[k]) * slope);
         }
         store<T, W>(dx + i, a);
@@ -100,7 +100,7 @@ template <class T> INLINE void bias_planes(const T* dy, u64 n, u64 channels, u64
     if (threadIdx.x == 0) parts[(u64)blockIdx.y * channels + c] = sum;
 }
 
-// Elements at a time: 16 bytes of the widest operand, but no more than 4 where each costs a tanh.
+// Elements per step: 16 bytes of the widest operand, but at most 4 elements where each needs a tanh.
 #define ACTIVATION(NAME, F, T)                                                                       \
     KERNEL(NAME##_##T, const T* x, T* y, u64 n) {                                                    \
         Activate<F, T> body = {x, y};                                                                \

@@ -17,14 +17,14 @@
 #include "element.cuh"
 
 #define TILE 32u
-// A warp keeps this many rows of its own; a tile that was read serves them all. Static shared memory holds no more.
+// The rows that each warp handles: all of them use a tile that was read once. Static shared memory has no space for more.
 template <int D> struct Own { static const u32 ROWS = D > 64 ? 2 : 4; };
 
 struct Heads { u64 batch, heads, length, stride, out_stride; u32 causal; f32 scale; u64 stream; u32 size, layer, bound; f32 keep; };
 
 INLINE u64 lse_at(const Heads& s, u64 b, u64 h, u64 t) { return (b * s.heads + h) * s.length + t; }
 
-// r of a row's probability for a key.
+// The dropout factor r of a probability, given its row and key.
 INLINE f32 kept(const Heads& s, u64 row, u64 key) {
     const u32* stream = (const u32*)s.stream;
     if (!stream) return 1.0f;
@@ -34,9 +34,9 @@ INLINE f32 kept(const Heads& s, u64 row, u64 key) {
     return (key & 2 ? high : low) >= s.bound ? s.keep : 0.0f;
 }
 
-// 32 rows of D elements into shared memory, zeros beyond the end. Rows are padded, so that lanes read different banks.
+// Copies 32 rows of D elements to shared memory, zeros beyond the end. Rows are padded, so that lanes read different banks.
 template <class T, int D> INLINE void fill(f32 (*tile)[D + 1], const T* from, u64 stride, u64 first, u64 end, u32 size) {
-    // More at once would need more registers than there are.
+    // A larger unrolling would need more registers than there are.
 #pragma unroll 4
     for (u32 i = threadIdx.x; i < TILE * D; i += THREADS) {
         u64 row = first + i / D;
@@ -80,7 +80,7 @@ template <class T, int D> INLINE void attention(const T* q, const T* k, const T*
             bool seen = at + lane < s.length && (!s.causal || at + lane <= query);
             score = seen ? score : MINUS_INFINITY;
             f32 max = fmaxf(most[r], warp_max(score));
-            // Nothing seen yet: no weight, and no infinity minus infinity.
+            // Unseen keys, and the sum before the first seen key, get weight 0: this avoids infinity minus infinity.
             f32 p = seen ? expf(score - max) : 0.0f, keep = most[r] == MINUS_INFINITY ? 0.0f : expf(most[r] - max);
             total[r] = total[r] * keep + warp_sum(p);
             most[r] = max;

@@ -1,4 +1,4 @@
-// Batch normalisation over the channels of pictures, whole (Welford) and split for synchronised batch norm.
+// Batch normalisation over the channels of pictures: by Welford's method within a rank, and by sums over several ranks.
 //
 //   x, y [N, C, P]  (P = H W; channels last: [N, P, C])     w, b, mean, r [C] f32      running [2 C] f32
 //
@@ -21,12 +21,12 @@
 
 struct Plane { u64 n, channels, plane; u32 last; };
 
-// Where the i-th value of channel c lies.
+// The position in memory of the i-th value of channel c.
 INLINE u64 place(const Plane& s, u64 c, u64 i) {
     return s.last ? i * s.channels + c : (i / s.plane * s.channels + c) * s.plane + i % s.plane;
 }
 
-// Values of a channel that block (c, slice) of S has: consecutive, near-equal.
+// The range of a channel's values that block (c, slice) of S slices handles: consecutive, near-equal.
 INLINE u64 slice_begin(u64 m, u32 slice) { return m / gridDim.y * slice + (slice < m % gridDim.y ? slice : m % gridDim.y); }
 
 struct Moments { f32 count, mean, m2; };
@@ -53,7 +53,7 @@ INLINE Moments merge_block(Moments one, Moments* shared) {
     return all;
 }
 
-// A channel's values of a block's slice that are this thread's: from `begin` on, every `step`-th.
+// The values of a channel's slice that this thread handles: from `begin` on, every `step`-th.
 struct Share { u64 c, begin, end; u32 step; };
 INLINE Share share_of(const Plane& s) {
     u64 m = s.n * s.plane, first = slice_begin(m, blockIdx.y), end = slice_begin(m, blockIdx.y + 1);
@@ -89,14 +89,14 @@ template <class T> INLINE void bn_partial(const T* x, Plane s, Moments* parts) {
     if (threadIdx.x == 0) parts[c * gridDim.y + blockIdx.y] = mine;
 }
 
-// Of a channel of m values: its saved statistics, and the running ones moved towards them.
+// Writes the saved statistics of a channel of m values, and updates the channel's running statistics.
 INLINE void settle(u64 c, u64 channels, f64 m, f64 mean, f64 var, f32* running, f32* means, f32* rs) {
     means[c] = (f32)mean;
     rs[c] = (f32)(1.0 / sqrt(var + EPS));
     f32 *old = running + c, *variance = running + channels + c;
     f32 moved = (f32)((1.0 - MOMENTUM) * *old + MOMENTUM * mean);
     f32 spread = m > 1.0 ? (f32)((1.0 - MOMENTUM) * *variance + MOMENTUM * (var * m / (m - 1.0))) : *variance;
-    // As on the CPU, they stay as they are where a batch overflowed.
+    // As on the CPU, running statistics stay unchanged if the batch overflowed.
     if (m > 0.0 && is_finite(moved) && is_finite(spread)) *old = moved, *variance = spread;
 }
 
@@ -115,7 +115,7 @@ KERNEL(bn_finish, const Moments* parts, u32 slices, u64 channels, f32* running, 
     }
 }
 
-// Two sums of a slice, over all threads that have the same channel, into parts.
+// Reduces two sums of a slice over all threads of the same channel, and writes them to `parts`.
 INLINE void two_sums(const Plane& s, u64 c, f64 a, f64 b, f64 (*shared)[THREADS], f64* parts) {
     bool writes = threadIdx.x == 0;
     if (s.last) {
@@ -161,7 +161,7 @@ KERNEL(bn_gather, const f64* parts, u32 slices, u64 channels, f64 count, f64* to
 KERNEL(bn_by, const f64* totals, u64 channels, f32* running, f32* means, f32* rs) {
     for (u64 c = (u64)blockIdx.x * THREADS + threadIdx.x; c < channels; c += (u64)gridDim.x * THREADS) {
         f64 m = totals[0], mean = totals[1 + c] / m, var = totals[1 + channels + c] / m - mean * mean;
-        // Rounding can leave a little less than nothing; a NaN stays one.
+        // Rounding can make the variance slightly negative; a NaN stays NaN.
         settle(c, channels, m, mean, var < 0.0 ? 0.0 : var, running, means, rs);
     }
 }

@@ -17,7 +17,7 @@ template <class A, class B> struct Cast {
     }
 };
 
-// Groups of 8 (4 with f64): the narrower side moves 16 bytes, the wider a few words of 16.
+// Elements per step: 8, or 4 with f64: the narrower type moves 16 bytes, the wider type several words of 16 bytes.
 #define CAST(A, B, W)                                                                                \
     KERNEL(cast_##A##_##B, B* into, const A* from, f32 factor, u64 n) {                              \
         Cast<A, B> body = {into, from, factor};                                                      \

@@ -1,4 +1,4 @@
-// Dropout whose draws are a function of where they are used, as on the CPU: nothing is kept, the backward pass draws again.
+// Dropout whose draws are a function of their place in the run, as on the CPU: no mask is kept, the backward pass draws again.
 //
 //   dropout_T    y[i] = x[i] scale where draw i is `bound` or more, else 0            (with dy for x: the backward pass)
 //                draw i = Philox4x32-10(counter (i / 4, place 0, 1, layer), key seed)[i % 4]
@@ -23,7 +23,7 @@ template <class T> struct Drop {
     }
 };
 
-// Groups of four draws stay whole: elements before the first aligned one would shift them.
+// Groups of four draws must stay whole: elements before the first aligned one would shift the groups.
 #define DROPOUT(T)                                                                                              \
     KERNEL(dropout_##T, const T* x, T* y, u64 n, const u32* stream, u32 layer, u32 bound, f32 scale) {          \
         Drop<T> body = {x, y, stream, layer, bound, scale};                                                     \

@@ -1,12 +1,12 @@
-// What every kernel is written in: element types, their arithmetic to the bit, and sweeps over long buffers.
+// The common part of all kernels: element types, their arithmetic (bitwise equal to the CPU's), and loops over long buffers.
 //
 //   T          f64 f32 f16 bf16 i8 i16 i32 i64 u8, the names of Rust; 16-bit floats are computed in f32
 //   Pack<T, W> W elements that move together, in words of up to 16 bytes
 //   sweep      [ head | groups of W, 16-byte aligned | tail ]   grid-stride, every element once
 //
-// Arithmetic follows IEEE 754-2019 as the CPU's kernels do: every NaN that is computed is the canonical quiet one, minimum and
-// maximum order -0 before +0 and let NaN win, and nothing is contracted (compile with --fmad=false). No header is
-// included, so the file compiles wherever NVRTC is, and by a host compiler through shim/shim.h.
+// Arithmetic follows IEEE 754-2019 as the CPU's kernels do: every computed NaN is the canonical quiet NaN, minimum and maximum
+// order -0 before +0 and return NaN if an operand is NaN, and no multiply-add is fused (compile with --fmad=false). This file
+// includes no header, so NVRTC compiles it everywhere, and a host compiler does through shim.h.
 #pragma once
 
 typedef signed char i8;
@@ -22,11 +22,11 @@ typedef double f64;
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
 
-// Threads of every block, as launched.
+// The number of threads of every block.
 #define THREADS 256u
 
-// Blocks that share a multiprocessor: four leave 64 registers a thread, with which nothing here spills. A family that
-// computes more than it moves asks for fewer before it includes this file.
+// The number of blocks that share a multiprocessor: with four, a thread has 64 registers, and no kernel here spills. A family that
+// computes more than it moves defines a smaller number before it includes this file.
 #ifndef BLOCKS
 #define BLOCKS 4
 #endif
@@ -56,7 +56,7 @@ INLINE u16 f16_bits(f32 x) { u16 y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"
 INLINE f32 widen(f16 x) {
     u32 sign = (u32)(x.bits & 0x8000u) << 16, magnitude = x.bits & 0x7fffu;
     if (magnitude >= 0x7c00u) return f32_of(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-    // Below the smallest normal number: an integer count of 2^-24.
+    // Below the smallest normal number, the value is an integer multiple of 2^-24.
     f32 size = magnitude < 0x400u ? (f32)magnitude * f32_of(0x33800000u) : f32_of((magnitude << 13) + 0x38000000u);
     return f32_of(bits_of(size) | sign);
 }
@@ -71,7 +71,7 @@ INLINE f32 widen(bf16 x) { return f32_of((u32)x.bits << 16); }
 INLINE f32 widen(f32 x) { return x; }
 INLINE f64 widen(f64 x) { return x; }
 
-// The nearest T, ties to even; NaN becomes the canonical one of T.
+// Rounds to the nearest T, ties to even; NaN becomes T's canonical NaN.
 template <class T> struct Narrow;
 template <> struct Narrow<f64> { static INLINE f64 from(f64 x) { return canonical(x); } };
 template <> struct Narrow<f32> {
@@ -91,7 +91,7 @@ template <> struct Narrow<bf16> {
 };
 template <class T> INLINE T narrow(f32 x) { return Narrow<T>::from(x); }
 
-// f64 to f32, rounded to odd: what is narrowed further from it is rounded as from the exact value.
+// f64 to f32, rounded to odd, so that further narrowing rounds as from the exact value.
 INLINE f32 to_odd(f64 x) {
     f32 near = (f32)x;
     if (x != x || (f64)near == x) return canonical(near);
@@ -103,8 +103,8 @@ INLINE f32 to_odd(f64 x) {
 
 enum Op { OP_SUM, OP_PROD, OP_MIN, OP_MAX };
 
-// Floats that compute in their own type. Neither less: equal but for the sign of zero, or NaN. Of two zeros the minimum is
-// negative if either is (or), the maximum only if both are (and).
+// Floats that compute in their own type. If neither value is less, they are equal up to the sign of zero, or one is NaN. Of two
+// zeros the minimum is negative if either is negative (bitwise or), the maximum only if both are (bitwise and).
 template <Op OP, class F, class B> INLINE F combine_floats(F a, F b, F (*of)(B)) {
     if (OP == OP_SUM) return canonical(a + b);
     if (OP == OP_PROD) return canonical(a * b);
@@ -146,8 +146,8 @@ template <> struct Quotient<f64> {
 template <> struct Quotient<f32> {
     static INLINE f32 run(f32 x, u32 parts) { return canonical(x / (f32)parts); }
 };
-// A quotient that lies between two neighbours of T is further from their middle than 2^-(p + 1 + q), for p bits of T and q
-// bits of `parts`; f32 rounds by 2^-24, so up to 2^11 parts it rounds as once. Beyond that f64 does, to odd.
+// A quotient between two neighbours of T differs from their midpoint by more than 2^-(p + 1 + q), for p bits of T and q bits of
+// `parts`. f32 rounds by 2^-24, so up to 2^11 parts the result is as if rounded once. Above that, f64 rounded to odd is used.
 template <class T> INLINE T narrow_quotient(f32 x, u32 parts) {
     return narrow<T>(parts <= 2048u ? x / (f32)parts : to_odd((f64)x / (f64)parts));
 }
@@ -187,17 +187,17 @@ template <class T, int W> INLINE void store(T* into, const Pack<T, W>& pack) {
     for (int i = 0; i < Pack<T, W>::WORDS; i++) words[i] = pack.words[i];
 }
 
-// Elements before `at` is 16-byte aligned.
+// The number of elements before the first one that is 16-byte aligned.
 template <class T> INLINE u64 until_aligned(const T* at) { return (16u - ((u64)at & 15u)) % 16u / sizeof(T); }
 
-// Elements before both are aligned; all of `n` if they never are at once.
+// The number of elements before both pointers are 16-byte aligned; all of `n` if they never are at the same element.
 template <class A, class B> INLINE u64 head_of(const A* a, const B* b, u64 n) {
     u64 head = until_aligned(a);
     return head == until_aligned(b) ? (head < n ? head : n) : n;
 }
 template <class A> INLINE u64 head_of(const A* a, u64 n) { return head_of(a, a, n); }
 
-// Runs body.run<W>(i) for groups of W elements from `head` on and body.run<1>(i) for what is before and after, over the
+// Runs body.run<W>(i) for groups of W elements from `head` on, and body.run<1>(i) for the elements before and after, over the
 // threads of one row of the grid.
 template <int W, class Body> INLINE void sweep(u64 n, u64 head, const Body& body) {
     u64 me = (u64)blockIdx.x * blockDim.x + threadIdx.x, stride = (u64)gridDim.x * blockDim.x;
@@ -219,7 +219,7 @@ INLINE f32 warp_max(f32 x) {
     return x;
 }
 
-// The sum over all threads of a block of THREADS, in every thread. `shared` holds THREADS / 32.
+// The sum over all threads of a block of THREADS, returned in every thread. `shared` has THREADS / 32 elements.
 template <class F> INLINE F block_sum(F x, F* shared) {
     x = warp_sum(x);
     __syncthreads();
@@ -258,7 +258,7 @@ INLINE Four philox(u32 a, u32 b, u32 c, u32 d, u32 low, u32 high) {
 
 // ---- instances ----
 
-// ONLY=T compiles the instances of one type, which is what a program that runs needs at first.
+// ONLY=T compiles the instances of one type, so that a program waits only for the type that it needs first.
 #define APPLY(X, T) X(T)
 #ifdef ONLY
 #define FOR_TRAINED(X) APPLY(X, ONLY)

@@ -1,4 +1,4 @@
-// Embedding: rows of a table by number, and the sum of the gradients of each row.
+// Embedding lookup: rows of a table by number, and the sum of the gradients of each row.
 //
 //   table, dtable [V, C]     tokens [n] u32     y, dy [n, C]     places [T, C]: a row per place of the sequence, 0: none
 //
@@ -19,7 +19,7 @@ INLINE void embedding(const T* table, const u32* tokens, const T* places, u64 vo
     }
 }
 
-// A block per row of the table: it looks through the tokens 256 at a time, lists the hits in order, adds their rows.
+// A block per row of the table: it searches the tokens, 256 at a time, lists the matches in order, and adds their rows.
 template <class T>
 INLINE void embedding_back(const u32* tokens, const T* dy, u64 vocabulary, u64 columns, u64 n, T* dtable) {
     __shared__ u32 hits[THREADS];

@@ -1,4 +1,4 @@
-// A whole collective in one kernel: every element's reduction tree straight from all ranks' buffers to all that receive it.
+// A whole collective in one kernel: every element's reduction tree is evaluated from all ranks' buffers for all receivers.
 //
 //   fused_OP_T
 //   buffers  ranks x [n]          chunk c: elements bounds[c] .. bounds[c + 1]; one row of the grid each
@@ -12,14 +12,14 @@
 // broadcast is a tree of one leaf. parts: divides at the end, 0 for not at all.
 #include "element.cuh"
 
-// 64 ranks. A tree whose heavier child comes first needs one place per doubling.
+// The largest number of ranks. A tree whose deeper child comes first needs one stack place per doubling of the ranks.
 #define MOST_RANKS 64
 #define DEPTH 6
 #define END 0xffu
 
 struct Buffers { u64 at[MOST_RANKS]; };
 
-// A body that starts at an offset: heads and groups are counted from there.
+// A body whose elements begin at an offset: heads and groups are counted from that offset.
 template <class Body> struct Shift {
     Body body;
     u64 begin;
@@ -75,7 +75,7 @@ template <Op OP, class T> struct FusedTree {
         Pack<T, W> top, next = load<T, W>((const T*)at[tree[0]] + i);
         for (u32 leaf = 0; leaf < ranks && tree[2 * leaf] != END; leaf++) {
             if (leaf) {
-                // The stack's places are 16 bytes; a single element uses the front of one.
+                // A place of the stack has 16 bytes; a single element uses the first bytes.
                 store<T, W>((T*)&stack[depth][threadIdx.x], top);
                 depth++;
             }
@@ -124,7 +124,7 @@ INLINE void fused_tree(const Buffers& buffers, u32 ranks, u32 chunks, const u64*
 #define FUSED(T) FUSED_OP(sum, OP_SUM, T) FUSED_OP(prod, OP_PROD, T) FUSED_OP(min, OP_MIN, T) FUSED_OP(max, OP_MAX, T)
 FOR_ELEMENTS(FUSED)
 
-// Gradients are summed: that is worth a form of its own.
+// Sums of floats, such as gradients, have an unrolled form of their own.
 #define FUSED_ALL(T)                                                                                              \
     KERNEL(fused2_sum_##T, Buffers buffers, u32 parts, u64 n) { fused_all<OP_SUM, T, 2>(buffers, parts, n); }      \
     KERNEL(fused4_sum_##T, Buffers buffers, u32 parts, u64 n) { fused_all<OP_SUM, T, 4>(buffers, parts, n); }      \

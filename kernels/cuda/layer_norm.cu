@@ -22,7 +22,7 @@ INLINE void layer_norm(const T* x, u64 rows, u64 columns, const f32* w, const f3
         const T* in = x + row * columns;
         f32 count = 0.0f, mean = 0.0f, m2 = 0.0f;
         for (u64 c = threadIdx.x; c < columns; c += THREADS) welford(widen(in[c]), count, mean, m2);
-        // Threads of unequal counts: the mean of all first, then the squares about it (Chan et al., 1979).
+        // Threads have unequal counts: first the mean of all values, then the squares about that mean (Chan et al., 1979).
         f32 all = block_sum(mean * count, shared) / (f32)columns;
         f32 var = block_sum(m2 + count * (mean - all) * (mean - all), shared) / (f32)columns;
         f32 r = 1.0f / sqrtf(var + eps);
@@ -53,7 +53,7 @@ INLINE void layer_norm_input(const T* x, const T* dy, u64 rows, u64 columns, con
     }
 }
 
-// Threads are 8 rows of 32 columns; the 8 are added up through shared memory.
+// Threads form 8 rows of 32 columns; the 8 rows are added up through shared memory.
 template <class T>
 INLINE void layer_norm_params(const T* x, const T* dy, u64 rows, u64 columns, const f32* means, const f32* rs, f32* parts) {
     __shared__ f32 shared[2][8][33];

@@ -8,7 +8,7 @@
 //   correct_T         hits[n] = 1 where the largest logit (the first of equals) is the label's, else 0
 //   mean_f32          out = (sum of x [n]) / n, by one block, in a fixed order
 //
-// A label that is no class gives a loss of NaN and no gradient for its sample, and never a write beside it.
+// A label that is no class gives a loss of NaN and no gradient for its sample, and no write outside the buffers.
 #include "element.cuh"
 
 template <class T>
@@ -17,7 +17,7 @@ INLINE void cross_entropy(const T* x, const u32* labels, u64 samples, u64 classe
     for (u64 n = blockIdx.x; n < samples; n += gridDim.x) {
         const T* row = x + n * classes;
         u32 label = labels[n];
-        // The running maximum and the sum relative to it, in one pass.
+        // The running maximum, and the sum of exponentials relative to it, in one pass.
         f32 most = MINUS_INFINITY, total = 0.0f;
         for (u64 c = threadIdx.x; c < classes; c += THREADS) {
             f32 value = widen(row[c]);
@@ -55,7 +55,7 @@ INLINE void mse(const T* x, const u32* labels, u64 samples, u64 classes, f32 div
     }
 }
 
-// A warp per sample; of equal logits the first wins, whichever lane has it.
+// A warp per sample; of equal logits the first wins, whichever lane holds it.
 template <class T> INLINE void correct(const T* x, const u32* labels, u64 samples, u64 classes, u32* hits) {
     u32 lane = threadIdx.x % 32;
     u64 warps = (u64)gridDim.x * (THREADS / 32);

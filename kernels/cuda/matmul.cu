@@ -1,4 +1,4 @@
-// Matrix products and convolutions without cuBLASLt and cuDNN: plain, for where those are missing, and to check them by.
+// Simple matrix products and convolutions, used where cuBLASLt or cuDNN is missing, and to check these libraries.
 //
 //   matmul_T        c [m, n] = a [m, k] b [k, n] + keep c + bias [n] (f32; 0: none)    any strides; sums in f32, rounded once
 //                   a block makes a tile of 64 x 64, a thread 4 x 4, over slices of 16 of k in shared memory
@@ -24,7 +24,7 @@ template <class T> INLINE void matmul(const T* a, const T* b, T* c, const Produc
     for (u64 at = 0; at < s.k; at += 16) {
         __syncthreads();
         for (u32 i = threadIdx.x; i < 1024; i += THREADS) {
-            // Consecutive threads along whichever side is consecutive in memory.
+            // Consecutive threads read along the side that is contiguous in memory.
             u32 slow = i / 64, fast = i % 64, wide = i / 16, thin = i % 16;
             u32 ak = s.a_column == 1 ? thin : slow, am = s.a_column == 1 ? wide : fast;
             u32 bk = s.b_column == 1 ? slow : thin, bn = s.b_column == 1 ? fast : wide;
@@ -58,7 +58,7 @@ template <class T> INLINE void matmul(const T* a, const T* b, T* c, const Produc
 
 struct Conv { u64 n; u32 channels, height, width, filters, rows, columns, side, stride, padding, groups, last; };
 
-// Where channel c of a pixel of sample n lies, in pictures of so many channels and pixels.
+// The position of channel c of a pixel of sample n, in pictures with these numbers of channels and pixels.
 INLINE u64 place(const Conv& s, u64 n, u32 c, u64 pixel, u32 channels, u64 pixels) {
     return s.last ? (n * pixels + pixel) * channels + c : (n * channels + c) * pixels + pixel;
 }
@@ -68,12 +68,12 @@ INLINE u64 in_x(const Conv& s, u64 n, u32 c, u32 h, u32 v) {
 INLINE u64 in_y(const Conv& s, u64 n, u32 f, u32 p, u32 q) {
     return place(s, n, f, (u64)p * s.columns + q, s.filters, (u64)s.rows * s.columns);
 }
-// Channel c of its group, at place r, t of filter f.
+// The position of the weight of filter f for channel c of its group, at row r and column t.
 INLINE u64 in_w(const Conv& s, u32 f, u32 c, u32 r, u32 t) {
     return place(s, f, c, (u64)r * s.side + t, s.channels / s.groups, (u64)s.side * s.side);
 }
 
-// The i-th value in memory of pictures.
+// Sample, channel and pixel of the i-th value in memory of pictures.
 struct Spot { u64 n; u32 c, row, column; };
 INLINE Spot spot_of(const Conv& s, u64 i, u32 channels, u32 rows, u32 columns) {
     u64 pixel = s.last ? i / channels : i, c = s.last ? i % channels : i / columns / rows % channels;
@@ -93,7 +93,7 @@ template <class T> INLINE void conv(const T* x, const T* w, Conv s, T* y) {
             for (u32 r = 0; r < s.side; r++)
                 for (u32 t = 0; t < s.side; t++) {
                     u32 h = at.row * s.stride + r - s.padding, v = at.column * s.stride + t - s.padding;
-                    // Above the edge wraps to a huge number: outside as well.
+                    // A pixel above or left of the picture wraps to a huge unsigned number, so it is outside as well.
                     if (h < s.height && v < s.width)
                         sum += widen(x[in_x(s, at.n, first + c, h, v)]) * widen(w[in_w(s, at.c, c, r, t)]);
                 }

@@ -1,4 +1,4 @@
-// The norm of all gradients together, and what bounds it.
+// The norm of all gradients together, and clipping by that norm.
 //
 //   squares   parts [S] f64 = sums of x[n]^2 (f32), a block each, in a fixed order
 //   clip      x *= min(1, limit / (sqrt(sum of parts) + 1e-6)): nothing is written where the norm is small enough; a norm

@@ -1,4 +1,4 @@
-// Optimisers over many tensors at once, by PyTorch's formulas, with f32 master weights beside 16-bit parameters.
+// Optimiser steps over many tensors at once, by PyTorch's formulas, with f32 master weights beside 16-bit parameters.
 //
 //   tensors  param [n] of T, grad [n] f32, master [n] f32 (0: the parameter is its own), m, v [n] f32
 //   jobs     one per block: (tensor, nth part of JOB elements)
@@ -11,7 +11,7 @@
 //            ratio = trust |p| / (|g| + decay |p|), 1 where a norm is 0 or `own` is 0; decay is 0 then
 //            lars_norms_T   sums [jobs, 2] f64 = squares of p and of g = factor grad, a job each
 //
-// Every product and sum rounds once, in the order written, as on the CPU: the same bits.
+// Every product and sum rounds once, in the order written, as on the CPU, so the bits are equal.
 #include "element.cuh"
 
 #define JOB 16384u
@@ -69,7 +69,7 @@ template <class T, class Rule> INLINE void step(const Tensor* tensors, const Job
     f32 *master = t.master ? (f32*)t.master + first : 0, *m = t.m ? (f32*)t.m + first : 0;
     f32* v = t.v ? (f32*)t.v + first : 0;
     Update<T, Rule> body = {(T*)t.param + first, (const f32*)t.grad + first, master, m, v, rule};
-    // Tensors begin 16-byte aligned, and so does every part of JOB elements; what does not goes one by one.
+    // Tensors and parts of JOB elements begin 16-byte aligned; a tensor that is not aligned is handled one element at a time.
     u64 places = t.param | t.grad | t.master | t.m | t.v;
     u64 groups = places % 16 ? 0 : n / 4;
     for (u64 i = threadIdx.x; i < groups; i += blockDim.x) body.template run<4>(4 * i);
@@ -100,7 +100,7 @@ INLINE void lars(const Tensor* tensors, const Job* jobs, LarsRule rule, const f6
     Tensor t = tensors[jobs[blockIdx.x].tensor];
     u32 nth = jobs[blockIdx.x].nth;
     u64 first = (u64)nth * JOB, end = first + JOB < t.count ? first + JOB : t.count;
-    // A tensor's jobs are neighbours.
+    // All jobs of a tensor are consecutive.
     f64 params = 0.0, grads = 0.0;
     for (u64 i = threadIdx.x; i < (t.count + JOB - 1) / JOB; i += THREADS) {
         params += sums[2 * (blockIdx.x - nth + i)];

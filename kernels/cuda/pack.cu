@@ -1,4 +1,4 @@
-// Gradients of many tensors into one bucket and back, scaled on the way; and the search for what is not finite.
+// Copies of many tensors' gradients into one bucket and back, scaled on the way; and the search for elements that are not finite.
 //
 //   pieces   tensors of any length: `tensor` points at it, `at` is its place in the bucket
 //   jobs     one per block: (piece, first element); a block moves JOB elements of one piece
@@ -40,7 +40,7 @@ template <class T> struct UnpackBody {
     }
 };
 
-// As `sweep`, by the threads of one block alone.
+// Like `sweep`, but by the threads of one block.
 template <int W, class Body> INLINE void sweep_block(u64 n, u64 head, const Body& body) {
     u64 groups = (n - head) / W, rest = n - groups * W;
     for (u64 i = threadIdx.x; i < groups; i += blockDim.x) body.template run<W>(head + i * W);

@@ -1,4 +1,4 @@
-// Pooling: the maximum or the mean of each window of a plane. What lies in the padding is in no maximum; means have none.
+// Pooling: the maximum or the mean of each window of a plane. Maxima do not count the padding; means have no padding.
 //
 //   x, dx [planes, H, W]     y, dy [planes, P, Q]     winners [planes, P, Q] u32: where in x each maximum came from
 //   planes are N C; channels last: x [N, H, W, C], y [N, P, Q, C]
@@ -11,7 +11,7 @@
 
 struct Window { u64 planes; u32 height, width, rows, columns, side, stride, padding, channels, last, unused; };
 
-// The i-th value in memory; `plane` counts samples where channels come last, and `channel` is 0 where they do not.
+// The position of the i-th value in memory. With channels last `plane` is the sample's number; otherwise `channel` is 0.
 struct Spot { u64 plane; u32 row, column, channel; };
 INLINE Spot spot_of(const Window& w, u64 i, u32 rows, u32 columns) {
     u64 pixel = w.last ? i / w.channels : i;
@@ -19,13 +19,13 @@ INLINE Spot spot_of(const Window& w, u64 i, u32 rows, u32 columns) {
                  w.last ? (u32)(i % w.channels) : 0u};
     return spot;
 }
-// Where the value at a row and column of the same plane lies, in planes of this size.
+// The position of the value at a row and column of the same plane, in planes of this size.
 INLINE u64 place(const Window& w, const Spot& at, u32 row, u32 column, u32 rows, u32 columns) {
     u64 pixel = (at.plane * rows + row) * columns + column;
     return w.last ? pixel * w.channels + at.channel : pixel;
 }
 
-// The windows along one axis that hold a pixel: [first, last).
+// The range [first, last) of windows along one axis that contain a pixel.
 INLINE u32 first_window(u32 pixel, const Window& w) {
     u32 at = pixel + w.padding;
     return at < w.side ? 0 : (at - w.side) / w.stride + 1;
@@ -40,7 +40,7 @@ template <class T> INLINE void max_pool(const T* x, Window w, T* y, u32* winners
     for (u64 i = (u64)blockIdx.x * THREADS + threadIdx.x; i < n; i += (u64)gridDim.x * THREADS) {
         Spot at = spot_of(w, i, w.rows, w.columns);
         u32 top = at.row * w.stride, left = at.column * w.stride;
-        // The window's part inside the picture: never empty, since the padding is less than a window.
+        // The window's part inside the picture is never empty, since the padding is less than a window's side.
         u32 r0 = top < w.padding ? 0 : top - w.padding, c0 = left < w.padding ? 0 : left - w.padding;
         u32 r1 = top + w.side - w.padding, c1 = left + w.side - w.padding;
         r1 = r1 < w.height ? r1 : w.height, c1 = c1 < w.width ? c1 : w.width;
@@ -98,7 +98,7 @@ template <class T> INLINE void mean_pool_back(const T* dy, Window w, T* dx) {
     }
 }
 
-// `last` is the number of channels where they come last, else 0.
+// `last` is the number of channels if channels are the last dimension, else 0.
 template <class T> INLINE void plane_mean(const T* x, u64 planes, u64 plane, u64 last, T* y) {
     if (last) {
         for (u64 p = (u64)blockIdx.x * THREADS + threadIdx.x; p < planes; p += (u64)gridDim.x * THREADS) {

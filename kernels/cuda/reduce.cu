@@ -1,4 +1,4 @@
-// Reducing one buffer into another, and the division that ends an average: the arithmetic of a schedule's steps.
+// The reduction of one buffer into another, and the division that ends an average: the arithmetic of a schedule's steps.
 //
 //   reduce_OP_T   into[n] = into[n] (+) from[n]        OP: sum prod min max; reads 2 n, writes n elements
 //   divide_T      into[n] = into[n] / parts            reads n, writes n

@@ -101,7 +101,7 @@ mod sealed {
 pub trait Element:
     bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync + Loops + sealed::Sealed + 'static
 {
-    /// The element type's tag in messages between ranks.
+    /// The [`DType`] of this element type.
     const DTYPE: DType;
 }
 

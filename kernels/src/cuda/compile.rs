@@ -32,9 +32,9 @@ symbols! {
 
 /// The format of compiled code.
 pub(super) enum CodeFormat {
-    /// Machine code of one architecture, `sm_90`.
+    /// Machine code of one architecture, such as `sm_90`.
     Cubin(u32),
-    /// Portable code from one architecture on, `compute_90`.
+    /// Portable code for this architecture and newer ones, such as `compute_90`.
     Ptx(u32),
 }
 

@@ -22,7 +22,7 @@ pub enum Error {
         /// The driver's or the library's answer, by name.
         answer: String,
     },
-    /// NVRTC could not compile a family of kernels.
+    /// NVRTC could not compile a source file of kernels.
     Compile {
         /// The source file.
         file: &'static str,

@@ -49,7 +49,7 @@ impl Memory {
         Slice { memory: self, at: 0, bytes: self.bytes }
     }
 
-    /// The size in bytes.
+    /// The size of the memory in bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
@@ -108,12 +108,12 @@ impl<'a> Slice<'a> {
         }
     }
 
-    /// The address of the first byte.
+    /// The address of the slice's first byte.
     pub fn address(&self) -> u64 {
         self.memory.address + self.at as u64
     }
 
-    /// The size in bytes.
+    /// The size of the slice in bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }

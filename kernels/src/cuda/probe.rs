@@ -24,7 +24,7 @@ pub struct ProbedDevice {
     pub uuid: [u8; 16],
 }
 
-/// A driver with at least one device, and a compiler.
+/// A usable CUDA installation: a driver, at least one device, and NVRTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// The newest CUDA version that the driver supports, such as (13, 0).

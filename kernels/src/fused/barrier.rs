@@ -12,8 +12,8 @@ pub trait WaitPolicy {
     /// The reason why a member stops waiting.
     type Error;
 
-    /// Called each time this member has announced its arrival, before it looks for the others: work done here overlaps with
-    /// the announcement.
+    /// Called each time this member has announced its arrival, before it checks for the other members' arrivals: work done here
+    /// overlaps with the announcement.
     fn on_arrival(&mut self) {}
 
     /// Called before every sleep of the member; returns the longest time to sleep. `absent` tells whether a given member has not
@@ -24,12 +24,12 @@ pub trait WaitPolicy {
     fn wait(&mut self, absent: &dyn Fn(u32) -> bool) -> Result<Duration, Self::Error>;
 }
 
-/// Why an exchange has no result.
+/// The reason why an exchange has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped<E> {
-    /// This member's wait policy stopped it.
+    /// This member's wait policy ended the wait.
     TimedOut(E),
-    /// Another member's wait policy stopped that member.
+    /// Another member's wait policy ended that member's wait.
     GivenUp,
     /// The member with this number arrived with another label or another exchange.
     Disagrees(u32),

@@ -17,7 +17,7 @@ pub enum Pattern {
     Reduce,
     /// Sources have one block per member; the result of member p is the reduction of their blocks p.
     ReduceScatter,
-    /// Every result but the root's is the root's source: one block each.
+    /// Every result except the root's is the root's source: one block each.
     Broadcast,
     /// Every result is all sources, in order.
     AllGather,
@@ -27,7 +27,7 @@ pub enum Pattern {
     Scatter,
     /// Block q of the result of member p is block p of the source of member q.
     AllToAll,
-    /// The result of member p is the source of the member before it; before member 0 is the last.
+    /// The result of member p is the source of member p - 1; the result of member 0 is the source of the last member.
     Shift,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Fill<'a> {
     pub exchange: &'a Exchange,
     /// The source of every member.
     pub sources: &'a [Place],
-    /// The result of every member; [`Place::NONE`] for those that this share does not touch.
+    /// The result of every member; [`Place::NONE`] for members whose results this share does not write.
     pub results: &'a [Place],
     /// The bytes of each block that are filled, relative to the blocks' places in `sources` and `results`.
     pub range: Range<usize>,
@@ -71,7 +71,7 @@ impl Typed for Fill<'_> {
             let to = || to.iter().filter(|(member, _)| !results[*member as usize].base.is_null());
             let mut places = to().map(|(member, block)| results[*member as usize].at(*block, 0));
             let Some(one) = places.next() else { continue };
-            // A single result is computed in place.
+            // A single result is computed directly in its place.
             let only = if places.next().is_none() && !stream { one } else { std::ptr::null_mut() };
             let mut at = range.start;
             if let Some((a, b)) = pair(exchange, *from, sources, results).filter(|_| parts.is_none()) {

@@ -12,21 +12,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The buffers of a member: the bytes of its source and of its result.
 pub enum Ends<'a> {
-    /// One buffer for source and result, or one that contains the other: block p of an all-gather's result is the source of
+    /// A single buffer for source and result, or a buffer that contains both: block p of an all-gather's result is the source of
     /// member p, and block p of a reduce-scatter's source becomes the result of member p.
     InPlace(&'a mut [u8]),
     /// Two buffers: the source and the result.
     Apart(&'a [u8], &'a mut [u8]),
 }
 
-/// Above this size a registered source buffer is read in place by the other members. Smaller sources are copied through
+/// Above this size in bytes, a registered source buffer is read in place by the other members. Smaller sources are copied through
 /// slots, which needs one barrier instead of two.
 const REGISTERED_FROM: usize = 4096;
 
-/// From this size on, an all-reduce through slots between more than two members is divided into shares.
+/// From this size in bytes on, an all-reduce through slots between more than two members is divided into shares.
 const SHARED_OUT: usize = 32 << 10;
 
-/// From this size on, a result in another buffer than its source is written with non-temporal stores. The sizes were
+/// From this size in bytes on, a result in another buffer than its source is written with non-temporal stores. The sizes were
 /// measured on processors of these instruction classes.
 const fn streamed(isa: Isa) -> usize {
     match isa {

@@ -156,7 +156,7 @@ fn who_naps_until_the_other_side_has_put_something_is_woken() {
                 let ([mine, nap, _], [theirs, other, waker]) = (&pipe[me], &pipe[1 - me]);
                 for number in 1..=4u64 {
                     loop {
-                        // Side 0 puts once side 1 has taken; side 1 takes once side 0 has put.
+                        // Side 0 writes a byte once side 1 has read the last one; side 1 reads once side 0 has written.
                         let ready = || theirs.get() == number - (1 - me as u64);
                         if ready() {
                             break;

@@ -60,7 +60,7 @@ impl RegisteredBuffers {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first place that is free.
+    /// Reserves the first free place for a buffer of `bytes` bytes in the part of `member`; returns its offset in the memory.
     pub fn take(&self, member: u32, bytes: usize) -> Option<usize> {
         let part = self.part(member);
         let unit = if bytes < LARGE { UNIT } else { LARGE };

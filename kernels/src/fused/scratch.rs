@@ -8,7 +8,7 @@ use crate::reduce::simd;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Working memory of a member, kept from one exchange to the next.
+/// The scratch memory of a member, kept from one exchange to the next.
 pub(super) struct MemberScratch {
     pub sources: Vec<Place>,
     pub results: Vec<Place>,

@@ -195,7 +195,7 @@ impl SyncSegment {
         self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 16)
     }
 
-    /// The number of the last exchange whose share this member has completed, for exchanges in which other members read that
+    /// The number of the last exchange whose share this member has completed; used by exchanges in which other members read that
     /// share.
     pub(super) fn finished(&self, member: u32) -> &AtomicU64 {
         self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 24)
@@ -216,7 +216,7 @@ impl SyncSegment {
         self.waker().wake_sleepers();
     }
 
-    /// Wakes every sleeping member, so that it asks its wait policy.
+    /// Wakes every sleeping member, so that each consults its wait policy.
     pub fn wake(&self) {
         self.waker().wake();
     }

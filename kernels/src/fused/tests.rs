@@ -48,7 +48,7 @@ impl Tree {
     }
 }
 
-/// A wait policy that gives up at a point in time.
+/// A wait policy that stops waiting at a given time.
 struct Deadline(Instant);
 
 impl WaitPolicy for Deadline {

@@ -84,7 +84,7 @@ impl AttentionShape {
         self.forward_dropping(None, x, saved, y);
     }
 
-    /// [`AttentionShape::forward`] with dropout of the probabilities, drawn from a stream.
+    /// Like [`AttentionShape::forward`], with dropout of the probabilities, drawn from a stream.
     pub fn forward_dropping<F: Float>(
         &self,
         dropping: Option<(DropoutKernel, DropoutStream)>,
@@ -124,7 +124,7 @@ impl AttentionShape {
         self.backward_dropping(None, x, saved, (y, dy), dx);
     }
 
-    /// [`AttentionShape::backward`] after a forward pass with the same dropout and stream.
+    /// Like [`AttentionShape::backward`], after a forward pass with the same dropout and stream.
     pub fn backward_dropping<F: Float>(
         &self,
         dropping: Option<(DropoutKernel, DropoutStream)>,

@@ -38,12 +38,12 @@ struct Line<F> {
 }
 
 vectorised! {
-    /// The sums of x - mean and of its square.
+    /// The sum of x - mean, and the sum of (x - mean)^2.
     fn moments<F>(x: &[F], mean: f64) -> (f64, f64) {
         sums_of_pairs(x, x, |x, _| (x - mean, (x - mean) * (x - mean)))
     }
 
-    /// The sums of dy and of dy (x - mean).
+    /// The sum of dy, and the sum of dy (x - mean).
     fn products<F>(dy: &[F], x: &[F], mean: f64) -> (f64, f64) {
         sums_of_pairs(dy, x, |dy, x| (dy, dy * (x - mean)))
     }

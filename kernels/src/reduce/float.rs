@@ -56,6 +56,6 @@ mod double {
 
 mod single {
     use super::Arithmetic;
-    // Exact up to 2^24 parts; beyond that the divisor itself is the nearest f32.
+    // `parts as f32` is exact up to 2^24; above that the divisor is the f32 nearest to `parts`.
     float!(f32, 0x7fc0_0000, |parts: u32| parts as f32);
 }

@@ -1,4 +1,4 @@
-// The scheduler of shim.h: fibres with a stack each, switched by hand where the processor is known, else by ucontext.
+// The scheduler of shim.h: fibres with their own stacks, switched by assembly on known processors, else by ucontext.
 #include "shim.h"
 
 #include <cstdio>
@@ -23,7 +23,7 @@ struct Fibre {
     State state;
     const char* file;
     int line;
-    // What it brought to an exchange, and what it gets.
+    // The fibre's mask and value in its warp's current exchange.
     unsigned mask;
     uint64_t value;
     char* stack;
@@ -47,7 +47,7 @@ std::map<std::string, Kernel>& kernels() {
 }
 
 std::vector<Fibre> fibres;
-// What each lane of each warp brought to the exchange that was last completed.
+// The value of each lane of each warp in the last completed exchange.
 std::vector<uint64_t> brought;
 const Kernel* running;
 void** arguments;
@@ -56,7 +56,7 @@ std::string failure;
 #if defined(__x86_64__)
 void* scheduler;
 extern "C" void shim_switch(void** from, void* to);
-// Saves the registers that a call keeps, and goes on where `to` was saved.
+// Saves the registers that a call must preserve, and continues where `to` was saved.
 asm(R"(
 .text
 .globl shim_switch
@@ -98,7 +98,7 @@ void prepare(Fibre& fibre) {
     fibre.state = READY;
     if (!fibre.stack) fibre.stack = static_cast<char*>(std::malloc(STACK));
 #if defined(__x86_64__)
-    // As if body() had been called: a return address, six registers under it.
+    // The stack as if body() had been called: a return address, with six registers below it.
     void** top = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(fibre.stack) + STACK) & ~uintptr_t(15));
     *--top = nullptr;
     *--top = reinterpret_cast<void*>(body);
@@ -123,7 +123,7 @@ std::string place(const Fibre& fibre) {
     return std::string(name ? name + 1 : fibre.file) + ":" + std::to_string(fibre.line);
 }
 
-// Lets a warp's exchange happen if all that it names are there. Whether it did; `failure` says what is wrong.
+// Completes a warp's exchange if all lanes that it names have arrived. Returns whether it did; `failure` says what is wrong.
 bool release_warp(unsigned first, unsigned threads) {
     unsigned end = first + 32 < threads ? first + 32 : threads, arrived = 0;
     const Fibre* one = nullptr;
@@ -139,7 +139,7 @@ bool release_warp(unsigned first, unsigned threads) {
     }
     unsigned exist = end - first == 32 ? 0xffffffffu : (1u << (end - first)) - 1;
     if ((one->mask & exist) != arrived) {
-        // Lanes that are ready may still come.
+        // Lanes that are ready to run may still arrive.
         for (unsigned t = first; t < end; t++)
             if (fibres[t].state == READY) return false;
         failure = "not all lanes that its mask names came to the exchange at " + place(*one);
@@ -173,7 +173,7 @@ bool release_block(unsigned threads) {
     return true;
 }
 
-// One block from beginning to end. False: `failure` says why it could not end.
+// Runs one block from start to end. If it returns false, `failure` says why the block could not end.
 bool run_block(unsigned threads, bool downwards) {
     for (unsigned t = 0; t < threads; t++) prepare(fibres[t]);
     for (;;) {
@@ -228,7 +228,7 @@ void enrol(const char* name, const char* file, void (*call)(const void*, void**)
 }
 }  // namespace shim
 
-// Runs a kernel. 0: done; 1: no such kernel; 2: it went wrong, and `message` says how.
+// Runs a kernel. Returns 0 if it ended, 1 if no such kernel exists, 2 if it failed; `message` then says how.
 extern "C" int shim_launch(const char* name, const unsigned grid[3], unsigned threads, void** arguments, int downwards,
                            char* message, size_t room) {
     using namespace shim;
@@ -260,7 +260,7 @@ extern "C" const char* shim_kernel(size_t nth) {
     return nullptr;
 }
 
-// The file that a kernel is in, and the bytes of its arguments, closed by 0; null for a name that is no kernel's.
+// The source file of a kernel, and the sizes of its arguments in bytes, ended by 0; null if no kernel has this name.
 extern "C" const char* shim_describe(const char* name, const size_t** sizes) {
     auto found = shim::kernels().find(name);
     if (found == shim::kernels().end()) return nullptr;

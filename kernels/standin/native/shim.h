@@ -5,9 +5,9 @@
 //             __syncthreads    waits until every thread of the block stands at the same one
 //             __shfl_*_sync    waits until every lane of its warp that the mask names has come
 //
-// A barrier that some threads do not reach is an error that names both places, and so is a shuffle that its lanes do not
-// share. Fibres run upwards or downwards, as asked: a result that depends on it lacks a barrier. Nothing runs at the same
-// time, so atomics are plain.
+// A barrier that some threads do not reach is an error that names both places; so is a shuffle with different masks or places.
+// Fibres run upwards or downwards, as the caller asks: a kernel whose result depends on that order lacks a barrier. Only one fibre
+// runs at a time, so atomics are plain operations.
 #pragma once
 #include <cmath>
 #include <cstddef>
@@ -22,7 +22,7 @@
 #define __forceinline__ inline
 #define __restrict__
 #define INLINE inline
-// Blocks run one after another, so one copy serves them all.
+// Blocks run one after another, so all blocks use one copy of shared memory.
 #define __shared__ static
 
 struct alignas(16) uint4 { unsigned x, y, z, w; };
@@ -34,10 +34,10 @@ extern dim3 grid_dim, block_dim, block_idx;
 extern unsigned thread;
 
 void barrier(const char* file, int line);
-// Gives this lane's value and returns that of `lane`; the whole of `mask` must come.
+// Passes this lane's value to its warp and returns that of `lane`; all lanes of `mask` must take part.
 uint64_t exchange(unsigned mask, uint64_t value, unsigned lane, const char* file, int line);
 unsigned ballot(unsigned mask, bool value, const char* file, int line);
-// `sizes`: bytes of each argument, closed by 0.
+// `sizes` are the sizes of the arguments in bytes, ended by 0.
 void enrol(const char* name, const char* file, void (*call)(const void* kernel, void** arguments), const void* kernel,
            const size_t* sizes);
 

@@ -1,6 +1,6 @@
-// A shared library with the names of one of NVIDIA's, whose functions jump to where their slots point. The rules are in
-// Rust (src/cuda/standin/), which fills the slots after it has loaded the library by its path; whoever then asks the
-// dynamic linker for the library by its SONAME gets this one.
+// A shared library with the name of one of NVIDIA's; its functions jump to the addresses in their slots. The functions' rules are
+// in Rust (standin/src/libraries), which loads the library by its path and then fills the slots; later loads of the library by its
+// SONAME, through the dynamic linker, get this library.
 //
 // `entries.h` holds one line ENTRY(name) per function, and is written beside this file before it is compiled.
 #include <signal.h>
@@ -23,8 +23,8 @@
         #name ":\n " JUMP(name) ".size " #name ", .-" #name "\n");
 #include "entries.h"
 
-// Device memory is one reserved range of this process. While a kernel runs, an access to a page of the range that the kernel
-// must not touch is noted, and the page is opened so that the kernel can go on; the driver's rules then make an error of it.
+// Device memory is one reserved range of this process. An access of a running kernel to a page of the range that the kernel must
+// not access is noted, and the page is opened so that the kernel can continue; the driver's rules then make it an error.
 namespace {
 const size_t PAGE = 4096;
 const size_t NOTED = 64;
@@ -57,7 +57,7 @@ extern "C" void standin_guard(uintptr_t start, size_t bytes) {
 
 extern "C" void standin_watch() { noted = 0, watching = 1; }
 
-// The addresses of the faults since the last call of `standin_watch`, at most NOTED; how many there were in all.
+// The addresses of the faults since the last call of `standin_watch`, at most NOTED; the return value counts all faults.
 extern "C" size_t standin_faults(const uintptr_t** first) {
     watching = 0;
     *first = addresses;

@@ -1,14 +1,14 @@
-// Kernels with a mistake each, which the shim must catch; they are no part of the library.
+// Kernels with one mistake each, which the shim must find; they are no part of the library.
 #include "element.cuh"
 
-// Half of the block leaves before the barrier.
+// Half of the block returns before the barrier.
 KERNEL(wrong_divergent_barrier, u32* out) {
     if (threadIdx.x >= 128) return;
     __syncthreads();
     out[threadIdx.x] = 1;
 }
 
-// Both halves wait, each at a barrier of its own.
+// The two halves of the block wait at different barriers.
 KERNEL(wrong_two_barriers, u32* out) {
     if (threadIdx.x < 128) {
         __syncthreads();
@@ -18,12 +18,12 @@ KERNEL(wrong_two_barriers, u32* out) {
     }
 }
 
-// A full mask, but the odd lanes do not come.
+// The mask names all lanes, but the odd lanes do not take part.
 KERNEL(wrong_shuffle_mask, u32* out) {
     if (threadIdx.x % 2 == 0) out[threadIdx.x] = __shfl_sync(0xffffffffu, threadIdx.x, 0);
 }
 
-// Reads what its neighbour writes, without a barrier in between.
+// Every thread reads what its neighbour writes, without a barrier in between.
 KERNEL(wrong_missing_barrier, u32* out) {
     __shared__ u32 shared[THREADS];
     shared[threadIdx.x] = 0;
@@ -32,7 +32,7 @@ KERNEL(wrong_missing_barrier, u32* out) {
     out[threadIdx.x] = shared[(threadIdx.x + 1) % THREADS];
 }
 
-// Writes one element beyond its buffer of n.
+// The kernel writes one element beyond its buffer of n elements.
 KERNEL(wrong_bounds, u32* out, u64 n) {
     for (u64 i = threadIdx.x; i <= n; i += THREADS) out[i] = 7;
 }

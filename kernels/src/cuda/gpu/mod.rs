@@ -60,7 +60,7 @@ impl Gpu {
         self.contexts.enter(device)
     }
 
-    /// [`Gpu::enter`] at the calls where defect 18, which a test may put back, leaves it out.
+    /// [`Gpu::enter`], except where a test puts back defect 18 of `docs/GPU.md`, which left this call out.
     fn enter_too(&self, device: usize) -> Result<()> {
         if self.seeded(18) { Ok(()) } else { self.enter(device) }
     }
@@ -185,8 +185,8 @@ impl CudaMachine for Gpu {
 
     unsafe fn release(&self, device: usize, address: u64) {
         if self.enter(device).is_ok() {
-            // SAFETY: the caller keeps the conditions of the trait method. An error here belongs to earlier work, whose waiter gets
-            // it.
+            // SAFETY: the caller meets the conditions of the [`CudaMachine`] method. An error here belongs to earlier work; the
+            // next call that waits for that work returns it.
             let _ = unsafe { result::free_sync(address) };
         }
     }
@@ -194,7 +194,7 @@ impl CudaMachine for Gpu {
     fn pin(&self, device: usize, bytes: usize) -> Result<u64> {
         self.enter(device)?;
         let portable = sys::CU_MEMHOSTALLOC_PORTABLE;
-        // The driver refuses 0 bytes.
+        // The driver refuses to allocate 0 bytes.
         let bytes = if self.seeded(22) { bytes } else { bytes.max(1) };
         // SAFETY: the host memory is uninitialised, as the trait method says.
         let pinned = unsafe { result::malloc_host(bytes, portable) };
@@ -204,7 +204,7 @@ impl CudaMachine for Gpu {
     unsafe fn unpin(&self, address: u64) {
         // Any open context will do: memory is pinned only once a context is open.
         if self.contexts.enter_any().is_ok() {
-            // SAFETY: the caller keeps the conditions of the trait method.
+            // SAFETY: the caller meets the conditions of the [`CudaMachine`] method.
             let _ = unsafe { result::free_host(address as *mut _) };
         }
     }
@@ -263,7 +263,7 @@ impl CudaMachine for Gpu {
 
     unsafe fn fill(&self, stream: CudaStream, into: u64, bytes: usize, value: u8) -> Result<()> {
         let stream = self.at(stream)?;
-        // SAFETY: the caller keeps the conditions of the trait method.
+        // SAFETY: the caller meets the conditions of the [`CudaMachine`] method.
         driver("fill memory", unsafe { result::memset_d8_async(into, value, bytes, stream) })
     }
 

@@ -23,7 +23,7 @@ struct Loaded {
 }
 
 static LOADED: Mutex<Loaded> = Mutex::new(Loaded { modules: BTreeMap::new(), functions: BTreeMap::new() });
-/// The lock that defect 9, when a test puts it back, holds while a kernel is compiled and loaded.
+/// The lock that is held during compilation and loading where a test puts back defect 9 of `docs/GPU.md`.
 static ALL_THE_WAY: Mutex<()> = Mutex::new(());
 
 /// A kernel of a device, compiled and loaded on first use. Makes the device's context current for the calling thread.

@@ -7,7 +7,7 @@ use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 /// An activation function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
-    /// max(x, 0).
+    /// The rectified linear unit, max(x, 0).
     Relu,
     /// x times the standard normal distribution function at x, in the tanh approximation.
     Gelu,
@@ -22,7 +22,7 @@ impl Function {
     }
 }
 
-/// `y = f(x)`.
+/// Applies an activation function: `y = f(x)`.
 ///
 /// # Errors
 /// A buffer of the wrong length.
@@ -38,7 +38,7 @@ pub fn activate(queue: &Queue, f: Function, dtype: DType, x: Slice<'_>, y: Slice
     Ok(2 * x.len() as u64)
 }
 
-/// `dx = dy f'(x)`.
+/// The gradient of an activation function: `dx = dy f'(x)`.
 ///
 /// # Errors
 /// A buffer of the wrong length.

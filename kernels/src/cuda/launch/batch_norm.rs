@@ -8,9 +8,9 @@ use bytemuck::{Pod, Zeroable};
 /// The memory layout of pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TensorLayout {
-    /// `[N, C, H, W]`.
+    /// Channels first: `[N, C, H, W]`.
     Planes,
-    /// `[N, H, W, C]`: channels last.
+    /// Channels last: `[N, H, W, C]`.
     ChannelsLast,
 }
 

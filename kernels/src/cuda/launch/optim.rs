@@ -19,9 +19,9 @@ pub struct SgdRule {
     pub decay: f32,
     /// The factor on the gradient, applied first: 1 over the loss scale.
     pub factor: f32,
-    /// 1 for the first step, which has no velocity yet.
+    /// 1 for the first step, which has no velocity yet; else 0.
     pub first: u32,
-    /// 1 for Nesterov's momentum.
+    /// 1 for Nesterov's momentum; else 0.
     pub nesterov: u32,
 }
 

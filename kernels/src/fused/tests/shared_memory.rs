@@ -69,7 +69,7 @@ fn a_share_that_is_never_done_leaves_nobody_waiting_and_no_buffer_in_reach() {
         let stopped =
             Member::new(mine.clone(), 0).run(3, &exchange, Ends::InPlace(&mut buffer), &mut deadline(50));
         assert_eq!(stopped, Err(Stopped::TimedOut("late")));
-        // What the stopped process writes if it continues now is no longer visible here.
+        // Bytes that the stopped process writes later are not visible in this buffer any more.
         buffer.fill(9);
         // SAFETY: the range is inside the mapping, and no other code accesses these bytes of the memory any more.
         unsafe { theirs.memory.base().as_ptr().add(at).write_bytes(1, 800_000) };

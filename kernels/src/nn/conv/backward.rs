@@ -86,7 +86,7 @@ impl Conv2dShape {
         back.products(n, dy, transposed, dx);
     }
 
-    /// `transposed[c][o][flipped kernel] = w[o][c][kernel]`, group by group.
+    /// Transposes and flips the weight, group by group: `transposed[c][o][flipped kernel] = w[o][c][kernel]`.
     fn turn_weight<F: Float>(&self, w: &[F], transposed: &mut [F]) {
         let (inputs, outputs, area) =
             (self.inputs / self.groups, self.outputs / self.groups, self.kernel * self.kernel);

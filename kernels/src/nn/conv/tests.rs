@@ -73,7 +73,7 @@ fn cost_is_two_per_tap() {
     assert_eq!(s.forward_cost::<f32>(10).flops, 10 * 2 * 32 * 64 * 16 * 9);
 }
 
-/// The output is too small for Winograd's tiles and the input is not: the backward pass must not use the tiles either.
+/// The output is too small for Winograd's tiles but the input is not: the backward pass must not use the tiles either.
 #[test]
 fn a_convolution_too_small_for_winograd_one_way_has_its_gradient() {
     for picture in [(5, 5), (4, 7)] {

@@ -61,7 +61,7 @@ fn serve(id: u64, mut draw: u64) {
         stream.busy = true;
         drop(world);
         let done = match (&task, failed) {
-            // After an error of their context, tasks do not run.
+            // Copies, fills and kernels do not run after an error of their context.
             (Task::Record(_) | Task::Wait(_) | Task::Spin(_), _) | (_, true) => Ok(()),
             _ => {
                 delay(&mut draw, longest);

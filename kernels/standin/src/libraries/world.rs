@@ -19,7 +19,7 @@ pub(super) struct Context {
     pub retained: u32,
     /// The error that all calls of the context return from now on.
     pub failed: Option<Code>,
-    /// The devices whose memory the kernels of this context may access.
+    /// The other devices whose memory the kernels of this context may access.
     pub peers: BTreeSet<usize>,
 }
 

@@ -88,7 +88,7 @@ impl Races {
         self.forget_retired();
     }
 
-    /// Retires a destroyed stream. Its last task is remembered until the host has waited for it.
+    /// Retires a destroyed stream. The stream's last task is remembered until the host has waited for that task.
     pub fn retire(&mut self, stream: u32) {
         let last = self.clocks.remove(&stream).and_then(|clock| clock.get(&stream).copied()).unwrap_or(0);
         self.retired.insert(stream, last);

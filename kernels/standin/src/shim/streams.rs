@@ -64,7 +64,7 @@ pub(super) struct Streams {
     events: BTreeMap<u32, Recorded>,
     captures: BTreeMap<u32, Capture>,
     graphs: BTreeMap<u32, Arc<Captured>>,
-    /// Numbers given to streams, events, captures and graphs.
+    /// The number of streams, events, captures and graphs made so far, from which new numbers are given.
     numbers: u32,
 }
 

@@ -43,7 +43,7 @@ fn cublas_lt_is_called_as_its_header_declares_it() {
         cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
         cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
     );
-    // Transposes are set as 0 and 1, in 4 bytes.
+    // Transposes are passed as 0 and 1, in 4 bytes.
     all.value("CUBLAS_OP_N", i64::from(i32::from(false)));
     all.value("CUBLAS_OP_T", i64::from(i32::from(true)));
     all.size("cublasOperation_t", size_of::<i32>());

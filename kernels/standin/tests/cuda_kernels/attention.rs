@@ -18,7 +18,7 @@ struct Shape {
     causal: bool,
 }
 
-/// The expected output, logarithms of norms, and input gradient.
+/// The expected output, log-sum-exps, and input gradient.
 struct Wanted {
     y: Vec<f64>,
     lse: Vec<f64>,

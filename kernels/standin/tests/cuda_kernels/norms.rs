@@ -66,7 +66,7 @@ fn batch_norm<T: Trained>(queue: &Queue) {
             &arrange(&y, (n, c, p), layout),
             4e-6,
         );
-        // Batch norm by totals, as several ranks would sum them.
+        // Batch normalisation by totals, as several ranks would sum them.
         let totals = queue.memory(8 * (1 + 2 * c)).unwrap();
         queue.write(grunning.all(), &start).unwrap();
         shape.sums(queue, gx.all(), totals.all()).unwrap();
