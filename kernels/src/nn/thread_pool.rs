@@ -33,8 +33,7 @@ pub struct ThreadPool {
 
 struct Shared {
     threads: usize,
-    /// The number of the job (bits 17 and up), whether workers may enter it (bit 16), and how many workers are inside (bits 0 to
-    /// 15).
+    /// The number of the job (bits 17 and up), whether workers may enter it (bit 16), and how many workers are inside (bits 0-15).
     state: AtomicU64,
     next: AtomicUsize,
     job: Mutex<Option<Job>>,
