@@ -3,8 +3,10 @@
 
 mod common;
 
-use common::{allfold, folder};
+use common::{allfold, folder, records};
 use std::fs;
+
+const CNN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
 
 /// The line of a command that is refused.
 fn refused(args: &[&str]) -> String {
@@ -345,6 +347,29 @@ fn gpus_under_the_virtual_clock() {
         &["scale", "--config", &path, "--ranks", "1", "--steps", "1", "--sim-ranks", "2"],
         &["`device` is cuda", "leave --sim-ranks out"],
     );
+}
+
+/// A slow rank changes the times of a training run and no bit of its result; a dead one is named.
+#[test]
+fn faults_of_a_simulated_training_run() {
+    let train = |more: &[&'static str]| {
+        let flags = ["train", "--config", CNN, "--ranks", "2", "--steps", "2", "--set", "validation=20"];
+        [&flags[..], more].concat()
+    };
+    let last =
+        |more: &[&'static str]| records(&train(&[&["--backend", "sim"][..], more].concat())).pop().unwrap();
+    let (plain, slow) = (last(&[]), last(&["--fault", "slow_rank=1:x4"]));
+    assert_eq!(plain["weights_hash"], slow["weights_hash"]);
+    assert!(slow["time_us"].as_f64() > plain["time_us"].as_f64().map(|time| 2.0 * time));
+    let dead = allfold(&train(&["--backend", "sim", "--fault", "dead_rank=1@50us"]));
+    let said = String::from_utf8_lossy(&dead.stderr);
+    assert!(dead.status.code() == Some(1) && said.contains("rank 1"), "{said}");
+    says(
+        &train(&["--fault", "slow_rank=1:x4"]),
+        &["--fault describes the simulated machine", "--backend sim"],
+    );
+    says(&train(&["--backend", "sim", "--fault", "slow_rank=7:x4"]), &["slow_rank", "7"]);
+    says(&train(&["--backend", "sim", "--fault", "slow=1"]), &["slow", "slow_rank"]);
 }
 
 #[test]

@@ -102,6 +102,7 @@ impl Prepared {
             schedule: self.schedule.clone(),
             geometry: self.geometry.clone(),
             window: self.window,
+            native: matches!(self.path, Path::Native),
         }
     }
 

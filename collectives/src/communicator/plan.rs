@@ -31,6 +31,8 @@ pub struct Planned {
     pub geometry: Geometry,
     /// How many steps of a rank may be in flight.
     pub window: u32,
+    /// Whether the backend's own collective, such as MPI's, runs instead of the schedule.
+    pub native: bool,
 }
 
 impl Plan {

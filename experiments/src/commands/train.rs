@@ -7,7 +7,7 @@ use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
 use crate::cli::{memory, progress};
 use crate::predict::trace;
-use crate::training::launch_mode::LaunchMode;
+use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
 use crate::training::run::{self, RecordOptions};
 use crate::training::tensorboard::Events;
 use crate::training::trained::Trained;
@@ -18,7 +18,7 @@ use allfold_report::format::counted;
 use allfold_report::loss_curve::{self, Course};
 use allfold_report::records::RecordKind;
 use allfold_report::sizes::rank_count;
-use allfold_sim::{Device, Topology};
+use allfold_sim::{Device, Faults, Topology};
 use allfold_trainer::{Config, Sampler};
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
   allfold train --config experiments/configs/digits-cnn.toml --ranks 4 --set lr=0.05 --set amp=f16
   allfold launch -n 4 -- train --config experiments/configs/digits-cnn.toml
   allfold train --config experiments/configs/digits-mlp.toml --ranks 8 --backend sim --topology nodes8 --trace step.json
+  allfold train --config experiments/configs/digits-mlp.toml --ranks 4 --backend sim --fault slow_rank=3:x4
   allfold train --config experiments/configs/cifar-resnet18.toml --device cuda --ranks 2
 
 Losses and weights have the same bits on threads, sim and tcp: compare the hashes at the end.")]
@@ -59,6 +60,13 @@ pub(crate) struct Args {
     /// With sim: the simulated machine, a name (`allfold machines` lists them) or a file [default: nodes8]
     #[arg(long, value_name = "T")]
     topology: Option<String>,
+    /// With sim: inject a fault, such as slow_rank=3:x4 or dead_rank=3@5ms (`allfold simulate --help` lists them); may be
+    /// given again
+    #[arg(long, value_name = "RULE")]
+    fault: Vec<String>,
+    /// Seed of the random draws of faults
+    #[arg(long, value_name = "SEED", default_value_t = 0, requires = "fault")]
+    fault_seed: u64,
     /// What each rank computes on: cpu or cuda [default: the configuration's]; with sim, a device model [default: a100_f32]
     #[arg(long, value_name = "D")]
     device: Option<String>,
@@ -107,7 +115,8 @@ impl Args {
             };
         }
         let modeled = self.device.is_some() && self.real().is_none();
-        let given = [("--topology", self.topology.is_some()), ("--device", modeled)];
+        let faults = !self.fault.is_empty();
+        let given = [("--topology", self.topology.is_some()), ("--device", modeled), ("--fault", faults)];
         match given.iter().find(|(_, given)| *given) {
             Some((flag, _)) => Err(CommandError::usage(format!(
                 "{flag} describes the simulated machine: use it with --backend sim"
@@ -180,7 +189,9 @@ impl Args {
             (Backend::Sim, _) => {
                 let topology = Topology::named(self.topology(), ranks).map_err(CommandError::usage)?;
                 let device = Device::named(self.device()).map_err(CommandError::usage)?;
-                Ok(LaunchMode::sim(topology, device))
+                let faults = Faults::parse(self.fault.iter().map(String::as_str), &topology);
+                let faults = faults.map_err(CommandError::usage)?.seeded(self.fault_seed);
+                Ok(LaunchMode::Sim(Box::new(SimulatedRanks { topology, device, faults })))
             }
             (Backend::Mpi, _) => self.within_mpi(),
             (_, Some(launched)) => match self.ranks.filter(|ranks| *ranks != launched.world_size) {

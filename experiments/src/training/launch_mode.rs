@@ -3,7 +3,7 @@
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::environment::Environment;
 use allfold_collectives::{Communicator, Rank};
-use allfold_sim::{Device, Topology};
+use allfold_sim::{Device, Faults, Topology};
 use allfold_trainer::Config;
 
 /// Simulated ranks: one per rank of a topology, each computing on a device.
@@ -13,6 +13,8 @@ pub struct SimulatedRanks {
     pub topology: Topology,
     /// The device of each rank on virtual time.
     pub device: Device,
+    /// The faults of ranks and links.
+    pub faults: Faults,
 }
 
 /// How the ranks run.
@@ -29,9 +31,9 @@ pub enum LaunchMode {
 }
 
 impl LaunchMode {
-    /// Threads on virtual time.
+    /// Threads on virtual time, without faults.
     pub fn sim(topology: Topology, device: Device) -> LaunchMode {
-        LaunchMode::Sim(Box::new(SimulatedRanks { topology, device }))
+        LaunchMode::Sim(Box::new(SimulatedRanks { topology, device, faults: Faults::NONE }))
     }
 
     /// How many ranks run there.

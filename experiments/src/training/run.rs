@@ -85,7 +85,8 @@ pub fn run_on(
         LaunchMode::Threads(ranks) => World::threads(*ranks).any(),
         LaunchMode::Sim(machine) => {
             let topology = &machine.topology;
-            World::sim(topology).costs(topology.costs()).device(machine.device).timeline().any()
+            let world = World::sim(topology).costs(topology.costs()).device(machine.device);
+            world.faults(machine.faults.clone()).timeline().any()
         }
         LaunchMode::Process(environment) => {
             return elastic::run(config, environment, alone);

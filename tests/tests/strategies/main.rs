@@ -1,6 +1,7 @@
 //! Every strategy of the engine against one rank on the whole batch, on every backend, and what it refuses.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+mod faults;
 mod memory;
 mod resumed;
 
@@ -25,6 +26,10 @@ fn all(ranks: u32) -> Option<u32> {
     Some(ranks)
 }
 
+fn pairs(ranks: u32) -> Option<u32> {
+    ranks.is_multiple_of(2).then_some(ranks)
+}
+
 fn stages(_: u32) -> Option<u32> {
     Some(1)
 }
@@ -38,7 +43,7 @@ fn divisor(ranks: u32) -> Option<u32> {
     8u32.is_multiple_of(ranks).then_some(1)
 }
 
-const ROWS: [Row; 15] = [
+const ROWS: [Row; 17] = [
     Row { name: "ddp", strategy: "ddp", keys: &[], data: all },
     Row { name: "data_parallel", strategy: "data_parallel", keys: &[], data: all },
     Row { name: "zero1", strategy: "zero1", keys: &[], data: all },
@@ -51,6 +56,13 @@ const ROWS: [Row; 15] = [
         strategy: "zero3",
         keys: &[("parallel.reshard_after_forward", "false"), ("accumulate", "2")],
         data: all,
+    },
+    Row { name: "zero1, by pairs", strategy: "zero1", keys: &[("parallel.shard", "2")], data: pairs },
+    Row {
+        name: "zero3, by pairs",
+        strategy: "zero3",
+        keys: &[("parallel.shard", "2"), ("accumulate", "2")],
+        data: pairs,
     },
     Row {
         name: "gpipe",
@@ -289,6 +301,8 @@ fn what_a_strategy_cannot_take_is_refused_in_one_line() {
     );
     refused(2, &[pipeline, ("parallel.split", "[\"fc9\", \"fc8\"]")], &["names 2 layers", "name 1"]);
     refused(2, &[pipeline, ("parallel.split", "[\"nowhere\"]")], &["unknown layer `nowhere`"]);
+    refused(4, &[("strategy", "zero2"), ("parallel.shard", "3")], &["`parallel.shard` is 3", "divisor of 4"]);
+    refused(2, &[("strategy", "data_parallel"), ("parallel.shard", "2")], &["`parallel.shard`", "zero1"]);
     refused(2, &[("strategy", "zero2"), ("optimiser", "lars")], &["`lars`", "`ddp`, or another optimiser"]);
     refused(2, &[("strategy", "zero3"), ("hook", "fp16")], &["`hook`", "none", "`ddp` takes"]);
     refused(2, &[("strategy", "data_parallel"), ("uneven", "true")], &["`uneven`", "false"]);

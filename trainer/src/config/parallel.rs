@@ -65,6 +65,9 @@ pub struct Parallel {
     pub split: Vec<String>,
     /// What each rank of a stage keeps of it: `ddp` (everything), `zero1`, `zero2` or `zero3`.
     pub sharding: StageSharing,
+    /// With zero1, zero2 and zero3: how many neighbouring ranks share one copy of what is sharded, such as the ranks of a node;
+    /// 0: all ranks with samples of their own. Several copies are kept equal by sums over them.
+    pub shard: usize,
     /// Whether zero3 frees a unit's parameters after its forward pass and gathers them again for the backward pass.
     pub reshard_after_forward: bool,
 }
@@ -77,6 +80,7 @@ impl Default for Parallel {
             chunks: 2,
             split: Vec::new(),
             sharding: StageSharing::default(),
+            shard: 0,
             reshard_after_forward: true,
         }
     }

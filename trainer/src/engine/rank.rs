@@ -111,8 +111,8 @@ impl<F: Float> RankEngine for Worker<'_, F> {
     }
 
     fn start(&mut self, exchange: UnitExchange, unit: usize) -> Result<()> {
-        let size = self.position(MeshAxis::Data).size;
         if exchange == UnitExchange::GatherParams {
+            let size = self.position(MeshAxis::Shard).size;
             if self.units[unit].keep == Keep::Sharded {
                 let mut whole = self.room(self.units[unit].padded);
                 let state = &self.units[unit];
@@ -121,15 +121,20 @@ impl<F: Float> RankEngine for Worker<'_, F> {
             }
             if size > 1 {
                 let whole = self.units[unit].params.send_away("parameters")?;
-                self.units[unit].gathering = Some(self.groups.data().all_gather_in_place_async(whole)?);
+                self.units[unit].gathering = Some(self.groups.shard().all_gather_in_place_async(whole)?);
             }
             return Ok(());
         }
+        let axis = match exchange {
+            UnitExchange::ReduceScatterGrad => MeshAxis::Shard,
+            _ => MeshAxis::Data,
+        };
+        let (mean, size) = (self.position(MeshAxis::Data).size, self.position(axis).size);
         let now = self.groups.world.now();
         let mut whole = self.units[unit].grads.send_away("gradients")?;
         let elements = self.units[unit].values.len();
-        if size > 1 {
-            divide(&mut whole[..elements], F::from_f64(size as f64));
+        if mean > 1 {
+            divide(&mut whole[..elements], F::from_f64(mean as f64));
             self.groups.world.charge(&work(crate::strategies::ddp::pack_cost::<F>(elements)));
         }
         let bytes = (elements * size_of::<F>()) as u64;
@@ -144,10 +149,11 @@ impl<F: Float> RankEngine for Worker<'_, F> {
             self.units[unit].grads = Tensor::Here(whole);
             return Ok(());
         }
-        let data = self.groups.data();
         let work = match exchange {
-            UnitExchange::ReduceScatterGrad => data.reduce_scatter_in_place_async(whole, ReduceOp::Sum)?,
-            _ => data.all_reduce_async(whole, ReduceOp::Sum)?,
+            UnitExchange::ReduceScatterGrad => {
+                self.groups.shard().reduce_scatter_in_place_async(whole, ReduceOp::Sum)?
+            }
+            _ => self.groups.data().all_reduce_async(whole, ReduceOp::Sum)?,
         };
         self.units[unit].reducing = Some(work);
         Ok(())

@@ -3,7 +3,7 @@
 
 use super::unit::Tensor;
 use super::worker::Worker;
-use super::{Keep, MeshAxis, RankEngine, UnitExchange};
+use super::{Keep, RankEngine, UnitExchange};
 use crate::optim::Optimiser;
 use crate::{MemoryUse, Result};
 use allfold_collectives::{Rank, ReduceOp};
@@ -79,7 +79,6 @@ impl<F: Float> Worker<'_, F> {
 
     /// Gives every rank the whole state of the optimiser. Every rank must call it.
     pub fn download_state(&mut self, optimiser: &mut dyn Optimiser<F>) -> Result<()> {
-        let first = self.groups.position(MeshAxis::Data).index == 0;
         let state = optimiser.state();
         let mut steps = [0i64];
         for (number, (_, whole)) in state.vectors.into_iter().enumerate() {
@@ -87,14 +86,13 @@ impl<F: Float> Worker<'_, F> {
             whole.resize(self.network.param_count(), F::ZERO);
             let mut kept = [0i64];
             for at in 0..self.units.len() {
-                let (counts, unit) = (self.counts(at), &mut self.units[at]);
-                let is_whole = matches!(unit.keep, Keep::Whole | Keep::First);
+                let (counts, unit) = (self.counts_here(at), &mut self.units[at]);
                 let start = unit.values.start;
                 for piece in &mut unit.pieces {
                     let mine = piece.optimiser.state();
                     steps[0] = *mine.steps as i64;
                     let (_, values) = &mine.vectors[number];
-                    if counts && (first || !is_whole) && !values.is_empty() {
+                    if counts && !values.is_empty() {
                         kept[0] = 1;
                         whole[start + piece.range.start..start + piece.range.end].copy_from_slice(values);
                     }

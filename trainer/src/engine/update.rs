@@ -1,7 +1,7 @@
 //! The end of a step: one decision about gradients that are not finite, one norm over all ranks, and the optimisers' steps.
 
+use super::Keep;
 use super::worker::Worker;
-use super::{Keep, MeshAxis};
 use crate::scaler::{GradScaler, unscale_cost};
 use crate::timing::work;
 use crate::{Result, optim};
@@ -12,6 +12,7 @@ impl<F: Float> Worker<'_, F> {
     /// Moves this rank's parameters by the gradients, unless some rank's are not finite.
     pub(super) fn move_params(&mut self) -> Result<()> {
         self.share_loss()?;
+        self.sum_replicas()?;
         if let Some(scaler) = self.scaler {
             let found = self.unscale(&scaler)?;
             self.skipped = GradScaler::found_anywhere(found, self.groups.world)?;
@@ -28,6 +29,33 @@ impl<F: Float> Worker<'_, F> {
                 self.groups.world.charge(&work(piece.optimiser.cost(piece.range.len())));
             }
         }
+        Ok(())
+    }
+
+    /// Where several copies are sharded, sums this rank's parts of the gradients over the ranks that hold the same parts.
+    fn sum_replicas(&mut self) -> Result<()> {
+        let Some(replicas) = &self.groups.replicas else { return Ok(()) };
+        let before = self.groups.world.now();
+        let mut sums = Vec::new();
+        for (at, unit) in self.units.iter_mut().enumerate() {
+            if unit.pieces.is_empty() || matches!(unit.keep, Keep::Whole | Keep::First) {
+                continue;
+            }
+            let part = match unit.shards_gradients() {
+                true => std::mem::take(&mut unit.grad_part),
+                false => unit.grads.here("gradients")?[unit.own.clone()].to_vec(),
+            };
+            sums.push((at, replicas.all_reduce_async(part.into(), ReduceOp::Sum)?));
+        }
+        for (at, sum) in sums {
+            let unit = &mut self.units[at];
+            let part = sum.wait()?.into_vec();
+            match unit.shards_gradients() {
+                true => unit.grad_part = part,
+                false => unit.grads.here_mut("gradients")?[unit.own.clone()].copy_from_slice(&part),
+            }
+        }
+        self.waited += self.groups.world.now() - before;
         Ok(())
     }
 
@@ -59,15 +87,12 @@ impl<F: Float> Worker<'_, F> {
 
     /// Bounds the norm of all gradients of all ranks by `limit`.
     fn clip(&mut self, limit: f64) -> Result<()> {
-        let first = self.groups.position(MeshAxis::Data).index == 0;
         let mut squares = [0.0];
         for at in 0..self.units.len() {
-            let counts = self.counts(at);
-            let unit = &mut self.units[at];
-            let whole = matches!(unit.keep, Keep::Whole | Keep::First);
-            if !counts || whole && !first {
+            if !self.counts_here(at) {
                 continue;
             }
+            let unit = &mut self.units[at];
             for piece in 0..unit.pieces.len() {
                 let range = unit.pieces[piece].range.clone();
                 squares[0] += norm(unit.grad_of(&range)?).powi(2);

@@ -96,10 +96,11 @@ impl<'a, F: Float> Worker<'a, F> {
     ) -> Result<Worker<'a, F>> {
         let groups = Groups::new(world, mesh, channels)?;
         let outline = Arc::new(network.outline());
-        let data = groups.position(MeshAxis::Data);
+        let [data, shard] = [MeshAxis::Data, MeshAxis::Shard].map(|axis| groups.position(axis));
         let make = |unit: &ParamUnit| {
             let values = outline.values_in(&unit.layers);
-            let place = (data.index, data.size);
+            let first = unit.keep == Keep::First;
+            let place = if first { (data.index, data.size) } else { (shard.index, shard.size) };
             UnitState::new(unit.keep, values, place, outline.trained(), (config, network.params()))
         };
         let units = specs.iter().map(make).collect::<Result<Vec<_>>>()?;
@@ -166,6 +167,15 @@ impl<'a, F: Float> Worker<'a, F> {
     pub(super) fn counts(&self, unit: usize) -> bool {
         let copy = self.copies.get(unit).and_then(Option::as_ref);
         self.units[unit].keep != Keep::Nothing && copy.is_none_or(|copy| copy.rank() == Rank(0))
+    }
+
+    /// Whether this rank's parameters and state of a unit count in sums over all ranks: each counts on one rank alone.
+    pub(super) fn counts_here(&self, unit: usize) -> bool {
+        let axis = match self.units[unit].keep {
+            Keep::Whole | Keep::First => MeshAxis::Data,
+            _ => MeshAxis::Replica,
+        };
+        self.counts(unit) && self.groups.position(axis).index == 0
     }
 
     /// Begins a step over a batch.

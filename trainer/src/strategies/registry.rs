@@ -31,12 +31,13 @@ pub(crate) fn on_engine(config: &Config) -> bool {
 /// The mesh of `ranks` ranks.
 ///
 /// # Errors
-/// Stages that the ranks do not divide among.
+/// Stages that the ranks do not divide among, or copies.
 pub(crate) fn mesh(config: &Config, ranks: u32) -> Result<Mesh> {
-    match config.strategy.as_str() {
-        "pipeline" => Mesh::of_stages(config.parallel.stages, ranks),
-        _ => Ok(Mesh::of_data(ranks)),
-    }
+    let mesh = match config.strategy.as_str() {
+        "pipeline" => Mesh::of_stages(config.parallel.stages, ranks)?,
+        _ => Mesh::of_data(ranks),
+    };
+    mesh.sharded(config.parallel.shard)
 }
 
 /// Checks that the strategy of `config` takes this number of ranks and the other keys.
@@ -69,6 +70,12 @@ pub fn fits(config: &Config, ranks: u32) -> Result<()> {
     }
     let shards = config.strategy.starts_with("zero")
         || config.strategy == "pipeline" && config.parallel.sharding != StageSharing::Ddp;
+    if !shards && config.parallel.shard != 0 {
+        return Err(Error::Config(format!(
+            "`parallel.shard` is for strategies that shard, and `{name}` keeps everything whole; leave it out, or use zero1, \
+             zero2 or zero3"
+        )));
+    }
     if shards && config.optimiser == "lars" {
         return Err(Error::Config(format!(
             "optimiser `lars` needs the norm of each whole parameter, and strategy `{name}` cuts parameters into parts; use \
