@@ -58,7 +58,11 @@ impl Feed {
     pub fn send<T: Pod>(&mut self, into: Slice<'_>, from: &[T]) -> Result<()> {
         let (from, half) = (bytemuck::cast_slice::<T, u8>(from), self.turn);
         if into.len() != from.len() {
-            return Err(Error::Argument(format!("a copy of {} bytes into {}", from.len(), into.len())));
+            return Err(Error::Argument(format!(
+                "a copy of {} bytes into memory of {} bytes; both must be equally long",
+                from.len(),
+                into.len()
+            )));
         }
         self.turn = 1 - half;
         let machine = self.queue.machine().clone();
