@@ -22,32 +22,33 @@ pub(super) struct Groups<'a> {
 impl<'a> Groups<'a> {
     /// Splits `world` along the axes of `mesh`, and makes `channels` communicators for messages. Every rank must call it.
     pub fn new(world: &'a Communicator, mesh: Mesh, channels: usize) -> Result<Groups<'a>> {
-        let rank = world.rank().index();
-        let [data, pipeline] = [MeshAxis::Data, MeshAxis::Pipeline].map(|axis| mesh.position(rank, axis));
-        let mut groups = Groups {
-            world,
-            mesh,
-            data: None,
-            shard: None,
-            replicas: None,
-            pipeline: None,
-            messages: Vec::new(),
-        };
-        if mesh.pipeline > 1 {
-            groups.data = world.split(Some(pipeline.index as u32), data.index as u32)?;
-            groups.pipeline = world.split(Some(data.index as u32), pipeline.index as u32)?;
-        }
-        if mesh.shard < mesh.data {
-            let [part, copy] =
-                [MeshAxis::Shard, MeshAxis::Replica].map(|axis| mesh.position(rank, axis).index as u32);
-            groups.shard = groups.data().split(Some(copy), part)?;
-            groups.replicas = groups.data().split(Some(part), copy)?;
-        }
-        let line = if mesh.pipeline > 1 { data.index as u32 } else { 0 };
-        for _ in 0..channels {
-            groups.messages.extend(world.split(Some(line), rank as u32)?);
+        let (data, shard, replicas, pipeline, messages) = (None, None, None, None, Vec::new());
+        let mut groups = Groups { world, mesh, data, shard, replicas, pipeline, messages };
+        if let Err(error) = groups.split(channels) {
+            groups.abort(&error.to_string());
+            return Err(error);
         }
         Ok(groups)
+    }
+
+    fn split(&mut self, channels: usize) -> Result<()> {
+        let (world, mesh, rank) = (self.world, self.mesh, self.world.rank().index());
+        let place = |axis| mesh.position(rank, axis).index as u32;
+        let [data, pipeline] = [MeshAxis::Data, MeshAxis::Pipeline].map(place);
+        if mesh.pipeline > 1 {
+            self.data = world.split(Some(pipeline), data)?;
+            self.pipeline = world.split(Some(data), pipeline)?;
+        }
+        if mesh.shard < mesh.data {
+            let [part, copy] = [MeshAxis::Shard, MeshAxis::Replica].map(place);
+            self.shard = self.data().split(Some(copy), part)?;
+            self.replicas = self.data().split(Some(part), copy)?;
+        }
+        let line = if mesh.pipeline > 1 { data } else { 0 };
+        for _ in 0..channels {
+            self.messages.extend(world.split(Some(line), rank as u32)?);
+        }
+        Ok(())
     }
 
     /// The ranks with samples of their own and the same layers.
@@ -58,6 +59,13 @@ impl<'a> Groups<'a> {
     /// The ranks that share one copy of what is sharded.
     pub fn shard(&self) -> &Communicator {
         self.shard.as_ref().unwrap_or_else(|| self.data())
+    }
+
+    /// Ends every group for the same reason: a rank that waits in another group than the one that failed hears of the cause.
+    pub fn abort(&self, why: &str) {
+        let groups = [&self.data, &self.shard, &self.replicas, &self.pipeline];
+        let all = groups.into_iter().flatten().chain(&self.messages).chain([self.world]);
+        all.for_each(|group| group.abort(why));
     }
 
     /// The communicator that carries the messages of a channel.

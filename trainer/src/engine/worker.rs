@@ -141,8 +141,10 @@ impl<'a, F: Float> Worker<'a, F> {
             specs,
             units,
         };
-        worker.split_copies()?;
-        Ok(worker)
+        match worker.split_copies() {
+            Ok(()) => Ok(worker),
+            Err(error) => Err(worker.failed(error)),
+        }
     }
 
     /// Finds out which stages hold each unit, and makes communicators of those that hold the same.
@@ -191,6 +193,14 @@ impl<'a, F: Float> Worker<'a, F> {
     /// Gives the batch back.
     pub fn take_batch(&mut self) -> Batch<F> {
         std::mem::take(&mut self.batch)
+    }
+
+    /// Tells every rank of every group that this one goes on no more, because of `error`.
+    pub fn failed(&self, error: Error) -> Error {
+        let why = error.to_string();
+        self.groups.abort(&why);
+        self.copies.iter().flatten().for_each(|copies| copies.abort(&why));
+        error
     }
 
     /// The outcome of the step.

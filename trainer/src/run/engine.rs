@@ -69,7 +69,10 @@ impl<F: Float> Run<'_, F> {
     /// Gives the host's model all weights. Every rank must call it.
     pub(super) fn download_units(&mut self) -> Result<()> {
         match &mut self.engine {
-            Some(engine) => engine.worker.download(&mut self.model.params, &mut self.model.buffers),
+            Some(EngineRun { worker, .. }) => {
+                let downloaded = worker.download(&mut self.model.params, &mut self.model.buffers);
+                downloaded.map_err(|error| worker.failed(error))
+            }
             None => Ok(()),
         }
     }
@@ -77,7 +80,9 @@ impl<F: Float> Run<'_, F> {
     /// Gives the host's optimiser its whole state. Every rank must call it.
     pub(super) fn download_state(&mut self) -> Result<()> {
         match &mut self.engine {
-            Some(engine) => engine.worker.download_state(&mut *self.optimiser),
+            Some(EngineRun { worker, .. }) => {
+                worker.download_state(&mut *self.optimiser).map_err(|error| worker.failed(error))
+            }
             None => Ok(()),
         }
     }
@@ -118,7 +123,7 @@ impl<F: Float> Run<'_, F> {
         let input = StepInput { lr, loss_scale, draw_key: model.draw_key };
         let EngineRun { worker, driver } = engine;
         worker.begin(std::mem::take(batch), input, *scaler);
-        driver.step(worker as &mut dyn RankEngine)?;
+        driver.step(worker as &mut dyn RankEngine).map_err(|error| worker.failed(error))?;
         *batch = worker.take_batch();
         let report = worker.report();
         if let Some(scaler) = scaler {
