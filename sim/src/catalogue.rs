@@ -14,22 +14,22 @@ use std::path::Path;
 /// A GPU's port to its node's switch: one direction of NVLink 3, 12 links of 25 GB/s (NVIDIA A100 datasheet:
 /// 600 GB/s both ways); latency is the hardware term NCCL's tuner uses for NVLink with its LL protocol.
 pub const DEVICE_LINK: Link = Link { bandwidth: BytesPerSec(300_000_000_000), latency: Picos(600_000) };
-/// A NIC: 200 Gb/s HDR InfiniBand (25 GB/s each way); latency as NCCL's tuner has it for a network hop with LL.
+/// A NIC: 200 Gb/s HDR InfiniBand (25 GB/s each way); the latency is that of NCCL's tuner for a network hop with LL.
 pub const NIC_LINK: Link = Link { bandwidth: BytesPerSec(25_000_000_000), latency: Picos(2_700_000) };
 
 /// The names that [`Topology::named`] knows, for help texts and suggestions.
 pub const NAMES: [&str; 6] = ["switch", "ring", "mesh", "nodes8", "nodes8x4", "nodes8x1"];
 
 impl Topology {
-    /// A topology by name, one of [`NAMES`], or `nodesK` and `nodesKxM` for any K devices and M NICs; a machine such
-    /// as `dgx-a100` or `hgx-h100:64,fat-tree=2:1` ([`crate::machines::presets`]); a file of another tool
-    /// ([`crate::files`]); or a TOML file, where the name is a path (it ends in `.toml` or has a `/` in it).
+    /// A topology by name: one of [`NAMES`]; `nodesK` or `nodesKxM` for any K devices and M NICs per node; a machine such as
+    /// `dgx-a100` or `hgx-h100:64,fat-tree=2:1` ([`crate::machines::presets`]); a file of another tool ([`crate::files`]); or the
+    /// path of a TOML file (the name ends in `.toml` or has a `/` in it).
     pub fn named(name: &str, ranks: u32) -> Result<Topology> {
         if let Some(topology) = files::topology(name, ranks)? {
             return Ok(topology);
         }
         let head = name.split([':', ',']).next().unwrap_or_default();
-        // Options of a machine may have a `/` in them: nic-bandwidth=400Gb/s.
+        // A machine's options may contain a `/`, as in nic-bandwidth=400Gb/s, so only the text before them decides.
         if name.ends_with(".toml") || head.contains('/') {
             return Topology::load(Path::new(name), ranks);
         }

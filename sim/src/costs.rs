@@ -1,4 +1,4 @@
-//! What a message, a collective and a reduction cost beside the links they use.
+//! What a message, a collective and a reduction cost in addition to the links they use.
 //!
 //! ```text
 //! posted   start      flow begins              left             arrival        done
@@ -14,23 +14,23 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rounding {
-    /// To the picosecond, rounded up, so that nothing is ever faster than its links allow.
+    /// Times are kept to the picosecond and rounded up, so that no transfer is faster than its links allow.
     #[default]
     Exact,
-    /// As ASTRA-sim 2 truncates: a message takes `floor_ns(latency + bytes / bandwidth)`, each pass of a
-    /// reduction `floor_ns(bytes / memory)`. Only for comparison with it: it can be a nanosecond too fast.
+    /// Times are truncated as in ASTRA-sim 2: a message takes `floor_ns(latency + bytes / bandwidth)`, each pass of a reduction
+    /// `floor_ns(bytes / memory)`. Only for comparison with ASTRA-sim: a transfer can be a nanosecond too fast.
     WholeNanos,
 }
 
-/// How the flows on one link share it.
+/// How the flows on a link share its bandwidth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
-    /// Max-min fair: what one flow cannot use, because it is slower elsewhere, others get. Every change re-solves
-    /// all flows that are connected to it by shared links.
+    /// Max-min fair: bandwidth that a flow cannot use, because another link limits it, goes to the other flows. Every change
+    /// re-solves all flows that are connected to it by shared links.
     MaxMin,
-    /// Every link splits evenly among the flows on it and a flow goes at its least share. What a flow leaves
-    /// unused is lost, so with the same flows none goes faster than by max-min; a change concerns only the neighbours.
+    /// Every link divides its bandwidth evenly among its flows, and a flow's rate is the least of its shares. Bandwidth that a flow
+    /// leaves unused is lost, so for equal flows no rate exceeds that of max-min; a change concerns only flows on the same links.
     #[default]
     Split,
 }
@@ -38,29 +38,29 @@ pub enum Sharing {
 /// The costs of a run. The latency and bandwidth of links belong to the topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Costs {
-    /// Per message: the channel is occupied this long before the first byte flows.
+    /// Overhead of each message: how long the channel is occupied before the first byte flows.
     pub overhead: Picos,
-    /// Per collective and rank, before its first step.
+    /// Overhead of each collective on each rank, before the rank's first step.
     pub launch: Picos,
-    /// Rate of a rank's memory, which local moves and reductions take; `None`: they are free.
+    /// Rate of a rank's memory, which limits local moves and reductions; with `None` they take no time.
     pub memory: Option<BytesPerSec>,
-    /// How many times a reduction passes its bytes through memory: two operands read, one result written is 3.
+    /// How many times a reduction passes its bytes through memory: 3 for two operands read and one result written.
     pub reduce_passes: u64,
-    /// Picoseconds, or ASTRA-sim's whole nanoseconds.
+    /// Whether times are picoseconds or ASTRA-sim's whole nanoseconds.
     pub rounding: Rounding,
 }
 
 impl Default for Costs {
-    /// NCCL's defaults. `launch` is its tuner's base latency of a ring with the LL protocol (6.6 us,
-    /// `src/graph/tuning.cc`); the per-step latency of that table lies on the links of the topology, so a message
-    /// has no overhead of its own; reductions are fused into the receive (`recvReduceCopy`), hence free.
+    /// NCCL's defaults. `launch` is the base latency that NCCL's tuner has for a ring with the LL protocol (6.6 us,
+    /// `src/graph/tuning.cc`). The tuner's per-step latency lies on the links of the topology, so a message has no overhead of its
+    /// own. Reductions are fused into the receive (`recvReduceCopy`), hence free.
     fn default() -> Costs {
         Costs { launch: Picos(6_600_000), ..Costs::FREE }
     }
 }
 
 impl Costs {
-    /// Costs of 0 for everything besides links.
+    /// Costs of zero for everything besides links.
     pub const FREE: Costs = Costs {
         overhead: Picos::ZERO,
         launch: Picos::ZERO,
@@ -69,23 +69,24 @@ impl Costs {
         rounding: Rounding::Exact,
     };
 
-    /// From the start of a flow to its arrival on links that it has for itself: `latency` over the whole path,
-    /// `bandwidth` of the slowest link.
+    /// The time from the start of a flow to its arrival if the flow shares no link: `latency` is that of the whole path,
+    /// `bandwidth` that of the slowest link.
     pub fn transfer(&self, bytes: Bytes, bandwidth: BytesPerSec, latency: Picos) -> Picos {
         self.rounded(latency + bandwidth.time(bytes))
     }
 
-    /// The receiver's time to combine `bytes` that arrived with its own.
+    /// The time in which a receiver combines `bytes` that arrived with its own.
     pub fn reduce(&self, bytes: Bytes) -> Picos {
         self.pass(bytes) * self.reduce_passes
     }
 
-    /// The time of a step of a rank with itself: a reduction costs what [`Costs`] says, a copy is read once and written once.
+    /// The time of a rank's local step on `bytes`: a reduction takes `reduce_passes` passes through memory, a copy two (read and
+    /// write).
     pub fn local(&self, bytes: Bytes, reduces: bool) -> Picos {
         self.pass(bytes) * if reduces { self.reduce_passes } else { 2 }
     }
 
-    /// A span of time as this run keeps it: unchanged, or cut to whole nanoseconds.
+    /// A span of time rounded as the run's [`Rounding`] says: unchanged, or cut to whole nanoseconds.
     pub fn rounded(&self, span: Picos) -> Picos {
         match self.rounding {
             Rounding::Exact => span,
@@ -117,9 +118,9 @@ mod tests {
             rounding: Rounding::WholeNanos,
             ..Costs::FREE
         };
-        // 2,500 B at 1,600 B/ns is 1.56 ns: 1 ns a pass, 3 in all.
+        // 2,500 B at 1,600 B/ns take 1.56 ns: 1 ns for each pass after truncation, 3 ns for all three.
         assert_eq!(costs.reduce(Bytes(2_500)), Picos::from_nanos(3));
-        // 1.56 ns + 0.5 ns is cut once, to 2 ns.
+        // The sum of 1.56 ns and 0.5 ns is truncated once, to 2 ns.
         let memory = BytesPerSec(1_600_000_000_000);
         assert_eq!(costs.transfer(Bytes(2_500), memory, Picos(500)), Picos::from_nanos(2));
     }

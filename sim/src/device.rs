@@ -1,12 +1,11 @@
-//! How long computation takes: a roofline.
+//! How long computation takes, by the roofline model.
 //!
 //! ```text
 //! time = launches x launch + max( flops / (peak x efficiency), bytes / memory )
 //! ```
 //!
-//! A model of one device, for virtual time; what a real one achieves goes in as its efficiency.
-//! Source of the model: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model",
-//! Comm. ACM 52 (2009).
+//! A model of one device, for virtual time; `efficiency` is the share of the peak that a real device achieves.
+//! Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model", Comm. ACM 52 (2009).
 
 use crate::{BytesPerSec, Error, Picos, Result};
 
@@ -32,23 +31,23 @@ impl std::ops::Add for DeviceWork {
     }
 }
 
-/// A device that computes.
+/// A compute device as the roofline model describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
     /// The device's name on the command line and in records.
     pub name: &'static str,
     /// Peak floating-point operations per second, in the number format that the name says.
     pub peak: u64,
-    /// Thousandths of the peak that real programs reach; 1 to 1,000.
+    /// The share of the peak that real programs reach, in thousandths: 1 to 1,000.
     pub efficiency: u32,
-    /// Rate of its memory.
+    /// Rate of the device's memory.
     pub memory: BytesPerSec,
-    /// Overhead of each launch.
+    /// Overhead of each kernel launch.
     pub launch: Picos,
 }
 
-/// A kernel launch beyond the kernel itself: 3.8 us for a kernel of 2.9 us, launched without waiting (NVIDIA
-/// developer blog, "Getting Started with CUDA Graphs", 2019).
+/// The overhead of a CUDA kernel launch: 3.8 us for a kernel of 2.9 us, launched without waiting (NVIDIA developer blog, "Getting
+/// Started with CUDA Graphs", 2019).
 const CUDA_LAUNCH: Picos = Picos(900_000);
 
 impl Device {
@@ -85,11 +84,11 @@ impl Device {
         launch: Picos::ZERO,
     };
 
-    /// Every preset.
+    /// Every device preset.
     pub const ALL: [Device; 5] =
         [Device::A100, Device::A100_F32, Device::H100, Device::H100_F32, Device::CPU_CORE];
 
-    /// A preset by its name; the error lists them.
+    /// The device preset of this name; the error lists the names.
     pub fn named(name: &str) -> Result<Device> {
         Device::ALL.into_iter().find(|device| device.name == name).ok_or_else(|| {
             let names: Vec<&str> = Device::ALL.iter().map(|device| device.name).collect();
@@ -97,7 +96,7 @@ impl Device {
         })
     }
 
-    /// How long the work takes; `u64::MAX` picoseconds (213 days) where it takes longer than that.
+    /// How long `work` takes on this device; saturates at `u64::MAX` picoseconds (213 days).
     pub fn time(&self, work: DeviceWork) -> Picos {
         let picos =
             |amount: u64, rate: u128| (u128::from(amount) * 1_000_000_000_000_000).div_ceil(rate.max(1));
@@ -122,7 +121,7 @@ mod tests {
 
     #[test]
     fn the_slower_of_arithmetic_and_memory_decides() {
-        // 1 Mflop at half of 1 Tflop/s: 2 us. 1 kB at 1 GB/s: 1 us.
+        // 1 Mflop at half of 1 Tflop/s takes 2 us, 1 kB at 1 GB/s takes 1 us.
         let work = DeviceWork { flops: 1_000_000, bytes: 1_000, launches: 3 };
         assert_eq!(DEVICE.time(work), Picos::from_micros(5));
         assert_eq!(DEVICE.time(DeviceWork { bytes: 9_000, ..work }), Picos::from_micros(12));

@@ -1,4 +1,4 @@
-//! What can be wrong with a topology, a fault rule or a device model.
+//! The simulator's errors: faulty topologies, fault rules, device models and files.
 
 /// An error of the simulator. Each message says what is wrong and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum Error {
         line: usize,
         /// Column, from 1.
         column: usize,
-        /// What is wrong at that place, and what would be right.
+        /// What is wrong at this line and column, and what would be right.
         what: String,
     },
     /// A fault rule that cannot be read or does not fit the topology.
@@ -30,7 +30,7 @@ pub enum Error {
     File {
         /// The file, as the user named it.
         path: String,
-        /// What the operating system said.
+        /// The operating system's error message.
         what: String,
     },
 }

@@ -1,24 +1,23 @@
-//! The order of events, a hash of all of them, and the test that a run is the same twice.
+//! The order of events, a hash of all events of a run, and a test that two runs are the same.
 //!
-//! Events of one instant come in the order (rank, stream, sequence), whoever was asked first: threads may race to
-//! ask, they never decide.
+//! Events at the same time are ordered by (rank, stream, sequence). The order in which threads report them never matters.
 
 use crate::hash::{GOLDEN, finalize};
 use crate::{Picos, Rank};
 use std::fmt;
 
-/// An event. Events are ordered by their fields from the top.
+/// An event of a run. Events are ordered by their fields, from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Event {
-    /// The time of the event.
+    /// When the event happens.
     pub time: Picos,
-    /// The rank of the event.
+    /// The rank that the event concerns.
     pub rank: Rank,
-    /// The rank's stream.
+    /// The stream of the rank.
     pub stream: u32,
     /// The event's number in the stream.
     pub sequence: u64,
-    /// Any number that tells the event from others, such as a size.
+    /// Any number that distinguishes the event from others, such as a size.
     pub what: u64,
 }
 
@@ -29,33 +28,33 @@ impl fmt::Display for Event {
     }
 }
 
-/// A hash of a set of events with their times: equal for equal sets, different for almost all others. The order in
-/// which they are added does not matter, so engines that find the same events by different ways have the same hash.
+/// A hash of a set of events with their times: equal for equal sets, different for almost all others. It does not depend on the
+/// order in which events are added, so engines that find the same events in different ways have the same hash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventHash(u64);
 
 impl EventHash {
-    /// Adds a message to `rank` that is done at `time`, in picoseconds. Tens of millions are added in a second, so
-    /// this is one round of the mix that [`EventHash::add`] makes of every word.
+    /// Adds a message to `rank` that is done at `time`, in picoseconds. For speed (tens of millions of messages per second) this
+    /// mixes one word, where [`EventHash::add`] mixes every field.
     #[inline]
     pub fn message(&mut self, rank: u32, time: u64) {
         let of = (u64::from(rank) + 1).wrapping_mul(GOLDEN);
         self.0 = self.0.wrapping_add(finalize(time.wrapping_add(of)));
     }
 
-    /// Adds messages that were not timed one by one because they repeat earlier ones: `times` periods of `span`.
+    /// Adds messages that were not timed one by one because they repeat earlier messages: `times` periods of `span` picoseconds.
     pub fn repeated(&mut self, times: u64, span: u64) {
         self.message(u32::MAX, times.rotate_left(32) ^ span);
     }
 
-    /// Adds an event.
+    /// Adds an event with all its fields.
     pub fn add(&mut self, event: &Event) {
         let ends = u64::from(event.rank.0) << 32 | u64::from(event.stream);
         let words = [event.time.0, ends, event.sequence, event.what];
         self.0 = self.0.wrapping_add(words.into_iter().fold(GOLDEN, mix));
     }
 
-    /// The hash so far.
+    /// The hash of all events added so far.
     pub fn value(self) -> u64 {
         self.0
     }
@@ -65,11 +64,11 @@ fn mix(before: u64, word: u64) -> u64 {
     finalize(before ^ word)
 }
 
-/// Two runs that should have been the same were not.
+/// The first difference between two runs that should have been the same.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("two runs differ at event {index}: first {}, then {}", named(.first), named(.second))]
 pub struct Divergence {
-    /// How many events were the same before.
+    /// How many events before the difference are the same in both runs.
     pub index: usize,
     /// The first run's event; `None` if the run had ended.
     pub first: Option<Event>,
@@ -81,10 +80,10 @@ fn named(event: &Option<Event>) -> String {
     event.as_ref().map_or("nothing".into(), Event::to_string)
 }
 
-/// Runs twice and gives the hash of the events, which are told to the closure's argument in any order.
+/// Calls `run` twice and returns the hash of its events. `run` reports its events to its argument, in any order.
 ///
 /// # Errors
-/// The first event, in their order, that differs.
+/// The first event, in the order of events, that differs between the two runs.
 pub fn same_twice(mut run: impl FnMut(&mut dyn FnMut(Event))) -> Result<u64, Divergence> {
     let mut events = || {
         let mut seen = Vec::new();

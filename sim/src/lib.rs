@@ -1,11 +1,11 @@
-//! Virtual time for bytes on links: a topology of ranks, switches and links, transfers that share them, and
-//! what each costs.
+//! A discrete-event model of data transfers in virtual time: a topology of ranks, switches and links, transfers that share the
+//! links, and the costs of messages, collectives and computation.
 //!
-//! This crate knows time, links and bytes. It holds no payload and has never heard of a collective.
-//! All of it is deterministic: time is an integer count of picoseconds, rates are integer bytes per second,
-//! and nothing here reads a clock, iterates a hash map or draws an unseeded number.
+//! This crate knows time, links and bytes; payloads and collectives belong to other crates. The simulation is deterministic: time
+//! is an integer count of picoseconds, rates are integer bytes per second, and nothing here reads a clock, iterates a hash map or
+//! draws an unseeded number.
 //!
-//! Two transfers into one rank share its port, and the second speeds up when the first is through:
+//! Two transfers to one rank share that rank's port, and the second becomes faster when the first has ended:
 //!
 //! ```
 //! use allfold_sim::{Bytes, Crossing, FlowNetwork, Picos, Rank, Sharing, Topology};
@@ -58,5 +58,5 @@ pub use topology::{Link, LinkId, Topology};
 pub use trace::{ChromeTrace, Stretch};
 pub use transit::Transit;
 
-/// The result of anything in this crate.
+/// The result of a fallible function of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

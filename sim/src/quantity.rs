@@ -1,14 +1,14 @@
-//! Quantities as files and flags state them: a number and its unit, such as `"25 GB/s"`, `"200 Gb/s"` or `"2.7 us"`.
+//! Quantities with units in files and flags, such as `"25 GB/s"`, `"200 Gb/s"` or `"2.7 us"`.
 //!
-//! A number without a unit is refused, with the ways in which it could be read: 200 Gb/s are 25 GB/s, and whoever mistakes one
-//! for the other is wrong by a factor of eight.
+//! A number without a unit is an error that lists the possible readings: 200 Gb/s are 25 GB/s, and mistaking one unit for the other
+//! is an error by a factor of eight.
 
 use crate::{BytesPerSec, Picos};
 use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
 use std::fmt;
 use std::str::FromStr;
 
-/// How fast a link or a memory is, each way: more than 0 and at most 1e9 GB/s (1 GB/s is 1e9 bytes per second).
+/// The bandwidth of a link or a memory in each direction: more than 0 and at most 1e9 GB/s (1 GB/s is 1e9 bytes per second).
 ///
 /// ```
 /// use allfold_sim::quantity::Bandwidth;
@@ -32,7 +32,7 @@ pub struct Bandwidth(f64);
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Latency(f64);
 
-/// Units of a bandwidth and how many GB/s each is.
+/// Units of bandwidth with their value in GB/s.
 const BANDWIDTHS: [(&str, f64); 8] = [
     ("GB/s", 1.0),
     ("Gb/s", 0.125),
@@ -43,21 +43,21 @@ const BANDWIDTHS: [(&str, f64); 8] = [
     ("TB/s", 1e3),
     ("Tb/s", 125.0),
 ];
-/// Units of a time and how many microseconds each is.
+/// Units of time with their value in microseconds.
 const TIMES: [(&str, f64); 5] = [("ps", 1e-6), ("ns", 1e-3), ("us", 1.0), ("ms", 1e3), ("s", 1e6)];
 
 impl Bandwidth {
-    /// GB/s (1e9 bytes per second).
+    /// The bandwidth in GB/s (1e9 bytes per second).
     pub fn gb_per_s(self) -> f64 {
         self.0
     }
 
-    /// Gb/s (1e9 bits per second).
+    /// The bandwidth in Gb/s (1e9 bits per second).
     pub fn gbit_per_s(self) -> f64 {
         self.0 * 8.0
     }
 
-    /// Whole bytes per second.
+    /// The bandwidth in whole bytes per second.
     pub fn bytes(self) -> BytesPerSec {
         BytesPerSec::from_gb(self.0)
     }
@@ -70,15 +70,15 @@ impl Latency {
     }
 }
 
-/// The number at the start of a text, and the unit behind it.
+/// Splits a text into the number at its start and the unit after it.
 fn split(text: &str) -> (Option<f64>, &str) {
     let text = text.trim();
-    // An `e` belongs to a number only where digits follow it; no unit begins with one.
+    // An `e` belongs to the number only if digits follow it; no unit begins with `e`.
     let end = text.find(|c: char| !(c.is_ascii_digit() || "+-.eE".contains(c))).unwrap_or(text.len());
     (text[..end].parse().ok().filter(|number: &f64| number.is_finite()), text[end..].trim_start())
 }
 
-/// A number times its unit's factor.
+/// The number in `text` times the factor of its unit.
 fn scaled(text: &str, units: &[(&str, f64)], bare: fn(&str) -> String, example: &str) -> Result<f64, String> {
     let known = || units.iter().map(|(unit, _)| *unit).collect::<Vec<_>>().join(", ");
     match split(text) {
@@ -93,7 +93,7 @@ fn scaled(text: &str, units: &[(&str, f64)], bare: fn(&str) -> String, example: 
     }
 }
 
-/// What a bandwidth without a unit could mean.
+/// The error message for a bandwidth without a unit, with both possible readings.
 fn bare_bandwidth(text: &str) -> String {
     let number: f64 = text.parse().unwrap_or_default();
     format!(
@@ -103,7 +103,7 @@ fn bare_bandwidth(text: &str) -> String {
     )
 }
 
-/// What a time without a unit could mean.
+/// The error message for a time without a unit.
 fn bare_time(text: &str) -> String {
     format!("`{text}` has no unit; write for example \"{text} us\" or \"{text} ns\"")
 }
@@ -132,7 +132,7 @@ impl FromStr for Latency {
     }
 }
 
-/// Reads a quantity from a string; refuses a number by what [`FromStr`] says of it.
+/// A serde visitor that reads a quantity from a string; for a number it reports the error of [`FromStr`].
 struct Text<T>(std::marker::PhantomData<T>);
 
 impl<T: FromStr<Err = String>> Visitor<'_> for Text<T> {
@@ -162,7 +162,7 @@ impl<T: FromStr<Err = String>> Visitor<'_> for Text<T> {
     }
 }
 
-/// Both quantities are read from strings.
+/// Implements `Deserialize` for quantities, which are read from strings.
 macro_rules! from_text {
     ($($quantity:ty),*) => {$(
         impl<'de> Deserialize<'de> for $quantity {

@@ -1,35 +1,35 @@
-//! A timeline that Perfetto and `chrome://tracing` open.
+//! Writer for a timeline in the trace format of Perfetto and `chrome://tracing`.
 //!
 //! ```text
 //! {"traceEvents":[{"name":"...","ph":"X","ts":1.5,"dur":2.25,"pid":0,"tid":3,"args":{"bytes":4096}}, ...]}
 //! ```
 //!
-//! Written as it comes, so that a trace of any length needs no memory. Times are microseconds with six decimals:
+//! Events are written as they arrive, so that a trace of any length needs no memory. Times are microseconds with six decimals:
 //! exact to the picosecond. Format: "Trace Event Format", Google, public document.
 
 use crate::Picos;
 use std::io::{self, Write};
 
-/// Something that took time.
+/// An activity with a start and an end.
 #[derive(Clone, Copy, Debug)]
 pub struct Stretch<'a> {
     /// The activity's name in the trace.
     pub name: &'a str,
     /// The activity's kind, by which viewers filter: `message`, `compute`, ...
     pub kind: &'a str,
-    /// The row group: a rank.
+    /// The group of rows that shows the activity: a rank.
     pub process: u32,
-    /// The row: a stream, a lane or a link.
+    /// The row that shows the activity: a stream, a lane or a link.
     pub thread: u32,
     /// When the activity starts.
     pub start: Picos,
-    /// To when; not before `start`.
+    /// When the activity ends; not before `start`.
     pub end: Picos,
-    /// Numbers shown when it is clicked: bytes, round, ...
+    /// Numbers that the viewer shows when the activity is clicked: bytes, round, ...
     pub args: &'a [(&'a str, u64)],
 }
 
-/// Writes a trace. [`ChromeTrace::finish`] closes it; without that the file is not valid JSON.
+/// Writes a trace in JSON. [`ChromeTrace::finish`] completes the file; without that call it is not valid JSON.
 #[derive(Debug)]
 pub struct ChromeTrace<W: Write> {
     out: W,
@@ -37,16 +37,16 @@ pub struct ChromeTrace<W: Write> {
 }
 
 impl<W: Write> ChromeTrace<W> {
-    /// Opens a trace. Give it a buffered writer.
+    /// Starts a trace on `out`, which should be buffered.
     ///
     /// # Errors
-    /// What the writer says, here and below.
+    /// Errors of the writer, as in all methods of this type.
     pub fn new(mut out: W) -> io::Result<ChromeTrace<W>> {
         out.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
         Ok(ChromeTrace { out, empty: true })
     }
 
-    /// Adds a stretch of time.
+    /// Adds an activity.
     pub fn stretch(&mut self, stretch: &Stretch<'_>) -> io::Result<()> {
         self.begin()?;
         self.out.write_all(b"{\"name\":")?;
@@ -76,7 +76,7 @@ impl<W: Write> ChromeTrace<W> {
         self.name("thread_name", process, thread, name)
     }
 
-    /// Closes the trace and gives the writer back, flushed.
+    /// Completes the trace and returns the writer, flushed.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.write_all(b"\n]}\n")?;
         self.out.flush()?;
@@ -98,13 +98,13 @@ impl<W: Write> ChromeTrace<W> {
         self.out.write_all(before)
     }
 
-    /// A string, quoted and escaped.
+    /// Writes a text as a JSON string, quoted and escaped.
     fn text(&mut self, text: &str) -> io::Result<()> {
         serde_json::to_writer(&mut self.out, text).map_err(io::Error::from)
     }
 }
 
-/// Microseconds, to the picosecond.
+/// A time in microseconds as text, exact to the picosecond.
 fn micros(Picos(picos): Picos) -> String {
     format!("{}.{:06}", picos / 1_000_000, picos % 1_000_000)
 }

@@ -1,17 +1,18 @@
-//! Hashes and random words for names and numbers, equal on all ranks and in all builds. None of them protects against
-//! malice.
+//! Hash functions and a pseudorandom generator for names and numbers. Their results are equal on all ranks and in all builds. They
+//! are not cryptographic: an adversary can construct collisions.
 
-/// FNV-1a with 64 bits (G. Fowler, L. C. Noll and K.-P. Vo, 1991): no protection against malice, but every bit counts.
+/// The 64-bit FNV-1a hash of `bytes` (G. Fowler, L. C. Noll and K.-P. Vo, 1991). Every bit of the input counts, but the hash is not
+/// cryptographic.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// The constant that SplitMix64 counts by: 2^64 over the golden ratio, made odd.
+/// The increment of SplitMix64's counter: 2^64 divided by the golden ratio, made odd.
 pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The finaliser of SplitMix64 (G. Steele, D. Lea and C. Flood, "Fast splittable pseudorandom number generators", OOPSLA
-/// 2014): a bijection after which every bit of the word counts for every bit of the result. Zero stays zero.
+/// The finaliser of SplitMix64 (G. Steele, D. Lea and C. Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014): a
+/// bijection in which every bit of the input affects every bit of the result. Zero maps to zero.
 #[inline]
 pub const fn finalize(z: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,18 +20,18 @@ pub const fn finalize(z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The first word of SplitMix64 from this seed: the same word for the same seed, without a state.
+/// The first word that SplitMix64 generates from `seed`: a stateless function of the seed.
 #[inline]
 pub const fn splitmix(seed: u64) -> u64 {
     finalize(seed.wrapping_add(GOLDEN))
 }
 
-/// SplitMix64: a small generator, from any seed.
+/// SplitMix64, a small pseudorandom generator. Any `u64` is a valid seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SplitMix(pub u64);
 
 impl SplitMix {
-    /// The next word.
+    /// Advances the generator and returns its next word.
     #[inline]
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN);

@@ -1,5 +1,5 @@
-//! What every crate of Allfold needs, and nothing else: [`Rank`], the units of time and data, the line that answers a
-//! name which does not exist, [hashes](hash), and one lock.
+//! What every crate of Allfold needs, and nothing else: [`Rank`], the units of time and data, the error text for an unknown name
+//! ([`suggest`]), [hashes](hash), and a mutex helper.
 //!
 //! This crate depends on no other crate of Allfold. The feature `serde` makes ranks and units serialisable as plain
 //! numbers.

@@ -1,9 +1,9 @@
-//! A lock whose holder may have panicked.
+//! Locking of a mutex that a panicked thread may have poisoned.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex, also after a thread has panicked while it held it. For data that every holder keeps consistent at all times;
-/// the data itself then says that a rank has failed.
+/// Locks a mutex even if it is poisoned because a thread panicked while it held the lock. For data that every holder keeps
+/// consistent at all times; the data itself then says that a rank has failed.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,6 @@
-//! One line for a name that does not exist: the nearest that does, and all there are.
+//! The error text for a name that does not exist: the nearest existing name, and the list of all names.
 
-/// The candidate that is spelled most like `word`, if any is near enough to be what was meant (Jaro-Winkler
-/// similarity above 0.7, capitals aside).
+/// The candidate that is spelled most like `word`, if any is similar enough (Jaro-Winkler similarity above 0.7, ignoring case).
 ///
 /// ```
 /// use allfold_base::suggest::nearest;
@@ -19,7 +18,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, name)| name)
 }
 
-/// "no KIND is called `word`", with the nearest name and the list.
+/// The text "no KIND is called `word`", with the nearest of `names` and the list of all of them.
 pub fn unknown(kind: &str, word: &str, names: &[&str]) -> String {
     let hint = nearest(word, names.iter().copied())
         .map_or(String::new(), |name| format!("; did you mean `{name}`?"));

@@ -17,7 +17,7 @@ impl Rank {
         self.0 as usize
     }
 
-    /// Several ranks in a sentence: "rank 3", "ranks 2, 5".
+    /// Ranks as words of a sentence: "rank 3", "ranks 2, 5".
     pub fn list(of: &[Rank]) -> String {
         let list: Vec<String> = of.iter().map(Rank::to_string).collect();
         match list.len() {
@@ -38,21 +38,21 @@ impl fmt::Display for Rank {
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize), serde(transparent))]
 pub struct Bytes(pub u64);
 
-/// Virtual time: whole picoseconds since the start of the run, or a span of them. 213 days fit; a longer time saturates at the
-/// greatest value, which engines report as an overflow.
+/// Virtual time in whole picoseconds: a time since the start of the run, or a span. The greatest value is 213 days; longer times
+/// saturate at it, and engines report this as an overflow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize), serde(transparent))]
 pub struct Picos(pub u64);
 
 impl Picos {
-    /// No time at all.
+    /// A span of zero picoseconds.
     pub const ZERO: Picos = Picos(0);
-    /// A time of whole nanoseconds.
+    /// A time from whole nanoseconds.
     #[inline]
     pub const fn from_nanos(nanos: u64) -> Picos {
         Picos(nanos * 1_000)
     }
-    /// A time of whole microseconds.
+    /// A time from whole microseconds.
     #[inline]
     pub const fn from_micros(micros: u64) -> Picos {
         Picos(micros * 1_000_000)
@@ -67,7 +67,7 @@ impl Picos {
     pub fn as_secs(self) -> f64 {
         self.0 as f64 / 1e12
     }
-    /// The later of the two.
+    /// The later of two times.
     #[inline]
     pub fn later(self, other: Picos) -> Picos {
         self.max(other)
@@ -89,7 +89,7 @@ impl AddAssign for Picos {
     }
 }
 
-/// A span from a later time to an earlier one is a bug of the caller: it panics in every build.
+/// Subtracting a later time from an earlier one is a bug of the caller and panics in every build.
 impl Sub for Picos {
     type Output = Picos;
     #[inline]
@@ -122,7 +122,7 @@ impl fmt::Display for Picos {
     }
 }
 
-/// A rate in whole bytes per second. SI: 1 GB/s is 1e9 bytes per second.
+/// A rate in whole bytes per second. The prefixes are SI: 1 GB/s is 1e9 bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize), serde(transparent))]
 pub struct BytesPerSec(pub u64);
@@ -138,8 +138,8 @@ impl BytesPerSec {
     pub fn as_gb(self) -> f64 {
         self.0 as f64 / 1e9
     }
-    /// How long `bytes` take at this rate, rounded up to a whole picosecond. A rate of zero never ends
-    /// and is a caller's bug: topologies refuse it.
+    /// How long `bytes` take at this rate, rounded up to a whole picosecond. A rate of zero is a bug of the caller: topologies
+    /// refuse such links.
     #[inline]
     pub fn time(self, bytes: Bytes) -> Picos {
         const PICOS: u64 = 1_000_000_000_000;

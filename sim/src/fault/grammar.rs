@@ -1,4 +1,4 @@
-//! Rules from text.
+//! The grammar of fault rules as text.
 //!
 //! ```text
 //! KIND=TARGET[:WHICH][:EFFECT][@WHEN]       slow_link = nic_out[0] : x10 @ 5ms..20ms
@@ -9,20 +9,20 @@ use super::reader::Reader;
 use crate::{Error, Result, suggest};
 use std::str::FromStr;
 
-/// A kind of rule.
+/// A kind of fault rule.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultKind {
     /// The kind's name, before `=`.
     pub name: &'static str,
-    /// A rule of this kind.
+    /// A valid rule of this kind.
     pub example: &'static str,
-    /// The effect of the example.
+    /// What the example rule does, in words.
     pub about: &'static str,
-    /// The reader of the text behind `=`.
+    /// The parser of the text behind `=`.
     read: fn(Reader<'_>, &str) -> Result<Rule>,
 }
 
-/// Every kind of rule.
+/// Every kind of fault rule.
 pub const KINDS: [FaultKind; 15] = [
     FaultKind {
         name: "slow_rank",

@@ -1,18 +1,18 @@
-//! What links can do at a time: slow and flapping ones, and the *gates* that partitions close.
+//! What fault rules do to links over time: slow and flapping links, and the *gates* that partitions close.
 //!
 //! ```text
 //! links of the topology   0 1 2 ... L-1 | L L+1 ..   gates: one for every rule that keeps ranks apart, of no limit while
 //!                                                    it is open, and of no bandwidth at all while it is closed
 //! ```
 //!
-//! A flow that crosses a closed gate or a link that is down stands still and goes on when it opens again, as a connection
-//! does whose packets are sent again until they get through.
+//! A flow that crosses a closed gate or a link that is down makes no progress and goes on when the gate or link opens again, like a
+//! connection whose packets are retransmitted until they get through.
 
 use super::{Faults, Rule, When};
 use crate::{BytesPerSec, Link, LinkId, Picos, Rank};
 
 impl Faults {
-    /// A link's bandwidth and latency by the rules that hold all the time.
+    /// A link's bandwidth and latency under the rules that hold during the whole run.
     pub fn link(&self, id: LinkId, link: Link) -> Link {
         self.on_link(id).fold(link, |link, rule| match rule {
             Rule::SlowLink { factor, latency, when: When::ALWAYS, .. } => {
@@ -22,7 +22,7 @@ impl Faults {
         })
     }
 
-    /// The bandwidth of a link at a time, given that by [`Faults::link`]; zero while it is down.
+    /// The bandwidth of a link at time `at`, from its `steady` bandwidth as given by [`Faults::link`]; zero while the link is down.
     pub fn bandwidth(&self, id: LinkId, steady: BytesPerSec, at: Picos) -> BytesPerSec {
         self.on_link(id).fold(steady, |rate, rule| match rule {
             Rule::SlowLink { factor, when, .. } if rate.0 > 0 && *when != When::ALWAYS && when.holds(at) => {
@@ -35,7 +35,7 @@ impl Faults {
         })
     }
 
-    /// By how much longer a message that starts then takes over a link: what rules with a time add, and jitter.
+    /// The extra latency of link `id` for a message: from slow-link rules that hold when the message starts, and from jitter.
     pub fn lateness(&self, id: LinkId, message: &super::Message) -> Picos {
         let rules = (0u64..).zip(&self.rules).zip(&self.links).filter(|(_, links)| links.has(id));
         rules.fold(Picos::ZERO, |late, ((number, rule), _)| match rule {
@@ -63,29 +63,29 @@ impl Faults {
         links
     }
 
-    /// How many gates there are.
+    /// The number of gates: one for every rule that separates ranks.
     pub fn gates(&self) -> u32 {
         self.rules.iter().filter(|rule| gate(rule).is_some()).count() as u32
     }
 
-    /// The gates on the way from one rank to another, by number.
+    /// The numbers of the gates that a flow from one rank to another crosses.
     pub fn gates_between(&self, from: Rank, to: Rank) -> impl Iterator<Item = u32> {
         let gates = self.rules.iter().filter(|rule| gate(rule).is_some());
         (0..).zip(gates).filter(move |(_, rule)| parts(rule, from, to)).map(|(number, _)| number)
     }
 
-    /// Whether a gate is open at a time.
+    /// Whether a gate is open at time `at`.
     pub fn is_open(&self, number: u32, at: Picos) -> bool {
         let mut gates = self.rules.iter().filter_map(gate);
         gates.nth(number as usize).is_none_or(|when| !when.holds(at))
     }
 
-    /// Whether nothing passes from one rank to another at a time: a partition, a cut, a rank that stands still.
+    /// Whether nothing passes from one rank to another at time `at`: because of a partition, a cut or a stopped rank.
     pub fn apart(&self, from: Rank, to: Rank, at: Picos) -> bool {
         self.gates_between(from, to).any(|gate| !self.is_open(gate, at))
     }
 
-    /// When bandwidths or gates change next after `at`, if they do.
+    /// The next time after `at` at which a bandwidth or a gate changes; `None` if there is none.
     pub fn change(&self, at: Picos) -> Option<Picos> {
         let next = |rule: &Rule| match rule {
             Rule::SlowLink { when, .. } => when.changes(at),
@@ -95,8 +95,8 @@ impl Faults {
         self.rules.iter().filter_map(next).min()
     }
 
-    /// A flow that stands still when nothing else has happened since `since` moves by this time or never: past every time
-    /// that rules name links have changed periodically at most, and two of the longest periods show all they do.
+    /// If a flow has made no progress since `since` and nothing else happens, it moves by the returned time or never. By then all
+    /// rules with an end have ended, all others have begun, and flapping links have passed two more periods.
     pub fn settled(&self, since: Picos) -> Picos {
         let edge = |when: When| if when.until.0 < u64::MAX { when.until } else { when.from };
         let last = self.rules.iter().map(|rule| match rule {
@@ -112,7 +112,7 @@ impl Faults {
     }
 }
 
-/// The time of a rule that separates ranks.
+/// The time in which a rule separates ranks; `None` for a rule that separates none.
 fn gate(rule: &Rule) -> Option<When> {
     match rule {
         Rule::Partition { when, .. } | Rule::Cut { when, .. } | Rule::StopRank { when, .. } => Some(*when),
@@ -120,7 +120,7 @@ fn gate(rule: &Rule) -> Option<When> {
     }
 }
 
-/// Whether the rule separates these two ranks.
+/// Whether `rule` separates these two ranks.
 fn parts(rule: &Rule, from: Rank, to: Rank) -> bool {
     match rule {
         Rule::Partition { sides, .. } => {
@@ -133,12 +133,12 @@ fn parts(rule: &Rule, from: Rank, to: Rank) -> bool {
     }
 }
 
-/// Whether a flapping link is down: for the last part of every period since its rule began to hold.
+/// Whether a flapping link is down at time `at`: in every period since its rule began to hold, it is down for the last part.
 fn is_down(down: Picos, period: Picos, when: When, at: Picos) -> bool {
     (at.0 - when.from.0) % period.0 >= period.0 - down.0
 }
 
-/// When a flapping link next goes down or up.
+/// The next time after `at` at which a flapping link goes down or up.
 fn flip(down: Picos, period: Picos, when: When, at: Picos) -> Option<Picos> {
     if !when.holds(at) {
         return when.changes(at);

@@ -1,12 +1,12 @@
-//! Fault rules: what is slower than it should be, what gets lost or damaged, who stops or dies, and when.
+//! Fault rules: which ranks and links are slow, which messages are lost or damaged, which ranks stop or die, and when.
 //!
 //! ```text
 //! slow_rank=3:x4@5ms..20ms     slow_link=up[5]:+20us     drop=0>1:#3     partition=0-3|4-7@5ms..     dead_rank=3:op2
 //! ```
 //!
-//! A rule is checked against the topology where it is read, so that a typing error cannot pass as "no effect". Whatever
-//! is random is drawn from a seed by what is asked for, and not in the order of asking: the same rules and the same seed
-//! are the same faults in every engine, in every run.
+//! A rule is checked against the topology when it is read, so that a typing error cannot pass as "no effect". Every random value is
+//! a hash of the seed and of the message or rank that it is for, not of the order of calls: the same rules and seed cause the same
+//! faults in every engine and every run.
 //!
 //! ```
 //! use allfold_sim::{Faults, Picos, Rank, Topology, fault::Message};
@@ -57,7 +57,7 @@ impl Faults {
     /// No faults.
     pub const NONE: Faults = Faults { rules: Vec::new(), links: Vec::new(), seed: 0 };
 
-    /// These rules, each checked against the topology, and seed 0.
+    /// Fault rules with seed 0, each checked against the topology.
     ///
     /// # Errors
     /// A rule names a rank or a link that does not exist.
@@ -69,19 +69,19 @@ impl Faults {
         Ok(Faults { links: links.collect::<Result<_>>()?, rules, seed: 0 })
     }
 
-    /// From their texts, each checked against the topology.
+    /// Fault rules from their texts, with seed 0, each checked against the topology.
     ///
     /// # Errors
-    /// A text is no rule, or names what does not exist.
+    /// A text is not a rule, or names a rank or link that does not exist.
     pub fn parse<'t>(texts: impl IntoIterator<Item = &'t str>, topology: &Topology) -> Result<Faults> {
         let rules: Result<Vec<Rule>> = texts.into_iter().map(str::parse).collect();
         Faults::new(rules?, topology)
     }
 
-    /// Rules about ranks and their messages alone, where no topology is known: before real sockets.
+    /// Fault rules about ranks and messages only, for real sockets, where no topology is known.
     ///
     /// # Errors
-    /// A rule names a rank that does not exist, or links.
+    /// A rule names a rank that does not exist, or a link.
     pub fn of_ranks(rules: Vec<Rule>, ranks: u32) -> Result<Faults> {
         for rule in &rules {
             within(rule, ranks)?;
@@ -94,7 +94,7 @@ impl Faults {
         Ok(Faults { links: vec![LinkSet::default(); rules.len()], rules, seed: 0 })
     }
 
-    /// These faults with another seed.
+    /// The same fault rules with seed `seed`.
     pub fn seeded(self, seed: u64) -> Faults {
         Faults { seed, ..self }
     }
@@ -104,7 +104,7 @@ impl Faults {
         self.seed
     }
 
-    /// Whether nothing is wrong.
+    /// Whether there are no fault rules.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
@@ -114,8 +114,8 @@ impl Faults {
         &self.rules
     }
 
-    /// Whether the rules make ranks and links slower once and for all, and do nothing else: what can be timed without
-    /// looking at the clock.
+    /// Whether all rules slow ranks and links down for the whole run and do nothing else. The duration of a span then does not
+    /// depend on its start.
     pub fn is_steady(&self) -> bool {
         self.rules.iter().all(|rule| match rule {
             Rule::SlowRank { when, .. } | Rule::SlowLink { when, .. } => *when == When::ALWAYS,
@@ -124,7 +124,7 @@ impl Faults {
         })
     }
 
-    /// Whether any rule concerns single messages: what [`Faults::verdict`] and [`Faults::lateness`] are for.
+    /// Whether any rule affects single messages, so that [`Faults::verdict`] and [`Faults::lateness`] must be asked.
     pub fn touch_messages(&self) -> bool {
         self.rules.iter().any(|rule| match rule {
             Rule::SlowLink { when, latency, .. } => *when != When::ALWAYS && latency.0 > 0,
@@ -138,7 +138,7 @@ impl Faults {
         })
     }
 
-    /// The ranks that die at a time, and when.
+    /// The ranks that die at a point in time (not at one of their steps), with that time.
     pub fn deaths_by_clock(&self, ranks: u32) -> impl Iterator<Item = (Rank, Picos)> {
         (0..ranks).map(Rank).filter_map(|rank| match self.death(rank) {
             Some(Death::At(at)) => Some((rank, at)),
@@ -146,7 +146,7 @@ impl Faults {
         })
     }
 
-    /// When a rank dies, where it does: the first rule that says so.
+    /// When rank `of` dies, by the first rule that says so; `None` if it does not die.
     pub fn death(&self, of: Rank) -> Option<Death> {
         self.rules.iter().find_map(|rule| match rule {
             Rule::DeadRank { rank, death } if *rank == of => Some(*death),
@@ -155,7 +155,7 @@ impl Faults {
     }
 }
 
-/// Some links of a topology, as stretches of their numbers.
+/// A set of links of a topology, as ranges of link numbers (first, last).
 #[derive(Clone, Debug, Default, PartialEq)]
 struct LinkSet(Vec<(u32, u32)>);
 
@@ -168,7 +168,10 @@ impl LinkSet {
         self.0.iter().flat_map(|&(first, last)| (first..=last).map(LinkId))
     }
 
-    /// The links that a rule names; the error names those that do not exist.
+    /// The links that `rule` names.
+    ///
+    /// # Errors
+    /// The rule names links that do not exist.
     fn of(rule: &Rule, topology: &Topology) -> Result<LinkSet> {
         let Some(links) = links_of(rule) else { return Ok(LinkSet::default()) };
         let Some(family) = &links.family else {
@@ -201,7 +204,7 @@ fn links_of(rule: &Rule) -> Option<&Links> {
     }
 }
 
-/// Whether a rule names ranks that exist.
+/// Checks that every rank that `rule` names exists.
 fn within(rule: &Rule, ranks: u32) -> Result<()> {
     let named: Vec<Option<u32>> = match rule {
         Rule::SlowRank { ranks, .. }

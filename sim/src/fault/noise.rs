@@ -1,4 +1,4 @@
-//! Random amounts of time, drawn from a seed: the same draw for the same question, whoever asks and in which order.
+//! Random spans of time, drawn from a seed. Equal questions get equal draws, whatever the caller and the order of calls.
 //!
 //! ```text
 //! +5us                 always this
@@ -8,8 +8,8 @@
 //! pareto(1us,1.5)      at least this, with this tail index: rare long stalls
 //! ```
 //!
-//! A draw is a hash of the seed and of what is asked for ([`splitmix`]), so nothing depends on the order in which engines ask.
-//! Logarithms and powers are those of the `libm` crate, which are the same to the bit on every machine.
+//! A draw is a hash of the seed and of the question ([`splitmix`]), so it does not depend on the order in which engines ask.
+//! Logarithms and powers are those of the `libm` crate, which give the same bits on every machine.
 
 use super::factor::{MILLION, decimal, decimal_text};
 use super::span::{span, text};
@@ -17,27 +17,27 @@ use crate::Picos;
 use crate::hash::splitmix;
 use std::fmt;
 
-/// A distribution of spans of time. Shapes are in millionths, so that they print as they were read.
+/// A distribution of spans of time. Shape parameters are integers in millionths, so that they print as they were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Noise {
-    /// Always the same.
+    /// Always the same span.
     Fixed(Picos),
-    /// Evenly between two spans.
+    /// Uniform between two spans.
     Uniform(Picos, Picos),
     /// Exponential with this mean.
     Exponential(Picos),
-    /// Lognormal with this median and this sigma, in millionths.
+    /// Lognormal with this median, and this sigma in millionths.
     Lognormal(Picos, u64),
-    /// Pareto with this minimum and this tail index, in millionths.
+    /// Pareto with this minimum, and this tail index in millionths.
     Pareto(Picos, u64),
 }
 
-/// The longest draw: about a month, so that sums of draws fit.
+/// The longest span that is drawn, in picoseconds: about a month, so that sums of draws fit into 64 bits.
 const LONGEST: f64 = (1u64 << 61) as f64;
 
 impl Noise {
-    /// The span that a draw stands for.
+    /// The span that `draw` selects from the distribution.
     pub fn at(&self, draw: Draw) -> Picos {
         let (u, shape) = (draw.unit(0), |millionths: u64| millionths as f64 / MILLION as f64);
         let picos = match *self {
@@ -92,12 +92,12 @@ impl fmt::Display for Noise {
     }
 }
 
-/// A source of random words: a seed and a question.
+/// A source of random words: a hash of a seed and a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draw(u64);
 
 impl Draw {
-    /// The draw for a question, which is a few numbers.
+    /// The draw for a question, which is a sequence of numbers such as a rule's number and a rank.
     pub fn of(seed: u64, question: &[u64]) -> Draw {
         Draw(question.iter().fold(splitmix(seed), |state, word| splitmix(state ^ splitmix(*word))))
     }
@@ -145,7 +145,7 @@ mod tests {
         near(median, 2f64.powf(1.0 / 3.0));
     }
 
-    /// A change of these changes every recorded run with jitter.
+    /// A change of these values changes every recorded run with jitter.
     #[test]
     fn draws_are_pinned_for_every_distribution() {
         let pinned = [

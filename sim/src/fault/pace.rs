@@ -1,4 +1,4 @@
-//! How long a rank takes over what it does itself: factors, pauses, jitter and devices.
+//! How long a rank's own work takes under fault rules: slowdown factors, pauses, jitter and other devices.
 
 use super::factor::MILLION;
 use super::noise::Draw;
@@ -7,7 +7,7 @@ use crate::device::{Device, DeviceWork};
 use crate::{Costs, Picos, Rank};
 
 impl Faults {
-    /// How much slower a rank is by the rules that always hold.
+    /// The factor by which a rank is slower under the rules that hold during the whole run.
     pub fn slowness(&self, rank: Rank) -> Factor {
         self.rules().iter().fold(Factor::ONE, |slowness, rule| match rule {
             Rule::SlowRank { ranks, factor, when: When::ALWAYS } if ranks.has(rank) => slowness.and(*factor),
@@ -15,8 +15,8 @@ impl Faults {
         })
     }
 
-    /// The costs of messages, launches and reductions on this rank by the rules that hold all the time. The overhead of a
-    /// message is its sender's. [`Faults::takes`] adds what the other rules cost.
+    /// The costs of messages, launches and reductions on this rank under the rules that hold during the whole run. A message's
+    /// overhead is its sender's. [`Faults::takes`] adds the effect of the other rules.
     pub fn costs(&self, rank: Rank, costs: &Costs) -> Costs {
         match self.slowness(rank) {
             Factor::ONE => *costs,
@@ -29,12 +29,13 @@ impl Faults {
         }
     }
 
-    /// How long work takes on this rank by the rules that always hold, on its own device where it has another than this.
+    /// How long `work` takes on this rank under the rules that hold during the whole run, on `device` unless a rule gives the rank
+    /// another device.
     pub fn compute(&self, rank: Rank, device: &Device, work: DeviceWork) -> Picos {
         self.slowness(rank).of(self.device(rank, device).time(work))
     }
 
-    /// The device of this rank, if the other ranks compute on `device`.
+    /// The device of this rank: `device`, unless a rule gives the rank another one.
     pub fn device<'a>(&'a self, rank: Rank, device: &'a Device) -> &'a Device {
         self.rules().iter().fold(device, |device, rule| match rule {
             Rule::Device { ranks, device: other } if ranks.has(rank) => other,
@@ -42,15 +43,15 @@ impl Faults {
         })
     }
 
-    /// How long it takes on the clock to do what needs `span` of the rank's own time, from `start` on: rules with a time
-    /// slow it down while they hold, and a rank that is stopped does nothing. `Picos(u64::MAX)` where it never ends.
+    /// How long `span` of the rank's own work takes in virtual time if it begins at `start`: rules with a time slow the rank down
+    /// while they hold, and a stopped rank does no work. `Picos(u64::MAX)` if the work never ends.
     pub fn takes(&self, rank: Rank, start: Picos, span: Picos) -> Picos {
         let paced = self.rules().iter().any(|rule| pace(rule, rank).is_some());
         if !paced || span == Picos::ZERO {
             return span;
         }
         let million = u128::from(MILLION);
-        // In picoseconds of the rank's own time x 1e6.
+        // The work left, in picoseconds of the rank's own time x 1e6.
         let (mut now, mut left) = (start, u128::from(span.0) * million);
         loop {
             let rules = || self.rules().iter().filter_map(|rule| pace(rule, rank));
@@ -75,7 +76,7 @@ impl Faults {
         }
     }
 
-    /// The random extra time of a rank's n-th launch or computation, which begins at `at`.
+    /// The random extra time of a rank's launch or computation number `nth`, which begins at `at`.
     pub fn jitter(&self, rank: Rank, what: Paced, nth: u64, at: Picos) -> Picos {
         (0u64..).zip(self.rules()).fold(Picos::ZERO, |sum, (number, rule)| match rule {
             Rule::JitterRank { ranks, noise, when } if ranks.has(rank) && when.holds(at) => {
@@ -89,13 +90,13 @@ impl Faults {
 /// The activities of a rank that jitter applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paced {
-    /// The launch of an operation, by its number.
+    /// The launch of a collective, numbered by operation.
     Launch = 100,
-    /// A computation, by its number on this rank.
+    /// A computation, numbered in the order of the rank's computations.
     Compute = 101,
 }
 
-/// When and by how much a rule slows a rank down; `None` inside: it stands still.
+/// When `rule` slows `rank` down and by which factor; the factor is `None` where the rank is stopped.
 fn pace(rule: &Rule, rank: Rank) -> Option<(When, Option<Factor>)> {
     let of = |ranks: &Ranks, factor| ranks.has(rank).then_some(factor);
     match rule {

@@ -1,4 +1,4 @@
-//! Which ranks, which pairs of them, which links, which messages: the targets of rules.
+//! The targets of fault rules: ranks, pairs of ranks, links and messages.
 
 use super::factor::{decimal, decimal_text};
 use crate::Rank;
@@ -9,17 +9,17 @@ use std::fmt;
 pub enum Ranks {
     /// Every rank.
     All,
-    /// Stretches of ranks, first and last, in the order given.
+    /// Ranges of ranks, first and last, in the order given.
     Some(Vec<(u32, u32)>),
 }
 
 impl Ranks {
-    /// One rank.
+    /// The set of this rank alone.
     pub fn one(Rank(rank): Rank) -> Ranks {
         Ranks::Some(vec![(rank, rank)])
     }
 
-    /// Whether a rank is in it.
+    /// Whether the set contains this rank.
     pub fn has(&self, Rank(rank): Rank) -> bool {
         match self {
             Ranks::All => true,
@@ -27,7 +27,7 @@ impl Ranks {
         }
     }
 
-    /// The greatest rank that is named.
+    /// The greatest rank that the text names; `None` for `*`.
     pub(super) fn greatest(&self) -> Option<u32> {
         match self {
             Ranks::All => None,
@@ -64,19 +64,19 @@ fn listed(stretches: &[(u32, u32)]) -> String {
     stretches.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
-/// Ordered pairs of ranks: `0>1` from 0 to 1, `0<>1` both ways, `*>3` all to 3.
+/// Ordered pairs of ranks: `0>1` from rank 0 to rank 1, `0<>1` both directions, `*>3` from every rank to rank 3.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pair {
     /// The senders.
     pub from: Ranks,
     /// The receivers.
     pub to: Ranks,
-    /// Whether the rule holds in the other direction, too.
+    /// Whether messages from `to` to `from` are covered, too.
     pub both: bool,
 }
 
 impl Pair {
-    /// Whether it covers messages from one rank to another.
+    /// Whether the pair covers messages from one rank to another.
     pub fn has(&self, from: Rank, to: Rank) -> bool {
         from != to
             && (self.from.has(from) && self.to.has(to) || self.both && self.from.has(to) && self.to.has(from))
@@ -97,12 +97,12 @@ impl fmt::Display for Pair {
     }
 }
 
-/// Which links: `up[5]`, `up[0,4-7]`, `up[*]`, or `*` for all. Families are the topology's.
+/// The links of a rule: `up[5]`, `up[0,4-7]`, `up[*]`, or `*` for all. The topology defines the link families, such as `up`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Links {
-    /// The family; `None`: all links.
+    /// The name of the link family; `None` for all links.
     pub family: Option<String>,
-    /// The links of the kind, by number.
+    /// The links of the family, by number.
     pub which: Ranks,
 }
 
@@ -125,14 +125,14 @@ impl fmt::Display for Links {
     }
 }
 
-/// Which of the messages of a pair: `#3` the third, `0.5%` each with that probability, `all`.
+/// The messages of a pair that a rule affects: `#3` the third, `0.5%` each message with that probability, `all`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Which {
-    /// Every one.
+    /// Every message.
     All,
-    /// The n-th from one rank to another, from 1, in the order in which they start.
+    /// The n-th message from one rank to another, from 1, in the order in which messages start.
     Nth(u64),
-    /// Each by itself, with this probability in millionths.
+    /// Each message independently, with this probability in millionths.
     Chance(u32),
 }
 

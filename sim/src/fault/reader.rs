@@ -1,17 +1,17 @@
-//! What stands in a rule behind the name of its kind.
+//! Parsers for the text that follows the kind and `=` in a fault rule.
 
 use super::rule::Death;
 use super::{Factor, Links, Noise, Pair, Ranks, Rule, When, Which, span};
 use crate::{Device, Error, Picos, Rank, Result};
 
-/// The rule that is being read, for errors.
+/// The text and the kind's example of the rule that is being parsed, for error messages.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     pub(super) text: &'a str,
     pub(super) example: &'static str,
 }
 
-/// A reader for each kind of rule.
+/// One parser for each kind of rule.
 impl Reader<'_> {
     pub(super) fn slow_rank(self, rest: &str) -> Result<Rule> {
         let (ranks, effect, when) = self.effect(rest)?;
@@ -140,16 +140,16 @@ impl Reader<'_> {
     }
 }
 
-/// The parts that kinds have in common.
+/// Parsers for the parts that several kinds of rule share.
 impl Reader<'_> {
-    /// The target, the effect behind the last `:`, and the time.
+    /// Splits the text into the target, the effect behind the last `:`, and the time.
     fn effect(self, rest: &str) -> Result<(&str, &str, When)> {
         let (rest, when) = self.when(rest)?;
         let (target, effect) = self.parts(rest)?;
         Ok((target, effect, when))
     }
 
-    /// The text before `@`, and the time after it.
+    /// Splits the text into the part before `@` and the time after it; a rule without `@` always holds.
     fn when(self, rest: &str) -> Result<(&str, When)> {
         let Some((rest, when)) = rest.rsplit_once('@') else { return Ok((rest, When::ALWAYS)) };
         let read = When::parse(when.trim());
@@ -166,7 +166,7 @@ impl Reader<'_> {
         })
     }
 
-    /// A pair and which of its messages.
+    /// Parses a pair of ranks and the messages of the pair that the rule affects.
     fn some(self, rest: &str) -> Result<(Pair, Which)> {
         let (pair, which) = self.parts(rest)?;
         let read = Which::parse(which);

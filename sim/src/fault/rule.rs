@@ -1,16 +1,16 @@
-//! One rule, as a value and as text; the two go round: what is printed is read again.
+//! A fault rule as a value and as text; a printed rule parses to the same value.
 
 use super::{Factor, Links, Noise, Pair, Ranks, When, Which, span};
 use crate::{Device, Picos, Rank};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// One thing that is wrong. In text: a kind, its target, its effect and when, as [`KINDS`](super::KINDS) shows them.
+/// A fault rule. Its text consists of a kind, a target, an effect and a time, as [`KINDS`](super::KINDS) shows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
 pub enum Rule {
-    /// Ranks that take longer over everything that they do themselves.
+    /// Ranks whose own work takes longer by a factor.
     SlowRank {
         /// The ranks.
         ranks: Ranks,
@@ -19,13 +19,13 @@ pub enum Rule {
         /// The time in which the rule holds.
         when: When,
     },
-    /// Ranks whose every launch and computation takes a random time longer.
+    /// Ranks whose launches and computations each take a random time longer.
     JitterRank {
         /// The ranks.
         ranks: Ranks,
         /// The random extra time.
         noise: Noise,
-        /// Launches and computations that begin then.
+        /// The time in which an affected launch or computation begins.
         when: When,
     },
     /// Ranks that compute on another device than the others.
@@ -35,18 +35,18 @@ pub enum Rule {
         /// The other device.
         device: Device,
     },
-    /// Ranks that stand still, and neither send nor receive: a process that was stopped.
+    /// Ranks that make no progress and neither send nor receive, like a stopped process.
     StopRank {
         /// The ranks.
         ranks: Ranks,
         /// The time in which the rule holds.
         when: When,
     },
-    /// A rank that dies and does nothing any more.
+    /// A rank that dies and does nothing from then on.
     DeadRank {
         /// The rank.
         rank: Rank,
-        /// When, by the clock or by its own steps.
+        /// When the rank dies: at a time or at one of its own steps.
         death: Death,
     },
     /// Links with less bandwidth or more latency.
@@ -60,34 +60,34 @@ pub enum Rule {
         /// The time in which the rule holds.
         when: When,
     },
-    /// Links over which every message takes a random time more.
+    /// Links on which every message takes a random time longer.
     JitterLink {
         /// The links.
         links: Links,
         /// The random extra time.
         noise: Noise,
-        /// Messages that start then.
+        /// The time in which an affected message starts.
         when: When,
     },
     /// Links that carry nothing for the last part of every period.
     Flap {
         /// The links.
         links: Links,
-        /// How long they are down in each period.
+        /// How long the links are down in each period.
         down: Picos,
-        /// The time from one failure to the next.
+        /// The time from one outage to the next.
         period: Picos,
         /// The time in which the rule holds.
         when: When,
     },
-    /// Sets of ranks between which no message passes; a rank in none of them reaches all.
+    /// Sets of ranks between which no message passes; a rank that is in no set can reach all ranks.
     Partition {
-        /// The sets, two or more.
+        /// The sets of ranks, two or more.
         sides: Vec<Ranks>,
         /// The time in which the rule holds.
         when: When,
     },
-    /// Pairs of ranks between which nothing passes, one way or both.
+    /// Pairs of ranks between which no message passes, in one direction or both.
     Cut {
         /// The senders and receivers that are cut off.
         pair: Pair,
@@ -100,7 +100,7 @@ pub enum Rule {
         pair: Pair,
         /// The messages of the pair that the rule selects.
         which: Which,
-        /// The messages that start at that time.
+        /// The time in which an affected message starts.
         when: When,
     },
     /// Messages of which a bit is flipped.
@@ -109,7 +109,7 @@ pub enum Rule {
         pair: Pair,
         /// The messages of the pair that the rule selects.
         which: Which,
-        /// The messages that start at that time.
+        /// The time in which an affected message starts.
         when: When,
     },
     /// Messages that are sent twice; the receiver drops the second.
@@ -118,7 +118,7 @@ pub enum Rule {
         pair: Pair,
         /// The messages of the pair that the rule selects.
         which: Which,
-        /// The messages that start at that time.
+        /// The time in which an affected message starts.
         when: When,
     },
     /// Messages that arrive later.
@@ -129,11 +129,11 @@ pub enum Rule {
         which: Which,
         /// The random extra time.
         noise: Noise,
-        /// The messages that start at that time.
+        /// The time in which an affected message starts.
         when: When,
     },
-    /// Messages that the next one overtakes: they are held back until it has passed, or for this long at most. The
-    /// receiver puts them in order again, so that on virtual time it is a delay.
+    /// Messages that are held back until the pair's next message has passed, or for `hold` at most. The receiver restores the
+    /// order, so on virtual time the effect is a delay.
     Reorder {
         /// The sender and the receiver.
         pair: Pair,
@@ -141,7 +141,7 @@ pub enum Rule {
         which: Which,
         /// The longest time that a message is held back.
         hold: Picos,
-        /// The messages that start at that time.
+        /// The time in which an affected message starts.
         when: When,
     },
 }
@@ -149,14 +149,14 @@ pub enum Rule {
 /// When a rank dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Death {
-    /// At this time.
+    /// The rank dies at this time.
     At(Picos),
-    /// Before its first step in this round or a later one of this operation; operations of a communicator count
-    /// from 0. Where it has no such step, when it has done all others.
+    /// The rank dies before its first step in this round, or a later round, of this operation; operations of a communicator count
+    /// from 0. If the operation has no such step on this rank, the rank dies after its last step of the operation.
     In {
-        /// The operation.
+        /// The operation's number in its communicator.
         operation: u64,
-        /// The round.
+        /// The first round that the rank does not take part in.
         round: u64,
     },
 }

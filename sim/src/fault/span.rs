@@ -1,10 +1,10 @@
-//! Spans of time and when a rule holds: `20us`, `1.5ms`, `5ms..20ms`.
+//! Spans of time, and the time in which a rule holds, as text: `20us`, `1.5ms`, `5ms..20ms`.
 
 use super::factor::{decimal, decimal_text};
 use crate::Picos;
 use std::fmt;
 
-/// Units from the longest to the shortest, in picoseconds, and how many decimals are whole picoseconds.
+/// Units of time from the longest to the shortest: name, picoseconds, and the number of decimals down to one picosecond.
 const UNITS: [(&str, u64, u32); 5] = [
     ("s", 1_000_000_000_000, 12),
     ("ms", 1_000_000_000, 9),
@@ -13,7 +13,7 @@ const UNITS: [(&str, u64, u32); 5] = [
     ("ps", 1, 0),
 ];
 
-/// From `20us` or `1.5ms`: a number and one of s, ms, us, ns, ps.
+/// The span that a text such as `20us` or `1.5ms` names: a number and a unit, one of s, ms, us, ns, ps.
 pub fn span(text: &str) -> Option<Picos> {
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = text[number.len()..].to_string();
@@ -30,30 +30,30 @@ pub(super) fn text(Picos(picos): Picos) -> String {
     }
 }
 
-/// When a rule holds: from one time on, up to but not including another.
+/// The time in which a rule holds: from `from` up to, but not including, `until`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct When {
-    /// The first moment of the time.
+    /// The first moment at which the rule holds.
     pub from: Picos,
-    /// Not any more from here on; `Picos(u64::MAX)`: for ever.
+    /// The first moment at which the rule no longer holds; `Picos(u64::MAX)` if it holds for ever.
     pub until: Picos,
 }
 
 impl When {
-    /// From the start to the end of time.
+    /// A rule that holds from the start to the end of the run.
     pub const ALWAYS: When = When { from: Picos::ZERO, until: Picos(u64::MAX) };
 
-    /// Whether it holds at a time.
+    /// Whether the rule holds at time `at`.
     pub fn holds(&self, at: Picos) -> bool {
         self.from <= at && at < self.until
     }
 
-    /// When that changes next after `at`, if it does.
+    /// The next time after `at` at which the rule begins or ceases to hold; `None` if there is none.
     pub fn changes(&self, at: Picos) -> Option<Picos> {
         [self.from, self.until].into_iter().find(|&edge| edge > at && edge.0 < u64::MAX)
     }
 
-    /// Reads `5ms..20ms`, `5ms..` or `..20ms`.
+    /// The time in which a rule holds, from text: `5ms..20ms`, `5ms..` or `..20ms`.
     pub(super) fn parse(text: &str) -> Option<When> {
         let (from, until) = text.split_once("..")?;
         let or = |text: &str, none: Picos| if text.is_empty() { Some(none) } else { span(text) };
@@ -62,7 +62,7 @@ impl When {
     }
 }
 
-/// `@5ms..20ms`, or nothing where it always holds.
+/// Prints `@5ms..20ms`, or nothing for a rule that always holds.
 impl fmt::Display for When {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (*self, self.until.0) {

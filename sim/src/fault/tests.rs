@@ -1,4 +1,4 @@
-//! What rules mean, and that their texts go round.
+//! Tests of the effect of fault rules, and that a rule's text and value convert into each other.
 
 use super::*;
 use crate::device::{Device, DeviceWork};
@@ -73,7 +73,7 @@ fn a_rule_that_cannot_be_meant_says_what_would_be_right() {
     }
 }
 
-/// The kinds share no reader, and what has none is refused: a catch-all once read every such kind as `reorder`.
+/// A kind without a parser of its own is an error, because a catch-all arm once read every such kind as `reorder`.
 #[test]
 fn a_kind_without_a_reader_is_never_read_as_another() {
     let error = "overtake=0>1:#3:+20us".parse::<Rule>().unwrap_err().to_string();
@@ -81,7 +81,7 @@ fn a_kind_without_a_reader_is_never_read_as_another() {
     for one in KINDS {
         let (_, rest) = one.example.split_once('=').unwrap();
         for other in KINDS {
-            // A rule's text that another kind accepts, too, is then a rule of that kind.
+            // If another kind accepts the rule's text too, the result must be a rule of that other kind.
             if let Ok(rule) = format!("{}={rest}", other.name).parse::<Rule>() {
                 assert!(rule.to_string().starts_with(&format!("{}=", other.name)), "{rule}");
             }
@@ -121,12 +121,12 @@ fn a_window_slows_down_what_lies_in_it_and_a_pause_moves_it() {
         span.as_micros()
     };
     assert_eq!(takes(2, 0, 100), 100.0);
-    // 10 us at full pace, 20 us at a quarter of it, then full pace.
+    // The work takes 10 us at full pace, 20 us at a quarter of the pace, then full pace.
     assert_eq!(takes(3, 0, 25), 10.0 + 20.0 + 10.0);
     assert_eq!(takes(3, 15, 3), 12.0);
     assert_eq!(takes(4, 0, 11), 31.0);
     assert_eq!(takes(4, 12, 1), 19.0);
-    // x2 to 20 us, x4 to 30 us, x2 from there on.
+    // The rank is slower by x2 up to 20 us, by x4 up to 30 us, then by x2.
     assert_eq!(takes(5, 10, 10), 10.0 + 10.0 + 5.0);
     assert!(!faults.is_steady());
 }

@@ -1,43 +1,43 @@
-//! What becomes of one message: the one question that the simulators and a proxy before real sockets both ask.
+//! The effects of fault rules on one message, for the simulators and for a proxy in front of real sockets.
 
 use super::noise::Draw;
 use super::{Faults, Pair, Rule, When, Which};
 use crate::{Picos, Rank};
 
-/// A message, as far as rules look at it.
+/// A message, with the properties that fault rules depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The sender.
     pub from: Rank,
     /// The receiver.
     pub to: Rank,
-    /// The operation of the communicator it belongs to; with `round` it tells the messages of a pair apart.
+    /// The message's operation in its communicator. Together with `round` it distinguishes the messages of a pair of ranks.
     pub operation: u64,
     /// The message's round in its operation.
     pub round: u64,
-    /// The how-manieth it is from its sender to its receiver, from 1.
+    /// The message's number among those from its sender to its receiver, from 1.
     pub nth: u64,
     /// When the message starts.
     pub at: Picos,
 }
 
-/// What a fault does to a message.
+/// What fault rules do to one message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageEffects {
     /// Whether the message is lost.
     pub dropped: bool,
-    /// A bit of the message is flipped: this one, modulo the number of bits.
+    /// The bit of the message that is flipped, modulo the number of bits; `None` for an intact message.
     pub corrupted: Option<u64>,
     /// Whether the message is sent twice.
     pub duplicated: bool,
-    /// The message is held back until the next one has passed, or at most for this long.
+    /// The longest time that the message is held back for the next message to pass; `None` if it is not held back.
     pub held: Option<Picos>,
     /// The message's extra delay, in addition to `held`.
     pub delay: Picos,
 }
 
 impl Faults {
-    /// The fate of a message. Jitter of links is not part of it, because it depends on the path.
+    /// The effects of all rules on `message`, except jitter of links, which depends on the message's path.
     pub fn verdict(&self, message: &Message) -> MessageEffects {
         let mut verdict = MessageEffects::default();
         for (number, rule) in (0..).zip(self.rules()) {
@@ -73,7 +73,7 @@ impl Faults {
             }
     }
 
-    /// The draw of a rule for a message: by who sends it to whom in which round of which operation.
+    /// The random draw of rule number `rule` for `message`: a hash of the sender, receiver, operation and round.
     pub(super) fn draw(&self, rule: u64, what: u64, message: &Message) -> Draw {
         let ends = u64::from(message.from.0) << 32 | u64::from(message.to.0);
         Draw::of(self.seed(), &[rule, what, ends, message.operation, message.round])

@@ -7,8 +7,8 @@
 //! latency: [ 500.0, 2000.0 ]     ns
 //! ```
 //!
-//! One dimension is one of our own wirings; several are a graph, whose shortest ways are those of ASTRA-sim:
-//! one dimension after the other.
+//! A network with one dimension becomes one of our built-in wirings. Several dimensions become a graph whose shortest paths are
+//! those of ASTRA-sim: one dimension after the other.
 
 use super::xml::short;
 use crate::topology::Edge;
@@ -24,7 +24,7 @@ struct File {
     latency: Spanned<Vec<Spanned<f64>>>,
 }
 
-/// Ranks of a network of several dimensions, and its links.
+/// Limits for a network with several dimensions: its ranks, and its links.
 const MOST_RANKS: u32 = 4096;
 const MOST_LINKS: u64 = 1 << 21;
 
@@ -41,7 +41,7 @@ struct Dimension {
     link: Link,
 }
 
-/// Reads a network for this many ranks.
+/// Reads an ASTRA-sim network file as a topology of `ranks` ranks.
 pub(super) fn topology(path: &str, text: &str, ranks: u32) -> Result<Topology> {
     let wrong = |at: Location, what: String| Error::Parse {
         path: path.into(),
@@ -100,7 +100,7 @@ pub(super) fn topology(path: &str, text: &str, ranks: u32) -> Result<Topology> {
     Ok(built.renamed(path).with_notes(vec![note]))
 }
 
-/// The dimensions, and how many ranks they join.
+/// The dimensions of a network, and the number of ranks that they connect.
 fn dimensions(file: &File, wrong: &dyn Fn(Location, String) -> Error) -> Result<(Vec<Dimension>, u32)> {
     let mut dimensions = Vec::new();
     let mut all = 1u32;
@@ -148,7 +148,7 @@ fn dimensions(file: &File, wrong: &dyn Fn(Location, String) -> Error) -> Result<
     Ok((dimensions, all))
 }
 
-/// Every dimension's links between ranks that differ in it alone.
+/// A topology in which every dimension has links between the ranks that differ in that dimension only.
 fn grid(ranks: u32, dimensions: &[Dimension]) -> Result<Topology> {
     let (mut switches, mut edges, mut stride) = (Vec::new(), Vec::new(), 1u32);
     for (number, dimension) in dimensions.iter().enumerate() {

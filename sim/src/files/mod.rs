@@ -6,8 +6,8 @@
 //! ASTRA-sim YAML      astra           dimensions of a network, in GiB/s
 //! ```
 //!
-//! What is wrong is said with line and column and with what was expected. Nothing is allocated by what a file claims,
-//! only by how long it is.
+//! An error gives the line, the column and what was expected. The memory allocated depends on the length of a file, never on
+//! numbers that the file contains.
 
 mod astra;
 mod nccl_graph;
@@ -22,11 +22,11 @@ pub use nccl_topology::NcclTopology;
 use crate::machines::presets::{Preset, Spec};
 use crate::{Error, Result, Topology};
 
-/// A file longer than this describes no node.
+/// The greatest length of a file in bytes; no description of a node is longer.
 const LONGEST: usize = 16 << 20;
 
-/// A topology from a file of another tool, over `ranks` ranks: `FILE[,OPTIONS]`, options as after the name of a machine
-/// and `machine=NAME`, which completes an NCCL file. `None` where the name is that of no such file.
+/// A topology of `ranks` ranks from a file of another tool: `FILE[,OPTIONS]`. The options are those of a machine name and
+/// `machine=NAME`, which completes an NCCL file. `None` if `name` is not the name of such a file.
 pub(crate) fn topology(name: &str, ranks: u32) -> Result<Option<Topology>> {
     let (path, options) = name.split_once(',').unwrap_or((name, ""));
     let ends = |ending: &str| path.to_ascii_lowercase().ends_with(ending);
@@ -45,19 +45,19 @@ pub(crate) fn topology(name: &str, ranks: u32) -> Result<Option<Topology>> {
 }
 
 impl Topology {
-    /// Reads a network description of ASTRA-sim, for this many ranks; `path` names the file in errors.
+    /// Reads ASTRA-sim's network description `text` as a topology of `ranks` ranks; `path` names the file in errors.
     ///
     /// # Errors
-    /// The place of the mistake, and what was expected.
+    /// The line and column of the mistake, and what was expected.
     pub fn from_astra(path: &str, text: &str, ranks: u32) -> Result<Topology> {
         astra::topology(path, text, ranks)
     }
 }
 
-/// The text of a file.
+/// Reads a file as text.
 ///
 /// # Errors
-/// A file that cannot be read, is no text, or is too long.
+/// A file that cannot be read, is not text, or is too long.
 pub fn load(path: &str) -> Result<String> {
     let wrong = |what: String| Error::File { path: path.into(), what };
     let length = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();

@@ -1,4 +1,4 @@
-//! NCCL's graph files: `NCCL_GRAPH_DUMP_FILE`, what its search found on a machine.
+//! NCCL's graph files (`NCCL_GRAPH_DUMP_FILE`): the rings and trees that NCCL's search found on a machine.
 //!
 //! ```text
 //! <graphs version="1">
@@ -14,58 +14,58 @@ use crate::Result;
 pub enum GraphPattern {
     /// Pattern 1: a tree whose root has two parents, balanced.
     BalancedTree,
-    /// 2: a tree split over two GPUs.
+    /// Pattern 2: a tree split over two GPUs.
     SplitTree,
-    /// 3: a chain.
+    /// Pattern 3: a chain.
     Tree,
-    /// 4: a ring.
+    /// Pattern 4: a ring.
     Ring,
-    /// 5: through the NVLink switch.
+    /// Pattern 5: through the NVLink switch.
     Nvls,
-    /// 6: every GPU to its own NIC.
+    /// Pattern 6: every GPU to its own NIC.
     CollnetDirect,
 }
 
-/// One graph.
+/// A graph of the file: one pattern with its channels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NcclGraph {
-    /// 0 rings, 1 trees, 2 CollNet chain, 3 NVLS, 4 CollNet direct, 5 NVLSTree.
+    /// The kind of graph: 0 rings, 1 trees, 2 CollNet chain, 3 NVLS, 4 CollNet direct, 5 NVLSTree.
     pub id: u32,
-    /// The graph's pattern.
+    /// The pattern of the graph's channels.
     pub pattern: GraphPattern,
-    /// The GPUs (by `dev`) of each channel in order.
+    /// The GPUs (by `dev`) of each channel, in the channel's order.
     pub channels: Vec<Vec<u32>>,
-    /// The NICs at the ends of each channel, where it leaves the node.
+    /// The NICs at the ends of each channel, if the channel leaves the node.
     pub nics: Vec<Vec<u32>>,
-    /// GB/s of one channel inside the node.
+    /// Bandwidth of one channel inside the node, in GB/s.
     pub inside_gbps: f64,
-    /// GB/s of one channel across nodes.
+    /// Bandwidth of one channel across nodes, in GB/s.
     pub across_gbps: f64,
-    /// Microseconds that the NIC declares.
+    /// The latency that the NIC declares, in microseconds.
     pub nic_us: f64,
-    /// The longest kind of path inside the node: `NVL`, `PIX`, `SYS`, ...
+    /// The longest kind of path between GPUs of the node: `NVL`, `PIX`, `SYS`, ...
     pub inside: String,
-    /// The type of the path to the NIC.
+    /// The kind of path from a GPU to the NIC.
     pub across: String,
     /// Whether all channels visit the GPUs in the same order.
     pub same_channels: bool,
 }
 
 impl NcclGraph {
-    /// GB/s of all channels inside the node, which is what NCCL reckons a ring's busbw with.
+    /// Bandwidth of all channels inside the node, in GB/s; NCCL computes a ring's busbw from it.
     pub fn bandwidth_gb_per_s(&self) -> f64 {
         self.channels.len() as f64 * self.inside_gbps
     }
 }
 
-/// All graphs of a file.
+/// All graphs of a graph file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NcclGraphs {
     /// The graphs in the order of the file.
     pub graphs: Vec<NcclGraph>,
 }
 
-/// The GPUs and the NICs of a channel; one of a ring visits the GPUs that the `first` one visits.
+/// The GPUs and the NICs of a channel. A ring's channel must visit the same GPUs as the `first` channel.
 fn channel_of(
     source: Source<'_>,
     channel: &Element,
@@ -102,7 +102,8 @@ impl NcclGraphs {
     /// Reads a file's text; `path` names the file in errors.
     ///
     /// # Errors
-    /// The place of the mistake and what was expected; among the mistakes, a channel that visits a GPU twice or leaves one out.
+    /// The line and column of the mistake and what was expected. A channel that visits a GPU twice or omits a GPU is a mistake,
+    /// too.
     pub fn read(path: &str, text: &str) -> Result<NcclGraphs> {
         let source = Source { path, text };
         let root = source.parse("graphs")?;
@@ -152,7 +153,7 @@ impl NcclGraphs {
         Ok(NcclGraphs { graphs })
     }
 
-    /// The rings, where the file has any.
+    /// The graph of the rings; `None` if the file has none.
     pub fn rings(&self) -> Option<&NcclGraph> {
         self.graphs.iter().find(|graph| graph.pattern == GraphPattern::Ring)
     }

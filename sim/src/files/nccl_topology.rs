@@ -8,9 +8,9 @@
 //!       <nic> <net dev speed latency/>                 Mb/s
 //! ```
 //!
-//! Files of cloud providers list the PCI tree alone, because NCCL finds the rest on the machine itself. What they lack
-//! is taken from a machine that is named, and every such thing is said. Speeds of links are what NCCL reckons with
-//! (`src/graph/topo.h`, `topo.cc`).
+//! Files of cloud providers contain the PCI tree only, because NCCL finds the rest on the machine itself. What a file lacks is
+//! taken from a named machine, and the reader notes each such item. Link speeds are those that NCCL assumes (`src/graph/topo.h`,
+//! `topo.cc`).
 
 use super::xml::{Element, Source, short};
 use crate::Result;
@@ -18,12 +18,12 @@ use crate::machines::node::{LinkKind, Nic, Node};
 use crate::machines::presets::{FABRIC_FIGURES, Preset, Spec};
 use std::collections::BTreeMap;
 
-/// The node that a file describes.
+/// The node that an NCCL topology file describes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NcclTopology {
-    /// The node.
+    /// The node as a graph of links.
     pub node: Node,
-    /// What the reader completed, assumed or left out, a line for each.
+    /// What the reader completed, assumed or left out, one line per item.
     pub notes: Vec<String>,
 }
 
@@ -33,27 +33,27 @@ const NVLINK_NANOS: u64 = 600;
 
 #[derive(Default)]
 struct Found<'a> {
-    /// Bus, place below which it hangs, GB/s, latency; its <gpu>, where there is one.
+    /// Each GPU: bus id, parent place in the PCI tree, GB/s, and its <gpu> element if the file has one.
     gpus: Vec<(&'a str, Place, f64, Option<&'a Element>)>,
     nics: Vec<(Place, Option<f64>, f64)>,
-    /// Place and the place above it with GB/s.
+    /// Each PCI link: the lower place, the upper place, GB/s.
     links: Vec<(Place, Place, f64)>,
     places: Vec<String>,
     latency_us: f64,
-    /// The number of devices with neither a class nor children.
+    /// The number of devices that have neither a class nor children.
     nameless: usize,
     slow_links: usize,
 }
 
-/// A place that is no device, before the number of devices is known.
+/// A place that is not a device, by an index that does not depend on the number of devices (not known while reading).
 #[derive(Clone, Copy, PartialEq)]
 struct Place(usize);
 
 impl NcclTopology {
-    /// Reads a file's text; `path` names the file in errors. What the file lacks is taken from `machine`.
+    /// Reads the text of a topology file; `path` names the file in errors. What the file lacks is taken from `machine`.
     ///
     /// # Errors
-    /// The place of the mistake and what was expected; a machine with another number of GPUs.
+    /// The line and column of the mistake and what was expected; a `machine` with another number of GPUs.
     pub fn read(path: &str, text: &str, machine: Option<&Preset>) -> Result<NcclTopology> {
         let source = Source { path, text };
         let system = source.parse("system")?;
@@ -78,7 +78,7 @@ impl NcclTopology {
     }
 }
 
-/// GB/s between sockets, one way, as NCCL has it (`topo.h`).
+/// GB/s between CPU sockets in one direction, as NCCL assumes it (`topo.h`).
 fn between(source: Source<'_>, cpu: &Element) -> Result<f64> {
     let family = source.option(cpu, "familyid", 0u32, 1 << 20)?.unwrap_or(0);
     let model = source.option(cpu, "modelid", 0u32, 1 << 20)?.unwrap_or(0);
@@ -93,7 +93,7 @@ fn between(source: Source<'_>, cpu: &Element) -> Result<f64> {
     })
 }
 
-/// GB/s of a PCI link, one way: width x lane speed, as NCCL has it (`topo.h`); `None` where it is not said.
+/// GB/s of a PCI link in one direction: width x lane speed, as NCCL computes it (`topo.h`); `None` if the file gives neither.
 fn pci_gbps(source: Source<'_>, pci: &Element) -> Result<Option<f64>> {
     let width = source.option(pci, "link_width", 0u32, 64)?;
     let speed = pci.get("link_speed").unwrap_or("").trim();
@@ -115,7 +115,7 @@ fn pci_gbps(source: Source<'_>, pci: &Element) -> Result<Option<f64>> {
     Ok(lane.zip(width.filter(|width| *width > 0)).map(|(lane, width)| f64::from(width) * lane / 80.0))
 }
 
-/// GB/s of one NVLink, one way, by compute capability (`topo.h`).
+/// GB/s of one NVLink in one direction, by compute capability `sm` (`topo.h`).
 fn nvlink_gb_per_s(sm: u32) -> f64 {
     match sm {
         0..70 => 18.0,
@@ -132,7 +132,7 @@ impl<'a> Found<'a> {
         Place(self.places.len() - 1)
     }
 
-    /// Walks what hangs on a place.
+    /// Reads the children of `parent` and everything below them.
     fn devices(
         &mut self,
         source: Source<'_>,
@@ -200,7 +200,7 @@ impl<'a> Found<'a> {
 
     fn nic(&mut self, source: Source<'_>, nic: &'a Element, place: Place, gb_per_s: f64) -> Result<()> {
         for net in nic.all("net") {
-            // Mb/s; NCCL takes 10 Gb/s where nothing is said.
+            // The speed is in Mb/s; NCCL assumes 10 Gb/s if the file gives none.
             let speed = source.option(net, "speed", 0.0f64, 1e8)?.filter(|speed| *speed > 0.0);
             if let Some(latency) = source.option(net, "latency", 0.0f64, 1e6)? {
                 self.latency_us = self.latency_us.max(latency);
@@ -223,7 +223,7 @@ impl<'a> Found<'a> {
         let node_of = |preset: &Preset| preset.node(&Spec::read(&preset.name)?);
         let complete = machine.map(|preset| Ok((preset, node_of(preset)?))).transpose()?;
         if self.gpus.is_empty() {
-            // A file whose devices have no class: the whole node is taken from the machine.
+            // If the file's devices have no class, the whole node is taken from the machine.
             let Some((preset, node)) = complete else {
                 let what = format!(
                     "no GPU: no <gpu> and no <pci> of class 0x0302 ({} have no class); name the machine, as in {path},machine=g5",
@@ -290,7 +290,7 @@ impl<'a> Found<'a> {
         Ok(NcclTopology { node, notes: std::mem::take(notes) })
     }
 
-    /// Adds the file's NICs to the node, or those of the machine that completes it if the file has none.
+    /// Adds the file's NICs to the node; if the file has none, those of the machine that completes the file.
     fn attach_nics(
         &self,
         node: &mut Node,
@@ -331,8 +331,8 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// Connects every NVLink whose two ends are in the file, and notes those that lead nowhere. Returns the number of connected
-    /// pairs.
+    /// Connects every NVLink whose two ends are in the file, and notes the NVLinks that lead to no device. Returns the number of
+    /// connected pairs.
     fn nvlinks(&self, source: Source<'_>, node: &mut Node, say: &mut impl FnMut(String)) -> Result<usize> {
         let mut pairs: BTreeMap<(u32, u32), (u32, f64)> = BTreeMap::new();
         let (mut switched, mut lost, mut own) = (BTreeMap::<u32, (u32, f64)>::new(), 0, 0);
@@ -358,7 +358,7 @@ impl<'a> Found<'a> {
                     }
                 }
             }
-            // Both ends list it: the larger count of the two.
+            // Both ends list the NVLinks between them; the larger count of the two is taken.
             for (other, count) in mine {
                 let entry = pairs.entry((device.min(other), device.max(other))).or_insert((0, each));
                 *entry = (entry.0.max(count), entry.1.min(each));

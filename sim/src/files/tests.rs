@@ -3,14 +3,14 @@ use crate::machines::node::Fabrics;
 use crate::{BytesPerSec, Rank};
 use std::path::PathBuf;
 
-/// A file of this crate.
+/// The path of a file in this crate's `fixtures` folder.
 fn fixture(name: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
     path.display().to_string()
 }
 
-/// The folder of public topology files in the data that `ALLFOLD_DATA` names. `None`, and a line that says so, where it
-/// names none.
+/// The folder of public topology files in the data that `ALLFOLD_DATA` names; `None`, with a line that says so, if `ALLFOLD_DATA`
+/// names no such folder.
 fn public_files() -> Option<PathBuf> {
     let folder = std::env::var_os("ALLFOLD_DATA").map(|data| PathBuf::from(data).join("topo"));
     if folder.as_ref().is_none_or(|folder| !folder.is_dir()) {
@@ -20,7 +20,8 @@ fn public_files() -> Option<PathBuf> {
     folder
 }
 
-/// A node of two sockets as NCCL dumps it: its GPUs, what each says inside `<gpu>`, and a NIC beside each of them.
+/// The XML of a node with two sockets as NCCL dumps it: `gpus` GPUs with the text of `inside` in each `<gpu>`, and a NIC beside
+/// each GPU.
 fn dump(gpus: u32, sm: u32, inside: impl Fn(u32) -> String) -> String {
     let mut text = String::from("<system version=\"1\">\n");
     for socket in 0..2 {
@@ -38,7 +39,7 @@ fn dump(gpus: u32, sm: u32, inside: impl Fn(u32) -> String) -> String {
     text + "</system>\n"
 }
 
-/// A node as clouds list it: eight GPUs and eight NICs on PCI Express, and nothing of what is in them.
+/// The XML of a node as cloud providers write it: eight GPUs and eight NICs on PCI Express, without elements inside them.
 fn listed() -> String {
     let mut text = String::from("<system version=\"1\">\n");
     for socket in 0..4 {
@@ -112,7 +113,7 @@ fn what_clouds_and_clusters_publish_is_the_machine_of_that_name() {
         node
     };
     let h100 = dumped("oracle_oci-hpc__H100-topology.xml", "hgx-h100");
-    // Two ports of a card each: 16 of 180 Gb/s as the file says, two for each GPU.
+    // Each card has two ports: the file has 16 ports of 180 Gb/s, two for each GPU.
     let topology = h100.topology(16, Fabrics::FLAT).unwrap();
     let nic = topology.families().iter().find(|family| family.name == "nic_out").unwrap();
     assert_eq!((nic.count, nic.link.bandwidth), (16, BytesPerSec(45_000_000_000)));
@@ -132,7 +133,7 @@ fn graphs_that_nccl_found_on_a_public_machine_are_read() {
     assert_eq!(read.graphs[1].bandwidth_gb_per_s(), 48.0);
 }
 
-/// A file completed from its machine has the families and the NVLinks of the machine.
+/// Checks that a file completed from a machine has the link families and the NVLinks of that machine.
 fn same_figures(text: &str, machine: &str) {
     let spec = Spec::read(machine).unwrap();
     let (read, named) = (
@@ -159,7 +160,7 @@ fn a_file_completed_from_its_machine_has_the_figures_of_the_machine() {
 
 #[test]
 fn a_dump_of_a_node_with_nvlink_switches_is_the_preset() {
-    // Eighteen links of 20.6 GB/s each into switches, as in an H100 node.
+    // The node has 18 links of 20.6 GB/s from each GPU into switches, like an H100 node.
     let text = dump(8, 90, |_| "<nvlink target=\"ffff:1\" count=\"18\" tclass=\"0x068000\"/>".into());
     let dump = read(&text, "").unwrap();
     assert_eq!(dump.notes, Vec::<String>::new());
@@ -172,7 +173,7 @@ fn a_dump_of_a_node_with_nvlink_switches_is_the_preset() {
 
 #[test]
 fn gpus_talk_over_the_links_between_each_pair() {
-    // Six links between any two of four, as GH200s have.
+    // The node has six links between any two of four GPUs, like a GH200 node.
     let text = dump(4, 90, |gpu| {
         let others = (0..4).filter(|other| *other != gpu);
         let link = |other| format!("<nvlink target=\"{other}:1\" count=\"6\" tclass=\"0x030200\"/>");
@@ -188,7 +189,7 @@ fn gpus_talk_over_the_links_between_each_pair() {
     assert!((topology.link(path[0]).bandwidth.as_gb() - 6.0 * 20.6).abs() < 1e-6);
 }
 
-/// Two graphs over four GPUs: rings both ways round, and one tree.
+/// An NCCL graph file with two graphs over four GPUs: rings in both directions, and one tree.
 const GRAPH: &str = r#"<graphs version="1">
   <graph id="0" pattern="4" crossnic="0" nchannels="2" speedintra="12" speedinter="12" typeintra="SYS" typeinter="PIX" samechannels="0">
     <channel>

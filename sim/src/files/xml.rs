@@ -1,23 +1,23 @@
-//! A small XML text as a tree, with the place of every element.
+//! A parser that turns a small XML text into a tree, with the position of every element.
 
 use crate::{Error, Result};
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
-/// Elements inside elements inside ..: more is an attack, not a machine.
+/// The deepest nesting of elements that is accepted; a deeper file is an attack, not a machine.
 const DEEPEST: usize = 64;
 
-/// One element.
+/// An XML element.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Element {
     pub name: String,
     pub attributes: Vec<(String, String)>,
     pub children: Vec<Element>,
-    /// Bytes of the text before it.
+    /// The element's byte offset in the text.
     pub at: usize,
 }
 
-/// A text and what errors call it.
+/// An XML text and the path that error messages give for it.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub path: &'a str,
@@ -25,7 +25,7 @@ pub(super) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// An error at a place of the text.
+    /// An error at byte offset `at` of the text.
     pub fn wrong(self, at: usize, what: impl Into<String>) -> Error {
         let before = &self.text.as_bytes()[..at.min(self.text.len())];
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
@@ -33,7 +33,7 @@ impl<'a> Source<'a> {
         Error::Parse { path: self.path.into(), line, column, what: what.into() }
     }
 
-    /// The only root element of the text, which must be called `root`.
+    /// Parses the text, which must have one root element, called `root`.
     pub fn parse(self, root: &str) -> Result<Element> {
         let mut reader = Reader::from_str(self.text);
         let mut open: Vec<Element> = Vec::new();
@@ -88,7 +88,7 @@ impl<'a> Source<'a> {
         Ok(Element { name: start.name().as_ref().to_string(), attributes, children: Vec::new(), at })
     }
 
-    /// A number that an element must have, within these limits.
+    /// A number that an element must have, within the given limits.
     pub fn number<T: std::str::FromStr + PartialOrd + std::fmt::Display>(
         self,
         element: &Element,
@@ -110,7 +110,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// An attribute that may be missing or empty.
+    /// A number from an attribute that may be missing or empty, within the given limits.
     pub fn option<T: std::str::FromStr + PartialOrd + std::fmt::Display>(
         self,
         element: &Element,
@@ -126,18 +126,18 @@ impl<'a> Source<'a> {
 }
 
 impl Element {
-    /// An attribute's text.
+    /// The text of attribute `key`; `None` if the element lacks it.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.attributes.iter().find(|(name, _)| name == key).map(|(_, text)| text.as_str())
     }
 
-    /// Children of a name.
+    /// The children called `name`.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Element> {
         self.children.iter().filter(move |child| child.name == name)
     }
 }
 
-/// The beginning of a text that may be long.
+/// The first 40 characters of a text, and ".." if the text is longer.
 pub(super) fn short(text: &str) -> String {
     let mut chars = text.chars();
     let start: String = chars.by_ref().take(40).collect();

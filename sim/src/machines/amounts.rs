@@ -1,11 +1,11 @@
-//! Numbers of NICs and their speeds, in the ways that people write them.
+//! Parsers for numbers of NICs and their speeds in free text.
 //!
 //! ```text
 //! count   8x400Gb/s   8 x 400G   dual 100GbE   8 ConnectX-7   4 NICs
 //! speed   400Gb/s   400 Gbps   400 Gbit/s   100GbE   200G   3.2 Tb/s      and, eight times as much: 50 GB/s
 //! ```
 
-/// Words that follow a number of NICs.
+/// Words that may follow a number of NICs.
 const NIC: [&str; 18] = [
     "nic",
     "hca",
@@ -26,7 +26,7 @@ const NIC: [&str; 18] = [
     "xdr",
     "pollara",
 ];
-/// Words for a number.
+/// Words for a number of NICs.
 const NUMBERS: [(&str, u32); 8] = [
     ("single", 1),
     ("one", 1),
@@ -37,7 +37,7 @@ const NUMBERS: [(&str, u32); 8] = [
     ("eight", 8),
     ("sixteen", 16),
 ];
-/// Units behind a number, longest first, and how many Gb/s they are.
+/// Units of speed, longest first, with their value in Gb/s.
 const UNITS: [(&str, f64); 14] = [
     ("Gbit/s", 1.0),
     ("Gbits/s", 1.0),
@@ -55,7 +55,7 @@ const UNITS: [(&str, f64); 14] = [
     ("GBps", 8.0),
 ];
 
-/// How many NICs, where a text says so.
+/// The number of NICs that a text gives; `None` if it gives none.
 pub(super) fn count(text: &str) -> Option<u32> {
     let lower = text.to_lowercase().replace('×', "x");
     let words: Vec<&str> = lower
@@ -82,7 +82,7 @@ pub(super) fn count(text: &str) -> Option<u32> {
     None
 }
 
-/// The speed in Gb/s that a text gives; numbers in bits are preferred.
+/// The speed in Gb/s that a text gives; a number in bits takes precedence over a number in bytes.
 pub(super) fn speed(text: &str) -> Option<f64> {
     let all: Vec<(f64, f64)> = numbers(text).collect();
     let bits = all.iter().find(|(_, unit)| *unit != 8.0);
@@ -91,7 +91,7 @@ pub(super) fn speed(text: &str) -> Option<f64> {
         .filter(|gbit_per_s| (1.0..=100_000.0).contains(gbit_per_s))
 }
 
-/// Every number with a unit of speed behind it.
+/// Every number that a unit of speed follows, with the unit's value in Gb/s.
 fn numbers(text: &str) -> impl Iterator<Item = (f64, f64)> {
     let starts = text.char_indices().filter(|&(at, c)| {
         c.is_ascii_digit() && !text[..at].ends_with(|c: char| c.is_ascii_digit() || c == '.')

@@ -1,71 +1,71 @@
-//! From the words of whoever published a run to a machine and its topology.
+//! From a machine described in words, as published with a measurement, to a machine and its topology.
 
 use super::gpu::{self, Generation, GpuModel, Port};
 use super::nic::{self, Nics};
 use crate::{BytesPerSec, Error, Link, Picos, Result, Topology};
 use serde::Deserialize;
 
-/// A machine in words.
+/// The description of a machine in words.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Description {
     /// The GPU's name.
     pub gpu: Option<String>,
-    /// GPUs of each node that took part.
+    /// The number of GPUs of each node that took part in the run.
     pub gpus_per_node: Option<u32>,
-    /// Nodes that took part.
+    /// The number of nodes that took part in the run.
     pub nodes: Option<u32>,
     /// The links between the GPUs of a node.
     pub intra_node: Option<String>,
     /// The network between the nodes.
     pub inter_node: Option<String>,
-    /// GPUs that a node has, where fewer took part.
+    /// The number of GPUs that a node has, if fewer took part in the run.
     pub host_gpus: Option<u32>,
 }
 
 /// The vendor of a host's CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cpu {
-    /// x86 by Intel; taken where nothing is said.
+    /// x86 by Intel; also assumed if the description names no vendor.
     Intel,
     /// x86 by AMD.
     Amd,
-    /// Arm: Grace among them.
+    /// Arm, for example NVIDIA Grace.
     Arm,
 }
 
-/// The machine that a description in words stands for.
+/// A machine as the reader understood it from a description in words.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     /// The machine's GPUs.
     pub gpu: &'static GpuModel,
-    /// GPUs that take part and share NVLink or a PCIe root: those of a node, or of a rack that is one NVLink domain.
+    /// GPUs of a group that take part and share NVLink or a PCIe root. A group is a node, or a rack that is one NVLink domain.
     pub devices: u32,
-    /// How many such groups.
+    /// The number of groups of `devices` GPUs.
     pub nodes: u32,
-    /// Whether the GPUs of a group talk over NVLink (or xGMI), not over PCIe.
+    /// Whether the GPUs of a group communicate over NVLink (or xGMI), not over PCIe.
     pub nvlink: bool,
-    /// Whether GPUs write into each other's memory; otherwise data between them is copied through the host's memory.
+    /// Whether GPUs write into each other's memory; otherwise data between them is copied through host memory.
     pub peer: bool,
-    /// Whether the GPUs of a group are joined by switches (NVSwitch), not pair by pair.
+    /// Whether switches (NVSwitch) connect the GPUs of a group; otherwise links connect pairs of GPUs.
     pub switched: bool,
-    /// Whether NICs sit behind the same PCIe switches as the GPUs, as in HGX and DGX hosts of 8.
+    /// Whether NICs are behind the same PCIe switches as the GPUs, as in HGX and DGX hosts with 8 GPUs.
     pub beside: bool,
     /// The vendor of the hosts' CPUs.
     pub cpu: Cpu,
-    /// The NICs of a group; `None` where there is one group only.
+    /// The NICs of a group; `None` if there is only one group.
     pub nics: Option<Nics>,
-    /// The parts of the description that were understood, a line each.
+    /// The parts of the description that the reader understood, one line each.
     pub understood: Vec<String>,
-    /// What the description did not say and the reader assumed, a line each.
+    /// What the description did not say and the reader assumed, one line each.
     pub assumed: Vec<String>,
 }
 
 impl Machine {
-    /// Reads a description.
+    /// Reads a description of a machine in words.
     ///
     /// # Errors
-    /// Names every field that is missing; a GPU that no table has; zero GPUs or nodes.
+    /// The missing fields, all named; an unknown GPU; zero GPUs or nodes.
     pub fn understand(words: &Description) -> Result<Machine> {
         let (Some(name), Some(devices), Some(nodes)) = (&words.gpu, words.gpus_per_node, words.nodes) else {
             return Err(Error::Topology(format!(
@@ -86,7 +86,7 @@ impl Machine {
         let (mut understood, mut assumed) = (vec![format!("`{name}`: {}", gpu.name)], Vec::new());
         let nvlink = inside(words, gpu, devices, &mut understood, &mut assumed);
 
-        // A rack whose GPUs are all on one set of NVLink switches is one node.
+        // A rack whose GPUs all share one set of NVLink switches is one group.
         let hosts = match words.rack(gpu) {
             Some(most) => words.hosts(devices, nodes, most, &mut understood)?,
             None => 1,
@@ -113,7 +113,7 @@ impl Machine {
         };
         let (switched, beside) = (rack || words.switched(gpu), !rack && words.beside(gpu));
         let cpu = words.cpu(gpu);
-        // GeForce drivers leave peer-to-peer over PCIe out.
+        // GeForce drivers do not support peer-to-peer over PCIe.
         let peer = nvlink || !gpu.name.starts_with("RTX");
         if !peer && devices > 1 {
             assumed.push(format!("{} have no peer-to-peer over PCIe", gpu.name));
@@ -121,18 +121,18 @@ impl Machine {
         Ok(Machine { gpu, devices, nodes, nvlink, peer, switched, beside, cpu, nics, understood, assumed })
     }
 
-    /// The bandwidth of a node's NICs together in one direction, in bytes per second; `None` for a single node.
+    /// The bandwidth of all NICs of a group in one direction, in bytes per second; `None` for a single group.
     pub fn network(&self) -> Option<BytesPerSec> {
         self.nics.map(|nics| BytesPerSec((f64::from(nics.count) * nics.gbit_per_s * 1e9 / 8.0) as u64))
     }
 
-    /// A GPU's links to the other GPUs of its node.
+    /// A GPU's links to the other GPUs of its group.
     pub fn port(&self) -> Port {
         self.gpu.nvlink.filter(|_| self.nvlink).unwrap_or(self.gpu.pcie)
     }
 
-    /// NIC links that ranks share evenly, and the speed of one: NICs that the GPUs of a node cannot share evenly
-    /// are bundled.
+    /// The number of NIC links that the GPUs of a node share evenly, and the speed of each link. NICs that the GPUs cannot share
+    /// evenly are combined into faster links.
     fn rails(&self, nics: &Nics) -> (u32, BytesPerSec) {
         let rails =
             (1..=self.devices.min(nics.count)).rev().find(|rails| self.devices.is_multiple_of(*rails));
@@ -141,8 +141,8 @@ impl Machine {
         (rails, BytesPerSec((all / f64::from(rails)) as u64))
     }
 
-    /// The links between `ranks` ranks. Latencies are those of NCCL's tuner for LL, half on each of the two links
-    /// that a message crosses.
+    /// The topology of the first `ranks` GPUs. Latencies are those of NCCL's tuner for the LL protocol, half of each on either of
+    /// the two links that a message crosses.
     ///
     /// # Errors
     /// More ranks than the machine has GPUs.
@@ -175,13 +175,13 @@ impl Machine {
 }
 
 impl Description {
-    /// Whether one of these words, in small letters, is in a text.
+    /// Whether any of `words`, given in lower case, occurs in the description.
     fn says(&self, words: &[&str]) -> bool {
         let texts = [&self.gpu, &self.intra_node, &self.inter_node];
         texts.into_iter().flatten().any(|text| words.iter().any(|word| text.to_lowercase().contains(word)))
     }
 
-    /// GPUs of a rack that share NVLink: the number behind NVL, 72 where only MNNVL is said.
+    /// The number of GPUs of a rack that share NVLink: the number after NVL, or 72 if the text only says MNNVL.
     fn rack(&self, gpu: &GpuModel) -> Option<u32> {
         let texts = [&self.intra_node, &self.gpu, &self.inter_node];
         let number = |text: &String| {
@@ -199,7 +199,7 @@ impl Description {
         said.filter(|most| gpu.nvlink.is_some() && Some(*most) > self.gpus_per_node)
     }
 
-    /// How many hosts share NVLink, where `most` GPUs of a rack do.
+    /// The number of hosts that share NVLink, if `most` GPUs of a rack do.
     fn hosts(&self, devices: u32, nodes: u32, most: u32, understood: &mut Vec<String>) -> Result<u32> {
         let all = u64::from(devices) * u64::from(nodes);
         if all <= u64::from(most) {
@@ -215,7 +215,8 @@ impl Description {
         )))
     }
 
-    /// Hosts of 8 with NVLink 3 or later have NVSwitches, unless the words say that GPUs are joined pair by pair.
+    /// Whether GPUs are connected by NVSwitches: hosts of 8 with NVLink 3 or later have them, unless the description says that
+    /// links connect pairs of GPUs.
     fn switched(&self, gpu: &GpuModel) -> bool {
         let named = self.says(&["nvswitch"]) && !self.says(&["no nvswitch"]);
         let sxm = gpu.nvlink.is_some() && (gpu.generation >= Generation::Ampere || named);
@@ -224,7 +225,8 @@ impl Description {
         sxm && !pairs && gpu.generation != Generation::Cdna && (host >= 8 || host == 1 || named)
     }
 
-    /// HGX boards have a PCIe switch for every pair of GPUs and a NIC or two; Grace hosts and 4-way boards have not.
+    /// Whether NICs are behind the GPUs' PCIe switches: HGX boards have a PCIe switch with a NIC or two for every pair of GPUs;
+    /// Grace hosts and 4-way boards do not.
     fn beside(&self, gpu: &GpuModel) -> bool {
         self.switched(gpu) && !gpu.name.starts_with("GB") || gpu.generation == Generation::Cdna
     }
@@ -237,7 +239,7 @@ impl Description {
         }
     }
 
-    /// The fields without which no machine can be made.
+    /// The names of the required fields that the description lacks.
     fn missing(&self) -> Vec<&'static str> {
         let needed = [
             ("`gpu`", self.gpu.is_none()),
@@ -248,7 +250,7 @@ impl Description {
     }
 }
 
-/// Whether the GPUs of a node talk over NVLink.
+/// Whether the GPUs of a node communicate over NVLink.
 fn inside(
     words: &Description,
     gpu: &GpuModel,

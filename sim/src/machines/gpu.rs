@@ -1,28 +1,28 @@
-//! GPUs, by the names that drivers print.
+//! Models of GPUs, found by the names that drivers print.
 
 use crate::BytesPerSec;
 
-/// Generation of a GPU, as far as collectives tell them apart.
+/// The generation of a GPU, as far as collectives depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Generation {
     /// Compute capability 7.0 (V100) and 7.5 (T4, RTX 20).
     Volta,
-    /// 8.x: A100, and Ada's 8.9 (L40S, RTX 40).
+    /// Compute capability 8.x: A100, and Ada's 8.9 (L40S, RTX 40).
     Ampere,
-    /// 9.0: H100, H200, GH200.
+    /// Compute capability 9.0: H100, H200, GH200.
     Hopper,
-    /// 10.x and 12.0: B200, GB200, B300, GB300, RTX 50.
+    /// Compute capability 10.x and 12.0: B200, GB200, B300, GB300, RTX 50.
     Blackwell,
     /// AMD's MI300 and later.
     Cdna,
 }
 
-/// A GPU's links to the other GPUs of its node: their number, and the bandwidth of one in one direction.
+/// A GPU's links to the other GPUs of its node: their number, and the bandwidth of one link in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Port {
-    /// Links of one GPU.
+    /// The number of links of one GPU.
     pub links: u32,
-    /// GB/s (1e9) of one link, one way, as a collective can use it.
+    /// Bandwidth of one link in one direction that a collective can use, in GB/s (1e9).
     pub gb_per_s: f64,
     /// The source of both figures.
     pub source: &'static str,
@@ -40,13 +40,13 @@ impl Port {
 pub struct GpuModel {
     /// The GPU's name.
     pub name: &'static str,
-    /// Words that all occur in the names that drivers print for it, in capitals.
+    /// Upper-case words that all occur in the names that drivers print for this GPU.
     words: &'static [&'static str],
     /// The GPU's generation.
     pub generation: Generation,
-    /// NVLink or xGMI; `None` where it has none.
+    /// The NVLink or xGMI links; `None` for a GPU without them.
     pub nvlink: Option<Port>,
-    /// PCI Express, 16 lanes.
+    /// The PCI Express link with 16 lanes.
     pub pcie: Port,
 }
 
@@ -54,8 +54,8 @@ const fn nvlink(links: u32, gb_per_s: f64, source: &'static str) -> Option<Port>
     Some(Port { links, gb_per_s, source })
 }
 
-/// Links: vendor's datasheets. Speed: 20 GB/s of NVLink 2 and 3, 20.6 of 4, 40.1 of 5 are what NCCL reckons with
-/// (`src/graph/topo.h`), less than the nominal 25 and 50.
+/// The numbers of NVLinks are from the vendors' datasheets. The speeds (20 GB/s for NVLink 2 and 3, 20.6 for NVLink 4, 40.1 for
+/// NVLink 5) are those that NCCL assumes (`src/graph/topo.h`), less than the nominal 25 and 50.
 const NVLINK2: Option<Port> = nvlink(6, 20.0, "V100 datasheet: 6 NVLinks; NCCL topo.h: 20 GB/s each");
 const NVLINK3: Option<Port> = nvlink(12, 20.0, "A100 datasheet: 12 NVLinks; NCCL topo.h: 20 GB/s each");
 const NVLINK1: Option<Port> = nvlink(4, 18.0, "P100 datasheet: 4 NVLinks; NCCL topo.h: 18 GB/s each");
@@ -88,7 +88,7 @@ const fn gpu(
     GpuModel { name, words, generation, nvlink, pcie }
 }
 
-/// Every GPU that is known. A name is matched from the top: the more particular comes first.
+/// Every known GPU. The first model that matches a name is taken, so more specific names come first.
 pub const GPU_MODELS: [GpuModel; 43] = [
     gpu("GB300", &["GB300"], Generation::Blackwell, NVLINK5, GEN5),
     gpu("GB200", &["GB200"], Generation::Blackwell, NVLINK5, GEN5),
@@ -135,14 +135,14 @@ pub const GPU_MODELS: [GpuModel; 43] = [
     gpu("MI355X", &["MI355X"], Generation::Cdna, XGMI4, GEN5),
 ];
 
-/// The GPU that a driver's or a person's name means.
+/// The GPU model for a name as a driver prints it or as a person writes it.
 pub(super) fn named(text: &str) -> Option<&'static GpuModel> {
     let text = text.to_uppercase();
     GPU_MODELS.iter().find(|gpu| gpu.words.iter().all(|word| stands_in(word, &text)))
 }
 
-/// Whether a word stands in a text: beside it is no letter where it has a letter, and no digit where it has a digit, so
-/// that `H100SXM5` and `RTX4090` name a GPU, but `GB200` is no `B200` and `A100` no `A10`.
+/// Whether `word` occurs in `text` with no further letter next to one of its letters and no further digit next to one of its
+/// digits: `H100SXM5` and `RTX4090` contain a GPU's name, but `GB200` does not contain `B200`, nor `A100` `A10`.
 fn stands_in(word: &str, text: &str) -> bool {
     let alike = |one: Option<u8>, other: Option<u8>| match (one, other) {
         (Some(one), Some(other)) => {

@@ -1,4 +1,4 @@
-//! Machines as data: what is known of GPUs and NICs, and a topology from the words in which a run was published.
+//! Machines as data: tables of GPUs and NICs, and a topology from the words in which a measurement was published.
 //!
 //! ```text
 //! "A100-SXM4-40GB", 8 a node, 2 nodes, "16x100Gb/s RoCE CX-5"
@@ -8,7 +8,7 @@
 //!                      Machine --> Topology, and what was understood and what was assumed
 //! ```
 //!
-//! Nothing here is fitted. Every figure has its source beside it; every guess is said in [`Machine::assumed`].
+//! No figure here is fitted. Every figure has its source beside it, and every assumption is listed in [`Machine::assumed`].
 //!
 //! ```
 //! use allfold_sim::machines::{Description, Machine};

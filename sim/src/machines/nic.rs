@@ -1,6 +1,6 @@
 //! NICs, from free text: `8x400Gb/s IB NDR`, `4x Slingshot-11 200 Gb/s`, `one 400 Gb/s-class NIC per GPU`, `EFA`.
 //!
-//! Rules, in order; what no rule finds is assumed, and said:
+//! Rules, in order; a value that no rule finds is assumed and reported as assumed:
 //!
 //! ```text
 //! fabric   sockets, TCPXO, TCPX, EFA, Slingshot, RoCE, InfiniBand: the first of these words
@@ -16,7 +16,7 @@ use std::fmt;
 /// The kind of network between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fabric {
-    /// The kernel's TCP, over any device.
+    /// The kernel's TCP sockets, over any network device.
     Sockets,
     /// Google's GPUDirect-TCPXO.
     TcpXo,
@@ -30,7 +30,7 @@ pub enum Fabric {
     Roce,
     /// InfiniBand.
     InfiniBand,
-    /// The text does not say.
+    /// The text does not name the fabric.
     Unknown,
 }
 
@@ -59,17 +59,17 @@ impl fmt::Display for Fabric {
 /// The NICs of a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Nics {
-    /// How many a node has.
+    /// The number of NICs of a node.
     pub count: u32,
-    /// Gb/s of each, one way.
+    /// Speed of each NIC in one direction, in Gb/s.
     pub gbit_per_s: f64,
     /// The protocol that the NICs speak.
     pub fabric: Fabric,
-    /// Whether they read and write the GPUs' memory themselves; else every byte is copied through the host's.
+    /// Whether NICs access GPU memory directly (GPUDirect RDMA); otherwise every byte is copied through host memory.
     pub gpudirect: bool,
 }
 
-/// Instance types whose NICs the text need not name: (name, NICs, Gb/s, source).
+/// Cloud instance types with known NICs: (name, number of NICs, Gb/s of each, source).
 const INSTANCES: [(&str, u32, f64, &str); 6] = [
     ("p4d", 4, 100.0, "AWS P4 instances: 4 x 100 Gb/s EFA"),
     ("p6-b200", 8, 400.0, "AWS P6-B200 instances: 3,200 Gb/s EFA as 8 x 400"),
@@ -79,7 +79,7 @@ const INSTANCES: [(&str, u32, f64, &str); 6] = [
     ("p3dn", 1, 100.0, "AWS P3dn instances: 100 Gb/s"),
 ];
 
-/// What the name of a link's generation or of a card says of its speed, where the text says no number.
+/// The speed in Gb/s that follows from the name of a link generation or a card, for texts without a number.
 const CARDS: [(&str, f64); 12] = [
     ("xdr", 800.0),
     ("ndr200", 200.0),
@@ -95,10 +95,10 @@ const CARDS: [(&str, f64); 12] = [
     ("bluefield-3", 400.0),
 ];
 
-/// Faster than any NIC: a speed that is said for a whole node.
+/// The greatest speed of a NIC in Gb/s; a greater number in a text is the speed of a whole node.
 const FASTEST: f64 = 800.0;
 
-/// Reads a text; `gpus` GPUs of a node take part, of this kind. What is assumed is added to `assumed`.
+/// Reads the NICs of a node from `text`. `gpus` GPUs of the node, of kind `gpu`, take part. Every assumption is added to `assumed`.
 pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<String>) -> Nics {
     let lower = text.to_lowercase();
     let fabric = fabric(&lower);
@@ -111,7 +111,7 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<Stri
     }
     let per_gpu = lower.contains("per gpu") || lower.contains("each gpu");
     let (counted, rate) = (amounts::count(text), amounts::speed(text));
-    // `one NIC per GPU`, `2x200Gb/s per GPU`; but `8x400Gb/s, one per GPU` counts those of the node.
+    // `one NIC per GPU` and `2x200Gb/s per GPU` count per GPU; `8x400Gb/s, one per GPU` counts the NICs of the node.
     let of_all = |each: u32| if each >= gpus { each } else { each.saturating_mul(gpus) };
     let counted = if per_gpu { Some(of_all(counted.unwrap_or(1))) } else { counted };
     let instance = INSTANCES.iter().find(|(name, ..)| lower.contains(name));
@@ -128,7 +128,7 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<Stri
     }
     let count = counted
         .or_else(|| {
-            // HPE Cray EX: two NICs for four A100, four for four GH200 or four A100.
+            // HPE Cray EX nodes have two NICs for four A100 GPUs, or four NICs for four GH200 or four A100 GPUs.
             let pairs = lower.contains("slingshot").then_some(gpus.div_ceil(2))?;
             assumed
                 .push(format!("`{text}` does not say how many NICs a node has: one for two GPUs, {pairs}"));
@@ -150,7 +150,7 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<Stri
             Fabric::Efa if gpu.name == "T4" => (50.0, "AWS G4dn instances of one GPU have up to 50"),
             Fabric::Efa => (100.0, "EFA's first generation has 100"),
             Fabric::Slingshot => (200.0, "Slingshot-11 has 200"),
-            // Sockets use the device that the text names.
+            // Sockets use the network device that the text names.
             Fabric::Sockets if lower.contains("slingshot") => (200.0, "Slingshot-11 has 200"),
             Fabric::Sockets if lower.contains("ipoib") => (200.0, "HDR InfiniBand has 200"),
             Fabric::Sockets if lower.contains("connectx") => (100.0, "ConnectX cards have 100 or more"),
@@ -162,8 +162,8 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<Stri
     Nics { count, gbit_per_s, fabric, gpudirect: gpudirect(&lower, fabric, gpu, assumed) }
 }
 
-/// Sockets never have it; EFA from the A100's instances on (AWS: P3dn and G4dn copy through the host); the others
-/// unless the text says not, or puts the GPU and the NIC on different sockets.
+/// Whether NICs have GPUDirect RDMA: sockets never; EFA from the A100's instances on (AWS: P3dn and G4dn copy through the host);
+/// other fabrics unless the text denies it or says that GPU and NIC are on different CPU sockets.
 fn gpudirect(lower: &str, fabric: Fabric, gpu: &GpuModel, assumed: &mut Vec<String>) -> bool {
     let lower = lower.replace([' ', '-'], "");
     let denied = ["directrdmadisabled", "nogpudirect", "withoutgpudirect", "nogdr", "acrosssockets"];
@@ -175,7 +175,7 @@ fn gpudirect(lower: &str, fabric: Fabric, gpu: &GpuModel, assumed: &mut Vec<Stri
             assumed.push(format!("EFA with a {} copies through the host's memory", gpu.name));
             false
         }
-        // GeForce drivers have no peer memory for NICs.
+        // GeForce drivers do not give NICs access to GPU memory.
         _ if gpu.name.starts_with("RTX") => {
             assumed.push(format!("a {} has no GPUDirect RDMA", gpu.name));
             false
@@ -185,15 +185,15 @@ fn gpudirect(lower: &str, fabric: Fabric, gpu: &GpuModel, assumed: &mut Vec<Stri
 }
 
 fn fabric(lower: &str) -> Fabric {
-    // Sockets of CPUs are no transport.
+    // "across sockets" means CPU sockets, not the transport.
     let lower = lower.replace("across sockets", "");
     let words: Vec<&str> = lower.split(|c: char| !c.is_ascii_alphanumeric()).collect();
-    // `RoCEv2`, `NDR400`, `EFAv3`: a version or a speed may follow.
+    // A version or a speed may follow a fabric's name: `RoCEv2`, `NDR400`, `EFAv3`.
     let bare =
         |word: &str| word.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches('v').to_string();
     let has = |names: &[&str]| words.iter().any(|word| names.contains(word) || names.contains(&&*bare(word)));
     match () {
-        // The text that follows lists guesses, or excludes something. If TCP is among the guesses, it is the cautious one.
+        // The text lists guesses or excludes a fabric. TCP, if it is among the guesses, is the cautious choice.
         () if open(&lower) && has(&["tcp"]) => Fabric::Sockets,
         () if open(&lower) => Fabric::Unknown,
         // A fabric that is turned off, and IP over InfiniBand, mean sockets over any device.
@@ -207,18 +207,18 @@ fn fabric(lower: &str) -> Fabric {
         () if has(&["roce", "ainic", "pollara"]) || lower.contains("spectrum-x") => Fabric::Roce,
         () if has(&["ib", "infiniband", "xdr", "hdr", "ndr", "edr", "fdr", "quantum"]) => Fabric::InfiniBand,
         () if has(&["rdma"]) => Fabric::Roce,
-        // Ethernet without a word of RDMA.
+        // Ethernet without any mention of RDMA means sockets.
         () if has(&["ethernet", "gbe", "gige", "ena", "gvnic"]) || gbe(&words) => Fabric::Sockets,
         () => Fabric::Unknown,
     }
 }
 
-/// Whether sockets were not named, and follow from Ethernet alone.
+/// Whether the text does not name sockets, so that they follow from Ethernet alone.
 fn plain(lower: &str) -> bool {
     !["socket", "tcp", "ipoib", "ib_disable"].iter().any(|word| lower.contains(word))
 }
 
-/// Whether a word is a speed of Ethernet, such as `100gbe`.
+/// Whether any word is an Ethernet speed, such as `100gbe`.
 fn gbe(words: &[&str]) -> bool {
     words.iter().any(|word| {
         let unit = word.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -226,7 +226,7 @@ fn gbe(words: &[&str]) -> bool {
     })
 }
 
-/// Whether the transport is said not to be known; other things may be unknown beside one that is.
+/// Whether the text says that the transport is unknown; a text may call other things unknown and still name the transport.
 fn open(lower: &str) -> bool {
     lower.contains("not stated")
         && (lower.contains("transport") || lower.trim_start().starts_with("not stated"))

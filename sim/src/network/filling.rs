@@ -1,16 +1,17 @@
-//! What a max-min solution works on.
+//! Scratch data of the max-min solver.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Scratch space, kept from one solution to the next.
+/// Scratch buffers that the max-min solver keeps from one solution to the next.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Filling {
-    /// Links of the components, with what is left of each and the weight that still shares it.
+    /// The links of the affected components, with the bandwidth left and the weight of the flows that still share it.
     pub(super) links: Vec<Open>,
-    /// Where a link stands in `links`; valid where its epoch is the present one.
+    /// The index of each link in `links`; valid only if the link's epoch is the current one.
     pub(super) place: Vec<u32>,
-    /// Levels at which links would fill, as they were when pushed: a level only ever rises.
+    /// The level at which each link would be full, as it was when pushed. A link's level never falls, so an entry can only be too
+    /// low.
     pub(super) levels: BinaryHeap<Reverse<(u64, u32)>>,
     pub(super) full: Vec<u32>,
     pub(super) rates: Vec<(u32, u64)>,
@@ -21,7 +22,7 @@ pub(super) struct Open {
     pub(super) link: u32,
     pub(super) left: u64,
     pub(super) weight: u64,
-    /// 1, or 0 where the link has no bandwidth at all.
+    /// The least rate of a flow on the link: 1, or 0 for a link without bandwidth.
     pub(super) least: u64,
 }
 

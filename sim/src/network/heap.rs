@@ -1,22 +1,22 @@
-//! A min-heap of flows by finish, four-ary and indexed, so that a key can be changed where it stands.
+//! An indexed four-ary min-heap of flows by finish time, in which a flow's key can be changed in place.
 
 const GONE: u32 = u32::MAX;
 
-/// Finish times of flows, least first; ties by flow number.
+/// Finish times of flows, the earliest first; ties are ordered by flow number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heap {
     entries: Vec<(u64, u32)>,
-    /// Where each flow stands in `entries`.
+    /// The index of each flow in `entries`.
     places: Vec<u32>,
 }
 
 impl Heap {
-    /// The least finish and its flow.
+    /// The earliest finish time and its flow.
     pub(super) fn peek(&self) -> Option<(u64, u32)> {
         self.entries.first().copied()
     }
 
-    /// Adds a flow, or changes its finish.
+    /// Adds a flow, or changes its finish time.
     pub(super) fn set(&mut self, flow: u32, finish: u64) {
         if self.places.len() <= flow as usize {
             self.places.resize(flow as usize + 1, GONE);
@@ -32,14 +32,14 @@ impl Heap {
         }
     }
 
-    /// Takes the flow with the least finish out.
+    /// Removes the flow with the earliest finish time and returns it.
     pub(super) fn pop(&mut self) -> Option<u32> {
         let (_, flow) = self.peek()?;
         self.remove(flow);
         Some(flow)
     }
 
-    /// Removes a flow, if it is in the heap.
+    /// Removes `flow`, if it is in the heap.
     pub(super) fn remove(&mut self, flow: u32) {
         let Some(&place) = self.places.get(flow as usize).filter(|&&place| place != GONE) else { return };
         self.places[flow as usize] = GONE;
@@ -55,7 +55,7 @@ impl Heap {
         }
     }
 
-    /// Moves every finish by the same span, which keeps their order.
+    /// Adds `by` to every finish time, which keeps their order.
     pub(super) fn shift(&mut self, by: u64) {
         self.entries.iter_mut().for_each(|entry| entry.0 += by);
     }

@@ -1,8 +1,8 @@
 //! Max-min fairness by progressive filling.
 //!
-//! All rates of a connected component rise together until a link is full; the flows on it are frozen at that
-//! level, and the rest rises on. Links that fill at the same level freeze together, so the result does not depend
-//! on the order in which flows began. (D. Bertsekas and R. Gallager, "Data Networks", 2nd ed., section 6.5.2.)
+//! All rates of a connected component rise together until a link is full; the flows on that link are frozen at that level, and the
+//! other rates rise further. Links that fill at the same level freeze together, so the result does not depend on the order in which
+//! flows began. (D. Bertsekas and R. Gallager, "Data Networks", 2nd ed., section 6.5.2.)
 
 use super::filling::{Filling, Open};
 use super::{FlowNetwork, LinkState};
@@ -17,7 +17,7 @@ impl FlowNetwork {
         self.filling.rates = rates;
     }
 
-    /// Every link that a changed link is connected to by flows.
+    /// Collects every link that flows connect, directly or indirectly, to a changed link.
     fn collect_components(&mut self) {
         let FlowNetwork { links, flows, cells, changed, epoch, filling, .. } = self;
         filling.links.clear();
@@ -55,7 +55,7 @@ impl FlowNetwork {
     fn fill(&mut self) {
         let FlowNetwork { links, flows, cells, epoch, filling, .. } = self;
         let Filling { links: open, place, levels, full, rates } = filling;
-        // From here on a flow is frozen where its epoch is past the present one.
+        // A flow is frozen in this solution as soon as its epoch equals the new one.
         let frozen = epoch.wrapping_add(1);
         *epoch = frozen;
         rates.clear();
@@ -63,7 +63,7 @@ impl FlowNetwork {
         levels.extend(open.iter().enumerate().map(|(at, link)| Reverse((link.level(), at as u32))));
         while let Some(&Reverse((level, _))) = levels.peek() {
             full.clear();
-            // All links that are full at this level; a level that has risen since is put back.
+            // Takes all links that are full at this level. A link whose level has risen since it was pushed is pushed again.
             while let Some(&Reverse((known, at))) = levels.peek()
                 && known <= level
             {

@@ -1,19 +1,19 @@
-//! Transfers that share links.
+//! A network of links and the transfers (flows) that share them.
 //!
-//! A *flow* is one transfer under way. It occupies every link of its path at once (cut-through) and moves at one
-//! rate, which the links' sharing decides. Rates only change when a flow begins or ends:
+//! A *flow* is a transfer under way. It occupies every link of its path at the same time (cut-through) and moves at one rate, which
+//! the links' sharing decides. Rates change only when a flow begins or ends, or when a link's bandwidth changes:
 //!
 //! ```text
-//! begin, take_finished, cancel ...   all that happens at one instant
-//! settle(now)                        then shares are solved, once
-//! next_finish()                      when the next flow is through
+//! begin, take_finished, cancel ...   all changes at one instant
+//! settle(now)                        the shares are then solved, once
+//! next_finish()                      when the next flow ends
 //! ```
 //!
-//! A link of no bandwidth holds its flows where they are until it gets some again ([`FlowNetwork::set_bandwidth`]).
+//! A flow on a link without bandwidth makes no progress until the link gets bandwidth ([`FlowNetwork::set_bandwidth`]).
 //!
-//! Everything is exact: a rate is whole bytes per second (floored, at least 1), what remains of a flow is counted
-//! in byte x 1e-12, and a finish is rounded up to a whole picosecond. In steady state nothing is allocated: flows
-//! and their places on links live in slabs, joined by lists through them.
+//! All arithmetic is exact: a rate is whole bytes per second (floored, at least 1), the rest of a flow is counted in units of 1e-12
+//! bytes, and a finish time is rounded up to a whole picosecond. In steady state nothing is allocated: flows and their places on
+//! links live in slabs and are linked into lists by index.
 
 mod filling;
 mod heap;
@@ -27,42 +27,42 @@ use filling::Filling;
 use heap::Heap;
 use std::hint::black_box;
 
-/// A flow under way. Its number is used again once the instant at which it ended has been settled.
+/// The number of a flow under way. It is used again once the instant at which the flow ended has been settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u32);
 
-/// What a link has done so far.
+/// The use of a link since the start of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes of all flows that have begun on it, each times its weight.
+    /// The bytes of all flows that have begun on the link, each times the flow's weight.
     pub bytes: u64,
-    /// How long at least one flow was on it.
+    /// How long at least one flow was on the link.
     pub busy: Picos,
 }
 
 const NONE: u32 = u32::MAX;
-/// How many flows are looked at together (see `read_ahead`).
+/// The number of flows whose links are prefetched together (see `read_ahead`).
 const BATCH: usize = 32;
-/// How far lists are followed in that.
+/// The number of list entries that `read_ahead` follows for each flow.
 const READ: usize = 4;
-/// The finish of a flow that stands still.
+/// The finish time of a flow that makes no progress.
 const NEVER: u64 = u64::MAX;
 const UNITS_PER_BYTE: u64 = 1_000_000_000_000;
 
-/// One line of the cache, as is a flow.
+/// A link's state, the size of one cache line; a flow's state has that size, too.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 struct LinkState {
     capacity: u64,
-    /// Sum of the weights of the flows on it.
+    /// Sum of the weights of the flows on the link.
     load: u64,
-    /// `capacity / load` as of the last settlement (`split`).
+    /// `capacity / load` as of the last settlement (used by `split`).
     share: u64,
-    /// First cell of the list of flows on it.
+    /// The first cell of the list of flows on the link.
     head: u32,
-    /// Whether its flows changed since the last settlement.
+    /// Whether the flows on the link changed since the last settlement.
     changed: bool,
-    /// The last solution that looked at it (`max_min`).
+    /// The number of the last solution that visited the link (used by `max_min`).
     epoch: u64,
     bytes: u64,
     busy: u64,
@@ -72,14 +72,14 @@ struct LinkState {
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Flow {
-    /// The remaining bytes x 1e12, as of `since`.
+    /// The remaining bytes x 1e12 at time `since`.
     remaining: u128,
     since: u64,
     rate: u64,
     finish: u64,
     /// The first of the flow's cells; `sibling` leads from each cell to the next.
     first: u32,
-    /// The last solution that looked at it.
+    /// The number of the last solution that visited the flow.
     epoch: u64,
     live: bool,
 }
@@ -95,7 +95,7 @@ struct Cell {
     after: u32,
 }
 
-/// All links and the flows on them.
+/// All links, and the flows on them.
 #[derive(Clone, Debug)]
 pub struct FlowNetwork {
     sharing: Sharing,
@@ -103,7 +103,7 @@ pub struct FlowNetwork {
     flows: Vec<Flow>,
     cells: Vec<Cell>,
     free_flows: Vec<u32>,
-    /// Ended since the last settlement.
+    /// The flows that ended since the last settlement.
     ended: Vec<u32>,
     free_cell: u32,
     finishes: Heap,
@@ -114,7 +114,7 @@ pub struct FlowNetwork {
 }
 
 impl FlowNetwork {
-    /// Links with these capacities, numbered from 0, and no flows. A capacity of zero counts as 1 byte/s.
+    /// A network of links with these capacities, numbered from 0, without flows. A capacity of zero counts as 1 byte/s.
     pub fn new(capacities: impl IntoIterator<Item = BytesPerSec>, sharing: Sharing) -> FlowNetwork {
         let link = |capacity: BytesPerSec| LinkState {
             capacity: capacity.0.max(1),
@@ -143,8 +143,8 @@ impl FlowNetwork {
         }
     }
 
-    /// Starts a flow of `bytes` over `path`. It gets its rate when the instant is settled. A flow without bytes or
-    /// without links is through at once. Links must exist, weights be 1 or more, and no link occur twice.
+    /// Starts a flow of `bytes` over `path`. The flow gets its rate in [`FlowNetwork::settle`]; a flow without bytes or without
+    /// links ends at once. The links must exist and differ, and weights must be 1 or more.
     pub fn begin(&mut self, now: Picos, path: &[Crossing], bytes: Bytes) -> FlowId {
         let flow = self.free_flows.pop().unwrap_or(self.flows.len() as u32);
         let mut first = NONE;
@@ -165,7 +165,7 @@ impl FlowNetwork {
         FlowId(flow)
     }
 
-    /// Solves the shares after all changes of this instant. Costs nothing where nothing changed.
+    /// Solves the shares after all changes at time `now`. Does no work if nothing changed.
     pub fn settle(&mut self, now: Picos) {
         self.free_flows.append(&mut self.ended);
         if self.changed.is_empty() {
@@ -178,7 +178,7 @@ impl FlowNetwork {
         }
     }
 
-    /// When the next flow is through, once the instant is settled; `None` where no flow is under way.
+    /// When the next flow ends, once the current instant is settled; `None` if no flow makes progress.
     pub fn next_finish(&mut self) -> Option<Picos> {
         loop {
             let (finish, flow) = self.finishes.peek()?;
@@ -186,7 +186,7 @@ impl FlowNetwork {
                 return None;
             }
             let now = self.flows[flow as usize].finish;
-            // A flow that slowed down keeps its old place until it comes to the top.
+            // A flow that slowed down keeps its earlier key until it comes to the top of the heap.
             if now == finish {
                 return Some(Picos(finish));
             }
@@ -194,7 +194,7 @@ impl FlowNetwork {
         }
     }
 
-    /// Ends every flow that is through at `at` and appends it to `finished`, in order of finish, then number.
+    /// Ends every flow that finishes by `at` and appends it to `finished`, in order of finish time, then number.
     pub fn take_finished(&mut self, at: Picos, finished: &mut Vec<FlowId>) {
         loop {
             let from = finished.len();
@@ -210,7 +210,7 @@ impl FlowNetwork {
         }
     }
 
-    /// Ends a flow before it is through. Nothing happens where it is not under way.
+    /// Ends a flow before it has finished. A flow that is not under way is ignored.
     pub fn cancel(&mut self, now: Picos, FlowId(flow): FlowId) {
         if self.flows.get(flow as usize).is_some_and(|f| f.live) {
             self.finishes.remove(flow);
@@ -218,7 +218,8 @@ impl FlowNetwork {
         }
     }
 
-    /// Gives a link another bandwidth from now on, once the instant is settled; zero holds its flows where they are.
+    /// Sets a link's bandwidth from `now` on; rates follow in [`FlowNetwork::settle`]. With zero, the link's flows make no
+    /// progress.
     pub fn set_bandwidth(&mut self, LinkId(link): LinkId, bandwidth: BytesPerSec) {
         let state = &mut self.links[link as usize];
         if state.capacity == bandwidth.0 {
@@ -232,24 +233,24 @@ impl FlowNetwork {
         }
     }
 
-    /// Whether any flow is under way, be it standing still.
+    /// Whether any flow is under way, including flows that make no progress.
     pub fn has_flows(&self) -> bool {
         self.flows.iter().any(|flow| flow.live)
     }
 
-    /// How many links there are.
+    /// The number of links.
     pub fn links(&self) -> usize {
         self.links.len()
     }
 
-    /// What a link has done up to `now`.
+    /// The use of a link from the start of the run to `now`.
     pub fn usage(&self, LinkId(link): LinkId, now: Picos) -> Usage {
         let link = &self.links[link as usize];
         let running = if link.load > 0 { now.0.saturating_sub(link.busy_since) } else { 0 };
         Usage { bytes: link.bytes, busy: Picos(link.busy + running) }
     }
 
-    /// All flows under way, by number.
+    /// All flows under way, in order of their numbers.
     pub fn flows(&self) -> impl Iterator<Item = FlowId> {
         (0u32..).zip(&self.flows).filter(|(_, flow)| flow.live).map(|(number, _)| FlowId(number))
     }
@@ -259,13 +260,13 @@ impl FlowNetwork {
         BytesPerSec(self.flows[flow as usize].rate)
     }
 
-    /// What remains of a flow at `now`, in bytes x 1e12.
+    /// The rest of a flow at `now`, in bytes x 1e12.
     pub fn remaining(&self, FlowId(flow): FlowId, now: Picos) -> u128 {
         let flow = &self.flows[flow as usize];
         flow.remaining.saturating_sub(u128::from(flow.rate) * u128::from(now.0 - flow.since))
     }
 
-    /// Moves everything under way into the future by `by`, as if nothing had happened meanwhile.
+    /// Moves the times of all flows under way into the future by `by`, as if nothing happened in between.
     pub fn shift(&mut self, by: Picos) {
         for flow in self.flows.iter_mut().filter(|flow| flow.live) {
             flow.since += by.0;
@@ -275,7 +276,7 @@ impl FlowNetwork {
         self.links.iter_mut().filter(|link| link.load > 0).for_each(|link| link.busy_since += by.0);
     }
 
-    /// Adds to what a link has done, for work that was jumped over.
+    /// Adds `done` to a link's use, for work that was skipped and not simulated.
     pub fn credit(&mut self, LinkId(link): LinkId, done: Usage) {
         let link = &mut self.links[link as usize];
         link.bytes += done.bytes;
@@ -337,7 +338,7 @@ impl FlowNetwork {
         self.ended.push(flow);
     }
 
-    /// Gives a flow its new rate from `now` on.
+    /// Sets the rate of a flow from `now` on.
     fn set_rate(&mut self, now: u64, flow: u32, rate: u64) {
         let state = &mut self.flows[flow as usize];
         let fresh = state.rate == 0;
@@ -350,14 +351,14 @@ impl FlowNetwork {
         let sooner = fresh || rate > state.rate;
         state.rate = rate;
         state.finish = if rate == 0 { NEVER } else { now + time_left(state.remaining, rate) };
-        // Later is found out when the old finish comes up (see `next_finish`); sooner must be known at once.
+        // A later finish time is entered when the old one comes up (see `next_finish`); an earlier one must be entered at once.
         if sooner {
             self.finishes.set(flow, state.finish);
         }
     }
 
-    /// Asks the memory for the links of a few flows all at once: one flow after the other, each place is found by
-    /// another and the processor waits for one at a time.
+    /// Reads the links of several flows together, so that their cache misses overlap. One flow after the other, each address
+    /// depends on the one before, and the processor waits for every miss separately.
     fn read_ahead(&self, flows: impl ExactSizeIterator<Item = u32> + Clone) {
         if flows.len() > 1 {
             let first = |flow: u32| self.flows[flow as usize].first;
@@ -367,18 +368,19 @@ impl FlowNetwork {
         }
     }
 
-    /// Calls `each` with every cell of a list that starts at `head`.
+    /// Every cell of a link's list, which starts at `head`.
     fn on_link(cells: &[Cell], head: u32) -> impl Iterator<Item = &Cell> {
         std::iter::successors(cells.get(head as usize), |cell| cells.get(cell.after as usize))
     }
 
-    /// The cells of one flow.
+    /// The cells of the flow whose first cell is `first`.
     fn of_flow(cells: &[Cell], first: u32) -> impl Iterator<Item = &Cell> {
         std::iter::successors(cells.get(first as usize), |cell| cells.get(cell.sibling as usize))
     }
 }
 
-/// The remaining time in whole picoseconds, rounded up, and capped so that it can be added to any time that engines allow.
+/// The remaining time of a flow in whole picoseconds, rounded up, and capped so that it can be added to any time that engines
+/// allow.
 fn time_left(remaining: u128, rate: u64) -> u64 {
     let left = match u64::try_from(remaining) {
         Ok(remaining) => remaining.div_ceil(rate),

@@ -1,11 +1,11 @@
-//! Even split: a link gives each of its flows an equal share, and a flow goes at the least share on its path.
+//! Even split: a link gives each of its flows an equal share, and a flow's rate is the least share on its path.
 //!
 //! ```text
 //! link A  |-- 1/3 --|-- 1/3 --|-- 1/3 --|     a flow over A and B goes at min(A/3, B/2)
-//! link B  |----- 1/2 -----|----- 1/2 ---|     what it leaves of B stays unused
+//! link B  |----- 1/2 -----|----- 1/2 ---|     bandwidth of B that the flow leaves stays unused
 //! ```
 //!
-//! A change on one link concerns the flows on that link only, however the rest is connected.
+//! A change on a link affects only the flows on that link, not the rest of a connected component.
 
 use super::{BATCH, FlowNetwork, READ};
 use std::hint::black_box;
@@ -33,7 +33,7 @@ impl FlowNetwork {
         self.affected = affected;
     }
 
-    /// Gives links their new shares and collects the flows that this concerns.
+    /// Updates the shares of changed links and collects the flows whose rates may change.
     fn concern(&mut self, changed: &[u32]) {
         let FlowNetwork { links, flows, cells, affected, epoch, .. } = self;
         for &link in changed {
@@ -48,7 +48,7 @@ impl FlowNetwork {
             link.share = new;
             for cell in FlowNetwork::on_link(cells, link.head) {
                 let flow = &mut flows[cell.flow as usize];
-                // The change concerns a flow that has no rate yet, must slow down, or was limited by this link.
+                // The change affects a flow that has no rate yet, must slow down, or was limited by this link.
                 let concerned = flow.rate == 0 || new < flow.rate || (new > old && flow.rate == old);
                 if concerned && flow.epoch != *epoch {
                     flow.epoch = *epoch;
@@ -58,7 +58,7 @@ impl FlowNetwork {
         }
     }
 
-    /// As `read_ahead`: the flows on a few links.
+    /// Prefetches the flows on several links, as `read_ahead` prefetches the links of flows.
     fn read_ahead_on(&self, links: &[u32]) {
         if links.len() > 1 {
             let head = |link: &u32| self.links[*link as usize].head;

@@ -1,9 +1,9 @@
-//! The network against solvers that are slow and obvious: everything is solved again, from nothing, at every instant.
+//! Compares the flow network with slow, simple solvers that solve everything from scratch at every instant.
 
 use super::*;
 use proptest::prelude::*;
 
-/// A flow of the obvious solver: when it begins, what it crosses, how much it carries.
+/// A flow of the reference solver: when it begins, its path, and its bytes.
 #[derive(Clone, Debug)]
 struct Asked {
     begin: u64,
@@ -11,7 +11,7 @@ struct Asked {
     bytes: u64,
 }
 
-/// Whole levels: every link's equal share, least first, all links of one level at once.
+/// Reference solver in integers: repeatedly freezes all links with the least equal share.
 fn fill_by_levels(capacities: &[u64], paths: &[&[Crossing]], sharing: Sharing) -> Vec<u64> {
     let load = |link: usize, among: &[usize]| -> u64 {
         let on = among.iter().flat_map(|&f| paths[f]).filter(|c| c.link.0 as usize == link);
@@ -41,7 +41,7 @@ fn fill_by_levels(capacities: &[u64], paths: &[&[Crossing]], sharing: Sharing) -
     rates
 }
 
-/// Water filling in real numbers: no rounding anywhere but in the last digits of a float.
+/// Reference solver for max-min shares by water filling in floating point, without rounding to whole bytes.
 fn fill_by_water(capacities: &[u64], paths: &[&[Crossing]]) -> Vec<f64> {
     let mut rates = vec![f64::NAN; paths.len()];
     loop {
@@ -65,7 +65,7 @@ fn fill_by_water(capacities: &[u64], paths: &[&[Crossing]]) -> Vec<f64> {
     }
 }
 
-/// When each flow is through, by solving everything at every instant.
+/// The finish time of each flow according to a reference that solves all shares at every instant.
 fn finish_by_hand(capacities: &[u64], asked: &[Asked], sharing: Sharing) -> Vec<u64> {
     let mut finish = vec![0; asked.len()];
     let mut remaining: Vec<u128> =
@@ -90,7 +90,7 @@ fn finish_by_hand(capacities: &[u64], asked: &[Asked], sharing: Sharing) -> Vec<
     }
 }
 
-/// When each flow is through, by the network; the flows of one instant begin in the order of `asked`, turned by `turn`.
+/// The finish time of each flow in a `FlowNetwork`; flows that begin together begin in the order of `asked`, rotated by `turn`.
 fn finish_by_network(capacities: &[u64], asked: &[Asked], sharing: Sharing, turn: usize) -> Vec<u64> {
     let mut network = FlowNetwork::new(capacities.iter().map(|&c| BytesPerSec(c)), sharing);
     let mut order: Vec<usize> = (0..asked.len()).collect();
@@ -159,9 +159,10 @@ proptest! {
         let water = fill_by_water(&capacities, &paths);
         for (flow, level) in flows.iter().zip(water) {
             let rate = network.rate(*flow).0 as f64;
-            // Floored shares, at least 1 byte/s: each of at most 12 flows with weights up to 3 may leave or take a few.
+            // Shares are floored, at least 1 byte/s, so each of at most 12 flows with weights up to 3 may lose or gain a few bytes
+            // per second.
             prop_assert!((rate - level).abs() <= 200.0, "{rate} for a level of {level}");
-            // With the same flows none is slower than its equal share (but for what flooring left).
+            // For equal flows, no max-min rate is below the split rate (except for flooring).
             prop_assert!(split.rate(*flow).0 <= network.rate(*flow).0 + 1);
         }
         for (link, &capacity) in capacities.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Topologies of every shape, from what their links can do.
+//! Constructors of topologies of every shape, from the properties of their links.
 
 use super::Topology;
 use super::cluster::{Cluster, Kind};
@@ -9,12 +9,13 @@ use crate::{Costs, Error, Result};
 use std::sync::Arc;
 
 impl Topology {
-    /// One switch that never blocks; every rank has one port, `link` each way. Path latency is `2 x link.latency`.
+    /// A single non-blocking switch; every rank has one port with bandwidth and latency `link` in each direction. Path latency is
+    /// `2 x link.latency`.
     pub fn switch(ranks: u32, link: Link) -> Result<Topology> {
         Topology::build("switch", ranks, Wiring::Switch, &[("up", 1, link), ("down", 1, link)])
     }
 
-    /// A physical ring: every rank is joined to its two neighbours, `link` each way.
+    /// A physical ring: every rank has a link to each of its two neighbours, `link` in each direction.
     pub fn ring(ranks: u32, link: Link) -> Result<Topology> {
         Topology::build("ring", ranks, Wiring::Ring, &[("cw", 1, link), ("ccw", 1, link)])
     }
@@ -26,8 +27,7 @@ impl Topology {
         Topology::build("mesh", ranks, Wiring::Mesh, &kinds)
     }
 
-    /// Nodes of `devices` ranks with `nics` NICs each. `nics` divides `devices`; the last node
-    /// may be partly filled.
+    /// Nodes of `devices` ranks with `nics` NICs each. `nics` must divide `devices`; the last node may be partly filled.
     pub fn nodes(ranks: u32, devices: u32, nics: u32, device: Link, nic: Link) -> Result<Topology> {
         if devices == 0 || nics == 0 || !devices.is_multiple_of(nics) {
             return Err(Error::Topology(format!(
@@ -44,7 +44,7 @@ impl Topology {
         )
     }
 
-    /// Puts the pieces together.
+    /// A cluster of equal nodes, from its link families `kinds` and the paths within a node and to the network.
     pub(crate) fn cluster(name: &str, ranks: u32, kinds: &[Kind], cluster: Cluster) -> Result<Topology> {
         let families: Vec<(&str, u32, Link)> =
             kinds.iter().map(|kind| (kind.name.as_str(), kind.block, kind.link)).collect();
@@ -57,7 +57,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// An explicit graph of `ranks` ranks and of switches by name. Every rank must reach every other.
+    /// An explicit graph of `ranks` ranks and the named switches. Every rank must reach every other rank.
     pub fn graph(ranks: u32, switches: &[String], edges: Vec<Edge>) -> Result<Topology> {
         let places = ranks as usize + switches.len();
         let name = |place: u32| match (place as usize).checked_sub(ranks as usize) {

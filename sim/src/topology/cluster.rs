@@ -1,54 +1,53 @@
-//! Nodes that are alike, joined by NICs and perhaps by a fat tree, in closed form.
+//! A cluster of equal nodes, joined by NICs and optionally a fat tree, with paths computed from one node's table.
 //!
 //! ```text
-//! node 0   gpu0 -- gpu1     a path inside a node: as the node's own table says
-//!           |       |       across: the sender's way out, the spine if it leaves the pod, the receiver's way in
+//! node 0   gpu0 -- gpu1     a path inside a node: from the node's table
+//!           |       |       across: the sender's path out, the spine if it leaves the pod, the receiver's path in
 //!          nic0    nic1
 //!           |       |       pod: the nodes below one set of leaf switches
-//!         leaf0   leaf1     spine: what leads out of a pod, all its links together
-//! ```
+//!         leaf0   leaf1     spine: all uplinks of a pod together
 //!
-//! A family of links serves blocks of consecutive ranks: a rank, a node or a pod. So a hundred thousand ranks take
-//! no more than the table of one node.
+//! A link of a family serves a block of consecutive ranks: a rank, a node or a pod. A hundred thousand ranks therefore take no more
+//! memory than the table of one node.
 
 use super::links::{Family, Link, LinkId};
 use crate::Rank;
 
-/// One link of a path: of which family, and whether it is the receiver's.
+/// A link of a path: its family, and whether it is the receiver's link of that family or the sender's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
     pub family: u16,
     pub receiver: bool,
 }
 
-/// A family of links before it has numbers.
+/// A family of links, before its links are numbered.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Kind {
     pub name: String,
-    /// Consecutive ranks that share one.
+    /// The number of consecutive ranks that share one link.
     pub block: u32,
     pub link: Link,
 }
 
-/// The ways through a node and out of it, by device of the node.
+/// The paths within a node and between a node and the network, for each device of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cluster {
-    /// Ranks of a node.
+    /// The number of ranks of a node.
     pub devices: u32,
-    /// Ranks of a pod; 0 where there is no spine.
+    /// The number of ranks of a pod; 0 if there is no spine.
     pub pod: u32,
-    /// From device i to device j of one node, at `i * devices + j`.
+    /// The path from device i to device j of a node, at index `i * devices + j`.
     pub inside: Vec<Vec<Hop>>,
-    /// From each device to the network.
+    /// The path from each device to the network.
     pub out: Vec<Vec<Hop>>,
-    /// From the network to each device.
+    /// The path from the network to each device.
     pub into: Vec<Vec<Hop>>,
-    /// The leaf that each device's NIC is on. Only within a leaf is the spine not needed.
+    /// The leaf of each device's NIC. Only paths within one leaf do not use the spine.
     pub leaf: Vec<u16>,
-    /// From each device's leaf to the spine, and from there to each device's leaf.
+    /// The hop from each device's leaf to the spine (`up`), and from the spine to each device's leaf (`down`).
     pub up: Vec<Hop>,
     pub down: Vec<Hop>,
-    /// Families that carry what leaves a node, and a pod.
+    /// The families of the links that leave a node (`nics`) and a pod (`spine`).
     pub nics: Vec<u16>,
     pub spine: Vec<u16>,
 }
@@ -66,7 +65,7 @@ impl Cluster {
         inside.iter().chain(out).copied().chain(over).chain(into.iter().copied())
     }
 
-    /// The links from one rank to another, in order.
+    /// The links of the path from one rank to another, in order.
     pub(super) fn route(&self, families: &[Family], from: Rank, to: Rank) -> impl Iterator<Item = LinkId> {
         self.hops(from, to).map(move |hop| {
             let family = &families[usize::from(hop.family)];
@@ -74,13 +73,13 @@ impl Cluster {
         })
     }
 
-    /// What can leave, or enter, parts of `ranks` ranks.
+    /// The bandwidth at which data can leave, or enter, a rank, a node, a pod and the first `ranks` ranks together.
     pub(super) fn ports(&self, families: &[Family], ranks: u32) -> Ports {
         let rate = |family: u16| u128::from(families[usize::from(family)].link.bandwidth.0);
         let n = self.devices as usize;
         let used = (ranks as usize).min(n);
         let across = ranks > self.devices;
-        // The first link of a path leaves the sender, the last one enters the receiver.
+        // The first link of a path belongs to the sender's port, the last one to the receiver's.
         let port = |device: usize, sends: bool| {
             let end = |path: &Vec<Hop>| if sends { path.first() } else { path.last() }.map(|hop| hop.family);
             let peers = (0..used).filter(|peer| *peer != device);
@@ -109,12 +108,12 @@ impl Cluster {
         }
     }
 
-    /// Whether the devices of a node are on different leaves, so that the spine is crossed within a pod as well.
+    /// Whether the devices of a node are on different leaves, so that paths within a pod cross the spine as well.
     pub(super) fn has_rails(&self) -> bool {
         self.pod > 0 && self.leaf.iter().any(|leaf| *leaf != self.leaf[0])
     }
 
-    /// Whether the devices of a node may be renumbered among themselves by xor, and so may its NICs.
+    /// Whether renumbering the devices of a node by xor maps the node, with its NICs, to itself.
     pub(super) fn is_even(&self, families: &[Family]) -> bool {
         let power = |n: u32| n.is_power_of_two();
         let even = |hops: &Vec<Hop>| {
@@ -131,15 +130,16 @@ impl Cluster {
     }
 }
 
-/// What can leave, or enter, parts of a cluster, in bytes per second: each an upper limit; zero where nothing does.
+/// Upper limits of the bandwidth at which data can leave, or enter, parts of a cluster, in bytes per second; zero for a part that
+/// no data leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ports {
-    /// The rank with the fastest port.
+    /// The limit of the rank with the fastest port.
     pub rank: u128,
-    /// All ranks together.
+    /// The limit of all ranks together.
     pub ranks: u128,
-    /// One node.
+    /// The limit of one node.
     pub node: u128,
-    /// One pod.
+    /// The limit of one pod.
     pub pod: u128,
 }

@@ -1,8 +1,8 @@
-//! A topology from a TOML file: one of the built-in kinds with numbers of one's own, or an explicit graph.
+//! Reads a topology from a TOML file: a built-in kind with the file's numbers, or an explicit graph.
 //!
 //! ```toml
 //! kind = "nodes"              # or "switch", "ring", "mesh" (which have no [nic]), "graph"
-//! ranks = 64                  # optional: then as many as are asked for
+//! ranks = 64                  # optional; default: as many as are asked for
 //! devices = 8
 //! nics = 4
 //! [device]
@@ -11,11 +11,11 @@
 //! [nic]
 //! bandwidth = "200 Gb/s"      # bits: the same as "25 GB/s"
 //! latency = "2.7 us"
-//! [costs]                     # optional; what is left out is as in `Costs::default`
+//! [costs]                     # optional; default: the values of `Costs::default`
 //! overhead = "0.5 us"
 //! ```
 //!
-//! A graph names its switches and lists its links; a number is a rank, and a list stands for a link each:
+//! A graph names its switches and lists its links. A number is a rank, and a list means one link for each entry:
 //!
 //! ```toml
 //! kind = "graph"
@@ -85,7 +85,7 @@ struct CostsText {
     whole_nanos: Option<bool>,
 }
 
-/// Keys whose old names contained their units, and the new way to write each.
+/// Keys of earlier versions, which contained their units, and the current way to write each.
 const WITH_UNITS: [(&str, &str); 5] = [
     ("bandwidth_gbps", "bandwidth = \"25 GB/s\""),
     ("latency_us", "latency = \"2.7 us\""),
@@ -94,16 +94,16 @@ const WITH_UNITS: [(&str, &str); 5] = [
     ("memory_gbps", "memory = \"2000 GB/s\""),
 ];
 
-/// A mistake: where in the text it is, and what is wrong.
+/// A mistake in the file: its byte range in the text, and what is wrong.
 struct Wrong(Range<usize>, String);
 
 type Read<T> = std::result::Result<T, Wrong>;
 
 impl Topology {
-    /// Reads a topology file for this many ranks.
+    /// Reads a topology file as a topology of `ranks` ranks.
     ///
     /// # Errors
-    /// A file that cannot be read; a place in it (line and column) where something is wrong, and what would be right.
+    /// A file that cannot be read; a mistake in the file, with line, column and the expected text.
     pub fn load(path: &Path, ranks: u32) -> Result<Topology> {
         let shown = path.display().to_string();
         let text = std::fs::read_to_string(path)
@@ -160,7 +160,7 @@ impl File {
         Ok(topology)
     }
 
-    /// Keys that belong to another kind are an error: they would have no effect.
+    /// A key that belongs to another kind is an error, because it would have no effect.
     fn refuse_foreign(&self, kind: &str) -> Read<()> {
         let (nodes, graph) = (kind == "nodes", kind == "graph");
         let foreign = [
@@ -209,7 +209,7 @@ impl File {
         Ok(edges)
     }
 
-    /// A rank's number, a switch's name, or a list of those.
+    /// The places that a link's end names: a rank's number, a switch's name, or a list of both.
     fn places(&self, end: &Spanned<Value>, ranks: u32) -> Read<Vec<u32>> {
         let one = |value: &Value| match value {
             Value::Integer(rank) => u32::try_from(*rank).ok().filter(|rank| *rank < ranks).ok_or_else(|| {
@@ -258,7 +258,7 @@ fn link(bandwidth: Bandwidth, latency: Latency) -> Link {
     Link { bandwidth: bandwidth.bytes(), latency: latency.picos() }
 }
 
-/// The TOML reader's message in one line. A key whose old name contained its unit is answered with the new way to write it.
+/// The TOML parser's message in one line. For a key of an earlier version, the message says how to write the key now.
 fn said(message: &str) -> String {
     let old = WITH_UNITS.iter().find(|(old, _)| message.contains(&format!("unknown field `{old}`")));
     match old {

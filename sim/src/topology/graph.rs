@@ -6,8 +6,8 @@
 //! rank 1 ---+          +--- rank 3
 //! ```
 //!
-//! The way to a rank is worked out when the first message goes there, for all places at once, and then kept:
-//! 4 bytes for every pair of a destination in use and a place.
+//! The paths to a rank are computed for all places when the first message goes to that rank, and are then kept: 4 bytes for every
+//! pair of a used destination and a place.
 
 use super::links::{Link, LinkId};
 use crate::{BytesPerSec, Error, Rank, Result};
@@ -15,12 +15,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::OnceLock;
 
-/// A directed link between two places: a rank by its number, switch s as `ranks + s`.
+/// A directed link between two places: a rank by its number, or switch s as `ranks + s`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edge {
-    /// Where it begins.
+    /// The place at which the link begins.
     pub from: u32,
-    /// Where it ends.
+    /// The place at which the link ends.
     pub to: u32,
     /// The link's bandwidth and latency.
     pub link: Link,
@@ -28,13 +28,13 @@ pub struct Edge {
 
 const NOWHERE: u32 = u32::MAX;
 
-/// The graph and the ways through it that were asked for so far.
+/// The graph, with the paths that have been asked for so far.
 #[derive(Debug)]
 pub(super) struct Graph {
     edges: Vec<Edge>,
-    /// The edges that end at each place.
+    /// The numbers of the edges that end at each place.
     into: Vec<Vec<u32>>,
-    /// For each destination: the link to take from each place.
+    /// For each destination: the link that a path takes from each place.
     ways: Vec<OnceLock<Box<[u32]>>>,
 }
 
@@ -55,7 +55,7 @@ impl Graph {
         Graph { edges, into, ways: (0..ranks).map(|_| OnceLock::new()).collect() }
     }
 
-    /// The links from one rank to another, in order.
+    /// The links of the path from one rank to another, in order.
     pub(super) fn route(&self, from: Rank, to: Rank) -> impl Iterator<Item = LinkId> {
         let way = self.ways[to.index()].get_or_init(|| self.way_to(to.0));
         let mut at = from.0;
@@ -68,7 +68,7 @@ impl Graph {
         })
     }
 
-    /// Every rank reaches rank 0 and rank 0 reaches every rank, hence each reaches each.
+    /// Checks that every rank can reach every other: all ranks reach rank 0, and rank 0 reaches all ranks.
     pub(super) fn check_connected(&self, ranks: u32) -> Result<()> {
         let broken =
             |from, to| Err(Error::Topology(format!("no links lead from rank {from} to rank {to}; add some")));
@@ -91,7 +91,7 @@ impl Graph {
         Ok(())
     }
 
-    /// The best links towards a place: Dijkstra backwards over (hops, latency).
+    /// The best next link from each place towards place `to`, by a backward Dijkstra search over (hops, latency).
     fn way_to(&self, to: u32) -> Box<[u32]> {
         let far = (u32::MAX, u64::MAX, NOWHERE);
         let mut best = vec![far; self.into.len()];
@@ -117,7 +117,8 @@ impl Graph {
         best.into_iter().map(|(_, _, edge)| edge).collect()
     }
 
-    /// What can leave, or enter, the rank that has most links, and all `ranks` together, in bytes per second.
+    /// The bandwidth at which data can leave, or enter, the rank with the most bandwidth, and all `ranks` together, in bytes per
+    /// second.
     pub(super) fn ports(&self, ranks: u32) -> (u128, u128) {
         let mut ports = vec![[0u128; 2]; self.into.len()];
         for Edge { from, to, link: Link { bandwidth: BytesPerSec(rate), .. } } in &self.edges {
@@ -149,7 +150,7 @@ mod tests {
 
     #[test]
     fn fewest_hops_then_least_latency_then_lowest_number() {
-        // Ranks 0 and 1 behind switches a (2), b (3) and c (4): a is slow, b and c alike.
+        // Ranks 0 and 1 are connected through switches a (2), b (3) and c (4); a is slow, b and c are equal.
         let edges =
             [both(0, 2, 9), both(2, 1, 9), both(0, 3, 5), both(3, 1, 5), both(0, 4, 5), both(4, 1, 5)];
         let names = ["a", "b", "c"].map(String::from);
@@ -160,7 +161,7 @@ mod tests {
         let latency = links.iter().map(|link| topology.link(*link).latency.0).sum();
         assert_eq!(Picos(latency), Picos::from_nanos(10));
         assert!(path(&topology, 1, 1).is_empty());
-        // A direct link is one hop, however slow.
+        // A direct link is one hop and is therefore taken, however high its latency is.
         let edges = [edges.concat(), both(0, 1, 1_000).to_vec()].concat();
         let direct = Topology::graph(2, &names, edges).unwrap();
         assert_eq!(path(&direct, 0, 1), ["rank0>rank1[0]"]);

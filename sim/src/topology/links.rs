@@ -1,4 +1,4 @@
-//! Links: what one can do, and the families that they come in.
+//! Links, their bandwidth and latency, and the families that group equal links.
 
 use crate::{BytesPerSec, Picos};
 
@@ -6,26 +6,26 @@ use crate::{BytesPerSec, Picos};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u32);
 
-/// What one directed link can do.
+/// The bandwidth and latency of a directed link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Bytes per second.
+    /// Bandwidth in bytes per second.
     pub bandwidth: BytesPerSec,
-    /// Time of flight over this link, added once per message of any size.
+    /// Latency of this link, added once per message of any size.
     pub latency: Picos,
 }
 
-/// Links of one kind. Link `first + i` serves the ranks `i * block .. (i + 1) * block`.
+/// A family of equal links. Link `first + i` serves the ranks `i * block .. (i + 1) * block`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Family {
-    /// What the links are called: `up`, `down`, `nic_out`, ...
+    /// The family's name: `up`, `down`, `nic_out`, ...
     pub name: String,
-    /// Number of the first link.
+    /// The number of the family's first link.
     pub first: u32,
-    /// How many consecutive ranks share one link.
+    /// The number of consecutive ranks that share one link.
     pub block: u32,
-    /// How many links: `ranks / block`, rounded up.
+    /// The number of links: `ranks / block`, rounded up.
     pub count: u32,
-    /// Bandwidth and latency of each of these links.
+    /// Bandwidth and latency of each link of the family.
     pub link: Link,
 }

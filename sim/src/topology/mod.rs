@@ -1,16 +1,15 @@
 //! Ranks, the links between them, and the path that a transfer takes.
 //!
-//! Links come in *families*. All links of a family have the same bandwidth and latency and each serves a block
-//! of consecutive ranks, so a machine of a hundred thousand ranks is described in a few words, and a path is
-//! computed and not stored:
+//! Links are grouped into *families*. All links of a family have the same bandwidth and latency, and each serves a block of
+//! consecutive ranks, so a machine of a hundred thousand ranks has a short description and paths are computed, not stored:
 //!
 //! ```text
 //! switch    up[r] -> down[r']                                       a port per rank, each way
 //! ring      cw[r] -> cw[r+1] ... or ccw[r] -> ..., the shorter way  links to both neighbours
 //! mesh      pair[r' - r][r]                                         a link per ordered pair
 //! nodes     inside: up[r] -> down[r']; across: nic_out -> nic_in    k devices and m NICs per node
-//! cluster   nodes that are alike, from a table of one; pods of a fat tree    machines by name
-//! graph     any: ranks and switches joined by links, from a file     a family for every link
+//! cluster   equal nodes, from a table of one; pods of a fat tree    machine presets
+//! graph     any: ranks and switches joined by links, from a file    a family for every link
 //! ```
 
 mod build;
@@ -33,7 +32,7 @@ use graph::Graph;
 use std::sync::Arc;
 use wiring::Wiring;
 
-/// The wiring of all ranks. See the module's picture.
+/// The ranks of a machine, its links, and the paths between ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     name: String,
@@ -50,7 +49,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// The name it was asked for by.
+    /// The name by which the topology was selected.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -67,13 +66,12 @@ impl Topology {
         self
     }
 
-    /// What was completed or assumed when the topology was read from a file, a line each. Commands print these lines with their
-    /// results.
+    /// What the reader of a topology file completed or assumed, one line per item. Commands print these lines with their results.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// How many ranks it joins.
+    /// The number of ranks.
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
@@ -88,29 +86,29 @@ impl Topology {
         &self.families
     }
 
-    /// How many directed links there are; `LinkId`s run below this.
+    /// The number of directed links; every `LinkId` is below this number.
     pub fn links(&self) -> u32 {
         self.families.last().map_or(0, |f| f.first + f.count)
     }
 
-    /// The family of a link.
+    /// The family of `link`.
     pub fn family(&self, link: LinkId) -> &Family {
         let at = self.families.partition_point(|f| f.first <= link.0);
         &self.families[at - 1]
     }
 
-    /// What a link can do.
+    /// The bandwidth and latency of `link`.
     pub fn link(&self, link: LinkId) -> Link {
         self.family(link).link
     }
 
-    /// What a link is called: its family and its place in it, such as `nic_out[3]`.
+    /// The name of a link: its family and its index in the family, such as `nic_out[3]`.
     pub fn link_name(&self, link: LinkId) -> String {
         let family = self.family(link);
         format!("{}[{}]", family.name, link.0 - family.first)
     }
 
-    /// The link of a name such as `nic_out[3]`.
+    /// The link with a name such as `nic_out[3]`.
     pub fn find_link(&self, name: &str) -> Result<LinkId> {
         let parts = name.strip_suffix(']').and_then(|name| name.split_once('['));
         let Some((family, Ok(at))) = parts.map(|(family, at)| (family, at.parse::<u32>())) else {
@@ -131,8 +129,8 @@ impl Topology {
         }
     }
 
-    /// Appends the links that a transfer between two ranks occupies, in order, to `path`. Nothing is appended
-    /// where the two are one rank: a local move crosses no link.
+    /// Appends to `path` the links that a transfer between two ranks occupies, in order. A rank's local move crosses no link, so
+    /// nothing is appended if both ranks are the same.
     pub fn route(&self, from: Rank, to: Rank, path: &mut impl Extend<LinkId>) {
         if from == to {
             return;

@@ -1,4 +1,4 @@
-//! Partitions of the ranks, and what can pass in and out of their groups.
+//! Partitions of the ranks into groups, and the bandwidth in and out of each group.
 //!
 //! ```text
 //! nodes8    [0 1 2 3 4 5 6 7]=NICs=[8 9 ..]     by rank: a device's port and its NIC; by node: the NICs
@@ -8,23 +8,23 @@
 use super::Topology;
 use super::wiring::Wiring;
 
-/// The ranks in `count` groups of `size`, the last one perhaps smaller. Bandwidths in bytes per second, each way.
+/// The ranks in `count` groups of `size`; the last group may be smaller. Bandwidths are in bytes per second, each way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortGroup {
-    /// All ranks.
+    /// The number of ranks in all groups.
     pub ranks: u32,
-    /// Ranks of a full group.
+    /// The number of ranks of a full group.
     pub size: u32,
-    /// Groups, 2 or more.
+    /// The number of groups, 2 or more.
     pub count: u32,
-    /// What can leave, or enter, the group with the most bandwidth.
+    /// The bandwidth at which data can leave, or enter, the group with the most bandwidth.
     pub each: u128,
-    /// What can leave, or enter, all groups together.
+    /// The bandwidth at which data can leave, or enter, all groups together.
     pub total: u128,
 }
 
 impl Topology {
-    /// The partitions of the ranks that bound what any collective can move; none for a single rank.
+    /// The partitions of the ranks that bound the speed of any collective; none for a single rank.
     pub fn port_groups(&self) -> Vec<PortGroup> {
         let ranks = self.ranks;
         if ranks < 2 {
@@ -50,7 +50,7 @@ impl Topology {
                 let by_rank =
                     PortGroup { each: port + nic, total: port * ports + nic * count, ..alike(1, 0) };
                 let by_node = alike(devices, nic * u128::from(nics));
-                // Within one node nothing crosses the NICs.
+                // Traffic within a single node does not cross the NICs.
                 if by_node.count > 1 { vec![by_rank, by_node] } else { vec![alike(1, port)] }
             }
             Wiring::Cluster { devices, pod } => {

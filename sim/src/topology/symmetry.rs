@@ -1,26 +1,27 @@
-//! Which renumberings of the ranks map a topology to itself, in closed form.
+//! The renumberings of the ranks that map a topology to itself, in closed form.
 //!
 //! ```text
 //! ring, mesh, switch    every rotation: r becomes r + s
 //! nodes of 8            rotations by whole nodes; xor with any mask, where every node is full
 //! cluster               rotations by nodes or by pods; xor with masks of whole nodes, or of devices that are alike
-//! graph                 none that is looked for
+//! graph                 none (not searched for)
 //! ```
 
 use super::Topology;
 use super::wiring::Wiring;
 
-/// Renumberings that map every link to a link of the same family, and every path to a path.
+/// Renumberings of the ranks that map every link to a link of the same family, and every path to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symmetry {
-    /// r becomes r + s modulo the number of ranks, for every multiple s of this; `None`: for no s.
+    /// The rotations: r becomes r + s modulo the number of ranks, for every multiple s of this number; `None` if there are none.
     pub rotations: Option<u32>,
-    /// r becomes r ^ m, for every multiple m of this that maps the ranks to the ranks; `None`: for no m.
+    /// The xor masks: r becomes r ^ m, for every multiple m of this number that maps the ranks to the ranks; `None` if there are
+    /// none.
     pub masks: Option<u32>,
 }
 
 impl Topology {
-    /// The renumberings of the ranks that this topology has.
+    /// The renumberings of the ranks that map this topology to itself.
     pub fn symmetry(&self) -> Symmetry {
         Symmetry { rotations: self.rotations(), masks: self.masks() }
     }
@@ -38,7 +39,7 @@ impl Topology {
             Wiring::Nodes { devices, .. } if ranks <= devices => Some(1),
             Wiring::Nodes { devices, .. } if ranks.is_multiple_of(devices) => Some(devices),
             Wiring::Cluster { devices, pod } if ranks.is_multiple_of(devices) => match pod {
-                // Every device of a node is another; so is every node of a pod, where there are several pods.
+                // The devices of a node differ from each other, and so do the nodes of a pod if there are several pods.
                 0 => Some(devices),
                 pod if ranks <= pod && !self.has_rails() => Some(devices),
                 pod if ranks.is_multiple_of(pod) => Some(pod),
@@ -61,7 +62,8 @@ impl Topology {
             Wiring::Cluster { devices, pod } => {
                 let within = ranks <= pod && !self.has_rails();
                 let whole_pods = pod == 0 || within || (ranks.is_multiple_of(pod) && pod.is_power_of_two());
-                // The devices of a node that no switch makes alike stay in their places: whole nodes alone change theirs.
+                // Unless a switch makes the devices of a node interchangeable, they keep their places, and only whole nodes are
+                // renumbered.
                 let even = self.cluster.as_ref().is_some_and(|cluster| cluster.is_even(&self.families));
                 let unit = if even { 1 } else { devices };
                 (ranks.is_multiple_of(devices) && devices.is_power_of_two() && whole_pods).then_some(unit)

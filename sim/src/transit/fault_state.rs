@@ -1,52 +1,52 @@
-//! What fault rules do in the course of a run beside making ranks and links slower once and for all: bandwidths that
-//! change, messages that are lost, damaged, sent twice or late, and ranks that die.
+//! The effect over time of fault rules other than permanent slowdowns: changing bandwidths, messages that are lost, damaged,
+//! duplicated or late, and ranks that die.
 
 use crate::fault::Message;
 use crate::{BytesPerSec, Faults, FlowNetwork, LinkId, Picos, Rank};
 use std::collections::BTreeMap;
 
-/// What becomes of one message, decided when it starts.
+/// The effect of the fault rules on one message, decided when the message starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageFault {
     /// Whether the message is lost.
     pub dropped: bool,
-    /// The bit that is flipped, modulo how many there are.
+    /// The bit of the message that is flipped, modulo the number of bits; `None` for an intact message.
     pub corrupted: Option<u64>,
     /// Whether the message is sent twice.
     pub duplicated: bool,
-    /// Whether it is the second copy of a message that is sent twice, which the receiver drops.
+    /// Whether this is the second copy of a message that is sent twice; the receiver drops the second copy.
     pub copy: bool,
-    /// Whether the message's last byte is on its way.
+    /// Whether the message's last byte has left.
     pub left: bool,
-    /// How much later it arrives.
+    /// How much later the message arrives.
     pub late: Picos,
 }
 
-/// The faults of a run over time. A run whose rules do not change with time has no such state and pays nothing for it.
+/// The state of fault rules that change over time. A run without such rules has no such state and no cost for it.
 #[derive(Clone, Debug)]
 pub struct FaultState {
-    /// When bandwidths or gates change next.
+    /// When a bandwidth or a gate changes next.
     change: Option<Picos>,
-    /// The last instant at which anything else was due.
+    /// The last instant at which any other event was due.
     since: Picos,
     /// The links whose bandwidth changes, with their bandwidth when no timed rule applies.
     changing: Vec<(LinkId, BytesPerSec)>,
-    /// Links of the topology; gates come after them.
+    /// The number of links of the topology; gates have the numbers after them.
     links: u32,
     touches_messages: bool,
-    /// Messages that have started, by sender and receiver.
+    /// The number of messages that have started, by sender and receiver.
     started: BTreeMap<(Rank, Rank), u64>,
-    /// What becomes of each message under way, by its number.
+    /// The fault effects on each message under way, by message number.
     messages: Vec<MessageFault>,
-    /// When the last message of each channel arrives: those behind it arrive no sooner.
+    /// When the last message of each channel arrives; later messages of the channel arrive no sooner.
     arrivals: Vec<Picos>,
-    /// When each rank died, where it did.
+    /// When each rank died; `None` for a rank that is alive.
     deaths: Vec<Option<Picos>>,
 }
 
 impl FaultState {
-    /// `links` are those of the topology, with the bandwidth that the steady rules leave them. `None` where all rules are
-    /// steady.
+    /// The state at the start of a run. `links` are the bandwidths of the topology's links under the steady rules. `None` if all
+    /// rules are steady.
     pub fn new(faults: &Faults, links: &[BytesPerSec], ranks: u32) -> Option<FaultState> {
         if faults.is_steady() {
             return None;
@@ -66,8 +66,8 @@ impl FaultState {
         })
     }
 
-    /// The next instant, where bandwidths change with time and something else is due at `next`. Flows that stand still for
-    /// ever do not keep a run going.
+    /// The next instant at which a bandwidth or a gate changes or, at `next`, another event is due. Flows that will never move
+    /// again do not keep a run going.
     pub(super) fn next(
         &mut self,
         faults: &Faults,
@@ -87,7 +87,7 @@ impl FaultState {
         }
     }
 
-    /// Gives links the bandwidth that they have from now on.
+    /// Sets the bandwidths that links have from `now` on.
     pub(super) fn set_bandwidths(&mut self, faults: &Faults, now: Picos, network: &mut FlowNetwork) {
         if self.change.is_none_or(|at| at > now) {
             return;
@@ -102,13 +102,12 @@ impl FaultState {
         }
     }
 
-    /// Whether any rule concerns single messages.
+    /// Whether any rule affects single messages.
     pub fn touches_messages(&self) -> bool {
         self.touches_messages
     }
 
-    /// Decides what becomes of the message of this number, which starts now over `path`: the next from its sender to its
-    /// receiver.
+    /// Decides the fault effects on message `number`, which starts now over `path` and is the next from its sender to its receiver.
     pub fn decide(
         &mut self,
         faults: &Faults,
@@ -134,7 +133,7 @@ impl FaultState {
         *self.message_mut(number) = fault;
     }
 
-    /// What becomes of a message under way.
+    /// The fault effects on message `number`, which is under way.
     pub fn message(&self, number: u32) -> MessageFault {
         self.messages.get(number as usize).copied().unwrap_or_default()
     }
@@ -147,7 +146,7 @@ impl FaultState {
         &mut self.messages[number]
     }
 
-    /// When a message arrives that would arrive at `at` if there were none before it in its channel.
+    /// When a message arrives: at `at`, or with the last message before it in its channel if that is later.
     pub(super) fn in_order(&mut self, channel: u32, at: Picos) -> Picos {
         let channel = channel as usize;
         if self.arrivals.len() <= channel {
@@ -161,7 +160,7 @@ impl FaultState {
         self.deaths[rank.index()].get_or_insert(now);
     }
 
-    /// When a rank died, if it did.
+    /// When `rank` died; `None` if it is alive.
     pub fn died(&self, rank: Rank) -> Option<Picos> {
         self.deaths[rank.index()]
     }

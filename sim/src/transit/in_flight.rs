@@ -1,40 +1,40 @@
-//! The messages under way, by number, and the network that their bytes share.
+//! The messages under way, by number, and the network that carries them.
 
 use super::fault_state::FaultState;
 use crate::{Bytes, BytesPerSec, Costs, Crossing, Faults, FlowId, FlowNetwork, Picos, Rank, Sharing};
 
-/// No message.
+/// The message number that means "no message".
 const NONE: u32 = u32::MAX;
 
-/// A message between its start and its arrival. One of few words fits a line of the cache.
+/// A message between its start and its arrival. With a small `M` it fits a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub struct InFlight<M> {
-    /// The number of its channel.
+    /// The number of the message's channel.
     pub channel: u32,
-    /// How many bytes it has.
+    /// The size of the message.
     pub bytes: Bytes,
-    /// When its bytes began to flow; until then, when it started.
+    /// When the message's bytes began to flow; before that, when the message started.
     pub flow: Picos,
-    /// What the engine keeps with it.
+    /// The engine's own data about the message.
     pub of: M,
 }
 
-/// What follows when a message has left.
+/// What follows after a message has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaving {
-    /// When it arrives and, where it reduces, is combined; `None`: never.
+    /// When the message arrives and, if the receiver reduces it, is combined; `None` if it never arrives.
     pub arrives: Option<Picos>,
-    /// Whether a second one follows at once: see [`Transit::copy`].
+    /// Whether a duplicate of the message follows at once: see [`Transit::copy`].
     pub copied: bool,
 }
 
-/// The messages under way over a network.
+/// The messages under way, and the network that they share.
 #[derive(Clone, Debug)]
 pub struct Transit<M> {
-    /// Links, then a gate for every rule that keeps ranks apart.
+    /// The links of the topology, followed by a gate for every rule that separates ranks.
     pub network: FlowNetwork,
-    /// `None` where all rules are steady.
+    /// The state of fault rules; `None` if all rules are steady.
     pub faults: Option<Box<FaultState>>,
     messages: Vec<InFlight<M>>,
     free: Vec<u32>,
@@ -43,7 +43,7 @@ pub struct Transit<M> {
 }
 
 impl<M> Transit<M> {
-    /// No messages yet. `links` have the bandwidth that the steady rules leave them.
+    /// A network without messages. `links` are the bandwidths of the topology's links under the steady rules.
     pub fn new(links: Vec<BytesPerSec>, ranks: u32, faults: &Faults, sharing: Sharing) -> Transit<M> {
         let state = FaultState::new(faults, &links, ranks).map(Box::new);
         let gates = std::iter::repeat_n(BytesPerSec(u64::MAX), faults.gates() as usize);
@@ -56,7 +56,7 @@ impl<M> Transit<M> {
         }
     }
 
-    /// The next instant at which a message leaves, something in the engine's queue is due or bandwidths change.
+    /// The next instant at which a message leaves, the engine's queue has an event (`queued`) or a bandwidth changes.
     pub fn next(&mut self, faults: &Faults, queued: Option<Picos>) -> Option<Picos> {
         let next = [self.network.next_finish(), queued].into_iter().flatten().min();
         match &mut self.faults {
@@ -65,7 +65,7 @@ impl<M> Transit<M> {
         }
     }
 
-    /// Shares the links out, once all is applied that happens at an instant.
+    /// Solves the links' shares, after all changes at time `now` have been made.
     pub fn settle(&mut self, faults: &Faults, now: Picos) {
         if let Some(state) = &mut self.faults {
             state.set_bandwidths(faults, now, &mut self.network);
@@ -73,7 +73,7 @@ impl<M> Transit<M> {
         self.network.settle(now);
     }
 
-    /// What a sender spends on a message before the first byte, which takes `overhead` of its own time.
+    /// The time that a sender spends on a message before the first byte, which takes `overhead` of the sender's own time.
     #[inline]
     pub fn overhead(
         &self,
@@ -85,7 +85,7 @@ impl<M> Transit<M> {
         if self.faults.is_none() { overhead } else { faults.takes(sender(), now, overhead) }
     }
 
-    /// A message starts: gives its number, which is used again once [`Transit::release`] has been called.
+    /// Starts a message and returns its number, which is used again after [`Transit::release`].
     #[inline]
     pub fn start(&mut self, now: Picos, channel: u32, bytes: Bytes, of: M) -> u32 {
         let message = InFlight { channel, bytes, flow: now, of };
@@ -103,24 +103,24 @@ impl<M> Transit<M> {
         self.messages.len() as u32 - 1
     }
 
-    /// A message by its number.
+    /// The message with this number.
     #[inline]
     pub fn get(&self, number: u32) -> &InFlight<M> {
         &self.messages[number as usize]
     }
 
-    /// A message by its number.
+    /// The message with this number, mutable.
     #[inline]
     pub fn get_mut(&mut self, number: u32) -> &mut InFlight<M> {
         &mut self.messages[number as usize]
     }
 
-    /// All messages by number, those that have been released among them.
+    /// All messages in the order of their numbers, including released messages.
     pub fn messages(&self) -> &[InFlight<M>] {
         &self.messages
     }
 
-    /// All messages by number, those that have been released among them.
+    /// All messages in the order of their numbers, including released messages, mutable.
     pub fn messages_mut(&mut self) -> &mut [InFlight<M>] {
         &mut self.messages
     }
@@ -130,7 +130,7 @@ impl<M> Transit<M> {
         &self.free
     }
 
-    /// The bytes of a message begin to flow.
+    /// Lets the bytes of a message begin to flow over `path`.
     #[inline]
     pub fn flow(&mut self, now: Picos, number: u32, path: &[Crossing]) {
         let message = &mut self.messages[number as usize];
@@ -149,7 +149,7 @@ impl<M> Transit<M> {
         self.carried[flow as usize]
     }
 
-    /// Whether the message that has left is a duplicate, for which no rank waits: then it is released and its channel is free.
+    /// Whether the message that has left is a duplicate. No rank waits for a duplicate: it is released, and its channel is free.
     pub fn ends_copy(&mut self, number: u32) -> bool {
         let copy = self.faults.as_ref().is_some_and(|state| state.message(number).copy);
         if copy {
@@ -158,8 +158,8 @@ impl<M> Transit<M> {
         copy
     }
 
-    /// The last byte of a message is on its way, over links of `latency` in all; `combines` is its receiver, where that
-    /// reduces what arrives.
+    /// Computes what follows after the last byte of a message has left. `latency` is that of the whole path; `combines` is the
+    /// receiver if the receiver reduces what arrives.
     #[inline]
     pub fn leave(
         &mut self,
@@ -170,7 +170,7 @@ impl<M> Transit<M> {
         faults: &Faults,
     ) -> Leaving {
         let InFlight { channel, bytes, flow, .. } = self.messages[number as usize];
-        // Whole nanoseconds are cut once, from the first byte to the arrival.
+        // The truncation to whole nanoseconds is applied once, to the span from the first byte to the arrival.
         let mut arrives = (flow + costs.rounded(now - flow + latency)).later(now);
         if let Some(state) = &self.faults {
             arrives += state.message(number).late;
@@ -185,7 +185,7 @@ impl<M> Transit<M> {
         Leaving { arrives: (!dropped).then(|| state.in_order(channel, arrives)), copied }
     }
 
-    /// Starts the duplicate of a message that is sent twice: it uses the channel and the links once more.
+    /// Starts the duplicate of a message that is sent twice. The duplicate occupies the channel and the links again.
     pub fn copy(&mut self, now: Picos, number: u32, of: M, path: &[Crossing]) {
         let InFlight { channel, bytes, .. } = self.messages[number as usize];
         let copy = self.push(InFlight { channel, bytes, flow: now, of });
@@ -197,13 +197,13 @@ impl<M> Transit<M> {
         self.flow(now, copy, path);
     }
 
-    /// A message has arrived: its number may be used again.
+    /// Releases a message that has arrived, so that its number may be used again.
     #[inline]
     pub fn release(&mut self, number: u32) {
         self.free.push(number);
     }
 
-    /// A rank dies: the messages under way of channels that it cuts off stop where they are.
+    /// Marks a rank as dead and stops the messages under way whose channels `cut_off` selects.
     pub fn die(&mut self, rank: Rank, now: Picos, cut_off: impl Fn(&Transit<M>, u32) -> bool) {
         let Some(state) = &mut self.faults else { return };
         state.die(rank, now);

@@ -5,12 +5,12 @@
 //! channel busy --------------------------------------|
 //!
 //! dropped     leaves and never arrives            duplicated   holds its channel and its links once more
-//! corrupted   arrives with another checksum       late         arrives later, and so do those behind it in its channel
+//! corrupted   arrives with another checksum       late         arrives later, as do later messages of the channel
 //! ```
 //!
-//! An engine owns channels and an event queue, and says when a message starts. [`Transit`] owns the network, the messages
-//! under way and, where fault rules do more than slow ranks and links once and for all, the [`FaultState`]; it says when a
-//! message that has left arrives. What a message carries beside its bytes is the engine's own.
+//! An engine owns channels and an event queue, and starts messages. [`Transit`] owns the network, the messages under way and, if
+//! fault rules do more than slow ranks and links down permanently, the [`FaultState`]; it computes when a message that has left
+//! arrives. What a message carries besides its bytes belongs to the engine.
 
 mod fault_state;
 mod in_flight;

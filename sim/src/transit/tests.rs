@@ -1,4 +1,4 @@
-//! Messages over one link of 1 GB/s and 5 ns.
+//! Tests of messages over one link of 1 GB/s with a latency of 5 ns.
 
 use super::*;
 use crate::fault::Message;
@@ -6,7 +6,7 @@ use crate::{Bytes, BytesPerSec, Costs, Crossing, Faults, Picos, Rank, Sharing, T
 
 const LATENCY: Picos = Picos(5_000);
 
-/// Two ranks of a switch and a direct path between them, with these rules.
+/// Two ranks of a switch with a direct path between them, under given fault rules.
 struct World {
     faults: Faults,
     transit: Transit<()>,
@@ -23,7 +23,7 @@ impl World {
         World { transit: Transit::new(links, 2, &faults, Sharing::Split), faults, path, started: 0 }
     }
 
-    /// A message of 1,000 bytes starts on channel 0 and flows at once.
+    /// Starts a message of 1,000 bytes on channel 0, which flows at once.
     fn start(&mut self, now: Picos) -> u32 {
         let number = self.transit.start(now, 0, Bytes(1_000), ());
         self.started += 1;
@@ -38,7 +38,7 @@ impl World {
         number
     }
 
-    /// The next message that leaves, and what follows.
+    /// The next message that leaves: when, its number, and what follows.
     fn leave(&mut self) -> (Picos, u32, Leaving) {
         let now = self.transit.next(&self.faults, None).unwrap();
         let mut through = Vec::new();

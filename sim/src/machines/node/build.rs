@@ -1,4 +1,4 @@
-//! From a node's drawing to a topology of many.
+//! Builds the topology of a cluster of many equal nodes from the graph of one node.
 
 use super::nics::Exit;
 use super::paths::Way;
@@ -7,31 +7,32 @@ use crate::topology::{Cluster, Hop, Kind as Family};
 use crate::{BytesPerSec, Error, Link, Picos, Result, Topology};
 use std::collections::BTreeMap;
 
-/// How nodes are joined beyond their NICs.
+/// How the network connects the nodes' NICs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fabrics {
-    /// How many times more the NICs of a pod can send than leaves it: 1 is a full fat tree. `None`: one switch that
-    /// never blocks.
+    /// The oversubscription of the pods: how many times more the NICs of a pod can send than its uplinks carry; 1 is a full fat
+    /// tree. `None` for a single non-blocking switch.
     pub oversubscription: Option<f64>,
-    /// Nodes of a pod.
+    /// The number of nodes of a pod.
     pub pod: u32,
-    /// Whether the NICs of a node go to leaf switches of their own, one per rail.
+    /// Whether each NIC number of a node has leaf switches of its own (a rail-optimised network).
     pub rails: bool,
 }
 
 impl Fabrics {
-    /// One switch that never blocks.
+    /// A single non-blocking switch.
     pub const FLAT: Fabrics = Fabrics { oversubscription: None, pod: 32, rails: true };
 }
 
-/// Two more switches on a path over the spine: 130 ns from port to port (NVIDIA Quantum QM8700 datasheet).
+/// Extra latency of a path over the spine, which crosses two more switches: 130 ns from port to port (NVIDIA Quantum QM8700
+/// datasheet).
 const SPINE_NANOS: u64 = 260;
 
 impl Node {
-    /// `ranks` devices of as many nodes as that takes.
+    /// The topology of `ranks` devices on as many nodes as they need.
     ///
     /// # Errors
-    /// Devices that nothing joins; more than one node and no NIC.
+    /// Devices without a path between them; more than one node but no NIC.
     pub fn topology(&self, ranks: u32, fabrics: Fabrics) -> Result<Topology> {
         let wrong = |what: String| Err(Error::Topology(format!("{}: {what}", self.name)));
         if self.devices == 0 || self.devices > 1024 {
@@ -92,7 +93,8 @@ impl Node {
                 drawn.once(&format!("nic{number}_out"), n, link),
                 drawn.once(&format!("nic{number}_in"), n, link),
             );
-            // What ties a device to its NIC counts only where it is slower or shared; a NIC of its own comes first.
+            // The path from a device to its NIC counts only if it is shared or slower than the NIC; otherwise the NIC's link alone
+            // is used.
             let way = if even.is_some() { Vec::new() } else { drawn.hops(&exit.way, false)? };
             let back: Vec<Way> = exit.way.iter().rev().map(|(wire, back)| (*wire, !back)).collect();
             let back = if even.is_some() { Vec::new() } else { drawn.hops(&back, true)? };
@@ -107,7 +109,7 @@ impl Node {
         let pod = if spine.is_some() { fabrics.pod.max(1).saturating_mul(n) } else { 0 };
         if let Some(ratio) = spine {
             for exit in exits {
-                // All that the leaf's NICs in the pod can send, over the ratio.
+                // The uplink carries what all of the leaf's NICs in the pod can send, divided by the oversubscription.
                 let number = exit.nics.first().copied().unwrap_or(0);
                 let mine = |other: &&Exit| !fabrics.rails || other.nics.first() == Some(&number);
                 let mut shared: Vec<(&[u32], f64)> = Vec::new();
@@ -134,12 +136,13 @@ impl Node {
         Topology::cluster(&self.name, ranks, &drawn.kinds, cluster)
     }
 
-    /// The port of every device, where all have one alike into one NVLink switch, or where there is one device.
+    /// The link of every device to the NVLink switch, if all devices have an equal link to the same switch, or if there is only one
+    /// device.
     fn even_port(&self) -> Option<Link> {
         let nvlinks: Vec<&NodeLink> =
             self.links.iter().filter(|wire| wire.kind == LinkKind::NvLink).collect();
         if self.devices == 1 {
-            // Nothing inside is crossed: any port that is never slower than the NIC.
+            // No link inside the node is crossed, so any link that is never slower than the NIC serves.
             return Some(link(1e6, 0));
         }
         let first = nvlinks.first()?;
@@ -151,7 +154,7 @@ impl Node {
         (even && each).then(|| link(first.gb_per_s, first.nanos))
     }
 
-    /// How many NIC links a node has and what one can do, where consecutive devices share them evenly.
+    /// The number of NIC links of a node and the speed of each, if consecutive devices share them evenly.
     fn even_nics(&self, exits: &[Exit]) -> Option<(u32, Link)> {
         let first = exits.first()?;
         let share = exits.iter().take_while(|exit| exit.nics == first.nics).count();
@@ -159,7 +162,8 @@ impl Node {
         let apart =
             exits.chunks(share).map(|chunk| chunk[0].nics.first()).collect::<std::collections::BTreeSet<_>>();
         let links = exits.len() / share;
-        // The PCI Express between a device and its NIC may be the slower; where devices share it, all of them.
+        // The PCI Express path between a device and its NIC may be slower than the NIC; devices that share a path divide its
+        // bandwidth.
         let tied = |exit: &Exit| {
             let links = exit.way.iter().filter_map(|(wire, _)| self.links.get(*wire as usize));
             links
@@ -185,7 +189,7 @@ fn link(gb_per_s: f64, nanos: u64) -> Link {
     }
 }
 
-/// Families as they come up.
+/// The link families of a node, added when a path first uses them.
 struct Drawn<'a> {
     node: &'a Node,
     kinds: Vec<Family>,
@@ -198,7 +202,7 @@ impl Drawn<'_> {
         (self.kinds.len() - 1) as u16
     }
 
-    /// The family of this name, made where there is none yet.
+    /// The index of the link family called `name`, which is added if it does not exist yet.
     fn once(&mut self, name: &str, block: u32, link: Link) -> u16 {
         match self.kinds.iter().position(|kind| kind.name == name) {
             Some(at) => at as u16,
@@ -206,7 +210,7 @@ impl Drawn<'_> {
         }
     }
 
-    /// A way through the node, a family for each wire and direction.
+    /// The hops of a path through the node, with one link family for each link and direction.
     fn hops(&mut self, way: &[Way], receiver: bool) -> Result<Vec<Hop>> {
         let mut hops = Vec::with_capacity(way.len());
         for &(number, back) in way {

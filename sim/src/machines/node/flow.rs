@@ -1,8 +1,8 @@
-//! How much fits through a cut of a node.
+//! The bandwidth between two sets of a node's devices, as a maximum flow.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Greatest flow by shortest augmenting paths (J. Edmonds and R. Karp, J. ACM 19, 1972).
+/// Maximum flow by shortest augmenting paths (J. Edmonds and R. Karp, J. ACM 19, 1972).
 pub(super) struct Flow {
     room: Vec<BTreeMap<usize, f64>>,
 }

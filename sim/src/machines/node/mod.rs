@@ -1,4 +1,4 @@
-//! One node as a drawing: devices, switches, NICs and the wires between them; and the cluster that many of it make.
+//! A node as a graph of devices, switches, NICs and links, and the cluster that many such nodes form.
 //!
 //! ```text
 //! gpu0 ==== gpu1        ====  NVLink           a device talks over NVLink where there is any, through one other device
@@ -6,7 +6,7 @@
 //! plx0 ----- nic0                              with the network through the NICs nearest to it
 //! ```
 //!
-//! Presets and NCCL's topology files both end up here, so that they cannot come to mean different things.
+//! Presets and NCCL's topology files both become such a graph, so equal machines get equal topologies from either.
 
 mod build;
 mod flow;
@@ -19,60 +19,60 @@ pub use build::Fabrics;
 
 use flow::Flow;
 
-/// What a wire is. It decides which way traffic takes.
+/// The kind of a link inside a node, which decides the paths that traffic takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LinkKind {
     /// NVLink, directly or to an NVLink switch.
     NvLink,
-    /// PCI Express, between sockets, or through host memory.
+    /// PCI Express, a link between sockets, or a path through host memory.
     Pci,
 }
 
-/// A wire, as fast in one direction as in the other.
+/// A link inside a node, with the same speed in both directions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeLink {
-    /// One end: a device by its number, other place p as `devices + p`.
+    /// One end of the link: a device by its number, or place p that is not a device as `devices + p`.
     pub a: u32,
     /// The other end of the link.
     pub b: u32,
-    /// GB/s (1e9) each way.
+    /// Bandwidth in each direction, in GB/s (1e9).
     pub gb_per_s: f64,
-    /// Nanoseconds of flight.
+    /// Latency in nanoseconds.
     pub nanos: u64,
     /// The kind of the link.
     pub kind: LinkKind,
 }
 
-/// A NIC.
+/// A NIC of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Nic {
-    /// The place it hangs on: a PCI switch, a CPU, or a device.
+    /// The place that the NIC is attached to: a PCI switch, a CPU, or a device.
     pub place: u32,
-    /// Gb/s of its port, one way.
+    /// Speed of the NIC's port in one direction, in Gb/s.
     pub gbit_per_s: f64,
-    /// GB/s of what ties it to that place.
+    /// Speed of the link between the NIC and its place, in GB/s.
     pub gb_per_s: f64,
 }
 
-/// A node.
+/// A node of a cluster, as a graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// What the machine is called.
+    /// The machine's name.
     pub name: String,
-    /// Devices, numbered from 0.
+    /// The number of devices; devices are the places from 0.
     pub devices: u32,
-    /// Every other place.
+    /// The names of all other places (switches, CPUs).
     pub places: Vec<String>,
-    /// The links between all of these devices.
+    /// The links between devices and other places.
     pub links: Vec<NodeLink>,
     /// The NICs of the node.
     pub nics: Vec<Nic>,
-    /// Nanoseconds from a NIC through the network to a NIC.
+    /// Latency from NIC to NIC through the network, in nanoseconds.
     pub network_nanos: u64,
 }
 
 impl Node {
-    /// What a place is called in the names of links.
+    /// The name of a place in the names of links.
     pub fn place(&self, at: u32) -> String {
         match at.checked_sub(self.devices) {
             None => format!("gpu{at}"),
@@ -88,24 +88,24 @@ impl Node {
         self.devices + self.places.len() as u32 - 1
     }
 
-    /// Adds a wire.
+    /// Adds a link between the places `a` and `b`.
     pub fn join(&mut self, a: u32, b: u32, gb_per_s: f64, nanos: u64, kind: LinkKind) {
         self.links.push(NodeLink { a, b, gb_per_s, nanos, kind });
     }
 
-    /// GB/s that a device can put into NVLink; 0 where it has none.
+    /// Bandwidth of all NVLinks of a device in one direction, in GB/s; 0 for a device without NVLink.
     pub fn nvlink_gb_per_s(&self, device: u32) -> f64 {
         let ends = |wire: &&NodeLink| wire.kind == LinkKind::NvLink && (wire.a == device || wire.b == device);
         self.links.iter().filter(ends).fold(0.0, |sum, wire| sum + wire.gb_per_s)
     }
 
-    /// GB/s that all NICs together can send.
+    /// Bandwidth of all NICs together in one direction, in GB/s.
     pub fn network_gb_per_s(&self) -> f64 {
         self.nics.iter().map(|nic| nic.gbit_per_s / 8.0).sum()
     }
 
-    /// The least, over all halves of the devices, of what NVLink (or PCI Express) carries from one to the other, in
-    /// GB/s one way; up to 16 devices are tried in full.
+    /// The bisection bandwidth in GB/s, one way: the least, over all halves of the devices, of what NVLink (or PCI Express) carries
+    /// from one half to the other. All halves are tried for up to 16 devices.
     pub fn bisection_gb_per_s(&self) -> f64 {
         let (n, places) = (self.devices, self.devices as usize + self.places.len());
         if !(2..=16).contains(&n) {

@@ -1,4 +1,4 @@
-//! Which NICs serve which device: the nearest; several of them together where there are more than devices.
+//! The NICs that serve each device: the nearest ones; a device uses several if the node has more NICs than devices.
 //!
 //! ```text
 //! 2 devices, 1 NIC     both share it
@@ -8,19 +8,19 @@
 use super::Node;
 use super::paths::Way;
 
-/// What a device reaches the network through.
+/// The path from a device to the network.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Exit {
-    /// NICs, by number; devices with equal lists share them.
+    /// The numbers of the device's NICs; devices with equal lists share them.
     pub nics: Vec<u32>,
-    /// From the device to the place of the first of them.
+    /// The path from the device to the place of the first NIC of the list.
     pub way: Vec<Way>,
-    /// GB/s of all of them together.
+    /// Bandwidth of all NICs of the list together, in GB/s.
     pub gb_per_s: f64,
 }
 
 impl Node {
-    /// The exit of every device; `None` where it reaches no NIC.
+    /// The exit of every device; `None` for a device that reaches no NIC.
     pub(super) fn exits(&self) -> Vec<Option<Exit>> {
         let ways: Vec<_> = (0..self.devices).map(|device| self.ways(device, true)).collect();
         let length = |device: usize, nic: u32| -> Option<usize> {
@@ -55,7 +55,7 @@ impl Node {
     }
 }
 
-/// The part of `nics` that falls to one of `sharing` devices.
+/// The part of `nics` that the device number `place` of `sharing` devices gets.
 fn share(nics: &[u32], sharing: usize, place: usize) -> Vec<u32> {
     let each = nics.len() / sharing.max(1);
     match each {

@@ -1,18 +1,18 @@
-//! The ways through a node.
+//! Paths between the places of a node.
 
 use super::{LinkKind, Node};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A wire in one direction: its number and whether it goes from `b` to `a`.
+/// A link in one direction: its number, and whether it is taken from `b` to `a`.
 pub(super) type Way = (u32, bool);
 
 impl Node {
-    /// From `from` to every place, the best way: NVLink before PCI Express; fewest wires, the fastest, the first named.
-    /// To leave the node, NVLink is not taken.
+    /// The best path from `from` to every place: NVLink before PCI Express, then the fewest links, the fastest, and the first in
+    /// order. A path that leaves the node (`leaving`) uses no NVLink.
     pub(super) fn ways(&self, from: u32, leaving: bool) -> Vec<Option<Vec<Way>>> {
         let places = self.devices as usize + self.places.len();
-        // A wire costs 1, and one that is not NVLink 3: two NVLinks through another device come before PCI Express.
+        // An NVLink costs 1 and any other link 3, so that two NVLinks through another device are preferred to PCI Express.
         let mut out = vec![Vec::new(); places];
         for (number, wire) in self.links.iter().enumerate() {
             if leaving && wire.kind == LinkKind::NvLink {
@@ -32,7 +32,7 @@ impl Node {
         best[from as usize].0 = (0, 0);
         let mut next = BinaryHeap::from([Reverse((0u32, 0u64, from))]);
         while let Some(Reverse((cost, slow, place))) = next.pop() {
-            // Only NVLink leads through a device.
+            // A path leads through a device only by NVLink.
             let through = place != from && place < self.devices;
             if (cost, slow) != best[place as usize].0 {
                 continue;

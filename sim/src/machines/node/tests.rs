@@ -42,10 +42,10 @@ fn a_pod_is_left_over_the_spine_and_so_is_a_rail() {
     let topology = node.topology(12, fabrics).unwrap();
     assert_eq!(path(&topology, 0, 3)[1..3], ["nic0_out[0]", "nic0_in[1]"]);
     assert_eq!(path(&topology, 0, 6)[1..5], ["nic0_out[0]", "spine0_up[0]", "spine0_down[1]", "nic0_in[2]"]);
-    // Device 2 is on the second NIC, hence on another leaf.
+    // Device 2 uses the second NIC, which is on another leaf.
     assert_eq!(path(&topology, 0, 5)[1..5], ["nic0_out[0]", "spine0_up[0]", "spine1_down[0]", "nic1_in[1]"]);
     let spine = topology.families().iter().find(|family| family.name == "spine0_up").unwrap();
-    // Two nodes of a NIC of 12 GB/s (PCIe is slower than the port), over 2.
+    // Two nodes with a NIC of 12 GB/s each (PCIe is slower than the port), with oversubscription 2.
     assert_eq!((spine.link.bandwidth.0, spine.count, spine.block), (12_000_000_000, 2, 6));
 }
 

@@ -1,15 +1,15 @@
-//! What carries bytes between the nodes of a preset, and how long the way takes.
+//! The fabrics between nodes that presets can name, with their latency and achievable bandwidth.
 
 use crate::{Error, Result, suggest};
 
-/// A fabric as presets and `fabric=` name it.
+/// The figures of a fabric, under the name that presets and the option `fabric=` use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FabricFigures {
     /// The fabric's name.
     pub name: &'static str,
-    /// Nanoseconds from NIC to NIC with the LL protocol.
+    /// Latency from NIC to NIC with the LL protocol, in nanoseconds.
     pub nanos: u64,
-    /// Share of the port's speed that bytes get.
+    /// The share of the port's speed that payload bytes achieve.
     pub share: f64,
     /// The source of these figures.
     pub source: &'static str,
@@ -19,7 +19,7 @@ const fn fabric(name: &'static str, nanos: u64, share: f64, source: &'static str
     FabricFigures { name, nanos, share, source }
 }
 
-/// Every fabric.
+/// Every fabric that presets can name.
 pub const FABRIC_FIGURES: [FabricFigures; 7] = [
     fabric(
         "InfiniBand",
@@ -50,7 +50,7 @@ pub const FABRIC_FIGURES: [FabricFigures; 7] = [
     ),
 ];
 
-/// The fabric of a name, in any case; `ib` is InfiniBand.
+/// The fabric called `name`, in any case; `ib` is InfiniBand.
 pub(super) fn named(name: &str) -> Result<FabricFigures> {
     let wanted = if name.eq_ignore_ascii_case("ib") { "InfiniBand" } else { name };
     FABRIC_FIGURES.into_iter().find(|fabric| fabric.name.eq_ignore_ascii_case(wanted)).ok_or_else(|| {

@@ -1,11 +1,11 @@
-//! Machines by name: what each has inside a node and what leads out of it, as data with sources.
+//! Machine presets: the hardware inside a node and the network between nodes, as data with sources.
 //!
 //! ```text
 //! presets/dgx-a100.toml --> Preset --> Node (a drawing) --> Topology of as many nodes as the ranks take
 //! ```
 //!
-//! The files state nominal figures and what NCCL reckons with; nothing in them is fitted (latencies
-//! and shares of fabrics are, see [`FABRIC_FIGURES`]). They are compiled in: the command needs no files.
+//! The files state nominal figures and those that NCCL assumes. Their figures are not fitted (latencies and shares of fabrics are,
+//! see [`FABRIC_FIGURES`]). The files are compiled into the program.
 
 mod fabric;
 mod reckoned;
@@ -55,42 +55,42 @@ machines!(
     "a4",
 );
 
-/// A machine as its file states it.
+/// A machine preset, as its file states it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preset {
-    /// By which it is asked for; the file's name.
+    /// The preset's name, which is its file's name.
     #[serde(skip)]
     pub name: String,
-    /// The machine in words.
+    /// The machine's title for tables and help texts.
     pub title: String,
-    /// The machine's GPU, by a name of [`super::GPU_MODELS`].
+    /// The machine's GPU, a name in [`super::GPU_MODELS`].
     pub gpu: String,
-    /// GPUs of a node.
+    /// The number of GPUs of a node.
     pub devices: u32,
-    /// Other names.
+    /// Other names by which the preset is found.
     #[serde(default)]
     pub also: Vec<String>,
-    /// NVLink, where it has any.
+    /// The machine's NVLinks; `None` for a machine without NVLink.
     pub nvlink: Option<NvLink>,
-    /// PCI Express.
+    /// The machine's PCI Express.
     pub pcie: Pcie,
     /// The NICs of a node.
     pub nics: NicSpec,
 }
 
-/// NVLink of a machine: into switches, or between pairs.
+/// NVLink of a machine: links into switches, or between pairs of devices.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvLink {
-    /// Links of each device into switches.
+    /// The number of links from each device into switches.
     pub switched: Option<u32>,
-    /// Device, device, links between them.
+    /// Links between pairs: two devices and the number of links between them.
     #[serde(default)]
     pub mesh: Vec<[u32; 3]>,
-    /// One link, one way, as collectives can use it.
+    /// The bandwidth of one link in one direction that collectives can use.
     pub bandwidth: Bandwidth,
-    /// The bandwidth by the datasheet.
+    /// The bandwidth of one link in one direction according to the datasheet.
     pub datasheet: Bandwidth,
     /// The source of these figures.
     pub source: String,
@@ -100,15 +100,15 @@ pub struct NvLink {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pcie {
-    /// 16 lanes, one way.
+    /// Bandwidth of 16 lanes in one direction.
     pub bandwidth: Bandwidth,
-    /// Devices of one PCI switch; 0: each has a root port of its own.
+    /// The number of devices below one PCI switch; 0 if each device has a root port of its own.
     pub devices_per_switch: u32,
-    /// CPU sockets (or NUMA nodes).
+    /// The number of CPU sockets (or NUMA nodes).
     pub sockets: u32,
-    /// Between sockets, one way.
+    /// Bandwidth between sockets in one direction.
     pub between_sockets: Bandwidth,
-    /// Whether devices may write to each other.
+    /// Whether devices may write to each other's memory.
     #[serde(default = "yes")]
     pub p2p: bool,
     /// The source of these figures.
@@ -119,11 +119,11 @@ pub struct Pcie {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NicSpec {
-    /// Number of NICs of a node.
+    /// The number of NICs of a node.
     pub count: u32,
-    /// Each of them, one way.
+    /// Bandwidth of each NIC in one direction.
     pub bandwidth: Bandwidth,
-    /// The fabric that the NICs speak.
+    /// The fabric that connects the NICs, a name in [`FABRIC_FIGURES`].
     pub fabric: String,
     /// The source of these figures.
     pub source: String,
@@ -133,32 +133,32 @@ fn yes() -> bool {
     true
 }
 
-/// NCCL reckons 0.6 us with a step over NVLink, and 1.0 over PCI Express (tuning.cc, LL): the four wires between
-/// devices below different switches of a socket.
+/// Latencies of one link. NCCL counts 0.6 us for a step over NVLink, and 1.0 us for a step over PCI Express (tuning.cc, LL), which
+/// has four links between devices below different switches of a socket.
 const NVLINK_NANOS: u64 = 600;
 const PCI_NANOS: u64 = 250;
-/// All the traffic of a socket through its memory where devices may not write to each other, GB/s one way: 8 RTX
-/// 2080 Ti reach 2.98 GB/s of busbw (published nccl-tests run), four flows a socket.
+/// Bandwidth of a socket's memory for all staged traffic, where devices may not write to each other, in GB/s one way: 8 RTX 2080 Ti
+/// reach 2.98 GB/s of busbw (published nccl-tests run) with four flows per socket.
 const STAGED_GB_PER_S: f64 = 12.0;
 
 impl Preset {
-    /// Every machine, in the order of help texts.
+    /// All machine presets, in the order of help texts.
     ///
     /// # Errors
-    /// Never in a build whose tests passed: the files are part of it.
+    /// No error in a build whose tests passed, because the files are compiled in.
     pub fn all() -> Result<Vec<Preset>> {
         FILES.iter().map(|(name, text)| Preset::parse(name, text)).collect()
     }
 
-    /// Every name, with those it is also known by.
+    /// The names of all presets, without their other names.
     pub fn names() -> Vec<&'static str> {
         FILES.iter().map(|(name, _)| *name).collect()
     }
 
-    /// The machine of a name.
+    /// The preset called `name`, which may be one of its other names.
     ///
     /// # Errors
-    /// No such machine: the nearest name.
+    /// No preset has that name; the error suggests the nearest name.
     pub fn named(name: &str) -> Result<Preset> {
         match Preset::find(name)? {
             Some(preset) => Ok(preset),
@@ -180,8 +180,7 @@ impl Preset {
         Ok(Preset { name: name.into(), ..preset })
     }
 
-    /// The machine that a text such as `hgx-h100:64,fat-tree=2:1` asks for, over `ranks` ranks. `None` where no
-    /// machine has that name.
+    /// The topology of `ranks` ranks for a text such as `hgx-h100:64,fat-tree=2:1`. `None` if no machine has that name.
     pub(crate) fn asked(text: &str, ranks: u32) -> Result<Option<Topology>> {
         let head = text.split([':', ',']).next().unwrap_or_default();
         let Some(preset) = Preset::find(head)? else { return Ok(None) };
@@ -198,7 +197,7 @@ impl Preset {
         Ok(Some(node.topology(ranks, spec.fabrics)?.renamed(text)))
     }
 
-    /// One node, as the options leave it.
+    /// One node of the machine, with the options of `spec` applied.
     pub(crate) fn node(&self, spec: &Spec) -> Result<Node> {
         let devices = spec.devices.unwrap_or(self.devices);
         if devices > self.devices {
@@ -228,7 +227,7 @@ impl Preset {
         let (count, nic_bandwidth) =
             (spec.nics.unwrap_or(self.nics.count), spec.nic_bandwidth.unwrap_or(self.nics.bandwidth));
         for nic in 0..count {
-            // Spread over the places that devices hang on, consecutive NICs side by side.
+            // NICs are spread over the places of devices, with consecutive NICs at the same place.
             let at = (u64::from(nic) * homes.len() as u64 / u64::from(count)) as usize;
             let place = homes.get(at).copied().unwrap_or(devices);
             node.nics.push(Nic {
@@ -240,7 +239,7 @@ impl Preset {
         Ok(node)
     }
 
-    /// Hangs every device on PCI Express; gives the places that NICs may hang on: one per device's switch.
+    /// Attaches every device to PCI Express and returns the places that NICs may be attached to: the switch of each device.
     fn pci(&self, node: &mut Node, roots: &[u32]) -> Vec<u32> {
         let (per, pcie) = (self.pcie.devices_per_switch, self.pcie.bandwidth.gb_per_s());
         let socket =
@@ -286,7 +285,7 @@ impl Preset {
         }
     }
 
-    /// Every figure and its source, a line each.
+    /// Every figure of the preset with its source, one line per figure.
     pub fn sources(&self) -> Vec<String> {
         let nvlink = self
             .nvlink

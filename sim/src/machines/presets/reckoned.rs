@@ -1,4 +1,4 @@
-//! A machine by name as the model of NCCL reckons with it: GPUs, groups that share NVLink, NICs, and no drawing.
+//! A machine preset for the model of NCCL: GPUs, groups that share NVLink, and NICs, without the graph of a node.
 
 use super::{Preset, Spec};
 use crate::machines::node::Fabrics;
@@ -6,11 +6,11 @@ use crate::machines::{Cpu, Fabric, GPU_MODELS, Generation, Machine, Nics};
 use crate::{Error, Result};
 
 impl Preset {
-    /// `ranks` GPUs of the machine that a text such as `hgx-h100:128` or `p4d,nics=4` asks for.
+    /// The machine for a text such as `hgx-h100:128` or `p4d,nics=4`, with `ranks` GPUs.
     ///
     /// # Errors
-    /// No such machine; GPUs that are not the same number on every node; more ranks than the text has; switches above
-    /// the nodes, which the model does not have.
+    /// An unknown machine; nodes with different numbers of GPUs; more ranks than the text asks nodes for; switches above the nodes,
+    /// which the model of NCCL does not have.
     pub fn machine(text: &str, ranks: u32) -> Result<Machine> {
         let wrong = |what: String| Err(Error::Topology(format!("`{text}`: {what}")));
         let spec = Spec::read(text)?;
@@ -61,7 +61,7 @@ impl Preset {
     }
 }
 
-/// A preset's fabric as runs name it; a NIC for count and speed to be put in.
+/// NICs of the fabric called `name`; the caller sets their number and speed.
 fn carried(name: &str, generation: Generation) -> Nics {
     let fabric = match name.to_ascii_lowercase().as_str() {
         "tcp" => Fabric::Sockets,

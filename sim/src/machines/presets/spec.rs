@@ -1,9 +1,9 @@
-//! How a machine is asked for on the command line.
+//! The text that selects a machine and its options on the command line.
 //!
 //! ```text
-//! dgx-a100                              as many nodes as the ranks take
+//! dgx-a100                              as many nodes as the ranks need
 //! dgx-a100:16                           at most 16 nodes
-//! hgx-h100:64,fat-tree=2:1,pod=32       32 nodes a pod; what leaves a pod is half of what its NICs can send
+//! hgx-h100:64,fat-tree=2:1,pod=32       32 nodes per pod; a pod's uplinks carry half of what its NICs can send
 //! p4d,fabric=tcp   l40s,nics=4,nic-bandwidth=400Gb/s   other NICs than the machine's own
 //! ```
 
@@ -20,12 +20,12 @@ pub(crate) struct Spec {
     pub nics: Option<u32>,
     pub nic_bandwidth: Option<Bandwidth>,
     pub fabric: Option<String>,
-    /// What completes a file.
+    /// The preset that completes an NCCL file.
     pub machine: Option<String>,
     pub fabrics: Fabrics,
 }
 
-/// Every option, as help texts show them.
+/// Every option of a machine, with its help text.
 pub const OPTIONS: [(&str, &str); 7] = [
     ("fabric=NAME", "InfiniBand, RoCE, Slingshot, EFA, TCPX, TCPXO or TCP"),
     ("nics=N", "NICs of a node"),

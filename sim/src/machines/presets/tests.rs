@@ -19,7 +19,7 @@ fn every_machine_is_read_has_sources_and_a_known_gpu() {
                 let links: u32 =
                     nvlink.mesh.iter().filter(|[a, b, _]| *a == device || *b == device).map(|l| l[2]).sum();
                 let gpu = GPU_MODELS.iter().find(|gpu| gpu.name == preset.gpu).unwrap();
-                // A GPU has as many links as its datasheet says, whether into switches or to others.
+                // A GPU has as many links as its datasheet says, whether to switches or to other GPUs.
                 let has = gpu.nvlink.map_or(12, |port| port.links);
                 assert_eq!(nvlink.switched.unwrap_or(links), has, "{}: device {device}", preset.name);
             }
@@ -27,15 +27,15 @@ fn every_machine_is_read_has_sources_and_a_known_gpu() {
     }
 }
 
-/// (machine, GB/s one way over all halves of a node by the datasheet, Gb/s of all NICs).
+/// The table's columns: machine, bisection bandwidth by the datasheet in GB/s one way, speed of all NICs in Gb/s.
 #[test]
 fn bisection_and_network_are_those_of_the_datasheets() {
     for (name, nominal, gbit_per_s) in [
-        ("dgx-a100", 4.0 * 300.0, 1_600.0), // 4.8 TB/s of NVSwitch, both ways, both halves
-        ("hgx-h100", 4.0 * 450.0, 3_200.0), // 3.6 TB/s both ways
+        ("dgx-a100", 4.0 * 300.0, 1_600.0), // 4.8 TB/s of NVSwitch bandwidth, counting both directions and both halves
+        ("hgx-h100", 4.0 * 450.0, 3_200.0), // 3.6 TB/s, counting both directions
         ("hgx-h200", 4.0 * 450.0, 3_200.0),
-        ("b200", 4.0 * 900.0, 3_200.0), // 14.4 TB/s in all
-        ("dgx2", 8.0 * 150.0, 800.0),   // 2.4 TB/s both ways
+        ("b200", 4.0 * 900.0, 3_200.0), // 14.4 TB/s, counting both directions and both halves
+        ("dgx2", 8.0 * 150.0, 800.0),   // 2.4 TB/s, counting both directions
         ("gh200x4", 4.0 * 150.0, 800.0),
         ("a100x4", 4.0 * 100.0, 400.0),
         ("p4d", 4.0 * 300.0, 400.0),
@@ -46,7 +46,7 @@ fn bisection_and_network_are_those_of_the_datasheets() {
         ("a3-mega", 4.0 * 450.0, 1_600.0),
         ("a3-ultra", 4.0 * 450.0, 3_200.0),
         ("a4", 4.0 * 900.0, 3_200.0),
-        // The hybrid cube mesh falls apart where 6 links of 25 GB/s are cut.
+        // A cut through 6 links of 25 GB/s splits the hybrid cube mesh into two halves.
         ("dgx1-v100", 6.0 * 25.0, 400.0),
         ("p3dn", 6.0 * 25.0, 100.0),
     ] {
@@ -114,7 +114,7 @@ fn options_change_what_they_say() {
             nics[0].link.latency.0 / 1_000,
         )
     };
-    // The PCIe of a DGX A100 is a little slower than its 200 Gb/s NIC.
+    // The PCIe link of a DGX A100 is a little slower than its 200 Gb/s NIC.
     assert_eq!(nic("dgx-a100"), (32, 24_000, 1_350));
     assert_eq!(nic("hgx-h100"), (32, 48_000, 1_350));
     assert_eq!(nic("p4d"), (16, 12_500, 17_500));
