@@ -1,4 +1,4 @@
-//! Time to simulate a hundred thousand ranks by one representative per symmetry class.
+//! Benchmark: simulating a hundred thousand ranks with one representative per symmetry class.
 //!
 //! `cargo bench -p allfold-timing --bench by_symmetry`
 

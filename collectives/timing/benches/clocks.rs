@@ -1,4 +1,4 @@
-//! Messages per second of the clocks: every rank stepped, link sharing included.
+//! Benchmark: messages per second of the `clocks` engine, with every rank stepped and link ownership checked.
 //!
 //! `cargo bench -p allfold-timing --bench clocks`
 
@@ -10,7 +10,7 @@ use allfold_sim::Topology;
 use allfold_timing::{Engine, Job, Method, simulate};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
-/// All-reduce of 1 GiB of f32 by an algorithm, with the rate to reach in messages per second.
+/// Times an all-reduce of 1 GiB of f32; `target` is the rate to reach, in messages per second.
 fn all_reduce(c: &mut Criterion, algorithm: &str, ranks: u32, target: &str) {
     let row = registry::find(Collective::AllReduce, algorithm).unwrap();
     let schedule = row.build(Shape::new(ranks).unwrap());

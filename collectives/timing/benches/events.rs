@@ -1,11 +1,11 @@
-//! The event queue, every rank stepped, links shared: messages a second.
+//! Benchmark: messages per second of the event queue, with every rank stepped and links shared.
 //!
 //! ```text
 //! cargo bench -p allfold-timing --bench events
 //! ```
 //!
-//! Target on one core: 1 million messages a second for a double binary tree over 4,096 ranks in windows of 128 with
-//! even splits.
+//! Target on one core: 1 million messages per second for a double binary tree over 4,096 ranks with a window of 128 and even
+//! splits.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 

@@ -1,4 +1,4 @@
-//! Steps per second of every registered algorithm: what an interpreter pays before it does anything.
+//! Benchmark: steps per second of every registered algorithm, the cost that any interpreter of a schedule has.
 //!
 //! `cargo bench -p allfold-timing --bench schedules`
 
@@ -10,10 +10,10 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
 
 const RANKS: u32 = 1_024;
-/// No more steps of a rank than this.
+/// The greatest number of steps that the benchmark takes of each rank.
 const STEPS: usize = 1_024;
 
-/// The first steps of every 16th rank, found by `next`.
+/// Visits the first steps of every 16th rank with `Schedule::next`, and returns their number.
 fn walk(schedule: &dyn Schedule) -> u64 {
     let mut steps = 0;
     for rank in (0..RANKS).step_by(16).map(Rank) {

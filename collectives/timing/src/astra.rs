@@ -1,7 +1,7 @@
-//! ASTRA-sim's units and rounding, so that a run can be held against its analytical network.
+//! ASTRA-sim's units and rounding, for comparing a run with ASTRA-sim's analytical network.
 //!
 //! ```text
-//! its input            means                                  here
+//! ASTRA-sim's input    means                                  here
 //! bandwidth 50         50 GiB/s, though the file says GB/s     link(50.0, ..)
 //! a message            floor_ns(latency + bytes / bandwidth)   Rounding::WholeNanos
 //! endpoint-delay 10    10 ns per message, and once at the end  Costs::overhead, Costs::launch
@@ -10,9 +10,9 @@
 //!                      the whole buffer for the others
 //! ```
 //!
-//! For compatibility only: our own runs use SI units and picoseconds. Its ring all-reduce is reproduced to the
-//! nanosecond; where it returns what no machine can do, this does not, and the tests below say so.
-//! Source: the analytical network backend of <https://github.com/astra-sim/astra-sim>.
+//! For comparison only: our own runs use SI units and picoseconds. ASTRA-sim's time for a ring all-reduce is reproduced to the
+//! nanosecond. Where ASTRA-sim returns a time that no machine can reach, this crate does not, as the tests below show. Source: the
+//! analytical network backend of <https://github.com/astra-sim/astra-sim>.
 
 use allfold_schedules::Collective;
 use allfold_sim::{BytesPerSec, Costs, Link, Picos, Rounding};
@@ -26,14 +26,15 @@ pub const COSTS: Costs = Costs {
     rounding: Rounding::WholeNanos,
 };
 
-/// A link of its network file: `bandwidth` in what it calls GB/s and computes as GiB/s, `latency` in nanoseconds.
+/// A link as ASTRA-sim's network file gives it: `bandwidth` is called GB/s there but computed as GiB/s, `latency` is in
+/// nanoseconds.
 pub fn link(bandwidth: f64, latency: u64) -> Link {
     const GIB: f64 = (1u64 << 30) as f64;
     Link { bandwidth: BytesPerSec((bandwidth * GIB).round() as u64), latency: Picos::from_nanos(latency) }
 }
 
-/// Bytes of the whole buffer, as [`allfold_schedules::Geometry`] counts it, that its `comm_size` stands for. `None` where they
-/// do not fit.
+/// The bytes of the whole buffer, as [`allfold_schedules::Geometry`] counts it, for ASTRA-sim's `comm_size`. `None` if the number
+/// does not fit 64 bits.
 pub fn bytes(collective: Collective, comm_size: u64, ranks: u32) -> Option<u64> {
     match collective {
         Collective::AllGather => comm_size.checked_mul(u64::from(ranks)),
@@ -51,8 +52,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Our time of a collective over `comm_size` bytes on 50 "GB/s" links; `not` are times in nanoseconds that the
-    /// bounds of the run must refuse.
+    /// Times a collective over `comm_size` bytes on 50 "GB/s" links; `not` are times in nanoseconds that violate the run's bounds.
     fn run(what: Collective, algorithm: &str, comm_size: u64, topology: &Topology, not: &[u64]) -> Outcome {
         let ranks = topology.ranks();
         let schedule = registry::find(what, algorithm).unwrap().build(Shape::new(ranks).unwrap());
@@ -74,7 +74,7 @@ mod tests {
         full
     }
 
-    /// A switch with 500 ns on each path.
+    /// A switch with a latency of 500 ns on each path.
     fn switch(ranks: u32) -> Topology {
         Topology::switch(ranks, link(50.0, 250)).unwrap()
     }
@@ -100,7 +100,7 @@ mod tests {
     fn a_broadcast_takes_longer_than_the_nanosecond_it_gives_it() {
         for row in registry::of(Collective::Broadcast) {
             let ours = run(Collective::Broadcast, row.name, MIB, &switch(8), &[1]);
-            // 1 MiB into a port of 50 GiB/s.
+            // The time of 1 MiB into a port of 50 GiB/s.
             assert!(ours.time >= Picos::from_nanos(19_531), "{}: {}", row.name, ours.time);
         }
     }
@@ -127,10 +127,10 @@ mod tests {
         assert_eq!(bytes(Collective::AllGather, MIB, 8), Some(8 * MIB));
         assert_eq!(bytes(Collective::ReduceScatter, MIB, 8), Some(MIB));
         assert_eq!(bytes(Collective::AllGather, u64::MAX, 8), None);
-        // Read as the whole buffer, an all-gather would beat its bound eight times over.
+        // If `comm_size` were the whole buffer, an all-gather would be eight times faster than its bound.
         let scatter = run(Collective::ReduceScatter, "ring", MIB, &switch(8), &[]);
         let gather = run(Collective::AllGather, "ring", MIB, &switch(8), &[scatter.time.0 / 1_000]);
-        // 7 x 1 MiB into a port of 50 GiB/s.
+        // The time of 7 x 1 MiB into a port of 50 GiB/s.
         assert!(gather.time >= Picos::from_nanos(136_718), "{}", gather.time);
     }
 }

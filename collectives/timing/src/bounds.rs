@@ -1,14 +1,14 @@
-//! What no simulated time may beat, whatever the engine: held against every run.
+//! Lower bounds that no simulated time may beat; every run of every engine is compared with them.
 //!
 //! ```text
-//! links        the bytes that crossed each link / its bandwidth                   what was sent must get through
-//! chain        the longest chain of messages that wait for each other,            light takes its time
+//! links        the bytes that crossed each link / its bandwidth                   the links' rate limits the time
+//! chain        the longest chain of messages that wait for each other,            latency limits the time
 //!              if none of them had any bytes
-//! collective   the bytes that any algorithm must move through the ports           no algorithm is cleverer than that
+//! collective   the bytes that any algorithm must move through the ports           holds for every algorithm
 //!              of ranks and nodes / the bandwidth of those ports
 //! ```
 //!
-//! A simulator that returns less has a bug: such a time is an [`Error::BeatsBound`] and is never shown.
+//! A time below a bound is a bug of the simulator: it becomes an [`Error::BeatsBound`] and is never returned.
 
 use super::run::Run;
 use super::{Error, Job, Representatives};
@@ -17,15 +17,15 @@ use allfold_schedules::meaning::Moves;
 use allfold_sim::topology::PortGroup;
 use allfold_sim::{LinkId, Picos, Rounding};
 
-/// The bounds of one run.
+/// The lower bounds of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// The bytes that crossed each link, over its bandwidth: the slowest link.
+    /// The bytes that crossed each link divided by its bandwidth: the greatest value over all links.
     pub links: Picos,
-    /// The longest chain of messages that wait for each other, taken without their bytes.
+    /// The duration of the longest chain of messages that wait for each other, if messages had no bytes.
     pub chain: Picos,
-    /// What any algorithm for this collective must move through the ranks' and nodes' ports; zero where the
-    /// collective is not given.
+    /// The time in which any algorithm for this collective can move the bytes through the ports of ranks and nodes; zero if the job
+    /// does not name its collective.
     pub collective: Picos,
 }
 
@@ -44,18 +44,18 @@ impl Bounds {
         }
     }
 
-    /// The least time in which any algorithm moves what a collective over `bytes` in all must move through each
-    /// partition of the ranks into groups. Broadcast and reduction: R. Chan et al., "Collective communication:
-    /// theory, practice, and experience", Concurrency and Computation 19 (2007), table I.
+    /// The least time in which any algorithm for collective `what` over `bytes` in all can move the bytes through each partition of
+    /// the ranks into groups. Broadcast and reduction: R. Chan et al., "Collective communication: theory, practice, and
+    /// experience", Concurrency and Computation 19 (2007), table I.
     fn collective(what: Collective, bytes: u128, partitions: &[PortGroup]) -> Picos {
         let bound = |group: &PortGroup| {
             let (ranks, size, count) =
                 (u128::from(group.ranks), u128::from(group.size), u128::from(group.count));
-            // The part of a buffer of one block per rank that belongs to the other ranks.
+            // The part of the buffer that belongs to ranks outside the group, with one block per rank.
             let others = bytes * (ranks - size) / ranks;
             match what.meaning().moves {
                 Moves::Nothing => Picos::ZERO,
-                // A sum needs count - 1 transfers to come together and count - 1 to be known everywhere.
+                // A sum needs count - 1 transfers to be combined, and count - 1 more to be known to every group.
                 Moves::Reduction => over(2 * (count - 1) * bytes, group.total),
                 Moves::Whole => over(bytes, group.each),
                 Moves::Others => over(others, group.each),
@@ -65,7 +65,7 @@ impl Bounds {
         partitions.iter().map(bound).max().unwrap_or_default()
     }
 
-    /// The greatest bound, and its name.
+    /// The greatest of the bounds, with its name.
     pub fn greatest(&self) -> (Picos, &'static str) {
         [(self.links, "links"), (self.chain, "chain"), (self.collective, "collective")]
             .into_iter()
@@ -73,8 +73,8 @@ impl Bounds {
             .unwrap_or_default()
     }
 
-    /// Whether a time respects them. Where messages are cut to whole nanoseconds, as ASTRA-sim does, each round
-    /// may be up to a nanosecond too fast.
+    /// Checks that `time` is not below any bound. If times are cut to whole nanoseconds, as in ASTRA-sim, each round may be up to a
+    /// nanosecond too fast.
     pub fn check(&self, time: Picos, job: &Job<'_>) -> Result<(), Error> {
         let cut = match job.costs.rounding {
             Rounding::Exact => 0,
@@ -89,7 +89,7 @@ impl Bounds {
     }
 }
 
-/// `bytes` over a bandwidth in bytes per second, rounded down: a bound may not claim too much.
+/// The time of `bytes` at a bandwidth in bytes per second, rounded down so that the bound is not too high.
 fn over(bytes: u128, bandwidth: u128) -> Picos {
     Picos(u64::try_from(bytes * 1_000_000_000_000 / bandwidth.max(1)).unwrap_or(u64::MAX))
 }
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn nodes_are_bound_by_their_nics() {
         let topology = Topology::named("nodes8x1", 32).unwrap();
-        // 4 nodes: 2 x 3 x S / (4 x 25 GB/s).
+        // The bound for 4 nodes is 2 x 3 x S / (4 x 25 GB/s).
         let bound = Bounds::collective(Collective::AllReduce, 1 << 30, &topology.port_groups());
         assert_eq!(bound, over(6 << 30, 100_000_000_000));
     }

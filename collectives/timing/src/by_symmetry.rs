@@ -1,15 +1,15 @@
-//! The same times from one representative per symmetry class of schedule and topology together.
+//! Simulates one representative per symmetry class of schedule and topology; the times equal those of stepping all ranks.
 //!
 //! ```text
-//! ring of 131,072 on nodes of 8      the schedule allows any rotation, the nodes those by 8: 8 representatives
+//! ring of 131,072 on nodes of 8      the schedule allows any rotation, the nodes rotations by 8: 8 representatives
 //! halving-doubling on nodes of 8     xor with any mask keeps both: 1 representative
 //! ```
 //!
-//! Ranks that a renumbering maps to each other do the same at the same time, so stepping one of them is exact, to
-//! the picosecond, and costs what a machine of that few ranks costs. It needs chunks of equal size (a remainder
-//! makes one rank's message longer), no fault rule, a renumbering that both sides have, and a window of one step:
-//! symmetric ranks send the same in the same round, but where in scratch a rank puts what it receives, and so which
-//! of its steps wait for which, may differ (a direct reduce-scatter folds in the order of ranks, not of distance).
+//! Ranks that a renumbering maps to each other do the same at the same time, so stepping one of them is exact, to the picosecond,
+//! and costs as little as a machine of that few ranks. Symmetry classes need chunks of equal size (a remainder makes one rank's
+//! message longer), no fault rule, a renumbering that both the schedule and the topology have, and a window of one step: symmetric
+//! ranks send equal messages in the same round, but the place in scratch where a rank puts what it receives may differ, and so may
+//! the steps that wait for each other (a direct reduce-scatter folds in the order of ranks, not of distance).
 
 use super::classes::{Basis, Classes};
 use super::representatives::Replicated;
@@ -18,7 +18,7 @@ use super::{Error, Job, Method, Outcome, clocks, events};
 use allfold_schedules::schedule::Permutation;
 use allfold_sim::Topology;
 
-/// Times a job by symmetry classes; with `round_up` chunks of unequal size are made equal first.
+/// Times a job by symmetry classes. With `round_up`, chunks of unequal size are made equal first.
 pub(crate) fn run(job: &Job<'_>, round_up: bool) -> Result<Outcome, Error> {
     let symmetry_classes = symmetry_classes(job)?;
     if job.geometry.is_equal() {
@@ -41,7 +41,7 @@ pub(crate) fn run(job: &Job<'_>, round_up: bool) -> Result<Outcome, Error> {
     Ok(Outcome { rounded: Some(geometry.count()), ..timed(&job, &symmetry_classes)? })
 }
 
-/// The topology seen by one rank per class, where there is nothing that makes ranks of one class differ.
+/// The topology as one rank per class sees it; an error if faults or the window make ranks of one class differ.
 fn symmetry_classes<'a>(job: &Job<'a>) -> Result<SymmetryClasses<'a>, Error> {
     if !job.faults.is_empty() {
         return Err(refusal("a fault rule makes ranks or links unequal", "step every rank (`full`)"));
@@ -55,7 +55,7 @@ fn symmetry_classes<'a>(job: &Job<'a>) -> Result<SymmetryClasses<'a>, Error> {
     Ok(SymmetryClasses::new(job.topology, common(job)?))
 }
 
-/// Times one of several lanes that are alike, on behalf of the job that has them all.
+/// Times one of several equal lanes (`one`) and returns the outcome of the job with all of them (`whole`).
 pub(crate) fn folded(one: &Job<'_>, whole: &Job<'_>, lanes: u32) -> Result<Outcome, Error> {
     let symmetry_classes = symmetry_classes(one)?;
     let cast = Replicated { cast: &symmetry_classes, weight: lanes };
@@ -76,8 +76,8 @@ fn refusal(why: &str, instead: &str) -> Error {
     Error::NoSymmetry { why: why.into(), instead: instead.into() }
 }
 
-/// The classes of the renumberings that the schedule and the wiring have in common; of rotations and masks, those
-/// that leave fewer representatives.
+/// The symmetry classes of the renumberings that schedule and topology have in common: rotations or masks, whichever leave fewer
+/// representatives.
 fn common(job: &Job<'_>) -> Result<Classes, Error> {
     let ranks = job.topology.ranks();
     let symmetry = job.schedule.symmetry();
@@ -101,7 +101,7 @@ fn common(job: &Job<'_>) -> Result<Classes, Error> {
     }
 }
 
-/// Rotations by the common multiples of the schedule's and the topology's.
+/// The classes of the rotations by common multiples of the schedule's and the topology's rotations.
 fn rotations(symmetry: &[Permutation], topology: &Topology) -> Option<Classes> {
     let ranks = topology.ranks();
     let schedule = symmetry.iter().filter_map(|permutation| match permutation {
@@ -114,7 +114,7 @@ fn rotations(symmetry: &[Permutation], topology: &Topology) -> Option<Classes> {
     Some(Classes::Rotations { ranks, step })
 }
 
-/// The masks of the schedule's xor symmetries that the topology has, too.
+/// The classes of the schedule's xor masks that the topology has, too.
 fn masks(symmetry: &[Permutation], topology: &Topology) -> Option<Classes> {
     let ranks = topology.ranks();
     let unit = topology.symmetry().masks?;

@@ -1,21 +1,22 @@
-//! Which ranks a symmetry makes equal, in closed form: no table, whatever the number of ranks.
+//! The ranks that a symmetry makes equal, in closed form: no table is needed for any number of ranks.
 //!
 //! ```text
 //! rotations by multiples of 4     0 1 2 3 0 1 2 3 0 1 2 3     class = rank mod 4
 //! masks spanned by 001, 110       0 0 1 1 1 1 0 0             class = the bits left when pivots are cleared
 //! ```
 
-/// The orbits of ranks (or of equal blocks of ranks) under renumberings that each move every rank.
+/// The orbits of ranks (or of equal blocks of ranks) under a group of renumberings in which only the identity leaves a rank in
+/// place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Classes {
-    /// r becomes r + any multiple of `step`, modulo `ranks`, which `step` divides.
+    /// Rotations: r becomes r + any multiple of `step`, modulo `ranks`, which `step` divides.
     Rotations { ranks: u32, step: u32 },
-    /// r becomes r ^ any sum of the basis.
+    /// Xor masks: r becomes r ^ any sum of masks of the basis.
     Masks { ranks: u32, basis: Basis },
 }
 
 impl Classes {
-    /// How many classes.
+    /// The number of classes.
     pub fn count(&self) -> u32 {
         match self {
             Classes::Rotations { step, .. } => *step,
@@ -39,7 +40,7 @@ impl Classes {
         }
     }
 
-    /// What `to` becomes when `from` becomes the representative of its class.
+    /// The rank that `to` becomes under the renumbering that maps `from` to the representative of its class.
     pub fn carry(&self, from: u32, to: u32) -> u32 {
         match self {
             Classes::Rotations { ranks, step } => (to + ranks - (from - from % step)) % ranks,
@@ -47,8 +48,8 @@ impl Classes {
         }
     }
 
-    /// The classes of blocks of consecutive ranks, and how many renumberings map a block to itself. `None` where
-    /// a renumbering tears a block apart.
+    /// The classes of blocks of consecutive ranks, and the number of renumberings that map a block to itself. `None` if a
+    /// renumbering maps a block onto parts of several blocks.
     pub fn of_blocks(&self, block: u32) -> Option<(Classes, u32)> {
         match self {
             Classes::Rotations { ranks, step } if step % block == 0 => {
@@ -64,7 +65,7 @@ impl Classes {
     }
 }
 
-/// A basis of a space of bit masks, reduced: each mask's highest bit, its pivot, is in no other mask.
+/// A reduced basis of a space of bit masks: each mask's highest bit, its pivot, is in no other mask.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Basis {
     masks: Vec<u32>,
@@ -72,7 +73,7 @@ pub(crate) struct Basis {
 }
 
 impl Basis {
-    /// The space of all sums of these masks.
+    /// A basis of all sums of these masks.
     pub fn spanned_by(masks: impl IntoIterator<Item = u32>) -> Basis {
         let mut basis = Basis::default();
         for mask in masks {
@@ -97,12 +98,12 @@ impl Basis {
         self.masks.len() as u32
     }
 
-    /// The least element of `rank`'s coset: every pivot bit cleared.
+    /// The least element of `rank`'s coset, in which every pivot bit is cleared.
     pub fn reduce(&self, rank: u32) -> u32 {
         self.masks().fold(rank, |rank, mask| if rank >> mask.ilog2() & 1 == 1 { rank ^ mask } else { rank })
     }
 
-    /// The bits that are no pivots, moved together.
+    /// The bits of `reduced` that are not pivots, packed together.
     fn compress(&self, reduced: u32) -> u32 {
         let free = (0..32).filter(|bit| self.pivots >> bit & 1 == 0);
         (0..).zip(free).fold(0, |class, (place, bit)| class | (reduced >> bit & 1) << place)
@@ -118,7 +119,7 @@ impl Basis {
 pub(crate) mod test_support {
     use super::Classes;
 
-    /// Every renumbering of the group, one by one.
+    /// Every renumbering of the group, as a function.
     pub fn group(classes: &Classes) -> Vec<Box<dyn Fn(u32) -> u32>> {
         match classes.clone() {
             Classes::Rotations { ranks, step } => (0..ranks / step)

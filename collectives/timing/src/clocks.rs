@@ -1,18 +1,17 @@
-//! One clock per rank and no event queue: exact wherever no two messages ever share a link.
+//! An engine with one clock per rank and no event queue: exact if no two messages ever share a link.
 //!
 //! ```text
-//! round 0   0 -> 1   1 -> 2   2 -> 3      start = the later of the two clocks
-//! round 1   0 -> 2   1 -> 3               after = max(the clock's own send left, its own receive done)
+//! round 0   0 -> 1   1 -> 2   2 -> 3      start = the later of the two ranks' clocks
+//! round 1   0 -> 2   1 -> 3               new clock = max(own send has left, own receive is done)
 //! ```
 //!
-//! With a window of one step a rank has one send and one receive under way. So a link that carries the messages
-//! of one sender only, or to one receiver only, is never shared, a message has the least bandwidth on its path for
-//! itself, and a rank's time in a round follows from two clocks of the round before. Ownership of every link is
-//! checked as the sweep goes; where a link belongs to neither side the sweep gives up, and the caller turns to
-//! the event queue.
+//! With a window of one step, a rank has at most one send and one receive under way. A link that carries the messages of one sender
+//! only, or to one receiver only, is therefore never shared: a message has the least bandwidth on its path for itself, and a rank's
+//! time in a round follows from two clocks of the round before. The sweep checks the ownership of every link. If a link belongs to
+//! neither a single sender nor a single receiver, the sweep ends without a result, and the caller uses the event queue.
 //!
-//! Cost: a few dozen bytes per rank and link, tens of nanoseconds per message. Rounds in which few ranks act cost
-//! only those ranks.
+//! Cost: a few dozen bytes per rank and link, tens of nanoseconds per message. A round costs only as much as the ranks that act in
+//! it.
 
 use super::owners::Owners;
 use super::rates::Rates;
@@ -22,10 +21,10 @@ use super::{Error, Job, Representatives};
 use allfold_schedules::schedule::{Combine, Rank, Span, Step};
 use allfold_sim::{Bytes, Costs, Crossing, EventHash, Picos};
 
-/// No rank, no representative.
+/// The number that means "no rank" or "no representative".
 const NONE: u32 = u32::MAX;
 
-/// When every representative is done, or `None` where a link is shared or steps overlap, so that a queue is needed.
+/// Times a job without an event queue; `None` if a link is shared or steps overlap, so that the event queue is needed.
 pub(crate) fn run(job: &Job<'_>, cast: &impl Representatives) -> Result<Option<Run>, Error> {
     if job.window != 1 || !job.faults.is_steady() || job.deadline.is_some() {
         return Ok(None);
@@ -41,7 +40,7 @@ pub(crate) fn run(job: &Job<'_>, cast: &impl Representatives) -> Result<Option<R
     Ok(sweep.finish())
 }
 
-/// A representative's time, and its time if messages had no bytes (for [`super::Bounds::chain`]).
+/// A representative's time, and the time that it would have if messages had no bytes (for [`super::Bounds::chain`]).
 #[derive(Clone, Copy, Default)]
 struct Clock {
     now: u64,
@@ -63,17 +62,17 @@ impl Clock {
 struct Inbox {
     /// The rank that sends to this rank in the current round; `NONE` if no rank does, and between rounds.
     from: u32,
-    /// The rank of the last message: while it stays the same, so do `rate` and the path.
+    /// The sender of this rank's last message. Until the sender changes, `rate` and the path stay the same.
     source: u32,
-    /// Number of the path's rate.
+    /// The number of the path's rate in `Rates`.
     rate: u32,
     /// Whether the message is reduced into the data.
     reduce: bool,
     /// Size of this round's message.
     bytes: u64,
-    /// Bytes over the present path that are not yet counted on its links.
+    /// Bytes that crossed the current path and are not yet counted on its links.
     uncounted: u64,
-    /// The links of the path, where it has two at most; else the first is `NONE`, and it is asked for again.
+    /// The links of the path if it has at most two; otherwise the first entry is `NONE`, and the path is computed again.
     links: [u32; 2],
 }
 
@@ -87,7 +86,7 @@ struct Sweep<'a, C> {
     cast: &'a C,
     clocks: Vec<Clock>,
     after: Vec<Clock>,
-    /// To whom each representative sends in the round at hand; `NONE` where it does not, and between rounds.
+    /// The rank to which each representative sends in the current round; `NONE` if it does not send, and between rounds.
     outbox: Vec<u32>,
     inbox: Vec<Inbox>,
     rates: Rates,
@@ -120,7 +119,7 @@ impl<'a, C: Representatives> Sweep<'a, C> {
         }
     }
 
-    /// Moves the clocks of all who act over one round; false where a link turns out to be shared.
+    /// Moves the clocks of all acting representatives over one round; false if a link may be shared.
     fn round(&mut self, round: u64, rounds: &mut Rounds) -> Result<bool, Error> {
         let Rounds { acting, idle, .. } = rounds;
         let sent = self.run.messages;
@@ -151,7 +150,7 @@ impl<'a, C: Representatives> Sweep<'a, C> {
         Ok(true)
     }
 
-    /// Posts both halves of a representative's step; false where it is idle.
+    /// Posts both halves of a representative's step; false if it has no step in this round.
     fn post(&mut self, representative: u32, round: u64) -> bool {
         let rank = self.cast.rank(representative);
         let at = representative as usize;
@@ -180,7 +179,7 @@ impl<'a, C: Representatives> Sweep<'a, C> {
         self.job.geometry.elements(span) * u64::from(self.job.element)
     }
 
-    /// A step of a rank with itself takes memory time only.
+    /// Adds the memory time of a rank's local step to the rank's clock.
     fn local(&mut self, representative: u32, span: Span, how: Combine) {
         let bytes = Bytes(self.bytes(span));
         let costs = self.job.costs_of(self.cast.rank(representative));
@@ -189,7 +188,7 @@ impl<'a, C: Representatives> Sweep<'a, C> {
         *after = after.saturating_add(took.0);
     }
 
-    /// The message that a representative receives; false where its path is shared.
+    /// Times the message that `representative` receives in this round; false if the message's path is shared.
     fn message(&mut self, round: u64, representative: u32) -> Result<bool, Error> {
         let at = representative as usize;
         let inbox = self.inbox[at];
@@ -211,7 +210,7 @@ impl<'a, C: Representatives> Sweep<'a, C> {
         Ok(true)
     }
 
-    /// The representative who sends what `representative` waits for.
+    /// The representative that sends the message for which `representative` waits.
     fn sender(&self, round: u64, representative: u32, from: Rank) -> Result<usize, Error> {
         let rank = self.cast.rank(representative);
         let known = from.0 < self.job.schedule.ranks();
@@ -244,7 +243,8 @@ impl<'a, C: Representatives> Sweep<'a, C> {
 }
 
 impl<C: Representatives> Sweep<'_, C> {
-    /// Finds the path of the messages of this round; false if one of its links belongs to neither side.
+    /// Finds the path of the message that `representative` receives; false if a link of it has several senders and several
+    /// receivers.
     fn reroute(&mut self, representative: u32, sender: usize) -> bool {
         self.count(representative);
         let to = self.cast.rank(representative);
@@ -264,7 +264,7 @@ impl<C: Representatives> Sweep<'_, C> {
         self.path.iter().all(|crossing| self.owners.claim(*crossing, sender as u32, representative))
     }
 
-    /// Adds what went over a representative's path to the path's links, each of which one flow at a time crosses.
+    /// Adds the bytes that `representative` received over its current path to each link of the path.
     fn count(&mut self, representative: u32) {
         let inbox = &mut self.inbox[representative as usize];
         let bytes = std::mem::take(&mut inbox.uncounted);
@@ -300,7 +300,7 @@ mod tests {
     use allfold_schedules::schedule::Schedule;
     use allfold_sim::{BytesPerSec, Costs, Faults, Link, Topology};
 
-    /// One element is one byte; a byte takes 1,000 ps, a link 10 ps.
+    /// An element is one byte; a byte takes 1,000 ps on the link, and the link's latency is 10 ps.
     const LINK: Link = Link { bandwidth: BytesPerSec(1_000_000_000), latency: Picos(10) };
 
     /// A schedule as a list of messages (round, from, to, chunks, combine), for tests.
@@ -353,7 +353,7 @@ mod tests {
         let messages =
             vec![(0, 0, 1, 4, Combine::Reduce), (3, 1, 2, 2, Combine::Copy), (4, 2, 2, 1, Combine::Copy)];
         let run = clocks(&Listed(3, messages), costs, &topology).unwrap().unwrap();
-        // 0: 100 + 5 + 4,000. 1: + 20 + 3 x 4, then 5 + 2,000. 2: + 20, then 1 byte read and written.
+        // Rank 0: 100 + 5 + 4,000. Rank 1: another 20 + 3 x 4, then 5 + 2,000. Rank 2: another 20, then 1 byte read and written.
         assert_eq!(finish(&run), [4_105, 4_137 + 2_005, 4_137 + 2_025 + 2]);
         assert_eq!(run.chain, Picos(100 + 25 + 25));
         assert_eq!((run.messages, run.bytes), (2, 6));
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn both_halves_of_a_step_wait_for_the_later_of_their_ends() {
         let topology = Topology::switch(3, LINK).unwrap();
-        // 1 is busy with 8 bytes from 0 before it exchanges with 2.
+        // Rank 1 receives 8 bytes from rank 0 before it exchanges data with rank 2.
         let messages =
             vec![(0, 0, 1, 8, Combine::Copy), (1, 1, 2, 1, Combine::Copy), (1, 2, 1, 2, Combine::Copy)];
         let run = clocks(&Listed(3, messages), Costs::FREE, &topology).unwrap().unwrap();

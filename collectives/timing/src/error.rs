@@ -1,4 +1,4 @@
-//! What can keep a run from having a time.
+//! Errors of the timing engines.
 
 use allfold_schedules::schedule::Rank;
 
@@ -6,10 +6,10 @@ use allfold_schedules::schedule::Rank;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The parts of the job do not belong together.
+    /// The parts of the job do not fit together.
     #[error("{0}")]
     Job(String),
-    /// Two halves of a message do not meet: the schedule is wrong (`check::matching` says where).
+    /// The send and the receive of a message do not match, so the schedule is wrong (`check::matching` finds the place).
     #[error("round {round}: rank {rank} {what}; `check::matching` names every such message")]
     Unmatched {
         /// The waiting rank.
@@ -29,28 +29,28 @@ pub enum Error {
         /// What the rank waits for.
         what: String,
     },
-    /// One representative per class cannot stand for all ranks.
+    /// Ranks cannot be simulated by one representative per symmetry class.
     #[error("by_symmetry: {why}; {instead}")]
     NoSymmetry {
         /// What breaks the symmetry.
         why: String,
-        /// What would be right.
+        /// The engine or job that would work instead.
         instead: String,
     },
-    /// A time that no machine could reach: a mistake in the simulator, never in its input.
+    /// A time that no machine could reach: a bug of the simulator, never of its input.
     #[error("internal error: {time} ps beats the {which} bound of {bound} ps; please report this schedule")]
     BeatsBound {
-        /// The time found.
+        /// The simulated time, in picoseconds.
         time: u64,
-        /// The bound.
+        /// The bound, in picoseconds.
         bound: u64,
-        /// Which bound.
+        /// The name of the bound.
         which: &'static str,
     },
-    /// A fault rule that no rank can get round: what survivors are told.
+    /// A fault rule prevents ranks from finishing; the failure is what the surviving ranks report.
     #[error("{0}")]
     Fault(Box<super::Failure>),
-    /// Picoseconds or bytes that do not fit 64 bits.
+    /// A time, or a number of bytes, that does not fit 64 bits.
     #[error("{0} does not fit 64 bits; use a smaller buffer or fewer ranks")]
     Overflow(&'static str),
 }

@@ -1,57 +1,57 @@
-//! Where the time went: the critical path of a timed collective, from the last rank's end back to the first launch.
+//! The critical path of a timed collective, from the last rank's end back to the first launch, and what its time consists of.
 //!
 //! ```text
 //! launch |--overhead--|==bytes alone==|~~sharing~~|..latency..|--overhead--|==.. ... ..latency..|reduce| end
 //!        '------------- rank 3 to 4 --------------------------'            the next hop starts when this one has arrived
 //! ```
 //!
-//! A message starts when its sender and its receiver have posted it and its channel is free. Whatever ended at that very
-//! instant is what it waited for, so that one can walk back from the end without knowing the schedule: each stretch of time
-//! on the way is one message's, or a rank's own. What the parts come to is the whole time, to the picosecond.
+//! A message starts when its sender and its receiver have posted it and its channel is free. The event that ended at that very time
+//! is what the message waited for, so the walk back from the end needs no knowledge of the schedule: each interval belongs to one
+//! message or to a rank's own work. The parts add up to the whole time, to the picosecond.
 
 use super::{Error, Job, Sent, traced};
 use allfold_schedules::schedule::Rank;
 use allfold_sim::{Bytes, LinkId, Picos};
 use std::collections::BTreeMap;
 
-/// The parts of a time, which add up to it.
+/// The parts of a collective's time, which add up to the whole time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// Until the first message of the path: launches.
+    /// Launches: the time until the first message of the critical path.
     pub launch: Picos,
-    /// What senders spend on messages before the first byte.
+    /// The senders' overhead on messages, before the first byte.
     pub overhead: Picos,
-    /// Bytes at the full rate of the slowest link of their path.
+    /// Transfer of bytes at the full rate of the slowest link of their path.
     pub bandwidth: Picos,
-    /// What the same bytes took longer because links were shared, slow for a while or down.
+    /// The additional time of the bytes because links were shared, slowed down for a while or down.
     pub sharing: Picos,
-    /// From the last byte to the arrival: the links' latency, and what faults add to it.
+    /// The time from the last byte to the arrival: the links' latency, and delays by faults.
     pub latency: Picos,
-    /// Reductions, and moves within a rank.
+    /// Reductions, and local moves within a rank.
     pub memory: Picos,
 }
 
-/// One message on the critical path.
+/// A message on the critical path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// The message.
     pub sent: Sent,
-    /// How much of the whole time is its.
+    /// The message's share of the whole time.
     pub took: Picos,
 }
 
-/// What a link did.
+/// The use of a link during a collective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkUse {
-    /// Which.
+    /// The link.
     pub link: LinkId,
-    /// What crossed it.
+    /// The bytes that crossed the link.
     pub bytes: Bytes,
-    /// The utilisation of the link over the whole time: 0 to 1.
+    /// The utilisation of the link over the whole time, from 0 to 1.
     pub share: f64,
 }
 
-/// Where the time of a collective went.
+/// The parts and the critical path of a collective's time.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The whole time.
@@ -60,7 +60,7 @@ pub struct Explanation {
     pub parts: Parts,
     /// The critical path, first message first.
     pub path: Vec<Hop>,
-    /// How much of the time each sender's messages to each receiver take, longest first.
+    /// The time on the critical path of the messages between each pair (sender, receiver), longest first.
     pub ways: Vec<(Rank, Rank, Picos)>,
     /// All links, the busiest first.
     pub links: Vec<LinkUse>,
@@ -68,10 +68,10 @@ pub struct Explanation {
     pub messages: Vec<Sent>,
 }
 
-/// Times a job with every rank stepped and says where the time went. Keeps every message.
+/// Times a job with every rank stepped, and finds its critical path. Keeps every message in memory.
 ///
 /// # Errors
-/// As [`super::simulate`].
+/// The errors of [`super::simulate`].
 pub fn explain(job: &Job<'_>) -> Result<Explanation, Error> {
     let mut messages = Vec::new();
     let outcome = traced(job, &mut |sent| messages.push(*sent))?;
@@ -95,11 +95,11 @@ pub fn explain(job: &Job<'_>) -> Result<Explanation, Error> {
     Ok(Explanation { time: outcome.time, parts, path, ways, links, messages })
 }
 
-/// The way back along the critical path.
+/// The walk back along the critical path.
 struct Walk<'a> {
     job: &'a Job<'a>,
     messages: &'a [Sent],
-    /// For each rank, in order: when a message ended there, whether it arrived (else it left), and its number.
+    /// For each rank, in order of time: when a message ended there, whether it arrived (otherwise it left), and its number.
     ends: Vec<Vec<(u64, bool, u32)>>,
     parts: Parts,
 }
@@ -116,7 +116,7 @@ impl Walk<'_> {
         ends
     }
 
-    /// What ended last on a rank, at `by` at the latest; of what ended at one instant, an arrival rather than a departure.
+    /// The last message end on a rank up to time `by`; of several at the same time, an arrival takes precedence over a departure.
     fn last(&self, rank: Rank, by: u64) -> Option<(u64, bool, u32)> {
         let ends = self.ends.get(rank.index())?;
         ends[..ends.partition_point(|end| end.0 <= by)].last().copied()
@@ -128,7 +128,7 @@ impl Walk<'_> {
         let mut at = time.0;
         let mut next = ranks.filter_map(|rank| self.last(rank, at)).max();
         while let Some((end, arrived, number)) = next {
-            // What lies between is a rank's own: a move in memory.
+            // The time between two messages is a rank's own work: a local move in memory.
             self.parts.memory += Picos(at - end);
             let sent = self.messages[number as usize];
             self.charge(&sent, arrived);
@@ -136,7 +136,7 @@ impl Walk<'_> {
             at = sent.start.0;
             let before = |end: &(u64, bool, u32)| end.2 != number;
             let of = |rank| self.last(rank, at).filter(before);
-            // The sender had something to wait for before the receiver had, where both ended at once.
+            // If the waits of both ranks ended at the same time, the walk follows the sender's.
             next = match (of(sent.from), of(sent.to)) {
                 (Some(from), Some(to)) => Some(if to.0 > from.0 { to } else { from }),
                 (from, to) => from.or(to),
@@ -150,7 +150,7 @@ impl Walk<'_> {
         path
     }
 
-    /// Adds one message's time to the parts, up to its arrival or to its last byte.
+    /// Adds one message's time to the parts: up to its arrival if `arrived`, else up to its last byte.
     fn charge(&mut self, sent: &Sent, arrived: bool) {
         let Job { topology, faults, .. } = *self.job;
         let mut links: Vec<LinkId> = Vec::new();
@@ -175,7 +175,7 @@ impl Walk<'_> {
 }
 
 impl Parts {
-    /// The parts by name, in the order in which a message has them.
+    /// The parts with their names, in the order in which a message has them.
     pub fn named(&self) -> [(&'static str, Picos); 6] {
         [
             ("launch", self.launch),
@@ -212,7 +212,7 @@ mod tests {
         let explanation = explained(&RingAllReduce(4), 1, &topology, &[]);
         let Parts { launch, overhead, bandwidth, sharing, latency, memory } = explanation.parts;
         assert_eq!(launch, Costs::default().launch);
-        // Six rounds of 960 kB at 300 GB/s, and of twice 0.6 us.
+        // Six rounds of 960 kB at 300 GB/s, each with a latency of 2 x 0.6 us.
         assert_eq!((bandwidth, latency), (Picos::from_nanos(6 * 3_200), Picos::from_nanos(6 * 1_200)));
         assert_eq!((overhead, sharing, memory), (Picos::ZERO, Picos::ZERO, Picos::ZERO));
         assert_eq!(explanation.path.len(), 6);

@@ -1,35 +1,34 @@
-//! What survivors of a fault are told: the contract's error, with the first culprit, its round and its cause, at a virtual
-//! time.
+//! The failure that surviving ranks report after a fault: the culprit, its round and the cause, at a virtual time.
 
 use allfold_schedules::schedule::Rank;
 use allfold_sim::Picos;
 use std::fmt;
 
-/// A collective that some rank cannot finish.
+/// The failure of a collective that some rank cannot finish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The culprit.
     pub culprit: Culprit,
-    /// Why.
+    /// Why the collective fails.
     pub cause: Cause,
-    /// The rank that is told first, and the round of the oldest step that it cannot finish.
+    /// The rank that reports the failure first.
     pub told: Rank,
-    /// The round in which the rank died.
+    /// The round of the oldest step that rank `told` cannot finish.
     pub round: u64,
-    /// When it is told; `None`: it has no deadline and would wait for ever.
+    /// When rank `told` reports the failure; `None` if there is no deadline, so that it would wait for ever.
     pub at: Option<Picos>,
 }
 
 /// The culprit of a failure: a rank or a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Culprit {
-    /// A rank.
+    /// A rank that is to blame.
     Rank(Rank),
-    /// The way from one rank to another.
+    /// The path from one rank to another.
     Way {
-        /// From whom.
+        /// The sender.
         from: Rank,
-        /// To whom.
+        /// The receiver.
         to: Rank,
     },
 }
@@ -44,14 +43,14 @@ pub enum Cause {
     Lost,
     /// The message's checksum does not match its bytes.
     Corrupted,
-    /// Nothing passes on this way any more.
+    /// No message passes on this path any more.
     Apart,
     /// The operation takes longer than the deadline.
     Late,
 }
 
 impl Culprit {
-    /// Whether a rank is named.
+    /// Whether the culprit is `rank`, or a path from or to `rank`.
     pub fn names(&self, rank: Rank) -> bool {
         match *self {
             Culprit::Rank(named) => named == rank,

@@ -1,4 +1,4 @@
-//! What is to be timed.
+//! The input of the timing engines: a collective with its topology, costs and faults.
 
 use super::Error;
 use allfold_schedules::schedule::Schedule;
@@ -13,30 +13,29 @@ static NOTHING_WRONG: Faults = Faults::NONE;
 pub struct Job<'a> {
     /// The schedule.
     pub schedule: &'a dyn Schedule,
-    /// How the buffer is cut.
+    /// How the buffer is cut into chunks.
     pub geometry: &'a Geometry,
-    /// Bytes per element.
+    /// The size of an element in bytes.
     pub element: u32,
-    /// Over which links.
+    /// The links between the ranks.
     pub topology: &'a Topology,
-    /// What messages and reductions cost beside the links.
+    /// The costs of messages and reductions in addition to the links.
     pub costs: Costs,
-    /// How many steps of a rank may be under way; 1 or more.
+    /// How many steps of a rank may be under way at once; 1 or more.
     pub window: u32,
     /// How messages share a link.
     pub sharing: LinkSharing,
-    /// The faults of ranks and links.
+    /// The fault rules for ranks and links.
     pub faults: &'a Faults,
-    /// How long it may take: a rank that is not done by then is told whom it waits for.
+    /// The longest time that the collective may take; a rank that is not done by then reports what it waits for.
     pub deadline: Option<Picos>,
-    /// What the schedule computes, where that is known: the time is then also held against what any algorithm for
-    /// it must move.
+    /// The collective that the schedule computes, if known. The time is then also compared with the bound for every algorithm of
+    /// that collective.
     pub collective: Option<Collective>,
 }
 
 impl<'a> Job<'a> {
-    /// A job with the defaults of everything else: the costs of the topology, a window of one step, links split
-    /// evenly, nothing wrong.
+    /// A job with default values: the costs of the topology, a window of one step, links split evenly, no faults.
     pub fn new(
         schedule: &'a dyn Schedule,
         geometry: &'a Geometry,
@@ -57,18 +56,18 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// What messages, launches and reductions cost on a rank; a message's overhead is its sender's.
+    /// The costs of messages, launches and reductions on `rank`; a message's overhead is its sender's.
     pub fn costs_of(&self, rank: Rank) -> Costs {
         self.faults.costs(rank, &self.costs)
     }
 
-    /// When a rank has launched the operation and takes its first step.
+    /// When `rank` has launched the operation and begins its first step.
     pub(crate) fn launched(&self, rank: Rank) -> Picos {
         let launch = self.costs_of(rank).launch + self.faults.jitter(rank, Paced::Launch, 0, Picos::ZERO);
         self.faults.takes(rank, Picos::ZERO, launch)
     }
 
-    /// How flows share a link, for engines that know no other way.
+    /// How flows share a link; an error for [`LinkSharing::Serial`], which most engines do not support.
     pub(crate) fn flows(&self) -> Result<Sharing, Error> {
         match self.sharing {
             LinkSharing::Flows(sharing) => Ok(sharing),
@@ -79,7 +78,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Whether the parts belong together and the numbers fit.
+    /// Checks that the parts of the job fit together and that the numbers fit 64 bits.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let (ranks, joined) = (self.schedule.ranks(), self.topology.ranks());
         if ranks != joined {
@@ -95,13 +94,14 @@ impl<'a> Job<'a> {
     }
 }
 
-/// How the messages that want one link share it.
+/// How messages that need the same link at the same time share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkSharing {
-    /// All of them flow at once.
+    /// All messages flow at the same time and divide the link's bandwidth.
     Flows(Sharing),
-    /// Links serve one message at a time, in the order of a timetable that is made from the schedule: another model, found much
-    /// faster for large trees. Every rank is stepped. For pipelines with few steps per rank, without faults.
+    /// A link serves one message at a time, in the order of a timetable made from the schedule. This is a different model from
+    /// shared links, and much faster to compute for large trees. Every rank is stepped. For pipelines with few steps per rank,
+    /// without faults.
     Serial,
 }
 
@@ -118,7 +118,7 @@ impl From<Sharing> for LinkSharing {
 }
 
 impl LinkSharing {
-    /// The name in records and of flags.
+    /// The name of the sharing in records and flags.
     pub const fn name(self) -> &'static str {
         match self {
             LinkSharing::Flows(Sharing::MaxMin) => "max_min",
@@ -128,19 +128,19 @@ impl LinkSharing {
     }
 }
 
-/// How to get the time.
+/// How to compute the time of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
-    /// Step every rank.
+    /// Step every rank, without an event queue if that is exact.
     Full,
-    /// Step every rank over the event queue, also where clocks would do: slower, and the same.
+    /// Step every rank with the event queue, even if clocks would suffice: slower, with the same result.
     Events,
-    /// Step one rank per symmetry class; refuse where there is no symmetry or chunks are unequal.
+    /// Step one representative per symmetry class; an error if there is no symmetry or chunks are unequal.
     BySymmetry,
-    /// One representative per symmetry class, with chunks rounded up to equal sizes;
-    /// [`Outcome::rounded`](super::Outcome::rounded) says so.
+    /// Step one representative per symmetry class, with chunks rounded up to equal sizes;
+    /// [`Outcome::rounded`](super::Outcome::rounded) then has a value.
     BySymmetryRounded,
-    /// `BySymmetry` where it applies exactly, else `Full`.
+    /// `BySymmetry` if it is exact, otherwise `Full`.
     #[default]
     Auto,
 }

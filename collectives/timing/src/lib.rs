@@ -1,16 +1,16 @@
-//! When every rank is done: a schedule interpreted on virtual time, with no threads and no data.
+//! Simulates a collective's schedule in virtual time, without threads or data, and computes when each rank is done.
 //!
 //! ```text
-//! simulate --> merge_lanes one lane for all that are alike; then
-//!          |-> by_symmetry one rank per symmetry class of schedule and topology; these then run on
-//!          |-> clocks    a clock per rank: where no link is ever shared; tens of millions of messages a second
-//!          |-> events    an event queue: links shared, windows, lanes
-//!          '-> serial_links   when asked for: links that serve one message at a time, pipelines of any size
+//! simulate --> merge_lanes   one lane represents all equal lanes; then
+//!          |-> by_symmetry   one rank per symmetry class of schedule and topology; these then run on
+//!          |-> clocks        a clock per rank: if no link is ever shared; tens of millions of messages per second
+//!          |-> events        an event queue: links shared, windows, lanes
+//!          '-> serial_links  on request: links that serve one message at a time, pipelines of any size
 //! ```
 //!
-//! All follow the execution rule and the timing of a message that `docs/ARCHITECTURE.md` gives, so where two of
-//! them apply they agree to the picosecond; `serial_links` is a rule of its own for links, and agrees where none is shared. Every run is held against [`Bounds`]: a time that no machine could
-//! reach is an error of ours, and is reported as one.
+//! All engines follow the execution rule and the timing of a message in `docs/ARCHITECTURE.md`, so engines that apply to the same
+//! job agree to the picosecond. `serial_links` has its own rule for links and agrees if no link is shared. Every result is compared
+//! with its [`Bounds`]: a time that no machine could reach is a bug of the simulator and is reported as an error.
 //!
 //! ```
 //! use allfold_schedules::registry::{self, Shape};
@@ -28,7 +28,7 @@
 //! # }
 //! ```
 //!
-//! This crate starts no thread, reads no clock of the machine and holds no payload.
+//! This crate starts no threads, reads no clock of the machine and holds no payload.
 
 pub mod astra;
 mod bounds;

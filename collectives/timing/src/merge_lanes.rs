@@ -1,20 +1,20 @@
-//! Channels that are alike, folded into one.
+//! Merges equal lanes of a schedule into one lane.
 //!
 //! ```text
-//! 16 lanes of one schedule, W x 16 steps     ->     one lane, W steps, every flow weighed 16 times on its links
+//! 16 lanes of one schedule, W x 16 steps     ->     one lane, W steps, every flow has weight 16 on its links
 //! ```
 //!
-//! Lanes that run the same schedule on equal shares of the data do the same at the same time: their messages take the same
-//! links, share them evenly, and each step of one is followed by the same step of the others in every rank's program. So
-//! one of them is stepped, exactly. It needs equal chunks and a window that holds whole rows of lanes; a rule that concerns
-//! single messages or the clock keeps lanes apart.
+//! Lanes that run the same schedule on equal shares of the data do the same at the same time: their messages take the same links
+//! and share them evenly, and in every rank's program each step of one lane is followed by the same step of the others. Stepping
+//! one lane is therefore exact. It needs equal chunks and a window that is a multiple of the number of lanes. Fault rules for
+//! single messages, or for a part of the run, prevent it.
 
 use super::representatives::Replicated;
 use super::{AllRanks, Error, Job, Method, Outcome, by_symmetry, events};
 use allfold_schedules::Geometry;
 use allfold_schedules::schedule::Schedule;
 
-/// Times a job by one of its lanes; `None` where they are not alike. `symmetry` allows one rank per symmetry class.
+/// Times a job by one of its lanes; `None` if the lanes differ. `symmetry` allows one representative per symmetry class.
 pub(crate) fn run(job: &Job<'_>, symmetry: bool) -> Result<Option<Outcome>, Error> {
     let Some(lane) = Lane::of(job) else { return Ok(None) };
     let (one, lanes) = (lane.job(job), lane.lanes);
@@ -30,16 +30,16 @@ pub(crate) fn run(job: &Job<'_>, symmetry: bool) -> Result<Option<Outcome>, Erro
     Ok(Some(Outcome { folded: lanes, ..outcome }))
 }
 
-/// One of several lanes that are alike.
+/// One of several equal lanes.
 pub(crate) struct Lane<'a> {
     schedule: &'a dyn Schedule,
     geometry: Geometry,
-    /// How many it stands for.
+    /// The number of equal lanes that this lane represents.
     pub lanes: u32,
 }
 
 impl<'a> Lane<'a> {
-    /// The lane that stands for all, where they are alike.
+    /// The lane that represents all lanes of the job; `None` if the lanes differ or the job has one lane.
     pub fn of(job: &Job<'a>) -> Option<Lane<'a>> {
         let (lanes, schedule) = job.schedule.replicated_lanes().filter(|(lanes, _)| *lanes > 1)?;
         let whole = job.collective.is_some_and(|collective| !collective.blocked());
@@ -51,7 +51,7 @@ impl<'a> Lane<'a> {
         Some(Lane { schedule, geometry, lanes })
     }
 
-    /// The job with merged lanes that stands for `whole`.
+    /// The job of this lane alone, in place of `whole`.
     pub fn job<'b>(&'b self, whole: &Job<'b>) -> Job<'b> {
         let window = whole.window / self.lanes;
         Job { schedule: self.schedule, geometry: &self.geometry, window, collective: None, ..*whole }
@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
-        /// Every lane stepped on the one hand, one for all on the other.
+        /// Compares stepping every lane with stepping one lane for all.
         #[test]
         fn lanes_that_are_alike_take_the_time_of_one(
             ranks in 2u32..17, kind in 0usize..3, pieces in 1u32..20, lanes in 2u32..5, window in 1u32..9, wiring in 0usize..4,

@@ -1,26 +1,26 @@
-//! What a timed run gives.
+//! The result of a timed run.
 
 use super::run::Run;
 use super::{Bounds, Error, Job, Representatives};
 use allfold_sim::{Bytes, Picos};
 
-/// Which interpreter a time came from.
+/// The engine that computed a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// A clock per rank; no link was shared.
     Clocks,
-    /// An event queue, with links shared.
+    /// An event queue, with shared links.
     Events,
     /// A clock per symmetry class.
     ClocksBySymmetry,
-    /// An event queue over symmetry classes, links weighed by how many flows of a class cross them.
+    /// An event queue over symmetry classes, with each link weighted by the number of flows of a class that cross it.
     EventsBySymmetry,
     /// A sweep in order of rounds over links that serve one message at a time.
     SerialLinks,
 }
 
 impl Method {
-    /// The name in records.
+    /// The method's name in records.
     pub const fn name(self) -> &'static str {
         match self {
             Method::Clocks => "clocks",
@@ -43,25 +43,28 @@ pub struct Outcome {
     pub messages: u64,
     /// Bytes in those messages, over all ranks.
     pub bytes: Bytes,
-    /// A hash of every message with its time, in any order: equal for equal runs, with every method that steps all ranks. With
-    /// [`Method::SerialLinks`], a hash of when each rank is done.
+    /// A hash of every message with its time, independent of order: equal for equal runs and for all methods that step all ranks.
+    /// With [`Method::SerialLinks`], a hash of when each rank is done.
     pub event_hash: u64,
     /// How the time was found.
     pub method: Method,
-    /// The lower bounds that the time was compared with.
+    /// The lower bounds with which the time was compared.
     pub bounds: Bounds,
-    /// Bytes over each link, by [`allfold_sim::LinkId`]; with a method by symmetry classes, over one link of each.
+    /// Bytes over each link, by [`allfold_sim::LinkId`]; with symmetry classes, over one link of each class.
     pub links: Vec<Bytes>,
-    /// Where chunks were rounded up to equal sizes: elements of the whole buffer after that.
+    /// The elements of the whole buffer after chunks were rounded up to equal sizes; `None` if they were not.
     pub rounded: Option<u64>,
-    /// How many lanes each stepped one stands for: 1 where every lane was stepped.
+    /// How many equal lanes each stepped lane represents; 1 if every lane was stepped.
     pub folded: u32,
-    /// The part of `messages` that repeats earlier ones and was not timed one by one.
+    /// The number of messages that repeat earlier ones and were not timed one by one; a part of `messages`.
     pub skipped: u64,
 }
 
 impl Run {
-    /// The outcome for all ranks, held against its bounds.
+    /// The outcome for all ranks.
+    ///
+    /// # Errors
+    /// A time that is below one of its bounds, or does not fit 64 bits.
     pub fn outcome(
         self,
         job: &Job<'_>,
@@ -107,7 +110,7 @@ mod tests {
         let topology = Topology::named("switch", 2).unwrap();
         let job = Job::new(&schedule, &geometry, 4, &topology);
         let all_ranks = AllRanks::of(&topology, job.faults);
-        // 3 bytes over a link of 300 GB/s: 10 ps.
+        // A transfer of 3 bytes over a link of 300 GB/s takes 10 ps.
         let ended = |at: u64| {
             let run = Run { finish: vec![Picos(0), Picos(at)], links: vec![3, 0, 0, 0], ..Run::default() };
             run.outcome(&job, &all_ranks, Method::Clocks)

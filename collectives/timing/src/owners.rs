@@ -1,8 +1,8 @@
-//! Whether each link carries the messages of one sender only, or to one receiver only.
+//! Checks that each link carries the messages of one sender only, or to one receiver only.
 
 use allfold_sim::Crossing;
 
-/// Not used yet; used by more than one.
+/// Special values of an owner: no rank has used the link yet (`NOBODY`), or several have (`MANY`).
 const NOBODY: u32 = u32::MAX;
 const MANY: u32 = u32::MAX - 1;
 
@@ -14,8 +14,8 @@ impl Owners {
         Owners(vec![[NOBODY; 2]; links as usize])
     }
 
-    /// Notes a path over a link. False where the link now belongs to neither side, or carries several messages of
-    /// a class at once, so that it may be shared.
+    /// Records that a path crosses a link. False if the link may now be shared: it has several senders and several receivers, or
+    /// carries several messages of a class at once.
     pub(crate) fn claim(&mut self, crossing: Crossing, sender: u32, receiver: u32) -> bool {
         let owners = &mut self.0[crossing.link.0 as usize];
         for (owner, who) in owners.iter_mut().zip([sender, receiver]) {

@@ -1,20 +1,20 @@
-//! How long a message takes on links that it has for itself, remembered by path and size.
+//! The duration of a message on links that no other message uses, cached by path and size.
 //!
-//! Paths differ in a few ways only, and a collective sends few sizes, so that the divisions are done once.
+//! The paths of a topology have few different rates, and a collective sends few sizes, so most divisions are done once.
 
 use allfold_sim::{Bytes, BytesPerSec, Costs, Picos};
 use std::collections::BTreeMap;
 
-/// The times of one message from its start.
+/// The times of a message, counted from its start.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Times {
-    /// Until the sender's half is done.
+    /// When the sender's half is done.
     pub left: u64,
-    /// Until the receiver's half is done, where it copies.
+    /// When the receiver's half is done if the receiver copies the message.
     pub arrived: u64,
-    /// Until the receiver's half is done, where it reduces.
+    /// When the receiver's half is done if the receiver reduces the message.
     pub reduced: u64,
-    /// `left` and `arrived` of a message of no bytes.
+    /// The values of `left` and `arrived` for a message without bytes.
     pub least_left: u64,
     pub least_arrived: u64,
 }
@@ -23,14 +23,14 @@ struct Rate {
     costs: Costs,
     bandwidth: Option<BytesPerSec>,
     latency: Picos,
-    /// The last two sizes; near-equal chunks have two.
+    /// The last two sizes with their times; near-equal chunks have two sizes.
     recent: [(u64, Times); 2],
 }
 
-/// Overhead, bandwidth of memory (0: free), bandwidth and latency of the path.
+/// The key of a rate: overhead, bandwidth of memory (0: no cost), bandwidth and latency of the path.
 type Key = (Picos, u64, u64, Picos);
 
-/// All rates that paths have had so far, by number.
+/// All rates of paths so far, by number.
 #[derive(Default)]
 pub(crate) struct Rates {
     numbers: BTreeMap<Key, u32>,
@@ -38,8 +38,8 @@ pub(crate) struct Rates {
 }
 
 impl Rates {
-    /// The number of the rate of a path: its least bandwidth (`None`: no link at all) and its latency, with the
-    /// overhead of its sender and the memory of its receiver.
+    /// The number of a path's rate. `bandwidth` is the path's least bandwidth (`None`: no links) and `latency` its latency; `costs`
+    /// has the sender's overhead and the receiver's memory rate.
     pub(crate) fn rate(&mut self, costs: Costs, bandwidth: Option<BytesPerSec>, latency: Picos) -> u32 {
         let rates = &mut self.rates;
         let key = (
@@ -55,7 +55,7 @@ impl Rates {
         })
     }
 
-    /// The times of a message of this many bytes.
+    /// The times of a message of `bytes` with rate number `rate`.
     #[inline]
     pub(crate) fn times(&mut self, rate: u32, bytes: u64) -> Times {
         let rate = &mut self.rates[rate as usize];

@@ -1,41 +1,42 @@
-//! Who is stepped: every rank, or one representative of each symmetry class.
+//! The ranks that an engine steps: every rank, or one representative of each symmetry class.
 
 use allfold_schedules::schedule::Rank;
 use allfold_sim::{Crossing, Faults, Link, LinkId, Picos, Topology};
 
-/// The representatives of a run and the links they see. `representative(rank(a)) == a`.
+/// The representatives of a run and the links that they use. Always `representative(rank(a)) == a`.
 ///
-/// On a quotient, a message of representative `a` in a round stands for one message of every rank of its class. Its receiver
-/// is the representative of the rank it names, in the same round. Its channel is (a, the rank it names, lane): classes are
-/// orbits of renumberings that move every rank, so the representative and the rank it names fix the orbit of the pair.
+/// With symmetry classes, a message of representative `a` in a round represents one message of every rank of its class. The
+/// message's receiver is the representative of the rank that `a` sends to, in the same round. The message's channel is (a, the rank
+/// that `a` sends to, lane). The classes are orbits of renumberings that move every rank, so `a` and that rank determine the orbit
+/// of the pair.
 pub trait Representatives {
-    /// How many representatives.
+    /// The number of representatives.
     fn representatives(&self) -> u32;
 
-    /// The rank that a representative plays.
+    /// The rank that is stepped as this representative.
     fn rank(&self, representative: u32) -> Rank;
 
-    /// The representative that plays a rank, or stands for it.
+    /// The representative of `rank`'s class; `rank` itself if every rank is stepped.
     fn representative(&self, rank: Rank) -> u32;
 
-    /// How many links, or classes of links; [`Crossing::link`] lies below this, or is a gate of a fault rule.
+    /// The number of links, or of classes of links. Every [`Crossing::link`] is below this number or is a gate of a fault rule.
     fn links(&self) -> u32;
 
-    /// What a link, or each link of a class, can do.
+    /// The bandwidth and latency of a link, or of each link of a class.
     fn link(&self, link: LinkId) -> Link;
 
-    /// Appends what a flow between two ranks crosses, each link once, and gives the latency of the whole path.
+    /// Appends the links that a flow between two ranks crosses, each link once, and returns the latency of the whole path.
     fn route(&self, from: Rank, to: Rank, path: &mut Vec<Crossing>) -> Picos;
 }
 
-/// Every rank plays itself.
+/// All ranks of a topology, each represented by itself.
 pub struct AllRanks<'a> {
     topology: &'a Topology,
     faults: &'a Faults,
 }
 
 impl<'a> AllRanks<'a> {
-    /// All ranks of a topology, some of its links slower than they should be.
+    /// All ranks of a topology, with its links as slow as the steady fault rules make them.
     pub fn of(topology: &'a Topology, faults: &'a Faults) -> AllRanks<'a> {
         AllRanks { topology, faults }
     }
@@ -67,7 +68,7 @@ impl Representatives for AllRanks<'_> {
     }
 }
 
-/// Collects a path's links as crossings, and their latency.
+/// Collects a path's links as crossings, and the sum of their latencies.
 struct Walk<'a> {
     cast: &'a AllRanks<'a>,
     path: &'a mut Vec<Crossing>,
@@ -83,7 +84,7 @@ impl Extend<LinkId> for Walk<'_> {
     }
 }
 
-/// These representatives, with each flow standing for several equal flows.
+/// The representatives `cast`, where each flow represents `weight` equal flows.
 pub(crate) struct Replicated<'a, C> {
     pub cast: &'a C,
     pub weight: u32,

@@ -1,8 +1,8 @@
-//! A sweep over the rounds of a schedule that touches only who may act.
+//! A sweep over the rounds of a schedule that visits only the ranks that may act.
 //!
 //! ```text
-//! dense     who acted in round k is a candidate for k + 1: no queue is touched, no `next` is asked
-//! sparse    a candidate that turns out idle is asked for its next round, and waits in a heap until then
+//! dense     a rank that acted in round k is a candidate for k + 1, without a queue and without calling `next`
+//! sparse    a candidate without a step in a round is asked for its next round, and waits in a heap until then
 //! ```
 
 use super::{Job, Representatives};
@@ -11,12 +11,12 @@ use std::collections::BinaryHeap;
 
 /// The ranks that may act in the current round, and those that act later.
 pub(crate) struct Rounds {
-    /// The candidates of the round at hand, in order; those who act, once the idle ones have been struck off.
+    /// The candidates of the current round, in order; after the idle ones have been removed, the ranks that act.
     pub acting: Vec<u32>,
-    /// Struck off in this round.
+    /// The candidates that turned out to have no step in this round.
     pub idle: Vec<u32>,
     later: BinaryHeap<Reverse<(u64, u32)>>,
-    /// The round after the last one swept, and one past the schedule's last.
+    /// The round after the last one swept (`round`), and one past the schedule's last round (`end`).
     round: u64,
     end: u64,
 }
@@ -27,7 +27,7 @@ impl Rounds {
         Rounds { acting, idle: Vec::new(), later: BinaryHeap::new(), round: 0, end }
     }
 
-    /// The next round in which anyone may act; `acting` then lists who.
+    /// The next round in which any rank may act; `acting` then lists the candidates.
     pub fn advance(&mut self) -> Option<u64> {
         if self.round >= self.end {
             self.acting.clear();
@@ -48,7 +48,7 @@ impl Rounds {
         Some(self.round)
     }
 
-    /// Goes on to the next round. A rank without a step in it waits for the next round in which it has one.
+    /// Advances to the next round. A rank without a step in that round waits for the next round in which it has one.
     pub fn done(&mut self, job: &Job<'_>, cast: &impl Representatives) {
         self.round += 1;
         for representative in self.idle.drain(..) {

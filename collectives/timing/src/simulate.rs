@@ -1,13 +1,13 @@
-//! The engine that a job asks for.
+//! The choice of the engine that a job needs.
 
 use super::{AllRanks, Engine, Error, Job, LinkSharing, Method, Outcome, Sink};
 use super::{by_symmetry, clocks, events, merge_lanes, serial_links};
 
-/// When every rank is done, and what it took.
+/// Times a job: when every rank is done, with the messages, bytes and bounds of the run.
 ///
 /// # Errors
-/// Where the job's parts do not belong together, halves of messages do not meet, `Engine::BySymmetry` finds no
-/// symmetry, the engine does not know the way to share links, or a number does not fit.
+/// The job's parts do not fit together, the halves of a message do not match, `Engine::BySymmetry` finds no symmetry, the engine
+/// does not support the job's link sharing, or a number does not fit 64 bits.
 pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
     job.check()?;
     if job.sharing == LinkSharing::Serial && matches!(engine, Engine::Auto | Engine::Full) {
@@ -35,13 +35,13 @@ pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
 /// Simulates with [`Engine::Full`] over the event queue, and passes every message to `sink` as it arrives.
 ///
 /// # Errors
-/// As [`simulate`].
+/// The errors of [`simulate`].
 pub fn traced(job: &Job<'_>, sink: Sink<'_>) -> Result<Outcome, Error> {
     job.check()?;
     queue(job, Some(sink))
 }
 
-/// Every rank stepped, without a queue where that is exact.
+/// Times a job with every rank stepped, without an event queue if that is exact.
 fn full(job: &Job<'_>) -> Result<Outcome, Error> {
     let all_ranks = AllRanks::of(job.topology, job.faults);
     match clocks::run(job, &all_ranks)? {

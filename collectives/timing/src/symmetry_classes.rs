@@ -1,28 +1,28 @@
-//! One representative per symmetry class on links that stand for their classes.
+//! Links and paths for one representative per symmetry class, where a link represents its class.
 //!
 //! ```text
 //! ring on nodes of 8:   0 -> 1 -> ... -> 7 -> (8 = class 0)     8 representatives, whatever the number of nodes
 //! ```
 //!
-//! A link serves a block of consecutive ranks, so a class of links is an orbit of blocks. The flows that a
-//! renumbering makes of one flow cross all links of a class equally often, and one of them as often as there
-//! are renumberings that map the link's block to itself, times how many links of the class the path has.
+//! A link serves a block of consecutive ranks, so a class of links is an orbit of blocks. The flows into which the renumberings map
+//! one flow cross all links of a class equally often. Their number on each link is the number of renumberings that map the link's
+//! block to itself, times the number of links of the class on the path.
 
 use super::Representatives;
 use super::classes::Classes;
 use allfold_schedules::schedule::Rank;
 use allfold_sim::{Crossing, Link, LinkId, Picos, Topology};
 
-/// The classes of one family of links.
+/// The classes of the links of one family.
 struct FamilyClasses {
-    /// Number of the first class.
+    /// The number of the family's first class.
     first: u32,
     classes: Classes,
-    /// How many flows of an orbit cross one link, for each time that the path crosses the class.
+    /// The number of an orbit's flows that cross one link, for each time that the path crosses the class.
     weight: u32,
 }
 
-/// The topology seen by one representative per class of ranks.
+/// The topology as one representative per class of ranks sees it.
 pub(crate) struct SymmetryClasses<'a> {
     topology: &'a Topology,
     ranks: Classes,
@@ -31,12 +31,12 @@ pub(crate) struct SymmetryClasses<'a> {
 }
 
 impl<'a> SymmetryClasses<'a> {
-    /// `ranks` must be orbits of renumberings that the topology's wiring has.
+    /// The topology with `ranks` as classes, which must be orbits of renumberings that map the topology to itself.
     pub fn new(topology: &'a Topology, ranks: Classes) -> SymmetryClasses<'a> {
         let mut symmetry_classes = SymmetryClasses { topology, ranks, families: Vec::new() };
         if !topology.joins_pairs() {
             for family in topology.families() {
-                // A block may be torn apart only within a single node, where nothing crosses the NICs.
+                // A renumbering may divide a block only within a single node, where no path uses NICs.
                 let unused = || (Classes::Rotations { ranks: 1, step: 1 }, 1);
                 let (classes, weight) = symmetry_classes.ranks.of_blocks(family.block).unwrap_or_else(unused);
                 let first =
@@ -47,7 +47,7 @@ impl<'a> SymmetryClasses<'a> {
         symmetry_classes
     }
 
-    /// The class of a link, and how many flows of an orbit cross the link for each time that their path does.
+    /// The class of a link, and the number of an orbit's flows that cross the link for each time that their path does.
     fn class(&self, link: LinkId) -> Crossing {
         let families = self.topology.families();
         let at = families.partition_point(|family| family.first <= link.0) - 1;
@@ -57,7 +57,7 @@ impl<'a> SymmetryClasses<'a> {
                 let class = family.first + family.classes.class(owner);
                 Crossing { link: LinkId(class), weight: family.weight }
             }
-            // A mesh: the orbit of the pair of ranks.
+            // In a mesh, a link's class is the orbit of its pair of ranks.
             None => {
                 let n = self.topology.ranks();
                 let other = self.ranks.carry(owner, (owner + at as u32 + 1) % n);
@@ -126,7 +126,7 @@ mod tests {
     const DEVICE_LINK: Link = Link { bandwidth: BytesPerSec(300_000_000_000), latency: Picos(600_000) };
     const NIC_LINK: Link = Link { bandwidth: BytesPerSec(25_000_000_000), latency: Picos(2_700_000) };
 
-    /// A wiring and renumberings that it has.
+    /// Generates a topology and classes of renumberings that map it to itself.
     fn any_pair() -> impl Strategy<Value = (Topology, Classes)> {
         let masks = || prop::collection::vec(0u32..32, 0..5);
         let basis = |masks: Vec<u32>| Classes::Masks { ranks: 32, basis: Basis::spanned_by(masks) };
@@ -145,7 +145,7 @@ mod tests {
     }
 
     proptest! {
-        /// The flows that the renumberings make of one flow, counted link by link.
+        /// Applies all renumberings to one flow and counts the flows on each link.
         #[test]
         fn a_class_is_crossed_as_often_as_each_of_its_links(
             (topology, classes) in any_pair(), representative in 0u32..32, to in 0u32..32,

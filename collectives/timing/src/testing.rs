@@ -1,4 +1,4 @@
-//! What the times of every algorithm of the table are held against, for an algorithm of your own.
+//! The timing tests of the algorithm table, for use with algorithms of other crates.
 //!
 //! ```
 //! use allfold_schedules::algorithms::RingAllReduce;
@@ -21,11 +21,11 @@ use allfold_schedules::testing::ConformanceFailure;
 use allfold_sim::Topology;
 use std::sync::Arc;
 
-/// Times an algorithm on one switch and on nodes of 8, plain, in segments and in lanes, for windows of 1 and 8. Every engine
-/// that applies must give the same time, and no time may beat a bound.
+/// Times an algorithm on a switch and on nodes of 8, plain, in segments and in lanes, with windows of 1 and 8. Every engine that
+/// applies must give the same time, and no time may beat a bound.
 ///
 /// # Errors
-/// What the simulator refused, or two engines that differ.
+/// An error of the simulator, or two engines that differ.
 pub fn times(algorithm: &Algorithm, ranks: u32) -> Result<(), ConformanceFailure> {
     let fail = |error: &dyn ToString| ConformanceFailure::new(algorithm, ranks, error.to_string());
     let plain = algorithm.build(Shape::new(ranks).map_err(|error| fail(&error))?);

@@ -1,9 +1,9 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
-//! No simulated result beats its bound, over 10,000 random machines, calls and faults, both ways to share links.
+//! No simulated time is below its bound, for 10,000 random machines, collectives and faults, with both ways to share links.
 //!
-//! Every engine holds its own result against bounds that it computes itself (`Error::BeatsBound`). Here they are computed
-//! once more, from the schedule's steps and the topology's routes alone, so that a mistake in the engines' own
-//! bookkeeping shows as well. `BOUNDS_CASES=100000` makes it a longer search.
+//! Every engine compares its own result with bounds that it computes itself (`Error::BeatsBound`). This test computes the bounds
+//! again, from the schedule's steps and the topology's routes alone, so that it also finds mistakes in the engines' own counts.
+//! `BOUNDS_CASES=100000` runs a longer search.
 
 use allfold_schedules::registry::{self, Algorithm, Shape};
 use allfold_schedules::schedule::{Schedule, Segments};
@@ -39,7 +39,7 @@ impl Dice {
         .unwrap()
     }
 
-    /// A rule that makes things late and kills nothing.
+    /// The text of a random fault rule that delays but causes no failure.
     fn rule(&mut self, topology: &Topology) -> String {
         let rank = self.below(topology.ranks().into());
         let link = match topology.links() {
@@ -60,7 +60,7 @@ impl Dice {
     }
 }
 
-/// The bytes over each link, and the least time of one message of each rank after the other, from steps and routes.
+/// The larger of two bounds: the bytes over each link, and the least time for each rank to send its messages one after another.
 fn least(schedule: &dyn Schedule, geometry: &Geometry, topology: &Topology) -> Picos {
     let mut over = vec![0u128; topology.links() as usize];
     let mut alone = 0;
@@ -125,7 +125,7 @@ fn no_result_beats_its_bound_on_ten_thousand_machines_with_faults() {
                 || format!("case {seed}: {algorithm:?}, {ranks} ranks of {}, {texts:?}", topology.name());
             let outcome = match simulate(&job, Engine::Auto) {
                 Ok(outcome) => outcome,
-                // The receiver of a message in a window of several steps may not be the one meant: never a fault's doing.
+                // The fault rules only delay, so every error of the simulator is a bug.
                 Err(error @ Error::BeatsBound { .. }) => panic!("{}: {error}", what()),
                 Err(error) => panic!("{}: {error}", what()),
             };
@@ -135,7 +135,7 @@ fn no_result_beats_its_bound_on_ten_thousand_machines_with_faults() {
             faulty += u64::from(!texts.is_empty());
         }
     }
-    // A bound that nothing comes near, or faults that are never there, would prove little.
+    // The test would prove little if no time were near its bound or no case had faults.
     assert!(
         tight > cases / 50 && faulty > cases,
         "{tight} near their bound, {faulty} with faults, of {cases}"

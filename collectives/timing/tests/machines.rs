@@ -1,4 +1,4 @@
-//! Every machine that has a name: it runs collectives above their bounds, and folds exactly.
+//! Tests of every machine preset: collectives take no less time than their bounds, and symmetry classes are exact.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
@@ -9,7 +9,7 @@ use allfold_sim::{BytesPerSec, Costs, Picos, Sharing, Topology};
 use allfold_timing::{Engine, Error, Job, simulate};
 use proptest::prelude::*;
 
-/// Costs of which none is zero.
+/// Costs that are all greater than zero.
 fn dear() -> Costs {
     Costs {
         overhead: Picos(77_001),
@@ -36,7 +36,7 @@ fn every_machine_runs_an_all_reduce_above_its_bounds() {
                 };
                 let outcome = simulate(&job, Engine::Auto).unwrap();
                 let bounds = outcome.bounds;
-                // An error if it were beaten; and the ports must say something.
+                // A beaten bound is an error already; in addition, the bound of the ports must not be trivial.
                 assert!(outcome.time >= bounds.greatest().0, "{name} {algorithm}");
                 assert!(bounds.collective > Picos::ZERO, "{name}");
             }
@@ -44,7 +44,7 @@ fn every_machine_runs_an_all_reduce_above_its_bounds() {
     }
 }
 
-/// How many cases a property is tried on: `PROPTEST_CASES` where that is set, for a longer search, else `usual`.
+/// The number of cases for a property test: `PROPTEST_CASES` if it is set, otherwise `usual`.
 fn cases(usual: u32) -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
 }
@@ -52,7 +52,7 @@ fn cases(usual: u32) -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(500)))]
 
-    /// On any machine, with or without a spine: one rank per class takes as long as all of them, to the picosecond.
+    /// On any machine, with or without a spine, one rank per symmetry class takes as long as all ranks, to the picosecond.
     #[test]
     fn folding_a_machine_is_exact(
         machine in prop::sample::select(Preset::names()),
@@ -90,7 +90,7 @@ proptest! {
     }
 }
 
-/// A fat tree of 131,072 ranks is folded, so that it answers at once.
+/// Symmetry classes are used for 131,072 ranks on a fat tree, so that the simulation ends at once.
 #[test]
 fn a_hundred_thousand_ranks_on_a_fat_tree_are_folded() {
     for (text, most) in [("hgx-h100", 8), ("hgx-h100,fat-tree=2:1,pod=32", 256), ("dgx1-v100", 8)] {

@@ -1,4 +1,4 @@
-//! What virtual time promises: engines that agree to the picosecond, bounds that hold, runs that repeat.
+//! Properties of virtual time: engines agree to the picosecond, times respect their bounds, and equal runs give equal results.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
@@ -19,7 +19,7 @@ fn schedule(algorithm: &Algorithm, ranks: u32, root: u32, segments: u32) -> Arc<
     if segments == 1 { schedule } else { Arc::new(Segments::new(schedule, segments)) }
 }
 
-/// The cut for a collective of about this many elements.
+/// The geometry for a collective of about `count` elements.
 fn geometry(collective: Collective, schedule: &dyn Schedule, count: u64) -> Geometry {
     match collective.blocked() {
         true => Geometry::blocked(schedule, count / u64::from(schedule.ranks())),
@@ -31,7 +31,7 @@ fn all_reduce(name: &str, ranks: u32) -> Arc<dyn Schedule> {
     schedule(registry::find(Collective::AllReduce, name).unwrap(), ranks, 0, 1)
 }
 
-/// Costs of which none is zero, so that none can be forgotten.
+/// Costs that are all greater than zero, so that an engine that omits one of them fails.
 fn dear() -> Costs {
     Costs {
         overhead: Picos(77_001),
@@ -48,7 +48,7 @@ fn assert_respects_bounds(outcome: &Outcome) {
     );
 }
 
-/// How many cases a property is tried on: `PROPTEST_CASES` where that is set, for a longer search, else `usual`.
+/// The number of cases for a property test: `PROPTEST_CASES` if it is set, otherwise `usual`.
 fn cases(usual: u32) -> u32 {
     std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
 }
@@ -56,7 +56,8 @@ fn cases(usual: u32) -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(400)))]
 
-    /// Any algorithm on any wiring: bounds hold, the run repeats, and every engine that applies gives the same times.
+    /// For any algorithm on any wiring, times respect their bounds, the run repeats, and every applicable engine gives the same
+    /// times.
     #[test]
     fn engines_agree_repeat_and_never_beat_their_bounds(
         algorithm in 0..ALGORITHMS.len(),
@@ -108,7 +109,8 @@ proptest! {
     }
 }
 
-/// Ring and halving-doubling on one switch and on nodes of 8 with 1, 4 and 8 NICs.
+/// Compares symmetry classes with stepping every rank, for ring and halving-doubling on a switch and on nodes of 8 with 1, 4 and 8
+/// NICs.
 #[test]
 fn orbit_equals_full_to_the_picosecond() {
     for name in ["ring", "halving_doubling"] {
@@ -229,7 +231,7 @@ fn jobs_that_do_not_fit_together_are_refused_in_one_line() {
     assert!(error(Job::new(&*ring, &large, 1, &slow)).contains("does not fit 64 bits"));
 }
 
-/// A double tree in segments: 2 depth alpha + 2 S beta, where a rank's port carries every byte in and out twice.
+/// The time of a double tree in segments: 2 depth alpha + 2 S beta, where a rank's port carries every byte in and out twice.
 fn double_tree(ranks: u32, window: u32, segments: u32, sharing: Sharing) -> Picos {
     let row = registry::find(Collective::AllReduce, "double_binary_tree").unwrap();
     let schedule = schedule(row, ranks, 0, segments);
@@ -250,7 +252,7 @@ fn a_double_tree_comes_near_its_ideal_in_a_window_of_128() {
     let ideal = depth * 2 * 1_200_000 + 2 * (4u64 << 30) * 1_000 / 300;
     let time = double_tree(ranks, 128, 256, Sharing::Split).0;
     assert!(time >= ideal && time < ideal * 105 / 100, "{time} ps, ideal {ideal} ps");
-    // A window that holds fewer segments than the tree is deep starves it.
+    // If the window holds fewer segments than the tree has levels, the tree runs out of steps and is slower.
     assert!(double_tree(ranks, 8, 256, Sharing::Split).0 > ideal * 120 / 100);
 }
 

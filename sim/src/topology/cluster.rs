@@ -6,6 +6,7 @@
 //!          nic0    nic1
 //!           |       |       pod: the nodes below one set of leaf switches
 //!         leaf0   leaf1     spine: all uplinks of a pod together
+//! ```
 //!
 //! A link of a family serves a block of consecutive ranks: a rank, a node or a pod. A hundred thousand ranks therefore take no more
 //! memory than the table of one node.

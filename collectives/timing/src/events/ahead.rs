@@ -1,13 +1,13 @@
-//! Reading ahead: what a batch of events will touch is asked of the memory all at once.
+//! Prefetching of the data that a batch of events will access.
 //!
 //! ```text
-//! one by one    message ... step ... window ... channel ... | message ... step ...      each waits for its own
-//! read ahead    messages . steps, channels . windows . | events, from the cache         waits overlap
+//! one by one    message ... step ... window ... channel ... | message ... step ...      each load waits for the one before
+//! read ahead    messages . steps, channels . windows . | events, from the cache         loads overlap
 //! ```
 //!
-//! What a large run touches does not fit the caches, and an event finds one place by another, so that event by event
-//! the processor waits for most of them in turn. A pass over a batch has loads that do not wait for each other. It
-//! changes nothing but the time of the passes after it.
+//! The data of a large run does not fit the caches, and in an event each address depends on the load before, so that the processor
+//! would wait for most loads in turn. A pass over a batch of events does independent loads, which overlap. The pass changes only
+//! the duration of later passes, never a result.
 
 use super::super::Representatives;
 use super::engine::Events;
@@ -18,7 +18,7 @@ use allfold_sim::transit::InFlight;
 use std::hint::black_box;
 
 impl<C: Representatives> Events<'_, '_, C> {
-    /// Prefetches what the departure of these finished flows' messages will touch.
+    /// Prefetches the data that the departure of these finished flows' messages will access.
     pub(super) fn read_ahead_of_leaving(&self, through: &[FlowId]) {
         if through.len() < 2 {
             return;
@@ -41,7 +41,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         black_box(messages().fold(0, |sum, message| sum ^ next(message)));
     }
 
-    /// Prefetches the state that these events of the event queue will touch.
+    /// Prefetches the state that these events of the event queue will access.
     pub(super) fn read_ahead_of(&self, events: &[ScheduledEvent]) {
         if events.len() < 2 {
             return;

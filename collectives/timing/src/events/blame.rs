@@ -1,7 +1,7 @@
-//! Who or what is to blame where ranks cannot finish.
+//! Finds the culprit when ranks cannot finish: a rank or a path.
 //!
 //! ```text
-//! rank 5 waits for rank 4, which waits for rank 3, which waits for the message from 2 that was lost: the way from 2 to 3
+//! rank 5 waits for rank 4, which waits for rank 3, which waits for a lost message from rank 2: the path from 2 to 3
 //! ```
 
 use super::super::{Error, Representatives};
@@ -13,25 +13,26 @@ use allfold_sim::transit::MessageFault;
 use allfold_sim::{BytesPerSec, FlowId};
 use std::collections::BTreeSet;
 
-/// The cause for which a step waits.
+/// What a step waits for.
 enum Wait {
-    /// A rank that has not posted its half.
+    /// The step waits for a rank that has not posted its half.
     Peer(Rank),
-    /// A message under way.
+    /// The step waits for a message under way, which has this fault.
     Message(Rank, Rank, Cause),
-    /// Time of its own.
+    /// The step waits for its own rank's work.
     Itself,
 }
 
 impl<C: Representatives> Events<'_, '_, C> {
-    /// Whether the deadline has passed and some survivor is not done.
+    /// Whether the deadline has passed and some surviving rank is not done.
     pub(super) fn is_late(&self, now: u64) -> bool {
         let open = |representative| !self.is_finished(representative) && !self.is_dead(representative);
         self.job.deadline.is_some_and(|deadline| now > deadline.0)
             && (0..self.cast.representatives()).any(open)
     }
 
-    /// Why the survivors cannot finish: follows from one of them what each rank waits for, to a rank that waits for none.
+    /// The error for a run that cannot finish. Starting at a surviving rank, follows what each rank waits for, up to a rank that
+    /// waits for no other rank.
     pub(super) fn failure(&self) -> Error {
         let open =
             |representative: &u32| !self.is_finished(*representative) && !self.is_dead(*representative);
@@ -69,7 +70,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         self.deadlock(representative)
     }
 
-    /// The cause for which the oldest step of a rank waits.
+    /// What the step in `slot` of `rank`, its oldest step, waits for.
     fn waits_for(&self, slot: u32, rank: Rank, round: u64) -> Wait {
         let idle: BTreeSet<u32> = self.transit.released().iter().copied().collect();
         let fault = |number: u32| {
@@ -127,7 +128,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         Error::Deadlock { rank, round, what }
     }
 
-    /// Two halves at the heads of one channel that are not one message.
+    /// The error for two halves at the heads of one channel that do not belong to one message.
     pub(super) fn unmatched(&self, sender: u32, receiver: u32) -> Error {
         let rank = |slot| self.cast.rank(self.windows.representative(slot));
         let (sent, received) = (&self.windows.slots[sender as usize], &self.windows.slots[receiver as usize]);

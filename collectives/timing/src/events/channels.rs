@@ -1,37 +1,37 @@
 //! Channels: the messages from one rank to another on one lane, in program order on both sides.
 //!
 //! ```text
-//! sender's steps     s1 -> s5 -> s9     one queue each side, in program order; a message starts when the heads
+//! sender's steps     s1 -> s5 -> s9     one queue per side, in program order; a message starts when the heads
 //! receiver's steps   r2 -> r6           of both are posted and the message before has left
 //! ```
 //!
-//! A channel exists from its first message on. When the table is full, channels without messages make room, so
-//! it stays as large as the number of channels in use at one time.
+//! A channel is opened by its first message. When the table is full, channels without messages are removed, so its size follows the
+//! number of channels in use at one time.
 
 use super::super::Representatives;
 use super::window::NONE;
 use allfold_sim::hash::GOLDEN;
 use allfold_sim::{Crossing, Rank};
 
-/// The sending representative, the rank it sends to, the lane.
+/// A channel's key: the sending representative, the rank that it sends to, and the lane.
 pub(super) type Key = (u32, u32, u32);
 
-/// How many links of a path are remembered with its channel; a longer one is asked for again for every message.
+/// How many links of a path are stored with its channel; a longer path is computed again for every message.
 const HOPS: usize = 4;
 
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(super) struct Channel {
     pub(super) key: Key,
-    /// First and last step of the sender's queue, of the receiver's queue.
+    /// The first and the last step of the sender's queue (`sends`) and of the receiver's queue (`receives`).
     pub(super) sends: (u32, u32),
     pub(super) receives: (u32, u32),
-    /// Whether the first of each queue is posted.
+    /// Whether the first step of each queue is posted.
     pub(super) send_posted: bool,
     pub(super) receive_posted: bool,
-    /// A message is between its start and its last byte.
+    /// Whether a message is between its start and its last byte.
     pub(super) busy: bool,
-    /// Messages that have started and not arrived.
+    /// The number of messages that have started and not arrived.
     pub(super) under_way: u32,
     /// When the last message had left, on the clock without bytes.
     pub(super) chain: u64,
@@ -41,7 +41,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Whether nothing can start on it because one side is missing or not posted.
+    /// Whether no message can start on the channel because one side has no step or has not posted it.
     pub(super) fn waits(&self) -> bool {
         !self.busy && self.sends.0 == NONE
     }
@@ -51,11 +51,11 @@ impl Channel {
     }
 }
 
-/// All channels, found by an open-addressed table.
+/// All channels, indexed by an open-addressed hash table.
 #[derive(Clone, Debug)]
 pub(super) struct Channels {
     items: Vec<Channel>,
-    /// Kept out of the channel's other fields, which fit one cache line.
+    /// The paths of the channels, separate from the channel's other fields, which fit one cache line.
     paths: Vec<[Crossing; HOPS]>,
     free: Vec<u32>,
     table: Vec<u32>,
@@ -66,7 +66,7 @@ impl Channels {
         Channels { items: Vec::new(), paths: Vec::new(), free: Vec::new(), table: vec![NONE; 64] }
     }
 
-    /// The channel of a key, if there is one.
+    /// The number of the channel with this key; `None` if there is no such channel.
     #[inline]
     pub(super) fn find(&self, key: Key) -> Option<u32> {
         let mask = self.table.len() - 1;
@@ -80,7 +80,7 @@ impl Channels {
         }
     }
 
-    /// Opens a channel that is not there yet.
+    /// Opens a new channel with this key.
     pub(super) fn open(&mut self, key: Key, path: &[Crossing], latency: u64) -> u32 {
         if (self.items.len() - self.free.len() + 1) * 2 > self.table.len() {
             self.make_room();
@@ -124,12 +124,12 @@ impl Channels {
         &self.items[channel as usize]
     }
 
-    /// The path of a channel, where it is short enough to be remembered.
+    /// The path of a channel; `None` if it is too long to be stored.
     pub(super) fn path(&self, channel: u32) -> Option<&[Crossing]> {
         self.paths[channel as usize].get(..usize::from(self.items[channel as usize].hops))
     }
 
-    /// The path of a channel, in `scratch` where it is too long to be remembered.
+    /// The path of a channel; if it is too long to be stored, it is computed into `scratch`.
     #[inline]
     pub(super) fn whole_path<'p>(
         &'p self,
@@ -155,7 +155,7 @@ impl Channels {
         self.items.iter().filter(|channel| !channel.is_idle())
     }
 
-    /// Adds to the clock of every channel that has one.
+    /// Adds `by` to the byte-free clock of every channel that has one.
     pub(super) fn shift_chains(&mut self, by: u64) {
         self.items.iter_mut().filter(|channel| channel.chain > 0).for_each(|channel| channel.chain += by);
     }

@@ -1,4 +1,4 @@
-//! The state of a run, and what a step goes through.
+//! The state of a run on the event queue, and the life cycle of a step.
 
 use super::super::run::Run;
 use super::super::{Error, Job, Representatives};
@@ -11,7 +11,7 @@ use super::window::{Half, NONE, Slot, Windows};
 use allfold_schedules::schedule::{Combine, Rank, Span, Step};
 use allfold_sim::{Bytes, Crossing, EventHash, FlowId, LinkId, Picos, Transit};
 
-/// How many events are looked at together: what they touch fits the nearest caches.
+/// The number of events that are processed as a batch, so that their data fits the first-level cache.
 pub(super) const BATCH: usize = 32;
 
 pub(super) struct Events<'a, 's, C> {
@@ -22,7 +22,7 @@ pub(super) struct Events<'a, 's, C> {
     pub(super) channels: Channels,
     pub(super) event_queue: EventQueue,
     pub(super) transit: Transit<Halves>,
-    /// Steps that nothing holds back any more.
+    /// Steps that wait for no other step and are to be posted.
     ready: Vec<u32>,
     through: Vec<FlowId>,
     due: Vec<ScheduledEvent>,
@@ -32,7 +32,7 @@ pub(super) struct Events<'a, 's, C> {
     pub(super) sink: Option<Sink<'s>>,
 }
 
-/// Later times are refused, so that adding to an instant cannot wrap.
+/// The latest time that is accepted, in picoseconds, so that adding to a time cannot overflow.
 pub(super) const LAST: u64 = u64::MAX / 4;
 
 impl<'a, 's, C: Representatives> Events<'a, 's, C> {
@@ -74,18 +74,18 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         })
     }
 
-    /// Whether a repeating pattern may be skipped: no sink hears of messages, and all messages are alike.
+    /// Whether a repeating pattern may be skipped: no sink receives messages, and no fault rule treats messages differently.
     pub(super) fn may_repeat(&self) -> bool {
         self.sink.is_none() && self.transit.faults.is_none()
     }
 
-    /// The next instant at which anything happens.
+    /// The time of the next event.
     pub(super) fn next(&mut self) -> Option<u64> {
         let queued = self.event_queue.next().map(Picos);
         self.transit.next(self.job.faults, queued).map(|next| next.0)
     }
 
-    /// Applies all that happens at one instant, then shares the links out again.
+    /// Processes all events of time `now`, then solves the links' shares again.
     pub(super) fn instant(&mut self, now: u64) -> Result<(), Error> {
         if now > LAST {
             return Err(Error::Overflow("the time in picoseconds"));
@@ -140,7 +140,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         }
     }
 
-    /// Issues steps of a representative while its window has room.
+    /// Issues steps of a representative until its window is full.
     fn issue(&mut self, representative: u32) -> Result<(), Error> {
         let rank = self.cast.rank(representative);
         while self.windows.has_room(representative)
@@ -166,7 +166,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
             slot.reduces = combine == Combine::Reduce;
             slot.open += 1;
         }
-        // Each half joins its queue before the next channel is looked for: an idle channel may be let go.
+        // Each half is queued before the next channel is opened, because opening a channel may remove idle ones.
         if let Some((to, _)) = send.filter(|_| !local) {
             slot.send.channel = self.channel(representative, to, lane);
             self.windows.queue_send(&mut self.channels.get_mut(slot.send.channel).sends, at);
@@ -185,7 +185,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         Ok(())
     }
 
-    /// Half of a step, checked against what the schedule says of itself.
+    /// One half of a step, checked against the ranks, chunks and segments that the schedule declares.
     fn half(&self, rank: Rank, slot: &Slot, round: u64, peer: Rank, span: Span) -> Result<Half, Error> {
         let schedule = self.job.schedule;
         let fits = u64::from(span.first_chunk) + u64::from(span.chunks) <= u64::from(schedule.chunks());
@@ -200,7 +200,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         Half::of(span).ok_or(Error::Overflow("the number of a shadow (16 bits here)"))
     }
 
-    /// The channel from a representative to a rank.
+    /// The channel from a representative to a rank, opened if necessary.
     fn channel(&mut self, representative: u32, to: Rank, lane: u32) -> u32 {
         let key = (representative, to.0, lane);
         if let Some(channel) = self.channels.find(key) {
@@ -212,8 +212,8 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         self.channels.open(key, &self.path, latency.0)
     }
 
-    /// The channel on which a representative receives: where one rank stands for a class, the sender's representative
-    /// names the receiver by another number, which only its own step of that round tells.
+    /// The channel on which a representative receives. With symmetry classes, the sender's representative names the receiver by
+    /// another rank number, which only the sender's own step of that round contains.
     fn receiving_channel(
         &mut self,
         representative: u32,
@@ -238,7 +238,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         }
     }
 
-    /// Posts both halves of a step.
+    /// Posts both halves of a step, so that its messages can start.
     fn post(&mut self, now: u64, slot: u32) -> Result<(), Error> {
         if self.transit.faults.is_some() && self.dies_before(now, slot) {
             return Ok(());
@@ -268,7 +268,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         Ok(())
     }
 
-    /// Ends one half of a step. The end of both halves ends the step, and its representative goes on.
+    /// Ends one half of a step. When both halves have ended, the step ends and its representative can issue more steps.
     pub(super) fn half_done(&mut self, now: u64, slot: u32, chain: u64) -> Result<(), Error> {
         if self.is_dead(self.windows.representative(slot)) {
             return Ok(());
@@ -290,7 +290,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         Ok(())
     }
 
-    /// The overhead of a step's rank on each message it sends, before the first byte.
+    /// The overhead of the step's rank for each message that it sends, before the first byte.
     pub(super) fn overhead(&self, slot: u32) -> u64 {
         if self.job.faults.is_empty() {
             return self.job.costs.overhead.0;
@@ -302,7 +302,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         Bytes(self.job.geometry.elements(half.span(segment)) * u64::from(self.job.element))
     }
 
-    /// The result of the run, once no message moves any more.
+    /// The result of the run, after the last event.
     pub(super) fn finish(mut self) -> Result<Run, Error> {
         let representatives = self.cast.representatives();
         if let Some(representative) = (0..representatives)

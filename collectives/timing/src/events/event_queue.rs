@@ -1,19 +1,19 @@
-//! What is due later: events at now + a delay, of which a run has few.
+//! The queue of pending events, each due at the time of its insertion plus a delay; a run has few different delays.
 //!
-//! Time only moves forward, so all events of one delay come due in the order in which they were put down: each
-//! delay has a queue of its own, and the next event is the least of a few heads. Delays beyond those share a heap.
+//! Time only moves forward, so all events with the same delay come due in the order of their insertion. Each delay has a first-in
+//! first-out queue, and the next event is the least of a few heads. Delays beyond the first few share a heap.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Something that happens at a time known in advance.
+/// An event whose time is known in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ScheduledEvent {
-    /// A representative has been launched.
+    /// A representative's launch is over, and it takes its first step.
     Launch(u32),
-    /// A message's overhead is over: its bytes begin to flow.
+    /// A message's overhead is over, and its bytes begin to flow.
     Flow(u32),
-    /// A message has arrived and, where it reduces, is combined.
+    /// A message has arrived and, if it is reduced, has been combined.
     Arrive(u32),
     /// A step within one rank's memory is done.
     Local(u32),
@@ -31,7 +31,7 @@ pub(super) struct EventQueue {
 }
 
 impl EventQueue {
-    /// Puts an event down for `now + delay`. `now` never goes back.
+    /// Inserts an event for time `now + delay`. `now` must not decrease from call to call.
     #[inline]
     pub(super) fn after(&mut self, now: u64, delay: u64, due: ScheduledEvent) {
         let at = now.saturating_add(delay);
@@ -55,7 +55,7 @@ impl EventQueue {
         heads.chain(self.rest.peek().map(|event| event.0.0)).min()
     }
 
-    /// Takes events that are due at `now`, as many as make `due` as long as `most`.
+    /// Moves events that are due at `now` into `due`, until `due` has `most` entries.
     #[inline]
     pub(super) fn take(&mut self, now: u64, most: usize, due: &mut Vec<ScheduledEvent>) {
         for (_, queue) in &mut self.queues {
@@ -70,13 +70,13 @@ impl EventQueue {
         }
     }
 
-    /// Moves everything into the future.
+    /// Adds `by` to the times of all events.
     pub(super) fn shift(&mut self, by: u64) {
         self.queues.iter_mut().flat_map(|(_, queue)| queue).for_each(|event| event.0 += by);
         self.rest = self.rest.drain().map(|Reverse((at, due))| Reverse((at + by, due))).collect();
     }
 
-    /// All events and when they are due, in no particular order.
+    /// All events with their times, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, ScheduledEvent)> + '_ {
         let queued = self.queues.iter().flat_map(|(_, queue)| queue.iter().copied());
         queued.chain(self.rest.iter().map(|event| event.0))

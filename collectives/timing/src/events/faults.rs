@@ -1,6 +1,6 @@
-//! What fault rules do to steps and messages of a run beside making ranks and links slower once and for all.
+//! The effects of fault rules on steps and messages of a run, other than permanent slowdowns.
 //!
-//! A run without such rules has no fault state: whoever comes here has asked for it first.
+//! A run without such rules has no fault state; callers check this first.
 
 use super::super::{Error, Representatives};
 use super::engine::Events;
@@ -11,7 +11,7 @@ use allfold_sim::fault::{Death, Message};
 use allfold_sim::transit::InFlight;
 
 impl<C: Representatives> Events<'_, '_, C> {
-    /// Decides what becomes of a message that starts.
+    /// Decides the fault effects on message `number`, which starts now.
     pub(super) fn decide(&mut self, now: u64, number: u32) {
         let (from, to) = self.ends(number);
         let round = self.transit.get(number).of.round;
@@ -25,7 +25,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         state.decide(self.job.faults, number, message, links);
     }
 
-    /// The second of a message that is sent twice takes its channel and its links once more.
+    /// Starts the second copy of a duplicated message, which occupies its channel and its links again.
     pub(super) fn send_copy(&mut self, now: u64, number: u32) {
         let &InFlight { channel, of, .. } = self.transit.get(number);
         let state = self.channels.get_mut(channel);
@@ -35,7 +35,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         self.transit.copy(Picos(now), number, of, path);
     }
 
-    /// Whether what has left is a copy, which the receiver drops; its channel is then free.
+    /// Whether the message that has left is a second copy, which the receiver drops; the channel is then free again.
     pub(super) fn was_copy(&mut self, number: u32) -> bool {
         let copy = self.transit.ends_copy(number);
         if copy {
@@ -46,7 +46,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         copy
     }
 
-    /// Whether a message arrives with another checksum.
+    /// Whether a message arrives with a wrong checksum.
     pub(super) fn is_corrupted(&self, number: u32) -> bool {
         self.transit.faults.as_ref().is_some_and(|state| state.message(number).corrupted.is_some())
     }
@@ -71,7 +71,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         });
     }
 
-    /// Whether a representative is dead when it comes to a step: the one before which it is to die, or a later one.
+    /// Whether a dying representative reaches the step before which it dies, or a later one; the representative is then dead.
     pub(super) fn dies_before(&mut self, now: u64, slot: u32) -> bool {
         let representative = self.windows.representative(slot);
         if let Some(Death::In { operation: 0, round }) = self.job.faults.death(self.cast.rank(representative))
@@ -92,7 +92,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         self.is_dead(from) || self.is_dead(self.cast.representative(Rank(to)))
     }
 
-    /// Sender and receiver of a message.
+    /// The sender and the receiver of a message.
     pub(super) fn ends(&self, number: u32) -> (Rank, Rank) {
         let (from, to, _) = self.channels.get(self.transit.get(number).channel).key;
         (self.cast.rank(from), Rank(to))

@@ -1,4 +1,4 @@
-//! What a message goes through, and what its two halves wait for.
+//! The life cycle of a message, and its effects on the two halves of steps that it connects.
 
 use super::super::{Error, Representatives};
 use super::engine::Events;
@@ -55,7 +55,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         Ok(())
     }
 
-    /// The bytes of a message begin to flow.
+    /// Lets the bytes of a message begin to flow.
     pub(super) fn flow(&mut self, now: u64, number: u32) {
         let channel = self.transit.get(number).channel;
         if self.transit.faults.is_some() && self.is_cut_off(channel) {
@@ -65,7 +65,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         self.transit.flow(Picos(now), number, path);
     }
 
-    /// The last byte of a message is on its way.
+    /// Handles a message whose last byte has left: the sender's half is done.
     pub(super) fn left(&mut self, now: u64, number: u32) -> Result<(), Error> {
         if self.transit.faults.is_some() && self.was_copy(number) {
             self.start(now, self.transit.get(number).channel)?;
@@ -93,7 +93,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         self.post_ready(now)
     }
 
-    /// A message has arrived and is combined.
+    /// Handles a message that has arrived and is combined: the receiver's half is done.
     pub(super) fn arrived(&mut self, now: u64, number: u32) -> Result<(), Error> {
         if self.transit.faults.is_some() && self.is_corrupted(number) {
             return Err(self.damaged(now, number));

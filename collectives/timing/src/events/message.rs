@@ -1,6 +1,6 @@
-//! A message under way, as this engine keeps it beside its bytes.
+//! The event engine's own data about a message under way.
 
-/// The two halves of a message, and its times.
+/// The two halves of steps that a message connects, and its round and times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Halves {
     pub(super) round: u64,

@@ -1,4 +1,4 @@
-//! Every rank stepped over an event queue: links shared, windows, lanes.
+//! An engine that steps every rank with an event queue: links are shared, windows and lanes are modelled.
 //!
 //! ```text
 //! a step      issued --conflicts gone--> posted --both ends, channel free--> started ... halves done --> done
@@ -6,11 +6,11 @@
 //!                                                      sender's half                    receiver's half
 //! ```
 //!
-//! The loop takes the next instant, applies all that happens at it, and then lets the network solve its shares,
-//! once. A step that is done lets those that waited for it be posted and moves its rank's window.
+//! The loop takes the next time at which an event is due, processes all events of that time, and then solves the links' shares
+//! once. When a step is done, steps that waited for it are posted and its rank's window advances.
 //!
-//! Cost: memory for `ranks x window` steps and for the channels in use; nothing is allocated per message.
-//! The event queue and the network are the only order there is, so the same job gives the same events.
+//! Cost: memory for `ranks x window` steps and for the channels in use; nothing is allocated per message. The event queue and the
+//! network alone determine the order of events, so equal jobs give equal events.
 
 mod ahead;
 mod blame;
@@ -34,10 +34,10 @@ use super::{Error, Job, Representatives};
 use engine::Events;
 use skip::Skip;
 
-/// When every representative is done. Where nobody is told of messages, pipelines that repeat themselves are skipped ahead.
+/// Times a job by its events. Without a sink, repeating patterns of a pipeline are skipped.
 ///
 /// # Errors
-/// Where halves of messages do not meet, nothing moves any more, or a number does not fit.
+/// Two halves of a message do not match, no message moves any more, or a number does not fit 64 bits.
 pub(crate) fn run<C: Representatives>(job: &Job<'_>, cast: &C, sink: Option<Sink<'_>>) -> Result<Run, Error> {
     let mut events = Events::new(job, cast, sink)?;
     let skip = if events.may_repeat() { Skip::new(&events) } else { None };
@@ -45,7 +45,7 @@ pub(crate) fn run<C: Representatives>(job: &Job<'_>, cast: &C, sink: Option<Sink
     events.finish()
 }
 
-/// Instant by instant, until nothing happens any more. Gives the search for a repetition back.
+/// Processes events in the order of time until there are none. Returns the search for a repeating pattern.
 fn run_to_end<C: Representatives>(
     events: &mut Events<'_, '_, C>,
     mut skip: Option<Skip>,

@@ -1,38 +1,37 @@
-//! What each representative does next.
+//! The sequence of steps of each representative.
 //!
 //! ```text
-//! piece 0     r0 r3 r5            a representative's rounds with one piece, asked for once; the rounds of the next piece
-//! piece 1        r0 r3 r5         are a lap later. Its next step is the least of as many rounds as it has of one.
+//! piece 0     r0 r3 r5            a representative's rounds with one piece, stored once; the rounds of the next piece
+//! piece 1        r0 r3 r5         are a lap later. The next step is the least of as many rounds as a piece has steps.
 //! ```
 //!
-//! A schedule that is not a pipeline, or gives a rank more to do with a piece than it pays to remember, is asked
-//! for every step.
+//! If a schedule is not a pipeline, or a rank has too many steps with a piece to store them, the schedule is asked for every step.
 
 use super::Representatives;
 use allfold_schedules::schedule::{Rank, Schedule, Span, Step};
 
-/// A rank's steps with one piece are remembered up to this many.
+/// The greatest number of steps with one piece that are stored for a rank.
 const REMEMBERED: usize = 32;
 
 /// A representative's next step: the round, the step, the lane.
 pub(super) type Next = (u64, Step, u32);
 
-/// The programs of all representatives, each at its next step.
+/// The programs of all representatives, each with its current position.
 #[derive(Clone)]
 pub(super) struct Programs<'a> {
     schedule: &'a dyn Schedule,
-    /// Without a loop: the first round of each representative that has not been asked for.
+    /// Without stored steps: for each representative, the first round that has not been asked for.
     rounds: Vec<u64>,
     loops: Option<Loops>,
 }
 
-/// A pipeline's steps, by representative: entries `starts[representative] .. starts[representative + 1]`.
+/// The stored steps of a pipeline: representative r has the entries `starts[r] .. starts[r + 1]`.
 #[derive(Clone)]
 struct Loops {
     pieces: u64,
     lap: u64,
     starts: Vec<u32>,
-    /// The round of the next piece that comes to each of a representative's steps; past all pieces: `u64::MAX`.
+    /// For each stored step, the round of its next piece; `u64::MAX` after the last piece.
     due: Vec<u64>,
     steps: Vec<Entry>,
 }
@@ -65,35 +64,35 @@ impl<'a> Programs<'a> {
         round.map(|round| (round, self.schedule.step(rank, round), self.schedule.lane(round)))
     }
 
-    /// How often a representative has done its next step, where steps are remembered.
+    /// The piece of a representative's next step; 0 if steps are not stored.
     pub(super) fn upcoming(&self, representative: u32) -> u32 {
         let next = |loops: &Loops| loops.earliest(representative).map(|(at, _)| loops.steps[at].piece);
         self.loops.as_ref().and_then(next).unwrap_or(0)
     }
 
-    /// How many pieces there are, where steps are remembered.
+    /// The number of pieces; `None` if steps are not stored.
     pub(super) fn pieces(&self) -> Option<u64> {
         self.loops.as_ref().map(|loops| loops.pieces)
     }
 
-    /// Rounds from one piece to the next.
+    /// The number of rounds from one piece to the next; 0 if steps are not stored.
     pub(super) fn lap(&self) -> u64 {
         self.loops.as_ref().map_or(0, |loops| loops.lap)
     }
 
-    /// Whether a representative has anything to do with a piece, as far as steps are remembered.
+    /// Whether a representative has any stored steps.
     pub(super) fn has_steps(&self, representative: u32) -> bool {
         self.loops.as_ref().is_some_and(|loops| !loops.of(representative).is_empty())
     }
 
-    /// For each of a representative's remembered steps the piece that comes next to it; `None` where all have been.
+    /// For each of a representative's stored steps, the next piece that it will work on; `None` after the last piece.
     pub(super) fn begun(&self, representative: u32) -> impl Iterator<Item = Option<u64>> + '_ {
         let at =
             |loops: &Loops, at: usize| (loops.due[at] < u64::MAX).then_some(loops.steps[at].piece.into());
         self.loops.iter().flat_map(move |loops| loops.of(representative).map(move |step| at(loops, step)))
     }
 
-    /// Moves on by whole pieces; by how many rounds that is.
+    /// Advances all programs by whole pieces and returns the number of rounds that this is.
     pub(super) fn jump(&mut self, pieces: u64) -> u64 {
         let Some(loops) = &mut self.loops else { return 0 };
         let rounds = pieces * loops.lap;
@@ -139,7 +138,7 @@ impl Loops {
         self.starts[representative as usize] as usize..self.starts[representative as usize + 1] as usize
     }
 
-    /// A representative's next step, and its round.
+    /// The index and the round of a representative's next stored step.
     fn earliest(&self, representative: u32) -> Option<(usize, u64)> {
         let all = self.of(representative).map(|at| (at, self.due[at]));
         all.min_by_key(|&(_, due)| due).filter(|&(_, due)| due < u64::MAX)

@@ -1,26 +1,26 @@
-//! What is told of every message.
+//! The record of a message for traces.
 
 use allfold_schedules::schedule::Rank;
 use allfold_sim::{Bytes, Picos};
 
-/// A message, as a trace shows it.
+/// A message with its times, as a trace shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// The sender; `to` is the receiver.
+    /// The sender.
     pub from: Rank,
     /// The receiver.
     pub to: Rank,
-    /// The round of the schedule it belongs to.
+    /// The message's round in the schedule.
     pub round: u64,
     /// The message's lane.
     pub lane: u32,
     /// The message's size.
     pub bytes: Bytes,
-    /// Both sides had posted it and its channel was free.
+    /// When the message started: both sides had posted it and its channel was free.
     pub start: Picos,
-    /// When the message's last byte was on its way: the sender's half was done.
+    /// When the message's last byte left, which ends the sender's half.
     pub left: Picos,
-    /// When it had arrived and was combined: the receiver's half is done.
+    /// When the message had arrived and was combined, which ends the receiver's half.
     pub arrived: Picos,
 }
 

@@ -1,18 +1,18 @@
-//! Skipping ahead, exactly, where a pipeline repeats itself.
+//! Skips the repeating part of a pipeline's simulation, with exact results.
 //!
 //! ```text
 //! pieces done by one rank   | 40 | 41 | 42 | 43 |   ...   | 980 | 981 |
-//! state, relative to them     x    A    B    A' = A: 470 times the same two pieces, then on as usual
+//! state, relative to them     x    A    B    A' = A: 470 times the same two pieces, then stepped as usual
 //! ```
 //!
-//! The state of a run is all that the future depends on: the steps under way, what holds them back, messages and
-//! when they are due, flows and what remains of them. Seen relative to the present time and to the piece that one
-//! rank, the *reference*, is at, it is often the same again a few pieces later. From then on everything repeats
-//! until the pieces change size or run out, so whole periods can be added to times, counters and piece numbers.
+//! The state of a run is everything that the future depends on: the steps under way, their dependencies, messages with their due
+//! times, and flows with their remaining bytes. Relative to the current time and to the current piece of one rank, the *reference*,
+//! the state often recurs after a few pieces. Everything then repeats until the pieces change size or end, so whole periods can be
+//! added to times, counters and piece numbers.
 //!
-//! Whether the state may have come round is guessed from the time between the reference's pieces, by R. Brent's
-//! method ("An improved Monte Carlo factorization algorithm", BIT 20 (1980)); that it has is shown by a hash of all
-//! of it, taken twice, one period apart. Where it does not come round the search costs little and finds nothing.
+//! A recurrence is guessed from the time between the reference's pieces, by R. Brent's method ("An improved Monte Carlo
+//! factorization algorithm", BIT 20 (1980)). It is confirmed by a hash of the whole state, computed twice, one period apart. For a
+//! state that does not recur, the search costs little and changes nothing.
 
 use super::super::Representatives;
 use super::engine::{Events, LAST};
@@ -26,26 +26,26 @@ use std::collections::BTreeSet;
 /// The state of the search for a repeating pattern.
 pub(super) struct Skip {
     reference: u32,
-    /// The first piece of every stretch of pieces of one size, and the number of pieces.
+    /// The first piece of every range of pieces of equal size, followed by the number of pieces.
     stretches: Vec<u64>,
-    /// The reference's oldest unfinished piece and when it became that.
+    /// The reference's oldest unfinished piece, and the time since which that piece is the oldest.
     piece: u64,
     since: u64,
-    /// Pieces of the reference so far; Brent's saved one, and its time.
+    /// The number of the reference's pieces so far; the piece that Brent's method saved; that piece's duration.
     seen: u64,
     saved: u64,
     saved_took: u64,
     candidate: Option<Candidate>,
-    /// No candidate before this one, and how long to wait after the next that fails.
+    /// The piece before which no candidate is taken, and the number of pieces to wait after the next failed candidate.
     quiet: u64,
     wait: u64,
-    /// Periods jumped over, for tests.
+    /// The number of periods that were skipped, for tests.
     pub(super) periods: u64,
 }
 
 /// A state that may occur again.
 struct Candidate {
-    /// Due after this many more pieces of the reference.
+    /// The reference's piece count at which the state is compared again.
     ends: u64,
     state: State,
     usage: Vec<Usage>,
@@ -53,22 +53,22 @@ struct Candidate {
     bytes: u64,
 }
 
-/// The state of a run, relative to the reference.
+/// The state of a run, relative to the reference's time and piece.
 #[derive(Clone, Copy)]
 struct State {
     now: u64,
     piece: u64,
     hash: u64,
-    /// The clock without bytes: of the reference, and a hash of all others relative to it.
+    /// The clock without bytes: that of the reference, and a hash of all others relative to it.
     chain: u64,
     chains: u64,
-    /// The first piece that is unfinished somewhere, and the last that has been begun anywhere, plus one.
+    /// The first piece that some rank has not finished, and one past the last piece that any rank has begun.
     first: u64,
     end: u64,
 }
 
 impl Skip {
-    /// Ready to search, where the job is a pipeline of enough pieces.
+    /// The start of a search; `None` if the job is not a pipeline with enough pieces.
     pub(super) fn new<C: Representatives>(events: &Events<'_, '_, C>) -> Option<Skip> {
         let pieces = events.programs.pieces().filter(|pieces| *pieces > 8)?;
         let geometry = events.job.geometry;
@@ -94,7 +94,7 @@ impl Skip {
         })
     }
 
-    /// Called when an instant is settled. Looks at the state where the reference has finished a piece.
+    /// Called when all events of time `now` are processed. Compares states whenever the reference has finished a piece.
     pub(super) fn look<C: Representatives>(&mut self, now: u64, events: &mut Events<'_, '_, C>) {
         if events.windows.is_empty(self.reference) {
             return;
@@ -113,7 +113,7 @@ impl Skip {
         }
     }
 
-    /// Brent: one time is saved, at every power of two, and all later ones are compared with it.
+    /// Brent's method: the duration of a piece is saved at every power of two, and later durations are compared with it.
     fn search<C: Representatives>(&mut self, now: u64, took: u64, events: &Events<'_, '_, C>) {
         let again = took == self.saved_took && self.seen > self.saved;
         if again && self.candidate.is_none() && self.seen >= self.quiet {
@@ -197,7 +197,7 @@ impl Jump {
 }
 
 impl State {
-    /// `None` where not all ranks have been launched or some have begun their last piece.
+    /// The current state relative to the reference; `None` if some rank is not launched yet or has begun its last piece.
     fn of<C: Representatives>(
         now: u64,
         piece: u64,
@@ -272,7 +272,7 @@ impl State {
     }
 }
 
-/// A hash of a set of words that does not depend on their order.
+/// An order-independent hash of a set of words.
 struct Relative {
     piece: u64,
     lap: u64,
@@ -286,13 +286,13 @@ impl Relative {
         self.sum = self.sum.wrapping_add(mixed(words));
     }
 
-    /// A clock without bytes, relative to the reference's; 0: never set.
+    /// Adds a clock without bytes, relative to the reference's; a clock of 0 was never set.
     fn chain(&mut self, what: &[u64], chain: u64) {
         let relative = if chain == 0 { u64::MAX / 2 } else { chain.wrapping_sub(self.chain) };
         self.chains = self.chains.wrapping_add(mixed(&[mixed(what), relative]));
     }
 
-    /// A step by what it does with its piece, and by its piece.
+    /// A hash of a step: its round relative to its piece, and its piece relative to the reference's.
     fn step(&self, round: u64, step: &Slot) -> u64 {
         let piece = u64::from(step.segment);
         mixed(&[round - piece * self.lap, piece.wrapping_sub(self.piece)])

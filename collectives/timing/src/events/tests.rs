@@ -1,4 +1,4 @@
-//! The engine on programs whose time is known, and on programs that are wrong.
+//! Tests of the event engine on programs with known times, and on wrong programs.
 
 use super::*;
 use crate::{AllRanks, Engine, simulate};
@@ -8,7 +8,7 @@ use allfold_schedules::schedule::Schedule;
 use allfold_schedules::schedule::{Combine, Rank, Span, Step};
 use allfold_sim::{BytesPerSec, Costs, Faults, Link, Picos, Rounding, Sharing, Topology};
 
-/// Explicit steps, by round and rank.
+/// A schedule with explicit steps, by round and rank.
 struct Steps {
     ranks: u32,
     chunks: u32,
@@ -64,7 +64,8 @@ fn a_message_takes_overhead_bytes_latency_and_reduction() {
     let memory = Some(BytesPerSec(3_000_000_000));
     let costs = Costs { overhead: Picos(2 * US), launch: Picos(5 * US), memory, ..Costs::FREE };
     let run = time_of(&one, 1, costs, 1_000).unwrap();
-    // 5 launch + 2 overhead + 1 for the bytes: left. Then 2 x 0.5 latency and 3 passes of 1/3 us.
+    // The message has left after 5 (launch) + 2 (overhead) + 1 (bytes) us. Then follow 2 x 0.5 us of latency and 3 passes of 1/3
+    // us.
     assert_eq!(run.finish, [Picos(8 * US), Picos(10 * US + 2)]);
     assert_eq!((run.chain, run.messages, run.bytes), (Picos(8 * US), 1, 1_000));
     assert_eq!(run.links, [1_000, 0, 0, 1_000]);
@@ -74,14 +75,14 @@ fn a_message_takes_overhead_bytes_latency_and_reduction() {
 fn messages_of_a_channel_follow_at_full_rate_within_the_window() {
     let four = |chunk| vec![(0, send(1, chunk)), (1, recv(0, chunk, Combine::Copy))];
     let pipeline = Steps { ranks: 2, chunks: 4, rounds: (0..4).map(four).collect() };
-    // With a window of 1 the receiver's next step waits for the arrival; with a window of 4 only the bytes count.
+    // With a window of 1, the receiver's next step waits for the arrival; with a window of 4, only the bytes take time.
     assert_eq!(micros(&time_of(&pipeline, 1, Costs::FREE, 4_000).unwrap()), [7, 8]);
     assert_eq!(micros(&time_of(&pipeline, 4, Costs::FREE, 4_000).unwrap()), [4, 5]);
 }
 
 #[test]
 fn a_step_waits_for_what_it_conflicts_with_and_others_pass_it() {
-    // Rank 1 receives chunk 0, sends it on, and sends chunk 1, which waits for nothing.
+    // Rank 1 receives chunk 0 and sends it on; it also sends chunk 1, which does not wait for chunk 0.
     let rounds = vec![
         vec![(0, send(1, 0)), (1, recv(0, 0, Combine::Copy))],
         vec![(1, send(2, 0)), (2, recv(1, 0, Combine::Copy))],
@@ -207,7 +208,7 @@ mod skipping {
     use allfold_schedules::schedule::{Segments, then_reverse};
     use proptest::prelude::*;
 
-    /// Times with and without skipping; how many periods were skipped.
+    /// The outcomes with and without skipping, and the number of periods that were skipped.
     fn both(
         schedule: &dyn Schedule,
         topology: &Topology,
@@ -240,7 +241,7 @@ mod skipping {
     #[test]
     fn a_long_pipeline_is_skipped_and_ends_at_the_same_picosecond() {
         let topology = Topology::switch(6, LINK).unwrap();
-        // 1,000 pieces of 1,000 bytes, and of 1,001 for the first 500.
+        // The first size gives 1,000 pieces of 1,000 bytes; with the second, the first 500 pieces have 1,001 bytes.
         for bytes in [1_000_000, 1_000_500] {
             let chain = Segments::new(Chain { ranks: 6, root: Rank(0) }, 1_000);
             let (skipped, stepped, periods) = both(&chain, &topology, 8, bytes, Sharing::Split);

@@ -1,36 +1,36 @@
-//! The windows of all representatives: their steps under way, and which of them wait for which.
+//! The windows of all representatives: their steps under way, and the dependencies between these steps.
 //!
 //! ```text
 //! steps of one representative   ... done | 41 done 43 44 done 46 .. | 105 ...     window of W from the oldest unfinished
 //!                                 ^ base                     ^ head
 //! ```
 //!
-//! A step that touches what an earlier unfinished one touches waits for it: it counts its *blockers*, and one that is
-//! done looks for the later steps that it blocked. Whether two steps can conflict at all is found by a scan over the
-//! tags of the window, two bytes a step, which the compiler turns into vector instructions; only hits are looked at.
+//! A step that accesses the same chunks as an earlier unfinished step waits for that step: it counts its *blockers*, and a finished
+//! step searches for the later steps that it blocked. Steps that may conflict have equal tags. A scan over the window's tags, two
+//! bytes per step and vectorised by the compiler, finds them.
 //!
-//! The windows of many ranks do not fit a cache, so what a step needs while it is under way fits one line of it.
+//! The windows of many ranks do not fit a cache, so the data of a step under way fits one cache line.
 
 use allfold_schedules::schedule::{Access, Region, Span};
 
-/// No slot, no channel, no entry of a list.
+/// The value that means "no slot", "no channel" or "no list entry".
 pub(super) const NONE: u32 = u32::MAX;
 
-/// No step behind.
+/// The value of `behind` for the last step of a channel's queue.
 const LAST: u16 = u16::MAX;
-/// The largest window.
+/// The largest window, in steps.
 const MOST: u32 = 1 << 15;
 
-/// One half of a step: the chunks it touches, its channel, and the step behind it there. Nothing is touched
-/// (`from == to == 0`) where a step has no such half.
+/// One half of a step: the chunks it accesses, its channel, and the next step in the channel's queue. If the step has no such half,
+/// it accesses nothing (`from == to == 0`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Half {
     pub(super) from: u32,
     pub(super) to: u32,
     pub(super) channel: u32,
-    /// 0 for the data, else the number of the scratch copy plus one.
+    /// The region: 0 for the data, otherwise the number of the scratch copy plus one.
     place: u16,
-    /// The next step of the channel, by its place in the window.
+    /// The next step in the channel's queue, by its place in the window.
     behind: u16,
 }
 
@@ -46,7 +46,7 @@ impl Half {
         Some(Half { from: span.first_chunk, to: span.first_chunk + span.chunks, place, ..Half::NONE })
     }
 
-    /// The span again.
+    /// The span that the half accesses, in piece `segment`.
     pub(super) fn span(&self, segment: u32) -> Span {
         let place = self.place.checked_sub(1).map_or(Region::Data, |shadow| Region::Scratch(shadow.into()));
         Span { region: place, first_chunk: self.from, chunks: self.to - self.from, segment }
@@ -57,11 +57,11 @@ impl Half {
     }
 }
 
-/// A step under way.
+/// The state of a step under way.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Slot {
-    /// When it was posted, and when it was done as far as is known, on the clock without bytes.
+    /// When the step was posted, and the latest end of its halves so far, on the clock without bytes.
     pub(super) posted_chain: u64,
     pub(super) done_chain: u64,
     /// The round, equal for both halves of a message.
@@ -70,15 +70,15 @@ pub(super) struct Slot {
     pub(super) segment: u32,
     pub(super) send: Half,
     pub(super) receive: Half,
-    /// Earlier unfinished steps that it conflicts with.
+    /// The number of earlier unfinished steps that conflict with the step.
     blockers: u16,
-    /// Halves that are not done.
+    /// The number of halves that are not done.
     pub(super) open: u8,
     pub(super) reduces: bool,
 }
 
 impl Slot {
-    /// A step with no halves yet.
+    /// A step without halves.
     pub(super) fn new(round: u64, segment: u32) -> Slot {
         Slot {
             posted_chain: 0,
@@ -99,21 +99,21 @@ impl Slot {
             && access(self).conflicts(&access(earlier), |one, other| one.overlaps(&other))
     }
 
-    /// What a scan compares: never 0, the same for steps of one piece.
+    /// The step's tag for scans: never 0, and equal for steps of the same piece.
     fn tag(&self) -> u16 {
         (self.segment % 0xffff) as u16 + 1
     }
 }
 
-/// A representative's progress.
+/// A representative's position in its program.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State {
-    /// Number of the oldest unfinished step, and of the next one to be issued, counted over steps that act.
+    /// The numbers of the oldest unfinished step and of the next step to be issued, counted over steps that act.
     pub(super) base: u64,
     pub(super) head: u64,
     /// When the representative's last step was done.
     pub(super) finish: u64,
-    /// The latest end of the steps before `base` on the clock without bytes.
+    /// The latest end of the steps before `base`, on the clock without bytes.
     pub(super) chain: u64,
 }
 
@@ -124,16 +124,17 @@ pub(super) struct Windows {
     pub(super) size: u32,
     pub(super) states: Vec<State>,
     pub(super) slots: Vec<Slot>,
-    /// A bit for each slot that holds a posted step, so that a look-up seldom touches the slots themselves.
+    /// A bit for each slot that holds a posted step, so that most look-ups do not access the slots.
     posted: Vec<u64>,
-    /// The tags of unfinished steps; 0 elsewhere.
+    /// The tags of unfinished steps; 0 in all other slots.
     tags: Vec<u16>,
-    /// Scratch: what a scan finds.
+    /// Scratch: the slots that the last scan found.
     hits: Vec<u32>,
 }
 
 impl Windows {
-    /// For this many representatives, `window` steps each of which never more than `steps` are needed.
+    /// Windows of `window` steps for each representative. At most `steps` steps of a window are ever used. `None` if that is too
+    /// large.
     pub(super) fn new(representatives: u32, window: u32, steps: u64) -> Option<Windows> {
         let most = u64::from(window).min(steps.max(1));
         let size = u32::try_from(most).ok().filter(|most| *most <= MOST)?.next_power_of_two();
@@ -163,7 +164,7 @@ impl Windows {
         slot >> self.size.trailing_zeros()
     }
 
-    /// The slot of a representative's step, by its number.
+    /// The slot of a representative's step `number`.
     pub(super) fn slot_of(&self, representative: u32, number: u64) -> u32 {
         representative * self.size + (number as u32 & (self.size - 1))
     }
@@ -178,47 +179,47 @@ impl Windows {
         self.slot_of(representative, self.states[representative as usize].base)
     }
 
-    /// The round of an unfinished step.
+    /// The round of the unfinished step in `slot`.
     pub(super) fn round(&self, slot: u32) -> u64 {
         self.slots[slot as usize].round
     }
 
-    /// Whether a step is there and posted.
+    /// Whether `slot` holds a posted step.
     pub(super) fn is_posted(&self, slot: u32) -> bool {
         self.posted.get(slot as usize / 64).is_some_and(|bits| bits >> (slot % 64) & 1 > 0)
     }
 
-    /// The halves of a step may start.
+    /// Marks a step as posted, so that its halves may start.
     pub(super) fn post(&mut self, slot: u32) {
         self.posted[slot as usize / 64] |= 1 << (slot % 64);
     }
 
-    /// Puts a step behind the last of a channel's senders.
+    /// Appends a step to a channel's queue of sends.
     pub(super) fn queue_send(&mut self, queue: &mut (u32, u32), slot: u32) {
         if let Some(last) = enqueue(queue, slot) {
             self.slots[last as usize].send.behind = (slot % self.size) as u16;
         }
     }
 
-    /// Puts a step behind the last of a channel's receivers.
+    /// Appends a step to a channel's queue of receives.
     pub(super) fn queue_receive(&mut self, queue: &mut (u32, u32), slot: u32) {
         if let Some(last) = enqueue(queue, slot) {
             self.slots[last as usize].receive.behind = (slot % self.size) as u16;
         }
     }
 
-    /// The next step, in its channel, after one half of a step.
+    /// The slot of the step that follows `half`'s step in the queue of its channel; `NONE` if there is none.
     pub(super) fn behind(&self, slot: u32, half: &Half) -> u32 {
         if half.behind == LAST { NONE } else { (slot & !(self.size - 1)) + u32::from(half.behind) }
     }
 
-    /// Whether a representative has nothing under way.
+    /// Whether a representative has no step under way.
     pub(super) fn is_empty(&self, representative: u32) -> bool {
         let state = &self.states[representative as usize];
         state.base == state.head
     }
 
-    /// Issues a step: the next of its representative. Returns its slot, and whether nothing holds it back.
+    /// Issues the next step of a representative. Returns its slot, and whether it waits for no other step.
     pub(super) fn issue(&mut self, representative: u32, mut step: Slot) -> (u32, bool) {
         let at = self.upcoming(representative);
         let state = &mut self.states[representative as usize];
@@ -235,7 +236,7 @@ impl Windows {
         (at, step.blockers == 0)
     }
 
-    /// Takes a step as done at `now`: those that waited for nothing else are appended to `ready`.
+    /// Ends a step at time `now`. Steps that waited only for this step are appended to `ready`.
     pub(super) fn finish(&mut self, now: u64, slot: u32, ready: &mut Vec<u32>) {
         let i = slot as usize;
         self.tags[i] = 0;
@@ -270,7 +271,7 @@ impl Windows {
         self.tags[slot as usize] == 0
     }
 
-    /// Moves all steps on by whole pieces.
+    /// Advances all steps by whole pieces.
     pub(super) fn jump(&mut self, pieces: u32, rounds: u64, chain: u64) {
         for (i, tag) in self.tags.iter_mut().enumerate() {
             let step = &mut self.slots[i];
@@ -285,7 +286,7 @@ impl Windows {
         self.states.iter_mut().for_each(|state| state.chain += chain);
     }
 
-    /// Collects a representative's unfinished steps with a tag.
+    /// Collects a representative's unfinished steps with tag `tag` in `hits`.
     fn scan(&mut self, representative: u32, tag: u16) {
         self.hits.clear();
         let first = representative * self.size;
@@ -293,7 +294,7 @@ impl Windows {
         tagged(tags, tag, |at| self.hits.push(first + at));
     }
 
-    /// Calls `each` with the unfinished steps that a step may conflict with.
+    /// Calls `each` with the unfinished steps of the same window that may conflict with the step in `slot`.
     pub(super) fn related(&self, slot: u32, mut each: impl FnMut(&Slot)) {
         let first = (slot & !(self.size - 1)) as usize;
         let (tags, slots) = (first..first + self.size as usize, &self.slots[first..]);
@@ -301,7 +302,7 @@ impl Windows {
     }
 }
 
-/// Calls `each` with the places at which a tag stands.
+/// Calls `each` with every index at which `tags` contains `tag`.
 fn tagged(tags: &[u16], tag: u16, mut each: impl FnMut(u32)) {
     for (part, first) in tags.chunks(32).zip((0u32..).step_by(32)) {
         let any = part.iter().fold(0, |any, &other| any | u16::from(other == tag));
@@ -312,7 +313,7 @@ fn tagged(tags: &[u16], tag: u16, mut each: impl FnMut(u32)) {
     }
 }
 
-/// Appends a step to a channel's queue; gives the step before it.
+/// Appends a step to a channel's queue and returns the step before it, if any.
 fn enqueue((first, last): &mut (u32, u32), slot: u32) -> Option<u32> {
     let before = std::mem::replace(last, slot);
     if *first == NONE {

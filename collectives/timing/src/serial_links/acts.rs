@@ -1,16 +1,16 @@
-//! What every rank does with one piece, round by round: the steps that programs and timetables are made of.
+//! The steps of every rank with one piece of a pipeline, by round, from which programs and timetables are made.
 
 use super::{Error, Representatives};
 use allfold_schedules::schedule::{Schedule, Step};
 
-/// Steps of all ranks, and of one rank, with one piece: more are refused. A tree has 8 a rank, and each step is held against
-/// the rank's earlier ones.
+/// The greatest number of steps with one piece, for all ranks (`MOST`) and for one rank (`EACH`); schedules with more are refused.
+/// A tree has 8 per rank, and each step is compared with the rank's earlier steps.
 const MOST: usize = 1 << 23;
 const EACH: usize = 256;
-/// The steps of one piece by round.
+/// The steps of one piece, by round.
 pub(super) type Acts = Vec<Vec<(u32, Step)>>;
 
-/// What every representative does with a piece, by round.
+/// The steps of every representative with one piece, by round.
 pub(super) fn acts(of: &dyn Schedule, cast: &impl Representatives) -> Result<Acts, Error> {
     let rounds = usize::try_from(of.rounds()).ok().filter(|rounds| *rounds <= MOST);
     let mut acts =

@@ -1,4 +1,4 @@
-//! Pipelines on links that serve one message at a time, in an order that is known beforehand: no queue, no shares.
+//! An engine for pipelines on links that serve one message at a time, in a predetermined order: no event queue, no shares.
 //!
 //! ```text
 //! time       0    1    2    3    4     piece p does round i at time i + p * stride, older pieces first;
@@ -6,17 +6,17 @@
 //!   piece 1       r0   r1   r2         has served what comes before it in this order
 //! ```
 //!
-//! Rounds are those of a [`timetable`] made of the schedule, in which no link is wanted by two messages at once; ranks
-//! issue their steps in its order. (Steps that send and receive at once keep the schedule's own rounds.)
+//! The rounds are those of a [`timetable`] made from the schedule, in which no two messages need the same link at once; ranks issue
+//! their steps in the order of the timetable. (Steps that send and receive at once keep the schedule's own rounds.)
 //!
-//! It is another way to share a link than [`allfold_sim::Sharing`] has, and so gives another time; where no two messages
-//! ever want one link at once all three are the same. Everything else is the execution rule. Where equal shares
-//! keep a large tree in a turmoil that never repeats itself, here a time is the greatest of a few earlier times and
-//! constants: one sweep in order of rounds finds them all, and sooner or later every piece does what the one before it
-//! did, a constant span later. That is skipped ahead, exactly (F. Baccelli et al., "Synchronization and Linearity",
-//! Wiley 1992, theorem 3.112: such a system becomes periodic).
+//! Links that serve one message at a time differ from the ways of sharing in [`allfold_sim::Sharing`] and give different times; if
+//! no two messages ever need the same link at once, all three agree. All else follows the execution rule. With equal shares, the
+//! state of a large tree may never repeat. Here each time is the greatest of a few earlier times plus constants: one sweep in order
+//! of rounds finds them all, and eventually every piece does what the previous piece did, a constant span later. The repetition is
+//! skipped, exactly (F. Baccelli et al., "Synchronization and Linearity", Wiley 1992, theorem 3.112: such a system becomes
+//! periodic).
 //!
-//! Cost: some 25 ns a message; memory for ranks x window, and for what a piece's steps wait for.
+//! Cost: about 25 ns per message; memory for ranks x window, and for the dependencies of a piece's steps.
 
 mod acts;
 mod program;
@@ -30,10 +30,10 @@ use super::{AllRanks, Error, Job, Method, Outcome, Representatives, merge_lanes}
 use allfold_sim::{EventHash, Picos};
 use program::{Program, Round};
 
-/// Times a job whose links serve one message at a time. Equal lanes are served together, evenly.
+/// Times a job whose links serve one message at a time. Equal lanes are merged into one lane.
 ///
 /// # Errors
-/// Faults of ranks or links, a deadline, or a schedule that is too long to keep.
+/// The job has faults or a deadline, or its schedule is too long to store.
 pub(crate) fn run(job: &Job<'_>) -> Result<Outcome, Error> {
     let all_ranks = AllRanks::of(job.topology, job.faults);
     match merge_lanes::Lane::of(job) {
@@ -47,7 +47,7 @@ pub(crate) fn run(job: &Job<'_>) -> Result<Outcome, Error> {
     }
 }
 
-/// One run; where pieces repeat each other and it is allowed, they are skipped.
+/// Times one run. With `skip`, pieces that repeat earlier pieces are skipped.
 fn timed(job: &Job<'_>, cast: &impl Representatives, skip: bool) -> Result<Run, Error> {
     if !job.faults.is_empty() || job.deadline.is_some() {
         return Err(Error::Job(
@@ -71,37 +71,38 @@ fn timed(job: &Job<'_>, cast: &impl Representatives, skip: bool) -> Result<Run, 
     })
 }
 
-/// Times beyond this are taken as lost: they may have been cut.
+/// Times beyond this limit are an overflow, because an addition may have saturated.
 const LAST: u64 = u64::MAX / 4;
 
-/// Pieces after which a run is held against itself: it may repeat every one, two or four.
+/// The period, in pieces, after which a run is compared with itself; it may repeat after one, two or four pieces.
 const PERIOD: u64 = 4;
 
-/// The clocks of one run.
+/// The clocks of one run on serial links.
 struct Sweep<'p> {
     program: &'p Program,
     representatives: usize,
     window: usize,
-    /// Since when each representative may issue its next step, and when its last one is done.
+    /// When each representative may issue its next step (`issue`), and when its last step is done (`finish`).
     issue: Vec<u64>,
     finish: Vec<u64>,
-    /// When the last `window` steps of each representative are done, step by step (row) and representative by representative (column), so that
-    /// neighbours in a tree's level are neighbours here.
+    /// When the last `window` steps of each representative are done, with a row per step and a column per representative, so that
+    /// neighbours in a level of a tree are adjacent in memory.
     done: Vec<u64>,
     /// The row of each representative's next step.
     row: Vec<u32>,
-    /// Until when each link serves what came before.
+    /// When each link has served all earlier messages.
     free: Vec<u64>,
-    /// When steps are done that later ones of the same piece wait for.
+    /// When each step is done that later steps of the same piece wait for.
     kept: Vec<u64>,
-    /// When the messages of the last [`PERIOD`] pieces had left.
+    /// When the messages of the last [`PERIOD`] pieces left.
     left: Vec<u64>,
     /// When each step of the current round was posted.
     posted: Vec<u64>,
     ends: Vec<u64>,
 }
 
-/// What the messages of some rounds have in common: how much later they left than those [`PERIOD`] pieces before.
+/// By how much later messages of some rounds left than the same messages [`PERIOD`] pieces before: the least and greatest
+/// difference.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Lag {
     least: u64,
@@ -115,7 +116,7 @@ impl Lag {
         Lag { least: self.least.min(other.least), most: self.most.max(other.most) }
     }
 
-    /// The value that all have in common, if they do.
+    /// The difference that all messages have in common, if they have one.
     fn one(self) -> Option<u64> {
         (self.least == self.most).then_some(self.least)
     }
@@ -143,7 +144,7 @@ impl<'p> Sweep<'p> {
         }
     }
 
-    /// When the last step of one piece ends if its messages have no bytes: no order of messages is faster.
+    /// When the last step of one piece ends if messages have no bytes: no order of messages is faster.
     fn chain(mut self) -> u64 {
         for round in &self.program.rounds {
             self.round(round, 0, &self.program.least);
@@ -151,14 +152,14 @@ impl<'p> Sweep<'p> {
         self.finish.into_iter().max().unwrap_or(0)
     }
 
-    /// All pieces through all rounds. Gives how many pieces were skipped.
+    /// Runs all pieces through all rounds. Returns the number of skipped pieces.
     fn all(&mut self, skip: bool) -> Result<u64, Error> {
         let program = self.program;
         let rounds = program.rounds.len() as u64;
         let (mut pieces, stride) = (program.pieces, program.stride);
         let memory = program.memory(self.window);
         let (mut time, mut skipped, mut ahead) = (0, 0, 0u64);
-        // For how many times in a row all messages have come one span after those a period before, and that span.
+        // For how many rounds all messages left a constant span after those of a period before (`steady`), and that span.
         let (mut steady, mut span) = (0, 0);
         while time < (pieces - 1) * stride + rounds {
             let oldest = (time + 1).saturating_sub(rounds).div_ceil(stride);
@@ -172,7 +173,7 @@ impl<'p> Sweep<'p> {
             time += 1;
             let full = time >= rounds + PERIOD * stride && time / stride < pieces;
             let replicated_lanes = program.stretch(oldest + skipped) == program.stretch(newest + skipped);
-            // No rank sends at this time, which says nothing about the order.
+            // No rank sends at this time, so there is nothing to compare.
             if lag == Lag::NONE {
                 steady += u64::from(steady > 0);
                 continue;
@@ -200,7 +201,7 @@ impl<'p> Sweep<'p> {
         }
     }
 
-    /// One piece through one round, with the times of a message of each class.
+    /// Runs one piece through one round; `times` has the times of each class of messages.
     fn round(&mut self, round: &Round, piece: u64, times: &[program::Times]) -> Lag {
         let program = self.program;
         let place = |kept: &program::Kept| kept.first + (piece % kept.depth) as usize * kept.width;
@@ -208,7 +209,7 @@ impl<'p> Sweep<'p> {
         self.ends.clear();
         for step in &program.steps[round.steps.clone()] {
             let representative = step.representative as usize;
-            // The step a whole window ago, and so all before it, must be done.
+            // The step a window ago, and therefore every step before it, must be done.
             let before = self.done[self.row[representative] as usize * self.representatives + representative];
             self.issue[representative] = self.issue[representative].max(before);
             let mut posted = self.issue[representative];

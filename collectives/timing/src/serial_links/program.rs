@@ -1,7 +1,7 @@
-//! What every piece goes through, laid out round by round.
+//! The steps and messages of one piece of a pipeline, arranged by round.
 //!
 //! ```text
-//! round 2    steps     rank 4, rank 9, rank 5 ..     what each must wait for: earlier steps with the same piece
+//! round 2    steps     rank 4, rank 9, rank 5 ..     what each step waits for: earlier steps with the same piece
 //!            messages  4 -> 9, ..                    links of the path, class of its times
 //! ```
 
@@ -15,10 +15,10 @@ use std::ops::Range;
 
 const NONE: u32 = u32::MAX;
 
-/// All that one piece goes through.
+/// The steps and messages of one piece, by round.
 pub(super) struct Program {
     pub(super) pieces: u64,
-    /// Rounds between a piece and the next.
+    /// The number of rounds between a piece and the next.
     pub(super) stride: u64,
     pub(super) rounds: Vec<Round>,
     pub(super) steps: Vec<Act>,
@@ -26,22 +26,22 @@ pub(super) struct Program {
     pub(super) messages: Vec<Message>,
     /// The links of all messages, in order of messages.
     pub(super) paths: Vec<u32>,
-    /// By stretch of pieces of one size, then by class.
+    /// For each range of pieces of equal size: the times of each class.
     pub(super) times: Vec<Vec<Times>>,
-    /// For each class, the times without bytes.
+    /// The times of each class for messages without bytes.
     pub(super) least: Vec<Times>,
-    /// The first piece of each stretch, and the number of pieces.
+    /// The first piece of each range of equal pieces, followed by the number of pieces.
     stretches: Vec<u64>,
-    /// How many ends of steps are kept in all.
+    /// The number of step ends that are stored in all.
     pub(super) kept: usize,
-    /// How many steps each representative has with a piece.
+    /// The number of steps that each representative has with a piece.
     pub(super) steps_of: Vec<u32>,
-    /// Bytes in the messages of all pieces, and over each link.
+    /// The bytes in the messages of all pieces (`bytes`), and over each link (`links`).
     pub(super) bytes: u64,
     pub(super) links: Vec<u64>,
 }
 
-/// One round of a piece.
+/// A round of a piece: its steps and its messages.
 #[derive(Clone, Default)]
 pub(super) struct Round {
     pub(super) steps: Range<usize>,
@@ -49,7 +49,7 @@ pub(super) struct Round {
     pub(super) kept: Kept,
 }
 
-/// Where the ends of a round's steps are kept, for the last `depth` pieces.
+/// Where the ends of a round's steps are stored, for the last `depth` pieces.
 #[derive(Clone, Default)]
 pub(super) struct Kept {
     pub(super) first: usize,
@@ -57,34 +57,34 @@ pub(super) struct Kept {
     pub(super) depth: u64,
 }
 
-/// A representative's action in a round.
+/// A representative's step in a round.
 #[derive(Clone, Copy)]
 pub(super) struct Act {
     pub(super) representative: u32,
-    /// The class of a step within the rank itself; `u32::MAX` for any other.
+    /// The class of a local step within the rank; `u32::MAX` for any other step.
     pub(super) local: u32,
-    /// The range of actions that this one waits for.
+    /// The range of blockers in [`Program::blockers`], which are the steps that this step waits for.
     pub(super) blockers: (u32, u32),
 }
 
-/// An earlier step: its round and its place there.
+/// An earlier step that a step waits for: its round, and its index in that round.
 #[derive(Clone, Copy)]
 pub(super) struct Blocker {
     pub(super) round: u32,
     pub(super) at: u32,
 }
 
-/// A message: the places of its two steps in their round.
+/// A message, with the indices of its two steps in their round.
 #[derive(Clone, Copy)]
 pub(super) struct Message {
     pub(super) from: u32,
     pub(super) to: u32,
     pub(super) class: u32,
-    /// First and last + 1 of its links in [`Program::paths`].
+    /// The first and one past the last of the message's links in [`Program::paths`].
     pub(super) path: (u32, u32),
 }
 
-/// The times of one message from its start; a local step has only `done`.
+/// The times of a message, counted from its start; a local step has only `done`.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Times {
     pub(super) overhead: u64,
@@ -92,7 +92,7 @@ pub(super) struct Times {
     pub(super) done: u64,
 }
 
-/// What messages of one class have in common: rate (`u32::MAX` within a rank), chunks, whether they reduce.
+/// A class of messages with equal times: rate (`u32::MAX` within a rank), first chunk, number of chunks, whether they reduce.
 type Class = (u32, u32, u32, bool);
 
 struct Builder<'j, 'a, C> {
@@ -100,13 +100,13 @@ struct Builder<'j, 'a, C> {
     cast: &'j C,
     rates: Rates,
     classes: BTreeMap<Class, u32>,
-    /// The place of each representative's step in the round at hand.
+    /// The index of each representative's step in the current round.
     places: Vec<u32>,
     path: Vec<Crossing>,
 }
 
 impl Program {
-    /// These steps, by round.
+    /// The program for the steps `acts`, which are given by round.
     pub(super) fn laid_out<C: Representatives>(
         job: &Job<'_>,
         cast: &C,
@@ -148,27 +148,27 @@ impl Program {
         Ok(program)
     }
 
-    /// Messages of one piece.
+    /// The number of messages of one piece.
     pub(super) fn messages(&self) -> u64 {
         self.messages.len() as u64
     }
 
-    /// The most steps that any representative has.
+    /// The greatest number of steps of any representative, over all pieces.
     pub(super) fn most_steps(&self) -> u64 {
         self.steps_of.iter().map(|&steps| u64::from(steps)).max().unwrap_or(0).saturating_mul(self.pieces)
     }
 
-    /// The stretch of a piece.
+    /// The index of the range of equal pieces to which `piece` belongs.
     pub(super) fn stretch(&self, piece: u64) -> usize {
         self.stretches.partition_point(|first| *first <= piece).saturating_sub(1)
     }
 
-    /// The piece after the last of a piece's stretch.
+    /// The first piece after the range of equal pieces to which `piece` belongs.
     pub(super) fn end_of_stretch(&self, piece: u64) -> u64 {
         self.stretches.get(self.stretch(piece) + 1).copied().unwrap_or(self.pieces)
     }
 
-    /// On how many pieces before it what happens to a piece can depend, in steady state.
+    /// The number of earlier pieces on which a piece's times can depend, in steady state.
     pub(super) fn memory(&self, window: usize) -> u64 {
         let acting = self.steps_of.iter().copied().filter(|steps| *steps > 0);
         let fewest = acting.min().map_or(1, u64::from);
@@ -176,7 +176,7 @@ impl Program {
         (window as u64).div_ceil(fewest).max(depth) + 2
     }
 
-    /// Notes what each step waits for, and how long the ends of steps are kept for that.
+    /// Records which steps each step waits for, and how long the ends of steps must be stored for that.
     fn wait(&mut self, acts: &[Vec<(u32, Step)>]) {
         let mut before: Vec<Vec<(u32, u32)>> = vec![Vec::new(); self.steps_of.len()];
         for (round, here) in acts.iter().enumerate() {
@@ -295,19 +295,19 @@ impl<C: Representatives> Builder<'_, '_, C> {
         *self.classes.entry(class).or_insert(next)
     }
 
-    /// Bytes of a span in one piece.
+    /// The bytes of a span in one piece.
     fn bytes(&self, span: Span) -> u64 {
         self.job.geometry.elements(span) * u64::from(self.job.element)
     }
 
-    /// Bytes of a span in all pieces.
+    /// The bytes of a span in all pieces.
     fn total(&self, span: Span) -> u64 {
         let elements =
             (span.first_chunk..span.first_chunk + span.chunks).map(|chunk| self.job.geometry.chunk(chunk));
         elements.map(|chunk| chunk.end - chunk.start).sum::<u64>() * u64::from(self.job.element)
     }
 
-    /// The times of every class, for each stretch and without bytes.
+    /// The times of every class, for each range of equal pieces and for messages without bytes.
     fn times(&mut self, program: &mut Program) -> Result<(), Error> {
         let mut classes: Vec<(Class, u32)> = self.classes.iter().map(|(class, at)| (*class, *at)).collect();
         classes.sort_unstable_by_key(|(_, at)| *at);
@@ -331,7 +331,7 @@ impl<C: Representatives> Builder<'_, '_, C> {
     }
 }
 
-/// Where pieces change size: the first of each stretch, and the number of pieces.
+/// The pieces at which the size of pieces changes: the first piece of each range, and the number of pieces.
 fn stretches(job: &Job<'_>, pieces: u64) -> Vec<u64> {
     let mut stretches = BTreeSet::from([0, pieces]);
     for chunk in 0..job.schedule.chunks() {

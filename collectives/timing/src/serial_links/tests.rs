@@ -1,4 +1,4 @@
-//! The sweep beside the same rule written out step by step, beside clocks where no link is shared, and beside itself
+//! Compares the sweep over serial links with a plain implementation of its rule, with clocks if no link is shared, and with itself
 //! without skipping.
 
 use super::*;
@@ -17,10 +17,10 @@ fn serial(job: &Job<'_>) -> Result<Outcome, Error> {
     simulate(&Job { sharing: LinkSharing::Serial, ..*job }, Engine::Auto)
 }
 
-/// The rule, step by step: every step of every rank remembered, every earlier one looked at.
+/// The rule of serial links, implemented plainly: keeps every step of every rank, and compares each step with all earlier ones.
 struct Plain<'a> {
     job: Job<'a>,
-    /// By rank: when each step was done, and the step.
+    /// For each rank: its steps, with the time at which each was done.
     steps: Vec<Vec<(u64, Step)>>,
     free: Vec<u64>,
 }
@@ -106,7 +106,7 @@ const COSTS: Costs =
 const WIRINGS: [&str; 5] = ["switch", "ring", "mesh", "nodes4", "nodes4x2"];
 static NOTHING: Faults = Faults::NONE;
 
-/// The steps of a program as a schedule.
+/// The steps of a program, as a schedule.
 struct Retimed<'a> {
     of: &'a dyn Schedule,
     acts: acts::Acts,
@@ -137,7 +137,7 @@ impl Schedule for Retimed<'_> {
     }
 }
 
-/// The schedule of a pipeline in the rounds of its timetable.
+/// A job's pipeline, with the steps of each piece in the rounds of its timetable.
 fn retimed<'a>(job: &Job<'a>) -> Segments<Retimed<'a>> {
     let pipeline = job.schedule.pipeline().unwrap();
     let (of, stride) = (pipeline.of, (pipeline.lap - 1) / pipeline.pieces);
@@ -236,7 +236,7 @@ fn a_long_pipeline_is_mostly_skipped() {
     assert!(run.skipped * 10 > run.messages * 9, "{} of {} messages skipped", run.skipped, run.messages);
 }
 
-/// Bytes of a piece that take long beside the latency, and pieces that do not.
+/// The cases include pieces whose bytes take long compared with the latency, and pieces whose bytes do not.
 #[test]
 fn trees_take_nearly_the_time_that_they_take_on_shared_links() {
     let cases = [

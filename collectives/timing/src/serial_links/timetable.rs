@@ -1,15 +1,15 @@
-//! Rounds in which no link is wanted twice: a timetable for a pipeline whose own rounds leave links idle.
+//! A timetable for a pipeline whose own rounds leave links idle: rounds in which no two messages need the same link.
 //!
 //! ```text
-//! a link's messages of one piece     m1 m2 m3 m4    each has a slot of its own modulo the stride, at both ends
+//! a link's messages of one piece     m1 m2 m3 m4    each has its own slot modulo the stride, at both ends
 //! time                               0  1  2  3 | 4  5  6  7 | ...
 //!                                    m1 m4 m2 m3  m1 m4 m2 m3     the next piece, and so on: the link is never idle
 //! ```
 //!
-//! Messages are edges between the link that leads out of the sender and the one that leads into the receiver. Splitting the
-//! edges of every link in two halves, again and again, gives each a slot (D. König's edge colouring of bipartite graphs, by
-//! Euler partitions: H. Gabow, Int. J. Comput. Inf. Sci. 5 (1976)). Steps that wait for each other keep their order, with a
-//! slot more where the message before is still in flight.
+//! A message is an edge between the link out of its sender and the link into its receiver. Repeatedly splitting the edges of every
+//! link into two halves gives each message a slot (D. König's edge colouring of bipartite graphs, by Euler partitions: H. Gabow,
+//! Int. J. Comput. Inf. Sci. 5 (1976)). Steps that wait for each other keep their order, with additional slots while the earlier
+//! message is still in flight.
 
 use super::acts::{Acts, acts, refusal};
 use super::program::Program;
@@ -17,10 +17,10 @@ use super::{Error, Job, Representatives};
 use allfold_schedules::schedule::{Schedule, Step};
 
 const NONE: u32 = u32::MAX;
-/// At most this many slots for a message in flight: a longer one delays what comes after it.
+/// The greatest number of slots for a message in flight; a message that is longer in flight delays later messages.
 const FLIGHT: u64 = 32;
 
-/// The program of a job: by a timetable where pieces leave links idle, else by its own rounds.
+/// The program of a job: by a timetable if the job's own rounds leave links idle, otherwise by its own rounds.
 pub(super) fn program<C: Representatives>(job: &Job<'_>, cast: &C) -> Result<Program, Error> {
     let (of, pieces, lap): (&dyn Schedule, u64, u64) = match job.schedule.pipeline() {
         Some(pipeline) => (pipeline.of, pipeline.pieces, pipeline.lap),
@@ -34,13 +34,13 @@ pub(super) fn program<C: Representatives>(job: &Job<'_>, cast: &C) -> Result<Pro
     let own = Program::laid_out(job, cast, &acts, pieces, stride)?;
     let table = retimed(&own, &acts, cast.links() as usize).filter(|_| pieces > 1);
     let Some((table, stride)) = table else { return Ok(own) };
-    // Either is large: one at a time.
+    // Both values are large, so they are freed before the next one is built.
     drop((own, acts));
     Program::laid_out(job, cast, &table, pieces, stride)
 }
 
-/// The program's steps in rounds of the timetable, and its stride; `None` if steps send and receive at once, because both
-/// messages have one round.
+/// The program's steps in rounds of the timetable, and the timetable's stride. `None` if steps send and receive at once, because
+/// both messages of such a step have the same round.
 pub(super) fn retimed(program: &Program, acts: &Acts, links: usize) -> Option<(Acts, u64)> {
     let ends = ends(program);
     let mut taken = vec![false; program.steps.len()];
@@ -84,8 +84,8 @@ pub(super) fn retimed(program: &Program, acts: &Acts, links: usize) -> Option<(A
     Some((table, stride * turns))
 }
 
-/// A rank has one step in a round: its steps of one slot go in turn. Gives the turn of every step within its slot, and how
-/// many a slot has.
+/// A rank has one step per round, so its steps of one slot take turns. Returns the turn of every step within its slot, and the
+/// number of turns per slot.
 fn turns(program: &Program, at: &[u64], ends: &[(usize, usize)]) -> (Vec<u64>, u64) {
     let representative = |step: usize| program.steps[step].representative as usize;
     let mut messages = vec![false; at.len()];
@@ -97,7 +97,7 @@ fn turns(program: &Program, at: &[u64], ends: &[(usize, usize)]) -> (Vec<u64>, u
     let (mut turn, mut most) = (vec![0; at.len()], 0);
     for slot in pairs.chunk_by(|one, other| at[one.0] == at[other.0]) {
         for &(from, to) in slot {
-            // Past the last bit two steps would share a round: 63 steps of one rank in one slot there are not.
+            // The limit prevents a shift past the last bit; a rank never has 63 steps in one slot.
             let free = (taken[representative(from)] | taken[representative(to)]).trailing_ones().min(63);
             taken[representative(from)] |= 1 << free;
             taken[representative(to)] |= 1 << free;
@@ -109,7 +109,7 @@ fn turns(program: &Program, at: &[u64], ends: &[(usize, usize)]) -> (Vec<u64>, u
     (turn, most + 1)
 }
 
-/// The two steps of every message, counted over all rounds.
+/// The indices of every message's two steps, counted over all rounds.
 fn ends(program: &Program) -> Vec<(usize, usize)> {
     let of = |round: &super::Round| {
         let first = round.steps.start;
@@ -119,14 +119,14 @@ fn ends(program: &Program) -> Vec<(usize, usize)> {
     program.rounds.iter().flat_map(of).collect()
 }
 
-/// For how many slots the slowest message is in flight and combined after it has left.
+/// The number of slots for which the slowest message is in flight and being combined after it has left.
 fn flight(program: &Program) -> u64 {
     let slots =
         |times: &super::program::Times| (times.done.saturating_sub(times.left)).div_ceil(times.left.max(1));
     program.times.iter().flatten().map(slots).max().unwrap_or(0).min(FLIGHT)
 }
 
-/// A slot for every message, and how many slots there are: a power of two.
+/// The slot of every message, and the number of slots, which is a power of two.
 fn slots(program: &Program, links: usize) -> (Vec<u32>, u64) {
     let outer = |message: usize| {
         let (first, last) = program.messages[message].path;
@@ -149,9 +149,9 @@ fn slots(program: &Program, links: usize) -> (Vec<u32>, u64) {
     (slots, 1 << halvings)
 }
 
-/// Splits the messages of every slot in two, so that each link has half of its own in each, give or take one.
+/// Splits the messages of every slot in two, so that both halves have equally many messages of each link, or one more.
 fn halve(paths: &[[u32; 2]], slots: &mut [u32], halving: u32, links: usize) {
-    // At each end, messages of one slot and link are joined in pairs: the two of a pair must part.
+    // At each end, messages of one slot and link are joined in pairs; the two messages of a pair must go into different halves.
     let width = 1usize << halving;
     let mut pairs = vec![[NONE; 2]; paths.len()];
     let mut open = vec![[NONE; 2]; links * width];
@@ -167,7 +167,7 @@ fn halve(paths: &[[u32; 2]], slots: &mut [u32], halving: u32, links: usize) {
             }
         }
     }
-    // Pairs form paths and rings of even length, since they alternate between the two ends.
+    // The pairs form paths, and cycles of even length, since they alternate between the two ends.
     let mut seen = vec![false; paths.len()];
     let lone = |message: &usize| pairs[*message].contains(&NONE);
     for first in (0..paths.len()).filter(lone).chain(0..paths.len()) {
