@@ -1,11 +1,11 @@
-//! GB/s of a call: bytes per microsecond, over 1000.
+//! The bandwidth of a call in NCCL's tuner model, in GB/s (bytes per microsecond, divided by 1000).
 
 use super::constants::{ll_most, nvls_efficiency, nvls_tree, ring_ll128, tree, tree_ll128};
 use super::latency::ring_steps;
 use super::{Arch, Graph, NcclAlgorithm, Platform, Protocol};
 use allfold_schedules::Collective;
 
-/// The bandwidth at which a call's bytes go (algbw), before the correction by size; 0 where it cannot run.
+/// The bandwidth of a call's bytes (algbw) in GB/s, before the correction by size; 0 if the candidate cannot run.
 pub(super) fn bandwidth(
     platform: &Platform,
     collective: Collective,
@@ -25,7 +25,7 @@ pub(super) fn bandwidth(
         },
         NcclAlgorithm::Tree => {
             let most = (all * 0.92).min(channels * tree(platform));
-            // LL128 spends two of nine parts of a line on flags inside a node, and one in sixteen across nodes.
+            // Of a line, LL128 uses two of nine parts for flags within a node, and one in sixteen across nodes.
             let data = if platform.nodes == 1 { 7.0 / 9.0 } else { 120.0 / 128.0 };
             match protocol {
                 Protocol::Ll => (most / 3.8).min(ll_most(platform)),
@@ -43,7 +43,7 @@ pub(super) fn bandwidth(
     to_algorithm(platform, collective, algorithm, bus)
 }
 
-/// NCCL's factor from bus bandwidth to the bandwidth of the call's bytes.
+/// NCCL's factor from bus bandwidth to algorithm bandwidth, applied to `bus`.
 fn to_algorithm(platform: &Platform, collective: Collective, algorithm: NcclAlgorithm, bus: f64) -> f64 {
     let steps = ring_steps(collective, platform.ranks);
     let gathers = matches!(collective, Collective::AllGather | Collective::ReduceScatter);
@@ -55,7 +55,7 @@ fn to_algorithm(platform: &Platform, collective: Collective, algorithm: NcclAlgo
     }
 }
 
-/// The bandwidth of one channel through the NVLink switch.
+/// The bandwidth of one channel through the NVLink switch, in GB/s.
 fn nvls(platform: &Platform, collective: Collective, algorithm: NcclAlgorithm, graph: &Graph) -> f64 {
     if graph.channels < 2 {
         return 0.0;
@@ -71,7 +71,7 @@ fn nvls(platform: &Platform, collective: Collective, algorithm: NcclAlgorithm, g
     }
 }
 
-/// Every GPU to its own NIC, the network's switches reduce.
+/// The bus bandwidth of CollNet direct: every GPU uses its own NIC, and the network's switches reduce.
 fn collnet_direct(platform: &Platform, collective: Collective, graph: &Graph) -> f64 {
     let each = f64::from(platform.ranks_per_node());
     if collective != Collective::AllReduce {

@@ -1,4 +1,4 @@
-//! Which algorithm and protocol NCCL takes, and how long it believes that lasts.
+//! NCCL's choice of algorithm and protocol for a call, and the tuner's estimate of the call's time.
 
 use super::bandwidth::bandwidth;
 use super::constants::tree_correction;
@@ -6,22 +6,22 @@ use super::latency::latency;
 use super::{Arch, Graph, NcclAlgorithm, Overrides, Platform, Protocol};
 use allfold_schedules::Collective;
 
-/// The model's estimate for one candidate.
+/// The tuner model's estimate for one candidate: an algorithm with a protocol.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// The candidate's algorithm: how ranks are wired.
+    /// The candidate's algorithm: how ranks are connected.
     pub algorithm: NcclAlgorithm,
-    /// The candidate's protocol: how bytes are moved.
+    /// The candidate's protocol: how bytes are transferred.
     pub protocol: Protocol,
-    /// Microseconds that no byte takes.
+    /// The part of the time that does not depend on the size, in microseconds.
     pub latency_us: f64,
-    /// GB/s (1e9) of the call's bytes.
+    /// The bandwidth of the call's bytes in GB/s (1e9).
     pub algbw_gbps: f64,
-    /// The sum of both, in microseconds.
+    /// The estimated time in microseconds: latency plus bytes over bandwidth.
     pub time_us: f64,
 }
 
-/// No candidate can run the call.
+/// The error that no candidate can run the call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "NCCL has no algorithm and protocol for {collective} on {ranks} ranks of {nodes} nodes that NCCL_ALGO and NCCL_PROTO allow{why}"
@@ -33,11 +33,11 @@ pub struct NoChoice {
     why: &'static str,
 }
 
-/// What NCCL would run: the least time over all candidates; of equal ones the first in NCCL's order. `bytes` is
-/// nccl-tests' size: the total, for all-gather and reduce-scatter too. One rank costs nothing.
+/// The candidate that NCCL would run: the least estimated time; of equal times, the first in NCCL's order. `bytes` is nccl-tests'
+/// size: the total, for all-gather and reduce-scatter too. A call with one rank takes no time.
 ///
 /// # Errors
-/// Where `overrides` leave nothing that the platform can run, and for collectives that NCCL composes of sends.
+/// `overrides` leave no candidate that the platform can run, or the collective is one that NCCL composes of sends.
 pub fn choose(
     platform: &Platform,
     collective: Collective,
@@ -74,7 +74,7 @@ fn allowed(
     algorithm: NcclAlgorithm,
     protocol: Protocol,
 ) -> Option<Estimate> {
-    // LL128 is trusted only on links that keep stores in order, unless the user asks for it.
+    // LL128 is allowed only on links that keep the order of stores, unless the user asks for it.
     let trusted = protocol != Protocol::Ll128 || platform.ll128;
     let protocol_allowed = overrides.protocol(collective, protocol).unwrap_or(trusted);
     let algorithm_allowed = overrides.algorithm(collective, algorithm).unwrap_or(true);
@@ -84,7 +84,7 @@ fn allowed(
     }
 }
 
-/// How long NCCL believes one candidate takes; `None` where it cannot run.
+/// NCCL's estimate for one candidate; `None` if the candidate cannot run the call.
 pub fn estimate(
     platform: &Platform,
     collective: Collective,
@@ -102,7 +102,7 @@ pub fn estimate(
     }
     let mut latency_us = latency(platform, collective, algorithm, protocol, &graph);
     let mut algbw_gbps = bandwidth(platform, collective, algorithm, protocol, &graph);
-    // NVLSTree takes the tree's correction on Blackwell with x86 CPUs.
+    // On Blackwell with x86 CPUs, NVLSTree uses the tree's correction.
     let x86 = matches!(platform.cpu, super::HostCpu::Intel | super::HostCpu::Amd);
     let like_tree = algorithm == NcclAlgorithm::NvlsTree && platform.arch == Arch::Blackwell && x86;
     if algorithm == NcclAlgorithm::Tree || like_tree {
@@ -119,7 +119,7 @@ pub fn estimate(
     possible.then_some(Estimate { algorithm, protocol, latency_us, algbw_gbps, time_us })
 }
 
-/// The channels that a candidate uses, where it can run at all.
+/// The channels that a candidate uses; `None` if the candidate cannot run the call.
 fn graph(
     platform: &Platform,
     collective: Collective,
@@ -134,7 +134,7 @@ fn graph(
         NcclAlgorithm::Ring if reduce_or_copy || gathers || all_reduce => Some(platform.ring),
         NcclAlgorithm::Tree if all_reduce => Some(platform.tree),
         NcclAlgorithm::Nvls if simple && (gathers || all_reduce) => {
-            // Across nodes it hands over to the network's switches.
+            // Across nodes, NVLS needs the network's switches (CollNet) as well.
             platform.nvls.filter(|_| platform.nodes == 1 || platform.collnet.is_some())
         }
         NcclAlgorithm::NvlsTree if simple && all_reduce && platform.nodes > 1 => platform.nvls,

@@ -1,8 +1,8 @@
-//! The tuner's tables. Source of every figure: NCCL 2.29, `src/graph/tuning.cc`.
+//! The tables of NCCL's tuner. Source of every figure: NCCL 2.29, `src/graph/tuning.cc`.
 
 use super::{Arch, HostCpu, Inside, NcclAlgorithm, Platform, Protocol};
 
-/// Microseconds that a call takes before its first step.
+/// The latency of a call before its first step, in microseconds.
 pub(super) fn base_us(algorithm: NcclAlgorithm, protocol: Protocol) -> f64 {
     let row = match algorithm {
         NcclAlgorithm::Tree => [6.8, 14.0, 8.4],
@@ -13,10 +13,10 @@ pub(super) fn base_us(algorithm: NcclAlgorithm, protocol: Protocol) -> f64 {
     row[protocol as usize]
 }
 
-/// Microseconds of a step inside a node.
+/// The latency of a step within a node, in microseconds.
 pub(super) fn inside_us(platform: &Platform, algorithm: NcclAlgorithm, protocol: Protocol) -> f64 {
     let nvlink = platform.links == Inside::NvLink;
-    // On POWER, a tree's Simple protocol over PCI takes the ring's latency.
+    // On POWER, the Simple protocol of a tree over PCI has the ring's latency.
     let power = platform.cpu == HostCpu::Power && !nvlink && protocol == Protocol::Simple;
     let row = match algorithm {
         NcclAlgorithm::Tree if nvlink => [0.6, 1.25, 4.0],
@@ -31,7 +31,7 @@ pub(super) fn inside_us(platform: &Platform, algorithm: NcclAlgorithm, protocol:
     row[protocol as usize]
 }
 
-/// Microseconds of a step across nodes, without what the NIC declares.
+/// The latency of a step across nodes, in microseconds, without the latency that the NIC declares.
 pub(super) fn across_us(algorithm: NcclAlgorithm, protocol: Protocol) -> f64 {
     let row = match algorithm {
         NcclAlgorithm::Tree => [5.0, 8.5, 14.0],
@@ -45,12 +45,12 @@ pub(super) fn across_us(algorithm: NcclAlgorithm, protocol: Protocol) -> f64 {
     row[protocol as usize]
 }
 
-/// The column of the tables below: one node, two, more.
+/// The column of the tree tables for a number of nodes: one, two, or more.
 fn column(nodes: u32) -> usize {
     nodes.clamp(1, 3) as usize - 1
 }
 
-/// The most GB/s of LL. Several nodes with AMD CPUs take Ampere's row, with other CPUs Volta's.
+/// The greatest bandwidth of LL in GB/s. With several nodes, AMD CPUs take Ampere's row, and other CPUs Volta's.
 pub(super) fn ll_most(platform: &Platform) -> f64 {
     let row = match (platform.nodes, platform.cpu) {
         (..=1, _) => platform.arch,
@@ -61,35 +61,35 @@ pub(super) fn ll_most(platform: &Platform) -> f64 {
     rows[row as usize][column(platform.nodes)]
 }
 
-/// GB/s of a ring's channel by LL128.
+/// Bandwidth of a ring's channel with LL128, in GB/s.
 pub(super) fn ring_ll128(arch: Arch) -> f64 {
     [20.0, 20.0, 36.7, 40.0][arch as usize]
 }
 
-/// GB/s of a tree's channel by LL128.
+/// Bandwidth of a tree's channel with LL128, in GB/s.
 pub(super) fn tree_ll128(platform: &Platform) -> f64 {
     let rows = [[20.0; 3], [20.0; 3], [36.7, 36.7, 29.0], [55.6, 31.67, 20.0]];
     rows[platform.arch as usize][column(platform.nodes)]
 }
 
-/// GB/s of a tree's channel by any protocol.
+/// The greatest bandwidth of a tree's channel with any protocol, in GB/s.
 pub(super) fn tree(platform: &Platform) -> f64 {
     let rows = [[26.5, 18.5, 10.0], [24.0, 23.6, 17.8], [38.7, 41.4, 36.0], [70.0, 42.8, 24.0]];
     rows[platform.arch as usize][column(platform.nodes)]
 }
 
-/// GB/s of a channel of NVLink switches and trees.
+/// The greatest bandwidth of an NVLSTree channel, in GB/s.
 pub(super) fn nvls_tree(platform: &Platform) -> f64 {
     let rows = [[26.5, 18.5, 10.0], [24.0, 23.6, 17.8], [0.0, 57.7, 45.5], [0.0, 96.0, 80.0]];
     rows[platform.arch as usize][column(platform.nodes)]
 }
 
-/// The share of the links that reduction in the NVLink switch reaches; 0 where there is none.
+/// The share of the links' bandwidth that reduction in the NVLink switch achieves; 0 for generations without it.
 pub(super) fn nvls_efficiency(arch: Arch) -> f64 {
     [0.0, 0.0, 0.85, 0.74][arch as usize]
 }
 
-/// The fraction of its bandwidth that a tree reaches at a size: measured by NCCL's authors at powers of two from 64 B.
+/// The share of its bandwidth that a tree achieves at a message size, from NCCL's table for powers of two from 64 B.
 pub(super) fn tree_correction(protocol: Protocol, bytes: u64) -> f64 {
     const LL: [f64; 23] = [
         1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0,

@@ -1,10 +1,10 @@
-//! The part of a call's time that no byte takes.
+//! The part of a call's time that does not depend on its size.
 
 use super::constants::{across_us, base_us, inside_us};
 use super::{Graph, HostCpu, NcclAlgorithm, Platform, Protocol};
 use allfold_schedules::Collective;
 
-/// How many steps a ring takes: there and back for an all-reduce.
+/// The number of steps of a ring; an all-reduce goes around the ring twice.
 pub(super) fn ring_steps(collective: Collective, ranks: u32) -> f64 {
     let n = f64::from(ranks);
     match collective {
@@ -14,7 +14,7 @@ pub(super) fn ring_steps(collective: Collective, ranks: u32) -> f64 {
     }
 }
 
-/// Microseconds before bandwidth counts.
+/// The latency of a call in microseconds: the base latency and the latencies of all steps.
 pub(super) fn latency(
     platform: &Platform,
     collective: Collective,
@@ -26,9 +26,9 @@ pub(super) fn latency(
     let doublings = f64::from(platform.nodes.ilog2());
     let base = base_us(algorithm, protocol);
     let inside = inside_us(platform, algorithm, protocol);
-    // With one rank per node nothing hides the network: the tree's figure holds for all.
+    // With one rank per node the network's latency is fully exposed, and NCCL takes the tree's figure for every algorithm.
     let exposed = if platform.ranks_per_node() == 1 { NcclAlgorithm::Tree } else { algorithm };
-    // Simple flushes the NIC's writes once more.
+    // Simple flushes the NIC's writes, which adds the NIC's latency once more.
     let flushes = if protocol == Protocol::Simple { 2.0 } else { 1.0 };
     let across = across_us(exposed, protocol) + flushes * graph.nic_us;
 
@@ -65,7 +65,7 @@ fn ring(
     (steps - crossings) * inside.max(net_overhead(platform, protocol)) + crossings * across
 }
 
-/// The proxy's cost of posting to the network, in microseconds per step; 0 on one node.
+/// The proxy's overhead of posting to the network, in microseconds per step; 0 on one node.
 fn net_overhead(platform: &Platform, protocol: Protocol) -> f64 {
     if platform.nodes == 1 {
         return 0.0;

@@ -1,14 +1,14 @@
-//! NCCL's tuner model: the closed form by which NCCL chooses an algorithm and a protocol for a call.
+//! NCCL's tuner model: the formula by which NCCL chooses an algorithm and a protocol for a call.
 //!
 //! ```text
-//! time_us = latency + bytes / (1000 x bandwidth)          the least over all (algorithm, protocol) is taken
+//! time_us = latency + bytes / (1000 x bandwidth)          the (algorithm, protocol) with the least time is chosen
 //! latency = base + steps inside the node x hw + steps across x (hw + NIC)
 //! bandwidth = channels x speed of one, less the protocol's and the algorithm's losses     GB/s
 //! ```
 //!
-//! It ranks candidates and is no good clock: it has no term for the host's launch, for NIC families, or for
-//! stragglers. So it stands beside the simulated schedule as a predictor of its own, and says which schedule NCCL
-//! would have run. Figures are those of NCCL's `src/graph/tuning.cc` (2.29).
+//! The tuner model ranks candidates but does not predict real times well: it has no terms for the host's launch, for NIC families
+//! or for stragglers. It is therefore a predictor of its own beside the simulated schedule, and says which schedule NCCL would have
+//! run. The figures are those of NCCL's `src/graph/tuning.cc` (2.29).
 //!
 //! ```
 //! use allfold_schedules::Collective;

@@ -1,34 +1,34 @@
-//! NCCL's names of what it chooses among, in its order: of two equal times the first one wins.
+//! NCCL's names for algorithms and protocols, in NCCL's order: of two equal times the first candidate is chosen.
 
 use std::fmt;
 
-/// How ranks are wired for a call.
+/// NCCL's algorithms: how ranks are connected for a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NcclAlgorithm {
-    /// Chains inside nodes, a double binary tree across.
+    /// Chains within nodes, a double binary tree across nodes.
     Tree,
     /// Rings.
     Ring,
     /// Reduction in the network's switches, every GPU to its own NIC.
     CollNetDirect,
-    /// CollNet by a chain inside the node.
+    /// Reduction in the network's switches, with a chain of GPUs within each node.
     CollNetChain,
     /// Reduction and multicast in the NVLink switch.
     Nvls,
-    /// NVLink switch inside nodes, trees across.
+    /// Reduction in the NVLink switch within nodes, trees across nodes.
     NvlsTree,
-    /// Parallel aggregated trees: all-gather and reduce-scatter in a logarithm of steps.
+    /// Parallel aggregated trees: all-gather and reduce-scatter with a logarithmic number of steps.
     Pat,
 }
 
-/// How bytes are moved: flags in every 8 bytes, in every 128, or beside the data.
+/// NCCL's protocols: flags in every 8 bytes, in every 128 bytes, or separate from the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Protocol {
     /// Half of every 8 bytes is a flag: lowest latency.
     Ll,
-    /// 8 of every 128 bytes are a flag: needs NVLink's ordered stores.
+    /// 8 of every 128 bytes are a flag: needs links, such as NVLink, that keep the order of stores.
     Ll128,
-    /// The protocol with a flag after whole chunks: highest bandwidth.
+    /// A flag after each chunk: highest bandwidth.
     Simple,
 }
 

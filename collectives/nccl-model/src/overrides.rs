@@ -1,9 +1,9 @@
-//! `NCCL_ALGO` and `NCCL_PROTO`: which algorithms and protocols may be chosen.
+//! The restrictions of `NCCL_ALGO` and `NCCL_PROTO` on the algorithms and protocols that may be chosen.
 //!
 //! ```text
-//! ring,tree            these and no others, for every collective
+//! ring,tree            only these, for every collective
 //! ^tree                all but this
-//! ring;allreduce:tree  rings, but for all-reduce trees
+//! ring;allreduce:tree  rings; for all-reduce trees
 //! ```
 
 use super::{NcclAlgorithm, Protocol};
@@ -11,7 +11,7 @@ use allfold_schedules::Collective;
 use allfold_sim::suggest::unknown;
 use std::collections::BTreeMap;
 
-/// The collectives that NCCL tunes, under its names.
+/// The collectives that NCCL tunes, with NCCL's names.
 const TUNED: [(&str, Collective); 5] = [
     ("broadcast", Collective::Broadcast),
     ("reduce", Collective::Reduce),
@@ -20,14 +20,14 @@ const TUNED: [(&str, Collective); 5] = [
     ("allreduce", Collective::AllReduce),
 ];
 
-/// The algorithms and protocols that the two variables allow; by default those that NCCL allows by itself.
+/// The algorithms and protocols that the two variables allow; by default those that NCCL allows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
     algorithms: BTreeMap<Collective, Vec<NcclAlgorithm>>,
     protocols: BTreeMap<Collective, Vec<Protocol>>,
 }
 
-/// A value that cannot be read.
+/// The error for a variable's value that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{variable}: {what}")]
 pub struct BadOverride {
@@ -36,7 +36,7 @@ pub struct BadOverride {
 }
 
 impl Overrides {
-    /// Reads the values of `NCCL_ALGO` and `NCCL_PROTO`; empty means not set. Case does not matter.
+    /// Parses the values of `NCCL_ALGO` and `NCCL_PROTO`; an empty text means that the variable is not set. Case is ignored.
     ///
     /// # Errors
     /// An unknown name, with the nearest one; an empty list; a list for every collective that is not the first.
@@ -50,12 +50,12 @@ impl Overrides {
         })
     }
 
-    /// Whether the user allows an algorithm; `None` if the user says nothing about it.
+    /// Whether the user allows an algorithm for a collective; `None` if the user sets no list for that collective.
     pub(super) fn algorithm(&self, collective: Collective, algorithm: NcclAlgorithm) -> Option<bool> {
         self.algorithms.get(&collective).map(|list| list.contains(&algorithm))
     }
 
-    /// Whether the user allows a protocol; `None` if the user says nothing about it.
+    /// Whether the user allows a protocol for a collective; `None` if the user sets no list for that collective.
     pub(super) fn protocol(&self, collective: Collective, protocol: Protocol) -> Option<bool> {
         self.protocols.get(&collective).map(|list| list.contains(&protocol))
     }

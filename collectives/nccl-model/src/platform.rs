@@ -1,15 +1,15 @@
-//! What the tuner knows of a machine: how many nodes and ranks, and the channels that the graph search found.
+//! A machine as NCCL's tuner sees it: the numbers of nodes and ranks, and the channels that the graph search found.
 
-/// Generation of the GPUs, by the tables that have a row for it.
+/// The generation of the GPUs; each has a row in the tuner's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arch {
     /// Compute capability 7.x and older.
     Volta,
-    /// 8.x.
+    /// Compute capability 8.x.
     Ampere,
-    /// 9.x.
+    /// Compute capability 9.x.
     Hopper,
-    /// 10.x and later.
+    /// Compute capability 10.x and later.
     Blackwell,
 }
 
@@ -18,7 +18,7 @@ pub enum Arch {
 pub enum HostCpu {
     /// x86 by Intel.
     Intel,
-    /// x86 by AMD, or both kinds in one job.
+    /// x86 by AMD, or Intel and AMD in one job.
     Amd,
     /// IBM POWER.
     Power,
@@ -38,11 +38,11 @@ pub enum Inside {
 /// The result of the graph search for one algorithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Graph {
-    /// How many channels.
+    /// The number of channels.
     pub channels: u32,
-    /// GB/s of one channel inside a node.
+    /// Bandwidth of one channel within a node, in GB/s.
     pub inside: f64,
-    /// GB/s of one channel across nodes.
+    /// Bandwidth of one channel across nodes, in GB/s.
     pub across: f64,
     /// Latency that the NIC declares, in microseconds.
     pub nic_us: f64,
@@ -56,18 +56,18 @@ impl Graph {
         Graph { channels, inside: speed, across: speed, nic_us: 0.0, same_channels: true }
     }
 
-    /// This graph across nodes, at `speed` GB/s per channel.
+    /// This graph with `speed` GB/s per channel across nodes.
     pub fn across(self, speed: f64) -> Graph {
         Graph { across: speed, ..self }
     }
 }
 
-/// A machine as the tuner sees it.
+/// A machine as NCCL's tuner sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Platform {
-    /// Nodes; 1 or more.
+    /// The number of nodes; 1 or more.
     pub nodes: u32,
-    /// Ranks over all nodes; at least one per node.
+    /// The number of ranks on all nodes; at least one per node.
     pub ranks: u32,
     /// Generation of the GPUs.
     pub arch: Arch,
@@ -75,27 +75,27 @@ pub struct Platform {
     pub cpu: HostCpu,
     /// The links between the GPUs of a node.
     pub links: Inside,
-    /// Whether the GPUs of a node are joined by NVLink switches.
+    /// Whether NVLink switches connect the GPUs of a node.
     pub nvswitch: bool,
     /// Whether stores over the links keep their order, so that LL128 may be used.
     pub ll128: bool,
-    /// Whether the library has PAT (2.23 and later).
+    /// Whether the NCCL library supports PAT (2.23 and later).
     pub pat: bool,
-    /// Channels that run for each that the search found.
+    /// The number of channels that run for each channel that the search found.
     pub doubled: u32,
     /// The rings; PAT uses their channels.
     pub ring: Graph,
-    /// The trees.
+    /// The channels of trees.
     pub tree: Graph,
-    /// The NVLink switch's channels, where it reduces.
+    /// The channels of the NVLink switch; `None` if it does not reduce.
     pub nvls: Option<Graph>,
-    /// The network switches' channels, where they reduce.
+    /// The channels of the network's switches; `None` if they do not reduce.
     pub collnet: Option<Graph>,
 }
 
 impl Platform {
-    /// `ranks` GPUs on `nodes` nodes with NVLink and Intel CPUs, rings and trees over the same channels; neither
-    /// NVLink nor network switches reduce.
+    /// A platform of `ranks` GPUs on `nodes` nodes with NVLink and Intel CPUs, with rings and trees over the same channels; neither
+    /// NVLink switches nor network switches reduce.
     pub fn nvlink(arch: Arch, nodes: u32, ranks: u32, graph: Graph) -> Platform {
         Platform {
             nodes,
@@ -114,7 +114,7 @@ impl Platform {
         }
     }
 
-    /// Ranks per node, rounded down.
+    /// The number of ranks per node, rounded down.
     pub fn ranks_per_node(&self) -> u32 {
         (self.ranks / self.nodes.max(1)).max(1)
     }

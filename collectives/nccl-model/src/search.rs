@@ -1,12 +1,12 @@
-//! The channels that NCCL's graph search would find on a machine: how many, and how fast each.
+//! A model of NCCL's graph search: the number of channels on a machine, and the speed of each.
 //!
 //! ```text
-//! speeds are tried from the fastest       GPU's port 240 GB/s: 40 x 6 --halved, since 25 or more--> 20 x 12
-//! the greatest total wins                 8 NICs of 50 GB/s: 48 x 7 of 360 inside, 48 x 8 across
+//! speeds are tried from the fastest       GPU's port 240 GB/s: 40 x 6, split since 25 or more --> 20 x 12
+//! the greatest total is chosen            8 NICs of 50 GB/s: 48 x 7 of 360 inside, 48 x 8 across
 //! ```
 //!
-//! Rings need as much inside a node as across; trees of two nodes may take twice as much inside. Tables:
-//! NCCL 2.29, `src/graph/search.cc`; what the search finds for a real machine is in its `NCCL_GRAPH_DUMP_FILE`.
+//! Rings need as much bandwidth within a node as across nodes; trees over two nodes may use twice as much within a node. Tables:
+//! NCCL 2.29, `src/graph/search.cc`. The search results of a real machine are in its `NCCL_GRAPH_DUMP_FILE`.
 
 use super::{Arch, Graph, HostCpu, Inside, Platform};
 use allfold_sim::machines::{self, Fabric, Generation, Machine};
@@ -21,17 +21,17 @@ const ACROSS: [[f64; 16]; 3] = [
     [48.0, 45.0, 42.0, 40.0, 30.0, 24.0, 22.0, 20.0, 17.5, 15.0, 12.0, 6.0, 3.0, 2.4, 1.2, 0.6],
     [96.0, 86.0, 80.0, 48.0, 45.0, 42.0, 40.0, 30.0, 24.0, 22.0, 20.0, 15.0, 12.0, 6.0, 3.0, 1.2],
 ];
-/// The search looks for no more channels than this.
+/// The greatest number of channels that the search tries.
 const MOST: u32 = 32;
 
-/// The NCCL library's properties, which the machine does not determine.
+/// The properties of the NCCL library and its settings, which do not follow from the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Library {
-    /// Major and minor version: (2, 23).
+    /// Major and minor version, such as (2, 23).
     pub version: (u32, u32),
-    /// Whether NVLink switches may reduce (`NCCL_NVLS_ENABLE`).
+    /// Whether the settings allow reduction in NVLink switches (`NCCL_NVLS_ENABLE`).
     pub nvls: bool,
-    /// Whether the network's switches may reduce (`NCCL_COLLNET_ENABLE` and a plugin for it).
+    /// Whether reduction in the network's switches is possible (`NCCL_COLLNET_ENABLE` and a plugin).
     pub collnet: bool,
 }
 
@@ -42,7 +42,7 @@ impl Default for Library {
 }
 
 impl Platform {
-    /// The machine as NCCL's tuner would see it, with `ranks` GPUs spread evenly over its nodes.
+    /// The machine as NCCL's tuner sees it, with `ranks` GPUs spread evenly over its nodes.
     pub fn of(machine: &Machine, ranks: u32, library: Library) -> Platform {
         let arch = arch(machine.gpu.generation);
         let port = machine.port().bandwidth().0 as f64 / 1e9;
@@ -59,7 +59,7 @@ impl Platform {
         let wide = machine.nodes == 2 && devices > 1 && library.version >= (2, 19);
         let wide = if wide { twice } else { ring.inside };
         let tree = Graph { inside: wide, ..ring };
-        // NVLink switches reduce from five Hoppers on, six Blackwells: what nccl-tests show.
+        // NVLink switches reduce from five Hopper GPUs or six Blackwell GPUs on, according to nccl-tests runs.
         let least = if arch == Arch::Blackwell { 6 } else { 5 };
         let switches = machine.switched && arch >= Arch::Hopper && devices >= least;
         let nvls = (switches && library.nvls && library.version >= (2, 17)).then(|| {
@@ -90,13 +90,13 @@ impl Platform {
     }
 }
 
-/// How many channels run for each that was found: two, and four where few fast ones cross nodes (since 2.27).
+/// The number of channels that run for each found channel: two, or four if few fast channels cross nodes (since 2.27).
 fn doubled(arch: Arch, ring: &Graph, nodes: u32, library: Library) -> u32 {
     let again = arch >= Arch::Hopper && nodes > 1 && ring.inside > 45.0 && 2 * ring.channels < 16;
     if again && library.version >= (2, 27) { 4 } else { 2 }
 }
 
-/// The latency that a plugin declares to the tuner: aws-ofi-nccl's table of instances (P4d, P5 and later);
+/// The latency in microseconds that a network plugin declares to the tuner: aws-ofi-nccl's table of instances (P4d, P5 and later).
 /// NCCL's own transports declare none.
 fn declared(fabric: Fabric, arch: Arch) -> f64 {
     match (fabric, arch) {
@@ -106,7 +106,7 @@ fn declared(fabric: Fabric, arch: Arch) -> f64 {
     }
 }
 
-/// LL128 needs stores that stay in order: over NVLink, and to a NIC behind the GPU's own PCIe switch.
+/// Whether LL128 may be used: stores must stay in order, over NVLink and to a NIC behind the GPU's own PCIe switch.
 fn ll128(machine: &Machine, devices: u32) -> bool {
     let inside = devices == 1 || machine.nvlink;
     let across = machine.nics.is_none_or(|nics| nics.gpudirect && machine.beside);
@@ -117,13 +117,13 @@ fn arch(generation: Generation) -> Arch {
     match generation {
         Generation::Volta => Arch::Volta,
         Generation::Ampere => Arch::Ampere,
-        // RCCL's tables are NCCL's of Hopper's time.
+        // RCCL's tables equal those of NCCL at the time of Hopper.
         Generation::Hopper | Generation::Cdna => Arch::Hopper,
         Generation::Blackwell => Arch::Blackwell,
     }
 }
 
-/// The graph of one node: fast channels are split in two.
+/// The graph of one node; channels of 25 GB/s or more are split in two.
 fn inside(port: f64, devices: u32, arch: Arch, table: usize) -> Graph {
     let fits = |speed: f64| if devices > 1 { (port / speed) as u32 } else { 1 };
     let best = fastest(&INSIDE[table], port, fits).unwrap_or(Graph::inside(1, port));
@@ -132,7 +132,7 @@ fn inside(port: f64, devices: u32, arch: Arch, table: usize) -> Graph {
     if split { Graph::inside(2 * best.channels, best.inside / 2.0) } else { best }
 }
 
-/// The graph across nodes: this many channels per NIC, as fast as the NICs and the GPUs' ports allow.
+/// The graph across nodes: the number of channels per NIC that the NICs and the GPUs' ports allow, and their speed.
 fn across(port: f64, devices: u32, nics: f64, nic: f64, table: usize) -> Graph {
     let fits = |speed: f64| {
         let network = (nic / speed).floor() * nics;
@@ -142,7 +142,8 @@ fn across(port: f64, devices: u32, nics: f64, nic: f64, table: usize) -> Graph {
     fastest(&ACROSS[table], nic.min(port), fits).unwrap_or(Graph::inside(1, nic.min(port)))
 }
 
-/// From the fastest speed of which one channel fits, down to half of it: the greatest total, the fastest of equals.
+/// The channels with the greatest total bandwidth, over the speeds from the fastest possible one down to half of it; of equal
+/// totals, the fastest.
 fn fastest(speeds: &[f64], most: f64, fits: impl Fn(f64) -> u32) -> Option<Graph> {
     let mut best: Option<Graph> = None;
     let first = speeds.iter().copied().find(|&speed| speed <= most && fits(speed) > 0)?;

@@ -1,4 +1,4 @@
-//! The model against its own worked figures.
+//! Tests of the tuner model against results calculated by hand.
 
 use super::*;
 use allfold_schedules::Collective::{self, AllGather, AllReduce, Barrier, Broadcast, ReduceScatter};
@@ -7,7 +7,7 @@ fn near(found: f64, wanted: f64) -> bool {
     (found - wanted).abs() < 0.005 * wanted
 }
 
-/// Nodes of 8 with NVLink at 12 x 20 GB/s and NICs at 12 x 16 GB/s.
+/// Nodes of 8 A100 GPUs with NVLink at 12 x 20 GB/s and NICs at 12 x 16 GB/s.
 fn a100(nodes: u32) -> Platform {
     Platform::nvlink(Arch::Ampere, nodes, 8 * nodes, Graph::inside(12, 20.0).across(16.0))
 }
@@ -49,10 +49,11 @@ fn latencies_are_those_worked_by_hand() {
     assert!(near(latency_us(&one, AllGather, NcclAlgorithm::Ring, Protocol::Ll), 6.6 + 7.0 * 0.6));
     let gh200 = Platform::nvlink(Arch::Hopper, 1, 4, Graph::inside(18, 20.6));
     assert!(near(latency_us(&gh200, AllReduce, NcclAlgorithm::Ring, Protocol::Ll), 10.2));
-    // Two nodes: 7 GPUs up the chain and down again, one doubling across each way.
+    // On two nodes, the tree has 7 steps up the chain and 7 down, and one step across nodes each way.
     assert!(near(latency_us(&a100(2), AllReduce, NcclAlgorithm::Tree, Protocol::Ll), 25.2));
     assert!(near(latency_us(&a100(4), AllReduce, NcclAlgorithm::Tree, Protocol::Ll), 35.2));
-    // Two of 30 steps cross; each of the others costs what posting to the network does, three times with Simple.
+    // 2 of 30 steps cross nodes; each other step takes at least the overhead of posting to the network, three times that with
+    // Simple.
     assert!(near(latency_us(&a100(2), AllReduce, NcclAlgorithm::Ring, Protocol::Ll), 6.6 + 28.0 + 2.0 * 2.7));
     assert!(near(
         latency_us(&a100(2), AllReduce, NcclAlgorithm::Ring, Protocol::Simple),
@@ -74,7 +75,7 @@ fn what_a_nic_declares_counts_once_and_with_simple_twice() {
         of(10.0) - of(0.0)
     };
     assert!(near(extra(Protocol::Ll), 20.0) && near(extra(Protocol::Simple), 40.0));
-    // One rank per node: the network is fully exposed, at the tree's figure.
+    // With one rank per node the network's latency is fully exposed, and the tree's figure is taken.
     assert!(near(latency_us(&slow(0.0), AllReduce, NcclAlgorithm::Ring, Protocol::Ll), 6.6 + 2.0 * 5.0));
 }
 
@@ -130,7 +131,7 @@ fn each_algorithm_needs_its_hardware() {
         nvls: Some(Graph::inside(16, 20.0)),
         ..Platform::nvlink(Arch::Hopper, 1, 8, Graph::inside(16, 20.0))
     };
-    // 16 channels x 20 GB/s x 0.85 x 15/16, twice for an all-reduce.
+    // The bus bandwidth is 16 channels x 20 GB/s x 0.85 x 15/16, doubled for an all-reduce.
     let found = busbw(&nvls, AllReduce, NcclAlgorithm::Nvls, Protocol::Simple);
     assert!(near(found, 16.0 * 20.0 * 0.85 * 15.0 / 16.0 * 2.0), "{found}");
     let runs = |platform: &Platform, collective, algorithm, protocol| {
@@ -188,7 +189,7 @@ fn collnet_is_chosen_where_the_network_reduces_and_refused_with_the_reason_elsew
     let sharp = Platform { collnet: Some(plain.ring), nvswitch: true, ..plain.clone() };
     let found = choose(&sharp, AllReduce, 1 << 30, &only).unwrap();
     assert_eq!(found.protocol, Protocol::Simple);
-    // The network's switches take every byte once, a ring nearly twice.
+    // The network's switches receive every byte once; a ring sends nearly every byte twice.
     let ring = estimate(&plain, AllReduce, 1 << 30, NcclAlgorithm::Ring, Protocol::Simple).unwrap();
     assert!(found.time_us < ring.time_us, "{} us, a ring {}", found.time_us, ring.time_us);
 }

@@ -1,5 +1,5 @@
-//! Reduction in the network's switches (CollNet, SHARP): every node's sum goes up once and one result is there. Backwards
-//! it is the multicast.
+//! Reduction in the network's switches (CollNet, SHARP): every node's sum goes up once, and the switches hold the result. In
+//! reverse, the schedule is the multicast.
 //!
 //! ```text
 //! 2 nodes of 3 GPUs and the network's switch, rank 6
@@ -7,21 +7,21 @@
 //! chain    0 -> 1 -> 2 --.      a chain inside each node to the GPU with the NIC      S out of a node, S in
 //!          3 -> 4 -> 5 ---- 6
 //!
-//! direct   0 1 2 exchange, then each sends the third that it has added up             S / 3 over each GPU's NIC
+//! direct   0 1 2 exchange, then each sends the third that it has reduced             S / 3 over each GPU's NIC
 //! ```
 //!
-//! The switches of the network are one rank whose own contribution is nothing. Cost of an all-reduce: S out of and S into
-//! every node, whatever the number of nodes; two hops. Order uniform.
+//! The network's switches are one rank, which contributes the neutral element. Cost of an all-reduce: S out of and S into every
+//! node, for any number of nodes; two hops. Order uniform.
 //! Source: Graham et al., "Scalable Hierarchical Aggregation Protocol (SHArP)", COMHPC 2016; NCCL `src/graph/connect.cc`.
 
 use allfold_schedules::schedule::{Combine, Rank, Schedule, Span, Step};
 
-/// Reduce from `nodes` nodes of `devices` GPUs into the network, the rank after them.
+/// A reduction from `nodes` nodes of `devices` GPUs to the network, which is the last rank.
 #[derive(Clone, Copy, Debug)]
 pub struct InNetwork {
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: u32,
-    /// GPUs of each.
+    /// The number of GPUs per node.
     pub devices: u32,
     /// Whether every GPU of a node has a NIC and exchanges through it; otherwise the GPUs form a chain to the one that has a
     /// NIC.
@@ -33,17 +33,17 @@ impl InNetwork {
         Rank(self.nodes * self.devices)
     }
 
-    /// Rounds before anything leaves a node.
+    /// The number of rounds within nodes, before the first message leaves a node.
     fn inside(self) -> u64 {
         u64::from(self.devices - 1)
     }
 
-    /// Messages that the network takes in: from every node one for each chunk.
+    /// The number of messages that the network receives: one from every node for each chunk.
     fn heads(self) -> u64 {
         u64::from(self.nodes) * u64::from(self.chunks())
     }
 
-    /// The exchange of a node: `device` in `round`.
+    /// The step of `rank`, the GPU number `device` of its node, in `round` of the exchange within nodes.
     fn exchange(self, rank: u32, device: u32, round: u32) -> Step {
         let first = rank - device;
         if !self.direct {

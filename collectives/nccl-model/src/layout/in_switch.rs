@@ -1,22 +1,22 @@
-//! Reduction in a switch: every GPU's data goes up once, the switch adds it, and one result is there. Backwards it is
-//! the multicast.
+//! Reduction in a switch: every GPU's data goes up once, and the switch adds it up and holds the result. In reverse, the schedule
+//! is the multicast.
 //!
 //! ```text
-//! 3 GPUs and their switch, rank 3     0 --'     each into a place of its own, all at once;
+//! 3 GPUs and their switch, rank 3     0 --'     each to a place of its own, all at the same time;
 //!                                     1 ---- 3  then the switch adds them, which takes no time
 //!                                     2 --'
 //! ```
 //!
-//! The switch is a rank whose own contribution is nothing: zeros for a sum. Cost of an all-reduce: S up and S down
-//! every GPU's port, whatever the number of GPUs. Order uniform.
+//! The switch is a rank that contributes the neutral element, zeros for a sum. Cost of an all-reduce: S up and S down every GPU's
+//! port, for any number of GPUs. Order uniform.
 //! Source: NVIDIA, "NVLink SHARP" of the third-generation NVSwitch (Hot Chips 34, 2022).
 
 use allfold_schedules::schedule::{Combine, Rank, Schedule, Span, Step};
 
-/// Reduce from `gpus` ranks into the switch, the rank after them.
+/// A reduction from `gpus` ranks to the switch, which is the last rank.
 #[derive(Clone, Copy, Debug)]
 pub struct InSwitch {
-    /// GPUs of the switch.
+    /// The number of GPUs at the switch.
     pub gpus: u32,
 }
 

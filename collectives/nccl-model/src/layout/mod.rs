@@ -1,15 +1,15 @@
-//! Schedules laid over nodes as NCCL lays them.
+//! The schedules of NCCL's algorithms over nodes of GPUs.
 //!
 //! ```text
 //! Ring       all GPUs of a node in a chain, then the next node; one NIC in and one out for each channel
 //! Tree       a chain inside every node to the GPU with the NIC, a double binary tree across
 //! NVLS       the switch of a node reduces and multicasts; NVLSTree: a double binary tree across the switches
-//! PAT        a binomial tree for every chunk, one rank a node
+//! PAT        a binomial tree for every chunk, one rank per node
 //! CollNet    the network's switches reduce and multicast; inside nodes a chain, or all to all
 //! ```
 //!
-//! All channels of a call are alike: each starts at another GPU and takes another NIC. So one schedule stands for all,
-//! on links that carry what all of them carry; [`ChannelLayout::extra`] says which ranks are switches.
+//! All channels of a call are equal, except that each starts at another GPU and uses another NIC. One schedule therefore represents
+//! all channels, on links with the bandwidth of all channels; [`ChannelLayout::extra`] says which ranks are switches.
 
 mod in_network;
 mod in_switch;
@@ -29,30 +29,30 @@ use allfold_schedules::algorithms::{Chain, RingAllReduce, RingReduceScatter};
 use allfold_schedules::schedule::{Lanes, Over, Rank, Reverse, Schedule, Segments, then_reverse};
 use std::sync::Arc;
 
-/// A schedule over nodes.
+/// The schedule of one channel of a call over nodes.
 #[derive(Clone)]
 pub struct ChannelLayout {
     /// The schedule.
     pub schedule: Arc<dyn Schedule>,
-    /// Steps of a rank under way at once: buffers, or messages that a switch takes in together.
+    /// The number of steps of a rank that may be under way at once: buffers, or messages that a switch receives together.
     pub window: u32,
-    /// Which ranks are no GPUs.
+    /// The ranks of the schedule that are switches.
     pub extra: Extra,
 }
 
-/// Ranks of a schedule that are switches.
+/// The ranks of a schedule that are switches, not GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
-    /// No further costs.
+    /// All ranks are GPUs.
     Nothing,
     /// The last rank of every node is its NVLink switch.
     NodeSwitches,
-    /// The last rank of all is the network.
+    /// The last rank is the network.
     Network,
 }
 
-/// The layout of a call on `nodes` nodes of `devices` GPUs, cut into `pieces` that follow each other. `None` where the
-/// algorithm does not do this collective, or gathers through the network's switches.
+/// The layout of a call on `nodes` nodes of `devices` GPUs, cut into `pieces` for pipelining. `None` if the algorithm does not
+/// support the collective, or gathers through the network's switches.
 pub fn layout(
     collective: Collective,
     algorithm: NcclAlgorithm,
@@ -85,7 +85,8 @@ pub fn layout(
                 1 => pipeline(then_reverse(chain), pieces),
                 _ => pipeline(twins(nodes, |tree| then_reverse(Over::new(chain, tree))), pieces),
             };
-            // The steps of a piece by either tree: two with the chain, five with the tree, and at most as many on the way back.
+            // The steps of a rank per piece in both trees: two with the chain and five with the tree, and at most as many on the
+            // way back.
             ChannelLayout { schedule, window: 28 * under_way, extra: Extra::Nothing }
         }
         (NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree, Collective::AllReduce) => {
@@ -94,13 +95,13 @@ pub fn layout(
                 1 => pipeline(then_reverse(switch), pieces),
                 _ => pipeline(twins(nodes, |tree| then_reverse(Over::new(switch, tree))), pieces),
             };
-            // A switch takes in and gives out all its GPUs' data at once: a message and a step of its own for each.
+            // A switch receives and sends all its GPUs' data at the same time, with one message and one step for each GPU.
             ChannelLayout { schedule, window: (8 * devices + 20) * under_way, extra: Extra::NodeSwitches }
         }
         (NcclAlgorithm::CollNetDirect | NcclAlgorithm::CollNetChain, Collective::AllReduce) => {
             let network = InNetwork { nodes, devices, direct: algorithm == NcclAlgorithm::CollNetDirect };
             let (schedule, under_way) = pipeline(then_reverse(network), pieces);
-            // The network takes in and gives out all nodes' data at once.
+            // The network receives and sends all nodes' data at the same time.
             let each = 4 * (nodes * network.chunks() + devices);
             ChannelLayout { schedule, window: each.saturating_mul(under_way), extra: Extra::Network }
         }
@@ -109,11 +110,11 @@ pub fn layout(
     .filter(|_| root.0 < ranks)
 }
 
-/// NCCL's buffers of a connection (`NCCL_STEPS`): at most this many messages to a rank are on their way. A rank's program has a
-/// step for each incoming and each outgoing message, so twice as many of its steps are under way.
+/// NCCL's number of buffers per connection (`NCCL_STEPS`): at most this many messages to a rank are under way. A rank's program has
+/// a step for each incoming and each outgoing message, so twice as many of its steps are under way.
 const BUFFERS: u32 = 8;
 
-/// Cut into pieces that follow each other, and how many of them are under way at once when the pipeline is full.
+/// The schedule cut into pieces for pipelining, and the number of pieces that are under way when the pipeline is full.
 fn pipeline(schedule: impl Schedule + 'static, pieces: u32) -> (Arc<dyn Schedule>, u32) {
     let depth = schedule.rounds().div_ceil(schedule.stride().max(1));
     let under_way = u32::try_from(depth).unwrap_or(u32::MAX).clamp(1, pieces.max(1));
@@ -127,7 +128,7 @@ fn cut(schedule: impl Schedule + 'static, pieces: u32) -> Arc<dyn Schedule> {
     }
 }
 
-/// A tree and its twin, each for half of the data.
+/// A tree and its twin, each for one half of the data.
 fn twins<S: Schedule>(nodes: u32, how: impl Fn(NodeTree) -> S) -> Lanes<S> {
     let trees: Vec<S> = [false, true].into_iter().map(|twin| how(NodeTree { nodes, twin })).collect();
     let stride = trees.iter().map(S::stride).max().unwrap_or(0);
@@ -180,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_tree_and_its_twin_share_the_work() {
-        // In one of the two trees every node but one is a leaf, as trees.cc says of even numbers.
+        // In one of the two trees every node but one is a leaf; NCCL's trees.cc says so for even numbers of nodes.
         for nodes in [2u32, 4, 8, 16] {
             let inner = |twin, node| {
                 let tree = NodeTree { nodes, twin };

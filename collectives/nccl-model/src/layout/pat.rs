@@ -1,25 +1,25 @@
-//! Parallel aggregated trees: a binomial tree for every chunk, all at once, each towards the chunk's owner. Backwards
-//! it is the all-gather.
+//! Parallel aggregated trees: a binomial tree for every chunk towards the chunk's owner, all trees at the same time. In reverse,
+//! the schedule is the all-gather.
 //!
 //! ```text
-//! 4 ranks, chunk 0     0 <- 1   2 <- 3      phase 0: whoever is an odd distance from the owner sends one place
-//!                      0 <----- 2           phase 1: two places; chunk c is the same, c places further
+//! 4 ranks, chunk 0     0 <- 1   2 <- 3      phase 0: ranks at an odd distance from the owner send by 1 rank
+//!                      0 <----- 2           phase 1: by 2 ranks; for chunk c, all ranks shift by c
 //! ```
 //!
-//! Cost of a reduce-scatter: ceil(log2 n) phases, (n-1)/n of the bytes out of every rank, all of them reduced. Any
-//! number of ranks. Order uniform.
+//! Cost of a reduce-scatter: ceil(log2 n) phases, (n-1)/n of the bytes out of every rank, all of them reduced. Any number of ranks.
+//! Order uniform.
 //! Source: S. Jeaugey, "PAT: a new algorithm for all-gather and reduce-scatter operations at scale" (2025),
 //! arXiv:2506.20252.
 
 use allfold_schedules::schedule::{Combine, Permutation, Rank, Schedule, Span, Step};
 
-/// Reduce-scatter over this many ranks; chunk r ends at rank r.
+/// A reduce-scatter over this many ranks; chunk r ends at rank r.
 #[derive(Clone, Copy, Debug)]
 pub struct Pat(pub u32);
 
 impl Pat {
-    /// The distance of a round's senders from the owner of what they send, and how far they send it: distances whose
-    /// lowest bit is 1, then those whose lowest bit is 2, and so on.
+    /// The distance of a round's senders from the owner of the chunk that they send, and the distance to the receiver. Distances
+    /// whose lowest bit is 1 come first, then those whose lowest bit is 2, and so on.
     fn distance(self, round: u64) -> (u32, u32) {
         let (mut left, mut hop) = (round as u32, 1);
         loop {

@@ -1,17 +1,17 @@
-//! A schedule whose messages go into buffers: a rank can take in a message before it has sent the one before.
+//! A schedule in which messages go into buffers: a rank can receive a message before it has sent the previous one.
 //!
 //! ```text
 //! a round of a ring       0 -> 1   1 -> 2   2 -> 3   3 -> 0        one step sends and receives
-//! staggered               0 -> 1            2 -> 3                 each rank's halves are steps of their own,
+//! staggered               0 -> 1            2 -> 3                 each rank's send and receive are separate steps,
 //!                                  1 -> 2            3 -> 0        so that a window of steps is a number of buffers
 //! ```
 //!
-//! NCCL's connections have 8 buffers each (`NCCL_STEPS`): a slow hop delays what passes over it, and not every step of
-//! the rank behind it.
+//! Each NCCL connection has 8 buffers (`NCCL_STEPS`), so a slow hop delays only the messages that pass over it, and not every later
+//! step of the rank.
 
 use allfold_schedules::schedule::{Permutation, Rank, Schedule, Step};
 
-/// Every round of a schedule in two, or three for an odd number of ranks: by the sender's place.
+/// A schedule with every round of `S` split in two, or in three for an odd number of ranks, by the sender's rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Staggered<S>(pub S);
 

@@ -1,26 +1,26 @@
-//! The trees that NCCL lays over nodes: a binary tree whose inner nodes and leaves alternate, and its twin.
+//! NCCL's trees over nodes: a binary tree in which inner nodes and leaves alternate, and its twin, the second tree of the pair.
 //!
 //! ```text
-//! 8 nodes     0-------------- 4                     node p: its lowest bit b; its parent is p with bit b off and
-//!                        ,----+----.                the next one on, or off where that is beyond the last
-//!                        2         6                odd nodes are leaves; the twin is the same over places moved
-//!                      1   3     5   7              by one (an odd number) or counted from the end (an even one)
+//! 8 nodes     0-------------- 4                     node p with lowest bit b: its parent is p with bit b cleared and
+//!                        ,----+----.                the next bit set, or cleared if that is beyond the last node
+//!                        2         6                odd nodes are leaves; the twin is the same tree over nodes
+//!                      1   3     5   7              shifted by one (odd node count) or counted from the end (even)
 //! ```
 //!
-//! A node takes in both children at once, the upper one into a place of its own, which it then adds.
+//! A node receives from both children at the same time, and from the upper one into scratch, which the node then adds.
 //!
-//! Cost of a reduce: ceil(log2 n) hops in 3 ceil(log2 n) rounds, all the bytes once out of each node and at most twice
-//! into it. Order uniform.
+//! Cost of a reduce: ceil(log2 n) hops in 3 ceil(log2 n) rounds, all bytes once out of each node and at most twice into it. Order
+//! uniform.
 //! Source: NCCL's `src/graph/trees.cc` (2.29); Sanders, Speck and Träff, Parallel Comput. 35 (2009).
 
 use allfold_schedules::schedule::{Combine, Rank, Schedule, Span, Step};
 
-/// Reduce to the root of the tree, or of its twin.
+/// A reduction to the root of the tree, or of its twin.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeTree {
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: u32,
-    /// Whether it is the twin.
+    /// Whether this is the twin, which is the tree over shifted or mirrored nodes.
     pub twin: bool,
 }
 
@@ -41,7 +41,7 @@ impl NodeTree {
         })
     }
 
-    /// The lowest bit that is set; of the root, the first beyond all places.
+    /// The lowest bit that is set in `place`; for the root, the first power of two beyond all places.
     fn bit(self, place: u32) -> u32 {
         if place == 0 { self.nodes.next_power_of_two() } else { 1 << place.trailing_zeros() }
     }
@@ -52,8 +52,8 @@ impl NodeTree {
         (place != 0).then_some(if up < self.nodes { up } else { place ^ bit })
     }
 
-    /// Which children a place has, the lower one first: found among the places half a bit away, and halving where
-    /// those are beyond the last.
+    /// The children of a place, the lower one first. They are half the lowest bit away; if the upper one is beyond the last place,
+    /// the distance is halved until it is not.
     fn children(self, place: u32) -> [Option<u32>; 2] {
         let half = self.bit(place) / 2;
         let lower = (place > 0 && half > 0).then(|| place - half);
@@ -68,12 +68,13 @@ impl NodeTree {
         self.nodes.next_power_of_two().trailing_zeros()
     }
 
-    /// How many edges lie between a place and the leaves below it: the half below it is never cut short.
+    /// The number of edges between a place and the leaves below it; the lower half of its subtree is always complete.
     fn height(self, place: u32) -> u32 {
         if place == 0 { self.depth() } else { place.trailing_zeros() }
     }
 
-    /// Three rounds for each level of heights: the lower child, the upper one, and adding what that one sent.
+    /// The round of a message. Each level of heights has three rounds: the lower child's message, the upper child's message, and
+    /// the addition of the latter.
     fn round(self, child: u32, parent: u32) -> u64 {
         let upper = u64::from(child > parent);
         3 * (u64::from(self.height(parent)) - 1) + upper

@@ -1,95 +1,96 @@
-//! One call on one machine, with NCCL's choice made: all that the model needs and nothing that is fitted.
+//! One call on one machine, with NCCL's choice: all inputs of the physical model except its fitted parameters.
 
 use super::super::{Graph, NcclAlgorithm, NoChoice, Overrides, Platform, Protocol, choose, estimate};
 use allfold_schedules::Collective;
 use allfold_sim::machines::{Fabric, Generation, Machine};
 
-/// A machine as a run used it.
+/// A machine with the settings of a run on it.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// The machine.
     pub machine: Machine,
     /// The machine as NCCL's tuner sees it.
     pub platform: Platform,
-    /// The environment's restrictions of the tuner's choice.
+    /// The environment's restrictions on the tuner's choice.
     pub overrides: Overrides,
-    /// GPUs that one process drives.
+    /// The number of GPUs that one process drives.
     pub driven: u32,
-    /// Where the host matches messages to buffers and the NIC does not: the bytes up to which it stores them in a GPU's
-    /// memory itself.
+    /// If the host, not the NIC, matches messages to buffers: the greatest number of bytes that the host stores in GPU memory
+    /// itself; otherwise `None`.
     pub host_stores: Option<f64>,
 }
 
-/// One call.
+/// A call with NCCL's choice, as the physical model needs it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PhysicsCase {
     /// The collective that is called.
     pub collective: Collective,
-    /// NCCL's choice.
+    /// The algorithm that NCCL chooses.
     pub algorithm: NcclAlgorithm,
-    /// NCCL's choice.
+    /// The protocol that NCCL chooses.
     pub protocol: Protocol,
-    /// nccl-tests' size.
+    /// The size of the call in bytes, as nccl-tests counts it.
     pub bytes: f64,
     /// The number of all ranks.
     pub ranks: f64,
-    /// Groups that share NVLink or PCIe.
+    /// The number of groups of GPUs that share NVLink or PCIe.
     pub nodes: f64,
     /// The number of ranks of one node.
     pub devices: f64,
-    /// Generation of the GPUs.
+    /// The generation of the GPUs.
     pub generation: Generation,
-    /// Whether they talk over NVLink.
+    /// Whether the GPUs of a node communicate over NVLink.
     pub nvlink: bool,
-    /// Whether switches join them.
+    /// Whether switches connect the GPUs of a node.
     pub switched: bool,
-    /// GB/s out of a GPU, nominal.
+    /// The nominal bandwidth out of a GPU, in GB/s.
     pub port: f64,
-    /// GB/s out of a node over its NICs, nominal; 0 where there is one node.
+    /// The nominal bandwidth out of a node over all its NICs, in GB/s; 0 for a single node.
     pub network: f64,
-    /// NICs of a node.
+    /// The number of NICs of a node.
     pub nics: f64,
     /// The protocol that the NICs speak.
     pub fabric: Fabric,
-    /// Whether they reach the GPUs' memory.
+    /// Whether the NICs access GPU memory directly.
     pub direct: bool,
     /// Whether LL128 may be used.
     pub ll128: bool,
     /// Whether GPUs of a node write into each other's memory.
     pub peer: bool,
-    /// Channels that the search found.
+    /// The number of channels that NCCL's graph search finds.
     pub channels: f64,
-    /// The channels that run; for large calls all of them.
+    /// The number of channels that NCCL launches for large calls.
     pub running: f64,
-    /// Channels that run for a call of this size.
+    /// The number of channels that NCCL launches for a call of this size.
     pub used: f64,
-    /// Microseconds by NCCL's tuner: of the base, of a step inside a node.
+    /// The base latency in NCCL's tuner, in microseconds.
     pub base: f64,
-    /// Microseconds of a step inside a node, by NCCL's tuner.
+    /// The latency of a step within a node in NCCL's tuner, in microseconds.
     pub step: f64,
-    /// GB/s that a tree's channel carries, by NCCL's tuner.
+    /// The bandwidth of a tree's channel in NCCL's tuner, in GB/s.
     pub tree: f64,
-    /// GPUs that one process drives.
+    /// The number of GPUs that one process drives.
     pub driven: f64,
-    /// Where the host matches messages: the bytes up to which it stores them in a GPU's memory itself.
+    /// If the host matches messages to buffers: the greatest number of bytes that the host stores in GPU memory itself; otherwise
+    /// `None`.
     pub host_stores: Option<f64>,
-    /// Whether it is the first size of a run.
+    /// Whether this call is the first size of a run.
     pub first: bool,
     /// The tuner's own estimate, in microseconds.
     pub tuner_us: f64,
 }
 
 impl Setting {
-    /// A call with NCCL's choice.
+    /// A call with NCCL's choice of algorithm and protocol.
     ///
     /// # Errors
-    /// Where the overrides leave nothing.
+    /// The overrides leave no candidate.
     pub fn case(&self, collective: Collective, bytes: u64, first: bool) -> Result<PhysicsCase, NoChoice> {
         let chosen = choose(&self.platform, collective, bytes, &self.overrides)?;
         Ok(self.with(collective, bytes, first, chosen.algorithm, chosen.protocol))
     }
 
-    /// A call by this algorithm and protocol instead of those that NCCL would choose.
+    /// A call with this algorithm and protocol in place of NCCL's choice.
     pub fn with(
         &self,
         collective: Collective,
@@ -138,7 +139,7 @@ impl Setting {
     }
 }
 
-/// Channels that are launched for large calls.
+/// The number of channels that NCCL launches for large calls.
 fn running(platform: &Platform, algorithm: NcclAlgorithm, graph: &Graph) -> f64 {
     let doubled = match algorithm {
         NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree => 1,
@@ -147,7 +148,8 @@ fn running(platform: &Platform, algorithm: NcclAlgorithm, graph: &Graph) -> f64 
     f64::from((graph.channels * doubled).min(64))
 }
 
-/// NCCL drops channels until every thread has something to do (`src/enqueue.cc`, thresholds of `src/graph/tuning.cc`).
+/// The number of channels for this size: NCCL drops channels until every thread has work (`src/enqueue.cc`, thresholds of
+/// `src/graph/tuning.cc`).
 fn used(all: f64, bytes: f64, platform: &Platform, algorithm: NcclAlgorithm, protocol: Protocol) -> f64 {
     let least = match protocol {
         Protocol::Ll if algorithm == NcclAlgorithm::Ring => 512.0 * 8.0 * f64::from(platform.ranks),

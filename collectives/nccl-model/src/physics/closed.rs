@@ -1,9 +1,9 @@
-//! The time of a call in closed form: what the simulated schedule comes to when nothing but its longest chain and its
-//! narrowest link count. Calibration fits this form; it costs a hundred nanoseconds.
+//! The time of a call in closed form: an approximation of the simulated schedule by its longest chain and its slowest link.
+//! Calibration fits this form, which takes a hundred nanoseconds to compute.
 //!
 //! ```text
 //! time = |host, base + steps inside + hops across + bytes / bandwidth|
-//! bandwidth = min(inside, across)          host: so much per GPU that one process launches on, and per channel
+//! bandwidth = min(inside, across)          host: a time per GPU that one process launches on, and per channel
 //! ```
 
 use super::super::{NcclAlgorithm, Protocol};
@@ -16,11 +16,11 @@ use super::{ModelTerm, PhysicsCase, Terms};
 use allfold_schedules::Collective;
 use allfold_sim::machines::Fabric;
 
-/// Bytes of a message from which on some NICs ask first, and from which on all do: 8 KiB is libfabric's and MPI's usual
-/// limit, half and twice that are common.
+/// The message sizes in bytes at which the first NICs and all NICs use a rendezvous: 8 KiB is the usual limit of libfabric and MPI,
+/// and half and twice that are common.
 const EAGER: (f64, f64) = (4096.0, 16384.0);
 
-/// Microseconds.
+/// The time of a call in microseconds, in closed form.
 pub fn closed(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
     let rates = Rates::of(case, parameters, terms);
     let mut time = latency(case, parameters, terms) + case.bytes / 1e3 / rates.all();
@@ -28,7 +28,8 @@ pub fn closed(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 
     outside(case, parameters, terms, time.max(matching(case, parameters, terms)))
 }
 
-/// The time besides the device's: launching on one GPU after the other, and the first call.
+/// The time of a call with the time outside the device added: launching on one GPU after another, and the warm-up of the first
+/// call.
 pub(super) fn outside(case: &PhysicsCase, parameters: &Parameters, terms: Terms, device: f64) -> f64 {
     let mut time = device;
     if terms.has(ModelTerm::HostLaunch) && case.driven > 1.0 {
@@ -41,7 +42,7 @@ pub(super) fn outside(case: &PhysicsCase, parameters: &Parameters, terms: Terms,
     time
 }
 
-/// How many steps stay inside a node and how many cross, on the longest chain.
+/// The numbers of steps within nodes and across nodes on the longest chain.
 pub(super) fn chain(case: &PhysicsCase) -> (f64, f64) {
     let &PhysicsCase { ranks, nodes, devices, collective, .. } = case;
     let doublings = nodes.log2().ceil();
@@ -67,7 +68,7 @@ pub(super) fn chain(case: &PhysicsCase) -> (f64, f64) {
     }
 }
 
-/// Microseconds of a hop from node to node.
+/// The time of a hop from node to node, in microseconds.
 pub(super) fn hop(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
     let fabric = terms.has(ModelTerm::NicFamily).then_some(case.fabric);
     let protocol = match case.protocol {
@@ -83,12 +84,12 @@ pub(super) fn hop(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> 
     parameters.family(HOP, fabric) * protocol + ask
 }
 
-/// The share of NICs that use a rendezvous for messages of so many bytes: it grows with the logarithm between two thresholds.
+/// The share of NICs that use a rendezvous for messages of `bytes`: it grows with the logarithm between the limits of `EAGER`.
 fn asks(bytes: f64) -> f64 {
     ((bytes / EAGER.0).ln() / (EAGER.1 / EAGER.0).ln()).clamp(0.0, 1.0)
 }
 
-/// Bytes of one message of one channel on the wire.
+/// The bytes on the wire of one message of one channel.
 fn message(case: &PhysicsCase) -> f64 {
     let wire = if case.protocol == Protocol::Ll { 2.0 } else { 1.0 };
     match case.algorithm {
@@ -115,13 +116,13 @@ fn latency(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
     base(case, parameters) + inside * step(case, parameters) + across
 }
 
-/// GB/s of the call's bytes that each limit allows.
+/// The bandwidth in GB/s of the call's bytes that each limit allows.
 pub(super) struct Rates {
     inside: f64,
     across: f64,
-    /// GB/s of data through a GPU's port, in both directions together.
+    /// The bandwidth of data through a GPU's port, in both directions together, in GB/s.
     through: f64,
-    /// GB/s of data out of a node.
+    /// The bandwidth of data out of a node, in GB/s.
     pub(super) network: f64,
 }
 
@@ -137,7 +138,7 @@ impl Rates {
         let pairs = if case.nvlink && !case.switched { parameters.at(LINK_PAIRS) } else { 1.0 };
         let port = case.port * if achieved { parameters.at(kind) * pairs } else { 1.0 };
         let network = network(case, parameters, terms);
-        // Bytes through a GPU's port and out of a node, per byte of the call.
+        // The bytes through a GPU's port (`through`) and out of a node (`out`), per byte of the call.
         let both = if case.collective == Collective::AllReduce { 2.0 } else { 1.0 };
         let ring = both * (ranks - 1.0) / ranks;
         let (through, out) = match case.algorithm {
@@ -175,8 +176,9 @@ impl Rates {
         Rates { inside, across, through: links.0, network: links.1 }
     }
 
-    /// GB/s of data through a GPU's port in a schedule that stands for all channels. Trees' chains begin elsewhere in
-    /// every channel: the middle of one chain is the end of another, so that ports carry less than the middle's.
+    /// The bandwidth of data through a GPU's port, in GB/s, in a schedule that represents all channels. In trees, each channel's
+    /// chain begins at another GPU: the middle of one chain is the end of another, so ports carry less than the middle of a chain
+    /// does.
     pub(super) fn port(&self, case: &PhysicsCase) -> f64 {
         match case.algorithm {
             NcclAlgorithm::Tree if case.devices > 2.0 => self.through * case.devices / (case.devices - 1.0),
@@ -189,7 +191,7 @@ impl Rates {
     }
 }
 
-/// GB/s out of a node.
+/// The bandwidth out of a node, in GB/s.
 fn network(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
     let fabric = terms.has(ModelTerm::NicFamily).then_some(case.fabric);
     let sockets = case.fabric == Fabric::Sockets;
@@ -198,7 +200,7 @@ fn network(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
         share *= parameters.at(SHARE_COPIED);
     }
     if terms.has(ModelTerm::Congestion) && case.nodes > 64.0 {
-        // GH200 over Slingshot: 92 GB/s on 4 to 64 nodes, 66 on 512.
+        // Measured for GH200 over Slingshot: 92 GB/s on 4 to 64 nodes, 66 GB/s on 512 nodes.
         share *= 0.895f64.powf((case.nodes / 64.0).log2());
     }
     let all = case.network * share;
@@ -208,9 +210,9 @@ fn network(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
     }
 }
 
-/// What the first chunk takes longer than a share of the whole: it fills every hop of the tree.
+/// The additional time of the first chunk, which passes every hop of the tree before the next chunk follows.
 fn fill(case: &PhysicsCase, parameters: &Parameters, terms: Terms, rates: &Rates) -> f64 {
-    // LL and LL128 have flags in the data, so that a rank can pass on what has arrived so far.
+    // LL and LL128 have flags within the data, so that a rank can forward a part of a chunk.
     let whole = case.protocol == Protocol::Simple;
     if !(terms.has(ModelTerm::PipelineFill)
         && whole

@@ -1,17 +1,17 @@
-//! What a host does for every message, where it matches messages to buffers itself and the NIC does not.
+//! The time that a host spends per message if the host, not the NIC, matches messages to buffers.
 //!
-//! libfabric's provider for Slingshot (`fi_cxi(7)`, `FI_CXI_RX_MATCH_MODE=software`) takes messages, or the first part of
-//! long ones, into buffers of its own, and copies them once they are matched. To the memory of a GPU it stores up to 4 KiB
-//! by itself (`FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD`) and calls the driver for more, which takes microseconds, and longer for
-//! more bytes: its buffers are pageable.
+//! libfabric's provider for Slingshot (`fi_cxi(7)`, `FI_CXI_RX_MATCH_MODE=software`) receives messages, or the first part of long
+//! ones, in its own buffers, and copies them after they are matched. It stores up to 4 KiB in GPU memory itself
+//! (`FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD`). For more it calls the driver, which takes microseconds plus a time per byte, because the
+//! provider's buffers are pageable.
 //!
 //! ```text
-//! ring of n ranks        2 (n - 1) messages a channel and NIC    a NIC's host copies one after the other,
-//! all else               one up, one down                        and the call takes no less than that
+//! ring of n ranks        2 (n - 1) messages per channel and NIC    a NIC's host copies one after another,
+//! all others             one up, one down                          and the call takes no less than that
 //! ```
 //!
-//! NCCL sends LL in slots of 64 KiB, flags included; of Simple a ring's chunks of up to 2 MiB in two slices of 32 KiB at
-//! least, and all else 512 KiB at a time.
+//! NCCL sends LL in slots of 64 KiB, flags included. With Simple, a ring sends chunks of up to 2 MiB in two slices of at least 32
+//! KiB, and all other algorithms send 512 KiB at a time.
 
 use super::super::{NcclAlgorithm, Protocol};
 use super::parameters::{MATCH, MATCH_RATE, Parameters};
@@ -21,16 +21,16 @@ use allfold_schedules::Collective;
 /// The largest message, in bytes, that is stored without the driver: the default of libfabric's
 /// `FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD`.
 pub const STORED: f64 = 4096.0;
-/// The bytes of a longer message that come with its header; the others are fetched: libfabric's `FI_CXI_RDZV_THRESHOLD`.
+/// The bytes of a longer message that arrive with its header; the rest is fetched. libfabric's `FI_CXI_RDZV_THRESHOLD`.
 const WHOLE: f64 = 16_384.0;
-/// Bytes of a slot of LL, and of LL128.
+/// The bytes of a slot of LL and of LL128.
 const SLOTS: (f64, f64) = (65_536.0, 614_400.0);
-/// Bytes of a slice of a ring's Simple chunk: at least, at most.
+/// The least and the greatest bytes of a slice of a ring's chunk with Simple.
 const SLICE: (f64, f64) = (32_768.0, 1_048_576.0);
-/// Bytes of a chunk of Simple in all other collectives.
+/// The bytes of a chunk with Simple in all other algorithms.
 const CHUNK: f64 = 524_288.0;
 
-/// Microseconds that the host of one NIC copies; 0 where NICs match.
+/// The time that the host of one NIC spends on copies, in microseconds; 0 if NICs match messages.
 pub(super) fn matching(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
     let Some(stored) = case.host_stores.filter(|_| case.nodes > 1.0 && terms.has(ModelTerm::HostMatching))
     else {
@@ -44,7 +44,7 @@ pub(super) fn matching(case: &PhysicsCase, parameters: &Parameters, terms: Terms
     channels * messages(case).iter().map(|&(count, bytes)| count * copy(bytes)).sum::<f64>()
 }
 
-/// How many messages of which size reach a node on one channel.
+/// The messages that reach a node on one channel: their number and their size.
 fn messages(case: &PhysicsCase) -> [(f64, f64); 2] {
     let ring = case.algorithm == NcclAlgorithm::Ring;
     let (steps, chunk) = match (ring, case.collective) {

@@ -1,8 +1,8 @@
-//! How long a call really takes: NCCL's choice, on physical links with named terms.
+//! A prediction of how long a call takes: NCCL's choice, on physical links with named terms.
 //!
-//! The tuner ranks candidates and is no clock. This model takes its choice and asks what the links, the NICs' family,
-//! the host and the protocol make of it. Every parameter has a source; what is fitted is physical and shared by all
-//! machines of a kind.
+//! The tuner only ranks candidates. This model takes the tuner's choice and predicts its time from the links, the NIC family, the
+//! host and the protocol. Every parameter has a source; fitted parameters are physical quantities and are shared by all machines of
+//! a kind.
 
 mod case;
 mod closed;

@@ -1,23 +1,23 @@
-//! The physical parameters: what each is, where its figure is from, and how far it may lie from it.
+//! The physical parameters: their meaning, the source of their values, and the uncertainty of each value.
 //!
 //! ```text
-//! hop x hop.EFA          a family of parameters is one general figure and, for each kind, a factor on it:
-//! share x share.EFA      a kind that was never fitted keeps the factor 1 and so falls back to the general figure
+//! hop x hop.EFA          a parameter family is one general figure and, for each kind, a factor on it:
+//! share x share.EFA      a kind that was never fitted keeps the factor 1, which gives the general figure
 //! ```
 
 use super::super::Protocol;
 use allfold_sim::machines::{Fabric, Generation};
 
-/// One parameter. The fit works on its logarithm.
+/// A parameter of the model. The fit works on the parameter's logarithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameter {
     /// The parameter's name in files.
     pub name: &'static str,
-    /// `us`, `GB/s` or `times`.
+    /// The parameter's unit: `us`, `GB/s` or `times`.
     pub unit: &'static str,
     /// The parameter's value before a fit.
     pub value: f64,
-    /// How far it may lie from that, as a standard deviation of its logarithm.
+    /// The uncertainty of `value`, as a standard deviation of its logarithm.
     pub std_dev: f64,
     /// The source of the value before fitting.
     pub source: &'static str,
@@ -38,10 +38,10 @@ const KIND: &str = "as the general figure";
 const NOMINAL: &str = "the nominal speed";
 const GUESS: &str = "order of magnitude";
 
-/// How many there are.
+/// The number of parameters.
 pub const COUNT: usize = 54;
 
-/// All parameters. A parameter's number is its place in the list.
+/// All parameters. A parameter's number is its index in this list.
 pub const PARAMETERS: [Parameter; COUNT] = [
     p("launch.gpu", "us", 4.2, 0.1, "host time to launch on one GPU more of the same process: nccl-tests -g"),
     p("launch.channel", "us", 0.2, 0.4, "host time for each channel of a launch"),
@@ -128,7 +128,7 @@ pub(super) const FIRST: usize = 51;
 pub(super) const MATCH: usize = 52;
 pub(super) const MATCH_RATE: usize = 53;
 
-/// The place of a fabric's factor after its family's general figure.
+/// The index of a fabric's factor, relative to the general figure of its family.
 pub(super) const fn kind(fabric: Fabric) -> usize {
     1 + match fabric {
         Fabric::Sockets => 0,
@@ -142,7 +142,7 @@ pub(super) const fn kind(fabric: Fabric) -> usize {
     }
 }
 
-/// The place of a generation's links.
+/// The number of the parameter for the links of a GPU generation.
 pub(super) const fn link(generation: Generation) -> usize {
     LINK + match generation {
         Generation::Volta => 0,
@@ -153,7 +153,7 @@ pub(super) const fn link(generation: Generation) -> usize {
     }
 }
 
-/// A value for every parameter, in their order.
+/// A value for every parameter, in the order of [`PARAMETERS`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameters {
     values: Vec<f64>,
@@ -176,12 +176,12 @@ impl Parameters {
         self.values.iter().map(|value| value.ln()).collect()
     }
 
-    /// The value of a parameter, by number.
+    /// The value of the parameter with this number.
     pub fn at(&self, number: usize) -> f64 {
         self.values.get(number).copied().unwrap_or(1.0)
     }
 
-    /// Sets the value of a parameter, by number.
+    /// Sets the value of the parameter with this number.
     pub fn set(&mut self, number: usize, value: f64) {
         if let Some(place) = self.values.get_mut(number) {
             *place = value;
@@ -192,7 +192,7 @@ impl Parameters {
         self.at(first + protocol as usize)
     }
 
-    /// A family's general figure times the factor of one kind, or the general figure alone.
+    /// The general figure of a parameter family times the factor of `fabric`; without a fabric, the general figure alone.
     pub(super) fn family(&self, general: usize, fabric: Option<Fabric>) -> f64 {
         self.at(general) * fabric.map_or(1.0, |fabric| self.at(general + kind(fabric)))
     }

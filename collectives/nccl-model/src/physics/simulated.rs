@@ -1,12 +1,12 @@
-//! The time of a call by simulating its schedule on its links.
+//! The time of a call by simulating the call's schedule on its links.
 //!
 //! ```text
-//! case --> layout (one schedule for all channels, which are alike) --.
-//!     '--> links: what all channels together get, latency per hop   --+--> simulate --> host, first call --> us
+//! case --> layout (one schedule for all channels, which are equal) --.
+//!     '--> links: bandwidth of all channels together, latency per hop --+--> simulate --> host, first call --> us
 //! ```
 //!
-//! LL sends a flag with every 4 bytes, so that a link carries half; LL128 a flag with every 120. Both pass on what has
-//! come so far, which is many small pieces; Simple waits for whole chunks.
+//! LL sends a flag with every 4 bytes, so that a link carries half the data; LL128 sends a flag with every 120 bytes. Both forward
+//! the part of a chunk that has arrived, which means many small pieces; Simple waits for whole chunks.
 
 use super::super::layout::{ChannelLayout, Extra, layout};
 use super::super::{NcclAlgorithm, Protocol};
@@ -18,30 +18,30 @@ use allfold_sim::topology::Edge;
 use allfold_sim::{BytesPerSec, Costs, Link, Picos, Topology};
 use allfold_timing::{Engine, Error, Job, Method, simulate};
 
-/// A simulated time.
+/// The result of simulating a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Simulated {
-    /// Microseconds.
+    /// The predicted time in microseconds.
     pub time_us: f64,
-    /// Messages of the schedule; 0 where there is no schedule, and the closed form stands in for it.
+    /// The number of messages of the schedule; 0 if there is no schedule and the closed form is used.
     pub messages: u64,
-    /// Messages that repeat earlier ones and were skipped; exact.
+    /// The number of messages that repeat earlier ones and were skipped, with exact results.
     pub skipped: u64,
-    /// How the time was found; `None` by the closed form.
+    /// The engine that found the time; `None` for the closed form.
     pub method: Option<Method>,
-    /// Steps that a rank may have under way.
+    /// The number of steps that a rank may have under way.
     pub window: u32,
-    /// No schedule of this kind can be faster on these links, in microseconds.
+    /// The lower bound of the time of this collective on these links, in microseconds; `None` for the closed form.
     pub bound_us: Option<f64>,
 }
 
-/// Microseconds of a call.
+/// Simulates a call.
 ///
 /// # Errors
-/// As [`simulate`].
+/// The errors of [`simulate`].
 pub fn simulated(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> Result<Simulated, Error> {
     let (all, devices) = (case.nodes as u32, case.devices as u32);
-    // Where the network adds up, all nodes do the same at the same time: two stand for all.
+    // If the network's switches reduce, all nodes do the same at the same time, so two nodes represent all.
     let collnet = matches!(case.algorithm, NcclAlgorithm::CollNetDirect | NcclAlgorithm::CollNetChain);
     let nodes = if collnet { all.min(2) } else { all };
     let Some(found) = layout(case.collective, case.algorithm, nodes, devices, pieces(case)) else {
@@ -71,12 +71,12 @@ pub fn simulated(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> R
     })
 }
 
-/// Into how many pieces every chunk of the schedule is cut.
+/// The number of pieces into which every chunk of the schedule is cut.
 fn pieces(case: &PhysicsCase) -> u32 {
     let each = case.bytes / case.running.max(1.0);
     let chunk = match (case.protocol, case.algorithm) {
         (Protocol::Ll | Protocol::Ll128, _) => 16.0 * 1024.0,
-        // Filling a chain takes no time that could be measured; filling the switch is by NCCL's chunks.
+        // The time of filling a chain is not measurable; NVLS fills the switch by chunks of NCCL's size.
         (_, NcclAlgorithm::Ring | NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree) => 64.0 * 1024.0,
         (Protocol::Simple, _) => 512.0 * 1024.0,
     };
@@ -93,7 +93,7 @@ fn micros(us: f64) -> Picos {
     Picos((us * 1e6).round().max(0.0) as u64)
 }
 
-/// The links of one schedule that stands for all channels.
+/// The topology for one schedule that represents all channels.
 fn links(
     case: &PhysicsCase,
     nodes: u32,
@@ -120,7 +120,8 @@ fn links(
     built.map_err(|error| Error::Job(error.to_string()))
 }
 
-/// Nodes of GPUs around a switch, which is the rank after them; the switches joined by one that never blocks.
+/// A topology of nodes whose GPUs are around a switch, which is the node's last rank; a non-blocking switch connects those
+/// switches.
 fn switches(nodes: u32, devices: u32, port: Link, nic: Link) -> allfold_sim::Result<Topology> {
     let size = devices + 1;
     let ranks = nodes * size;
@@ -140,7 +141,8 @@ fn switches(nodes: u32, devices: u32, port: Link, nic: Link) -> allfold_sim::Res
     Topology::graph(ranks, &network, edges)
 }
 
-/// Nodes of GPUs around a joint that never blocks; the joints around the network, which is the rank after all GPUs.
+/// A topology of nodes whose GPUs are around a non-blocking joint; the joints are around the network, which is the rank after all
+/// GPUs.
 fn network(nodes: u32, devices: u32, port: Link, nic: Link) -> allfold_sim::Result<Topology> {
     let ranks = nodes * devices + 1;
     let mut edges = Vec::new();
@@ -150,7 +152,7 @@ fn network(nodes: u32, devices: u32, port: Link, nic: Link) -> allfold_sim::Resu
     };
     for node in 0..nodes {
         (0..devices).for_each(|gpu| join(node * devices + gpu, ranks + node, port));
-        // One hop into the network and one out of it.
+        // The latency covers one hop into the network and one hop out of it.
         join(ranks + node, ranks - 1, Link { latency: nic.latency * 2, ..nic });
     }
     let joints: Vec<String> = (0..nodes).map(|node| format!("node{node}")).collect();
@@ -179,7 +181,7 @@ mod tests {
         Setting { machine, platform, overrides: Overrides::default(), driven: 1, host_stores: None }
     }
 
-    /// The times of one call in both forms, in microseconds.
+    /// The times of a call in microseconds: simulated, and in closed form.
     fn both(
         setting: &Setting,
         algorithm: NcclAlgorithm,
@@ -244,14 +246,14 @@ mod tests {
         let times = |of: &Setting, protocol, bytes| {
             both(of, NcclAlgorithm::Ring, protocol, Collective::AllReduce, bytes)
         };
-        // Messages of 16 KiB, flags included: 14 for each of two channels a NIC.
+        // Messages of 16 KiB with flags: 14 for each of two channels per NIC.
         let parameters = Parameters::default();
         let copy = parameters.at(MATCH) + 16.384 / parameters.at(MATCH_RATE);
         let copies = 2.0 * 14.0 * copy;
         let (simulated, closed) = times(&host, Protocol::Ll, 512 << 10);
         assert!((simulated - copies).abs() < 1e-6 && (closed - copies).abs() < 1e-6, "{simulated} {closed}");
         assert!(times(&nic, Protocol::Ll, 512 << 10).0 < 0.8 * simulated);
-        // A message that is stored without the driver costs nothing more; a large message takes longer than its copies.
+        // A message that the host stores without the driver takes no additional time; a large message takes longer than its copies.
         for (protocol, bytes) in [(Protocol::Ll, 4096), (Protocol::Simple, 1 << 30)] {
             assert_eq!(times(&host, protocol, bytes), times(&nic, protocol, bytes));
         }

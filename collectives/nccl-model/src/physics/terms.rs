@@ -1,29 +1,29 @@
-//! The terms of the model, each of which can be switched off.
+//! The terms of the physical model, each of which can be switched off.
 
 use allfold_sim::suggest::unknown;
 
-/// One term.
+/// A term of the physical model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ModelTerm {
-    /// A process launches on one GPU after the other; a call takes at least that long.
+    /// A process launches on one GPU after another, and a call takes at least that long.
     HostLaunch,
     /// A hop takes the time that was fitted for this family of NICs; without this term, the time that was fitted for all NICs.
     NicFamily,
-    /// The fraction of their nominal speed that links reach.
+    /// Links reach only a fraction of their nominal speed.
     LinkEfficiency,
-    /// Without GPUDirect, bytes are copied through the host's memory.
+    /// Without GPUDirect, bytes are copied through host memory.
     HostStaging,
-    /// Sockets reach what a core's TCP does.
+    /// Sockets are limited to the TCP bandwidth of a CPU core.
     Sockets,
-    /// A chunk fills every hop of a tree before the next follows.
+    /// A chunk passes every hop of a tree before the next chunk follows.
     PipelineFill,
-    /// Messages beyond a NIC's eager limit ask first.
+    /// Messages beyond a NIC's eager limit use a rendezvous.
     Rendezvous,
-    /// A host that matches messages to buffers copies them one after the other.
+    /// A host that matches messages to buffers copies them one after another.
     HostMatching,
     /// With more nodes, messages slow each other down.
     Congestion,
-    /// The first size of a run carries warm-up.
+    /// The first size of a run includes warm-up.
     FirstCall,
 }
 
@@ -58,17 +58,17 @@ impl ModelTerm {
         }
     }
 
-    /// The term of a name.
+    /// The term with this name.
     ///
     /// # Errors
-    /// Says the nearest name.
+    /// An unknown name, with the nearest existing one.
     pub fn named(name: &str) -> Result<ModelTerm, String> {
         let found = ModelTerm::ALL.into_iter().find(|term| term.name() == name);
         found.ok_or_else(|| unknown("term", name, &ModelTerm::ALL.map(ModelTerm::name)))
     }
 }
 
-/// Which terms are on.
+/// The set of terms that are switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms(u32);
 
