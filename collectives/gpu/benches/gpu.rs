@@ -1,8 +1,9 @@
-//! What a GPU machine measures: kernels against a copy, the device backend against what it must move, NCCL through us.
+//! Benchmarks for a GPU machine: kernels compared with a copy, the device backend compared with its least memory traffic, and NCCL
+//! called through this crate.
 //!
-//! A plain program, so that the binary runs where there is no cargo: `gpu [kernels|device|nccl] [MIB]`. Ceilings are measured
-//! first, in the same run. Each line is also a JSON record where ALLFOLD_RECORDS names a file. Without a GPU: SKIP and why.
-//! Every result is checked: the exit code is 1 where one is wrong or a part has failed.
+//! A plain program, so that the binary also runs without cargo: `gpu [kernels|device|nccl] [MIB]`. Upper limits are measured first,
+//! in the same run. Each line is also written as a JSON record to the file that ALLFOLD_RECORDS names. Without a GPU the program
+//! prints SKIP and the reason. Every result is checked: the exit code is 1 if a result is wrong or a part has failed.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::registry::of;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const REPEATS: u32 = 20;
-/// Stretches of so many calls of NCCL: the least counts, as in `benches/peers/nccl_direct.py`.
+/// The number of timed series of NCCL calls, of which the shortest counts, as in `benches/peers/nccl_direct.py`.
 const STRETCHES: usize = 5;
 
 fn record(line: &str) {
@@ -30,7 +31,7 @@ fn record(line: &str) {
     }
 }
 
-/// GB/s of a body that moves this many bytes, the best of three times REPEATS.
+/// The rate in GB/s of a body that moves `bytes`: the best of three series of REPEATS calls.
 fn gbps<R>(queue: &Queue, bytes: u64, body: impl Fn() -> R) -> f64 {
     let _ = body();
     queue.finish().unwrap();
@@ -130,7 +131,7 @@ fn kernels(queue: &Queue, mib: usize, copy: f64) {
     row("kernel", "turn_f32, planes to channels last", moved, gbps(queue, moved, turn), copy);
 }
 
-/// Every all-reduce of 8 ranks; whether all results are right.
+/// Measures every all-reduce algorithm on 8 ranks; returns whether all results are right.
 fn device(machine: &Arc<dyn CudaMachine>, mib: usize, copy: f64) -> bool {
     let ranks = 8;
     let ones = vec![1.0f32; (mib << 20) / 4];
@@ -169,7 +170,7 @@ fn device(machine: &Arc<dyn CudaMachine>, mib: usize, copy: f64) -> bool {
     right
 }
 
-/// One thread per rank, as many ranks as are asked for on the devices there are.
+/// Measures NCCL with one thread per rank; ranks share devices if there are more ranks than devices.
 fn nccl(machine: &Arc<dyn CudaMachine>, ranks: u32, mib: usize) -> Result<(), Error> {
     let devices = machine.devices();
     let times = World::threads(ranks).run(|control: Communicator| {
@@ -177,7 +178,7 @@ fn nccl(machine: &Arc<dyn CudaMachine>, ranks: u32, mib: usize) -> Result<(), Er
         let system = |error: allfold_kernels::cuda::Error| Error::System(error.to_string());
         let queue = Queue::new(machine.clone(), rank.index() % devices).map_err(system)?.pooled();
         let (from, to) = (queue.record().map_err(system)?, queue.record().map_err(system)?);
-        // One buffer for all sizes, given back when all ranks are done: freeing waits for the whole device.
+        // One buffer serves all sizes and is freed when all ranks are done, because freeing waits for the whole device.
         let whole = queue.memory(mib << 20).map_err(system)?;
         let meet = control.split(Some(0), rank.0)?.ok_or_else(|| Error::System("no barrier".into()))?;
         let mut comm =
@@ -189,7 +190,7 @@ fn nccl(machine: &Arc<dyn CudaMachine>, ranks: u32, mib: usize) -> Result<(), Er
             let estimate = comm
                 .estimate(|comm| comm.all_reduce(DType::F32, ReduceOp::Sum, data, data))
                 .unwrap_or(f64::NAN);
-            // The first call connects, and is no part of any time.
+            // The first call makes connections and is not timed.
             comm.all_reduce(DType::F32, ReduceOp::Sum, data, data)?;
             comm.wait("all-reduce")?;
             let got: Vec<f32> = queue.download(data).map_err(system)?;
@@ -199,7 +200,7 @@ fn nccl(machine: &Arc<dyn CudaMachine>, ranks: u32, mib: usize) -> Result<(), Er
             queue.fill(data, 0).map_err(system)?;
             let mut stretches = [0.0; STRETCHES];
             for each in &mut stretches {
-                // All ranks begin a stretch together, as in `benches/peers/nccl_direct.py`.
+                // All ranks begin a series together, as in `benches/peers/nccl_direct.py`.
                 meet.barrier()?;
                 from.move_to(&queue).map_err(system)?;
                 for _ in 0..REPEATS {
@@ -222,7 +223,7 @@ fn nccl(machine: &Arc<dyn CudaMachine>, ranks: u32, mib: usize) -> Result<(), Er
         println!(
             "nccl     all_reduce {ranks} ranks {bytes:>12} B {us:>10.1} us {busbw:>8.2} GB/s bus, NCCL estimates {estimate:.1} us"
         );
-        // JSON has no NaN: an NCCL that does not estimate.
+        // JSON has no NaN, which means that this NCCL gives no estimate.
         let estimate = if estimate.is_finite() { format!("{estimate:.3}") } else { "null".into() };
         record(&format!(
             "{{\"schema\":1,\"kind\":\"gpu_nccl\",\"measured\":true,\"collective\":\"all_reduce\",\"ranks\":{ranks},\"bytes\":{bytes},\"time_us\":{us:.3},\"busbw_gbps\":{busbw:.3},\"nccl_estimate_us\":{estimate}}}"
@@ -231,7 +232,7 @@ fn nccl(machine: &Arc<dyn CudaMachine>, ranks: u32, mib: usize) -> Result<(), Er
     Ok(())
 }
 
-/// 0; 1 where a result was wrong or a part failed. A missing GPU or NCCL is no failure.
+/// Exit code 0, or 1 if a result was wrong or a part failed. A missing GPU or NCCL is not a failure.
 fn main() -> ExitCode {
     let mut right = true;
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();

@@ -1,9 +1,9 @@
-//! What the driver of a GPU refuses, as an error of a rank.
+//! Errors of a GPU driver, as errors of a rank.
 
 use crate::Error;
 use allfold_kernels::cuda;
 
-/// A wrong argument stays one; all else is the system's.
+/// A wrong argument stays an argument error; any other driver error becomes a system error.
 pub(crate) fn failed(error: cuda::Error) -> Error {
     match error {
         cuda::Error::Argument(what) => Error::Argument(what),

@@ -1,12 +1,12 @@
 //! Ranks on GPUs: collectives between the devices of one process, and over NCCL.
 //!
 //! ```text
-//! device   ranks as buffers, driven by one thread: messages or a fused kernel; `DeviceGroup`: sums between ranks of their own
-//! nccl     one rank of a communicator of NCCL's on one GPU: NCCL's own collectives, or any schedule by its messages
+//! device   ranks as buffers, driven by one thread: messages or a fused kernel; `DeviceGroup`: sums between separate ranks
+//! nccl     one rank of an NCCL communicator on one GPU: NCCL's own collectives, or any schedule over NCCL's messages
 //! ```
 //!
-//! Both know of `allfold_collectives` what any user knows of it: a [`allfold_collectives::Communicator`] by which ranks agree.
-//! Machines are those of `allfold_kernels::cuda`: a GPU, or the CPU shim of the same kernels, by which this runs here:
+//! Both modules use the public interface of `allfold_collectives`: a [`allfold_collectives::Communicator`] by which ranks agree.
+//! Machines are those of `allfold_kernels::cuda`: a GPU machine, or the CPU shim, which runs the same kernels, as in this example:
 //!
 //! ```
 //! use allfold_collectives::registry::find;

@@ -83,7 +83,7 @@ pub struct Platform {
     pub pat: bool,
     /// The number of channels that run for each channel that the search found.
     pub doubled: u32,
-    /// The rings; PAT uses their channels.
+    /// The channels of rings; PAT uses them, too.
     pub ring: Graph,
     /// The channels of trees.
     pub tree: Graph,

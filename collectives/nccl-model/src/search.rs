@@ -123,7 +123,8 @@ fn arch(generation: Generation) -> Arch {
     }
 }
 
-/// The graph of one node; channels of 25 GB/s or more are split in two.
+/// The graph of one node. Fast channels are split in two: 25 GB/s or more, and from Hopper on 50 GB/s or more if there are more
+/// than 4.
 fn inside(port: f64, devices: u32, arch: Arch, table: usize) -> Graph {
     let fits = |speed: f64| if devices > 1 { (port / speed) as u32 } else { 1 };
     let best = fastest(&INSIDE[table], port, fits).unwrap_or(Graph::inside(1, port));

@@ -1,4 +1,4 @@
-//! The fused form: what the symbolic checker proves of a schedule, as the tables of one kernel.
+//! The fused form: the reduction trees that the symbolic checker finds in a schedule, as tables for one kernel.
 
 use super::job::DeviceCollective;
 use crate::check::{Forest, Proof, Tree, symbolic};
@@ -7,7 +7,7 @@ use crate::schedule::Schedule;
 use crate::{Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Queue, Slice, launch};
 
-/// Which of a chunk's values is the result: the whole reduction, or the one that a collective without reductions ends with.
+/// The value of a chunk that is the result: the whole reduction, or for a collective without reductions the final value.
 fn result(
     proof: &Proof,
     job: &DeviceCollective,
@@ -39,14 +39,14 @@ fn elsewhere(job: &DeviceCollective) -> Error {
 fn tree(forest: &Forest, of: Tree) -> launch::BufferTree {
     match forest.children(of) {
         Some((a, b)) => launch::BufferTree::node(tree(forest, a), tree(forest, b)),
-        // A leaf of the forest is its rank; there are 64 at most.
+        // A leaf of the forest is a rank; there are at most 64 ranks.
         None => {
             launch::BufferTree::Leaf(forest.heard(of).iter().position(|heard| *heard > 0).unwrap_or(0) as u8)
         }
     }
 }
 
-/// The tables of a job over buffers of this geometry.
+/// The tables of a job over buffers with this geometry.
 pub(super) fn tables(
     job: &DeviceCollective,
     schedule: &dyn Schedule,
@@ -69,13 +69,13 @@ pub(super) fn tables(
     let mut trees = launch::Trees { bounds: vec![0], chunks: Vec::new() };
     let mut at = 0;
     for (range, tree, targets) in pieces {
-        // A chunk that no rank receives is left alone.
+        // A chunk that no rank receives is not written.
         if range.start > at {
             trees.chunks.push((launch::BufferTree::Leaf(0), 0));
             trees.bounds.push(range.start);
         }
         match trees.chunks.last() {
-            // Neighbours of one tree are one chunk: a canonical algorithm's whole buffer.
+            // Neighbouring chunks with equal trees become one chunk: with a canonical algorithm, the whole buffer.
             Some((known, to)) if *known == tree && *to == targets => {
                 trees.bounds.pop();
             }
@@ -91,7 +91,7 @@ pub(super) fn tables(
     Ok(trees)
 }
 
-/// Queues the kernel; the unrolled form where the tables say what it does.
+/// Queues the fused kernel: the unrolled form for balanced trees that it supports, otherwise the form that reads tables.
 pub(super) fn run(
     queue: &Queue,
     job: &DeviceCollective,

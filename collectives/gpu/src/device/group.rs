@@ -1,4 +1,4 @@
-//! Sums between the GPU buffers of ranks that are threads or processes of their own, on a stream beside the one that computes.
+//! Sums over the GPU buffers of ranks that are separate threads or processes, on a stream beside the computation's stream.
 //!
 //! ```text
 //! compute   ... | bucket 0 ready | ...             | bucket 1 ready | ...        | join | ...
@@ -8,9 +8,9 @@
 //! | way | order of the sum | for |
 //! |---|---|---|
 //! | NCCL | NCCL's own | speed |
-//! | scheduled | a schedule's, by grouped sends and receives: the bits that its trees say | conformance |
-//! | device | the canonical tree, by the fused kernel: the CPU's bits | threads of one process over its GPUs |
-//! | host | the communicator's own: the same bits as between CPUs; the calling thread waits | where NCCL is not, and the shim |
+//! | scheduled | that of a schedule, by grouped sends and receives: the bits of the schedule's trees | conformance |
+//! | device | the canonical tree, by the fused kernel: the same bits as on the CPU | threads of one process over its GPUs |
+//! | host | the communicator's own: the same bits as between CPUs; the calling thread waits | machines without NCCL, and the shim |
 
 use super::shared::{Shared, together};
 use crate::driver::failed;
@@ -22,24 +22,24 @@ use allfold_kernels::cuda::{Mark, Queue, Slice};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How ranks on GPUs add up.
+/// How ranks on GPUs reduce a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReducePath {
-    /// NCCL if every rank has it and a GPU of its own; else the devices if ranks share a process; else the host.
+    /// NCCL if every rank has it and a GPU of its own; otherwise the devices if ranks share a process; otherwise the host.
     #[default]
     Auto,
     /// NCCL's own collectives.
     Nccl,
-    /// The communicator's algorithm over NCCL's messages.
+    /// The communicator's algorithm, over NCCL's sends and receives.
     Scheduled,
     /// The fused kernel over all ranks' buffers, which are in one process.
     Device,
-    /// Through the host.
+    /// Copies to host memory and the communicator's own all-reduce.
     Host,
 }
 
 impl ReducePath {
-    /// By its name in a configuration.
+    /// The path with this name in a configuration.
     pub fn named(name: &str) -> Option<ReducePath> {
         [
             ("auto", ReducePath::Auto),
@@ -55,7 +55,7 @@ impl ReducePath {
 }
 
 enum Over {
-    /// One rank has nothing to add.
+    /// A single rank, which has nothing to reduce.
     Nobody,
     Nccl(Box<NcclComm>),
     Scheduled(Box<NcclComm>, Arc<dyn Schedule>),
@@ -63,23 +63,23 @@ enum Over {
     Host,
 }
 
-/// A rank's end of the sums.
+/// A rank's handle for sums over a group of ranks with GPUs.
 pub struct DeviceGroup<'a> {
     comm: &'a Communicator,
     queue: Queue,
     over: Over,
-    /// When what is to be added up is there, and when it has been.
+    /// The event after which the input of a sum is ready, and the event after which the sum is done.
     marks: (Mark, Mark),
-    /// Whether the stream of the sums has been given any since it was joined last.
+    /// Whether any sum was queued since the last [`DeviceGroup::join`].
     forked: bool,
     deadline: Duration,
 }
 
 impl<'a> DeviceGroup<'a> {
-    /// Joins the other ranks of `comm`, each of which calls it alike. `queue` is the stream of the sums.
+    /// Joins the other ranks of `comm`, all of which must call this with equal arguments. `queue` is the stream of the sums.
     ///
     /// # Errors
-    /// That NCCL was asked for and some rank has none; that not all ranks came by the deadline; what the driver refused.
+    /// NCCL was requested and some rank lacks it; some rank did not come by the deadline; the driver refused a call.
     pub fn open(
         comm: &'a Communicator,
         queue: Queue,
@@ -104,7 +104,7 @@ impl<'a> DeviceGroup<'a> {
             },
             ReducePath::Nccl => Over::Nccl(Box::new(join(comm, &queue, deadline)?)),
             ReducePath::Scheduled => {
-                // Canonical, with the least bytes for any number of ranks.
+                // The direct algorithm is canonical and sends the fewest bytes for any number of ranks.
                 let schedule = find(Collective::AllReduce, "direct")?.build(Shape::new(comm.size())?);
                 Over::Scheduled(Box::new(join(comm, &queue, deadline)?), schedule)
             }
@@ -112,23 +112,23 @@ impl<'a> DeviceGroup<'a> {
         Ok(DeviceGroup { comm, queue, over, marks, forked: false, deadline })
     }
 
-    /// The stream of the sums.
+    /// The stream on which sums run.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// Whether another rank's kernels may use memory that this rank gave to a sum which failed half-way: it is not known when
-    /// they end, so such memory is not to be given back.
+    /// Whether kernels of another rank may still use memory that this rank gave to a failed sum. It is unknown when those kernels
+    /// end, so such memory must not be freed.
     pub fn is_lent(&self) -> bool {
         matches!(&self.over, Over::Device(shared) if shared.is_lent())
     }
 
-    /// Ranks that add up.
+    /// The number of ranks of the group.
     pub fn ranks(&self) -> u32 {
         self.comm.size()
     }
 
-    /// How it adds up, in words.
+    /// A name for the path of the sums, for messages.
     pub fn name(&self) -> &'static str {
         match self.over {
             Over::Nobody => "nobody to add up with",
@@ -139,16 +139,16 @@ impl<'a> DeviceGroup<'a> {
         }
     }
 
-    /// Whether sums are queued and not waited for, so that a stream that captures can note them. Over devices the ranks'
-    /// streams wait for each other's events, which captures of their own cannot: those stay launches.
+    /// Whether sums are queued without waiting, so that a stream capture can record them. On the device path, ranks' streams wait
+    /// for each other's events, which separate captures cannot record: such sums stay launches.
     pub fn captures(&self) -> bool {
         matches!(self.over, Over::Nobody | Over::Nccl(_))
     }
 
-    /// Gives rank 0's bytes to all, in place; `queue` goes on with them.
+    /// Copies rank 0's bytes to all ranks, in place; later work of `queue` uses them.
     ///
     /// # Errors
-    /// As [`DeviceGroup::all_reduce`].
+    /// The errors of [`DeviceGroup::all_reduce`].
     pub fn broadcast(&mut self, queue: &Queue, data: Slice<'_>) -> Result<()> {
         self.fork(queue)?;
         match &mut self.over {
@@ -163,10 +163,10 @@ impl<'a> DeviceGroup<'a> {
         self.join(queue)
     }
 
-    /// Queues the reduction of `data` over all ranks, in place, after all that `after` was given.
+    /// Queues the reduction of `data` over all ranks, in place, after all earlier work of `after`.
     ///
     /// # Errors
-    /// What the way says: a lost peer, a deadline, a type that it does not reduce.
+    /// The error of the path: a lost peer, a deadline, a type that the path cannot reduce.
     pub fn all_reduce(&mut self, after: &Queue, dtype: DType, op: ReduceOp, data: Slice<'_>) -> Result<()> {
         if matches!(self.over, Over::Nobody) {
             return Ok(());
@@ -189,19 +189,19 @@ impl<'a> DeviceGroup<'a> {
         }
     }
 
-    /// What the stream of the sums is given from here on runs after all that `after` was given; where `after` is captured, it
-    /// is captured too.
+    /// Makes later work of the stream of sums run after all earlier work of `after`. If `after` is being captured, that work is
+    /// captured too.
     fn fork(&mut self, after: &Queue) -> Result<()> {
         self.forked = true;
         self.marks.0.move_to(after).map_err(failed)?;
         self.queue.wait(&self.marks.0).map_err(failed)
     }
 
-    /// Makes the work that is given to `queue` from now on run after all of these sums. If there were none since the last call,
-    /// the queue waits for nothing: a stream that is being captured must not wait for one that is not.
+    /// Makes later work of `queue` run after all sums queued so far. If there were none since the last call, the queue waits for
+    /// nothing: a stream that is being captured must not wait for a stream that is not.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver refused a call.
     pub fn join(&mut self, queue: &Queue) -> Result<()> {
         if !self.forked && !queue.machine().seeded(6) || matches!(self.over, Over::Nobody) {
             return Ok(());
@@ -213,17 +213,17 @@ impl<'a> DeviceGroup<'a> {
     }
 }
 
-/// Failures: how a rank comes back from sums that another rank left.
+/// Failures: how a rank leaves sums that another rank does not complete.
 impl DeviceGroup<'_> {
-    /// Waits until `queue` is done with all that it was given, sums among it: `what`, in words that follow "could not". Asks
-    /// the queue, and NCCL for failures, and gives up at the deadline; nothing here blocks on the device.
+    /// Waits until `queue` has finished all its work, sums included; `what` follows "could not" in an error. Polls the queue, and
+    /// NCCL for failures, up to the deadline; no call here blocks on the device.
     ///
-    /// After an error the link sums nothing more. The caller destroys the captured graphs that hold sums of this link, then
-    /// calls [`DeviceGroup::abandon`], then gives back the memory that the sums use: in this order, since NCCL's abort waits for
-    /// graphs, and kernels may use memory until the abort has ended.
+    /// After an error the group cannot sum any more. The caller first destroys the captured graphs that hold sums of this group,
+    /// then calls [`DeviceGroup::abandon`], then frees the memory that the sums use. The order matters, because NCCL's abort waits
+    /// for graphs, and kernels may use memory until the abort has ended.
     ///
     /// # Errors
-    /// The deadline, with the ranks that may have caused it; what NCCL or the driver found on the way.
+    /// The deadline, with the ranks that may have caused it; a failure that NCCL or the driver reported.
     pub fn wait(&mut self, queue: &Queue, what: &str) -> Result<()> {
         if let Over::Nccl(comm) | Over::Scheduled(comm, _) = &mut self.over {
             return comm.wait_for(queue, what);
@@ -238,9 +238,9 @@ impl DeviceGroup<'_> {
         Err(Error::QueueDeadline { rank, what: what.into(), suspects, after: self.deadline })
     }
 
-    /// Aborts this rank's part in sums that are under way, so that no kernel of this rank waits for ever. The caller has
-    /// destroyed the captured graphs that hold sums of this link before. A second call does nothing; dropping the link
-    /// after an error of [`DeviceGroup::wait`] does the same.
+    /// Aborts this rank's part in sums under way, so that no kernel of this rank waits for ever. The caller must first destroy the
+    /// captured graphs that hold sums of this group. A second call does nothing; dropping the group after an error of
+    /// [`DeviceGroup::wait`] has the same effect.
     pub fn abandon(&mut self) {
         if let Over::Nccl(comm) | Over::Scheduled(comm, _) = &mut self.over {
             comm.abandon();
@@ -248,7 +248,7 @@ impl DeviceGroup<'_> {
     }
 }
 
-/// Whether every rank is on a GPU and has NCCL, and no two ranks share a GPU that NCCL gives to one rank only.
+/// Whether every rank has a GPU and NCCL, and no two ranks share a GPU that NCCL does not allow them to share.
 fn nccl_fits(mut comm: &Communicator, queue: &Queue) -> Result<bool> {
     let presence = NcclLibrary::of(queue).ask(queue, NcclLibrary::offered(queue), &mut comm)?;
     let careless = queue.machine().seeded(7);

@@ -1,30 +1,30 @@
-//! A collective over buffers on devices, and how it is run.
+//! A collective over device buffers, and the form in which it is executed.
 
 use crate::registry::Algorithm;
 use crate::{DType, Rank, ReduceOp};
 
-/// How a collective is run on devices.
+/// The form in which a collective is executed on devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ExecutionMode {
-    /// Step by step, as the schedule says.
+    /// Step by step, as the schedule says: copies and reductions between ranks.
     Messages,
-    /// Each element's reduction tree at once, from all buffers.
+    /// One kernel that evaluates each element's reduction tree over all buffers.
     Fused,
 }
 
 /// A collective over buffers on devices.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceCollective {
-    /// The algorithm, which also says the collective.
+    /// The algorithm, which also determines the collective.
     pub algorithm: &'static Algorithm,
-    /// The root, where there is one.
+    /// The root, for collectives that have one.
     pub root: Rank,
     /// The element type of the buffers.
     pub dtype: DType,
-    /// Reduced how.
+    /// The reduction operator.
     pub op: ReduceOp,
-    /// Messages, or fused.
+    /// The form of execution.
     pub form: ExecutionMode,
-    /// Pieces that every chunk is cut into; 1 for none.
+    /// The number of pieces that every chunk is cut into; 1 for whole chunks.
     pub segments: u32,
 }

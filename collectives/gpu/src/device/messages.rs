@@ -1,13 +1,13 @@
-//! The form in messages: every round's steps as copies and reductions that read the peer's memory.
+//! The message form: every round's steps as copies and reductions that read the peer's memory.
 //!
 //! ```text
-//! round t, rank r receives from p:   stream r waits for what p wrote, and for those who still read what r writes
+//! round t, rank r receives from p:   stream r waits for p's writes, and for ranks that still read what r overwrites
 //!      copy    r[into] = p[from]             2 bytes moved per byte
 //!      reduce  r[into] = r[into] (+) p[from] 3 bytes
 //! ```
 //!
-//! A step reads its peer's memory where it lies, unless the peer's own step of that round overwrites it: then the peer
-//! puts the value of before the step aside first.
+//! A step reads its peer's memory in place, unless the peer's own step of that round overwrites the memory. In that case the peer
+//! first saves the earlier value in a separate buffer.
 
 use super::job::DeviceCollective;
 use crate::driver::failed;
@@ -16,7 +16,7 @@ use crate::{DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Mark, Memory, Queue, Slice, launch};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Each rank's shadows, as large as its data, and a place to put values aside.
+/// Each rank's scratch copies, as large as its data, and a buffer for saved values.
 pub(super) struct Shadows {
     places: BTreeMap<(Rank, Option<u32>), Memory>,
 }
@@ -55,7 +55,7 @@ impl Shadows {
     }
 }
 
-/// Every step that is not idle, in order of rounds.
+/// Every step that is not idle, in the order of rounds.
 fn steps(schedule: &dyn Schedule) -> impl Iterator<Item = (Rank, u64)> + '_ {
     let ranks = schedule.ranks();
     (0..schedule.rounds()).flat_map(move |round| {
@@ -65,7 +65,7 @@ fn steps(schedule: &dyn Schedule) -> impl Iterator<Item = (Rank, u64)> + '_ {
     })
 }
 
-/// Runs the job's kernels once on nothing that matters, on every device.
+/// Launches the job's kernels once on dummy data, on every device, so that they are loaded.
 pub(super) fn warm(job: &DeviceCollective, queues: &[Queue]) -> Result<()> {
     let mut seen = BTreeSet::new();
     for queue in queues.iter().filter(|queue| seen.insert(queue.device())) {
@@ -79,7 +79,7 @@ pub(super) fn warm(job: &DeviceCollective, queues: &[Queue]) -> Result<()> {
     Ok(())
 }
 
-/// One collective, queued on all streams.
+/// One collective to be queued on all streams.
 pub(super) struct Run<'a> {
     pub job: &'a DeviceCollective,
     pub schedule: &'a dyn Schedule,
@@ -88,16 +88,16 @@ pub(super) struct Run<'a> {
     pub buffers: &'a [Slice<'a>],
 }
 
-/// What the streams have been given so far.
+/// The events of the work that has been queued on the streams so far.
 struct Progress {
-    /// After a rank's last step.
+    /// The event after each rank's last step.
     last: Vec<Option<Mark>>,
-    /// Events of the ranks that read a rank's memory since it last waited for its readers.
+    /// For each rank: events of the ranks that have read its memory since it last waited for its readers.
     readers: Vec<BTreeMap<usize, Mark>>,
 }
 
 impl Run<'_> {
-    /// Queues every round. Bytes moved.
+    /// Queues every round and returns the number of bytes moved.
     pub fn all(&self, queues: &[Queue]) -> Result<u64> {
         let ranks = queues.len();
         let mut progress = Progress { last: vec![None; ranks], readers: vec![BTreeMap::new(); ranks] };
@@ -120,7 +120,7 @@ impl Run<'_> {
         let steps: Vec<_> =
             (0..queues.len()).map(|rank| self.schedule.step(Rank(rank as u32), round)).collect();
         let mut moved = 0;
-        // First, values that their own rank's step overwrites are put aside.
+        // Values that their own rank's step overwrites are saved first.
         let mut aside = vec![false; queues.len()];
         for (rank, step) in steps.iter().enumerate() {
             if let (Some((_, from)), Some((_, into, _))) = (step.send, step.recv)
@@ -128,7 +128,7 @@ impl Run<'_> {
             {
                 let place = self.aside(rank)?;
                 if !queues[rank].machine().seeded(1) {
-                    // Ranks that still read a copy made in an earlier round come first.
+                    // The saved copy of an earlier round may still be read, so its readers come first.
                     let mut readers = progress.readers[rank].values();
                     readers.try_for_each(|mark| queues[rank].wait(mark)).map_err(failed)?;
                 }
@@ -142,7 +142,7 @@ impl Run<'_> {
                 progress.last[rank] = Some(queues[rank].record().map_err(failed)?);
             }
         }
-        // The other ranks' writes up to this round; their writes in this round do not overlap what is read.
+        // Reads wait for the other ranks' writes of earlier rounds. Writes of this round do not overlap what is read.
         let before = progress.last.clone();
         let readers = std::mem::replace(&mut progress.readers, vec![BTreeMap::new(); queues.len()]);
         for (rank, step) in steps.iter().enumerate() {
@@ -150,7 +150,7 @@ impl Run<'_> {
                 let seeded = queues[rank].machine().seeded(2);
                 let now = &mut progress.readers[rank];
                 for (by, mark) in &readers[rank] {
-                    // A rank that has read again in this round has a later mark.
+                    // A rank that has read again in this round has a later event.
                     if seeded || !now.contains_key(by) {
                         now.insert(*by, mark.clone());
                     }
@@ -191,13 +191,13 @@ impl Run<'_> {
         Ok(moved)
     }
 
-    /// Elements of two spans side by side: runs of equal length, joined where both go on.
+    /// Pairs of element ranges of two spans, with equal lengths; neighbouring pairs are joined.
     fn pairs(&self, from: Span, into: Span) -> Vec<(std::ops::Range<u64>, std::ops::Range<u64>)> {
         let mut pairs: Vec<(std::ops::Range<u64>, std::ops::Range<u64>)> = Vec::new();
         let (mut sources, mut targets) = (self.geometry.ranges(from), self.geometry.ranges(into));
         let (mut a, mut b) = (0..0, 0..0);
         loop {
-            // The next source or target once one is used up; empty chunks are stepped over.
+            // Takes the next source or target range when one is used up, and skips empty chunks.
             while a.is_empty() {
                 let Some(next) = sources.next() else { return pairs };
                 a = next;

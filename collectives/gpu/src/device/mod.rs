@@ -1,4 +1,4 @@
-//! Ranks that are buffers on one or many GPUs of one process, driven by one thread.
+//! Collectives over ranks that are buffers on one or several GPUs of one process, driven by one thread.
 //!
 //! ```text
 //! Job { algorithm, dtype, op, form }  +  a buffer per rank
@@ -9,8 +9,8 @@
 //!     one launch per collective
 //! ```
 //!
-//! Both run every algorithm of the table that they can express, with the bits that its trees say. A machine is a GPU, or
-//! the shim of `allfold_kernels::cuda` on this CPU, by which the tests run all of it without one.
+//! Both forms run every algorithm of the table that they can express, with the bits that the algorithm's trees determine. A machine
+//! is a GPU machine or the shim of `allfold_kernels::cuda` on the CPU, on which tests run without a GPU.
 
 mod fused;
 mod group;
@@ -31,36 +31,37 @@ use reach::reachable;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Job (collective, algorithm, root, type, operator, form, segments), bytes of a buffer, addresses.
+/// The key of a captured collective: job (collective, algorithm, root, type, operator, form, segments), bytes of a buffer,
+/// addresses.
 type Key = (Collective, &'static str, Rank, DType, ReduceOp, ExecutionMode, u32, usize, Vec<u64>);
 
-/// A captured collective, with the memory that only it uses.
+/// A captured collective, with the memory that its graph uses.
 struct Captured {
     graph: CudaGraph,
-    /// Bytes that it moves.
+    /// The number of bytes that the collective moves.
     moved: u64,
-    /// Shadows and tables, which the graph names.
+    /// Scratch copies and tables that the graph refers to.
     _own: Vec<Memory>,
     _tables: Option<launch::Uploaded>,
 }
 
-/// What a collective moved, and how long the device took for it.
+/// The bytes that a collective moved, and its time on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRun {
-    /// Bytes read and written by all of it.
+    /// Bytes that the collective read and wrote, over all ranks.
     pub moved: u64,
-    /// From the event before the graph to the event behind it; 0 on the shim.
+    /// Time from the event before the graph to the event after it; 0 on the shim.
     pub nanoseconds: u64,
 }
 
-/// The ranks of one process: a stream each, spread over the devices in order.
+/// The ranks of one process: one stream each, spread over the devices in order.
 pub struct DeviceRanks {
     machine: Arc<dyn CudaMachine>,
-    /// Where graphs are captured and launched; rank code waits for it.
+    /// The stream on which graphs are captured and launched.
     main: Queue,
     queues: Vec<Queue>,
     captured: BTreeMap<Key, Captured>,
-    /// Before and behind the last collective.
+    /// The events before and after the last collective.
     marks: (Mark, Mark),
 }
 
@@ -68,7 +69,7 @@ impl DeviceRanks {
     /// Makes `ranks` ranks on a machine. Rank r uses device r modulo the number of devices.
     ///
     /// # Errors
-    /// No ranks, more than 64, devices without access to each other's memory, or what the driver refused.
+    /// No ranks, more than 64 ranks, devices that cannot access each other's memory, or a call that the driver refused.
     pub fn new(machine: Arc<dyn CudaMachine>, ranks: u32) -> Result<DeviceRanks> {
         if ranks == 0 || ranks > 64 {
             return Err(Error::Argument(format!("{ranks} ranks in one process; 1 to 64 are possible")));
@@ -82,7 +83,7 @@ impl DeviceRanks {
         Ok(DeviceRanks { machine, main, queues, captured: BTreeMap::new(), marks })
     }
 
-    /// Ranks.
+    /// The number of ranks.
     pub fn ranks(&self) -> u32 {
         self.queues.len() as u32
     }
@@ -90,7 +91,7 @@ impl DeviceRanks {
     /// A rank's own stream, on its device.
     ///
     /// # Errors
-    /// No such rank.
+    /// A rank that does not exist.
     pub fn queue(&self, rank: Rank) -> Result<&Queue> {
         self.queues
             .get(rank.index())
@@ -102,20 +103,20 @@ impl DeviceRanks {
         &self.main
     }
 
-    /// Collectives that are captured.
+    /// The number of captured collectives.
     pub fn graphs(&self) -> usize {
         self.captured.len()
     }
 
-    /// Runs a collective in place over one buffer per rank, and waits for it. The same job over the same buffers is
-    /// captured once, and is one graph launch from then on.
+    /// Runs a collective in place over one buffer per rank, and waits for it. A job over given buffers is captured at its first
+    /// run, and is a single graph launch from then on.
     ///
-    /// A buffer is the whole data of its rank, as [`crate::Geometry`] lays it out: for a blocked collective, a block for
-    /// every rank.
+    /// A buffer is the whole data of its rank in the layout of [`crate::Geometry`]: for a blocked collective, one block for every
+    /// rank.
     ///
     /// # Errors
-    /// Buffers that differ in length or are not on their rank's device; a collective that the fused form cannot express;
-    /// what the driver refused.
+    /// Buffers that differ in length or are not on their rank's device; a collective that the fused form cannot express; a call
+    /// that the driver refused.
     pub fn run(&mut self, job: &DeviceCollective, buffers: &[Slice<'_>]) -> Result<DeviceRun> {
         let count = self.check(job, buffers)?;
         let addresses: Vec<u64> = buffers.iter().map(Slice::address).collect();
@@ -129,7 +130,7 @@ impl DeviceRanks {
         let Some(captured) = self.captured.get(&key) else {
             return Err(Error::System("the captured collective does not exist any more".into()));
         };
-        // Work that was queued on a rank's own stream, such as the copy of its data, comes first.
+        // Work that was queued on a rank's own stream, such as the copy of the rank's data, comes first.
         for queue in &self.queues {
             if !self.machine.idle(queue.stream()).map_err(failed)? {
                 self.main.wait(&queue.record().map_err(failed)?).map_err(failed)?;
@@ -148,7 +149,7 @@ impl DeviceRanks {
         Ok(DeviceRun { moved, nanoseconds })
     }
 
-    /// Elements of a buffer.
+    /// The number of elements of a buffer, after a check of all buffers.
     fn check(&self, job: &DeviceCollective, buffers: &[Slice<'_>]) -> Result<u64> {
         if buffers.len() != self.queues.len() {
             return Err(Error::Argument(format!(
@@ -216,7 +217,7 @@ impl DeviceRanks {
         }
     }
 
-    /// What the body gives the main stream, and those it forks, as a graph.
+    /// Captures the work that `body` queues on the main stream, and on streams forked from it, as a graph.
     fn captured(&self, body: impl FnOnce() -> Result<u64>) -> Result<(CudaGraph, u64)> {
         self.machine.begin_capture(self.main.stream()).map_err(failed)?;
         let moved = body();
@@ -232,7 +233,7 @@ impl DeviceRanks {
         }
     }
 
-    /// Every rank's stream begins where the main one is, and the main one goes on when all are done.
+    /// Makes the ranks' streams wait for the main stream before `body`, and the main stream wait for them after it.
     fn forked(&self, body: impl FnOnce() -> Result<u64>) -> Result<u64> {
         let start = self.main.record().map_err(failed)?;
         self.queues.iter().try_for_each(|queue| queue.wait(&start)).map_err(failed)?;

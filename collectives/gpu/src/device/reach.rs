@@ -1,9 +1,9 @@
-//! Which devices' kernels can use which other's memory.
+//! Checks which devices' kernels can access each other's memory.
 
 use crate::{Error, Result};
 use allfold_kernels::cuda::CudaMachine;
 
-/// Refuses devices of which one's kernels cannot use another's memory.
+/// Refuses a set of devices in which kernels of one device cannot access the memory of another.
 pub(super) fn reachable(
     machine: &dyn CudaMachine,
     devices: impl Iterator<Item = usize> + Clone,
@@ -17,7 +17,7 @@ pub(super) fn reachable(
     }
 }
 
-/// The first two devices of which one's kernels cannot use the other's memory.
+/// The first pair of devices in which kernels of one cannot access the memory of the other.
 pub(super) fn unreachable_pair(
     machine: &dyn CudaMachine,
     devices: impl Iterator<Item = usize> + Clone,

@@ -1,11 +1,11 @@
-//! Sums between ranks that are threads of one process and share its devices: the fused kernel, each rank over its own slice.
+//! Sums between ranks that are threads of one process: each rank runs the fused kernel over its own slice of all buffers.
 //!
 //! ```text
-//! rank r    show address and event | wait for all the others' | fused over slice r of all buffers | show event | wait for all
+//! rank r    show address and event | wait for all other events | fused over slice r of all buffers | show event | wait for all
 //! ```
 //!
-//! What a rank shows goes over the communicator; the host waits for nothing but that. The tree is the canonical one, so the bits
-//! are those of the CPU's all-reduce.
+//! Addresses and events are exchanged over the communicator; the host waits for nothing else. The tree is the canonical one, so the
+//! bits equal those of the CPU's all-reduce.
 
 use super::fused;
 use super::job::{DeviceCollective, ExecutionMode};
@@ -20,22 +20,22 @@ use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// One rank's end.
+/// One rank's state for sums over shared devices.
 pub(super) struct Shared {
     done: Mark,
     /// The marks of all ranks. They are kept because a rank may be dropped before the others have passed its last events.
     _marks: Vec<[Mark; 2]>,
-    /// The others were shown this rank's memory, and it is not known that they have queued all that uses it.
+    /// Whether other ranks know this rank's memory and may still queue work that uses it.
     lent: bool,
-    /// Tables by type, operator and elements of the slice.
+    /// Kernel tables by type, operator and number of elements of the slice.
     tables: BTreeMap<(DType, ReduceOp, u64), launch::Uploaded>,
 }
 
-/// Marks that a rank shows to the others, by a number of its own.
+/// Events that ranks show to each other, under a unique number for each rank.
 static SHOWN: Mutex<BTreeMap<i64, [Mark; 2]>> = Mutex::new(BTreeMap::new());
 
-/// Whether all ranks of `comm` are threads of one process that share one machine, on devices that reach each other's memory;
-/// every rank asks alike.
+/// Whether all ranks of `comm` are threads of one process on one machine, with devices that access each other's memory. Every rank
+/// must call this.
 pub(super) fn together(comm: &Communicator, queue: &Queue) -> Result<bool> {
     if !comm.of_one_process() || comm.size() > 64 {
         return Ok(false);
@@ -49,7 +49,7 @@ pub(super) fn together(comm: &Communicator, queue: &Queue) -> Result<bool> {
 }
 
 impl Shared {
-    /// Every rank calls it, with the mark before which its buffers are not ready.
+    /// Joins the ranks of `comm`, all of which must call this. `ready` is the event before which this rank's buffers are not ready.
     pub fn new(comm: &Communicator, queue: &Queue, ready: &Mark) -> Result<Shared> {
         static NUMBERS: AtomicI64 = AtomicI64::new(0);
         let shown = || lock(&SHOWN);
@@ -58,7 +58,7 @@ impl Shared {
         let mut all = vec![0i64; comm.size() as usize];
         let told = comm.all_gather(&[mine], &mut all);
         let marks: Option<Vec<[Mark; 2]>> = all.iter().map(|number| shown().get(number).cloned()).collect();
-        // Taken back when all ranks have looked.
+        // The entry is removed when all ranks have read it.
         let told = told.and_then(|()| comm.barrier());
         shown().remove(&mine);
         told?;
@@ -66,12 +66,12 @@ impl Shared {
         Ok(Shared { done, _marks, lent: false, tables: BTreeMap::new() })
     }
 
-    /// Whether a sum failed half-way, and the others may have queued work on this rank's memory meanwhile.
+    /// Whether a sum failed half-way, so that other ranks may have queued work on this rank's memory.
     pub fn is_lent(&self) -> bool {
         self.lent
     }
 
-    /// Queues this rank's part of an all-reduce. Afterwards the queue is ordered behind every rank's part.
+    /// Queues this rank's part of an all-reduce. Later work of `queue` runs after every rank's part.
     pub fn all_reduce(
         &mut self,
         comm: &Communicator,
@@ -81,7 +81,7 @@ impl Shared {
         data: Slice<'_>,
     ) -> Result<()> {
         let ranks = comm.size() as usize;
-        // One number for element type and operator, on which the ranks must agree.
+        // One number encodes element type and operator, on which the ranks must agree.
         let kind = |dtype: DType, op: ReduceOp| dtype as i64 * 16 + op as i64;
         let (address, device) = (data.address() as i64, data.device() as i64);
         let mine = [address, device, data.len() as i64, i64::from(ready.event().0), kind(dtype, op)];
@@ -105,8 +105,9 @@ impl Shared {
             .chunks_exact(5)
             .map(|other| {
                 #[allow(unsafe_code, reason = "threads of one process show each other addresses")]
-                // SAFETY: the rank that showed it lends its buffer to this call, and leaves the call, as every rank does,
-                // only when all have queued their work on it; its queue is behind that work before it uses the buffer.
+                // SAFETY: the rank that showed the address lends its buffer to this call. Every rank leaves the call only after all
+                // ranks have queued their work on the buffer, and the owner's queue runs after that work before the buffer is used
+                // again.
                 unsafe {
                     Memory::lent(queue.machine(), other[1] as usize, other[0] as u64, other[2] as usize)
                 }

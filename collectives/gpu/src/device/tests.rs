@@ -1,5 +1,5 @@
-//! The conformance of every algorithm of the table on devices and over NCCL: on the shim, and on a GPU if there is one. What
-//! a collective moves, and what is refused.
+//! Tests that every algorithm of the table conforms on devices and over NCCL (on the shim, and on a GPU if there is one), of the
+//! bytes that a collective moves, and of refused inputs.
 
 use super::*;
 use crate::registry::ALGORITHMS;
@@ -14,7 +14,7 @@ fn shim(devices: usize) -> ShimOptions {
     ShimOptions { devices, ..ShimOptions::default() }
 }
 
-/// By messages and fused, to the bit, and without an access that nothing orders. No stream or event is left behind.
+/// Both forms give the exact bits, with no unordered memory access, and leave no stream or event behind.
 #[test]
 fn every_algorithm_on_shims_of_1_2_and_4_devices() {
     for devices in [1, 2, 4] {
@@ -24,7 +24,7 @@ fn every_algorithm_on_shims_of_1_2_and_4_devices() {
     }
 }
 
-/// The race detector finds the two defects of the message form that gave wrong sums, put back in.
+/// The race detector finds two earlier defects of the message form, which the test puts back in.
 #[test]
 fn seeded_races_of_the_message_form_are_found() {
     for (seeded, found) in [(&[1][..], "a copy on stream"), (&[2], "divide_")] {
@@ -42,7 +42,8 @@ fn every_algorithm_on_a_gpu() {
     }
 }
 
-/// Without peer access ranks on several devices are refused; a kernel that tries it all the same loses its process.
+/// Without peer access, ranks on several devices are refused; a kernel that accesses a peer's memory anyway fails with an illegal
+/// address.
 #[test]
 fn devices_that_do_not_reach_each_other_are_refused() {
     let apart = |seeded| Shim::with(ShimOptions { peers: false, seeded, ..shim(2) }).unwrap();
@@ -69,7 +70,7 @@ fn ring(ranks: u32) -> (DeviceRanks, DeviceCollective) {
     )
 }
 
-/// 7 steps that reduce an eighth (three times its bytes) and 7 that copy it (twice), on 8 ranks: 35 S.
+/// On 8 ranks, 7 steps reduce an eighth (3 bytes moved per byte) and 7 copy an eighth (2 bytes): 35 S in all.
 #[test]
 fn a_ring_of_eight_moves_35_s_and_the_fused_form_16() {
     let (mut group, job) = ring(8);
@@ -79,7 +80,7 @@ fn a_ring_of_eight_moves_35_s_and_the_fused_form_16() {
     let fused = DeviceCollective { form: ExecutionMode::Fused, ..job };
     assert_eq!(group.run(&fused, &slices).unwrap().moved, 16 * 256);
     assert_eq!(group.main.download::<f32>(slices[5]).unwrap(), [64.0; 64]);
-    // One capture for each, however often they run; other buffers are another.
+    // Each form is captured once for any number of runs; other buffers need another capture.
     group.run(&job, &slices).unwrap();
     assert_eq!(group.graphs(), 2);
     let swapped: Vec<_> = slices.iter().rev().copied().collect();

@@ -1,27 +1,27 @@
-//! Any collective that NCCL has, by its row of the table.
+//! Any collective that NCCL has, selected by its row of the table.
 
 use super::comm::NcclComm;
 use crate::{Collective, DType, Error, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::Slice;
 
-/// A collective over a rank's buffers: its input and, on ranks that get a result, its output.
+/// A collective over a rank's buffers: the input and, on ranks that get a result, the output.
 #[derive(Clone, Copy)]
 pub struct NcclCall<'a> {
-    /// Which.
+    /// The collective.
     pub collective: Collective,
     /// The element type.
     pub dtype: DType,
-    /// Reduced how, where it reduces.
+    /// The reduction operator, for collectives that reduce.
     pub op: ReduceOp,
-    /// The root, where there is one.
+    /// The root, for collectives that have one.
     pub root: Rank,
-    /// What the rank gives; not looked at where `output` holds that before.
+    /// The rank's input; ignored if `output` already holds the input.
     pub input: Slice<'a>,
     /// The rank's result; ignored on a rank that gets none.
     pub output: Slice<'a>,
 }
 
-/// Whether there is a method of [`NcclComm`] for a collective; else a schedule runs it.
+/// Whether [`NcclComm`] has a method for a collective; other collectives need a schedule.
 pub fn has(collective: Collective) -> bool {
     use Collective::{
         AllGather, AllReduce, AllToAll, Barrier, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
@@ -31,10 +31,10 @@ pub fn has(collective: Collective) -> bool {
 }
 
 impl NcclComm {
-    /// Issues a collective.
+    /// Issues a collective on NCCL.
     ///
     /// # Errors
-    /// As its own method; [`Error::Argument`] where there is none.
+    /// The errors of the collective's own method; [`Error::Argument`] for a collective without a method.
     pub fn collective(&mut self, call: NcclCall<'_>) -> Result<()> {
         let NcclCall { collective, dtype, op, root, input, output } = call;
         let is_root = self.rank() == root;

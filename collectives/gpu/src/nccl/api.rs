@@ -1,7 +1,7 @@
-//! The functions of `libnccl.so.2` that are used, looked up once.
+//! The functions of `libnccl.so.2` that Allfold calls, looked up once.
 //!
-//! Types are as in NCCL's public `nccl.h`. Enumerations cross as plain integers: a newer NCCL may answer with a value that
-//! is unknown here.
+//! Types are those of NCCL's public `nccl.h`. Enumerations are passed as plain integers, because a newer NCCL may return a value
+//! that is unknown here.
 
 use crate::{Error, Result};
 use allfold_kernels::cuda::libraries::CudaLibrary;
@@ -22,12 +22,12 @@ pub(super) type Answer = c_int;
 pub(super) const SUCCESS: Answer = 0;
 pub(super) const IN_PROGRESS: Answer = 7;
 
-/// The opaque number by which ranks find each other.
+/// The opaque id by which the ranks of a communicator find each other.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct RawId(pub [u8; 128]);
 
-/// The first fields of a communicator's settings, as every NCCL from 2.18 on reads them by their size and version.
+/// The first fields of a communicator's settings (`ncclConfig_t`), which every NCCL from 2.18 on reads by size and version.
 #[repr(C)]
 pub(super) struct Config {
     size: usize,
@@ -42,7 +42,8 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Calls return when their work is queued, or at once and are asked after; everything else is NCCL's choice.
+    /// Settings for calls that block until their work is queued (`blocking`), or that return at once and are polled. All other
+    /// settings are left to NCCL.
     pub fn new(blocking: bool) -> Config {
         let (undefined, size) = (c_int::MIN, size_of::<Config>());
         Config {
@@ -59,7 +60,7 @@ impl Config {
     }
 }
 
-/// What a simulated group would take.
+/// NCCL's result of simulating a group (`ncclSimInfo_t`).
 #[repr(C)]
 pub(super) struct SimInfo {
     size: usize,
@@ -76,18 +77,18 @@ impl SimInfo {
 
 macro_rules! table {
     ($($field:ident = $symbol:literal: fn($($argument:ty),*)),* ; $($late:ident = $name:literal: fn($($late_argument:ty),*)),*) => {
-        /// The functions. Those of later versions may be missing.
+        /// The table of functions. Functions that only later versions have are optional.
         #[allow(clippy::type_complexity, reason = "functions as nccl.h declares them")]
         pub(super) struct Api {
-            /// What a queue's stream is to the library.
+            /// The library's handle of a queue's stream.
             pub native: fn(&Queue) -> cuda::Result<u64>,
-            /// Whether all that was issued on a queue is done.
+            /// Whether all work issued on a queue is done.
             pub idle: fn(&Queue) -> cuda::Result<bool>,
             $(pub $field: unsafe extern "C" fn($($argument),*) -> Answer,)*
             $(pub $late: Option<unsafe extern "C" fn($($late_argument),*) -> Answer>,)*
         }
 
-        /// Every function that is called, by its name.
+        /// The names of all functions that are called.
         #[cfg(test)]
         pub(super) const FUNCTIONS: &[&str] = &[$($symbol,)* $($name),*];
 
@@ -103,7 +104,7 @@ macro_rules! table {
             }
         }
 
-        /// The type of each function by its name; functions that an NCCL library may lack come last.
+        /// The name and type of each function; functions that an NCCL library may lack are in the second list.
         #[cfg(test)]
         fn signatures() -> [Vec<(&'static str, &'static str)>; 2] {
             use std::any::type_name;
@@ -150,7 +151,7 @@ fn lacking(symbol: &str) -> Error {
     missing(format!("the one that is here has no {symbol}; 2.18 or newer is needed"))
 }
 
-/// The table, or why there is none.
+/// The function table, or the reason why there is none.
 pub(super) fn api() -> Result<&'static Api> {
     static TABLE: OnceLock<Result<Api>> = OnceLock::new();
     TABLE.get_or_init(load).as_ref().map_err(Clone::clone)
@@ -160,34 +161,34 @@ fn load() -> Result<Api> {
     open(CudaLibrary::Nccl.load())
 }
 
-/// The table of the library that was loaded from there.
+/// The function table of the library that was loaded from `path`.
 fn open(path: Option<&Path>) -> Result<Api> {
     let path = path.ok_or_else(|| missing("no libnccl.so.2".into()))?;
-    // SAFETY: it is loaded already, for good; this is one more reference to it.
+    // SAFETY: the library is already loaded and stays loaded; this call adds a reference to it.
     let library = unsafe { libloading::Library::new(path) }.map_err(|error| missing(error.to_string()))?;
     let table = look_up(&library)?;
-    // The functions must outlive every communicator.
+    // The library must stay loaded longer than every communicator.
     std::mem::forget(library);
     Ok(table)
 }
 
-/// NCCL's version, (2, 28, 3).
+/// The version of NCCL, such as (2, 28, 3).
 ///
 /// # Errors
-/// That it is missing, and how to get it.
+/// NCCL is missing; the error says how to get it.
 pub fn version() -> Result<(i32, i32, i32)> {
     supported(api()?)
 }
 
-/// The version of a library that can be used.
+/// The version of a library, if Allfold can use it.
 ///
 /// # Errors
-/// That its version is another.
+/// The version is not supported.
 pub(super) fn supported(api: &Api) -> Result<(i32, i32, i32)> {
     let mut code = 0;
-    // SAFETY: a place for one integer.
+    // SAFETY: the argument points to one integer.
     check("tell its version", unsafe { (api.get_version)(&mut code) })?;
-    // Up to 2.8 the major version counted thousands.
+    // Up to version 2.8 the code was 1000 x major; from then on it is 10,000 x major.
     let version = match code {
         ..10_000 => (code / 1000, code / 100 % 10, code % 100),
         _ => (code / 10_000, code / 100 % 100, code % 100),
@@ -202,7 +203,7 @@ pub(super) fn supported(api: &Api) -> Result<(i32, i32, i32)> {
     Ok(version)
 }
 
-/// An answer that must be success.
+/// Turns an answer other than success into an error, which says what NCCL could not do.
 pub(super) fn check(what: &str, answer: Answer) -> Result<()> {
     match answer {
         SUCCESS => Ok(()),
@@ -237,14 +238,14 @@ mod tests {
         let error = open(None).err().unwrap().to_string();
         assert!(error.contains("NCCL is missing") && error.contains("pip install"), "{error}");
         assert!(error.contains("no libnccl.so.2") && !error.contains('\n'), "{error}");
-        // Where it is, its version is one that is supported; where it is not, that is the error.
+        // If NCCL is present, its version is supported; otherwise the error says how to install it.
         match version() {
             Ok((major, minor, _)) => assert!(major == 2 && minor >= 18, "{major}.{minor}"),
             Err(error) => assert!(error.to_string().contains("pip install"), "{error}"),
         }
     }
 
-    /// As nccl.h has them on 64-bit Linux.
+    /// Structures have the sizes of nccl.h on 64-bit Linux.
     #[test]
     fn structures_have_nccls_sizes() {
         assert_eq!((size_of::<Config>(), size_of::<SimInfo>(), size_of::<RawId>()), (48, 24, 128));

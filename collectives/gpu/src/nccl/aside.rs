@@ -1,27 +1,27 @@
-//! Calls of NCCL's that may block, on a thread of their own, with a deadline.
+//! NCCL calls that may block are made on a separate thread, with a deadline.
 //!
 //! | call on a blocking communicator | waits for | made on |
 //! |---|---|---|
-//! | init, split, shrink | the other ranks | a thread of its own |
-//! | a collective or message of a new kind (`Use`) | the peers' first call of that kind: connections are made then | a thread of its own |
-//! | the same again | nothing: it is queued on the stream | the rank's thread |
-//! | the same again, with `OUTSTANDING` calls unfinished | perhaps for room in NCCL's work queue | a thread of its own |
-//! | simulated group | as a collective | a thread of its own |
-//! | finalize, destroy | all work, and the other ranks of the host | a thread of its own |
-//! | abort | captured graphs | a thread of its own |
+//! | init, split, shrink | the other ranks | a separate thread |
+//! | a collective or message of a new kind (`Use`) | the peers' first call of that kind, to make connections | a separate thread |
+//! | a call of a known kind | nothing: it is queued on the stream | the rank's thread |
+//! | a call of a known kind, with `OUTSTANDING` calls unfinished | perhaps for space in NCCL's work queue | a separate thread |
+//! | simulated group | as a collective | a separate thread |
+//! | finalize, destroy | all work, and the other ranks of the host | a separate thread |
+//! | abort | captured graphs | a separate thread |
 //! | asynchronous error, rank, count | nothing | the rank's thread |
 //!
-//! A call that is not back by the deadline is left alone, and the communicator has failed: it is used no more, until it is
-//! aborted from outside, by which the call returns.
+//! If a call has not returned by the deadline, the communicator has failed and is not used any more, until an abort from another
+//! thread makes the call return.
 
 use crate::{Error, Result};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-/// A handle of NCCL's or the driver's on its way to another thread.
+/// A handle of NCCL or of the driver that is moved to another thread.
 pub(super) struct Sent<T>(T);
 
-// SAFETY: NCCL's and the driver's handles may be used by any thread, one at a time, which is what sending means.
+// SAFETY: NCCL's and the driver's handles may be used by any thread, one at a time, which is what `Send` means.
 unsafe impl<T> Send for Sent<T> {}
 
 impl<T: Copy> Sent<T> {
@@ -29,16 +29,16 @@ impl<T: Copy> Sent<T> {
         Sent(handle)
     }
 
-    /// As a method, so that a closure takes the whole and not the field.
+    /// A method, so that a closure captures the whole value and not only the field.
     pub fn get(&self) -> T {
         self.0
     }
 }
 
-/// Makes a call on a thread of its own. `None`: it is not back by the deadline.
+/// Makes a call on a separate thread. `None` if the call has not returned by the deadline.
 ///
 /// # Errors
-/// That there is no thread, or that the call panicked.
+/// The thread cannot be started, or the call panicked.
 pub(super) fn aside<R: Send + 'static>(
     deadline: Duration,
     call: impl FnOnce() -> R + Send + 'static,

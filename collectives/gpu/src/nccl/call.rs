@@ -1,9 +1,9 @@
-//! One call of NCCL's as data, so that the calls of a group can be noted, made on another thread, or only estimated.
+//! One NCCL call as data, so that the calls of a group can be recorded, made on another thread, or only estimated.
 
 use super::api::{Answer, Api, CudaStream, IN_PROGRESS, RawComm, SUCCESS};
 use std::ffi::{c_int, c_void};
 
-/// A collective, or half of a message, by device addresses. Counts are elements, and bytes where there is no type.
+/// A collective, or one half of a message, with device addresses. Counts are elements, or bytes for calls without a type.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum NcclCall {
     AllReduce { from: u64, into: u64, n: usize, dtype: c_int, op: c_int },
@@ -15,8 +15,9 @@ pub(super) enum NcclCall {
     Recv { into: u64, bytes: usize, of: c_int },
 }
 
-/// What NCCL connects for: a connection is made in the first call that needs it, which waits for the peers' first calls. A
-/// collective's algorithm, and with it the connections, follows from the collective, the size, the type and the operator.
+/// The connections that a call needs. NCCL makes a connection in the first call that needs it, which waits for the peers' first
+/// calls. The algorithm of a collective, and with it the connections, follows from the collective, the size, the type and the
+/// operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Use {
     Collective { kind: u8, n: usize, dtype: c_int, op: c_int },
@@ -24,7 +25,7 @@ pub(super) enum Use {
     RecvFrom(c_int),
 }
 
-/// ncclDataType_t of a byte.
+/// `ncclDataType_t` of a byte.
 pub(super) const BYTES: c_int = 1;
 
 impl NcclCall {
@@ -41,14 +42,14 @@ impl NcclCall {
         }
     }
 
-    /// Makes the call.
+    /// Makes this call on a communicator and a stream.
     ///
     /// # Safety
-    /// A live communicator and stream of one device; the addresses are memory of that device with as many elements as is
-    /// said, and stay so until the stream has passed.
+    /// The communicator and stream are live and on one device; the addresses are memory of that device with as many elements as the
+    /// call says, and stay valid until the stream has executed the call.
     unsafe fn make(self, api: &Api, comm: RawComm, stream: CudaStream) -> Answer {
         let (from, into) = (|at: u64| at as *const c_void, |at: u64| at as *mut c_void);
-        // SAFETY: the caller's promise.
+        // SAFETY: the requirements are the caller's.
         unsafe {
             match self {
                 NcclCall::AllReduce { from: a, into: b, n, dtype, op } => {
@@ -73,12 +74,12 @@ impl NcclCall {
     }
 }
 
-/// Makes calls: a single one directly, several as a group, which is closed even if a call fails.
+/// Makes several calls: a single call directly, more calls as a group, which is closed even if a call fails.
 ///
 /// # Safety
-/// As `NcclCall::make`, for each.
+/// The requirements of `NcclCall::make`, for each call.
 pub(super) unsafe fn run(api: &Api, comm: RawComm, stream: CudaStream, calls: &[NcclCall]) -> Answer {
-    // SAFETY: the caller's promise.
+    // SAFETY: the requirements are the caller's.
     unsafe {
         match calls {
             [] => SUCCESS,
@@ -88,10 +89,10 @@ pub(super) unsafe fn run(api: &Api, comm: RawComm, stream: CudaStream, calls: &[
     }
 }
 
-/// [`run`] as a group that `end` closes.
+/// Makes the calls as a group, which `end` closes.
 ///
 /// # Safety
-/// As [`run`].
+/// The requirements of [`run`].
 pub(super) unsafe fn within_group(
     api: &Api,
     comm: RawComm,
@@ -99,12 +100,12 @@ pub(super) unsafe fn within_group(
     calls: &[NcclCall],
     end: impl FnOnce() -> Answer,
 ) -> Answer {
-    // SAFETY: takes nothing.
+    // SAFETY: the function takes no arguments.
     let opened = unsafe { (api.group_start)() };
     if opened != SUCCESS {
         return opened;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the requirements are the caller's.
     let mut answers = calls.iter().map(|call| unsafe { call.make(api, comm, stream) });
     let refused = answers.find(|answer| !matches!(*answer, SUCCESS | IN_PROGRESS));
     let ended = end();

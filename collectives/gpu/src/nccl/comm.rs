@@ -1,4 +1,4 @@
-//! A communicator of NCCL's: how ranks join it, and how what was issued is waited for.
+//! An NCCL communicator: how ranks join it, and how issued work is waited for.
 
 use super::api::{self, Answer, Api, Config, CudaStream, IN_PROGRESS, RawComm, RawId, SUCCESS, check};
 use super::aside::{Sent, aside};
@@ -15,22 +15,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
-/// The number by which the ranks of one communicator find each other: rank 0 makes it, and shows it to the others.
+/// The id by which the ranks of one communicator find each other: rank 0 makes it and shows it to the other ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId(pub [u8; 128]);
 
 impl std::fmt::Debug for UniqueId {
-    /// The unique id lets its owner join the communicator, so it is not printed.
+    /// Prints no bytes, because any process with the unique id can join the communicator.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("UniqueId(..)")
     }
 }
 
 impl UniqueId {
-    /// A new one.
+    /// Makes a new unique id.
     ///
     /// # Errors
-    /// That NCCL is missing, or found no interface to listen on.
+    /// NCCL is missing, or found no network interface to listen on.
     pub fn new() -> Result<UniqueId> {
         UniqueId::by(api::api()?)
     }
@@ -43,15 +43,15 @@ impl UniqueId {
     }
 }
 
-/// One rank of a communicator, for the thread that made it. Its collectives are issued in the same order by every rank.
+/// One rank of an NCCL communicator, for the thread that made it. Every rank must issue its collectives in the same order.
 ///
-/// After an error of NCCL's or of a deadline the communicator has failed: it refuses calls, and what is under way is aborted
-/// by [`NcclComm::abandon`] or when it is dropped. Captured graphs that hold its collectives are destroyed before.
+/// After an error of NCCL or a missed deadline the communicator has failed: it refuses calls, and work under way is aborted by
+/// [`NcclComm::abandon`] or on drop. Captured graphs that hold its collectives must be destroyed first.
 pub struct NcclComm {
     pub(super) api: &'static Api,
     pub(super) raw: RawComm,
     pub(super) queue: Queue,
-    /// The queue's stream, as NCCL takes it.
+    /// The queue's stream, as NCCL's handle.
     pub(super) stream: CudaStream,
     pub(super) rank: Rank,
     pub(super) size: u32,
@@ -60,29 +60,29 @@ pub struct NcclComm {
     control: Option<Box<dyn Control>>,
     /// Whether every call is compared, and not only the first of each kind.
     debug: bool,
-    /// Kinds of calls that all ranks have agreed on.
+    /// The kinds of calls on which all ranks have agreed.
     agreed: BTreeSet<Kind>,
     sequence: u64,
-    /// What a barrier reduces.
+    /// The buffer of one byte that a barrier reduces.
     pub(super) one: Option<Memory>,
-    /// Calls that are noted for a group, or about to be made.
+    /// Calls that are recorded for a group, or about to be made.
     pub(super) posted: Vec<NcclCall>,
-    /// Whether calls are noted only.
+    /// Whether calls are only recorded.
     pub(super) open: bool,
-    /// The connections that are set up.
+    /// The kinds of calls for which connections are made.
     pub(super) known: BTreeSet<Use>,
-    /// Calls since the device was last seen to be done.
+    /// The number of calls since the device was last known to be idle.
     pub(super) outstanding: u32,
-    /// Whether a call has not come back from NCCL.
+    /// Whether a call has not returned from NCCL.
     pub(super) stuck: bool,
-    /// Why it cannot be used any more.
+    /// The reason why the communicator has failed; `None` while it works.
     pub(super) broken: Option<String>,
 }
 
-/// What ranks agree on the first time: the collective, its elements, type, and operator or root.
+/// The kind of a call, which ranks compare the first time: the collective, its elements, type, and operator or root.
 pub(super) type Kind = (&'static str, usize, c_int, c_int);
 
-/// Where NCCL stores a new communicator, perhaps after its call has returned.
+/// Where NCCL stores the handle of a new communicator, perhaps after its call has returned.
 pub(super) struct Region(AtomicPtr<std::ffi::c_void>);
 
 impl Region {
@@ -90,7 +90,7 @@ impl Region {
         Arc::new(Region(AtomicPtr::new(std::ptr::null_mut())))
     }
 
-    /// The address of the handle, for NCCL. It is valid as long as this place lives.
+    /// The address at which NCCL stores the handle, valid as long as this value lives.
     pub fn address(&self) -> *mut RawComm {
         self.0.as_ptr()
     }
@@ -100,19 +100,18 @@ impl Region {
     }
 }
 
-/// Whether communicators block. Those that do not are of defects that a test puts back in.
+/// Whether communicators block; only tests that put back a defect make communicators that do not.
 pub(super) fn blocking(queue: &Queue) -> bool {
     ![3, 4, 11].into_iter().any(|defect| queue.machine().seeded(defect))
 }
 
 impl NcclComm {
-    /// Joins a communicator on the queue's device. Rank 0's unique id reaches the others through `control`, which also
-    /// compares collectives beforehand, so that a mismatch is an error and not a hang: the first of every kind (what it is,
-    /// its size, type, operator or root), and with `debug` every one.
+    /// Joins a communicator on the queue's device. Rank 0's unique id reaches the other ranks through `control`. Ranks also compare
+    /// collectives through `control` before issuing them, so that a mismatch is an error and not a hang: the first of every kind
+    /// (collective, size, type, operator or root), and with `debug` every one.
     ///
     /// # Errors
-    /// That NCCL is missing or too old; that two ranks are on one GPU; that not all ranks came by the deadline; what NCCL
-    /// says.
+    /// NCCL is missing or too old; two ranks are on one GPU; some rank did not come by the deadline; NCCL failed.
     pub fn join(
         queue: Queue,
         (rank, size): (Rank, u32),
@@ -120,7 +119,7 @@ impl NcclComm {
         deadline: Duration,
         debug: bool,
     ) -> Result<NcclComm> {
-        // Told to all first: a rank without NCCL, or two on one GPU, must not leave the others waiting.
+        // Ranks exchange this first: a rank without NCCL, or two ranks on one GPU, must not leave the others waiting.
         let library = NcclLibrary::of(&queue);
         let presence = library.ask(&queue, true, &mut *control)?;
         let api = library.api.clone()?;
@@ -139,16 +138,16 @@ impl NcclComm {
         Ok(comm)
     }
 
-    /// Joins by a unique id that is known already.
+    /// Joins a communicator by a unique id that the caller already knows.
     ///
     /// # Errors
-    /// As [`NcclComm::join`].
+    /// The errors of [`NcclComm::join`].
     pub fn make(queue: Queue, place: (Rank, u32), id: UniqueId, deadline: Duration) -> Result<NcclComm> {
         let api = NcclLibrary::of(&queue).api?;
         NcclComm::make_by(api, queue, place, id, deadline)
     }
 
-    /// [`NcclComm::make`] with a given library.
+    /// [`NcclComm::make`] with the function table of a given library.
     pub(super) fn make_by(
         api: &'static Api,
         queue: Queue,
@@ -165,11 +164,11 @@ impl NcclComm {
         let init = move |api: &Api, _: RawComm| {
             let mut config = Config::new(blocking);
             let (size, rank) = (size as c_int, rank.0 as c_int);
-            // SAFETY: a place that this closure keeps, and settings that live during the call.
+            // SAFETY: the closure keeps the place for the handle, and the settings live during the call.
             unsafe { (api.init)(to.address(), size, RawId(id.0), rank, &mut config) }
         };
         let answer = comm.blocking_call("join", init);
-        // A failed init leaves a communicator too, which is aborted when `comm` is dropped.
+        // A failed init also leaves a communicator, which is aborted when `comm` is dropped.
         comm.raw = place.get();
         comm.made("join", answer?)
     }
@@ -206,9 +205,9 @@ impl NcclComm {
 
     pub(super) fn made(mut self, what: &str, answer: Answer) -> Result<NcclComm> {
         self.settle(what, answer)?;
-        // Who it is, it says itself: after a split or a shrink ranks are numbered anew.
+        // The rank and the size are read from NCCL, because a split or a shrink renumbers ranks.
         let (mut rank, mut size) = (0, 0);
-        // SAFETY: a live communicator and places for two integers.
+        // SAFETY: the communicator is live, and the pointers lead to two integers.
         let answers =
             unsafe { ((self.api.user_rank)(self.raw, &mut rank), (self.api.count)(self.raw, &mut size)) };
         check("tell its rank", answers.0)?;
@@ -217,22 +216,23 @@ impl NcclComm {
         Ok(self)
     }
 
-    /// This rank.
+    /// The rank of this communicator handle.
     pub fn rank(&self) -> Rank {
         self.rank
     }
 
-    /// Ranks.
+    /// The number of ranks.
     pub fn size(&self) -> u32 {
         self.size
     }
 
-    /// The stream of its collectives, and the memory of its device.
+    /// The queue with the stream of the communicator's collectives; its memory is on the same device.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// Before a call: whether the communicator is whole, and whether all ranks call the same, where that is compared.
+    /// Checks, before a call, that the communicator has not failed and, where calls are compared, that all ranks make the same
+    /// call.
     pub(super) fn enter(&mut self, kind: Option<Kind>, call: impl FnOnce() -> String) -> Result<()> {
         self.whole()?;
         self.sequence += 1;
@@ -244,7 +244,7 @@ impl NcclComm {
         Ok(())
     }
 
-    /// Before a schedule over this communicator's messages, as [`NcclComm::all_reduce`] does before NCCL's own collective.
+    /// The checks of [`NcclComm::all_reduce`], for a schedule that runs over this communicator's messages.
     pub(crate) fn enter_schedule(
         &mut self,
         n: usize,
@@ -255,7 +255,7 @@ impl NcclComm {
         self.enter(Some(kind), || format!("a scheduled all_reduce({n} x {dtype}, {op})"))
     }
 
-    /// Whether nothing has gone wrong yet.
+    /// An error if the communicator has failed.
     pub(super) fn whole(&self) -> Result<()> {
         match &self.broken {
             Some(cause) => Err(Error::Poisoned { cause: cause.clone() }),
@@ -263,7 +263,7 @@ impl NcclComm {
         }
     }
 
-    /// Makes a call that may block, on a thread of its own, with the deadline.
+    /// Makes a call that may block, on a separate thread and with the deadline.
     pub(super) fn blocking_call(
         &mut self,
         what: &str,
@@ -271,7 +271,7 @@ impl NcclComm {
     ) -> Result<Answer> {
         let (api, raw, queue) = (self.api, Sent::new(self.raw), self.queue.clone());
         let body = move || {
-            // NCCL takes the calling thread's device.
+            // NCCL uses the calling thread's current device.
             (api.native)(&queue).map(|_| call(api, raw.get()))
         };
         match aside(self.deadline, body) {
@@ -285,7 +285,7 @@ impl NcclComm {
         }
     }
 
-    /// Waits until a call has been taken, or the deadline has passed. A call that blocks has been when it returns.
+    /// Waits until NCCL has completed a call, or the deadline has passed. A blocking call is complete when it returns.
     pub(super) fn settle(&mut self, what: &str, mut answer: Answer) -> Result<()> {
         if answer == SUCCESS {
             return Ok(());
@@ -303,22 +303,21 @@ impl NcclComm {
         }
     }
 
-    /// Waits until all that was issued is done on the device.
+    /// Waits until all issued work is done on the device.
     ///
     /// # Errors
-    /// The deadline, or what NCCL or the driver found on the way. The communicator has failed then, and is aborted when it is
-    /// dropped or [`NcclComm::abandon`] is called, which must be after the destruction of all captured graphs that hold its
-    /// collectives: `ncclCommAbort` waits for those.
+    /// The deadline, or a failure that NCCL or the driver reported. The communicator has then failed. It is aborted on drop or by
+    /// [`NcclComm::abandon`]; all captured graphs that hold its collectives must be destroyed before, because `ncclCommAbort` waits
+    /// for them.
     pub fn wait(&mut self, what: &str) -> Result<()> {
         let queue = self.queue.clone();
         self.wait_for(&queue, what)
     }
 
-    /// Waits until a queue is done with all that it was given, which may wait for this communicator's collectives: a
-    /// captured step that holds them, for one.
+    /// Waits until a queue has finished all its work, which may include this communicator's collectives, such as a captured step.
     ///
     /// # Errors
-    /// As [`NcclComm::wait`].
+    /// The errors of [`NcclComm::wait`].
     pub fn wait_for(&mut self, queue: &Queue, what: &str) -> Result<()> {
         self.whole()?;
         let done = until(self.deadline, || match (self.api.idle)(queue) {
@@ -333,10 +332,10 @@ impl NcclComm {
         Ok(())
     }
 
-    /// Asks NCCL once whether it has found a failure; what is under way goes on.
+    /// Asks NCCL once whether it has found a failure; work under way goes on.
     ///
     /// # Errors
-    /// What NCCL found, now or before.
+    /// A failure that NCCL reports, now or earlier.
     pub fn poll(&mut self, what: &str) -> Result<()> {
         self.whole()?;
         match self.asynchronous() {
@@ -347,7 +346,7 @@ impl NcclComm {
 
     pub(super) fn asynchronous(&self) -> Answer {
         let mut state = SUCCESS;
-        // SAFETY: a live communicator and a place for one integer.
+        // SAFETY: the communicator is live, and the pointer leads to one integer.
         match unsafe { (self.api.async_error)(self.raw, &mut state) } {
             SUCCESS => state,
             answer => answer,
@@ -369,7 +368,7 @@ impl NcclComm {
         self.give_up(Error::NcclDeadline { rank, what, suspects, after })
     }
 
-    /// Remembers why it cannot be used any more.
+    /// Marks the communicator as failed and returns the error.
     pub(super) fn give_up(&mut self, error: Error) -> Error {
         self.broken.get_or_insert_with(|| error.to_string());
         error

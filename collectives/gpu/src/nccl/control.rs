@@ -1,18 +1,18 @@
-//! Bytes beside NCCL: how ranks agree before they use it.
+//! The channel beside NCCL by which ranks exchange a few bytes before they use NCCL.
 
 use crate::{Communicator, Error, Rank, Result};
 
-/// A way for the ranks of a communicator to show each other a few bytes.
+/// A channel by which the ranks of a communicator exchange a few bytes.
 pub trait Control {
-    /// Exchanges `mine` among all ranks; returns one message per rank, in order of ranks. Every rank must call this with a
+    /// Exchanges `mine` among all ranks and returns one message per rank, in order of ranks. Every rank must call this with a
     /// message of the same length.
     ///
     /// # Errors
-    /// What the channel reports: a lost peer, a deadline.
+    /// The error of the channel: a lost peer, a deadline.
     fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>>;
 }
 
-/// For a communicator of one rank.
+/// The channel of a communicator with one rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Alone;
 
@@ -22,14 +22,14 @@ impl Control for Alone {
     }
 }
 
-/// Any communicator of Allfold's will do: threads of one process, or TCP under its authenticated rendezvous.
+/// Any communicator of Allfold: threads of one process, or TCP with authenticated rendezvous.
 impl Control for Communicator {
     fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         Control::all_gather(&mut &*self, mine)
     }
 }
 
-/// One that is lent.
+/// A borrowed communicator.
 impl Control for &Communicator {
     fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         if mine.is_empty() {
@@ -41,10 +41,10 @@ impl Control for &Communicator {
     }
 }
 
-/// Bytes of a fingerprint: what a rank is about to call, in words.
+/// The length in bytes of the text that describes a call.
 const SAID: usize = 160;
 
-/// Compares what every rank is about to call; names the first two that differ.
+/// Compares the calls that all ranks are about to make; the error names the first two ranks that differ.
 pub(super) fn agree(control: &mut dyn Control, call: &str) -> Result<()> {
     let mut mine = [b' '; SAID];
     let bytes = call.as_bytes();

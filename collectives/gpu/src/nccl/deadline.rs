@@ -1,14 +1,14 @@
-//! Waiting in real time: by asking again, first at once and then at longer intervals, up to a deadline.
+//! Waiting in real time by polling: first without pauses, then at intervals, up to a deadline.
 
 use crate::Result;
 use std::time::{Duration, Instant};
 
-/// Questions that are asked without sleeping in between: some tens of microseconds, in which most of what is waited for ends.
+/// The number of polls without sleeping in between. They take some tens of microseconds, in which most waits end.
 const SPINS: u32 = 256;
-/// The interval of questions after that.
+/// The interval of later polls.
 const INTERVAL: Duration = Duration::from_micros(20);
 
-/// A wait that has begun.
+/// A wait in progress.
 pub(crate) struct Wait {
     begun: Instant,
     deadline: Duration,
@@ -21,7 +21,7 @@ impl Wait {
         Wait { begun: Instant::now(), deadline, asked: 0 }
     }
 
-    /// Pauses before the next question; whether there is time for one.
+    /// Pauses before the next poll; false if the deadline has passed.
     #[allow(clippy::disallowed_methods, reason = "a GPU is waited for in real time")]
     pub fn again(&mut self) -> bool {
         self.asked = self.asked.saturating_add(1);
@@ -29,15 +29,15 @@ impl Wait {
             0..=SPINS => std::thread::yield_now(),
             _ => std::thread::sleep(INTERVAL),
         }
-        // The clock is read seldom while it spins.
+        // While the wait spins, the clock is read only at every 16th poll.
         self.asked < SPINS && !self.asked.is_multiple_of(16) || self.begun.elapsed() <= self.deadline
     }
 }
 
-/// Asks until the answer is yes; `false` at the deadline.
+/// Polls until `ask` returns true; `false` if the deadline passes first.
 ///
 /// # Errors
-/// An answer that is an error.
+/// The first error that `ask` returns.
 pub(crate) fn until(deadline: Duration, mut ask: impl FnMut() -> Result<bool>) -> Result<bool> {
     let mut wait = Wait::new(deadline);
     loop {

@@ -1,4 +1,4 @@
-//! What becomes of a communicator: smaller ones made of it, an end in good order, an abort.
+//! The end of a communicator: split and shrink into smaller communicators, orderly end, abort.
 
 use super::api::{Api, Config, IN_PROGRESS, RawComm, SUCCESS};
 use super::aside::{Sent, aside};
@@ -8,31 +8,31 @@ use crate::{Error, Rank, Result};
 use std::ffi::c_int;
 use std::time::Duration;
 
-/// NCCL_SPLIT_NOCOLOR.
+/// The colour of a rank that takes no part in a split (`NCCL_SPLIT_NOCOLOR`).
 const NO_COLOR: c_int = -1;
-/// NCCL_SHRINK_ABORT: what is under way on the parent is ended first.
+/// The flag to end work under way on the parent first (`NCCL_SHRINK_ABORT`).
 const SHRINK_ABORT: c_int = 1;
 
 impl NcclComm {
     /// A communicator of the ranks that gave the same colour, in order of `key`; `None` for a negative colour.
     ///
     /// # Errors
-    /// The deadline, or what NCCL says.
+    /// The deadline, or a failure of NCCL.
     pub fn split(&mut self, color: i32, key: i32) -> Result<Option<NcclComm>> {
         self.enter(None, || "split()".into())?;
         let color = color.max(NO_COLOR);
         self.child("split", color != NO_COLOR, move |api, parent, place, config| {
-            // SAFETY: a live communicator, a place and settings that live during the call.
+            // SAFETY: the communicator is live; the place for the handle and the settings live during the call.
             unsafe { (api.split)(parent, color, key, place, config) }
         })
     }
 
-    /// A communicator without these ranks, made by those that are left after some of them failed: what is under way is
-    /// ended. Ranks are numbered anew, without gaps. This communicator may have failed by a deadline before; after an
-    /// asynchronous error NCCL refuses to shrink.
+    /// A communicator without the ranks `without`, made by the remaining ranks after those have failed. Work under way is ended.
+    /// Ranks are renumbered without gaps. This communicator may have missed a deadline before; after an asynchronous error NCCL
+    /// refuses to shrink.
     ///
     /// # Errors
-    /// That this NCCL is older than 2.27; the deadline; what NCCL says.
+    /// NCCL is older than 2.27; the deadline; a failure of NCCL.
     pub fn shrink(mut self, without: &[Rank]) -> Result<NcclComm> {
         let shrink = self.api.shrink.ok_or_else(|| {
             Error::System("this NCCL has no ncclCommShrink; 2.27 or newer is needed to shrink".into())
@@ -46,24 +46,24 @@ impl NcclComm {
             return Err(Error::System(format!("rank {}: {what}", self.rank)));
         }
         if self.broken.is_some() && self.queue.machine().seeded(3) {
-            // What the defect did: the communicator was aborted when the failure was noticed.
+            // The defect that this test option puts back: the communicator was aborted when the failure was noticed.
             self.abandon();
         }
         let mut gone: Vec<c_int> = without.iter().map(|rank| rank.0 as c_int).collect();
         gone.sort_unstable();
         gone.dedup();
         let child = self.child("shrink", true, move |_, parent, place, config| {
-            // SAFETY: a live communicator, a list of as many ranks as is said, which NCCL may sort, a place and settings
-            // that live during the call.
+            // SAFETY: the communicator is live, the list has as many ranks as its length says and NCCL may sort it; the place for
+            // the handle and the settings live during the call.
             unsafe { shrink(parent, gone.as_mut_ptr(), gone.len() as c_int, place, config, SHRINK_ABORT) }
         });
-        // After this the parent refuses calls, even if making the child failed.
+        // The parent refuses calls from here on, even if making the child failed.
         self.broken.get_or_insert_with(|| "it was shrunk".into());
         child?.ok_or_else(|| Error::System("ncclCommShrink returned no communicator".into()))
     }
 
-    /// Makes a communicator of this one. Even where calls do not block, NCCL keeps the parent in progress until the child is
-    /// made, and stores the child's handle then.
+    /// Makes a communicator from this one. In non-blocking mode NCCL keeps the parent in progress until the child is made, and only
+    /// then stores the child's handle.
     fn child(
         &mut self,
         what: &'static str,
@@ -75,7 +75,7 @@ impl NcclComm {
         let answer = self.blocking_call(what, move |api, parent| {
             let mut config = Config::new(blocks);
             let answer = make(api, parent, to.address(), &mut config);
-            // NCCL may store the handle after its call has returned, at any time: the place is never given back.
+            // NCCL may store the handle at any time after its call has returned, so the place for it is never freed.
             std::mem::forget(to);
             answer
         })?;
@@ -95,22 +95,22 @@ impl NcclComm {
         child.made(what, IN_PROGRESS).map(Some)
     }
 
-    /// Ends the communicator in good order: waits for all that was issued, on every rank.
+    /// Ends the communicator in an orderly way: waits for all issued work, on every rank.
     ///
     /// # Errors
-    /// The deadline, or what NCCL says.
+    /// The deadline, or a failure of NCCL.
     pub fn finalize(mut self) -> Result<()> {
         self.enter(None, || "finalize()".into())?;
         self.wait("finish what was issued")?;
         self.close()
     }
 
-    /// `ncclCommFinalize` and `ncclCommDestroy`.
+    /// Calls `ncclCommFinalize` and `ncclCommDestroy`.
     fn close(&mut self) -> Result<()> {
-        // SAFETY: a live communicator.
+        // SAFETY: the communicator is live.
         let answer = self.blocking_call("finalize", |api, raw| unsafe { (api.finalize)(raw) })?;
         self.settle("finalize", answer)?;
-        // SAFETY: a live communicator, which is used no more if the call succeeds.
+        // SAFETY: the communicator is live, and is not used any more if the call succeeds.
         let answer =
             self.blocking_call("destroy the communicator", |api, raw| unsafe { (api.destroy)(raw) })?;
         if answer == SUCCESS {
@@ -119,16 +119,16 @@ impl NcclComm {
         self.settle("destroy the communicator", answer)
     }
 
-    /// Ends this communicator's operations on this rank. NCCL tells the other ranks, or their deadline does.
+    /// Ends this communicator's operations on this rank. The other ranks learn of it from NCCL or by their deadline.
     pub fn abort(&mut self, why: &str) {
         let by = self.rank;
         self.give_up(Error::Aborted { by, why: why.into() });
         self.abandon();
     }
 
-    /// Aborts what is under way, so that nothing of this rank waits in a kernel or within NCCL for ever. All captured graphs
-    /// that hold its collectives are destroyed before; where one is not, the abort goes on beside until it is. Returns
-    /// whether the abort has ended, and memory that the collectives use may be given back. A second call does nothing.
+    /// Aborts work under way, so that nothing of this rank waits for ever in a kernel or in NCCL. All captured graphs that hold its
+    /// collectives should be destroyed before; otherwise the abort continues in the background until they are. Returns whether the
+    /// abort has ended, so that the collectives' memory may be freed. A second call does nothing.
     pub fn abandon(&mut self) -> bool {
         self.broken.get_or_insert_with(|| "it was abandoned".into());
         let raw = std::mem::replace(&mut self.raw, std::ptr::null_mut());
@@ -136,7 +136,7 @@ impl NcclComm {
     }
 }
 
-/// Aborts from a thread of its own: kernels end at once, and so do calls that are within NCCL.
+/// Aborts a communicator on a separate thread: kernels and calls within NCCL end at once.
 fn abort(
     api: &'static Api,
     raw: Sent<RawComm>,
@@ -144,16 +144,16 @@ fn abort(
     deadline: Duration,
 ) -> bool {
     let body = move || {
-        // An abort needs no device of its own, so a device that is lost does not keep it from being made.
+        // The error is ignored because an abort needs no device: the loss of the device must not prevent it.
         let _ = (api.native)(&queue);
-        // SAFETY: a live communicator, which nobody uses any more.
+        // SAFETY: the communicator is live, and no other code uses it any more.
         unsafe { (api.abort)(raw.get()) }
     };
     matches!(aside(deadline, body), Ok(Some(_)))
 }
 
 impl Drop for NcclComm {
-    /// In good order where nothing has failed: all work is waited for, up to the deadline. Else by an abort.
+    /// Without a failure, ends in an orderly way: waits for all work, up to the deadline. After a failure, aborts.
     fn drop(&mut self) {
         let healthy = self.broken.is_none() && !std::thread::panicking() && !self.raw.is_null();
         if healthy && !self.queue.machine().seeded(21) {

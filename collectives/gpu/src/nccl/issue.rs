@@ -1,4 +1,4 @@
-//! How calls reach NCCL: on the rank's own thread where they cannot block, as a group, or as an estimate.
+//! The ways in which calls reach NCCL: on the rank's own thread if they cannot block, as a group, or as an estimate.
 
 use super::api::{SUCCESS, SimInfo};
 use super::aside::Sent;
@@ -8,11 +8,11 @@ use crate::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Calls without a wait in between from which on NCCL's queue of work may be full. It holds some thousand small collectives.
+/// The number of calls without a wait from which on NCCL's work queue may be full; it holds about a thousand small collectives.
 const OUTSTANDING: u32 = 512;
 
 impl NcclComm {
-    /// Takes a call: notes it where a group is open, else makes it.
+    /// Takes a call: records it if a group is open, otherwise makes it.
     pub(super) fn take(&mut self, what: &str, call: NcclCall) -> Result<()> {
         if self.open {
             self.posted.push(call);
@@ -23,12 +23,12 @@ impl NcclComm {
         self.issue(what)
     }
 
-    /// Makes the calls that are noted.
+    /// Makes the recorded calls.
     fn issue(&mut self, what: &str) -> Result<()> {
         let connected = self.posted.iter().all(|call| self.known.contains(&call.uses()));
         let answer = match connected && self.outstanding < OUTSTANDING {
-            // SAFETY: a live communicator and stream of this queue; each address was a slice of its device's memory, which
-            // the caller keeps until the queue has passed.
+            // SAFETY: the communicator and the stream of this queue are live. Each address was a slice of its device's memory,
+            // which the caller keeps until the queue has executed the call.
             true => unsafe { call::run(self.api, self.raw, self.stream, &self.posted) },
             false => self.issue_aside(what)?,
         };
@@ -38,7 +38,7 @@ impl NcclComm {
 
     fn issue_aside(&mut self, what: &str) -> Result<super::api::Answer> {
         let (calls, stream) = (self.posted.clone(), Sent::new(self.stream));
-        // SAFETY: as in `issue`; the queue lives as long as the thread, which holds a clone of it.
+        // SAFETY: the requirements are those in `issue`; the thread holds a clone of the queue, which therefore lives as long.
         let run = move |api: &_, raw| unsafe { call::run(api, raw, stream.get(), &calls) };
         let answer = self.blocking_call(what, run)?;
         if answer == SUCCESS {
@@ -47,7 +47,7 @@ impl NcclComm {
         Ok(answer)
     }
 
-    /// Notes the calls of a body. None of them has reached NCCL if one is refused.
+    /// Records the calls of a body. If one call is refused, none of them reaches NCCL.
     fn note(&mut self, body: impl FnOnce(&mut NcclComm) -> Result<()>) -> Result<()> {
         self.whole()?;
         self.posted.clear();
@@ -57,20 +57,19 @@ impl NcclComm {
         noted
     }
 
-    /// Runs calls as one group: they start together, at its end.
+    /// Runs calls as one group: all of them start together, at its end.
     pub(super) fn group(&mut self, what: &str, body: impl FnOnce(&mut NcclComm) -> Result<()>) -> Result<()> {
         if self.open {
-            // Within an estimate, or another group: these calls are part of it.
+            // Within an estimate or another group, the calls become part of that group.
             return body(self);
         }
         self.note(body)?;
         self.issue(what)
     }
 
-    /// NCCL's own estimate, in microseconds, of what the calls of a body would take as a group; nothing is run.
-    ///
+    /// NCCL's own estimate of the time of a body's calls as a group, in microseconds; nothing is run.
     /// # Errors
-    /// That this NCCL is older than 2.22, or gave no estimate.
+    /// NCCL is older than 2.22, or gave no estimate.
     pub fn estimate(&mut self, body: impl FnOnce(&mut NcclComm) -> Result<()>) -> Result<f64> {
         const WHAT: &str = "estimate a group";
         let simulate = self.api.simulate.ok_or_else(|| {
@@ -82,16 +81,16 @@ impl NcclComm {
         let told = bits.clone();
         let answer = self.blocking_call(WHAT, move |api, raw| {
             let mut info = SimInfo::new();
-            // SAFETY: a place that says its own size; as in `issue`.
+            // SAFETY: the struct contains its own size; the other requirements are those in `issue`.
             let end = || unsafe { simulate(&mut info) };
-            // SAFETY: as in `issue`.
+            // SAFETY: the requirements are those in `issue`.
             let answer = unsafe { call::within_group(api, raw, stream.get(), &calls, end) };
             told.store(info.estimated_us.to_bits(), Ordering::Release);
             answer
         })?;
         self.settle(WHAT, answer)?;
         match f32::from_bits(bits.load(Ordering::Acquire)) {
-            // What a communicator that does not block leaves: it has run the group.
+            // A negative value is the result of a non-blocking communicator, which has run the group.
             us if us < 0.0 => Err(Error::System(
                 "NCCL gave no estimate and ran the calls: NCCL_COMM_BLOCKING=0 is set, and must not be"
                     .into(),

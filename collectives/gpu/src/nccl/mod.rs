@@ -1,24 +1,24 @@
-//! NCCL: one rank of a communicator on one GPU, in this process or in one of many.
+//! NCCL: one rank of a communicator on one GPU, in one process or in several.
 //!
 //! ```text
 //! NcclComm --- Api        libnccl.so.2, loaded at run time: a missing library or function is a typed error
 //!     |    \-- Queue      buffers and streams of `allfold_kernels::cuda`
-//!     |     \- Control    bytes beside NCCL: the unique id, and fingerprints where they are asked for
+//!     |     \- Control    bytes beside NCCL: the unique id, and descriptions of calls to compare
 //!     |
-//!     native              NCCL's own collectives: fast, in an order of its own, so no promise of bits
-//!     scheduled           any algorithm of the table by grouped send and receive and our kernels: our bits
+//!     native              NCCL's own collectives: fast, in NCCL's own order, so without a promise of bits
+//!     scheduled           any algorithm of the table by grouped send and receive and Allfold's kernels: exact bits
 //! ```
 //!
-//! No crate named `nccl-rs` is published, and `nccl` is a configuration format. cudarc binds NCCL, but looks for
-//! `libnccl.so`, which NVIDIA's Python wheels do not ship, and panics where a function is missing; hence a table of our
-//! own over the functions that are used. Communicators block, so that a call costs no thread within NCCL; calls that may wait
-//! for other ranks are made on a thread of their own with the deadline (`aside` says which). Every wait has a deadline and
-//! asks NCCL for its asynchronous errors, and what is late or failed is aborted from outside.
+//! No crate named `nccl-rs` is published, and the crate `nccl` is a configuration format. cudarc binds NCCL, but looks for
+//! `libnccl.so`, which NVIDIA's Python wheels do not contain, and panics if a function is missing. Allfold therefore has its own
+//! table of the functions that it uses. Communicators block, so that a call needs no thread within NCCL; calls that may wait for
+//! other ranks are made on a separate thread with the deadline (see `aside`). Every wait has a deadline and polls NCCL's
+//! asynchronous errors, and a late or failed communicator is aborted from another thread.
 //!
-//! On the shim of `allfold_kernels::cuda` a stand-in takes the library's place in tests (feature `testing`).
+//! On the shim of `allfold_kernels::cuda`, a test double replaces the library (module `standin`, feature `testing`).
 //!
-//! Scheduled collectives run with a window of 1, one communicator per call, since a stream runs its groups one after
-//! another: for conformance and algorithms of one's own, not for speed.
+//! Scheduled collectives have a window of 1 and one communicator per call, because a stream runs its groups one after another. They
+//! are for conformance tests and for the user's own algorithms, not for speed.
 
 mod any;
 mod api;

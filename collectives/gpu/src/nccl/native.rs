@@ -1,4 +1,4 @@
-//! NCCL's own collectives, over buffers whose lengths are checked. Issued on the stream; [`NcclComm::wait`] finishes them.
+//! NCCL's own collectives, over buffers with checked lengths. Calls only issue work on the stream; [`NcclComm::wait`] finishes it.
 
 use super::call::{BYTES, NcclCall};
 use super::comm::NcclComm;
@@ -13,7 +13,7 @@ fn reduced(dtype: DType) -> Result<c_int> {
         .ok_or_else(|| Error::Argument(format!("NCCL does not reduce {dtype}; a scheduled collective does")))
 }
 
-/// Elements of a part, or as many as must be there.
+/// The number of elements of a buffer, as NCCL takes it.
 fn elements(dtype: DType, part: Slice<'_>) -> Result<usize> {
     part.elements(dtype.size()).map(|n| n as usize).map_err(failed)
 }
@@ -33,10 +33,10 @@ impl NcclComm {
         }
     }
 
-    /// `output` of every rank = the reduction of all inputs; in place where both are the same.
+    /// All-reduce: `output` of every rank becomes the reduction of all inputs; in place if both are the same buffer.
     ///
     /// # Errors
-    /// A length or type that does not fit; what NCCL says.
+    /// A length or type that does not fit; a failure of NCCL.
     pub fn all_reduce(
         &mut self,
         dtype: DType,
@@ -53,20 +53,20 @@ impl NcclComm {
         self.take("issue an all-reduce", NcclCall::AllReduce { from, into, n, dtype: number, op })
     }
 
-    /// The root's buffer to all, in place.
+    /// Broadcast: copies the root's buffer to all ranks, in place.
     ///
     /// # Errors
-    /// As [`NcclComm::all_reduce`].
+    /// The errors of [`NcclComm::all_reduce`].
     pub fn broadcast(&mut self, data: Slice<'_>, root: Rank) -> Result<()> {
         let (root, n) = (self.peer(root)?, data.len());
         self.enter(Some(("broadcast", n, BYTES, root)), || format!("broadcast({n} bytes, root {root})"))?;
         self.take("issue a broadcast", NcclCall::Broadcast { data: data.address(), bytes: n, root })
     }
 
-    /// `output` of the root = the reduction of all inputs.
+    /// Reduce: the root's `output` becomes the reduction of all inputs.
     ///
     /// # Errors
-    /// As [`NcclComm::all_reduce`].
+    /// The errors of [`NcclComm::all_reduce`].
     pub fn reduce(
         &mut self,
         dtype: DType,
@@ -84,10 +84,10 @@ impl NcclComm {
         self.take("issue a reduce", NcclCall::Reduce { from, into, n, dtype: number, op, root })
     }
 
-    /// `output` = every rank's `block`, in order of ranks.
+    /// All-gather: `output` becomes the `block` of every rank, in order of ranks.
     ///
     /// # Errors
-    /// As [`NcclComm::all_reduce`].
+    /// The errors of [`NcclComm::all_reduce`].
     pub fn all_gather(&mut self, block: Slice<'_>, output: Slice<'_>) -> Result<()> {
         let n = block.len();
         want("the output of an all-gather", output, n * self.size() as usize)?;
@@ -96,10 +96,10 @@ impl NcclComm {
         self.take("issue an all-gather", NcclCall::AllGather { from, into, bytes: n })
     }
 
-    /// `block` = this rank's part of the reduction of all inputs.
+    /// Reduce-scatter: `block` becomes this rank's part of the reduction of all inputs.
     ///
     /// # Errors
-    /// As [`NcclComm::all_reduce`].
+    /// The errors of [`NcclComm::all_reduce`].
     pub fn reduce_scatter(
         &mut self,
         dtype: DType,
@@ -116,10 +116,10 @@ impl NcclComm {
         self.take("issue a reduce-scatter", NcclCall::ReduceScatter { from, into, n, dtype: number, op })
     }
 
-    /// Block r of every rank's input to rank r, grouped sends and receives.
+    /// All-to-all: sends block r of every rank's input to rank r, by grouped sends and receives.
     ///
     /// # Errors
-    /// As [`NcclComm::all_reduce`].
+    /// The errors of [`NcclComm::all_reduce`].
     pub fn all_to_all(&mut self, input: Slice<'_>, output: Slice<'_>) -> Result<()> {
         let ranks = self.size() as usize;
         want("the output of an all-to-all", output, input.len())?;
@@ -140,10 +140,10 @@ impl NcclComm {
         })
     }
 
-    /// Every rank's block to the root's `output`.
+    /// Gather: copies every rank's block to the root's `output`.
     ///
     /// # Errors
-    /// As [`NcclComm::all_reduce`].
+    /// The errors of [`NcclComm::all_reduce`].
     pub fn gather(&mut self, block: Slice<'_>, output: Option<Slice<'_>>, root: Rank) -> Result<()> {
         let n = block.len();
         self.rooted("gather", n, root, output)?;
@@ -160,10 +160,10 @@ impl NcclComm {
         })
     }
 
-    /// The root's `input`, a block to every rank.
+    /// Scatter: copies one block of the root's `input` to every rank.
     ///
     /// # Errors
-    /// As [`NcclComm::all_reduce`].
+    /// The errors of [`NcclComm::all_reduce`].
     pub fn scatter(&mut self, input: Option<Slice<'_>>, block: Slice<'_>, root: Rank) -> Result<()> {
         let n = block.len();
         self.rooted("scatter", n, root, input)?;
@@ -200,35 +200,35 @@ impl NcclComm {
         })
     }
 
-    /// Waits until every rank is here, and for all that was issued before.
+    /// Waits until every rank has called this, and until all work issued before is done.
     ///
     /// # Errors
-    /// As [`NcclComm::wait`].
+    /// The errors of [`NcclComm::wait`].
     pub fn barrier(&mut self) -> Result<()> {
         let one = match self.one.take() {
             Some(one) => one,
             None => self.queue.upload(&[0u8]).map_err(failed)?,
         };
         let passed = self.all_reduce(DType::U8, ReduceOp::Max, one.all(), one.all());
-        // Kept in any case: it is given back after an abort at the earliest.
+        // The buffer is kept even after an error, because it must not be freed before an abort.
         self.one = Some(one);
         passed?;
         self.wait("pass a barrier")
     }
 
-    /// Sends to a peer, which receives as many bytes.
+    /// Sends to a peer, which must receive the same number of bytes.
     ///
     /// # Errors
-    /// As [`NcclComm::all_reduce`].
+    /// The errors of [`NcclComm::all_reduce`].
     pub fn send(&mut self, data: Slice<'_>, to: Rank) -> Result<()> {
         self.whole()?;
         self.post_send(data, to)
     }
 
-    /// Receives from a peer, which sends as many bytes.
+    /// Receives from a peer, which must send the same number of bytes.
     ///
     /// # Errors
-    /// As [`NcclComm::all_reduce`].
+    /// The errors of [`NcclComm::all_reduce`].
     pub fn recv(&mut self, data: Slice<'_>, from: Rank) -> Result<()> {
         self.whole()?;
         self.post_recv(data, from)

@@ -1,9 +1,9 @@
-//! NCCL's numbers for types and operators, as in its public `nccl.h`.
+//! NCCL's numbers for element types and operators, as in NCCL's public `nccl.h`.
 
 use crate::{DType, ReduceOp};
 use std::ffi::c_int;
 
-/// ncclDataType_t. NCCL has no 16-bit integers.
+/// The `ncclDataType_t` of a type; `None` for 16-bit integers, which NCCL lacks.
 pub(super) fn number(dtype: DType) -> Option<c_int> {
     Some(match dtype {
         DType::I8 => 0,
@@ -18,7 +18,7 @@ pub(super) fn number(dtype: DType) -> Option<c_int> {
     })
 }
 
-/// ncclRedOp_t.
+/// The `ncclRedOp_t` of an operator.
 pub(super) fn operator(op: ReduceOp) -> c_int {
     match op {
         ReduceOp::Sum => 0,

@@ -1,4 +1,4 @@
-//! What every rank has, told to all before NCCL is asked: the library, its version, and which GPU each rank is on.
+//! Exchanges, before any call of NCCL, what every rank has: the library, its version, and the GPU that the rank uses.
 //!
 //! A rank without NCCL, or two ranks on one GPU, must not leave the others waiting within `ncclCommInitRankConfig`.
 
@@ -9,29 +9,29 @@ use allfold_kernels::cuda::Queue;
 #[cfg(any(test, feature = "testing"))]
 use allfold_standin::Shim;
 
-/// The first version that can have several ranks on one GPU, if it is allowed to.
+/// The first version that can have several ranks on one GPU, if a variable allows it.
 const SHARES_FROM: (i32, i32, i32) = (2, 30, 0);
-/// The variable that allows it.
+/// The variable that allows several ranks on one GPU.
 const SHARES: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
-/// NCCL's library, as one rank sees it.
+/// The NCCL library, as one rank finds it.
 pub(crate) struct NcclLibrary {
     pub(super) api: Result<&'static Api>,
     version: (i32, i32, i32),
-    /// Whether several ranks of one GPU are allowed.
+    /// Whether several ranks on one GPU are allowed.
     shares: bool,
 }
 
-/// What all ranks said.
+/// The result of the exchange between all ranks.
 pub(crate) struct Presence {
     /// The first rank that has no usable NCCL.
     pub lacks: Option<Rank>,
-    /// The first two ranks on one GPU that NCCL refuses there.
+    /// The first two ranks that share a GPU although NCCL does not allow it.
     pub shared: Option<(Rank, Rank)>,
 }
 
 impl NcclLibrary {
-    /// The library for a queue: the stand-in if the queue is the shim's, else the NCCL of this machine.
+    /// The library for a queue: the test double if the queue is on the shim, otherwise this machine's NCCL.
     pub fn of(queue: &Queue) -> NcclLibrary {
         #[cfg(any(test, feature = "testing"))]
         if Shim::of(queue.machine().as_ref()).is_some() {
@@ -52,7 +52,7 @@ impl NcclLibrary {
         }
     }
 
-    /// Whether `auto` may take it: always on a GPU, on the shim where a test says so.
+    /// Whether `auto` may use the library: always on a GPU; on the shim if a test says so.
     pub fn offered(queue: &Queue) -> bool {
         #[cfg(any(test, feature = "testing"))]
         if Shim::of(queue.machine().as_ref()).is_some() {
@@ -61,10 +61,10 @@ impl NcclLibrary {
         queue.machine().native(queue.stream()).is_ok()
     }
 
-    /// Exchanges with all ranks which library each has. Every rank must call it.
+    /// Exchanges with all ranks which library each rank has. Every rank must call this.
     ///
     /// # Errors
-    /// What the channel reports.
+    /// The error of the channel.
     pub fn ask(&self, queue: &Queue, usable: bool, control: &mut dyn Control) -> Result<Presence> {
         let mut mine = vec![u8::from(usable && self.api.is_ok()), u8::from(self.shares)];
         mine.extend(host());
@@ -79,7 +79,7 @@ impl NcclLibrary {
         Ok(Presence { lacks, shared: pair.filter(|_| !shares) })
     }
 
-    /// Why two ranks cannot share a GPU, and what they can do.
+    /// The error that two ranks cannot share a GPU, with possible remedies.
     pub fn refuses(&self, (a, b): (Rank, Rank)) -> Error {
         let (major, minor, patch) = self.version;
         Error::Argument(format!(
@@ -89,7 +89,7 @@ impl NcclLibrary {
     }
 }
 
-/// What tells this host from others: the kernel's boot id, or zeros where there is none.
+/// The identity of this host: the kernel's boot id, or zeros if there is none.
 fn host() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: Vec<u8> = text.chars().filter_map(|c| c.to_digit(16)).map(|digit| digit as u8).collect();

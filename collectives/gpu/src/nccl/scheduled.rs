@@ -1,9 +1,9 @@
-//! Any schedule of the table, by grouped sends and receives and our own kernels: the bits that its trees say.
+//! Any schedule of the table over NCCL, by grouped sends and receives and Allfold's kernels, with the bits of the schedule's trees.
 //!
 //! ```text
-//! a round:   pack what is sent (where its chunks do not lie together)
-//!            group { send it; receive into a place aside }      both halves posted before either is awaited
-//!            copy or reduce what came into its place            so a send carries the value from before its step
+//! a round:   pack what is sent (if its chunks are not adjacent)
+//!            group { send it; receive into a separate buffer }   both halves are posted before a wait for either
+//!            copy or reduce the received data into its place     so a send carries the value from before its step
 //! ```
 
 use super::comm::NcclComm;
@@ -13,7 +13,7 @@ use crate::{DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Memory, Queue, Slice, launch};
 use std::collections::BTreeMap;
 
-/// A rank's bytes during one collective.
+/// A rank's buffers during one collective.
 struct Store<'a> {
     queue: Queue,
     data: Slice<'a>,
@@ -24,7 +24,7 @@ struct Store<'a> {
 }
 
 impl Store<'_> {
-    /// The parts of a span in order; empty ones are left out, neighbours joined.
+    /// The contiguous parts of a span in order, without empty parts; adjacent parts are joined.
     fn parts(&self, span: Span) -> Result<Vec<Slice<'_>>> {
         let whole = match span.region {
             Region::Data => self.data,
@@ -48,7 +48,8 @@ impl Store<'_> {
         ranges.iter().map(|range| cut(range).map_err(failed)).collect()
     }
 
-    /// The bytes of a span in one piece: `aside` if they do not lie so, or must be kept as they are now.
+    /// The bytes of a span as one slice: a copy in `aside` if they are not contiguous, or if their current value must be kept
+    /// (`keep`).
     fn packed<'s>(&'s self, span: Span, keep: bool, aside: &'s Memory) -> Result<Slice<'s>> {
         let parts = self.parts(span)?;
         if let ([part], false) = (&parts[..], keep) {
@@ -62,7 +63,7 @@ impl Store<'_> {
         aside.all().part(0, at).map_err(failed)
     }
 
-    /// Puts what came in its place.
+    /// Copies or reduces received data into the parts of a span.
     fn apply(&self, span: Span, how: Combine, came: Slice<'_>) -> Result<()> {
         let mut at = 0;
         for part in self.parts(span)? {
@@ -79,11 +80,11 @@ impl Store<'_> {
     }
 }
 
-/// Runs one rank's part of a schedule in place over its whole data, which has the geometry's count of elements. Queued
+/// Runs one rank's part of a schedule in place over its whole data, which has the geometry's count of elements. The work is queued
 /// on the communicator's stream and waited for; an average is divided at the end. After an error the communicator is aborted.
 ///
 /// # Errors
-/// Lengths that do not fit, a schedule that cannot be run, or what NCCL says.
+/// Lengths that do not fit, a schedule that cannot be run, or a failure of NCCL.
 pub fn run_scheduled(
     comm: &mut NcclComm,
     rank: Rank,
@@ -103,16 +104,16 @@ pub fn run_scheduled(
         if divide {
             launch::divide(&queue, dtype, data, schedule.ranks()).map_err(failed)?;
         }
-        // The places aside are given back when all that was queued has run.
+        // The separate buffers are freed after all queued work has run.
         comm.wait("finish a scheduled collective")
     });
-    // Given back while a kernel uses them, they would be waited for without end.
+    // The abort comes first, because freeing buffers that a kernel still uses would wait for ever.
     ran.inspect_err(|_| {
         comm.abandon();
     })
 }
 
-/// Sends and receives at once. Each part is whole and stays as it is until the stream has passed.
+/// Sends and receives at the same time. Each part is contiguous and must not change until the stream has executed the exchange.
 fn exchange(
     comm: &mut NcclComm,
     send: Option<(Slice<'_>, Rank)>,
@@ -124,7 +125,7 @@ fn exchange(
     })
 }
 
-/// The rank's steps, one after the other.
+/// Runs the rank's steps, one after another.
 fn rounds(
     comm: &mut NcclComm,
     rank: Rank,
@@ -152,7 +153,7 @@ fn rounds(
         let aside =
             |(from, span, _)| Ok::<_, Error>((came.all().part(0, bytes(span)).map_err(failed)?, from));
         let recv: Option<(Slice<'_>, Rank)> = step.recv.map(aside).transpose()?;
-        // Chunks may be empty; both sides know, and pass no message then.
+        // Chunks may be empty. Both sides know this and then exchange no message.
         let some = |half: Option<(Slice<'_>, Rank)>| half.is_some_and(|(part, _)| !part.is_empty());
         if some(send) || some(recv) {
             exchange(comm, send.filter(|half| some(Some(*half))), recv.filter(|half| some(Some(*half))))?;

@@ -1,5 +1,5 @@
-//! The table beside `nccl.h` of the oldest and the newest NCCL: layouts, enumerators and signatures; and the libraries
-//! themselves, as far as they work without a GPU.
+//! Compares the function table with `nccl.h` of the oldest and the newest supported NCCL: layouts, enumerators and signatures. Also
+//! tests the libraries themselves, as far as they work without a GPU.
 
 use super::super::numbers::{number, operator};
 use super::*;
@@ -26,7 +26,7 @@ fn layouts(all: &mut Assertions) {
     ] {
         all.field("ncclConfig_t", field, at, bytes);
     }
-    // Our struct is that of NCCL 2.18; later versions keep its fields in front of theirs.
+    // Our struct is that of NCCL 2.18; later versions append fields to it.
     all.only_if("NCCL_VERSION_CODE < NCCL_VERSION(2, 19, 0)", |all| {
         all.size("ncclConfig_t", size_of::<Config>());
     });
@@ -50,7 +50,7 @@ fn simulated(all: &mut Assertions) {
 }
 
 fn enumerators(all: &mut Assertions) {
-    // By their places in the list of their names.
+    // An answer's value is its index in this list of names.
     let answers = [
         "ncclSuccess",
         "ncclUnhandledCudaError",
@@ -95,7 +95,7 @@ fn enumerators(all: &mut Assertions) {
 }
 
 fn table() -> Assertions {
-    // bf16 is declared for compilers of CUDA alone until 2.20.
+    // Up to 2.20, nccl.h declares bf16 only for CUDA compilers.
     let mut all = Assertions::over(&["cuda_bf16.h", "nccl.h"], NAMES);
     layouts(&mut all);
     enumerators(&mut all);
