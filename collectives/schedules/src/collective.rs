@@ -1,9 +1,10 @@
-//! The collectives. What each of them means is a row of [`crate::meaning`].
+//! The collectives, each defined by a row of [`crate::meaning`].
 
 use crate::meaning::{MEANINGS, Meaning, Moves, On, Portion, Value};
 use std::fmt;
 
-/// What a schedule computes. `n` is the number of ranks, `c` a chunk, `owner(c)` the rank its block belongs to.
+/// The operation that a schedule computes. Here `n` is the number of ranks, and a block is one of `n` equal parts of the whole
+/// buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Collective {
@@ -23,14 +24,14 @@ pub enum Collective {
     Scatter,
     /// Rank r's block s becomes rank s's block r.
     AllToAll,
-    /// No rank leaves before every rank has entered. Carries no data.
+    /// Every rank waits until all ranks have entered. Carries no data.
     Barrier,
-    /// Every rank sends its buffer to the next rank and receives the previous rank's (nccl-tests' sendrecv).
+    /// Every rank sends its buffer to the next rank and receives the previous rank's buffer (sendrecv in nccl-tests).
     SendRecv,
 }
 
 impl Collective {
-    /// Every collective, in the order of its number on the wire.
+    /// Every collective, in the order of their numbers on the wire.
     pub const ALL: [Collective; 10] = [
         Collective::AllReduce,
         Collective::Broadcast,
@@ -50,12 +51,12 @@ impl Collective {
         &MEANINGS[self as usize]
     }
 
-    /// The name on the command line and in records: `all_reduce`, ...
+    /// The collective's name on the command line and in records: `all_reduce`, ...
     pub const fn name(self) -> &'static str {
         self.meaning().name
     }
 
-    /// Whether elements are combined by an operator (sum, product, ..).
+    /// Whether the collective combines elements by an operator (sum, product, ..).
     #[inline]
     pub const fn reduces(self) -> bool {
         FACTS[self as usize].reduces
@@ -67,25 +68,25 @@ impl Collective {
         FACTS[self as usize].rooted
     }
 
-    /// Whether the buffer is made of one equal block per rank, so that its total count is `n` times a block's.
+    /// Whether the buffer consists of one equal block per rank, so that its total count is `n` times a block's.
     #[inline]
     pub const fn blocked(self) -> bool {
         FACTS[self as usize].blocked
     }
 
-    /// Whether one buffer can hold what a rank gives and then what it gets, in a call that takes no other.
+    /// Whether a call can use a single buffer for a rank's input and its output.
     #[inline]
     pub const fn in_place(self) -> bool {
         !self.blocked()
     }
 
-    /// Whether a call can take what a rank gives from one buffer and leave what it gets in another.
+    /// Whether a call can take a rank's input from one buffer and put the output into another.
     #[inline]
     pub const fn out_of_place(self) -> bool {
         self.meaning().out_of_place
     }
 
-    /// busbw = algbw x this factor, nccl-tests' convention (doc/PERFORMANCE.md there).
+    /// The factor by which busbw = algbw x factor, as in nccl-tests (doc/PERFORMANCE.md there).
     pub fn bus_factor(self, ranks: u32) -> f64 {
         let n = f64::from(ranks);
         match self.meaning().moves {
@@ -97,7 +98,7 @@ impl Collective {
     }
 }
 
-/// Facts that follow from a row of the table, computed at compile time because every call reads them.
+/// Facts that follow from a row of [`crate::meaning`], computed at compile time because every call reads them.
 #[derive(Clone, Copy)]
 struct Facts {
     reduces: bool,

@@ -1,39 +1,39 @@
-//! Which elements of a collective's buffer each rank gives, and which it ends with.
+//! The elements of a collective's buffer that each rank contributes, and those that each rank ends with.
 
 use crate::meaning::{On, Portion, Side};
 use crate::{Collective, Rank};
 use std::ops::Range;
 
-/// The sizes of one call: which elements of the whole buffer a rank gives, and which it ends with.
+/// The sizes of one call, from which the ranges of a rank's input and output follow.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Which collective.
+    /// The collective.
     pub collective: Collective,
-    /// Number of ranks.
+    /// The number of ranks.
     pub ranks: u32,
-    /// The root, where there is one.
+    /// The root, for collectives that have one.
     pub root: Rank,
-    /// Elements: of the whole buffer, or of one block where the collective is made of blocks.
+    /// The number of elements of the whole buffer, or of one block if the collective has blocks.
     pub count: usize,
 }
 
 impl Extent {
-    /// Elements of the whole buffer.
+    /// The number of elements of the whole buffer.
     pub fn whole(&self) -> usize {
         if self.collective.blocked() { self.ranks as usize * self.count } else { self.count }
     }
 
-    /// Where a rank's own block lies in the whole buffer.
+    /// The range of a rank's own block in the whole buffer.
     pub fn block(&self, rank: Rank) -> Range<usize> {
         rank.index() * self.count..(rank.index() + 1) * self.count
     }
 
-    /// The elements of the whole buffer that a rank gives.
+    /// The range of the whole buffer that a rank contributes.
     pub fn input(&self, rank: Rank) -> Range<usize> {
         self.range(self.collective.meaning().input, rank)
     }
 
-    /// The elements of the whole buffer that a rank ends with. All others are undefined.
+    /// The range of the whole buffer that a rank ends with. All other elements are undefined.
     pub fn output(&self, rank: Rank) -> Range<usize> {
         self.range(self.collective.meaning().output, rank)
     }

@@ -1,35 +1,35 @@
-//! Where a chunk's elements lie in the buffer.
+//! The positions of a schedule's chunks and segments in the buffer.
 
 use crate::schedule::{Rank, Schedule, Span};
 use std::ops::Range;
 
-/// How a buffer of `count` elements is cut for one schedule.
+/// How a buffer of `count` elements is cut into chunks and segments for one schedule.
 ///
-/// Unblocked collectives cut the whole buffer into near-equal chunks: the first `count % chunks` have one element
-/// more. Blocked ones ([`crate::Collective::blocked`]) first give every rank an equal block, block r at
-/// `r * count / ranks`, and cut each block among the chunks whose [`Schedule::owner`] is that rank, in order.
-/// A segment is cut from a chunk by the same near-equal rule.
+/// An unblocked collective cuts the whole buffer into near-equal chunks: the first `count % chunks` chunks have one element more. A
+/// blocked collective ([`crate::Collective::blocked`]) first gives every rank an equal block, block r at `r * count / ranks`, and
+/// cuts each block among the chunks whose [`Schedule::owner`] is that rank, in order. Segments are cut from a chunk by the same
+/// near-equal rule.
 #[derive(Clone, Debug)]
 pub struct Geometry {
     count: u64,
     chunks: u32,
     segments: u32,
-    /// The two sizes of near-equal chunks, cut into segments: the larger one first.
+    /// The two sizes of near-equal chunks, each cut into segments; the larger one first.
     sizes: [Cut; 2],
-    /// How many chunks have the larger size.
+    /// The number of chunks that have the larger size.
     larger: u64,
-    /// For a blocked collective whose blocks are unequal or not in order of chunks.
+    /// The positions of chunks, for a blocked collective whose blocks are unequal or not in order of chunks.
     places: Option<Places>,
 }
 
-/// Where each chunk lies, and how many elements lie before it in order of chunks.
+/// The position of each chunk, and the number of elements before it in order of chunks.
 #[derive(Clone, Debug)]
 struct Places {
     starts: Vec<u64>,
     before: Vec<u64>,
 }
 
-/// A chunk's size as its segments: the first `longer` have one element more than `least`.
+/// A chunk's size as sizes of segments: the first `longer` segments have one element more than `least`.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
     least: u64,
@@ -47,7 +47,7 @@ impl Cut {
     }
 }
 
-/// The `i`-th of `parts` near-equal parts of `total`: the first `total % parts` have one element more.
+/// Part number `i` of `parts` near-equal parts of `total`: the first `total % parts` parts have one element more.
 #[inline]
 fn part(total: u64, parts: u64, i: u64) -> Range<u64> {
     let (small, larger) = (total / parts, total % parts);
@@ -56,7 +56,7 @@ fn part(total: u64, parts: u64, i: u64) -> Range<u64> {
 }
 
 impl Geometry {
-    /// The geometry of a buffer that is not made of blocks.
+    /// The geometry of a buffer without blocks.
     pub fn whole(schedule: &(impl Schedule + ?Sized), count: u64) -> Geometry {
         let (chunks, segments) = (schedule.chunks(), schedule.segments());
         let (small, larger) = (count / u64::from(chunks), count % u64::from(chunks));
@@ -64,7 +64,7 @@ impl Geometry {
         Geometry { count, chunks, segments, sizes, larger, places: None }
     }
 
-    /// The geometry of a buffer of one block per rank, `block` elements each.
+    /// The geometry of a buffer with one block per rank, of `block` elements each.
     pub fn blocked(schedule: &(impl Schedule + ?Sized), block: u64) -> Geometry {
         let (ranks, chunks) = (schedule.ranks(), schedule.chunks());
         let owners: Vec<Rank> = (0..chunks).map(|c| schedule.owner(c)).collect();
@@ -86,7 +86,7 @@ impl Geometry {
         Geometry { places: (!in_order).then_some(places), ..whole }
     }
 
-    /// How many chunks there are.
+    /// The number of chunks.
     #[inline]
     pub fn chunks(&self) -> u32 {
         self.chunks
@@ -101,7 +101,8 @@ impl Geometry {
         }
     }
 
-    /// This buffer lengthened until all chunks are equal, for schedules in which every rank has the same number of chunks.
+    /// This geometry with the buffer enlarged until all chunks are equal, for schedules in which every rank has the same number of
+    /// chunks.
     pub fn rounded_up(&self, schedule: &(impl Schedule + ?Sized)) -> Geometry {
         let chunks = u64::from(self.chunks);
         let whole = Geometry::whole(schedule, self.count.div_ceil(chunks) * chunks);
@@ -111,13 +112,13 @@ impl Geometry {
         }
     }
 
-    /// Elements in the whole buffer.
+    /// The number of elements of the whole buffer.
     #[inline]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The elements of one chunk.
+    /// The range of elements of one chunk.
     #[inline]
     pub fn chunk(&self, chunk: u32) -> Range<u64> {
         match &self.places {
@@ -126,7 +127,7 @@ impl Geometry {
         }
     }
 
-    /// The elements of one segment of one chunk.
+    /// The range of elements of one segment of one chunk.
     #[inline]
     pub fn piece(&self, chunk: u32, segment: u32) -> Range<u64> {
         let whole = self.chunk(chunk);
@@ -134,13 +135,13 @@ impl Geometry {
         whole.start + cut.start..whole.start + cut.end
     }
 
-    /// The elements of a span, a range per chunk in order of chunks. Ranges that touch are not joined.
+    /// The elements of a span, as one range per chunk in order of chunks. Adjacent ranges are not joined.
     #[inline]
     pub fn ranges(&self, span: Span) -> impl Iterator<Item = Range<u64>> + '_ {
         (span.first_chunk..span.first_chunk + span.chunks).map(move |chunk| self.piece(chunk, span.segment))
     }
 
-    /// How many elements a span holds. Constant time, but for the segments of blocks that are not in chunk order.
+    /// The number of elements of a span, in constant time, except for segments of blocks that are not in chunk order.
     #[inline]
     pub fn elements(&self, span: Span) -> u64 {
         let (from, to) = (u64::from(span.first_chunk), u64::from(span.first_chunk + span.chunks));

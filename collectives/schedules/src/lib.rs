@@ -1,9 +1,9 @@
-//! Collectives as pure functions: schedules, proofs that they are right, and pictures of them.
+//! Collective algorithms as pure functions: schedules, proofs of their correctness, and drawings of them.
 //!
-//! A [`schedule::Schedule`] says what each rank sends and receives in each round, and nothing else. That makes it a value that
-//! can be proved for any number of ranks ([`check`]), drawn ([`render`]), timed on virtual time (`allfold-timing`) and run on
-//! real data (`allfold-collectives`). [`algorithms`] holds the textbook algorithms, [`registry`] names them, and a [`Geometry`]
-//! says where the elements of a chunk lie. This crate does no I/O, starts no thread and reads no clock.
+//! A [`schedule::Schedule`] says what each rank sends and receives in each round, and nothing else. It can therefore be proved for
+//! any number of ranks ([`check`]), drawn ([`render`]), timed in virtual time (`allfold-timing`) and run on real data
+//! (`allfold-collectives`). [`algorithms`] contains the textbook algorithms, [`registry`] names them, and a [`Geometry`] says where
+//! the elements of a chunk are. This crate does no I/O, starts no threads and reads no clock.
 //!
 //! ```
 //! use allfold_schedules::registry::{self, Shape};
@@ -18,7 +18,7 @@
 //! # Ok::<(), registry::Error>(())
 //! ```
 //!
-//! [`testing::proves`] runs the proofs on an algorithm of your own; `docs/own-algorithm.md` shows one.
+//! [`testing::proves`] runs the proofs on the user's own algorithm; `docs/own-algorithm.md` shows an example.
 
 pub mod algorithms;
 pub mod check;

@@ -1,34 +1,34 @@
-//! What each collective means, as one row of a table. The checker of schedules, the bounds of time, the communicators, the
-//! tests and the benchmarks read the row.
+//! The definition of each collective as a row of a table. The checker of schedules, the bounds of time, the communicators, the
+//! tests and the benchmarks all read it.
 //!
-//! A new collective is a variant of [`crate::Collective`] and a row here; an algorithm; the algorithm's row in the
-//! registry; and a method of the communicator.
+//! A new collective needs a variant of [`crate::Collective`], a row in this table, an algorithm with its row in the registry, and a
+//! method of the communicator.
 
-/// A row of the table. `n` is the number of ranks; a block is one of `n` equal parts of the whole buffer.
+/// The definition of a collective. `n` is the number of ranks; a block is one of `n` equal parts of the whole buffer.
 #[derive(Debug)]
 pub struct Meaning {
-    /// The name on the command line and in records.
+    /// The collective's name on the command line and in records.
     pub name: &'static str,
-    /// The name in nccl-tests, without its `_perf`.
+    /// The collective's name in nccl-tests, without `_perf`.
     pub nccl_tests: &'static str,
-    /// What a rank gives.
+    /// What a rank contributes.
     pub input: Side,
     /// What a rank ends with.
     pub output: Side,
-    /// What an element of the output is.
+    /// The value of an element of the output.
     pub value: Value,
-    /// Whether a call takes an input beside an output.
+    /// Whether a call can have separate input and output buffers.
     pub out_of_place: bool,
-    /// What any algorithm must move.
+    /// The data that any algorithm must move, for bounds and busbw.
     pub moves: Moves,
 }
 
-/// How much of the whole buffer, on which ranks.
+/// A part of the whole buffer, on certain ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Side {
-    /// How much.
+    /// The part of the whole buffer.
     pub part: Portion,
-    /// On which ranks. The data of the other ranks are undefined.
+    /// The ranks that have this part. The data of the other ranks are undefined.
     pub on: On,
 }
 
@@ -37,15 +37,15 @@ pub struct Side {
 pub enum Portion {
     /// No data.
     Nothing,
-    /// All of a buffer that has no blocks.
+    /// The whole buffer, for collectives without blocks.
     Whole,
     /// The rank's own block.
     Block,
-    /// A block for each rank.
+    /// The blocks of all ranks.
     Blocks,
 }
 
-/// Which ranks.
+/// A set of ranks, for inputs and outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
     /// Every rank.
@@ -54,7 +54,7 @@ pub enum On {
     Root,
 }
 
-/// What an element of a result is.
+/// The value of an element of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
     /// The reduction of that element over all ranks.
@@ -65,20 +65,20 @@ pub enum Value {
     Owner,
     /// Rank r's block s is rank s's block r.
     Exchanged,
-    /// The previous rank's element; for rank 0 the last rank's.
+    /// The previous rank's element; for rank 0 the last rank's element.
     Previous,
     /// No value: the collective ends when every rank has heard from every other.
     Heard,
 }
 
-/// What any algorithm must move.
+/// The data that any algorithm for a collective must move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moves {
     /// No data.
     Nothing,
-    /// The whole buffer, in or out of every group of ranks.
+    /// The whole buffer, into or out of every group of ranks.
     Whole,
-    /// The whole buffer to where it is reduced, and the result back.
+    /// The whole buffer to the place of its reduction, and the result back.
     Reduction,
     /// The blocks of the other ranks.
     Others,
@@ -90,7 +90,7 @@ const fn on(part: Portion, on: On) -> Side {
     Side { part, on }
 }
 
-/// The rows, in the order of [`crate::Collective::ALL`].
+/// The definitions of all collectives, in the order of [`crate::Collective::ALL`].
 pub(crate) const MEANINGS: [Meaning; 10] = [
     Meaning {
         name: "all_reduce",

@@ -4,22 +4,22 @@ use crate::check::{Cost, Proof, walk};
 use crate::schedule::{Combine, Rank, Region, Schedule, Span, Step};
 use std::fmt::Write;
 
-/// Columns of text that a picture takes at most.
+/// The greatest number of columns of text in a drawing.
 const WIDTH: usize = 110;
-/// Rounds that a picture shows at most.
+/// The greatest number of rounds in a drawing.
 const ROUNDS: usize = 64;
-/// Messages of one round that a picture shows at most.
+/// The greatest number of messages of one round in a drawing.
 const MESSAGES: usize = 64;
 
-/// One round: its number, what some ranks send, and how many more do.
+/// A round of a drawing: its number, what some ranks send, and the number of further messages.
 struct Line {
     round: u64,
     cells: Vec<(Rank, String)>,
     more: usize,
 }
 
-/// The rounds as a picture. Up to eight ranks have a column each; more are listed message by message. Long schedules
-/// are cut off, and say so.
+/// Draws the rounds of a schedule. Up to eight ranks have a column each; for more ranks, messages are listed one by one. A long
+/// schedule is cut off with a note.
 ///
 /// ```
 /// use allfold_schedules::{algorithms::RingAllReduce, render};
@@ -55,7 +55,7 @@ pub fn rounds(schedule: &(impl Schedule + ?Sized)) -> String {
     text + "\nc +> r: chunk c is reduced into rank r's; c -> r: it replaces rank r's.\n" + elsewhere
 }
 
-/// What a rank sends, if anything: the chunks, how they are combined, and the rank.
+/// The text for what a rank sends, if it sends: the chunks, how they are combined, and the receiver.
 fn cell(schedule: &(impl Schedule + ?Sized), rank: Rank, round: u64, step: &Step) -> Option<String> {
     let (to, sent) = step.send?;
     let recv = if to.0 < schedule.ranks() { schedule.step(to, round).recv } else { None };
@@ -69,7 +69,7 @@ fn cell(schedule: &(impl Schedule + ?Sized), rank: Rank, round: u64, step: &Step
     Some(format!("{} {arrow} {to}{at}", span(sent)))
 }
 
-/// `3`, `0-3`, in scratch copy 2 `s2:0-3`, in segment 1 `0-3/1`.
+/// A span as text: `3`, `0-3`, in scratch copy 2 `s2:0-3`, in segment 1 `0-3/1`.
 fn span(span: Span) -> String {
     let number = match span.region {
         Region::Data => String::new(),
@@ -114,7 +114,7 @@ fn list(lines: &[Line]) -> String {
     text
 }
 
-/// The cost line, counted from the steps.
+/// The cost of a schedule in one line, counted from its steps.
 ///
 /// ```
 /// use allfold_schedules::{algorithms::RingAllReduce, render};
@@ -146,7 +146,7 @@ pub fn cost(schedule: &(impl Schedule + ?Sized)) -> String {
     line + " times the data"
 }
 
-/// The order of the reductions and the identity of the result, with the tree as a formula where there is one.
+/// The order of the reductions and the hash of the result in one line, with the tree as a formula if there is a single tree.
 pub fn order(proof: &Proof) -> String {
     let (Some(order), Some(hash)) = (proof.order(), proof.hash()) else {
         return "nothing is reduced".into();

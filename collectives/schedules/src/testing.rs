@@ -1,4 +1,4 @@
-//! The proofs that every algorithm of the table is put through, for an algorithm of your own.
+//! The proofs of the algorithm table's tests, for the user's own algorithms.
 //!
 //! ```
 //! use allfold_schedules::algorithms::RingAllReduce;
@@ -15,29 +15,29 @@
 use crate::check;
 use crate::registry::{Algorithm, Shape};
 
-/// What an algorithm failed.
+/// The failure of an algorithm in a conformance test.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{algorithm}, {ranks} ranks: {what}")]
 pub struct ConformanceFailure {
     /// The algorithm's collective and name.
     pub algorithm: String,
-    /// For how many ranks.
+    /// The number of ranks.
     pub ranks: u32,
     /// What was expected and what was found.
     pub what: String,
 }
 
 impl ConformanceFailure {
-    /// The failure of an algorithm for this number of ranks.
+    /// The failure of an algorithm for `ranks` ranks.
     pub fn new(algorithm: &Algorithm, ranks: u32, what: impl ToString) -> ConformanceFailure {
         ConformanceFailure { algorithm: format!("{algorithm:?}"), ranks, what: what.to_string() }
     }
 }
 
-/// Both proofs, for every root or some of them, plain, in segments and in lanes; and what the schedule claims.
+/// Runs both proofs and the check of claims on an algorithm: for several roots, plain, in segments and in lanes.
 ///
 /// # Errors
-/// The counterexample.
+/// The first counterexample.
 pub fn proves(algorithm: &Algorithm, ranks: u32) -> Result<(), ConformanceFailure> {
     let fail = |what: String| Err(ConformanceFailure::new(algorithm, ranks, what));
     let shape = Shape::new(ranks).map_err(|error| ConformanceFailure::new(algorithm, ranks, error))?;

@@ -1,6 +1,6 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
-//! Every registered algorithm is proved; mistakes seeded into good ones are caught; the orders are what they are said
-//! to be.
+//! Tests that every registered algorithm is proved, that mistakes seeded into correct algorithms are found, and that reduction
+//! orders are as documented.
 
 use allfold_schedules::algorithms::{BinaryTree, RingAllReduce, halving_doubling};
 use allfold_schedules::check::{self, Order, matching, matching_round, symbolic};
@@ -45,7 +45,7 @@ fn every_group_size_of_a_hierarchy_is_proved() {
     }
 }
 
-/// All canonical algorithms have one hash, for every collective and root; the other hashes are as documented.
+/// All canonical algorithms have one tree hash, for every collective and root; the other orders are as documented.
 #[test]
 fn orders_are_what_they_are_said_to_be() {
     for ranks in (4..=17).chain([24, 33]) {
@@ -70,7 +70,7 @@ fn orders_are_what_they_are_said_to_be() {
     }
 }
 
-/// Automatic choice moves within the canonical class, so that a size never decides over bits.
+/// The automatic choice selects canonical algorithms only, so that a buffer's size never changes the bits of the result.
 #[test]
 fn automatic_choice_is_canonical() {
     for ranks in 1..=33 {
@@ -84,7 +84,7 @@ fn automatic_choice_is_canonical() {
     }
 }
 
-/// Segments and lanes do not change what is computed, at any stride.
+/// Segments and lanes do not change the reduction trees, at any stride.
 #[test]
 fn segments_at_any_stride_keep_every_tree() {
     for row in registry::of(Collective::AllReduce) {
@@ -105,7 +105,7 @@ fn segments_at_any_stride_keep_every_tree() {
     }
 }
 
-/// A schedule with one mistake in it.
+/// A schedule with one seeded mistake.
 struct Mistake<S> {
     of: S,
     seed: fn(&S, Rank, u64, Step) -> Step,
@@ -127,7 +127,7 @@ impl<S: Schedule> Schedule for Mistake<S> {
     }
 }
 
-/// What each checker says of a mistake: (matching catches it, symbolic catches it).
+/// Whether each checker finds a mistake: (matching, symbolic).
 fn caught<S: Schedule>(of: S, rounds: i64, seed: fn(&S, Rank, u64, Step) -> Step) -> (bool, bool) {
     let wrong = Mistake { of, seed, rounds };
     let all_reduce = Collective::AllReduce;
@@ -154,15 +154,15 @@ fn mistakes_in_a_ring_are_caught_by_one_checker_or_the_other() {
             step.send.iter_mut().for_each(|(to, _)| to.0 = if (rank.0, round) == (2, 3) { 5 } else { to.0 });
             step
         }),
-        // 2. Every rank sends one chunk further than it should.
+        // 2. Every rank sends the next chunk instead of the right one.
         caught(ring(), 0, |_, _, _, step| shift(step, 6, 1, 0)),
-        // 3. Copy where it should reduce, in the last reducing round.
+        // 3. Every rank copies where it should reduce, in the last reducing round.
         caught(ring(), 0, |_, _, round, step| {
             map_recv(step, |how| if round == 4 { Combine::Copy } else { how })
         }),
         // 4. One round is missing.
         caught(ring(), -1, |_, _, _, step| step),
-        // 5. Rank 1 sends the same chunk twice, instead of the next one.
+        // 5. Rank 1 sends the same chunk twice, and omits the next one.
         caught(ring(), 0, |ring, rank, round, step| {
             if (rank.0, round) == (1, 7) { Step { send: ring.step(rank, 6).send, ..step } } else { step }
         }),
@@ -170,17 +170,17 @@ fn mistakes_in_a_ring_are_caught_by_one_checker_or_the_other() {
         caught(ring(), 0, |ring, rank, round, _| ring.step(rank, (round + 5) % 10)),
         // 7. Reduces in the second phase too.
         caught(ring(), 0, |_, _, _, step| map_recv(step, |_| Combine::Reduce)),
-        // 8. Rank 4 forgets to send in round 2.
+        // 8. Rank 4 does not send in round 2.
         caught(ring(), 0, |_, rank, round, step| Step {
             send: step.send.filter(|_| (rank.0, round) != (4, 2)),
             ..step
         }),
-        // 9. Rank 0 sends once more after the end; no rank receives it.
+        // 9. Rank 0 sends once more after the end; no rank receives the message.
         caught(ring(), 1, |ring, rank, round, step| match round {
             10 => Step { send: ring.step(rank, 9).send.filter(|_| rank.0 == 0), recv: None },
             _ => step,
         }),
-        // 10. Rank 3 receives two chunks where one is sent.
+        // 10. Rank 3 receives two chunks where the peer sends one.
         caught(ring(), 0, |_, rank, round, mut step| {
             step.recv.iter_mut().for_each(|(_, span, _)| span.chunks += u32::from((rank.0, round) == (3, 0)));
             step
@@ -197,28 +197,28 @@ fn mistakes_in_a_ring_are_caught_by_one_checker_or_the_other() {
 fn mistakes_in_trees_and_halving_are_caught() {
     let tree = || then_reverse(BinaryTree::new(7, Rank(0)));
     let results = [
-        // Rank 5 keeps its data to itself.
+        // Rank 5 does not send its data.
         caught(tree(), 0, |_, rank, round, step| Step {
             send: step.send.filter(|_| rank.0 != 5 || round > 5),
             ..step
         }),
-        // The root's subtree is copied over the root's own data.
+        // Rank 0, the root, copies where it should reduce, so its own data are lost.
         caught(tree(), 0, |_, rank, _, step| {
             map_recv(step, |how| if rank.0 == 0 { Combine::Copy } else { how })
         }),
-        // Results are reduced into partial sums on the way down.
+        // Results are reduced into partial sums on the way back from the root.
         caught(tree(), 0, |_, _, _, step| map_recv(step, |_| Combine::Reduce)),
-        // The last level is never told.
+        // The ranks of the last level do not receive the result.
         caught(tree(), -2, |_, _, _, step| step),
-        // Halving: each keeps the half it should send.
+        // Halving: each rank keeps the half that it should send.
         caught(
             halving_doubling(8),
             0,
             |_, _, round, step| if round == 0 { shift(step, 8, 4, 4) } else { step },
         ),
-        // Halving: a round is left out on the way there.
+        // Halving: one round of the reduce-scatter is missing.
         caught(halving_doubling(8), 0, |_, _, round, step| if round == 1 { Step::IDLE } else { step }),
-        // Halving: partners of the wrong distance in one round.
+        // Halving: in one round, partners have the wrong distance.
         caught(
             halving_doubling(8),
             0,
@@ -226,9 +226,9 @@ fn mistakes_in_trees_and_halving_are_caught() {
                 if round == 1 { all.step(rank, 0) } else { step }
             },
         ),
-        // Folded: the odd ranks of the pairs are told nothing at the end.
+        // Folded to a power of two: the odd ranks of the pairs do not receive the result.
         caught(halving_doubling(6), -1, |_, _, _, step| step),
-        // Folded: the odd ranks' data are copied in, not reduced.
+        // Folded to a power of two: the odd ranks' data are copied instead of reduced.
         caught(halving_doubling(6), 0, |_, _, round, step| {
             map_recv(step, |how| if round == 0 { Combine::Copy } else { how })
         }),
@@ -238,7 +238,7 @@ fn mistakes_in_trees_and_halving_are_caught() {
     }
 }
 
-/// Chunks of unequal size that are matched to each other: right for divisible counts only.
+/// Matches chunks of unequal size with each other, which is right for divisible element counts only.
 #[test]
 fn a_message_between_chunks_of_different_size_is_caught() {
     struct Crossed;
@@ -262,7 +262,7 @@ fn a_message_between_chunks_of_different_size_is_caught() {
     assert!(matching(&Crossed, Collective::AllToAll).is_ok(), "blocks of an all-to-all are all equal");
 }
 
-/// Lies about `next` and about symmetry are caught as well.
+/// False claims about `next` and about symmetries are found as well.
 #[test]
 fn false_claims_are_caught() {
     struct Liar(u8);
@@ -295,7 +295,7 @@ fn false_claims_are_caught() {
     assert!(check::claims(&Liar(2)).is_ok());
 }
 
-/// A counterexample names rank, round and chunk, and what was expected.
+/// A counterexample names the rank, the round, the chunk and the expected value.
 #[test]
 fn counterexamples_say_what_was_expected() {
     let wrong = Mistake { of: RingAllReduce(4), rounds: -1, seed: |_, _, _, step| step };
@@ -307,7 +307,7 @@ fn counterexamples_say_what_was_expected() {
     );
 }
 
-/// Instances of 131,072 ranks are built at once, and some of their steps matched.
+/// Schedules for 131,072 ranks are built in constant time, and some of their steps match.
 #[test]
 fn schedules_of_a_hundred_thousand_ranks_are_cheap() {
     for row in ALGORITHMS {
@@ -329,7 +329,7 @@ fn schedules_of_a_hundred_thousand_ranks_are_cheap() {
     }
 }
 
-/// The picture of a schedule of any size is small.
+/// The drawing of a schedule of any size is small.
 #[test]
 fn pictures_are_drawn_for_any_size() {
     for row in ALGORITHMS {
@@ -341,12 +341,12 @@ fn pictures_are_drawn_for_any_size() {
     }
 }
 
-/// Combinators stacked in any way: what they claim of themselves holds, and they still compute the same.
+/// Tests of nested combinators: their claims hold, and they still compute the collective.
 mod stacks {
     use super::*;
     use proptest::prelude::*;
 
-    /// How many cases a property is tried on: `PROPTEST_CASES` where that is set, for a longer search, else `usual`.
+    /// The number of cases for a property test: `PROPTEST_CASES` if it is set, otherwise `usual`.
     fn cases(usual: u32) -> u32 {
         std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
     }

@@ -37,7 +37,7 @@ impl UniqueId {
 
     pub(super) fn by(api: &Api) -> Result<UniqueId> {
         let mut id = RawId([0; 128]);
-        // SAFETY: a place for one id.
+        // SAFETY: the argument points to one id.
         check("make a unique id", unsafe { (api.get_unique_id)(&mut id) })?;
         Ok(UniqueId(id.0))
     }
@@ -56,7 +56,7 @@ pub struct NcclComm {
     pub(super) rank: Rank,
     pub(super) size: u32,
     pub(super) deadline: Duration,
-    /// The channel by which calls are compared beforehand, if the ranks joined through one.
+    /// The channel by which ranks compare calls before issuing them, if the ranks joined through one.
     control: Option<Box<dyn Control>>,
     /// Whether every call is compared, and not only the first of each kind.
     debug: bool,

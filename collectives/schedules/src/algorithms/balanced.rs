@@ -1,4 +1,4 @@
-//! The canonical reduction tree: the first n - 2^k pairs of ranks, then neighbours, neighbours of neighbours, ...
+//! The canonical reduction tree: first the n - 2^k pairs of ranks, then a balanced binary tree over neighbouring blocks.
 //!
 //! ```text
 //! 6 ranks     0   1   2   3   4   5
@@ -7,12 +7,12 @@
 //!             0---------------+          level 1
 //! ```
 //!
-//! Each merge reduces one block's value into the other's, on the lower rank; the block that contains the root is kept by
-//! the root. So the result ends at any root, and the tree is the same for every root.
+//! Each merge reduces one block's value into the other's, on the lower rank; in the block that contains the root, the root keeps
+//! the value. The result therefore ends at any root, and the tree is the same for every root.
 
 use crate::schedule::Pairs;
 
-/// The tree over this many ranks, for a root.
+/// The canonical reduction tree of `pairs.ranks` ranks, with its result at `root`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Balanced {
     pub pairs: Pairs,
@@ -24,7 +24,7 @@ impl Balanced {
         Balanced { pairs: Pairs::of(ranks), root }
     }
 
-    /// The position that holds the value of the block of 2^level positions around this one.
+    /// The rank that holds the value of the block of 2^level positions that contains position `place`.
     pub fn holder(self, level: u32, place: u32) -> u32 {
         let same = self.pairs.place(self.root) >> level == place >> level;
         if same { self.root } else { self.pairs.first(place >> level << level) }

@@ -1,34 +1,34 @@
-//! Binary tree: every rank reduces its two children's data into its own and passes it to its parent. In reverse it is
-//! the broadcast.
+//! Binary tree: every rank reduces its two children's data into its own and sends the result to its parent. In reverse, the
+//! schedule is the broadcast.
 //!
 //! ```text
 //! 8 ranks, root 0     0 <- 1 <- 2 <- 4        position p has parent p/2; the root has one child, so that it carries
-//!                            |  +--- 5        no more than the others. Two rounds per level: odd children
+//!                            |  +--- 5        no more data than the others. Two rounds per level: odd children
 //!                            +- 3 <- 6        after even ones.
 //!                               +--- 7
 //! ```
 //!
-//! Cost of a reduce: 2 ceil(log2 n) rounds, all the bytes once out of each rank and at most twice into it, all
-//! reduced; order uniform. In segments a rank's ports are busy two rounds for each.
+//! Cost of a reduce: 2 ceil(log2 n) rounds, all bytes once out of each rank and at most twice into it, all reduced; order uniform.
+//! In segments, each segment occupies a rank's ports for two rounds.
 //! Source: P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 //! scan", Parallel Comput. 35 (2009).
 
 use crate::schedule::{Combine, Rank, Schedule, Span, Step};
 use std::ops::Range;
 
-/// Reduce along a binary tree to the root.
+/// A reduction along a binary tree to the root.
 #[derive(Clone, Copy, Debug)]
 pub struct BinaryTree {
-    /// Number of ranks.
+    /// The number of ranks.
     pub ranks: u32,
     /// The root, at position 0.
     pub root: Rank,
-    /// Whether positions count down from the root instead of up: inner ranks and leaves are exchanged then.
+    /// Whether positions count down from the root instead of up, which exchanges inner ranks and leaves.
     pub mirrored: bool,
 }
 
 impl BinaryTree {
-    /// A tree in which positions are ranks counted from the root.
+    /// A tree in which positions are ranks counted up from the root.
     pub fn new(ranks: u32, root: Rank) -> BinaryTree {
         BinaryTree { ranks, root, mirrored: false }
     }
@@ -43,7 +43,7 @@ impl BinaryTree {
         Rank(if self.mirrored { (n + root - position) % n } else { (root + position) % n })
     }
 
-    /// Levels of edges: position p hangs on an edge of level log2 p.
+    /// The number of levels of edges; the edge above position p has level log2 p.
     fn levels(&self) -> u32 {
         (self.ranks - 1).checked_ilog2().map_or(0, |deepest| deepest + 1)
     }
@@ -69,7 +69,7 @@ impl Schedule for BinaryTree {
             recv: child.map(|child| (self.rank(child), all, Combine::Reduce)),
         }
     }
-    /// The level of its children and its own.
+    /// The rounds of the edges to the rank's children, and of the edge to its parent.
     fn active(&self, rank: Rank) -> Range<u64> {
         let depth = self.position(rank).checked_ilog2().map_or(0, |level| level + 1);
         let first = 2 * (i64::from(self.levels()) - 1 - i64::from(depth));

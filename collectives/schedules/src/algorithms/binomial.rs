@@ -1,19 +1,20 @@
-//! Binomial tree: neighbours combine, then neighbours of neighbours, until the root has everything. In reverse it is
-//! the broadcast, or the scatter.
+//! Binomial tree: neighbouring ranks combine, then neighbouring pairs, and so on, until the root has everything. In reverse, the
+//! schedule is the broadcast, or the scatter.
 //!
 //! ```text
 //! 8 ranks, root 0     round 0: 1>0 3>2 5>4 7>6      round 1: 2>0 6>4      round 2: 4>0
 //! 6 ranks, root 5     round 0: 1>0 3>2 (pairs)      round 1: 2>0 4>5      round 2: 0>5
 //! ```
 //!
-//! Cost of a reduce: ceil(log2 n) rounds, all the bytes from each rank but the root, all reduced; canonical order for
-//! any root. Of a gather: log2(n) rounds, (n-1)/n of the bytes into the root.
-//! Source: R. Thakur, R. Rabenseifner and W. Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.2; the choice of who keeps a block is ours.
+//! Cost of a reduce: ceil(log2 n) rounds, all bytes from each rank but the root, all reduced; canonical order for any root. Cost of
+//! a gather: log2(n) rounds, (n-1)/n of the bytes into the root.
+//! Source: R. Thakur, R. Rabenseifner and W. Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.2. Which rank keeps a
+//! block is our own rule.
 
 use super::balanced::Balanced;
 use crate::schedule::{Combine, Rank, Schedule, Span, Step};
 
-/// Reduce to a root, or gather of one block per rank.
+/// A reduction to a root, or a gather of one block per rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Binomial {
     tree: Balanced,
@@ -21,17 +22,17 @@ pub struct Binomial {
 }
 
 impl Binomial {
-    /// Reduce to the root.
+    /// A reduction to `root`.
     pub fn reduce(ranks: u32, root: Rank) -> Binomial {
         Binomial { tree: Balanced::new(ranks, root.0), gather: false }
     }
 
-    /// Gather at the root.
+    /// A gather at `root`.
     pub fn gather(ranks: u32, root: Rank) -> Binomial {
         Binomial { gather: true, ..Binomial::reduce(ranks, root) }
     }
 
-    /// The chunks of ranks `from .. to` travel, or everything.
+    /// What a message carries: for a gather the chunks of ranks `from .. to`, for a reduction the whole data.
     fn what(&self, from: u32, to: u32) -> (Span, Combine) {
         if self.gather {
             (Span::data(from, to - from), Combine::Copy)

@@ -1,29 +1,29 @@
-//! Bruck's algorithms: any number of ranks in ceil(log2 n) messages, at the price of local copies.
+//! Bruck's algorithms: ceil(log2 n) messages per rank for any number of ranks, with additional local copies.
 //!
 //! ```text
-//! all-gather, 5 ranks     r keeps what it has in a row, its own block first, and receives the row of
-//!                         r+1 (1 block), r+2 (2 blocks), r+4 (1 block); then it turns the row to its place
-//! all-to-all              the block for rank r+j travels by the bits of j: 1, 2, 4, .. ranks ahead
+//! all-gather, 5 ranks     r collects blocks in a row, its own block first, and receives from
+//!                         r+1 (1 block), r+2 (2 blocks), r+4 (1 block); at the end it rotates the row into place
+//! all-to-all              the block for rank r+j moves by the bits of j: 1, 2, 4, .. ranks ahead
 //! ```
 //!
-//! Cost of an all-gather: ceil(log2 n) messages, (n-1)/n of the bytes. Of an all-to-all: ceil(log2 n) messages, about
-//! log2(n)/2 times the bytes, some 3n local copies. For small buffers.
+//! Cost of an all-gather: ceil(log2 n) messages, (n-1)/n of the bytes. Cost of an all-to-all: ceil(log2 n) messages, about
+//! log2(n)/2 times the bytes, about 3n local copies. For small buffers.
 //! Source: J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal and D. Weathersby, "Efficient algorithms for all-to-all
 //! communications in multiport message-passing systems", IEEE Trans. Parallel Distrib. Syst. 8 (1997).
 
 use crate::schedule::{Combine, Rank, Schedule, Span, Step};
 
-/// Messages that a rank sends: the number of bits of n-1.
+/// The number of messages that a rank sends: the number of bits of n-1.
 fn messages(ranks: u32) -> u32 {
     u32::BITS - (ranks - 1).leading_zeros()
 }
 
-/// A local copy of `len` blocks, or nothing where there are none.
+/// A local copy from one span to another; an idle step for an empty span.
 fn copy(rank: u32, from: Span, into: Span) -> Step {
     if from.chunks == 0 { Step::IDLE } else { Step::local(Rank(rank), from, into, Combine::Copy) }
 }
 
-/// All-gather over this many ranks. Block r+j waits in scratch copy 0 at j.
+/// All-gather over this many ranks. Block r+j is kept in scratch copy 0 at index j.
 #[derive(Clone, Copy, Debug)]
 pub struct BruckAllGather(pub u32);
 
@@ -57,24 +57,24 @@ impl Schedule for BruckAllGather {
     }
 }
 
-/// All-to-all over this many ranks. The block to or from j ranks away waits in scratch copy 0 at j; scratch copy 1 packs those
-/// that travel together.
+/// All-to-all over this many ranks. The block to or from the rank at distance j is kept in scratch copy 0 at index j; scratch copy
+/// 1 packs blocks that are sent together.
 #[derive(Clone, Copy, Debug)]
 pub struct BruckAllToAll(pub u32);
 
 impl BruckAllToAll {
-    /// Runs of consecutive j < n with bit `bit` set.
+    /// The number of runs of consecutive j < n that have bit `bit` set.
     fn runs(&self, bit: u32) -> u64 {
         (u64::from(self.0) + (1 << bit) - 1) >> (bit + 1)
     }
 
-    /// The `nth` of these runs: where it starts, where it is packed, its length.
+    /// The run number `nth` for bit `bit`: its start, its index in the packed copy, its length.
     fn run(&self, bit: u32, nth: u32) -> (u32, u32, u32) {
         let (at, packed) = ((2 * nth + 1) << bit, nth << bit);
         (at, packed, (1 << bit).min(self.0 - at))
     }
 
-    /// Pack, exchange, unpack: the step of a round counted from the first for this bit.
+    /// The step of a round for bit `bit`: pack, exchange or unpack. The round is counted from the first round for this bit.
     fn travel(&self, rank: u32, bit: u32, round: u64) -> Step {
         let (n, runs, far) = (self.0, self.runs(bit), 1 << bit);
         if round == runs {

@@ -1,29 +1,29 @@
-//! Chain: from the rank after the root all the way round to the root, each reduces its data into those of the next. In reverse it is the
-//! broadcast.
+//! Chain: starting at the rank after the root and ending at the root, each rank reduces its data into the next rank's. In reverse,
+//! the schedule is the broadcast.
 //!
 //! ```text
-//! 4 ranks, root 3     0 -> 1 -> 2 -> 3      segments follow one another down the line
+//! 4 ranks, root 3     0 -> 1 -> 2 -> 3      segments follow each other along the chain
 //! ```
 //!
-//! Cost of a reduce: n-1 rounds, all the bytes through each rank, all reduced; a left fold in rank order. In m
-//! segments n+m-2 rounds of 1/m of the bytes: close to the least for large buffers. Order uniform.
+//! Cost of a reduce: n-1 rounds, all bytes through each rank, all reduced; a left fold in rank order. In m segments: n+m-2 rounds
+//! of 1/m of the bytes, close to the minimum for large buffers. Order uniform.
 //! Source: pipelining of a chain, e.g. J. Pješivac-Grbović et al., "Performance analysis of MPI collective
 //! operations", Cluster Comput. 10 (2007).
 
 use crate::schedule::{Combine, Rank, Schedule, Span, Step};
 use std::ops::Range;
 
-/// Reduce along a chain that ends at the root.
+/// A reduction along a chain that ends at the root.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain {
-    /// Number of ranks.
+    /// The number of ranks.
     pub ranks: u32,
-    /// Where the chain ends.
+    /// The rank at the end of the chain.
     pub root: Rank,
 }
 
 impl Chain {
-    /// How far along the chain a rank stands: 0 after the root, n-1 at the root.
+    /// The position of a rank in the chain: 0 for the rank after the root, n-1 for the root.
     fn position(&self, rank: Rank) -> u32 {
         (rank.0 + self.ranks - self.root.0 - 1) % self.ranks
     }

@@ -1,22 +1,24 @@
-//! Direct: every rank sends each other rank the chunk that rank owns, reduces its own chunk locally, and sends it to all.
+//! Direct: every rank sends to each other rank the chunk that rank owns, reduces its own chunk locally, and sends the result to
+//! all.
 //!
 //! ```text
 //! round k: rank r sends chunk r+k to rank r+k        then n-1 local reductions        round k: chunk r to rank r+k
 //! ```
 //!
-//! Cost: 2(n-1) rounds of messages that wait for nothing, 2(n-1)/n of the bytes per rank for any n, (n-1)/n of them
+//! Cost: 2(n-1) rounds of messages that do not wait for each other, 2(n-1)/n of the bytes per rank for any n, (n-1)/n of them
 //! reduced; canonical order. Needs scratch of the data's size and n(n-1) connections.
-//! Source: pairwise exchange, R. Thakur, R. Rabenseifner and W. Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.3; the local order is ours.
+//! Source: pairwise exchange, R. Thakur, R. Rabenseifner and W. Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.3.
+//! The local order is our own.
 
 use super::balanced::Balanced;
 use crate::schedule::{Combine, Permutation, Rank, Schedule, Span, Step, Then};
 
-/// All-reduce.
+/// The direct all-reduce: a direct reduce-scatter, then a direct all-gather.
 pub fn direct(ranks: u32) -> Then<DirectReduceScatter, DirectAllGather> {
     Then::new(DirectReduceScatter(ranks), DirectAllGather(ranks))
 }
 
-/// Reduce-scatter: chunk r ends at rank r. Rank s's part of it waits in scratch copy s.
+/// Direct reduce-scatter: chunk r ends at rank r. Rank s's contribution is kept in scratch copy s.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectReduceScatter(pub u32);
 
@@ -49,7 +51,7 @@ impl Schedule for DirectReduceScatter {
     }
 }
 
-/// All-gather: rank r sends chunk r to every other rank.
+/// Direct all-gather: rank r sends chunk r to every other rank.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectAllGather(pub u32);
 

@@ -1,16 +1,16 @@
-//! Dissemination: signal the next rank, then the rank two ahead, then four ahead, until every rank has heard from all.
+//! Dissemination: every rank signals the next rank, then the rank two ahead, then four ahead, until it has heard from all ranks.
 //!
 //! ```text
 //! 5 ranks     round 0: r -> r+1      round 1: r -> r+2      round 2: r -> r+4
 //! ```
 //!
-//! Cost: ceil(log2 n) rounds of empty messages. A barrier only: it may count a rank twice, so it reduces nothing else.
+//! Cost: ceil(log2 n) rounds of empty messages. For barriers only, because a reduction would count some ranks twice.
 //! Source: D. Hensgen, R. Finkel and U. Manber, "Two algorithms for barrier synchronization", Int. J. Parallel
 //! Program. 17 (1988).
 
 use crate::schedule::{Combine, Permutation, Rank, Schedule, Span, Step};
 
-/// Barrier over this many ranks.
+/// A barrier over this many ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Dissemination(pub u32);
 

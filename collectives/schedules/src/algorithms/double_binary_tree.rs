@@ -1,5 +1,5 @@
-//! Double binary tree: two binary trees at once, each for half of the data; a rank that is an inner
-//! node of one tree is a leaf of the other.
+//! Double binary tree: two binary trees at the same time, each for one half of the data. A rank that is an inner node of one tree
+//! is a leaf of the other.
 //!
 //! ```text
 //! 6 ranks, root 0     lane 0    0 <- 1 <- 2 <- 4         lane 1    0 <- 5 <- 4 <- 2
@@ -7,18 +7,17 @@
 //!                                    +--- 3                             +--- 3
 //! ```
 //!
-//! Cost of an all-reduce in segments: 4 ceil(log2 n) rounds for the first, 4 for each one more; each rank sends and
-//! receives no more than twice the data, so about 2 depth alpha + 2 S beta. Order positional: each half has its own
-//! tree.
+//! Cost of an all-reduce in segments: 4 ceil(log2 n) rounds for the first segment, 4 for each further one. Each rank sends and
+//! receives at most twice the data, so the time is about 2 depth alpha + 2 S beta. Order positional: each half has its own tree.
 //! Source: P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 //! scan", Parallel Comput. 35 (2009).
 
 use super::BinaryTree;
 use crate::schedule::{Lanes, Rank, Schedule};
 
-/// Both trees, each transformed by `how`: unchanged for a reduce to the root, reversed for a broadcast from it, followed
-/// by its reverse for an all-reduce. A rank inside one tree has little to do in the other, so that segments follow each other
-/// through both as closely as through one.
+/// Both trees, each transformed by `how`: unchanged for a reduction to the root, reversed for a broadcast, followed by its reverse
+/// for an all-reduce. An inner rank of one tree has few steps in the other, so segments can follow each other as closely as in a
+/// single tree.
 pub fn double_binary_tree<S: Schedule>(ranks: u32, root: Rank, how: impl Fn(BinaryTree) -> S) -> Lanes<S> {
     let trees: Vec<S> =
         [false, true].into_iter().map(|mirrored| how(BinaryTree { ranks, root, mirrored })).collect();

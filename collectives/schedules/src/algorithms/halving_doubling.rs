@@ -1,12 +1,12 @@
-//! Recursive halving: exchange halves of the data with the neighbour, quarters with the pair next door, and so on.
-//! In reverse it is recursive doubling of what each rank holds, the all-gather.
+//! Recursive halving: every rank exchanges halves of the data with its neighbour, then quarters with the neighbouring pair, and so
+//! on. In reverse, the schedule is recursive doubling, an all-gather.
 //!
 //! ```text
-//! 4 ranks     round 0: 0-1 2-3, halves      round 1: 0-2 1-3, quarters      the same backwards
+//! 4 ranks     round 0: 0-1 2-3, halves      round 1: 0-2 1-3, quarters      then the reverse
 //! ```
 //!
-//! Cost: 2 log2(n) rounds, 2(n-1)/n of the bytes per rank, (n-1)/n of them reduced; canonical order. Where n
-//! is no power of two the pairs add two rounds, in which the paired ranks send all their bytes.
+//! Cost: 2 log2(n) rounds, 2(n-1)/n of the bytes per rank, (n-1)/n of them reduced; canonical order. If n is not a power of two,
+//! the pairs add two rounds, in which the paired ranks send all their bytes.
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
 //! Int. J. High Perform. Comput. Appl. 19 (2005), sections 4.3 and 4.5; here nearest neighbour first.
 
@@ -14,34 +14,35 @@ use crate::schedule::{
     Combine, FoldedToPowerOfTwo, Pairs, Permutation, Rank, Schedule, Span, Step, Then, then_reverse,
 };
 
-/// Reduce-scatter of chunks in bit-reversed order over the 2^k places of `pairs`. A place has one chunk, or where
-/// `blocks` and it stands for two ranks, two.
+/// A reduce-scatter of chunks in bit-reversed order over the 2^k positions of `pairs`. A position has one chunk, or two if `blocks`
+/// is set and the position has two ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct Halving {
     pairs: Pairs,
     blocks: bool,
 }
 
-/// All-reduce: halving, then its reverse.
+/// All-reduce: halving, followed by its reverse.
 pub fn halving_doubling(ranks: u32) -> impl Schedule + Clone {
     let halving = Halving { pairs: Pairs::of(ranks), blocks: false };
     then_reverse(FoldedToPowerOfTwo::inwards(ranks, |_| halving))
 }
 
-/// Reduce-scatter: every rank ends with one chunk. In reverse it is the all-gather.
+/// Reduce-scatter by halving: every rank ends with one chunk. In reverse, the schedule is the all-gather.
 pub fn halving(ranks: u32) -> impl Schedule + Clone {
     let halving = Halving { pairs: Pairs::of(ranks), blocks: true };
     Then::new(FoldedToPowerOfTwo::inwards(ranks, |_| halving), HandOver(halving))
 }
 
 impl Halving {
-    /// How many of the places that agree with this one in the lowest `bits` bits have two chunks.
+    /// The number of positions with two chunks among those that agree with `place` in the lowest `bits` bits.
     fn doubled(&self, place: u32, bits: u32) -> u32 {
         let low = place & ((1 << bits) - 1);
         if self.blocks { (self.pairs.pairs + (1 << bits) - 1 - low) >> bits } else { 0 }
     }
 
-    /// What a place has left when `bits` of its bits have been agreed on: they are the chunk's first ones, reversed.
+    /// The chunks that a position still has after `bits` exchanges. The lowest bits of the position, reversed, are the highest bits
+    /// of the first chunk's number.
     fn left(&self, place: u32, bits: u32) -> Span {
         let (levels, len) = (self.pairs.levels(), self.pairs.core >> bits);
         let reversed = place.reverse_bits().checked_shr(u32::BITS - levels).unwrap_or(0);
@@ -82,7 +83,7 @@ impl Schedule for Halving {
     }
 }
 
-/// The even ranks of the pairs send the odd ranks their chunks.
+/// A round in which the even ranks of the pairs send the odd ranks their chunks.
 #[derive(Clone, Copy, Debug)]
 struct HandOver(Halving);
 

@@ -1,5 +1,5 @@
-//! The textbook algorithms, one file each. [`crate::registry`] combines them: the reverse of a schedule, an all-reduce from a
-//! reduce and a broadcast, lanes, groups.
+//! The textbook algorithms, one file each. [`crate::registry`] combines them: reverses of schedules, all-reduces from a reduce and
+//! a broadcast, lanes, groups.
 
 mod balanced;
 mod binary_tree;

@@ -1,11 +1,12 @@
-//! Pairwise exchange: in every round the ranks form pairs and swap blocks, until every two ranks have met.
+//! Pairwise exchange: in every round the ranks form pairs and exchange blocks, until every two ranks have been a pair.
 //!
 //! ```text
 //! 4 ranks     round 0: 0-1 2-3      round 1: 0-2 1-3      round 2: 0-3 1-2
 //! ```
 //!
-//! Cost: n-1 rounds (n where n is no power of two), (n-1)/n of the bytes per rank, nothing stored in between.
-//! Source: R. Thakur, R. Rabenseifner and W. Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.4; round-robin tournaments for other counts.
+//! Cost: n-1 rounds (n if n is not a power of two), (n-1)/n of the bytes per rank, no scratch.
+//! Source: R. Thakur, R. Rabenseifner and W. Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.4; round-robin
+//! tournaments for rank counts that are not powers of two.
 
 use crate::schedule::{Combine, Permutation, Rank, Schedule, Span, Step};
 

@@ -1,10 +1,11 @@
-//! Ring: every rank passes chunks to the next rank, first reducing them, then copying the results round.
+//! Ring: every rank passes chunks to the next rank, in the first half of the rounds to reduce them, in the second to copy the
+//! results.
 //!
 //! ```text
 //! 4 ranks    0 -> 1 -> 2 -> 3 -> 0    round 0: rank r sends chunk r; round k: what it received before
 //! ```
 //!
-//! Cost: 2(n-1) rounds, 2(n-1)/n of the bytes per rank, (n-1)/n of them reduced. Least bytes, most rounds.
+//! Cost: 2(n-1) rounds, 2(n-1)/n of the bytes per rank, (n-1)/n of them reduced. The fewest bytes, the most rounds.
 //! Source: P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
 //! J. Parallel Distrib. Comput. 69 (2009).
 
@@ -39,8 +40,8 @@ impl Schedule for RingAllReduce {
     }
 }
 
-/// Reduce-scatter over a ring of this many ranks: its first half, numbered so that chunk r ends at rank r. Backwards
-/// it is the all-gather.
+/// Reduce-scatter over a ring of this many ranks: the first half of the ring all-reduce, numbered so that chunk r ends at rank r.
+/// In reverse, the schedule is the all-gather.
 #[derive(Clone, Copy, Debug)]
 pub struct RingReduceScatter(pub u32);
 

@@ -4,12 +4,12 @@
 //! 4 ranks    0 -> 1 -> 2 -> 3 -> 0
 //! ```
 //!
-//! Cost: one round, all the bytes per rank, nothing reduced.
+//! Cost: one round, all bytes of each rank, no reduction.
 //! Source: the sendrecv test of nccl-tests.
 
 use crate::schedule::{Combine, Permutation, Rank, Schedule, Span, Step};
 
-/// Send and receive in a circle of this many ranks.
+/// Every one of this many ranks sends to the next rank in a circle.
 #[derive(Clone, Copy, Debug)]
 pub struct Shift(pub u32);
 

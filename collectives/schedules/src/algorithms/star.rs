@@ -1,19 +1,18 @@
-//! Star: every rank sends to the root, which reduces: the shape of a parameter server. In reverse the root sends to every
-//! rank.
+//! Star: every rank sends to the root, which reduces, like a parameter server. In reverse, the root sends to every rank.
 //!
 //! ```text
 //! 1 -> 0    2 -> 0    3 -> 0    then n-1 local reductions at the root
 //! ```
 //!
-//! Cost of a reduce: n-1 rounds that wait for nothing, n-1 times the bytes into the root and reduced there; canonical
-//! order. Least latency for very few ranks; otherwise it is there to be compared with.
-//! Source: the flat tree of MPI libraries, e.g. J. Pješivac-Grbović et al. (2007); the local order is ours.
+//! Cost of a reduce: n-1 rounds of messages that do not wait for each other, n-1 times the bytes into the root and reduced there;
+//! canonical order. The least latency for very few ranks; otherwise a baseline for comparisons.
+//! Source: the flat tree of MPI libraries, e.g. J. Pješivac-Grbović et al. (2007). The local order is our own.
 
 use super::balanced::Balanced;
 use crate::schedule::{Combine, Rank, Schedule, Span, Step};
 use std::ops::Range;
 
-/// Each rank in turn sends to the root.
+/// A star: each rank in turn sends to the root.
 #[derive(Clone, Copy, Debug)]
 pub struct Star {
     ranks: u32,
@@ -23,24 +22,24 @@ pub struct Star {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// Everything, into a scratch copy, to be reduced there.
+    /// Every rank's whole data, into a scratch copy of the root, where they are reduced.
     Reduce,
-    /// Everything; of use backwards.
+    /// Every rank's whole data; used only in reverse.
     Whole,
-    /// The rank's block.
+    /// Every rank's own block.
     Block,
 }
 
 impl Star {
-    /// Reduce to the root. Rank s's data wait in scratch copy s.
+    /// A reduction to the root. Rank s's data are kept in scratch copy s.
     pub fn reduce(ranks: u32, root: Rank) -> Star {
         Star { ranks, root, what: What::Reduce }
     }
-    /// Gather of one block per rank at the root. In reverse it is the scatter.
+    /// A gather of one block per rank at the root. In reverse, the schedule is the scatter.
     pub fn gather(ranks: u32, root: Rank) -> Star {
         Star { ranks, root, what: What::Block }
     }
-    /// The gather that a star broadcast is when read backwards.
+    /// The schedule that is the star broadcast in reverse: every rank sends its whole data to the root.
     pub fn collect(ranks: u32, root: Rank) -> Star {
         Star { ranks, root, what: What::Whole }
     }

@@ -1,7 +1,7 @@
-//! Checks of what a schedule states beside its steps: when a rank acts next, and which renumberings map it to itself.
+//! Checks a schedule's claims beyond its steps: the next round in which a rank acts, pipelines, and symmetries.
 //!
-//! The interpreters rely on both: a `next` that skips a step would hide it from every proof, and a wrong
-//! symmetry would let one rank represent another that behaves differently.
+//! The interpreters rely on these claims: a `next` that omits a step would hide the step from every proof, and a wrong symmetry
+//! would let one rank represent another rank that behaves differently.
 
 use super::Counterexample;
 use crate::schedule::{Permutation, Pipeline, Rank, Schedule, Span, Step};
@@ -11,7 +11,7 @@ use std::iter::successors;
 /// Compares [`Schedule::next`], [`Schedule::active`], [`Schedule::pipeline`] and [`Schedule::symmetry`] with all steps.
 ///
 /// # Errors
-/// The first rank and round in which one of them is wrong.
+/// The first rank and round in which a claim is wrong.
 pub fn claims(schedule: &(impl Schedule + ?Sized)) -> Result<(), Counterexample> {
     let sizes = [schedule.ranks(), schedule.chunks(), schedule.segments(), schedule.lanes()];
     if let Some(none) = sizes.iter().position(|size| *size == 0) {
@@ -24,7 +24,8 @@ pub fn claims(schedule: &(impl Schedule + ?Sized)) -> Result<(), Counterexample>
     schedule.symmetry().into_iter().try_for_each(|by| symmetry(schedule, by))
 }
 
-/// From the last round to the first: `next` is this round where the rank acts, and otherwise what it was before.
+/// Checks `next` from the last round to the first: its value is this round if the rank acts in it, otherwise its value for the
+/// round after.
 fn next(schedule: &(impl Schedule + ?Sized), rank: Rank) -> Result<(), Counterexample> {
     let (rounds, active) = (schedule.rounds(), schedule.active(rank));
     let mut following = None;
@@ -83,7 +84,7 @@ fn symmetry(schedule: &(impl Schedule + ?Sized), by: Permutation) -> Result<(), 
     if matches!(by, Permutation::Xor(mask) if !ranks.is_power_of_two() || mask >= ranks) {
         return fail(Rank(0), None, format!("{by:?} does not renumber {ranks} ranks"));
     }
-    // Which chunk each chunk becomes, as far as steps of one chunk tell.
+    // The image of each chunk under the renumbering, as far as steps with a single chunk determine it.
     let mut chunks = BTreeMap::new();
     let mut replicated_lanes = |a: Span, b: Span| {
         let same = a.chunks != 1 || *chunks.entry(a.first_chunk).or_insert(b.first_chunk) == b.first_chunk;

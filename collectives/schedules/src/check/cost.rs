@@ -1,28 +1,28 @@
-//! What a schedule costs, counted from its steps.
+//! The cost of a schedule, counted from its steps.
 
 use super::walk;
 use crate::schedule::{Combine, Schedule};
 use std::convert::Infallible;
 
-/// Counts over all steps. Amounts of data are in buffers: 1.0 is the whole data of one rank, in equal chunks.
+/// Costs counted over all steps. Amounts of data are in units of a buffer: 1.0 is the whole data of one rank, in equal chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Rounds in which a rank acts.
+    /// The number of rounds in which any rank acts.
     pub rounds: u64,
-    /// Messages between ranks.
+    /// The number of messages between ranks.
     pub messages: u64,
-    /// Data that the busiest sender sends to other ranks.
+    /// The amount that the rank with the most sends sends to other ranks.
     pub sent: f64,
-    /// Data that the busiest receiver receives from other ranks.
+    /// The amount that the rank with the most receives receives from other ranks.
     pub received: f64,
-    /// Data that the rank with most reductions reduces.
+    /// The amount that the rank with the most reductions reduces.
     pub reduced: f64,
-    /// Data that the rank with most local copies copies.
+    /// The amount that the rank with the most local copies copies.
     pub moved: f64,
 }
 
 impl Cost {
-    /// Counts all steps of all ranks.
+    /// The cost of a schedule, counted over all steps of all ranks.
     pub fn of(schedule: &(impl Schedule + ?Sized)) -> Cost {
         let ranks = schedule.ranks() as usize;
         let [mut sent, mut received, mut reduced, mut moved] = std::array::from_fn(|_| vec![0u64; ranks]);
@@ -68,7 +68,7 @@ mod tests {
         Cost::of(&find(collective, name).unwrap().build(Shape::new(ranks).unwrap()))
     }
 
-    /// The cost lines at the head of the algorithms' files.
+    /// Compares the counted costs with the cost lines in the algorithms' files.
     #[test]
     fn costs_are_those_of_the_textbooks() {
         let ring = cost(AllReduce, "ring", 8);

@@ -1,16 +1,16 @@
-//! A counterexample: where a proof fails.
+//! A counterexample: the place at which a proof fails.
 
 use crate::schedule::Rank;
 use std::fmt;
 
-/// Where a schedule goes wrong, and how.
+/// The rank, round and chunk at which a schedule is wrong, and what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Counterexample {
     /// The rank with the wrong step or result.
     pub rank: Rank,
-    /// The round, if one is wrong.
+    /// The wrong round; `None` if no single round is wrong.
     pub round: Option<u64>,
-    /// The chunk of the data, if one is wrong.
+    /// The wrong chunk of the data; `None` if no single chunk is wrong.
     pub chunk: Option<u32>,
     /// What was expected and what was found.
     pub what: String,

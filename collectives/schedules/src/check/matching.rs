@@ -1,16 +1,16 @@
-//! Every send has exactly one recv of the same size in the same round and lane, and every recv one send.
+//! Checks that every send has exactly one receive of the same size in the same round and lane, and every receive one send.
 //!
-//! A rank sends at most one message and receives at most one in a round, so it is enough that each half of a
-//! message finds the other half at the peer. The check is local: any round of a schedule for 100,000 ranks can be checked alone.
+//! A rank sends at most one message and receives at most one in a round, so it is enough to find the other half of each message at
+//! the peer. The check is local: any round of a schedule for 100,000 ranks can be checked alone.
 
 use super::{Counterexample, walk};
 use crate::schedule::{Rank, Schedule, Span, Step};
 use crate::{Collective, Geometry};
 
-/// Checks every round.
+/// Checks that all messages of all rounds match.
 ///
 /// # Errors
-/// The first send or receive without its counterpart, or that names a peer, chunk, segment or lane that does not exist.
+/// The first send or receive without its counterpart, or with a peer, chunk, segment or lane that does not exist.
 pub fn matching(schedule: &(impl Schedule + ?Sized), collective: Collective) -> Result<(), Counterexample> {
     let checker = Checker::new(schedule, collective);
     walk(schedule, |round, acting| {
@@ -18,10 +18,10 @@ pub fn matching(schedule: &(impl Schedule + ?Sized), collective: Collective) -> 
     })
 }
 
-/// Checks these ranks in one round.
+/// Checks that the messages of the given ranks in one round match.
 ///
 /// # Errors
-/// As [`matching`].
+/// The errors of [`matching`].
 pub fn matching_round(
     schedule: &(impl Schedule + ?Sized),
     collective: Collective,
@@ -35,7 +35,7 @@ pub fn matching_round(
 struct Checker<'a, S: ?Sized> {
     schedule: &'a S,
     ranks: u32,
-    /// Element counts, divisible and not: two spans count as equal in size if they are for all of these.
+    /// Geometries with different element counts, divisible and not: two spans count as equal in size if they are so in all of them.
     buffers: Vec<Geometry>,
 }
 

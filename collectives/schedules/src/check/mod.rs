@@ -1,4 +1,4 @@
-//! Proofs: every message is expected, and every rank ends with what its collective promises.
+//! Proofs that every message is received and that every rank ends with what its collective promises.
 //!
 //! ```text
 //! matching     every send has one recv of the same size in the same round      local: any round can be checked alone
@@ -6,8 +6,8 @@
 //! claims       `next` skips no step, every stated symmetry holds               what both proofs rely on
 //! ```
 //!
-//! Both are needed: a schedule that reduces where it should copy is perfectly matched, and one whose sends nobody receives
-//! may still leave the right result.
+//! Both proofs are needed: in a schedule that reduces where it should copy, all messages match; and a schedule with sends that no
+//! rank receives may still leave the right result.
 
 mod claims;
 mod cost;
@@ -31,7 +31,7 @@ use crate::schedule::{Lanes, Rank, Schedule, Segments};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Both proofs of one schedule, after the claims that they rely on.
+/// Checks a schedule's claims, then both proofs, which rely on the claims.
 ///
 /// # Errors
 /// The first counterexample.
@@ -53,20 +53,20 @@ fn prove(
     symbolic(schedule, collective, root)
 }
 
-/// The outcome of all checks of an algorithm for one rank count.
+/// The result of all checks of an algorithm for one rank count.
 #[derive(Clone, Debug)]
 pub struct Verification {
     /// The collective that was proved.
     pub collective: Collective,
     /// The algorithm's name in the registry.
     pub algorithm: &'static str,
-    /// For how many ranks.
+    /// The number of ranks.
     pub ranks: u32,
-    /// How many rounds it takes.
+    /// The number of rounds of the schedule.
     pub rounds: u64,
-    /// The order of its reductions; `None` if it reduces nothing.
+    /// The order of the algorithm's reductions; `None` if it reduces nothing.
     pub order: Option<Order>,
-    /// The hash of its reduction tree; `None` if it reduces nothing.
+    /// The hash of the algorithm's reduction tree; `None` if it reduces nothing.
     pub tree: Option<TreeHash>,
     /// The first counterexample and the form (plain, in segments, in lanes) that has it; `None` if all checks passed.
     pub failure: Option<(String, Counterexample)>,
@@ -79,7 +79,7 @@ impl Verification {
     }
 }
 
-/// Checks an algorithm for the shape's root, and where there is one the first, the middle and the last rank as well;
+/// Checks an algorithm for the shape's root; for collectives with a root also for the first, the middle and the last rank as root;
 /// for the shape's root also cut into three segments and in two lanes.
 pub fn verify(algorithm: &Algorithm, shape: Shape) -> Verification {
     let Algorithm { collective, name, .. } = *algorithm;

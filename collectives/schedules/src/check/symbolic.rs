@@ -1,8 +1,8 @@
-//! Runs a schedule on symbols, which shows what every chunk of every rank is computed from.
+//! Symbolic execution of a schedule, which finds what every chunk of every rank is computed from.
 //!
-//! A value is a reduction tree over ranks and the chunk that its leaves come from. The rules are those of execution: all
-//! sends of a round carry the values from before the round, `Copy` replaces, `Reduce` joins two trees. At the end every rank
-//! must hold what its collective promises; the first chunk that differs is the counterexample.
+//! A value is a reduction tree over ranks, with the chunk that its leaves come from. The rules are those of execution: all sends of
+//! a round carry the values from before the round, `Copy` replaces, `Reduce` joins two trees. At the end every rank must hold what
+//! its collective promises; the first chunk that differs is the counterexample.
 
 use super::{Counterexample, Forest, Tree, TreeHash, walk};
 use crate::meaning::{Meaning, On, Portion, Value as Reached};
@@ -11,14 +11,14 @@ use crate::{Collective, Geometry};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The order of an algorithm's reductions, which determines what the bits of a result depend on.
+/// The order of an algorithm's reductions, which says what the bits of a result depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Order {
     /// Every chunk has the canonical tree ([`Forest::canonical`]): all canonical algorithms agree to the bit.
     Canonical,
     /// Every chunk has the same tree, which is not the canonical one.
     Uniform,
-    /// The tree depends on the chunk, so an element's bits depend on where it lies in the buffer.
+    /// The tree depends on the chunk, so an element's bits depend on its position in the buffer.
     Positional,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Order {
     }
 }
 
-/// What a chunk holds: a tree over the chunk `from` of its leaves; `None` if it is undefined.
+/// The value of a chunk: a tree, and the chunk `from` that its leaves come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Value {
     tree: Tree,
@@ -55,8 +55,7 @@ impl Proof {
         self.order
     }
 
-    /// The identity of the result: the hash of the one tree, or of all chunks' trees in order; `None` if nothing
-    /// is reduced.
+    /// The identity of the result: the hash of its single tree, or of all chunks' trees in order; `None` if nothing is reduced.
     pub fn hash(&self) -> Option<TreeHash> {
         self.hash
     }
@@ -66,20 +65,19 @@ impl Proof {
         self.tree
     }
 
-    /// The trees.
+    /// The forest that contains the trees of the proof.
     pub fn forest(&self) -> &Forest {
         &self.forest
     }
 
-    /// The final value of a segment of a chunk of the data on a rank: a tree, and the chunk of its leaves. `None` if it is
-    /// undefined.
+    /// The final value of a segment of a data chunk on a rank: its tree, and the chunk that its leaves come from. `None` if the
+    /// value is undefined.
     pub fn value(&self, rank: Rank, chunk: u32, segment: u32) -> Option<(Tree, u32)> {
         self.state.data[self.state.at(rank, chunk, segment)].map(|value| (value.tree, value.from))
     }
 
-    /// The data a rank ends with, exactly as any correct execution leaves it: `inputs[r]` is the whole data of rank r
-    /// before, of the geometry's count; `op(into, from)` reduces elementwise. What is left undefined stays the rank's
-    /// input.
+    /// The data that a rank ends with, exactly as any correct execution leaves it. `inputs[r]` is the whole initial data of rank r,
+    /// with the geometry's count of elements; `op(into, from)` reduces elementwise. Undefined elements keep the rank's input.
     pub fn evaluate<T: Copy>(
         &self,
         rank: Rank,
@@ -141,7 +139,7 @@ impl State {
     }
 }
 
-/// Runs the schedule on symbols and compares the final values with what the collective promises.
+/// Executes a schedule symbolically and compares the final values with what the collective promises.
 ///
 /// # Errors
 /// A reduction of an undefined value, or the first chunk whose final value is not the promised one.
@@ -190,14 +188,14 @@ pub fn symbolic(
     promise.kept(state)
 }
 
-/// What a collective starts from and must end with.
+/// The initial values of a collective, and the final values that it promises.
 struct Promise {
     collective: Collective,
     ranks: u32,
     root: Rank,
     forest: Forest,
     owners: Vec<Rank>,
-    /// Each rank's chunks, in order, where the collective has blocks.
+    /// Each rank's chunks, in order, if the collective has blocks.
     blocks: Vec<Vec<u32>>,
 }
 
@@ -303,7 +301,7 @@ impl Promise {
         Ok(Proof { forest: self.forest, state, order, hash, tree })
     }
 
-    /// The order class and the identity of the results, given the chunk and tree of each.
+    /// The order and the identity of the results, from each result's chunk and tree.
     fn class(&mut self, mut reduced: Vec<(u32, Tree)>) -> Option<(Order, TreeHash)> {
         reduced.sort_unstable_by_key(|(chunk, tree)| (*chunk, self.forest.hash(*tree)));
         reduced.dedup();
@@ -316,7 +314,7 @@ impl Promise {
         Some((order, self.forest.hash(first)))
     }
 
-    /// Compares a value with the expected one; says how they differ, if they do.
+    /// Compares a value with the expected one; returns a description of the difference, or `None`.
     fn differs(&self, expected: Expected, chunk: u32, value: Option<Value>) -> Option<String> {
         let Some(Value { tree, from }) = value else {
             return Some(format!("expected {expected}, found nothing"));
@@ -337,7 +335,7 @@ impl Promise {
         }
     }
 
-    /// Which ranks are missing from a tree, and which are there twice.
+    /// Describes which ranks are missing from a tree and which it contains twice.
     fn amiss(&self, expected: Expected, tree: Tree) -> String {
         let heard = self.forest.heard(tree);
         let first = |times: u8| heard.iter().position(|t| *t == times);
@@ -350,11 +348,11 @@ impl Promise {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
-    /// This rank's chunk, unreduced.
+    /// This rank's input chunk, unreduced.
     Leaf(Rank, u32),
-    /// The chunk of every rank, each once.
+    /// The reduction of this chunk over all ranks, each exactly once.
     Everybody,
-    /// Something that depends on every rank.
+    /// A value that depends on every rank.
     Heard,
 }
 

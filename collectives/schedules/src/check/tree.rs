@@ -1,14 +1,14 @@
-//! Reduction trees, each stored once, compared with unordered children.
+//! Reduction trees, each stored once; trees that differ only in the order of children are equal.
 //!
-//! Reductions are commutative to the bit (`kernels`), and every node rounds to the element's type on every path. So
-//! the tree determines the result, and the tree's hash identifies it.
+//! Reductions are commutative to the bit (`kernels`), and every node rounds to the element's type on every path. The tree therefore
+//! determines the result, and the tree's hash identifies it.
 
 use crate::schedule::{Pairs, Rank};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The identity of a reduction tree: equal for trees that are equal up to the order of children. Printed as 32
-/// hexadecimal digits. FNV-1a of 128 bits (RFC 9923) over the leaf's rank, or the children's hashes in order of size.
+/// The identity of a reduction tree, equal for trees that differ only in the order of children. Printed as 32 hexadecimal digits.
+/// FNV-1a of 128 bits (RFC 9923) over the leaf's rank, or over the children's hashes in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TreeHash(pub u128);
 
@@ -28,7 +28,7 @@ impl TreeHash {
     }
 }
 
-/// A tree of a [`Forest`]; equal numbers are equal trees.
+/// A tree of a [`Forest`]; equal numbers mean equal trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tree(u32);
 
@@ -36,7 +36,7 @@ pub struct Tree(u32);
 struct Node {
     hash: TreeHash,
     children: Option<(Tree, Tree)>,
-    /// How many leaves, and the sum of their hashes: equal for equal sets of ranks.
+    /// The number of leaves, and the sum of their hashes, which is equal for equal sets of ranks.
     leaves: u64,
     sum: u128,
 }
@@ -47,12 +47,12 @@ pub struct Forest {
     ranks: u32,
     nodes: Vec<Node>,
     known: BTreeMap<(Tree, Tree), Tree>,
-    /// The sum over one leaf of every rank.
+    /// The sum of the hashes of all ranks' leaves.
     everybody: u128,
 }
 
 impl Forest {
-    /// The leaves of this many ranks.
+    /// A forest with one leaf for each of `ranks` ranks.
     pub fn new(ranks: u32) -> Forest {
         let leaf = |rank: u32| TreeHash::of(0, [u128::from(rank)]);
         let node = |hash: TreeHash| Node { hash, children: None, leaves: 1, sum: hash.0 };
@@ -61,12 +61,12 @@ impl Forest {
         Forest { ranks, nodes, known: BTreeMap::new(), everybody }
     }
 
-    /// The leaf of a rank: its input.
+    /// The leaf of a rank, which represents the rank's input.
     pub fn leaf(&self, rank: Rank) -> Tree {
         Tree(rank.0)
     }
 
-    /// The reduction of two trees.
+    /// The tree that reduces trees `a` and `b`.
     pub fn reduce(&mut self, a: Tree, b: Tree) -> Tree {
         let children = (a.min(b), a.max(b));
         if let Some(tree) = self.known.get(&children) {
@@ -86,7 +86,7 @@ impl Forest {
         tree
     }
 
-    /// The canonical tree: the pairs, then the balanced tree over consecutive ranks.
+    /// The canonical tree: first the pairs, then the balanced tree over neighbouring ranks.
     pub fn canonical(&mut self) -> Tree {
         let pairs = Pairs::of(self.ranks);
         let mut row: Vec<Tree> = (0..pairs.core)
@@ -106,11 +106,11 @@ impl Forest {
         self.node(tree).leaves == u64::from(self.ranks) && self.node(tree).sum == self.everybody
     }
 
-    /// How often each rank is a leaf, counted up to 2.
+    /// How often each rank is a leaf of the tree, counted up to 2.
     pub fn heard(&self, tree: Tree) -> Vec<u8> {
         let (mut times, mut seen) = (vec![0u8; self.nodes.len()], vec![0u8; self.ranks as usize]);
         times[tree.0 as usize] = 1;
-        // Children are older than their parents, so one sweep from the top meets every node after its parents.
+        // A child has a smaller number than its parent, so a sweep from the greatest number visits every node after its parents.
         for at in (0..=tree.0 as usize).rev().filter(|at| *at < self.nodes.len()) {
             match self.nodes[at].children {
                 None => seen[at] = times[at],
@@ -124,26 +124,26 @@ impl Forest {
         seen
     }
 
-    /// The identity of a tree.
+    /// The hash that identifies a tree.
     #[inline]
     pub fn hash(&self, tree: Tree) -> TreeHash {
         self.node(tree).hash
     }
 
-    /// The two subtrees, or none for a leaf.
+    /// The two subtrees of a tree, or `None` for a leaf.
     #[inline]
     pub fn children(&self, tree: Tree) -> Option<(Tree, Tree)> {
         self.node(tree).children
     }
 
-    /// The rank of a leaf; of a reduction, of no meaning.
+    /// The rank of a leaf; meaningless for a reduction.
     #[inline]
     pub fn rank(&self, leaf: Tree) -> Rank {
         Rank(leaf.0)
     }
 
-    /// Evaluates a tree over vectors: `leaf(rank)` gives a rank's input, `op(into, from)` reduces elementwise. Follows the tree
-    /// exactly; needs memory for one vector per level of the tree.
+    /// Evaluates a tree over vectors: `leaf(rank)` returns a rank's input, `op(into, from)` reduces elementwise. The order of
+    /// reductions is exactly the tree's; memory is needed for one vector per level of the tree.
     pub fn evaluate<T>(
         &self,
         tree: Tree,
@@ -159,7 +159,8 @@ impl Forest {
             match next {
                 Todo::Visit(tree) => match self.children(tree) {
                     None => values.push(leaf(Rank(tree.0))),
-                    // The later child is the deeper one in a chain: it goes first, and its sibling waits unevaluated.
+                    // The child with the greater number is the deeper one in a chain. It is evaluated first, while its sibling
+                    // takes no memory.
                     Some((a, b)) => todo.extend([Todo::Reduce, Todo::Visit(a), Todo::Visit(b)]),
                 },
                 Todo::Reduce => {
@@ -172,7 +173,7 @@ impl Forest {
         values.pop().unwrap_or_default()
     }
 
-    /// The tree as a formula, cut off where it gets long: `(0+1)+(2+3)`.
+    /// The tree as a formula, shortened if it is long: `(0+1)+(2+3)`.
     pub fn formula(&self, tree: Tree) -> String {
         let mut text = String::new();
         let mut todo = vec![Err(tree)];
@@ -216,7 +217,7 @@ mod tests {
         assert_eq!(forest.formula(balanced), "((0+1)+(2+3))");
     }
 
-    /// Records of different versions are compared by these hashes.
+    /// These hashes must not change, because records of different versions are compared by them.
     #[test]
     fn identities_do_not_change() {
         assert_eq!(TreeHash::of(b'a', []).to_string(), "d228cb696f1a8caf78912b704e4a8964", "FNV-1a of `a`");

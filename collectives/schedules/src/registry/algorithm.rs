@@ -1,4 +1,4 @@
-//! An algorithm: what it computes, what it is called, and what builds its schedule.
+//! An algorithm: its collective, its name, and the function that builds its schedule.
 
 use super::shape::Shape;
 use crate::Collective;
@@ -6,7 +6,7 @@ use crate::schedule::Schedule;
 use std::fmt;
 use std::sync::Arc;
 
-/// A row of the table, or an algorithm of your own, which can be used wherever one of the table can.
+/// A row of the algorithm table, or the user's own algorithm, which can be used like one of the table.
 ///
 /// ```
 /// use allfold_schedules::{Collective, algorithms::RingAllReduce, registry::Algorithm};
@@ -23,7 +23,7 @@ pub struct Algorithm {
     pub name: &'static str,
     /// One line for help texts.
     pub about: &'static str,
-    /// Whether buffers are cut into segments that are pipelined, unless the user chooses otherwise.
+    /// Whether buffers are by default cut into segments for pipelining.
     pub pipelined: bool,
     pub(super) build: fn(Shape) -> Arc<dyn Schedule>,
 }
@@ -35,7 +35,7 @@ impl fmt::Debug for Algorithm {
 }
 
 impl Algorithm {
-    /// An algorithm of your own; `build` makes its schedule for a shape. It is not pipelined unless the user asks for it.
+    /// The user's own algorithm; `build` makes its schedule for a shape. By default it is not pipelined.
     pub const fn new(
         collective: Collective,
         name: &'static str,
@@ -50,13 +50,13 @@ impl Algorithm {
         (self.build)(shape)
     }
 
-    /// How many steps a rank has in flight at once, unless the user chooses otherwise.
+    /// The default window: how many steps a rank may have under way at once.
     pub fn window(&self) -> u32 {
         if self.pipelined { 64 } else { 1 }
     }
 
-    /// Into how many segments a buffer of this many bytes is cut, unless the user chooses otherwise: pieces of
-    /// 128 KiB for a pipeline, one piece otherwise. The result does not depend on it.
+    /// The default number of segments for a buffer of `bytes`: segments of about 128 KiB for a pipelined algorithm, otherwise one.
+    /// The result of the collective does not depend on it.
     pub fn segments(&self, bytes: u64) -> u32 {
         const PIECE: u64 = 128 << 10;
         if self.pipelined { bytes.div_ceil(PIECE).clamp(1, 4096) as u32 } else { 1 }

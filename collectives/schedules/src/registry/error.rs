@@ -1,22 +1,22 @@
-//! Errors of the table of algorithms.
+//! Errors of the algorithm table.
 
 use crate::Collective;
 use crate::schedule::Rank;
 use allfold_base::suggest::unknown;
 
-/// A request that the table of algorithms cannot serve.
+/// A request that the algorithm table cannot serve.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Zero ranks.
+    /// A shape with zero ranks.
     #[error("no ranks: a collective needs at least 1")]
     NoRanks,
-    /// A root outside the group.
+    /// A root that is outside the group.
     #[error("root {root} is outside the group: it has ranks 0 to {}", ranks - 1)]
     Root {
         /// The root that the caller asked for.
         root: Rank,
-        /// How many ranks there are.
+        /// The number of ranks.
         ranks: u32,
     },
     /// A group size that does not divide the number of ranks.
@@ -24,34 +24,34 @@ pub enum Error {
     Group {
         /// The group size that the caller asked for.
         group: u32,
-        /// How many ranks there are.
+        /// The number of ranks.
         ranks: u32,
     },
-    /// No collective of this name.
+    /// There is no collective with this name.
     #[error("{}", unknown("collective", .name, &Collective::ALL.map(Collective::name)))]
     Collective {
         /// The name that the caller asked for.
         name: String,
     },
-    /// No algorithm of this name for this collective.
+    /// The collective has no algorithm with this name.
     #[error("{}", unknown(&format!("algorithm of {collective}"), .name, .known))]
     Algorithm {
-        /// For which collective.
+        /// The collective.
         collective: Collective,
         /// The name that the caller asked for.
         name: String,
-        /// What its algorithms are called.
+        /// The names of the collective's algorithms.
         known: Vec<&'static str>,
     },
-    /// An algorithm to be added has the name of another one.
+    /// An added algorithm has the name of an existing one.
     #[error("{collective} has an algorithm `{name}` already; give your own another name")]
     Taken {
-        /// For which collective.
+        /// The collective.
         collective: Collective,
-        /// The name.
+        /// The name that is taken.
         name: &'static str,
     },
-    /// Algorithms were added before.
+    /// [`add`](super::add) was called a second time.
     #[error("a program adds its algorithms once; pass all of them to that call")]
     Added,
 }

@@ -1,5 +1,5 @@
-//! Every algorithm of every collective, in one table that tests, benchmarks and the command line all read. A program adds
-//! its own by [`add`].
+//! The table of every algorithm of every collective, which tests, benchmarks and the command line all read. A program adds its own
+//! algorithms by [`add`].
 
 mod algorithm;
 mod error;
@@ -14,14 +14,14 @@ pub use table::ALGORITHMS;
 use crate::Collective;
 use std::sync::OnceLock;
 
-/// What [`add`] was given.
+/// The algorithms that the program passed to [`add`].
 static ADDED: OnceLock<&'static [Algorithm]> = OnceLock::new();
 
-/// Adds a program's own algorithms; from then on, every look-up by name finds them beside those of the table. A program calls
-/// this once, before anything else. All ranks of a job must add the same algorithms.
+/// Adds a program's own algorithms, so that every later look-up by name finds them beside those of the table. A program must call
+/// this at most once, before any other function of this module. All ranks of a job must add the same algorithms.
 ///
 /// # Errors
-/// A name that another algorithm of its collective has; a second call.
+/// A name that another algorithm of the same collective has; a second call.
 pub fn add(own: &'static [Algorithm]) -> Result<(), Error> {
     for (nth, row) in own.iter().enumerate() {
         let mut others = ALGORITHMS.iter().chain(&own[..nth]);
@@ -32,7 +32,7 @@ pub fn add(own: &'static [Algorithm]) -> Result<(), Error> {
     ADDED.set(own).map_err(|_| Error::Added)
 }
 
-/// Every algorithm: those of the table, then those that the program added.
+/// Every algorithm: those of the table, followed by those that the program added.
 pub fn all() -> impl Iterator<Item = &'static Algorithm> {
     ALGORITHMS.iter().chain(ADDED.get().copied().unwrap_or_default())
 }
@@ -62,8 +62,8 @@ pub fn collective(name: &str) -> Result<Collective, Error> {
     found.ok_or_else(|| Error::Collective { name: name.into() })
 }
 
-/// The algorithm for a buffer of this many bytes when the user names none. The choice depends on the size; the result does
-/// not: all candidates for a collective that reduces use the canonical order.
+/// The default algorithm for a buffer of `bytes`. The choice depends on the size, but the result does not: all default algorithms
+/// of a collective that reduces use the canonical order.
 pub fn auto(collective: Collective, shape: Shape, bytes: u64) -> &'static Algorithm {
     let (ranks, small) = (shape.ranks(), bytes <= 32 << 10);
     let (binary, few) = (ranks.is_power_of_two(), ranks <= 64);
@@ -85,7 +85,7 @@ pub fn auto(collective: Collective, shape: Shape, bytes: u64) -> &'static Algori
         Collective::Gather | Collective::Scatter => "star",
         Collective::AllToAll if small => "bruck",
         Collective::AllToAll => "pairwise",
-        // The collective has one algorithm, or the first of the table fits.
+        // The collective has one algorithm, or the first of the table is the right one.
         _ => return first,
     };
     #[allow(clippy::expect_used, reason = "a test asks for every one of these names")]

@@ -3,7 +3,7 @@
 use super::error::Error;
 use crate::schedule::Rank;
 
-/// What a schedule is built for: the number of ranks, the root, and the ranks per group. Every value is valid.
+/// The parameters of a schedule: the number of ranks, the root, and the ranks per group. Every value of this type is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     pub(super) ranks: u32,
@@ -21,10 +21,10 @@ impl Shape {
         if ranks == 0 { Err(Error::NoRanks) } else { Ok(Shape { ranks, root: Rank(0), group }) }
     }
 
-    /// This shape with another root; ignored by collectives without a root.
+    /// This shape with another root, which collectives without a root ignore.
     ///
     /// # Errors
-    /// The root is no rank of the shape.
+    /// The root is not a rank of the shape.
     pub fn rooted(self, root: Rank) -> Result<Shape, Error> {
         let inside = root.0 < self.ranks;
         if inside { Ok(Shape { root, ..self }) } else { Err(Error::Root { root, ranks: self.ranks }) }
@@ -39,7 +39,7 @@ impl Shape {
         if divides { Ok(Shape { group, ..self }) } else { Err(Error::Group { group, ranks: self.ranks }) }
     }
 
-    /// Number of ranks, 1 or more.
+    /// The number of ranks, 1 or more.
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
@@ -49,7 +49,7 @@ impl Shape {
         self.root
     }
 
-    /// Ranks per group.
+    /// The number of ranks per group.
     pub fn group(&self) -> u32 {
         self.group
     }

@@ -1,7 +1,8 @@
-//! The rows: what each algorithm is made of.
+//! The rows of the algorithm table: how each algorithm is composed.
 //!
-//! The files in [`crate::algorithms`] hold reduces, gathers and reduce-scatters. Combinators make the other collectives of
-//! them: a reduce in reverse is a broadcast, a gather in reverse a scatter; a reduce then its reverse is an all-reduce.
+//! The files in [`crate::algorithms`] define reduces, gathers and reduce-scatters. Combinators make the other collectives from
+//! them: a reduce in reverse is a broadcast, a gather in reverse is a scatter, and a reduce followed by its reverse is an
+//! all-reduce.
 
 use super::algorithm::Algorithm;
 use super::shape::Shape;
@@ -16,7 +17,7 @@ const fn row(collective: Collective, name: &'static str, about: &'static str, bu
     Algorithm::new(collective, name, about, build)
 }
 
-/// A row of the table for an algorithm in which segments follow one another.
+/// A table row for a pipelined algorithm.
 const fn pipeline(
     collective: Collective,
     name: &'static str,
@@ -26,10 +27,10 @@ const fn pipeline(
     Algorithm { pipelined: true, ..Algorithm::new(collective, name, about, build) }
 }
 
-/// The root that an algorithm uses inside a collective that has none.
+/// The root that an algorithm uses internally for a collective without a root.
 const FIRST: Rank = Rank(0);
 
-/// The table.
+/// The table of algorithms.
 pub const ALGORITHMS: &[Algorithm] = &[
     row(AllReduce, "ring", "least bytes, most rounds", |shape| Arc::new(RingAllReduce(shape.ranks))),
     row(AllReduce, "halving_doubling", "least bytes in few rounds, nearest neighbour first", |shape| {

@@ -5,11 +5,11 @@
 //!                                                      round 1: lane 1's round 0      round 3: lane 1's round 1
 //! ```
 //!
-//! Channels, rails and the two halves of a double tree are lanes: messages of one lane never wait for another's.
+//! Channels, rails and the two halves of a double tree are lanes: messages of one lane never wait for another lane's messages.
 
 use super::{Permutation, Rank, Schedule, Span, Step};
 
-/// Schedules side by side: lane l runs the l-th one, and the rounds of the lanes interleave.
+/// Schedules side by side: lane l runs schedule number l, and the rounds of the lanes interleave.
 #[derive(Clone, Debug)]
 pub struct Lanes<S> {
     lanes: Vec<Lane<S>>,
@@ -22,17 +22,17 @@ pub struct Lanes<S> {
 #[derive(Clone, Debug)]
 struct Lane<S> {
     of: S,
-    /// The first chunk of the lane.
+    /// The first chunk of the lane's share.
     from: u32,
-    /// The number of its first lane. A schedule that has lanes itself takes as many numbers.
+    /// The number of the first lane of schedule `of`. A schedule that has lanes itself takes several numbers.
     first: u32,
 }
 
 impl<S: Schedule> Lanes<S> {
-    /// These schedules side by side, one or more.
+    /// Runs these schedules, one or more, side by side.
     ///
     /// # Panics
-    /// Where there is none, or they differ in ranks or segments.
+    /// There is no schedule, or the schedules differ in ranks or segments.
     pub fn new(schedules: Vec<S>) -> Lanes<S> {
         let replicated_lanes = |of: &S| (of.ranks(), of.segments());
         assert!(!schedules.is_empty(), "a schedule has one lane at least");
@@ -51,12 +51,12 @@ impl<S: Schedule> Lanes<S> {
                 lane
             })
             .collect();
-        // A rank's ports serve one lane after the other.
+        // A rank's ports serve one lane after another, so the strides add up.
         let stride = lanes.iter().map(|lane| lane.of.stride()).max().unwrap_or(0) * lanes.len() as u64;
         Lanes { rounds: longest * lanes.len() as u64, lanes, stride, replicated_lanes: false }
     }
 
-    /// These lanes at another stride. A smaller stride fits if no rank is busy in all lanes at once.
+    /// These lanes with another stride. A smaller stride is possible if no rank is busy in all lanes at once.
     pub fn at_stride(self, stride: u64) -> Lanes<S> {
         Lanes { stride, ..self }
     }
@@ -69,7 +69,7 @@ impl<S: Schedule> Lanes<S> {
         Lanes { replicated_lanes: true, ..Lanes::new(vec![of; count]) }
     }
 
-    /// The lane of a round and the lane's own round.
+    /// The lane of a round, and the round within that lane's schedule.
     fn at(&self, round: u64) -> (&Lane<S>, u64) {
         let count = self.lanes.len() as u64;
         (&self.lanes[(round % count) as usize], round / count)

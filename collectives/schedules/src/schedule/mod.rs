@@ -1,8 +1,7 @@
-//! A collective as a pure function: what each rank does in each round.
+//! A collective algorithm as a pure function: what each rank does in each round.
 //!
-//! A [`Schedule`] does no I/O, reads no clock and stores nothing per rank, so a ring over 100,000 ranks costs a
-//! few bytes. Everything else in Allfold interprets one: the checkers prove it, the simulator times it, the
-//! executor runs it on real data.
+//! A [`Schedule`] does no I/O, reads no clock and stores nothing per rank, so a ring over 100,000 ranks takes a few bytes. The rest
+//! of Allfold interprets schedules: the checkers prove them, the simulator times them, the executor runs them on real data.
 
 mod lanes;
 mod msccl;
@@ -28,40 +27,40 @@ pub use then::Then;
 
 use std::ops::Range;
 
-/// A collective algorithm for a given number of ranks. The execution rule that every interpreter follows is in
-/// `docs/ARCHITECTURE.md`; in one line: a rank issues its steps in order within a window, and a step starts as
-/// soon as nothing earlier and unfinished touches what it touches.
+/// A collective algorithm for a given number of ranks. All interpreters follow the execution rule of `docs/ARCHITECTURE.md`; in
+/// short: a rank issues its steps in order within a window, and a step starts as soon as no earlier unfinished step accesses the
+/// same chunks.
 pub trait Schedule: Send + Sync {
-    /// Number of ranks, 1 or more.
+    /// The number of ranks, 1 or more.
     fn ranks(&self) -> u32;
 
-    /// The buffer is cut into this many near-equal chunks; 1 or more.
+    /// The number of near-equal chunks into which the buffer is cut; 1 or more.
     fn chunks(&self) -> u32;
 
-    /// Number of rounds; 0 where there is nothing to do.
+    /// The number of rounds; 0 for a schedule without steps.
     fn rounds(&self) -> u64;
 
-    /// What `rank` does in `round` (below [`Schedule::rounds`]).
+    /// The step of `rank` in `round`, which must be below [`Schedule::rounds`].
     fn step(&self, rank: Rank, round: u64) -> Step;
 
-    /// Rounds outside which `rank` is idle. The default is all of them; a sparse schedule names a short range,
-    /// which makes [`Schedule::next`] cheap.
+    /// A range of rounds outside which `rank` is idle; by default all rounds. A short range makes [`Schedule::next`] cheap for
+    /// sparse schedules.
     fn active(&self, _rank: Rank) -> Range<u64> {
         0..self.rounds()
     }
 
-    /// The first round from `round` on in which `rank` acts. The default scans [`Schedule::active`].
+    /// The first round from `round` on in which `rank` has a step. The default scans [`Schedule::active`].
     fn next(&self, rank: Rank, round: u64) -> Option<u64> {
         let active = self.active(rank);
         (round.max(active.start)..active.end).find(|&at| !self.step(rank, at).is_idle())
     }
 
-    /// Generators of the renumberings that map the schedule to itself; empty where none is known.
+    /// Generators of the renumberings of ranks that map the schedule to itself; empty if none is known.
     fn symmetry(&self) -> Vec<Permutation> {
         Vec::new()
     }
 
-    /// How many lanes (channels) the rounds belong to. Messages between two ranks keep their order within a lane.
+    /// The number of lanes (channels) of the schedule. Messages between two ranks keep their order within a lane.
     fn lanes(&self) -> u32 {
         1
     }
@@ -71,31 +70,32 @@ pub trait Schedule: Send + Sync {
         0
     }
 
-    /// Into how many pieces every chunk is cut; each piece goes through the whole algorithm by itself.
+    /// The number of segments into which every chunk is cut; each segment goes through the whole algorithm by itself.
     fn segments(&self) -> u32 {
         1
     }
 
-    /// Rounds from the start of one segment to the start of the next when this schedule is segmented: 0 goes
-    /// round by round through all segments; a pipeline names the fewest rounds that keep a rank's ports free.
+    /// The number of rounds from the start of one segment to the start of the next if this schedule is cut into segments. With 0,
+    /// each round is done for all segments before the next round; a pipeline returns the fewest rounds that keep a rank's ports
+    /// free.
     fn stride(&self) -> u64 {
         0
     }
 
-    /// The parts of a schedule that sends piece after piece through one schedule; `None` for any other. An interpreter
-    /// asks once what a rank does with one piece, instead of once per piece.
+    /// The parts of a schedule that sends many pieces through one schedule; `None` for any other. An interpreter can then ask for a
+    /// rank's steps with one piece only.
     fn pipeline(&self) -> Option<Pipeline<'_>> {
         None
     }
 
-    /// How many lanes run one and the same schedule, each on its own share of the chunks, and that schedule. All of
-    /// them do the same at the same time. `None` where lanes differ.
+    /// The number of lanes and their schedule, if all lanes run the same schedule on equal shares of the chunks and so do the same
+    /// at the same time; `None` otherwise.
     fn replicated_lanes(&self) -> Option<(u32, &dyn Schedule)> {
         None
     }
 
-    /// The rank whose block a chunk belongs to: the rank that gives the chunk to an all-gather, and that ends with it
-    /// after a reduce-scatter. By default rank r's block is the r-th near-equal share of the chunks.
+    /// The rank that owns a chunk: the rank that contributes the chunk to an all-gather, and that ends with the chunk after a
+    /// reduce-scatter. By default rank r owns the r-th near-equal share of the chunks.
     fn owner(&self, chunk: u32) -> Rank {
         let (chunk, ranks, chunks) = (u64::from(chunk), u64::from(self.ranks()), u64::from(self.chunks()));
         Rank((chunk * ranks / chunks) as u32)
@@ -107,13 +107,13 @@ pub trait Schedule: Send + Sync {
 pub struct Pipeline<'a> {
     /// The schedule that every piece goes through.
     pub of: &'a dyn Schedule,
-    /// Number of pieces.
+    /// The number of pieces.
     pub pieces: u64,
-    /// Rounds from a step of one piece to the same step of the next piece.
+    /// The number of rounds from a step of one piece to the same step of the next piece.
     pub lap: u64,
 }
 
-/// A pointer to a schedule is a schedule.
+/// Implements `Schedule` for pointers to a schedule.
 macro_rules! forward {
     ($($pointer:ty),*) => {$(
         impl<S: Schedule + ?Sized> Schedule for $pointer {

@@ -1,28 +1,27 @@
-//! One schedule inside each group of consecutive ranks, then another across the groups.
+//! A schedule within each group of consecutive ranks, followed by another schedule across the groups.
 //!
 //! ```text
-//! 8 ranks in groups of 4     inside:   0 1 2 3 | 4 5 6 7     a reduce-scatter: each ends with a quarter
+//! 8 ranks in groups of 4     inside:   0 1 2 3 | 4 5 6 7     a reduce-scatter: each rank ends with a quarter
 //!                            across:   0-4  1-5  2-6  3-7    each quarter among the ranks that ended with it
 //! ```
 //!
-//! With a reduce-scatter inside and across it is a reduce-scatter; followed by its reverse it is the hierarchical all-reduce.
-//! With a reduce to one rank of each group, only those ranks go across.
+//! With a reduce-scatter inside and across, the whole is a reduce-scatter; followed by its reverse, the hierarchical all-reduce.
+//! With a reduction to one rank of each group inside, only those ranks take part across.
 
 use super::{Permutation, Rank, Schedule, Step};
 
-/// The schedule `inside` each group, then the schedule `across` the groups: each chunk among the ranks that own it after
-/// the first.
+/// The schedule `inside` in each group, then the schedule `across` the groups, for each chunk among the ranks that own the chunk
+/// after the first.
 #[derive(Clone, Debug)]
 pub struct Over<A, B> {
     inside: A,
     across: B,
-    /// The chunk that a position in the group ends with: one entry per position.
+    /// For each position in a group: the chunk that its rank owns after `inside`, if any.
     owned: Vec<Option<u32>>,
 }
 
 impl<A: Schedule, B: Schedule> Over<A, B> {
-    /// Groups of `inside.ranks()` consecutive ranks, `across.ranks()` of them. No rank of a group may
-    /// own two chunks.
+    /// `across.ranks()` groups of `inside.ranks()` consecutive ranks each. No rank of a group may own two chunks after `inside`.
     ///
     /// # Panics
     /// A rank of a group owns two chunks.
@@ -61,7 +60,7 @@ impl<A: Schedule, B: Schedule> Schedule for Over<A, B> {
             (Some(_), None) => Step::IDLE,
         }
     }
-    /// Renumberings of the groups, and those of the positions inside all groups that are an xor.
+    /// Renumberings of the groups, and those xor renumberings of the positions in a group that apply to all groups.
     fn symmetry(&self) -> Vec<Permutation> {
         let size = self.inside.ranks();
         let binary = self.ranks().is_power_of_two();

@@ -1,8 +1,8 @@
-//! Any rank count for a schedule that needs a power of two: the first n - 2^k pairs become one rank each.
+//! Runs a schedule that needs a power of two of ranks on any number of ranks: the first n - 2^k pairs act as one rank each.
 //!
 //! ```text
 //! 6 ranks    (0 1) (2 3)  4  5        round 0: odd ranks of the pairs are reduced into the even ones
-//!              0     1    2  3        then the schedule on 4; at the end, if asked, the even ranks send the result to the odd ones
+//!              0     1    2  3        then the schedule on 4; finally, on request, the even ranks send the result to the odd ones
 //! ```
 //!
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective communication operations in MPICH",
@@ -10,62 +10,62 @@
 
 use super::{Combine, Permutation, Rank, Schedule, Span, Step};
 
-/// Which ranks share a position in the power of two below `ranks`.
+/// The mapping of n ranks to the positions of a power of two, where the first ranks share positions in pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pairs {
-    /// Number of ranks, n.
+    /// The number of ranks, n.
     pub ranks: u32,
-    /// The power of two below it, 2^k.
+    /// The largest power of two up to n, 2^k: the number of positions.
     pub core: u32,
     /// The number of pairs, n - 2^k.
     pub pairs: u32,
 }
 
 impl Pairs {
-    /// The pairs of this many ranks, 1 or more.
+    /// The pairs for `ranks` ranks, 1 or more.
     pub const fn of(ranks: u32) -> Pairs {
         let core = 1 << ranks.ilog2();
         Pairs { ranks, core, pairs: ranks - core }
     }
 
-    /// How many halvings lead from the core to one rank.
+    /// The base-2 logarithm of the number of positions.
     pub const fn levels(self) -> u32 {
         self.core.ilog2()
     }
 
-    /// The position of a rank in the core.
+    /// The position of a rank.
     pub const fn place(self, rank: u32) -> u32 {
         if rank < 2 * self.pairs { rank / 2 } else { rank - self.pairs }
     }
 
-    /// The first rank at a position; n for the position after the last.
+    /// The first rank at a position; n for the position after the last one.
     pub const fn first(self, place: u32) -> u32 {
         if place < self.pairs { 2 * place } else { place + self.pairs }
     }
 
-    /// The other rank of a rank's pair.
+    /// The other rank of a rank's pair; `None` if the rank is in no pair.
     pub const fn partner(self, rank: u32) -> Option<u32> {
         if rank < 2 * self.pairs { Some(rank ^ 1) } else { None }
     }
 }
 
-/// A schedule for a power of two, run by any number of ranks.
+/// A schedule for a power of two of ranks, run by any number of ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct FoldedToPowerOfTwo<S> {
     of: S,
     pairs: Pairs,
-    /// Whether the odd ranks of the pairs get the result at the end.
+    /// Whether the odd ranks of the pairs receive the result at the end.
     unfold: bool,
 }
 
 impl<S: Schedule> FoldedToPowerOfTwo<S> {
-    /// `of(2^k)`, where the even rank of each pair acts for both. Reversed, it sends the result to the odd ranks.
+    /// The schedule `of(2^k)`, in which the even rank of each pair acts for both. Its reverse sends the result to the odd ranks.
     pub fn inwards(ranks: u32, of: impl FnOnce(u32) -> S) -> FoldedToPowerOfTwo<S> {
         let pairs = Pairs::of(ranks);
         FoldedToPowerOfTwo { of: of(pairs.core), pairs, unfold: false }
     }
 
-    /// A fold to a power of two after which the even rank of each pair sends the whole result to the odd rank.
+    /// The schedule `of(2^k)`, after which the even rank of each pair sends the whole result to the odd rank.
     pub fn and_back(ranks: u32, of: impl FnOnce(u32) -> S) -> FoldedToPowerOfTwo<S> {
         FoldedToPowerOfTwo { unfold: true, ..FoldedToPowerOfTwo::inwards(ranks, of) }
     }

@@ -1,7 +1,7 @@
-//! A schedule read backwards: the last round first, every receiver sends back, nothing is reduced.
+//! A schedule in reverse: the last round comes first, every receiver sends back, nothing is reduced.
 //!
 //! ```text
-//! reduce-scatter backwards = all-gather        reduce backwards = broadcast        gather backwards = scatter
+//! reduce-scatter reversed = all-gather        reduce reversed = broadcast        gather reversed = scatter
 //! ```
 //!
 //! Source: the duality of one-to-all and all-to-one operations, e.g. E. Chan, M. Heimlich, A. Purkayastha and R. van
@@ -10,11 +10,11 @@
 use super::{Combine, Permutation, Rank, Schedule, Step, Then};
 use std::ops::Range;
 
-/// A schedule read backwards: data return to the span that they were sent from.
+/// A schedule in reverse: data return to the span from which they were sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Reverse<S>(pub S);
 
-/// A schedule, then the same schedule backwards: reduce-scatter then all-gather, or reduce then broadcast.
+/// A schedule followed by its reverse: reduce-scatter then all-gather, or reduce then broadcast.
 pub fn then_reverse<S: Schedule + Clone>(there: S) -> Then<S, Reverse<S>> {
     Then::new(there.clone(), Reverse(there))
 }

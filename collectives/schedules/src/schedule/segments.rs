@@ -1,18 +1,18 @@
-//! Pipelining: every chunk is cut into pieces, and each piece goes through the whole schedule by itself.
+//! Pipelining: every chunk is cut into segments, and each segment goes through the whole schedule by itself.
 //!
 //! ```text
-//! stride 1      time  0  1  2  3  4        a piece starts `stride` rounds after the one before it;
-//!   piece 0          r0 r1 r2              at one time the oldest piece goes first
+//! stride 1      time  0  1  2  3  4        a piece starts `stride` rounds after the previous piece;
+//!   piece 0          r0 r1 r2              at equal times the oldest piece comes first
 //!   piece 1             r0 r1 r2
-//!   piece 2                r0 r1 r2        stride 0: round by round through all the pieces
+//!   piece 2                r0 r1 r2        stride 0: each round for all pieces, then the next round
 //! ```
 //!
-//! Pieces are cut from chunks, so every piece keeps the reduction tree of its chunk.
+//! Segments are cut from chunks, so every segment keeps the reduction tree of its chunk.
 
 use super::{Permutation, Pipeline, Rank, Schedule, Span, Step};
 use std::ops::Range;
 
-/// A schedule whose chunks are cut into segments. It can be cut once: segments are not cut again.
+/// A schedule whose chunks are cut into segments. Segments cannot be cut again.
 #[derive(Clone, Copy, Debug)]
 pub struct Segments<S> {
     of: S,
@@ -22,17 +22,17 @@ pub struct Segments<S> {
 }
 
 impl<S: Schedule> Segments<S> {
-    /// Cut into `count` pieces (at least 1) that follow each other at the schedule's own stride.
+    /// Cuts a schedule into `count` segments (at least 1) that follow each other at the schedule's own stride.
     pub fn new(of: S, count: u32) -> Segments<S> {
         let stride = of.stride();
         Segments::with_stride(of, count, stride)
     }
 
-    /// Cut into `count` pieces (at least 1) that follow each other at this stride: 0 goes round by round, a stride
-    /// of [`Schedule::rounds`] piece by piece.
+    /// Cuts a schedule into `count` segments (at least 1) that follow each other at `stride`: with 0, each round is done for all
+    /// segments before the next; with [`Schedule::rounds`], each segment is finished before the next.
     ///
     /// # Panics
-    /// The schedule is cut already.
+    /// The schedule is already cut into segments.
     pub fn with_stride(of: S, count: u32, stride: u64) -> Segments<S> {
         assert_eq!(of.segments(), 1, "a schedule is cut into segments once");
         let (count, rounds) = (u64::from(count.max(1)), of.rounds());
@@ -40,7 +40,7 @@ impl<S: Schedule> Segments<S> {
         Segments { of, count, stride, rounds: time * count }
     }
 
-    /// The piece that acts in a round and its own round; `None` where no piece acts.
+    /// The segment that acts in a round and its round of the inner schedule; `None` if no segment acts.
     fn at(&self, round: u64) -> Option<(u32, u64)> {
         let (time, piece) = (round / self.count, round % self.count);
         let own = time.checked_sub(piece * self.stride)?;
@@ -67,8 +67,8 @@ impl<S: Schedule> Schedule for Segments<S> {
         let last = (self.count - 1) * (self.stride * self.count + 1);
         if own.is_empty() { own } else { own.start * self.count..(own.end - 1) * self.count + last + 1 }
     }
-    /// Piece s does its own round i in round i * count + s * (stride * count + 1): of every own round in which the
-    /// rank acts, the first piece that is not past.
+    /// Segment s does round i of the inner schedule in round i * count + s * (stride * count + 1). For every inner round in which
+    /// the rank acts, this finds the first segment from `round` on.
     fn next(&self, rank: Rank, round: u64) -> Option<u64> {
         let apart = self.stride * self.count + 1;
         let span = (self.count - 1) * apart;

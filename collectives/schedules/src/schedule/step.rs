@@ -1,8 +1,8 @@
-//! What a rank does in one round: what it sends, what it receives, and which steps must wait for each other.
+//! The step of a rank in one round: what it sends, what it receives, and which steps must wait for each other.
 
 use allfold_base::Rank;
 
-/// Which of a rank's buffers a span lies in.
+/// The buffer of a rank in which a span lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Region {
     /// The buffer of the collective, cut into [`Schedule::chunks`](super::Schedule::chunks) near-equal chunks.
@@ -12,39 +12,39 @@ pub enum Region {
     Scratch(u32),
 }
 
-/// Consecutive chunks of one region, or one piece of each of them.
+/// Consecutive chunks of one region, or one segment of each of these chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
-    /// The region.
+    /// The region that contains the chunks.
     pub region: Region,
-    /// First chunk.
+    /// The first chunk.
     pub first_chunk: u32,
-    /// Number of chunks; 1 or more.
+    /// The number of chunks; 1 or more.
     pub chunks: u32,
-    /// Which of the [`Schedule::segments`](super::Schedule::segments) pieces of every chunk; 0 where chunks are not cut.
+    /// The segment of every chunk, below [`Schedule::segments`](super::Schedule::segments); 0 for whole chunks.
     pub segment: u32,
 }
 
 impl Span {
-    /// Chunks `first_chunk .. first_chunk + chunks` of the data, whole.
+    /// Whole chunks `first_chunk .. first_chunk + chunks` of the data.
     #[inline]
     pub const fn data(first_chunk: u32, chunks: u32) -> Span {
         Span { region: Region::Data, first_chunk, chunks, segment: 0 }
     }
 
-    /// Chunks `first_chunk .. first_chunk + chunks` of a scratch copy, whole.
+    /// Whole chunks `first_chunk .. first_chunk + chunks` of a scratch copy.
     #[inline]
     pub const fn scratch(number: u32, first_chunk: u32, chunks: u32) -> Span {
         Span { region: Region::Scratch(number), first_chunk, chunks, segment: 0 }
     }
 
-    /// This span after every chunk of its region was cut into `by` chunks, which are numbered from `from` on.
+    /// This span after every chunk of its region is cut into `by` chunks, with chunk numbers starting at `from`.
     #[inline]
     pub const fn refined(self, by: u32, from: u32) -> Span {
         Span { first_chunk: from + self.first_chunk * by, chunks: self.chunks * by, ..self }
     }
 
-    /// Whether the two spans have elements in common.
+    /// Whether two spans have elements in common.
     #[inline]
     pub fn overlaps(&self, other: &Span) -> bool {
         self.region == other.region
@@ -54,22 +54,22 @@ impl Span {
     }
 }
 
-/// What a receiver does with the data that arrive.
+/// What a receiver does with arriving data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Combine {
-    /// The data that arrive replace those in the span.
+    /// Arriving data replace the data in the span.
     Copy,
-    /// The data that arrive are reduced into those in the span: incoming (+) local.
+    /// Arriving data are reduced into the data in the span: incoming (+) local.
     Reduce,
 }
 
-/// What one rank does in one round. A round is a match tag for the checkers: not a barrier and not a wire tag.
-/// A step whose peer is the rank itself, in both halves, is a local move or reduce.
+/// What one rank does in one round. A round is a match tag for the checkers, not a barrier and not a wire tag. A step that sends to
+/// and receives from the rank itself is a local move or reduction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// The rank that it sends to, and the span it sends, with the values from before the step.
+    /// The rank that the step sends to, and the span that it sends, with the values from before the step.
     pub send: Option<(Rank, Span)>,
-    /// The rank that it receives from, the span that the data go to, and how they are combined.
+    /// The rank that the step receives from, the span that receives the data, and how the data are combined.
     pub recv: Option<(Rank, Span, Combine)>,
 }
 
@@ -77,13 +77,13 @@ impl Step {
     /// A step in which the rank does nothing.
     pub const IDLE: Step = Step { send: None, recv: None };
 
-    /// A move or a reduction inside one rank.
+    /// A local step: a move or a reduction within one rank.
     #[inline]
     pub const fn local(rank: Rank, from: Span, into: Span, how: Combine) -> Step {
         Step { send: Some((rank, from)), recv: Some((rank, into, how)) }
     }
 
-    /// The step with every rank that it names mapped by `rank`, and both its spans by `span`.
+    /// The step with every rank in it mapped by `rank`, and both its spans by `span`.
     #[inline]
     pub fn map(self, rank: impl Fn(Rank) -> Rank, span: impl Fn(Span) -> Span) -> Step {
         Step {
@@ -92,19 +92,19 @@ impl Step {
         }
     }
 
-    /// What the step reads and writes.
+    /// The spans that the step reads and writes.
     #[inline]
     pub fn access(&self) -> Access<Span> {
         Access { reads: self.send.map(|(_, span)| span), writes: self.recv.map(|(_, span, _)| span) }
     }
 
-    /// Whether the later of two steps of a rank must wait for the earlier one. See [`Access::conflicts`].
+    /// Whether two steps of a rank conflict, so that the later one must wait for the earlier one. See [`Access::conflicts`].
     #[inline]
     pub fn conflicts(&self, other: &Step) -> bool {
         self.access().conflicts(&other.access(), |one, other| one.overlaps(&other))
     }
 
-    /// Whether the rank does nothing.
+    /// Whether the step neither sends nor receives.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.send.is_none() && self.recv.is_none()
@@ -114,15 +114,15 @@ impl Step {
 /// The spans that a step reads and writes; `S` is an interpreter's representation of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access<S> {
-    /// What the send reads.
+    /// The span that the send reads.
     pub reads: Option<S>,
-    /// What the receive writes.
+    /// The span that the receive writes.
     pub writes: Option<S>,
 }
 
 impl<S: Copy> Access<S> {
-    /// Whether one of two steps writes what the other reads or writes: the later one then waits for the earlier one. Two
-    /// reads do not conflict. Every interpreter of the execution rule asks this.
+    /// Whether one of two steps writes what the other reads or writes, so that the later one must wait for the earlier one. Two
+    /// reads do not conflict. Every interpreter of the execution rule uses this function.
     #[inline]
     pub fn conflicts(&self, other: &Access<S>, overlaps: impl Fn(S, S) -> bool) -> bool {
         let meet = |one: Option<S>, other: Option<S>| one.zip(other).is_some_and(|(a, b)| overlaps(a, b));

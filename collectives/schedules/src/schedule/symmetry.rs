@@ -1,4 +1,4 @@
-//! Renumberings of the ranks that leave a schedule unchanged. They let one rank represent many in simulated time.
+//! Renumberings of the ranks that leave a schedule unchanged, so that one rank can represent several in simulated time.
 
 /// A renumbering of the ranks that maps a schedule to itself, with its chunks renumbered accordingly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -10,8 +10,8 @@ pub enum Permutation {
 }
 
 impl Permutation {
-    /// Generators of renumberings that both of two sets generate: all that are in both, and the least common
-    /// multiple of their rotations.
+    /// Generators of the renumberings that two sets have in common: the generators in both sets, and the least common multiple of
+    /// the rotations.
     pub fn common(a: &[Permutation], b: &[Permutation]) -> Vec<Permutation> {
         let rotation = |set: &[Permutation]| {
             set.iter().find_map(|by| if let Permutation::Rotate(d) = by { Some(u64::from(*d)) } else { None })
@@ -22,7 +22,7 @@ impl Permutation {
     }
 }
 
-/// The least common multiple; 0 where both are 0.
+/// The least common multiple of two numbers; 0 if both are 0.
 pub(super) fn lcm(a: u64, b: u64) -> u64 {
     let (mut x, mut y) = (a, b);
     while y != 0 {

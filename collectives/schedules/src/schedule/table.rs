@@ -1,7 +1,7 @@
-//! A schedule made of explicit transfers: irregular, hand-made, or read from a file.
+//! A schedule made of explicit transfers: irregular, written by hand, or read from a file.
 //!
-//! One transfer per line: `ROUND FROM TO CHUNK [copy|reduce]`, where CHUNK is `at`, `at+len`, or `at>to` where the
-//! receiver stores the chunk at another index. Either end may lie in a scratch copy, `s0:at`. A `#` begins a comment.
+//! The text has one transfer per line: `ROUND FROM TO CHUNK [copy|reduce]`. CHUNK is `at`, `at+len`, or `at>to` if the receiver
+//! stores the chunk at another index. Either end may be in a scratch copy, `s0:at`. A `#` begins a comment.
 //!
 //! ```text
 //! ranks 3 chunks 1
@@ -15,7 +15,7 @@ use super::{Combine, Rank, Region, Schedule, Span, Step};
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// Explicit steps; a rank that has none in a round is idle.
+/// A schedule with explicit steps; a rank without a step in a round is idle.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScheduleTable {
     chunks: u32,
@@ -24,11 +24,11 @@ pub struct ScheduleTable {
     owners: Option<Vec<Rank>>,
 }
 
-/// Why a table was refused.
+/// The error for a faulty schedule table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct ScheduleTableError {
-    /// Line, from 1; 0 where the table was not read from text.
+    /// The line, from 1; 0 if the table was not read from text.
     pub line: usize,
     /// What is wrong, and what would be right.
     pub what: String,
@@ -40,7 +40,7 @@ impl ScheduleTable {
         ScheduleTable { chunks, rounds: 0, steps: vec![BTreeMap::new(); ranks as usize], owners: None }
     }
 
-    /// The steps of another schedule, written out.
+    /// A table with the steps of another schedule.
     pub fn copy_of(schedule: &(impl Schedule + ?Sized)) -> ScheduleTable {
         let mut table = ScheduleTable::new(schedule.ranks(), schedule.chunks());
         for rank in (0..schedule.ranks()).map(Rank) {
@@ -55,7 +55,7 @@ impl ScheduleTable {
         table
     }
 
-    /// Sets what a rank does in a round; replaces what was set before.
+    /// Sets the step of a rank in a round, which replaces an earlier one.
     ///
     /// # Panics
     /// The table has no such rank.
@@ -155,7 +155,7 @@ fn integer(word: &str) -> Result<u32, String> {
     word.parse().map_err(|_| format!("`{word}` is not a whole number below 2^32"))
 }
 
-/// `[sK:]at[+len][>[sK:]to]`.
+/// Parses the spans of a transfer: `[sK:]at[+len][>[sK:]to]`.
 fn spans(word: &str) -> Result<(Span, Span), String> {
     let place = |word: &str| match word.split_once(':') {
         None => Ok((Region::Data, integer(word)?)),

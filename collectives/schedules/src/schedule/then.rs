@@ -1,4 +1,4 @@
-//! One schedule, then another one on the same data.
+//! One schedule followed by another on the same data.
 //!
 //! ```text
 //! reduce-scatter, then all-gather    = all-reduce
@@ -10,7 +10,8 @@ use super::symmetry::lcm;
 use super::{Permutation, Rank, Schedule, Span, Step};
 use std::ops::Range;
 
-/// `first`, then `second`. If one of them cuts the data into finer chunks, the other's chunks are cut to the same size.
+/// The schedule `first`, then `second`. If one of them cuts the data into finer chunks, the other's chunks are cut to the same
+/// size.
 #[derive(Clone, Copy, Debug)]
 pub struct Then<A, B> {
     first: A,
@@ -19,7 +20,7 @@ pub struct Then<A, B> {
 }
 
 impl<A: Schedule, B: Schedule> Then<A, B> {
-    /// `first`, then `second`.
+    /// The schedule `first`, then `second`.
     ///
     /// # Panics
     /// The schedules are for different numbers of ranks, or need more than 2^32 - 1 chunks.
@@ -78,14 +79,15 @@ impl<A: Schedule, B: Schedule> Schedule for Then<A, B> {
             Some(later) => self.second.lane(later),
         }
     }
-    /// A pipeline through both schedules, if both are pipelines. A rank's ports serve them in turn.
+    /// The stride of a pipeline through both schedules, if both are pipelines. A rank's ports serve both in turn.
     fn stride(&self) -> u64 {
         match (self.first.stride(), self.second.stride()) {
             (0, _) | (_, 0) => 0,
             (a, b) => a + b,
         }
     }
-    /// The owner by the schedule with more chunks; by the second one where both have as many, since it determines the result.
+    /// The owner according to the schedule with more chunks; if both have equally many, according to the second one, which
+    /// determines the result.
     fn owner(&self, chunk: u32) -> Rank {
         if self.finer(&self.first) < self.finer(&self.second) {
             self.first.owner(chunk / self.finer(&self.first))

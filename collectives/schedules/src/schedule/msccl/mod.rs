@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! gpu 0   tb 0   send=1 recv=3     s, rrs, rrs, rrcs, rcs, rcs, r        a thread block's steps run in order;
-//!         tb 1   ..                                                      blocks run side by side, but for `depid`
+//!         tb 1   ..                                                      blocks run in parallel, except for `depid`
 //! ```
 //!
-//! Every transfer becomes a step in the first round in which both ends are ready and have that port free. A send takes
-//! its value when its turn comes and may be under way while its block goes on, as in the original; where nothing else
-//! would move, the message is put aside at the receiver. `rrs` reduces in a scratch copy. Scratch has no chunk sizes of its
-//! own there: a slot is kept in the scratch copy that gives it the size of what is in it.
+//! Every transfer becomes a step in the first round in which both ends are ready and their ports are free. A send takes its value
+//! at its place in the block's order and may be under way while its block continues, as in MSCCL. If no other step can proceed, the
+//! message is stored in a scratch buffer at the receiver. `rrs` reduces in a scratch copy. MSCCL's scratch has no chunk sizes: a
+//! slot is mapped to the scratch copy that gives it the size of the chunk in it.
 //!
 //! Source of the format: msccl-tools (`ir.py`, `xml` output), M. Cowan, S. Maleki et al., "MSCCLang: Microsoft
 //! collective communication language", ASPLOS 2023.
@@ -21,11 +21,11 @@ use parse::{Address, Algo, Block, Instruction, Kind, parse};
 use std::collections::{BTreeMap, VecDeque};
 
 impl ScheduleTable {
-    /// The collective and the schedule of an MSCCL algorithm. Algorithms must work in place: an all-gather's input is
-    /// the rank's block of its output, a reduce-scatter's output the rank's block of its input.
+    /// The collective and the schedule of an MSCCL algorithm. The algorithm must work in place: an all-gather's input is the rank's
+    /// block of its output, and a reduce-scatter's output is the rank's block of its input.
     ///
     /// # Errors
-    /// The text is no such algorithm, or its thread blocks wait for each other for ever; the line says where.
+    /// The text is not an MSCCL algorithm, or its thread blocks wait for each other for ever; the error names the line.
     pub fn from_msccl(text: &str) -> Result<(Collective, ScheduleTable), ScheduleTableError> {
         let algo = parse(text)?;
         let mut weaver = Weaver::new(&algo)?;
@@ -34,7 +34,7 @@ impl ScheduleTable {
     }
 }
 
-/// A part of an instruction that takes one step.
+/// A part of an instruction that takes one step of the schedule.
 #[derive(Clone, Copy)]
 enum Part {
     Send(Address),
@@ -42,23 +42,23 @@ enum Part {
     Local(Address, Address, Combine),
 }
 
-/// Where one thread block stands.
+/// The progress of one thread block.
 struct Cursor<'a> {
     rank: Rank,
     block: &'a Block,
-    /// The parts still to be done of the instruction it is at.
+    /// The remaining parts of the block's current instruction.
     parts: VecDeque<Part>,
-    /// For every instruction so far, the round from which on others may rely on it.
+    /// For every instruction so far, the round from which on other instructions may rely on it.
     ends: Vec<u64>,
     /// The round from which on the block may act.
     ready: u64,
-    /// The round from which on it may send again.
+    /// The round from which on the block may send again.
     sends: u64,
     /// A chunk that the thread block has sent and that has not been received yet.
     pending: Option<Sent<'a>>,
 }
 
-/// A send under way: what, from which round on, and the instruction.
+/// A send under way: its source, the round from which on it may be received, and its instruction.
 #[derive(Clone, Copy)]
 struct Sent<'a> {
     source: Address,
@@ -66,20 +66,21 @@ struct Sent<'a> {
     step: &'a Instruction,
 }
 
-/// A buffer besides the three of the format: for the results of `rrs`, and for copies of overwritten data.
+/// A fourth buffer besides the three of the format, for the results of `rrs` and for copies of overwritten data.
 const OWN: char = 't';
 
 struct Weaver<'a> {
     algo: &'a Algo,
     table: ScheduleTable,
     cursors: Vec<Cursor<'a>>,
-    /// The cursor that receives on a connection (from, to, channel).
+    /// The index of the cursor that receives on a connection (from, to, channel).
     receivers: BTreeMap<(u32, u32, u32), usize>,
-    /// Messages put aside on a connection: where, how many chunks, from which round on.
+    /// Messages that are stored at the receiver of a connection: the place, the number of chunks, and the round from which on they
+    /// may be read.
     aside: BTreeMap<usize, VecDeque<(Address, u32, u64)>>,
-    /// Which chunk of the data each scratch slot of a rank holds.
+    /// The chunk of the data that each scratch slot of a rank holds.
     held: BTreeMap<(Rank, char, u32), u32>,
-    /// From which round on each slot may be overwritten, and read.
+    /// For each slot, the rounds from which on it may be overwritten and read.
     free: BTreeMap<(Rank, char, u32), (u64, u64)>,
     own: u32,
 }
@@ -128,12 +129,12 @@ impl<'a> Weaver<'a> {
         }
     }
 
-    /// The instruction a block is at; none once it is through.
+    /// The current instruction of a block; `None` after its last instruction.
     fn current(&self, cursor: &Cursor<'a>) -> Option<&'a Instruction> {
         cursor.block.steps.get(cursor.ends.len())
     }
 
-    /// Does one thing for one block, if it can.
+    /// Advances one block by one part of an instruction; false if it must wait.
     fn advance(&mut self, at: usize) -> Result<bool, ScheduleTableError> {
         if self.cursors[at].pending.is_some() && self.deliver(at)? {
             return Ok(true);
@@ -179,7 +180,7 @@ impl<'a> Weaver<'a> {
         }
     }
 
-    /// Hands what a block has sent to the receiver, if that waits for it.
+    /// Delivers what a block has sent, if the receiver waits for it.
     fn deliver(&mut self, at: usize) -> Result<bool, ScheduleTableError> {
         let Some(Sent { source, since, step }) = self.cursors[at].pending else { return Ok(false) };
         let (to, count) = (self.receiver(at, step)?, step.count);
@@ -201,7 +202,7 @@ impl<'a> Weaver<'a> {
         Ok(true)
     }
 
-    /// Puts what a block has sent aside at the receiver.
+    /// Stores what a block has sent in a scratch buffer at the receiver.
     fn put_aside(&mut self, at: usize) -> Result<(), ScheduleTableError> {
         let Some(Sent { source, since, step }) = self.cursors[at].pending.take() else { return Ok(()) };
         let (to, count) = (self.receiver(at, step)?, step.count);
@@ -212,7 +213,7 @@ impl<'a> Weaver<'a> {
         Ok(())
     }
 
-    /// A part is done; the last one ends its instruction.
+    /// Ends a part of an instruction; the last part ends the instruction.
     fn done(&mut self, at: usize, end: u64) {
         let cursor = &mut self.cursors[at];
         cursor.ready = cursor.ready.max(end);
@@ -222,7 +223,7 @@ impl<'a> Weaver<'a> {
         }
     }
 
-    /// From which round on an instruction's dependency is met; none while it is not.
+    /// The round from which on an instruction's dependency is met; `None` while it is not met.
     fn dependency(&self, at: usize, step: &Instruction) -> Result<Option<u64>, ScheduleTableError> {
         let Some((block, nth)) = step.after else { return Ok(Some(0)) };
         let rank = self.cursors[at].rank;
@@ -258,7 +259,7 @@ impl<'a> Weaver<'a> {
         }
     }
 
-    /// The cursor that receives what this one sends.
+    /// The index of the cursor that receives what the cursor `at` sends.
     fn receiver(&self, at: usize, step: &Instruction) -> Result<usize, ScheduleTableError> {
         let Cursor { rank, block, .. } = &self.cursors[at];
         let Some(to) = block.send else { return self.fail(step, "a block with send=\"-1\" sends".into()) };
@@ -268,7 +269,7 @@ impl<'a> Weaver<'a> {
         receiver.map_or_else(|| self.fail(step, what()), Ok)
     }
 
-    /// Whether what is to be overwritten has been sent and not yet left.
+    /// Whether the chunks that are to be overwritten are the source of a send that has not left.
     fn under_way(&self, rank: Rank, into: Address, count: u32) -> bool {
         let target = self.key(rank, into, 0);
         let pending = self.cursors.iter().filter(|cursor| cursor.rank == rank).filter_map(|c| c.pending);
@@ -280,14 +281,14 @@ impl<'a> Weaver<'a> {
         })
     }
 
-    /// A fresh place in our own buffer.
+    /// Allocates `count` unused chunks in the fourth buffer.
     fn room(&mut self, count: u32) -> Address {
         let at = self.own;
         self.own = self.own.saturating_add(count);
         Address { buffer: OWN, at }
     }
 
-    /// The buffer and offset that an address means: input and output are the same data, `d`.
+    /// The buffer and the index of chunk `i` of an address: input and output are the same data, `d`.
     fn key(&self, rank: Rank, address: Address, i: u32) -> (char, u32) {
         let gpu = &self.algo.gpus[rank.index()];
         let at = address.at.saturating_add(i);
@@ -300,7 +301,7 @@ impl<'a> Weaver<'a> {
         }
     }
 
-    /// Where that lies, given which chunk a scratch slot holds: slots that hold consecutive chunks lie in one scratch copy.
+    /// The region and the index of a slot, given the chunk that it holds: slots with consecutive chunks are in one scratch copy.
     fn place(&self, (buffer, slot): (char, u32), chunk: u32) -> (Region, u32) {
         let first = match buffer {
             'd' => return (Region::Data, slot),
@@ -354,7 +355,7 @@ impl<'a> Weaver<'a> {
         Ok(round)
     }
 
-    /// Where one chunk comes from and goes to. A scratch slot takes on the chunk that it is given.
+    /// The source and the target of one chunk. A scratch slot takes the number of the chunk that it receives.
     #[allow(clippy::type_complexity, reason = "two places")]
     fn places(
         &mut self,

@@ -1,4 +1,4 @@
-//! The text of an MSCCL algorithm, as it stands: GPUs, their thread blocks, and the steps of each.
+//! Parses the text of an MSCCL algorithm into GPUs, their thread blocks, and the steps of each block.
 
 use crate::Collective;
 use crate::schedule::ScheduleTableError;
@@ -6,18 +6,18 @@ use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 use std::collections::BTreeMap;
 
-/// More chunks than that are a mistake, not an algorithm.
+/// The greatest number of chunks; more chunks are a mistake in the text.
 const MOST: u32 = 1 << 16;
 
-/// A whole algorithm.
+/// An MSCCL algorithm.
 pub(super) struct Algo {
     pub collective: Collective,
-    /// Chunks of the largest buffer of any GPU.
+    /// The number of chunks of the largest buffer of any GPU.
     pub chunks: u32,
     pub gpus: Vec<Gpu>,
 }
 
-/// One rank.
+/// A GPU of an MSCCL algorithm, which is a rank.
 #[derive(Default)]
 pub(super) struct Gpu {
     pub inputs: u32,
@@ -26,7 +26,7 @@ pub(super) struct Gpu {
     pub blocks: BTreeMap<u32, Block>,
 }
 
-/// A thread block: steps in order, one connection out and one in.
+/// A thread block: its steps in order, with one connection out and one in.
 #[derive(Default)]
 pub(super) struct Block {
     pub send: Option<u32>,
@@ -35,18 +35,18 @@ pub(super) struct Block {
     pub steps: Vec<Instruction>,
 }
 
-/// One step.
+/// A step of a thread block.
 pub(super) struct Instruction {
     pub kind: Kind,
     pub source: Address,
     pub target: Address,
     pub count: u32,
-    /// The block and its step that come before, besides the block's own steps so far.
+    /// The block and the step that this step waits for, besides the earlier steps of its own block.
     pub after: Option<(u32, u32)>,
     pub line: usize,
 }
 
-/// What a step does: `r`eceive, `c`opy, `r`educe, `s`end, in the order of the letters.
+/// The kind of a step: `r`eceive, `c`opy, `r`educe, `s`end, in the order of the letters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     S,
@@ -60,14 +60,14 @@ pub(super) enum Kind {
     Nop,
 }
 
-/// A place in one of the three buffers: input, output, scratch.
+/// A chunk in one of the three buffers: input, output, scratch.
 #[derive(Clone, Copy)]
 pub(super) struct Address {
     pub buffer: char,
     pub at: u32,
 }
 
-/// Refuses a step that touches what its GPU does not have.
+/// Refuses a step that accesses chunks beyond the buffers of its GPU.
 fn within(gpus: &[Gpu], chunks: u32) -> Result<(), ScheduleTableError> {
     for gpu in gpus {
         for step in gpu.blocks.values().flat_map(|block| &block.steps) {
@@ -85,7 +85,7 @@ fn within(gpus: &[Gpu], chunks: u32) -> Result<(), ScheduleTableError> {
     Ok(())
 }
 
-/// Reads the text.
+/// Parses the XML text of an algorithm.
 pub(super) fn parse(text: &str) -> Result<Algo, ScheduleTableError> {
     let mut reader = Reader::from_str(text);
     let (mut algo, mut gpus) = (None, BTreeMap::<u32, Gpu>::new());
@@ -160,7 +160,7 @@ pub(super) fn parse(text: &str) -> Result<Algo, ScheduleTableError> {
 }
 
 impl Instruction {
-    /// The places it reads or writes; what the other end has is given for the eye only.
+    /// The chunks that the step reads or writes on its own GPU; the peer's buffer and offset in the text are only informative.
     fn touches(&self) -> Vec<Address> {
         match self.kind {
             Kind::S | Kind::Rrs => vec![self.source],
@@ -194,7 +194,7 @@ impl Element<'_> {
         text.parse().or_else(|_| self.fail(format!("{name}=\"{text}\" is not a whole number")))
     }
 
-    /// A number, or -1 for none.
+    /// A number; `None` for -1.
     fn option(&self, name: &str) -> Result<Option<u32>, ScheduleTableError> {
         if self.text(name)? == "-1" { Ok(None) } else { self.number(name).map(Some) }
     }

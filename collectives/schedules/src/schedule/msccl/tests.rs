@@ -1,10 +1,10 @@
-//! Algorithms in the shape that msccl-tools writes, and what is wrong with others.
+//! Tests with algorithms in the form that msccl-tools writes, and with faulty ones.
 
 use super::*;
 use crate::check::{Order, check};
 use std::fmt::Write;
 
-/// A ring all-reduce in the shape that msccl-tools writes: one block per GPU.
+/// A ring all-reduce in the form that msccl-tools writes, with one block per GPU.
 fn ring(n: u32) -> String {
     let mut xml =
         format!("<algo name=\"ring\" proto=\"Simple\" nchannels=\"1\" nchunksperloop=\"{n}\" ngpus=\"{n}\" ");
@@ -45,7 +45,7 @@ fn a_ring_is_a_ring() {
     }
 }
 
-/// Two ranks exchange through scratch. Each thread block waits for the other by `depid`; sends come before receives.
+/// Two ranks exchange data through scratch. Each thread block waits for the other by `depid`; sends come before receives.
 #[test]
 fn blocks_scratch_and_dependencies() {
     let gpu = |id: u32| {
