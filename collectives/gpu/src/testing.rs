@@ -1,14 +1,14 @@
-//! The same cases on devices: ranks as buffers of one machine, and ranks over NCCL.
+//! The conformance cases on devices: ranks as buffers of one machine, and ranks over NCCL.
 //!
 //! ```text
 //! device, messages    every step as copies and reductions, captured as a graph; run twice
 //! device, fused       one kernel over all buffers
 //! NCCL, scheduled     the schedule over grouped sends and receives, a thread for each rank
-//! NCCL, native        NCCL's own collective, where the order of the reduction cannot show
+//! NCCL, native        NCCL's own collective, if the order of the reduction does not affect the bits
 //! ```
 //!
-//! On the shim a stand-in for NCCL's library takes its place, so that all of ours runs; on GPUs the library itself, if it is
-//! there and can have so many ranks.
+//! On the shim, the NCCL stand-in replaces the library, so that all code of this crate runs. On GPUs the real library is used, if
+//! it is installed and supports that many ranks.
 
 use crate::Result as DeviceRun;
 use crate::device::{DeviceCollective, DeviceRanks, ExecutionMode};
@@ -27,8 +27,8 @@ use std::time::Duration;
 /// How long ranks wait for each other.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// [`allfold_collectives::testing::conforms`] with the same rank counts, sizes and types, for each algorithm on the devices of
-/// a machine and over NCCL.
+/// Runs [`allfold_collectives::testing::conforms`], with the same rank counts, sizes and types, for each algorithm on the devices
+/// of a machine and over NCCL.
 ///
 /// # Errors
 /// The first check that fails.
@@ -40,7 +40,7 @@ pub fn conforms_on(
     for (algorithm, case) in all() {
         for_dtype!(case.dtype, on_devices(machine, algorithm, &case))?;
     }
-    // NCCL takes longer to join than to run: once for each number of ranks.
+    // Joining NCCL takes longer than running a case, so ranks join once for each number of ranks.
     let mut counts: Vec<u32> = fixed().map(|case| case.ranks).collect();
     counts.dedup();
     counts.into_iter().try_for_each(|ranks| {
@@ -52,7 +52,7 @@ pub fn conforms_on(
 /// Runs a case on the devices of a machine, in both forms, and over NCCL.
 ///
 /// # Errors
-/// An error of a rank, or the first element that is not exactly what it should be.
+/// An error of a rank, or the first element that is not exactly the expected one.
 pub fn runs_on(
     machine: &Arc<dyn CudaMachine>,
     algorithm: &'static Algorithm,
@@ -62,7 +62,7 @@ pub fn runs_on(
     over_nccl(machine, case.ranks, &[(algorithm, *case)])
 }
 
-/// A barrier has no data.
+/// The case for an algorithm: a barrier has no data.
 fn emptied(algorithm: &Algorithm, case: &Case) -> Case {
     let count = if algorithm.collective == Collective::Barrier { 0 } else { case.count };
     Case { count, ..*case }
@@ -79,7 +79,7 @@ fn on_devices<T: Element>(
         [("devices, by messages", ExecutionMode::Messages), ("devices, fused", ExecutionMode::Fused)]
     {
         match twice(machine, algorithm, case, &exact.inputs, form) {
-            // What only moves values has no tree that says where they go.
+            // A collective that only moves values has no tree, so the fused form may refuse it.
             Err(Error::Argument(_)) if form == ExecutionMode::Fused && !algorithm.collective.reduces() => {}
             Err(error) => return Err(exact.failed(place, error)),
             Ok(times) => times.iter().try_for_each(|results| exact.holds(place, results))?,
@@ -88,7 +88,7 @@ fn on_devices<T: Element>(
     Ok(())
 }
 
-/// Pieces of a chunk, so that none is larger than the case says.
+/// The number of segments for which no segment is larger than the case says.
 fn segments(case: &Case, schedule: &dyn Schedule, total: usize) -> u32 {
     let chunk = (total as u64).div_ceil(u64::from(schedule.chunks()));
     let pieces = case.segment.map_or(1, |bytes| (chunk * case.dtype.size() as u64).div_ceil(bytes));
@@ -99,7 +99,7 @@ fn failed(error: cuda::Error) -> Error {
     Error::System(error.to_string())
 }
 
-/// What every rank ends with in the first run and in the second, which is the graph's again.
+/// The data of every rank after the first run and after the second one, which replays the graph.
 fn twice<T: Element>(
     machine: &Arc<dyn CudaMachine>,
     algorithm: &'static Algorithm,
@@ -134,20 +134,20 @@ fn is_gpu(machine: &Arc<dyn CudaMachine>) -> bool {
     Shim::of(machine.as_ref()).is_none()
 }
 
-/// Whether NCCL, or its stand-in, can have so many ranks here.
+/// Whether NCCL, or the NCCL stand-in, supports `ranks` ranks on this machine.
 fn reachable(machine: &Arc<dyn CudaMachine>, ranks: u32) -> bool {
     if !is_gpu(machine) {
-        // Ranks beyond the shim's devices share them, and connections are another test's.
+        // On the shim, ranks may share devices, and another test covers connections.
         stand_in(machine, StandIn { shares: true, connects: false, ..StandIn::default() });
         return true;
     }
-    // Several ranks of one GPU need to be allowed, and NCCL 2.30.
+    // Several ranks on one GPU need NCCL 2.30 and a variable that allows it.
     let shared = || std::env::var_os("NCCL_MULTI_RANK_GPU_ENABLE").is_some();
     let enough = ranks as usize <= machine.devices();
     nccl::version().is_ok_and(|version| enough || version >= (2, 30, 0) && shared())
 }
 
-/// Every job by a communicator of so many ranks: by its schedule, and by NCCL's own collective where bits can be promised.
+/// Runs every job on a communicator of `ranks` ranks: by its schedule, and by NCCL's own collective if its bits are determined.
 fn over_nccl(
     machine: &Arc<dyn CudaMachine>,
     ranks: u32,
@@ -159,7 +159,7 @@ fn over_nccl(
         let queue =
             Queue::new(machine.clone(), place.0.index() % machine.devices()).map_err(failed)?.pooled();
         let mut comm = NcclComm::join(queue, place, Box::new(control), DEADLINE, true)?;
-        // A wrong result does not stop a rank, so that the others are not left alone.
+        // A rank continues after a wrong result, because the other ranks wait for it.
         let mut found = Ok(());
         for (algorithm, case) in jobs {
             let case = emptied(algorithm, case);
@@ -176,7 +176,7 @@ fn over_nccl(
     }
 }
 
-/// One rank's part of a job, and whether its result is the expected one.
+/// Runs one rank's part of a job; returns whether its result is the expected one.
 fn one<T: Element>(
     comm: &mut NcclComm,
     algorithm: &'static Algorithm,
@@ -209,7 +209,7 @@ fn one<T: Element>(
     Ok(found)
 }
 
-/// Whether any order of NCCL's gives these bits, and NCCL has the type.
+/// Whether every order of reduction gives the same bits, and NCCL has the collective and the type.
 fn promised(collective: Collective, dtype: DType, op: ReduceOp) -> bool {
     let integer = matches!(dtype, DType::I8 | DType::I32 | DType::I64 | DType::U8);
     nccl::has(collective) && (!collective.reduces() || integer && op != ReduceOp::Avg)
@@ -225,7 +225,7 @@ fn native<T: Element>(
     let data = queue.upload(input).map_err(failed)?;
     let out = queue.upload(input).map_err(failed)?;
     let extent = extent(collective, case);
-    // A rank that gives, or ends with, nothing has a buffer all the same.
+    // A rank without input or output still passes a buffer.
     let all = |of: Range<usize>| if of.is_empty() { 0..extent.whole() } else { of };
     let input = part::<T>(&data, all(extent.input(rank)))?;
     let output = part::<T>(&out, all(extent.output(rank)))?;
@@ -236,7 +236,7 @@ fn native<T: Element>(
     Ok(ended[extent.output(rank)].to_vec())
 }
 
-/// Elements of a buffer.
+/// A range of elements of a buffer.
 fn part<T>(memory: &Memory, of: Range<usize>) -> DeviceRun<Slice<'_>> {
     memory.all().part(of.start * size_of::<T>(), of.len() * size_of::<T>()).map_err(failed)
 }

@@ -1,7 +1,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::disallowed_methods)]
-//! What our side of a collective over NCCL costs the host after its first call: no allocation, and a time that is printed.
+//! Measures the host's overhead of a collective over NCCL after its first call: no allocation, and a time that is printed.
 //!
-//! The stand-in's functions return at once here, so nothing of its own is counted.
+//! The NCCL stand-in's functions return at once here, so only this crate's own time is measured.
 
 use allfold_collectives::{DType, Error, Rank, ReduceOp};
 use allfold_gpu::nccl::{Alone, NcclComm, StandIn, stand_in};
@@ -16,7 +16,7 @@ static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
 type Call = fn(&mut NcclComm, Slice<'_>) -> Result<(), Error>;
 
-/// Calls between waits: fewer than may fill NCCL's queue.
+/// The number of calls between waits, less than the number that may fill NCCL's queue.
 const CALLS: u32 = 200;
 const STRETCHES: u32 = 50;
 const SUM: ReduceOp = ReduceOp::Sum;
@@ -38,7 +38,7 @@ fn a_collective_costs_the_host_no_allocation_and_under_a_microsecond() {
         ("send and recv", |comm, all| comm.send(all, Rank(0)).and_then(|()| comm.recv(all, Rank(0)))),
     ];
     for (name, call) in calls {
-        // The first connects and is compared; the second takes what memory is kept.
+        // The first call makes connections and is compared; the second call allocates memory that is kept.
         (0..2).for_each(|_| call(&mut comm, data.all()).unwrap());
         let (mut time, mut bytes) = (Duration::MAX, 0);
         for _ in 0..STRETCHES {

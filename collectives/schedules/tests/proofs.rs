@@ -166,9 +166,9 @@ fn mistakes_in_a_ring_are_caught_by_one_checker_or_the_other() {
         caught(ring(), 0, |ring, rank, round, step| {
             if (rank.0, round) == (1, 7) { Step { send: ring.step(rank, 6).send, ..step } } else { step }
         }),
-        // 6. The two halves are swapped: results are copied round before they exist.
+        // 6. The two halves are swapped: results are copied before they exist.
         caught(ring(), 0, |ring, rank, round, _| ring.step(rank, (round + 5) % 10)),
-        // 7. Reduces in the second phase too.
+        // 7. Every rank also reduces in the second phase.
         caught(ring(), 0, |_, _, _, step| map_recv(step, |_| Combine::Reduce)),
         // 8. Rank 4 does not send in round 2.
         caught(ring(), 0, |_, rank, round, step| Step {
@@ -307,7 +307,7 @@ fn counterexamples_say_what_was_expected() {
     );
 }
 
-/// Schedules for 131,072 ranks are built in constant time, and some of their steps match.
+/// Schedules for 131,072 ranks are built quickly, and the steps that the test samples match.
 #[test]
 fn schedules_of_a_hundred_thousand_ranks_are_cheap() {
     for row in ALGORITHMS {

@@ -49,7 +49,7 @@ impl NcclCall {
     /// call says, and stay valid until the stream has executed the call.
     unsafe fn make(self, api: &Api, comm: RawComm, stream: CudaStream) -> Answer {
         let (from, into) = (|at: u64| at as *const c_void, |at: u64| at as *mut c_void);
-        // SAFETY: the requirements are the caller's.
+        // SAFETY: the caller guarantees the conditions under `# Safety`.
         unsafe {
             match self {
                 NcclCall::AllReduce { from: a, into: b, n, dtype, op } => {
@@ -79,7 +79,7 @@ impl NcclCall {
 /// # Safety
 /// The requirements of `NcclCall::make`, for each call.
 pub(super) unsafe fn run(api: &Api, comm: RawComm, stream: CudaStream, calls: &[NcclCall]) -> Answer {
-    // SAFETY: the requirements are the caller's.
+    // SAFETY: the caller guarantees the conditions under `# Safety`.
     unsafe {
         match calls {
             [] => SUCCESS,
@@ -105,7 +105,7 @@ pub(super) unsafe fn within_group(
     if opened != SUCCESS {
         return opened;
     }
-    // SAFETY: the requirements are the caller's.
+    // SAFETY: the caller guarantees the conditions under `# Safety`.
     let mut answers = calls.iter().map(|call| unsafe { call.make(api, comm, stream) });
     let refused = answers.find(|answer| !matches!(*answer, SUCCESS | IN_PROGRESS));
     let ended = end();

@@ -38,7 +38,7 @@ impl NcclComm {
 
     fn issue_aside(&mut self, what: &str) -> Result<super::api::Answer> {
         let (calls, stream) = (self.posted.clone(), Sent::new(self.stream));
-        // SAFETY: the requirements are those in `issue`; the thread holds a clone of the queue, which therefore lives as long.
+        // SAFETY: the communicator, stream and buffers are valid as in `issue`; the thread's clone of the queue keeps the stream alive.
         let run = move |api: &_, raw| unsafe { call::run(api, raw, stream.get(), &calls) };
         let answer = self.blocking_call(what, run)?;
         if answer == SUCCESS {
@@ -81,9 +81,9 @@ impl NcclComm {
         let told = bits.clone();
         let answer = self.blocking_call(WHAT, move |api, raw| {
             let mut info = SimInfo::new();
-            // SAFETY: the struct contains its own size; the other requirements are those in `issue`.
+            // SAFETY: `info` lives during the call and contains its own size.
             let end = || unsafe { simulate(&mut info) };
-            // SAFETY: the requirements are those in `issue`.
+            // SAFETY: the communicator, stream and buffers are valid as in `issue`.
             let answer = unsafe { call::within_group(api, raw, stream.get(), &calls, end) };
             told.store(info.estimated_us.to_bits(), Ordering::Release);
             answer

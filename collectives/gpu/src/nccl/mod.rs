@@ -15,7 +15,7 @@
 //! other ranks are made on a separate thread with the deadline (see `aside`). Every wait has a deadline and polls NCCL's
 //! asynchronous errors, and a late or failed communicator is aborted from another thread.
 //!
-//! On the shim of `allfold_kernels::cuda`, a test double replaces the library (module `standin`, feature `testing`).
+//! On the shim of `allfold_kernels::cuda`, the NCCL stand-in replaces the library (module `standin`, feature `testing`).
 //!
 //! Scheduled collectives have a window of 1 and one communicator per call, because a stream runs its groups one after another. They
 //! are for conformance tests and for the user's own algorithms, not for speed.

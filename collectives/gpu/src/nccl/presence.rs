@@ -31,7 +31,7 @@ pub(crate) struct Presence {
 }
 
 impl NcclLibrary {
-    /// The library for a queue: the test double if the queue is on the shim, otherwise this machine's NCCL.
+    /// The library for a queue: the NCCL stand-in if the queue is on the shim, otherwise this machine's NCCL.
     pub fn of(queue: &Queue) -> NcclLibrary {
         #[cfg(any(test, feature = "testing"))]
         if Shim::of(queue.machine().as_ref()).is_some() {

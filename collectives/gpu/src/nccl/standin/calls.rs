@@ -1,4 +1,4 @@
-//! The functions by their names, and the tables of the versions that there are.
+//! The NCCL stand-in's collective functions, and its function tables for several NCCL versions.
 
 use super::super::api::{Answer, Api, CudaStream, RawComm, SUCCESS};
 use super::super::numbers::{number, operator};
@@ -14,14 +14,14 @@ use std::sync::atomic::Ordering;
 
 unsafe extern "C" fn async_error(comm: RawComm, state: *mut Answer) -> Answer {
     let Some(comm) = find(comm) else { return INVALID_ARGUMENT };
-    // SAFETY: a place for one integer, by the caller's promise, here and below.
+    // SAFETY: the caller promises that the argument points to one integer.
     unsafe { *state = comm.state.load(Ordering::Acquire) };
     SUCCESS
 }
 
 unsafe extern "C" fn user_rank(comm: RawComm, rank: *mut c_int) -> Answer {
     on(comm, |comm| {
-        // SAFETY: as in `async_error`.
+        // SAFETY: the caller promises that the argument points to one integer.
         unsafe { *rank = comm.rank as c_int };
         SUCCESS
     })
@@ -29,13 +29,13 @@ unsafe extern "C" fn user_rank(comm: RawComm, rank: *mut c_int) -> Answer {
 
 unsafe extern "C" fn count(comm: RawComm, count: *mut c_int) -> Answer {
     on(comm, |comm| {
-        // SAFETY: as in `async_error`.
+        // SAFETY: the caller promises that the argument points to one integer.
         unsafe { *count = comm.group.size as c_int };
         SUCCESS
     })
 }
 
-/// A communicator that is ready, and a rank of it.
+/// The communicator of a handle, if it is ready and has rank `rank`.
 fn checked(comm: RawComm, rank: c_int) -> Result<Arc<Comm>, Answer> {
     let comm = find(comm).ok_or(INVALID_ARGUMENT)?;
     match comm.ready() {
@@ -45,14 +45,14 @@ fn checked(comm: RawComm, rank: c_int) -> Result<Arc<Comm>, Answer> {
     }
 }
 
-/// Bytes of a type that is reduced by an operator.
+/// The size in bytes of an element type that operator `op` can reduce.
 fn width(dtype: c_int, op: c_int) -> Result<usize, Answer> {
     let known = ReduceOp::ALL.into_iter().any(|known| operator(known) == op);
     let dtype = DType::ALL.into_iter().find(|known| number(*known) == Some(dtype));
     dtype.filter(|_| known).map(DType::size).ok_or(INVALID_ARGUMENT)
 }
 
-/// A collective in which each rank puts in `n` elements for each of `blocks` ranks.
+/// Issues a collective in which each rank contributes `n` elements for each of `blocks` ranks.
 fn meet(
     (kind, root): (&'static str, c_int),
     (from, into): (*const c_void, *mut c_void),
@@ -162,7 +162,7 @@ unsafe extern "C" fn recv(
 }
 
 unsafe extern "C" fn version<const CODE: i32>(version: *mut c_int) -> Answer {
-    // SAFETY: as in `async_error`.
+    // SAFETY: the caller promises that the argument points to one integer.
     unsafe { *version = CODE };
     SUCCESS
 }
@@ -193,13 +193,13 @@ const TABLE: Api = Api {
     shrink: Some(making::shrink),
 };
 
-/// 2.30.3.
+/// The functions of NCCL 2.30.3.
 static CURRENT: Api = TABLE;
-/// 2.21.5: neither estimates nor shrinks.
+/// The functions of NCCL 2.21.5, which can neither estimate nor shrink.
 static NO_ESTIMATES: Api = Api { get_version: version::<22_105>, simulate: None, shrink: None, ..TABLE };
-/// 2.17.1, before splits.
+/// The functions of NCCL 2.17.1, which has no split.
 static TOO_OLD: Api = Api { get_version: version::<21_701>, ..TABLE };
-/// 3.0.0.
+/// The functions of a future NCCL 3.0.0.
 static NEXT_MAJOR: Api = Api { get_version: version::<30_000>, ..TABLE };
 
 macro_rules! nothing {
@@ -218,7 +218,7 @@ nothing! {
     no_recv(*mut c_void, usize, c_int, c_int, RawComm, CudaStream)
 }
 
-/// A stand-in for NCCL 2.30.3 whose collectives return at once.
+/// The functions of NCCL 2.30.3, with collectives that return at once and do nothing.
 static INSTANT: Api = Api {
     all_reduce: no_reduction,
     broadcast: no_reduction,
@@ -230,7 +230,7 @@ static INSTANT: Api = Api {
     ..TABLE
 };
 
-/// The functions of the version that a test asks for.
+/// The function table of the version that a test asks for.
 pub(in super::super) fn table(options: &StandIn) -> &'static Api {
     match options.version {
         _ if options.instant => &INSTANT,

@@ -1,4 +1,4 @@
-//! Finalize, destroy and abort.
+//! The NCCL stand-in's finalize, destroy and abort.
 
 use super::super::api::{Answer, RawComm, SUCCESS};
 use super::world::{Comm, find, on};
@@ -6,7 +6,7 @@ use super::{INTERNAL_ERROR, INVALID_ARGUMENT, group};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Whether a communicator's work is done, and no graph holds any.
+/// Whether a communicator's work is done and no captured graph holds any of it.
 fn quiet(comm: &Comm) -> bool {
     comm.outstanding.load(Ordering::Acquire) == 0 && Arc::strong_count(&comm.graphs) == 1
 }
@@ -24,7 +24,7 @@ pub(super) unsafe extern "C" fn finalize(comm: RawComm) -> Answer {
     })
 }
 
-/// Ends when the communicator's work is done and all other ranks of the host are destroyed or gone too.
+/// Destroys a communicator: returns when its work is done and all other ranks of the host are destroyed or gone, too.
 pub(super) unsafe extern "C" fn destroy(comm: RawComm) -> Answer {
     if comm.is_null() {
         return SUCCESS;
@@ -41,7 +41,8 @@ pub(super) unsafe extern "C" fn destroy(comm: RawComm) -> Answer {
     })
 }
 
-/// Kernels end at once. The call ends when no graph holds work of the communicator; within a group, when the group ends.
+/// Aborts a communicator: kernels end at once. The call returns when no graph holds work of the communicator; within a group, when
+/// the group ends.
 pub(super) unsafe extern "C" fn abort(comm: RawComm) -> Answer {
     if comm.is_null() {
         return SUCCESS;

@@ -1,4 +1,4 @@
-//! Groups: calls are noted until the outermost end, connect what is not connected, and are queued as one kernel.
+//! Groups in the NCCL stand-in: calls are recorded until the outermost group ends, then connect and are queued as one kernel.
 
 use super::super::api::{Answer, IN_PROGRESS, SUCCESS, SimInfo};
 use super::kernel::{self, Op};
@@ -8,14 +8,14 @@ use allfold_base::lock;
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// Work that waits for the end of a group.
+/// A function that is called at the end of a group.
 type Later = Box<dyn FnOnce()>;
 
 #[derive(Default)]
 struct Open {
     depth: u32,
     calls: Vec<(Arc<Comm>, u64, Op)>,
-    /// The first refusal: the group then does nothing.
+    /// The first error of a call; the group then does nothing.
     refused: Option<Answer>,
     later: Vec<Later>,
 }
@@ -29,7 +29,7 @@ pub(super) unsafe extern "C" fn group_start() -> Answer {
     SUCCESS
 }
 
-/// The calls of the outermost group, if this closes it.
+/// Closes a group and returns its calls if it is the outermost one.
 fn close() -> Option<Open> {
     OPEN.with_borrow_mut(|open| {
         open.depth = open.depth.checked_sub(1)?;
@@ -47,7 +47,8 @@ pub(super) unsafe extern "C" fn group_end() -> Answer {
     answer
 }
 
-/// A communicator that blocks estimates and runs nothing. One that does not runs its calls, and estimates nothing.
+/// Ends a group as `ncclGroupSimulateEnd` does: a blocking communicator estimates and runs nothing, a non-blocking one runs its
+/// calls and estimates nothing.
 pub(super) unsafe extern "C" fn simulate(info: *mut SimInfo) -> Answer {
     let Some(open) = close() else { return INVALID_USAGE };
     if let Some(answer) = open.refused {
@@ -56,12 +57,12 @@ pub(super) unsafe extern "C" fn simulate(info: *mut SimInfo) -> Answer {
     if open.calls.iter().any(|(comm, ..)| !comm.blocking) {
         return start(open.calls);
     }
-    // SAFETY: a place that the caller keeps during the call.
+    // SAFETY: the caller keeps the struct during the call.
     unsafe { (*info).estimated_us = 1.5 * open.calls.len() as f32 };
     SUCCESS
 }
 
-/// Does something when the group that is open on this thread ends; now where none is.
+/// Calls `later` when the group that is open on this thread ends, or at once if no group is open.
 pub(super) fn at_its_end(later: Later) {
     let now = OPEN.with_borrow_mut(|open| match open.depth {
         0 => Some(later),
@@ -75,7 +76,7 @@ pub(super) fn at_its_end(later: Later) {
     }
 }
 
-/// Takes a call: notes it where a group is open, else starts it.
+/// Takes a call: records it if a group is open, otherwise starts it.
 pub(super) fn give(call: Result<(Arc<Comm>, u64, Op), Answer>) -> Answer {
     let grouped = OPEN.with_borrow(|open| open.depth > 0);
     match (call, grouped) {
@@ -94,7 +95,7 @@ pub(super) fn give(call: Result<(Arc<Comm>, u64, Op), Answer>) -> Answer {
     }
 }
 
-/// Starts the calls of a group, one communicator after the other.
+/// Starts the calls of a group, for one communicator after another.
 fn start(mut calls: Vec<(Arc<Comm>, u64, Op)>) -> Answer {
     let mut answer = SUCCESS;
     while let Some((comm, stream)) = calls.first().map(|(comm, stream, _)| (comm.clone(), *stream)) {
@@ -112,7 +113,7 @@ fn start(mut calls: Vec<(Arc<Comm>, u64, Op)>) -> Answer {
     answer
 }
 
-/// Waits until the other ends of all new connections have called too.
+/// Waits until the other ends of all new connections have called, too.
 fn connect(comm: &Arc<Comm>, ops: &[Op]) -> Result<(), Answer> {
     if !comm.group.options.connects {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What runs on a stream: a group of collectives and messages, which waits for the peers' and moves the data.
+//! The NCCL stand-in's kernel: a group of collectives and messages on a stream that waits for the peers' parts and moves data.
 
 use super::super::api::{Answer, SUCCESS};
 use super::super::numbers::{number, operator};
@@ -14,7 +14,7 @@ use allfold_standin::{Foreign, Poll, Progress, Shim};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes from which on a collective takes another algorithm, with connections of its own.
+/// The size in bytes from which on a collective uses another algorithm, with connections of its own.
 const LARGE: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub(super) enum Op {
     Receive { into: u64, bytes: usize, of: usize },
 }
 
-/// An operation that is not done.
+/// An operation of a kernel that is not done.
 enum Pending {
     Meet { at: u64, into: u64 },
     Sent { to: usize, taken: Arc<AtomicBool> },
@@ -54,7 +54,7 @@ impl Op {
 }
 
 impl Said {
-    /// Bytes of a rank's result.
+    /// The size in bytes of a rank's result.
     fn result(&self, rank: usize, size: usize) -> usize {
         match self.kind {
             "all_gather" => self.bytes * size,
@@ -64,7 +64,7 @@ impl Said {
         }
     }
 
-    /// A rank's result, of all inputs.
+    /// A rank's result, computed from all inputs.
     fn of(&self, rank: usize, all: &[Arc<Vec<u8>>]) -> Vec<u8> {
         match self.kind {
             "broadcast" => all[self.root].to_vec(),
@@ -78,7 +78,7 @@ impl Said {
         }
     }
 
-    /// The reduction of all inputs, in order of ranks.
+    /// The reduction of all inputs, in the order of ranks.
     fn reduced(&self, all: &[Arc<Vec<u8>>]) -> Vec<u8> {
         fn of<T: Element>(op: ReduceOp, all: &[Arc<Vec<u8>>]) -> Vec<u8> {
             let values = |bytes: &[u8]| -> Vec<T> {
@@ -95,13 +95,13 @@ impl Said {
         let dtype = DType::ALL.into_iter().find(|known| number(*known) == Some(self.dtype));
         match (op, dtype) {
             (Some(op), Some(dtype)) => for_dtype!(dtype, of(op, all)),
-            // Both were looked at when the call was made.
+            // Types and operators were checked when the call was made.
             _ => Vec::new(),
         }
     }
 }
 
-/// Gives a stream a group.
+/// Queues a group of operations on a stream.
 pub(super) fn queue(comm: &Arc<Comm>, handle: u64, ops: Vec<Op>) -> Answer {
     let Some((machine, at)) = stream(handle) else { return INVALID_ARGUMENT };
     let Some(shim) = Shim::of(machine.as_ref()) else { return INVALID_ARGUMENT };
@@ -126,13 +126,13 @@ pub(super) fn queue(comm: &Arc<Comm>, handle: u64, ops: Vec<Op>) -> Answer {
     comm.outstanding.fetch_add(1, Ordering::AcqRel);
     let given = shim.give_foreign(at, Foreign { name: "a kernel of NCCL's", accesses, start, graphs });
     if given.is_err() || Arc::strong_count(&comm.graphs) > held {
-        // Nothing runs: it was refused, or noted in a capture, which holds on to the communicator.
+        // No kernel runs: the stream refused it, or recorded it in a capture, which keeps the communicator.
         comm.outstanding.fetch_sub(1, Ordering::AcqRel);
     }
     if given.is_ok() { SUCCESS } else { UNHANDLED_CUDA }
 }
 
-/// Puts in what this rank has.
+/// Contributes this rank's inputs and messages to the operations of a kernel.
 fn enter(comm: &Comm, ops: &[Op], replayed: bool) -> Vec<Pending> {
     if comm.is_aborted() {
         return Vec::new();
@@ -159,7 +159,7 @@ fn enter(comm: &Comm, ops: &[Op], replayed: bool) -> Vec<Pending> {
     pending.collect()
 }
 
-/// Ends what can be ended.
+/// Completes the operations of a kernel that can be completed.
 fn go_on(comm: &Comm, pending: &mut Vec<Pending>) -> Progress {
     if comm.is_aborted() {
         return Progress::Done;
@@ -169,7 +169,7 @@ fn go_on(comm: &Comm, pending: &mut Vec<Pending>) -> Progress {
     }
     let mut state = lock(&comm.group.state);
     let (mut lost, mut wrong) = (false, None);
-    // Receives of one peer are served in order.
+    // Receives from one peer are served in order.
     let mut blocked = Vec::new();
     pending.retain(|operation| {
         let outcome = match operation {
@@ -206,7 +206,7 @@ fn go_on(comm: &Comm, pending: &mut Vec<Pending>) -> Progress {
 
 enum Outcome {
     Done,
-    /// For these ranks.
+    /// The operation waits for these ranks.
     Waits(Vec<usize>),
     Wrong(String),
 }
@@ -257,13 +257,13 @@ fn receive(comm: &Comm, state: &mut State, of: usize, into: u64, bytes: usize) -
 }
 
 fn put(into: u64, bytes: &[u8]) {
-    // SAFETY: whoever gave the address promised so many bytes of the shim's memory, which is this process's.
+    // SAFETY: the caller who passed the address promised this many bytes of the shim's memory, which is memory of this process.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), into as *mut u8, bytes.len()) };
 }
 
 fn get(from: u64, bytes: usize) -> Vec<u8> {
     let mut copy = vec![0; bytes];
-    // SAFETY: as in `put`.
+    // SAFETY: the caller who passed the address promised this many bytes of the shim's memory.
     unsafe { std::ptr::copy_nonoverlapping(from as *const u8, copy.as_mut_ptr(), bytes) };
     copy
 }

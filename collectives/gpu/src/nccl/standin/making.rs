@@ -1,4 +1,4 @@
-//! Init, split and shrink.
+//! The NCCL stand-in's init, split and shrink.
 
 use super::super::api::{Answer, Config, RawComm, RawId, SUCCESS};
 use super::options::options;
@@ -10,14 +10,14 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Communicators that are being joined, by the number in their unique id.
+/// Communicators that ranks are joining, by the number in their unique id.
 static JOINING: Mutex<BTreeMap<u64, Arc<Group>>> = Mutex::new(BTreeMap::new());
 
 pub(super) unsafe extern "C" fn get_unique_id(id: *mut RawId) -> Answer {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let mut bytes = [0; 128];
     bytes[..8].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes());
-    // SAFETY: a place for one id, by the caller's promise.
+    // SAFETY: the caller promises that the argument points to one id.
     unsafe { *id = RawId(bytes) };
     SUCCESS
 }
@@ -29,17 +29,17 @@ pub(super) unsafe extern "C" fn init(
     rank: c_int,
     config: *mut Config,
 ) -> Answer {
-    // The thread has entered no device.
+    // The calling thread has no current device.
     let Some(place) = current() else { return INVALID_USAGE };
     let mut number = [0; 8];
     number.copy_from_slice(&id.0[..8]);
     let number = u64::from_le_bytes(number);
     let made = || Group::new(size as usize, options(&place.machine));
     let group = lock(&JOINING).entry(number).or_insert_with(made).clone();
-    // SAFETY: settings that live during the call, by the caller's promise.
+    // SAFETY: the caller promises that the settings live during the call.
     let blocking = unsafe { (*config).blocking } != 0;
     let comm = Comm::register(&group, rank as usize, blocking, place);
-    // SAFETY: a place for a handle, by the caller's promise. NCCL sets it before it waits for the others.
+    // SAFETY: the caller promises a place for a handle. NCCL stores the handle before it waits for the other ranks.
     unsafe { publish(out, comm.raw()) };
     let joining = comm.clone();
     comm.work(move || {
@@ -49,7 +49,7 @@ pub(super) unsafe extern "C" fn init(
     })
 }
 
-/// Waits for all ranks of a communicator.
+/// Waits until all ranks of a communicator have joined.
 fn join(comm: &Comm) -> Answer {
     let (machine, device) = comm.device();
     let (identity, size) = (machine.identity(device), comm.group.size);
@@ -65,25 +65,26 @@ fn join(comm: &Comm) -> Answer {
     }
 }
 
-/// Stores a handle where the caller looks for it.
+/// Stores a handle at the caller's address.
 ///
 /// # Safety
-/// A place for a handle.
+/// `out` must point to a place for a handle.
 unsafe fn publish(out: *mut RawComm, raw: RawComm) {
-    // SAFETY: the caller's promise; another thread may look at the same time.
+    // SAFETY: the caller promises a place for a handle; another thread may read the handle at the same time.
     unsafe { AtomicPtr::from_ptr(out) }.store(raw, Ordering::Release);
 }
 
-/// Makes a communicator of another: returns at once where the parent does not block, and stores the handle when it is made.
+/// Makes a communicator from another one. With a non-blocking parent the call returns at once, and the handle is stored when the
+/// communicator is made.
 fn child(
     parent: &Arc<Comm>,
     out: *mut RawComm,
     config: *mut Config,
     place: impl FnOnce(&Comm) -> Result<Option<(Arc<Group>, usize)>, Answer> + Send + 'static,
 ) -> Answer {
-    // SAFETY: null, or settings that live during the call.
+    // SAFETY: `config` is null or points to settings that live during the call.
     let blocking = unsafe { config.as_ref() }.map_or(parent.blocking, |config| config.blocking != 0);
-    // SAFETY: a place for a handle, by the caller's promise.
+    // SAFETY: the caller promises a place for a handle.
     unsafe { publish(out, std::ptr::null_mut()) };
     let (of, at) = (parent.clone(), out as usize);
     let answer = parent.work(move || match place(&of) {
@@ -94,13 +95,13 @@ fn child(
             let answer = join(&comm);
             comm.state.store(answer, Ordering::Release);
             if answer == SUCCESS {
-                // SAFETY: as above; the caller keeps the place until its parent is in progress no more.
+                // SAFETY: the caller keeps the place for the handle until the parent is no longer in progress.
                 unsafe { publish(at as *mut RawComm, comm.raw()) };
             }
             answer
         }
     });
-    // NCCL hides that it goes on.
+    // NCCL returns success although the call of a non-blocking communicator is still in progress.
     if parent.blocking { answer } else { SUCCESS }
 }
 
@@ -145,12 +146,12 @@ pub(super) unsafe extern "C" fn shrink(
     const ABORT: c_int = 1;
     let Some(parent) = super::world::find(comm) else { return INVALID_ARGUMENT };
     if flags & ABORT != 0 {
-        // What runs is ended, and then the flag is taken back.
+        // Running kernels are ended by the abort flag, which is then cleared.
         parent.aborted.store(true, Ordering::Release);
         parent.until(|| parent.outstanding.load(Ordering::Acquire) == 0);
         parent.aborted.store(false, Ordering::Release);
     }
-    // SAFETY: as many as the caller says, in a list that it lets NCCL sort.
+    // SAFETY: the list has as many ranks as the caller says, and the caller lets NCCL sort it.
     let without = unsafe { std::slice::from_raw_parts_mut(without, n as usize) };
     without.sort_unstable();
     if without.is_empty() || without.contains(&(parent.rank as c_int)) {

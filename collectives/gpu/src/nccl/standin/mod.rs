@@ -1,17 +1,18 @@
-//! What stands in for NCCL's library in tests: its functions over ranks that are threads, on streams of the shim.
+//! The stand-in for the NCCL library, a test double: NCCL's functions for ranks that are threads, on streams of the shim.
 //!
 //! ```text
-//! options    what a test asks for: the version, who may share a GPU, how a lost peer shows     by machine
-//! world      handles, ranks of a communicator, what they share
+//! options    what a test asks for, by machine: the version, ranks that share a GPU, how a lost peer is noticed
+//! world      handles, ranks of a communicator, their common state
 //! making     init, split, shrink              ending   finalize, destroy, abort
 //! group      calls until the outermost end    calls    the collectives, by their names
-//! traffic    what ranks put into collectives and messages
-//! kernel     what runs on a stream: it waits for the peers', moves data, notices who is gone
+//! traffic    what ranks contribute to collectives and messages
+//! kernel     the work on a stream: it waits for the peers' parts, moves data, notices lost ranks
 //! rules      what each function does, and which test shows it
 //! ```
 //!
-//! Each rank counts as a process of its own, on one host. Whether calls block follows the communicator's settings. The rules
-//! are read off NCCL's source (2.18 to 2.30: `init.cc`, `group.cc`, `enqueue.cc`); nothing else of the library's is shown.
+//! Each rank counts as a separate process on the same host. Whether calls block depends on the communicator's settings. The
+//! behaviour follows NCCL's source (2.18 to 2.30: `init.cc`, `group.cc`, `enqueue.cc`); the library's other behaviour is not
+//! modelled.
 
 mod calls;
 mod ending;

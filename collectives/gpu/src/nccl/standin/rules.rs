@@ -1,8 +1,8 @@
-//! What each function of NCCL's does in the stand-in, and which test shows it.
+//! A table of what each function does in the NCCL stand-in, and which test shows it.
 
 use super::super::api::FUNCTIONS;
 
-/// Function, rule, test.
+/// The rows: function, rule, test.
 const RULES: &[(&str, &str, &str)] = &[
     (
         "ncclGetVersion",

@@ -1,30 +1,30 @@
-//! What ranks put into collectives and messages.
+//! What ranks contribute to collectives and messages in the NCCL stand-in.
 
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What a collective is; all ranks must agree on it.
+/// The parameters of a collective, on which all ranks must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Said {
     pub kind: &'static str,
-    /// Bytes that each rank puts in.
+    /// The bytes that each rank contributes.
     pub bytes: usize,
     pub dtype: c_int,
     pub op: c_int,
     pub root: usize,
 }
 
-/// A rank's part of a collective: the call, whether a graph runs it, its input.
+/// A rank's contribution to a collective: the parameters, whether a graph runs the call, the input.
 pub(super) type Entry = (Said, bool, Arc<Vec<u8>>);
 
-/// The entries of all ranks, and how many have taken their result.
+/// The contributions of all ranks to a collective, and the number of ranks that have taken their result.
 pub(super) struct Gathering {
     pub entries: Vec<Option<Entry>>,
     pub taken: usize,
 }
 
-/// A message on its way, and whether it has been received.
+/// A message under way, and whether it has been received.
 pub(super) struct SentMessage {
     pub bytes: Vec<u8>,
     pub taken: Arc<AtomicBool>,

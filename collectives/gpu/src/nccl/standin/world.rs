@@ -1,4 +1,4 @@
-//! Handles, communicators, and what the ranks of one share.
+//! Handles and communicators of the NCCL stand-in, and the common state of the ranks of a communicator.
 
 use super::super::api::{Answer, IN_PROGRESS, RawComm, SUCCESS};
 use super::options::StandIn;
@@ -12,48 +12,48 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// One rank's communicator. Its NCCL handle is a number, so a stale handle is recognised and harmless.
+/// One rank's communicator. Its handle is a number, so a stale handle is recognised and harmless.
 pub(super) struct Comm {
     pub number: usize,
     pub group: Arc<Group>,
     pub rank: usize,
     pub blocking: bool,
-    /// What `ncclCommGetAsyncError` answers.
+    /// The result of `ncclCommGetAsyncError`.
     pub state: AtomicI32,
-    /// The abort flag: kernels end, and so do calls that wait.
+    /// The abort flag, which ends kernels and waiting calls.
     pub aborted: AtomicBool,
     pub finalized: AtomicBool,
-    /// Held by captured graphs too.
+    /// A reference count that captured graphs share.
     pub graphs: Arc<()>,
-    /// Groups that are queued or run.
+    /// The number of groups that are queued or run.
     pub outstanding: AtomicUsize,
-    /// What this rank has connected.
+    /// The connections that this rank has made.
     pub connected: Mutex<BTreeSet<Link>>,
     pub splits: AtomicUsize,
     place: Region,
 }
 
-/// A device, and a stream of it on which nothing is queued: asking it lets the machine's other streams go on.
+/// A device of a machine.
 #[derive(Clone)]
 pub(super) struct Region {
     pub machine: Arc<dyn CudaMachine>,
     pub device: usize,
 }
 
-/// A connection: one way of two ranks, or what an algorithm needs of all.
+/// A connection: from one rank to another, or between all ranks for an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Link {
     Pair {
         from: usize,
         to: usize,
     },
-    /// A connection for small messages, or one for large messages.
+    /// The connections of all ranks for small messages, or those for large messages.
     All {
         large: bool,
     },
 }
 
-/// What the ranks of a communicator share.
+/// The common data of the ranks of a communicator.
 pub(super) struct Group {
     pub size: usize,
     pub options: StandIn,
@@ -63,16 +63,16 @@ pub(super) struct Group {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// The GPU of each rank that has come.
+    /// The GPU of each rank that has joined.
     pub joined: BTreeMap<usize, [u8; 16]>,
     /// Ranks that have aborted, died or were destroyed.
     pub gone: BTreeSet<usize>,
     pub links: BTreeMap<Link, BTreeSet<usize>>,
-    /// Collectives that each rank has begun.
+    /// The number of collectives that each rank has begun.
     pub begun: BTreeMap<usize, u64>,
     pub gatherings: BTreeMap<u64, Gathering>,
     pub mail: BTreeMap<(usize, usize), VecDeque<SentMessage>>,
-    /// Colours and keys of the nth split, by rank.
+    /// For each split, by number: the colour and the key of each rank.
     pub splits: BTreeMap<usize, BTreeMap<usize, (i32, i32)>>,
     pub children: BTreeMap<String, Arc<Group>>,
 }
@@ -82,17 +82,17 @@ static STREAMS: Mutex<Vec<(Weak<dyn CudaMachine>, CudaStream)>> = Mutex::new(Vec
 static THREADS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// The calling thread's current device, as the driver has one.
+    /// The calling thread's current device, as in the CUDA driver.
     static CURRENT: RefCell<Option<Region>> = const { RefCell::new(None) };
 }
 
-/// Threads that calls without blocking have started in this process.
+/// The number of threads that non-blocking calls have started in this process.
 #[cfg(test)]
 pub(in super::super) fn threads_started() -> u64 {
     THREADS.load(Ordering::Relaxed)
 }
 
-/// A queue's stream as the library takes it; its device becomes the calling thread's.
+/// The library's handle of a queue's stream. The queue's device becomes the calling thread's current device.
 pub(super) fn native(queue: &Queue) -> u64 {
     let machine = queue.machine();
     CURRENT.set(Some(Region { machine: machine.clone(), device: queue.device() }));
@@ -112,7 +112,7 @@ pub(super) fn stream(handle: u64) -> Option<(Arc<dyn CudaMachine>, CudaStream)> 
     Some((machine.upgrade()?, stream))
 }
 
-/// The calling thread's device.
+/// The calling thread's current device, if it has one.
 pub(super) fn current() -> Option<Region> {
     CURRENT.with_borrow(Clone::clone)
 }
@@ -121,7 +121,7 @@ pub(super) fn find(raw: RawComm) -> Option<Arc<Comm>> {
     lock(&COMMS).get(&(raw as usize)).cloned()
 }
 
-/// A rank's process is gone, and the kernels that it had queued.
+/// Simulates that a rank's process dies, with the kernels that it has queued.
 #[cfg(test)]
 pub(in super::super) fn die(raw: RawComm) {
     if let Some(comm) = find(raw) {
@@ -138,7 +138,7 @@ impl Group {
 }
 
 impl Comm {
-    /// A communicator that is known by its handle, and in progress until it is made.
+    /// Makes a communicator and registers its handle; it is in progress until it is made.
     pub fn register(group: &Arc<Group>, rank: usize, blocking: bool, place: Region) -> Arc<Comm> {
         static NUMBERS: AtomicUsize = AtomicUsize::new(0x1000);
         let comm = Arc::new(Comm {
@@ -163,7 +163,7 @@ impl Comm {
         self.number as RawComm
     }
 
-    /// The handle is known no more.
+    /// Unregisters the communicator's handle.
     pub fn forget(&self) {
         lock(&COMMS).remove(&self.number);
     }
@@ -180,7 +180,7 @@ impl Comm {
         self.aborted.load(Ordering::Acquire)
     }
 
-    /// What `ncclCommEnsureReady` says.
+    /// The result of `ncclCommEnsureReady`.
     pub fn ready(&self) -> Answer {
         match self.state.load(Ordering::Acquire) {
             IN_PROGRESS => INVALID_ARGUMENT,
@@ -188,7 +188,8 @@ impl Comm {
         }
     }
 
-    /// Does a job of a call: here where the communicator blocks, else on a thread, and the communicator is in progress.
+    /// Does the work of a call: on this thread for a blocking communicator, otherwise on another thread, while the communicator is
+    /// in progress.
     pub fn work(self: &Arc<Comm>, job: impl FnOnce() -> Answer + Send + 'static) -> Answer {
         if self.blocking {
             let answer = job();
@@ -204,7 +205,7 @@ impl Comm {
         IN_PROGRESS
     }
 
-    /// Waits until the ranks' common state allows to go on; the abort flag ends the wait.
+    /// Waits until `ready` finds a result in the ranks' common state; the abort flag ends the wait.
     pub fn await_all<R>(&self, mut ready: impl FnMut(&mut State) -> Option<R>) -> Result<R, Answer> {
         let mut state = lock(&self.group.state);
         loop {
@@ -220,10 +221,10 @@ impl Comm {
         }
     }
 
-    /// Lets the machine's streams go on, until the condition holds.
+    /// Lets the machine's streams make progress until the condition holds.
     #[allow(clippy::disallowed_methods, reason = "threads wait for each other in real time")]
     pub fn until(&self, done: impl Fn() -> bool) {
-        // A stream of its own: asking one that is captured would spoil the capture.
+        // Progress is made by polling a separate stream, because polling a captured stream would invalidate the capture.
         let Ok(side) = self.place.machine.stream(self.place.device) else { return };
         while !done() {
             let _ = self.place.machine.idle(side);
@@ -232,14 +233,14 @@ impl Comm {
         self.place.machine.retire_stream(side);
     }
 
-    /// This rank takes part no more.
+    /// Marks this rank as gone.
     pub fn leave(&self) {
         lock(&self.group.state).gone.insert(self.rank);
         self.group.changed.notify_all();
     }
 }
 
-/// A call on a communicator that must be ready.
+/// Makes a call on a communicator, which must be ready.
 pub(super) fn on(raw: RawComm, call: impl FnOnce(Arc<Comm>) -> Answer) -> Answer {
     match find(raw) {
         None => INVALID_ARGUMENT,

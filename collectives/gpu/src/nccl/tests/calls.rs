@@ -1,10 +1,10 @@
-//! Groups, estimates, what blocks on which thread, captured collectives.
+//! Tests of groups, estimates, calls on separate threads, and captured collectives.
 
 use super::super::standin::threads_started;
 use super::*;
 use allfold_kernels::cuda::CudaGraph;
 
-/// What a rank's own value is after an estimate of its sum with another's.
+/// Estimates a sum, and returns for each rank the estimate and the rank's value afterwards.
 fn estimates(seeded: &'static [u8]) -> Vec<(Result<f64>, i32)> {
     let machine = shim(2, seeded, StandIn::default());
     let all = each(&machine, 2, LONG, |mut comm| {
@@ -14,7 +14,7 @@ fn estimates(seeded: &'static [u8]) -> Vec<(Result<f64>, i32)> {
         let us = comm.estimate(|comm| comm.all_reduce(DType::I32, ReduceOp::Sum, all, all));
         comm.wait("finish")?;
         if seeded.is_empty() {
-            // A group within is part of the estimate: two sends and two receives.
+            // An inner group is part of the estimate: two sends and two receives.
             let pair = comm.queue().upload(&[1i32, 2]).unwrap();
             assert_eq!(comm.estimate(|comm| comm.all_to_all(pair.all(), pair.all())), Ok(6.0));
         }
@@ -26,14 +26,14 @@ fn estimates(seeded: &'static [u8]) -> Vec<(Result<f64>, i32)> {
 #[test]
 fn defect_4_an_estimate_runs_nothing() {
     for (us, value) in estimates(&[4]) {
-        // Without blocking NCCL runs the group and leaves -1: 3 + 3.
+        // A non-blocking communicator runs the group and estimates -1, so the value is summed again: 3 + 3.
         assert!(us.is_err(), "{us:?}");
         assert_eq!(value, 6);
     }
     assert_eq!(estimates(&[]), [(Ok(1.5), 3), (Ok(1.5), 3)]);
 }
 
-/// Threads that the library started for ten sums after the first.
+/// The number of threads that the library starts for ten sums after the first one.
 fn threads(seeded: &'static [u8]) -> u64 {
     let machine = shim(1, seeded, StandIn::default());
     let counted = each(&machine, 1, LONG, |mut comm| {
@@ -48,7 +48,7 @@ fn threads(seeded: &'static [u8]) -> u64 {
 #[test]
 fn defect_11_a_call_costs_no_thread() {
     assert!(threads(&[11]) >= 10);
-    // Other tests of this process start threads of the library too: none of those need be zero, so the least of some counts.
+    // Other tests of this process also start threads of the library, so the least of several counts is taken.
     assert_eq!((0..5).map(|_| threads(&[])).min(), Some(0));
 }
 
@@ -61,7 +61,7 @@ fn a_refused_call_leaves_no_group_open() {
             comm.post_recv(data.all(), Rank(7))
         });
         assert!(matches!(refused, Err(Error::Argument(_))), "{refused:?}");
-        // A group that stood open would keep this sum from being started.
+        // A group that is still open would prevent this sum from being started.
         assert_eq!(sum(&mut comm, 2)?, 4);
         comm.finalize()
     });
@@ -73,7 +73,7 @@ fn a_call_that_nccl_refuses_within_a_group_closes_the_group_first() {
     let told = each(&machine, 2, LONG, |mut comm| {
         sum(&mut comm, 1)?;
         let data = comm.queue().upload(&[1i32]).unwrap();
-        // NCCL knows no rank 9: the group is closed, the communicator has failed, and its abort is not kept by a group.
+        // There is no rank 9: the group is closed, the communicator has failed, and no open group delays its abort.
         let from = data.all().address();
         let refused = comm.group("exchange", |comm| {
             comm.posted = vec![super::super::call::NcclCall::Send { from, bytes: 4, to: 9 }; 2];
@@ -129,7 +129,7 @@ fn more_calls_than_nccls_queue_holds_still_have_a_deadline() {
     });
 }
 
-/// A captured sum, replayed `times` times.
+/// Captures a sum as a graph.
 fn captured(comm: &mut NcclComm, data: &allfold_kernels::cuda::Memory) -> Result<CudaGraph> {
     let queue = comm.queue().clone();
     queue.machine().begin_capture(queue.stream()).unwrap();
@@ -145,7 +145,7 @@ fn a_captured_sum_is_replayed() {
         let data = queue.upload(&[1i32]).unwrap();
         let graph = captured(&mut comm, &data)?;
         for _ in 0..3 {
-            // SAFETY: the buffer lives on.
+            // SAFETY: the buffer lives longer than the graph.
             unsafe { queue.machine().replay(queue.stream(), graph) }.unwrap();
         }
         comm.wait("replay")?;
@@ -166,7 +166,7 @@ fn defect_19_a_sum_that_only_one_rank_captured_is_told_as_a_disagreement() {
         let data = queue.upload(&[1i32]).unwrap();
         if comm.rank() == Rank(0) {
             let graph = captured(&mut comm, &data)?;
-            // SAFETY: the buffer lives on.
+            // SAFETY: the buffer lives longer than the graph.
             unsafe { queue.machine().replay(queue.stream(), graph) }.unwrap();
             let told = comm.wait("replay");
             queue.machine().forget(graph);

@@ -1,33 +1,33 @@
-//! The fault matrix on GPUs: what ranks do wrong, over NCCL, native and scheduled, and between devices. Every rank comes back
-//! with the right result or with an error that names a rank, the operation and the cause.
+//! The fault matrix on GPUs: faults of ranks over NCCL (native and scheduled) and between devices. Every rank must return with the
+//! right result, or with an error that names a rank, the operation and the cause.
 
 use super::*;
 use crate::device::{DeviceGroup, ReducePath};
 use std::sync::mpsc;
 
-/// How long ranks wait for each other on their device, and how long a slow one takes.
+/// The deadline of ranks on their device (`DEADLINE`), and the delay of a slow rank (`SLOW`).
 const DEADLINE: Duration = Duration::from_millis(2500);
 const SLOW: Duration = Duration::from_millis(300);
-/// A test that is not over by then hangs.
+/// The time after which a test counts as hanging.
 const HANG: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// Rank 1 dies before the first sum.
     DeadFirst,
-    /// Rank 1 dies before the third.
+    /// Rank 1 dies before the third sum.
     DeadLater,
     /// Rank 1 dies while captured sums are replayed.
     DeadInReplay,
     /// Rank 1 is slow, but within the deadline.
     Slow,
-    /// Rank 1 comes to the second sum after the others' deadline.
+    /// Rank 1 begins the second sum after the other ranks' deadline.
     Late,
-    /// Rank 1 gives another count.
+    /// Rank 1 passes another count.
     OtherCount,
-    /// Rank 1 gives another operator.
+    /// Rank 1 passes another operator.
     OtherOperator,
-    /// Rank 1 sums in another type of the same bytes.
+    /// Rank 1 passes another type with the same number of bytes.
     OtherType,
 }
 
@@ -42,7 +42,7 @@ const FAULTS: [Fault; 8] = [
     Fault::OtherType,
 ];
 
-/// What became of a rank.
+/// The outcome of a rank.
 #[derive(Debug)]
 enum Came {
     Right,
@@ -55,7 +55,7 @@ fn sleep(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Three sums of ones on a rank; `None`: it has died.
+/// Computes three sums of ones on a rank; `None` if the rank has died.
 fn rank(
     comm: &crate::Communicator,
     machine: &Arc<dyn CudaMachine>,
@@ -105,7 +105,7 @@ fn rank(
         }
         link.wait(&compute, &format!("finish replay {nth}"))
     });
-    // Graphs first, then the abort, then the memory.
+    // The order is required: first the graphs are destroyed, then comes the abort, then memory is freed.
     if let Some(graph) = graph {
         machine.forget(graph);
     }
@@ -116,7 +116,7 @@ fn rank(
     Ok(Some(compute.download::<f32>(data.all()).unwrap()[0]))
 }
 
-/// What every rank comes to; none that has died is among them. Nothing where it hangs.
+/// The outcome of every rank that has not died; `None` if a rank hangs.
 fn run(way: ReducePath, fault: Fault, lost: PeerLoss) -> Option<Vec<Came>> {
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || {
@@ -135,7 +135,7 @@ fn run(way: ReducePath, fault: Fault, lost: PeerLoss) -> Option<Vec<Came>> {
     wait.recv_timeout(HANG).ok()
 }
 
-/// Whether an error says who, in what, and why.
+/// Whether an error names a rank, the operation and the cause.
 fn names(error: &Error) -> bool {
     let text = error.to_string();
     let who = ["rank 0", "rank 1", "rank 2", "ranks 0", "ranks 1"].iter().any(|rank| text.contains(rank));
@@ -179,7 +179,7 @@ fn the_fault_matrix_has_no_hang_no_wrong_result_and_no_unnamed_error() {
             let nameless: Vec<_> = told.iter().filter(|error| !names(error)).collect();
             unnamed += nameless.len();
             nameless.iter().for_each(|error| println!("UNNAMED {error}"));
-            // Only a slow rank leaves the sums right.
+            // Only with a slow rank are the sums right.
             if (fault == Fault::Slow) != (right == came.len()) {
                 println!("{fault:?} {name}: {came:?}");
                 wrong += 1;

@@ -1,4 +1,4 @@
-//! How communicators begin, split, shrink and end.
+//! Tests of how communicators begin, split, shrink and end.
 
 use super::*;
 
@@ -32,10 +32,10 @@ fn a_collective_that_hangs_is_a_deadline_and_ends_the_communicator() {
     .unwrap();
 }
 
-/// A rank's number in a child, the child's size and its sum.
+/// A rank's number in a child communicator, the child's size and the child's sum.
 type Within = Option<(u32, u32, i32)>;
 
-/// Every second rank by itself, backwards; the last takes no part. The parent goes on.
+/// Splits five ranks by even and odd, in descending order, without the last rank. The parent is used further.
 fn splits(seeded: &'static [u8]) -> Vec<Result<(Within, i32)>> {
     let machine = shim(5, seeded, StandIn::default());
     each(&machine, 5, Duration::from_secs(5), |mut comm| {
@@ -54,7 +54,7 @@ fn splits(seeded: &'static [u8]) -> Vec<Result<(Within, i32)>> {
 #[test]
 fn defect_3_a_split_waits_for_the_handle_that_comes_later() {
     let careless = splits(&[3]);
-    // NULL is asked for its state, and the parent is called while it is in progress: ncclInvalidArgument, 4.
+    // The state of a NULL handle is asked for, and the parent is called while it is in progress: both give ncclInvalidArgument, 4.
     let told = |result: &Result<_>| matches!(result, Err(Error::Nccl { code: 4, .. }));
     assert!(careless[..4].iter().all(told) && careless[4].is_err(), "{careless:?}");
     let within = [Some((1, 2, 2)), Some((1, 2, 4)), Some((0, 2, 2)), Some((0, 2, 4)), None];
@@ -62,7 +62,7 @@ fn defect_3_a_split_waits_for_the_handle_that_comes_later() {
     assert_eq!(mended, within.map(|within| (within, 10)));
 }
 
-/// Rank 2 dies in silence; the others notice by their deadline, and shrink.
+/// Rank 2 dies silently; the other ranks notice it by their deadline, and shrink.
 fn shrinks(seeded: &'static [u8]) -> Vec<Result<Within>> {
     let machine = shim(4, seeded, StandIn { lost: PeerLoss::Silent, ..StandIn::default() });
     each(&machine, 4, Duration::from_secs(5), |mut comm| {
@@ -152,7 +152,7 @@ fn a_panic_aborts_so_that_the_others_are_told() {
             Ok(())
         })
     }));
-    // The world tells of the panic in its own way; rank 0 has come back.
+    // `catch_unwind` may catch the panic of rank 1; if it does not, the result of each rank is checked.
     if let Ok(told) = told {
         assert!(told[0].is_ok() && told[1].is_err(), "{told:?}");
     }
@@ -169,7 +169,7 @@ fn an_abort_waits_for_captured_graphs_and_returns_without_them() {
         machine.begin_capture(queue.stream()).unwrap();
         comm.all_reduce(DType::I32, ReduceOp::Sum, data.all(), data.all())?;
         let graph = machine.end_capture(queue.stream()).unwrap();
-        // The graph lives: the abort goes on beside.
+        // While the graph exists, the abort continues in the background.
         assert!(!comm.abandon(), "an abort ended while a graph held a collective");
         machine.forget(graph);
         assert!(comm.abandon());

@@ -1,9 +1,9 @@
-//! Our use of NCCL, over the stand-in for its library.
+//! Tests of this crate's use of NCCL, on the stand-in for the NCCL library.
 //!
 //! | file | shows |
 //! |---|---|
-//! | `life` | how communicators begin, split, shrink and end; with defects put back in, that the stand-in finds them |
-//! | `calls` | groups, estimates, what blocks on which thread, captured collectives |
+//! | `life` | how communicators begin, split, shrink and end; that the NCCL stand-in finds defects that are put back in |
+//! | `calls` | groups, estimates, calls on separate threads, captured collectives |
 //! | `places` | versions, and ranks that share a GPU |
 //! | `faults` | the fault matrix: dead, slow, disagreeing and late ranks |
 
@@ -20,9 +20,9 @@ use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Long enough for everything that ends, however busy the machine is.
+/// A deadline for calls that end, long enough on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
-/// For what never ends.
+/// A deadline for calls that never end.
 const SHORT: Duration = Duration::from_millis(400);
 
 /// A shim with a device for every rank.
@@ -37,7 +37,7 @@ fn queue(machine: &Arc<dyn CudaMachine>, rank: u32) -> Queue {
     Queue::new(machine.clone(), rank as usize % machine.devices()).unwrap()
 }
 
-/// Runs a body on every rank of a communicator, with this deadline, and gives what each came to.
+/// Runs a body on every rank of a communicator with this deadline, and returns the result of each rank.
 fn each<R: Send>(
     machine: &Arc<dyn CudaMachine>,
     size: u32,
@@ -54,7 +54,7 @@ fn each<R: Send>(
     report.unwrap().ranks
 }
 
-/// Runs `body` on all ranks, with calls compared beforehand, and expects success.
+/// Runs `body` on all ranks, with calls compared before they are issued, and expects success.
 fn ranks<R: Send>(size: u32, body: impl Fn(NcclComm) -> Result<R> + Sync) -> Vec<R> {
     let machine = shim(size, &[], StandIn::default());
     each(&machine, size, LONG, body).into_iter().collect::<Result<Vec<R>>>().unwrap()
@@ -67,14 +67,14 @@ fn sum(comm: &mut NcclComm, value: i32) -> Result<i32> {
         .all_reduce(DType::I32, ReduceOp::Sum, data.all(), data.all())
         .and_then(|()| comm.wait("finish a sum"));
     if let Err(error) = summed {
-        // Memory is given back after the abort.
+        // The abort comes before the memory is freed.
         comm.abandon();
         return Err(error);
     }
     Ok(comm.queue().download(data.all()).unwrap()[0])
 }
 
-/// A rank that dies: its threads stop, and its communicator is not ended.
+/// Simulates a rank that dies: its threads stop, and its communicator is not ended.
 fn die(mut comm: NcclComm) {
     super::standin::die(comm.raw);
     comm.raw = std::ptr::null_mut();

@@ -1,9 +1,9 @@
-//! Versions of the library, and ranks that share a GPU: one line each, on every rank.
+//! Tests of library versions, and of ranks that share a GPU: each rank gets a one-line error.
 
 use super::*;
 use crate::device::{DeviceGroup, ReducePath};
 
-/// Why two ranks cannot join.
+/// The errors of two ranks that cannot join a communicator.
 fn refused(machine: &Arc<dyn CudaMachine>) -> Vec<String> {
     let report = World::threads(2).deadline(LONG).run_each(|control| {
         let place = (control.rank(), control.size());
@@ -60,7 +60,7 @@ fn two_ranks_on_one_gpu_are_one_line_that_says_what_would_be_right() {
     assert_eq!(sums, [Ok(4), Ok(4)]);
 }
 
-/// How two ranks on one machine exchange that leave it to `auto`.
+/// The reduce paths that `auto` selects for two ranks on one machine.
 fn auto(machine: &Arc<dyn CudaMachine>) -> Vec<Result<&'static str>> {
     let report = World::threads(2).deadline(LONG).run_each(|comm| {
         let link = DeviceGroup::open(
@@ -84,6 +84,6 @@ fn defect_7_auto_takes_nccl_only_where_ranks_have_gpus_of_their_own() {
     let nccl = Ok("NCCL's all-reduce");
     assert_eq!(auto(&shim(2, &[], offered)), [nccl.clone(), nccl.clone()]);
     assert_eq!(auto(&one_gpu(&[], StandIn { shares: true, ..offered })), [nccl.clone(), nccl]);
-    // On the shim only where a test offers it.
+    // On the shim, `auto` selects NCCL only if a test offers it.
     assert_eq!(auto(&shim(2, &[], StandIn::default())), [device.clone(), device]);
 }
