@@ -123,7 +123,7 @@ fn arch(generation: Generation) -> Arch {
     }
 }
 
-/// The graph of one node. Fast channels are split in two: 25 GB/s or more, and from Hopper on 50 GB/s or more if there are more
+/// The graph of one node. Fast channels are split in two: from 25 GB/s on; for Hopper and later from 50 GB/s on, if there are more
 /// than 4.
 fn inside(port: f64, devices: u32, arch: Arch, table: usize) -> Graph {
     let fits = |speed: f64| if devices > 1 { (port / speed) as u32 } else { 1 };

@@ -7,7 +7,7 @@ use std::ops::Range;
 /// The sizes of one call, from which the ranges of a rank's input and output follow.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// The collective.
+    /// The collective of the call.
     pub collective: Collective,
     /// The number of ranks.
     pub ranks: u32,

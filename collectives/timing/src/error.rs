@@ -14,7 +14,7 @@ pub enum Error {
     Unmatched {
         /// The waiting rank.
         rank: Rank,
-        /// The round.
+        /// The round in which the halves do not match.
         round: u64,
         /// What the rank does or waits for.
         what: String,
@@ -24,7 +24,7 @@ pub enum Error {
     Deadlock {
         /// The first rank that waits.
         rank: Rank,
-        /// The round.
+        /// The round in which the rank waits.
         round: u64,
         /// What the rank waits for.
         what: String,

@@ -34,7 +34,7 @@ pub struct Parts {
 /// A message on the critical path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// The message.
+    /// The message, with its times.
     pub sent: Sent,
     /// The message's share of the whole time.
     pub took: Picos,
@@ -43,7 +43,7 @@ pub struct Hop {
 /// The use of a link during a collective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkUse {
-    /// The link.
+    /// The number of the link.
     pub link: LinkId,
     /// The bytes that crossed the link.
     pub bytes: Bytes,

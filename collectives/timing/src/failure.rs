@@ -7,7 +7,7 @@ use std::fmt;
 /// The failure of a collective that some rank cannot finish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The culprit.
+    /// The rank or the path that caused the failure.
     pub culprit: Culprit,
     /// Why the collective fails.
     pub cause: Cause,
@@ -26,9 +26,9 @@ pub enum Culprit {
     Rank(Rank),
     /// The path from one rank to another.
     Way {
-        /// The sender.
+        /// The sender on the path.
         from: Rank,
-        /// The receiver.
+        /// The receiver on the path.
         to: Rank,
     },
 }

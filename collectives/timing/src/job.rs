@@ -11,7 +11,7 @@ static NOTHING_WRONG: Faults = Faults::NONE;
 /// A collective to be timed.
 #[derive(Clone, Copy)]
 pub struct Job<'a> {
-    /// The schedule.
+    /// The schedule to be timed.
     pub schedule: &'a dyn Schedule,
     /// How the buffer is cut into chunks.
     pub geometry: &'a Geometry,

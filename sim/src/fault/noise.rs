@@ -145,7 +145,7 @@ mod tests {
         near(median, 2f64.powf(1.0 / 3.0));
     }
 
-    /// A change of these values changes every recorded run with jitter.
+    /// The draws for one seed are fixed values, because another value would change every recorded run with jitter.
     #[test]
     fn draws_are_pinned_for_every_distribution() {
         let pinned = [

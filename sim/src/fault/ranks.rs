@@ -67,9 +67,9 @@ fn listed(stretches: &[(u32, u32)]) -> String {
 /// Ordered pairs of ranks: `0>1` from rank 0 to rank 1, `0<>1` both directions, `*>3` from every rank to rank 3.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pair {
-    /// The senders.
+    /// The senders of the messages.
     pub from: Ranks,
-    /// The receivers.
+    /// The receivers of the messages.
     pub to: Ranks,
     /// Whether messages from `to` to `from` are covered, too.
     pub both: bool,

@@ -12,7 +12,7 @@ use std::fmt;
 pub enum Rule {
     /// Ranks whose own work takes longer by a factor.
     SlowRank {
-        /// The ranks.
+        /// The ranks that are slower.
         ranks: Ranks,
         /// The factor by which the ranks are slower.
         factor: Factor,
@@ -21,7 +21,7 @@ pub enum Rule {
     },
     /// Ranks whose launches and computations each take a random time longer.
     JitterRank {
-        /// The ranks.
+        /// The ranks that take longer.
         ranks: Ranks,
         /// The random extra time.
         noise: Noise,
@@ -30,28 +30,28 @@ pub enum Rule {
     },
     /// Ranks that compute on another device than the others.
     Device {
-        /// The ranks.
+        /// The ranks that have the other device.
         ranks: Ranks,
         /// The other device.
         device: Device,
     },
     /// Ranks that make no progress and neither send nor receive, like a stopped process.
     StopRank {
-        /// The ranks.
+        /// The ranks that are stopped.
         ranks: Ranks,
         /// The time in which the rule holds.
         when: When,
     },
     /// A rank that dies and does nothing from then on.
     DeadRank {
-        /// The rank.
+        /// The rank that dies.
         rank: Rank,
         /// When the rank dies: at a time or at one of its own steps.
         death: Death,
     },
     /// Links with less bandwidth or more latency.
     SlowLink {
-        /// The links.
+        /// The links that are slower.
         links: Links,
         /// The factor by which the links' bandwidth is lower.
         factor: Factor,
@@ -62,7 +62,7 @@ pub enum Rule {
     },
     /// Links on which every message takes a random time longer.
     JitterLink {
-        /// The links.
+        /// The links that take longer.
         links: Links,
         /// The random extra time.
         noise: Noise,
@@ -71,7 +71,7 @@ pub enum Rule {
     },
     /// Links that carry nothing for the last part of every period.
     Flap {
-        /// The links.
+        /// The links that go down.
         links: Links,
         /// How long the links are down in each period.
         down: Picos,

@@ -7,9 +7,9 @@ use crate::{Picos, Rank};
 /// A message, with the properties that fault rules depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The sender.
+    /// The rank that sends the message.
     pub from: Rank,
-    /// The receiver.
+    /// The rank that receives the message.
     pub to: Rank,
     /// The message's operation in its communicator. Together with `round` it distinguishes the messages of a pair of ranks.
     pub operation: u64,

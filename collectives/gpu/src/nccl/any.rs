@@ -7,7 +7,7 @@ use allfold_kernels::cuda::Slice;
 /// A collective over a rank's buffers: the input and, on ranks that get a result, the output.
 #[derive(Clone, Copy)]
 pub struct NcclCall<'a> {
-    /// The collective.
+    /// The collective to be called.
     pub collective: Collective,
     /// The element type.
     pub dtype: DType,

@@ -306,7 +306,7 @@ impl NcclComm {
     /// Waits until all issued work is done on the device.
     ///
     /// # Errors
-    /// The deadline, or a failure that NCCL or the driver reported. The communicator has then failed. It is aborted on drop or by
+    /// The deadline passes, or NCCL or the driver reports a failure. The communicator has then failed. It is aborted on drop or by
     /// [`NcclComm::abandon`]; all captured graphs that hold its collectives must be destroyed before, because `ncclCommAbort` waits
     /// for them.
     pub fn wait(&mut self, what: &str) -> Result<()> {

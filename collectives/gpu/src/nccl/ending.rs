@@ -17,7 +17,7 @@ impl NcclComm {
     /// A communicator of the ranks that gave the same colour, in order of `key`; `None` for a negative colour.
     ///
     /// # Errors
-    /// The deadline, or a failure of NCCL.
+    /// The deadline passes, or NCCL fails.
     pub fn split(&mut self, color: i32, key: i32) -> Result<Option<NcclComm>> {
         self.enter(None, || "split()".into())?;
         let color = color.max(NO_COLOR);
@@ -32,7 +32,7 @@ impl NcclComm {
     /// refuses to shrink.
     ///
     /// # Errors
-    /// NCCL is older than 2.27; the deadline; a failure of NCCL.
+    /// NCCL is older than 2.27; the deadline passes; NCCL fails.
     pub fn shrink(mut self, without: &[Rank]) -> Result<NcclComm> {
         let shrink = self.api.shrink.ok_or_else(|| {
             Error::System("this NCCL has no ncclCommShrink; 2.27 or newer is needed to shrink".into())
@@ -98,7 +98,7 @@ impl NcclComm {
     /// Ends the communicator in an orderly way: waits for all issued work, on every rank.
     ///
     /// # Errors
-    /// The deadline, or a failure of NCCL.
+    /// The deadline passes, or NCCL fails.
     pub fn finalize(mut self) -> Result<()> {
         self.enter(None, || "finalize()".into())?;
         self.wait("finish what was issued")?;

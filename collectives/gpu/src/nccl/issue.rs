@@ -38,7 +38,7 @@ impl NcclComm {
 
     fn issue_aside(&mut self, what: &str) -> Result<super::api::Answer> {
         let (calls, stream) = (self.posted.clone(), Sent::new(self.stream));
-        // SAFETY: the communicator, stream and buffers are valid as in `issue`; the thread's clone of the queue keeps the stream alive.
+        // SAFETY: the communicator, stream and buffers are valid as in `issue`; the thread's clone of the queue keeps the stream.
         let run = move |api: &_, raw| unsafe { call::run(api, raw, stream.get(), &calls) };
         let answer = self.blocking_call(what, run)?;
         if answer == SUCCESS {

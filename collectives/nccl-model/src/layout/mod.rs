@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// The schedule of one channel of a call over nodes.
 #[derive(Clone)]
 pub struct ChannelLayout {
-    /// The schedule.
+    /// The schedule, which represents all channels.
     pub schedule: Arc<dyn Schedule>,
     /// The number of steps of a rank that may be under way at once: buffers, or messages that a switch receives together.
     pub window: u32,

@@ -7,7 +7,7 @@ use allfold_sim::machines::{Fabric, Generation, Machine};
 /// A machine with the settings of a run on it.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// The machine.
+    /// The machine's hardware.
     pub machine: Machine,
     /// The machine as NCCL's tuner sees it.
     pub platform: Platform,

@@ -36,7 +36,7 @@ pub enum Error {
     /// The collective has no algorithm with this name.
     #[error("{}", unknown(&format!("algorithm of {collective}"), .name, .known))]
     Algorithm {
-        /// The collective.
+        /// The collective whose algorithm was asked for.
         collective: Collective,
         /// The name that the caller asked for.
         name: String,
@@ -46,7 +46,7 @@ pub enum Error {
     /// An added algorithm has the name of an existing one.
     #[error("{collective} has an algorithm `{name}` already; give your own another name")]
     Taken {
-        /// The collective.
+        /// The collective of both algorithms.
         collective: Collective,
         /// The name that is taken.
         name: &'static str,

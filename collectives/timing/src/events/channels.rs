@@ -33,7 +33,7 @@ pub(super) struct Channel {
     pub(super) busy: bool,
     /// The number of messages that have started and not arrived.
     pub(super) under_way: u32,
-    /// When the last message had left, on the clock without bytes.
+    /// When the last message would have left if messages had no bytes.
     pub(super) chain: u64,
     /// The latency of the whole path.
     pub(super) latency: u64,
@@ -155,7 +155,7 @@ impl Channels {
         self.items.iter().filter(|channel| !channel.is_idle())
     }
 
-    /// Adds `by` to the byte-free clock of every channel that has one.
+    /// Adds `by` to the time `chain` of every channel on which a message has left.
     pub(super) fn shift_chains(&mut self, by: u64) {
         self.items.iter_mut().filter(|channel| channel.chain > 0).for_each(|channel| channel.chain += by);
     }

@@ -8,7 +8,7 @@ pub(super) struct Halves {
     pub(super) receiver: u32,
     pub(super) start: u64,
     pub(super) left: u64,
-    /// When the message starts on the clock without bytes.
+    /// When the message would start if messages had no bytes.
     pub(super) chain: u64,
 }
 

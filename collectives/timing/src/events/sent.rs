@@ -6,9 +6,9 @@ use allfold_sim::{Bytes, Picos};
 /// A message with its times, as a trace shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// The sender.
+    /// The rank that sends the message.
     pub from: Rank,
-    /// The receiver.
+    /// The rank that receives the message.
     pub to: Rank,
     /// The message's round in the schedule.
     pub round: u64,

@@ -59,7 +59,7 @@ struct State {
     now: u64,
     piece: u64,
     hash: u64,
-    /// The clock without bytes: that of the reference, and a hash of all others relative to it.
+    /// The times for messages without bytes: that of the reference, and a hash of all others relative to it.
     chain: u64,
     chains: u64,
     /// The first piece that some rank has not finished, and one past the last piece that any rank has begun.
@@ -286,7 +286,7 @@ impl Relative {
         self.sum = self.sum.wrapping_add(mixed(words));
     }
 
-    /// Adds a clock without bytes, relative to the reference's; a clock of 0 was never set.
+    /// Adds a time for messages without bytes, relative to the reference's; a time of 0 was never set.
     fn chain(&mut self, what: &[u64], chain: u64) {
         let relative = if chain == 0 { u64::MAX / 2 } else { chain.wrapping_sub(self.chain) };
         self.chains = self.chains.wrapping_add(mixed(&[mixed(what), relative]));

@@ -61,7 +61,7 @@ impl Half {
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Slot {
-    /// When the step was posted, and the latest end of its halves so far, on the clock without bytes.
+    /// When the step would be posted, and when its halves so far would be done, if messages had no bytes.
     pub(super) posted_chain: u64,
     pub(super) done_chain: u64,
     /// The round, equal for both halves of a message.
@@ -113,7 +113,7 @@ pub(super) struct State {
     pub(super) head: u64,
     /// When the representative's last step was done.
     pub(super) finish: u64,
-    /// The latest end of the steps before `base`, on the clock without bytes.
+    /// When the steps before `base` would all be done if messages had no bytes.
     pub(super) chain: u64,
 }
 
