@@ -20,7 +20,7 @@ pub(super) type Next = (u64, Step, u32);
 #[derive(Clone)]
 pub(super) struct Programs<'a> {
     schedule: &'a dyn Schedule,
-    /// Without stored steps: for each representative, the first round that has not been asked for.
+    /// The next round to ask the schedule for, for each representative; used if steps are not stored.
     rounds: Vec<u64>,
     loops: Option<Loops>,
 }

@@ -82,7 +82,7 @@ impl Node {
         }
     }
 
-    /// Adds a place and gives its number.
+    /// Adds a place called `name` and returns its number.
     pub fn add(&mut self, name: impl Into<String>) -> u32 {
         self.places.push(name.into());
         self.devices + self.places.len() as u32 - 1
