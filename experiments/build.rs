@@ -1,5 +1,5 @@
-//! Stamps the binary with the commit it was built from, so that every record can name it.
-//! `ALLFOLD_COMMIT` in the environment wins: for builds from an archive without its history.
+//! Stamps the binary with the commit it was built from, so that every record can name the commit. `ALLFOLD_COMMIT` in the
+//! environment takes precedence: for builds from an archive without git history.
 
 use std::process::Command;
 

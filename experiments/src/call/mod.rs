@@ -1,4 +1,4 @@
-//! A call of a collective as the command line has it: its flags, its plan for each size, its table.
+//! A collective call on the command line: its flags, its plan for each size, its table.
 
 pub mod plan;
 pub mod sweep;

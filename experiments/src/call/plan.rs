@@ -1,4 +1,4 @@
-//! One call of a collective, planned: the algorithm, how the buffer is cut, and how many steps are in flight.
+//! The plan of one collective call: the algorithm, how the buffer is cut, and how many steps are in flight.
 
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::registry::{self, Algorithm, Shape};
@@ -7,47 +7,47 @@ use allfold_collectives::{Collective, Communicator, DType, Geometry, ReduceOp, W
 use allfold_report::records::CollectiveCall;
 use std::sync::Arc;
 
-/// The user's choices for all sizes.
+/// The user's choices for a collective call, which hold for every message size.
 #[derive(Clone)]
 pub struct Choice {
     /// The collective.
     pub collective: Collective,
-    /// The algorithm; `None` chooses by size.
+    /// The algorithm; with `None` the message size decides.
     pub algorithm: Option<&'static Algorithm>,
-    /// The ranks and their root.
+    /// The number of ranks and the root rank.
     pub shape: Shape,
     /// The element type.
     pub dtype: DType,
     /// The reduction operator, if the collective reduces.
     pub op: ReduceOp,
-    /// Largest piece, in bytes; `None` leaves it to the algorithm.
+    /// Bytes of the largest segment; `None` takes the algorithm's default.
     pub segment: Option<u64>,
-    /// Steps in flight; `None` leaves it to the algorithm.
+    /// Steps that a rank may have in flight; `None` takes the algorithm's default.
     pub window: Option<u32>,
-    /// Parallel channels, each with its own share of the data; for simulations only.
+    /// Parallel lanes, each with its own share of the data; for simulations only.
     pub lanes: u32,
 }
 
-/// The plan for one size.
+/// The plan of a collective call for one message size.
 pub struct CallPlan {
     /// The algorithm.
     pub algorithm: &'static Algorithm,
     /// The schedule, cut into segments.
     pub schedule: Arc<dyn Schedule>,
-    /// Where the chunks lie.
+    /// Where each chunk lies in the buffer.
     pub geometry: Geometry,
-    /// Elements that a rank contributes: of the whole buffer, or of one block where there is one per rank.
+    /// Elements that a rank contributes: the whole buffer's, or one block's if the buffer has a block per rank.
     pub count: u64,
     /// Bytes of the whole buffer, after rounding down to whole elements and blocks.
     pub bytes: u64,
     /// Steps that a rank may have in flight.
     pub window: u32,
-    /// Bytes of the largest piece; `None` where chunks are not cut.
+    /// Bytes of the largest segment; `None` if chunks are not cut.
     pub segment: Option<u64>,
 }
 
 impl Choice {
-    /// Elements of a rank's share for a size in bytes, and the bytes that they make.
+    /// The elements that a rank contributes to a buffer of `size` bytes, and the buffer's bytes after rounding down.
     pub fn count(&self, size: u64) -> (u64, u64) {
         let element = self.dtype.size() as u64;
         let shares = if self.collective.blocked() { u64::from(self.shape.ranks()) } else { 1 };
@@ -55,20 +55,20 @@ impl Choice {
         (count, count * element * shares)
     }
 
-    /// The algorithm for a size in bytes.
+    /// The algorithm for a buffer of `size` bytes.
     pub fn algorithm(&self, size: u64) -> &'static Algorithm {
         self.algorithm.unwrap_or_else(|| registry::auto(self.collective, self.shape, self.count(size).1))
     }
 
-    /// Plans one size.
+    /// Plans the call for a buffer of `size` bytes.
     ///
     /// # Errors
-    /// Segments so small that they cannot be numbered.
+    /// Segments so small that there are more than 2^32.
     pub fn at(&self, size: u64) -> CommandResult<CallPlan> {
         let (count, bytes) = self.count(size);
         let algorithm = self.algorithm(size);
         let whole = algorithm.build(self.shape);
-        // As a communicator cuts: no piece of a chunk is smaller than one element.
+        // A communicator cuts chunks by the same rule: no segment is smaller than one element.
         let element = self.dtype.size() as u64;
         let lanes = u64::from(self.lanes.max(1));
         let chunk = (bytes / element).div_ceil(u64::from(whole.chunks()) * lanes);
@@ -96,7 +96,7 @@ impl Choice {
         Ok(CallPlan { algorithm, schedule, geometry, count, bytes, window, segment })
     }
 
-    /// A world that runs the choice.
+    /// Gives `world` the algorithm, the segment size and the window that the user chose.
     pub fn on(&self, world: impl Into<World>) -> World {
         let mut world = world.into();
         if let Some(algorithm) = self.algorithm {
@@ -111,10 +111,10 @@ impl Choice {
         }
     }
 
-    /// The communicator of a process that is one rank.
+    /// Gives `comm`, whose rank is this whole process, the algorithm, the segment size and the window that the user chose.
     ///
     /// # Errors
-    /// As of the communicator's plan.
+    /// A choice that [`allfold_collectives::Plan`] refuses.
     pub fn within(&self, comm: Communicator) -> CommandResult<Communicator> {
         let mut plan = allfold_collectives::Plan::default();
         if let Some(algorithm) = self.algorithm {
@@ -129,7 +129,7 @@ impl Choice {
         Ok(comm.with_plan(plan))
     }
 
-    /// The call as a record describes it. Callers add the identity of the result if they know it.
+    /// The call as a record describes it, without the identity of the result; callers that know the identity add it.
     pub fn call(&self, plan: &CallPlan) -> CollectiveCall {
         CollectiveCall {
             collective: self.collective.name().into(),
@@ -146,7 +146,7 @@ impl Choice {
     }
 }
 
-/// algbw and busbw, in GB/s of 1e9 bytes, of `bytes` bytes in `time` microseconds, by nccl-tests' rule.
+/// algbw and busbw in GB/s (1e9 bytes), for `bytes` bytes in `time_us` microseconds, by nccl-tests' rule.
 pub fn bandwidths(collective: Collective, ranks: u32, bytes: u64, time_us: f64) -> (f64, f64) {
     if time_us <= 0.0 {
         return (0.0, 0.0);

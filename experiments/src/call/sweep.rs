@@ -1,4 +1,4 @@
-//! The flags that `bench` and `simulate` share, in nccl-tests' letters, and what they ask for.
+//! The flags that `bench` and `simulate` share, spelled as in nccl-tests, and the sweep of sizes that they describe.
 
 use crate::call::plan::Choice;
 use crate::cli::error::{CommandError, CommandResult};
@@ -7,7 +7,7 @@ use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::{Collective, DType, Rank, ReduceOp};
 use allfold_report::sizes::{Growth, Size, Sweep, rank_count};
 
-/// Where a sweep starts and ends if neither `-b` nor `-e` is given, as nccl-tests has it.
+/// The only size of a sweep if neither `-b` nor `-e` is given, as in nccl-tests.
 const DEFAULT_SIZE: Size = Size(32 << 20);
 
 /// Flags of a sweep over sizes.
@@ -28,7 +28,7 @@ pub struct SweepArgs {
     /// Largest size [default: 32M, or -b if that is more]
     #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", help_heading = "Sizes")]
     pub greatest: Option<Size>,
-    /// Each size is the previous one times this
+    /// Factor from each size to the next
     #[arg(
         short = 'f',
         long = "stepfactor",
@@ -37,7 +37,7 @@ pub struct SweepArgs {
         help_heading = "Sizes"
     )]
     pub factor: u64,
-    /// Each size is the previous one plus this; instead of -f
+    /// Bytes from each size to the next; instead of -f
     #[arg(
         short = 'i',
         long = "stepbytes",
@@ -64,7 +64,7 @@ pub struct SweepArgs {
 }
 
 impl SweepArgs {
-    /// The sizes, in order. A barrier has one, without bytes.
+    /// The message sizes in bytes, in order. A barrier has one size, 0.
     pub fn sizes(&self) -> CommandResult<Vec<u64>> {
         if self.collective == Collective::Barrier {
             return Ok(vec![0]);
@@ -79,7 +79,7 @@ impl SweepArgs {
         Sweep { least, greatest, growth }
     }
 
-    /// The choices that hold for every size.
+    /// The user's choices that hold for every size of the sweep.
     pub fn choice(&self) -> CommandResult<Choice> {
         names::root_inside(self.root, self.ranks)?;
         let shape =
@@ -100,7 +100,7 @@ impl SweepArgs {
         })
     }
 
-    /// The sweep in nccl-tests' words, for the lines above the table.
+    /// The sweep as nccl-tests prints it, for the lines above the table.
     pub fn summary(&self) -> String {
         let Sweep { least, greatest, growth } = self.sweep();
         let step = match growth {

@@ -39,7 +39,7 @@ fn header(title: &str, name: &str, unit: &str) -> String {
     [titles, names, units].map(|line| line.trim_end().to_string()).join("\n")
 }
 
-/// One measured size. Where the collective has no in-place or no out-of-place form, the table has N/A.
+/// The table row of one measured size. A form that the collective lacks (in place or out of place) is printed as N/A.
 pub fn measured_row(
     out_of_place: Option<&MeasuredCollective>,
     in_place: Option<&MeasuredCollective>,
@@ -52,15 +52,15 @@ pub fn measured_row(
     format!("{called}{}{}", form(out_of_place), form(in_place))
 }
 
-/// One simulated size, out of place and in place.
+/// The table row of one simulated size, out of place and in place.
 pub fn simulated_row(out_of_place: &SimulatedCollective, in_place: &SimulatedCollective) -> String {
     let side = |r: &SimulatedCollective| side(r.time_us, r.algbw_gbps, r.busbw_gbps, r.wrong_elements);
     let bound = in_place.bound_us.map_or_else(|| "N/A".into(), time);
     format!("{}{}{}  {bound:>7}", call(&out_of_place.call), side(out_of_place), side(in_place))
 }
 
-/// The closing lines: how many elements were wrong (`None`: nothing was checked), the mean bus bandwidth of both sides
-/// over all sizes, the end.
+/// The closing lines of a table: the number of wrong elements (`None` if no result was checked), and the mean bus bandwidth
+/// over all sizes, in place and out of place.
 pub fn footer(collective: &str, wrong: Option<u64>, busbw: &[f64]) -> String {
     let verdict = match wrong {
         None => "N/A".into(),
@@ -86,7 +86,7 @@ fn side(time_us: f64, algbw: f64, busbw: f64, wrong: Option<u64>) -> String {
     format!("  {:>7}  {algbw:>6.2}  {busbw:>6.2} {wrong:>6}", time(time_us))
 }
 
-/// A time in nccl-tests' five significant digits.
+/// A time in microseconds, in nccl-tests' five significant digits.
 fn time(us: f64) -> String {
     match us {
         us if us >= 9_999.95 => format!("{us:.0}"),
@@ -95,7 +95,7 @@ fn time(us: f64) -> String {
     }
 }
 
-/// Six significant digits, as C's `%g`.
+/// A number in six significant digits, as C's `%g` prints it.
 fn significant(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return "0".into();

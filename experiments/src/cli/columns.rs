@@ -1,4 +1,4 @@
-//! Text in columns.
+//! Tables of text with aligned columns.
 
 /// A table whose columns are as wide as their longest cell; the first row is the header. Columns of numbers are
 /// right-aligned.

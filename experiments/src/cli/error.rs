@@ -98,7 +98,7 @@ impl From<allfold_trainer::Error> for CommandError {
     fn from(error: allfold_trainer::Error) -> CommandError {
         use allfold_trainer::Error;
         match error {
-            // The same numbers would diverge again. The other ranks see the diverged rank's abort.
+            // A restart would diverge again, on equal numbers. The other ranks see the diverged rank's abort.
             Error::NotFinite { .. }
             | Error::Collective(allfold_collectives::Error::Aborted { .. })
             | Error::Config(_)

@@ -24,14 +24,15 @@ fn meminfo(key: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Control group v2: the limit less what is in use.
+/// Bytes that control group v2 still allows: its limit less what is in use.
 fn from_cgroup() -> Option<u64> {
     let read = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}"));
     let stat = read("memory.stat").unwrap_or_default();
     left(&read("memory.max").ok()?, &read("memory.current").ok()?, &stat)
 }
 
-/// What a group's limit leaves, by the texts of its files. Pages of files are in use too, but the kernel takes them back.
+/// Bytes that a control group's limit still allows, from the texts of its files. Cached pages of files count as free: the
+/// kernel takes them back.
 fn left(max: &str, current: &str, stat: &str) -> Option<u64> {
     let number = |text: &str| text.trim().parse::<u64>().ok();
     let pages = |line: &str| {
@@ -42,7 +43,7 @@ fn left(max: &str, current: &str, stat: &str) -> Option<u64> {
     Some(number(max)?.saturating_sub(number(current)?.saturating_sub(files)))
 }
 
-/// Refuses to start with too little memory. `need` is `None` if the sum overflows.
+/// Refuses to start with less than `need` bytes of free memory. `need` is `None` if the sum overflows.
 pub fn require(need: Option<u64>, what: &str) -> CommandResult {
     let have = available().unwrap_or(u64::MAX / 2);
     match need {
@@ -58,8 +59,8 @@ pub fn require(need: Option<u64>, what: &str) -> CommandResult {
     }
 }
 
-/// Refuses more ranks than one process can run as threads: each takes two threads of several memory mappings, of
-/// which Linux gives a process 65,530 (vm.max_map_count).
+/// Refuses more ranks than one process can run as threads: each rank takes two threads with several memory mappings each, and
+/// Linux allows a process 65,530 mappings (vm.max_map_count).
 pub fn threads(ranks: u32) -> CommandResult {
     const MOST: u32 = 4_096;
     if ranks <= MOST {

@@ -1,4 +1,4 @@
-//! What commands share: errors, output and records, and the syntax of names.
+//! Shared parts of the commands: errors, output and records, and the syntax of names.
 
 pub mod columns;
 pub mod common;

@@ -1,4 +1,4 @@
-//! Names that the user types, with the nearest known name for an unknown one.
+//! Names that the user types. An unknown name is answered with the nearest known name.
 
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::{Collective, DType, ReduceOp};
@@ -12,17 +12,17 @@ fn find<T: Copy>(kind: &str, word: &str, all: &[T], name: impl Fn(T) -> &'static
     })
 }
 
-/// A collective by name, for clap.
+/// Finds a collective by its name, for clap.
 pub fn collective(word: &str) -> Result<Collective, String> {
     find("collective", word, &Collective::ALL, Collective::name)
 }
 
-/// A reduction operator by name, for clap.
+/// Finds a reduction operator by its name, for clap.
 pub fn op(word: &str) -> Result<ReduceOp, String> {
     find("operator", word, &ReduceOp::ALL, ReduceOp::name)
 }
 
-/// An element type by Allfold's name (`f32`) or by nccl-tests' (`float`), for clap.
+/// Finds an element type by Allfold's name (`f32`) or by nccl-tests' (`float`), for clap.
 pub fn dtype(word: &str) -> Result<DType, String> {
     let wanted = word.to_lowercase();
     DType::ALL
@@ -52,7 +52,7 @@ pub fn nccl_dtype(dtype: DType) -> &'static str {
     }
 }
 
-/// Refuses a root outside the group.
+/// Refuses a root rank outside the group.
 pub fn root_inside(root: u32, ranks: u32) -> CommandResult {
     if root < ranks {
         return Ok(());

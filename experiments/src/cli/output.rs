@@ -16,20 +16,20 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// The text and the records of one run.
+/// The text and the records of one run of a command.
 pub struct RunOutput {
     text: Box<dyn Write>,
     json: Option<PathBuf>,
     stamp: Stamp,
     lines: Vec<String>,
-    /// Whether a file is still to be written.
+    /// Whether the run still has a file to write.
     expects_file: bool,
-    /// Why writing the text failed, if it did.
+    /// The error of writing the text, if writing failed.
     lost: Option<CommandError>,
 }
 
 impl RunOutput {
-    /// Starts a run. Refuses a file that cannot be written before the work starts.
+    /// Starts a run's output. A records file that cannot be written is refused here, before the work starts.
     pub fn open(json: Option<&Path>, seed: Option<u64>) -> CommandResult<RunOutput> {
         let to_stdout = json.is_some_and(|path| path == Path::new("-"));
         if let Some(path) = json.filter(|_| !to_stdout) {
@@ -47,13 +47,13 @@ impl RunOutput {
         RunOutput { text, json: None, stamp, lines: Vec::new(), expects_file: false, lost: None }
     }
 
-    /// Announces a file of [`replace`]. Refuses a file that cannot be written before the work starts.
+    /// Announces a file that [`replace`] will write. A file that cannot be written is refused here, before the work starts.
     pub fn will_write(&mut self, path: &Path) -> CommandResult {
         self.expect_file();
         writable(path)
     }
 
-    /// Announces a file: the run goes on even if the reader of its text has gone.
+    /// Announces that the run will write a file, so that the run goes on even if the reader of its text has gone.
     pub fn expect_file(&mut self) {
         self.expects_file = true;
     }
@@ -73,13 +73,13 @@ impl RunOutput {
         Ok(())
     }
 
-    /// Keeps a record.
+    /// Keeps a record until the run ends.
     pub fn record<R: RecordKind>(&mut self, record: &R) -> CommandResult {
         self.record_as(record, None)
     }
 
-    /// Keeps a record with another command than the running one: each part of a report names the command that makes
-    /// that part alone.
+    /// Keeps a record under another command than the running one: each part of a report names the command that makes that part
+    /// alone.
     pub fn record_as<R: RecordKind>(&mut self, record: &R, command: Option<&str>) -> CommandResult {
         let stamp = Stamp { command: command.unwrap_or(&self.stamp.command).into(), ..self.stamp.clone() };
         let line = records::line(record, &stamp).map_err(CommandError::run)?;
@@ -92,12 +92,12 @@ impl RunOutput {
         self.stamp.seed = seed;
     }
 
-    /// The origin of the records.
+    /// What every record says of its origin.
     pub fn stamp(&self) -> &Stamp {
         &self.stamp
     }
 
-    /// The records so far, as lines.
+    /// The records so far, as lines of JSON.
     pub fn lines(&self) -> String {
         self.lines.iter().map(|line| format!("{line}\n")).collect()
     }
@@ -107,7 +107,7 @@ impl RunOutput {
         Records::parse(&self.lines()).map_err(CommandError::run)
     }
 
-    /// Ends the run: writes the records where `--json` says.
+    /// Ends the run and writes the records where `--json` says.
     pub fn close(self) -> CommandResult {
         match &self.json {
             None => {}
@@ -165,7 +165,7 @@ pub fn writable(path: &Path) -> CommandResult {
     tried.map_err(|error| cannot_write(path, &error))
 }
 
-/// Makes a folder, and refuses one that takes no file.
+/// Makes a folder. Refuses a folder in which no file can be created.
 pub fn folder(path: &Path) -> CommandResult {
     let probe = beside(&path.join("file"));
     let tried = fs::create_dir_all(path).and_then(|()| File::create(&probe)).map(drop);
@@ -190,7 +190,7 @@ fn open_to_append(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).append(true).create(true).open(path)
 }
 
-/// Adds lines to the end of a file, all or none.
+/// Adds all of `text` to the end of a file, or none of it.
 fn append(path: &Path, text: &str) -> CommandResult {
     let added = match special(path) {
         true => fs::write(path, text),
@@ -199,9 +199,9 @@ fn append(path: &Path, text: &str) -> CommandResult {
     added.map_err(|error| cannot_write(path, &error))
 }
 
-/// Appends in one write, which no other write can split. The lock covers the checks before and after the write.
+/// Appends `text` in one write, which no other write can split. The lock covers the checks before and after the write.
 fn add(mut file: File, text: &str) -> io::Result<()> {
-    // Not every file system has locks; without one, the single write must suffice.
+    // Not every file system has locks; without a lock, the single write must suffice.
     let locked = file.lock().is_ok();
     let before = file.metadata()?.len();
     let mut last = [b'\n'];
@@ -217,8 +217,8 @@ fn add(mut file: File, text: &str) -> io::Result<()> {
     written
 }
 
-/// Writes a file whole or not at all: into a temporary file in the same folder, which is then renamed. Links to the
-/// file and its permissions stay.
+/// Writes a file completely or not at all: writes a temporary file in the same folder, and renames it. Links to the file and
+/// its permissions are kept.
 pub fn replace(path: &Path, content: &[u8]) -> CommandResult {
     if special(path) {
         return fs::write(path, content).map_err(|error| cannot_write(path, &error));
@@ -239,9 +239,9 @@ pub fn replace(path: &Path, content: &[u8]) -> CommandResult {
     })
 }
 
-/// The file that a path leads to through links, whether it is there yet or not.
+/// The file that `path` leads to through symbolic links, whether or not the file exists.
 fn led_to(path: &Path) -> PathBuf {
-    // Linux follows as many links.
+    // Linux follows at most this many links.
     const LINKS: usize = 40;
     let mut at = path.to_path_buf();
     for _ in 0..LINKS {
@@ -251,7 +251,7 @@ fn led_to(path: &Path) -> PathBuf {
     at
 }
 
-/// A device or a pipe cannot be replaced by renaming: it is written to.
+/// Whether `path` is a device or a pipe, which cannot be replaced by renaming and is written to instead.
 fn special(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|about| !about.is_file() && !about.is_dir())
 }

@@ -1,14 +1,14 @@
-//! A progress bar on standard error that vanishes when the work is done. Where standard error is no terminal, a long run
-//! prints a line now and then instead.
+//! A progress bar on standard error that vanishes when the work is done. If standard error is no terminal, a long run prints a
+//! line every ten seconds instead.
 
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Time between two lines. Shorter runs print none.
+/// Time between two progress lines; a shorter run prints no line.
 const BETWEEN: Duration = Duration::from_secs(10);
 
-/// A bar of `total` units with a message.
+/// A progress bar of `total` units with a message.
 pub fn bar(total: u64, message: &str) -> ProgressBar {
     let bar = ProgressBar::new(total);
     if let Ok(style) = ProgressStyle::with_template("{msg:28} {bar:30} {pos}/{len} {elapsed} eta {eta}") {
@@ -28,26 +28,26 @@ pub fn spinner(message: &str) -> ProgressBar {
     spinner
 }
 
-/// The lines of a long run, for readers of a log file.
+/// The progress lines of a long run, for readers of a log file.
 pub struct Lines {
     start: Instant,
     /// When the last line was due.
     last: Duration,
-    /// The step that was the first to be told of: a run that goes on does not begin at 0.
+    /// The first step of this process: a resumed run does not begin at step 0.
     first: Option<u64>,
 }
 
 impl Lines {
-    /// The run begins now.
+    /// Starts the clock of a run's progress lines.
     #[allow(clippy::disallowed_methods, reason = "tells the user how long it takes")]
     pub fn begin() -> Lines {
         Lines { start: Instant::now(), last: Duration::ZERO, first: None }
     }
 
-    /// A step has been done, `step` of `steps` from 0 on; says a line if one is due.
+    /// Step `step` (from 0) of `steps` is done. Prints a line with `what` if one is due.
     pub fn step(&mut self, step: u64, steps: u64, what: &str) {
         if let Some(line) = self.due(self.start.elapsed(), step, steps, what) {
-            // The reader has closed standard error.
+            // Writing fails if the reader has closed standard error; the run goes on.
             let _ = writeln!(std::io::stderr(), "{line}");
         }
     }

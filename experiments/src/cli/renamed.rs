@@ -1,6 +1,6 @@
-//! Flags and their values that were renamed: an old name is refused by a line that gives the new one.
+//! Flags and values that were renamed: an old name is refused with a line that gives the new name.
 
-/// Command, old flag, and what to write now.
+/// Renamed flags: the command, the old flag, and what to write now.
 const FLAGS: [(&str, &str, &str); 12] = [
     ("train", "--beside", "--compare"),
     ("scale", "--workload", "scale workload NAME"),
@@ -16,7 +16,7 @@ const FLAGS: [(&str, &str, &str); 12] = [
     ("validate", "--topology", "--parameters"),
 ];
 
-/// Command, flag, old value, and what to write now.
+/// Renamed values of flags: the command, the flag, the old value, and what to write now.
 const VALUES: [(&str, &str, &str, &str); 13] = [
     ("simulate", "--engine", "orbit", "--engine by_symmetry"),
     ("simulate", "--engine", "turns", "--sharing serial_links"),
@@ -33,8 +33,8 @@ const VALUES: [(&str, &str, &str, &str); 13] = [
     ("scale validate", "--without", "spread", "--without device-variation"),
 ];
 
-/// The answer to a refused command line that uses an old name, which gives the new one. `words` is the command line after the
-/// program's name.
+/// The new name for an old name in a refused command line, if there is one. `words` is the command line after the program's
+/// name.
 pub fn refusal(words: &[String]) -> Option<String> {
     let own = words.split(|word| word == "--").next().unwrap_or_default();
     let of = |command: &str| own.iter().zip(command.split(' ')).filter(|(a, b)| a == b).count();

@@ -18,7 +18,7 @@ use crate::measure::ranks::{Timing, fits};
 use crate::predict::machine::SimulatedMachine;
 use args::Clock;
 
-/// Measures every size and prints the table.
+/// Measures the collective at every size and prints the table.
 pub fn run(args: &Args) -> CommandResult {
     let clock = args.backend.clock();
     let bench = Bench {

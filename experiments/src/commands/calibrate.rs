@@ -36,7 +36,7 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// Reads, fits, writes.
+/// Reads the runs, fits the parameters and writes them.
 pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     output.will_write(&args.out)?;

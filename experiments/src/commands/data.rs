@@ -32,7 +32,7 @@ enum What {
     },
 }
 
-/// Lists or fetches.
+/// Lists the datasets, or fetches one.
 pub fn run(args: &Args) -> CommandResult {
     match &args.what {
         What::List => {

@@ -1,4 +1,4 @@
-//! The command line: which commands there are, what they share, and how a wrong one is answered.
+//! The command line: the list of commands, what they share, and the answer to a wrong command line.
 
 use super::{
     bench, calibrate, data, doctor, faults, launch, machines, report, scale, show, simulate, train, triage,
@@ -57,15 +57,15 @@ enum Command {
     Doctor(doctor::Args),
     /// Name the first operation in which the ranks of a failed run differ
     Triage(triage::Args),
-    /// A rank's process in its first moment
+    /// Starts a rank's program, in the process that the launcher made for the rank
     #[command(hide = true)]
     LaunchRank(launch::RankArgs),
-    /// Kills what a launcher started, should it go away
+    /// Kills a launcher's processes if the launcher ends without doing so
     #[command(hide = true)]
     LaunchGuard,
 }
 
-/// Lets this process have as many descriptors as it may: ranks that are threads hold sockets to each other.
+/// Raises this process's limit of file descriptors to the maximum allowed: ranks that are threads hold sockets to each other.
 fn raise_descriptors() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // If the system refuses the higher limit, the call that runs out of descriptors reports it.
@@ -107,7 +107,7 @@ pub fn run() -> CommandResult {
     }
 }
 
-/// Help and version are printed; an error becomes one line. `words` is the command line after the program's name.
+/// Prints help and version; makes any other error of clap one line. `words` is the command line after the program's name.
 fn answer(error: &clap::Error, words: &[String]) -> CommandResult {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.print().map_err(|_| CommandError::Closed),
@@ -120,7 +120,7 @@ fn answer(error: &clap::Error, words: &[String]) -> CommandResult {
     }
 }
 
-/// What clap says, in one line: the error itself and its hint, without the usage.
+/// Clap's message in one line: the error itself and its hint, without the usage.
 fn one_line(error: &clap::Error, words: &[String]) -> String {
     if let Some(number) = negative(error) {
         return format!("`{number}` is less than 0; every number and size here is 0 or more");
@@ -152,25 +152,25 @@ fn one_line(error: &clap::Error, words: &[String]) -> String {
     line
 }
 
-/// The commands, in the order of the help.
+/// The names of the commands, in the order of the help.
 fn names() -> Vec<String> {
     shown(&Cli::command())
 }
 
-/// The commands below a command that its help shows, in that order.
+/// The subcommands that the help of `command` shows, in the help's order.
 fn shown(command: &clap::Command) -> Vec<String> {
     let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
     shown.map(|command| command.get_name().to_string()).collect()
 }
 
-/// What the standard library's parsers say of a wrong number, and what would be right.
+/// Messages of the standard library's parsers for a wrong number, each with what to print instead.
 const PARSERS: [(&str, &str); 3] = [
     ("cannot parse integer from empty string", "write a whole number"),
     ("invalid digit found in string", "write a whole number"),
     ("number too large to fit in target type", "the number is too large"),
 ];
 
-/// A number below zero, which looks like a flag that there is not.
+/// The number below zero in the command line that clap took for an unknown flag.
 fn negative(error: &clap::Error) -> Option<String> {
     let argument = error.get(ContextKind::InvalidArg)?.to_string();
     let digits = argument.strip_prefix('-')?;

@@ -25,7 +25,7 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// Looks around and says what it found.
+/// Examines this machine and prints the findings.
 pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     let mut findings = vec![cpu(), simd(), memory_size()];
@@ -151,7 +151,8 @@ fn names_in(folder: &str) -> Vec<String> {
     names
 }
 
-/// Where the dynamic linker would find a library: LD_LIBRARY_PATH, the folders of its configuration, the usual ones.
+/// The file that the dynamic linker would load for a library: it looks in LD_LIBRARY_PATH, in the folders of its configuration
+/// and in the usual folders.
 fn library(name: &str) -> Option<PathBuf> {
     let from_environment = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = std::env::split_paths(&from_environment).collect();

@@ -1,4 +1,4 @@
-//! `allfold faults`: seeded fault schedules, held to the contract on failure.
+//! `allfold faults`: runs seeded fault schedules and checks the contract on failure.
 
 use crate::cli::common::Common;
 use crate::cli::error::{CommandError, CommandResult};
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// Runs them and prints the table.
+/// Runs the fault schedules and prints the table.
 pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(args.common.json.as_deref(), args.only.or(Some(args.seed)))?;
     if let Some(seed) = args.only {
@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> CommandResult {
     first.map_or(Ok(()), |verdict| Err(broken(&verdict)))
 }
 
-/// One schedule, in words.
+/// One fault schedule and how it ended, in words.
 fn in_words(verdict: &FaultVerdict) -> String {
     let mut lines = vec![format!("# schedule {}: {}", verdict.seed, verdict.case)];
     lines.extend(verdict.ranks.iter().map(|rank| format!("#   {rank}")));

@@ -54,17 +54,17 @@ pub(crate) struct Args {
     command: Vec<OsString>,
 }
 
-/// The launcher's number, and the rank's command.
+/// Arguments of a rank's process: the launcher's process id, and the rank's command.
 #[derive(clap::Args, Debug)]
 pub struct RankArgs {
-    /// The launcher's process
+    /// The launcher's process id
     launcher: i32,
     /// The rank's command
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     command: Vec<OsString>,
 }
 
-/// Becomes a rank's program.
+/// Replaces this process by the rank's program.
 ///
 /// # Errors
 /// The launcher is gone; the program cannot be run.
@@ -72,10 +72,10 @@ pub fn run_rank(args: &RankArgs) -> CommandResult {
     Ok(shim::run(args.launcher, &args.command)?)
 }
 
-/// Launches, and waits for the end.
+/// Launches the ranks, and waits for the end of the job.
 ///
 /// # Errors
-/// The first failure of a rank; flags that make no sense together.
+/// The first failure of a rank; flags that contradict each other.
 pub fn run(args: &Args, own: &[String]) -> CommandResult {
     if args.node_rank >= args.nnodes {
         return Err(CommandError::usage(format!(

@@ -1,5 +1,5 @@
-//! `allfold machines`: the machines that `--topology` knows by name, and where their figures are from; what a file of NCCL's
-//! says of one.
+//! `allfold machines`: the machines that `--topology` knows by name, with the sources of their figures; also describes the
+//! machine in one of NCCL's topology or graph files.
 
 use crate::cli::columns::columns;
 use crate::cli::common::Common;
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// Lists them, or one of them in full.
+/// Lists all machines, or prints one machine in full.
 pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     match &args.name {
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> CommandResult {
     output.close()
 }
 
-/// What a file of NCCL's says.
+/// Prints what an NCCL topology or graph file describes.
 fn file(path: &str, machine: Option<&str>, output: &mut RunOutput) -> CommandResult {
     let text = files::load(path).map_err(CommandError::usage)?;
     if text.contains("<graphs") {

@@ -63,7 +63,7 @@ const WIDE: &str = include_str!("../../configs/wide-mlp.toml");
 const TOPOLOGY: &str = "nodes8";
 const DEVICE: Device = Device::A100_F32;
 
-/// How much of everything.
+/// The extent of each part of the standard experiment.
 struct ReportScale {
     proofs: RankCounts,
     training: &'static [u32],
@@ -133,7 +133,7 @@ fn given(args: &Args) -> CommandResult {
 fn experiment(args: &Args) -> CommandResult {
     let start = Instant::now();
     let report_scale = ReportScale::of(args.quick, &args.topology);
-    // A wrong name is said before anything runs.
+    // An unknown machine is refused before the experiment starts.
     let most = report_scale.scaling.iter().chain(report_scale.predicted).max().copied().unwrap_or(1);
     Topology::named(&report_scale.topology, most).map_err(CommandError::usage)?;
     output::folder(&args.out)?;
@@ -164,14 +164,14 @@ fn experiment(args: &Args) -> CommandResult {
     wrong.into_iter().next().map_or(Ok(()), |first| Err(CommandError::check(first)))
 }
 
-/// The records, the plots, and last the page that shows them.
+/// Writes the records, the plots, and last the page that shows them.
 fn write(folder: &Path, records: &str, made: &RenderedReport) -> CommandResult {
     output::replace(&folder.join("records.jsonl"), records.as_bytes())?;
     made.plots.iter().try_for_each(|(name, svg)| output::replace(&folder.join(name), svg.as_bytes()))?;
     output::replace(&folder.join("report.html"), made.page.as_bytes())
 }
 
-/// Proves every algorithm; returns what failed.
+/// Proves every algorithm; returns the proofs that failed.
 fn prove(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult<Vec<String>> {
     let algorithms: Vec<_> = registry::all().collect();
     let proofs = verify::prove(&algorithms, &report_scale.proofs)?;
@@ -197,7 +197,7 @@ fn prove(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult<Ve
     Ok(failed.iter().map(say).collect())
 }
 
-/// Trains the CNN on threads and on virtual time; returns on which numbers of ranks bits differ.
+/// Trains the CNN on threads and on virtual time; returns the numbers of ranks whose bits differ.
 fn train(report_scale: &ReportScale, out: &Path, output: &mut RunOutput) -> CommandResult<Vec<String>> {
     let mut config = Config::parse(CNN, "digits-cnn.toml").map_err(CommandError::run)?;
     config.max_steps = report_scale.steps;
@@ -265,7 +265,7 @@ fn parity(config: &Config, ranks: u32, threads: &Trained, sim: &Trained) -> Pari
     }
 }
 
-/// Measures a few collectives on threads; returns what was wrong.
+/// Measures a few collectives on threads; returns the calls with wrong results.
 fn measure(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult<Vec<String>> {
     let calls = [
         (Collective::AllReduce, "ring", 2),
@@ -350,7 +350,7 @@ fn choice(collective: Collective, name: Option<&str>, ranks: u32) -> CommandResu
     })
 }
 
-/// Ranks for which the report says where the time went.
+/// The number of ranks for which the report says where the time went.
 const EXPLAINED: u32 = 64;
 
 /// Times all-reduces from a node to a thousand ranks.
@@ -392,7 +392,7 @@ fn predict(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult 
     ))
 }
 
-/// Scaling curves of the CNN, measured as far as there are cores, and of a wide MLP.
+/// Makes the scaling curves of the CNN, measured up to the number of cores, and of a wide MLP.
 fn scaling(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult {
     let counts = RankCounts(report_scale.scaling.to_vec());
     for (name, text) in [("digits-cnn", CNN), ("wide-mlp", WIDE)] {
@@ -417,7 +417,7 @@ fn scaling(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult 
     Ok(())
 }
 
-/// Predicts for cores such as this machine's, to stand beside what was measured on them.
+/// Predicts training on cores like this machine's, to compare with what was measured on them.
 fn this_machine(config: Config, output: &mut RunOutput) -> CommandResult {
     let counts = RankCounts((1..=cores().min(64)).collect());
     let scaling = Scaling::new(config, "switch".into(), Device::CPU_CORE);

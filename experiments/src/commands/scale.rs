@@ -1,4 +1,4 @@
-//! `allfold scale`: scaling curves, of a training run without a subcommand, of something else with one.
+//! `allfold scale`: scaling curves; without a subcommand, of a training run.
 
 mod collective;
 mod explain;
@@ -48,10 +48,10 @@ enum Kind {
     Explain(explain::Args),
 }
 
-/// Draws the curve that is asked for.
+/// Draws the scaling curve that the flags ask for.
 ///
 /// # Errors
-/// Flags that make no sense together; a point that cannot be made.
+/// Flags that contradict each other; a point that cannot be measured or predicted.
 pub fn run(args: &Args) -> CommandResult {
     match &args.kind {
         Some(Kind::Workload(args)) => workload::run(args),

@@ -1,4 +1,4 @@
-//! `allfold show`: one algorithm as a picture, with its cost, order class and identity.
+//! `allfold show`: draws one algorithm, with its cost, order class and identity.
 
 use crate::cli::common::Common;
 use crate::cli::error::{CommandError, CommandResult};

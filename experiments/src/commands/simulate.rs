@@ -21,7 +21,7 @@ use clap::ValueEnum;
 use nccl::NcclArgs;
 use std::path::PathBuf;
 
-/// The deadline where a fault may keep a collective from ending and none is given: 300 s.
+/// The default deadline if an injected fault may keep a collective from ending: 300 s.
 const HANG_TIMEOUT: Picos = Picos(300_000_000_000_000);
 
 /// Flags of `simulate`.
@@ -99,7 +99,7 @@ enum SharingName {
     SerialLinks,
 }
 
-/// Times every size and prints the table.
+/// Simulates the collective at every size and prints the table.
 pub fn run(args: &Args) -> CommandResult {
     if args.sweep.algo.as_deref() == Some(nccl::NAME) {
         return as_nccl(args);
@@ -123,7 +123,7 @@ pub fn run(args: &Args) -> CommandResult {
     args.trace.iter().chain(&args.timeline).try_for_each(|path| output.will_write(path))?;
 
     let name = choice.collective.name();
-    // Said only when there is a row to put below it: an engine may refuse the first size.
+    // The heading is printed only above a first row: an engine may refuse the first size.
     let mut heading = Some(heading(args, name, &machine));
     let (mut busbw, mut speeds) = (Vec::new(), Vec::new());
     for &size in &sizes {
@@ -134,7 +134,7 @@ pub fn run(args: &Args) -> CommandResult {
         if let Some(lines) = heading.take() {
             output.say(lines)?;
         }
-        // A schedule reads its input where it lies, so that both sides take the same time.
+        // A schedule reads its input in place, so the in-place and the out-of-place call take equal time.
         output.say(table::simulated_row(&record, &record))?;
         output.record(&record)?;
         output.record(&speed)?;
@@ -156,7 +156,7 @@ pub fn run(args: &Args) -> CommandResult {
     output.close()
 }
 
-/// A call as NCCL runs it: what belongs to Allfold's own schedules does not go with it.
+/// Simulates the call as NCCL runs it; refuses flags that belong to Allfold's own schedules.
 fn as_nccl(args: &Args) -> CommandResult {
     let other = [
         ("--engine", args.engine != EngineName::Auto),
@@ -181,7 +181,7 @@ fn as_nccl(args: &Args) -> CommandResult {
     output.close()
 }
 
-/// The lines above the table.
+/// The lines above the table of simulated times.
 fn heading(args: &Args, name: &str, machine: &SimulatedMachine) -> String {
     let first = format!(
         "# allfold simulate {name}: {} ranks of {}; simulated, all times are virtual",
@@ -193,7 +193,7 @@ fn heading(args: &Args, name: &str, machine: &SimulatedMachine) -> String {
     lines.chain(["#".to_string(), table::simulated_header()]).collect::<Vec<_>>().join("\n")
 }
 
-/// Where the time of one size went, in words and as a picture.
+/// Prints and draws where the time of one size went.
 fn explained(
     args: &Args,
     machine: &SimulatedMachine,
@@ -227,7 +227,7 @@ fn explained(
     Ok(())
 }
 
-/// A span of time on the command line.
+/// Parses a span of time on the command line, such as 20ms.
 fn span_of(text: &str) -> Result<Picos, String> {
     span(text).ok_or_else(|| "write a number and one of s, ms, us, ns, such as 20ms".into())
 }
@@ -238,7 +238,7 @@ fn kinds() -> String {
     KINDS.iter().map(kind).collect::<Vec<_>>().join("\n")
 }
 
-/// A trace holds one size, and as many messages as fit in memory.
+/// Refuses a trace of more than one size, or of more messages than fit in memory.
 fn traceable(flag: &str, machine: &SimulatedMachine, choice: &Choice, sizes: &[u64]) -> CommandResult {
     let [size] = sizes else {
         return Err(CommandError::usage(format!(
@@ -278,7 +278,7 @@ fn machine(args: &Args) -> CommandResult<SimulatedMachine> {
     Ok(machine)
 }
 
-/// One line per algorithm and way of stepping that took part: how much was timed, and how fast (real time).
+/// One line per algorithm and simulation engine: how many messages were timed, and how fast (real time).
 fn engine_lines(speeds: &[(String, SimulatorSpeed)]) -> Vec<String> {
     let groups = speeds.chunk_by(|(a, s), (b, t)| a == b && s.algorithm == t.algorithm);
     let lines = groups.map(|group| {

@@ -1,4 +1,4 @@
-//! `allfold train`: trains a network, on threads, as one of many processes, or on virtual time.
+//! `allfold train`: trains a network on threads, as one of many processes, or in virtual time.
 
 mod summary;
 
@@ -99,7 +99,7 @@ impl Args {
         self.device.as_deref().unwrap_or("a100_f32")
     }
 
-    /// Refuses flags of the virtual clock where there is none.
+    /// Refuses flags of the virtual clock without `--backend sim`, and flags that `sim` does not have.
     fn check(&self) -> CommandResult {
         if self.backend == Backend::Sim {
             if self.trace_step.is_some() {
@@ -125,7 +125,7 @@ impl Args {
         }
     }
 
-    /// The configuration with what the flags say instead.
+    /// The configuration with the values that the flags replace.
     fn over(&self, mut config: Config) -> CommandResult<Config> {
         for pair in &self.set {
             let Some((key, value)) = pair.split_once('=') else {
@@ -146,7 +146,7 @@ impl Args {
         Ok(config)
     }
 
-    /// A device that is no model of one.
+    /// The real device (not a device model) that `--device` names, if any.
     fn real(&self) -> Option<&str> {
         let known = |name: &&str| allfold_trainer::config::DEVICES.iter().any(|(known, _)| known == name);
         self.device.as_deref().filter(known)
@@ -162,7 +162,7 @@ enum Backend {
     Sim,
 }
 
-/// All ranks in one process, for each of the processes that a launcher has started, would take each other's checkpoints.
+/// Refuses to run all ranks in this process if a launcher has started several: the runs would read each other's checkpoints.
 fn alone() -> CommandResult {
     match Environment::detect() {
         Ok(Some(found)) if found.world_size > 1 => Err(CommandError::usage(format!(
@@ -174,7 +174,7 @@ fn alone() -> CommandResult {
 }
 
 impl Args {
-    /// Where ranks run, by the flags and the environment.
+    /// Where ranks run, as the flags and the environment say.
     fn place(&self) -> CommandResult<LaunchMode> {
         let launched = match self.backend {
             Backend::Auto | Backend::Tcp => Environment::detect().map_err(CommandError::usage)?,
@@ -210,7 +210,7 @@ impl Args {
 }
 
 impl Args {
-    /// Which rank mpirun says that this process is.
+    /// The rank of this process and the world size, as mpirun gives them in the environment.
     fn within_mpi(&self) -> CommandResult<LaunchMode> {
         let number = |names: [&str; 2]| names.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
         let rank = number(["OMPI_COMM_WORLD_RANK", "PMI_RANK"]);
@@ -229,7 +229,7 @@ impl Args {
     }
 }
 
-/// Trains, prints the course and the end, and leaves a record per step.
+/// Trains, prints the progress and the result, and writes a record per step.
 pub fn run(args: &Args) -> CommandResult {
     let Some(path) = args.config.as_ref().filter(|_| !args.keys) else {
         let mut output = RunOutput::open(None, None)?;
@@ -253,7 +253,7 @@ pub fn run(args: &Args) -> CommandResult {
         )));
     }
     if let LaunchMode::Process(launched) = &place {
-        // Started again after a failure: it goes on from where it was.
+        // A job that was started again after a failure resumes from its checkpoint.
         config.resume |= launched.epoch > 0 && config.checkpoint_every > 0;
     }
     let data = run::load(&config)?;
@@ -316,7 +316,7 @@ fn clock(args: &Args, place: &LaunchMode) -> String {
     }
 }
 
-/// The trace of a step that this process made.
+/// Writes the trace of one step of this process.
 fn one_step(path: &Path, args: &Args, trained: &Trained) -> CommandResult {
     let steps = trained.result.losses.len();
     let first = steps - trained.made();
@@ -330,7 +330,7 @@ fn one_step(path: &Path, args: &Args, trained: &Trained) -> CommandResult {
     trace::spans(path, &trained.spans(step))
 }
 
-/// The losses of a run as an SVG file, beside another engine's where there is one.
+/// Draws the losses of a run, and another engine's if given, into an SVG file.
 fn draw(path: &Path, model: &str, losses: &[f64], reference: Option<Course>) -> CommandResult {
     let steps = losses.iter().enumerate().map(|(step, &loss)| (step as f64, loss)).collect();
     let courses = [("allfold".into(), steps)].into_iter().chain(reference).collect();

@@ -1,4 +1,4 @@
-//! `allfold triage`: holds the flight records of a run against each other, and names where ranks parted.
+//! `allfold triage`: compares the flight records of a run, and names the operation where ranks diverged.
 
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::RunOutput;
@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> CommandResult {
     output.close()
 }
 
-/// The records of a folder, or the file itself.
+/// The flight records in a folder, or the file itself.
 fn files(path: &Path) -> CommandResult<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_path_buf()]);

@@ -99,21 +99,21 @@ impl PredictorName {
     }
 }
 
-/// Which runs are predicted with which parameters.
+/// A run to predict, and the parameters to predict it with.
 struct Plan<'a> {
     run: &'a Prepared,
     parameters: Parameters,
     fitted: bool,
 }
 
-/// Reads, predicts, scores.
+/// Reads the runs, predicts and scores them.
 pub fn run(args: &Args) -> CommandResult {
     let file = parameters(args.parameters.as_deref())?;
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     if args.plots.is_some() {
         output.expect_file();
     }
-    // Tables of training throughput are told by their schema.
+    // Tables of training throughput are recognised by their schema.
     let (tables, files): (Vec<PathBuf>, Vec<PathBuf>) =
         args.files.iter().cloned().partition(|file| scaling_tables::is_table_file(file));
     if !tables.is_empty() {
@@ -154,7 +154,7 @@ pub fn run(args: &Args) -> CommandResult {
     output.close()
 }
 
-/// Parameters from a file, or those that ship.
+/// Parameters from a file, or those that ship with Allfold.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -167,7 +167,7 @@ pub fn parameters(path: Option<&Path>) -> CommandResult<ParameterFile> {
     ParameterFile::parse(&text).map_err(|error| wrong(&error))
 }
 
-/// Reads runs; what cannot be predicted is named and left out.
+/// Reads measured runs; prints the runs that cannot be predicted and leaves them out.
 ///
 /// # Errors
 /// A file that is no run.
@@ -319,7 +319,8 @@ fn report(
     Ok(())
 }
 
-/// Median and 90th percentile without each term, every system from a fit to the others that lacks the term too.
+/// Median and 90th percentile of the error without each term. Every system is predicted from a fit to the other systems, which
+/// lacks the term too.
 fn ablation(runs: &[Prepared]) -> CommandResult<String> {
     let mut lines = vec![tables::head(&["without"])];
     let whole = std::iter::once(None);
@@ -345,7 +346,7 @@ fn ablation(runs: &[Prepared]) -> CommandResult<String> {
     Ok(format!("median / 90th percentile by rows, up to 10 nodes:\n{}", columns(&lines)))
 }
 
-/// How far a fit is from what it was fitted to: median factors by run, then by system.
+/// How far a fit is from the runs it was fitted to: median factors by run, then by system.
 pub(super) fn residuals(runs: &[Prepared], parameters: &Parameters) -> CommandResult<String> {
     let mut lines = vec![tables::head(&["run"])];
     let mut all = Vec::new();
@@ -361,10 +362,10 @@ pub(super) fn residuals(runs: &[Prepared], parameters: &Parameters) -> CommandRe
     Ok(format!("{}\n\n{SYSTEMS}\n{}", columns(&lines), columns(&systems)))
 }
 
-/// Up to this many runs, the command explains their hardware without being asked.
+/// Up to this many runs, the command explains their hardware without a flag.
 const FEW: usize = 8;
 
-/// The line above tables by system.
+/// The line above the tables of errors by system.
 const SYSTEMS: &str = "predicted / measured of each system (geometric mean), 90th percentile of the factor:";
 
 fn plots(folder: &Path, predictor: Predictor, found: &[Validated], output: &mut RunOutput) -> CommandResult {

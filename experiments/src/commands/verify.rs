@@ -1,4 +1,4 @@
-//! `allfold verify`: both proofs, for every algorithm and rank count.
+//! `allfold verify`: proves that messages match and that results are right, for every algorithm and rank count.
 
 use crate::cli::columns::columns;
 use crate::cli::common::Common;
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// Proves, prints a row per algorithm, and fails with the first counterexample.
+/// Proves the algorithms, prints a row each, and fails with the first counterexample.
 pub fn run(args: &Args) -> CommandResult {
     let algorithms = algorithms(args)?;
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
@@ -80,7 +80,7 @@ fn algorithms(args: &Args) -> CommandResult<Vec<&'static Algorithm>> {
     }
 }
 
-/// Every algorithm at every rank count, in the order of the table, over all cores.
+/// Proves every algorithm at every rank count on all cores; the proofs are in the order of the table.
 ///
 /// # Errors
 /// Rank counts that need more memory than there is.
@@ -96,7 +96,7 @@ pub fn prove(algorithms: &[&'static Algorithm], ranks: &RankCounts) -> CommandRe
         jobs.extend(ranks.0.iter().map(|&ranks| (0, *algorithm, ranks)));
     }
     jobs.iter_mut().enumerate().for_each(|(place, job)| job.0 = place);
-    // The longest first, so that no core is left alone with one at the end.
+    // The longest proofs start first, so that no core runs a long proof alone at the end.
     jobs.sort_by_key(|&(place, _, ranks)| (std::cmp::Reverse(ranks), place));
 
     let bar = progress::bar(jobs.len() as u64, "proving");
@@ -142,7 +142,7 @@ fn failure(proof: &ProofRecord) -> Option<String> {
     Some(format!("{} by {} over {} ranks: {what}", proof.collective, proof.algorithm, proof.ranks))
 }
 
-/// One row per algorithm, at its largest rank count.
+/// The table of proofs: one row per algorithm, at its largest rank count.
 fn summary(proofs: &[ProofRecord], ranks: &RankCounts) -> String {
     let names = ["collective", "algorithm", "ranks", "rounds", "order", "tree", "ok"];
     let mut rows = vec![names.map(String::from).to_vec()];

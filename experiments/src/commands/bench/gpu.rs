@@ -1,4 +1,4 @@
-//! `bench --backend device` and `nccl`: the same table, by the GPUs' own clocks, beside a copy on one of them.
+//! `bench --backend device` and `nccl`: nccl-tests' table timed by the GPUs' own clocks, compared with a copy on one GPU.
 
 use super::args::{Args, GpuBackend};
 use super::verdict::{CheckResult, identity, verdict};
@@ -11,9 +11,9 @@ use crate::measure::gpus::{Gpus, Timed};
 use allfold_gpu::device::ExecutionMode;
 use allfold_report::records::{CollectiveCall, MeasuredCollective};
 
-/// Measures every size and prints the table.
+/// Measures the collective on the GPUs at every size and prints the table.
 pub fn run(args: &Args, backend: GpuBackend, bench: &Bench, sizes: &[u64]) -> CommandResult {
-    // Before any output: what is missing is all there is to say.
+    // The GPUs are opened before any output, so that a missing GPU is the only message.
     let gpus = Gpus::open()?;
     let mut output = RunOutput::open(args.common.json.as_deref(), Some(args.seed))?;
     let checked = sweep(args, backend, bench, &gpus, sizes, &mut output)?;
@@ -71,7 +71,7 @@ fn sweep(
     Ok(verdict(wrong, first_wrong))
 }
 
-/// One size: its record, and where the first wrong element is.
+/// Measures one size; returns its record and where the first wrong element is.
 fn one(
     backend: GpuBackend,
     bench: &Bench,
@@ -86,7 +86,7 @@ fn one(
     };
     let Timed { side, nccl_estimate_us } = timed;
     if backend == GpuBackend::Nccl && bench.choice.algorithm.is_none() {
-        // NCCL chooses the order, and does not say which.
+        // NCCL chooses the order of the reduction and does not report its choice.
         call = CollectiveCall { algorithm: "native".into(), tree_hash: None, order_class: None, ..call };
     }
     let device = gpus.device_name();

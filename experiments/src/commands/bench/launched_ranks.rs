@@ -1,4 +1,4 @@
-//! Where the ranks of a measured sweep are: threads of this process, or processes that were started.
+//! Where the ranks of a measured sweep run: threads of this process, or processes that a launcher started.
 
 use super::args::{Args, HostBackend, Mode};
 use crate::call::plan::Choice;
@@ -9,18 +9,18 @@ use allfold_collectives::environment::Environment;
 use allfold_collectives::tcp::{Secret, Security};
 use allfold_collectives::{Communicator, Error, Joining, World};
 
-/// The ranks, and how the table says where they are.
+/// The ranks, and how the table describes them.
 pub struct LaunchedRanks {
-    /// The ranks.
+    /// The threads or the process that the ranks run on.
     pub carrier: RunsOn,
     /// How the ranks ran, for example `on threads, fused`.
     pub how: String,
 }
 
-/// The ranks that the flags ask for, started or joined.
+/// Starts the ranks that the flags ask for, or joins those of a launcher.
 ///
 /// # Errors
-/// A launcher that started another number of ranks; ranks that cannot meet, or share no memory where they must.
+/// A launcher that started another number of ranks; ranks that cannot connect, or that need to share memory and do not.
 pub fn ranks(args: &Args, host: HostBackend, choice: &Choice) -> CommandResult<LaunchedRanks> {
     let path = args.path()?;
     let launched = match host {
@@ -79,7 +79,7 @@ fn process(args: &Args, choice: &Choice, comm: Communicator, how: String) -> Com
     Ok(LaunchedRanks { carrier: RunsOn::Process(choice.within(comm)?), how })
 }
 
-/// Threads of this process over its own sockets.
+/// Ranks as threads of this process that exchange messages over loopback sockets.
 fn over_loopback(args: &Args, choice: &Choice) -> CommandResult<LaunchedRanks> {
     let secret = || Secret::random().map_err(|error| CommandError::from(Error::from(error)));
     let security = match args.security.unwrap_or(Mode::Loopback) {
@@ -96,7 +96,7 @@ fn over_loopback(args: &Args, choice: &Choice) -> CommandResult<LaunchedRanks> {
     Ok(threads(choice, world, how))
 }
 
-/// The kind of buffers, as the table says it.
+/// The kind of buffers, as the table names it.
 fn buffers(args: &Args) -> &'static str {
     if args.register == 1 { "in registered buffers" } else { "through copies of buffers" }
 }

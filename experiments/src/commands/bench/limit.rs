@@ -1,4 +1,4 @@
-//! What this machine can do at best, below the table of what was measured on it.
+//! The limits of this machine, printed below the table of what was measured on it.
 
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::RunOutput;
@@ -7,13 +7,14 @@ use allfold_collectives::Collective;
 use allfold_collectives::tcp::duplex;
 use allfold_report::records::{Limit, MeasuredCollective};
 
-/// The size that the limit is measured at: the largest of a sweep that caches do not hold and that takes no long time.
+/// The size at which the machine's limit is measured: the largest of the sweep from 1 MiB (more than caches hold) to 64 MiB
+/// (which takes little time).
 fn size_of(sizes: &[u64]) -> u64 {
     let large = sizes.iter().copied().filter(|size| (1 << 20..=64 << 20).contains(size)).max();
     large.unwrap_or_else(|| if sizes.iter().all(|size| *size < 1 << 20) { 1 << 20 } else { 64 << 20 })
 }
 
-/// Measures how fast memory copies and adds, and says how much of that the calls came to.
+/// Measures how fast memory copies and adds, and prints what share of that rate the calls reached.
 ///
 /// # Errors
 /// Not enough memory.
@@ -33,7 +34,7 @@ pub fn of_memory(
     output.say(line(&limit, records))
 }
 
-/// Measures what sockets carry, and says how much of that the calls came to.
+/// Measures how fast sockets carry data, and prints what share of that rate the calls reached.
 ///
 /// # Errors
 /// Sockets that fail.

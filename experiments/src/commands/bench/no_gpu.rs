@@ -1,10 +1,10 @@
-//! In the place of `gpu` in a build without CUDA.
+//! Replaces `gpu` in a build without CUDA.
 
 use super::args::{Args, GpuBackend};
 use crate::cli::error::{CommandError, CommandResult};
 use crate::measure::bench::Bench;
 
-/// Says why nothing can be measured on GPUs.
+/// Refuses to measure on GPUs: this program was built without CUDA.
 pub fn run(_: &Args, backend: GpuBackend, _: &Bench, _: &[u64]) -> CommandResult {
     Err(CommandError::usage(format!(
         "--backend {}: this program was built without GPUs; build it with the feature `cuda`, or measure on threads, shm \

@@ -13,7 +13,7 @@ use crate::measure::machine_limits::cores;
 use allfold_collectives::{DType, ReduceOp};
 use allfold_report::records::MeasuredCollective;
 
-/// Measures every size and prints the table; of several processes the first one tells.
+/// Measures the collective at every size and prints the table. Of several processes, rank 0's prints.
 pub fn run(args: &Args, host: HostBackend, mut bench: Bench, sizes: &[u64]) -> CommandResult {
     let ranks = ranks(args, host, &bench.choice)?;
     if bench.path == Path::Native {
@@ -38,13 +38,13 @@ pub fn run(args: &Args, host: HostBackend, mut bench: Bench, sizes: &[u64]) -> C
     checked
 }
 
-/// A sweep that is measured.
+/// A sweep over sizes in real time.
 struct Sweep<'a> {
     args: &'a Args,
     host: HostBackend,
     bench: &'a Bench,
     output: RunOutput,
-    /// Whether this process tells what came of it.
+    /// Whether this process prints the results.
     is_reporter: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `bench --backend sim`: the same table with real data on virtual time.
+//! `bench --backend sim`: nccl-tests' table of calls on real data, in virtual time.
 
 use super::args::Args;
 use super::verdict::{CheckResult, identity_of, verdict};
@@ -36,7 +36,7 @@ pub fn run(
             .iter()
             .find_map(|side| Some(format!("{size} bytes, {}", side.first_wrong.as_ref()?))));
         let sides: Vec<SimulatedCollective> = simulated.into_iter().map(|side| side.record).collect();
-        // Virtual time does not depend on which buffer takes the result: one side stands for both where there is one.
+        // Virtual time does not depend on which buffer takes the result: a collective with only one form fills both sides.
         let side = |at: usize| sides.get(at).or(sides.first());
         if let (Some(first), Some(last)) = (side(0), side(1)) {
             output.say(table::simulated_row(first, last))?;

@@ -1,12 +1,13 @@
-//! What a sweep's checks came to, and what its results are.
+//! The result of a sweep's checks, and the identity of its results.
 
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_report::records::{CollectiveCall, MeasuredCollective};
 
-/// What the checks of a sweep came to: told only after the records are written.
+/// The result of a sweep's checks, which the command returns only after the records are written.
 pub type CheckResult = CommandResult;
 
-/// The verdict of so many wrong elements, `None` where nothing was checked; `first` is where the first one is.
+/// Fails if `wrong` elements are more than 0. `wrong` is `None` if no result was checked; `first` says where the first wrong
+/// element is.
 pub fn verdict(wrong: Option<u64>, first: Option<String>) -> CheckResult {
     match wrong {
         Some(wrong) if wrong > 0 => Err(CommandError::check(format!(
@@ -17,12 +18,12 @@ pub fn verdict(wrong: Option<u64>, first: Option<String>) -> CheckResult {
     }
 }
 
-/// A result's identity: two results with equal identities and inputs must have equal checksums.
+/// The line that identifies a result: two results with equal identities and inputs must have equal checksums.
 pub fn identity(record: &MeasuredCollective) -> String {
     identity_of(&record.call, record.checksum.as_deref())
 }
 
-/// The identity of a call's result, with its checksum.
+/// The line that identifies a call's result, with the result's checksum.
 pub fn identity_of(call: &CollectiveCall, checksum: Option<&str>) -> String {
     format!(
         "# {} B: {}, order {}, tree {}, checksum {}",

@@ -9,7 +9,7 @@ pub fn findings() -> Vec<DoctorFinding> {
     vec![cuda(), cublas(), cudnn(), nccl()]
 }
 
-/// The driver, its devices and the compiler, as the kernels will find them.
+/// The finding about the CUDA driver, its devices and the compiler, looked up as the kernels do.
 fn cuda() -> DoctorFinding {
     match cuda::probe() {
         Ok(probe) => {
@@ -40,7 +40,7 @@ fn cudnn() -> DoctorFinding {
     multiplies("cudnn", cuda::libraries::CudaLibrary::Cudnn)
 }
 
-/// A library of products or convolutions.
+/// The finding about a CUDA library of matrix products or convolutions.
 fn multiplies(item: &str, library: cuda::libraries::CudaLibrary) -> DoctorFinding {
     match cuda::vendor::version(library) {
         Ok((major, minor, patch)) => {

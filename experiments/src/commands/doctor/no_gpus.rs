@@ -1,4 +1,4 @@
-//! In the place of `gpus` in a build without CUDA.
+//! Replaces `gpus` in a build without CUDA.
 
 use super::finding::missing;
 use allfold_report::records::DoctorFinding;

@@ -1,4 +1,4 @@
-//! `scale collective`: one call on more and more ranks, by several algorithms.
+//! `scale collective`: one collective call over increasing rank counts, by several algorithms.
 
 use crate::cli::common::Common;
 use crate::cli::error::CommandResult;
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// Times every point and prints the table.
+/// Times the call at every rank count by every algorithm, and prints the table.
 pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     let call = CollectiveScaling {

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// Explains one table, or all.
+/// Explains one published table, or all.
 pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     explain::run(&args.name, &mut output)?;

@@ -14,7 +14,7 @@ use allfold_report::sizes::RankCounts;
 use allfold_sim::Device;
 use std::path::PathBuf;
 
-/// Flags of a training run's curve. The required ones are, where no subcommand stands in their place.
+/// Flags of a training run's scaling curve. The required flags are required only without a subcommand.
 #[derive(clap::Args, Debug)]
 #[group(skip)]
 pub(crate) struct Args {
@@ -47,14 +47,14 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// Measures and predicts every point, prints a table of each kind.
+/// Measures and predicts every point, and prints a table of each kind.
 pub fn run(args: &Args) -> CommandResult {
     let (Some(path), Some(ranks)) = (&args.config, &args.ranks) else {
         return Err(CommandError::usage("`allfold scale` needs --config FILE and --ranks COUNTS"));
     };
     let mut config = config::read(path)?;
     config.max_steps = args.steps;
-    // The data is passed over as often as the steps need, on any number of ranks.
+    // The run has enough epochs for its steps, on any number of ranks.
     config.epochs = args.steps;
     let device = Device::named(&args.device).map_err(CommandError::usage)?;
     let scaling = Scaling::new(config, args.topology.clone(), device);

@@ -1,4 +1,4 @@
-//! `scale validate`: published training throughput beside what is predicted from the row of one GPU.
+//! `scale validate`: compares published training throughput with predictions from the table's row of one GPU.
 
 use crate::cli::common::Common;
 use crate::cli::error::CommandResult;
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     common: Common,
 }
 
-/// Predicts every table, and says how far off that is.
+/// Predicts every published table, and prints how far off the predictions are.
 pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     let options = ScoreOptions { without: args.without.clone(), rows: args.rows, plot: args.plot.clone() };

@@ -1,4 +1,4 @@
-//! `scale workload`: how a large network trains on more and more GPUs, from its layer table.
+//! `scale workload`: predicts from a large network's layer table how it trains on increasing numbers of GPUs.
 
 use super::page;
 use crate::cli::common::Common;
@@ -134,7 +134,7 @@ impl Args {
 /// Predicts every point, prints the table and draws the curve.
 ///
 /// # Errors
-/// A network, machine or rate that is none; an exchange that cannot be timed.
+/// An unknown network or machine, an impossible rate, an exchange that cannot be timed.
 pub fn run(args: &Args) -> CommandResult {
     let scaling = args.scaling()?;
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
@@ -164,7 +164,7 @@ pub fn run(args: &Args) -> CommandResult {
     output.close()
 }
 
-/// The points of the curve, that of one rank among them, as far as every rank has a sample.
+/// The points of the curve, including one rank, up to the largest count at which every rank has a sample.
 fn points(
     scaling: &WorkloadScaling,
     counts: &RankCounts,
@@ -187,7 +187,7 @@ fn points(
     Ok(points)
 }
 
-/// Throughput over ranks, with the ideal line.
+/// Draws throughput over ranks, with the line of ideal scaling.
 fn draw(points: &[SimulatedScale], kind: &str, path: &Path) -> CommandResult {
     let Some(first) = points.first() else { return Ok(()) };
     let ideal = |ranks: u32| {

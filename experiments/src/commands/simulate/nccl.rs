@@ -49,11 +49,11 @@ pub struct NcclArgs {
     without: Vec<ModelTerm>,
 }
 
-/// The name that asks for it.
+/// The name in `--algo` that asks for NCCL's own choice.
 pub const NAME: &str = "nccl";
 
 impl NcclArgs {
-    /// Whether one of them was given.
+    /// Whether any flag of NCCL was given.
     pub fn any(&self) -> bool {
         let texts = [&self.nccl_algo, &self.nccl_proto].into_iter().any(Option::is_some);
         texts
@@ -85,10 +85,10 @@ fn version(text: &str) -> Result<(u32, u32), String> {
     }
 }
 
-/// Times every size and prints the table.
+/// Simulates NCCL's call at every size and prints the table.
 ///
 /// # Errors
-/// A machine that is no machine, or not of so many ranks; a choice that leaves nothing.
+/// An unknown machine, or one with another number of ranks; flags that leave NCCL no algorithm or protocol.
 pub fn run(sweep: &SweepArgs, topology: &str, args: &NcclArgs, output: &mut RunOutput) -> CommandResult {
     let machine = machine(topology, sweep.ranks)?;
     let collective = sweep.collective;
@@ -184,7 +184,7 @@ fn record(
     }
 }
 
-/// The machine of a name, or of a JSON file with a run's `hardware`.
+/// The machine with this name, or the machine in a JSON file with a run's `hardware`.
 fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
     if !topology.to_ascii_lowercase().ends_with(".json") {
         return Preset::machine(topology, ranks).map_err(CommandError::usage);
@@ -200,7 +200,7 @@ fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
     }
 }
 
-/// The lines above the table.
+/// The lines above the table of NCCL's simulated times.
 fn heading(sweep: &SweepArgs, topology: &str, setting: &Setting) -> String {
     let Setting { machine, platform, .. } = setting;
     let graph = |name: &str, graph: &allfold_nccl_model::Graph| {

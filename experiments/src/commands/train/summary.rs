@@ -1,4 +1,4 @@
-//! What is said of a run at its end.
+//! The summary that a training run prints at its end.
 
 use crate::cli::error::CommandResult;
 use crate::cli::output::RunOutput;
