@@ -1,9 +1,9 @@
-//! Training neural networks, small enough to be read in one sitting: layers with a written-out backward pass, models
-//! made of them, and the ways to train in parallel, side by side.
+//! A library that trains neural networks, small enough to read in one sitting: layers with a hand-written backward pass, models
+//! made of layers, and several strategies of parallel training.
 //!
-//! Nothing here knows what it runs on. A run gets a [`Communicator`](allfold_collectives::Communicator) and gives the
-//! same losses and the same weights, bit for bit, on threads and on the simulator, whatever the size of the buckets;
-//! on the simulator its clock also says where the time would go.
+//! No part of the trainer depends on the backend. A run gets a [`Communicator`](allfold_collectives::Communicator) and gives the
+//! same losses and the same weights, bit for bit, on threads and on the simulator, whatever the size of the buckets; on the
+//! simulator, virtual time also shows where the time of a run would go.
 //!
 //! ```
 //! use allfold_collectives::World;
@@ -16,8 +16,8 @@
 //! assert!(ranks[0].losses[19] < ranks[0].losses[0]);
 //! ```
 //!
-//! Where to look: [`layers`] for the arithmetic's shape, [`models`] for the networks, [`strategies`] for what a way of
-//! training adds, [`run`] for the loop, [`cuda`] for the same step on GPUs, [`modeled`] for it without numbers.
+//! Where to look: [`layers`] for the arithmetic, [`models`] for the networks, [`strategies`] for what each strategy of training
+//! adds, [`run`] for the training loop, [`cuda`] for a training step on GPUs, [`modeled`] for a simulated step without numbers.
 
 pub mod amp;
 pub mod buckets;

@@ -1,4 +1,4 @@
-//! The way back: gradients of parameters into their slots, of activations down to the input.
+//! The backward pass on a device: parameter gradients into their slots, activation gradients down to the input.
 
 use super::layout::TensorFormat;
 use super::passes::{PassContext, Passes, conv, plane, pool};
@@ -51,8 +51,8 @@ impl Passes {
         self.down[l + 1].clone().ok_or_else(missing)
     }
 
-    /// Lets `body` write a weight's gradient, in the layer's type, into its place. If layers share the weight, this layer's
-    /// part is added to the others'.
+    /// Lets `body` write the gradient of weight `nth` of layer `l`, in the layer's type, and stores it in its slot. If layers share
+    /// the weight, the gradient is added to those of the other layers.
     fn weight<R>(
         &self,
         l: usize,
@@ -84,7 +84,8 @@ impl Passes {
         Ok(())
     }
 
-    /// [`Passes::weight`] for gradients that kernels compute in f32. Gradients of layers under autocast are rounded afterwards.
+    /// Like [`Passes::weight`], for gradients that kernels compute in f32. Gradients of layers under autocast are rounded
+    /// afterwards.
     fn wide<R>(
         &self,
         l: usize,
@@ -157,7 +158,7 @@ impl Passes {
         Ok(())
     }
 
-    /// A layer norm's three gradients. The input gradient is kept among the saved tensors until its phase.
+    /// Computes the three gradients of a layer norm. The input gradient is kept among the saved tensors until its phase.
     fn layer_norm(&mut self, l: usize, with: &PassContext<'_, '_>, dy: &Memory) -> Result<()> {
         let LayerOperation::LayerNorm { rows, width } = self.operations[l] else { return Ok(()) };
         let (queue, dtype) = (with.queue, self.precision.layers[l]);
@@ -174,7 +175,7 @@ impl Passes {
         Ok(())
     }
 
-    /// The gradients of a synchronised batch norm's parameters over all ranks, beside this rank's own.
+    /// Sums the gradients of a synchronised batch norm's parameters over all ranks, and keeps the sums for the input gradient.
     fn sums_back(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let [.., totals, own] = &self.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
         debug_assert!(totals.len() >= 8);
@@ -221,7 +222,7 @@ impl Passes {
                 }
                 ready = self.saved[l].pop();
             }
-            // Where the output is above 0 the input was.
+            // The input of a ReLU is above 0 exactly where its output is.
             LayerOperation::Relu => {
                 let y = self.act(l + 1, n)?;
                 launch::activate_back(queue, launch::Function::Relu, dtype, (y, dy.all()), dx.all())?;
@@ -252,7 +253,7 @@ impl Passes {
                 let draws = (self.stream.all(), l as u32);
                 launch::dropout(queue, dtype, (dy.all(), dx.all()), draws, *share)?;
             }
-            // Tokens have no gradient; the other layers here pass their output's gradient on.
+            // Tokens have no gradient; the other layers of this arm pass their output's gradient on and do not get here.
             LayerOperation::Embedding { .. }
             | LayerOperation::Positions { .. }
             | LayerOperation::Add
@@ -261,7 +262,7 @@ impl Passes {
         self.pass_down(from[0], (self.precision.reads(l), Arc::new(ready.unwrap_or(dx))), with)
     }
 
-    /// The gradient of a batch norm's input, `dx`, from the gradients of its output, `dy`, and of its parameters.
+    /// Computes the gradient of a batch norm's input, `dx`, from the gradients of its output, `dy`, and of its parameters.
     fn batch_norm_input(
         &self,
         l: usize,
@@ -284,7 +285,8 @@ impl Passes {
         Ok(())
     }
 
-    /// The gradient of an activation, in its own form; a second one is added to the first.
+    /// Stores the gradient `dx` of activation `act`, in the activation's format, or adds `dx` to the gradient that is stored
+    /// already.
     fn pass_down(
         &mut self,
         act: usize,
@@ -308,7 +310,7 @@ fn gone(name: &str) -> Error {
     Error::Network(format!("layer `{name}` has no saved values for its backward pass"))
 }
 
-/// Two vectors of `n` f32, one after the other.
+/// Splits `both` into two vectors of `n` f32 that are stored one after the other.
 fn halves(both: &Memory, n: usize) -> Result<(Slice<'_>, Slice<'_>)> {
     Ok((both.all().part(0, 4 * n)?, both.all().part(4 * n, 4 * n)?))
 }

@@ -1,10 +1,11 @@
-//! Which parts of a step are graphs: each runs once as it is, which compiles what it needs, then is captured, then is replayed.
+//! Which parts of a training step are CUDA graphs. A part runs uncaptured the first time, which compiles what it needs; is captured
+//! the second time; and is replayed from then on.
 //!
-//! NCCL wants a collective to be captured on all ranks or on none, and what is replayed counts as captured. So all ranks must
-//! decide alike, and nobody asks the others: a part is looked up by a [`StepPart`], and whenever two ranks run the same one of a
-//! step, each has seen its own `StepPart` equally often. Where ranks have equally many samples this is so because they run the same
-//! parts. Under `uneven` they do not: the samples of all ranks together, which every rank knows from the sampler, say how many
-//! each rank has, so a `StepPart` names them, and the place of the micro-batch too.
+//! NCCL requires that a collective is captured on all ranks or on none; a replay counts as captured. So all ranks must decide
+//! alike, without communication: a part is looked up by a [`StepPart`], and whenever two ranks run the same part of a step, each
+//! rank has seen its own `StepPart` equally often. Where ranks have equally many samples, this holds because all ranks run the same
+//! parts. Under `uneven` ranks run different parts: the number of samples of all ranks together, which every rank knows from the
+//! sampler, determines the number of each rank, so a `StepPart` contains that total, and the number of the micro-batch too.
 
 use crate::Result;
 use allfold_kernels::cuda::{CudaGraph, CudaMachine, Queue};
@@ -13,44 +14,44 @@ use std::collections::BTreeMap;
 /// The properties of a part of a step that its captured graph depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct StepPart {
-    /// Samples of all ranks in the step.
+    /// The number of samples of all ranks in the step.
     pub everywhere: u64,
-    /// The number of the micro-batch if ranks are uneven, else 0, since micro-batches in the middle of a step are alike.
+    /// The number of the micro-batch under `uneven`, else 0, since micro-batches in the middle of a step are alike.
     pub place: usize,
-    /// This rank's samples in the micro-batch.
+    /// The number of this rank's samples in the micro-batch.
     pub samples: usize,
-    /// Bits of the divisor of the loss, in which the loss scale is.
+    /// The bits of the loss's divisor, which includes the loss scale.
     pub divisor: u32,
-    /// The first micro-batch of the step.
+    /// Whether this is the first micro-batch of the step.
     pub first: bool,
     /// Whether this is the last micro-batch of the step, with which gradients are exchanged.
     pub last: bool,
 }
 
-/// A part on its way to being a graph.
+/// The state of a part of a step that becomes a graph.
 enum GraphState {
     /// The pass has run once, uncaptured.
     Warm,
     Captured(CudaGraph),
 }
 
-/// The parts that have been run, and their graphs.
+/// The parts of a step that have been run, and their graphs.
 #[derive(Default)]
 pub(super) struct Captures {
     courses: BTreeMap<StepPart, GraphState>,
 }
 
 impl Captures {
-    /// Parts that are graphs.
+    /// The number of parts that have become graphs.
     pub fn graphs(&self) -> usize {
         self.courses.values().filter(|course| matches!(course, GraphState::Captured(_))).count()
     }
 
-    /// Runs a part: the first time as it is, the second as a graph that is captured, then that graph. Where `capturable` does
-    /// not hold, always as it is.
+    /// Runs `body`, the work of `part`: uncaptured the first time, captured as a graph the second time, and as that graph from then
+    /// on. If `capturable` is false, `body` runs uncaptured the first time and is not remembered.
     ///
     /// # Errors
-    /// What the body or the driver says.
+    /// The error of `body` or of the driver.
     pub fn run(
         &mut self,
         queue: &Queue,
@@ -79,13 +80,13 @@ impl Captures {
             }
         };
         #[allow(unsafe_code, reason = "graphs name memory by address")]
-        // SAFETY: what the graph names is the state's own and as long-lived, or of the queue's pool, which gives nothing back
-        // while the state lives; none of it is replaced.
+        // SAFETY: the memory that the graph names belongs to the state and lives as long, or belongs to the queue's pool, which
+        // frees nothing while the state lives. None of this memory is replaced.
         unsafe { machine.replay(queue.stream(), graph) }?;
         Ok(())
     }
 
-    /// Destroys all graphs. NCCL's abort waits for those that hold its collectives.
+    /// Destroys all graphs, because NCCL's abort waits for graphs that contain its collectives.
     pub fn clear(&mut self, machine: &dyn CudaMachine) {
         for course in std::mem::take(&mut self.courses).into_values() {
             if let GraphState::Captured(graph) = course {

@@ -8,7 +8,7 @@ use allfold_kernels::cuda::CudaMachine;
 /// The device of a rank: the rank's number on its host if a launcher gives one, else its rank, modulo the number of devices.
 ///
 /// # Errors
-/// A launcher's variables that make no sense: a guess could put two ranks of a host on one device.
+/// If the launcher's variables are malformed: a guess could put two ranks of a host on one device.
 pub fn device_of(comm: &Communicator, machine: &dyn CudaMachine) -> Result<usize> {
     let (rank, devices) = (comm.rank().index(), machine.devices().max(1));
     match comm.of_one_process() {
@@ -17,7 +17,7 @@ pub fn device_of(comm: &Communicator, machine: &dyn CudaMachine) -> Result<usize
     }
 }
 
-/// The device of a rank that is a process, by the variables of its launcher.
+/// The device of a rank that is a process. `lookup` reads the environment variables that the launcher set.
 fn device_of_process(rank: usize, devices: usize, lookup: impl Fn(&str) -> Option<String>) -> Result<usize> {
     let launched = Environment::read(lookup).map_err(allfold_collectives::Error::from)?;
     Ok(launched.map_or(rank, |environment| environment.local_rank as usize) % devices)
@@ -43,7 +43,7 @@ mod tests {
                 Some(value.to_string())
             }
         };
-        // The second host's second rank has that host's second GPU; without a launcher the rank counts.
+        // The second rank of the second host gets the second GPU of its host. Without a launcher the rank selects the GPU.
         assert_eq!(device_of_process(5, 8, torchrun("1")).unwrap(), 1);
         assert_eq!(device_of_process(5, 4, |_| None).unwrap(), 1);
         assert_eq!(device_of_process(5, 8, |_| None).unwrap(), 5);

@@ -1,10 +1,10 @@
-//! What becomes of buckets of gradients on their way between ranks, by the configuration's hook.
+//! The exchange of gradient buckets between ranks, with the compression of the configuration's hook.
 //!
-//! | hook | here |
+//! | hook | exchange on a device |
 //! |---|---|
-//! | `none` | summed where they are, beside backward |
-//! | `fp16`, `bf16` | rounded on the device, summed in 16 bits beside backward, widened |
-//! | `powersgd`, `topk`, `int8` | brought to the host after backward, and there the CPU's own hook: its bits, slowly |
+//! | `none` | summed in place, during backward |
+//! | `fp16`, `bf16` | rounded on the device, summed in 16 bits during backward, widened |
+//! | `powersgd`, `topk`, `int8` | copied to the host after backward and exchanged by the CPU's hook: the same bits, slowly |
 //! | `local_sgd` | not exchanged; weights are averaged every `local_steps` steps |
 
 use super::passes::PassContext;
@@ -18,7 +18,7 @@ use allfold_kernels::cuda::{Memory, Queue, launch};
 enum ReducePath {
     /// Gradients are exchanged uncompressed.
     Whole,
-    /// In a narrow type, in memory laid out as the gradients are.
+    /// Gradients are exchanged in a narrow type, in memory laid out as the gradients are.
     Narrow(DType, Memory),
     /// Gradients are exchanged by the CPU's hook.
     Host(Box<Hook<f32>>),
@@ -63,7 +63,7 @@ impl<'a> Exchange<'a> {
         Ok(Exchange { comm, way, steps: 0 })
     }
 
-    /// Bytes that buckets take on the device, where they are no views of the gradients, and what the CPU's hook keeps here.
+    /// The bytes of buckets on the device that are no views of the gradients, and of the state of the CPU's hook.
     pub fn bytes(&self) -> u64 {
         match &self.way {
             ReducePath::Narrow(_, memory) => memory.len() as u64,
@@ -77,7 +77,7 @@ impl<'a> Exchange<'a> {
         !matches!(self.way, ReducePath::Host(_))
     }
 
-    /// A bucket is full: divides it, and sends it where that can be done beside backward.
+    /// Divides the full bucket `bucket` by the number of ranks, and starts its exchange if that can run during backward.
     pub fn send(&self, bucket: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let span = &with.weights.buckets[bucket];
         let data = part(with.weights.grads.all(), span, 4)?;
@@ -97,7 +97,7 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// All buckets are full: what the queue is given from here on finds the sums in the gradients' memory.
+    /// Completes the exchange once all buckets are full: work queued after this call finds the sums in the gradients' memory.
     pub fn finish(&mut self, network: &Network<f32>, with: &mut PassContext<'_, '_>) -> Result<()> {
         with.link.join(with.queue)?;
         match &mut self.way {
@@ -108,7 +108,7 @@ impl<'a> Exchange<'a> {
                 Ok(())
             }
             ReducePath::Host(hook) => {
-                // Backward may hold sums of its own, and the host is about to read.
+                // Backward may still sum over ranks, and the host reads the gradients next.
                 with.link.wait(with.queue, "finish backward")?;
                 let mut sent = Vec::new();
                 for (at, bucket) in with.weights.members.iter().enumerate() {
@@ -126,7 +126,8 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// After the optimiser's step: the mean of all ranks' weights, where it is time for that.
+    /// Averages the weights of all ranks after the optimiser's step, if the hook is `local_sgd` and `local_steps` steps have
+    /// passed.
     pub fn after_step(&mut self, config: &Config, with: &mut PassContext<'_, '_>) -> Result<()> {
         self.steps += 1;
         if matches!(self.way, ReducePath::Kept) && self.steps.is_multiple_of(config.local_steps) {
@@ -138,7 +139,7 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// The hook's state, as [`crate::strategies::Strategy::hook_state`] has it.
+    /// Returns the hook's state, as [`crate::strategies::Strategy::hook_state`] does.
     pub fn hook_state(&mut self, network: &Network<f32>, weights: &Weights) -> Vec<(&'static str, Vec<f32>)> {
         match &mut self.way {
             ReducePath::Host(hook) => hook.hook_state(&weights.members, network.params()),
@@ -146,14 +147,14 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Takes back the hook's changes of the last step, as [`crate::strategies::Strategy::undo`] does.
+    /// Undoes the hook's changes of the last step, as [`crate::strategies::Strategy::undo`] does.
     pub fn undo(&mut self) {
         if let ReducePath::Host(hook) = &mut self.way {
             hook.undo();
         }
     }
 
-    /// Rescales the hook's errors, as [`crate::strategies::Strategy::rescale`] does.
+    /// Rescales the errors that the hook remembers, as [`crate::strategies::Strategy::rescale`] does.
     pub fn rescale(&mut self, by: f32) {
         if let ReducePath::Host(hook) = &mut self.way {
             hook.rescale(by);

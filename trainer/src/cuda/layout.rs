@@ -1,8 +1,8 @@
-//! How values lie between layers: in which type, and whether pictures have their channels last.
+//! The layout of values between layers: the element type, and whether pictures have their channels last.
 //!
-//! Convolutions ask for channels last where a configuration does; what follows them keeps it as far as it can, and what
-//! needs planes (a linear layer over pixels, dropout with the CPU's draws) turns its input. Filters lie alike, so that no
-//! step turns them: `[K, R, R, C / G]`.
+//! If the configuration asks for channels last, convolutions use that layout, and the layers after a convolution keep it as far as
+//! they can. A layer that needs planes (a linear layer over pixels, dropout with the CPU's draws) transposes its input. Filters are
+//! stored with channels last too, as `[K, R, R, C / G]`, so that no step transposes them.
 
 use crate::layers::LayerOperation;
 use crate::{Network, Result};
@@ -10,7 +10,7 @@ use allfold_kernels::DType;
 use allfold_kernels::cuda::launch::{self, TensorLayout};
 use allfold_kernels::cuda::{Memory, Queue, Slice};
 
-/// Channels and pixels of a sample whose channels are the last dimension; `None` for the network's own layout.
+/// Channels and pixels of a sample whose channels are the last dimension; `None` for the network's layout, in planes.
 pub(super) type Last = Option<(usize, usize)>;
 
 /// The type and the layout of an activation.
@@ -21,12 +21,12 @@ pub(super) struct TensorFormat {
 }
 
 impl TensorFormat {
-    /// The layout as kernels take it.
+    /// The layout in the kernels' type.
     pub fn layout(self) -> TensorLayout {
         if self.last.is_some() { TensorLayout::ChannelsLast } else { TensorLayout::Planes }
     }
 
-    /// `x`, which is of this form, in another; nothing where it is that already.
+    /// Converts `x` from this format to `wanted`. Returns `None` if both formats are the same.
     pub fn to(self, wanted: TensorFormat, x: Slice<'_>, queue: &Queue) -> Result<Option<Memory>> {
         let n = x.len() / self.dtype.size();
         let mut made: Option<Memory> = None;
@@ -79,7 +79,7 @@ pub(super) fn lasts(
     (layers, acts)
 }
 
-/// For each parameter that is a filter with channels as the last dimension: its channels and its places.
+/// For each parameter that is a filter stored with channels last: its number of channels and its number of places.
 pub(super) fn filters(
     network: &Network<f32>,
     operations: &[LayerOperation],
@@ -95,7 +95,7 @@ pub(super) fn filters(
     filters
 }
 
-/// Matrices of rows by columns, one after another, each transposed.
+/// Transposes each of several `rows` by `columns` matrices that are stored one after another.
 pub(super) fn turned(values: &[f32], (rows, columns): (usize, usize)) -> Vec<f32> {
     let mut turned = Vec::with_capacity(values.len());
     for matrix in values.chunks_exact((rows * columns).max(1)) {

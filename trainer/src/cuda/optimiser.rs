@@ -1,5 +1,5 @@
-//! Optimisers on a device: all parameters in one launch, two where some have narrow copies. LARS takes matrices and vectors
-//! apart, and a launch more for the norms.
+//! Optimisers on a device: one launch for all parameters, or two if some have narrow copies. LARS launches matrices and vectors
+//! separately, and needs one more launch for the norms.
 
 use super::weights::Weights;
 use crate::optim::Optimiser;
@@ -19,11 +19,11 @@ enum Kind {
 /// The memory and the tables of an optimiser.
 pub(super) struct DeviceOptimiser {
     kind: Kind,
-    /// First and second moment, or none and the velocity.
+    /// The first and second moment of Adam; for other optimisers, none and the velocity.
     states: [Option<Arc<Memory>>; 2],
-    /// Parameters that are f32 alone, and those with a narrow copy; and whether they have rates of their own.
+    /// The table of each launch: f32 parameters or those with a narrow copy; and whether these parameters have adaptive rates.
     tables: Vec<(Params<'static>, bool)>,
-    /// Steps taken.
+    /// The number of steps taken.
     pub steps: u64,
 }
 
@@ -77,7 +77,8 @@ impl DeviceOptimiser {
         Ok(DeviceOptimiser { kind, states, tables, steps: 0 })
     }
 
-    /// Queues a step; where the flag `skip` is set on the device by then, it changes nothing. `factor` multiplies gradients.
+    /// Queues a step, which changes nothing if the flag `skip` is set on the device when it runs. `factor` multiplies the
+    /// gradients.
     pub fn step(
         &self,
         config: &Config,
@@ -116,7 +117,7 @@ impl DeviceOptimiser {
         Ok(())
     }
 
-    /// Bytes of its memory.
+    /// The bytes of the optimiser's state on the device.
     pub fn bytes(&self) -> u64 {
         self.states.iter().flatten().map(|state| state.len() as u64).sum()
     }
@@ -141,7 +142,7 @@ impl DeviceOptimiser {
         Ok(())
     }
 
-    /// The reverse.
+    /// Loads the optimiser's state from a CPU optimiser of the same kind, as read from a checkpoint.
     pub fn load<F: Float>(
         &mut self,
         network: &Network<f32>,
@@ -160,7 +161,7 @@ impl DeviceOptimiser {
     }
 }
 
-/// A parameter with all that belongs to it.
+/// Builds the optimiser's table entry of a parameter: its weights, its gradient, its f32 master copy and its optimiser state.
 fn row<'w>(
     weights: &'w Weights,
     states: &'w [Option<Arc<Memory>>; 2],

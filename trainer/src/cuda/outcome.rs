@@ -1,10 +1,10 @@
-//! What a step on a device says.
+//! The outcome of a training step on a device.
 
-/// The loss of a step, and whether the step counts.
+/// The loss of a step, and whether the step was skipped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepOutcome {
     /// The mean loss of this rank's samples.
     pub loss: f64,
-    /// Whether a gradient was not finite, and the step was none.
+    /// Whether the step was skipped because a gradient was not finite.
     pub skipped: bool,
 }

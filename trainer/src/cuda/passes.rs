@@ -1,7 +1,8 @@
-//! The two passes of a network on a device, phase by phase in the order of [`Network::forward_phases`].
+//! The forward and the backward pass of a network on a device, in the order of [`Network::forward_phases`] and
+//! [`Network::backward_phases`].
 //!
-//! Activations come from the queue's pool and go back to it as soon as the backward pass is done with them. A layer whose
-//! type differs from its input's reads a cast copy of it ([`super::precision`]).
+//! Activations come from the queue's pool and return to it as soon as the backward pass has used them. A layer that computes in
+//! another type than its input has reads a cast copy of the input ([`super::precision`]).
 
 use super::layout::{Last, TensorFormat, filters};
 use super::precision::Precision;
@@ -22,11 +23,11 @@ use std::sync::Arc;
 pub(super) struct PassContext<'a, 'c> {
     /// The queue on which the pass runs.
     pub queue: &'a Queue,
-    /// Parameters, gradients, running statistics.
+    /// Parameters, gradients and running statistics.
     pub weights: &'a Weights,
-    /// The group by which ranks sum.
+    /// The group over which ranks sum.
     pub link: &'a mut DeviceGroup<'c>,
-    /// Samples.
+    /// The number of samples in the pass.
     pub n: usize,
 }
 
@@ -35,20 +36,20 @@ pub(super) struct Passes {
     pub network: Network<f32>,
     pub operations: Vec<LayerOperation>,
     pub precision: Precision,
-    /// For each parameter, the layout of its filters.
+    /// For each parameter that is a filter stored with channels last, its channels and places.
     pub filters: Vec<Last>,
-    /// Activations; 0 is not here but in `input`.
+    /// The activations by number. Activation 0 is the network's input, which is stored in `input`.
     acts: Vec<Option<Arc<Memory>>>,
-    /// The samples, or their tokens as u32: longer than a batch needs, where a larger one has been seen.
+    /// The samples, or their tokens as u32. The memory fits the largest batch seen so far.
     pub input: Memory,
     pub labels: Memory,
-    /// Seed and place of the draws.
+    /// The seed and the place of the random draws of dropout.
     pub stream: Memory,
     /// For each layer, its first input converted to the layer's type, if the input has another type.
     pub(super) casts: Vec<Option<Memory>>,
     /// For each layer, what its forward pass saves for its backward pass.
     pub(super) saved: Vec<Vec<Memory>>,
-    /// Gradients by activations, on their way down.
+    /// The gradients by activations that the backward pass has reached.
     pub(super) down: Vec<Option<Arc<Memory>>>,
 }
 
@@ -85,7 +86,7 @@ impl Passes {
         })
     }
 
-    /// Whether samples are tokens.
+    /// Whether the network's samples are tokens.
     pub fn tokens(&self) -> bool {
         matches!(self.operations.first(), Some(LayerOperation::Embedding { .. }))
     }
@@ -104,7 +105,7 @@ impl Passes {
         Ok(Some([input, labels]))
     }
 
-    /// An activation, of n samples.
+    /// Activation number `act` of a batch of `n` samples.
     pub(super) fn act(&self, act: usize, n: usize) -> Result<Slice<'_>> {
         match &self.acts[act] {
             Some(memory) => Ok(memory.all()),
@@ -113,7 +114,7 @@ impl Passes {
         }
     }
 
-    /// A layer's first input, in the layer's own type.
+    /// The first input of layer `l`, in the layer's type.
     pub(super) fn x(&self, l: usize, n: usize) -> Result<Slice<'_>> {
         match &self.casts[l] {
             Some(cast) => Ok(cast.all()),
@@ -137,12 +138,12 @@ impl Passes {
         Ok((self.precision.acts[last], self.act(last, n)?))
     }
 
-    /// From the input to the logits; in training everything is kept for the way back.
+    /// Computes the logits from the input. If `train` is true, the values that the backward pass needs are kept.
     pub fn forward(&mut self, with: &mut PassContext<'_, '_>, train: bool) -> Result<()> {
         if !train {
             for l in 0..self.operations.len() {
                 self.forward_layer(l, with, false)?;
-                // Memory that is read here for the last time is freed.
+                // Activations that no later layer reads are freed.
                 let last =
                     |act: usize| (l + 1..self.operations.len()).all(|m| !self.network.from(m).contains(&act));
                 let gone: Vec<usize> =
@@ -163,7 +164,7 @@ impl Passes {
         Ok(())
     }
 
-    /// Drops all activations: after a pass that nothing follows.
+    /// Drops all activations and saved tensors, after a pass that no backward pass follows.
     pub fn clear(&mut self) {
         self.acts.iter_mut().for_each(|act| *act = None);
         self.casts.iter_mut().for_each(|cast| *cast = None);
@@ -171,7 +172,7 @@ impl Passes {
         self.down.iter_mut().for_each(|down| *down = None);
     }
 
-    /// Gives back what only a layer's backward pass still needed.
+    /// Frees the memory that only the backward pass of layer `l` still needed.
     pub(super) fn done(&mut self, l: usize) {
         self.acts[l + 1] = None;
         self.casts[l] = None;
@@ -179,7 +180,7 @@ impl Passes {
         self.down[l + 1] = None;
     }
 
-    /// A layer's first input, in the form in which the layer reads it.
+    /// Converts the first input of layer `l` to the format in which the layer reads it.
     pub(super) fn take_in(&mut self, l: usize, with: &PassContext<'_, '_>) -> Result<()> {
         let from = self.network.from(l)[0];
         self.casts[l] = None;
@@ -219,7 +220,7 @@ impl Passes {
         launch::BatchNormLaunch { dtype, n, channels, plane, layout }
     }
 
-    /// The shape of an attention; in training with its draws, where it drops anything.
+    /// The launch shape of attention layer `l`; in training it includes the random draws of dropout, if the layer has dropout.
     pub(super) fn heads(&self, l: usize, n: usize, train: bool) -> Result<launch::Heads<'_>> {
         let LayerOperation::Attention { positions, width, heads, dropped } = self.operations[l] else {
             return Err(own(&self.network.names()[l]));
@@ -230,7 +231,7 @@ impl Passes {
         Ok(launch::Heads { dtype, batch: n, length: positions, heads, size, causal: true, dropped })
     }
 
-    /// A layer's parameter by its place in the layer: as it computes with it, or as f32.
+    /// Parameter number `nth` of layer `l`, in the type in which the layer computes.
     pub(super) fn param<'w>(&self, l: usize, nth: usize, weights: &'w Weights) -> Result<Slice<'w>> {
         let narrow = self.precision.narrows(&self.network, l);
         weights.read(self.network.params_of(l).start + nth, narrow)
@@ -242,7 +243,7 @@ impl Passes {
 
     fn forward_layer(&mut self, l: usize, with: &mut PassContext<'_, '_>, train: bool) -> Result<()> {
         let totals = if train { self.saved[l].pop() } else { None };
-        // The sums of a synchronised layer have cast its input already.
+        // The sums of a synchronised batch norm have cast the layer's input already.
         if totals.is_none() {
             self.take_in(l, with)?;
         }
@@ -260,8 +261,8 @@ impl Passes {
         Ok(())
     }
 
-    /// A batch norm from its input to `y`, by the totals of all ranks if there are any. Returns what it saves for the backward
-    /// pass.
+    /// Computes batch norm `l` from its input to `y`, by the totals of all ranks if `totals` has them. Returns the tensors that it
+    /// saves for the backward pass.
     fn forward_batch_norm(
         &self,
         l: usize,
@@ -288,7 +289,7 @@ impl Passes {
         Ok(vec![both])
     }
 
-    /// The forward pass of any other layer, from its input to `y`. Returns what it saves for the backward pass.
+    /// Computes layer `l`, which is no batch norm, from its input to `y`. Returns the tensors that it saves for the backward pass.
     fn forward_operation(
         &self,
         l: usize,
@@ -368,8 +369,8 @@ impl Passes {
         Ok(saved)
     }
 
-    /// The loss of each row of the last forward pass into `losses`, and where `divisor` says so the gradient by the logits
-    /// of their sum over it.
+    /// Computes the loss of each row of the last forward pass into `losses`. With `divisor`, also computes the gradient by the
+    /// logits of the losses' sum divided by `divisor`.
     pub fn loss(
         &mut self,
         with: &PassContext<'_, '_>,
@@ -390,7 +391,7 @@ impl Passes {
     }
 }
 
-/// Values of a channel that lie side by side.
+/// The number of values of one channel that are adjacent in memory.
 pub(super) fn plane(s: &launch::Conv) -> Result<usize> {
     let (p, q) = s.output_picture()?;
     Ok(if s.layout == launch::TensorLayout::ChannelsLast { 1 } else { p * q })

@@ -1,4 +1,4 @@
-//! Which element type each layer computes in, and each activation has: autocast's lists, as [`crate::amp`] has them.
+//! The element types of layers and activations under autocast, by the lists of [`crate::amp`].
 
 use super::layout::{Last, TensorFormat, lasts};
 use crate::Network;
@@ -14,7 +14,7 @@ pub(super) struct Precision {
     pub layers: Vec<DType>,
     /// The type of each activation, of which 0 is the network's input.
     pub acts: Vec<DType>,
-    /// How the inputs of each layer lie, and each activation.
+    /// The layout of each layer's inputs, then the layout of each activation.
     lasts: (Vec<Last>, Vec<Last>),
 }
 

@@ -1,4 +1,4 @@
-//! One rank's model on its device, and how it ends when a rank or the device fails.
+//! One rank's model on its device, and its release when a rank or the device fails.
 //!
 //! ```text
 //! healthy   wait for all streams, by the deadline    | destroy graphs | free
@@ -6,9 +6,10 @@
 //!                                                                     '-- too late: the memory is not given back
 //! ```
 //!
-//! The order of a failed end is NCCL's: its abort waits for graphs that hold its collectives, and kernels that wait for a lost
-//! rank use memory until the abort has ended them. Memory that a device may still use is never freed: what does not end by the
-//! deadline keeps it, and [`kept`] counts it. Whom NCCL's errors do not name, the ranks' communicator does.
+//! A failed replica is released in NCCL's order: NCCL's abort waits for graphs that contain its collectives, and kernels that wait
+//! for a lost rank use memory until the abort has ended them. Memory that a device may still use is never freed: if work does not
+//! end by the deadline, its memory is leaked, and [`kept`] counts the replica. If NCCL's errors do not name the failed rank, the
+//! ranks' communicator does.
 
 use super::outcome::StepOutcome;
 use super::state::State;
@@ -38,10 +39,11 @@ pub struct Replica<'a> {
 }
 
 impl<'a> Replica<'a> {
-    /// Builds the model that `config` asks for on a device, given as a machine and the device's number there.
+    /// Builds the model that `config` asks for on the device `on`, given as a machine and the device's number there. The samples
+    /// have the shape `shape` and `classes` classes.
     ///
     /// # Errors
-    /// What GPUs do not train; what the driver refused; missing ranks.
+    /// If GPUs cannot train the configuration, the driver refuses a call, or a rank is missing.
     pub fn new(
         config: &'a Config,
         (shape, classes): ((usize, usize, usize), usize),
@@ -51,10 +53,10 @@ impl<'a> Replica<'a> {
         Replica::of(config, models::build::<f32>(config, shape, classes)?, comm, on)
     }
 
-    /// [`Replica::new`] of any network; `config` says how it is trained.
+    /// Puts `network` on the device `on`, as [`Replica::new`] does; `config` says how it is trained.
     ///
     /// # Errors
-    /// As [`Replica::new`].
+    /// Those of [`Replica::new`].
     pub fn of(
         config: &'a Config,
         network: Network<f32>,
@@ -74,20 +76,20 @@ impl<'a> Replica<'a> {
         Ok(Replica { state, comm, deadline, failed: false })
     }
 
-    /// How the ranks sum gradients, in words.
+    /// The name of the path by which the ranks sum gradients.
     pub fn link(&self) -> &'static str {
         self.state.link.name()
     }
 
-    /// Parts of a step that have become graphs.
+    /// The number of parts of a step that have become graphs.
     pub fn graphs(&self) -> usize {
         self.state.captures.graphs()
     }
 
-    /// Copies host values, laid out as the network has them, to the device; with what an optimiser remembers.
+    /// Copies parameters and buffers, in the network's layout, and the optimiser's state to the device.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// If the driver refuses a call.
     pub fn upload<F: Float>(
         &mut self,
         params: &[F],
@@ -97,10 +99,10 @@ impl<'a> Replica<'a> {
         self.guarded(|own| own.upload(params, buffers, state))
     }
 
-    /// The reverse of [`Replica::upload`].
+    /// Copies parameters and buffers, in the network's layout, and the optimiser's state to the host.
     ///
     /// # Errors
-    /// What the driver refused, or what went wrong on the way.
+    /// If the driver refuses a call, or queued work failed.
     pub fn download<F: Float>(
         &mut self,
         params: &mut [F],
@@ -110,7 +112,7 @@ impl<'a> Replica<'a> {
         self.guarded(|own| own.download(params, buffers, state))
     }
 
-    /// This rank's hook state by name; equally long on every rank.
+    /// The state of this rank's hook, by name; equally long on every rank.
     pub fn hook_state<F: Float>(&mut self) -> Vec<(&'static str, Vec<F>)> {
         let State { exchange, passes, weights, .. } = &mut *self.state;
         let all = exchange.hook_state(&passes.network, weights);
@@ -118,7 +120,7 @@ impl<'a> Replica<'a> {
         all.into_iter().map(|(name, values)| (name, wide(values))).collect()
     }
 
-    /// Goes on after `steps` steps from what [`Replica::hook_state`] gave.
+    /// Restores the state of this rank's hook from `values`, which [`Replica::hook_state`] returned after `steps` steps.
     pub fn load_hook_state<F: Float>(&mut self, steps: u64, values: &[Vec<F>]) {
         let narrow = |values: &Vec<F>| values.iter().map(|x| x.to_f64() as f32).collect();
         let values: Vec<Vec<f32>> = values.iter().map(narrow).collect();
@@ -126,41 +128,42 @@ impl<'a> Replica<'a> {
         exchange.load_hook_state(&passes.network, weights, steps, &values);
     }
 
-    /// Takes back what the last step changed of what this rank's hook remembers: the step was skipped.
+    /// Undoes the last step's changes of the hook's state, because the step was skipped.
     pub fn undo(&mut self) {
         self.state.exchange.undo();
     }
 
-    /// Multiplies the errors that this rank's hook remembers, which are in units of the loss scale.
+    /// Multiplies the errors that this rank's hook remembers by `by`; these errors are in units of the loss scale.
     pub fn rescale(&mut self, by: f32) {
         self.state.exchange.rescale(by);
     }
 
-    /// Bytes that the model holds on the device. Activations are the most that a step has had at once, with all that is
-    /// kept for the way back.
+    /// The bytes that the model takes on the device. `activations` is the peak of a step, including the tensors saved for the
+    /// backward pass.
     pub fn memory(&self) -> Held {
         self.state.memory()
     }
 
-    /// Sends a batch to the device while the device computes. At most two batches wait there.
+    /// Copies a batch to the device while the device computes. The device holds at most two staged batches.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// If the driver refuses a call.
     pub fn stage<F: Float>(&mut self, batch: &Batch<F>) -> Result<()> {
         self.guarded(|own| own.stage(batch))
     }
 
-    /// Whether a batch waits on the device.
+    /// Whether the device holds a staged batch.
     pub fn is_staged(&self) -> bool {
         self.state.is_staged()
     }
 
-    /// Queues a step over the batch that was staged first: forward, backward, the sums over ranks, the optimiser.
-    /// `everywhere` is the number of samples that all ranks together have in this step, the same number on every rank. By it
-    /// the ranks agree on what is captured as a graph: equal numbers must mean that this rank has equally many of them.
+    /// Queues a step over the batch that was staged first: forward, backward, the sums over ranks, the optimiser. Returns the
+    /// number of samples of the batch. `everywhere` is the number of samples of all ranks together in this step; it must be the
+    /// same on every rank. The ranks decide by `everywhere` which parts of the step are captured as graphs: equal values must mean
+    /// that this rank has equally many samples.
     ///
     /// # Errors
-    /// That none is staged, or more samples than `batch`; what the driver or a peer refused.
+    /// If no batch is staged, the batch has more samples than `batch`, or the driver or another rank fails.
     pub fn start(
         &mut self,
         draw_key: DrawKey,
@@ -171,18 +174,18 @@ impl<'a> Replica<'a> {
         self.guarded(|own| own.start(draw_key, everywhere, lr, scaler))
     }
 
-    /// Waits for the step that was started last.
+    /// Waits for the step that was started last, and returns its outcome.
     ///
     /// # Errors
-    /// What went wrong on the device, or that it was not done in time; a rank that is lost, by name.
+    /// If the device failed or did not finish by the deadline, or if a rank was lost, which the error names.
     pub fn finish(&mut self, samples: usize) -> Result<StepOutcome> {
         self.guarded(|own| own.finish(samples))
     }
 
-    /// (Sum of losses, correct answers) over a batch.
+    /// Evaluates the model on a batch: the sum of the losses, and the number of correct answers.
     ///
     /// # Errors
-    /// What the driver refused, or what went wrong on the way.
+    /// If the driver refuses a call, or queued work failed.
     pub fn evaluate<F: Float>(&mut self, batch: &Batch<F>) -> Result<(f64, u64)> {
         self.guarded(|own| own.evaluate(batch))
     }
@@ -194,8 +197,8 @@ impl<'a> Replica<'a> {
         })
     }
 
-    /// NCCL reports that some rank is late or gone without naming it, or that CUDA failed without saying why. A lost device
-    /// gives its own reason; the ranks' communicator names the rank to blame.
+    /// Names the cause of an error. NCCL reports that some rank is late or lost without naming the rank, or that CUDA failed
+    /// without a reason. A lost device reports its own reason; otherwise the ranks' communicator names the rank to blame.
     fn named(&self, error: Error) -> Error {
         use Failure::{Aborted, DeadlineExceeded, Nccl, NcclDeadline, PeerLost, Poisoned, QueueDeadline};
         if !matches!(error, Error::Collective(NcclDeadline { .. } | QueueDeadline { .. } | Nccl { .. })) {
@@ -214,7 +217,7 @@ impl<'a> Replica<'a> {
         }
     }
 
-    /// Ends this rank's part in sums that are under way.
+    /// Ends this rank's part in the sums over ranks that are under way.
     fn give_up(&mut self) {
         if !std::mem::replace(&mut self.failed, true) {
             let machine = self.state.queue.machine().clone();
@@ -223,8 +226,8 @@ impl<'a> Replica<'a> {
         }
     }
 
-    /// Whether nothing on the device uses this rank's memory any more. Not where the device is lost: the driver takes nothing
-    /// back then.
+    /// Waits, by the deadline, until no work on the device uses this rank's memory. Returns false if such work remains, or if the
+    /// device is lost, since the driver frees no memory then.
     fn quiet(&self) -> bool {
         let machine = self.state.queue.machine();
         let begun = clock();
@@ -256,7 +259,7 @@ impl Drop for Replica<'_> {
             return;
         }
         #[allow(unsafe_code, reason = "memory that a device may use is not dropped")]
-        // SAFETY: the state is dropped here alone, once, and `self` is not used afterwards.
+        // SAFETY: only this line drops the state, once, and `self` is not used afterwards.
         unsafe {
             ManuallyDrop::drop(&mut self.state);
         }

@@ -1,4 +1,4 @@
-//! What a rank has on its device, and the work on it: steps, evaluations, numbers to and from the host.
+//! A rank's state on its device, and the work on it: steps, evaluations, copies to and from the host.
 //!
 //! ```text
 //! host      | copy batch t+1 into pinned memory |            read loss and flag of step t |
@@ -7,9 +7,9 @@
 //! link            bucket 0 | bucket 1 | ...
 //! ```
 //!
-//! What changes in every step (samples, labels, seeds of draws) lies in memory that a graph names; the learning rate is an
-//! argument of the optimiser's launch, which is no part of it. Before the host reads, it waits by [`State::settle`], which has
-//! a deadline.
+//! Data that changes in every step (samples, labels, seeds of draws) lies in memory that a graph names. The learning rate is an
+//! argument of the optimiser's launch, which is not part of the graph. Before the host reads, it waits by [`State::settle`], which
+//! has a deadline.
 
 use super::captures::{Captures, StepPart};
 use super::exchange::Exchange;
@@ -27,7 +27,7 @@ use allfold_kernels::cuda::{Feed, Mark, Memory, Queue, Slice, launch};
 use allfold_kernels::nn::{Float, Narrow};
 use std::collections::VecDeque;
 
-/// Parts in which the squares of gradients are added up.
+/// The number of partial sums for the squares of gradients.
 const SLICES: usize = 512;
 
 /// A batch on the device.
@@ -36,7 +36,7 @@ struct Staged {
     samples: usize,
 }
 
-/// All that a rank has on its device.
+/// The state of a rank on its device.
 pub(super) struct State<'a> {
     config: &'a Config,
     pub queue: Queue,
@@ -46,16 +46,16 @@ pub(super) struct State<'a> {
     pub link: DeviceGroup<'a>,
     pub exchange: Exchange<'a>,
     feeds: [Feed; 2],
-    /// Samples and labels of two batches, and when each was used up.
+    /// Samples and labels of the two batches that can be staged.
     stages: [[Memory; 2]; 2],
     used: [Option<Mark>; 2],
     staged: VecDeque<Staged>,
     turn: usize,
     arrived: [Option<Mark>; 2],
     pub captures: Captures,
-    /// The losses of a micro-batch's rows.
+    /// The loss of each row of a micro-batch.
     losses: Memory,
-    /// The loss of each micro-batch, then the flag of an infinity, then the norm of the gradients.
+    /// The loss of each micro-batch, then the flag that a gradient was not finite, then the norm of the gradients.
     report: Memory,
     squares: Memory,
 }
@@ -108,11 +108,11 @@ impl<'a> State<'a> {
         })
     }
 
-    /// Waits until the device has done the queued work; `what` describes it in words that follow "could not". Every wait for
-    /// sums over ranks ends here, with a deadline.
+    /// Waits until the device has done the queued work; `what` describes the work in words that follow "could not". Every wait for
+    /// sums over ranks calls this function, which has a deadline.
     ///
     /// # Errors
-    /// As [`DeviceGroup::wait`].
+    /// Those of [`DeviceGroup::wait`].
     pub fn settle(&mut self, what: &str) -> Result<()> {
         if self.queue.machine().seeded(5) {
             return Ok(self.queue.finish()?);
@@ -120,7 +120,7 @@ impl<'a> State<'a> {
         Ok(self.link.wait(&self.queue, what)?)
     }
 
-    /// The streams on which this rank's memory is used.
+    /// The queues of the streams that use this rank's memory.
     pub fn queues(&self) -> [&Queue; 3] {
         [&self.queue, self.link.queue(), self.feeds[0].queue()]
     }
@@ -267,7 +267,7 @@ impl<'a> State<'a> {
         if let Some(arrived) = &self.arrived[half] {
             self.queue.wait(arrived)?;
         }
-        // Graphs name the memory for a step's samples: a larger batch has its own for the moment.
+        // Graphs name the memory for a step's samples, so a larger batch gets memory for the duration of this call.
         let kept = self.passes.reserve(n, &self.queue)?;
         let scored = self.score(half, n);
         if let Some([input, labels]) = kept {
@@ -294,12 +294,12 @@ impl<'a> State<'a> {
         Ok((loss, hits.iter().map(|hit| u64::from(*hit)).sum()))
     }
 
-    /// Where a step notes that a gradient was not finite.
+    /// The device memory in which a step notes that a gradient was not finite.
     fn flag(&self) -> Result<Slice<'_>> {
         Ok(self.report.all().part(4 * self.config.accumulate, 4)?)
     }
 
-    /// Copies n samples of a staged batch to where the passes read them.
+    /// Copies `n` samples of the staged batch `half`, from sample `from` on, to the memory that the passes read.
     fn copy_micro_batch(&self, half: usize, from: usize, n: usize) -> Result<()> {
         let [x, labels] = &self.stages[half];
         let wide = [self.passes.network.inputs(), self.passes.network.rows()];
@@ -316,7 +316,7 @@ impl<'a> State<'a> {
     fn micro(&mut self, part: StepPart, scaled: bool) -> Result<()> {
         let capturable = self.link.captures() && self.exchange.captures();
         let queue = self.queue.clone();
-        // The defect that a test puts back in: by this rank's samples alone, ranks decide differently.
+        // Seeded defect 19 of a test: with a key by this rank's samples alone, ranks decide differently.
         let key =
             if queue.machine().seeded(19) { StepPart { everywhere: 0, place: 0, ..part } } else { part };
         let mut captures = std::mem::take(&mut self.captures);
@@ -325,7 +325,7 @@ impl<'a> State<'a> {
         done
     }
 
-    /// Forward, loss and backward; buckets are sent as they fill in the last micro-batch.
+    /// Queues forward, loss and backward of a micro-batch. In the last micro-batch, each bucket is sent when it is full.
     fn pass(&mut self, part_of_step: StepPart, scaled: bool) -> Result<()> {
         let State { queue, passes, weights, link, exchange, losses, report, config, .. } = self;
         let StepPart { samples: n, first, last, .. } = part_of_step;
@@ -369,7 +369,8 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    /// Clips and steps; a flag on the device makes it none.
+    /// Clips the gradients and steps the optimiser. If the flag of a non-finite gradient is set on the device, the step changes
+    /// nothing.
     fn update(&self, lr: f64, scale: f64, scaled: bool) -> Result<()> {
         let (grads, inverse) = (self.weights.grads.all(), (1.0 / scale) as f32);
         let mut factor = inverse;
@@ -387,7 +388,7 @@ impl<'a> State<'a> {
     }
 }
 
-/// Moves a mark to where a queue is now.
+/// Moves `mark` to the current end of `queue`.
 fn mark(mark: &mut Option<Mark>, queue: &Queue) -> Result<()> {
     match mark {
         Some(mark) => mark.move_to(queue)?,

@@ -1,9 +1,9 @@
 //! A model's numbers on a device: parameters, gradients, buffers, and the optimiser's memory.
 //!
 //! ```text
-//! params   f32   as the network lays them out, each begun at a multiple of 64 elements      the master weights
-//! narrow   16    the same places: what autocast's layers read, written by the optimiser in the launch that moves params
-//! grads    f32   bucket by bucket, in the order in which they become ready: a bucket is sent from where it is
+//! params   f32   the network's layout, each parameter begins at a multiple of 64 elements      the master weights
+//! narrow   16    the layout of params: what autocast's layers read, written by the optimiser's launch that updates params
+//! grads    f32   bucket by bucket, in the order in which they become ready: a bucket is sent from this memory
 //! ```
 
 use super::layout::{Last, turned};
@@ -17,10 +17,10 @@ use allfold_kernels::nn::Float;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where parameters begin: 256 bytes, so that every vector access is aligned.
+/// The alignment of parameters in elements: 256 bytes, so that every vector access is aligned.
 const GRAIN: usize = 64;
 
-/// A stretch of elements of a flat buffer.
+/// A range of elements of a flat buffer.
 type Span = Range<usize>;
 
 /// The numbers that live as long as the run.
@@ -36,13 +36,13 @@ pub(super) struct Weights {
     pub params: Arc<Memory>,
     pub narrow: Option<(DType, Arc<Memory>)>,
     pub grads: Arc<Memory>,
-    /// The gradients of the micro-batches so far.
+    /// The sum of the gradients of the step's earlier micro-batches; `None` without accumulation.
     pub held: Option<Arc<Memory>>,
     /// The network's buffers, in the network's layout.
     pub buffers: Memory,
     /// For each parameter, whether a layer reads it in the narrow type.
     pub narrowed: Vec<bool>,
-    /// For each parameter, the layout of its filters.
+    /// For each parameter that is a filter stored with channels last, its channels and places.
     filters: Vec<Last>,
 }
 
@@ -101,7 +101,7 @@ impl Weights {
         })
     }
 
-    /// A parameter's values as the device has them, from how the network has them.
+    /// Converts a parameter's values from the network's layout to the device's.
     fn there(&self, param: usize, values: Vec<f32>) -> Vec<f32> {
         match self.filters[param] {
             Some(shape) => turned(&values, shape),
@@ -109,7 +109,7 @@ impl Weights {
         }
     }
 
-    /// The reverse.
+    /// Converts a parameter's values from the device's layout to the network's.
     fn back(&self, param: usize, values: Vec<f32>) -> Vec<f32> {
         match self.filters[param] {
             Some((channels, places)) => turned(&values, (places, channels)),
@@ -117,7 +117,7 @@ impl Weights {
         }
     }
 
-    /// The gradients of a bucket on the host, one after the other, in the layout of the CPU's buckets.
+    /// Copies the gradients of a bucket to the host, one after the other, in the layout of the CPU's buckets.
     pub fn read_bucket(&self, queue: &Queue, bucket: &Bucket) -> Result<Vec<f32>> {
         let mut values = Vec::new();
         for &param in &bucket.params {
@@ -127,7 +127,7 @@ impl Weights {
         Ok(values)
     }
 
-    /// The reverse.
+    /// Copies the gradients of a bucket from the host, where they have the layout of the CPU's buckets, to the device.
     pub fn write_bucket(&self, queue: &Queue, bucket: &Bucket, values: &[f32]) -> Result<()> {
         let mut rest = values;
         for &param in &bucket.params {
@@ -139,17 +139,17 @@ impl Weights {
         Ok(())
     }
 
-    /// Elements of `params`, gaps included.
+    /// The number of elements of `params`, including gaps for alignment.
     pub fn elements(&self) -> usize {
         self.params.len() / 4
     }
 
-    /// Where a parameter lies in the flat buffers.
+    /// The range of a parameter in the flat buffers.
     pub fn place(&self, param: usize) -> &Span {
         &self.places[param]
     }
 
-    /// Where a parameter's gradient lies, if it has one.
+    /// The range of a parameter's gradient, if it has one.
     pub fn slot(&self, param: usize) -> Option<&Span> {
         self.slots[param].as_ref()
     }
@@ -159,7 +159,7 @@ impl Weights {
         part(self.params.all(), &self.places[param], 4)
     }
 
-    /// A parameter in the type that a layer computes in.
+    /// A parameter's values in the narrow type if `narrow` is true and there is a narrow type, else in f32.
     pub fn read(&self, param: usize, narrow: bool) -> Result<Slice<'_>> {
         match &self.narrow {
             Some((dtype, memory)) if narrow => part(memory.all(), &self.places[param], dtype.size()),
@@ -172,14 +172,14 @@ impl Weights {
         self.slots[param].as_ref().map(|slot| part(self.grads.all(), slot, 4)).transpose()
     }
 
-    /// Makes the narrow copies anew.
+    /// Writes the narrow copies of all parameters again.
     pub fn narrow_all(&self, queue: &Queue) -> Result<()> {
         let Some((dtype, memory)) = &self.narrow else { return Ok(()) };
         launch::cast(queue, (DType::F32, self.params.all()), (*dtype, memory.all()), 1.0)?;
         Ok(())
     }
 
-    /// Copies host values, laid out as the network has them, to the device.
+    /// Copies parameters and buffers, in the network's layout, from the host to the device.
     pub fn upload<F: Float>(
         &self,
         network: &Network<f32>,
@@ -194,7 +194,7 @@ impl Weights {
         self.narrow_all(queue)
     }
 
-    /// The reverse of [`Weights::upload`].
+    /// Copies parameters and buffers from the device to the host, in the network's layout.
     pub fn download<F: Float>(
         &self,
         network: &Network<f32>,

@@ -1,5 +1,5 @@
-//! The shim trains what the CPU trains: losses, evaluation and weights, whatever the model and the precision. The same tests
-//! run on a GPU where ALLFOLD_TEST_GPU is set, with more room for rounding: libraries sum in orders of their own.
+//! Training on the shim gives the CPU's losses, evaluation and weights, whatever the model and the precision. The same tests run on
+//! a GPU if ALLFOLD_TEST_GPU is set, with larger tolerances: the GPU's libraries sum in their own orders.
 
 mod ends;
 mod ways;
@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 fn machine() -> Arc<dyn CudaMachine> {
-    // Opened and its kernels compiled once per process.
+    // The GPU is opened, and its kernels compiled, once per process.
     static GPU: OnceLock<Arc<dyn CudaMachine>> = OnceLock::new();
     match std::env::var_os("ALLFOLD_TEST_GPU") {
         Some(_) => GPU.get_or_init(|| allfold_standin::gpu().unwrap()).clone(),
@@ -31,7 +31,7 @@ fn machine() -> Arc<dyn CudaMachine> {
     }
 }
 
-/// How much further a result may be from the CPU's on a GPU.
+/// The factor of the tolerances: on a GPU, results may differ more from the CPU's.
 fn room() -> f64 {
     if std::env::var_os("ALLFOLD_TEST_GPU").is_some() { 10.0 } else { 1.0 }
 }
@@ -41,7 +41,7 @@ fn pictures() -> (Dataset, Dataset) {
     (train.first(32), test.first(12))
 }
 
-/// Windows of a made-up language of `classes` tokens.
+/// Windows of a generated language of `classes` tokens.
 fn sentences(samples: usize, positions: usize, classes: usize) -> Dataset {
     let token = |i: usize| (i * i + i / 3) % classes;
     let tokens: Vec<usize> = (0..samples * positions + 1).map(token).collect();
@@ -53,13 +53,13 @@ fn sentences(samples: usize, positions: usize, classes: usize) -> Dataset {
     }
 }
 
-/// On the CPU, or on a machine that all ranks share.
+/// Trains on the CPU, or, if `shim` is true, on a machine that all ranks share.
 fn run(config: &Config, (train, test): &(Dataset, Dataset), ranks: u32, shim: bool) -> Vec<TrainResult> {
     let shared = shim.then(machine);
     World::threads(ranks).run(|comm| train_with(config, train, test, &comm, shared.clone(), &mut ())).unwrap()
 }
 
-/// Compares the losses of a run on a device with those of the run on the CPU.
+/// Compares the losses of a run on a device with those of a run on the CPU, within the relative tolerance `within`.
 fn assert_near(cpu: &TrainResult, device: &TrainResult, within: f64) {
     assert_eq!(cpu.losses.len(), device.losses.len());
     for (step, (a, b)) in cpu.losses.iter().zip(&device.losses).enumerate() {
@@ -74,7 +74,7 @@ fn assert_near(cpu: &TrainResult, device: &TrainResult, within: f64) {
     );
 }
 
-/// Trains on the CPU and on the device, and compares the losses within this relative tolerance.
+/// Trains on the CPU and on the device, and compares the losses within the relative tolerance `within`.
 fn agrees(config: &Config, data: &(Dataset, Dataset), ranks: u32, within: f64) -> (TrainResult, TrainResult) {
     let within = within * room();
     let (cpu, device) = (run(config, data, ranks, false).remove(0), run(config, data, ranks, true));
@@ -104,7 +104,7 @@ fn an_mlp_trains_as_on_the_cpu_on_one_and_two_ranks() {
     }
 }
 
-/// The sums are the CPU's, so the way that they go changes no bit.
+/// Devices and host sum in the CPU's order, so both paths of the exchange give the same bits.
 #[test]
 fn sums_over_devices_and_over_the_host_are_the_same_bits() {
     let data = pictures();
@@ -152,7 +152,7 @@ fn a_cnn_with_synchronised_batch_norm_and_amp_trains_as_on_the_cpu() {
     }
 }
 
-/// f16 gradients that overflow: both skip the same steps, and back off alike.
+/// Gradients in f16 overflow: the CPU and the device skip the same steps, and lower the loss scale alike.
 #[test]
 fn a_scale_that_overflows_is_skipped_and_halved_as_on_the_cpu() {
     let data = pictures();
@@ -162,7 +162,7 @@ fn a_scale_that_overflows_is_skipped_and_halved_as_on_the_cpu() {
     assert_ne!(cpu.losses, steady.losses, "no step was skipped");
 }
 
-/// A picture that f16 does not hold: its step is skipped, and what the run is evaluated by stays finite.
+/// A picture has values above f16's range: its step is skipped, and the running statistics for the evaluation stay finite.
 #[test]
 fn running_statistics_outlive_a_batch_that_overflows() {
     let mut data = pictures();
@@ -179,7 +179,7 @@ fn running_statistics_outlive_a_batch_that_overflows() {
     }
 }
 
-/// The networks with channels last on the device: pooling, batch norm (also over all ranks), AMP, adaptive rates.
+/// With channels last, pooling, batch norm (also over all ranks), AMP and LARS train as on the CPU.
 #[test]
 fn channels_last_trains_as_on_the_cpu() {
     let data = pictures();
@@ -232,7 +232,7 @@ fn what_has_no_meaning_on_a_device_or_without_one_is_refused_in_one_line() {
     assert!(refused(&local, true).contains("no loss scale"));
 }
 
-/// Rates by the norms of weights and gradients, of matrices alone; with a narrow copy too.
+/// LARS adapts the rates of matrices by the norms of weights and gradients; also with a narrow copy of the weights.
 #[test]
 fn lars_steps_as_the_cpus() {
     let data = pictures();
@@ -242,7 +242,7 @@ fn lars_steps_as_the_cpus() {
     agrees(&Config { amp: "f16".into(), loss_scale: 512.0, ..lars }, &data, 1, 2e-2);
 }
 
-/// Hooks round, drop and feed back as the CPU's do, in buckets of several parameters and of one.
+/// Hooks compress and feed back as on the CPU, in buckets of one and of several parameters.
 #[test]
 fn hooks_change_gradients_as_on_the_cpu() {
     let data = pictures();
@@ -290,7 +290,7 @@ fn a_run_with_a_hook_goes_on_from_its_checkpoint_to_the_same_bits() {
     }
 }
 
-/// Rank 0's running statistics go to all before every step.
+/// Rank 0's running statistics are broadcast to all ranks before every step.
 #[test]
 fn buffers_are_broadcast_as_on_the_cpu() {
     let data = pictures();
@@ -343,7 +343,7 @@ impl Listener<f32> for Nobody {
     }
 }
 
-/// As on the CPU, one value per channel has no variance, on one rank or over all ranks: the batch is refused.
+/// As on the CPU, one value per channel has no variance, on one rank or over all ranks, so the batch is refused.
 #[test]
 fn a_batch_norm_of_one_value_per_channel_is_refused() {
     let config = small();
@@ -366,7 +366,7 @@ fn a_batch_norm_of_one_value_per_channel_is_refused() {
     }
 }
 
-/// Two branches, a pooling with padding, a convolution in groups, means of windows and planes: a residual network in small.
+/// A small residual network: two branches, pooling with padding, a grouped convolution, mean pooling of windows and of planes.
 fn block() -> Network<f32> {
     let grouped = |inputs, outputs, picture, kernel, stride, groups| {
         let padding = kernel / 2;
@@ -397,13 +397,13 @@ fn block() -> Network<f32> {
     builder.build(1).unwrap()
 }
 
-/// Every layer but those of the gpt, for enough steps to capture and replay one, in batches of two sizes.
+/// The network has every layer but GPT's. It trains for enough steps to capture and replay graphs, in batches of two sizes.
 #[test]
 fn a_residual_block_trains_as_on_the_cpu_and_becomes_graphs() {
     residual(Config { lr: 0.05, momentum: 0.9, batch: 5, ..Config::default() });
 }
 
-/// Between its convolutions pictures have their channels last; layer norm and the linear layer want planes.
+/// Pictures have their channels last between the convolutions; layer norm and the linear layer need planes.
 #[test]
 fn a_residual_block_with_channels_last_trains_as_on_the_cpu() {
     residual(Config { lr: 0.05, momentum: 0.9, batch: 5, channels_last: true, ..Config::default() });
@@ -428,7 +428,7 @@ fn residual(config: Config) {
         let mut replica = Replica::of(config, block(), &comm, (machine(), 0))?;
         let (mut start, mut memory) = (Model::new(block(), 3)?, Sgd::<f32>::new(0.9, 0.0, false));
         replica.upload(&start.params, &start.buffers, &mut memory)?;
-        // A run that goes on from its last step evaluates first, and in larger batches than it trains in.
+        // A resumed run whose checkpoint is of its last step evaluates first, in larger batches than it trains in.
         assert!(replica.evaluate(&batch(7, 1))?.0.is_finite());
         let (mut losses, mut peak) = (Vec::new(), 0);
         for step in 0..9 {
@@ -440,7 +440,7 @@ fn residual(config: Config) {
                 peak = replica.memory().activations;
             }
         }
-        // Two sizes of batch, each once as it is and then as a graph, which takes no more memory.
+        // Batches of two sizes: each runs uncaptured once and then as a graph, which takes no more memory.
         assert_eq!(replica.graphs(), 2);
         assert!(peak > 0 && replica.memory().activations == peak);
         replica.download(&mut start.params, &mut start.buffers, &mut memory)?;

@@ -1,5 +1,5 @@
-//! Every way over which ranks add up, on shims that watch for races: alone with each hook and with AMP, on one device and on
-//! two, captured and not; and what a machine does not have, in one line.
+//! Training over every path of the exchange, on shims that detect races: with several hooks and with AMP, on one device and on two,
+//! captured and not. Also: an error of one line names what a machine lacks.
 
 use super::{assert_near, cnn, pictures, small};
 use crate::{Config, Dataset, TrainResult, train_with};
@@ -32,7 +32,7 @@ fn by(exchange: &str, config: &Config) -> Config {
     Config { exchange: exchange.into(), first_bucket_kib: 0, bucket_kib: 1, ..config.clone() }
 }
 
-/// A race of two streams, an access that a launch does not name, or a capture that the driver refuses would be an error.
+/// The shim would report a race of two streams, an access that a launch does not name, or a capture that the driver refuses.
 #[test]
 fn every_way_trains_alike_without_races_on_one_and_two_devices() {
     let data = pictures();
@@ -56,7 +56,7 @@ fn every_way_trains_alike_without_races_on_one_and_two_devices() {
         for count in [1, 2] {
             let machine = devices(count);
             let mut bits: Option<(Vec<f64>, u64)> = None;
-            // NCCL wants a GPU for each rank.
+            // NCCL needs a GPU for each rank.
             let ways: &[&str] = &["host", "device", "scheduled", "nccl"][..2 * count];
             for exchange in ways.iter().copied() {
                 let config = by(exchange, &config);
@@ -64,7 +64,7 @@ fn every_way_trains_alike_without_races_on_one_and_two_devices() {
                 assert_eq!(ranks[0].weights_hash, ranks[1].weights_hash);
                 assert_near(&cpu, &ranks[0], within);
                 let mine = (ranks[0].losses.clone(), ranks[0].weights_hash);
-                // NCCL alone promises no order of its sums.
+                // Only NCCL promises no order of its sums.
                 let promised = exchange != "nccl";
                 if promised {
                     assert_eq!(*bits.get_or_insert_with(|| mine.clone()), mine, "{exchange}");
@@ -78,7 +78,7 @@ fn every_way_trains_alike_without_races_on_one_and_two_devices() {
     }
 }
 
-/// Defect 6: a capture in which no bucket is sent must not wait for the stream of the sums.
+/// Seeded defect 6: a capture in which no bucket is sent must not wait for the stream of the sums over ranks.
 #[test]
 fn a_join_without_sums_would_take_the_capture_into_a_stream_that_is_not_captured() {
     let data = pictures();
@@ -89,14 +89,14 @@ fn a_join_without_sums_would_take_the_capture_into_a_stream_that_is_not_captured
     run(&local, &data, 2, Some(&devices(2))).unwrap();
 }
 
-/// 15 pictures, 2 ranks, batches of 4: the second rank's last batch of an epoch has 3 where the first one's has 4.
+/// 15 pictures, 2 ranks, batches of 4: in the last step of an epoch, rank 0 has 4 samples and rank 1 has 3.
 fn uneven(exchange: &str) -> (Config, (Dataset, Dataset)) {
     let (train, test) = pictures();
     let config = by(exchange, &Config { uneven: true, epochs: 4, ..small() });
     (config, (train.first(15), test))
 }
 
-/// A whole run of the case of `ends::ranks_that_capture_by_their_own_samples_alone_would_disagree`.
+/// Trains a whole run of the case that `ends::ranks_that_capture_by_their_own_samples_alone_would_disagree` tests.
 #[test]
 fn ranks_with_uneven_batches_train_as_on_the_cpu() {
     for exchange in ["nccl", "device", "scheduled", "host"] {
@@ -107,7 +107,7 @@ fn ranks_with_uneven_batches_train_as_on_the_cpu() {
     }
 }
 
-/// Ranks without any sample in a step, micro-batches of other sizes, and a batch norm of all ranks.
+/// Some ranks have no sample in a step, micro-batches differ in size, and a batch norm is over all ranks.
 #[test]
 fn ranks_without_samples_take_part_in_every_sum() {
     let (train, test) = pictures();
