@@ -18,6 +18,9 @@ fn job(args: &[&str]) -> Option<Output> {
     command
         .args(["-n", "4", "--allow-run-as-root", "--oversubscribe", "--timeout", "150", ALLFOLD])
         .args(args);
+    // A folder of its own for each job: two jobs that start at once race to create Open MPI's shared one, and one of them fails.
+    let session = tempfile::tempdir().unwrap();
+    command.env("OMPI_MCA_orte_tmpdir_base", session.path());
     command.env("OMPI_MCA_mpi_yield_when_idle", "1").stdin(Stdio::null());
     Some(command.output().unwrap())
 }
