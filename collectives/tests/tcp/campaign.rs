@@ -29,36 +29,48 @@ impl Judge for Counting {
     }
 }
 
+/// Runs of a rule that wait for their deadlines at the same time.
+const AT_ONCE: usize = 4;
+
 /// Runs a rule against three ranks that do ten operations. Results are checked where they come back; errors must name a
 /// rank that the rule is about.
-fn campaign(rule: impl Fn(u64) -> (String, Vec<u32>), runs: u64) -> Tally {
+fn campaign(rule: &(impl Fn(u64) -> (String, Vec<u32>) + Sync), runs: u64) -> Tally {
     // Only what is lost for good is found by the operation's deadline; on a busy machine nothing else must meet it.
     let lost = rule(0).0.starts_with("drop");
     let limits = Deadlines { operation: Duration::from_secs(if lost { 3 } else { 20 }), ..deadlines() };
-    let mut tally = Tally::default();
-    for seed in 0..runs {
-        let (text, culprits) = rule(seed);
-        let faults = Faults::of_ranks(vec![text.parse().unwrap()], 3).unwrap().seeded(seed);
-        let judge = Arc::new(Counting(Rules::new(faults), AtomicU64::new(0)));
-        // A hang fails in `run`; a wrong result panics in `sum`, and its rank is lost to the others.
-        let results =
-            run(3, judge.clone(), limits, |comm| (0..10).try_for_each(|i| sum(comm, 100 + i * 7000)));
-        tally.injected += u64::from(judge.1.load(Ordering::Relaxed) > 0);
-        // To a rank that is cut off from all others, it is they who are gone.
-        let dead = |rank: u32| text.starts_with("dead_rank") && culprits.contains(&rank);
-        let told = (0..).zip(results).filter(|(rank, _)| !dead(*rank));
-        for error in told.filter_map(|(_, result)| result.err()) {
-            let named = |rank: &Rank| culprits.contains(&rank.0);
-            let text = error.to_string();
-            tally.wrong += u64::from(text.contains("panicked"));
-            tally.unnamed += u64::from(match &error {
-                Error::PeerLost { rank, .. } => !named(rank),
-                Error::Protocol { peer, rank, .. } => !named(peer) && !named(rank),
-                Error::Mismatch { rank, peer, .. } => !named(rank) && !named(peer),
-                Error::DeadlineExceeded { waiting_on, .. } => !waiting_on.iter().any(named),
-                _ => true,
-            });
-        }
+    let every = |first: u64| (first..runs).step_by(AT_ONCE).map(|seed| one_run(rule(seed), seed, limits));
+    let tallies: Vec<Tally> = std::thread::scope(|scope| {
+        let workers: Vec<_> =
+            (0..AT_ONCE as u64).map(|first| scope.spawn(move || every(first).collect::<Vec<_>>())).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    tallies.iter().fold(Tally::default(), |sum, run| Tally {
+        injected: sum.injected + run.injected,
+        wrong: sum.wrong + run.wrong,
+        unnamed: sum.unnamed + run.unnamed,
+    })
+}
+
+fn one_run((text, culprits): (String, Vec<u32>), seed: u64, limits: Deadlines) -> Tally {
+    let faults = Faults::of_ranks(vec![text.parse().unwrap()], 3).unwrap().seeded(seed);
+    let judge = Arc::new(Counting(Rules::new(faults), AtomicU64::new(0)));
+    // A hang fails in `run`; a wrong result panics in `sum`, and its rank is lost to the others.
+    let results = run(3, judge.clone(), limits, |comm| (0..10).try_for_each(|i| sum(comm, 100 + i * 7000)));
+    let mut tally = Tally { injected: u64::from(judge.1.load(Ordering::Relaxed) > 0), ..Tally::default() };
+    // To a rank that is cut off from all others, it is they who are gone.
+    let dead = |rank: u32| text.starts_with("dead_rank") && culprits.contains(&rank);
+    let told = (0..).zip(results).filter(|(rank, _)| !dead(*rank));
+    for error in told.filter_map(|(_, result)| result.err()) {
+        let named = |rank: &Rank| culprits.contains(&rank.0);
+        let text = error.to_string();
+        tally.wrong += u64::from(text.contains("panicked"));
+        tally.unnamed += u64::from(match &error {
+            Error::PeerLost { rank, .. } => !named(rank),
+            Error::Protocol { peer, rank, .. } => !named(peer) && !named(rank),
+            Error::Mismatch { rank, peer, .. } => !named(rank) && !named(peer),
+            Error::DeadlineExceeded { waiting_on, .. } => !waiting_on.iter().any(named),
+            _ => true,
+        });
     }
     tally
 }
@@ -66,7 +78,7 @@ fn campaign(rule: impl Fn(u64) -> (String, Vec<u32>), runs: u64) -> Tally {
 #[test]
 fn faults_in_numbers_as_the_readme_shows_them() {
     let pair = |seed: u64| (seed % 3, (seed + 1 + seed / 3 % 2) % 3);
-    type Rule = Box<dyn Fn(u64) -> (String, Vec<u32>)>;
+    type Rule = Box<dyn Fn(u64) -> (String, Vec<u32>) + Sync>;
     let between = |make: fn(u64, u64, u64) -> String| -> Rule {
         Box::new(move |seed| {
             let (a, b) = pair(seed);
@@ -86,7 +98,7 @@ fn faults_in_numbers_as_the_readme_shows_them() {
     lines.push("|---|---|---|---|---|".into());
     let (mut all, mut wrongs, mut nameless) = (0, 0, 0);
     for (name, runs, rule) in kinds {
-        let Tally { injected, wrong, unnamed } = campaign(rule, runs);
+        let Tally { injected, wrong, unnamed } = campaign(&rule, runs);
         assert!(injected > 0, "{name}: {runs} runs, and nothing was injected");
         (all, wrongs, nameless) = (all + runs, wrongs + wrong, nameless + unnamed);
         // A hang would have failed the test where it happened.
