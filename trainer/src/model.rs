@@ -104,7 +104,7 @@ impl<F: Float> Model<F> {
 
     /// Copies the samples to the first layer's input; returns their number.
     fn take_in(&mut self, x: &[F]) -> usize {
-        self.pass.load(x);
+        self.pass.load(&mut self.on.pool, x);
         x.len() / self.network.inputs().max(1)
     }
 

@@ -172,6 +172,9 @@ impl<'a, F: Float> Run<'a, F> {
             self.strategy.before_evaluation(&mut self.model)?;
         }
         self.upload()?;
+        if let Some(engine) = &mut self.engine {
+            engine.observe(observer.wants_spans());
+        }
         // Losses up to here are means over ranks already.
         let mut shared = result.losses.len();
         // A run that is resumed after its last step still evaluates.
@@ -197,10 +200,7 @@ impl<'a, F: Float> Run<'a, F> {
                     result.losses.push(loss);
                     result.samples += self.sampler.in_step(self.config, step % per_epoch);
                     result.breakdown += time;
-                    let (lr, memory) = (schedule.at(step), self.memory());
-                    let buckets =
-                        self.engine.as_ref().map_or_else(|| self.strategy.buckets(), EngineRun::log);
-                    observer.step(&StepReport { epoch, step, steps, loss, time, lr, memory, buckets });
+                    self.report_step((epoch, step, steps), (loss, schedule.at(step), time), observer);
                     self.finite(&result.losses)?;
                     if self.checkpoint_due(step + 1, steps) {
                         self.share(&mut result.losses, &mut shared)?;
@@ -250,6 +250,21 @@ impl<'a, F: Float> Run<'a, F> {
         self.update(lr)?;
         time.optimiser = comm.now() - backward;
         Ok((loss, time))
+    }
+
+    /// Tells `observer` of a step: its epoch, its number and that of all steps; its loss, learning rate and time.
+    fn report_step(
+        &mut self,
+        (epoch, step, steps): (u64, u64, u64),
+        (loss, lr, time): (f64, f64, StepBreakdown),
+        observer: &mut dyn Observer,
+    ) {
+        let memory = self.memory();
+        let (buckets, spans, peak) = match &self.engine {
+            Some(engine) => (engine.log(), engine.spans(), engine.peak().unwrap_or(memory)),
+            None => (self.strategy.buckets(), &[][..], memory),
+        };
+        observer.step(&StepReport { epoch, step, steps, loss, time, lr, memory, buckets, peak, spans });
     }
 
     /// This rank's samples in each step of an epoch. If ranks are uneven, a rank has none in the steps that others still take.

@@ -36,6 +36,53 @@ impl AddAssign for StepBreakdown {
     }
 }
 
+/// What a rank does in a span of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepWork {
+    /// A forward pass.
+    Forward,
+    /// The loss, and gradients by activations.
+    InputGrad,
+    /// Gradients by parameters.
+    WeightGrad,
+    /// A backward pass: gradients by activations and by parameters.
+    Backward,
+    /// Gradients are divided by the number of ranks.
+    Divide,
+    /// It waits for another rank.
+    Waiting,
+    /// The optimiser's step.
+    Update,
+}
+
+impl StepWork {
+    /// The name in plots and traces.
+    pub fn name(self) -> &'static str {
+        match self {
+            StepWork::Forward => "forward",
+            StepWork::InputGrad => "input gradients",
+            StepWork::WeightGrad => "weight gradients",
+            StepWork::Backward => "backward",
+            StepWork::Divide => "divide",
+            StepWork::Waiting => "waiting",
+            StepWork::Update => "update",
+        }
+    }
+}
+
+/// A span of a step on one rank, by the communicator's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepSpan {
+    /// What the rank does.
+    pub work: StepWork,
+    /// The micro-batch that it does it for, from 0.
+    pub micro: Option<usize>,
+    /// When it begins.
+    pub start: Picos,
+    /// When it ends.
+    pub end: Picos,
+}
+
 /// The times of one bucket in one step.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct BucketTimes {

@@ -3,6 +3,7 @@
 
 mod faults;
 mod memory;
+mod observed;
 mod resumed;
 
 use allfold_collectives::World;

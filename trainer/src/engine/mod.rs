@@ -12,6 +12,7 @@
 
 mod groups;
 mod mesh;
+mod observed;
 mod passes;
 mod rank;
 mod slot;

@@ -26,7 +26,7 @@ impl<F: Float> Worker<'_, F> {
         let mut totals = std::mem::take(&mut self.slot(slot).acts.totals);
         let before = self.groups.world.now();
         self.groups.data().all_reduce(&mut totals, ReduceOp::Sum)?;
-        self.waited += self.groups.world.now() - before;
+        self.waited_since(before);
         self.slot(slot).acts.totals = totals;
         Ok(())
     }

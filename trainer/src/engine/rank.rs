@@ -1,10 +1,11 @@
 //! What a strategy can ask of a rank that computes on the CPU.
 
+use super::observed::work_of;
 use super::unit::Tensor;
 use super::worker::Worker;
 use super::{AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Slot, UnitExchange};
 use crate::model::{Activations, normalises, normalises_all};
-use crate::timing::{BucketTimes, work};
+use crate::timing::{BucketTimes, StepWork, work};
 use crate::{Error, Network, Outline, Phase, Result};
 use allfold_collectives::{Buffer, Rank, ReduceOp};
 use allfold_kernels::nn::{Float, add_to, divide};
@@ -63,7 +64,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         slot.labels.clear();
         slot.labels.extend_from_slice(&batch.labels[part.start * rows..part.end * rows]);
         if readers[0] > 0 {
-            slot.acts.load(&batch.x[part.start * inputs..part.end * inputs]);
+            slot.acts.load(&mut on.pool, &batch.x[part.start * inputs..part.end * inputs]);
         }
         Ok(())
     }
@@ -94,6 +95,9 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         if matches!(phase, Phase::Forward(_) | Phase::SyncForward(_)) {
             self.forward_time += self.groups.world.now() - start;
         }
+        let micro = self.slots[at.0].micro as usize;
+        self.did(work_of(phase), micro.checked_sub(1), start);
+        self.note_memory();
         if let Phase::SyncForward(l) | Phase::SyncBackward(l) = phase {
             self.sum_totals(at)?;
             if matches!(phase, Phase::SyncForward(_)) {
@@ -136,6 +140,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         if mean > 1 {
             divide(&mut whole[..elements], F::from_f64(mean as f64));
             self.groups.world.charge(&work(crate::strategies::ddp::pack_cost::<F>(elements)));
+            self.did(StepWork::Divide, None, now);
         }
         let bytes = (elements * size_of::<F>()) as u64;
         let sent = self.groups.world.now();
@@ -208,7 +213,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         let elements = self.units[unit].values.len();
         let grads = &mut self.units[unit].grads.here_mut("gradients")?[..elements];
         copies.all_reduce(grads, ReduceOp::Sum)?;
-        self.waited += self.groups.world.now() - before;
+        self.waited_since(before);
         Ok(())
     }
 
@@ -217,7 +222,9 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         let slot = &mut slots[slot.0];
         let values: Buffer<F> = match what {
             Boundary::Activation(act) => {
-                let values = slot.acts.act(network, act).to_vec();
+                let act_values = slot.acts.act(network, act);
+                let mut values = on.pool.take(act_values.len());
+                values.copy_from_slice(act_values);
                 slot.read_once(on, network.storage_of(act));
                 values.into()
             }
@@ -250,7 +257,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         let before = self.groups.world.now();
         let params = self.units[unit].params.here_mut("parameters")?;
         self.groups.data().broadcast(params, Rank(0))?;
-        self.waited += self.groups.world.now() - before;
+        self.waited_since(before);
         Ok(())
     }
 
@@ -258,7 +265,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         let before = self.groups.world.now();
         let grads = self.units[unit].grads.here_mut("gradients")?;
         self.groups.data().reduce(grads, ReduceOp::Sum, Rank(0))?;
-        self.waited += self.groups.world.now() - before;
+        self.waited_since(before);
         Ok(())
     }
 
@@ -268,6 +275,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
             self.on.pool.push(values.into_vec());
         }
         let (before, waited) = (self.groups.world.now(), self.waited);
+        self.note_memory();
         self.move_params()?;
         self.update_time += (self.groups.world.now() - before) - (self.waited - waited);
         Ok(())

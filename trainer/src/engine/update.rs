@@ -3,7 +3,7 @@
 use super::Keep;
 use super::worker::Worker;
 use crate::scaler::{GradScaler, unscale_cost};
-use crate::timing::work;
+use crate::timing::{StepWork, work};
 use crate::{Result, optim};
 use allfold_collectives::ReduceOp;
 use allfold_kernels::nn::{Float, norm};
@@ -15,7 +15,9 @@ impl<F: Float> Worker<'_, F> {
         self.sum_replicas()?;
         if let Some(scaler) = self.scaler {
             let found = self.unscale(&scaler)?;
+            let before = self.groups.world.now();
             self.skipped = GradScaler::found_anywhere(found, self.groups.world)?;
+            self.waited_since(before);
             if self.skipped {
                 return Ok(());
             }
@@ -23,12 +25,14 @@ impl<F: Float> Worker<'_, F> {
         if self.config.clip_norm > 0.0 {
             self.clip(self.config.clip_norm)?;
         }
+        let before = self.groups.world.now();
         for unit in &mut self.units {
             unit.step(self.input.lr)?;
             for piece in &unit.pieces {
                 self.groups.world.charge(&work(piece.optimiser.cost(piece.range.len())));
             }
         }
+        self.did(StepWork::Update, None, before);
         Ok(())
     }
 
@@ -55,13 +59,13 @@ impl<F: Float> Worker<'_, F> {
                 false => unit.grads.here_mut("gradients")?[unit.own.clone()].copy_from_slice(&part),
             }
         }
-        self.waited += self.groups.world.now() - before;
+        self.waited_since(before);
         Ok(())
     }
 
     /// Gives every rank of the pipeline, or of a group that the first rank trains for, the loss.
     fn share_loss(&mut self) -> Result<()> {
-        let mut loss = [self.loss];
+        let (mut loss, before) = ([self.loss], self.groups.world.now());
         if let Some(pipeline) = &self.groups.pipeline {
             pipeline.all_reduce(&mut loss, ReduceOp::Sum)?;
         }
@@ -69,6 +73,7 @@ impl<F: Float> Worker<'_, F> {
             self.groups.data().all_reduce(&mut loss, ReduceOp::Sum)?;
         }
         self.loss = loss[0];
+        self.waited_since(before);
         Ok(())
     }
 
@@ -98,7 +103,9 @@ impl<F: Float> Worker<'_, F> {
                 squares[0] += norm(unit.grad_of(&range)?).powi(2);
             }
         }
+        let before = self.groups.world.now();
         self.groups.world.all_reduce(&mut squares, ReduceOp::Sum)?;
+        self.waited_since(before);
         let scale = limit / (squares[0].sqrt() + 1e-6);
         for unit in &mut self.units {
             for piece in 0..unit.pieces.len() {

@@ -1,11 +1,12 @@
 //! The engine of the CPU.
 
 use super::groups::Groups;
+use super::observed::Observed;
 use super::slot::{self, SlotState};
 use super::unit::UnitState;
 use super::{Keep, Mesh, MeshAxis, ParamUnit, Route, Slot};
 use crate::model::Arithmetic;
-use crate::timing::BucketTimes;
+use crate::timing::{BucketTimes, StepWork};
 use crate::{Batch, Config, DrawKey, Error, GradScaler, Network, Outline, Result};
 use allfold_collectives::{Buffer, Communicator, Rank, Work};
 use allfold_kernels::nn::Float;
@@ -77,6 +78,7 @@ pub(crate) struct Worker<'a, F: Float> {
     pub(super) forward_time: Picos,
     pub(super) waited: Picos,
     pub(super) update_time: Picos,
+    pub(super) observed: Observed,
 }
 
 /// Spare buffers that a rank keeps: one that is gathered ahead, one in use, one that is reduced.
@@ -134,6 +136,7 @@ impl<'a, F: Float> Worker<'a, F> {
             forward_time: Picos::ZERO,
             waited: Picos::ZERO,
             update_time: Picos::ZERO,
+            observed: Observed::default(),
             groups,
             config,
             network,
@@ -186,6 +189,7 @@ impl<'a, F: Float> Worker<'a, F> {
         (self.loss, self.skipped, self.not_finite) = (0.0, false, None);
         (self.forward_time, self.waited, self.update_time) = (Picos::ZERO, Picos::ZERO, Picos::ZERO);
         self.log.clear();
+        self.observed.begin();
         self.begun.fill(false);
         self.units.iter_mut().for_each(|unit| unit.grad_part_begun = false);
     }
@@ -260,8 +264,14 @@ impl<'a, F: Float> Worker<'a, F> {
     pub(super) fn wait(&mut self, work: Work<Buffer<F>>) -> Result<(Buffer<F>, Picos)> {
         let before = self.groups.world.now();
         let done = work.wait_timed()?;
-        self.waited += self.groups.world.now() - before;
+        self.waited_since(before);
         Ok(done)
+    }
+
+    /// Counts the time since `before` as spent waiting.
+    pub(super) fn waited_since(&mut self, before: Picos) {
+        self.waited += self.groups.world.now() - before;
+        self.did(StepWork::Waiting, None, before);
     }
 
     /// The communicator of a route and the peer's rank on it.

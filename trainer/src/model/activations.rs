@@ -56,9 +56,9 @@ impl<F: Float> Activations<F> {
     }
 
     /// Copies the samples to the first layer's input.
-    pub fn load(&mut self, x: &[F]) {
-        self.acts[0].clear();
-        self.acts[0].extend_from_slice(x);
+    pub fn load(&mut self, pool: &mut BufferPool<F>, x: &[F]) {
+        pool.size(&mut self.acts[0], x.len());
+        self.acts[0].copy_from_slice(x);
     }
 
     /// An activation of the last forward pass, or the activation that was written over it.

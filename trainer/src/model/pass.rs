@@ -88,6 +88,22 @@ pub struct MemoryUse {
     pub buckets: u64,
 }
 
+impl MemoryUse {
+    /// The sum over all classes.
+    pub fn total(&self) -> u64 {
+        let MemoryUse { params, gradients, buffers, activations, saved_for_backward, .. } = *self;
+        let MemoryUse { activation_gradients, optimiser, buckets, .. } = *self;
+        params
+            + gradients
+            + buffers
+            + activations
+            + saved_for_backward
+            + activation_gradients
+            + optimiser
+            + buckets
+    }
+}
+
 /// Refuses a batch in which a layer would normalise by one value.
 pub(crate) fn normalises<F: Float>(network: &Network<F>, n: usize) -> Result<()> {
     match (0..network.layers().len()).find(|&l| (1..network.layers()[l].least()).contains(&n)) {

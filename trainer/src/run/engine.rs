@@ -29,6 +29,21 @@ impl<'a, F: Float> EngineRun<'a, F> {
     pub fn log(&self) -> &[crate::timing::BucketTimes] {
         self.worker.log()
     }
+
+    /// Records from now on, or no more, what [`EngineRun::spans`] and [`EngineRun::peak`] tell.
+    pub fn observe(&mut self, wanted: bool) {
+        self.worker.observe(wanted);
+    }
+
+    /// The work and the waiting of the last step, in order.
+    pub fn spans(&self) -> &[crate::timing::StepSpan] {
+        self.worker.spans()
+    }
+
+    /// The memory when this rank held the most in the last step, if it was recorded.
+    pub fn peak(&self) -> Option<crate::MemoryUse> {
+        Some(self.worker.peak()).filter(|peak| peak.total() > 0)
+    }
 }
 
 /// A rank's place among those with samples of their own, and the weight of its losses.

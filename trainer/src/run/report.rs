@@ -1,6 +1,6 @@
 //! What a run says of itself: after each step, after each epoch, and at its end.
 
-use crate::timing::{BucketTimes, StepBreakdown};
+use crate::timing::{BucketTimes, StepBreakdown, StepSpan};
 use crate::{Evaluation, MemoryUse};
 use allfold_sim::Picos;
 
@@ -23,6 +23,11 @@ pub struct StepReport<'a> {
     pub memory: MemoryUse,
     /// The times of each bucket, in the order of sending; empty on GPUs.
     pub buckets: &'a [BucketTimes],
+    /// The memory when the rank held the most in this step. Without [`Observer::wants_spans`], and for `single`, `ddp` and
+    /// GPUs, which hold as much all the time: as after the step.
+    pub peak: MemoryUse,
+    /// The rank's work and waiting in order, with [`Observer::wants_spans`]; empty for `single`, `ddp` and GPUs.
+    pub spans: &'a [StepSpan],
 }
 
 /// The outcome of an epoch, over all ranks.
@@ -40,6 +45,10 @@ pub struct EpochReport {
 
 /// Hears of a run's progress. `()` listens to nothing.
 pub trait Observer {
+    /// Whether it wants spans and the peak of memory, which cost time.
+    fn wants_spans(&self) -> bool {
+        false
+    }
     /// A step is done.
     fn step(&mut self, _report: &StepReport) {}
     /// An epoch is done and evaluated.

@@ -27,7 +27,7 @@ pub mod zero2;
 pub mod zero3;
 
 pub use driver::{DataSharing, Driver};
-pub use registry::{STRATEGIES, fits};
+pub use registry::{STRATEGIES, axes, fits};
 pub(crate) use registry::{mesh, on_engine, plan};
 
 use crate::timing::BucketTimes;

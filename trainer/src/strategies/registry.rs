@@ -11,6 +11,7 @@ use super::zero3::Zero3;
 use crate::config::StageSharing;
 use crate::engine::{Mesh, MeshAxis};
 use crate::{Config, Error, Result};
+use std::collections::BTreeMap;
 
 /// The names by which a configuration asks for a strategy.
 pub const STRATEGIES: &[(&str, &str)] = &[
@@ -38,6 +39,19 @@ pub(crate) fn mesh(config: &Config, ranks: u32) -> Result<Mesh> {
         _ => Mesh::of_data(ranks),
     };
     mesh.sharded(config.parallel.shard)
+}
+
+/// The sizes of the axes along which `ranks` ranks divide the work of `config`, by name: `data`, and other axes of size 2 or more.
+/// Their product is `ranks`.
+///
+/// # Errors
+/// What [`fits`] refuses.
+pub fn axes(config: &Config, ranks: u32) -> Result<BTreeMap<&'static str, u32>> {
+    fits(config, ranks)?;
+    let mesh = mesh(config, ranks)?;
+    let sizes = [("data", mesh.data), ("pipeline", mesh.pipeline)];
+    let named = sizes.into_iter().filter(|(name, size)| *name == "data" || *size > 1);
+    Ok(named.map(|(name, size)| (name, size as u32)).collect())
 }
 
 /// Checks that the strategy of `config` takes this number of ranks and the other keys.

@@ -33,4 +33,6 @@ pub struct Activity {
     pub start: Picos,
     /// When the activity was done.
     pub end: Picos,
+    /// Bytes of the messages that the rank sent to others in it.
+    pub sent: u64,
 }

@@ -55,6 +55,8 @@ pub(super) struct Task {
     pub operation: u64,
     /// Computations so far.
     pub computed: u64,
+    /// Bytes of the messages that were sent in the operation under way.
+    pub sent: u64,
     pub entered: Option<Entered>,
 }
 
@@ -145,6 +147,7 @@ impl State {
             waker: Arc::default(),
             operation: 0,
             computed: 0,
+            sent: 0,
             entered: None,
         });
         TaskId(self.tasks.len() as u32 - 1)
@@ -201,9 +204,11 @@ impl State {
 
     fn record(&mut self, task: TaskId, start: u64, what: impl FnOnce() -> String) {
         if self.options.timeline {
-            let &mut Task { rank, stream, now, .. } = self.at(task);
-            let (start, end) = (Picos(start), Picos(now));
-            self.timeline.push(Activity { rank, stream, what: what(), start, end });
+            let Task { rank, stream, now, sent, .. } = self.at(task);
+            let (start, end) = (Picos(start), Picos(*now));
+            let activity =
+                Activity { rank: *rank, stream: *stream, what: what(), start, end, sent: mem::take(sent) };
+            self.timeline.push(activity);
         }
     }
 
@@ -253,6 +258,7 @@ impl State {
         let deadline = self.options.deadline;
         let of = self.at(task);
         of.operation += 1;
+        of.sent = 0;
         of.inbox.clear();
         let (start, due) = (of.now, deadline.map(|deadline| of.now.saturating_add(deadline.0)));
         if call.operation != Operation::PointToPoint {

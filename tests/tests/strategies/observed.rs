@@ -1,0 +1,81 @@
+//! What an observer hears of a step of the engine: spans of work and waiting, the peak of memory, and that no step holds more than
+//! the ones before it.
+
+use crate::{ROWS, gpt, on};
+use allfold_collectives::{Communicator, World};
+use allfold_sim::{Picos, Topology};
+use allfold_trainer::timing::{StepSpan, StepWork};
+use allfold_trainer::{Config, MemoryUse, Observer, StepReport, train};
+
+/// A step as its observer heard of it.
+struct Step {
+    end: Picos,
+    time: Picos,
+    exposed: Picos,
+    memory: MemoryUse,
+    peak: MemoryUse,
+    spans: Vec<StepSpan>,
+}
+
+struct Heard<'a> {
+    comm: &'a Communicator,
+    steps: Vec<Step>,
+}
+
+impl Observer for Heard<'_> {
+    fn wants_spans(&self) -> bool {
+        true
+    }
+
+    fn step(&mut self, report: &StepReport) {
+        self.steps.push(Step {
+            end: self.comm.now(),
+            time: report.time.total(),
+            exposed: report.time.exposed,
+            memory: report.memory,
+            peak: report.peak,
+            spans: report.spans.to_vec(),
+        });
+    }
+}
+
+/// The steps of every rank of 4 on virtual time.
+fn heard(name: &str, steps: u64) -> Vec<Vec<Step>> {
+    let row = ROWS.iter().find(|row| row.name == name).unwrap();
+    let base = Config { dtype: "f32".into(), max_steps: steps, epochs: steps, ..gpt() };
+    let config = on(row, &base, (row.data)(4).unwrap());
+    let body = |comm: Communicator| {
+        let mut heard = Heard { comm: &comm, steps: Vec::new() };
+        train(&config, &comm, &mut heard)?;
+        Ok::<_, allfold_trainer::Error>(heard.steps)
+    };
+    let topology = Topology::named("nodes8", 4).unwrap();
+    World::sim(&topology).device(allfold_sim::Device::named("a100_f32").unwrap()).run(body).unwrap()
+}
+
+#[test]
+fn later_steps_hold_no_more_than_earlier_ones() {
+    for row in ROWS.iter().filter(|row| (row.data)(4).is_some()) {
+        for (rank, steps) in heard(row.name, 24).iter().enumerate() {
+            let held = |step: usize| (steps[step].memory.total(), steps[step].peak.total());
+            assert_eq!(held(7), held(23), "{}, rank {rank}: bytes after 8 and after 24 steps", row.name);
+        }
+    }
+}
+
+#[test]
+fn spans_are_in_order_within_the_step_and_their_waiting_is_the_exposed_time() {
+    for row in ROWS.iter().filter(|row| row.strategy != "ddp" && (row.data)(4).is_some()) {
+        for (rank, steps) in heard(row.name, 3).iter().enumerate() {
+            let Step { end, time, exposed, peak, memory, spans, .. } = &steps[2];
+            let begin = Picos(end.0 - time.0);
+            let what = format!("{}, rank {rank}", row.name);
+            assert!(spans.first().unwrap().start >= begin && spans.last().unwrap().end <= *end, "{what}");
+            assert!(spans.windows(2).all(|pair| pair[0].end <= pair[1].start), "{what}: {spans:?}");
+            let waited = spans.iter().filter(|span| span.work == StepWork::Waiting);
+            assert_eq!(waited.map(|span| span.end.0 - span.start.0).sum::<u64>(), exposed.0, "{what}");
+            assert!(spans.iter().any(|span| span.work == StepWork::Forward), "{what}");
+            assert!(peak.total() >= memory.total(), "{what}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What an engine records of a step where the run's observer wants to know: spans of work and waiting, and the peak of memory.
+
+use super::worker::Worker;
+use crate::timing::{StepSpan, StepWork};
+use crate::{MemoryUse, Phase};
+use allfold_kernels::nn::Float;
+use allfold_sim::Picos;
+
+/// The records of one step.
+#[derive(Default)]
+pub(super) struct Observed {
+    /// Whether anything is recorded.
+    pub wanted: bool,
+    pub spans: Vec<StepSpan>,
+    /// The memory when this rank held the most.
+    pub peak: MemoryUse,
+}
+
+/// The work that a phase belongs to.
+pub(super) fn work_of(phase: Phase) -> StepWork {
+    match phase {
+        Phase::SyncForward(_) | Phase::Forward(_) => StepWork::Forward,
+        Phase::Loss | Phase::InputGrad(_) | Phase::SyncBackward(_) | Phase::Ready(_) => StepWork::InputGrad,
+        Phase::WeightGrad(_) => StepWork::WeightGrad,
+    }
+}
+
+impl Observed {
+    /// Forgets the step before.
+    pub fn begin(&mut self) {
+        self.spans.clear();
+        self.peak = MemoryUse::default();
+    }
+
+    /// Adds a span. A span that goes on with the last one's work becomes a part of it; input and weight gradients of one
+    /// micro-batch that follow each other are its backward pass.
+    fn add(&mut self, next: StepSpan) {
+        let backward = [StepWork::InputGrad, StepWork::WeightGrad, StepWork::Backward];
+        if let Some(last) = self.spans.last_mut()
+            && last.micro == next.micro
+            && last.end == next.start
+        {
+            let both = backward.contains(&last.work) && backward.contains(&next.work);
+            if last.work == next.work || both {
+                last.work = if last.work == next.work { last.work } else { StepWork::Backward };
+                last.end = next.end;
+                return;
+            }
+        }
+        self.spans.push(next);
+    }
+}
+
+impl<F: Float> Worker<'_, F> {
+    /// Records from now on, or no more, what [`Worker::spans`] and [`Worker::peak`] tell.
+    pub fn observe(&mut self, wanted: bool) {
+        self.observed.wanted = wanted;
+    }
+
+    /// The work and the waiting of the last step, in order.
+    pub fn spans(&self) -> &[StepSpan] {
+        &self.observed.spans
+    }
+
+    /// The memory of this rank when it held the most in the last step.
+    pub fn peak(&self) -> MemoryUse {
+        self.observed.peak
+    }
+
+    /// This rank did `work`, of micro-batch `micro` if of one, from `start` until now.
+    pub(super) fn did(&mut self, work: StepWork, micro: Option<usize>, start: Picos) {
+        if self.observed.wanted {
+            let end = self.groups.world.now();
+            if end > start {
+                self.observed.add(StepSpan { work, micro, start, end });
+            }
+        }
+    }
+
+    /// Notes the memory that this rank holds now, if it is more than before.
+    pub(super) fn note_memory(&mut self) {
+        if self.observed.wanted {
+            let now = self.memory();
+            if now.total() > self.observed.peak.total() {
+                self.observed.peak = now;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbouring_gradients_of_a_micro_batch_are_its_backward_pass() {
+        let mut observed = Observed::default();
+        let mut add = |work, micro, start, end| {
+            observed.add(StepSpan { work, micro: Some(micro), start: Picos(start), end: Picos(end) });
+        };
+        add(StepWork::Forward, 0, 0, 2);
+        add(StepWork::Forward, 0, 2, 3);
+        add(StepWork::InputGrad, 0, 3, 4);
+        add(StepWork::WeightGrad, 0, 4, 5);
+        add(StepWork::InputGrad, 0, 5, 6);
+        add(StepWork::WeightGrad, 1, 6, 7);
+        add(StepWork::WeightGrad, 1, 8, 9);
+        let told: Vec<_> = observed.spans.iter().map(|span| (span.work, span.start.0, span.end.0)).collect();
+        assert_eq!(
+            told,
+            [
+                (StepWork::Forward, 0, 3),
+                (StepWork::Backward, 3, 6),
+                (StepWork::WeightGrad, 6, 7),
+                (StepWork::WeightGrad, 8, 9)
+            ]
+        );
+    }
+}
