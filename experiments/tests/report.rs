@@ -6,7 +6,7 @@ mod common;
 use common::{folder, said};
 use std::fs;
 
-const PARTS: [&str; 6] = ["proofs", "training", "measured", "predicted", "scaling", "timeline"];
+const PARTS: [&str; 7] = ["proofs", "training", "compare", "measured", "predicted", "scaling", "timeline"];
 
 fn check_page(page: &str, parts: &[&str]) {
     for loaded in ["http://", "https://", "src=", "<link", "@import", "url("] {
@@ -31,7 +31,14 @@ fn the_quick_report_is_whole_and_can_be_made_again_from_its_records() {
     check_page(&page, &PARTS);
     assert!(page.contains("Where the time went") && page.contains("waited for most"));
     assert!(page.contains("Same bits") && page.matches("<svg class=\"wide\"").count() >= 7);
-    for command in ["allfold verify", "allfold train", "allfold bench", "allfold simulate", "allfold scale"] {
+    for command in [
+        "allfold verify",
+        "allfold train",
+        "allfold compare",
+        "allfold bench",
+        "allfold simulate",
+        "allfold scale",
+    ] {
         assert!(page.contains(command), "no command {command}");
     }
     let plots: Vec<String> = fs::read_dir(&out)

@@ -16,6 +16,16 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
+/// A size with three digits or more: `12 B`, `435.9 KiB`, `1.067 MiB`.
+pub fn rounded_bytes(bytes: u64) -> String {
+    match bytes as f64 {
+        size if size < 1024.0 => format!("{bytes} B"),
+        size if size < 1024.0 * 1024.0 => format!("{:.1} KiB", size / 1024.0),
+        size if size < 1024.0 * 1024.0 * 1024.0 => format!("{:.3} MiB", size / 1024.0 / 1024.0),
+        size => format!("{:.3} GiB", size / 1024.0 / 1024.0 / 1024.0),
+    }
+}
+
 /// A number of bytes on an axis of powers of two.
 pub fn bytes_axis(value: f64) -> String {
     bytes(value.round() as u64)
@@ -61,6 +71,7 @@ mod tests {
     fn numbers_read_well() {
         assert_eq!(bytes(1 << 30), "1 GiB");
         assert_eq!(bytes(12), "12 B");
+        assert_eq!([12, 446_328, 1 << 20].map(rounded_bytes), ["12 B", "435.9 KiB", "1.000 MiB"]);
         assert_eq!(
             [1024.0, 12.34, 1.5, 0.25, 2_500_000.0].map(number),
             ["1024", "12.3", "1.5", "0.25", "2.500M"]

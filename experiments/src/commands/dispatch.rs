@@ -1,8 +1,8 @@
 //! The command line: the list of commands, what they share, and the answer to a wrong command line.
 
 use super::{
-    bench, calibrate, data, doctor, faults, launch, machines, report, scale, show, simulate, train, triage,
-    validate, verify,
+    bench, calibrate, compare, data, doctor, faults, launch, machines, report, scale, show, simulate, train,
+    triage, validate, verify,
 };
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::renamed;
@@ -39,6 +39,8 @@ enum Command {
     Faults(faults::Args),
     /// Train a network, on the digits that ship with Allfold or on other data
     Train(train::Args),
+    /// Compare ways to train in parallel: time, bytes and memory of several strategies
+    Compare(compare::Args),
     /// Fetch published datasets to train on
     Data(data::Args),
     /// Measure and predict how training scales with ranks
@@ -88,6 +90,7 @@ pub fn run() -> CommandResult {
         Command::Show(args) => show::run(&args),
         Command::Faults(args) => faults::run(&args),
         Command::Train(args) => train::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Data(args) => data::run(&args),
         Command::Scale(args) => scale::run(&args),
         Command::Report(args) => report::run(&args),

@@ -2,6 +2,7 @@
 
 pub(crate) mod bench;
 pub(crate) mod calibrate;
+pub(crate) mod compare;
 pub(crate) mod data;
 pub mod dispatch;
 pub(crate) mod doctor;

@@ -6,6 +6,7 @@
 //!                                 records.jsonl  ->  report.html
 //! ```
 
+use super::compare::{Compared, Comparison};
 use super::verify;
 use crate::call::plan::Choice;
 use crate::cli::error::{CommandError, CommandResult};
@@ -58,6 +59,7 @@ pub(crate) struct Args {
 }
 
 const CNN: &str = include_str!("../../configs/digits-cnn.toml");
+const MLP: &str = include_str!("../../configs/digits-mlp.toml");
 const WIDE: &str = include_str!("../../configs/wide-mlp.toml");
 /// The machine that the experiment predicts for.
 const TOPOLOGY: &str = "nodes8";
@@ -68,6 +70,7 @@ struct ReportScale {
     proofs: RankCounts,
     training: &'static [u32],
     steps: u64,
+    compared_steps: u64,
     bench_sizes: &'static [u64],
     iterations: u32,
     predicted: &'static [u32],
@@ -84,6 +87,7 @@ impl ReportScale {
                 proofs: RankCounts((1..=16).collect()),
                 training: &[1, 2, 4],
                 steps: 6,
+                compared_steps: 4,
                 bench_sizes: &[4 << 10, 64 << 10, 1 << 20],
                 iterations: 4,
                 predicted: &[8, 64, 256],
@@ -96,6 +100,7 @@ impl ReportScale {
             proofs: RankCounts((1..=64).collect()),
             training: &[1, 2, 4, 8],
             steps: 0,
+            compared_steps: 12,
             bench_sizes: &[1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20],
             iterations: 10,
             predicted: &[8, 16, 32, 64, 128, 256, 512, 1024],
@@ -143,6 +148,7 @@ fn experiment(args: &Args) -> CommandResult {
 
     wrong.extend(prove(&report_scale, &mut output)?);
     wrong.extend(train(&report_scale, &args.out, &mut output)?);
+    wrong.extend(compare(&report_scale, &mut output)?);
     wrong.extend(measure(&report_scale, &mut output)?);
     predict(&report_scale, &mut output)?;
     scaling(&report_scale, &mut output)?;
@@ -240,6 +246,33 @@ fn train(report_scale: &ReportScale, out: &Path, output: &mut RunOutput) -> Comm
         }
     }
     Ok(differ)
+}
+
+/// Compares all ways to train the MLP; returns those whose weights differ between threads and virtual time.
+fn compare(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult<Vec<String>> {
+    let mut config = Config::parse(MLP, "digits-mlp.toml").map_err(CommandError::run)?;
+    let steps = report_scale.compared_steps;
+    (config.max_steps, config.epochs) = (steps, steps);
+    let (topology, ranks) = (report_scale.topology.clone(), 4);
+    let command = format!(
+        "allfold compare --config experiments/configs/digits-mlp.toml --ranks {ranks} --steps {steps} --topology {topology} --device {}",
+        DEVICE.name
+    );
+    let Compared { simulated, wrong, .. } =
+        Comparison::of_all(config, ranks, topology, DEVICE).run(Some(&command), output)?;
+    let many = simulated.iter().filter(|way| way.setup.ranks > 1);
+    let fastest = many.min_by(|a, b| a.step_us.total_cmp(&b.step_us));
+    output.say(format!(
+        "strategies   {} to train: {}; the fastest on {ranks} ranks as predicted: {}",
+        counted(simulated.len(), "way"),
+        if wrong.is_empty() {
+            "each ends with the same weights on threads and sim"
+        } else {
+            "weights DIFFER"
+        },
+        fastest.map_or("none", |way| &way.setup.strategy)
+    ))?;
+    Ok(wrong)
 }
 
 fn trained(config: &Config, place: LaunchMode) -> CommandResult<Trained> {

@@ -128,12 +128,7 @@ impl Args {
     /// The configuration with the values that the flags replace.
     fn over(&self, mut config: Config) -> CommandResult<Config> {
         for pair in &self.set {
-            let Some((key, value)) = pair.split_once('=') else {
-                return Err(CommandError::usage(format!("--set {pair}: write KEY=VALUE, such as lr=0.05")));
-            };
-            config
-                .set(key.trim(), value.trim())
-                .map_err(|error| CommandError::usage(format!("--set {pair}: {error}")))?;
+            config::replace(&mut config, pair)?;
         }
         if let Some(strategy) = &self.strategy {
             config.strategy.clone_from(strategy);
@@ -274,7 +269,7 @@ pub fn run(args: &Args) -> CommandResult {
     let bar = progress::bar(1, &format!("{} on {} ranks", config.model, ranks));
     let events =
         args.tensorboard.as_deref().filter(|_| place.is_reporter()).map(Events::create).transpose()?;
-    let noted = RecordOptions { events, step: args.trace_step };
+    let noted = RecordOptions { events, step: args.trace_step, spans: args.trace.is_some() };
     let trained = run::run_on(&config, &data, &place, &bar, noted);
     bar.finish_and_clear();
     let trained = trained?;

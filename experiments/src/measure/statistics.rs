@@ -16,13 +16,17 @@ pub fn mean_and_error(values: &[f64]) -> (f64, f64) {
 
 /// The median after the first third, which warms up: the rule of `benches/peers/torch_gpu.py`. 0 of nothing.
 pub fn steady_median(values: &[f64]) -> f64 {
-    let mut steady = values[values.len() / 3..].to_vec();
-    steady.sort_by(f64::total_cmp);
-    let half = steady.len() / 2;
-    match steady.len() {
+    median(values[values.len() / 3..].to_vec())
+}
+
+/// The median; 0 of nothing.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    match values.len() {
         0 => 0.0,
-        length if length % 2 == 1 => steady[half],
-        _ => f64::midpoint(steady[half - 1], steady[half]),
+        length if length % 2 == 1 => values[half],
+        _ => f64::midpoint(values[half - 1], values[half]),
     }
 }
 

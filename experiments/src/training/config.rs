@@ -17,3 +17,16 @@ pub fn read(path: &Path) -> CommandResult<Config> {
     })?;
     Config::parse(&text, &name).map_err(CommandError::usage)
 }
+
+/// Replaces a key of the configuration by `pair`, a KEY=VALUE.
+///
+/// # Errors
+/// No such pair, an unknown key, or a value of another type.
+pub fn replace(config: &mut Config, pair: &str) -> CommandResult {
+    let Some((key, value)) = pair.split_once('=') else {
+        return Err(CommandError::usage(format!("--set {pair}: write KEY=VALUE, such as lr=0.05")));
+    };
+    config
+        .set(key.trim(), value.trim())
+        .map_err(|error| CommandError::usage(format!("--set {pair}: {error}")))
+}

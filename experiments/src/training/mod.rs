@@ -1,5 +1,6 @@
 //! Training runs as the commands need them.
 
+pub mod comparison;
 pub mod config;
 pub mod elastic;
 pub mod launch_mode;

@@ -3,8 +3,10 @@
 use super::trained::Trained;
 use allfold_report::records::{MeasuredEnd, MeasuredStep, RankMemory, Setup, SimulatedEnd, SimulatedStep};
 use allfold_trainer::Config;
+use std::collections::BTreeMap;
 
-fn held(memory: allfold_trainer::MemoryUse) -> RankMemory {
+/// The memory of a rank as a record.
+pub(super) fn held(memory: allfold_trainer::MemoryUse) -> RankMemory {
     let allfold_trainer::MemoryUse {
         params,
         gradients,
@@ -27,6 +29,13 @@ fn held(memory: allfold_trainer::MemoryUse) -> RankMemory {
     }
 }
 
+/// The sizes of the mesh's axes, by name.
+fn mesh(config: &Config, ranks: u32) -> BTreeMap<String, u32> {
+    // A run that came here has a mesh.
+    let axes = allfold_trainer::strategies::axes(config, ranks).unwrap_or_default();
+    axes.into_iter().map(|(name, size)| (name.to_string(), size)).collect()
+}
+
 impl Trained {
     /// The setup of the run.
     pub fn setup(&self, config: &Config, backend: &str) -> Setup {
@@ -36,7 +45,7 @@ impl Trained {
             model: config.model.clone(),
             strategy: config.strategy.clone(),
             ranks: self.ranks,
-            mesh: Setup::data_parallel(self.ranks),
+            mesh: mesh(config, self.ranks),
         }
     }
 }

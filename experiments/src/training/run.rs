@@ -20,6 +20,8 @@ pub struct RecordOptions {
     pub events: Option<Events>,
     /// The step whose buckets are recorded; `None`: the last step.
     pub step: Option<u64>,
+    /// Whether that step's spans, and the peak of memory in every step, are recorded.
+    pub spans: bool,
 }
 
 /// The training and test data that `config` names. Looks for the device first, so that a missing one is reported once
@@ -59,14 +61,14 @@ pub fn run_on(
         memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
     }
     // Rank 0 alone records, in each epoch of an elastic world.
-    let (events, kept) = (Mutex::new(noted.events), noted.step);
+    let (events, kept, spans) = (Mutex::new(noted.events), noted.step, noted.spans);
     let one =
         |config: &Config, comm: &Communicator| -> allfold_trainer::Result<(TrainResult, Vec<RankStep>)> {
             let first = comm.rank().0 == 0;
             let events = if first { events.lock().ok() } else { None };
             let bar = first.then_some(bar);
             let lines = bar.filter(|bar| bar.is_hidden()).map(|_| Lines::begin());
-            let mut watch = Watch { comm, config, bar, lines, steps: Vec::new(), events, kept };
+            let mut watch = Watch { comm, config, bar, lines, steps: Vec::new(), events, kept, spans };
             let result = allfold_trainer::train_on(config, data, test, comm, &mut watch)?;
             Ok((result, watch.steps))
         };

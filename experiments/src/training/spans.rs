@@ -10,13 +10,24 @@ impl Trained {
     /// that this process did not run.
     pub fn spans(&self, step: usize) -> Vec<TimelineSpan> {
         let Some(step) = step.checked_sub(self.result.losses.len() - self.made()) else { return Vec::new() };
-        let begin = |s: &RankStep| Picos(s.end.0.saturating_sub(s.time.total().0));
+        let begin = |s: &RankStep| s.span().0;
         let start = self.steps.iter().filter_map(|s| s.get(step)).map(begin).min().unwrap_or_default();
         let at = |time: Picos| time.0.saturating_sub(start.0) as f64 / 1e6;
         let mut spans = Vec::new();
         for (rank, of) in (0u32..).zip(&self.steps) {
             let Some(done) = of.get(step) else { continue };
             let (mut now, time) = (begin(done), done.time);
+            spans.extend(done.spans.iter().map(|span| TimelineSpan {
+                strategy: None,
+                rank,
+                stream: "compute".into(),
+                name: span.micro.map_or_else(
+                    || span.work.name().to_string(),
+                    |micro| format!("{} {micro}", span.work.name()),
+                ),
+                start_us: at(span.start),
+                end_us: at(span.end),
+            }));
             let parts = [
                 ("data", time.data),
                 ("forward", time.forward),
@@ -24,9 +35,12 @@ impl Trained {
                 ("exposed", time.exposed),
                 ("optimiser", time.optimiser),
             ];
-            for (name, length) in parts.into_iter().filter(|(_, length)| length.0 > 0) {
+            // Where the spans of the step are not known, its parts one after another.
+            let known = !done.spans.is_empty();
+            for (name, length) in parts.into_iter().filter(|(_, length)| !known && length.0 > 0) {
                 let (start_us, end_us) = (at(now), at(now + length));
                 spans.push(TimelineSpan {
+                    strategy: None,
                     rank,
                     stream: "compute".into(),
                     name: name.into(),
@@ -41,6 +55,7 @@ impl Trained {
                 let start = bucket.sent.later(free);
                 free = bucket.done.later(free);
                 spans.push(TimelineSpan {
+                    strategy: None,
                     rank,
                     stream: "communication".into(),
                     name: format!("bucket {}, {} bytes", bucket.bucket, bucket.bytes),
@@ -53,6 +68,7 @@ impl Trained {
                 |a: &&Activity| a.rank.0 == rank && a.what != "compute" && a.start >= from && a.end <= to;
             for activity in self.timeline.iter().filter(inside) {
                 spans.push(TimelineSpan {
+                    strategy: None,
                     rank,
                     stream: "communication".into(),
                     name: activity.what.clone(),

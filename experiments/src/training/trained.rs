@@ -4,7 +4,7 @@ use crate::measure::{inputs, statistics};
 use allfold_collectives::Activity;
 use allfold_report::records::{Breakdown, BucketLife};
 use allfold_sim::Picos;
-use allfold_trainer::timing::BucketTimes;
+use allfold_trainer::timing::{BucketTimes, StepSpan};
 use allfold_trainer::{MemoryUse, TrainResult};
 
 /// The result of a run.
@@ -34,6 +34,17 @@ pub struct RankStep {
     pub memory: MemoryUse,
     /// The times of its buckets, in the step that is recorded.
     pub buckets: Vec<BucketTimes>,
+    /// The memory when the rank held the most in the step, if spans were asked for; else as `memory`.
+    pub peak: MemoryUse,
+    /// Its work and waiting, in the step that is recorded, if spans were asked for.
+    pub spans: Vec<StepSpan>,
+}
+
+impl RankStep {
+    /// When the step began, and when it ended.
+    pub fn span(&self) -> (Picos, Picos) {
+        (Picos(self.end.0.saturating_sub(self.time.total().0)), self.end)
+    }
 }
 
 impl Trained {
@@ -65,6 +76,15 @@ impl Trained {
     pub fn step_us(&self) -> (f64, f64) {
         let times: Vec<f64> = self.counted().iter().map(|step| step.time.total().as_micros()).collect();
         statistics::mean_and_error(&times)
+    }
+
+    /// Median time of a step of the slowest rank in microseconds, without those that warm up.
+    pub fn median_step_us(&self) -> f64 {
+        let slowest = |step: usize| {
+            let of = self.steps.iter().filter_map(|steps| steps.get(step));
+            of.map(|step| step.time.total().as_micros()).fold(0.0, f64::max)
+        };
+        statistics::median((self.warmup()..self.made()).map(slowest).collect())
     }
 
     /// Training samples per second, over all ranks, in the same steps; 0 where no time passed.
@@ -117,9 +137,19 @@ impl Trained {
 
     /// Where the time of a step of rank 0 goes, on average over the same steps.
     pub fn breakdown(&self) -> Breakdown {
+        Self::breakdown_of(self.counted())
+    }
+
+    /// Where the time of a step goes, on average over the same steps of all ranks.
+    pub fn mean_breakdown(&self) -> Breakdown {
+        let counted = self.steps.iter().filter_map(|steps| steps.get(self.warmup()..));
+        Self::breakdown_of(&counted.flatten().cloned().collect::<Vec<_>>())
+    }
+
+    fn breakdown_of(steps: &[RankStep]) -> Breakdown {
         let mut total = allfold_trainer::timing::StepBreakdown::default();
-        self.counted().iter().for_each(|step| total += step.time);
-        let us = |time: Picos| time.as_micros() / self.counted().len().max(1) as f64;
+        steps.iter().for_each(|step| total += step.time);
+        let us = |time: Picos| time.as_micros() / steps.len().max(1) as f64;
         Breakdown {
             data_us: us(total.data),
             forward_us: us(total.forward),
@@ -145,6 +175,8 @@ mod tests {
             },
             memory: MemoryUse::default(),
             buckets: Vec::new(),
+            peak: MemoryUse::default(),
+            spans: Vec::new(),
         };
         Trained {
             result: TrainResult {

@@ -22,14 +22,23 @@ pub struct Watch<'a> {
     pub steps: Vec<RankStep>,
     /// The step whose buckets are kept; `None`: the last step.
     pub kept: Option<u64>,
+    /// Whether spans and the peak of memory are recorded.
+    pub spans: bool,
 }
 
 impl Observer for Watch<'_> {
+    fn wants_spans(&self) -> bool {
+        self.spans
+    }
+
     fn step(&mut self, report: &StepReport) {
-        let StepReport { step, steps, time, memory, .. } = *report;
+        let StepReport { step, steps, time, memory, peak, .. } = *report;
         let kept = self.kept.unwrap_or(steps - 1) == step;
-        let buckets = if kept { report.buckets.to_vec() } else { Vec::new() };
-        self.steps.push(RankStep { end: self.comm.now(), time, memory, buckets });
+        let (buckets, spans) = match kept {
+            true => (report.buckets.to_vec(), report.spans.to_vec()),
+            false => (Vec::new(), Vec::new()),
+        };
+        self.steps.push(RankStep { end: self.comm.now(), time, memory, buckets, peak, spans });
         if let Some(bar) = self.bar {
             bar.set_length(report.steps);
             bar.set_position(report.step + 1);

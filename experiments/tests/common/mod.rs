@@ -2,6 +2,7 @@
 
 use std::process::{Command, Output};
 
+#[allow(dead_code, reason = "not every test file uses all of this")]
 pub fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }

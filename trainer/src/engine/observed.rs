@@ -1,10 +1,7 @@
 //! What an engine records of a step where the run's observer wants to know: spans of work and waiting, and the peak of memory.
 
-use super::worker::Worker;
 use crate::timing::{StepSpan, StepWork};
 use crate::{MemoryUse, Phase};
-use allfold_kernels::nn::Float;
-use allfold_sim::Picos;
 
 /// The records of one step.
 #[derive(Default)]
@@ -34,7 +31,7 @@ impl Observed {
 
     /// Adds a span. A span that goes on with the last one's work becomes a part of it; input and weight gradients of one
     /// micro-batch that follow each other are its backward pass.
-    fn add(&mut self, next: StepSpan) {
+    pub fn add(&mut self, next: StepSpan) {
         let backward = [StepWork::InputGrad, StepWork::WeightGrad, StepWork::Backward];
         if let Some(last) = self.spans.last_mut()
             && last.micro == next.micro
@@ -51,46 +48,10 @@ impl Observed {
     }
 }
 
-impl<F: Float> Worker<'_, F> {
-    /// Records from now on, or no more, what [`Worker::spans`] and [`Worker::peak`] tell.
-    pub fn observe(&mut self, wanted: bool) {
-        self.observed.wanted = wanted;
-    }
-
-    /// The work and the waiting of the last step, in order.
-    pub fn spans(&self) -> &[StepSpan] {
-        &self.observed.spans
-    }
-
-    /// The memory of this rank when it held the most in the last step.
-    pub fn peak(&self) -> MemoryUse {
-        self.observed.peak
-    }
-
-    /// This rank did `work`, of micro-batch `micro` if of one, from `start` until now.
-    pub(super) fn did(&mut self, work: StepWork, micro: Option<usize>, start: Picos) {
-        if self.observed.wanted {
-            let end = self.groups.world.now();
-            if end > start {
-                self.observed.add(StepSpan { work, micro, start, end });
-            }
-        }
-    }
-
-    /// Notes the memory that this rank holds now, if it is more than before.
-    pub(super) fn note_memory(&mut self) {
-        if self.observed.wanted {
-            let now = self.memory();
-            if now.total() > self.observed.peak.total() {
-                self.observed.peak = now;
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use allfold_sim::Picos;
 
     #[test]
     fn neighbouring_gradients_of_a_micro_batch_are_its_backward_pass() {

@@ -6,8 +6,8 @@ use super::slot::{self, SlotState};
 use super::unit::UnitState;
 use super::{Keep, Mesh, MeshAxis, ParamUnit, Route, Slot};
 use crate::model::Arithmetic;
-use crate::timing::{BucketTimes, StepWork};
-use crate::{Batch, Config, DrawKey, Error, GradScaler, Network, Outline, Result};
+use crate::timing::{BucketTimes, StepSpan, StepWork};
+use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse, Network, Outline, Result};
 use allfold_collectives::{Buffer, Communicator, Rank, Work};
 use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
@@ -236,6 +236,41 @@ impl<'a, F: Float> Worker<'a, F> {
             sum.iter_mut().zip(slot.acts.bytes()).for_each(|(sum, bytes)| *sum += bytes);
         }
         sum
+    }
+
+    /// Records from now on, or no more, what [`Worker::spans`] and [`Worker::peak`] tell.
+    pub fn observe(&mut self, wanted: bool) {
+        self.observed.wanted = wanted;
+    }
+
+    /// The work and the waiting of the last step, in order.
+    pub fn spans(&self) -> &[StepSpan] {
+        &self.observed.spans
+    }
+
+    /// The memory of this rank when it held the most in the last step.
+    pub fn peak(&self) -> MemoryUse {
+        self.observed.peak
+    }
+
+    /// This rank did `work`, of micro-batch `micro` if of one, from `start` until now.
+    pub(super) fn did(&mut self, work: StepWork, micro: Option<usize>, start: Picos) {
+        if self.observed.wanted {
+            let end = self.groups.world.now();
+            if end > start {
+                self.observed.add(StepSpan { work, micro, start, end });
+            }
+        }
+    }
+
+    /// Notes the memory that this rank holds now, if it is more than before.
+    pub(super) fn note_memory(&mut self) {
+        if self.observed.wanted {
+            let now = self.memory();
+            if now.total() > self.observed.peak.total() {
+                self.observed.peak = now;
+            }
+        }
     }
 
     pub(super) fn slot(&mut self, slot: Slot) -> &mut SlotState<F> {

@@ -25,7 +25,7 @@ pub use lines::{RecordKind, Records, SCHEMA, Stamp, line};
 pub use machine::{DoctorFinding, Limit, MachineListed, SimulatorSpeed};
 pub use proof::{ProofRecord, Shown};
 pub use training::{
-    Breakdown, BucketLife, MeasuredEnd, MeasuredScale, MeasuredStep, Parity, RankMemory, ScalingRow, Setup,
-    SimulatedEnd, SimulatedScale, SimulatedStep, TimelineSpan,
+    Breakdown, BucketLife, MeasuredComparison, MeasuredEnd, MeasuredScale, MeasuredStep, Parity, RankMemory,
+    ScalingRow, Setup, SimulatedComparison, SimulatedEnd, SimulatedScale, SimulatedStep, TimelineSpan,
 };
 pub use validation::Validated;

@@ -206,9 +206,49 @@ pair! {
     }
 }
 
+pair! {
+    /// One strategy of a comparison, on the same samples as all others.
+    MeasuredComparison, SimulatedComparison, "compare", {
+        /// The setup of the run.
+        #[serde(flatten)]
+        setup: Setup,
+        /// Samples of all ranks together in a step.
+        batch: u64,
+        /// Micro-batches that a rank cuts its samples of a step into.
+        micro_batches: u64,
+        /// The machine: this one's cores, or the topology and device that were simulated.
+        topology: String,
+        /// Time of a step: the median over the steps after those that warm up, in microseconds.
+        step_us: f64,
+        /// Where the time of a step goes, as the mean over all ranks.
+        #[serde(flatten)]
+        breakdown: Breakdown,
+        /// Time that each rank waits for others in a step, in microseconds, by rank.
+        waiting_us: Vec<f64>,
+        /// Bytes that each rank sends in a step, by rank. Counted on the simulator alone.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        bytes_sent: Vec<u64>,
+        /// Bytes that all ranks send in a step, by operation. Counted on the simulator alone.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        bytes_by_operation: BTreeMap<String, u64>,
+        /// Bytes that each rank holds when it holds the most, by rank.
+        peak_bytes: Vec<u64>,
+        /// Those bytes by class, of the rank that holds the most.
+        memory: RankMemory,
+        /// Mean loss of the last step's samples, exact to the last bit; null where it is no number.
+        #[serde(deserialize_with = "number")]
+        loss: f64,
+        /// Hash of the final weights, bit for bit.
+        weights_hash: String,
+    }
+}
+
 /// One bar of the timeline of a simulated step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimelineSpan {
+    /// The strategy, where several are compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<String>,
     /// The rank.
     pub rank: u32,
     /// `compute` or `communication`.

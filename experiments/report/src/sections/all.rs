@@ -1,7 +1,7 @@
 //! Every part of the report, in order.
 
 use super::part::Part;
-use super::{measured, predicted, proofs, scaling, timeline, training};
+use super::{compare, measured, predicted, proofs, scaling, timeline, training};
 use crate::page::{Headline, Section};
 use crate::plots::DrawError;
 use crate::records::Records;
@@ -14,8 +14,15 @@ type Make = fn(&Records) -> Result<Option<Part>, DrawError>;
 /// # Errors
 /// A plot cannot be drawn.
 pub fn all(records: &Records) -> Result<(Vec<Headline>, Vec<Section>), DrawError> {
-    let parts: [Make; 6] =
-        [proofs::part, training::part, measured::part, predicted::part, scaling::part, timeline::part];
+    let parts: [Make; 7] = [
+        proofs::part,
+        training::part,
+        compare::part,
+        measured::part,
+        predicted::part,
+        scaling::part,
+        timeline::part,
+    ];
     let made: Vec<Option<Part>> = parts.iter().map(|part| part(records)).collect::<Result<_, _>>()?;
     let (findings, sections): (Vec<_>, Vec<_>) = made.into_iter().flatten().unzip();
     Ok((findings.into_iter().flatten().collect(), sections))

@@ -1,6 +1,7 @@
 //! The parts of the report, one file each. A part that has no records is left out.
 
 mod all;
+mod compare;
 mod measured;
 mod part;
 mod predicted;

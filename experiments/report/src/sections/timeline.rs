@@ -9,7 +9,8 @@ use crate::records::{Records, TimelineSpan};
 const RANKS: usize = 4;
 
 pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
-    let all = records.stamped::<TimelineSpan>();
+    let mut all = records.stamped::<TimelineSpan>();
+    all.retain(|(span, _)| span.strategy.is_none());
     if all.is_empty() {
         return Ok(None);
     }

@@ -1,0 +1,235 @@
+//! Which way to train: several strategies on the same samples, by time, bytes and memory, and a step of each on every rank.
+
+use super::part::{Part, commands, distinct, head};
+use crate::format;
+use crate::page::{Headline, ReportTable, Section};
+use crate::plots::{Bar, DrawError, Figure, Timeline};
+use crate::records::{
+    Breakdown, MeasuredComparison, RankMemory, Records, SimulatedComparison, Stamp, TimelineSpan,
+};
+
+/// The number of ranks of a step that are drawn.
+const RANKS: usize = 8;
+
+/// The cells of a record, measured or simulated: the tables are two, their columns alike.
+macro_rules! cells {
+    ($record:expr) => {{
+        let record = $record;
+        let list = |values: Vec<String>| values.join(", ");
+        vec![
+            record.setup.strategy.clone(),
+            record.setup.ranks.to_string(),
+            record.batch.to_string(),
+            record.micro_batches.to_string(),
+            format!("{:.1}", record.step_us),
+            format!("{:.1}", record.breakdown.exposed_us),
+            list(record.waiting_us.iter().map(|us| format!("{us:.1}")).collect()),
+            list(record.bytes_sent.iter().map(u64::to_string).collect()),
+            list(record.peak_bytes.iter().map(u64::to_string).collect()),
+            format!("{:.6}", record.loss),
+            format::short(&record.weights_hash),
+        ]
+    }};
+}
+
+pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
+    let measured = records.stamped::<MeasuredComparison>();
+    let simulated = records.stamped::<SimulatedComparison>();
+    if measured.is_empty() && simulated.is_empty() {
+        return Ok(None);
+    }
+    let mut figures = Vec::new();
+    let mut tables = Vec::new();
+    if !measured.is_empty() {
+        let rows =
+            measured.iter().map(|(record, _)| (record.setup.strategy.clone(), parts(&record.breakdown)));
+        figures.push((
+            "Time of a step by part, measured on this machine: mean over ranks".into(),
+            stacked("us", rows)?,
+        ));
+        let rows = measured.iter().map(|(record, _)| cells!(record)).collect();
+        tables.push(table("Measured on this machine", rows));
+    }
+    if !simulated.is_empty() {
+        figures.extend(of_simulated(&simulated, records)?);
+        let rows = simulated.iter().map(|(record, _)| cells!(record)).collect();
+        tables.push(table("Simulated: real arithmetic on a virtual clock", rows));
+    }
+    let stamps = measured.iter().map(|(_, stamp)| stamp).chain(simulated.iter().map(|(_, stamp)| stamp));
+    let section = Section {
+        id: "compare",
+        title: "Which way to train".into(),
+        text: vec![
+            "Each strategy trains the same network on the same samples per step. Data parallelism holds the model on every rank; \
+             zero1, zero2 and zero3 cut optimiser state, gradients and parameters into parts; a pipeline gives each rank some of \
+             the layers. What a strategy saves in memory it pays for in bytes or in waiting."
+                .into(),
+        ],
+        figures,
+        tables,
+        commands: commands(stamps),
+    };
+    Ok(Some((finding(&simulated.iter().map(|(record, _)| record).collect::<Vec<_>>()), section)))
+}
+
+/// Times, memory, bytes, and a step of every strategy on every rank.
+fn of_simulated(
+    simulated: &[(SimulatedComparison, Stamp)],
+    records: &Records,
+) -> Result<Vec<(String, Figure)>, DrawError> {
+    let mut figures = Vec::new();
+    let rows = simulated.iter().map(|(record, _)| (record.setup.strategy.clone(), parts(&record.breakdown)));
+    figures.push((
+        "Time of a step by part, simulated: mean over ranks".into(),
+        stacked("virtual time (us)", rows)?,
+    ));
+    let rows = simulated.iter().map(|(record, _)| (record.setup.strategy.clone(), classes(&record.memory)));
+    figures.push((
+        "Memory of the rank that holds the most, at its peak, simulated".into(),
+        stacked("KiB", rows)?,
+    ));
+    let sends = |record: &SimulatedComparison| !record.bytes_by_operation.is_empty();
+    let rows: Vec<_> = simulated
+        .iter()
+        .filter(|(record, _)| sends(record))
+        .map(|(record, _)| {
+            let kib = |(operation, bytes): (&String, &u64)| (operation.clone(), *bytes as f64 / 1024.0);
+            (record.setup.strategy.clone(), record.bytes_by_operation.iter().map(kib).collect())
+        })
+        .collect();
+    if !rows.is_empty() {
+        figures.push((
+            "Bytes that all ranks send in a step, by operation, simulated".into(),
+            stacked("KiB", rows.into_iter())?,
+        ));
+    }
+    let spans = records.all::<TimelineSpan>();
+    for strategy in distinct(spans.iter().filter_map(|span| span.strategy.clone())) {
+        let of: Vec<&TimelineSpan> =
+            spans.iter().filter(|span| span.strategy.as_deref() == Some(&strategy)).collect();
+        if of.iter().any(|span| span.rank > 0) {
+            figures.push((format!("One step of {strategy} on every rank, simulated"), step(&of)?));
+        }
+    }
+    Ok(figures)
+}
+
+/// The fastest strategy and the one that holds the least, as predicted.
+fn finding(simulated: &[&SimulatedComparison]) -> Vec<Headline> {
+    let many = simulated.iter().filter(|record| record.setup.ranks > 1);
+    let fastest = many.clone().min_by(|a, b| a.step_us.total_cmp(&b.step_us));
+    let peak = |record: &SimulatedComparison| record.peak_bytes.iter().max().copied().unwrap_or(0);
+    let smallest = many.min_by_key(|record| peak(record));
+    let (Some(fastest), Some(smallest)) = (fastest, smallest) else { return Vec::new() };
+    vec![Headline {
+        value: fastest.setup.strategy.clone(),
+        text: format!(
+            "is the fastest of {} to train the {} on {} of {} (simulated); {} holds the least, {} on a rank",
+            format::counted(simulated.len(), "way"),
+            fastest.setup.model,
+            format::counted(fastest.setup.ranks as usize, "rank"),
+            fastest.topology,
+            if smallest.setup.strategy == fastest.setup.strategy {
+                "it also"
+            } else {
+                &smallest.setup.strategy
+            },
+            format::rounded_bytes(peak(smallest))
+        ),
+        ok: None,
+    }]
+}
+
+/// The work of a rank by the colours that it has in every plot.
+const WORK: [&str; 8] =
+    ["forward", "backward", "waiting", "update", "input gradients", "weight gradients", "divide", "data"];
+
+fn parts(breakdown: &Breakdown) -> Vec<(String, f64)> {
+    let Breakdown { data_us, forward_us, backward_us, exposed_us, optimiser_us } = *breakdown;
+    let named = [
+        ("forward", forward_us),
+        ("backward", backward_us),
+        ("waiting", exposed_us),
+        ("update", optimiser_us),
+        ("data", data_us),
+    ];
+    named.map(|(name, us)| (name.to_string(), us)).to_vec()
+}
+
+fn classes(memory: &RankMemory) -> Vec<(String, f64)> {
+    let RankMemory { params, gradients, optimiser, buckets, buffers, .. } = *memory;
+    let RankMemory { activations, saved_for_backward, activation_gradients, .. } = *memory;
+    let named = [
+        ("parameters", params),
+        ("gradients", gradients),
+        ("optimiser state", optimiser),
+        ("activations", activations + saved_for_backward),
+        ("gradients of activations", activation_gradients),
+        ("buckets", buckets),
+        ("statistics", buffers),
+    ];
+    named.map(|(name, bytes)| (name.to_string(), bytes as f64 / 1024.0)).to_vec()
+}
+
+/// A row of parts, one after another, for each name.
+fn stacked(
+    unit: &'static str,
+    rows: impl Iterator<Item = (String, Vec<(String, f64)>)>,
+) -> Result<Figure, DrawError> {
+    let rows: Vec<(String, Vec<(String, f64)>)> = rows.collect();
+    let parts = rows.iter().flat_map(|(_, parts)| parts).filter(|(_, size)| *size > 0.0);
+    let kinds = distinct(parts.map(|(part, _)| part.clone()));
+    let kinds = if kinds.iter().all(|kind| WORK.contains(&kind.as_str())) { head(&WORK) } else { kinds };
+    let mut bars = Vec::new();
+    for (row, (_, parts)) in rows.iter().enumerate() {
+        let mut start = 0.0;
+        for (part, size) in parts.iter().filter(|part| part.1 > 0.0) {
+            let kind = kinds.iter().position(|kind| kind == part).unwrap_or_default();
+            let name = format!("{part} {}", format::number(*size));
+            bars.push(Bar { row, kind, name, start, end: start + size });
+            start += size;
+        }
+    }
+    let short = |name: &String| name.chars().take(8).collect::<String>();
+    let rows = rows.iter().map(|(name, _)| (name.clone(), short(name))).collect();
+    Timeline { label: "Strategies, part by part".into(), unit, rows, kinds, bars }.draw()
+}
+
+/// A row for each rank: what it computes and when it waits.
+fn step(spans: &[&TimelineSpan]) -> Result<Figure, DrawError> {
+    let mut ranks = distinct(spans.iter().map(|span| span.rank));
+    ranks.sort_unstable();
+    ranks.truncate(RANKS);
+    let kind = |span: &TimelineSpan| match span.name.trim_end_matches(|c: char| c.is_ascii_digit()).trim() {
+        "exposed" => "waiting".to_string(),
+        "optimiser" => "update".to_string(),
+        work => work.to_string(),
+    };
+    let drawn = || spans.iter().filter(|span| span.stream == "compute" && ranks.contains(&span.rank));
+    let kinds = head(&WORK);
+    let bars = drawn().filter_map(|span| {
+        let row = ranks.iter().position(|rank| *rank == span.rank)?;
+        let kind = kinds.iter().position(|name| *name == kind(span))?;
+        Some(Bar { row, kind, name: span.name.clone(), start: span.start_us, end: span.end_us })
+    });
+    let bars = bars.collect();
+    let rows = ranks.iter().map(|rank| (format!("rank {rank}"), rank.to_string())).collect();
+    Timeline { label: "One step on every rank".into(), unit: "virtual time (us)", rows, kinds, bars }.draw()
+}
+
+fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
+    let names = [
+        "strategy",
+        "ranks",
+        "samples",
+        "micro-batches",
+        "step (us)",
+        "waiting (us)",
+        "waiting by rank (us)",
+        "sent by rank (B)",
+        "peak by rank (B)",
+        "loss",
+        "weights",
+    ];
+    ReportTable { caption: caption.into(), head: head(&names), rows, collapsed: true }
+}

@@ -1,0 +1,313 @@
+//! `allfold compare`: one configuration trained by several strategies on the same samples, measured on threads of this machine and
+//! predicted on a simulated one.
+
+use crate::cli::columns::columns;
+use crate::cli::common::Common;
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::{self, RunOutput};
+use crate::cli::{memory, progress};
+use crate::measure::machine_limits::cores;
+use crate::training::comparison::Contender;
+use crate::training::launch_mode::LaunchMode;
+use crate::training::trained::Trained;
+use crate::training::{config, run};
+use allfold_report::format::{counted, number, rounded_bytes, short};
+use allfold_report::records::{MeasuredComparison, RankMemory, Setup, SimulatedComparison};
+use allfold_report::sizes::rank_count;
+use allfold_sim::{Device, Topology};
+use allfold_trainer::strategies::STRATEGIES;
+use allfold_trainer::{Config, Dataset};
+use std::path::PathBuf;
+
+/// Flags of `compare`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  allfold compare --config experiments/configs/digits-mlp.toml --strategies ddp,zero3,pipeline --ranks 4
+  allfold compare --config experiments/configs/text-gpt.toml --strategies ddp,zero1,zero2,zero3 --ranks 8 --html compare.html
+  allfold compare --config experiments/configs/digits-mlp.toml --strategies ddp,pipeline --ranks 8 --topology dgx-a100 --predicted-only
+
+Every strategy takes the same samples in a step: `batch` times --ranks. A pipeline without `accumulate` cuts them into 4 micro-batches
+for each stage. Measured: threads of this machine, which share its cores. Predicted: real arithmetic on virtual time, on the machine
+of --topology, each rank computing on --device; bytes are counted there. A strategy that does not take the configuration is named
+with the reason, and left out.")]
+pub(crate) struct Args {
+    /// The configuration, a TOML file; its strategy is replaced
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Replace the value of a key of the configuration; may be given many times
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// The strategies, such as ddp,zero3,pipeline [default: all that the configuration fits]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    strategies: Vec<String>,
+    /// Number of ranks
+    #[arg(long, value_name = "N", value_parser = rank_count)]
+    ranks: u32,
+    /// Steps of each run; the first one is not timed
+    #[arg(long, value_name = "STEPS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
+    steps: u64,
+    /// The simulated machine: a name (`allfold machines` lists them) or a file
+    #[arg(long, value_name = "T", default_value = "nodes8")]
+    topology: String,
+    /// What each rank of the simulated machine computes on
+    #[arg(long, value_name = "D", default_value = "a100_f32")]
+    device: String,
+    /// Predict alone, without runs on threads
+    #[arg(long)]
+    predicted_only: bool,
+    /// Write the comparison as an HTML page with plots
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// The runs of a comparison.
+pub(super) struct Comparison {
+    /// The configuration, whose strategy is replaced.
+    pub config: Config,
+    /// The strategies by name.
+    pub strategies: Vec<String>,
+    /// Ranks of each strategy but `single`.
+    pub ranks: u32,
+    /// The simulated machine, by name.
+    pub topology: String,
+    /// The device of each simulated rank.
+    pub device: Device,
+    /// Whether strategies are also measured on threads.
+    pub measured: bool,
+}
+
+/// The outcome of a comparison.
+#[derive(Default)]
+pub(super) struct Compared {
+    /// What was measured, by strategy.
+    pub measured: Vec<MeasuredComparison>,
+    /// What was predicted, by strategy.
+    pub simulated: Vec<SimulatedComparison>,
+    /// Strategies whose weights differ between threads and virtual time.
+    pub wrong: Vec<String>,
+    /// Why strategies were left out that do not take the configuration.
+    pub left_out: Vec<String>,
+}
+
+/// Compares, and prints a table of what was measured and one of what was predicted.
+pub fn run(args: &Args) -> CommandResult {
+    let mut config = config::read(&args.config)?;
+    for pair in &args.set {
+        config::replace(&mut config, pair)?;
+    }
+    // Enough epochs for the steps, and nothing but steps.
+    (config.max_steps, config.epochs, config.checkpoint_every) = (args.steps, args.steps, 0);
+    if config.device != "cpu" {
+        return Err(CommandError::usage(
+            "`device` is cuda, and strategies are compared on the CPU; use --set device=cpu",
+        ));
+    }
+    let known = || STRATEGIES.iter().map(|(name, _)| (*name).to_string());
+    let strategies = if args.strategies.is_empty() { known().collect() } else { args.strategies.clone() };
+    if let Some(name) = strategies.iter().find(|name| !known().any(|known| known == **name)) {
+        let names: Vec<&str> = STRATEGIES.iter().map(|(name, _)| *name).collect();
+        return Err(CommandError::usage(allfold_sim::suggest::unknown("strategy", name, &names)));
+    }
+    let device = Device::named(&args.device).map_err(CommandError::usage)?;
+    Topology::named(&args.topology, args.ranks).map_err(CommandError::usage)?;
+    memory::threads(args.ranks)?;
+    let mut output = RunOutput::open(args.common.json.as_deref(), Some(config.seed))?;
+    args.html.iter().try_for_each(|path| output.will_write(path))?;
+    let comparison = Comparison {
+        config,
+        strategies,
+        ranks: args.ranks,
+        topology: args.topology.clone(),
+        device,
+        measured: !args.predicted_only,
+    };
+    let compared = comparison.run(None, &mut output)?;
+    comparison.say(&compared, &mut output)?;
+    if let Some(path) = &args.html {
+        let page = allfold_report::render(&output.records()?, output.stamp())?.page;
+        output::replace(path, page.as_bytes())?;
+        output.say(format!("\npage: {}", path.display()))?;
+    }
+    output.close()?;
+    compared.wrong.into_iter().next().map_or(Ok(()), |first| Err(CommandError::check(first)))
+}
+
+impl Comparison {
+    /// All strategies, measured and predicted.
+    pub fn of_all(config: Config, ranks: u32, topology: String, device: Device) -> Comparison {
+        let strategies = STRATEGIES.iter().map(|(name, _)| (*name).to_string()).collect();
+        Comparison { config, strategies, ranks, topology, device, measured: true }
+    }
+
+    /// Trains by every strategy and writes the records, under `command` if that is another than this process's.
+    ///
+    /// # Errors
+    /// A run that fails, or no strategy that takes the configuration.
+    pub fn run(&self, command: Option<&str>, output: &mut RunOutput) -> CommandResult<Compared> {
+        let data = run::load(&self.config)?;
+        let mut compared = Compared::default();
+        for contender in &self.contenders(&mut compared.left_out)? {
+            let predicted = self.train(contender, &data, self.simulated_ranks(contender.ranks)?)?;
+            let machine = format!("{} of {}", self.topology, self.device.name);
+            let record = contender.simulated(&predicted, &machine);
+            output.record_as(&record, command)?;
+            contender.spans(&predicted).iter().try_for_each(|span| output.record_as(span, command))?;
+            if self.measured {
+                let real = self.train(contender, &data, LaunchMode::Threads(contender.ranks))?;
+                let real = contender.measured(&real, &counted(cores() as usize, "core"));
+                output.record_as(&real, command)?;
+                if real.weights_hash != record.weights_hash {
+                    compared.wrong.push(format!(
+                        "{} ends with weights {} on threads and {} on virtual time",
+                        real.setup.strategy, real.weights_hash, record.weights_hash
+                    ));
+                }
+                compared.measured.push(real);
+            }
+            compared.simulated.push(record);
+        }
+        Ok(compared)
+    }
+
+    /// Prints a table of what was measured and one of what was predicted.
+    fn say(&self, compared: &Compared, output: &mut RunOutput) -> CommandResult {
+        let Compared { measured, simulated, wrong, left_out } = compared;
+        left_out.iter().try_for_each(|why| output.say(format!("left out: {why}")))?;
+        output.say(format!(
+            "{}: {} to train, {} in a step",
+            self.config.model,
+            counted(simulated.len(), "way"),
+            counted(self.config.batch * self.ranks as usize, "sample")
+        ))?;
+        if let Some(first) = measured.first() {
+            output.say(format!("\nmeasured on threads of this machine, which share {}", first.topology))?;
+            output.say(columns(&table(measured.iter().map(Row::from))))?;
+            let same = if wrong.is_empty() { "are the same bits" } else { "DIFFER" };
+            output
+                .say(format!("the final weights of each strategy on threads and on virtual time {same}"))?;
+        }
+        output
+            .say(format!("\npredicted on {}, each rank computing on {}", self.topology, self.device.name))?;
+        output.say(columns(&table(simulated.iter().map(Row::from))))
+    }
+
+    /// The strategies that take the configuration; the others are named with the reason.
+    fn contenders(&self, left_out: &mut Vec<String>) -> CommandResult<Vec<Contender>> {
+        let mut fit = Vec::new();
+        for strategy in &self.strategies {
+            match Contender::new(&self.config, strategy, self.ranks) {
+                Ok(contender) => fit.push(contender),
+                Err(error) => left_out.push(error.to_string()),
+            }
+        }
+        match left_out.first() {
+            Some(why) if fit.is_empty() => Err(CommandError::usage(why)),
+            _ => Ok(fit),
+        }
+    }
+
+    fn simulated_ranks(&self, ranks: u32) -> CommandResult<LaunchMode> {
+        let topology = Topology::named(&self.topology, ranks).map_err(CommandError::usage)?;
+        Ok(LaunchMode::sim(topology, self.device))
+    }
+
+    fn train(
+        &self,
+        contender: &Contender,
+        data: &(Dataset, Dataset),
+        place: LaunchMode,
+    ) -> CommandResult<Trained> {
+        let kind = if matches!(place, LaunchMode::Threads(_)) { "threads" } else { "sim" };
+        let bar = progress::bar(1, &format!("{} on {kind}", contender.config.strategy));
+        let trained = contender.train(data, &place, &bar);
+        bar.finish_and_clear();
+        trained
+    }
+}
+
+/// The columns of both tables.
+struct Row<'a> {
+    setup: &'a Setup,
+    micro_batches: u64,
+    step_us: f64,
+    waiting_us: &'a [f64],
+    sent: &'a [u64],
+    peaks: &'a [u64],
+    memory: RankMemory,
+    loss: f64,
+    weights: &'a str,
+}
+
+macro_rules! row {
+    ($record:ident) => {
+        impl<'a> From<&'a $record> for Row<'a> {
+            fn from(record: &'a $record) -> Row<'a> {
+                Row {
+                    setup: &record.setup,
+                    micro_batches: record.micro_batches,
+                    step_us: record.step_us,
+                    waiting_us: &record.waiting_us,
+                    sent: &record.bytes_sent,
+                    peaks: &record.peak_bytes,
+                    memory: record.memory,
+                    loss: record.loss,
+                    weights: &record.weights_hash,
+                }
+            }
+        }
+    };
+}
+
+row!(MeasuredComparison);
+row!(SimulatedComparison);
+
+/// Smallest and greatest of what ranks have; one value where all have the same.
+fn range<T: PartialOrd + Copy>(values: &[T], read: impl Fn(T) -> String) -> String {
+    let smallest = values.iter().copied().reduce(|a, b| if b < a { b } else { a });
+    let greatest = values.iter().copied().reduce(|a, b| if b > a { b } else { a });
+    match (smallest.map(&read), greatest.map(&read)) {
+        (Some(smallest), Some(greatest)) if smallest != greatest => format!("{smallest} .. {greatest}"),
+        (Some(one), _) => one,
+        _ => String::new(),
+    }
+}
+
+fn table<'a>(rows: impl Iterator<Item = Row<'a>>) -> Vec<Vec<String>> {
+    let names = [
+        "strategy",
+        "mesh",
+        "micro-batches",
+        "step (us)",
+        "waiting (us)",
+        "sent by a rank",
+        "peak of a rank",
+        "params",
+        "gradients",
+        "optimiser",
+        "activations",
+        "loss",
+        "weights",
+    ];
+    let mut table = vec![names.map(String::from).to_vec()];
+    for row in rows {
+        let RankMemory { params, gradients, optimiser, .. } = row.memory;
+        let RankMemory { activations, saved_for_backward, activation_gradients, .. } = row.memory;
+        let mesh: Vec<String> = row.setup.mesh.iter().map(|(axis, size)| format!("{axis} {size}")).collect();
+        let mut cells = vec![
+            row.setup.strategy.clone(),
+            mesh.join(" x "),
+            row.micro_batches.to_string(),
+            number(row.step_us),
+            range(row.waiting_us, number),
+            range(row.sent, rounded_bytes),
+            range(row.peaks, rounded_bytes),
+        ];
+        let classes = [params, gradients, optimiser, activations + saved_for_backward + activation_gradients];
+        cells.extend(classes.map(rounded_bytes));
+        cells.extend([format!("{:.6}", row.loss), short(row.weights)]);
+        table.push(cells);
+    }
+    table
+}

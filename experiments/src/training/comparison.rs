@@ -1,0 +1,157 @@
+//! One configuration trained by several strategies on the same samples: what each costs in time, bytes and memory.
+
+use super::launch_mode::LaunchMode;
+use super::records::held;
+use super::run::{self, RecordOptions};
+use super::trained::{RankStep, Trained};
+use crate::cli::error::CommandResult;
+use allfold_collectives::Activity;
+use allfold_report::records::{MeasuredComparison, RankMemory, SimulatedComparison, TimelineSpan};
+use allfold_sim::Picos;
+use allfold_trainer::{Config, Dataset, MemoryUse, strategies};
+use indicatif::ProgressBar;
+use std::collections::BTreeMap;
+
+/// Micro-batches for each stage of a pipeline whose configuration asks for one micro-batch, which would leave all stages but one
+/// idle.
+const MICRO_BATCHES: usize = 4;
+
+/// A strategy of a comparison, with the configuration that it trains by.
+pub struct Contender {
+    /// The configuration. All contenders take the same samples in a step.
+    pub config: Config,
+    /// The ranks that it trains on: 1 of `single`.
+    pub ranks: u32,
+}
+
+impl Contender {
+    /// `strategy` with the samples that `ranks` ranks of data parallelism take in a step by `config`. `single` takes all of them
+    /// on one rank.
+    ///
+    /// # Errors
+    /// An unknown strategy, or one that does not take the configuration.
+    pub fn new(config: &Config, strategy: &str, ranks: u32) -> allfold_trainer::Result<Contender> {
+        let samples = config.batch.saturating_mul(ranks as usize);
+        let mut config = Config { strategy: strategy.into(), ..config.clone() };
+        let ranks = if strategy == "single" { 1 } else { ranks };
+        if strategy == "pipeline" && config.accumulate == 1 {
+            let stages = if config.parallel.stages == 0 { ranks as usize } else { config.parallel.stages };
+            config.accumulate = (MICRO_BATCHES * stages).min(samples);
+        }
+        let data = strategies::axes(&config, ranks)?.get("data").copied().unwrap_or(1);
+        config.batch = samples / data.max(1) as usize;
+        config.check()?;
+        Ok(Contender { config, ranks })
+    }
+
+    /// Samples of all ranks together in a step.
+    fn samples(&self) -> u64 {
+        let axes = strategies::axes(&self.config, self.ranks).unwrap_or_default();
+        self.config.batch as u64 * u64::from(axes.get("data").copied().unwrap_or(1))
+    }
+
+    /// Trains.
+    ///
+    /// # Errors
+    /// A run that fails.
+    pub fn train(
+        &self,
+        data: &(Dataset, Dataset),
+        place: &LaunchMode,
+        bar: &ProgressBar,
+    ) -> CommandResult<Trained> {
+        let noted = RecordOptions { spans: true, ..RecordOptions::default() };
+        run::run_on(&self.config, data, place, bar, noted)
+    }
+
+    /// The record of a run on threads.
+    pub fn measured(&self, trained: &Trained, machine: &str) -> MeasuredComparison {
+        let setup = trained.setup(&self.config, "threads");
+        let (batch, micro_batches) = (self.samples(), self.config.accumulate as u64);
+        MeasuredComparison {
+            setup,
+            batch,
+            micro_batches,
+            topology: machine.into(),
+            step_us: trained.median_step_us(),
+            breakdown: trained.mean_breakdown(),
+            waiting_us: trained.waiting_us(),
+            bytes_sent: Vec::new(),
+            bytes_by_operation: BTreeMap::new(),
+            peak_bytes: trained.peaks().iter().map(MemoryUse::total).collect(),
+            memory: greatest(&trained.peaks()),
+            loss: trained.result.losses.last().copied().unwrap_or(f64::NAN),
+            weights_hash: trained.weights_hash(),
+        }
+    }
+
+    /// The record of a run on virtual time.
+    pub fn simulated(&self, trained: &Trained, machine: &str) -> SimulatedComparison {
+        let MeasuredComparison { step_us, breakdown, waiting_us, peak_bytes, memory, .. } =
+            self.measured(trained, machine);
+        let (bytes_sent, bytes_by_operation) = trained.sent();
+        SimulatedComparison {
+            setup: trained.setup(&self.config, "sim"),
+            batch: self.samples(),
+            micro_batches: self.config.accumulate as u64,
+            topology: machine.into(),
+            step_us,
+            breakdown,
+            waiting_us,
+            bytes_sent,
+            bytes_by_operation,
+            peak_bytes,
+            memory,
+            loss: trained.result.losses.last().copied().unwrap_or(f64::NAN),
+            weights_hash: trained.weights_hash(),
+        }
+    }
+
+    /// The last step of every rank as bars.
+    pub fn spans(&self, trained: &Trained) -> Vec<TimelineSpan> {
+        let mut spans = trained.spans(trained.result.losses.len().saturating_sub(1));
+        spans.iter_mut().for_each(|span| span.strategy = Some(self.config.strategy.clone()));
+        spans
+    }
+}
+
+fn greatest(peaks: &[MemoryUse]) -> RankMemory {
+    held(peaks.iter().max_by_key(|peak| peak.total()).copied().unwrap_or_default())
+}
+
+impl Trained {
+    /// The memory of each rank when it held the most in any step.
+    fn peaks(&self) -> Vec<MemoryUse> {
+        let most = |steps: &Vec<RankStep>| steps.iter().map(|step| step.peak).max_by_key(MemoryUse::total);
+        self.steps.iter().map(|steps| most(steps).unwrap_or_default()).collect()
+    }
+
+    /// Time that each rank waits for others in a step, in microseconds, as the mean over the steps that do not warm up.
+    fn waiting_us(&self) -> Vec<f64> {
+        let counted = |steps: &Vec<RankStep>| {
+            let steps = steps.get(self.warmup()..).unwrap_or_default();
+            let all: f64 = steps.iter().map(|step| step.time.exposed.as_micros()).sum();
+            all / steps.len().max(1) as f64
+        };
+        self.steps.iter().map(counted).collect()
+    }
+
+    /// Bytes that each rank sent in the last step, and bytes that all ranks sent by operation.
+    fn sent(&self) -> (Vec<u64>, BTreeMap<String, u64>) {
+        let mut by_rank = vec![0; self.steps.len()];
+        let mut by_operation = BTreeMap::new();
+        let last: Vec<Option<(Picos, Picos)>> =
+            self.steps.iter().map(|steps| steps.last().map(RankStep::span)).collect();
+        for Activity { rank, what, start, end, sent, .. } in
+            self.timeline.iter().filter(|activity| activity.sent > 0)
+        {
+            let Some((from, to)) = last.get(rank.index()).copied().flatten() else { continue };
+            if *start >= from && *end <= to {
+                by_rank[rank.index()] += sent;
+                let operation = what.split('(').next().unwrap_or(what).to_string();
+                *by_operation.entry(operation).or_default() += sent;
+            }
+        }
+        (by_rank, by_operation)
+    }
+}

@@ -1,0 +1,77 @@
+//! `allfold compare`: what it records, and what it refuses.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{allfold, records};
+
+const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
+
+#[test]
+fn strategies_are_compared_by_time_bytes_and_memory() {
+    let ways = "single,ddp,zero1,zero2,zero3,pipeline";
+    let all = records(&["compare", "--config", MLP, "--ranks", "4", "--steps", "3", "--strategies", ways]);
+    let of = |measured: bool| -> Vec<&serde_json::Value> {
+        all.iter().filter(|record| record["kind"] == "compare" && record["measured"] == measured).collect()
+    };
+    let (measured, simulated) = (of(true), of(false));
+    let names = |of: &[&serde_json::Value]| -> Vec<String> {
+        of.iter().map(|record| record["strategy"].as_str().unwrap().to_string()).collect()
+    };
+    assert_eq!(names(&measured).join(","), ways);
+    assert_eq!(names(&simulated).join(","), ways);
+    for (real, predicted) in measured.iter().zip(&simulated) {
+        assert_eq!(real["weights_hash"], predicted["weights_hash"], "{}", real["strategy"]);
+        assert_eq!(real["batch"], 128, "every strategy takes the same samples");
+        assert_eq!(real["peak_bytes"], predicted["peak_bytes"], "{}", real["strategy"]);
+        assert!(predicted["step_us"].as_f64().unwrap() > 0.0);
+    }
+    // What ZeRO sends is once, once and one and a half times what DDP sends, but for padding.
+    let sent = |at: usize| -> f64 {
+        let by_rank = simulated[at]["bytes_sent"].as_array().unwrap();
+        assert_eq!(by_rank.len(), if at == 0 { 1 } else { 4 });
+        by_rank.iter().map(|bytes| bytes.as_f64().unwrap()).sum()
+    };
+    assert_eq!(sent(0), 0.0);
+    for (at, times) in [(2, 1.0), (3, 1.0), (4, 1.5)] {
+        let ratio = sent(at) / sent(1);
+        assert!(
+            (ratio / times - 1.0).abs() < 0.005,
+            "{}: {ratio} times DDP's bytes",
+            simulated[at]["strategy"]
+        );
+    }
+    let state = |at: usize| simulated[at]["memory"]["optimiser"].as_f64().unwrap();
+    assert!((state(2) / state(1) - 0.25).abs() < 0.005, "zero1 holds a quarter of the state");
+    // The steps of all ranks are there to be drawn.
+    let drawn = |record: &&serde_json::Value| record["kind"] == "span" && record["strategy"] == "pipeline";
+    let ranks: std::collections::BTreeSet<u64> =
+        all.iter().filter(drawn).map(|span| span["rank"].as_u64().unwrap()).collect();
+    assert_eq!(ranks.len(), 4);
+}
+
+#[test]
+fn a_comparison_names_what_it_leaves_out_and_refuses_what_it_cannot_do() {
+    let compare = |more: &[&str]| {
+        allfold(&[&["compare", "--config", MLP, "--predicted-only", "--steps", "2"], more].concat())
+    };
+    let both = compare(&["--ranks", "3", "--set", "parallel.stages=2", "--strategies", "ddp,pipeline"]);
+    let said = String::from_utf8_lossy(&both.stdout).into_owned();
+    assert!(said.contains("left out: `parallel.stages` is 2, which does not divide the 3 ranks"), "{said}");
+    assert_eq!(both.status.code(), Some(0));
+    for (flags, why) in [
+        (
+            &["--ranks", "3", "--set", "parallel.stages=2", "--strategies", "pipeline"][..],
+            "does not divide the 3 ranks",
+        ),
+        (&["--ranks", "4", "--strategies", "zero9"], "no strategy is called `zero9`; did you mean"),
+        (&["--ranks", "4", "--set", "device=cuda"], "use --set device=cpu"),
+        (&["--ranks", "4", "--topology", "nowhere"], "nowhere"),
+        (&["--ranks", "4", "--set", "batch"], "write KEY=VALUE"),
+    ] {
+        let refused = compare(flags);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{flags:?}: {said}");
+        assert!(said.contains(why) && said.lines().count() == 1, "{flags:?}: {said}");
+    }
+}
