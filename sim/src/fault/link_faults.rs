@@ -11,6 +11,9 @@
 use super::{Faults, Rule, When};
 use crate::{BytesPerSec, Link, LinkId, Picos, Rank};
 
+/// How often the longest period of flapping links is waited for, where their periods have no smaller common multiple.
+const COMMON: u64 = 1024;
+
 impl Faults {
     /// A link's bandwidth and latency under the rules that hold during the whole run.
     pub fn link(&self, id: LinkId, link: Link) -> Link {
@@ -96,20 +99,38 @@ impl Faults {
     }
 
     /// If a flow has made no progress since `since` and nothing else happens, it moves by the returned time or never. By then all
-    /// rules with an end have ended, all others have begun, and flapping links have passed two more periods.
+    /// rules with an end have ended, all others have begun, and after that flapping links have been up and down twice in every
+    /// way that they can meet. Links whose periods have no common multiple below [`COMMON`] of the longest are watched for that long.
     pub fn settled(&self, since: Picos) -> Picos {
         let edge = |when: When| if when.until.0 < u64::MAX { when.until } else { when.from };
-        let last = self.rules.iter().map(|rule| match rule {
-            Rule::SlowLink { when, .. } => (*when, Picos::ZERO),
-            Rule::Flap { period, when, .. } => (*when, *period * 2),
-            other => (gate(other).unwrap_or(When::ALWAYS), Picos::ZERO),
+        let whens = self.rules.iter().map(|rule| match rule {
+            Rule::SlowLink { when, .. } | Rule::Flap { when, .. } => *when,
+            other => gate(other).unwrap_or(When::ALWAYS),
         });
-        last.map(|(when, after)| edge(when).later(since) + after).max().unwrap_or_default()
+        let last = whens.map(edge).fold(since, Picos::later);
+        let periods = || {
+            self.rules.iter().filter_map(|rule| match rule {
+                Rule::Flap { period, .. } => Some(period.0),
+                _ => None,
+            })
+        };
+        let longest = periods().max().unwrap_or(0);
+        let common = periods().reduce(common_multiple).unwrap_or(0).min(longest.saturating_mul(COMMON));
+        last + Picos(common.saturating_mul(2))
     }
 
     fn on_link(&self, id: LinkId) -> impl Iterator<Item = &Rule> {
         self.rules.iter().zip(&self.links).filter(move |(_, links)| links.has(id)).map(|(rule, _)| rule)
     }
+}
+
+/// The smallest common multiple of two periods, or the greatest number that there is.
+fn common_multiple(a: u64, b: u64) -> u64 {
+    let (mut divisor, mut rest) = (a, b);
+    while rest > 0 {
+        (divisor, rest) = (rest, divisor % rest);
+    }
+    (a / divisor.max(1)).saturating_mul(b)
 }
 
 /// The time in which a rule separates ranks; `None` for a rule that separates none.

@@ -153,6 +153,18 @@ fn a_link_flaps_and_gates_close_when_they_are_to() {
 }
 
 #[test]
+fn a_flow_that_waits_for_a_gate_and_for_flapping_links_moves_before_it_is_given_up() {
+    let us = Picos::from_micros;
+    // The gate opens at 1811 us, in the middle of a time in which the link is down.
+    let settled = |rules: &[&str]| faults(rules).settled(us(15));
+    assert!(settled(&["flap=down[10]:24us/151us", "stop_rank=10@16us..1811us"]) >= us(1812));
+    // Two links that are up together once in 35 us.
+    assert!(settled(&["flap=up[0]:4us/5us", "flap=up[1]:6us/7us"]) >= us(15 + 35));
+    assert!(settled(&["flap=up[0]:999983ps/999984ps", "flap=up[1]:999978ps/999979ps"]) <= us(15 + 2 * 1024));
+    assert_eq!(settled(&["cut=8>9"]), us(15));
+}
+
+#[test]
 fn as_many_messages_are_lost_as_was_asked_for_and_always_the_same() {
     let lost = |seed| -> Vec<u64> {
         let faults = faults(&["drop=*>*:10%"]).seeded(seed);
