@@ -21,6 +21,7 @@ pub mod scaling;
 pub mod training;
 
 use allfold_collectives::registry::{self, Algorithm};
+use allfold_trainer::own::OwnParts;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -35,7 +36,14 @@ use std::process::ExitCode;
 /// }
 /// ```
 pub fn run(own: &'static [Algorithm]) -> ExitCode {
+    run_with(own, OwnParts::NONE)
+}
+
+/// [`run`] with the program's own parts of training too: models, optimisers, hooks, strategies and datasets.
+pub fn run_with(own: &'static [Algorithm], training: OwnParts) -> ExitCode {
     let added = registry::add(own).map_err(cli::error::CommandError::usage);
+    let added =
+        added.and_then(|()| allfold_trainer::own::add(training).map_err(cli::error::CommandError::usage));
     let Err(error) = added.and_then(|()| commands::dispatch::run()) else {
         return ExitCode::SUCCESS;
     };

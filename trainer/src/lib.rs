@@ -19,6 +19,7 @@
 //! Where to look: [`layers`] for the arithmetic, [`models`] for the networks, [`strategies`] for what each strategy of training
 //! adds, [`run`] for the training loop, [`cuda`] for a training step on GPUs, [`modeled`] for a simulated step without numbers.
 
+mod added;
 pub mod amp;
 pub mod buckets;
 pub mod checkpoint;
@@ -39,6 +40,7 @@ pub mod optim;
 #[cfg(test)]
 #[path = "../tests/oracle/mod.rs"]
 mod oracle;
+pub mod own;
 pub mod run;
 pub mod sampler;
 pub mod scaler;
@@ -46,9 +48,8 @@ pub mod strategies;
 pub mod timing;
 mod unknown;
 pub mod weights;
-pub mod workloads;
 
-pub use allfold_networks::{Builder, Network, Outline, ParamSpec, Phase, layers};
+pub use allfold_networks::{Builder, Network, Outline, ParamSpec, Phase, layers, workloads};
 pub use allfold_pipeline as pipeline;
 pub use config::Config;
 pub use data::{Batch, Dataset};

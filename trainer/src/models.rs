@@ -2,6 +2,7 @@
 
 pub use allfold_networks::models::{Cnn, Gpt, ResNet, cnn, gpt, mlp, resnet};
 
+use crate::added::{Added, Named, typed};
 use crate::{Config, Network, Result};
 use allfold_kernels::nn::{Float, LossKind};
 
@@ -15,12 +16,37 @@ pub const MODELS: &[(&str, &str)] = &[
     ("gpt", "a transformer that predicts the next token of a text"),
 ];
 
+/// Builds a network over samples of a shape (channels, height, width) with a number of classes.
+pub type BuildModel<F> = fn(&Config, (usize, usize, usize), usize) -> Result<Network<F>>;
+
+/// A model for `model = "NAME"`.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnModel {
+    /// The name in configurations.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+    /// Builds it for `dtype = "f32"`.
+    pub f32: BuildModel<f32>,
+    /// Builds it for `dtype = "f64"`.
+    pub f64: BuildModel<f64>,
+}
+
+impl Named for OwnModel {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+/// The models that the program added.
+pub(crate) static ADDED: Added<OwnModel> = Added::to("model", MODELS);
+
 /// The model that `config` asks for, over samples of `shape` (channels, height, width).
 ///
 /// # Errors
 /// If no model has that name, or its layers do not fit the samples.
 pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<Network<F>> {
-    let mut network = match config.model.as_str() {
+    let network = match config.model.as_str() {
         "mlp" => mlp(shape.0 * shape.1 * shape.2, &config.hidden, classes),
         "cnn" => cnn(&Cnn { shape, channels: &config.channels, batch_norm: config.batch_norm, classes }),
         "resnet18" => resnet(&ResNet { layers: 18, imagenet_stem: config.imagenet_stem, shape, classes }),
@@ -36,8 +62,17 @@ pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: u
             attention_dropout: config.attention_dropout,
             tied: config.tied,
         }),
-        other => return Err(crate::unknown::unknown("model", other, MODELS.iter().map(|(name, _)| *name))),
+        other => {
+            let own = ADDED.find(other).and_then(|own| typed::<BuildModel<F>>(&own.f32, &own.f64));
+            let Some(build) = own else { return Err(crate::unknown::unknown("model", other, ADDED.names())) };
+            return settle(config, build(config, shape, classes)?);
+        }
     }?;
+    settle(config, network)
+}
+
+/// What `config` says of any model: synchronised batch norms, frozen parameters, groups and the loss.
+fn settle<F: Float>(config: &Config, mut network: Network<F>) -> Result<Network<F>> {
     if config.sync_batch_norm && network.synchronise() == 0 {
         let what = "`sync_batch_norm` is for batch norms, and the model has none";
         return Err(crate::Error::Config(what.into()));

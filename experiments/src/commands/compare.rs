@@ -15,8 +15,7 @@ use allfold_report::format::{counted, number, rounded_bytes, short};
 use allfold_report::records::{MeasuredComparison, RankMemory, Setup, SimulatedComparison};
 use allfold_report::sizes::rank_count;
 use allfold_sim::{Device, Topology};
-use allfold_trainer::strategies::STRATEGIES;
-use allfold_trainer::{Config, Dataset};
+use allfold_trainer::{Config, Dataset, strategies};
 use std::path::PathBuf;
 
 /// Flags of `compare`.
@@ -104,12 +103,12 @@ pub fn run(args: &Args) -> CommandResult {
             "`device` is cuda, and strategies are compared on the CPU; use --set device=cpu",
         ));
     }
-    let known = || STRATEGIES.iter().map(|(name, _)| (*name).to_string());
-    let strategies = if args.strategies.is_empty() { known().collect() } else { args.strategies.clone() };
-    if let Some(name) = strategies.iter().find(|name| !known().any(|known| known == **name)) {
-        let names: Vec<&str> = STRATEGIES.iter().map(|(name, _)| *name).collect();
+    let names: Vec<&str> = strategies::names().collect();
+    if let Some(name) = args.strategies.iter().find(|name| !names.contains(&name.as_str())) {
         return Err(CommandError::usage(allfold_sim::suggest::unknown("strategy", name, &names)));
     }
+    let all = || names.iter().map(|name| (*name).to_string()).collect();
+    let strategies = if args.strategies.is_empty() { all() } else { args.strategies.clone() };
     let device = Device::named(&args.device).map_err(CommandError::usage)?;
     Topology::named(&args.topology, args.ranks).map_err(CommandError::usage)?;
     memory::threads(args.ranks)?;
@@ -137,7 +136,7 @@ pub fn run(args: &Args) -> CommandResult {
 impl Comparison {
     /// All strategies, measured and predicted.
     pub fn of_all(config: Config, ranks: u32, topology: String, device: Device) -> Comparison {
-        let strategies = STRATEGIES.iter().map(|(name, _)| (*name).to_string()).collect();
+        let strategies = strategies::names().map(String::from).collect();
         Comparison { config, strategies, ranks, topology, device, measured: true }
     }
 

@@ -15,12 +15,14 @@
 //! # Ok::<_, allfold_networks::Error>(())
 //! ```
 //!
-//! Where to look: [`layers`] for the arithmetic's shape, [`models`] for the networks, [`Outline`] for what a strategy knows of one.
+//! Where to look: [`layers`] for the arithmetic's shape, [`models`] for the networks, [`Outline`] for what a strategy knows of one,
+//! [`workloads`] for tables of large networks that predictions walk.
 
 mod error;
 pub mod layers;
 pub mod models;
 mod network;
+pub mod workloads;
 
 pub use error::{Error, Result};
 pub use network::{Builder, Network, Outline, ParamSpec, Phase, layer_of};

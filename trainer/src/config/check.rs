@@ -1,14 +1,10 @@
 //! Whether the values of a configuration make sense, one by one and together.
 
 use super::{Config, DEVICES, EXCHANGES};
-use crate::data::DATA;
 use crate::lr_schedule::SCHEDULES;
-use crate::models::MODELS;
-use crate::optim::OPTIMISERS;
-use crate::strategies::STRATEGIES;
-use crate::strategies::hooks::HOOKS;
+use crate::strategies::hooks;
 use crate::unknown::unknown;
-use crate::{Error, Result};
+use crate::{Error, Result, data, models, optim, strategies};
 
 /// The largest batch and the widest layer: with both, the operations of a layer still fit in 64 bits.
 const LARGEST: usize = 65_536;
@@ -73,15 +69,24 @@ impl Config {
 
     /// Whether names that are one of several are.
     fn check_names(&self) -> Result<()> {
-        known("model", &self.model, MODELS)?;
-        known("data", &self.data, DATA)?;
-        known("strategy", &self.strategy, STRATEGIES)?;
-        known("optimiser", &self.optimiser, OPTIMISERS)?;
+        among("model", &self.model, models::ADDED.names())?;
+        among("data", &self.data, data::ADDED.names())?;
+        among("strategy", &self.strategy, strategies::ADDED.names())?;
+        among("optimiser", &self.optimiser, optim::ADDED.names())?;
+        among("hook", &self.hook, hooks::ADDED.names())?;
+        let on_gpus = [
+            ("optimiser", &self.optimiser, optim::ADDED.find(&self.optimiser).is_some()),
+            ("hook", &self.hook, hooks::ADDED.find(&self.hook).is_some()),
+        ];
+        if let Some((key, name, _)) = on_gpus.iter().find(|(.., own)| *own && self.device != "cpu") {
+            return Err(Error::Config(format!(
+                "`{key}` is `{name}`, which is the program's own and computes on the CPU; set device = \"cpu\""
+            )));
+        }
         known("lr_schedule", &self.lr_schedule, SCHEDULES)?;
         known("dtype", &self.dtype, &[("f32", ""), ("f64", "")])?;
         known("device", &self.device, DEVICES)?;
-        known("exchange", &self.exchange, EXCHANGES)?;
-        known("hook", &self.hook, HOOKS)
+        known("exchange", &self.exchange, EXCHANGES)
     }
 
     /// Checks that the data allows the augmentations, and that the hook's share is one.
@@ -215,8 +220,12 @@ impl Config {
 
 /// Checks that `name` is one of `names`.
 fn known(what: &str, name: &str, names: &[(&'static str, &str)]) -> Result<()> {
-    match names.iter().any(|(known, _)| *known == name) {
+    among(what, name, names.iter().map(|(name, _)| *name))
+}
+
+fn among(what: &str, name: &str, names: impl Iterator<Item = &'static str> + Clone) -> Result<()> {
+    match names.clone().any(|known| known == name) {
         true => Ok(()),
-        false => Err(unknown(what, name, names.iter().map(|(name, _)| *name))),
+        false => Err(unknown(what, name, names)),
     }
 }

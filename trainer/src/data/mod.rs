@@ -21,6 +21,7 @@ pub use augment::Augment;
 pub use digits::digits;
 pub use samples::{Pictures, Samples};
 
+use crate::added::{Added, Named};
 use crate::{Config, Error, Result};
 use std::path::Path;
 
@@ -33,6 +34,26 @@ pub const DATA: &[(&str, &str)] = &[
     ("text", "a text, byte by byte, for the gpt"),
     ("synthetic", "random pictures of any shape, with random labels"),
 ];
+
+/// A dataset for `data = "NAME"`.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnDataset {
+    /// The name in configurations.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+    /// Loads the training set and the test set.
+    pub load: fn(&Config) -> Result<(Dataset, Dataset)>,
+}
+
+impl Named for OwnDataset {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+/// The datasets that the program added.
+pub(crate) static ADDED: Added<OwnDataset> = Added::to("dataset", DATA);
 
 /// The training set that `config` asks for, and what it is to be scored on: the test set, or where it holds out training
 /// samples for `validation`, those, and no sample of the test set.
@@ -74,7 +95,10 @@ fn published(config: &Config) -> Result<(Dataset, Dataset)> {
         "cifar10" => cifar::load(&directory.join("cifar10")),
         "text" => text::load(&directory.join("text.txt"), config.positions),
         "synthetic" => synthetic::load(config),
-        other => Err(crate::unknown::unknown("data", other, DATA.iter().map(|(name, _)| *name))),
+        other => match ADDED.find(other) {
+            Some(own) => (own.load)(config),
+            None => Err(crate::unknown::unknown("data", other, ADDED.names())),
+        },
     }
 }
 

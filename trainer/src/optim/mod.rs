@@ -17,6 +17,7 @@ pub use adam::Adam;
 pub use lars::Lars;
 pub use sgd::Sgd;
 
+use crate::added::{Added, Named, typed};
 use crate::{Config, ParamSpec, Result};
 use allfold_kernels::nn::{Float, OpCost};
 
@@ -48,6 +49,31 @@ pub struct OptimiserState<'a, F> {
     pub vectors: Vec<(&'static str, &'a mut Vec<F>)>,
 }
 
+/// Builds an optimiser of elements that lie as the second argument says.
+pub type BuildOptimiser<F> = fn(&Config, &[ParamSpec]) -> Result<Box<dyn Optimiser<F>>>;
+
+/// An optimiser for `optimiser = "NAME"`, on the CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnOptimiser {
+    /// The name in configurations.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+    /// Builds it for `dtype = "f32"`.
+    pub f32: BuildOptimiser<f32>,
+    /// Builds it for `dtype = "f64"`.
+    pub f64: BuildOptimiser<f64>,
+}
+
+impl Named for OwnOptimiser {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+/// The optimisers that the program added.
+pub(crate) static ADDED: Added<OwnOptimiser> = Added::to("optimiser", OPTIMISERS);
+
 /// The optimiser that `config` asks for, of elements that lie as `params` says.
 ///
 /// # Errors
@@ -60,6 +86,9 @@ pub fn build<F: Float>(config: &Config, params: &[ParamSpec]) -> Result<Box<dyn 
         "adam" => Ok(Box::new(adam(false))),
         "adamw" => Ok(Box::new(adam(true))),
         "lars" => Ok(Box::new(Lars::new(momentum, weight_decay, config.trust, params))),
-        other => Err(crate::unknown::unknown("optimiser", other, OPTIMISERS.iter().map(|(name, _)| *name))),
+        other => match ADDED.find(other).and_then(|own| typed::<BuildOptimiser<F>>(&own.f32, &own.f64)) {
+            Some(build) => build(config, params),
+            None => Err(crate::unknown::unknown("optimiser", other, ADDED.names())),
+        },
     }
 }

@@ -27,8 +27,9 @@ pub mod zero2;
 pub mod zero3;
 
 pub use driver::{DataSharing, Driver};
-pub use registry::{STRATEGIES, axes, fits};
-pub(crate) use registry::{mesh, on_engine, plan};
+pub use plain::Plain;
+pub(crate) use registry::{ADDED, mesh, on_engine, plan};
+pub use registry::{EnginePlan, OwnStrategy, STRATEGIES, axes, fits, names};
 
 use crate::timing::BucketTimes;
 use crate::{Config, Model, Network, Objective, Result};
@@ -130,6 +131,6 @@ pub fn build<'a, F: Float>(
         "ddp" => Ok(Box::new(ddp::Ddp::new(network, config, comm))),
         // The engine exchanges; the host's model is evaluated alone.
         _ if on_engine(config) => Ok(Box::new(single::Single::new(comm))),
-        other => Err(crate::unknown::unknown("strategy", other, STRATEGIES.iter().map(|(name, _)| *name))),
+        other => Err(crate::unknown::unknown("strategy", other, names())),
     }
 }

@@ -8,6 +8,7 @@ use super::replicated::Replicated;
 use super::zero1::Zero1;
 use super::zero2::Zero2;
 use super::zero3::Zero3;
+use crate::added::{Added, Named};
 use crate::config::StageSharing;
 use crate::engine::{Mesh, MeshAxis};
 use crate::{Config, Error, Result};
@@ -24,6 +25,31 @@ pub const STRATEGIES: &[(&str, &str)] = &[
     ("pipeline", "every stage holds some of the layers; micro-batches pass through all of them"),
 ];
 
+/// A strategy for `strategy = "NAME"`, on the CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnStrategy {
+    /// The name in configurations.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+    /// The plan of one rank (the second argument) of all ranks (the third). It refuses what the strategy does not take.
+    pub plan: fn(&Config, usize, u32) -> Result<EnginePlan>,
+}
+
+impl Named for OwnStrategy {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+/// The strategies that the program added.
+pub(crate) static ADDED: Added<OwnStrategy> = Added::to("strategy", STRATEGIES);
+
+/// The names of all strategies, own ones included.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ADDED.names()
+}
+
 /// Whether the strategy of `config` runs on the engine.
 pub(crate) fn on_engine(config: &Config) -> bool {
     !matches!(config.strategy.as_str(), "single" | "ddp")
@@ -34,6 +60,9 @@ pub(crate) fn on_engine(config: &Config) -> bool {
 /// # Errors
 /// Stages that the ranks do not divide among, or copies.
 pub(crate) fn mesh(config: &Config, ranks: u32) -> Result<Mesh> {
+    if let Some(own) = ADDED.find(&config.strategy) {
+        return Ok((own.plan)(config, 0, ranks)?.mesh);
+    }
     let mesh = match config.strategy.as_str() {
         "pipeline" => Mesh::of_stages(config.parallel.stages, ranks)?,
         _ => Mesh::of_data(ranks),
@@ -100,7 +129,7 @@ pub fn fits(config: &Config, ranks: u32) -> Result<()> {
 }
 
 /// The mesh, the channels and the driver of a strategy of the engine.
-pub(crate) struct EnginePlan {
+pub struct EnginePlan {
     /// The ranks' places.
     pub mesh: Mesh,
     /// Communicators that carry messages.
@@ -115,6 +144,9 @@ pub(crate) struct EnginePlan {
 /// What [`fits`] refuses.
 pub(crate) fn plan(config: &Config, rank: usize, ranks: u32) -> Result<EnginePlan> {
     fits(config, ranks)?;
+    if let Some(own) = ADDED.find(&config.strategy) {
+        return (own.plan)(config, rank, ranks);
+    }
     let mesh = mesh(config, ranks)?;
     let plain = |sharing: Box<dyn DataSharing>| -> (usize, Box<dyn Driver>) {
         (0, Box::new(Plain { sharing, micro_batches: config.accumulate }))

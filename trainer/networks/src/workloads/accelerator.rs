@@ -10,7 +10,7 @@
 
 use super::kernel::{Class, KernelCost};
 use crate::{Error, Result};
-use allfold_sim::{Picos, suggest};
+use allfold_base::{Picos, suggest};
 
 /// The precision in which a network is trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Counts are those of the papers' and PyTorch's networks, and tested against them. A table is walked by the same timeline
-//! as a real network ([`crate::modeled`]), in the same phases.
+//! as a real network, in the same phases.
 
 mod accelerator;
 mod kernel;
@@ -20,7 +20,7 @@ pub use kernel::{Class, KernelCost};
 pub use table::{TableLayer, Workload};
 
 use crate::{Error, Result};
-use allfold_sim::suggest;
+use allfold_base::suggest;
 
 /// A workload in the table: its name, a description, and the function that makes it.
 pub struct WorkloadEntry {

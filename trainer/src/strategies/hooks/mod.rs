@@ -17,10 +17,10 @@ mod int8;
 pub mod powersgd;
 pub mod topk;
 
-use crate::ParamSpec;
-use crate::Result;
+use crate::added::{Added, Named, typed};
 use crate::buckets::{Bucket, flat, parted};
 use crate::timing::work;
+use crate::{ParamSpec, Result};
 use allfold_collectives::{Buffer, Communicator, ReduceOp, Work};
 use allfold_kernels::nn::{Float, OpCost};
 use allfold_kernels::{bf16, f16};
@@ -36,6 +36,31 @@ pub const HOOKS: &[(&str, &str)] = &[
     ("int8", "8 bits for each element"),
     ("local_sgd", "no gradients; weights are averaged every `local_steps` steps"),
 ];
+
+/// Builds the hook of a rank.
+pub type BuildHook<F> = fn(&crate::Config) -> Box<dyn BucketHook<F>>;
+
+/// A hook for `hook = "NAME"` of strategy `ddp`, on the CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnHook {
+    /// The name in configurations.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+    /// Builds it for `dtype = "f32"`.
+    pub f32: BuildHook<f32>,
+    /// Builds it for `dtype = "f64"`.
+    pub f64: BuildHook<f64>,
+}
+
+impl Named for OwnHook {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
+/// The hooks that the program added.
+pub(crate) static ADDED: Added<OwnHook> = Added::to("hook", HOOKS);
 
 /// A hook with its state for each bucket.
 pub enum Hook<F: Float> {
@@ -53,6 +78,19 @@ pub enum Hook<F: Float> {
     Int8,
     /// Gradients are not sent; weights are averaged every few steps.
     LocalSgd,
+    /// A program's own hook.
+    Own(Box<dyn BucketHook<F>>),
+}
+
+/// A program's own hook: what becomes of a bucket of gradients between the backward pass and the optimiser.
+pub trait BucketHook<F: Float> {
+    /// Replaces the gradients of bucket number `bucket`, which are already divided by the number of ranks, by what the optimiser
+    /// is to move by, such as their sum over all ranks. Ranks call it for the same buckets in the same order, once per step, after
+    /// the backward pass. State that it keeps from step to step is not in checkpoints.
+    ///
+    /// # Errors
+    /// Failed communication.
+    fn exchange(&mut self, bucket: usize, gradients: &mut Buffer<F>, comm: &Communicator) -> Result<()>;
 }
 
 /// A bucket in flight.
@@ -87,7 +125,10 @@ impl<F: Float> Hook<F> {
             "topk" => Hook::TopK(topk::TopK::new(config.topk_share, undoable)),
             "int8" => Hook::Int8,
             "local_sgd" => Hook::LocalSgd,
-            _ => Hook::None,
+            other => {
+                let own = ADDED.find(other).and_then(|own| typed::<BuildHook<F>>(&own.f32, &own.f64));
+                own.map_or(Hook::None, |build| Hook::Own(build(config)))
+            }
         }
     }
 
@@ -161,13 +202,13 @@ impl<F: Float> Hook<F> {
         buffer: Buffer<F>,
         comm: &Communicator,
     ) -> Result<BucketExchange<F>> {
-        if !matches!(self, Hook::None | Hook::LocalSgd | Hook::PowerSgd(_)) {
+        if !matches!(self, Hook::None | Hook::LocalSgd | Hook::PowerSgd(_) | Hook::Own(_)) {
             comm.charge(&work(compress_cost::<F>(buffer.len())));
         }
         Ok(match self {
             Hook::None => BucketExchange::Whole(comm.all_reduce_async(buffer, ReduceOp::Sum)?),
             Hook::LocalSgd => BucketExchange::Kept(buffer),
-            Hook::PowerSgd(_) => BucketExchange::Later(buffer),
+            Hook::PowerSgd(_) | Hook::Own(_) => BucketExchange::Later(buffer),
             Hook::Fp16 => {
                 let mut narrow = Buffer::<f16>::zeroed(buffer.len());
                 narrow.iter_mut().zip(&*buffer).for_each(|(to, &from)| *to = f16::from_f64(from.to_f64()));
@@ -201,8 +242,10 @@ impl<F: Float> Hook<F> {
             BucketExchange::Whole(handle) => return Ok(handle.wait_timed()?),
             BucketExchange::Kept(buffer) => return Ok((buffer, comm.now())),
             BucketExchange::Later(mut buffer) => {
-                if let Hook::PowerSgd(state) = self {
-                    state.exchange(index, bucket, params, &mut buffer, comm)?;
+                match self {
+                    Hook::PowerSgd(state) => state.exchange(index, bucket, params, &mut buffer, comm)?,
+                    Hook::Own(own) => own.exchange(index, &mut buffer, comm)?,
+                    _ => {}
                 }
                 return Ok((buffer, comm.now()));
             }

@@ -1,0 +1,52 @@
+//! Parts of training of one's own, in a crate of one's own: a dataset, a layer, a model, an optimiser, a hook and a strategy.
+//!
+//! | file | part | what it is |
+//! |---|---|---|
+//! | `spirals.rs` | `data = "spirals"` | points of two spirals, drawn from the seed |
+//! | `swish.rs` | `model = "swish_mlp"` | fully connected layers with a learned x sigmoid(b x) between them |
+//! | `lion.rs` | `optimiser = "lion"` | moves by the sign of a momentum |
+//! | `majority.rs` | `hook = "majority"` | ranks vote on the sign of each gradient, a byte each |
+//! | `late.rs` | `strategy = "late_ddp"` | data parallelism that exchanges after the backward pass |
+//!
+//! [`PARTS`] names them all. A program passes it to [`allfold_trainer::own::add`], or to `allfold_experiments::run_with` for the
+//! whole command; then configurations find the parts by name, on every backend, beside Allfold's own.
+
+mod late;
+mod lion;
+mod majority;
+mod spirals;
+mod swish;
+
+pub use lion::Lion;
+pub use majority::Majority;
+pub use swish::Swish;
+
+use allfold_trainer::own::{OwnDataset, OwnHook, OwnModel, OwnOptimiser, OwnParts, OwnStrategy};
+
+/// The parts of this crate.
+pub const PARTS: OwnParts = OwnParts {
+    models: &[OwnModel {
+        name: "swish_mlp",
+        about: "fully connected layers with learned swishes between them",
+        f32: swish::swish_mlp,
+        f64: swish::swish_mlp,
+    }],
+    optimisers: &[OwnOptimiser {
+        name: "lion",
+        about: "moves by the sign of a momentum",
+        f32: lion::build,
+        f64: lion::build,
+    }],
+    hooks: &[OwnHook {
+        name: "majority",
+        about: "ranks vote on the sign of each gradient",
+        f32: majority::build,
+        f64: majority::build,
+    }],
+    strategies: &[OwnStrategy {
+        name: "late_ddp",
+        about: "data parallelism that exchanges after the backward pass",
+        plan: late::plan,
+    }],
+    datasets: &[OwnDataset { name: "spirals", about: "points of two spirals", load: spirals::load }],
+};

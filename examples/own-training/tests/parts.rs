@@ -1,0 +1,123 @@
+//! The parts of this crate, found by name: they train on every strategy and on threads and messages, and mistakes are one line.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+use allfold_collectives::{Communicator, World};
+use allfold_kernels::nn::OpCost;
+use allfold_trainer::own::{self, OwnModel, OwnParts};
+use allfold_trainer::{Config, Listener, Model, Objective, Result, TrainResult, data, models, train};
+use std::ops::Range;
+use std::sync::Once;
+
+/// The example's configuration with other values of some keys.
+fn config(keys: &[(&str, &str)]) -> Config {
+    static ADDED: Once = Once::new();
+    ADDED.call_once(|| own::add(own_training::PARTS).unwrap());
+    let mut config = Config::parse(include_str!("../spirals.toml"), "spirals.toml").unwrap();
+    keys.iter().for_each(|(key, value)| config.set(key, value).unwrap());
+    config
+}
+
+/// The result of every rank of `ranks` threads.
+fn trained(config: &Config, ranks: u32) -> Vec<TrainResult> {
+    World::threads(ranks).run(|comm: Communicator| train(config, &comm, &mut ())).unwrap()
+}
+
+#[test]
+fn the_spirals_are_told_apart_by_own_parts_alone() {
+    for ranks in [1, 4] {
+        let result = &trained(&config(&[]), ranks)[0];
+        let accuracy = result.test.accuracy();
+        println!("{ranks} ranks: accuracy {accuracy}");
+        assert!(accuracy > 0.95, "{ranks} ranks: {accuracy}");
+    }
+}
+
+#[test]
+fn an_own_strategy_has_the_bits_of_allfolds() {
+    let hashes = |ranks: u32| {
+        ["ddp", "late_ddp", "zero1", "zero3"].map(|strategy| {
+            let config = config(&[("strategy", strategy), ("epochs", "3"), ("dtype", "f64")]);
+            trained(&config, ranks)[0].weights_hash
+        })
+    };
+    for ranks in [1, 2, 4] {
+        let all = hashes(ranks);
+        assert!(all.iter().all(|hash| *hash == all[0]), "{ranks} ranks: {all:x?}");
+    }
+}
+
+#[test]
+fn an_own_hook_exchanges_gradients() {
+    let result = trained(
+        &config(&[
+            ("strategy", "ddp"),
+            ("hook", "majority"),
+            ("optimiser", "sgd"),
+            ("lr", "0.002"),
+            ("weight_decay", "0"),
+        ]),
+        4,
+    );
+    assert!(result.iter().all(|rank| rank.weights_hash == result[0].weights_hash));
+    let (first, last) = (result[0].losses[0], result[0].losses[result[0].losses.len() - 1]);
+    assert!(last < 0.8 * first, "the loss went from {first} to {last}");
+}
+
+/// Keeps nothing: a single rank's gradients stay where they are.
+struct Alone;
+
+impl Listener<f64> for Alone {
+    fn on_cost(&mut self, _cost: OpCost) {}
+
+    fn on_grad(&mut self, _: usize, _: Range<usize>, _: &mut allfold_collectives::Buffer<f64>) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_own_layers_gradients_are_those_of_differences() {
+    let config = config(&[("hidden", "[5]")]);
+    let mut model = Model::<f64>::new(models::build(&config, (1, 1, 2), 2).unwrap(), 3).unwrap();
+    let (x, labels) = ([0.3, -0.7, 1.1, 0.2, -0.4, 0.9], [0, 1, 1]);
+    let loss = |model: &mut Model<f64>| {
+        model.forward(&x, &mut Alone).unwrap();
+        model.backward(Objective::mean(&labels), &mut Alone).unwrap()
+    };
+    loss(&mut model);
+    let grads = model.grads.to_vec();
+    let beta =
+        model.network().params().iter().find(|place| place.name == "swish1.beta").unwrap().range.clone();
+    for at in (0..grads.len()).filter(|at| beta.contains(at) || *at < 10) {
+        let value = model.params[at];
+        let mut around = |value| {
+            model.params[at] = value;
+            loss(&mut model)
+        };
+        let slope = (around(value + 1e-5) - around(value - 1e-5)) / 2e-5;
+        around(value);
+        assert!((slope - grads[at]).abs() < 1e-8, "element {at}: {slope} by differences, {}", grads[at]);
+    }
+}
+
+#[test]
+fn mistakes_are_one_line() {
+    let wrong = |key: &str, value: &str| {
+        let mut config = config(&[]);
+        let set = config.set(key, value).and_then(|()| config.check());
+        let said = set.unwrap_err().to_string();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        said
+    };
+    assert!(wrong("model", "swish_mpl").contains("the nearest is `swish_mlp`"));
+    assert!(wrong("optimiser", "tiger").contains("lion"));
+    assert!(wrong("data", "spiral").contains("the nearest is `spirals`"));
+    let gpu = wrong("device", "cuda");
+    assert!(gpu.contains("`lion`, which is the program's own"), "{gpu}");
+    let again = own::add(OwnParts::NONE).unwrap_err().to_string();
+    assert!(again.contains("add all of them by one call"), "{again}");
+    const TAKEN: &[OwnModel] = &[OwnModel { name: "gpt", ..own_training::PARTS.models[0] }];
+    let taken = own::add(OwnParts { models: TAKEN, ..OwnParts::NONE });
+    assert!(taken.unwrap_err().to_string().contains("there is a model `gpt` already"));
+    let (train, test) = data::load(&config(&[])).unwrap();
+    assert_eq!((train.len(), test.len(), train.classes), (512, 128, 2));
+}

@@ -1,0 +1,66 @@
+//! A program's own parts of training: models, optimisers, hooks, strategies and datasets that configurations find by name beside
+//! those of the tables. Layers need no row: a model uses any type that implements [`Layer`](crate::layers::Layer).
+//!
+//! ```
+//! use allfold_trainer::own::{self, OwnModel, OwnParts};
+//! use allfold_trainer::{Config, Network, Result, models};
+//! use allfold_kernels::nn::Float;
+//!
+//! fn narrow<F: Float>(_: &Config, (channels, height, width): (usize, usize, usize), classes: usize) -> Result<Network<F>> {
+//!     Ok(models::mlp(channels * height * width, &[8], classes)?)
+//! }
+//!
+//! const MODELS: &[OwnModel] = &[OwnModel { name: "narrow", about: "8 hidden units", f32: narrow, f64: narrow }];
+//! own::add(OwnParts { models: MODELS, ..OwnParts::NONE })?;
+//!
+//! let config = Config::parse("model = \"narrow\"", "narrow.toml")?;
+//! assert_eq!(models::build::<f32>(&config, (1, 8, 8), 10)?.param_count(), 64 * 8 + 8 + 8 * 10 + 10);
+//! # Ok::<(), allfold_trainer::Error>(())
+//! ```
+
+pub use crate::data::OwnDataset;
+pub use crate::models::{BuildModel, OwnModel};
+pub use crate::optim::{BuildOptimiser, OwnOptimiser};
+pub use crate::strategies::OwnStrategy;
+pub use crate::strategies::hooks::{BuildHook, OwnHook};
+
+use crate::{Result, data, models, optim, strategies};
+
+/// All own parts of a program.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnParts {
+    /// Models.
+    pub models: &'static [OwnModel],
+    /// Optimisers.
+    pub optimisers: &'static [OwnOptimiser],
+    /// Hooks of `ddp`.
+    pub hooks: &'static [OwnHook],
+    /// Strategies.
+    pub strategies: &'static [OwnStrategy],
+    /// Datasets.
+    pub datasets: &'static [OwnDataset],
+}
+
+impl OwnParts {
+    /// No own parts.
+    pub const NONE: OwnParts =
+        OwnParts { models: &[], optimisers: &[], hooks: &[], strategies: &[], datasets: &[] };
+}
+
+/// Adds a program's own parts, so that every later look-up by name finds them beside those of the tables. A program must call
+/// this at most once, before it reads a configuration. All ranks of a job must add the same parts.
+///
+/// # Errors
+/// A name that another part of the same kind has; a second call.
+pub fn add(parts: OwnParts) -> Result<()> {
+    models::ADDED.check(parts.models)?;
+    optim::ADDED.check(parts.optimisers)?;
+    strategies::hooks::ADDED.check(parts.hooks)?;
+    strategies::ADDED.check(parts.strategies)?;
+    data::ADDED.check(parts.datasets)?;
+    models::ADDED.add(parts.models)?;
+    optim::ADDED.add(parts.optimisers)?;
+    strategies::hooks::ADDED.add(parts.hooks)?;
+    strategies::ADDED.add(parts.strategies)?;
+    data::ADDED.add(parts.datasets)
+}
