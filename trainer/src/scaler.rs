@@ -64,7 +64,7 @@ impl GradScaler {
         found
     }
 
-    /// Whether any rank found one: then all ranks skip the step.
+    /// Whether any rank found a gradient that is not finite, in which case all ranks skip the step.
     ///
     /// # Errors
     /// If communication fails.

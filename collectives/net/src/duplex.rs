@@ -25,7 +25,7 @@ struct Half {
 /// # Errors
 /// No loopback sockets can be had, or one broke.
 pub fn duplex(ranks: u32, bytes: usize) -> Result<f64> {
-    let failed = |error: io::Error| Error::System(format!("loopback sockets: {error}"));
+    let failed = |error: io::Error| Error::System(format!("cannot create loopback sockets: {error}"));
     let halves = mesh(ranks.max(2) as usize, bytes).map_err(failed)?;
     let barrier = Barrier::new(halves.len());
     let results: Vec<_> = std::thread::scope(|scope| {

@@ -134,7 +134,8 @@ impl Communicator {
         let host = if joining.share { Host::here() } else { None };
         let failed = |cause| Error::Rendezvous { at: environment.rendezvous_address.to_string(), cause };
         let peers = if world_size == 1 {
-            let none = |error: std::io::Error| Error::System(format!("no loopback sockets: {error}"));
+            let none =
+                |error: std::io::Error| Error::System(format!("cannot create loopback sockets: {error}"));
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(none)?;
             let addresses = vec![listener.local_addr().map_err(none)?];
             Peers { rank, job: random()?, epoch, listener, addresses, host, security, deadlines }

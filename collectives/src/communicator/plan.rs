@@ -57,7 +57,7 @@ impl Plan {
     /// [`Error::Argument`] for zero bytes.
     pub fn segment(mut self, bytes: u64) -> Result<Plan> {
         if bytes == 0 {
-            return Err(Error::Argument("segments of 0 bytes; give 1 byte or more".into()));
+            return Err(Error::Argument("the segment size is 0 bytes; it must be 1 byte or more".into()));
         }
         self.choices.iter_mut().for_each(|choice| choice.segment = Some(bytes));
         Ok(self)
@@ -69,7 +69,7 @@ impl Plan {
     /// [`Error::Argument`] for no steps.
     pub fn window(mut self, steps: u32) -> Result<Plan> {
         if steps == 0 {
-            return Err(Error::Argument("a window of 0 steps; give 1 or more".into()));
+            return Err(Error::Argument("the window is 0 steps; it must be 1 or more".into()));
         }
         self.choices.iter_mut().for_each(|choice| choice.window = Some(steps));
         Ok(self)

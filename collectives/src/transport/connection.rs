@@ -37,7 +37,7 @@ impl Connection {
     pub fn run_fused(&mut self, header: CallHeader<'_>, exchange: &Exchange, ends: Ends<'_>) -> Result<()> {
         match &mut self.shared {
             Some(shared) => shared.run(&mut *self.messages, header, exchange, ends),
-            None => Err(Error::System(format!("{}: these ranks share no memory", header.call))),
+            None => Err(Error::System(format!("{}: the ranks do not share memory", header.call))),
         }
     }
 
@@ -45,7 +45,10 @@ impl Connection {
     pub fn run_native(&mut self, header: CallHeader<'_>, ends: Ends<'_>) -> Result<()> {
         match self.messages.native() {
             Some(native) => native.run_native(header, ends),
-            None => Err(Error::System(format!("{}: there is no collective of that kind here", header.call))),
+            None => Err(Error::System(format!(
+                "{}: this backend has no native collective of that kind",
+                header.call
+            ))),
         }
     }
 }

@@ -55,7 +55,7 @@ impl SharedMemory {
 
 /// The transport's monitor, which every transport beside shared memory has.
 fn monitor(transport: &mut dyn Transport) -> Result<&mut dyn Monitor> {
-    transport.monitor().ok_or_else(|| Error::System("these ranks share no memory".into()))
+    transport.monitor().ok_or_else(|| Error::System("the ranks do not share memory".into()))
 }
 
 /// One rank's wait in one operation.

@@ -64,7 +64,8 @@ impl From<World<OnVirtualTime>> for World {
 
 impl<K: WorldKind> World<K> {
     pub(super) fn of(size: u32, kind: K) -> World<K> {
-        let wrong = (size == 0).then(|| Error::Argument("a world of 0 ranks; it takes 1 or more".into()));
+        let wrong =
+            (size == 0).then(|| Error::Argument("the world has 0 ranks; it must have 1 or more".into()));
         World { kind, size, plan: Plan::default(), flight: None, wrong }
     }
 

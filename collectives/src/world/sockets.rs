@@ -49,7 +49,7 @@ impl World<OnSockets> {
     /// the world runs.
     pub fn ranks_per_host(mut self, ranks: u32) -> World<OnSockets> {
         match ranks {
-            0 => self.refuse("a host of 0 ranks; it takes 1 or more"),
+            0 => self.refuse("a host has 0 ranks; it must have 1 or more"),
             _ => {
                 self.kind.local.ranks_per_host = Some(ranks);
                 self

@@ -22,7 +22,7 @@ pub struct RenderedReport {
 #[non_exhaustive]
 pub enum Error {
     /// No record is of a kind that a report shows.
-    #[error("no record here can be shown; give records of verify, train, bench, simulate or scale")]
+    #[error("no record here can be shown; give records of verify, train, compare, bench, simulate or scale")]
     Empty,
     /// A plot failed.
     #[error(transparent)]

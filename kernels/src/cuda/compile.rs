@@ -141,7 +141,7 @@ impl Drop for Program {
 }
 
 fn text(from: &str) -> Result<CString> {
-    CString::new(from).map_err(|_| Error::Argument("a source with a zero byte".into()))
+    CString::new(from).map_err(|_| Error::Argument("the source of a kernel holds a zero byte".into()))
 }
 
 fn compile(family: Family, only: Option<DType>, form: CodeFormat) -> Result<Vec<u8>> {

@@ -104,7 +104,10 @@ impl<'a> Slice<'a> {
     pub fn part(&self, at: usize, bytes: usize) -> Result<Slice<'a>> {
         match at.checked_add(bytes) {
             Some(end) if end <= self.bytes => Ok(Slice { memory: self.memory, at: self.at + at, bytes }),
-            _ => Err(Error::Argument(format!("bytes {at} .. {at} + {bytes} of a part of {}", self.bytes))),
+            _ => Err(Error::Argument(format!(
+                "bytes {at} to {at} + {bytes} lie outside the memory, which has {} bytes",
+                self.bytes
+            ))),
         }
     }
 
@@ -131,7 +134,7 @@ impl<'a> Slice<'a> {
         if !self.bytes.is_multiple_of(size) || !self.address().is_multiple_of(size as u64) {
             let (bytes, at) = (self.bytes, self.at);
             return Err(Error::Argument(format!(
-                "{bytes} bytes at {at} are no whole elements of {size} bytes"
+                "{bytes} bytes at {at} are not whole elements of {size} bytes"
             )));
         }
         Ok((self.bytes / size) as u64)
@@ -215,7 +218,10 @@ impl Queue {
     /// The driver's error.
     pub fn new(machine: Arc<dyn CudaMachine>, device: usize) -> Result<Queue> {
         if device >= machine.devices() {
-            return Err(Error::Argument(format!("device {device} of {}", machine.devices())));
+            return Err(Error::Argument(format!(
+                "device {device} does not exist; there are {} devices",
+                machine.devices()
+            )));
         }
         let stream = Arc::new(OwnStream { machine: machine.clone(), stream: machine.stream(device)? });
         Ok(Queue { machine, device, stream, pool: None })
@@ -311,7 +317,7 @@ impl Queue {
             return Ok(());
         }
         if a < b + bytes && b < a + bytes {
-            return Err(Error::Argument("a copy between parts that overlap".into()));
+            return Err(Error::Argument("the source and the destination of a copy overlap".into()));
         }
         // SAFETY: a `Slice` is within acquired memory, and the two do not overlap.
         unsafe { self.machine.copy(self.stream(), a, b, from.bytes) }
@@ -381,6 +387,8 @@ impl fmt::Debug for Queue {
 fn same(into: usize, from: usize) -> Result<()> {
     match into == from {
         true => Ok(()),
-        false => Err(Error::Argument(format!("a copy of {from} bytes into {into}"))),
+        false => Err(Error::Argument(format!(
+            "{from} bytes cannot be copied into memory of {into} bytes; both must be equally long"
+        ))),
     }
 }

@@ -76,7 +76,7 @@ impl DropoutKernel {
         }
     }
 
-    /// Applies dropout to `x` in place, by the draws from number 4 `first` on.
+    /// Applies dropout to `x` in place, with the draws from number 4 * `first` on.
     pub fn row<F: Float>(&self, stream: DropoutStream, first: u32, x: &mut [F]) {
         let (bound, scale) = self.rule::<F>();
         for (x, i) in x.chunks_mut(4).zip(first..) {

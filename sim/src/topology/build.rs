@@ -49,7 +49,10 @@ impl Topology {
         let families: Vec<(&str, u32, Link)> =
             kinds.iter().map(|kind| (kind.name.as_str(), kind.block, kind.link)).collect();
         if cluster.devices == 0 || families.len() > usize::from(u16::MAX) {
-            return Err(Error::Topology(format!("{} kinds of links in a node", families.len())));
+            return Err(Error::Topology(format!(
+                "a node has {} kinds of links, which is more than a topology can hold",
+                families.len()
+            )));
         }
         let wiring = Wiring::Cluster { devices: cluster.devices, pod: cluster.pod };
         let mut topology = Topology::build(name, ranks, wiring, &families)?;
@@ -67,7 +70,9 @@ impl Topology {
         let mut families = Vec::with_capacity(edges.len());
         for (number, Edge { from, to, link }) in edges.iter().enumerate() {
             if (*from).max(*to) as usize >= places {
-                return Err(Error::Topology(format!("a link between places {from} and {to} of {places}")));
+                return Err(Error::Topology(format!(
+                    "a link joins places {from} and {to}, but there are only {places} places"
+                )));
             }
             let (first, name) = (number as u32, format!("{}>{}", name(*from), name(*to)));
             families.push(Family { name, first, block: ranks, count: 1, link: *link });
@@ -83,7 +88,7 @@ impl Topology {
 
     fn build(name: &str, ranks: u32, wiring: Wiring, kinds: &[(&str, u32, Link)]) -> Result<Topology> {
         if ranks == 0 {
-            return Err(Error::Topology("zero ranks; a topology joins 1 or more".into()));
+            return Err(Error::Topology("the topology has 0 ranks; it must have 1 or more".into()));
         }
         let mut first: u32 = 0;
         let mut families = Vec::with_capacity(kinds.len());

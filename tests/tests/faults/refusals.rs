@@ -56,7 +56,7 @@ fn a_world_that_cannot_be_is_refused() {
     fn run(world: impl Into<World>) -> String {
         world.into().run(|_| -> Result<(), Error> { Ok(()) }).unwrap_err().to_string()
     }
-    assert_eq!(run(World::threads(0)), "a world of 0 ranks; it takes 1 or more");
+    assert_eq!(run(World::threads(0)), "the world has 0 ranks; it must have 1 or more");
     let unknown = run(World::threads(2).algorithm(Collective::AllReduce, "rink"));
     assert!(unknown.contains("`rink`") && unknown.contains("did you mean `ring`"), "{unknown}");
     assert!(run(World::threads(2).segment(0)).contains("0 bytes"));

@@ -277,6 +277,6 @@ fn over_host(comm: &Communicator, queue: &Queue, dtype: DType, op: ReduceOp, dat
         DType::F64 => of::<f64>(comm, queue, op, data),
         DType::F16 => of::<allfold_kernels::f16>(comm, queue, op, data),
         DType::Bf16 => of::<allfold_kernels::bf16>(comm, queue, op, data),
-        other => Err(Error::Argument(format!("no sums of {other} between GPUs: f64, f32, f16 and bf16"))),
+        other => Err(Error::Argument(format!("GPUs cannot add up {other}; use f64, f32, f16 or bf16"))),
     }
 }

@@ -72,7 +72,7 @@ impl DeviceRanks {
     /// No ranks, more than 64 ranks, devices that cannot access each other's memory, or a call that the driver refused.
     pub fn new(machine: Arc<dyn CudaMachine>, ranks: u32) -> Result<DeviceRanks> {
         if ranks == 0 || ranks > 64 {
-            return Err(Error::Argument(format!("{ranks} ranks in one process; 1 to 64 are possible")));
+            return Err(Error::Argument(format!("{ranks} ranks cannot share one process; 1 to 64 can")));
         }
         let queue = |device: usize| Queue::new(machine.clone(), device).map_err(failed);
         let main = queue(0)?;
@@ -93,9 +93,9 @@ impl DeviceRanks {
     /// # Errors
     /// A rank that does not exist.
     pub fn queue(&self, rank: Rank) -> Result<&Queue> {
-        self.queues
-            .get(rank.index())
-            .ok_or_else(|| Error::Argument(format!("rank {rank} of {}", self.ranks())))
+        self.queues.get(rank.index()).ok_or_else(|| {
+            Error::Argument(format!("rank {rank} is outside the group, which has {} ranks", self.ranks()))
+        })
     }
 
     /// The stream on which collectives are launched; work queued here runs in order with them.
@@ -153,7 +153,7 @@ impl DeviceRanks {
     fn check(&self, job: &DeviceCollective, buffers: &[Slice<'_>]) -> Result<u64> {
         if buffers.len() != self.queues.len() {
             return Err(Error::Argument(format!(
-                "{} buffers for {} ranks",
+                "{} buffers were passed for {} ranks; pass one for each rank",
                 buffers.len(),
                 self.queues.len()
             )));

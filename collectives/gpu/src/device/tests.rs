@@ -104,7 +104,9 @@ fn a_ring_of_eight_moves_35_s_and_the_fused_form_16() {
 fn what_does_not_fit_is_refused() {
     let (mut group, job) = ring(2);
     let (a, b) = (group.main.memory(64).unwrap(), group.main.memory(60).unwrap());
-    assert!(group.run(&job, &[a.all()]).unwrap_err().to_string().contains("1 buffers for 2 ranks"));
+    assert!(
+        group.run(&job, &[a.all()]).unwrap_err().to_string().contains("1 buffers were passed for 2 ranks")
+    );
     assert!(group.run(&job, &[a.all(), b.all()]).unwrap_err().to_string().contains("60 bytes"));
     let gather = crate::registry::of(Collective::AllToAll).next().unwrap();
     let fused = DeviceCollective { algorithm: gather, form: ExecutionMode::Fused, ..job };

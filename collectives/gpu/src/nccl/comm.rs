@@ -156,7 +156,7 @@ impl NcclComm {
         deadline: Duration,
     ) -> Result<NcclComm> {
         if rank.0 >= size {
-            return Err(Error::Argument(format!("rank {rank} of {size}")));
+            return Err(Error::Argument(format!("rank {rank} is outside the group, which has {size} ranks")));
         }
         let mut comm = NcclComm::held(api, std::ptr::null_mut(), queue, (rank, size), deadline)?;
         let place = Region::new();

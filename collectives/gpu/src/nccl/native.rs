@@ -29,7 +29,10 @@ impl NcclComm {
     fn peer(&self, rank: Rank) -> Result<c_int> {
         match rank.0 < self.size() {
             true => Ok(rank.0 as c_int),
-            false => Err(Error::Argument(format!("rank {rank} of {}", self.size()))),
+            false => Err(Error::Argument(format!(
+                "rank {rank} is outside the group, which has {} ranks",
+                self.size()
+            ))),
         }
     }
 

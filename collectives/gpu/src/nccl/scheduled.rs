@@ -96,7 +96,11 @@ pub fn run_scheduled(
 ) -> Result<()> {
     let queue = comm.queue.clone();
     if data.elements(dtype.size()).map_err(failed)? != geometry.count() {
-        return Err(Error::Argument(format!("{} bytes for {} x {dtype}", data.len(), geometry.count())));
+        return Err(Error::Argument(format!(
+            "a buffer of {} bytes was passed for {} x {dtype}; both must be equally large",
+            data.len(),
+            geometry.count()
+        )));
     }
     let (out, came) = (queue.memory(data.len()).map_err(failed)?, queue.memory(data.len()).map_err(failed)?);
     let mut store = Store { queue: queue.clone(), data, geometry, dtype, op, shadows: BTreeMap::new() };

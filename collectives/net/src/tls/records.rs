@@ -126,7 +126,9 @@ impl Records {
     /// After a handshake; `early`: what was read beyond it.
     pub fn new(secrets: ExtractedSecrets, session: Session, early: &[u8]) -> io::Result<Records> {
         let mut raw = vec![0; RAW].into_boxed_slice();
-        let room = raw.get_mut(..early.len()).ok_or_else(|| invalid("too much came with the handshake"))?;
+        let room = raw
+            .get_mut(..early.len())
+            .ok_or_else(|| invalid("the peer sent more data with the TLS handshake than fits the buffer"))?;
         room.copy_from_slice(early);
         Ok(Records {
             session,
@@ -209,7 +211,7 @@ impl Records {
     fn record(&mut self, kind: ContentType, first: &[u8], second: &[u8]) -> io::Result<()> {
         let bytes = first.len() + second.len();
         let space = self.sealed.get_mut(self.held.end..self.held.end + bytes + AROUND);
-        let space = space.ok_or_else(|| invalid("no room for a record"))?;
+        let space = space.ok_or_else(|| invalid("the buffer has no room for a TLS record"))?;
         let (front, rest) = space.split_at_mut(PREFIX);
         front.copy_from_slice(&prefix(bytes + 1 + TAG));
         let nonce = self.sealing.nonce();

@@ -9,7 +9,7 @@ use allfold_base::suggest::unknown;
 #[non_exhaustive]
 pub enum Error {
     /// A shape with zero ranks.
-    #[error("no ranks: a collective needs at least 1")]
+    #[error("the number of ranks is 0; a collective needs at least 1")]
     NoRanks,
     /// A root that is outside the group.
     #[error("root {root} is outside the group: it has ranks 0 to {}", ranks - 1)]

@@ -18,7 +18,9 @@ impl Endpoint {
 
     /// Runs a call by MPI's own collective.
     pub(super) fn collective(&mut self, call: &Arc<Call>, ends: Ends<'_>) -> Result<()> {
-        let what = Native::of(call).ok_or_else(|| Error::Argument(format!("MPI has no {call}")))?;
+        let what = Native::of(call).ok_or_else(|| {
+            Error::Argument(format!("MPI has no collective for {call}; choose a scheduled algorithm"))
+        })?;
         self.enter(call)?;
         let typed = matches!(what, Native::AllReduce(..) | Native::Reduce(..) | Native::ReduceScatter(..));
         let block = call.count as usize * if typed { 1 } else { call.dtype.size() };

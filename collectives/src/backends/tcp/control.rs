@@ -36,7 +36,7 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
         builder.worker_threads(1).thread_name("allfold control").enable_all();
         builder.build().map_err(|error| error.to_string())
     });
-    made.as_ref().map_err(|error| Error::System(format!("no runtime for connections: {error}")))
+    made.as_ref().map_err(|error| Error::System(format!("cannot start the runtime of connections: {error}")))
 }
 
 /// Takes over a connection that was made, by this side or by the other.

@@ -31,7 +31,8 @@ pub(crate) struct Mesh {
 impl Local {
     /// Connects all ranks with each other.
     pub fn connect(&self, ranks: u32) -> Result<Mesh> {
-        let failed = |error: std::io::Error| Error::System(format!("no loopback sockets: {error}"));
+        let failed =
+            |error: std::io::Error| Error::System(format!("cannot create loopback sockets: {error}"));
         let listen = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
         let listeners: Vec<TcpListener> =
             (0..ranks).map(listen).collect::<std::io::Result<_>>().map_err(failed)?;

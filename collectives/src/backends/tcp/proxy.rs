@@ -183,7 +183,9 @@ impl Proxy {
     /// # Errors
     /// No loopback port can be had.
     pub fn start(targets: &[SocketAddr], judge: Arc<dyn Judge>) -> Result<Proxy> {
-        let failed = |error: std::io::Error| Error::System(format!("no proxy: {error}"));
+        let failed = |error: std::io::Error| {
+            Error::System(format!("cannot start the proxy that injects faults: {error}"))
+        };
         let runtime = runtime()?;
         let _guard = runtime.enter();
         let stop = Arc::new(watch::Sender::new(Stopped::default()));

@@ -15,7 +15,7 @@ pub(super) struct Waker {
 
 impl Waker {
     pub fn new() -> Result<Waker> {
-        let failed = |error| Error::System(format!("no event descriptor: {error}"));
+        let failed = |error| Error::System(format!("cannot create an event descriptor: {error}"));
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(failed)?;
         Ok(Waker { news: AtomicU64::new(0), asleep: AtomicBool::new(false), event })
     }

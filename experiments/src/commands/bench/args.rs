@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// With tcp: how connections are protected [default: loopback]
     #[arg(long, value_enum, value_name = "MODE")]
     pub(super) security: Option<Mode>,
-    /// With tcp: treat this many ranks as one host; ranks of one host exchange messages through shared memory [default: none does]
+    /// With tcp: treat this many ranks as one host; ranks of one host exchange messages through shared memory [default: every rank is a host of its own]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) ranks_per_host: Option<u32>,
     /// Number of timed calls; on virtual time one call is timed

@@ -30,8 +30,12 @@ impl Contexts {
     /// Makes a device's context current for the calling thread, and opens the context first if no thread has yet.
     pub fn enter(&self, device: usize) -> Result<()> {
         let place = self.opened.get(device);
-        let place =
-            place.ok_or_else(|| Error::Argument(format!("device {device} of {}", self.opened.len())))?;
+        let place = place.ok_or_else(|| {
+            Error::Argument(format!(
+                "device {device} does not exist; there are {} devices",
+                self.opened.len()
+            ))
+        })?;
         let context = match place.get() {
             Some(context) => *context,
             None => self.open(device, place)?,

@@ -225,7 +225,7 @@ impl CudaMachine for Gpu {
         let status = unsafe { result::stream::is_capturing(handle) };
         if driver("ask a stream", status)? != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
             return Err(Error::Argument(
-                "a copy from the host's own memory within a capture, which every replay would read again: copy before the capture begins, or from pinned memory".into(),
+                "a captured copy cannot read the host's own memory, which may have changed or gone at a replay: copy before the capture begins, or from pinned memory".into(),
             ));
         }
         if self.seeded(15) {
@@ -366,7 +366,7 @@ impl CudaMachine for Gpu {
 
     unsafe fn replay(&self, stream: CudaStream, graph: CudaGraph) -> Result<()> {
         let made = self.graphs.get(graph.0);
-        let (_, made) = made.ok_or_else(|| Error::Argument(format!("graph {} is no more", graph.0)))?;
+        let (_, made) = made.ok_or_else(|| Error::Argument(format!("graph {} was destroyed", graph.0)))?;
         let stream = self.at(stream)?;
         // SAFETY: the graph and the stream are live; the caller guarantees the memory.
         driver("launch a graph", unsafe { result::graph::launch(made.0, stream) })

@@ -43,7 +43,7 @@ pub(super) fn function(
         contexts.enter(ordinal)?;
     }
     let name = CString::new(kernel.name.as_str())
-        .map_err(|_| Error::Argument("a kernel's name with a zero byte".into()))?;
+        .map_err(|_| Error::Argument("the name of a kernel holds a zero byte".into()))?;
     // SAFETY: the module is live: no module in the list is ever unloaded.
     let function = unsafe { result::module::get_function(module.0, name) };
     let function = driver("find a kernel in its module", function)?;

@@ -84,7 +84,7 @@ fn rows(n: u64, columns: u64, plane: usize) -> Result<u64> {
     match n {
         0 => Ok(0),
         _ if row == 0 || !n.is_multiple_of(row) => {
-            Err(Error::Argument(format!("{n} values are no rows of {columns} x {plane}")))
+            Err(Error::Argument(format!("{n} values do not divide into rows of {columns} x {plane}")))
         }
         _ => Ok(n / row),
     }

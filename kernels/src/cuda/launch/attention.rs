@@ -73,14 +73,17 @@ impl Heads<'_> {
         if !(1..=128).contains(&self.size) || self.batch * self.heads > 65_535 {
             let (size, pairs) = (self.size, self.batch * self.heads);
             return Err(Error::Argument(format!(
-                "heads of {size} columns (1 to 128), {pairs} of them (65535 at most)"
+                "attention has {pairs} heads of {size} columns; the kernel takes at most 65535 heads of 1 to 128 columns"
             )));
         }
         let (mut stream, mut layer, mut bound, mut keep) = (0, 0, 0, 1.0);
         if let Some(dropped) = self.dropped {
             holds("a stream of draws", dropped.stream, 4, 4)?;
             if !(0.0..1.0).contains(&dropped.share) {
-                return Err(Error::Argument(format!("dropout of {}", dropped.share)));
+                return Err(Error::Argument(format!(
+                    "the dropout probability is {}; it must be at least 0 and less than 1",
+                    dropped.share
+                )));
             }
             (stream, layer) = (dropped.stream.address(), dropped.layer);
             (bound, keep) = ((dropped.share * 4_294_967_296.0) as u32, (1.0 / (1.0 - dropped.share)) as f32);

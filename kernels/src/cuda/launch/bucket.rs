@@ -100,7 +100,7 @@ impl<'a> BucketLaunch<'a> {
 fn floats(dtype: DType) -> Result<()> {
     match dtype {
         DType::F64 | DType::F32 | DType::F16 | DType::Bf16 => Ok(()),
-        other => Err(Error::Argument(format!("{other} is no type of gradients"))),
+        other => Err(Error::Argument(format!("gradients cannot be of type {other}; use f32, f16 or bf16"))),
     }
 }
 
@@ -150,7 +150,7 @@ pub fn cast(
     let pairs =
         [(F32, F16), (F32, Bf16), (F16, F32), (Bf16, F32), (F16, Bf16), (Bf16, F16), (F64, F32), (F32, F64)];
     if !pairs.contains(&(from_type, into_type)) {
-        return Err(Error::Argument(format!("no cast from {from_type} to {into_type}")));
+        return Err(Error::Argument(format!("no kernel converts {from_type} to {into_type}")));
     }
     let n = from.elements(from_type.size())?;
     holds("the result of a cast", into, n, into_type.size())?;
@@ -181,7 +181,7 @@ pub fn transpose(
         return Ok(0);
     }
     if each == 0 || !n.is_multiple_of(each) {
-        return Err(Error::Argument(format!("{n} values are no matrices of {rows} x {columns}")));
+        return Err(Error::Argument(format!("{n} values do not divide into matrices of {rows} x {columns}")));
     }
     let tiles = n / each * (rows.div_ceil(32) * columns.div_ceil(32)) as u64;
     let arguments = Arguments::new().writes(into).reads(from).with(n / each);

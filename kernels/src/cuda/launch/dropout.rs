@@ -21,7 +21,9 @@ pub fn dropout(
     holds("the result of a dropout", y, n, dtype.size())?;
     holds("a stream of draws", stream, 4, 4)?;
     if !(0.0..1.0).contains(&share) || n >= 1 << 34 {
-        return Err(Error::Argument(format!("dropout of {share} over {n} values")));
+        return Err(Error::Argument(format!(
+            "dropout takes a probability of at least 0 and less than 1 and a count that 32 bits hold, not {share} over {n} values"
+        )));
     }
     if n > 0 {
         let (bound, scale) = ((share * 4_294_967_296.0) as u32, (1.0 / (1.0 - share)) as f32);

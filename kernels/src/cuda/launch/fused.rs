@@ -225,7 +225,10 @@ pub fn fused(
     let (all, n) = addresses(dtype, buffers)?;
     if buffers.len() != trees.ranks as usize || n != trees.end {
         let (have, want) = (buffers.len(), trees.ranks);
-        return Err(Error::Argument(format!("{have} buffers of {n} elements for {want} of {}", trees.end)));
+        return Err(Error::Argument(format!(
+            "{have} buffers of {n} elements were passed where {want} of {} are needed",
+            trees.end
+        )));
     }
     if n == 0 {
         return Ok(0);

@@ -64,7 +64,7 @@ fn classes(samples: u64, all: u64) -> Result<u64> {
     match (samples, all) {
         (0, 0) => Ok(0),
         (n, all) if n > 0 && all > 0 && all.is_multiple_of(n) => Ok(all / n),
-        (n, all) => Err(Error::Argument(format!("{all} logits for {n} samples"))),
+        (n, all) => Err(Error::Argument(format!("{all} logits do not divide among {n} samples"))),
     }
 }
 

@@ -10,7 +10,8 @@ use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 pub fn squares(queue: &Queue, x: Slice<'_>, parts: Slice<'_>) -> Result<Moved> {
     let (n, slices) = (x.elements(4)?, parts.elements(8)?);
     let slices = u32::try_from(slices).ok().filter(|slices| (1..=65_535).contains(slices));
-    let slices = slices.ok_or_else(|| Error::Argument("sums in 1 to 65535 parts".into()))?;
+    let slices =
+        slices.ok_or_else(|| Error::Argument("the number of partial sums must be 1 to 65535".into()))?;
     let arguments = Arguments::new().reads(x).with(n).writes(parts);
     run(queue, Kernel::plain(Family::Norm, "squares"), [slices, 1, 1], arguments)?;
     Ok(x.len() as u64)

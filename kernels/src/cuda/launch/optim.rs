@@ -211,7 +211,9 @@ impl<'a> Params<'a> {
             owners.iter().any(holds)
         };
         if !self.ranges.iter().all(inside) {
-            return Err(Error::Argument("a part of the parameters is in memory that is not kept".into()));
+            return Err(Error::Argument(
+                "a part of the parameters is in memory that may be freed before the kernel runs".into(),
+            ));
         }
         let Params { dtype, jobs, bytes, tensors, table, whole, ranges, .. } = self;
         let parts = std::marker::PhantomData;

@@ -48,7 +48,7 @@ impl PoolLaunch {
         let whole = self.channels > 0 && self.planes.is_multiple_of(self.channels);
         if !fits || !whole || self.stride == 0 || self.planes * h * w > u32::MAX as usize {
             return Err(Error::Argument(format!(
-                "windows of {side} every {} over {h} x {w}, padded by {padding}",
+                "pooling windows of side {side}, stride {} and padding {padding} do not fit pictures of {h} x {w}",
                 self.stride
             )));
         }
@@ -72,9 +72,7 @@ impl PoolLaunch {
     fn unpadded(&self) -> Result<Window> {
         match self.padding {
             0 => self.window(),
-            padding => {
-                Err(Error::Argument(format!("a mean of windows that are padded by {padding}; by 0 only")))
-            }
+            padding => Err(Error::Argument(format!("mean pooling takes padding 0, not {padding}"))),
         }
     }
 }
@@ -185,13 +183,15 @@ fn planes(dtype: DType, x: Slice<'_>, y: Slice<'_>, last: Option<usize>) -> Resu
     let (n, planes) = (x.elements(dtype.size())?, y.elements(dtype.size())?);
     let channels = last.unwrap_or(0) as u64;
     if last.is_some() && (channels == 0 || !planes.is_multiple_of(channels)) {
-        return Err(Error::Argument(format!("{planes} planes of {channels} channels")));
+        return Err(Error::Argument(format!(
+            "{planes} planes do not divide into samples of {channels} channels"
+        )));
     }
     match planes {
         0 if n == 0 => Ok(Planes { count: 0, each: 1, channels: 0 }),
         0 => Err(Error::Argument(format!("{n} values cannot be divided into 0 planes"))),
         count if n > 0 && n.is_multiple_of(count) => Ok(Planes { count, each: n / count, channels }),
-        planes => Err(Error::Argument(format!("{n} values are no {planes} planes"))),
+        planes => Err(Error::Argument(format!("{n} values do not divide into {planes} planes"))),
     }
 }
 

@@ -56,7 +56,10 @@ pub fn matmul(
     trained(dtype)?;
     let (m, n, k) = (a.rows, b.columns, a.columns);
     if b.rows != k {
-        return Err(Error::Argument(format!("a product of {m} x {k} and {} x {n}", b.rows)));
+        return Err(Error::Argument(format!(
+            "matrices of {m} x {k} and {} x {n} cannot be multiplied: the inner sizes differ",
+            b.rows
+        )));
     }
     for matrix in [a, b] {
         holds("a matrix", matrix.data, (matrix.rows * matrix.columns) as u64, dtype.size())?;
@@ -86,7 +89,7 @@ pub fn matmul(
     };
     let grid = [small("columns", n.div_ceil(64))?, small("rows", m.div_ceil(64))?, 1];
     if grid[1] > 65_535 {
-        return Err(Error::Argument(format!("{m} rows: 4,194,240 at most")));
+        return Err(Error::Argument(format!("the matrix has {m} rows; the kernel takes at most 4,194,240")));
     }
     let arguments = Arguments::new().reads(a.data).reads(b.data).writes(c);
     let arguments = bias.iter().fold(arguments, |arguments, bias| arguments.touches(*bias, false));
@@ -148,7 +151,10 @@ impl Conv {
             ((self.picture.0 + 2 * self.padding, self.picture.1 + 2 * self.padding), self.side);
         if side == 0 || side > padded.0.min(padded.1) || self.stride == 0 {
             let (h, w) = padded;
-            return Err(Error::Argument(format!("a filter of {side} every {} over {h} x {w}", self.stride)));
+            return Err(Error::Argument(format!(
+                "a filter of side {side} and stride {} does not fit pictures of {h} x {w}",
+                self.stride
+            )));
         }
         Ok(((padded.0 - side) / self.stride + 1, (padded.1 - side) / self.stride + 1))
     }
@@ -165,7 +171,9 @@ impl Conv {
         let groups = self.groups;
         if groups == 0 || !self.channels.is_multiple_of(groups) || !self.filters.is_multiple_of(groups) {
             let (channels, filters) = (self.channels, self.filters);
-            return Err(Error::Argument(format!("{groups} groups of {channels} and {filters} channels")));
+            return Err(Error::Argument(format!(
+                "{channels} input and {filters} output channels do not divide into {groups} groups"
+            )));
         }
         let input = (self.n * self.channels * self.picture.0 * self.picture.1) as u64;
         let weights = (self.filters * self.channels / groups * self.side * self.side) as u64;

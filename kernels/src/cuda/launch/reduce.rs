@@ -37,7 +37,7 @@ pub fn reduce(queue: &Queue, dtype: DType, op: ReduceOp, into: Slice<'_>, from: 
 pub fn divide(queue: &Queue, dtype: DType, into: Slice<'_>, parts: u32) -> Result<Moved> {
     let n = into.elements(dtype.size())?;
     if parts == 0 {
-        return Err(Error::Argument("an average is over 1 part or more".into()));
+        return Err(Error::Argument("an average needs 1 part or more".into()));
     }
     if n == 0 {
         return Ok(0);

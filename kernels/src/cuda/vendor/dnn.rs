@@ -66,7 +66,9 @@ struct Described {
 }
 
 fn int(n: usize) -> Result<c_int> {
-    c_int::try_from(n).map_err(|_| Error::Argument(format!("a side of {n} is more than cuDNN counts")))
+    c_int::try_from(n).map_err(|_| {
+        Error::Argument(format!("a tensor has a side of {n}, which is more than cuDNN can count"))
+    })
 }
 
 impl Described {
@@ -82,7 +84,11 @@ impl Described {
             DType::F32 => sys::cudnnDataType_t::CUDNN_DATA_FLOAT,
             DType::F16 => sys::cudnnDataType_t::CUDNN_DATA_HALF,
             DType::Bf16 => sys::cudnnDataType_t::CUDNN_DATA_BFLOAT16,
-            other => return Err(Error::Argument(format!("no convolutions of {other}"))),
+            other => {
+                return Err(Error::Argument(format!(
+                    "cuDNN has no convolutions of {other}; use f32, f16 or bf16"
+                )));
+            }
         };
         let format = match s.layout {
             TensorLayout::Planes => sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,

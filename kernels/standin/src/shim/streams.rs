@@ -354,7 +354,7 @@ impl Streams {
             return Err(error.clone());
         }
         let Some(graph) = self.graphs.get(&graph).cloned() else {
-            return Err(Error::Argument(format!("graph {graph} is no more")));
+            return Err(Error::Argument(format!("graph {graph} was destroyed")));
         };
         let mut places = BTreeMap::from([(graph.origin, stream)]);
         let mut events: BTreeMap<usize, (Instance, Clock)> = BTreeMap::new();

@@ -218,7 +218,10 @@ impl Drawn<'_> {
                 Some(&family) => family,
                 None => {
                     let Some(wire) = self.node.links.get(number as usize) else {
-                        return Err(Error::Topology(format!("{}: no wire {number}", self.node.name)));
+                        return Err(Error::Topology(format!(
+                            "{}: link {number} does not exist",
+                            self.node.name
+                        )));
                     };
                     let (a, b) = if back { (wire.b, wire.a) } else { (wire.a, wire.b) };
                     let name = format!("{}>{}", self.node.place(a), self.node.place(b));

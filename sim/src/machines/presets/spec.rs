@@ -92,7 +92,11 @@ impl Spec {
             "rails" => match value {
                 "on" => self.fabrics.rails = true,
                 "off" => self.fabrics.rails = false,
-                _ => return Err(Error::Topology(format!("rails={value}; write rails=on or rails=off"))),
+                _ => {
+                    return Err(Error::Topology(format!(
+                        "rails={value} is not a choice; write rails=on or rails=off"
+                    )));
+                }
             },
             _ => {
                 let keys: Vec<&str> = OPTIONS

@@ -1,4 +1,4 @@
-//! What a hook keeps of each bucket from one step to the next, and takes back where a loss scale skips the step.
+//! The values that a hook keeps for each bucket from one step to the next, and restores if a loss scale skips the step.
 
 use allfold_kernels::nn::Float;
 
