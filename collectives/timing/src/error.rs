@@ -50,7 +50,7 @@ pub enum Error {
     /// A fault rule prevents ranks from finishing; the failure is what the surviving ranks report.
     #[error("{0}")]
     Fault(Box<super::Failure>),
-    /// A time, or a number of bytes, that does not fit 64 bits.
-    #[error("{0} does not fit 64 bits; use a smaller buffer or fewer ranks")]
+    /// A time, or a number, that is more than the simulator can hold.
+    #[error("{0} is more than the simulator can hold; use a smaller buffer or fewer ranks")]
     Overflow(&'static str),
 }

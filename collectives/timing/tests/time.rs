@@ -225,10 +225,10 @@ fn jobs_that_do_not_fit_together_are_refused_in_one_line() {
     assert!(error(Job::new(&*ring, &geometry, 4, &three)).contains("for 4 ranks and the topology joins 3"));
     assert!(error(Job { window: 0, ..Job::new(&*ring, &geometry, 4, &four) }).contains("1 or more"));
     let huge = Geometry::whole(&*ring, u64::MAX / 2);
-    assert!(error(Job::new(&*ring, &huge, 4, &four)).contains("does not fit 64 bits"));
+    assert!(error(Job::new(&*ring, &huge, 4, &four)).contains("is more than the simulator can hold"));
     let slow = Topology::switch(4, Link { bandwidth: BytesPerSec(1), latency: Picos(1) }).unwrap();
     let large = Geometry::whole(&*ring, 1 << 40);
-    assert!(error(Job::new(&*ring, &large, 1, &slow)).contains("does not fit 64 bits"));
+    assert!(error(Job::new(&*ring, &large, 1, &slow)).contains("is more than the simulator can hold"));
 }
 
 /// The time of a double tree in segments: 2 depth alpha + 2 S beta, where a rank's port carries every byte in and out twice.

@@ -76,7 +76,7 @@ impl Bench {
         self.on("threads", &RunsOn::World(self.choice.on(world)), size)
     }
 
-    /// One size where the ranks are: a record per form that the collective has.
+    /// Measures one size on the ranks of `carrier`. Returns a record for each form that the collective has, in place and out of place.
     ///
     /// # Errors
     /// Not enough memory, or a failed run.
@@ -157,7 +157,7 @@ impl Bench {
         })
     }
 
-    /// A side as a record of what carried the bytes and what each rank computes on.
+    /// Makes a record of a measured side. `ran` says which backend carried the bytes and what each rank computes on.
     pub fn measured(
         &self,
         ran: Placement<'_>,

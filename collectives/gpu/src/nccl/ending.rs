@@ -39,7 +39,10 @@ impl NcclComm {
         })?;
         let strangers = without.iter().any(|rank| rank.0 >= self.size);
         if without.is_empty() || without.contains(&self.rank) || strangers || self.raw.is_null() {
-            return Err(Error::Argument(format!("rank {} cannot shrink without {without:?}", self.rank)));
+            return Err(Error::Argument(format!(
+                "rank {} of {} cannot leave {without:?} out of the new communicator; name ranks of the group, at least one and not itself",
+                self.rank, self.size
+            )));
         }
         if self.stuck {
             let what = "a call is still within NCCL, which cannot shrink then: join a new communicator";

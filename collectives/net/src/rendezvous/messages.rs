@@ -22,7 +22,7 @@ const PEER: usize = 40;
 pub enum PeerKind {
     /// A process that will be a rank.
     Rank,
-    /// The launcher of one node; what follows is the launchers' own affair.
+    /// The launcher of one node. After this message, launchers speak a protocol of their own.
     Agent,
 }
 

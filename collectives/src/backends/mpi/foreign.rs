@@ -106,7 +106,7 @@ pub(super) fn start() -> Result<Comm> {
 
 /// Ends MPI in this process. Every rank must call this.
 pub(super) fn finish() -> Result<()> {
-    // SAFETY: called once, by the owner of all that is left.
+    // SAFETY: MPI was started, and its last owner calls this once, when no call of MPI is under way.
     unsafe { settle("end", ffi::MPI_Finalize()) }
 }
 

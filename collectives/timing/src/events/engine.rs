@@ -43,7 +43,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
     ) -> Result<Events<'a, 's, C>, Error> {
         let (representatives, schedule) = (cast.representatives(), job.schedule);
         let windows = Windows::new(representatives, job.window, schedule.rounds())
-            .ok_or(Error::Overflow("ranks x window (32 bits here, and a window of 32,768)"))?;
+            .ok_or(Error::Overflow("ranks x window (at most 2^32, with a window of at most 32,768)"))?;
         let mut event_queue = EventQueue::default();
         for representative in 0..representatives {
             event_queue.after(
@@ -197,7 +197,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
             let what = format!("takes pieces {} and {} in one step", slot.segment, span.segment);
             return Err(Error::Unmatched { rank, round, what });
         }
-        Half::of(span).ok_or(Error::Overflow("the number of a shadow (16 bits here)"))
+        Half::of(span).ok_or(Error::Overflow("the number of scratch copies (at most 65,536)"))
     }
 
     /// The channel from a representative to a rank, opened if necessary.

@@ -58,7 +58,9 @@ fn by_environment() -> Result<()> {
             let delay = Duration::from_micros(20);
             install(StandinOptions { devices, delay, ..StandinOptions::default() })
         }
-        Err(_) => Err(Error::Argument(format!("ALLFOLD_STANDIN={text}: a number of GPUs, such as 2"))),
+        Err(_) => {
+            Err(Error::Argument(format!("ALLFOLD_STANDIN is {text}; it must be a number of GPUs, such as 2")))
+        }
     };
     DONE.get_or_init(wanted).clone()
 }
