@@ -100,7 +100,7 @@ impl Faults {
 
     /// If a flow has made no progress since `since` and nothing else happens, it moves by the returned time or never. By then all
     /// rules with an end have ended, all others have begun, and after that flapping links have been up and down twice in every
-    /// way that they can meet. Links whose periods have no common multiple below [`COMMON`] of the longest are watched for that long.
+    /// way that they can meet. Links whose periods have no common multiple below 1,024 of the longest are watched for that long.
     pub fn settled(&self, since: Picos) -> Picos {
         let edge = |when: When| if when.until.0 < u64::MAX { when.until } else { when.from };
         let whens = self.rules.iter().map(|rule| match rule {
