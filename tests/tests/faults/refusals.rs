@@ -61,5 +61,5 @@ fn a_world_that_cannot_be_is_refused() {
     assert!(unknown.contains("`rink`") && unknown.contains("did you mean `ring`"), "{unknown}");
     assert!(run(World::threads(2).segment(0)).contains("0 bytes"));
     assert!(run(World::threads(2).window(0)).contains("0 steps"));
-    assert!(run(World::tcp(2).ranks_per_host(0)).contains("host of 0 ranks"));
+    assert!(run(World::tcp(2).ranks_per_host(0)).contains("a host has 0 ranks"));
 }
