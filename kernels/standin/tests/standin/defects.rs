@@ -72,7 +72,10 @@ fn copies_from_pageable_memory_are_refused_in_a_capture() {
             for bytes in [4, 64] {
                 let error =
                     queue.write(memory.all().part(0, bytes)?, &vec![1u8; bytes]).unwrap_err().to_string();
-                ensure(error.contains("a captured copy cannot read") && error.contains("pinned memory"), error)?;
+                ensure(
+                    error.contains("a captured copy cannot read") && error.contains("pinned memory"),
+                    error,
+                )?;
             }
             let graph = gpu.end_capture(queue.stream())?;
             gpu.forget(graph);
