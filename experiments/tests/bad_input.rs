@@ -27,7 +27,6 @@ fn says(args: &[&str], hints: &[&str]) {
 
 #[test]
 fn a_wrong_command_or_flag() {
-    says(&[], &["allfold report"]);
     says(&["reprot"], &["report"]);
     says(&["xyzzy"], &["verify, show, bench"]);
     says(&["doctor", "--jsn", "x"], &["--json"]);

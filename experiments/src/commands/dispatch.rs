@@ -1,21 +1,22 @@
 //! The command line: the list of commands, what they share, and the answer to a wrong command line.
 
 use super::{
-    bench, calibrate, compare, data, doctor, faults, launch, machines, report, scale, show, simulate, train,
-    triage, validate, verify,
+    bench, calibrate, compare, data, doctor, faults, launch, machines, report, scale, shell, show, simulate,
+    train, triage, validate, verify,
 };
 use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::RunOutput;
 use crate::cli::renamed;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::sync::OnceLock;
 
 /// A testbed for collective communication and data-parallel training.
 #[derive(Parser, Debug)]
 #[command(
     name = "allfold",
-    version,
-    disable_help_subcommand = true,
+    version = version(),
     after_help = "Sizes are written 8, 64K, 1M, 1G (powers of two); rank counts 8, 1..64 or 1,2,4.\n\
                   Exit codes: 0 all well, 1 a check or a run failed, 2 a wrong flag, file or value.\n\n\
                   Start with:\n  allfold report\n  allfold show all_reduce --algo ring --ranks 8"
@@ -59,12 +60,32 @@ enum Command {
     Doctor(doctor::Args),
     /// Name the first operation in which the ranks of a failed run differ
     Triage(triage::Args),
+    /// Print the script that completes the command line in a shell
+    Completions(shell::CompletionArgs),
+    /// Print a manual page
+    Man(shell::ManArgs),
     /// Starts a rank's program, in the process that the launcher made for the rank
     #[command(hide = true)]
     LaunchRank(launch::RankArgs),
     /// Kills a launcher's processes if the launcher ends without doing so
     #[command(hide = true)]
     LaunchGuard,
+}
+
+/// The version, the commit that the program was built from, and the features that it was built with.
+fn version() -> &'static str {
+    static VERSION: OnceLock<String> = OnceLock::new();
+    VERSION.get_or_init(|| {
+        let all = [
+            ("cuda", cfg!(feature = "cuda")),
+            ("mpi", cfg!(feature = "mpi")),
+            ("tls", cfg!(feature = "tls")),
+        ];
+        let with: Vec<&str> = all.iter().filter(|(_, with)| *with).map(|(name, _)| *name).collect();
+        let features =
+            if with.is_empty() { "no features".into() } else { format!("features {}", with.join(", ")) };
+        format!("{} (commit {}, {features})", env!("CARGO_PKG_VERSION"), env!("ALLFOLD_COMMIT"))
+    })
 }
 
 /// Raises this process's limit of file descriptors to the maximum allowed: ranks that are threads hold sockets to each other.
@@ -102,6 +123,8 @@ pub fn run() -> CommandResult {
         Command::Doctor(args) => doctor::run(&args),
         Command::Launch(args) => launch::run(&args, &names()),
         Command::Triage(args) => triage::run(&args),
+        Command::Completions(args) => shell::completions(&args, Cli::command()),
+        Command::Man(args) => shell::man(&args, Cli::command()),
         Command::LaunchRank(args) => launch::run_rank(&args),
         Command::LaunchGuard => {
             allfold_launch::guard::run();
@@ -115,9 +138,14 @@ fn answer(error: &clap::Error, words: &[String]) -> CommandResult {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.print().map_err(|_| CommandError::Closed),
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            Err(CommandError::usage(
-                "no command is given; start with `allfold report`, or see `allfold --help` for all commands",
-            ))
+            let mut cli = Cli::command();
+            cli.build();
+            let within = words.first().and_then(|word| cli.find_subcommand_mut(word));
+            let help =
+                within.map(|command| command.render_help()).unwrap_or_else(|| Cli::command().render_help());
+            let mut output = RunOutput::open(None, None)?;
+            output.say(help.to_string().trim_end())?;
+            output.close()
         }
         _ => Err(CommandError::Usage(renamed::refusal(words).unwrap_or_else(|| one_line(error, words)))),
     }
@@ -203,7 +231,6 @@ mod tests {
         for (args, hint) in [
             (&["doctr"][..], "doctor"),
             (&["zzz"][..], "doctor"),
-            (&[][..], "allfold report"),
             (&["doctor", "--jsn", "x"][..], "--json"),
             (&["doctor", "--json"][..], "FILE"),
             (&["scale", "zzz"][..], "workload, collective, validate, explain"),

@@ -11,6 +11,7 @@ pub(crate) mod launch;
 pub(crate) mod machines;
 pub(crate) mod report;
 pub(crate) mod scale;
+pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod simulate;
 pub(crate) mod train;
