@@ -56,7 +56,7 @@ pub struct Config {
     pub loss: String,
     /// Whether batch norms normalise over the samples of all ranks instead of each rank's own samples.
     pub sync_batch_norm: bool,
-    /// `f32` or `f64`.
+    /// The type of parameters, gradients and activations: `f32` or `f64`.
     pub dtype: String,
     /// Autocast's type: `none`, `f16` or `bf16`. Parameters stay f32.
     pub amp: String,
@@ -70,7 +70,8 @@ pub struct Config {
     pub exchange: String,
     /// Compute threads of each rank. The results do not depend on their number.
     pub threads: usize,
-    /// `single`, `ddp`, `data_parallel`, `zero1`, `zero2`, `zero3` or `pipeline`.
+    /// `single`, `ddp`, `data_parallel`, `parameter_server`, `zero1`, `zero2`, `zero3`, `pipeline`,
+    /// `tensor` or `context`.
     pub strategy: String,
     /// Seed of the initial weights and of the order of samples.
     pub seed: u64,

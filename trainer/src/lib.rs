@@ -49,7 +49,9 @@ pub mod timing;
 mod unknown;
 pub mod weights;
 
-pub use allfold_networks::{Builder, Network, Outline, ParamSpec, Phase, layers, workloads};
+pub use allfold_networks::{
+    Builder, ContextSplit, Network, Outline, ParamLayout, ParamSpec, Phase, TensorSplit, layers, workloads,
+};
 pub use allfold_pipeline as pipeline;
 pub use config::Config;
 pub use data::{Batch, Dataset};

@@ -10,6 +10,7 @@ pub(crate) use pass::{normalises, normalises_all};
 
 use crate::amp::Autocast;
 use crate::init::{initial, reserved};
+use crate::layers::NoPeers;
 use crate::{Batch, Result};
 use crate::{Network, Phase};
 use allfold_collectives::Buffer;
@@ -111,7 +112,7 @@ impl<F: Float> Model<F> {
     fn layer_forward(&mut self, l: usize, n: usize, train: bool) {
         let params = &self.params[self.network.values_of(l)];
         let buffers = &mut self.buffers[self.network.buffers_of(l)];
-        let pass = LayerPass { n, train, params, buffers, draw_key: self.draw_key };
+        let pass = LayerPass { n, train, params, buffers, draw_key: self.draw_key, peers: &mut NoPeers };
         self.pass.forward(&mut self.on, &self.network, l, pass);
     }
 
@@ -139,7 +140,7 @@ impl<F: Float> Model<F> {
         }
         for phase in self.network.backward_phases() {
             match phase {
-                Phase::Loss => loss = self.pass.loss(&mut self.on, &self.network, objective),
+                Phase::Loss => loss = self.pass.loss(&mut self.on, &self.network, objective, &mut NoPeers),
                 Phase::WeightGrad(l) => self.layer_params(l, n),
                 Phase::SyncBackward(l) => {
                     let grads = &self.grads[self.network.values_of(l)];
@@ -248,7 +249,7 @@ impl<F: Float> Model<F> {
         let values = self.network.values_of(l);
         let before = self.network.shares(l).then(|| self.grads[values.clone()].to_vec());
         let (params, grads) = (&self.params[values.clone()], &mut self.grads[values]);
-        self.pass.weight_grad(&mut self.on, &self.network, (l, n), params, grads);
+        self.pass.weight_grad(&mut self.on, &self.network, (l, n), (params, grads), &mut NoPeers);
         if let Some(before) = before {
             add_to(grads, &before);
         }
@@ -260,7 +261,7 @@ impl<F: Float> Model<F> {
         let needs = self.network.layers()[l].needs_gradients();
         let grads = if needs { &self.grads[values.clone()] } else { &[] };
         let given = (&self.params[values], grads);
-        self.pass.input_grad(&mut self.on, &self.network, (l, n), given, false);
+        self.pass.input_grad(&mut self.on, &self.network, (l, n), given, false, &mut NoPeers);
     }
 }
 

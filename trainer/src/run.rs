@@ -191,11 +191,10 @@ impl<'a, F: Float> Run<'a, F> {
             loader::batches(loading, &chunks, |batches| {
                 for _ in &chunks {
                     let step = result.losses.len() as u64;
-                    let rank = self.data.place.index as u16;
-                    self.model.draw_key =
-                        DrawKey { seed: self.config.seed, step: step as u32, micro: 0, rank };
+                    self.model.draw_key = self.draw_key(step);
                     let scale = self.scaler.map(|scaler| scaler.scale);
-                    let (loss, time) = self.step(batches, schedule.at(step))?;
+                    let left = self.steps_until_meeting(step, per_epoch, steps);
+                    let (loss, time) = self.step(batches, schedule.at(step), left)?;
                     self.after_scaled(scale);
                     result.losses.push(loss);
                     result.samples += self.sampler.in_step(self.config, step % per_epoch);
@@ -232,12 +231,24 @@ impl<'a, F: Float> Run<'a, F> {
         Ok(result)
     }
 
-    /// One step over the next batch at the learning rate `lr`. Returns the loss and the time by parts.
-    fn step(&mut self, batches: &mut Batches<F>, lr: f64) -> Result<(f64, StepBreakdown)> {
+    /// The key of the random draws of a step.
+    fn draw_key(&self, step: u64) -> DrawKey {
+        DrawKey { seed: self.config.seed, step: step as u32, micro: 0, rank: self.data.draws }
+    }
+
+    /// Steps from `step` on, this one included, until all ranks meet: for an evaluation or a checkpoint.
+    fn steps_until_meeting(&self, step: u64, per_epoch: u64, steps: u64) -> u64 {
+        let meets = |done: &u64| done.is_multiple_of(per_epoch) || self.checkpoint_due(*done, steps);
+        (step + 1..steps).find(meets).unwrap_or(steps) - step
+    }
+
+    /// One step over the next batch at the learning rate `lr`, the first of `left` until all ranks meet. Returns the loss and the
+    /// time by parts.
+    fn step(&mut self, batches: &mut Batches<F>, lr: f64, left: u64) -> Result<(f64, StepBreakdown)> {
         if let Some(done) = self.device_step(batches, lr)? {
             return Ok(done);
         }
-        if let Some(done) = self.engine_step(batches, lr)? {
+        if let Some(done) = self.engine_step(batches, lr, left)? {
             return Ok(done);
         }
         let comm = self.comm;
@@ -281,6 +292,9 @@ impl<'a, F: Float> Run<'a, F> {
             for rank in 1..self.data.place.size {
                 chunks.iter_mut().zip(chunks_of(rank)).for_each(|(all, theirs)| all.extend(theirs));
             }
+        }
+        if self.data.takes_none {
+            chunks.clear();
         }
         chunks.resize(steps, Vec::new());
         chunks

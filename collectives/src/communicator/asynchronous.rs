@@ -81,6 +81,14 @@ impl Communicator {
         self.record_issue(self.request::<T>(Collective::ReduceScatter, len).reduced(op), data, |data| data)
     }
 
+    /// [`Communicator::shift`] of a buffer that comes back with the previous rank's data.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] where the group has failed before; [`Error::System`] where the communication thread cannot be started.
+    pub fn shift_async<T: Element>(&self, data: Buffer<T>) -> Result<Work<Buffer<T>>> {
+        self.record_issue(self.request::<T>(Collective::SendRecv, data.len()), data, |data| data)
+    }
+
     /// The length of each rank's block where `len` elements are one block per rank.
     fn block_len(&self, collective: &str, len: usize) -> Result<usize> {
         let n = self.size() as usize;

@@ -161,7 +161,7 @@ impl<T: Sample> Data<T> {
     }
 }
 
-/// Whether a rank ends with the very trees that rank 0 ends with.
+/// Whether a rank's result is added up in the same order as rank 0's: their reduction trees are equal.
 fn same_end(proof: &Proof, plan: &CallPlan, rank: Rank) -> bool {
     let pieces = (0..plan.schedule.chunks()).flat_map(|c| (0..plan.schedule.segments()).map(move |s| (c, s)));
     pieces.into_iter().all(|(chunk, segment)| {

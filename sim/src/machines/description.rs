@@ -199,7 +199,10 @@ impl Description {
         said.filter(|most| gpu.nvlink.is_some() && Some(*most) > self.gpus_per_node)
     }
 
-    /// The number of hosts that share NVLink, if `most` GPUs of a rack do.
+    /// The number of hosts of one NVLink domain, which has at most `most` GPUs. Adds what it found to `understood`.
+    ///
+    /// # Errors
+    /// Hosts that do not fill whole domains.
     fn hosts(&self, devices: u32, nodes: u32, most: u32, understood: &mut Vec<String>) -> Result<u32> {
         let all = u64::from(devices) * u64::from(nodes);
         if all <= u64::from(most) {

@@ -50,8 +50,10 @@ impl Topology {
             kinds.iter().map(|kind| (kind.name.as_str(), kind.block, kind.link)).collect();
         if cluster.devices == 0 || families.len() > usize::from(u16::MAX) {
             return Err(Error::Topology(format!(
-                "a node has {} kinds of links, which is more than a topology can hold",
-                families.len()
+                "{name}: a node of {} devices with {} kinds of links; a node has 1 device or more and at most {} kinds",
+                cluster.devices,
+                families.len(),
+                u16::MAX
             )));
         }
         let wiring = Wiring::Cluster { devices: cluster.devices, pod: cluster.pod };

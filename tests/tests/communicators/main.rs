@@ -27,6 +27,7 @@ fn asynchronous_operations_give_what_blocking_ones_do_in_the_order_of_issue() {
             let gather = comm.all_gather_async(vec![me; 3].into())?;
             let scatter = comm.reduce_scatter_async((0..10).collect::<Vec<i64>>().into(), ReduceOp::Max)?;
             let broadcast = comm.broadcast_async(vec![me; 2].into(), Rank(3))?;
+            let shift = comm.shift_async(vec![me; 4].into())?;
             // A detached one keeps its place; a blocking one waits for all before it.
             drop(comm.all_reduce_async(vec![me].into(), ReduceOp::Sum)?);
             let mut after = [me];
@@ -40,6 +41,7 @@ fn asynchronous_operations_give_what_blocking_ones_do_in_the_order_of_issue() {
             assert_eq!(*gather.wait()?, [[0; 3], [1; 3], [2; 3], [3; 3], [4; 3]].concat());
             assert_eq!(*scatter.wait()?, [2 * me, 2 * me + 1]);
             assert_eq!(*broadcast.wait()?, [3, 3]);
+            assert_eq!(*shift.wait()?, [(me + 4) % 5; 4]);
             Ok(())
         });
         run.unwrap();

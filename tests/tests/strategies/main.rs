@@ -4,6 +4,7 @@
 mod faults;
 mod memory;
 mod observed;
+mod parameter_server;
 mod resumed;
 
 use allfold_collectives::World;
@@ -23,6 +24,13 @@ struct Row {
     data: fn(u32) -> Option<u32>,
 }
 
+impl Row {
+    /// Whether the strategy takes a model. Only sequences have positions that ranks can share.
+    fn takes(&self, base: &Config) -> bool {
+        self.strategy != "context" || base.model == "gpt"
+    }
+}
+
 fn all(ranks: u32) -> Option<u32> {
     Some(ranks)
 }
@@ -39,14 +47,45 @@ fn two_stages(ranks: u32) -> Option<u32> {
     ranks.is_multiple_of(2).then_some(ranks / 2)
 }
 
+/// The workers beside one server, if they divide the samples.
+fn workers_of_one(ranks: u32) -> Option<u32> {
+    let workers = ranks.checked_sub(1).filter(|workers| *workers > 0)?;
+    (SAMPLES as u32).is_multiple_of(workers).then_some(workers)
+}
+
+fn workers_of_two(ranks: u32) -> Option<u32> {
+    workers_of_one(ranks.checked_sub(1)?)
+}
+
+fn fours(ranks: u32) -> Option<u32> {
+    ranks.is_multiple_of(4).then_some(ranks / 4)
+}
+
+/// Twice the ranks of a context axis divides the positions.
+fn positions(ranks: u32) -> Option<u32> {
+    24u32.is_multiple_of(2 * ranks).then_some(1)
+}
+
+/// The ranks of a tensor axis divide the heads.
+fn heads(ranks: u32) -> Option<u32> {
+    [1, 2, 4].contains(&ranks).then_some(1)
+}
+
 /// Interleaved stages divide the 8 micro-batches.
 fn divisor(ranks: u32) -> Option<u32> {
     8u32.is_multiple_of(ranks).then_some(1)
 }
 
-const ROWS: [Row; 17] = [
+const ROWS: [Row; 24] = [
     Row { name: "ddp", strategy: "ddp", keys: &[], data: all },
     Row { name: "data_parallel", strategy: "data_parallel", keys: &[], data: all },
+    Row { name: "parameter_server", strategy: "parameter_server", keys: &[], data: workers_of_one },
+    Row {
+        name: "2 servers, 2 micro",
+        strategy: "parameter_server",
+        keys: &[("parallel.servers", "2"), ("accumulate", "2")],
+        data: workers_of_two,
+    },
     Row { name: "zero1", strategy: "zero1", keys: &[], data: all },
     Row { name: "zero1, 2 micro", strategy: "zero1", keys: &[("accumulate", "2")], data: all },
     Row { name: "zero2", strategy: "zero2", keys: &[], data: all },
@@ -107,6 +146,31 @@ const ROWS: [Row; 17] = [
         ],
         data: two_stages,
     },
+    Row { name: "context", strategy: "context", keys: &[("accumulate", "2")], data: positions },
+    Row {
+        name: "context x zero3",
+        strategy: "context",
+        keys: &[("parallel.context", "2"), ("parallel.sharding", "zero3")],
+        data: two_stages,
+    },
+    Row { name: "tensor", strategy: "tensor", keys: &[("accumulate", "2")], data: heads },
+    Row {
+        name: "tensor x zero3",
+        strategy: "tensor",
+        keys: &[("parallel.tensor", "2"), ("parallel.sharding", "zero3")],
+        data: two_stages,
+    },
+    Row {
+        name: "1f1b x zero1 x tensor",
+        strategy: "pipeline",
+        keys: &[
+            ("parallel.tensor", "2"),
+            ("parallel.stages", "2"),
+            ("parallel.sharding", "zero1"),
+            ("accumulate", "3"),
+        ],
+        data: fours,
+    },
 ];
 
 /// A run of ten steps of the digits' network in f64.
@@ -130,10 +194,10 @@ fn gpt() -> Config {
         data: "synthetic".into(),
         synthetic_samples: 300,
         synthetic_classes: 13,
-        positions: 6,
+        positions: 24,
         layers: 4,
         width: 16,
-        heads: 2,
+        heads: 4,
         tied: true,
         hidden: Vec::new(),
         ..digits()
@@ -191,7 +255,7 @@ fn ten_steps_of_every_strategy_equal_one_rank_s() {
     let ranks = [1, 2, 3, 4, 6, 8];
     for (model, base) in [("mlp", digits()), ("gpt, tied", gpt())] {
         println!("\n{model}: distance of the weights from one rank's, by ranks {ranks:?}");
-        for row in &ROWS {
+        for row in ROWS.iter().filter(|row| row.takes(&base)) {
             // The GPT has twelve parts that a pipeline can separate.
             let two_chunks = ["interleaved", "zb_v"].contains(&row.name);
             let ranks = if two_chunks && model != "mlp" { &ranks[..5] } else { &ranks };
@@ -231,8 +295,9 @@ fn synchronised_batch_norms_and_frozen_layers_are_the_same_in_parts() {
         hidden: Vec::new(),
         ..digits()
     };
-    for row in ROWS.iter().filter(|row| row.strategy != "data_parallel" && !row.name.contains(" x ")) {
-        let data = (row.data)(2).unwrap();
+    let rows = ROWS.iter().filter(|row| row.strategy != "data_parallel" && row.takes(&base));
+    for row in rows.filter(|row| !row.name.contains(" x ")) {
+        let Some(data) = (row.data)(2) else { continue };
         let config = on(row, &base, data);
         if data > 1 && config.accumulate > 1 {
             continue;
@@ -252,6 +317,9 @@ fn synchronised_batch_norms_and_frozen_layers_are_the_same_in_parts() {
 fn the_same_bits_on_every_backend() {
     for row in &ROWS {
         for base in [Config { max_steps: 3, ..digits() }, Config { max_steps: 3, ..gpt() }] {
+            if !row.takes(&base) {
+                continue;
+            }
             let config = on(row, &base, (row.data)(4).unwrap());
             let want = bits(&run(&World::threads(4), &config));
             let sim = bits(&run(&World::sim(&switch(4)), &config));
@@ -285,7 +353,13 @@ fn zero_has_the_bits_of_ddp() {
 fn what_a_strategy_cannot_take_is_refused_in_one_line() {
     let refused = |ranks: u32, keys: &[(&str, &str)], says: &[&str]| {
         let mut config = digits();
-        keys.iter().for_each(|(key, value)| config.set(key, value).unwrap());
+        if let Some(wrong) = keys.iter().find_map(|(key, value)| config.set(key, value).err()) {
+            let said = wrong.to_string();
+            return assert!(
+                !said.contains('\n') && says.iter().all(|says| said.contains(says)),
+                "{keys:?}: {said}"
+            );
+        }
         let said = World::threads(ranks)
             .run(|comm| allfold_trainer::train(&config, &comm, &mut ()))
             .unwrap_err()
@@ -307,4 +381,40 @@ fn what_a_strategy_cannot_take_is_refused_in_one_line() {
     refused(2, &[("strategy", "zero2"), ("optimiser", "lars")], &["`lars`", "`ddp`, or another optimiser"]);
     refused(2, &[("strategy", "zero3"), ("hook", "fp16")], &["`hook`", "none", "`ddp` takes"]);
     refused(2, &[("strategy", "data_parallel"), ("uneven", "true")], &["`uneven`", "false"]);
+    let server = ("strategy", "parameter_server");
+    refused(1, &[server], &["`parallel.servers` is 1", "at least one worker", "use 2 ranks or more"]);
+    refused(4, &[server, ("parallel.servers", "4")], &["`parallel.servers` is 4", "use 1 to 3"]);
+    refused(
+        4,
+        &[server, ("parallel.staleness", "2"), ("clip_norm", "1.0")],
+        &["`clip_norm` is set", "`parallel.staleness` is 2", "no clipping"],
+    );
+    refused(4, &[server, ("parallel.staleness", "-1")], &["parallel.staleness"]);
+    let tensor = ("strategy", "tensor");
+    refused(4, &[tensor, ("parallel.tensor", "3")], &["`parallel.tensor` is 3", "divisor of 4"]);
+    refused(
+        2,
+        &[("strategy", "ddp"), ("parallel.tensor", "2")],
+        &["`ddp` gives every rank whole layers", "use `tensor`"],
+    );
+    refused(2, &[tensor, ("optimiser", "lars")], &["`lars`", "another optimiser"]);
+    refused(
+        4,
+        &[pipeline, ("parallel.tensor", "2"), ("parallel.stages", "3")],
+        &["`parallel.stages` is 3", "2 ranks that `parallel.tensor` leaves", "divisor of 2"],
+    );
+    let gpt = [("model", "gpt"), ("data", "synthetic"), ("hidden", "[]"), ("width", "12"), ("heads", "3")];
+    let mut shared = gpt.to_vec();
+    shared.extend([tensor, ("positions", "6")]);
+    let mut ring = gpt.to_vec();
+    ring.extend([("strategy", "context"), ("positions", "6")]);
+    refused(2, &ring, &["2 ranks cannot share 6 positions", "multiple of 4"]);
+    refused(2, &[("strategy", "context")], &["layer `fc1` has none", "use it for a gpt"]);
+    refused(
+        4,
+        &[("strategy", "context"), ("parallel.tensor", "2"), ("parallel.context", "2")],
+        &["`parallel.tensor` 2", "`parallel.context` 2", "one of the two"],
+    );
+    refused(2, &[("strategy", "ddp"), ("parallel.context", "2")], &["whole positions", "use `context`"]);
+    refused(2, &shared, &["2 ranks cannot share the 3 heads", "let `parallel.tensor` divide 3"]);
 }

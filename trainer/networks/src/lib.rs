@@ -25,4 +25,7 @@ mod network;
 pub mod workloads;
 
 pub use error::{Error, Result};
-pub use network::{Builder, Network, Outline, ParamSpec, Phase, layer_of};
+pub use layers::MeshAxis;
+pub use network::{
+    Builder, ContextSplit, Network, Outline, ParamLayout, ParamSpec, Phase, TensorSplit, layer_of,
+};

@@ -3,14 +3,19 @@
 //! The order of a step is written down once, as [`Phase`]s, and both kinds of run follow it: the trainer's `Model` with
 //! numbers, its module `modeled` with costs alone. So both run the same phases in the same order.
 
+mod builder;
+mod context_split;
 mod outline;
+mod tensor_split;
 
-pub use outline::Outline;
-pub use outline::layer_of;
+pub use builder::Builder;
+pub use context_split::ContextSplit;
+pub use outline::{Outline, layer_of};
+pub use tensor_split::{ParamLayout, TensorSplit};
 
 use crate::layers::{Init, Layer};
 use crate::{Error, Result};
-use allfold_kernels::nn::{Float, Loss, LossKind, OpCost};
+use allfold_kernels::nn::{ClassSplit, Float, Loss, LossKind, OpCost};
 use std::ops::Range;
 
 /// One parameter or buffer, and its place in the flat buffer of all parameters or buffers.
@@ -67,6 +72,9 @@ pub struct Network<F> {
     frozen: Vec<bool>,
     rows: usize,
     loss: LossKind,
+    /// For each layer, the operations of a step over one sample, where they are not those of the layers themselves.
+    costs: Option<Vec<u64>>,
+    class_split: Option<ClassSplit>,
 }
 
 struct Spans {
@@ -75,128 +83,6 @@ struct Spans {
     buffers: Range<usize>,
     /// The parameters belong to another layer.
     tied: bool,
-}
-
-/// A network under construction.
-pub struct Builder<F> {
-    network: Network<F>,
-    inputs: usize,
-}
-
-impl<F: Float> Builder<F> {
-    /// Begins a network with `inputs` numbers per sample, which are activation 0.
-    pub fn new(inputs: usize) -> Builder<F> {
-        let network = Network {
-            layers: Vec::new(),
-            names: Vec::new(),
-            from: Vec::new(),
-            storages: Vec::new(),
-            params: Vec::new(),
-            buffers: Vec::new(),
-            spans: Vec::new(),
-            frozen: Vec::new(),
-            rows: 1,
-            loss: LossKind::default(),
-        };
-        Builder { network, inputs }
-    }
-
-    /// Adds a layer that reads these activations; returns the one that it writes.
-    ///
-    /// # Errors
-    /// If the layer's input size differs from theirs.
-    pub fn push(&mut self, name: &str, layer: impl Layer<F> + 'static, from: &[usize]) -> Result<usize> {
-        self.add(name, Box::new(layer), from, None)
-    }
-
-    /// [`Builder::push`] for a layer whose type is only known at run time.
-    ///
-    /// # Errors
-    /// As [`Builder::push`].
-    pub fn push_boxed(&mut self, name: &str, layer: Box<dyn Layer<F>>, from: &[usize]) -> Result<usize> {
-        self.add(name, layer, from, None)
-    }
-
-    /// Adds a layer that shares the parameters of the layer that wrote `owner`; the parameters keep that layer's names and
-    /// layout.
-    ///
-    /// # Errors
-    /// If the layer does not take what `from` gives, or has another number of parameters.
-    pub fn push_tied(
-        &mut self,
-        name: &str,
-        layer: impl Layer<F> + 'static,
-        from: &[usize],
-        owner: usize,
-    ) -> Result<usize> {
-        self.add(name, Box::new(layer), from, Some(owner))
-    }
-
-    fn add(
-        &mut self,
-        name: &str,
-        layer: Box<dyn Layer<F>>,
-        from: &[usize],
-        owner: Option<usize>,
-    ) -> Result<usize> {
-        let network = &mut self.network;
-        for &from in from {
-            let (before, gives) = match from.checked_sub(1) {
-                None => ("the input", self.inputs),
-                Some(before) => (&*network.names[before], network.layers[before].outputs()),
-            };
-            let takes = layer.inputs();
-            if gives != takes {
-                return Err(Error::Network(format!(
-                    "{before} outputs {gives} numbers per sample but layer {name} takes {takes}"
-                )));
-            }
-        }
-        let spans = match owner {
-            None => {
-                let first = network.params.len();
-                let values = lay_out(&mut network.params, name, layer.params());
-                let buffers = lay_out(&mut network.buffers, name, layer.buffers());
-                network.frozen.resize(network.params.len(), false);
-                Spans { params: first..network.params.len(), values, buffers, tied: false }
-            }
-            Some(owner) => {
-                let spans = &network.spans[owner - 1];
-                let elements: usize = layer.params().iter().map(crate::layers::Tensor::len).sum();
-                if elements != spans.values.len() {
-                    let has = spans.values.len();
-                    return Err(Error::Network(format!(
-                        "layer {name} needs {elements} weights and the layer that it shares them with has {has}"
-                    )));
-                }
-                let end = network.buffers.last().map_or(0, |last| last.range.end);
-                Spans {
-                    params: spans.params.clone(),
-                    values: spans.values.clone(),
-                    buffers: end..end,
-                    tied: true,
-                }
-            }
-        };
-        network.spans.push(spans);
-        network.names.push(name.into());
-        network.from.push(from.to_vec());
-        network.layers.push(layer);
-        Ok(network.layers.len())
-    }
-
-    /// The network, which gives `rows` rows of logits per sample.
-    ///
-    /// # Errors
-    /// If it has no layer.
-    pub fn build(mut self, rows: usize) -> Result<Network<F>> {
-        if self.network.layers.is_empty() {
-            return Err(Error::Network("a network needs at least one layer".into()));
-        }
-        self.network.rows = rows.max(1);
-        self.network.storages = self.network.assign_storage();
-        Ok(self.network)
-    }
 }
 
 impl<F: Float> Network<F> {
@@ -337,6 +223,11 @@ impl<F: Float> Network<F> {
         Loss { classes: self.classes(), kind: self.loss }
     }
 
+    /// The classes of this network's logits, where ranks share each row of logits.
+    pub fn class_split(&self) -> Option<ClassSplit> {
+        self.class_split
+    }
+
     /// The numbers of a layer's parameters; for a tied layer, those of the layer that it shares with.
     pub fn params_of(&self, layer: usize) -> Range<usize> {
         self.spans[layer].params.clone()
@@ -466,17 +357,4 @@ impl<F: Float> Network<F> {
     pub fn step_cost(&self, n: usize) -> OpCost {
         self.forward_phases().into_iter().chain(self.backward_phases()).map(|phase| self.cost(phase, n)).sum()
     }
-}
-
-/// Appends a layer's tensors to the flat layout and returns the elements they take.
-fn lay_out(places: &mut Vec<ParamSpec>, layer: &str, tensors: Vec<crate::layers::Tensor>) -> Range<usize> {
-    let start = places.last().map_or(0, |last| last.range.end);
-    let mut end = start;
-    for tensor in tensors {
-        let range = end..end + tensor.len();
-        end = range.end;
-        let name = format!("{layer}.{}", tensor.name);
-        places.push(ParamSpec { name, shape: tensor.shape, range, init: tensor.init });
-    }
-    start..end
 }

@@ -63,7 +63,18 @@ pub struct Parallel {
     pub chunks: usize,
     /// The layers that begin the pipeline's chunks after the first; empty: chunks are chosen so that they cost alike.
     pub split: Vec<String>,
-    /// What each rank of a stage keeps of it: `ddp` (everything), `zero1`, `zero2` or `zero3`.
+    /// Ranks that share each layer's weights and have the same samples; 0: all ranks with the strategy `tensor`, 1 with others. The
+    /// number divides the attention heads.
+    pub tensor: usize,
+    /// Ranks that share the positions of each sample, for a gpt; 0: all ranks with the strategy `context`, 1 with others. Twice the number
+    /// divides the positions.
+    pub context: usize,
+    /// With `parameter_server`: how many of the ranks, from the first, are servers. Each has a part of every weight; the others are
+    /// workers.
+    pub servers: usize,
+    /// With `parameter_server`: steps that a worker may be ahead of the slowest; 0: all workers compute with the same weights.
+    pub staleness: u64,
+    /// With `pipeline`, `tensor` and `context`: what each rank keeps of its layers: `ddp` (everything), `zero1`, `zero2` or `zero3`.
     pub sharding: StageSharing,
     /// With zero1, zero2 and zero3: how many neighbouring ranks share one copy of what is sharded, such as the ranks of a node;
     /// 0: all ranks with samples of their own. Several copies are kept equal by sums over them.
@@ -79,6 +90,10 @@ impl Default for Parallel {
             schedule: ScheduleName::default(),
             chunks: 2,
             split: Vec::new(),
+            tensor: 0,
+            context: 0,
+            servers: 1,
+            staleness: 0,
             sharding: StageSharing::default(),
             shard: 0,
             reshard_after_forward: true,

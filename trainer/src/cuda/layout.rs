@@ -50,7 +50,7 @@ impl TensorFormat {
     }
 }
 
-/// The layout of each layer's inputs, and the layout of each activation, of which 0 is the network's input.
+/// The layout of each layer's inputs, and the layout of each activation; activation 0 is the network's input.
 pub(super) fn lasts(
     network: &Network<f32>,
     operations: &[LayerOperation],

@@ -1,19 +1,7 @@
 //! Ranks in a mesh with named axes.
 
 use crate::{Error, Result};
-
-/// An axis of the mesh.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MeshAxis {
-    /// Ranks with samples of their own.
-    Data,
-    /// Ranks of the data axis that share one copy of what is sharded: neighbours, such as those of a node.
-    Shard,
-    /// Ranks of the data axis that hold the same parts.
-    Replica,
-    /// Ranks with layers of their own: the stages of a pipeline.
-    Pipeline,
-}
+pub use allfold_networks::MeshAxis;
 
 /// A rank's place on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +12,8 @@ pub struct AxisPosition {
     pub size: usize,
 }
 
-/// The size of each axis. Ranks are numbered along the data axis first: the ranks of a stage are neighbours.
+/// The size of each axis. Ranks are numbered along the tensor axis first, then along the data axis: the ranks that share layers are
+/// neighbours, and so are the ranks of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mesh {
     /// Ranks with samples of their own.
@@ -33,28 +22,65 @@ pub struct Mesh {
     pub shard: usize,
     /// Stages.
     pub pipeline: usize,
+    /// Ranks with the same samples and a part of every layer.
+    pub tensor: usize,
+    /// Ranks of the data axis with the same samples, of which each has some positions; divides `data`.
+    pub context: usize,
+    /// Ranks before all others that hold parameters for them and have no samples.
+    pub servers: usize,
 }
 
 impl Mesh {
-    /// `ranks` ranks in `stages` stages (0: each rank is a stage).
+    /// `ranks` ranks in `stages` stages (0: each rank is a stage), each of which `tensor` ranks share.
     ///
     /// # Errors
-    /// Stages that the ranks do not divide among.
-    pub fn of_stages(stages: usize, ranks: u32) -> Result<Mesh> {
-        let ranks = ranks as usize;
+    /// Numbers that the ranks do not divide among.
+    pub fn of_stages(stages: usize, tensor: usize, ranks: u32) -> Result<Mesh> {
+        let (mesh, ranks) = (Mesh::of_data(tensor, ranks)?, ranks as usize / tensor);
         let pipeline = if stages == 0 { ranks } else { stages };
         if !ranks.is_multiple_of(pipeline) {
+            let left = if tensor > 1 { " that `parallel.tensor` leaves" } else { "" };
             return Err(Error::Config(format!(
-                "`parallel.stages` is {pipeline}, which does not divide the {ranks} ranks; use a divisor of {ranks}"
+                "`parallel.stages` is {pipeline}, which does not divide the {ranks} ranks{left}; use a divisor of {ranks}"
             )));
         }
         let data = ranks / pipeline;
-        Ok(Mesh { data, shard: data, pipeline })
+        Ok(Mesh { data, shard: data, pipeline, ..mesh })
     }
 
-    /// Every rank with samples of its own.
-    pub fn of_data(ranks: u32) -> Mesh {
-        Mesh { data: ranks as usize, shard: ranks as usize, pipeline: 1 }
+    /// `ranks` ranks, of which `tensor` neighbours share each model and its samples.
+    ///
+    /// # Errors
+    /// A number that does not divide the ranks.
+    pub fn of_data(tensor: usize, ranks: u32) -> Result<Mesh> {
+        let ranks = ranks as usize;
+        if !ranks.is_multiple_of(tensor) {
+            return Err(Error::Config(format!(
+                "`parallel.tensor` is {tensor}, which does not divide the {ranks} ranks; use a divisor of {ranks}"
+            )));
+        }
+        let data = ranks / tensor;
+        Ok(Mesh { data, shard: data, pipeline: 1, tensor, context: 1, servers: 0 })
+    }
+
+    /// `servers` ranks that hold parameters, and workers with samples of their own.
+    pub fn of_servers(servers: usize, ranks: u32) -> Mesh {
+        let data = ranks as usize - servers;
+        Mesh { data, shard: data, pipeline: 1, tensor: 1, context: 1, servers }
+    }
+
+    /// This mesh with `context` neighbours of the data axis sharing the positions of their samples.
+    ///
+    /// # Errors
+    /// A number that does not divide the ranks of the data axis.
+    pub fn sharing_positions(self, context: usize) -> Result<Mesh> {
+        if !self.data.is_multiple_of(context) {
+            let data = self.data;
+            return Err(Error::Config(format!(
+                "`parallel.context` is {context}, which does not divide the {data} ranks of the data axis; use a divisor of {data}"
+            )));
+        }
+        Ok(Mesh { context, ..self })
     }
 
     /// This mesh with `shard` neighbours of the data axis sharing one copy (0: all of them).
@@ -73,16 +99,25 @@ impl Mesh {
         Ok(Mesh { shard, ..self })
     }
 
-    /// The place of a rank.
+    /// Whether a rank is a server.
+    pub fn is_server(&self, rank: usize) -> bool {
+        rank < self.servers
+    }
+
+    /// The place of a rank. A server has the first place on every axis.
     pub fn position(&self, rank: usize, axis: MeshAxis) -> AxisPosition {
-        match axis {
-            MeshAxis::Data => AxisPosition { index: rank % self.data, size: self.data },
-            MeshAxis::Shard => AxisPosition { index: rank % self.data % self.shard, size: self.shard },
-            MeshAxis::Replica => {
-                AxisPosition { index: rank % self.data / self.shard, size: self.data / self.shard }
-            }
-            MeshAxis::Pipeline => AxisPosition { index: rank / self.data, size: self.pipeline },
-        }
+        let rank = rank.saturating_sub(self.servers);
+        let (tensor, rest) = (rank % self.tensor, rank / self.tensor);
+        let (data, stage) = (rest % self.data, rest / self.data);
+        let (index, size) = match axis {
+            MeshAxis::Data => (data, self.data),
+            MeshAxis::Shard => (data % self.shard, self.shard),
+            MeshAxis::Replica => (data / self.shard, self.data / self.shard),
+            MeshAxis::Pipeline => (stage, self.pipeline),
+            MeshAxis::Tensor => (tensor, self.tensor),
+            MeshAxis::Context => (data % self.context, self.context),
+        };
+        AxisPosition { index, size }
     }
 }
 
@@ -92,8 +127,8 @@ mod tests {
 
     #[test]
     fn every_rank_has_a_place_of_its_own() {
-        let mesh = Mesh::of_stages(3, 12).unwrap();
-        assert_eq!(mesh, Mesh { data: 4, shard: 4, pipeline: 3 });
+        let mesh = Mesh::of_stages(3, 1, 12).unwrap();
+        assert_eq!(mesh, Mesh { data: 4, shard: 4, pipeline: 3, tensor: 1, context: 1, servers: 0 });
         let places = (0..12)
             .map(|rank| [MeshAxis::Data, MeshAxis::Pipeline].map(|axis| mesh.position(rank, axis).index));
         assert!(places.zip(0..).all(|([data, stage], rank)| stage * 4 + data == rank));
@@ -101,8 +136,15 @@ mod tests {
         let parts =
             |rank| [MeshAxis::Shard, MeshAxis::Replica].map(|axis| sharded.position(rank, axis).index);
         assert_eq!([4, 5, 6, 7].map(parts), [[0, 0], [1, 0], [0, 1], [1, 1]]);
+        let shared = Mesh::of_stages(3, 2, 12).unwrap();
+        let axes = [MeshAxis::Tensor, MeshAxis::Data, MeshAxis::Pipeline];
+        let places = |rank| axes.map(|axis| shared.position(rank, axis).index);
+        assert_eq!(
+            [0, 1, 2, 3, 4, 11].map(places),
+            [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1], [1, 1, 2]]
+        );
         assert!(mesh.sharded(3).unwrap_err().to_string().contains("divisor of 4"));
-        let error = Mesh::of_stages(5, 12).unwrap_err().to_string();
+        let error = Mesh::of_stages(5, 1, 12).unwrap_err().to_string();
         assert!(error.contains("5") && error.contains("divisor of 12"), "{error}");
     }
 }

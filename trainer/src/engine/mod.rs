@@ -13,8 +13,11 @@
 mod groups;
 mod mesh;
 mod observed;
+mod parameter_messages;
 mod passes;
+mod peers;
 mod rank;
+mod serving;
 mod slot;
 mod transfer;
 mod unit;
@@ -22,7 +25,8 @@ mod update;
 mod worker;
 
 pub use mesh::{AxisPosition, Mesh, MeshAxis};
-pub(crate) use worker::{StepInput, Worker};
+pub use serving::{Serving, ServingRole};
+pub(crate) use worker::{NetworkSplit, StepInput, Worker};
 
 use crate::{Outline, Phase, Result};
 use std::ops::Range;
@@ -47,6 +51,8 @@ pub enum Keep {
     /// The first rank of the data axis keeps everything. The others keep copies of its parameters and their parts of the
     /// gradients, and no optimiser state.
     First,
+    /// A copy of the parameters, and the gradients of this rank's samples. Servers keep the parameters and the optimiser state.
+    Copy,
     /// Nothing: other stages of a pipeline hold the unit.
     Nothing,
 }
@@ -92,7 +98,7 @@ pub struct Route {
 }
 
 /// What a strategy sees of its rank.
-pub trait RankEngine {
+pub trait RankEngine: Serving {
     /// The network's structure.
     fn outline(&self) -> Arc<Outline>;
 
@@ -101,6 +107,9 @@ pub trait RankEngine {
 
     /// The units, in order of layers.
     fn units(&self) -> &[ParamUnit];
+
+    /// Steps, this one included, until all ranks meet: at the end of an epoch, or for a checkpoint.
+    fn steps_left(&self) -> u64;
 
     /// The unit whose parameters a phase reads or whose gradient it computes, if it does either.
     fn unit_of(&self, phase: Phase) -> Option<usize>;

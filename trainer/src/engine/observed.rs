@@ -29,9 +29,12 @@ impl Observed {
         self.peak = MemoryUse::default();
     }
 
-    /// Adds a span. A span that goes on with the last one's work becomes a part of it; input and weight gradients of one
+    /// Adds a span, if spans are recorded and it has any length. A span that goes on with the last one's work becomes a part of it; input and weight gradients of one
     /// micro-batch that follow each other are its backward pass.
     pub fn add(&mut self, next: StepSpan) {
+        if !self.wanted || next.end <= next.start {
+            return;
+        }
         let backward = [StepWork::InputGrad, StepWork::WeightGrad, StepWork::Backward];
         if let Some(last) = self.spans.last_mut()
             && last.micro == next.micro
@@ -55,7 +58,7 @@ mod tests {
 
     #[test]
     fn neighbouring_gradients_of_a_micro_batch_are_its_backward_pass() {
-        let mut observed = Observed::default();
+        let mut observed = Observed { wanted: true, ..Observed::default() };
         let mut add = |work, micro, start, end| {
             observed.add(StepSpan { work, micro: Some(micro), start: Picos(start), end: Picos(end) });
         };

@@ -1,14 +1,37 @@
 //! The phases of a micro-batch on the CPU.
 
-use super::Slot;
+use super::groups::Groups;
+use super::observed::{Observed, work_of};
+use super::peers::AxisPeers;
 use super::unit::Tensor;
 use super::worker::Worker;
+use super::{MeshAxis, Slot};
 use crate::engine::RankEngine;
 use crate::model::LayerPass;
-use crate::{Objective, Result};
+use crate::{Objective, Phase, Result};
 use allfold_collectives::ReduceOp;
 use allfold_kernels::nn::{Float, add_to};
+use allfold_sim::Picos;
 use std::ops::Range;
+
+/// The ranks along an axis, during a phase of micro-batch `micro`, from 1.
+fn peers<'p, F: Float>(
+    groups: &'p Groups<'_>,
+    axis: Option<MeshAxis>,
+    (waited, observed): (&'p mut Picos, &'p mut Observed),
+    (phase, micro, since): (Phase, u32, Picos),
+) -> AxisPeers<'p, F> {
+    AxisPeers {
+        group: axis.and_then(|axis| groups.along(axis)),
+        world: groups.world,
+        waited,
+        observed,
+        work: (work_of(phase), (micro as usize).checked_sub(1)),
+        since,
+        shift: None,
+        failed: None,
+    }
+}
 
 impl<F: Float> Worker<'_, F> {
     /// The elements of a layer's parameters within their unit.
@@ -34,13 +57,17 @@ impl<F: Float> Worker<'_, F> {
     pub(super) fn forward(&mut self, l: usize, slot: Slot) -> Result<()> {
         let (unit, range) = self.range_of(l);
         let mut draw_key = self.input.draw_key;
-        let Worker { slots, units, network, buffers, on, .. } = self;
+        let Worker { slots, units, network, buffers, on, groups, waited, observed, .. } = self;
         let slot = &mut slots[slot.0];
         draw_key.micro += slot.micro;
+        let phase = (Phase::Forward(l), slot.micro, self.since);
+        let mut peers = peers(groups, network.layers()[l].axis(), (waited, observed), phase);
         let params = if range.is_empty() { &[] } else { &units[unit].params.here("parameters")?[range] };
         let buffers = &mut buffers[network.buffers_of(l)];
-        slot.acts.forward(on, network, l, LayerPass { n: slot.n, train: true, params, buffers, draw_key });
-        Ok(())
+        let pass = LayerPass { n: slot.n, train: true, params, buffers, draw_key, peers: &mut peers };
+        slot.acts.forward(on, network, l, pass);
+        self.since = peers.since;
+        peers.failed.map_or(Ok(()), Err)
     }
 
     pub(super) fn weight_grad(&mut self, l: usize, slot: Slot) -> Result<()> {
@@ -56,17 +83,19 @@ impl<F: Float> Worker<'_, F> {
             self.begun[layers].fill(false);
         }
         let owner = self.outline.owner(l);
-        let Worker { slots, units, network, on, begun, .. } = self;
+        let Worker { slots, units, network, on, begun, groups, waited, observed, .. } = self;
         let (slot, unit) = (&mut slots[slot.0], &mut units[unit]);
+        let phase = (Phase::WeightGrad(l), slot.micro, self.since);
+        let mut peers = peers(groups, network.layers()[l].axis(), (waited, observed), phase);
         let layer = &network.layers()[l];
         let keeps = layer.needs_gradients() || layer.sync_len().1 > 0;
         let params = &unit.params.here("parameters")?[range.clone()];
         let grads = &mut unit.grads.here_mut("gradients")?[range];
         if !begun[owner] && !keeps {
-            slot.acts.weight_grad(on, network, (l, slot.n), params, grads);
+            slot.acts.weight_grad(on, network, (l, slot.n), (params, grads), &mut peers);
         } else {
             let mut own = on.pool.take(grads.len());
-            slot.acts.weight_grad(on, network, (l, slot.n), params, &mut own);
+            slot.acts.weight_grad(on, network, (l, slot.n), (params, &mut own), &mut peers);
             match begun[owner] {
                 true => add_to(grads, &own),
                 false => grads.copy_from_slice(&own),
@@ -75,29 +104,36 @@ impl<F: Float> Worker<'_, F> {
         }
         begun[owner] = true;
         slot.weights_done(on, l);
-        Ok(())
+        self.since = peers.since;
+        peers.failed.map_or(Ok(()), Err)
     }
 
     pub(super) fn input_grad(&mut self, l: usize, slot: Slot) -> Result<()> {
         let (unit, range) = self.range_of(l);
-        let Worker { slots, units, network, on, .. } = self;
+        let Worker { slots, units, network, on, groups, waited, observed, .. } = self;
         let slot = &mut slots[slot.0];
+        let phase = (Phase::InputGrad(l), slot.micro, self.since);
+        let mut peers = peers(groups, network.layers()[l].axis(), (waited, observed), phase);
         let params = if range.is_empty() { &[] } else { &units[unit].params.here("parameters")?[range] };
         let grads = std::mem::take(&mut slot.own_grads[l]);
         let keep = slot.inputs_done(l);
-        slot.acts.input_grad(on, network, (l, slot.n), (params, &grads), keep);
+        slot.acts.input_grad(on, network, (l, slot.n), (params, &grads), keep, &mut peers);
         if !grads.is_empty() {
             on.pool.push(grads);
         }
-        Ok(())
+        self.since = peers.since;
+        peers.failed.map_or(Ok(()), Err)
     }
 
-    pub(super) fn add_loss(&mut self, slot: Slot) {
-        let Worker { slots, network, on, input, .. } = self;
+    pub(super) fn add_loss(&mut self, slot: Slot) -> Result<()> {
+        let Worker { slots, network, on, input, groups, waited, observed, .. } = self;
         let slot = &mut slots[slot.0];
+        let axis = network.class_split().map(|_| MeshAxis::Tensor);
+        let mut peers = peers(groups, axis, (waited, observed), (Phase::Loss, slot.micro, self.since));
         let scale = F::from_f64(slot.share * input.loss_scale);
         let labels = std::mem::take(&mut slot.labels);
-        let loss = slot.acts.loss(on, network, Objective { labels: &labels, scale, more: false });
+        let objective = Objective { labels: &labels, scale, more: false };
+        let loss = slot.acts.loss(on, network, objective, &mut peers);
         slot.labels = labels;
         self.loss += slot.share * loss.to_f64();
         if !self.loss.is_finite() && self.not_finite.is_none() {
@@ -106,5 +142,7 @@ impl<F: Float> Worker<'_, F> {
                 |at: usize| at.checked_sub(1).map_or("the input", |layer| &self.network.names()[layer]);
             self.not_finite = layer.map(|at| name(at).to_string());
         }
+        self.since = peers.since;
+        peers.failed.map_or(Ok(()), Err)
     }
 }

@@ -30,6 +30,10 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         &self.specs
     }
 
+    fn steps_left(&self) -> u64 {
+        self.input.steps_left
+    }
+
     fn unit_of(&self, phase: Phase) -> Option<usize> {
         let layer =
             layer_of(phase).filter(|_| !matches!(phase, Phase::SyncForward(_) | Phase::SyncBackward(_)))?;
@@ -71,14 +75,21 @@ impl<F: Float> RankEngine for Worker<'_, F> {
 
     fn run(&mut self, phase: Phase, at: Slot) -> Result<()> {
         let n = self.slot(at).n;
-        let start = self.groups.world.now();
+        let (start, waited) = (self.groups.world.now(), self.waited);
+        self.since = start;
+        // A layer that exchanges values has computed before it does.
+        let layer = layer_of(phase).map(|l| &self.network.layers()[l]);
+        let exchanges = layer.is_some_and(|layer| layer.axis().is_some());
+        if exchanges && !layer.is_some_and(|layer| layer.charges_itself()) {
+            self.groups.world.charge(&work(self.network.cost(phase, n)));
+        }
         match phase {
             Phase::SyncForward(l) => {
                 let len = self.network.sync_len(phase);
                 self.slots[at.0].acts.forward_sums(&self.network, l, n, len);
             }
             Phase::Forward(l) => self.forward(l, at)?,
-            Phase::Loss => self.add_loss(at),
+            Phase::Loss => self.add_loss(at)?,
             Phase::WeightGrad(l) => self.weight_grad(l, at)?,
             Phase::SyncBackward(l) => {
                 let (len, slot) = (self.network.sync_len(phase), &mut self.slots[at.0]);
@@ -89,14 +100,14 @@ impl<F: Float> RankEngine for Worker<'_, F> {
             Phase::InputGrad(l) => self.input_grad(l, at)?,
             Phase::Ready(_) => return Ok(()),
         }
-        if !matches!(phase, Phase::SyncBackward(_)) {
+        if !exchanges && !matches!(phase, Phase::SyncBackward(_)) {
             self.groups.world.charge(&work(self.network.cost(phase, n)));
         }
         if matches!(phase, Phase::Forward(_) | Phase::SyncForward(_)) {
-            self.forward_time += self.groups.world.now() - start;
+            self.forward_time += (self.groups.world.now() - start) - (self.waited - waited);
         }
         let micro = self.slots[at.0].micro as usize;
-        self.did(work_of(phase), micro.checked_sub(1), start);
+        self.did(work_of(phase), micro.checked_sub(1), self.since);
         self.note_memory();
         if let Phase::SyncForward(l) | Phase::SyncBackward(l) = phase {
             self.sum_totals(at)?;

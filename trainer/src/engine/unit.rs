@@ -52,6 +52,8 @@ fn missing(what: &str) -> Error {
 /// Trained elements that one optimiser moves: a range of the unit.
 pub(super) struct Piece<F: Float> {
     pub range: Range<usize>,
+    /// Whether this rank's copy counts in sums over all ranks, unless another copy of the unit does.
+    pub counts: bool,
     pub optimiser: Box<dyn Optimiser<F>>,
 }
 
@@ -82,12 +84,12 @@ pub(super) struct UnitState<F: Float> {
 
 impl<F: Float> UnitState<F> {
     /// A unit of these elements on rank `index` of `size` on the data axis. `trained` are the elements of all parameters that
-    /// are trained.
+    /// are trained, with whether this rank's copy counts.
     pub fn new(
         keep: Keep,
         values: Range<usize>,
         (index, size): (usize, usize),
-        trained: &[Range<usize>],
+        trained: &[(Range<usize>, bool)],
         (config, params): (&Config, &[ParamSpec]),
     ) -> Result<UnitState<F>> {
         let part = values.len().div_ceil(size);
@@ -96,8 +98,8 @@ impl<F: Float> UnitState<F> {
             _ => index * part..(index + 1) * part,
         };
         let mut pieces = Vec::new();
-        if keep != Keep::Nothing && (keep != Keep::First || index == 0) {
-            for trained in trained {
+        if !matches!(keep, Keep::Nothing | Keep::Copy) && (keep != Keep::First || index == 0) {
+            for (trained, counts) in trained {
                 let inside = trained.start.max(values.start)..trained.end.min(values.end);
                 if inside.is_empty() {
                     continue;
@@ -107,7 +109,7 @@ impl<F: Float> UnitState<F> {
                 if start < end {
                     let range = start..end;
                     let optimiser = optim::build(config, &specs(params, &values, &range))?;
-                    pieces.push(Piece { range, optimiser });
+                    pieces.push(Piece { range, counts: *counts, optimiser });
                 }
             }
         }
@@ -144,7 +146,7 @@ impl<F: Float> UnitState<F> {
     /// Moves the parameters of every piece.
     pub fn step(&mut self, lr: f64) -> Result<()> {
         let (own, shards) = (self.own.start, self.shards_gradients());
-        for Piece { range, optimiser } in &mut self.pieces {
+        for Piece { range, optimiser, .. } in &mut self.pieces {
             let part = range.start - own..range.end - own;
             let params = match self.keep {
                 Keep::Sharded => &mut self.param_part[part.clone()],

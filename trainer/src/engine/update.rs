@@ -99,6 +99,9 @@ impl<F: Float> Worker<'_, F> {
             }
             let unit = &mut self.units[at];
             for piece in 0..unit.pieces.len() {
+                if !unit.pieces[piece].counts {
+                    continue;
+                }
                 let range = unit.pieces[piece].range.clone();
                 squares[0] += norm(unit.grad_of(&range)?).powi(2);
             }

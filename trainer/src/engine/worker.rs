@@ -2,12 +2,15 @@
 
 use super::groups::Groups;
 use super::observed::Observed;
+use super::serving::ServingState;
 use super::slot::{self, SlotState};
 use super::unit::UnitState;
 use super::{Keep, Mesh, MeshAxis, ParamUnit, Route, Slot};
 use crate::model::Arithmetic;
 use crate::timing::{BucketTimes, StepSpan, StepWork};
-use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse, Network, Outline, Result};
+use crate::{
+    Batch, Config, ContextSplit, DrawKey, Error, GradScaler, MemoryUse, Network, Outline, Result, TensorSplit,
+};
 use allfold_collectives::{Buffer, Communicator, Rank, Work};
 use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
@@ -23,6 +26,8 @@ pub(crate) struct StepInput {
     pub loss_scale: f64,
     /// The key of the step's random draws, before its first micro-batch.
     pub draw_key: DrawKey,
+    /// Steps, this one included, until all ranks meet.
+    pub steps_left: u64,
 }
 
 /// The outcome of a step on a rank.
@@ -42,11 +47,45 @@ pub(crate) struct StepResult {
     pub optimiser: Picos,
 }
 
+/// How ranks share a network's layers and positions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NetworkSplit {
+    /// How the ranks of the tensor axis share layers, where there are several.
+    pub tensor: Option<TensorSplit>,
+    /// How the ranks of the context axis share positions, where there are several.
+    pub context: Option<ContextSplit>,
+}
+
+impl NetworkSplit {
+    /// How the ranks of `mesh` share `network`, and the part of a rank.
+    ///
+    /// # Errors
+    /// A network that they cannot share so.
+    pub fn of<F: Float>(network: Network<F>, mesh: &Mesh, rank: usize) -> Result<(Network<F>, NetworkSplit)> {
+        let [tensor, context] = [MeshAxis::Tensor, MeshAxis::Context].map(|axis| mesh.position(rank, axis));
+        let mut split = NetworkSplit::default();
+        let mut part = network;
+        if tensor.size > 1 {
+            let layers = TensorSplit::of(&part, tensor.size)?;
+            part = layers.part(part, tensor.index)?;
+            split.tensor = Some(layers);
+        }
+        if context.size > 1 {
+            let positions = ContextSplit::of(&part, context.size)?;
+            part = positions.part(part, context.index)?;
+            split.context = Some(positions);
+        }
+        Ok((part, split))
+    }
+}
+
 /// A rank that computes on the CPU: its units, its micro-batches in flight and its communicators.
 pub(crate) struct Worker<'a, F: Float> {
     pub(super) groups: Groups<'a>,
     pub(super) config: &'a Config,
     pub(super) network: Network<F>,
+    /// How it is a part of the whole network.
+    pub(super) split: NetworkSplit,
     pub(super) outline: Arc<Outline>,
     pub(super) specs: Vec<ParamUnit>,
     pub(super) units: Vec<UnitState<F>>,
@@ -63,6 +102,7 @@ pub(crate) struct Worker<'a, F: Float> {
     spare: Vec<Buffer<F>>,
     /// Messages that were sent and may still be on their way.
     pub(super) sent: Vec<Work<Buffer<F>>>,
+    pub(super) serving: ServingState<F>,
     /// For each unit that several stages hold, on those stages: their communicator.
     pub(super) copies: Vec<Option<Communicator>>,
     /// For each unit, the first stage that holds it.
@@ -78,6 +118,8 @@ pub(crate) struct Worker<'a, F: Float> {
     pub(super) forward_time: Picos,
     pub(super) waited: Picos,
     pub(super) update_time: Picos,
+    /// The start of the phase under way, or the end of its last exchange.
+    pub(super) since: Picos,
     pub(super) observed: Observed,
 }
 
@@ -85,25 +127,31 @@ pub(crate) struct Worker<'a, F: Float> {
 const SPARE: usize = 3;
 
 impl<'a, F: Float> Worker<'a, F> {
-    /// A rank of `mesh` that holds `specs` of the network, without parameters yet. Every rank of `world` must call it.
+    /// A rank of `mesh` that holds `specs` of its network, without parameters yet. Every rank of `world` must call it.
     ///
     /// # Errors
     /// Communicators that cannot be made, or an optimiser that is unknown.
     pub fn new(
         config: &'a Config,
-        network: Network<F>,
+        (network, split): (Network<F>, NetworkSplit),
         specs: Vec<ParamUnit>,
         world: &'a Communicator,
         (mesh, channels): (Mesh, usize),
     ) -> Result<Worker<'a, F>> {
         let groups = Groups::new(world, mesh, channels)?;
         let outline = Arc::new(network.outline());
-        let [data, shard] = [MeshAxis::Data, MeshAxis::Shard].map(|axis| groups.position(axis));
+        let [data, shard, tensor] =
+            [MeshAxis::Data, MeshAxis::Shard, MeshAxis::Tensor].map(|axis| groups.position(axis));
+        let trained = trained_parts(&network, &outline, split.tensor.as_ref(), tensor.index);
         let make = |unit: &ParamUnit| {
             let values = outline.values_in(&unit.layers);
-            let first = unit.keep == Keep::First;
-            let place = if first { (data.index, data.size) } else { (shard.index, shard.size) };
-            UnitState::new(unit.keep, values, place, outline.trained(), (config, network.params()))
+            let role = groups.serving_role();
+            let place = match (unit.keep, role.servers) {
+                (Keep::First, _) => (data.index, data.size),
+                (_, 0) => (shard.index, shard.size),
+                (_, servers) => (role.server.unwrap_or_default(), servers),
+            };
+            UnitState::new(unit.keep, values, place, &trained, (config, network.params()))
         };
         let units = specs.iter().map(make).collect::<Result<Vec<_>>>()?;
         let unit_of = |layer: usize| {
@@ -124,10 +172,11 @@ impl<'a, F: Float> Worker<'a, F> {
             on,
             spare: Vec::new(),
             sent: Vec::new(),
+            serving: ServingState::default(),
             copies: Vec::new(),
             holders: Vec::new(),
             batch: Batch::default(),
-            input: StepInput { lr: 0.0, loss_scale: 1.0, draw_key: DrawKey::default() },
+            input: StepInput { lr: 0.0, loss_scale: 1.0, draw_key: DrawKey::default(), steps_left: 0 },
             scaler: None,
             loss: 0.0,
             skipped: false,
@@ -136,10 +185,12 @@ impl<'a, F: Float> Worker<'a, F> {
             forward_time: Picos::ZERO,
             waited: Picos::ZERO,
             update_time: Picos::ZERO,
+            since: Picos::ZERO,
             observed: Observed::default(),
             groups,
             config,
             network,
+            split,
             outline,
             specs,
             units,
@@ -185,7 +236,12 @@ impl<'a, F: Float> Worker<'a, F> {
 
     /// Begins a step over a batch.
     pub fn begin(&mut self, batch: Batch<F>, input: StepInput, scaler: Option<GradScaler>) {
-        (self.batch, self.input, self.scaler) = (batch, input, scaler);
+        let place = self.groups.position(MeshAxis::Context).index;
+        self.batch = match &self.split.context {
+            None => batch,
+            Some(split) => Batch { x: split.cut(place, &batch.x), labels: split.cut(place, &batch.labels) },
+        };
+        (self.input, self.scaler) = (input, scaler);
         (self.loss, self.skipped, self.not_finite) = (0.0, false, None);
         (self.forward_time, self.waited, self.update_time) = (Picos::ZERO, Picos::ZERO, Picos::ZERO);
         self.log.clear();
@@ -255,12 +311,8 @@ impl<'a, F: Float> Worker<'a, F> {
 
     /// This rank did `work`, of micro-batch `micro` if of one, from `start` until now.
     pub(super) fn did(&mut self, work: StepWork, micro: Option<usize>, start: Picos) {
-        if self.observed.wanted {
-            let end = self.groups.world.now();
-            if end > start {
-                self.observed.add(StepSpan { work, micro, start, end });
-            }
-        }
+        let end = self.groups.world.now();
+        self.observed.add(StepSpan { work, micro, start, end });
     }
 
     /// Notes the memory that this rank holds now, if it is more than before.
@@ -316,6 +368,32 @@ impl<'a, F: Float> Worker<'a, F> {
             channel.ok_or_else(|| Error::Strategy(format!("there is no channel {}", route.channel)))?;
         Ok((channel, Rank(route.peer as u32)))
     }
+}
+
+/// The trained elements, each range with whether this rank's copy counts in sums over all ranks: of parameters that every rank of
+/// the tensor axis has, the first rank's copy does.
+fn trained_parts<F: Float>(
+    network: &Network<F>,
+    outline: &Outline,
+    split: Option<&TensorSplit>,
+    tensor: usize,
+) -> Vec<(Range<usize>, bool)> {
+    let Some(split) = split else {
+        return outline.trained().iter().map(|range| (range.clone(), true)).collect();
+    };
+    let mut parts: Vec<(Range<usize>, bool)> = Vec::new();
+    for (param, place) in network.params().iter().enumerate() {
+        let counts = tensor == 0 || !split.is_whole(param);
+        let is_trained = outline.trained().iter().any(|range| range.contains(&place.range.start));
+        match parts.last_mut() {
+            _ if !is_trained => {}
+            Some((last, same)) if last.end == place.range.start && *same == counts => {
+                last.end = place.range.end
+            }
+            _ => parts.push((place.range.clone(), counts)),
+        }
+    }
+    parts
 }
 
 /// The layers that a rank runs: the neighbours among its units together.

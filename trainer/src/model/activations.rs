@@ -4,8 +4,8 @@ use super::buffer_pool::BufferPool;
 use super::pass::{DrawKey, Objective};
 use crate::Network;
 use crate::amp::Autocast;
-use crate::layers::{Backward, Forward, SavedTensors};
-use allfold_kernels::nn::{DropoutStream, Float, add_to};
+use crate::layers::{Backward, Forward, Peers, SavedTensors};
+use allfold_kernels::nn::{ClassReduction, DropoutStream, Float, add_to};
 
 /// What all passes of a rank compute with: autocast's rounding, and a pool of buffers for activations and their gradients.
 pub(crate) struct Arithmetic<F> {
@@ -32,6 +32,8 @@ pub(crate) struct LayerPass<'a, F> {
     pub buffers: &'a mut [F],
     /// The key of the layer's random draws.
     pub draw_key: DrawKey,
+    /// The ranks along the layer's axis.
+    pub peers: &'a mut dyn Peers<F>,
 }
 
 /// The activations of one micro-batch, as [`Network`] numbers them, each at its [storage](Network::storage_of).
@@ -91,7 +93,7 @@ impl<F: Float> Activations<F> {
         if storage <= l {
             return self.forward_in_place(on, network, l, storage);
         }
-        let LayerPass { n, train, params, buffers, draw_key } = pass;
+        let LayerPass { n, train, params, buffers, draw_key, peers } = pass;
         let layer = &network.layers()[l];
         let (values, places) = layer.saved(n);
         let saved = &mut self.saved[l];
@@ -115,6 +117,7 @@ impl<F: Float> Activations<F> {
             saved,
             totals: &self.totals,
             stream: DropoutStream { seed, place: [step, part, l as u32] },
+            peers,
         });
         on.amp.round(l + 1, y);
     }
@@ -129,13 +132,29 @@ impl<F: Float> Activations<F> {
         self.acts[storage] = y;
     }
 
-    /// The mean loss, not scaled, and the gradient of the network's output.
-    pub fn loss(&mut self, on: &mut Arithmetic<F>, network: &Network<F>, objective: Objective<F>) -> F {
+    /// The mean loss, not scaled, and the gradient of the network's output. `peers` are the ranks that share rows of logits.
+    pub fn loss(
+        &mut self,
+        on: &mut Arithmetic<F>,
+        network: &Network<F>,
+        objective: Objective<F>,
+        peers: &mut dyn Peers<F>,
+    ) -> F {
         let Objective { labels, scale, .. } = objective;
         let last = self.acts.len() - 1;
         let logits = &self.acts[network.storage_of(last)];
         let mut act_grads = on.pool.take(logits.len());
-        let loss = network.loss().forward_backward(logits, labels, scale, &mut act_grads);
+        let loss = match network.class_split() {
+            None => network.loss().forward_backward(logits, labels, scale, &mut act_grads),
+            Some(split) => {
+                let mut combine = |how, values: &mut [F]| match how {
+                    ClassReduction::Sum => peers.sum(values),
+                    ClassReduction::Max => peers.max(values),
+                };
+                let given = (&logits[..], labels);
+                network.loss().forward_backward_split(split, given, scale, &mut act_grads, &mut combine)
+            }
+        };
         on.amp.round(last, &mut act_grads);
         self.act_grads[last] = Some(act_grads);
         loss
@@ -147,15 +166,15 @@ impl<F: Float> Activations<F> {
         on: &mut Arithmetic<F>,
         network: &Network<F>,
         (l, n): (usize, usize),
-        params: &[F],
-        grads: &mut [F],
+        (params, grads): (&[F], &mut [F]),
+        peers: &mut dyn Peers<F>,
     ) {
         let Some(dy) = self.act_grads[l + 1].take() else { return };
         let (x, y) =
             (&self.acts[network.storage_of(network.from(l)[0])], &self.acts[network.storage_of(l + 1)]);
         let (params, x) = on.amp.inputs(network, l, params, x);
         let (saved, totals) = (&mut self.saved[l], &self.totals);
-        let mut pass = Backward { n, params, x, y, dy: &dy, saved, totals };
+        let mut pass = Backward { n, params, x, y, dy: &dy, saved, totals, peers };
         network.layers()[l].backward_params(&mut pass, grads);
         on.amp.round_of(l, grads);
         self.act_grads[l + 1] = Some(dy);
@@ -171,6 +190,7 @@ impl<F: Float> Activations<F> {
         (l, n): (usize, usize),
         (params, grads): (&[F], &[F]),
         keep: bool,
+        peers: &mut dyn Peers<F>,
     ) {
         let Some(dy) = self.act_grads[l + 1].take() else { return };
         let layer = &network.layers()[l];
@@ -194,7 +214,7 @@ impl<F: Float> Activations<F> {
         let (x, y) = (&self.acts[network.storage_of(from)], &self.acts[network.storage_of(l + 1)]);
         let (params, x) = on.amp.inputs(network, l, params, x);
         let (saved, totals) = (&mut self.saved[l], &self.totals);
-        let mut pass = Backward { n, params, x, y, dy: &dy, saved, totals };
+        let mut pass = Backward { n, params, x, y, dy: &dy, saved, totals, peers };
         layer.backward_input(&mut pass, grads, &mut dx);
         on.amp.round_of(l, &mut dx);
         self.accumulate_grad(on, from, dx);

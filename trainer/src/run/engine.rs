@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::data::loader::Batches;
-use crate::engine::{AxisPosition, Mesh, MeshAxis, RankEngine, StepInput, Worker};
+use crate::engine::{AxisPosition, Mesh, MeshAxis, NetworkSplit, RankEngine, StepInput, Worker};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::strategies::{self, Driver};
 use crate::timing::{StepBreakdown, work};
@@ -20,8 +20,9 @@ impl<'a, F: Float> EngineRun<'a, F> {
     /// A rank of `comm` that trains `network` as `config` says, without weights yet.
     pub fn new(config: &'a Config, network: Network<F>, comm: &'a Communicator) -> Result<EngineRun<'a, F>> {
         let plan = strategies::plan(config, comm.rank().index(), comm.size())?;
+        let (network, split) = NetworkSplit::of(network, &plan.mesh, comm.rank().index())?;
         let units = plan.driver.units(&network.outline())?;
-        let worker = Worker::new(config, network, units, comm, (plan.mesh, plan.channels))?;
+        let worker = Worker::new(config, (network, split), units, comm, (plan.mesh, plan.channels))?;
         Ok(EngineRun { worker, driver: plan.driver })
     }
 
@@ -48,10 +49,14 @@ impl<'a, F: Float> EngineRun<'a, F> {
 
 /// A rank's place among those with samples of their own, and the weight of its losses.
 pub(super) struct DataPlace {
-    /// This rank's place on the data axis.
+    /// This rank's place among the ranks with samples of their own; ranks that share the positions of samples have one place.
     pub place: AxisPosition,
+    /// The number by which this rank's random draws differ from others'.
+    pub draws: u16,
     /// Whether this rank is given the samples of the whole axis.
     pub takes_all: bool,
+    /// Whether this rank is given no samples.
+    pub takes_none: bool,
     /// The weight of this rank's loss in the mean over all ranks.
     pub weight: f64,
 }
@@ -60,14 +65,19 @@ impl DataPlace {
     /// The place of this rank of `comm`.
     pub fn of(config: &Config, comm: &Communicator) -> Result<DataPlace> {
         let mesh: Mesh = strategies::mesh(config, comm.size())?;
-        let [place, stage] =
-            [MeshAxis::Data, MeshAxis::Pipeline].map(|axis| mesh.position(comm.rank().index(), axis));
+        let [place, stage, tensor] = [MeshAxis::Data, MeshAxis::Pipeline, MeshAxis::Tensor]
+            .map(|axis| mesh.position(comm.rank().index(), axis));
         let first_trains = config.strategy == "data_parallel";
+        let takes_none = mesh.is_server(comm.rank().index());
         let weight = match first_trains {
+            _ if takes_none => 0.0,
             true => f64::from(u8::from(place.index == 0)),
-            false => f64::from(u8::from(stage.index == 0)) / place.size as f64,
+            false => f64::from(u8::from(stage.index == 0 && tensor.index == 0)) / place.size as f64,
         };
-        Ok(DataPlace { place, takes_all: first_trains && place.index == 0, weight })
+        let takes_all = first_trains && place.index == 0;
+        let draws = place.index as u16;
+        let place = AxisPosition { index: place.index / mesh.context, size: place.size / mesh.context };
+        Ok(DataPlace { place, draws, takes_all, takes_none, weight })
     }
 }
 
@@ -110,7 +120,7 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// The memory that an engine's rank holds.
+    /// The memory that this rank holds now; `None` where the strategy trains a [`Model`](crate::Model).
     pub(super) fn engine_memory(&mut self) -> Option<crate::MemoryUse> {
         Some(self.engine.as_mut()?.worker.memory())
     }
@@ -128,6 +138,7 @@ impl<F: Float> Run<'_, F> {
         &mut self,
         batches: &mut Batches<F>,
         lr: f64,
+        steps_left: u64,
     ) -> Result<Option<(f64, StepBreakdown)>> {
         let Run { engine: Some(engine), comm, batch, model, scaler, .. } = self else { return Ok(None) };
         let start = comm.now();
@@ -135,7 +146,7 @@ impl<F: Float> Run<'_, F> {
         comm.charge(&work(super::data_cost::<F>(batch.x.len())));
         let data = comm.now() - start;
         let loss_scale = scaler.map_or(1.0, |scaler| f64::from(scaler.scale));
-        let input = StepInput { lr, loss_scale, draw_key: model.draw_key };
+        let input = StepInput { lr, loss_scale, draw_key: model.draw_key, steps_left };
         let EngineRun { worker, driver } = engine;
         worker.begin(std::mem::take(batch), input, *scaler);
         driver.step(worker as &mut dyn RankEngine).map_err(|error| worker.failed(error))?;

@@ -5,10 +5,13 @@
 //! | [`single`] | the only model | nothing |
 //! | [`ddp`] | a replica | gradients, averaged in buckets while backward goes on |
 //! | [`data_parallel`] | a replica; the first rank the batch and the optimiser | samples, outputs, gradients, weights |
+//! | [`parameter_server`] | servers: parameters and optimiser; workers: samples | weights to workers, gradients to servers |
 //! | [`zero1`] | a replica and a part of the optimiser state | gradients, in parts; then weights |
 //! | [`zero2`] | a replica and a part of gradients and state | the same, after every micro-batch |
 //! | [`zero3`] | a part of weights, gradients and state | weights before they are used; gradients, in parts |
 //! | [`pipeline`] | some of the layers | activations and their gradients |
+//! | `tensor` | a part of every layer ([`TensorSplit`](crate::TensorSplit)) | sums of activations and of their gradients |
+//! | `context` | all parameters; some positions ([`ContextSplit`](crate::ContextSplit)) | keys and values, round a ring; gradients |
 //!
 //! [`single`] and [`ddp`] work on a [`Model`]. The others are a [`Driver`] and a [`DataSharing`] over a
 //! [`RankEngine`](crate::engine::RankEngine).
@@ -17,6 +20,7 @@ pub mod data_parallel;
 pub mod ddp;
 mod driver;
 pub mod hooks;
+pub mod parameter_server;
 pub mod pipeline;
 mod plain;
 mod registry;

@@ -2,6 +2,7 @@
 
 use super::data_parallel::DataParallel;
 use super::driver::{DataSharing, Driver};
+use super::parameter_server;
 use super::pipeline::PipelineDriver;
 use super::plain::Plain;
 use super::replicated::Replicated;
@@ -10,7 +11,7 @@ use super::zero2::Zero2;
 use super::zero3::Zero3;
 use crate::added::{Added, Named};
 use crate::config::StageSharing;
-use crate::engine::{Mesh, MeshAxis};
+use crate::engine::{Mesh, MeshAxis, ServingRole};
 use crate::{Config, Error, Result};
 use std::collections::BTreeMap;
 
@@ -19,10 +20,13 @@ pub const STRATEGIES: &[(&str, &str)] = &[
     ("single", "one rank, nothing to exchange"),
     ("ddp", "every rank holds the model; gradients are averaged in buckets while backward goes on"),
     ("data_parallel", "the first rank has batch, loss and optimiser; the others compute for it"),
+    ("parameter_server", "servers hold weights and optimiser; workers fetch weights and send gradients"),
     ("zero1", "every rank holds the model and a part of the optimiser state"),
     ("zero2", "every rank holds the model and a part of gradients and optimiser state"),
     ("zero3", "every rank holds a part of weights, gradients and optimiser state"),
     ("pipeline", "every stage holds some of the layers; micro-batches pass through all of them"),
+    ("tensor", "every rank holds a part of each layer; ranks sum activations"),
+    ("context", "every rank computes some positions of each sample; keys and values go round a ring"),
 ];
 
 /// A strategy for `strategy = "NAME"`, on the CPU.
@@ -63,23 +67,42 @@ pub(crate) fn mesh(config: &Config, ranks: u32) -> Result<Mesh> {
     if let Some(own) = ADDED.find(&config.strategy) {
         return Ok((own.plan)(config, 0, ranks)?.mesh);
     }
-    let mesh = match config.strategy.as_str() {
-        "pipeline" => Mesh::of_stages(config.parallel.stages, ranks)?,
-        _ => Mesh::of_data(ranks),
+    let tensor = match (config.parallel.tensor, config.strategy.as_str()) {
+        (0, "tensor") => ranks as usize,
+        (given, _) => given.max(1),
     };
-    mesh.sharded(config.parallel.shard)
+    let mesh = match config.strategy.as_str() {
+        "pipeline" => Mesh::of_stages(config.parallel.stages, tensor, ranks)?,
+        "parameter_server" => {
+            parameter_server::fits(config, ranks)?;
+            Mesh::of_servers(config.parallel.servers, ranks)
+        }
+        _ => Mesh::of_data(tensor, ranks)?,
+    };
+    let context = match (config.parallel.context, config.strategy.as_str()) {
+        (0, "context") => mesh.data,
+        (given, _) => given.max(1),
+    };
+    mesh.sharing_positions(context)?.sharded(config.parallel.shard)
 }
 
 /// The sizes of the axes along which `ranks` ranks divide the work of `config`, by name: `data`, and other axes of size 2 or more.
-/// Their product is `ranks`.
+/// Their product is `ranks`, less the ranks that are no workers: `server`, where there are any.
 ///
 /// # Errors
 /// What [`fits`] refuses.
 pub fn axes(config: &Config, ranks: u32) -> Result<BTreeMap<&'static str, u32>> {
     fits(config, ranks)?;
     let mesh = mesh(config, ranks)?;
-    let sizes = [("data", mesh.data), ("pipeline", mesh.pipeline)];
-    let named = sizes.into_iter().filter(|(name, size)| *name == "data" || *size > 1);
+    let sizes = [
+        ("data", mesh.data / mesh.context),
+        ("context", mesh.context),
+        ("pipeline", mesh.pipeline),
+        ("tensor", mesh.tensor),
+        ("server", mesh.servers),
+    ];
+    let named =
+        sizes.into_iter().filter(|(name, size)| *size > usize::from(!["data", "server"].contains(name)));
     Ok(named.map(|(name, size)| (name, size as u32)).collect())
 }
 
@@ -93,6 +116,7 @@ pub fn fits(config: &Config, ranks: u32) -> Result<()> {
             "strategy `single` trains on 1 rank and there are {ranks}; use `ddp`"
         )));
     }
+    shares_work(config, ranks)?;
     if !on_engine(config) {
         return Ok(());
     }
@@ -112,20 +136,49 @@ pub fn fits(config: &Config, ranks: u32) -> Result<()> {
         )));
     }
     let shards = config.strategy.starts_with("zero")
-        || config.strategy == "pipeline" && config.parallel.sharding != StageSharing::Ddp;
+        || takes_sharding(config) && config.parallel.sharding != StageSharing::Ddp;
     if !shards && config.parallel.shard != 0 {
         return Err(Error::Config(format!(
             "`parallel.shard` is for strategies that shard, and `{name}` keeps everything whole; leave it out, or use zero1, \
              zero2 or zero3"
         )));
     }
-    if shards && config.optimiser == "lars" {
+    let served = config.strategy == "parameter_server" && config.parallel.servers > 1;
+    if (shards || served || mesh(config, ranks)?.tensor > 1) && config.optimiser == "lars" {
         return Err(Error::Config(format!(
             "optimiser `lars` needs the norm of each whole parameter, and strategy `{name}` cuts parameters into parts; use \
              `ddp`, or another optimiser"
         )));
     }
     super::pipeline::fits(config, mesh(config, ranks)?)
+}
+
+/// Whether `parallel.sharding` says what the strategy's ranks keep.
+fn takes_sharding(config: &Config) -> bool {
+    matches!(config.strategy.as_str(), "pipeline" | "tensor" | "context")
+}
+
+/// Whether the strategy takes ranks that share layers or positions.
+fn shares_work(config: &Config, ranks: u32) -> Result<()> {
+    let whole =
+        !on_engine(config) || ["data_parallel", "parameter_server"].contains(&config.strategy.as_str());
+    let keys =
+        [("tensor", config.parallel.tensor, "layers"), ("context", config.parallel.context, "positions")];
+    if let Some((key, given, what)) = keys.into_iter().find(|(_, given, _)| whole && *given > 1) {
+        return Err(Error::Config(format!(
+            "`parallel.{key}` is {given}, and strategy `{}` gives every rank whole {what}; use `{key}`, `pipeline`, `zero1`, `zero2` \
+             or `zero3`",
+            config.strategy
+        )));
+    }
+    let mesh = mesh(config, ranks)?;
+    if mesh.tensor > 1 && mesh.context > 1 {
+        return Err(Error::Config(format!(
+            "ranks that share layers (`parallel.tensor` {}) cannot share positions too (`parallel.context` {}); use one of the two",
+            mesh.tensor, mesh.context
+        )));
+    }
+    Ok(())
 }
 
 /// The mesh, the channels and the driver of a strategy of the engine.
@@ -153,6 +206,12 @@ pub(crate) fn plan(config: &Config, rank: usize, ranks: u32) -> Result<EnginePla
     };
     let (channels, driver) = match config.strategy.as_str() {
         "data_parallel" => (1, Box::new(DataParallel) as Box<dyn Driver>),
+        "parameter_server" => {
+            let server = mesh.is_server(rank).then_some(rank);
+            let role = ServingRole { servers: mesh.servers, workers: mesh.data, server };
+            (0, parameter_server::driver(config, role))
+        }
+        "tensor" | "context" => plain(sharing(config, config.parallel.sharding)),
         "zero1" => plain(sharing(config, StageSharing::Zero1)),
         "zero2" => plain(sharing(config, StageSharing::Zero2)),
         "zero3" => plain(sharing(config, StageSharing::Zero3)),

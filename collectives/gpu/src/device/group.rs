@@ -257,7 +257,11 @@ fn nccl_fits(mut comm: &Communicator, queue: &Queue) -> Result<bool> {
 
 fn join(comm: &Communicator, queue: &Queue, deadline: Duration) -> Result<NcclComm> {
     let control = comm.split(Some(0), comm.rank().0)?;
-    let control = control.ok_or_else(|| Error::System("a split gave no communicator".into()))?;
+    let control = control.ok_or_else(|| {
+        Error::System(
+            "the communicator of the GPUs could not be split from the CPU's: this rank got none".into(),
+        )
+    })?;
     NcclComm::join(queue.clone(), (comm.rank(), comm.size()), Box::new(control), deadline, false)
 }
 

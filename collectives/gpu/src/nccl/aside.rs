@@ -53,8 +53,8 @@ pub(super) fn aside<R: Send + 'static>(
     match back.recv_timeout(deadline) {
         Ok(answer) => Ok(Some(answer)),
         Err(RecvTimeoutError::Timeout) => Ok(None),
-        Err(RecvTimeoutError::Disconnected) => {
-            Err(Error::System("an NCCL call ended without a result".into()))
-        }
+        Err(RecvTimeoutError::Disconnected) => Err(Error::System(
+            "the thread of an NCCL call ended before the call returned: it panicked".into(),
+        )),
     }
 }

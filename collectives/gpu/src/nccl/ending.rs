@@ -49,7 +49,7 @@ impl NcclComm {
             return Err(Error::System(format!("rank {}: {what}", self.rank)));
         }
         if self.broken.is_some() && self.queue.machine().seeded(3) {
-            // The defect that this test option puts back: the communicator was aborted when the failure was noticed.
+            // A test puts this mended defect back: a communicator that was aborted when the failure was noticed cannot shrink.
             self.abandon();
         }
         let mut gone: Vec<c_int> = without.iter().map(|rank| rank.0 as c_int).collect();

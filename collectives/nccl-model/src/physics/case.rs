@@ -74,7 +74,7 @@ pub struct PhysicsCase {
     /// If the host matches messages to buffers: the greatest number of bytes that the host stores in GPU memory itself; otherwise
     /// `None`.
     pub host_stores: Option<f64>,
-    /// Whether this call is the first size of a run.
+    /// Whether this call has the first size that the run measured.
     pub first: bool,
     /// The tuner's own estimate, in microseconds.
     pub tuner_us: f64,

@@ -79,8 +79,9 @@ pub struct SimulatedCollective {
     pub call: CollectiveCall,
     /// The machine that was simulated.
     pub topology: String,
-    /// `clocks`, `events`, `clocks_by_symmetry`, `events_by_symmetry` or `serial_links`; of a call as NCCL runs it,
-    /// `closed_form` where no schedule is simulated; `real_data` where ranks exchanged real data.
+    /// How the time was computed: `clocks` (a clock for each rank), `events` (in order of time), either with `_by_symmetry` (one rank of
+    /// each kind), or `serial_links` (links that serve one message at a time); `closed_form` of NCCL's calls without a schedule;
+    /// `real_data` where ranks exchanged real data.
     pub engine: String,
     /// `max_min`, `split`, or `serial_links` where links serve one message at a time.
     pub sharing: String,

@@ -152,8 +152,8 @@ pub(crate) fn transpose<F: Float>(
     }
 }
 
-/// Does the part of [`transpose`] that blocks of 16 x 16 elements cover: all but the rest of the depth, and the rest of the columns
-/// if the lines have no space for a whole vector. Returns the covered (lines, columns).
+/// Does the part of [`transpose`] that whole blocks of 16 x 16 elements cover: the depth up to a multiple of 16; and all columns, or
+/// those up to a multiple of 16 if the lines have no space for another whole vector. Returns the covered (lines, columns).
 #[cfg(target_arch = "x86_64")]
 fn blocks<F: Float>(
     data: &[F],

@@ -168,7 +168,7 @@ impl Blocks {
         match (ran, wrote) {
             (Err(error), _) => Err(error),
             (Ok(()), Some((at, of))) => Err(Error::Argument(format!(
-                "byte {at} of {of} that the launch does not name as written was written"
+                "the launch wrote byte {at} of {of} bytes that it does not name as written; name them so, or do not write them"
             ))),
             (Ok(()), None) => Ok(()),
         }

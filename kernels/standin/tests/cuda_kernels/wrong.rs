@@ -80,10 +80,10 @@ fn a_launch_that_does_not_name_what_it_touches_is_caught() {
     assert_ne!(unread.unwrap(), [3.0; 300], "an operand that is read and not named");
     let unwritten = audited(|into, from| Arguments::new().with(into.address()).reads(from));
     let said = unwritten.unwrap_err().to_string();
-    assert!(said.contains("that the launch does not name as written was written"), "{said}");
+    assert!(said.contains("bytes that it does not name as written"), "{said}");
     let read_alone = audited(|into, from| Arguments::new().reads(into).reads(from));
     let said = read_alone.unwrap_err().to_string();
-    assert!(said.contains("byte 2 of 1200 that the launch does not name as written was written"), "{said}");
+    assert!(said.contains("byte 2 of 1200 bytes that it does not name as written"), "{said}");
     let part = |into: Slice<'_>, from: Slice<'_>| {
         let (first, last) = (into.part(0, 1196).unwrap(), from.part(4, 1196).unwrap());
         (

@@ -16,26 +16,33 @@ mod add;
 mod attention;
 mod batch_norm;
 mod cast;
+mod context_parallel;
 mod conv;
 mod dropout;
 mod embedding;
 mod layer_norm;
 mod linear;
 mod operation;
+mod peers;
 mod pool;
+mod tensor_parallel;
 mod unit;
 
 pub use add::Add;
 pub use attention::Attention;
 pub use batch_norm::BatchNorm;
 pub use cast::Cast;
+pub(crate) use context_parallel::own_positions;
+pub use context_parallel::{PositionsPart, RingAttention};
 pub use conv::Conv2d;
 pub use dropout::Dropout;
 pub use embedding::{Embedding, Positions};
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use operation::LayerOperation;
+pub use peers::{MeshAxis, NoPeers, Peers};
 pub use pool::{GlobalMeanPool, MaxPool, MeanPool};
+pub use tensor_parallel::{ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding};
 pub use unit::{Elementwise, Gelu, Relu, Unit};
 
 use allfold_kernels::nn::{DropoutStream, Float, OpCost};
@@ -112,6 +119,8 @@ pub struct Forward<'a, F> {
     pub totals: &'a [f64],
     /// The stream of random draws of this layer, step, micro-batch and rank.
     pub stream: DropoutStream,
+    /// The ranks along the layer's [axis](Layer::axis).
+    pub peers: &'a mut dyn Peers<F>,
 }
 
 /// What a backward pass reads.
@@ -130,6 +139,8 @@ pub struct Backward<'a, F> {
     pub saved: &'a mut SavedTensors<F>,
     /// The totals over all ranks of [`Layer::backward_sums`], for [`Layer::backward_input`].
     pub totals: &'a [f64],
+    /// The ranks along the layer's [axis](Layer::axis).
+    pub peers: &'a mut dyn Peers<F>,
 }
 
 /// The costs of one layer's passes.
@@ -169,6 +180,16 @@ pub trait Layer<F: Float>: Send + Sync {
     /// The layer's buffers: state that is no parameter, such as running statistics.
     fn buffers(&self) -> Vec<Tensor> {
         Vec::new()
+    }
+
+    /// The axis of the mesh along which the layer's passes exchange values, if they do.
+    fn axis(&self) -> Option<MeshAxis> {
+        None
+    }
+
+    /// Whether its passes charge their own cost, between exchanges, to [`Peers::charge`].
+    fn charges_itself(&self) -> bool {
+        false
     }
 
     /// Which precision it runs in under autocast.
@@ -226,7 +247,8 @@ pub trait Layer<F: Float>: Send + Sync {
     /// The forward pass, from x to y.
     fn forward(&self, pass: Forward<F>);
 
-    /// [`Layer::forward`] of a layer that works [in place](Layer::in_place): `y` holds an input, `other` is the second one.
+    /// [`Layer::forward`] of a layer that works [in place](Layer::in_place): `y` holds an input before and the output after; `other` is the
+    /// second input.
     fn forward_in_place(&self, _other: &[F], _y: &mut [F]) {}
 
     /// The gradients of its parameters, replaced.
@@ -246,7 +268,8 @@ pub trait Layer<F: Float>: Send + Sync {
     /// [needs](Layer::needs_gradients) it. Not called where the layer [passes on](Layer::passes_on) what it gets.
     fn backward_input(&self, _pass: &mut Backward<F>, _grads: &[F], _dx: &mut [F]) {}
 
-    /// [`Layer::backward_input`] of a layer that works [in place](Layer::in_place): `dx` holds the gradient of the output `y`.
+    /// [`Layer::backward_input`] of a layer that works [in place](Layer::in_place): `dx` holds the gradient of the output `y` before, and of
+    /// the input after.
     fn backward_in_place(&self, _y: &[F], _dx: &mut [F]) {}
 
     /// The costs of the layer's passes over `n` samples.

@@ -48,12 +48,6 @@ impl<F: Float> Network<F> {
                 |other: &usize| !self.spans[*other].tied && self.spans[*other].params == self.spans[l].params;
             if self.spans[l].tied { (0..layers).find(owns).unwrap_or(l) } else { l }
         };
-        let mut costs = vec![0u64; layers];
-        for phase in self.forward_phases().into_iter().chain(self.backward_phases()) {
-            if let Some(l) = layer_of(phase) {
-                costs[l] = costs[l].saturating_add(self.cost(phase, 1).flops);
-            }
-        }
         Outline {
             names: self.names.clone(),
             forward: self.forward_phases(),
@@ -69,7 +63,7 @@ impl<F: Float> Network<F> {
                 .iter()
                 .map(|l| !l.needs_gradients() && !l.uses_up_saved() && l.sync_len().1 == 0)
                 .collect(),
-            costs,
+            costs: self.layer_costs(),
             weight_grads: {
                 let phases = self.backward_phases();
                 (0..layers).map(|l| phases.contains(&Phase::WeightGrad(l))).collect()
@@ -78,6 +72,21 @@ impl<F: Float> Network<F> {
             trained: self.trained_values(),
             gradients: self.trained(),
         }
+    }
+
+    /// For each layer: operations of a step over one sample. The ranks that share a network count those of the whole, so that they
+    /// cut it at the same layers.
+    pub(super) fn layer_costs(&self) -> Vec<u64> {
+        if let Some(costs) = &self.costs {
+            return costs.clone();
+        }
+        let mut costs = vec![0u64; self.layers.len()];
+        for phase in self.forward_phases().into_iter().chain(self.backward_phases()) {
+            if let Some(l) = layer_of(phase) {
+                costs[l] = costs[l].saturating_add(self.cost(phase, 1).flops);
+            }
+        }
+        costs
     }
 
     /// Whether activation `cut` is all that the layers from `cut` on read of the layers before.

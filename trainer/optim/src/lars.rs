@@ -11,8 +11,8 @@
 //! Parameters of one dimension (biases, batch norms) take part in neither the ratio nor the decay, as is customary.
 
 use super::{Optimiser, OptimiserState};
-use crate::ParamSpec;
 use allfold_kernels::nn::{Float, OpCost, norm};
+use allfold_networks::ParamSpec;
 use std::ops::Range;
 
 /// The optimiser, with one velocity per parameter element.
@@ -70,7 +70,7 @@ impl<F: Float> Optimiser<F> for Lars<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layers::Init;
+    use allfold_networks::layers::Init;
 
     fn place(shape: &[usize], range: Range<usize>) -> ParamSpec {
         ParamSpec { name: String::new(), shape: shape.to_vec(), range, init: Init::Constant(0.0) }

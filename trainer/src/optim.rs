@@ -1,25 +1,10 @@
-//! Optimisers, one file each: how the gradients of a step move the parameters.
-//!
-//! | file | state per element | for |
-//! |---|---|---|
-//! | [`sgd`] | a velocity, or nothing | momentum, Nesterov's momentum |
-//! | [`adam`] | two moments | Adam and AdamW |
-//! | [`lars`] | a velocity | large batches: a rate for each parameter |
-//!
-//! [`clip`] bounds the norm of all gradients before a step. Every formula is PyTorch's where PyTorch has one.
+//! The optimisers by name: those of [`allfold_optim`], and those that a program adds.
 
-pub mod adam;
-pub mod clip;
-pub mod lars;
-pub mod sgd;
-
-pub use adam::Adam;
-pub use lars::Lars;
-pub use sgd::Sgd;
+pub use allfold_optim::{Adam, Lars, Optimiser, OptimiserState, Sgd, clip};
 
 use crate::added::{Added, Named, typed};
 use crate::{Config, ParamSpec, Result};
-use allfold_kernels::nn::{Float, OpCost};
+use allfold_kernels::nn::Float;
 
 /// The names by which a configuration asks for an optimiser.
 pub const OPTIMISERS: &[(&str, &str)] = &[
@@ -28,26 +13,6 @@ pub const OPTIMISERS: &[(&str, &str)] = &[
     ("adamw", "Adam with decoupled weight decay"),
     ("lars", "momentum with a rate for each parameter, by the norms of its weights and gradient"),
 ];
-
-/// An optimiser: moves parameters by their gradients.
-pub trait Optimiser<F: Float> {
-    /// Moves `params` against `grads`, which is laid out alike, at the learning rate `lr`.
-    fn step(&mut self, lr: f64, params: &mut [F], grads: &[F]);
-
-    /// Cost of a step over `params` elements.
-    fn cost(&self, params: usize) -> OpCost;
-
-    /// The state that the optimiser keeps between steps.
-    fn state(&mut self) -> OptimiserState<'_, F>;
-}
-
-/// An optimiser's memory: what a checkpoint keeps.
-pub struct OptimiserState<'a, F> {
-    /// Steps so far.
-    pub steps: &'a mut u64,
-    /// By PyTorch's names; each is laid out as the parameters are, or empty before the first step.
-    pub vectors: Vec<(&'static str, &'a mut Vec<F>)>,
-}
 
 /// Builds an optimiser of elements that lie as the second argument says.
 pub type BuildOptimiser<F> = fn(&Config, &[ParamSpec]) -> Result<Box<dyn Optimiser<F>>>;

@@ -1,0 +1,368 @@
+//! Layers of which each rank of the context axis has some positions of every sample: ring attention (H. Liu et al., ICLR 2024) and
+//! the rows of a table of positions.
+//!
+//! ```text
+//! 8 chunks of positions over 4 ranks     rank 0: 0 and 7     rank 1: 1 and 6     rank 2: 2 and 5     rank 3: 3 and 4
+//!
+//! round 0   every rank attends from its queries to its own keys, and sends its keys and values to the next rank
+//! round r   it attends to the keys and values of the rank r before, which it sends on
+//! ```
+//!
+//! A query attends to keys up to its own position. With a chunk from the front and one from the back every rank has the same number
+//! of pairs of queries and keys (W. Brandon et al., "Striped attention", 2023, compares such orders). A row's softmax is built up
+//! round by round from its maximum and its sum so far.
+
+use super::{Backward, Cast, Forward, Init, Layer, LayerCost, MeshAxis, Tensor};
+use allfold_kernels::nn::{
+    AttentionShape, Float, Matrix, OpCost, Store, add, add_cost, add_to, matmul, matmul_within,
+};
+use std::ops::Range;
+
+/// The positions of rank `index` of `size`, of `positions` in all: a chunk from the front and one from the back.
+pub(crate) fn own_positions(positions: usize, index: usize, size: usize) -> [Range<usize>; 2] {
+    let chunk = positions / (2 * size);
+    [index, 2 * size - 1 - index].map(|at| at * chunk..(at + 1) * chunk)
+}
+
+/// Causal attention over the positions of all ranks of the context axis, of which this rank has some.
+pub struct RingAttention {
+    /// The shape with the positions of all ranks.
+    whole: AttentionShape,
+    size: usize,
+}
+
+/// What a row of queries has seen so far: for each sample, head and own position, the largest score and the sum of exponentials.
+struct Seen<F> {
+    largest: Vec<F>,
+    total: Vec<F>,
+}
+
+/// A block of queries and a block of keys.
+#[derive(Clone, Copy)]
+struct Block {
+    sample: usize,
+    head: usize,
+    /// Which of the rank's two chunks the queries are, and which of the other rank's the keys.
+    queries: usize,
+    keys: usize,
+    /// Whether both are the same chunk: a query then sees no later key.
+    diagonal: bool,
+}
+
+impl RingAttention {
+    /// An attention of this shape, whose positions `size` ranks share evenly in two chunks each.
+    pub fn new(whole: AttentionShape, size: usize) -> RingAttention {
+        RingAttention { whole, size }
+    }
+
+    fn chunk(&self) -> usize {
+        self.whole.positions / (2 * self.size)
+    }
+
+    /// Positions of this rank.
+    fn own(&self) -> usize {
+        2 * self.chunk()
+    }
+
+    fn depth(&self) -> usize {
+        self.whole.width / self.whole.heads
+    }
+
+    fn scale<F: Float>(&self) -> F {
+        F::from_f64(1.0 / (self.depth() as f64).sqrt())
+    }
+
+    /// The blocks in which rank `index` attends to the keys of rank `from`, for `n` samples.
+    fn blocks(&self, n: usize, index: usize, from: usize) -> Vec<Block> {
+        let chunks = |rank: usize| [rank, 2 * self.size - 1 - rank];
+        let mut blocks = Vec::new();
+        for (sample, head) in (0..n).flat_map(|sample| (0..self.whole.heads).map(move |head| (sample, head)))
+        {
+            for (queries, q) in chunks(index).into_iter().enumerate() {
+                for (keys, k) in chunks(from).into_iter().enumerate().filter(|(_, k)| *k <= q) {
+                    blocks.push(Block { sample, head, queries, keys, diagonal: k == q });
+                }
+            }
+        }
+        blocks
+    }
+
+    /// The cost of some blocks, by the products and other operations of a pair of a query and a key.
+    fn cost_of<F: Float>(&self, blocks: &[Block], (products, others): (usize, usize)) -> OpCost {
+        let (chunk, AttentionShape { width, heads, .. }) = (self.chunk(), self.whole);
+        let pairs = |block: &Block| if block.diagonal { chunk * (chunk + 1) / 2 } else { chunk * chunk };
+        let pairs: usize = blocks.iter().map(pairs).sum();
+        let moved = blocks.len() * chunk * 4 * self.depth() * products / 4;
+        OpCost::launch(pairs * (products * width + others * heads) / heads, moved, size_of::<F>())
+    }
+
+    /// The rows of a block within x or a buffer of keys and values, whose positions have `width` numbers: from a first element on.
+    fn rows<'a, F: Float>(
+        &self,
+        of: &'a [F],
+        sample: usize,
+        (chunk, first): (usize, usize),
+        width: usize,
+    ) -> Matrix<'a, F> {
+        let start = (sample * self.own() + chunk * self.chunk()) * width + first;
+        Matrix::within(&of[start..], self.chunk(), self.depth(), width)
+    }
+
+    /// The scores of a block before the softmax, not scaled.
+    fn scores<F: Float>(&self, block: Block, x: &[F], kv: &[F], s: &mut [F]) {
+        let (width, at) = (self.whole.width, block.head * self.depth());
+        let q = self.rows(x, block.sample, (block.queries, at), 3 * width);
+        let k = self.rows(kv, block.sample, (block.keys, at), 2 * width);
+        matmul(s, Store::Replace, q, k.t());
+    }
+
+    /// The rows of a block in vectors with a value for each sample, head and own position.
+    fn lines(&self, block: Block) -> Range<usize> {
+        let start =
+            (block.sample * self.whole.heads + block.head) * self.own() + block.queries * self.chunk();
+        start..start + self.chunk()
+    }
+
+    /// Adds what a block's queries see of its keys to `y` and `seen`. `y` is not divided by the sums of exponentials.
+    fn attend<F: Float>(
+        &self,
+        block: Block,
+        (x, kv): (&[F], &[F]),
+        (seen, y): (&mut Seen<F>, &mut [F]),
+        s: &mut [F],
+    ) {
+        let (chunk, width, depth) = (self.chunk(), self.whole.width, self.depth());
+        let (at, scale) = (block.head * depth, self.scale::<F>());
+        self.scores(block, x, kv, s);
+        let start = (block.sample * self.own() + block.queries * chunk) * width + at;
+        let lines = self.lines(block);
+        let largest = seen.largest[lines.clone()].iter_mut().zip(&mut seen.total[lines]);
+        for (r, (s, (largest, total))) in s.chunks_exact_mut(chunk).zip(largest).enumerate() {
+            let (s, hidden) = s.split_at_mut(if block.diagonal { r + 1 } else { chunk });
+            hidden.fill(F::ZERO);
+            let max = s.iter().fold(*largest, |max, &s| if s * scale > max { s * scale } else { max });
+            let before = (*largest - max).exp_fast();
+            let mut sum = F::ZERO;
+            for s in s.iter_mut() {
+                *s = (*s * scale - max).exp_fast();
+                sum += *s;
+            }
+            (*largest, *total) = (max, *total * before + sum);
+            y[start + r * width..][..depth].iter_mut().for_each(|y| *y = *y * before);
+        }
+        let v = self.rows(kv, block.sample, (block.keys, width + at), 2 * width);
+        matmul_within(&mut y[start..], width, Store::Add, Matrix::new(s, chunk, chunk), v);
+    }
+
+    /// Adds a block's part to the gradients by queries, keys and values. `d` is each row's sum of dy y.
+    fn attend_backward<F: Float>(
+        &self,
+        block: Block,
+        pass: (&[F], &[F], &[F], &[F]),
+        (kv, dkv): (&[F], &mut [F]),
+        (dx, p, dp): (&mut [F], &mut [F], &mut [F]),
+    ) {
+        let (x, dy, logs, d) = pass;
+        let (chunk, width, depth) = (self.chunk(), self.whole.width, self.depth());
+        let (at, scale, lines) = (block.head * depth, self.scale::<F>(), self.lines(block));
+        self.scores(block, x, kv, p);
+        let dy = self.rows(dy, block.sample, (block.queries, at), width);
+        let v = self.rows(kv, block.sample, (block.keys, width + at), 2 * width);
+        matmul(dp, Store::Replace, dy, v.t());
+        let rows = p.chunks_exact_mut(chunk).zip(dp.chunks_exact_mut(chunk)).enumerate();
+        for ((r, (p, dp)), (&log, &d)) in rows.zip(logs[lines.clone()].iter().zip(&d[lines])) {
+            let sees = if block.diagonal { r + 1 } else { chunk };
+            p[sees..].fill(F::ZERO);
+            dp[sees..].fill(F::ZERO);
+            for (p, dp) in p[..sees].iter_mut().zip(&mut dp[..sees]) {
+                *p = (*p * scale - log).exp_fast();
+                *dp = *p * (*dp - d) * scale;
+            }
+        }
+        let (p, ds) = (Matrix::new(p, chunk, chunk), Matrix::new(dp, chunk, chunk));
+        let key_row = (block.sample * self.own() + block.keys * chunk) * 2 * width + at;
+        let q = self.rows(x, block.sample, (block.queries, at), 3 * width);
+        matmul_within(&mut dkv[key_row..], 2 * width, Store::Add, ds.t(), q);
+        matmul_within(&mut dkv[key_row + width..], 2 * width, Store::Add, p.t(), dy);
+        let query_row = (block.sample * self.own() + block.queries * chunk) * 3 * width + at;
+        let k = self.rows(kv, block.sample, (block.keys, at), 2 * width);
+        matmul_within(&mut dx[query_row..], 3 * width, Store::Add, ds, k);
+    }
+
+    /// The keys and values of `x`.
+    fn keys_values<F: Float>(&self, x: &[F]) -> Vec<F> {
+        let width = self.whole.width;
+        x.chunks_exact(3 * width).flat_map(|row| row[width..].iter().copied()).collect()
+    }
+}
+
+impl<F: Float> Layer<F> for RingAttention {
+    fn inputs(&self) -> usize {
+        3 * self.own() * self.whole.width
+    }
+
+    fn outputs(&self) -> usize {
+        self.own() * self.whole.width
+    }
+
+    fn axis(&self) -> Option<MeshAxis> {
+        Some(MeshAxis::Context)
+    }
+
+    fn charges_itself(&self) -> bool {
+        true
+    }
+
+    fn cast(&self) -> Cast {
+        Cast::Narrow
+    }
+
+    fn saved(&self, n: usize) -> (usize, usize) {
+        (n * self.whole.heads * self.own(), 0)
+    }
+
+    fn forward(&self, pass: Forward<F>) {
+        let Forward { n, x, y, saved, peers, .. } = pass;
+        let (index, size, lines) = (peers.index(), peers.size(), saved.values.len());
+        let (mut kv, mut next) = (self.keys_values(x), vec![F::ZERO; 2 * y.len()]);
+        let mut seen =
+            Seen { largest: vec![F::from_f64(f64::NEG_INFINITY); lines], total: vec![F::ZERO; lines] };
+        let mut s = vec![F::ZERO; self.chunk() * self.chunk()];
+        y.fill(F::ZERO);
+        for round in 0..size {
+            let goes_on = round + 1 < size;
+            if goes_on {
+                peers.begin_shift(&kv);
+            }
+            let blocks = self.blocks(n, index, (index + size - round) % size);
+            blocks.iter().for_each(|block| self.attend(*block, (x, &kv), (&mut seen, y), &mut s));
+            peers.charge(self.cost_of::<F>(&blocks, (4, 5)));
+            if goes_on {
+                peers.end_shift(&mut next);
+                std::mem::swap(&mut kv, &mut next);
+            }
+        }
+        let (own, depth, heads) = (self.own(), self.depth(), self.whole.heads);
+        for (line, (log, (largest, total))) in
+            saved.values.iter_mut().zip(seen.largest.iter().zip(&seen.total)).enumerate()
+        {
+            *log = *largest + total.ln();
+            let (sample, head, position) = (line / own / heads, line / own % heads, line % own);
+            let row = &mut y[(sample * own + position) * self.whole.width + head * depth..][..depth];
+            let share = F::ONE / *total;
+            row.iter_mut().for_each(|y| *y = *y * share);
+        }
+    }
+
+    fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
+        let (index, size, width) = (pass.peers.index(), pass.peers.size(), self.whole.width);
+        let (own, depth, heads, logs) = (self.own(), self.depth(), self.whole.heads, &pass.saved.values);
+        let dot = |line: usize| {
+            let (sample, head, position) = (line / own / heads, line / own % heads, line % own);
+            let start = (sample * own + position) * width + head * depth;
+            let pairs = pass.dy[start..start + depth].iter().zip(&pass.y[start..start + depth]);
+            pairs.fold(F::ZERO, |sum, (&dy, &y)| sum + dy * y)
+        };
+        let d: Vec<F> = (0..logs.len()).map(dot).collect();
+        let mut kv = self.keys_values(pass.x);
+        let (mut next, mut dkv) = (vec![F::ZERO; kv.len()], vec![F::ZERO; kv.len()]);
+        let [mut p, mut dp] = [(); 2].map(|()| vec![F::ZERO; self.chunk() * self.chunk()]);
+        dx.fill(F::ZERO);
+        for round in 0..size {
+            let goes_on = round + 1 < size;
+            if goes_on {
+                pass.peers.begin_shift(&kv);
+            }
+            let blocks = self.blocks(pass.n, index, (index + size - round) % size);
+            for block in &blocks {
+                let given = (pass.x, pass.dy, &logs[..], &d[..]);
+                self.attend_backward(*block, given, (&kv, &mut dkv), (dx, &mut p, &mut dp));
+            }
+            pass.peers.charge(self.cost_of::<F>(&blocks, (10, 8)));
+            if goes_on {
+                pass.peers.end_shift(&mut next);
+                std::mem::swap(&mut kv, &mut next);
+            }
+            // The gradients go with their keys and values, and are home after the last round.
+            if size > 1 {
+                pass.peers.begin_shift(&dkv);
+                pass.peers.end_shift(&mut dkv);
+            }
+        }
+        for (dx, dkv) in dx.chunks_exact_mut(3 * width).zip(dkv.chunks_exact(2 * width)) {
+            dx[width..].copy_from_slice(dkv);
+        }
+    }
+
+    fn cost(&self, n: usize) -> LayerCost {
+        let blocks: Vec<Block> = (0..self.size).flat_map(|from| self.blocks(n, 0, from)).collect();
+        let [forward, input] = [(4, 5), (10, 8)].map(|work| self.cost_of::<F>(&blocks, work));
+        LayerCost { forward, evaluate: forward, input, ..LayerCost::default() }
+    }
+}
+
+/// Adds to each of this rank's positions the position's own row of a table, of which every rank has all.
+pub struct PositionsPart {
+    positions: usize,
+    width: usize,
+    own: [Range<usize>; 2],
+}
+
+impl PositionsPart {
+    /// A table of `positions` rows of `width` numbers, of which rank `index` of `size` adds its own.
+    pub fn new(positions: usize, width: usize, (index, size): (usize, usize)) -> PositionsPart {
+        PositionsPart { positions, width, own: own_positions(positions, index, size) }
+    }
+
+    /// The elements of this rank's rows, with the place of each run in a sample's activation.
+    fn runs(&self) -> [(usize, Range<usize>); 2] {
+        let [front, back] = self.own.clone().map(|rows| rows.start * self.width..rows.end * self.width);
+        [(0, front.clone()), (front.len(), back)]
+    }
+
+    fn outputs(&self) -> usize {
+        self.own.iter().map(|rows| rows.len() * self.width).sum()
+    }
+}
+
+impl<F: Float> Layer<F> for PositionsPart {
+    fn inputs(&self) -> usize {
+        self.outputs()
+    }
+
+    fn outputs(&self) -> usize {
+        self.outputs()
+    }
+
+    fn params(&self) -> Vec<Tensor> {
+        vec![Tensor::new("weight", &[self.positions, self.width], Init::Constant(0.0))]
+    }
+
+    fn passes_on(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, pass: Forward<F>) {
+        for (x, y) in pass.x.chunks_exact(self.outputs()).zip(pass.y.chunks_exact_mut(self.outputs())) {
+            for (at, rows) in self.runs() {
+                let place = at..at + rows.len();
+                add(&x[place.clone()], &pass.params[rows], &mut y[place]);
+            }
+        }
+    }
+
+    fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {
+        grads.fill(F::ZERO);
+        for dy in pass.dy.chunks_exact(self.outputs()) {
+            self.runs().into_iter().for_each(|(at, rows)| {
+                let len = rows.len();
+                add_to(&mut grads[rows], &dy[at..at + len]);
+            });
+        }
+    }
+
+    fn cost(&self, n: usize) -> LayerCost {
+        let once = add_cost::<F>(n * self.outputs());
+        LayerCost { forward: once, evaluate: once, params: once, ..LayerCost::default() }
+    }
+}

@@ -1,0 +1,374 @@
+//! How the ranks of a tensor axis share a network: which layers are cut, and which elements of each parameter a rank holds.
+//!
+//! ```text
+//! Linear -> functions of one number -> Linear     column-parallel, narrower, row-parallel
+//! Linear -> Attention -> Linear                   column-parallel by heads of q, k and v, fewer heads, row-parallel
+//! Embedding                                       by rows of the table
+//! Linear at the end                               column-parallel; the loss is computed of logits in parts
+//! ```
+//!
+//! All other layers are whole on every rank. A network that is shared has the layers of the whole one, under the same numbers and
+//! names, with smaller parameters.
+
+use super::{Network, ParamSpec};
+use crate::layers::{
+    Attention, ColumnParallelLinear, Gelu, Layer, LayerOperation, Relu, RowParallelLinear,
+    VocabParallelEmbedding,
+};
+use crate::{Error, Result};
+use allfold_kernels::nn::{AttentionShape, ClassSplit, Float};
+use std::ops::Range;
+
+/// What becomes of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Every rank has all of it.
+    Whole,
+    /// Some outputs; `heads` if they are those of some heads in q, k and v.
+    Column { heads: Option<usize> },
+    /// Some heads.
+    Heads,
+    /// Some of the `width` numbers of each of `rows` rows.
+    Narrow { rows: usize, width: usize },
+    /// Some inputs; `heads` if they are those of some heads.
+    Row { heads: Option<usize> },
+    /// Some rows of the table.
+    Vocabulary,
+}
+
+/// How the `size` ranks of a tensor axis share a network.
+#[derive(Clone, Debug)]
+pub struct TensorSplit {
+    size: usize,
+    roles: Vec<Role>,
+    /// For each parameter of the whole network: its layer, and its dimensions.
+    params: Vec<(usize, ParamSpec)>,
+}
+
+/// Where the elements of a rank's parameters lie in those of the whole network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParamLayout {
+    /// Runs of neighbours among the whole parameters, in order of the rank's elements.
+    runs: Vec<Range<usize>>,
+    /// Elements of the whole.
+    whole: usize,
+}
+
+impl ParamLayout {
+    /// The rank's elements of `whole`.
+    pub fn take<T: Copy>(&self, whole: &[T]) -> Vec<T> {
+        self.runs.iter().flat_map(|run| whole[run.clone()].iter().copied()).collect()
+    }
+
+    /// Puts `part`, which begins at the rank's element `first`, to its places in `whole`.
+    pub fn put<T: Copy>(&self, first: usize, part: &[T], whole: &mut [T]) {
+        let (mut at, end) = (0, first + part.len());
+        for run in &self.runs {
+            let (from, to) = (at.max(first), (at + run.len()).min(end));
+            if from < to {
+                whole[run.start + from - at..run.start + to - at]
+                    .copy_from_slice(&part[from - first..to - first]);
+            }
+            at += run.len();
+            if at >= end {
+                return;
+            }
+        }
+    }
+
+    /// Elements that the rank has.
+    pub fn part(&self) -> usize {
+        self.runs.iter().map(Range::len).sum()
+    }
+
+    /// Elements of the whole.
+    pub fn whole(&self) -> usize {
+        self.whole
+    }
+}
+
+/// The part of `units` that rank `index` of `size` has.
+fn share(units: usize, index: usize, size: usize) -> Range<usize> {
+    units * index / size..units * (index + 1) / size
+}
+
+/// What becomes of each layer.
+fn roles<F: Float>(network: &Network<F>) -> Vec<Role> {
+    let operations: Vec<LayerOperation> = network.layers.iter().map(|layer| layer.operation()).collect();
+    let mut roles = vec![Role::Whole; operations.len()];
+    let has_own = |l: usize| !network.spans[l].tied && !network.shares(l);
+    for first in 0..operations.len() {
+        if roles[first] != Role::Whole || !has_own(first) {
+            continue;
+        }
+        let LayerOperation::Linear { rows, outputs: width, .. } = operations[first] else { continue };
+        let (mut between, mut heads, mut at) = (Vec::new(), None, first);
+        while let Some(next) = only_reader(network, at) {
+            match operations[next] {
+                LayerOperation::Relu | LayerOperation::Gelu if heads.is_none() => between.push(next),
+                LayerOperation::Attention { heads: own, .. } if next == first + 1 => heads = Some(own),
+                LayerOperation::Linear { .. } if has_own(next) => {
+                    roles[first] = Role::Column { heads };
+                    between.iter().for_each(|l| roles[*l] = Role::Narrow { rows, width });
+                    if heads.is_some() {
+                        roles[at] = Role::Heads;
+                    }
+                    roles[next] = Role::Row { heads };
+                    break;
+                }
+                _ => break,
+            }
+            at = next;
+        }
+    }
+    let last = operations.len() - 1;
+    let sharer = |l: usize| network.spans[l].params == network.spans[last].params && l != last;
+    let owners: Vec<usize> =
+        (0..last).filter(|l| sharer(*l) && !network.spans[last].params.is_empty()).collect();
+    let tied = owners.iter().all(|l| matches!(operations[*l], LayerOperation::Embedding { .. }));
+    if matches!(operations[last], LayerOperation::Linear { .. }) && roles[last] == Role::Whole && tied {
+        roles[last] = Role::Column { heads: None };
+    }
+    for (l, operation) in operations.iter().enumerate() {
+        let cut = has_own(l) || owners == [l] && roles[last] != Role::Whole;
+        if matches!(operation, LayerOperation::Embedding { .. }) && cut {
+            roles[l] = Role::Vocabulary;
+        }
+    }
+    roles
+}
+
+/// The layer that alone reads the output of layer `l`, and nothing else.
+fn only_reader<F: Float>(network: &Network<F>, l: usize) -> Option<usize> {
+    let mut readers = (0..network.layers.len()).filter(|reader| network.from[*reader].contains(&(l + 1)));
+    let reader = readers.next()?;
+    (readers.next().is_none() && network.from[reader].len() == 1).then_some(reader)
+}
+
+/// Refuses layers that `size` ranks cannot share.
+fn check<F: Float>(network: &Network<F>, roles: &[Role], size: usize) -> Result<()> {
+    if roles.iter().all(|role| *role == Role::Whole) {
+        return Err(Error::Config(
+            "tensor parallelism cuts linear layers, attention and embeddings, and the network has none that can be cut"
+                .into(),
+        ));
+    }
+    for (l, role) in roles.iter().enumerate() {
+        let name = &network.names[l];
+        let (units, what) = match (role, network.layers[l].operation()) {
+            (Role::Heads, LayerOperation::Attention { heads, dropped, .. }) => {
+                if dropped > 0.0 {
+                    return Err(Error::Config(
+                        "`attention_dropout` draws for all heads together, and tensor parallelism gives each rank some heads; \
+                         set it to 0"
+                            .into(),
+                    ));
+                }
+                (heads, "heads")
+            }
+            (Role::Column { heads: None }, LayerOperation::Linear { outputs, .. }) => (outputs, "outputs"),
+            (Role::Vocabulary, LayerOperation::Embedding { rows, .. }) => (rows, "rows"),
+            _ => continue,
+        };
+        if *role == Role::Heads && !units.is_multiple_of(size) {
+            return Err(Error::Config(format!(
+                "{size} ranks cannot share the {units} heads of layer `{name}` evenly; let `parallel.tensor` divide {units}"
+            )));
+        }
+        if units < size {
+            return Err(Error::Config(format!(
+                "layer `{name}` has {units} {what}, too few for {size} ranks; let `parallel.tensor` be {units} at most"
+            )));
+        }
+    }
+    Ok(())
+}
+
+impl TensorSplit {
+    /// How `size` ranks, 2 or more, share `network`.
+    ///
+    /// # Errors
+    /// A network of which nothing can be cut, or of which a layer has fewer heads, outputs or rows than there are ranks.
+    pub fn of<F: Float>(network: &Network<F>, size: usize) -> Result<TensorSplit> {
+        let roles = roles(network);
+        check(network, &roles, size)?;
+        let layer_of = |param: usize| {
+            let owns = |l: &usize| !network.spans[*l].tied && network.spans[*l].params.contains(&param);
+            (0..network.layers.len()).find(owns).unwrap_or_default()
+        };
+        let params = (network.params.iter().enumerate()).map(|(param, spec)| (layer_of(param), spec.clone()));
+        Ok(TensorSplit { size, roles, params: params.collect() })
+    }
+
+    /// Ranks of the axis.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Whether every rank has all of a parameter.
+    pub fn is_whole(&self, param: usize) -> bool {
+        let (layer, spec) = &self.params[param];
+        match self.roles[*layer] {
+            Role::Whole | Role::Heads | Role::Narrow { .. } => true,
+            Role::Column { .. } | Role::Vocabulary => false,
+            // The bias is added to the sum.
+            Role::Row { .. } => spec.shape.len() == 1,
+        }
+    }
+
+    /// Where the elements of rank `index` lie.
+    pub fn layout(&self, index: usize) -> ParamLayout {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        let mut add = |run: Range<usize>| match runs.last_mut() {
+            Some(last) if last.end == run.start => last.end = run.end,
+            _ => runs.push(run),
+        };
+        for (param, (layer, spec)) in self.params.iter().enumerate() {
+            let start = spec.range.start;
+            if self.is_whole(param) {
+                add(spec.range.clone());
+                continue;
+            }
+            let row = spec.shape.get(1).copied().unwrap_or(1);
+            match self.roles[*layer] {
+                Role::Row { heads } => {
+                    let columns = self.units(heads, row, index);
+                    (0..spec.shape[0]).for_each(|at| {
+                        add(start + at * row + columns.start..start + at * row + columns.end);
+                    });
+                }
+                Role::Column { heads: Some(heads) } => {
+                    let width = spec.shape[0] / 3;
+                    let rows = self.units(Some(heads), width, index);
+                    (0..3).for_each(|block| {
+                        let first = start + block * width * row;
+                        add(first + rows.start * row..first + rows.end * row);
+                    });
+                }
+                _ => {
+                    let rows = self.units(None, spec.shape[0], index);
+                    add(start + rows.start * row..start + rows.end * row);
+                }
+            }
+        }
+        ParamLayout { runs, whole: self.params.last().map_or(0, |(_, spec)| spec.range.end) }
+    }
+
+    /// The part that rank `index` has of `units`, which are cut between heads if there are any.
+    fn units(&self, heads: Option<usize>, units: usize, index: usize) -> Range<usize> {
+        let Some(heads) = heads else { return share(units, index, self.size) };
+        let (own, width) = (share(heads, index, self.size), units / heads);
+        own.start * width..own.end * width
+    }
+
+    /// The part of rank `index` of `network`, of which the split was made.
+    ///
+    /// # Errors
+    /// Never for that network.
+    pub fn part<F: Float>(&self, network: Network<F>, index: usize) -> Result<Network<F>> {
+        let (inputs, rows, classes) = (network.inputs(), network.rows, network.classes());
+        let mut part = network.rebuilt(inputs, rows, |l, layer| self.layer(l, index, &layer.operation()))?;
+        let last = self.roles.last().copied().unwrap_or(Role::Whole);
+        if matches!(last, Role::Column { .. }) {
+            let first = share(classes, index, self.size).start;
+            part.class_split = Some(ClassSplit { first, total: classes });
+        }
+        Ok(part)
+    }
+
+    /// The layer that rank `index` has in place of layer `l`, if another one.
+    fn layer<F: Float>(&self, l: usize, index: usize, whole: &LayerOperation) -> Option<Box<dyn Layer<F>>> {
+        let part = |heads, units| self.units(heads, units, index).len();
+        Some(match (self.roles[l], whole) {
+            (Role::Column { heads }, &LayerOperation::Linear { rows, inputs, outputs, bias }) => {
+                let outputs =
+                    if heads.is_some() { 3 * part(heads, outputs / 3) } else { part(None, outputs) };
+                Box::new(ColumnParallelLinear::new(rows, (inputs, outputs), bias))
+            }
+            (Role::Row { heads }, &LayerOperation::Linear { rows, inputs, outputs, bias }) => {
+                Box::new(RowParallelLinear::new(rows, (part(heads, inputs), outputs), bias))
+            }
+            (Role::Heads, &LayerOperation::Attention { positions, width, heads, dropped }) => {
+                let (width, heads) = (part(Some(heads), width), heads / self.size);
+                Box::new(Attention::new(AttentionShape { positions, width, heads }).dropping(dropped))
+            }
+            (Role::Narrow { rows, width }, LayerOperation::Relu) => {
+                Box::new(Relu::new(rows * part(None, width)))
+            }
+            (Role::Narrow { rows, width }, _) => Box::new(Gelu::new(rows * part(None, width))),
+            (Role::Vocabulary, &LayerOperation::Embedding { positions, rows, width }) => {
+                Box::new(VocabParallelEmbedding::new(positions, self.units(None, rows, index), width))
+            }
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::models::{Gpt, gpt, mlp};
+
+    fn small(heads: usize, attention_dropout: f64) -> Network<f32> {
+        let parts = Gpt {
+            vocabulary: 13,
+            positions: 4,
+            layers: 2,
+            width: 24,
+            heads,
+            dropout: 0.1,
+            attention_dropout,
+            tied: true,
+        };
+        gpt(&parts).unwrap()
+    }
+
+    /// Every element of a parameter that is cut lies on one rank, and every rank has all of the others.
+    #[test]
+    fn the_ranks_elements_make_the_whole() {
+        let networks: [fn() -> Network<f32>; 2] = [|| small(6, 0.0), || mlp(10, &[8, 7, 9], 5).unwrap()];
+        for network in networks {
+            for size in [2, 3] {
+                let (whole, split) = (network(), TensorSplit::of(&network(), size).unwrap());
+                let numbers: Vec<usize> = (0..whole.param_count()).collect();
+                let (mut held, mut back) = (vec![0; numbers.len()], vec![usize::MAX; numbers.len()]);
+                for index in 0..size {
+                    let (layout, part) = (split.layout(index), split.part(network(), index).unwrap());
+                    let own = layout.take(&numbers);
+                    assert_eq!((own.len(), part.param_count()), (layout.part(), layout.part()));
+                    own.iter().for_each(|at| held[*at] += 1);
+                    let middle = own.len() / 3;
+                    layout.put(0, &own[..middle], &mut back);
+                    layout.put(middle, &own[middle..], &mut back);
+                    let names = |network: &Network<f32>| -> Vec<String> {
+                        network.params().iter().map(|place| place.name.clone()).collect()
+                    };
+                    assert_eq!(names(&part), names(&whole));
+                }
+                assert_eq!(back, numbers);
+                for (param, place) in whole.params().iter().enumerate() {
+                    let times = if split.is_whole(param) { size } else { 1 };
+                    assert!(held[place.range.clone()].iter().all(|held| *held == times), "{}", place.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_ranks_cut_the_layers_at_the_same_places() {
+        let split = TensorSplit::of(&small(6, 0.0), 3).unwrap();
+        let chunks = |index| split.part(small(6, 0.0), index).unwrap().outline().chunks(4).unwrap();
+        assert_eq!(chunks(0), small(6, 0.0).outline().chunks(4).unwrap());
+        assert!((1..3).all(|index| chunks(index) == chunks(0)));
+    }
+
+    #[test]
+    fn what_ranks_cannot_share_is_refused() {
+        let refused = |network: Network<f32>, size| TensorSplit::of(&network, size).unwrap_err().to_string();
+        let heads = refused(small(6, 0.0), 4);
+        assert!(heads.contains("4 ranks cannot share the 6 heads") && heads.contains("divide 6"), "{heads}");
+        assert!(refused(small(6, 0.1), 2).contains("`attention_dropout`"));
+        let few = refused(mlp(10, &[8, 3], 5).unwrap(), 9);
+        assert!(few.contains("layer `fc1` has 8 outputs, too few for 9 ranks"), "{few}");
+    }
+}

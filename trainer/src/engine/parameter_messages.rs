@@ -1,0 +1,184 @@
+//! The messages between servers and workers, on the CPU.
+
+use super::serving::{Serving, ServingRole};
+use super::unit::Tensor;
+use super::worker::Worker;
+use crate::engine::RankEngine;
+use crate::timing::{StepWork, work};
+use crate::{Error, Result};
+use allfold_collectives::{Buffer, Communicator, Rank, Work};
+use allfold_kernels::nn::{Float, add_to, divide};
+use std::ops::Range;
+use std::time::Duration;
+
+/// The list at `at`, which is made if it is not there.
+fn at<T>(lists: &mut Vec<Vec<T>>, at: usize) -> &mut Vec<T> {
+    if lists.len() <= at {
+        lists.resize_with(at + 1, Vec::new);
+    }
+    &mut lists[at]
+}
+
+impl<F: Float> Worker<'_, F> {
+    /// The communicator of a worker and all servers.
+    fn serving_channel(&self, worker: usize) -> Result<&Communicator> {
+        let missing = || Error::Strategy(format!("there is no communicator of worker {worker}"));
+        self.groups.channel(worker).ok_or_else(missing)
+    }
+
+    /// The elements of a unit that a server has, the padding included.
+    fn part_of(&self, unit: usize, server: usize) -> Range<usize> {
+        let part = self.units[unit].padded / self.role().servers;
+        server * part..(server + 1) * part
+    }
+
+    fn wait_and_recycle(&mut self, works: Vec<Work<Buffer<F>>>) -> Result<()> {
+        for work in works {
+            let (values, _) = self.wait(work)?;
+            self.on.pool.push(values.into_vec());
+        }
+        Ok(())
+    }
+}
+
+impl<F: Float> Serving for Worker<'_, F> {
+    fn role(&self) -> ServingRole {
+        self.groups.serving_role()
+    }
+
+    fn pull(&mut self, unit: usize) -> Result<()> {
+        for server in 0..self.role().servers {
+            let room = self.on.pool.take(self.part_of(unit, server).len());
+            let work = self.serving_channel(0)?.recv_async(room.into(), Rank(server as u32))?;
+            at(&mut self.serving.pulls, unit).push(work);
+        }
+        Ok(())
+    }
+
+    fn pulled(&mut self, unit: usize) -> Result<()> {
+        let works = std::mem::take(at(&mut self.serving.pulls, unit));
+        for (server, work) in works.into_iter().enumerate() {
+            let (values, _) = self.wait(work)?;
+            let part = self.part_of(unit, server);
+            self.units[unit].params.here_mut("parameters")?[part].copy_from_slice(&values);
+            self.on.pool.push(values.into_vec());
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, unit: usize) -> Result<()> {
+        let ServingRole { servers, workers, .. } = self.role();
+        let (start, elements) = (self.groups.world.now(), self.units[unit].values.len());
+        let grads = self.units[unit].grads.here_mut("gradients")?;
+        grads[elements..].fill(F::ZERO);
+        divide(&mut grads[..elements], F::from_f64(workers as f64));
+        self.groups.world.charge(&work(crate::strategies::ddp::pack_cost::<F>(elements)));
+        self.did(StepWork::Divide, None, start);
+        for server in 0..servers {
+            let part = self.part_of(unit, server);
+            let mut copy = self.on.pool.take(part.len());
+            copy.copy_from_slice(&self.units[unit].grads.here("gradients")?[part]);
+            let work = self.serving_channel(0)?.send_async(copy.into(), Rank(server as u32))?;
+            self.sent.push(work);
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self, unit: usize, worker: usize) -> Result<()> {
+        let mut copy = self.on.pool.take(self.units[unit].param_part.len());
+        copy.copy_from_slice(&self.units[unit].param_part);
+        let to = Rank(self.role().servers as u32);
+        let work = self.serving_channel(worker)?.send_async(copy.into(), to)?;
+        at(&mut self.serving.served, worker).push(work);
+        Ok(())
+    }
+
+    fn expect(&mut self, units: &[usize], worker: usize) -> Result<()> {
+        let from = Rank(self.role().servers as u32);
+        for &unit in units {
+            let room = self.on.pool.take(self.units[unit].param_part.len());
+            let work = self.serving_channel(worker)?.recv_async(room.into(), from)?;
+            at(&mut self.serving.expected, worker).push((unit, work));
+        }
+        Ok(())
+    }
+
+    fn first_pushed(&mut self, workers: &[usize]) -> Result<usize> {
+        let before = self.groups.world.now();
+        let nobody = || Error::Strategy("the server waits for a gradient, and expects none".into());
+        for round in 0.. {
+            for &worker in workers {
+                let (_, last) = at(&mut self.serving.expected, worker).last().ok_or_else(nobody)?;
+                if last.is_done() {
+                    self.waited_since(before);
+                    return Ok(worker);
+                }
+            }
+            if workers.is_empty() {
+                break;
+            }
+            // On virtual time each question moves the clock on.
+            match round {
+                0..256 => std::thread::yield_now(),
+                _ => std::thread::park_timeout(Duration::from_micros(50)),
+            }
+        }
+        Err(nobody())
+    }
+
+    fn take_push(&mut self, worker: usize) -> Result<()> {
+        // The worker has computed with what it was sent.
+        let served = std::mem::take(at(&mut self.serving.served, worker));
+        self.wait_and_recycle(served)?;
+        for (unit, push) in std::mem::take(at(&mut self.serving.expected, worker)) {
+            let (values, _) = self.wait(push)?;
+            let start = self.groups.world.now();
+            let state = &mut self.units[unit];
+            match state.grad_part_begun {
+                true => add_to(&mut state.grad_part, &values),
+                false => {
+                    state.grad_part.clear();
+                    state.grad_part.extend_from_slice(&values);
+                }
+            }
+            state.grad_part_begun = true;
+            self.groups.world.charge(&work(crate::strategies::ddp::pack_cost::<F>(values.len())));
+            self.did(StepWork::Update, None, start);
+            self.on.pool.push(values.into_vec());
+        }
+        Ok(())
+    }
+
+    fn apply_pushes(&mut self) -> Result<()> {
+        self.update()?;
+        self.units.iter_mut().for_each(|unit| unit.grad_part_begun = false);
+        Ok(())
+    }
+}
+
+impl<F: Float> Worker<'_, F> {
+    /// Gives every rank the parameters that the servers have.
+    pub(super) fn download_served(&mut self, params: &mut [F], buffers: &mut Vec<F>) -> Result<()> {
+        let role = self.role();
+        self.groups.world.broadcast(&mut self.buffers, Rank(role.servers as u32))?;
+        for unit in 0..self.units.len() {
+            let values = self.units[unit].values.clone();
+            let mut whole = vec![F::ZERO; self.units[unit].padded];
+            for server in 0..role.servers {
+                let part = &mut whole[self.part_of(unit, server)];
+                if role.server == Some(server) {
+                    part.copy_from_slice(&self.units[unit].param_part);
+                }
+                self.groups.world.broadcast(part, Rank(server as u32))?;
+            }
+            whole.truncate(values.len());
+            if let Tensor::Here(own) = &mut self.units[unit].params {
+                own[..values.len()].copy_from_slice(&whole);
+            }
+            params[values].copy_from_slice(&whole);
+        }
+        buffers.clear();
+        buffers.extend_from_slice(&self.buffers);
+        Ok(())
+    }
+}

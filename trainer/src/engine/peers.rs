@@ -1,0 +1,84 @@
+//! The communicator of an axis, as a layer's pass sees it.
+
+use super::observed::Observed;
+use crate::Error;
+use crate::layers::Peers;
+use crate::timing::{StepSpan, StepWork, work};
+use allfold_collectives::{Buffer, Communicator, ReduceOp, Work};
+use allfold_kernels::nn::{Float, OpCost};
+use allfold_sim::Picos;
+
+/// The ranks along the axis of a layer, during one of its phases. It counts the time spent waiting, and keeps the first error.
+pub(super) struct AxisPeers<'a, F: Float> {
+    /// The communicator, unless the rank is alone on the axis.
+    pub group: Option<&'a Communicator>,
+    pub world: &'a Communicator,
+    /// The time that the step has waited.
+    pub waited: &'a mut Picos,
+    pub observed: &'a mut Observed,
+    /// The work of the phase, and its micro-batch.
+    pub work: (StepWork, Option<usize>),
+    /// The end of the last exchange of the phase, or else its start.
+    pub since: Picos,
+    /// The exchange with the next rank and the one before, where it is under way.
+    pub shift: Option<Work<Buffer<F>>>,
+    pub failed: Option<Error>,
+}
+
+impl<F: Float> AxisPeers<'_, F> {
+    fn exchange(&mut self, go: impl FnOnce(&Communicator) -> allfold_collectives::Result<()>) {
+        let Some(group) = self.group.filter(|_| self.failed.is_none()) else { return };
+        let start = self.world.now();
+        let done = go(group);
+        self.waited(start);
+        self.failed = done.err().map(Error::from);
+    }
+
+    /// Counts the time since `start` as spent waiting.
+    fn waited(&mut self, start: Picos) {
+        let end = self.world.now();
+        *self.waited += end - start;
+        let (work, micro) = self.work;
+        self.observed.add(StepSpan { work, micro, start: self.since, end: start });
+        self.observed.add(StepSpan { work: StepWork::Waiting, micro: None, start, end });
+        self.since = end;
+    }
+}
+
+impl<F: Float> Peers<F> for AxisPeers<'_, F> {
+    fn index(&self) -> usize {
+        self.group.map_or(0, |group| group.rank().index())
+    }
+
+    fn size(&self) -> usize {
+        self.group.map_or(1, |group| group.size() as usize)
+    }
+
+    fn sum(&mut self, values: &mut [F]) {
+        self.exchange(|group| group.all_reduce(values, ReduceOp::Sum));
+    }
+
+    fn max(&mut self, values: &mut [F]) {
+        self.exchange(|group| group.all_reduce(values, ReduceOp::Max));
+    }
+
+    fn begin_shift(&mut self, values: &[F]) {
+        let Some(group) = self.group.filter(|_| self.failed.is_none()) else { return };
+        match group.shift_async(values.to_vec().into()) {
+            Ok(shift) => self.shift = Some(shift),
+            Err(error) => self.failed = Some(error.into()),
+        }
+    }
+
+    fn end_shift(&mut self, values: &mut [F]) {
+        let Some(shift) = self.shift.take() else { return };
+        let start = self.world.now();
+        let done = shift.wait().map(|received| values.copy_from_slice(&received));
+        self.waited(start);
+        self.failed = done.err().map(Error::from);
+    }
+
+    fn charge(&mut self, cost: OpCost) {
+        self.world.charge(&work(cost));
+    }
+}
