@@ -57,7 +57,10 @@ fn a_comparison_names_what_it_leaves_out_and_refuses_what_it_cannot_do() {
     };
     let both = compare(&["--ranks", "3", "--set", "parallel.stages=2", "--strategies", "ddp,pipeline"]);
     let said = String::from_utf8_lossy(&both.stdout).into_owned();
-    assert!(said.contains("left out: `parallel.stages` is 2, which does not divide the 3 ranks"), "{said}");
+    assert!(
+        said.contains("left out: pipeline: `parallel.stages` is 2, which does not divide the 3 ranks"),
+        "{said}"
+    );
     assert_eq!(both.status.code(), Some(0));
     for (flags, why) in [
         (

@@ -11,6 +11,7 @@ mod engine;
 mod hook_scale;
 mod report;
 
+pub use engine::fits_network;
 pub use report::{EpochReport, Observer, StepReport, TrainResult};
 
 use crate::cuda::{self, CudaMachine, Replica};

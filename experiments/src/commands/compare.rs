@@ -147,7 +147,7 @@ impl Comparison {
     pub fn run(&self, command: Option<&str>, output: &mut RunOutput) -> CommandResult<Compared> {
         let data = run::load(&self.config)?;
         let mut compared = Compared::default();
-        for contender in &self.contenders(&mut compared.left_out)? {
+        for contender in &self.contenders(&data.0, &mut compared.left_out)? {
             let predicted = self.train(contender, &data, self.simulated_ranks(contender.ranks)?)?;
             let machine = format!("{} of {}", self.topology, self.device.name);
             let record = contender.simulated(&predicted, &machine);
@@ -180,6 +180,11 @@ impl Comparison {
             counted(simulated.len(), "way"),
             counted(self.config.batch * self.ranks as usize, "sample")
         ))?;
+        let all = self.config.batch as u64 * u64::from(self.ranks);
+        for SimulatedComparison { setup, batch, .. } in simulated.iter().filter(|record| record.batch != all)
+        {
+            output.say(format!("{} takes {batch} of them, which its ranks share evenly", setup.strategy))?;
+        }
         if let Some(first) = measured.first() {
             output.say(format!("\nmeasured on threads of this machine, which share {}", first.topology))?;
             output.say(columns(&table(measured.iter().map(Row::from))))?;
@@ -193,12 +198,12 @@ impl Comparison {
     }
 
     /// The strategies that take the configuration; the others are named with the reason.
-    fn contenders(&self, left_out: &mut Vec<String>) -> CommandResult<Vec<Contender>> {
+    fn contenders(&self, data: &Dataset, left_out: &mut Vec<String>) -> CommandResult<Vec<Contender>> {
         let mut fit = Vec::new();
         for strategy in &self.strategies {
-            match Contender::new(&self.config, strategy, self.ranks) {
+            match Contender::new(&self.config, strategy, self.ranks, data) {
                 Ok(contender) => fit.push(contender),
-                Err(error) => left_out.push(error.to_string()),
+                Err(error) => left_out.push(format!("{strategy}: {error}")),
             }
         }
         match left_out.first() {

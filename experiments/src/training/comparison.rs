@@ -30,7 +30,12 @@ impl Contender {
     ///
     /// # Errors
     /// An unknown strategy, or one that does not take the configuration.
-    pub fn new(config: &Config, strategy: &str, ranks: u32) -> allfold_trainer::Result<Contender> {
+    pub fn new(
+        config: &Config,
+        strategy: &str,
+        ranks: u32,
+        dataset: &Dataset,
+    ) -> allfold_trainer::Result<Contender> {
         let samples = config.batch.saturating_mul(ranks as usize);
         let mut config = Config { strategy: strategy.into(), ..config.clone() };
         let ranks = if strategy == "single" { 1 } else { ranks };
@@ -41,6 +46,7 @@ impl Contender {
         let data = strategies::axes(&config, ranks)?.get("data").copied().unwrap_or(1);
         config.batch = samples / data.max(1) as usize;
         config.check()?;
+        allfold_trainer::run::fits_network(&config, ranks, dataset)?;
         Ok(Contender { config, ranks })
     }
 

@@ -6,9 +6,27 @@ use crate::engine::{AxisPosition, Mesh, MeshAxis, NetworkSplit, RankEngine, Step
 use crate::evaluate::{Evaluation, evaluate};
 use crate::strategies::{self, Driver};
 use crate::timing::{StepBreakdown, work};
-use crate::{Config, Network, Result};
+use crate::{Config, Dataset, Network, Result, models};
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::Float;
+
+/// Checks that the strategy of `config` takes its network on this number of ranks, without weights and without a run.
+///
+/// # Errors
+/// What [`strategies::fits`] refuses, and a network that cannot be shared or cut as the strategy needs it.
+pub fn fits_network(config: &Config, ranks: u32, data: &Dataset) -> Result<()> {
+    strategies::fits(config, ranks)?;
+    if !strategies::on_engine(config) {
+        return Ok(());
+    }
+    for rank in [0, ranks as usize - 1] {
+        let plan = strategies::plan(config, rank, ranks)?;
+        let network = models::build::<f32>(config, data.shape, data.classes)?;
+        let (network, _) = NetworkSplit::of(network, &plan.mesh, rank)?;
+        plan.driver.units(&network.outline())?;
+    }
+    Ok(())
+}
 
 /// A rank of a strategy of the engine.
 pub(super) struct EngineRun<'a, F: Float> {
