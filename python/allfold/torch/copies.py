@@ -1,0 +1,172 @@
+"""The copies of a group: broadcast, all_gather, gather, scatter, all_to_all, in all their forms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed import Work
+
+from .elements import NOTHING, checked, dense, place
+from .options import Tensors, options, tensors
+from .work import Plan
+
+if TYPE_CHECKING:
+    from .group import AllfoldGroup
+
+
+def _lists(given: Tensors | list[Tensors]) -> list[Tensors]:
+    """A list of lists of tensors, also where it is given as a list, as in c10d's short forms."""
+    return [given] if given and isinstance(given[0], torch.Tensor) else given
+
+
+class Copies:
+    """The collectives of a group that copy: a mixin of ``AllfoldGroup``, which sets the attributes used here."""
+
+    def broadcast(self: AllfoldGroup, sources: torch.Tensor | Tensors, opts: Any = None, timeout: Any = None, root: Any = None) -> Work:
+        sources, opts = tensors(sources), options(opts, root, timeout)
+        return self._do(opts, self._broadcast(sources[0], self._root(opts.rootRank), sources))
+
+    def _broadcast(self: AllfoldGroup, tensor: torch.Tensor, root: int, result: Tensors) -> Plan:
+        flat = dense(tensor)
+        finish = None if flat is tensor else lambda: tensor.copy_(flat)
+        return Plan("broadcast", NOTHING, place(flat), flat, result, root=root, finish=finish)
+
+    def all_gather_single(self: AllfoldGroup, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Work:
+        return self._do(options(opts), self._all_gather(output, source, [output]))
+
+    _allgather_base = all_gather_single
+
+    def _all_gather(self: AllfoldGroup, output: torch.Tensor, source: torch.Tensor, result: Tensors) -> Plan:
+        if output.numel() != source.numel() * self._size or source.dtype != output.dtype:
+            raise ValueError(
+                f"all_gather takes an output of {self._size} times the input: {self._size} x {source.numel()} elements of "
+                f"{source.dtype}, not {output.numel()} of {output.dtype}"
+            )
+        flat, target = dense(source), dense(output)
+        finish = None if target is output else lambda: output.copy_(target)
+        return Plan("all_gather", place(flat), place(target), (flat, target), result, finish=finish)
+
+    def all_gather_single_coalesced(self: AllfoldGroup, outputs: Tensors, sources: Tensors, opts: Any = None) -> Work:
+        pairs = zip(outputs, sources, strict=True)
+        return self._do_all(options(opts), [self._all_gather(output, source, [output]) for output, source in pairs], outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather(
+        self: AllfoldGroup, outputs: Tensors | list[Tensors], sources: torch.Tensor | Tensors, opts: Any = None, timeout: Any = None
+    ) -> Work:
+        opts, blocks, source = options(opts, timeout), _lists(outputs)[0], tensors(sources)[0]
+        if len(blocks) != self._size:
+            raise ValueError(f"all_gather takes one output for each of the {self._size} ranks, not {len(blocks)}")
+        if all(block.numel() == source.numel() for block in blocks):
+            return self._do(opts, self._all_gather_list(blocks, source))
+        mine = blocks[self._rank]
+        if mine.numel() != source.numel():
+            raise ValueError(f"this rank's input has {source.numel()} elements, and its own output {mine.numel()}: they must be equal")
+        flats = [dense(source).clone() if root == self._rank else torch.empty_like(dense(block)) for root, block in enumerate(blocks)]
+
+        def finish() -> None:
+            for block, flat in zip(blocks, flats):
+                block.copy_(flat.view(block.shape))
+
+        return self._do_all(opts, [self._broadcast(flat, root, []) for root, flat in enumerate(flats)], blocks, finish)
+
+    def _all_gather_list(self: AllfoldGroup, blocks: Tensors, source: torch.Tensor) -> Plan:
+        flat = dense(source)
+        parts = torch.empty((self._size, flat.numel()), dtype=flat.dtype)
+
+        def finish() -> None:
+            for block, part in zip(blocks, parts):
+                block.copy_(part.view(block.shape))
+
+        [checked(block) for block in blocks]
+        return Plan("all_gather", place(flat), place(parts), (flat, parts), blocks, finish=finish)
+
+    def allgather_coalesced(self: AllfoldGroup, outputs: list[Tensors], sources: Tensors, opts: Any = None) -> Work:
+        # One list of outputs for each rank.
+        plans = [self._all_gather_list([output[at] for output in outputs], source) for at, source in enumerate(sources)]
+        return self._do_all(options(opts), plans, [tensor for output in outputs for tensor in output])
+
+    def gather(
+        self: AllfoldGroup,
+        outputs: Tensors | list[Tensors],
+        sources: torch.Tensor | Tensors,
+        opts: Any = None,
+        timeout: Any = None,
+        root: Any = None,
+    ) -> Work:
+        opts, flat = options(opts, root, timeout), dense(tensors(sources)[0])
+        root = self._root(opts.rootRank)
+        blocks = _lists(outputs)[0] if root == self._rank else []
+        if root == self._rank and (len(blocks) != self._size or any(checked(block).numel() != flat.numel() for block in blocks)):
+            raise ValueError(f"gather takes {self._size} outputs of {flat.numel()} elements on its root")
+        parts = torch.empty((len(blocks), flat.numel()), dtype=flat.dtype)
+
+        def finish() -> None:
+            for block, part in zip(blocks, parts):
+                block.copy_(part.view(block.shape))
+
+        return self._do(opts, Plan("gather", place(flat), place(parts), (flat, parts), blocks, root=root, finish=finish))
+
+    def gather_single(self: AllfoldGroup, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Work:
+        """:meth:`gather` into one tensor; only the root's ``output`` is used."""
+        opts = options(opts)
+        mine = self._root(opts.rootRank) == self._rank
+        if mine and output.numel() != source.numel() * self._size:
+            raise ValueError(f"gather takes an output of {self._size} x {source.numel()} elements on its root, not {output.numel()}")
+        return self.gather([list(output.view(self._size, -1))] if mine else [], [source], opts)
+
+    def scatter(
+        self: AllfoldGroup,
+        outputs: torch.Tensor | Tensors,
+        sources: Tensors | list[Tensors],
+        opts: Any = None,
+        timeout: Any = None,
+        root: Any = None,
+    ) -> Work:
+        opts, output = options(opts, root, timeout), tensors(outputs)[0]
+        root = self._root(opts.rootRank)
+        blocks = _lists(sources)[0] if root == self._rank else []
+        if root == self._rank and (len(blocks) != self._size or any(block.numel() != output.numel() for block in blocks)):
+            raise ValueError(f"scatter takes {self._size} inputs of {output.numel()} elements on its root")
+        target = dense(output)
+        parts = torch.stack([checked(block).reshape(-1) for block in blocks]) if blocks else target.new_empty(0)
+        finish = None if target is output else lambda: output.copy_(target)
+        keep, result = (parts, target), tensors(outputs)
+        return self._do(opts, Plan("scatter", place(parts), place(target), keep, result, root=root, finish=finish))
+
+    def all_to_all_single(
+        self: AllfoldGroup,
+        output: torch.Tensor,
+        source: torch.Tensor,
+        output_splits: list[int] | None = None,
+        input_splits: list[int] | None = None,
+        opts: Any = None,
+        timeout: Any = None,
+    ) -> Work:
+        opts = options(opts, timeout)
+        if output.dtype != source.dtype:
+            raise ValueError(f"all_to_all takes an input and an output of one type, not {source.dtype} and {output.dtype}")
+        if output_splits or input_splits:
+            sent, received = self._split(source, input_splits, "input"), self._split(output, output_splits, "output")
+            return self._exchange(received, sent, [output], opts)
+        if output.numel() != source.numel() or output.shape[:1] != source.shape[:1] or source.shape[0] % self._size:
+            raise ValueError(
+                f"all_to_all without split sizes takes an input and an output of one length, which {self._size} ranks divide"
+            )
+        flat, target = dense(source), dense(output)
+        finish = None if target is output else lambda: output.copy_(target)
+        return self._do(opts, Plan("all_to_all", place(flat), place(target), (flat, target), [output], finish=finish))
+
+    alltoall_base = all_to_all_single
+
+    def _split(self: AllfoldGroup, tensor: torch.Tensor, sizes: list[int] | None, what: str) -> Tensors:
+        rows = tensor.shape[0]
+        sizes = sizes or [rows // self._size] * self._size
+        if len(sizes) != self._size or sum(sizes) != rows or min(sizes) < 0:
+            raise ValueError(f"the {what} split sizes {sizes} are not {self._size} numbers whose sum is {rows}")
+        return list(tensor.split(sizes))
+
+    def alltoall(self: AllfoldGroup, outputs: Tensors, sources: Tensors, opts: Any = None, timeout: Any = None) -> Work:
+        return self._exchange(outputs, sources, outputs, options(opts, timeout))

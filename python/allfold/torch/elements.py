@@ -1,0 +1,121 @@
+"""How tensors lie in memory, and which of Allfold's types and operators carry them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+import torch.distributed as dist
+
+Place = tuple[int, int, str]
+
+_NAMES = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int8: "i8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+    torch.uint8: "u8",
+}
+# PyTorch's operators by hash: the operator of a call has another type than these constants, and is not equal to them as a key.
+_OPS = {
+    hash(getattr(dist.ReduceOp, kind)): name
+    for kind, name in {
+        "SUM": "sum",
+        "PRODUCT": "prod",
+        "MIN": "min",
+        "MAX": "max",
+        "AVG": "avg",
+        "BAND": "band",
+        "BOR": "bor",
+        "BXOR": "bxor",
+        "PREMUL_SUM": "premul_sum",
+    }.items()
+}
+# Unsigned types that are summed and multiplied as the signed type of the same width: the result's bits are the same.
+_SIGNED = {torch.uint16: "i16", torch.uint32: "i32", torch.uint64: "i64"}
+# Reductions of truth values, by those of the numbers 0 and 1.
+_TRUTH = {"sum": "max", "prod": "min", "min": "min", "max": "max", "band": "min", "bor": "max"}
+NOTHING: Place = (0, 0, "u8")
+
+
+def checked(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, if this backend carries it; otherwise raises ``ValueError``."""
+    if tensor.device.type != "cpu":
+        raise ValueError(
+            f"the backend allfold carries tensors of the CPU, and this one is on {tensor.device}: "
+            "call .cpu() first, or give that device a backend of its own, such as nccl"
+        )
+    if tensor.layout is not torch.strided:
+        raise ValueError(f"the backend allfold carries dense tensors here, and this one is {tensor.layout}: call .to_dense() first")
+    return tensor
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor with these elements: itself, or a copy."""
+    return checked(tensor).contiguous()
+
+
+def place(tensor: torch.Tensor) -> Place:
+    """The memory of a contiguous tensor, as elements of its type or, where Allfold has no such type, as bytes."""
+    name = _NAMES.get(tensor.dtype)
+    if name is not None:
+        return tensor.data_ptr(), tensor.numel(), name
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size(), "u8"
+
+
+def operator(op: dist.ReduceOp) -> str:
+    """The name of an operator."""
+    name = _OPS.get(hash(op))
+    if name is None:
+        raise ValueError(f"the backend allfold has no operator {op}")
+    return name
+
+
+def reducible(tensor: torch.Tensor, op: str) -> tuple[Place, str] | None:
+    """The memory of a contiguous tensor for a reduction, and the operator for it; ``None`` where Allfold has no such
+    reduction, and the ranks gather and reduce it themselves."""
+    dtype = tensor.dtype
+    name = _NAMES.get(dtype)
+    if name is not None and op in ("sum", "prod", "min", "max", "avg"):
+        return (tensor.data_ptr(), tensor.numel(), name), op
+    if dtype is torch.bool and op in _TRUTH:
+        return (tensor.data_ptr(), tensor.numel(), "u8"), _TRUTH[op]
+    if dtype in _SIGNED and op in ("sum", "prod"):
+        return (tensor.data_ptr(), tensor.numel(), _SIGNED[dtype]), op
+    if dtype.is_complex and op in ("sum", "avg"):
+        parts = torch.view_as_real(tensor)
+        if parts.dtype in _NAMES:
+            return (parts.data_ptr(), parts.numel(), _NAMES[parts.dtype]), op
+    _tried(dtype, op)
+    return None
+
+
+@lru_cache(maxsize=256)
+def _tried(dtype: torch.dtype, op: str) -> None:
+    """Reduces two elements of this type: what PyTorch cannot reduce is refused before anything is sent."""
+    try:
+        fold(torch.zeros(2, 1).to(dtype), op)
+    except (RuntimeError, TypeError):
+        raise ValueError(
+            f"the backend allfold cannot reduce elements of {dtype} by {op}: convert the tensor first, to torch.float32 for example"
+        ) from None
+
+
+def fold(parts: torch.Tensor, op: str) -> torch.Tensor:
+    """The reduction of ``parts`` along its first dimension, in order of ranks."""
+    if op in ("band", "bor", "bxor"):
+        if parts.is_floating_point() or parts.is_complex():
+            raise ValueError(f"{op} is for integers and truth values, and these elements are {parts.dtype}")
+        step = {"band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor}[op]
+    elif op in ("sum", "prod", "min", "max"):
+        step = {"sum": torch.add, "prod": torch.mul, "min": torch.minimum, "max": torch.maximum}[op]
+    else:
+        raise ValueError(f"the backend allfold cannot reduce elements of {parts.dtype} by {op}")
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total = step(total, part)
+    return total

@@ -1,0 +1,264 @@
+"""The process group: what ``torch.distributed`` asks for, in terms of Allfold's collectives and tagged messages.
+
+    user, DDP, FSDP, DTensor --> AllfoldGroup --> NativeCommunicator   collectives, in the order of the calls
+                                      '--------> NativeMessages        send, receive, uneven all-to-all, monitored barrier
+
+A group is a Python subclass of ``ProcessGroup``: a call of a user takes no detour through PyTorch's dispatcher. Its ``Backend``
+(see ``delegate``) is for callers that ask the group for one; it calls the group.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.autograd.profiler as profiler
+from torch._C._distributed_c10d import _DistributedBackendOptions
+from torch.distributed import PrefixStore, ProcessGroup, Work, get_global_rank
+
+from .._allfold import NativeCommunicator
+from . import simulation
+from .copies import Copies
+from .delegate import Delegate
+from .elements import NOTHING
+from .joining import join
+from .messaging import Messaging
+from .options import Tensors, options, seconds
+from .reductions import Reductions
+from .where import Places
+from .work import Done, Pending, Plan, Together
+
+_OPEN: weakref.WeakSet[AllfoldGroup] = weakref.WeakSet()
+
+
+# The work of a synchronous call, which is done when the call returns and whose result nobody reads.
+_DONE = Done()
+_UNMARKED = nullcontext()
+
+
+def _marked(name: str) -> Any:
+    """A mark of the operation in PyTorch's profiler, while that is on."""
+    if not profiler._is_profiler_enabled:
+        return _UNMARKED
+    return torch._C._profiler._RecordFunctionFast(f"allfold:{name}")
+
+
+class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
+    """A group of ranks that are processes. Made by ``dist.init_process_group("allfold")``, ``dist.new_group`` and
+    ``dist.split_group``."""
+
+    def __init__(self, native: NativeCommunicator, store: Any, timeout: float, left: Callable[[], None] | None = None) -> None:
+        ProcessGroup.__init__(self, store, native.rank, native.size)
+        self.native = native
+        self.timeout = timeout
+        self._store = store
+        self._rank = native.rank
+        self._size = native.size
+        self._places = Places(store, native)
+        self._left = left
+        self._messages = native.messages() if native.size > 1 else None
+        bound = os.environ.get("ALLFOLD_MAILBOX_BYTES")
+        if bound and self._messages is not None:
+            if not bound.isdecimal():
+                raise ValueError(f"ALLFOLD_MAILBOX_BYTES is {bound!r}: it must be a number of bytes")
+            self._messages.hold_at_most(int(bound))
+        # On virtual time there are no deadlines, and an operation takes no mark.
+        self._marks = isinstance(native, NativeCommunicator)
+        self._order = threading.RLock()
+        self._coalesced: list[Work] | None = None
+        self._backend = Delegate(self)
+        self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.CUSTOM, self._backend)
+        self._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+
+    # The group itself.
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return "allfold"
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def getRank(self) -> int:  # noqa: N802
+        return self._rank
+
+    def getSize(self) -> int:  # noqa: N802
+        return self._size
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the time-out of operations that begin from now on."""
+        self.timeout = seconds(timeout)
+
+    def abort(self, why: str = "its program called abort") -> None:
+        """Fails the group: whatever any of its ranks has under way, or calls later, raises."""
+        self.native.abort(why)
+
+    def shutdown(self) -> None:
+        """Leaves the group."""
+        self.native.close()
+        left, self._left = self._left, None
+        if left is not None:
+            left()
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._places.calls
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing is set: every rank counts from zero."""
+
+    def __repr__(self) -> str:
+        return f"<AllfoldGroup: rank {self._rank} of {self._size}>"
+
+    def split_group(
+        self,
+        new_ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> AllfoldGroup | None:
+        """The group of some ranks of this one, in the order of ``new_ranks``; ``None`` on the others. The messages of both groups
+        do not mix.
+
+        Raises:
+            ValueError: a rank is not in this group, or is named twice.
+        """
+        ranks = list(new_ranks)
+        if len(set(ranks)) != len(ranks) or not all(0 <= rank < self._size for rank in ranks):
+            raise ValueError(f"split_group takes different ranks from 0 to {self._size - 1}, not {ranks}")
+        if self._rank not in ranks:
+            return None
+        name = group_name or f"split:{self._places.calls}:{'-'.join(map(str, ranks))}"
+        made = _DistributedBackendOptions()
+        made.store, made.group_id = PrefixStore(f"{name}/", self._store), name
+        made.group_rank, made.group_size = ranks.index(self._rank), len(ranks)
+        made.timeout = timedelta(seconds=self.timeout) if timeout is None else timeout
+        made.global_ranks_in_group = [get_global_rank(self, rank) for rank in ranks]
+        group = create(made)
+        group._set_group_name(name)
+        group._set_group_desc(group_desc or "split")
+        return group
+
+    def _start_coalescing(self, _: torch.device | None = None) -> None:
+        """From now on operations are issued, and belong to the work that ``_end_coalescing`` returns."""
+        self._coalesced = []
+
+    def _end_coalescing(self, _: torch.device | None = None) -> Work:
+        works, self._coalesced = self._coalesced or [], None
+        return Together(works)
+
+    # One collective on contiguous memory.
+
+    def _limit(self, opts: Any) -> float:
+        """The time-out of a call, in seconds: its own, or the group's."""
+        timeout = opts.timeout
+        if timeout is None:
+            return self.timeout
+        limit = timeout.total_seconds()
+        return limit if limit > 0 else self.timeout
+
+    def _mark(self, opts: Any) -> tuple[int, float] | tuple[()]:
+        """The number of this call, under which its Python line is kept, and its time-out; nothing on virtual time."""
+        number = self._places.note()
+        return (number, self._limit(opts)) if self._marks else ()
+
+    def _root(self, root: int) -> int:
+        if 0 <= root < self._size:
+            return root
+        raise ValueError(f"rank {root} is outside the group: its ranks are 0 to {self._size - 1}")
+
+    def _run(self, opts: Any, plan: Plan) -> None:
+        """Runs a collective to its end."""
+        mark = self._mark(opts)
+        try:
+            with _marked(plan.name):
+                self.native.run(plan.name, plan.source, plan.target, plan.op, plan.root, *mark)
+        except RuntimeError as error:
+            raise self._places.explain(error) from None
+        if plan.finish is not None:
+            plan.finish()
+
+    def _issue(self, opts: Any, plan: Plan) -> Pending:
+        """Issues a collective: it runs after those that were issued before."""
+        mark = self._mark(opts)
+        try:
+            with _marked(plan.name):
+                native = self.native.issue(plan.name, plan.source, plan.target, plan.op, plan.root, plan.keep, *mark)
+        except RuntimeError as error:
+            raise self._places.explain(error) from None
+        return Pending([native], plan.result, plan.finish, self._places.explain)
+
+    def _do(self, opts: Any, plan: Plan) -> Work:
+        """Runs a collective, or issues it where ``opts`` says that the caller goes on."""
+        if opts.asyncOp or self._coalesced is not None:
+            return self._told(self._issue(opts, plan))
+        self._run(opts, plan)
+        return _DONE
+
+    def _do_all(self, opts: Any, plans: list[Plan], result: Tensors, finish: Callable[[], None] | None = None) -> Work:
+        """Several collectives as one; ``finish`` comes after them."""
+        with self._order:
+            works = [self._issue(opts, plan) for plan in plans]
+
+        def finished() -> None:
+            for work in works:
+                work._finished()
+            if finish is not None:
+                finish()
+
+        natives = [native for work in works for native in work._natives]
+        return self._ended(opts, Pending(natives, result, finished, self._places.explain), result)
+
+    def _told(self, work: Work) -> Work:
+        """The work of a call. While operations are coalesced, the work is waited for at their end."""
+        if self._coalesced is None:
+            return work
+        self._coalesced.append(work)
+        return Done(work.result())
+
+    def _ended(self, opts: Any, work: Work, result: Tensors) -> Work:
+        """The work of operations that were issued; a caller that does not go on gets it once they are done."""
+        if opts.asyncOp or self._coalesced is not None:
+            return self._told(work)
+        work.wait()
+        return Done(result)
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> Work:
+        return self._do(options(opts, timeout), Plan("barrier", NOTHING, NOTHING, None, []))
+
+
+def create(options: Any, _: Any = None) -> AllfoldGroup:
+    """Makes a group for ``torch.distributed``, with this process as a rank. The ranks find each other by the group's store."""
+    simulated = simulation.group(options)
+    if simulated is not None:
+        return simulated
+    limit = seconds(options.timeout)
+    native, left = join(options.store, options.group_rank, options.group_size, limit)
+    group = AllfoldGroup(native, options.store, limit, left)
+    _OPEN.add(group)
+    return group
+
+
+@atexit.register
+def _close() -> None:
+    """Leaves all groups before the interpreter ends, which notifies the other ranks."""
+    for group in list(_OPEN):
+        group.shutdown()
+
+
+def _forked() -> None:
+    """Forgets the groups of the parent process, which a forked process cannot use."""
+    _OPEN.clear()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,97 @@
+"""The Python lines that called an operation, so that the error of ranks that disagree has the lines of both."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from types import CodeType
+from typing import Any
+
+from .._allfold import DeadlineError
+
+_KEPT = 4096
+_OURS = ("torch.", "allfold.")
+
+
+class Places:
+    """Where the last calls of a group were made. A call has a number of its own, and another as an operation of the group."""
+
+    def __init__(self, store: Any, native: Any) -> None:
+        self._store = store
+        self._rank = native.rank
+        # On virtual time each call becomes the operation of its number.
+        self._called = getattr(native, "called", None) or (lambda operation: operation)
+        self._count = count()
+        self._calls = 0
+        self._last: list[tuple[int, CodeType | None, int]] = [(-1, None, 0)] * _KEPT
+
+    @property
+    def calls(self) -> int:
+        """The number of calls so far."""
+        return self._calls
+
+    def note(self) -> int:
+        """Records the line, outside PyTorch and Allfold, that makes a call; returns the call's number."""
+        frame = sys._getframe(2)
+        while frame is not None:
+            name = frame.f_globals.get("__name__", "")
+            if name != "torch" and not name.startswith(_OURS):
+                break
+            frame = frame.f_back
+        number = next(self._count)
+        self._calls = number + 1
+        code, line = (None, 0) if frame is None else (frame.f_code, frame.f_lineno)
+        self._last[number % _KEPT] = (number, code, line)
+        return number
+
+    def _line(self, operation: int) -> str:
+        number = self._called(operation)
+        if number is None:
+            return "an earlier line"
+        known, code, line = self._last[number % _KEPT]
+        if known != number:
+            return "an earlier line"
+        if code is None:
+            return "autograd, in the backward pass"
+        return f"{code.co_filename}:{line} in {code.co_name}"
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """What is called inside raises its errors as ``explain`` gives them."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise self.explain(error) from None
+
+    def explain(self, error: BaseException) -> BaseException:
+        """An error of ranks that disagree, with the lines of both calls; a time-out in PyTorch's words; any other as it is."""
+        if getattr(error, "explained", False):
+            return error
+        if isinstance(error, DeadlineError):
+            return _explained(error, f"the timeout passed: {error}")
+        ranks = {int(error.rank), int(error.peer)} if hasattr(error, "peer") else set()
+        if not ranks:
+            return error
+        number = int(error.sequence)
+        said = [f"  rank {self._rank} called it at {self._line(number)}"] if self._rank in ranks else []
+        try:
+            self._store.set(f"line/{number}/{self._rank}", self._line(number))
+            wanted = {rank: f"line/{number}/{rank}" for rank in sorted(ranks - {self._rank})}
+            until = time.monotonic() + 0.5
+            while wanted and time.monotonic() < until:
+                for rank in [rank for rank, key in wanted.items() if self._store.check([key])]:
+                    said.append(f"  rank {rank} called it at {self._store.get(wanted.pop(rank)).decode()}")
+                time.sleep(0.005)
+        except (RuntimeError, OSError):
+            pass  # the store's server has ended with its process
+        return _explained(error, "\n".join([str(error), *said]))
+
+
+def _explained(error: BaseException, text: str) -> BaseException:
+    """The error with another text."""
+    told = type(error)(text)
+    told.__dict__.update(error.__dict__, explained=True)
+    return told

@@ -1,0 +1,329 @@
+//! A communicator over the memory of Python objects.
+
+use crate::engine::{Engine, Mark};
+use crate::errors::raised;
+use crate::interrupt::guarded;
+use crate::memory::{Lent, Place, Span, lend, span};
+use crate::messages::NativeMessages;
+use crate::work::NativeWork;
+use allfold_collectives::tcp::{Host, PeerOptions};
+use allfold_collectives::{
+    Buffer, Collective, Communicator, Element, Error, Joining, Rank, ReduceOp, Result, registry,
+};
+use allfold_kernels::for_dtype;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// A listening socket, whose address a rank sends to the others before they join.
+#[pyclass(frozen)]
+pub struct Endpoint(Mutex<Option<TcpListener>>);
+
+#[pymethods]
+impl Endpoint {
+    /// Listens at a free port of this address.
+    #[new]
+    fn new(address: &str) -> PyResult<Endpoint> {
+        let address: IpAddr =
+            address.parse().map_err(|_| PyValueError::new_err(format!("{address} is not an IP address")))?;
+        Ok(Endpoint(Mutex::new(Some(TcpListener::bind((address, 0))?))))
+    }
+
+    /// The address with its port.
+    #[getter]
+    fn address(&self) -> PyResult<String> {
+        let listener = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let listener =
+            listener.as_ref().ok_or_else(|| PyValueError::new_err("this endpoint was used to join"))?;
+        Ok(listener.local_addr()?.to_string())
+    }
+}
+
+/// A rank's communicator.
+#[pyclass(frozen)]
+pub struct NativeCommunicator {
+    engine: Engine,
+    #[pyo3(get)]
+    rank: u32,
+    #[pyo3(get)]
+    size: u32,
+    #[pyo3(get)]
+    shares_memory: bool,
+}
+
+impl NativeCommunicator {
+    fn new(communicator: Communicator) -> NativeCommunicator {
+        let (rank, size, shares_memory) =
+            (communicator.rank().0, communicator.size(), communicator.shares_memory());
+        NativeCommunicator { engine: Engine::new(communicator), rank, size, shares_memory }
+    }
+}
+
+/// The arguments of a call besides its memory.
+#[derive(Clone, Copy)]
+pub struct Named {
+    pub collective: Collective,
+    pub op: ReduceOp,
+    pub root: Rank,
+}
+
+impl Named {
+    pub fn read(collective: &str, op: &str, root: u32) -> PyResult<Named> {
+        let collective = registry::collective(collective).map_err(|error| raised(error.into()))?;
+        let op = ReduceOp::ALL.into_iter().find(|known| known.name() == op).ok_or_else(|| {
+            let names = ReduceOp::ALL.map(ReduceOp::name).join(", ");
+            PyValueError::new_err(format!("there is no operator {op}; there are {names}"))
+        })?;
+        Ok(Named { collective, op, root: Rank(root) })
+    }
+
+    /// Runs the collective. `input` and `output` have one type; they may share memory.
+    pub fn run(self, communicator: &Communicator, input: Span, output: Span) -> Result<()> {
+        for_dtype!(output.dtype, run(self, communicator, input, output))
+    }
+}
+
+#[allow(unsafe_code, reason = "the memory belongs to Python objects, which are kept alive meanwhile")]
+fn run<T: Element>(named: Named, communicator: &Communicator, input: Span, output: Span) -> Result<()> {
+    let Named { collective, op, root } = named;
+    // SAFETY: Python's side keeps the objects until the operation is done, and gives memory that nobody else uses meanwhile.
+    let written = unsafe { output.write::<T>() };
+    if input.count == 0 || !input.overlaps(&output) {
+        // SAFETY: as above, and the input shares no byte with what is written.
+        return communicator.collective(collective, unsafe { input.read::<T>() }, written, op, root);
+    }
+    let in_block = input.is_block_of(&output, communicator.rank().index());
+    if collective == Collective::AllGather
+        && in_block
+        && input.count * communicator.size() as usize == output.count
+    {
+        return communicator.all_gather_in_place(written);
+    }
+    let within = (input.address() - output.address().min(input.address())) / size_of::<T>();
+    if collective.in_place() && within == 0 && input.count == output.count {
+        return communicator.collective(collective, &[], written, op, root);
+    }
+    // SAFETY: the input is copied before anything is written.
+    let copy = unsafe { input.read::<T>() }.to_vec();
+    communicator.collective(collective, &copy, written, op, root)
+}
+
+#[pymethods]
+impl NativeCommunicator {
+    /// This process as a rank of the world that its launcher has started.
+    #[staticmethod]
+    fn from_env(py: Python<'_>) -> PyResult<NativeCommunicator> {
+        guarded(py, Communicator::from_env).map(NativeCommunicator::new)
+    }
+
+    /// This process as a rank of a world whose ranks have exchanged their addresses. `job`: 16 bytes, equal on all ranks. Security,
+    /// deadlines other than `timeout`, shared memory and flight records are as the environment sets them.
+    #[staticmethod]
+    fn join(
+        py: Python<'_>,
+        endpoint: &Endpoint,
+        rank: u32,
+        addresses: Vec<String>,
+        job: [u8; 16],
+        timeout: f64,
+    ) -> PyResult<NativeCommunicator> {
+        let joining = Joining::from_env().map_err(raised)?;
+        let addresses =
+            addresses.iter().map(|text| text.parse::<SocketAddr>()).collect::<std::result::Result<_, _>>();
+        let addresses = addresses.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let listener = endpoint.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let listener = listener.ok_or_else(|| PyValueError::new_err("this endpoint was used to join"))?;
+        let mut deadlines = joining.deadlines;
+        deadlines.operation = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
+        let host = if joining.share { Host::here() } else { None };
+        let security = joining.security;
+        let peers =
+            PeerOptions { rank: Rank(rank), job, epoch: 0, listener, addresses, host, security, deadlines };
+        guarded(py, || Communicator::with_peers(peers, joining.share, joining.flight))
+            .map(NativeCommunicator::new)
+    }
+
+    /// A collective on the elements at two addresses; returns when this rank's part is done. `call` is the number by which the
+    /// program knows this call, `limit` the operation's deadline in seconds.
+    #[allow(clippy::too_many_arguments, reason = "the arguments of a collective")]
+    fn run(
+        &self,
+        py: Python<'_>,
+        collective: &str,
+        input: Place<'_>,
+        output: Place<'_>,
+        op: &str,
+        root: u32,
+        call: u64,
+        limit: f64,
+    ) -> PyResult<()> {
+        let (named, input, output) = (Named::read(collective, op, root)?, span(input)?, span(output)?);
+        let mark = Some(mark(call, limit));
+        guarded(py, || self.engine.run(mark, |communicator| named.run(communicator, input, output)))
+    }
+
+    /// Issues a collective, which runs after those issued before; `keep` is held until it is done.
+    #[allow(clippy::too_many_arguments, reason = "the arguments of a collective")]
+    fn issue(
+        &self,
+        collective: &str,
+        input: Place<'_>,
+        output: Place<'_>,
+        op: &str,
+        root: u32,
+        keep: Py<PyAny>,
+        call: u64,
+        limit: f64,
+    ) -> PyResult<NativeWork> {
+        let (named, input, output) = (Named::read(collective, op, root)?, span(input)?, span(output)?);
+        let outcome = self.engine.issue(Some(mark(call, limit)), move |communicator| {
+            let _keep = keep;
+            named.run(communicator, input, output)
+        });
+        outcome.map(NativeWork::new).map_err(raised)
+    }
+
+    /// A collective on objects that lend their memory. Without `input` it works in place.
+    fn run_objects(
+        &self,
+        py: Python<'_>,
+        collective: &str,
+        input: Option<&Bound<'_, PyAny>>,
+        output: Option<&Bound<'_, PyAny>>,
+        op: &str,
+        root: u32,
+    ) -> PyResult<()> {
+        let named = Named::read(collective, op, root)?;
+        let (input, output) = lent(input, output)?;
+        let (from, to) = spans(&input, &output)?;
+        guarded(py, || self.engine.run(None, |communicator| named.run(communicator, from, to)))
+    }
+
+    /// Issues the collective of [`NativeCommunicator::run_objects`], which runs after those issued before.
+    fn issue_objects(
+        &self,
+        collective: &str,
+        input: Option<&Bound<'_, PyAny>>,
+        output: Option<&Bound<'_, PyAny>>,
+        op: &str,
+        root: u32,
+    ) -> PyResult<NativeWork> {
+        let named = Named::read(collective, op, root)?;
+        let (input, output) = lent(input, output)?;
+        let (from, to) = spans(&input, &output)?;
+        let outcome = self.engine.issue(None, move |communicator| {
+            let _held = (input, output);
+            named.run(communicator, from, to)
+        });
+        outcome.map(NativeWork::new).map_err(raised)
+    }
+
+    /// The address, count and type of the memory that an object lends. The object must be kept alive while they are used.
+    #[staticmethod]
+    fn place(object: &Bound<'_, PyAny>, writes: bool) -> PyResult<(usize, usize, &'static str)> {
+        let span = lend(object, writes)?.span;
+        Ok((span.address(), span.count, span.dtype.name()))
+    }
+
+    /// The number of operations so far, which is the number of the next one in errors.
+    fn operations(&self, py: Python<'_>) -> PyResult<u64> {
+        let count = AtomicU64::new(0);
+        guarded(py, || {
+            self.engine.run(None, |communicator| {
+                count.store(communicator.operations(), Ordering::Relaxed);
+                Ok(())
+            })
+        })?;
+        Ok(count.into_inner())
+    }
+
+    /// This rank's tagged messages.
+    fn messages(&self, py: Python<'_>) -> PyResult<NativeMessages> {
+        let found = Mutex::new(None);
+        guarded(py, || {
+            self.engine.run(None, |communicator| {
+                *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(communicator.messages()?);
+                Ok(())
+            })
+        })?;
+        let messages = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        messages
+            .map(NativeMessages::new)
+            .ok_or_else(|| PyValueError::new_err("this communicator has no messages"))
+    }
+
+    /// Registered memory: bytes that the other ranks of one host read and write in place.
+    fn register(&self, py: Python<'_>, bytes: usize) -> PyResult<Registered> {
+        let made = Mutex::new(None);
+        guarded(py, || {
+            self.engine.run(None, |communicator| {
+                *made.lock().unwrap_or_else(PoisonError::into_inner) = Some(communicator.buffer::<u8>(bytes));
+                Ok(())
+            })
+        })?;
+        let buffer = made.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut buffer = buffer.unwrap_or_else(|| Buffer::zeroed(bytes));
+        Ok(Registered { address: buffer.as_mut_ptr() as usize, bytes, _buffer: Mutex::new(buffer) })
+    }
+
+    /// The program's number of the call that ran as this operation; `None` if it is not remembered any more.
+    fn called(&self, operation: u64) -> Option<u64> {
+        self.engine.called(operation)
+    }
+
+    /// Runs the collective by the algorithm of this name from now on. Every rank must call this.
+    fn use_algorithm(&self, py: Python<'_>, collective: &str, name: &str) -> PyResult<()> {
+        let named = Named::read(collective, "sum", 0)?;
+        guarded(py, || self.engine.choose(named.collective, name))
+    }
+
+    /// Fails the group, for all of its ranks.
+    fn abort(&self, why: String) {
+        self.engine.abort(why);
+    }
+
+    /// Leaves the group.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.engine.close());
+    }
+}
+
+fn mark(call: u64, limit: f64) -> Mark {
+    Mark { call, limit: Duration::try_from_secs_f64(limit).unwrap_or(Duration::MAX) }
+}
+
+type Borrowed = (Option<Lent>, Option<Lent>);
+
+fn lent(input: Option<&Bound<'_, PyAny>>, output: Option<&Bound<'_, PyAny>>) -> PyResult<Borrowed> {
+    Ok((
+        input.map(|input| lend(input, false)).transpose()?,
+        output.map(|output| lend(output, true)).transpose()?,
+    ))
+}
+
+fn spans(input: &Option<Lent>, output: &Option<Lent>) -> PyResult<(Span, Span)> {
+    use allfold_collectives::DType;
+    let of = |lent: &Option<Lent>| lent.as_ref().map(|lent| lent.span);
+    let dtype = of(output).or(of(input)).map_or(DType::U8, |span| span.dtype);
+    let (input, output) = (of(input).unwrap_or(Span::none(dtype)), of(output).unwrap_or(Span::none(dtype)));
+    if input.dtype != output.dtype {
+        let (from, to) = (input.dtype, output.dtype);
+        return Err(raised(Error::Argument(format!(
+            "the input has elements of {from}, and the output of {to}"
+        ))));
+    }
+    Ok((input, output))
+}
+
+/// Memory that the ranks of one host share.
+#[pyclass(frozen)]
+pub struct Registered {
+    #[pyo3(get)]
+    address: usize,
+    #[pyo3(get)]
+    bytes: usize,
+    _buffer: Mutex<Buffer<u8>>,
+}
