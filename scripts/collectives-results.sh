@@ -16,10 +16,10 @@ block() { # the command as shown, then its output, then its time and memory (GNU
     cat <<'TEXT'
 # All-reduce on 1 to 131,072 ranks
 
-Simulated; nothing here was measured but the simulator's own time. `16 lanes merged`: 16 lanes are equal and one of them is simulated; exact.
-`8192 ranks per class`: one rank of each symmetry class is simulated; exact. `skipped`: messages of a pipeline that only repeats; exact.
-`serial_links`: links serve one message at a time, by a timetable, while `split` shares them. The two rules give different times,
-which are compared below.
+All times are simulated; only the simulator's own run time (*real*) was measured. The engine column says what was left out without changing
+any time: `16 lanes merged` (16 lanes are equal, and one of them is simulated), `8192 ranks per class` (one rank of each symmetry class is
+simulated), `skipped` (messages of a pipeline that repeats the same state). With `serial_links` a link carries one message at a time, in order
+of rounds; with `split` messages share it. The two rules give different times, which are compared below.
 
 TEXT
     block scale collective all_reduce --algo ring,double_binary_tree,halving_doubling,hierarchical --size 1G --lanes 16 \

@@ -30,12 +30,12 @@ allfold_path=$(realpath "$allfold")
 
 {
     printf '# Published throughput predicted from the row of one GPU\n\nNothing is fitted to these tables. Errors of throughput: |predicted / published - 1|.\n\n'
-    printf '![errors in rising order](against.svg)\n\n'
+    printf '![errors in rising order](published.svg)\n\n'
     block scale validate '*.json'
     printf '## Every row\n\n'
     block scale validate '*.json' --rows
-} > $out/against.md
-"$allfold" scale validate "$tables"/*.json --plot $out/against.svg > /dev/null
+} > $out/published.md
+"$allfold" scale validate "$tables"/*.json --plot $out/published.svg > /dev/null
 
 {
     printf '# Three small published tables, explained\n\nEach table has as many unknowns as rows. The text says what is solved for and what stays open.\n\n'

@@ -9,7 +9,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
-use allfold_collectives::tcp::{Deadlines, Peers, Security};
+use allfold_collectives::tcp::{Deadlines, PeerOptions, Security};
 use allfold_collectives::{Buffer, Communicator, Error, Rank, ReduceOp, World};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::Command;
@@ -95,7 +95,7 @@ fn rank(rank: u32, sizes: [usize; 3], ports: &str) -> Result<(), Error> {
         ports.split(',').map(|port| (Ipv4Addr::LOCALHOST, port.parse::<u16>().unwrap()).into()).collect();
     let listener = TcpListener::bind(addresses[rank as usize]).unwrap();
     let (security, deadlines) = (Security::Loopback, Deadlines::default());
-    let mut comm = Communicator::over_tcp(Peers {
+    let mut comm = Communicator::over_tcp(PeerOptions {
         rank: Rank(rank),
         job: [7; 16],
         epoch: 0,

@@ -15,12 +15,12 @@ pub struct Buffer<T: Element> {
     owner: Home<T>,
 }
 
-/// Where the elements are.
+/// The memory of the elements.
 enum Home<T> {
     Host(Vec<T>),
     /// A part of a vector that was split.
     Part(SplitVec<T>),
-    /// In memory that the ranks of a communicator share.
+    /// Memory that the ranks of a communicator share.
     Shared(RegisteredBuffer, PhantomData<T>),
 }
 

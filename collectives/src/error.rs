@@ -14,14 +14,14 @@ pub enum Error {
     /// The call itself is wrong: a length, a root, a name. Nothing was sent; the communicator stays usable.
     #[error("{0}")]
     Argument(String),
-    /// A rank is gone although other ranks still need it.
+    /// A rank was lost although other ranks still need it.
     #[error("rank {rank} is lost: it {cause}{}", during(.call))]
     PeerLost {
-        /// The rank that is gone.
+        /// The rank that was lost.
         rank: Rank,
-        /// How it was lost.
+        /// How the rank was lost.
         cause: Lost,
-        /// The operation that needed it, if any.
+        /// The operation that needed the lost rank, if any.
         call: Option<Box<Call>>,
     },
     /// Two ranks made different calls as the same operation of the sequence.
@@ -29,11 +29,11 @@ pub enum Error {
     Mismatch {
         /// The rank that called `mine`: this rank, if it is one of the two.
         rank: Rank,
-        /// What `rank` called.
+        /// The call of `rank`.
         mine: Box<Call>,
         /// The rank whose call differs.
         peer: Rank,
-        /// What `peer` called.
+        /// The call of `peer`.
         theirs: Box<Call>,
     },
     /// An operation exceeded its deadline.
@@ -41,15 +41,15 @@ pub enum Error {
     DeadlineExceeded {
         /// The rank whose deadline passed first.
         rank: Rank,
-        /// The ranks that it was waiting for.
+        /// The ranks that `rank` was waiting for.
         waiting_on: Vec<Rank>,
-        /// Whether those ranks had entered the operation.
+        /// Whether the ranks of `waiting_on` had entered the operation.
         entered: bool,
-        /// The operation.
+        /// The operation that exceeded its deadline.
         call: Box<Call>,
         /// The round of the oldest unfinished step.
         round: u64,
-        /// The deadline.
+        /// The length of the deadline.
         after: Duration,
     },
     /// An NCCL call exceeded its deadline. NCCL does not report which rank is late.
@@ -59,9 +59,9 @@ pub enum Error {
         rank: Rank,
         /// The operation that did not finish.
         what: String,
-        /// The ranks that it may have waited for; empty if only the device is involved.
+        /// The ranks that `rank` may have waited for; empty if only the device is involved.
         suspects: Vec<Rank>,
-        /// The deadline.
+        /// The length of the deadline.
         after: Duration,
     },
     /// Work on a GPU, other than NCCL's, exceeded its deadline.
@@ -69,17 +69,17 @@ pub enum Error {
     QueueDeadline {
         /// The rank whose deadline passed.
         rank: Rank,
-        /// The work of the GPU.
+        /// The work that the GPU had not finished.
         what: String,
-        /// The ranks that it may have waited for; empty if only the device is involved.
+        /// The ranks that `rank` may have waited for; empty if only the device is involved.
         suspects: Vec<Rank>,
-        /// The deadline.
+        /// The length of the deadline.
         after: Duration,
     },
     /// NCCL refused a call, or found a failure while it ran.
     #[error("rank {rank}: NCCL could not {what}: {why}")]
     Nccl {
-        /// The rank that got NCCL's answer.
+        /// The rank whose call of NCCL failed.
         rank: Rank,
         /// What the rank was about to do.
         what: String,
@@ -88,18 +88,18 @@ pub enum Error {
         /// NCCL's result in words.
         why: String,
     },
-    /// A rank called `abort`.
+    /// A rank ended the group's operations: it called `abort` or `shrink`, or its own program interrupted it.
     #[error("aborted by rank {by}: {why}")]
     Aborted {
-        /// The rank that called it.
+        /// The rank that ended the operations.
         by: Rank,
-        /// The reason that the aborting rank gave.
+        /// The reason that this rank gave.
         why: String,
     },
-    /// The communicator failed before, and this rank has already got that error.
+    /// The communicator failed before, and this rank has already got that error; or the other ranks shrank it without this one.
     #[error("this communicator has failed before: {cause}")]
     Poisoned {
-        /// The first error.
+        /// The first error that this rank got from the group, or that it was left behind, as text.
         cause: String,
     },
     /// Deadlock: every rank waits, and no message is in flight.
@@ -108,12 +108,12 @@ pub enum Error {
         /// For each rank, which rank it waits for.
         waits: Vec<String>,
     },
-    /// On virtual time a rank may block only in Allfold's calls; these were busy elsewhere for too long.
-    #[error("{} neither called nor returned for {after:?} while the others waited: ranks on virtual time may block only in Allfold's calls", Rank::list(.waiting_on))]
+    /// A rank on virtual time may block only in Allfold's calls; these ranks were busy elsewhere for too long.
+    #[error("{} made no call of Allfold and did not return for {after:?} while the others waited: ranks on virtual time may block only in Allfold's calls", Rank::list(.waiting_on))]
     Unresponsive {
         /// The ranks that were busy, as world ranks.
         waiting_on: Vec<Rank>,
-        /// For how long, in real time.
+        /// How long the ranks were busy, in real time.
         after: Duration,
     },
     /// Virtual time exceeded its 64 bits.
@@ -128,9 +128,9 @@ pub enum Error {
         rank: Rank,
         /// The sender.
         peer: Rank,
-        /// The receiver's operation.
+        /// The operation of the receiver.
         call: Box<Call>,
-        /// The receiver's round.
+        /// The round of the receiver's step.
         round: u64,
         /// What was expected and what arrived.
         what: String,
@@ -140,9 +140,9 @@ pub enum Error {
     Schedule {
         /// The rank whose step is wrong.
         rank: Rank,
-        /// The operation.
+        /// The operation of the step.
         call: Box<Call>,
-        /// The round.
+        /// The round of the step.
         round: u64,
         /// What is wrong with the step.
         what: String,
@@ -150,7 +150,7 @@ pub enum Error {
     /// The environment variables do not say which rank this process is, or have impossible values.
     #[error("environment: {variable} is {}: {wanted}", was(.read))]
     Environment {
-        /// The variable.
+        /// The name of the variable.
         variable: String,
         /// The variable's value; `None` if it is not set.
         read: Option<String>,
@@ -160,17 +160,17 @@ pub enum Error {
     /// Ranks could not find each other.
     #[error("rendezvous at {at}: {cause}")]
     Rendezvous {
-        /// Host and port.
+        /// Host and port of the rendezvous.
         at: String,
         /// Why the rendezvous failed.
         cause: crate::rendezvous::RendezvousFailure,
     },
     /// Some ranks could not be reached at the start.
-    #[error("{} did not come within {after:?}", Rank::list(.missing))]
+    #[error("{} did not join within {after:?}", Rank::list(.missing))]
     Missing {
         /// The missing ranks, as world ranks.
         missing: Vec<Rank>,
-        /// How long the others waited for them.
+        /// How long the other ranks waited for the missing ones.
         after: Duration,
     },
     /// A connection to a rank failed, or the rank refused it.
@@ -178,7 +178,7 @@ pub enum Error {
     Refused {
         /// The rank, as a world rank.
         peer: Rank,
-        /// Why.
+        /// Why the connection failed, or why the rank refused it.
         why: String,
     },
     /// A rank does not hold the same secret.
@@ -190,7 +190,7 @@ pub enum Error {
     /// The operating system refused something that the backend needs.
     #[error("{0}")]
     System(String),
-    /// No algorithm of that name, or none for that many ranks.
+    /// The registry cannot serve the request: no algorithm has that name, or the number of ranks or the root is impossible.
     #[error(transparent)]
     Registry(#[from] crate::registry::Error),
     /// The topology, a fault rule or a cost cannot be used.
@@ -206,16 +206,16 @@ pub enum Lost {
     Panicked(String),
     /// The rank returned or dropped its communicator.
     ReturnedEarly {
-        /// The number of operations that it had entered.
+        /// The number of operations that the lost rank had entered.
         operations: u64,
     },
     /// The connection to the rank ended: its process or the network failed.
     Disconnected(String),
-    /// Another rank received nothing from it for too long, although their connection is open.
+    /// Another rank received nothing from the lost rank for too long, although their connection is open.
     Silent {
         /// The rank that received nothing. The path from the lost rank to it may be broken.
         by: Rank,
-        /// For how long.
+        /// How long nothing was received.
         after: Duration,
     },
 }
@@ -249,7 +249,7 @@ impl Error {
         matches!(self, Error::Argument(_) | Error::Registry(_))
     }
 
-    /// This error from the point of view of rank `me`: of two calls that disagree, its own comes first.
+    /// This error from the point of view of rank `me`: of two calls that disagree, that of `me` comes first, if it is one of them.
     pub(crate) fn seen_by(&self, me: Rank) -> Error {
         match self {
             Error::Mismatch { rank, mine, peer, theirs } if *peer == me => {

@@ -19,9 +19,9 @@ const PROVABLE: u64 = 1 << 16;
 /// The reduction trees of a collective.
 #[derive(Clone)]
 pub(crate) enum Trees {
-    /// One tree for all chunks; also if nothing is reduced.
+    /// One tree for all chunks. A collective that reduces nothing has this variant too.
     One(Formula),
-    /// A tree per chunk.
+    /// A tree for each chunk.
     Chunks(Arc<Vec<Formula>>),
 }
 
@@ -32,8 +32,8 @@ pub(crate) fn canonical(ranks: u32) -> Option<Trees> {
     formula(&forest, tree).map(Trees::One)
 }
 
-/// The trees that a schedule reduces by, as it is proved to. None where it is not, where ranks end with different
-/// trees of one chunk, or where it is too large to be run on symbols: then it runs by messages.
+/// The reduction trees of a schedule, from its symbolic proof. `None` if the proof fails, if ranks end with different trees of
+/// one chunk, or if the schedule is too large for the proof: then it runs by messages.
 pub(crate) fn trees(schedule: &dyn Schedule, collective: Collective, root: Rank) -> Option<Trees> {
     let (ranks, chunks) = (schedule.ranks(), schedule.chunks());
     if u64::from(ranks) * u64::from(chunks) > PROVABLE {
@@ -86,7 +86,7 @@ pub(crate) fn exchange(
     Exchange::new(pattern, ranks, root.unwrap_or(Rank(0)).0, (dtype, op), count, formulas)
 }
 
-/// The pattern of a row's collectives.
+/// The exchange pattern of a collective with this row of the table of meanings.
 fn pattern(row: &Meaning) -> Pattern {
     match (row.value, row.output.on, row.output.part) {
         (Value::Reduced, On::Root, _) => Pattern::Reduce,

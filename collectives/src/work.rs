@@ -17,7 +17,7 @@ pub struct Work<B> {
     done: GateId,
     number: u64,
     result: Slot<B>,
-    /// A handle belongs to the rank's own thread and waits on its behalf.
+    /// Makes the handle not `Send`: it waits as the task of the rank's own thread.
     own: PhantomData<Rc<()>>,
 }
 

@@ -1,5 +1,5 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
-//! Ranks die, and those that are left agree on who they are and go on: whoever dies, whenever, in whatever way.
+//! Ranks die, and the survivors agree on the list of survivors and continue, whichever ranks die, at any operation, in any way.
 
 use allfold_collectives::{Communicator, Error, Rank, ReduceOp, World};
 use allfold_sim::Topology;
@@ -13,19 +13,19 @@ use std::time::Duration;
 enum Death {
     Panic,
     Return,
-    /// It ends while the others shrink: it has seen the failure, and leaves instead of asking.
+    /// The rank ends while the others shrink: it gets the failure, and leaves instead of calling `shrink`.
     Shrinking,
 }
 
-/// Who dies, before which operation, how.
+/// For each rank that dies: before which operation, and how.
 type Deaths = BTreeMap<u32, (i64, Death)>;
 
 const OPERATIONS: i64 = 10;
 
-/// What a rank came to: the memberships it went through, as ranks of the world, and the last sum.
+/// A rank's result: the groups that it was in, as lists of world ranks, and the size of the last one.
 type Course = (Vec<Vec<u32>>, f32);
 
-/// Goes on until all operations are done, whoever dies.
+/// Runs all operations; after every failure continues with the survivors.
 fn survive(first: Communicator, deaths: &Deaths) -> Result<Course, Error> {
     let me = first.rank().0;
     let (when, death) = deaths.get(&me).copied().unwrap_or((i64::MAX, Death::Return));
@@ -33,7 +33,7 @@ fn survive(first: Communicator, deaths: &Deaths) -> Result<Course, Error> {
     let (mut course, mut comm, mut done) = (vec![members.clone()], first, 0i64);
     loop {
         let mut step = || -> Result<f32, Error> {
-            // Some may have finished an operation that others saw fail: all go on from the furthest.
+            // An operation may have succeeded on some ranks and failed on others: all continue after the latest that succeeded.
             let mut at = [done];
             comm.all_reduce(&mut at, ReduceOp::Max)?;
             done = at[0];
@@ -84,14 +84,14 @@ fn worlds(ranks: u32) -> Vec<(&'static str, World)> {
     ]
 }
 
-/// What every rank comes to; a hang fails the test, by real time.
+/// The result of every rank. A hang fails the test, after a minute of real time.
 fn courses(world: World, deaths: Deaths) -> Vec<Result<Course, Error>> {
     let (done, wait) = mpsc::channel();
     std::thread::spawn(move || done.send(world.run_each(|comm| survive(comm, &deaths)).unwrap().ranks));
     wait.recv_timeout(Duration::from_secs(60)).expect("the ranks hang")
 }
 
-/// All survivors of every world went through the same memberships and ended among those who never die.
+/// Checks that in every world all survivors were in the same groups, and that the last group has every rank that never dies.
 fn agree(ranks: u32, deaths: &Deaths) {
     for (backend, world) in worlds(ranks) {
         let all = courses(world, deaths.clone());
@@ -104,7 +104,7 @@ fn agree(ranks: u32, deaths: &Deaths) {
         }
         let (memberships, size) = first.unwrap();
         let last = memberships.last().unwrap();
-        // Who leaves after the last operation need not be missed.
+        // A rank that leaves after the last operation may still be a member.
         assert!(alive.iter().all(|rank| last.contains(rank)), "{backend}: {last:?}");
         assert_eq!(*size, last.len() as f32, "{backend}");
     }
@@ -146,14 +146,14 @@ fn one_rank_may_be_all_that_is_left() {
 
 #[test]
 fn a_rank_that_never_asks_is_left_behind_by_its_deadline_and_told() {
-    // Also that of what the others do afterwards, on a machine however busy.
+    // This is also the deadline of the others' next operation, so it must suffice on a busy machine.
     let world = World::threads(3).deadline(Duration::from_secs(3));
     let (late, wait) = mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let report = world
         .run_each(|comm| {
             if comm.rank() == Rank(1) {
-                // Neither calls nor leaves, until the others have gone on.
+                // This rank neither calls `shrink` nor leaves until the others have continued.
                 let _ = wait.lock().unwrap().recv();
                 return comm.shrink().map(|(_, left)| left);
             }

@@ -1,5 +1,5 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
-//! What goes wrong leaves flight records, and triage names it.
+//! Failures leave flight records, and triage names their causes.
 
 use allfold_collectives::flight::{Diagnosis, Record, State, straggler, triage};
 use allfold_collectives::{Communicator, Error, Rank, ReduceOp, World};
@@ -10,7 +10,7 @@ fn sum(comm: &Communicator, count: usize) -> Result<(), Error> {
     comm.all_reduce(&mut vec![1f32; count], ReduceOp::Sum)
 }
 
-/// Runs `body` on four ranks of each backend; what triage makes of what they leave.
+/// Runs `body` on four threads, and on four ranks on virtual time; returns the diagnoses of their flight records.
 fn verdicts(body: fn(&Communicator) -> Result<(), Error>) -> Vec<(Diagnosis, Vec<Rank>)> {
     let topology = Topology::named("switch", 4).unwrap();
     let worlds = [World::threads(4).deadline(Duration::from_secs(60)).any(), World::sim(&topology).any()];
@@ -81,7 +81,7 @@ fn a_smaller_group_is_named_and_asynchronous_calls_are_recorded() {
         if comm.rank() == Rank(2) {
             panic!("as planned");
         }
-        // Nothing of the world behind it: the other half would wait there, or not yet, for ranks 2 and 3.
+        // No operation of the world follows: ranks 0 and 1 might or might not wait in it for ranks 2 and 3.
         half.all_reduce_async(vec![1f32; 20].into(), ReduceOp::Sum)?.wait()?;
         Ok(())
     });
@@ -110,7 +110,7 @@ fn who_came_late_on_virtual_time_is_named() {
             comm.charge(&DeviceWork { bytes: 1 << 30, ..DeviceWork::default() });
         }
         sum(&comm, 100)?;
-        // Who is through this knows that all have done the sum.
+        // A rank that has passed this barrier knows that all ranks have finished the sum.
         comm.barrier()?;
         comm.abort("enough");
         comm.barrier()

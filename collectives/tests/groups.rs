@@ -1,18 +1,19 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
-//! Groups that ranks make and drop: nothing is left of them, and who still uses them or their parent is not harmed.
+//! Groups that ranks make and drop: they leave no resources behind, and harm no rank that still uses them or their parent.
 
 use allfold_collectives::tcp::{Secret, Security};
 use allfold_collectives::{Communicator, Error, Lost, Rank, ReduceOp, World};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the process has open is counted: one test at a time.
+/// The tests count the descriptors and mappings of the whole process, so they run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Three ranks over sockets: in the clear, sealed, through memory between two of them, and meeting in a segment; and threads.
+/// Worlds of three ranks: over plain sockets, over TLS, with shared memory between two ranks, with a shared segment of all, and
+/// of threads.
 fn worlds() -> Vec<(&'static str, World)> {
     let sealed = Security::Tls(Secret::new([3; 32]));
     let worlds = [
@@ -43,7 +44,7 @@ fn sum(comm: &Communicator, count: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// One group's life: a collective, a point-to-point message, and sometimes one under way when the handle goes.
+/// Uses a group and drops it: a collective, a message, and in some turns an operation that is under way at the drop.
 fn live(group: Communicator, turn: usize) -> Result<(), Error> {
     sum(&group, 1000)?;
     let (rank, size) = (group.rank().0 as i32, group.size() as i32);
@@ -99,9 +100,9 @@ fn who_leaves_a_group_in_which_others_wait_is_named_and_its_parent_is_unharmed()
             for operations in 0..6 {
                 let group = all(&comm);
                 (0..operations).try_for_each(|_| sum(&group, 300_000))?;
-                // A rank still in one of those would fail with the group.
+                // A rank that is still in one of these sums would fail when another rank leaves the group.
                 comm.barrier()?;
-                // Each leaves in turn, before, after or while the others begin the next one.
+                // Each rank leaves the group in turn: before, after or while the others begin the next sum.
                 if comm.rank().0 == operations as u32 % 3 {
                     std::thread::sleep(Duration::from_millis(10 * (operations / 3)));
                     drop(group);
@@ -114,7 +115,7 @@ fn who_leaves_a_group_in_which_others_wait_is_named_and_its_parent_is_unharmed()
         });
         for (operations, error) in errors.unwrap().into_iter().flatten() {
             let who = Rank(operations as u32 % 3);
-            // To find the segment took two.
+            // Setting up the segment took two operations.
             let operations = operations + if name == "a segment" { 2 } else { 0 };
             let returned = Lost::ReturnedEarly { operations };
             assert!(
@@ -139,9 +140,9 @@ fn groups_that_some_ranks_keep_and_others_drop_harm_nobody() {
                         kept.push(group);
                     }
                 }
-                // A rank still in the last of those sums would fail with its group.
+                // A rank that is still in the last of these sums would fail when another rank leaves its group.
                 comm.barrier()?;
-                // What is said of them now is of groups that others have left long ago.
+                // Frames about these groups now concern groups that other ranks have left long ago.
                 for group in kept.drain(..) {
                     sum(&group, 100).unwrap_err();
                 }
@@ -156,15 +157,15 @@ fn groups_that_some_ranks_keep_and_others_drop_harm_nobody() {
 fn what_was_sent_in_a_group_arrives_after_its_sender_has_dropped_it() {
     let _alone = alone();
     for (name, world) in worlds() {
-        // More than the receiver's socket holds, and something on its way back that is never read.
+        // More bytes than a receiving socket holds, or fewer than a pipe does; and a message the other way that is never read.
         let count = if name == "pipes" { 100 << 10 } else { 600 << 10 };
         world
             .run(|comm| {
                 let group = all(&comm);
-                let mut letter = vec![comm.rank().0 as u8 + 7; count];
+                let mut message = vec![comm.rank().0 as u8 + 7; count];
                 match comm.rank() {
-                    Rank(0) => group.send(&letter, Rank(1))?,
-                    Rank(1) => group.send(&letter[..1000], Rank(0))?,
+                    Rank(0) => group.send(&message, Rank(1))?,
+                    Rank(1) => group.send(&message[..1000], Rank(0))?,
                     _ => {}
                 }
                 comm.barrier()?;
@@ -174,8 +175,8 @@ fn what_was_sent_in_a_group_arrives_after_its_sender_has_dropped_it() {
                 } else {
                     comm.barrier()?;
                     std::thread::sleep(Duration::from_millis(100));
-                    group.recv(&mut letter, Rank(0))?;
-                    assert!(letter.iter().all(|byte| *byte == 7));
+                    group.recv(&mut message, Rank(0))?;
+                    assert!(message.iter().all(|byte| *byte == 7));
                 }
                 comm.barrier()
             })

@@ -1,6 +1,6 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
-//! Ranks in an MPI job: this program starts itself under `mpirun -n 4`, once for each case. Where there is no `mpirun` it
-//! says so and tests nothing.
+//! Ranks in an MPI job: this program starts itself under `mpirun -n 4`, once for each case. Without `mpirun` it prints SKIP and
+//! tests nothing.
 //!
 //! `cargo test -p allfold-collectives --features mpi --test mpi`
 
@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 const RANKS: u32 = 4;
 
-/// A case's name, what every rank does, and what every rank must end with.
+/// A case's name, what every rank does, and what every rank's error must contain.
 type Case = (&'static str, fn(Communicator) -> Result<(), Error>, &'static [&'static str]);
 
 const CASES: &[Case] = &[
     ("every_algorithm_has_the_bits_that_threads_have", every_algorithm, &[]),
-    ("splits_letters_and_asynchronous_operations", the_rest, &[]),
+    ("splits_messages_and_asynchronous_operations", the_rest, &[]),
     ("native_collectives_compute_what_they_should", native, &[]),
     (
         "ranks_that_call_different_things_are_told_both",
@@ -41,7 +41,7 @@ const CASES: &[Case] = &[
         "a_rank_that_does_not_come_is_waited_for_until_the_deadline",
         |comm| {
             if comm.rank().0 == 1 {
-                // Beyond the deadline; the others' error is what it then finds.
+                // Beyond the deadline: this rank then gets the others' error.
                 std::thread::sleep(Duration::from_secs(3));
             }
             comm.all_reduce(&mut [0i64; 3], ReduceOp::Sum)
@@ -92,7 +92,7 @@ fn mpirun_started_this() -> bool {
     std::env::var_os("OMPI_COMM_WORLD_RANK").is_some()
 }
 
-/// Runs a case as a job of four processes. `says`: what must be in every rank's error; nothing: all must succeed.
+/// Runs a case as a job of four processes. `says`: what every rank's error must contain; if empty, all ranks must succeed.
 fn job(name: &str, says: &[&str]) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new("mpirun")
@@ -100,7 +100,7 @@ fn job(name: &str, says: &[&str]) -> Result<(), String> {
         .arg(std::env::current_exe().unwrap())
         .env("ALLFOLD_MPI_CASE", name)
         .env("ALLFOLD_MPI_ENDS", folder.path())
-        // Four ranks on fewer cores: who waits gives way.
+        // There may be fewer cores than ranks, so a rank that waits must yield its core.
         .env("OMPI_MCA_mpi_yield_when_idle", "1")
         .output()
         .map_err(|error| error.to_string())?;
@@ -118,7 +118,7 @@ fn job(name: &str, says: &[&str]) -> Result<(), String> {
         let end = std::fs::read_to_string(folder.path().join(rank.to_string())).unwrap_or_default();
         let right = match says {
             [] => end == "ok",
-            // Whoever returned early knows of nothing.
+            // The rank that returned early gets no error.
             _ if name.contains("returns_early") && rank == 3 => end == "ok",
             says => says.iter().all(|part| end.contains(part)),
         };
@@ -129,8 +129,8 @@ fn job(name: &str, says: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// One process of a job: it leaves its end in a file, and waits until all have, for mpirun ends the job with the first
-/// process that goes after a failure.
+/// One process of a job: writes its result to a file. After a failure it waits for the files of all ranks, because mpirun ends
+/// the job when the first process exits.
 fn rank(case: &str) {
     let (_, body, says) = CASES.iter().find(|(name, ..)| *name == case).unwrap();
     let deadline = Duration::from_secs(if case.contains("deadline") { 1 } else { 60 });
@@ -153,7 +153,7 @@ fn rank(case: &str) {
     std::process::exit(1);
 }
 
-/// Bytes of all kinds: numbers of all sizes, infinities and NaNs among them.
+/// Pseudo-random bytes as elements: numbers of all sizes, infinities and NaNs among them.
 fn noise<T: Element>(seed: u64, count: usize) -> Vec<T> {
     let mut all = vec![T::zeroed(); count];
     let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -164,7 +164,7 @@ fn noise<T: Element>(seed: u64, count: usize) -> Vec<T> {
     all
 }
 
-/// One call; what the rank ends with, as bytes, where that is defined.
+/// Calls a collective. Returns the part of the rank's result that is defined, as bytes.
 fn call<T: Element>(
     comm: &Communicator,
     collective: Collective,
@@ -217,7 +217,7 @@ fn compared<T: Element>(
 
 fn the_rest(comm: Communicator) -> Result<(), Error> {
     let me = comm.rank().0;
-    // Large: one message in two parts, several at once, while the rank goes on.
+    // Several large operations at once, whose messages are sent in two parts, while the rank continues.
     let works: Vec<_> = (0..6)
         .map(|at| comm.all_reduce_async(vec![f64::from(me + at); 30_000].into(), ReduceOp::Sum))
         .collect::<Result<_, _>>()?;
@@ -229,7 +229,7 @@ fn the_rest(comm: Communicator) -> Result<(), Error> {
     for (at, work) in (0..).zip(works) {
         assert!(work.wait()?.iter().all(|sum| *sum == f64::from(6 + 4 * at)));
     }
-    // Letters beside all that, in order, small and large.
+    // Point-to-point messages, small and large, arrive in order.
     let other = Rank(me ^ 1);
     for count in [1, 20_000, 0, 3] {
         let (mine, mut theirs) = (vec![f64::from(me); count], vec![-1.0; count]);
@@ -246,9 +246,9 @@ fn the_rest(comm: Communicator) -> Result<(), Error> {
 }
 
 fn native(mut comm: Communicator) -> Result<(), Error> {
-    // Shared memory for other calls takes nothing from MPI's own collectives.
+    // MPI's own collectives are still used once the ranks share memory for other calls.
     assert!(comm.share_memory()? && comm.planned(Collective::AllReduce, 333, DType::I32)?.native);
-    // Whole numbers: sums are exact in any order. Byte-wise collectives are compared for every collective there is.
+    // Integer sums are exact in any order, so MPI's results must equal those of threads.
     for collective in Collective::ALL {
         let got = call::<i32>(&comm, collective, 333, ReduceOp::Sum, Rank(2))?;
         let want = World::threads(RANKS)
@@ -258,7 +258,7 @@ fn native(mut comm: Communicator) -> Result<(), Error> {
     let mut mean = [f32::from(comm.rank().0 as u16); 5];
     comm.all_reduce(&mut mean, ReduceOp::Avg)?;
     assert_eq!(mean, [1.5; 5]);
-    // MPI has no halves: a scheduled algorithm does them.
+    // MPI has no half-precision types: a scheduled algorithm reduces them.
     let mut halves = [bf16::from_f32(2.0); 5];
     comm.all_reduce(&mut halves, ReduceOp::Sum)?;
     assert_eq!(halves, [bf16::from_f32(8.0); 5]);

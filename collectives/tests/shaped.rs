@@ -1,6 +1,6 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
-//! The network as a check on the simulator: every collective by every algorithm over TCP between hosts that are network
-//! namespaces, on links that the kernel holds to a rate, beside the simulated time of the same on the same topology.
+//! Compares the simulator with a real network: every collective by every algorithm over TCP, between hosts that are network
+//! namespaces, on links whose rate the kernel limits, and its simulated time on the same topology.
 //!
 //! ```text
 //! h0 --veth, tbf both ways-- [bridge s0] --veth, tbf-- [bridge s1] -- h2
@@ -8,12 +8,12 @@
 //! ```
 //!
 //! Needs root and iproute2 (`scripts/iproute2.sh` installs it); skips with its reason otherwise. Everything lives in
-//! namespaces that this test makes and removes. `SHAPED=full` runs every network and writes
-//! `docs/results/transports/shaped.md`, `SHAPED=unequal` those with that word in their name; without it a short one is run,
-//! and the bound is only on the median.
+//! namespaces that this test makes and removes. `SHAPED=full` runs every network, bounds the median error and writes
+//! `docs/results/transports/shaped.md`; `SHAPED=unequal` runs the networks with that word in their name. Without the variable
+//! only all-reduces on one small network run.
 
 use allfold_collectives::meaning::Portion;
-use allfold_collectives::tcp::{Deadlines, Peers, Secret, Security};
+use allfold_collectives::tcp::{Deadlines, PeerOptions, Secret, Security};
 use allfold_collectives::time::{Job, traced};
 use allfold_collectives::{Collective, Communicator, DType, Error, Planned, Rank, ReduceOp, registry};
 use allfold_sim::{Sharing, Topology};
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// Of a frame of 1514 bytes, which is what the kernel's rate counts, 1448 are TCP's payload (timestamps on).
 const PAYLOAD: f64 = 1448.0 / 1514.0;
-/// One way through a host's two sockets and a veth pair, as an idle pair of hosts measures it, per hop.
+/// The latency of a hop in microseconds: one way through two sockets and a veth pair, as measured between idle hosts.
 const HOP_US: f64 = 20.0;
 
 /// A network: hosts on switches, and the rate of each one's link; the switches in a row with trunks between.
@@ -66,7 +66,7 @@ fn networks(full: bool) -> Vec<Network> {
 }
 
 impl Network {
-    /// The same for the simulator.
+    /// This network as a topology of the simulator.
     fn topology(&self) -> Topology {
         let switches: Vec<String> = (0..=self.trunks.len()).map(|k| format!("\"s{k}\"")).collect();
         let n = self.hosts.len();
@@ -123,8 +123,8 @@ impl Hosts {
             ip(&format!("-n {p}s{k} link add name sw type bridge"))?;
             ip(&format!("-n {p}s{k} link set sw up"))?;
         }
-        // Packets of at most 16 KiB, so that the kernel need not cut them before it counts them, and bursts of no less; nor
-        // of less than 320 us, by which a timer may be late. Both are small beside any message that is timed.
+        // Packets have at most 16 KiB, so that the kernel need not split them before it counts them. A burst is at least a
+        // packet, and at least 320 us at the link's rate, by which a timer may be late. Both are small beside a timed message.
         let shape = |at: &str, device: &str, rate: u32| {
             let burst = (rate * 40).max(20_000);
             ip(&format!("-n {at} link set {device} gso_max_size 16384"))?;
@@ -168,7 +168,7 @@ impl Drop for Hosts {
 /// A collective, an algorithm of it, and bytes.
 type Case = (Collective, &'static str, usize);
 
-/// What is timed: every algorithm of every collective that moves data, on so many MiB.
+/// The timed cases: every algorithm of every collective that moves data (unless `full`, of all-reduce), for each size in MiB.
 fn cases(full: bool, sizes: &[usize]) -> Vec<Case> {
     let rows = registry::ALGORITHMS.iter().filter(|row| row.collective != Collective::Barrier);
     let rows = rows.filter(|row| full || row.collective == Collective::AllReduce);
@@ -181,7 +181,7 @@ fn counts(collective: Collective, bytes: usize, ranks: usize) -> (usize, usize) 
     (if collective.blocked() { all / ranks } else { all }, all)
 }
 
-/// One rank: a process in its host's namespace. In a run of the tests it does nothing.
+/// One rank: a process in its host's namespace. Without `SHAPED_CHILD` it does nothing.
 #[test]
 fn child() {
     let Ok(words) = std::env::var("SHAPED_CHILD") else { return };
@@ -189,7 +189,7 @@ fn child() {
     let (rank, network, full) = (words[0], networks(true).swap_remove(words[1]), words[2] == 1);
     let ranks = network.hosts.len();
     let address = |i: usize| -> SocketAddr { format!("10.77.0.{}:7700", i + 1).parse().unwrap() };
-    let peers = Peers {
+    let peers = PeerOptions {
         rank: Rank(rank as u32),
         job: [1; 16],
         epoch: 0,
@@ -208,8 +208,8 @@ fn child() {
     }
 }
 
-/// Microseconds of the slowest rank, the median of five calls, and what they ran. (Not the least: where a rank starts
-/// late, what it waits for has come meanwhile.)
+/// The microseconds of a call's slowest rank, as the median of five calls, and the schedule that they ran. (The minimum would
+/// be too small: when a rank starts late, the messages that it waits for have already arrived.)
 fn time(comm: &Communicator, (collective, name, bytes): Case) -> Result<(f64, Planned), Error> {
     let plan = comm.plan().algorithm(collective, name)?;
     let comm = comm.split(Some(0), 0)?.expect("a colour").with_plan(plan);
@@ -231,13 +231,13 @@ fn time(comm: &Communicator, (collective, name, bytes): Case) -> Result<(f64, Pl
         comm.all_reduce(&mut took, ReduceOp::Max)?;
         times.push(took[0]);
     }
-    // The first ones open connections and windows.
+    // The first two calls open connections and TCP windows.
     times.drain(..2);
     times.sort_by(f64::total_cmp);
     Ok((times[times.len() / 2], comm.planned(collective, count, DType::F32)?))
 }
 
-/// Microseconds of what the communicator ran.
+/// The simulated microseconds of what the communicator ran.
 fn simulated(topology: &Topology, planned: &Planned) -> f64 {
     let job = Job {
         window: planned.window,
@@ -248,7 +248,7 @@ fn simulated(topology: &Topology, planned: &Planned) -> f64 {
     outcome.finish.iter().map(|finish| finish.0).max().unwrap_or_default() as f64 / 1e6
 }
 
-/// Measured and simulated times of all cases of a network, by its place among all, in their order.
+/// Measured and simulated microseconds of the cases of network number `at`, in order of [`cases`].
 fn measured(at: usize, ranks: usize, hosts: &Hosts, full: bool) -> Vec<(f64, f64)> {
     let mut children: Vec<_> = (0..ranks)
         .map(|rank| {
@@ -341,8 +341,8 @@ fn the_simulator_says_what_shaped_links_measure() {
     if every_case {
         return;
     }
-    // A busy machine is late, and by how much decides nothing; but no link is faster than its rate, so that no all-reduce,
-    // which needs every rank, is measured much faster than simulated. Late by ten times, something else is wrong.
+    // A busy machine may be late, and the test does not depend on by how much. But no link is faster than its rate, so no
+    // all-reduce is measured much faster than simulated; and if the median is ten times slower, something else is wrong.
     offs.sort_by(f64::total_cmp);
     let (middle, most) = (offs[offs.len() / 2], offs[offs.len() - 1]);
     assert!(most < 0.5, "one case was measured much faster than simulated:\n{text}");

@@ -1,4 +1,4 @@
-//! Collectives that leave messages for shared memory, and what of their transport they keep.
+//! Collectives in shared memory, and what they still depend on in their transport: pieces, virtual time and failures.
 
 use allfold_collectives::registry::Algorithm;
 use allfold_collectives::schedule::{Combine, Rank, Schedule, Span, Step};
@@ -6,8 +6,8 @@ use allfold_collectives::{Collective, Communicator, DType, Error, ReduceOp, Worl
 use allfold_sim::Topology;
 use std::sync::Arc;
 
-/// Two ranks that swap everything, in more chunks than a schedule may have that is run on symbols first: without known
-/// trees it goes by messages.
+/// Two ranks that exchange everything, in more chunks than the symbolic check accepts: so the reduction trees are not known,
+/// and the schedule runs by messages.
 struct Wide;
 
 const CHUNKS: u32 = 40_000;
@@ -32,7 +32,7 @@ static WIDE: Algorithm = Algorithm::new(Collective::AllReduce, "wide", "chunk by
 
 #[test]
 fn shared_memory_takes_no_pieces_from_schedules_that_go_by_messages() {
-    // A mebibyte in every chunk, in pieces of half a one.
+    // A mebibyte in every chunk, in pieces of half a mebibyte.
     let count = (CHUNKS as usize) << 18;
     let planned = |comm: Communicator| -> Result<(bool, u32), Error> {
         let planned = comm.planned(Collective::AllReduce, count, DType::F32)?;

@@ -9,6 +9,24 @@
 //!
 //! A command reads its flags, runs, prints a table and hands records to its [output](cli::output). What is drawn is
 //! drawn from [records](allfold_report::records) alone, where measured and simulated are different types.
+//!
+//! The command is a library so that a program can add algorithms and parts of training of its own to it ([`run`], [`run_with`]) and so
+//! that programs in other languages can call it ([`run_words`]). A program can also keep the output of a command:
+//!
+//! ```
+//! use allfold_experiments::cli::invocation::keeping;
+//! use allfold_experiments::commands::dispatch;
+//!
+//! let words = "show all_reduce --algo ring --ranks 2".split(' ').map(Into::into).collect();
+//! let (ended, kept) = keeping(words, dispatch::run);
+//! assert!(ended.is_ok());
+//! let picture = "\
+//! round  rank 0    rank 1
+//!     0  0 +> 1    1 +> 0
+//!     1  1 -> 1    0 -> 0
+//! ";
+//! assert!(kept.text.contains(picture));
+//! ```
 
 pub mod call;
 pub mod cli;
@@ -22,11 +40,12 @@ pub mod training;
 
 use allfold_collectives::registry::{self, Algorithm};
 use allfold_trainer::own::OwnParts;
+use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// The whole `allfold` command, with a program's own algorithms beside those of the table: what `main` of a program of your own
-/// returns. Every command that takes `--algo` knows them by name.
+/// Runs the whole `allfold` command with a program's own algorithms beside those of the table. Returns the exit code for `main`.
+/// Every command that takes `--algo` knows the own algorithms by name.
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -44,13 +63,23 @@ pub fn run_with(own: &'static [Algorithm], training: OwnParts) -> ExitCode {
     let added = registry::add(own).map_err(cli::error::CommandError::usage);
     let added =
         added.and_then(|()| allfold_trainer::own::add(training).map_err(cli::error::CommandError::usage));
-    let Err(error) = added.and_then(|()| commands::dispatch::run()) else {
-        return ExitCode::SUCCESS;
-    };
+    ExitCode::from(ended(added.and_then(|()| commands::dispatch::run())))
+}
+
+/// Runs the command with these words after its name, for a program in another language. Prints, and returns the exit code.
+/// `program` is the command that starts such a process again: a program and its first arguments.
+pub fn run_words(words: Vec<OsString>, program: Vec<OsString>) -> u8 {
+    allfold_launch::start_by(program);
+    ended(cli::invocation::with_words(words, commands::dispatch::run))
+}
+
+/// Prints why a command ended early. Returns the exit code.
+fn ended(result: cli::error::CommandResult) -> u8 {
+    let Err(error) = result else { return 0 };
     let line = error.to_string();
     if !line.is_empty() {
-        // The reader of standard error may have gone.
+        // The error is ignored: the reader of standard error may have closed it.
         let _ = writeln!(std::io::stderr(), "{line}");
     }
-    error.exit_code()
+    error.code()
 }

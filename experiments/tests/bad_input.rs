@@ -112,11 +112,11 @@ fn flags_of_the_virtual_clock_are_refused_without_it() {
     says(&bench, &["--topology", "--backend sim"]);
 }
 
-/// Settings without anything to act on, and settings that take each other's place.
+/// Settings that have no effect beside the other settings, and settings that exclude each other.
 #[test]
 fn settings_that_do_nothing_or_contradict_each_other() {
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
-    let rows: [(&[&str], &str); 15] = [
+    let rows: [(&[&str], &str); 19] = [
         (&["strategy=single", "hook=fp16"], "`hook` is for ddp"),
         (&["strategy=single", "groups=['conv']"], "`groups` are ddp's"),
         (&["strategy=single", "broadcast_buffers=true"], "`broadcast_buffers` is for ddp"),
@@ -129,6 +129,10 @@ fn settings_that_do_nothing_or_contradict_each_other() {
         (&["dropout=0.1"], "model `gpt`"),
         (&["imagenet_stem=true"], "`imagenet_stem` is for resnets"),
         (&["checkpoint_keep=0"], "`checkpoint_keep` is 0"),
+        (&["min_delta=0.1"], "`min_delta` is for `patience`"),
+        (&["patience=-1"], "`-1`"),
+        (&["score=acuracy"], "unknown score `acuracy`; the nearest is `accuracy`"),
+        (&["lr_schedule=plateau", "lr_factor=1"], "`plateau` needs less than 1"),
         (
             &["loss_scale=8", "scale_floor=16"],
             "`scale_floor` is 16, which is above the first scale, `loss_scale` = 8",
@@ -191,6 +195,17 @@ fn more_ranks_than_memory_holds() {
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
     let scale = ["scale", "--config", config, "--modeled-only", "--topology", "switch", "--ranks"];
     says(&[&scale[..], &["2000000000"]].concat(), &["clocks of 2000000000 ranks", "memory"]);
+}
+
+/// `ulimit -v` is a limit on memory as well.
+#[test]
+fn more_ranks_than_the_process_may_hold() {
+    let bench = "ulimit -v 1000000; exec \"$1\" bench all_reduce --backend shm --ranks 4 -b 64M -e 64M";
+    let mut command = std::process::Command::new("sh");
+    let output = command.args(["-c", bench, "sh", env!("CARGO_BIN_EXE_allfold")]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("GiB of memory and") && said.lines().count() == 1, "{said}");
 }
 
 #[test]
@@ -257,6 +272,58 @@ fn files_that_cannot_be_read_name_line_and_column() {
     for (path, why) in [("no/such.safetensors", "No such file"), (&cut, "ends at byte 3")] {
         let set = format!("weights={path}");
         says(&["train", "--config", &run, "--set", &set], &[path, why]);
+    }
+}
+
+/// An endless device and a sparse file of 1 GiB, given to flags that name a file: the command refuses them within 512 MiB of
+/// address space, and names the greatest length that the file may have, or for weights and checkpoints what the header describes.
+#[test]
+fn files_larger_than_what_they_should_be_are_refused_before_they_are_read() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (zeros, sparse) = (path("zeros"), path("sparse"));
+    for ending in ["", ".toml", ".json", ".xml"] {
+        std::os::unix::fs::symlink("/dev/zero", format!("{zeros}{ending}")).unwrap();
+        fs::File::create(format!("{sparse}{ending}")).unwrap().set_len(1 << 30).unwrap();
+    }
+    fs::create_dir(path("checkpoints")).unwrap();
+    let checkpoint = path("checkpoints/step-00000002.safetensors");
+    let resumed = format!("checkpoint_dir={}", path("checkpoints"));
+    for file in [&zeros, &sparse] {
+        let _ = fs::remove_file(&checkpoint);
+        fs::rename(file, path("now")).unwrap();
+        std::os::unix::fs::symlink(path("now"), &checkpoint).unwrap();
+        let [toml, json, xml] = ["toml", "json", "xml"].map(|ending| format!("{file}.{ending}"));
+        let (now, weights) = (path("now"), format!("weights={}", path("now")));
+        let simulate = ["simulate", "all_reduce", "--ranks", "8", "-b", "1K", "-e", "1K", "--topology"];
+        let train = ["train", "--config", CNN, "--set"];
+        for (args, says) in [
+            (vec!["validate", &now], "a measured run may have 16 MiB"),
+            (vec!["calibrate", "--out", "o.toml", &now], "a measured run may have 16 MiB"),
+            (vec!["validate", "--parameters", &toml, &now], "a file of parameters may have 1 MiB"),
+            ([&simulate[..], &[&toml]].concat(), "a topology may have 1 MiB"),
+            ([&simulate[..], &[&xml]].concat(), "a description of a machine may have 16 MiB"),
+            ([&simulate[..], &[&json, "--algo", "nccl"]].concat(), "a machine's description may have 1 MiB"),
+            (vec!["train", "--config", &toml], "a configuration may have 1 MiB"),
+            ([&train[..], &[&weights]].concat(), "its header describes"),
+            ([&train[..], &["resume=true", "--set", &resumed]].concat(), "its header describes"),
+            (
+                vec!["train", "--config", CNN, "--plot", "p.svg", "--compare", &now],
+                "a file of losses may have 16 MiB",
+            ),
+            (vec!["report", "--from", &now], "a file of records may have"),
+            (vec!["triage", &now], "a flight record may have 16 MiB"),
+        ] {
+            let output = std::process::Command::new("sh")
+                .args(["-c", "ulimit -v 524288; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_allfold")])
+                .args(&args)
+                .current_dir(folder.path())
+                .output()
+                .unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+            assert!(said.contains(says) && said.lines().count() == 1, "{args:?}: {said}");
+        }
     }
 }
 
@@ -336,7 +403,7 @@ fn flags_of_another_kind_of_curve() {
     says(&old, &["write `allfold scale workload NAME ..`"]);
 }
 
-/// Without a GPU too: it is the virtual clock that has no time for what a GPU computes.
+/// The virtual clock cannot time what a GPU computes; this is refused on machines without a GPU too.
 #[test]
 fn gpus_under_the_virtual_clock() {
     let folder = folder();

@@ -1,5 +1,5 @@
-//! A run that is killed again and again, at moments that it does not choose, goes on from its newest checkpoint each time
-//! and ends with the bits of one that was left alone.
+//! A run that is killed repeatedly, at arbitrary moments, resumes from its newest checkpoint each time and ends with the
+//! same bits as a run that was never killed.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::disallowed_methods, reason = "what is killed runs in real time")]
 
@@ -33,7 +33,7 @@ fn killed_at_any_moment_a_run_goes_on_and_ends_with_the_same_bits() {
         let path = directory.path().join(format!("{name}.toml"));
         let text = format!(
             "channels = [4]\nbatch = 8\nepochs = 2\ntrain_samples = 400\noptimiser = \"adamw\"\nresume = true\n\
-             loss_scale = 64.0\ncheckpoint_every = 1\ncheckpoint_dir = '{}'\n",
+             loss_scale = 64.0\ncheckpoint_every = 1\ncheckpoint_best = true\ncheckpoint_dir = '{}'\n",
             directory.path().join(name).display()
         );
         std::fs::write(&path, text).unwrap();
@@ -45,7 +45,7 @@ fn killed_at_any_moment_a_run_goes_on_and_ends_with_the_same_bits() {
     let mut finished = 0;
     for turn in 0..24u64 {
         let mut child = start(&path);
-        // Now in the middle of a step, now of a write, now between them.
+        // The delay varies, so that the kill comes in the middle of a step, in the middle of a write, or between them.
         std::thread::sleep(Duration::from_micros(7_000 + turn * turn * 137 % 60_000));
         finished += u32::from(child.try_wait().unwrap().is_some());
         child.kill().unwrap();

@@ -1,4 +1,4 @@
-//! Scaling curves of runs on GPUs: two stand-ins, since it takes a process of its own to install them.
+//! Scaling curves of runs on two stand-ins for GPUs, in a test file of their own: stand-ins are installed for a whole process.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_experiments::cli::error::CommandError;
@@ -30,7 +30,7 @@ fn runs_on_gpus_are_told_from_threads_and_never_share_or_pretend() {
     let scaling = Scaling::new(on_gpus(), "switch".into(), Device::A100_F32);
     assert_eq!(scaling.gpus().unwrap(), Some(2));
     let said = refused(scaling.measured(3));
-    assert!(said.contains("3 ranks need a GPU each and there are 2 GPUs"), "{said}");
+    assert!(said.contains("3 ranks need a GPU each, and this machine has 2 GPUs"), "{said}");
     let said = refused(scaling.on_virtual_clock(1));
     assert!(said.contains("`device` is cuda") && said.contains("--sim-ranks"), "{said}");
 }

@@ -1,5 +1,5 @@
-//! Every way onto a GPU, where there is none: one line that says what is missing and how to get it, and exit code 2. Where
-//! there is a GPU, they are `SKIP`ped here: `scripts/gpu-check.sh` runs them.
+//! Commands that use a GPU, on a machine without one: one line says what is missing and how to get it, and the exit code is 2. On a
+//! machine with a GPU the first test prints SKIP: `scripts/gpu-check.sh` runs the commands there.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -75,7 +75,7 @@ fn what_cannot_be_on_a_gpu_is_refused_before_one_is_looked_for() {
     refused(&["train", "--config", path.to_str().unwrap()], "cuda");
 }
 
-/// What `bench --backend device` runs, on the shim: every algorithm is right, in both forms.
+/// The device backend on the shim: every algorithm but a barrier's gives the right result by messages, an all-reduce also fused.
 #[test]
 fn every_algorithm_is_measured_and_right_on_the_shim_of_a_gpu() {
     let gpus = Gpus::over(Shim::open(FiberOrder::Upwards).unwrap());
@@ -102,7 +102,7 @@ fn every_algorithm_is_measured_and_right_on_the_shim_of_a_gpu() {
     }
 }
 
-/// The limits of all that `gpu-check.sh` runs add up to its 8 minutes, but for what comes last and may be passed over.
+/// The time limits of the parts of `gpu-check.sh` add up to at most 8 minutes, without the last parts, which may be skipped.
 #[test]
 fn the_parts_of_the_check_of_a_gpu_machine_fit_in_its_time() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/gpu-check.sh");
@@ -112,7 +112,7 @@ fn the_parts_of_the_check_of_a_gpu_machine_fit_in_its_time() {
     let limit = |line: &str| -> u64 {
         line.split("up to").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap()
     };
-    // Without python there is a line that says so, and no part of PyTorch's.
+    // Without Python the script prints a line about that, and has no part for PyTorch.
     let parts = text.lines().filter(|line| line.contains("up to"));
     let (last, first): (Vec<&str>, Vec<&str>) = parts.partition(|line| line.contains("compile:"));
     assert!(first.iter().map(|line| limit(line)).sum::<u64>() <= 480, "{text}");
@@ -120,9 +120,9 @@ fn the_parts_of_the_check_of_a_gpu_machine_fit_in_its_time() {
     assert!(last.is_empty() || text.lines().rev().take(last.len()).all(|line| line.contains("compile:")));
 }
 
-/// What `gpu-check.sh` makes of a machine with one GPU and an NCCL that lets no ranks share it, by programs that only say what
-/// the real ones would: a part whose program fails is a failure of the whole, a part that cannot be is passed over by name, and
-/// training is held against PyTorch's by the steps after the warm-up.
+/// `gpu-check.sh` on a machine with one GPU and an NCCL that does not let ranks share it, with programs that only print what the
+/// real ones would: the check fails if a part's program fails, names each part that it skips, and compares the training rate with
+/// PyTorch's over the steps after the warm-up.
 #[test]
 fn the_check_of_a_gpu_machine_fails_with_a_part_and_compares_warm_with_warm() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,6 +1,6 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
-//! `--backend mpi`: training in a job of mpirun to the bits of threads, and a benchmark whose results are checked.
-//! Without `mpirun` it says so and tests nothing.
+//! `--backend mpi`: training in a job of mpirun gives the bits of threads, and a benchmark's results are checked.
+//! Without `mpirun` the tests print SKIP.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 const ALLFOLD: &str = env!("CARGO_BIN_EXE_allfold");
 const CNN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
 
-/// Four processes of this program; none where there is no mpirun.
+/// Runs four processes of this program under mpirun; `None` without mpirun.
 fn job(args: &[&str]) -> Option<Output> {
     if Command::new("mpirun").arg("--version").output().is_err() {
         println!("SKIP: no mpirun here; scripts/install-mpi.sh installs it");
@@ -39,7 +39,7 @@ fn hashes(output: &Output) -> Vec<String> {
 
 #[test]
 fn four_processes_of_an_mpi_job_train_to_the_bits_of_threads() {
-    // With all that ranks could differ in: statistics of all of them, half precision, micro-batches.
+    // With features in which ranks could differ: batch norms over all ranks, half precision, micro-batches.
     let more = ["sync_batch_norm=true", "amp=f16", "loss_scale=65536", "accumulate=2"];
     let more: Vec<&str> = more.iter().flat_map(|set| ["--set", set]).collect();
     let train = [&["train", "--config", CNN, "--steps", "20"], &more[..]].concat();

@@ -1,8 +1,8 @@
-//! What the README and the documents show is what the command prints.
+//! The output that the README and the documents show is what the command prints.
 //!
 //! A block marked `console` holds commands after `$ `, each followed by its output. A line `...` stands for any lines, `...` within
-//! a line for any text. What a web page should not show is a comment on the line before the block: `<!-- exit 2 -->` is the exit code
-//! of its commands, `<!-- varies: 0.1; 12 -->` lists texts that differ from run to run.
+//! a line for any text. HTML comments on lines before the block are not shown on a web page: `<!-- exit 2 -->` is the exit code of
+//! the block's commands, `<!-- varies: 0.1; 12 -->` lists texts that differ from run to run.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ fn session(document: &str) -> String {
         let comment =
             line.strip_prefix("<!-- ").and_then(|line| line.strip_suffix(" -->")).unwrap_or_default();
         if inside && line == "```" {
-            // `trycmd` takes the last line break of an output for the document's.
+            // `trycmd` does not count the last line break of a block as output, so a block with output gets one more.
             text += if last.is_empty() { "" } else { "\n" };
             (inside, exit, varies) = (false, "", Vec::new());
         } else if line == "```console" {
@@ -52,7 +52,7 @@ fn the_examples_in_the_documents_print_what_they_say() {
         let text = std::fs::read_to_string(document).unwrap();
         std::fs::write(sessions.join(document.file_name().unwrap()), session(&text)).unwrap();
     }
-    // The documents' commands are those of somebody at the root of the repository.
+    // The documents' commands are written for the root of the repository.
     std::env::set_current_dir(root).unwrap();
     trycmd::TestCases::new().case(sessions.join("*.md"));
 }

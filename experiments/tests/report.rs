@@ -1,4 +1,4 @@
-//! The report: one file that needs no network, with every part, and the records beside it.
+//! The report: one HTML file that needs no network and has every part, and the file of records in the same folder.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -6,7 +6,8 @@ mod common;
 use common::{folder, said};
 use std::fs;
 
-const PARTS: [&str; 7] = ["proofs", "training", "compare", "measured", "predicted", "scaling", "timeline"];
+const PARTS: [&str; 8] =
+    ["scaling", "predicted", "accuracy", "measured", "training", "compare", "timeline", "proofs"];
 
 fn check_page(page: &str, parts: &[&str]) {
     for loaded in ["http://", "https://", "src=", "<link", "@import", "url("] {
@@ -31,6 +32,32 @@ fn the_quick_report_is_whole_and_can_be_made_again_from_its_records() {
     check_page(&page, &PARTS);
     assert!(page.contains("Where the time went") && page.contains("waited for most"));
     assert!(page.contains("Same bits") && page.matches("<svg class=\"wide\"").count() >= 7);
+    let answer = page.split("<h1>").nth(1).unwrap().split("</h1>").next().unwrap();
+    assert!(answer.starts_with("64 A100 SXM (dgx-a100) would train ResNet-50 at "), "{answer}");
+    assert!(answer.contains(" images/s, ") && answer.contains(" % efficient; typical error "), "{answer}");
+    assert!(
+        answer.ends_with("on machines never seen x1.12 to 1.22, nine in ten within x1.38 to 2.25"),
+        "{answer}"
+    );
+    for question in
+        ["Can I trust it?", "How fast is it here?", "How would it scale?", "Known limits", " UTC<"]
+    {
+        assert!(page.contains(question), "no {question}");
+    }
+    let order: Vec<usize> =
+        PARTS.iter().map(|part| page.find(&format!("<section id=\"{part}\">")).unwrap()).collect();
+    assert!(order.is_sorted(), "{order:?}");
+    assert!(
+        page.contains("<section id=\"proofs\">\n  <h2>Proofs</h2>\n  <details class=\"part\">"),
+        "proofs are not folded"
+    );
+    assert!(page.contains(">NCCL<") && page.contains("bound of bandwidth and latency"));
+    assert_eq!(
+        page.matches("<figure").count(),
+        page.matches("<p class=\"finding\">").count(),
+        "a plot has no finding"
+    );
+    assert!(!page.contains(" bytes on ") && !page.contains(">1073741824<"), "sizes are not for people");
     for command in [
         "allfold verify",
         "allfold train",
@@ -57,8 +84,9 @@ fn the_quick_report_is_whole_and_can_be_made_again_from_its_records() {
     let (again, records) = (folder.path().join("second"), out.join("records.jsonl"));
     said(&["report", "--from", records.to_str().unwrap(), "--out", again.to_str().unwrap()]);
     let second = fs::read_to_string(again.join("report.html")).unwrap();
-    let sections =
-        |page: &str| page.split("<main>").nth(1).unwrap().split("</main>").next().unwrap().to_string();
+    let sections = |page: &str| {
+        page.split("<main id=\"content\">").nth(1).unwrap().split("</main>").next().unwrap().to_string()
+    };
     assert_eq!(sections(&page), sections(&second), "the parts are made from the records alone");
     assert_eq!(fs::read(records).unwrap(), fs::read(again.join("records.jsonl")).unwrap());
 }

@@ -1,4 +1,4 @@
-//! What a shell and a reader of manuals are given: help, version, completions and pages.
+//! Help, version, shell completions and manual pages.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Event files, read by TensorBoard's own loader, where `python3` has it: of itself, or by `scripts/install-tensorboard.sh`.
+//! Event files, read by TensorBoard's own loader if `python3` has TensorBoard, also from `scripts/install-tensorboard.sh`.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_experiments::training::tensorboard::Events;

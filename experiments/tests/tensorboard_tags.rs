@@ -1,4 +1,4 @@
-//! What a training run tells TensorBoard of its score: under the name of the set that it was scored on, with the number of
+//! The score that a training run writes for TensorBoard: its tag names the dataset that was scored, and its value is that of
 //! the run's record.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 

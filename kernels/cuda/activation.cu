@@ -2,7 +2,7 @@
 //
 //   relu_T, gelu_T            y[n] = f(x[n])                                reads n, writes n
 //   relu_back_T, gelu_back_T  dx[n] = dy[n] f'(x[n])                        reads 2 n, writes n
-//   add_T                     y[n] = a[n] + b[n], rounded to T              (NaN as the addition gives it; y may be a or b)
+//   add_T                     y[n] = a[n] + b[n], rounded to T              (NaN: the canonical one; y may be a or b)
 //   bias_T                    y[rows, C, P] += b[C] (of f32)                P = 1 for rows of a matrix
 //   bias_back_T               parts [S, C] = sums of dy [rows, C] over a slice of the rows, 32 columns per block, 8 rows at once
 //   bias_planes_T             parts [S, C] = sums of dy [N, C, P] over a slice of a channel's values, one block each
@@ -100,7 +100,7 @@ template <class T> INLINE void bias_planes(const T* dy, u64 n, u64 channels, u64
     if (threadIdx.x == 0) parts[(u64)blockIdx.y * channels + c] = sum;
 }
 
-// Elements per step: 16 bytes of the widest operand, but at most 4 elements where each needs a tanh.
+// Elements per step: 16 bytes of T for a sum; 4 for activations, since GELU computes a tanh each, and for biases, which are f32.
 #define ACTIVATION(NAME, F, T)                                                                       \
     KERNEL(NAME##_##T, const T* x, T* y, u64 n) {                                                    \
         Activate<F, T> body = {x, y};                                                                \

@@ -4,32 +4,35 @@
 //                its parts at 0, H D and 2 H D.        D up to 128: computed in 32, 64 or 128 columns, zeros beyond D
 //   y, dy, ...   as q, with a stride of their own      lse, delta [B, H, T] f32
 //
-//   attention_D_T         y = softmax(q k' / sqrt(D)) v,  lse = ln of the sum of a row        a warp per query, 32 keys a tile
+//   attention_D_T         y = softmax(q k' / sqrt(D)) v,  lse = ln of a row's sum of exp(score)  a warp per 4 queries (2 if D > 64)
 //   attention_delta_T     delta = sum over D of dy y
 //   attention_query_D_T   dq: a warp per query over all its keys;    p = exp(s - lse),  ds = p (dy v' - delta)
 //   attention_key_D_T     dk, dv: a warp per key over all its queries
 //
-// With dropout (a stream, as dropout.cu has it) y = r p v, where r is 0 or `keep` by draw (row ceil(T / 4) + key / 4)[key % 4]:
-// dv = (r p)' dy,  ds = p (r dy v' - delta);  lse is that of all p.
+// With dropout (a stream, as dropout.cu has it) y = r p v, where r is 0 or `keep` by a sample's draw (row ceil(T / 4) + key / 4)
+// [key % 4], row = h T + t:
+// dv = (r p)' dy,  ds = p (r dy v' - delta);  lse is that without dropout.
 //
 // Sources: M. Milakov and N. Gimelshein, 2018 (online softmax); T. Dao et al., FlashAttention, NeurIPS 2022.
 #define BLOCKS 2
 #include "element.cuh"
 
 #define TILE 32u
-// The rows that each warp handles: all of them use a tile that was read once. Static shared memory has no space for more.
+// The rows that each warp handles: all of them use a tile that was read once. With D = 128, four would need more than 48 KiB.
 template <int D> struct Own { static const u32 ROWS = D > 64 ? 2 : 4; };
 
 struct Heads { u64 batch, heads, length, stride, out_stride; u32 causal; f32 scale; u64 stream; u32 size, layer, bound; f32 keep; };
 
 INLINE u64 lse_at(const Heads& s, u64 b, u64 h, u64 t) { return (b * s.heads + h) * s.length + t; }
 
-// The dropout factor r of a probability, given its row and key.
-INLINE f32 kept(const Heads& s, u64 row, u64 key) {
+// The dropout factor r of the probability of query t and a key, in head h of sample b.
+INLINE f32 kept(const Heads& s, u64 b, u64 h, u64 t, u64 key) {
     const u32* stream = (const u32*)s.stream;
     if (!stream) return 1.0f;
-    u64 group = row * ((s.length + 3) / 4) + key / 4;
-    Four four = philox((u32)group, stream[2], stream[3], s.layer, stream[0], stream[1]);
+    // Only the low 32 bits of the counter are drawn with.
+    u32 length = (u32)s.length, group = ((u32)h * length + (u32)t) * ((length + 3) / 4) + (u32)key / 4;
+    u32 sample = stream[3] + stream[4] * (u32)b;
+    Four four = philox(group, stream[2], sample, s.layer, stream[0], stream[1]);
     u32 low = key & 1 ? four.at[1] : four.at[0], high = key & 1 ? four.at[3] : four.at[2];
     return (key & 2 ? high : low) >= s.bound ? s.keep : 0.0f;
 }
@@ -84,7 +87,7 @@ template <class T, int D> INLINE void attention(const T* q, const T* k, const T*
             f32 p = seen ? expf(score - max) : 0.0f, keep = most[r] == MINUS_INFINITY ? 0.0f : expf(most[r] - max);
             total[r] = total[r] * keep + warp_sum(p);
             most[r] = max;
-            if (seen) p *= kept(s, lse_at(s, b, h, query), at + lane);
+            if (seen) p *= kept(s, b, h, query, at + lane);
 #pragma unroll
             for (u32 d = 0; d < D / 32; d++) sum[r][d] *= keep;
 #pragma unroll 8
@@ -150,7 +153,7 @@ INLINE void attention_query(const T* q, const T* k, const T* v, const T* dy, con
             dp += own[1][warp][d] * values[lane][d];
         }
         bool seen = there && at + lane < s.length && (!s.causal || at + lane <= query);
-        if (seen) dp *= kept(s, lse_at(s, b, h, query), at + lane);
+        if (seen) dp *= kept(s, b, h, query, at + lane);
         f32 ds = seen ? expf(score * s.scale - norm) * (dp - shift) * s.scale : 0.0f;
         for (u32 j = 0; j < TILE; j++) {
             f32 weight = __shfl_sync(0xffffffffu, ds, j);
@@ -195,7 +198,7 @@ INLINE void attention_key(const T* q, const T* k, const T* v, const T* dy, const
         u64 query = at + lane;
         bool seen = there && query < s.length && (!s.causal || key <= query);
         f32 p = seen ? expf(score * s.scale - lse[lse_at(s, b, h, query)]) : 0.0f;
-        f32 r = seen ? kept(s, lse_at(s, b, h, query), key) : 0.0f;
+        f32 r = seen ? kept(s, b, h, query, key) : 0.0f;
         f32 ds = seen ? p * (dp * r - delta[lse_at(s, b, h, query)]) * s.scale : 0.0f;
         p *= r;
         for (u32 j = 0; j < TILE; j++) {

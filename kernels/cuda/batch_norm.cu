@@ -4,9 +4,9 @@
 //
 //   bn_partial_T   parts [C, S, 3] = (count, mean, M2) of slice s of a channel: one pass, Welford's update
 //                  a block a channel; channels last: a block 32 channels side by side, a warp every eighth pixel
-//   bn_finish      merges S parts (Chan's formula): mean, r = 1 / sqrt(var + eps), moves the running statistics
+//   bn_finish      merges S parts (Chan's formula): mean, r = 1 / sqrt(var + eps), updates the running statistics
 //   bn_sums_T      parts [C, S, 2] = (sum, sum of squares) in f64, for ranks to add up;   bn_gather sums over S
-//   bn_by          mean and r from totals (1 + 2 C: count, sums, squares), moves the running statistics
+//   bn_by          mean and r from totals (1 + 2 C: count, sums, squares), updates the running statistics
 //   bn_running     mean and r from the running statistics, for evaluation
 //   bn_apply_T     y = (x - mean) (r w) + b                                               reads n, writes n
 //   bn_reduce_T    parts [C, S, 2] = (sum dy, sum dy (x - mean)) in f64;   bn_params gives db and dw
@@ -26,7 +26,7 @@ INLINE u64 place(const Plane& s, u64 c, u64 i) {
     return s.last ? i * s.channels + c : (i / s.plane * s.channels + c) * s.plane + i % s.plane;
 }
 
-// The range of a channel's values that block (c, slice) of S slices handles: consecutive, near-equal.
+// The first of a channel's values in a slice, and so the end of the slice before it; the slices are near-equal.
 INLINE u64 slice_begin(u64 m, u32 slice) { return m / gridDim.y * slice + (slice < m % gridDim.y ? slice : m % gridDim.y); }
 
 struct Moments { f32 count, mean, m2; };

@@ -103,7 +103,7 @@ INLINE f32 to_odd(f64 x) {
 
 enum Op { OP_SUM, OP_PROD, OP_MIN, OP_MAX };
 
-// Floats that compute in their own type. If neither value is less, they are equal up to the sign of zero, or one is NaN. Of two
+// For f32 and f64. If neither value is less than the other, they are equal up to the sign of zero, or one is NaN. Of two
 // zeros the minimum is negative if either is negative (bitwise or), the maximum only if both are (bitwise and).
 template <Op OP, class F, class B> INLINE F combine_floats(F a, F b, F (*of)(B)) {
     if (OP == OP_SUM) return canonical(a + b);

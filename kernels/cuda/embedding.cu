@@ -1,6 +1,6 @@
 // Embedding lookup: rows of a table by number, and the sum of the gradients of each row.
 //
-//   table, dtable [V, C]     tokens [n] u32     y, dy [n, C]     places [T, C]: a row per place of the sequence, 0: none
+//   table, dtable [V, C]     tokens [n] u32     y, dy [n, C]     places [T, C]: a row per position in the sequence; null: none
 //
 //   embedding_T        y[i] = table[tokens[i]] + places[i % T]          a token that is no row of the table reads as NaN
 //   embedding_back_T   dtable[v] = sum of dy[i] where tokens[i] = v, in the order of i: no atomics, always the same bits

@@ -8,11 +8,11 @@
 //   ((0 1) (2 3)) is  0:0  1:1  2:0  3:2        the top of the stack stays in registers, the rest is in shared memory
 //
 // fusedN_sum_T is the canonical (balanced) tree over N = 2, 4, 8 buffers, received by all, unrolled: N loads in flight.
-// Reads N n and writes N n elements: 2 N S bytes for S of a buffer. A rank of 255 ends a shorter tree, so a
-// broadcast is a tree of one leaf. parts: divides at the end, 0 for not at all.
+// Reads N n and writes N n elements: 2 N S bytes for buffers of S bytes. A rank of 255 ends a tree that has
+// fewer leaves than ranks: a broadcast is a tree of one leaf. parts: the divisor of the result, 0 for none.
 #include "element.cuh"
 
-// The largest number of ranks. A tree whose deeper child comes first needs one stack place per doubling of the ranks.
+// The largest number of ranks. A tree whose deeper child comes first needs one stack entry per doubling of the ranks.
 #define MOST_RANKS 64
 #define DEPTH 6
 #define END 0xffu
@@ -75,7 +75,7 @@ template <Op OP, class T> struct FusedTree {
         Pack<T, W> top, next = load<T, W>((const T*)at[tree[0]] + i);
         for (u32 leaf = 0; leaf < ranks && tree[2 * leaf] != END; leaf++) {
             if (leaf) {
-                // A place of the stack has 16 bytes; a single element uses the first bytes.
+                // A stack entry has 16 bytes; a single element uses the first bytes.
                 store<T, W>((T*)&stack[depth][threadIdx.x], top);
                 depth++;
             }

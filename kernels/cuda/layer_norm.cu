@@ -4,7 +4,7 @@
 //
 //   layer_norm_T         y = (x - mean) r w + b,  r = 1 / sqrt(var + eps)      one block per row, Welford in one pass
 //   layer_norm_input_T   dx = r (g - mean(g) - hat mean(g hat)),  g = dy w,  hat = (x - mean) r
-//   layer_norm_params_T  parts [S, 2 C]: sums of dy and of dy hat over a slice of the rows, 32 columns a block
+//   layer_norm_params_T  parts [S, 2 C]: sums of dy hat, then of dy, over a slice of the rows, 32 columns a block
 //   column_sums          out [n] = sum over S of parts [S, n], in order
 #include "element.cuh"
 

@@ -1,6 +1,6 @@
 // Simple matrix products and convolutions, used where cuBLASLt or cuDNN is missing, and to check these libraries.
 //
-//   matmul_T        c [m, n] = a [m, k] b [k, n] + keep c + bias [n] (f32; 0: none)    any strides; sums in f32, rounded once
+//   matmul_T        c [m, n] = a [m, k] b [k, n] + keep c + bias [n] (f32; 0: none)    a, b of any strides; f32 sums, rounded once
 //                   a block makes a tile of 64 x 64, a thread 4 x 4, over slices of 16 of k in shared memory
 //
 //   conv_T          y [N, K, P, Q] = x [N, C, H, W] * w [K, C / G, R, R]      square window, stride, zero padding, G groups
@@ -73,7 +73,7 @@ INLINE u64 in_w(const Conv& s, u32 f, u32 c, u32 r, u32 t) {
     return place(s, f, c, (u64)r * s.side + t, s.channels / s.groups, (u64)s.side * s.side);
 }
 
-// Sample, channel and pixel of the i-th value in memory of pictures.
+// The sample, channel and pixel of the i-th value in the memory of a batch of pictures.
 struct Spot { u64 n; u32 c, row, column; };
 INLINE Spot spot_of(const Conv& s, u64 i, u32 channels, u32 rows, u32 columns) {
     u64 pixel = s.last ? i / channels : i, c = s.last ? i % channels : i / columns / rows % channels;

@@ -1,8 +1,8 @@
 // The norm of all gradients together, and clipping by that norm.
 //
 //   squares   parts [S] f64 = sums of x[n]^2 (f32), a block each, in a fixed order
-//   clip      x *= min(1, limit / (sqrt(sum of parts) + 1e-6)): nothing is written where the norm is small enough; a norm
-//             that is no number spoils x instead of going unseen.   norm = what it was
+//   clip      x *= min(1, limit / (sqrt(sum of parts) + 1e-6)): x is not written where that factor is 1; a norm that is
+//             NaN makes all of x NaN.   norm = the norm before clipping
 #include "element.cuh"
 
 KERNEL(squares, const f32* x, u64 n, f64* parts) {

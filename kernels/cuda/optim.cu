@@ -1,17 +1,18 @@
 // Optimiser steps over many tensors at once, by PyTorch's formulas, with f32 master weights beside 16-bit parameters.
 //
-//   tensors  param [n] of T, grad [n] f32, master [n] f32 (0: the parameter is its own), m, v [n] f32
+//   tensors  param [n] of T, grad [n] f32, master [n] f32 (null: no master copy), m, v [n] f32
 //   jobs     one per block: (tensor, nth part of JOB elements)
-//   skip     a flag on the device: not zero, and nothing changes (an AMP step that found an infinity)
+//   skip     a flag on the device: if it is not 0, nothing changes (an AMP step that found an infinity)
 //
 //   sgd_T    g = factor grad + decay p;  v = first ? g : momentum v + g;  p -= lr (nesterov ? g + momentum v : v)
 //   adam_T   g = factor grad + added p;  m += (1 - b1) (g - m);  v = b2 v + (1 - b2) g g
 //            p = p kept - rate (m / (sqrt(v) / root + eps))           kept = 1 - lr decay for AdamW, added = decay for Adam
 //   lars_T   v = momentum v + rate (factor grad + decay p);  p -= v        rate = lr ratio
-//            ratio = trust |p| / (|g| + decay |p|), 1 where a norm is 0 or `own` is 0; decay is 0 then
+//            ratio = trust |p| / (|g| + decay |p|), 1 where a norm is 0 or `own` is 0; decay is 0 where `own` is 0
 //            lars_norms_T   sums [jobs, 2] f64 = squares of p and of g = factor grad, a job each
 //
-// Every product and sum rounds once, in the order written, as on the CPU, so the bits are equal.
+// Every product and sum rounds once, in the order written, as on the CPU, so the bits are equal, except for LARS: its norms are
+// summed in another order.
 #include "element.cuh"
 
 #define JOB 16384u
@@ -69,7 +70,7 @@ template <class T, class Rule> INLINE void step(const Tensor* tensors, const Job
     f32 *master = t.master ? (f32*)t.master + first : 0, *m = t.m ? (f32*)t.m + first : 0;
     f32* v = t.v ? (f32*)t.v + first : 0;
     Update<T, Rule> body = {(T*)t.param + first, (const f32*)t.grad + first, master, m, v, rule};
-    // Tensors and parts of JOB elements begin 16-byte aligned; a tensor that is not aligned is handled one element at a time.
+    // Parts of JOB elements are 16-byte aligned if their tensor is; a tensor that is not aligned is handled one element at a time.
     u64 places = t.param | t.grad | t.master | t.m | t.v;
     u64 groups = places % 16 ? 0 : n / 4;
     for (u64 i = threadIdx.x; i < groups; i += blockDim.x) body.template run<4>(4 * i);

@@ -1,9 +1,9 @@
 // Copies of many tensors' gradients into one bucket and back, scaled on the way; and the search for elements that are not finite.
 //
-//   pieces   tensors of any length: `tensor` points at it, `at` is its place in the bucket
-//   jobs     one per block: (piece, first element); a block moves JOB elements of one piece
+//   pieces   tensors of any length: `tensor` is the address, `at` the offset in the bucket in elements
+//   jobs     one per block: (piece, nth part of JOB elements of that piece)
 //
-//   pack_T       bucket[at + i] = tensor[i] / parts       (parts 0: as it is)      reads n, writes n
+//   pack_T       bucket[at + i] = tensor[i] / parts       (parts 0: not divided)      reads n, writes n
 //   unpack_T     tensor[i] = bucket[at + i] * factor
 //   found_inf_T  *found |= any element is NaN or infinite
 //   unscale_T    x = x * factor, and the same search in the same pass

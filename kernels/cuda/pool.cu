@@ -6,7 +6,7 @@
 //   max_pool_T           y, winners       the first of equals wins; NaN counts as larger than any number
 //   max_pool_back_T      dx               each pixel adds up the windows that it won, in their order: no atomics
 //   mean_pool_T          y                mean_pool_back_T   dx = the sum of dy / K^2 over the windows it is in
-//   plane_mean_T         y [planes] = mean of each plane, one warp a plane;   plane_mean_back_T spreads it
+//   plane_mean_T         y [planes] = mean of each plane, a warp each (channels last: a thread);   plane_mean_back_T spreads it
 #include "element.cuh"
 
 struct Window { u64 planes; u32 height, width, rows, columns, side, stride, padding, channels, last, unused; };

@@ -45,7 +45,7 @@ impl Isa {
     fn asked() -> Isa {
         let Ok(text) = std::env::var("ALLFOLD_SIMD") else { return Isa::Avx512 };
         Isa::named(&text).unwrap_or_else(|| {
-            eprintln!("ALLFOLD_SIMD={text} is no class of instructions: it is baseline, avx2 or avx512");
+            eprintln!("ALLFOLD_SIMD={text} is ignored: it must be baseline, avx2 or avx512");
             Isa::Avx512
         })
     }

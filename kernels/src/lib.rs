@@ -1,4 +1,14 @@
-//! Arithmetic on buffers: reductions, layers, GPU kernels and exchanges in shared memory. This crate knows nothing of ranks.
+//! Arithmetic on buffers: reductions, layers ([`nn`]), GPU kernels (`cuda`) and collectives in shared memory ([`fused`]). Backends
+//! of collectives use the same reductions, and so give the same bits. The crate opens no sockets.
+//!
+//! ```
+//! use allfold_kernels::{ReduceOp, bf16, reduce};
+//!
+//! // bf16 is computed in f32 and rounded once.
+//! let mut sum = [1.5, -2.0].map(bf16::from_f32);
+//! reduce(ReduceOp::Sum, &mut sum, &[0.5, 2.0].map(bf16::from_f32));
+//! assert_eq!(sum.map(f32::from), [2.0, 0.0]);
+//! ```
 
 #[cfg(feature = "cuda")]
 pub mod cuda;

@@ -49,7 +49,7 @@ impl<T> SplitVec<T> {
 }
 
 impl<T> From<Vec<T>> for SplitVec<T> {
-    /// The whole vector as one part. A vector with spare capacity is copied.
+    /// The whole vector as one part. A vector with spare capacity is reallocated first.
     fn from(elements: Vec<T>) -> SplitVec<T> {
         let elements = Box::leak(elements.into_boxed_slice());
         let range = 0..elements.len();

@@ -17,7 +17,7 @@ pub const DEVICE_LINK: Link = Link { bandwidth: BytesPerSec(300_000_000_000), la
 /// A NIC: 200 Gb/s HDR InfiniBand (25 GB/s each way); the latency is that of NCCL's tuner for a network hop with LL.
 pub const NIC_LINK: Link = Link { bandwidth: BytesPerSec(25_000_000_000), latency: Picos(2_700_000) };
 
-/// The names that [`Topology::named`] knows, for help texts and suggestions.
+/// The names of built-in topologies for help texts and suggestions; [`Topology::named`] knows more.
 pub const NAMES: [&str; 6] = ["switch", "ring", "mesh", "nodes8", "nodes8x4", "nodes8x1"];
 
 impl Topology {
@@ -48,6 +48,12 @@ impl Topology {
         });
         match nodes {
             Some((devices, nics)) => Topology::nodes(ranks, devices, nics, DEVICE_LINK, NIC_LINK),
+            // A name with a dot in it, or of a file that exists, was meant as a file.
+            None if head.contains('.') || Path::new(name).is_file() => Err(Error::File {
+                path: name.into(),
+                what: "a topology file ends in .toml, an NCCL topology in .xml, one of ASTRA-sim in .yml"
+                    .into(),
+            }),
             None => {
                 let what = suggest::unknown("topology", head, &[&NAMES[..], &Preset::names()].concat());
                 Err(Error::Topology(format!(
@@ -55,5 +61,26 @@ impl Topology {
                 )))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_another_kind_is_refused_as_a_file() {
+        for name in ["empty.txt", "cluster.json"] {
+            let said = Topology::named(name, 4).unwrap_err().to_string();
+            assert!(said.starts_with(name) && said.contains("ends in .toml"), "{said}");
+        }
+        let said = Topology::named("swich", 4).unwrap_err().to_string();
+        assert!(said.contains("did you mean `switch`"), "{said}");
+    }
+
+    #[test]
+    fn too_many_ranks_for_a_switch_are_not_told_to_use_a_switch() {
+        let said = Topology::named("switch", u32::MAX).unwrap_err().to_string();
+        assert!(said.ends_with("use fewer ranks"), "{said}");
     }
 }

@@ -26,8 +26,8 @@ pub enum Rounding {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
-    /// Max-min fair: bandwidth that a flow cannot use, because another link limits it, goes to the other flows. Every change
-    /// re-solves all flows that are connected to it by shared links.
+    /// Max-min fair: bandwidth that a flow cannot use, because another link limits it, goes to the other flows. When a flow begins
+    /// or ends, the rates of all flows that it reaches over shared links, directly or through other flows, are computed again.
     MaxMin,
     /// Every link divides its bandwidth evenly among its flows, and a flow's rate is the least of its shares. Bandwidth that a flow
     /// leaves unused is lost, so for equal flows no rate exceeds that of max-min; a change concerns only flows on the same links.

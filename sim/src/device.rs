@@ -36,7 +36,7 @@ impl std::ops::Add for DeviceWork {
 pub struct Device {
     /// The device's name on the command line and in records.
     pub name: &'static str,
-    /// Peak floating-point operations per second, in the number format that the name says.
+    /// Peak floating-point operations per second: of 16-bit tensor cores, or in f32 for `cpu_core` and names that end in `_f32`.
     pub peak: u64,
     /// The share of the peak that real programs reach, in thousandths: 1 to 1,000.
     pub efficiency: u32,
@@ -46,9 +46,19 @@ pub struct Device {
     pub launch: Picos,
 }
 
-/// The overhead of a CUDA kernel launch: 3.8 us for a kernel of 2.9 us, launched without waiting (NVIDIA developer blog, "Getting
-/// Started with CUDA Graphs", 2019).
+/// The overhead of a CUDA kernel launch: kernels of 2.9 us that are launched without waiting for each other take 3.8 us each
+/// (NVIDIA developer blog, "Getting Started with CUDA Graphs", 2019).
 const CUDA_LAUNCH: Picos = Picos(900_000);
+
+/// A GPU with a peak of `tflops` TFLOP/s and a memory of `memory` GB/s; its efficiency and launch overhead are the H100's.
+const fn gpu(name: &'static str, tflops: f64, memory: u64) -> Device {
+    Device {
+        name,
+        peak: (tflops * 10.0 + 0.5) as u64 * 100_000_000_000,
+        memory: BytesPerSec(memory * 1_000_000_000),
+        ..Device::H100
+    }
+}
 
 impl Device {
     /// NVIDIA A100 SXM 80 GB, bf16 on tensor cores: 312 TFLOP/s, 2,039 GB/s (NVIDIA datasheet, 2021). Efficiency:
@@ -84,13 +94,37 @@ impl Device {
         launch: Picos::ZERO,
     };
 
-    /// Every device preset.
-    pub const ALL: [Device; 5] =
-        [Device::A100, Device::A100_F32, Device::H100, Device::H100_F32, Device::CPU_CORE];
+    /// Every device preset. Rates are those of the vendor's documents, dense, in f16 on tensor cores with f32 sums, or with `_f32`
+    /// in f32 without tensor cores: V100 datasheet (2018); Turing (2018), GA102 (2021), Ada (2022) and RTX Blackwell (2025)
+    /// architecture white papers; H200 (2024) and DGX B200 (2024) datasheets. Efficiencies without a published training run are
+    /// assumed as for [`Device::H100`].
+    pub const ALL: [Device; 19] = [
+        Device::A100,
+        Device::A100_F32,
+        Device::H100,
+        Device::H100_F32,
+        gpu("v100", 125.0, 900),
+        gpu("v100_f32", 15.7, 900),
+        gpu("rtx2080ti", 53.8, 616),
+        gpu("rtx2080ti_f32", 13.4, 616),
+        gpu("rtx3090", 71.0, 936),
+        gpu("rtx3090_f32", 35.6, 936),
+        gpu("rtx4090", 165.2, 1_008),
+        gpu("rtx4090_f32", 82.6, 1_008),
+        gpu("rtx5090", 209.5, 1_792),
+        gpu("rtx5090_f32", 104.8, 1_792),
+        gpu("h200", 989.4, 4_800),
+        gpu("h200_f32", 67.0, 4_800),
+        gpu("b200", 2_250.0, 8_000),
+        gpu("b200_f32", 75.0, 8_000),
+        Device::CPU_CORE,
+    ];
 
-    /// The device preset of this name; the error lists the names.
+    /// The device preset of this name, written as here or as on the GPU: `rtx3090`, `RTX 3090`, `RTX-3090`; the error lists the
+    /// names.
     pub fn named(name: &str) -> Result<Device> {
-        Device::ALL.into_iter().find(|device| device.name == name).ok_or_else(|| {
+        let wanted = name.to_lowercase().replace([' ', '-'], "");
+        Device::ALL.into_iter().find(|device| device.name == wanted).ok_or_else(|| {
             let names: Vec<&str> = Device::ALL.iter().map(|device| device.name).collect();
             Error::Device(crate::suggest::unknown("device", name, &names))
         })
@@ -139,5 +173,22 @@ mod tests {
         assert_eq!(Device::named("h100"), Ok(Device::H100));
         let error = Device::named("h10").unwrap_err().to_string();
         assert!(error.contains("did you mean `h100`"), "{error}");
+    }
+
+    #[test]
+    fn a_gpu_is_found_as_its_vendor_writes_it() {
+        for (written, name, peak) in [
+            ("RTX 2080 Ti", "rtx2080ti", 53_800_000_000_000),
+            ("RTX 3090", "rtx3090", 71_000_000_000_000),
+            ("rtx-4090", "rtx4090", 165_200_000_000_000),
+            ("RTX 5090_f32", "rtx5090_f32", 104_800_000_000_000),
+        ] {
+            let device = Device::named(written).unwrap();
+            assert_eq!((device.name, device.peak), (name, peak));
+        }
+        let halves = Device::ALL
+            .iter()
+            .filter(|device| Device::ALL.iter().any(|f32| f32.name == format!("{}_f32", device.name)));
+        assert_eq!(halves.count(), 9, "every GPU has both precisions");
     }
 }

@@ -22,15 +22,15 @@ pub enum Error {
     /// A fault rule that cannot be read or does not fit the topology.
     #[error("fault rule: {0}")]
     Fault(String),
-    /// A device model that does not exist.
+    /// A compute device that has no preset.
     #[error("device: {0}")]
     Device(String),
-    /// A file that cannot be read or written.
+    /// A file that cannot be read or written, or whose name has an unknown ending.
     #[error("{path}: {what}")]
     File {
         /// The file, as the user named it.
         path: String,
-        /// The operating system's error message.
+        /// The operating system's error message, or what is wrong with the file or its name.
         what: String,
     },
 }

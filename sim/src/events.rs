@@ -66,7 +66,7 @@ fn mix(before: u64, word: u64) -> u64 {
 
 /// The first difference between two runs that should have been the same.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("two runs differ at event {index}: first {}, then {}", named(.first), named(.second))]
+#[error("two runs differ at event {index}: the first run has {}, the second has {}", named(.first), named(.second))]
 pub struct Divergence {
     /// How many events before the difference are the same in both runs.
     pub index: usize,
@@ -146,7 +146,7 @@ mod tests {
         });
         let error = error.unwrap_err();
         assert_eq!((error.index, error.first, error.second), (1, Some(event(7, 1)), Some(event(7, 2))));
-        assert!(error.to_string().contains("at event 1: first 7 ps, rank 1"), "{error}");
+        assert!(error.to_string().contains("at event 1: the first run has 7 ps, rank 1"), "{error}");
         let mut turn = 0;
         let shorter = same_twice(|tell| {
             turn += 1;

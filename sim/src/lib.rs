@@ -46,7 +46,9 @@ pub mod topology;
 mod trace;
 pub mod transit;
 
-pub use allfold_base::{Bytes, BytesPerSec, Picos, Rank, fnv1a, hash, suggest};
+pub use allfold_base::{
+    Bytes, BytesPerSec, Picos, Rank, fnv1a, hash, read_at_most, read_text_at_most, suggest,
+};
 pub use costs::{Costs, Rounding, Sharing};
 pub use crossing::Crossing;
 pub use device::{Device, DeviceWork};

@@ -73,7 +73,7 @@ impl Latency {
 /// Splits a text into the number at its start and the unit after it.
 fn split(text: &str) -> (Option<f64>, &str) {
     let text = text.trim();
-    // An `e` belongs to the number only if digits follow it; no unit begins with `e`.
+    // An `e` belongs to the number, as in `1e3`; no unit begins with `e`.
     let end = text.find(|c: char| !(c.is_ascii_digit() || "+-.eE".contains(c))).unwrap_or(text.len());
     (text[..end].parse().ok().filter(|number: &f64| number.is_finite()), text[end..].trim_start())
 }

@@ -68,12 +68,13 @@ impl<W: Write> ChromeTrace<W> {
 
     /// Names a row group, such as `rank 3`.
     pub fn name_process(&mut self, process: u32, name: &str) -> io::Result<()> {
-        self.name("process_name", process, 0, name)
-    }
-
-    /// Names a row, such as `compute` or `lane 1`.
-    pub fn name_thread(&mut self, process: u32, thread: u32, name: &str) -> io::Result<()> {
-        self.name("thread_name", process, thread, name)
+        self.begin()?;
+        write!(
+            self.out,
+            "{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{process},\"tid\":0,\"args\":{{\"name\":"
+        )?;
+        self.text(name)?;
+        self.out.write_all(b"}}")
     }
 
     /// Completes the trace and returns the writer, flushed.
@@ -81,16 +82,6 @@ impl<W: Write> ChromeTrace<W> {
         self.out.write_all(b"\n]}\n")?;
         self.out.flush()?;
         Ok(self.out)
-    }
-
-    fn name(&mut self, what: &str, pid: u32, tid: u32, name: &str) -> io::Result<()> {
-        self.begin()?;
-        write!(
-            self.out,
-            "{{\"name\":\"{what}\",\"ph\":\"M\",\"pid\":{pid},\"tid\":{tid},\"args\":{{\"name\":"
-        )?;
-        self.text(name)?;
-        self.out.write_all(b"}}")
     }
 
     fn begin(&mut self) -> io::Result<()> {

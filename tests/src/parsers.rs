@@ -1,6 +1,6 @@
 //! Every parser of files from outside, as one function each, for the fuzzers and for the mutations that CI runs.
 //!
-//! Each may refuse its file; none may panic, hang or allocate by what the file claims.
+//! A parser may refuse its file; it must not panic, hang or allocate a size that the file claims.
 
 use allfold_collectives::schedule::ScheduleTable;
 use allfold_experiments::scaling::tables as scaling_tables;
@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 
 /// A parser: its name, which is also its folder of seeds in `fuzz/corpus`, and what it does with a file.
 pub struct Parser {
-    /// As the fuzz target is called.
+    /// The name of the fuzz target.
     pub name: &'static str,
-    /// Reads the file and drops what came of it.
+    /// Parses a file and drops the result.
     pub run: Reads,
 }
 
@@ -27,12 +27,12 @@ pub struct Parser {
 pub enum Reads {
     /// The input as text; invalid UTF-8 is replaced.
     Text(fn(&str)),
-    /// Byte by byte.
+    /// The input as bytes.
     Bytes(fn(&[u8])),
 }
 
 impl Parser {
-    /// Reads bytes that may be no such file.
+    /// Parses bytes that need not be a valid file.
     pub fn read(&self, bytes: &[u8]) {
         match self.run {
             Reads::Text(read) => read(&String::from_utf8_lossy(bytes)),
@@ -41,8 +41,8 @@ impl Parser {
     }
 }
 
-/// All of them.
-pub const PARSERS: [Parser; 16] = [
+/// All parsers.
+pub const PARSERS: [Parser; 19] = [
     Parser { name: "nccl_topology", run: Reads::Text(nccl_topology) },
     Parser { name: "nccl_graph", run: Reads::Text(|text| drop(NcclGraphs::read("fuzz", text))) },
     Parser { name: "astra_network", run: Reads::Text(|text| drop(Topology::from_astra("fuzz", text, 16))) },
@@ -60,7 +60,10 @@ pub const PARSERS: [Parser; 16] = [
     Parser { name: "faults", run: Reads::Text(faults) },
     Parser { name: "idx", run: Reads::Bytes(data::read_any_idx) },
     Parser { name: "cifar", run: Reads::Bytes(data::read_any_cifar) },
+    Parser { name: "picture", run: Reads::Bytes(data::read_any_picture) },
     Parser { name: "weights", run: Reads::Bytes(weights_of) },
+    Parser { name: "state_dict", run: Reads::Bytes(state_dict) },
+    Parser { name: "pickle", run: Reads::Bytes(weights::read_any_pickle) },
     Parser { name: "checkpoint", run: Reads::Bytes(checkpoint_of) },
 ];
 
@@ -94,14 +97,20 @@ fn faults(text: &str) {
     }
 }
 
-/// The network that the seeds of weights and checkpoints are of.
+/// The network whose weights and checkpoints are the seeds.
 fn model() -> Option<Model<f32>> {
     Model::new(mlp(4, &[3], 2).ok()?, 1).ok()
 }
 
 fn weights_of(bytes: &[u8]) {
     if let Some(mut model) = model() {
-        drop(weights::take(Path::new("fuzz"), bytes, &mut model));
+        drop(weights::take_matching(Path::new("fuzz"), bytes, &mut model));
+    }
+}
+
+fn state_dict(bytes: &[u8]) {
+    if let Some(mut model) = model() {
+        drop(weights::take_matching(Path::new("fuzz.pt"), bytes, &mut model));
     }
 }
 
@@ -114,12 +123,12 @@ fn checkpoint_of(bytes: &[u8]) {
     }
 }
 
-/// Runs one parser on bytes that may be no such file.
+/// Runs the parser of this name on bytes that need not be a valid file.
 pub fn run(name: &str, bytes: &[u8]) {
     PARSERS.iter().filter(|parser| parser.name == name).for_each(|parser| parser.read(bytes));
 }
 
-/// The seeds of a parser, in the order of their names. Empty where the sources are not there.
+/// The seeds of a parser, in the order of their names; empty if there is no folder of seeds.
 pub fn seeds(parser: &Parser) -> Vec<Vec<u8>> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
     let mut files = files(&corpus.join(parser.name));
@@ -127,7 +136,7 @@ pub fn seeds(parser: &Parser) -> Vec<Vec<u8>> {
     files.into_iter().filter_map(|file| std::fs::read(file).ok()).collect()
 }
 
-/// The files in a folder and in the folders there.
+/// The files in a folder and in its subfolders.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()

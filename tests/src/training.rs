@@ -6,7 +6,7 @@ use allfold_collectives::world::WorldKind;
 use allfold_sim::{BytesPerSec, Link, Picos, Topology};
 use allfold_trainer::{Config, TrainResult, train};
 
-/// A convolutional network of 3,000 parameters, trained for six steps.
+/// A convolutional network of 1,242 parameters, trained for six steps.
 pub fn small() -> Config {
     let channels = vec![4, 6];
     Config {
@@ -26,7 +26,7 @@ pub fn switch(ranks: u32) -> Topology {
     Topology::switch(ranks, link).unwrap()
 }
 
-/// Trains on every rank of `world`, which must all come to the same; what rank 0 came to.
+/// Trains on every rank of `world`, checks that all ranks have the same losses and weights, and returns rank 0's result.
 pub fn run<K: WorldKind>(world: &World<K>, config: &Config) -> TrainResult {
     let mut ranks = world.run(|comm| train(config, &comm, &mut ())).unwrap();
     let first = ranks.swap_remove(0);
@@ -34,7 +34,7 @@ pub fn run<K: WorldKind>(world: &World<K>, config: &Config) -> TrainResult {
     first
 }
 
-/// What must be equal for two runs to have the same bits.
+/// The bits of the losses (last the test loss), and the weights' hash, by which two runs are compared bit for bit.
 pub fn bits(result: &TrainResult) -> (Vec<u64>, u64) {
     let all = result.losses.iter().chain([&result.test.loss]);
     (all.map(|loss| loss.to_bits()).collect(), result.weights_hash)

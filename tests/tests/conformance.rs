@@ -23,7 +23,7 @@ use std::sync::Arc;
 struct Case {
     algorithm: &'static Algorithm,
     ranks: u32,
-    /// Elements: of the whole buffer, or of a block.
+    /// The number of elements of the whole buffer, or for a blocked collective of a block.
     count: usize,
     op: ReduceOp,
     root: Rank,
@@ -52,7 +52,7 @@ impl Case {
         self.window.map_or(world.clone(), |window| world.window(window))
     }
 
-    /// The schedule and its cut, as a communicator makes them of the plan.
+    /// The schedule and its geometry, as a communicator makes them from the plan.
     fn schedule(&self, element: usize) -> (Arc<dyn Schedule>, Geometry) {
         let whole = self.algorithm.build(self.shape());
         let chunk = (self.extent().whole() as u64).div_ceil(u64::from(whole.chunks()));
@@ -72,7 +72,7 @@ impl Case {
     }
 }
 
-/// Elements of any type from a seed, with the values that rules are made for among them.
+/// Elements of any type from a random word; some floats are NaN, infinite, zero, subnormal or near overflow.
 trait Draw: Element {
     fn draw(word: u64) -> Self;
 }
@@ -120,7 +120,7 @@ fn call<T: Element>(comm: &Communicator, case: &Case, input: &[T]) -> Result<Vec
         comm.collective(collective, &input[gives], &mut out, case.op, case.root)?;
         return Ok(out);
     }
-    // A rank that gives nothing has only room.
+    // A rank without an input passes zeros.
     let mut data = if gives.is_empty() { vec![T::zeroed(); extent.whole()] } else { input.to_vec() };
     comm.collective(collective, &[], &mut data, case.op, case.root)?;
     Ok(data[gets].to_vec())
@@ -195,7 +195,7 @@ proptest! {
         let topology = Topology::named(topology, case.ranks).unwrap();
         let threads = World::threads(case.ranks);
         let mut worlds = vec![threads.clone().any(), threads.buffered(buffered).any(), World::sim(&topology).any()];
-        // Sockets between all pairs of ranks: enough of them to meet every shape of a schedule.
+        // Sockets connect all pairs of ranks; up to 9 ranks meet every shape of a schedule.
         if case.ranks <= 9 {
             worlds.push(World::tcp(case.ranks).any());
             worlds.push(World::shm(case.ranks).any());

@@ -1,6 +1,6 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 //! The execution rule on random matched schedules: the executor keeps their meaning for every window and never
-//! deadlocks; without "in program order" a share of them does, so the rule is needed.
+//! deadlocks. In a model without the rule "in program order" some schedules deadlock, so the rule is needed.
 
 use allfold_collectives::registry::Algorithm;
 use allfold_collectives::schedule::{Combine, Schedule, Span, Step};
@@ -46,7 +46,7 @@ impl Random {
                 round[from as usize].send = Some((Rank(to), out));
                 round[to as usize].recv = Some((Rank(from), into, how));
             }
-            // One half of a local step alone would be no step.
+            // A rank that sends to itself also receives from itself.
             for (rank, step) in (0..ranks).zip(round.iter_mut()) {
                 let own = |peer: Option<Rank>| peer == Some(Rank(rank));
                 debug_assert_eq!(own(step.send.map(|s| s.0)), own(step.recv.map(|r| r.0)));
@@ -114,104 +114,157 @@ fn random_matched_schedules_keep_their_meaning_for_every_window_without_bufferin
     }
 }
 
-/// A model of executors with no buffering: does it come to an end? With `in_order` each side of a channel starts its
-/// messages in the order of its program; without, in the order in which they become free of conflicts.
-#[allow(clippy::too_many_lines, reason = "the execution rule, read from top to bottom beside its definition")]
-fn finishes(schedule: &Random, window: usize, in_order: bool) -> bool {
-    struct Slot {
-        round: usize,
-        step: Step,
-        posted: bool,
-        sent: bool,
-        received: bool,
-    }
-    let conflict = |a: &Step, b: &Step| {
-        let hits = |w: &Step, t: &Step| {
-            w.recv.is_some_and(|(_, span, _)| {
-                t.send.is_some_and(|(_, s)| s.overlaps(&span))
-                    || t.recv.is_some_and(|(_, s, _)| s.overlaps(&span))
-            })
-        };
-        hits(a, b) || hits(b, a)
-    };
-    let n = schedule.ranks as usize;
-    let mut windows: Vec<VecDeque<Slot>> = (0..n).map(|_| VecDeque::new()).collect();
-    let mut next = vec![0; n];
-    // Rounds on each side of a channel, in the order in which they start.
-    let mut sends: BTreeMap<(usize, usize), VecDeque<usize>> = BTreeMap::new();
-    let mut receives: BTreeMap<(usize, usize), VecDeque<usize>> = BTreeMap::new();
-    loop {
-        let mut moved = false;
-        for rank in 0..n {
-            while windows[rank].len() < window && next[rank] < schedule.steps.len() {
-                let (round, step) = (next[rank], schedule.steps[next[rank]][rank]);
-                next[rank] += 1;
-                if step.is_idle() {
-                    continue;
-                }
-                let own = step.send.is_some_and(|(to, _)| to.index() == rank);
-                if in_order && !own {
-                    step.send
-                        .iter()
-                        .for_each(|(to, _)| sends.entry((rank, to.index())).or_default().push_back(round));
-                    step.recv.iter().for_each(|(from, ..)| {
-                        receives.entry((from.index(), rank)).or_default().push_back(round)
-                    });
-                }
-                let (sent, received) = (step.send.is_none(), step.recv.is_none());
-                windows[rank].push_back(Slot { round, step, posted: false, sent, received });
-                moved = true;
+/// A step in a rank's window.
+struct Slot {
+    round: usize,
+    step: Step,
+    posted: bool,
+    sent: bool,
+    received: bool,
+}
+
+/// The rounds of each channel (source, destination), on one of its sides, in the order in which they start.
+type Started = BTreeMap<(usize, usize), VecDeque<usize>>;
+
+/// A model of executors with no buffering. With `in_order` each side of a channel starts its messages in the order of its
+/// program; without, in the order in which they become free of conflicts.
+struct Model<'a> {
+    schedule: &'a Random,
+    window: usize,
+    in_order: bool,
+    windows: Vec<VecDeque<Slot>>,
+    next: Vec<usize>,
+    sends: Started,
+    receives: Started,
+}
+
+impl Model<'_> {
+    /// Whether the schedule comes to an end.
+    fn finishes(schedule: &Random, window: usize, in_order: bool) -> bool {
+        let n = schedule.ranks as usize;
+        let windows = (0..n).map(|_| VecDeque::new()).collect();
+        let (sends, receives) = (Started::new(), Started::new());
+        let mut model = Model { schedule, window, in_order, windows, next: vec![0; n], sends, receives };
+        loop {
+            let mut moved = false;
+            for rank in 0..n {
+                moved |= model.issue(rank);
+                moved |= model.post(rank);
             }
-            for at in 0..windows[rank].len() {
-                let slot = &windows[rank][at];
-                let earlier = windows[rank].range(..at);
-                if slot.posted
-                    || earlier.into_iter().any(|e| !(e.sent && e.received) && conflict(&e.step, &slot.step))
-                {
-                    continue;
-                }
-                moved = true;
-                let slot = &mut windows[rank][at];
-                slot.posted = true;
-                let (round, step) = (slot.round, slot.step);
-                if step.send.is_some_and(|(to, _)| to.index() == rank) {
-                    (slot.sent, slot.received) = (true, true);
-                } else if !in_order {
-                    step.send
-                        .iter()
-                        .for_each(|(to, _)| sends.entry((rank, to.index())).or_default().push_back(round));
-                    step.recv.iter().for_each(|(from, ..)| {
-                        receives.entry((from.index(), rank)).or_default().push_back(round)
-                    });
-                }
+            moved |= model.transfer();
+            moved |= model.retire();
+            if !moved {
+                return model.windows.iter().all(VecDeque::is_empty);
             }
         }
-        let posted = |windows: &[VecDeque<Slot>], rank: usize, round: usize| {
-            windows[rank].iter().any(|slot| slot.round == round && slot.posted)
-        };
-        for (&(from, to), out) in &mut sends {
-            let into = receives.entry((from, to)).or_default();
+    }
+
+    /// Rule 1: fills a rank's window with the next steps of its program.
+    fn issue(&mut self, rank: usize) -> bool {
+        let mut moved = false;
+        while self.windows[rank].len() < self.window && self.next[rank] < self.schedule.steps.len() {
+            let (round, step) = (self.next[rank], self.schedule.steps[self.next[rank]][rank]);
+            self.next[rank] += 1;
+            if step.is_idle() {
+                continue;
+            }
+            if self.in_order && !is_local(&step, rank) {
+                self.start(rank, round, &step);
+            }
+            let (sent, received) = (step.send.is_none(), step.recv.is_none());
+            self.windows[rank].push_back(Slot { round, step, posted: false, sent, received });
+            moved = true;
+        }
+        moved
+    }
+
+    /// Rules 3 and 4: posts both halves of every step that conflicts with no earlier unfinished step.
+    fn post(&mut self, rank: usize) -> bool {
+        let mut moved = false;
+        for at in 0..self.windows[rank].len() {
+            let slot = &self.windows[rank][at];
+            let waits =
+                |earlier: &Slot| !(earlier.sent && earlier.received) && conflict(&earlier.step, &slot.step);
+            if slot.posted || self.windows[rank].range(..at).any(waits) {
+                continue;
+            }
+            moved = true;
+            let slot = &mut self.windows[rank][at];
+            slot.posted = true;
+            let (round, step) = (slot.round, slot.step);
+            if is_local(&step, rank) {
+                (slot.sent, slot.received) = (true, true);
+            } else if !self.in_order {
+                self.start(rank, round, &step);
+            }
+        }
+        moved
+    }
+
+    /// Appends a step's halves to their channels.
+    fn start(&mut self, rank: usize, round: usize, step: &Step) {
+        if let Some((to, _)) = step.send {
+            self.sends.entry((rank, to.index())).or_default().push_back(round);
+        }
+        if let Some((from, ..)) = step.recv {
+            self.receives.entry((from.index(), rank)).or_default().push_back(round);
+        }
+    }
+
+    /// Rule 2: moves the message at the head of every channel whose two sides have posted the same round.
+    fn transfer(&mut self) -> bool {
+        let mut moved = false;
+        for (&(from, to), out) in &mut self.sends {
+            let into = self.receives.entry((from, to)).or_default();
             while let (Some(&a), Some(&b)) = (out.front(), into.front()) {
-                if a != b || !posted(&windows, from, a) || !posted(&windows, to, b) {
+                let posted =
+                    |rank: usize| self.windows[rank].iter().any(|slot| slot.round == a && slot.posted);
+                if a != b || !posted(from) || !posted(to) {
                     break;
                 }
                 out.pop_front();
                 into.pop_front();
-                windows[from].iter_mut().filter(|slot| slot.round == a).for_each(|slot| slot.sent = true);
-                windows[to].iter_mut().filter(|slot| slot.round == a).for_each(|slot| slot.received = true);
+                self.windows[from]
+                    .iter_mut()
+                    .filter(|slot| slot.round == a)
+                    .for_each(|slot| slot.sent = true);
+                self.windows[to]
+                    .iter_mut()
+                    .filter(|slot| slot.round == a)
+                    .for_each(|slot| slot.received = true);
                 moved = true;
             }
         }
-        for window in &mut windows {
+        moved
+    }
+
+    /// Removes finished steps from the front of every window.
+    fn retire(&mut self) -> bool {
+        let mut moved = false;
+        for window in &mut self.windows {
             while window.front().is_some_and(|slot| slot.sent && slot.received) {
                 window.pop_front();
                 moved = true;
             }
         }
-        if !moved {
-            return windows.iter().all(VecDeque::is_empty);
-        }
+        moved
     }
+}
+
+/// Whether a step moves data within its rank's memory.
+fn is_local(step: &Step, rank: usize) -> bool {
+    step.send.is_some_and(|(to, _)| to.index() == rank)
+}
+
+/// Rule 3, written independently of `Step::conflicts`.
+fn conflict(a: &Step, b: &Step) -> bool {
+    let hits = |w: &Step, t: &Step| {
+        w.recv.is_some_and(|(_, span, _)| {
+            t.send.is_some_and(|(_, s)| s.overlaps(&span))
+                || t.recv.is_some_and(|(_, s, _)| s.overlaps(&span))
+        })
+    };
+    hits(a, b) || hits(b, a)
 }
 
 #[test]
@@ -221,8 +274,8 @@ fn without_program_order_a_share_of_random_schedules_deadlocks_and_with_it_none(
         let (mut stuck, mut stuck_in_order) = (0, 0);
         for seed in 0..SCHEDULES {
             let schedule = Random::new(3 + seed as u32 % 4, 30, 1_000_000 + seed);
-            stuck += u64::from(!finishes(&schedule, window, false));
-            stuck_in_order += u64::from(!finishes(&schedule, window, true));
+            stuck += u64::from(!Model::finishes(&schedule, window, false));
+            stuck_in_order += u64::from(!Model::finishes(&schedule, window, true));
         }
         println!("window {window}: {stuck} of {SCHEDULES} deadlock out of order, {stuck_in_order} in order");
         assert_eq!(stuck_in_order, 0, "window {window}");

@@ -1,6 +1,6 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 //! A thousand seeded fault schedules: hangs 0, wrong results 0, unnamed culprits 0. `FAULT_SCHEDULES=100000` makes it a
-//! longer search. One that breaks the contract prints the command that runs it again.
+//! longer search. For a schedule that breaks the contract, the command that runs it again is printed.
 
 use allfold_experiments::faults::{self, FaultCase, Tally};
 
@@ -18,7 +18,7 @@ fn a_thousand_schedules_neither_hang_nor_lie_nor_keep_the_culprit_to_themselves(
     }
     assert!(broken.is_empty(), "{} of {count} break the contract:\n{}", broken.len(), broken.join("\n"));
     assert_eq!((tally.hangs, tally.wrong, tally.misattributed), (0, 0, 0));
-    // A search that finds nothing to do proves nothing.
+    // If few schedules have an effect, the search proves nothing.
     assert!(
         tally.kinds.len() == 14 && tally.attributed > count / 10 && tally.right > count / 10,
         "{tally:?}"

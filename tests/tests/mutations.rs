@@ -1,7 +1,7 @@
-//! Every parser on its corpus, mutated: no panic, no hang, nothing allocated by what a text claims.
+//! Every parser on its corpus, mutated: no panic, no hang, no allocation of a size that a text claims.
 //!
 //! The same functions and seeds as the fuzzers in `fuzz/`, without their nightly compiler: a few thousand seeded
-//! mutations of each, `ALLFOLD_MUTATIONS` for more. A failure prints the seed that makes it again.
+//! mutations of each, or as many as `ALLFOLD_MUTATIONS` says. A failure prints the seed of its mutation.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
@@ -12,11 +12,11 @@ use rand_chacha::ChaCha8Rng;
 use std::alloc::System;
 use std::panic;
 
-/// Counts, and refuses more than that: an allocation by what a file claims ends the test.
+/// Counts allocated bytes and refuses more than the limit: an allocation of a size that a file claims ends the test.
 #[global_allocator]
 static MEMORY: Cap<System> = Cap::new(System, 512 << 20);
 
-/// What parsing a text of a few kilobytes may take.
+/// How many bytes parsing a text of a few kilobytes may allocate.
 const MOST: usize = 96 << 20;
 
 fn mutate(random: &mut ChaCha8Rng, all: &[Vec<u8>]) -> Vec<u8> {
@@ -74,7 +74,7 @@ fn no_mutated_text_panics_a_parser_or_makes_it_allocate() {
     }
 }
 
-/// The limit is real: what claims a gigabyte does not get it.
+/// The limit is real: an allocation of 600 MiB fails.
 #[test]
 fn the_limit_is_enforced() {
     let mut greedy: Vec<u8> = Vec::new();

@@ -1,9 +1,9 @@
-//! The conformance of every algorithm on GPUs that a stand-in for the driver has: by the driver's calls, with streams that are
-//! threads and wait for random times, and no GPU.
+//! Every algorithm conforms on the GPUs of the stand-in for the CUDA driver: through the driver's calls, without a GPU. The
+//! stand-in's streams are threads that wait for random times.
 //!
 //! ```text
 //! parent   1, 2 and 4 GPUs --- a process each, since a process has one driver
-//! child    Gpu::open -> conforms_on -> what is still alive, and what a driver leaves undefined
+//! child    Gpu::open -> conforms_on -> checks what is still alive, and that no call was one that a driver leaves undefined
 //! ```
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
@@ -28,7 +28,7 @@ fn child(devices: usize) {
         ALGORITHMS.len()
     );
     assert_eq!((live.contexts, live.streams, live.graphs, live.memory), (devices, 0, 0, 0), "{live:?}");
-    // Rings of small copies stay for the next stream, with up to four events each.
+    // Pinned ring buffers for small copies are kept for the next stream, with up to four events each.
     assert!(live.events <= 4 * live.pinned, "{live:?}");
     assert_eq!(standin_violations(), [""; 0]);
 }

@@ -1,5 +1,5 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
-//! What fault rules do to simulated time, and whom they name.
+//! The effect of fault rules on simulated time, and the culprits that errors name.
 
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::schedule::{Schedule, Segments};
@@ -76,21 +76,21 @@ fn a_late_message_delays_those_who_need_it() {
         whole + Picos::from_micros(6),
         "each of six rounds"
     );
-    // A copy of 250 kB holds its channel for 833,334 ps; the next message waits for no longer than its latency anyway.
+    // A duplicate of 250 kB occupies its channel for 833,334 ps, less than the latency that the next message waits for anyway.
     assert_eq!(ring(&["duplicate=0>1:#2"]).unwrap(), whole);
     assert_eq!(ring(&["delay=3>0:all:+0us"]).unwrap(), whole);
 }
 
 #[test]
 fn what_kills_is_named_with_its_round_and_its_cause() {
-    let way = |from, to| Culprit::Way { from: Rank(from), to: Rank(to) };
+    let path = |from, to| Culprit::Path { from: Rank(from), to: Rank(to) };
     let lost = failure(&["drop=0>1:#1"]);
-    assert_eq!((lost.culprit, lost.cause), (way(0, 1), Cause::Lost));
+    assert_eq!((lost.culprit, lost.cause), (path(0, 1), Cause::Lost));
     assert_eq!((lost.told, lost.at), (Rank(1), Some(Picos::from_micros(10_000))));
-    let apart = failure(&["cut=0>1"]);
-    assert_eq!((apart.culprit, apart.cause), (way(0, 1), Cause::Apart));
+    let partitioned = failure(&["cut=0>1"]);
+    assert_eq!((partitioned.culprit, partitioned.cause), (path(0, 1), Cause::Partitioned));
     let damaged = failure(&["corrupt=0>1:#1"]);
-    assert_eq!((damaged.culprit, damaged.cause, damaged.told), (way(0, 1), Cause::Corrupted, Rank(1)));
+    assert_eq!((damaged.culprit, damaged.cause, damaged.told), (path(0, 1), Cause::Corrupted, Rank(1)));
     assert!(damaged.at < Some(Picos::from_micros(100)), "told when it arrives");
     let dead = failure(&["dead_rank=2@7us"]);
     assert_eq!((dead.culprit, dead.cause), (Culprit::Rank(Rank(2)), Cause::Died(Picos::from_micros(7))));
@@ -111,7 +111,7 @@ fn a_rank_that_dies_after_its_part_harms_nobody() {
     assert!(matches!(ring(&["dead_rank=2:op0.round5"]), Err(Error::Fault(_))));
 }
 
-/// Rules that make things late, one of each kind, with numbers drawn from `n`.
+/// Two rules of different kinds that make things late; the kinds and the numbers follow from `n`.
 fn late_rules(n: u64, ranks: u32, link: &str) -> Vec<String> {
     let (rank, other) = (n % u64::from(ranks), (n + 1) % u64::from(ranks));
     let (few, more) = (1 + n % 13, 20 + n % 37);

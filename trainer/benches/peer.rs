@@ -14,13 +14,13 @@
 
 use allfold_collectives::{Communicator, World};
 use allfold_kernels::nn::{Matrix, Store, ThreadPool, matmul};
+use allfold_trainer::engine::StepInput;
 use allfold_trainer::models::{Gpt, ResNet, gpt, mlp, resnet};
-use allfold_trainer::optim::Adam;
-use allfold_trainer::{Config, Model, Network, Objective, Optimiser, Result, Sgd, strategies};
+use allfold_trainer::{Batch, Config, Model, Network, RankTrainer, Result, optim};
 use std::time::Instant;
 
-/// A case to time: a network, its optimiser and learning rate, samples, and (steps before, steps timed).
-type Case = (Network<f32>, Box<dyn Optimiser<f32>>, f64, usize, (usize, usize));
+/// A case to time: a network with its optimiser's keys, learning rate and samples, and (steps before, steps timed).
+type Case = (fn() -> Network<f32>, Config, (usize, usize));
 
 /// Side of the square product that stands for the machine's peak.
 const SIDE: usize = 512;
@@ -28,29 +28,41 @@ const SIDE: usize = 512;
 const TURNS: usize = 3;
 
 fn case(model: &str) -> Case {
+    let sgd =
+        |momentum, weight_decay, lr, batch| Config { momentum, weight_decay, lr, batch, ..Config::default() };
     match model {
-        "mlp" => (mlp(784, &[128], 10).unwrap(), Box::new(Sgd::new(0.0, 0.0, false)), 0.01, 64, (200, 2000)),
+        "mlp" => (|| mlp(784, &[128], 10).unwrap(), sgd(0.0, 0.0, 0.01, 64), (200, 2000)),
         "gpt" => {
-            let parts = Gpt {
-                vocabulary: 1024,
-                positions: 128,
-                layers: 4,
-                width: 128,
-                heads: 4,
-                dropout: 0.0,
-                attention_dropout: 0.0,
-                tied: false,
+            let network = || {
+                gpt(&Gpt {
+                    vocabulary: 1024,
+                    positions: 128,
+                    layers: 4,
+                    width: 128,
+                    heads: 4,
+                    dropout: 0.0,
+                    attention_dropout: 0.0,
+                    tied: false,
+                })
+                .unwrap()
             };
-            let adam = Adam::new((0.9, 0.999), 1e-8, 0.01, true);
-            (gpt(&parts).unwrap(), Box::new(adam), 3e-4, 8, (6, 40))
+            let adam = Config {
+                optimiser: "adamw".into(),
+                beta1: 0.9,
+                beta2: 0.999,
+                eps: 1e-8,
+                ..sgd(0.0, 0.01, 3e-4, 8)
+            };
+            (network, adam, (6, 40))
         }
         "resnet18" => {
-            let parts = ResNet { layers: 18, imagenet_stem: false, shape: (3, 32, 32), classes: 10 };
-            (resnet(&parts).unwrap(), Box::new(Sgd::new(0.9, 5e-4, false)), 0.1, 32, (2, 12))
+            const PARTS: ResNet =
+                ResNet { layers: 18, imagenet_stem: false, shape: (3, 32, 32), classes: 10 };
+            (|| resnet(&PARTS).unwrap(), sgd(0.9, 5e-4, 0.1, 32), (2, 12))
         }
         "resnet50" => {
-            let parts = ResNet { layers: 50, imagenet_stem: true, shape: (3, 64, 64), classes: 10 };
-            (resnet(&parts).unwrap(), Box::new(Sgd::new(0.9, 5e-4, false)), 0.1, 8, (2, 12))
+            const PARTS: ResNet = ResNet { layers: 50, imagenet_stem: true, shape: (3, 64, 64), classes: 10 };
+            (|| resnet(&PARTS).unwrap(), sgd(0.9, 5e-4, 0.1, 8), (2, 12))
         }
         other => panic!("no model {other}; there are mlp, gpt, resnet18, resnet50"),
     }
@@ -75,9 +87,12 @@ impl Timed {
 
 /// Times `1 / turns` of the steps on a rank.
 fn time(name: &str, threads: usize, turns: usize, comm: &Communicator) -> Result<Timed> {
-    let (network, mut optimiser, lr, batch, (warm, steps)) = case(name);
+    let (build, config, (warm, steps)) = case(name);
+    let strategy = if comm.size() == 1 { "single" } else { "ddp" };
+    let (network, config) = (build(), Config { strategy: strategy.into(), ..config });
     let (warm, steps) = (warm.div_ceil(turns), steps / turns);
-    let (rows, classes) = (network.rows(), network.classes());
+    let (rows, classes, batch) = (network.rows(), network.classes(), config.batch);
+    let optimiser = optim::build::<f32>(&config, network.params())?;
     let flops = network.step_cost(batch).flops + optimiser.cost(network.param_count()).flops;
     let whole = name == "gpt";
     let number = |i: usize| (i as u64 * 2_654_435_761 % 4_093) as f32;
@@ -85,26 +100,24 @@ fn time(name: &str, threads: usize, turns: usize, comm: &Communicator) -> Result
         .map(|i| if whole { number(i) as u32 as f32 % 1024.0 } else { number(i) / 1024.0 - 2.0 })
         .collect();
     let labels: Vec<u32> = (0..batch * rows).map(|i| number(i + 7) as u32 % classes as u32).collect();
-    let strategy = if comm.size() == 1 { "single" } else { "ddp" };
-    let config = Config { strategy: strategy.into(), ..Config::default() };
-    let mut strategy = strategies::build(&config, &network, comm)?;
-    let mut model = Model::new(network, 0)?;
-    strategy.start(&mut model)?;
+    let mut samples = Batch { x, labels };
+    let mut rank = RankTrainer::new(&config, build(), comm)?;
+    rank.start(&mut Model::new(network, 0)?)?;
     let mut timed = Timed { steps: Vec::new(), parts: [0.0; 3], loss: 0.0, flops };
     ThreadPool::new(threads).enter(|| {
         for step in 0..warm + steps {
             let start = Instant::now();
-            strategy.forward(&mut model, &x)?;
-            let forward = Instant::now();
-            timed.loss = strategy.backward(&mut model, Objective::mean(&labels))?.loss;
-            let backward = Instant::now();
-            optimiser.step(lr, &mut model.params, &model.grads);
+            let done = rank.step(&mut samples, StepInput { lr: config.lr, ..StepInput::default() }, None)?;
+            let all = start.elapsed().as_secs_f64();
+            timed.loss = done.loss as f32;
             if step >= warm {
-                let spans = [forward - start, backward - forward, backward.elapsed()];
-                for (part, span) in timed.parts.iter_mut().zip(spans) {
-                    *part += span.as_secs_f64() * 1e3 / steps as f64;
+                let (forward, optimiser) = (done.forward.as_secs(), done.optimiser.as_secs());
+                for (part, span) in
+                    timed.parts.iter_mut().zip([forward, all - forward - optimiser, optimiser])
+                {
+                    *part += span * 1e3 / steps as f64;
                 }
-                timed.steps.push(start.elapsed().as_secs_f64() * 1e3);
+                timed.steps.push(all * 1e3);
             }
         }
         Ok::<_, allfold_trainer::Error>(())

@@ -3,26 +3,19 @@
 //!
 //! `cargo bench -p allfold-trainer --bench step`
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+#![allow(clippy::disallowed_methods, reason = "real time is what is measured")]
 
-use allfold_collectives::Buffer;
-use allfold_kernels::nn::{Matrix, OpCost, Store, matmul};
+use allfold_collectives::World;
+use allfold_kernels::nn::{Matrix, Store, matmul};
+use allfold_trainer::engine::StepInput;
 use allfold_trainer::models::{Cnn, cnn, mlp};
-use allfold_trainer::{Listener, Model, Network, Objective, Optimiser, Result, Sgd};
+use allfold_trainer::{Batch, Config, Error, Model, Network, RankTrainer, optim};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
-use std::ops::Range;
+use std::time::Instant;
 
 /// Side of the square product that stands for the machine's peak.
 const SIDE: usize = 512;
-
-struct Nobody;
-
-impl Listener<f32> for Nobody {
-    fn on_cost(&mut self, _: OpCost) {}
-    fn on_grad(&mut self, _: usize, _: Range<usize>, _: &mut Buffer<f32>) -> Result<()> {
-        Ok(())
-    }
-}
 
 /// Criterion prints elements per second; an element here is one floating-point operation.
 fn flops(count: u64) -> Throughput {
@@ -43,26 +36,38 @@ fn peak(c: &mut Criterion) {
     group.finish();
 }
 
+/// Builds a network.
+type Build<'a> = &'a (dyn Fn() -> Network<f32> + Sync);
+
 fn step(c: &mut Criterion) {
     let parts = Cnn { shape: (1, 8, 8), channels: &[32, 64], batch_norm: true, classes: 10 };
-    let models: [(&str, usize, Network<f32>); 3] = [
-        ("mlp 784-128-10, batch 64", 64, mlp(784, &[128], 10).unwrap()),
-        ("mlp 64-128-10, batch 32", 32, mlp(64, &[128], 10).unwrap()),
-        ("cnn of the digits, batch 32", 32, cnn(&parts).unwrap()),
+    let networks: [(&str, usize, Build<'_>); 3] = [
+        ("mlp 784-128-10, batch 64", 64, &|| mlp(784, &[128], 10).unwrap()),
+        ("mlp 64-128-10, batch 32", 32, &|| mlp(64, &[128], 10).unwrap()),
+        ("cnn of the digits, batch 32", 32, &|| cnn(&parts).unwrap()),
     ];
     let mut group = c.benchmark_group("step");
-    for (name, batch, network) in models {
+    let config = Config { strategy: "single".into(), weight_decay: 1e-4, ..Config::default() };
+    for (name, batch, build) in networks {
+        let network = build();
         let x: Vec<f32> = (0..batch * network.inputs()).map(|i| (i * 7919 % 17) as f32 / 16.0).collect();
         let labels: Vec<u32> = (0..batch as u32).map(|i| i % 10).collect();
-        let mut sgd = Sgd::new(0.9, 1e-4, false);
-        group.throughput(flops(network.step_cost(batch).flops + sgd.cost(network.param_count()).flops));
-        let mut model = Model::new(network, 0).unwrap();
+        let optimiser = optim::build::<f32>(&config, network.params()).unwrap();
+        group.throughput(flops(network.step_cost(batch).flops + optimiser.cost(network.param_count()).flops));
         group.bench_function(name, |bench| {
-            bench.iter(|| {
-                model.forward(&x, &mut Nobody).unwrap();
-                let loss = model.backward(Objective::mean(&labels), &mut Nobody).unwrap();
-                sgd.step(0.01, &mut model.params, &model.grads);
-                loss
+            bench.iter_custom(|steps| {
+                let body = |comm| {
+                    let mut rank = RankTrainer::new(&config, build(), &comm)?;
+                    rank.start(&mut Model::new(build(), 0)?)?;
+                    let mut samples = Batch { x: x.clone(), labels: labels.clone() };
+                    let start = Instant::now();
+                    for _ in 0..steps {
+                        let input = StepInput { lr: 0.01, ..StepInput::default() };
+                        black_box(rank.step(&mut samples, input, None)?.loss);
+                    }
+                    Ok::<_, Error>(start.elapsed())
+                };
+                World::threads(1).run(body).unwrap().remove(0)
             });
         });
     }

@@ -6,20 +6,20 @@ use std::sync::OnceLock;
 
 /// A row of a table.
 pub(crate) trait Named {
-    /// The name in configurations.
+    /// The name by which a configuration asks for the part.
     fn name(&self) -> &'static str;
 }
 
-/// What a program added to a table of (name, what it is).
+/// The names of one kind of part: a table of (name, description), and the rows that a program added.
 pub(crate) struct Added<T: 'static> {
-    /// What the table holds: `model`.
+    /// The kind of part that the table lists, such as `model`.
     kind: &'static str,
     table: &'static [(&'static str, &'static str)],
     rows: OnceLock<&'static [T]>,
 }
 
 impl<T: Named> Added<T> {
-    /// Nothing, beside this table.
+    /// A table without added rows.
     pub const fn to(kind: &'static str, table: &'static [(&'static str, &'static str)]) -> Added<T> {
         Added { kind, table, rows: OnceLock::new() }
     }
@@ -27,7 +27,7 @@ impl<T: Named> Added<T> {
     /// Refuses rows with a name that the table or another row has.
     ///
     /// # Errors
-    /// The name.
+    /// If there is such a name, which the message gives.
     pub fn check(&self, rows: &[T]) -> Result<()> {
         let mut taken: Vec<&str> = self.table.iter().map(|(name, _)| *name).collect();
         for name in rows.iter().map(T::name) {
@@ -63,7 +63,7 @@ impl<T: Named> Added<T> {
     }
 }
 
-/// The one of two functions that is a `T`: those that build for f32 and for f64.
+/// Of the two functions that build a part, for f32 and for f64, the one that has the type `T`.
 pub(crate) fn typed<T: Any + Copy>(f32: &dyn Any, f64: &dyn Any) -> Option<T> {
     f32.downcast_ref::<T>().or_else(|| f64.downcast_ref::<T>()).copied()
 }

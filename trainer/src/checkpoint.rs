@@ -3,23 +3,35 @@
 //! ```text
 //! step-00000012.safetensors      model.conv1.weight ...  model.bn1.running_mean ...   by name and shape
 //!                                optimiser.momentum_buffer ...                        laid out as the parameters are
-//!                                rank.error ...                                       what is each rank's own, by ranks
+//!                                rank.error ...                                       each rank's own state, rank 0's first
 //!                                losses                                               of every step so far
+//!                                epochs                                               a row of scores for each epoch so far
 //!                   metadata     version, step, ranks, optimiser steps, loss scale, checksum of all, configuration
 //! ```
 //!
+//! `best.safetensors` has the same contents, as of the end of the epoch with the best score.
+//!
 //! Rank 0 writes a temporary file, syncs it to disk, and then renames it: after a crash the earlier checkpoints are
-//! intact. The order of samples is a function of seed and epoch, so the step is the only state of the sampler.
+//! intact. Rank 0 holds a lock on the folder, so that no other run writes there at the same time. The order of samples is a
+//! function of seed and epoch, so the step is the only state of the sampler.
+
+mod compatible;
+mod folder;
+
+pub(crate) use folder::taken;
+pub use folder::{BEST, FolderLock, newest};
 
 use crate::optim::Optimiser;
 use crate::scaler::GradScaler;
-use crate::{Config, Error, Model, Result, lr_schedule};
+use crate::scores::{self, EpochReport};
+use crate::{Config, Error, Model, Result};
 use allfold_kernels::nn::Float;
 use allfold_sim::fnv1a;
+use allfold_tensor_files::tensor_file;
+use compatible::{same_ranks, same_run};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The state of a run besides its tensors.
@@ -28,23 +40,23 @@ pub struct TrainingProgress {
     /// Version of the format.
     #[serde(default)]
     version: u32,
-    /// Steps done.
+    /// The number of steps done.
     pub step: u64,
-    /// Ranks of the run.
+    /// The number of ranks of the run.
     pub ranks: u32,
-    /// Steps of the optimiser: fewer than `step` if a loss scale skipped some.
+    /// The number of steps of the optimiser: fewer than `step` if a loss scale skipped some.
     pub optimiser_steps: u64,
-    /// The loss scale, 0 without one; and the good steps since it changed.
+    /// The loss scale; 0 if the run has none.
     pub loss_scale: f32,
     /// The number of steps without overflow since the loss scale changed.
     pub good: u64,
-    /// FNV-1a of this text without it, then of each tensor's name, type, shape and bytes, in order of names.
+    /// FNV-1a of this TOML text with an empty checksum, followed by each tensor's name, type, shape and bytes, in order of names.
     checksum: String,
     /// The run's configuration.
     pub config: Config,
 }
 
-/// The format that is written, and the only one that is read. The first had no number.
+/// The version of the format that is written, and the only one that is read. The first version had no number.
 const VERSION: u32 = 2;
 
 /// The key of the metadata under which [`TrainingProgress`] is stored, as TOML.
@@ -56,22 +68,42 @@ pub(crate) const MODEL: &str = "model.";
 /// State that each rank has of its own, by name: the values of all ranks, one after another.
 pub type Own<F> = Vec<(&'static str, Vec<F>)>;
 
+/// What a run has recorded so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct History {
+    /// The loss of every step.
+    pub losses: Vec<f64>,
+    /// The outcome of every epoch.
+    pub epochs: Vec<EpochReport>,
+}
+
+/// The files that a checkpoint is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// Whether it is one of the newest, which are named after their step.
+    pub step: bool,
+    /// Whether it replaces the best.
+    pub best: bool,
+}
+
 /// A run to save.
 pub struct Snapshot<'a, F: Float> {
     /// The run's configuration, which names the directory.
     pub config: &'a Config,
-    /// Steps done.
+    /// The number of steps done.
     pub step: u64,
-    /// Ranks of the run.
+    /// The number of ranks of the run.
     pub ranks: u32,
     /// The weights and buffers.
     pub model: &'a Model<F>,
     /// The optimiser, for its state.
     pub optimiser: &'a mut dyn Optimiser<F>,
-    /// Where there is one.
+    /// The loss scaler, if the run has one.
     pub scaler: Option<&'a GradScaler>,
     /// The loss of every step so far.
     pub losses: &'a [f64],
+    /// The outcome of every epoch so far.
+    pub epochs: &'a [EpochReport],
     /// State that each rank has of its own.
     pub own: &'a Own<F>,
 }
@@ -80,23 +112,40 @@ pub struct Snapshot<'a, F: Float> {
 pub struct Restored<'a, F: Float> {
     /// The configuration of this run.
     pub config: &'a Config,
-    /// Ranks of the run.
+    /// The number of ranks of this run.
     pub ranks: u32,
     /// Receives the weights and buffers.
     pub model: &'a mut Model<F>,
-    /// Receives its state.
+    /// Receives the optimiser's state.
     pub optimiser: &'a mut dyn Optimiser<F>,
-    /// Receives the state that each rank has of its own; has the expected lengths.
+    /// Receives the state that each rank has of its own. The vectors already have the expected lengths.
     pub own: &'a mut Own<F>,
 }
 
-/// Writes the checkpoint of a run into the directory that its configuration names, and removes all but the newest
-/// `checkpoint_keep`. For rank 0 alone.
+/// Writes the checkpoint of a run into the directory that its configuration names, and removes all but the best and the newest
+/// `checkpoint_keep`. For rank 0 alone. Returns the path of the last file that was written.
 ///
 /// # Errors
-/// If the directory or the file cannot be written; older checkpoints are then as they were.
-pub fn save<F: Float>(run: Snapshot<'_, F>) -> Result<PathBuf> {
-    let Snapshot { config, step, ranks, model, optimiser, scaler, losses, own } = run;
+/// If the directory or a file cannot be written; the newest `checkpoint_keep` checkpoints and the best are then unchanged, and no
+/// incomplete file is left.
+pub fn save<F: Float>(run: Snapshot<'_, F>, files: Files) -> Result<PathBuf> {
+    let directory = Path::new(&run.config.checkpoint_dir);
+    let (keep, named) = (run.config.checkpoint_keep, directory.join(folder::name(run.step)));
+    let bytes = contents(run)?;
+    let mut path = directory.to_path_buf();
+    for (_, name) in
+        [(files.step, named), (files.best, directory.join(BEST))].into_iter().filter(|(due, _)| *due)
+    {
+        path = name;
+        folder::put(directory, &path, keep, &bytes)
+            .map_err(|error| Error::Storage(format!("{}: {error}", path.display())))?;
+    }
+    Ok(path)
+}
+
+/// The bytes of a checkpoint's file.
+fn contents<F: Float>(run: Snapshot<'_, F>) -> Result<Vec<u8>> {
+    let Snapshot { config, step, ranks, model, optimiser, scaler, losses, epochs, own } = run;
     let state = optimiser.state();
     let dtype = if size_of::<F>() == 8 { Dtype::F64 } else { Dtype::F32 };
     let network = model.network();
@@ -116,6 +165,9 @@ pub fn save<F: Float>(run: Snapshot<'_, F>) -> Result<PathBuf> {
         (format!("rank.{name}"), dtype, shape, bytemuck::cast_slice(&values[..]))
     }));
     tensors.push(("losses".into(), Dtype::F64, vec![losses.len()], bytemuck::cast_slice(losses)));
+    let rows: Vec<f64> = epochs.iter().flat_map(EpochReport::row).collect();
+    let shape = vec![epochs.len(), scores::COLUMNS];
+    tensors.push(("epochs".into(), Dtype::F64, shape, bytemuck::cast_slice(&rows)));
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
     let mut progress = TrainingProgress {
         version: VERSION,
@@ -136,14 +188,8 @@ pub fn save<F: Float>(run: Snapshot<'_, F>) -> Result<PathBuf> {
         .collect::<std::result::Result<Vec<_>, safetensors::SafeTensorError>>()
         .map_err(|error| Error::Checkpoint(error.to_string()))?;
     progress.checksum = checksum(&text(&progress)?, &views);
-    let bytes = safetensors::serialize(views, Some([(KEY.to_string(), text(&progress)?)].into()))
-        .map_err(|error| Error::Checkpoint(error.to_string()))?;
-    let directory = Path::new(&config.checkpoint_dir);
-    let path = directory.join(format!("step-{step:08}.safetensors"));
-    write(directory, &path, &bytes)
-        .and_then(|()| prune(directory, config.checkpoint_keep))
-        .map_err(|error| Error::Storage(format!("{}: {error}", path.display())))?;
-    Ok(path)
+    safetensors::serialize(views, Some([(KEY.to_string(), text(&progress)?)].into()))
+        .map_err(|error| Error::Checkpoint(error.to_string()))
 }
 
 /// The error for a path that cannot be read: a wrong path is the user's error, any other cause may be temporary.
@@ -153,68 +199,65 @@ pub(crate) fn unread(path: &Path, error: &std::io::Error) -> Error {
         ErrorKind::NotFound
         | ErrorKind::PermissionDenied
         | ErrorKind::IsADirectory
+        | ErrorKind::InvalidData
         | ErrorKind::NotADirectory => Error::Checkpoint(what),
         _ => Error::Storage(what),
     }
 }
 
-/// Writes under another name first, so that a file with the final name is complete.
-fn write(directory: &Path, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    fs::create_dir_all(directory)?;
-    let temporary = path.with_extension("tmp");
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    fs::rename(&temporary, path)?;
-    // The new name is safe only once the directory is on disk.
-    File::open(directory)?.sync_all()
-}
-
-/// Removes all but the newest `keep` checkpoints, and incomplete files from a crash.
-fn prune(directory: &Path, keep: usize) -> std::io::Result<()> {
-    let all = named(directory, "safetensors")?;
-    let old = &all[..all.len().saturating_sub(keep.max(1))];
-    old.iter().chain(&named(directory, "tmp")?).try_for_each(fs::remove_file)
-}
-
-/// The checkpoints of a directory, oldest first; none if the directory does not exist.
-fn named(directory: &Path, extension: &str) -> std::io::Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut paths = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        let ours = path.file_stem().and_then(|stem| stem.to_str()).is_some_and(|stem| {
-            stem.strip_prefix("step-").is_some_and(|step| step.bytes().all(|b| b.is_ascii_digit()))
-        });
-        if ours && path.extension().is_some_and(|found| found == extension) {
-            paths.push(path);
-        }
-    }
-    // Longer numbers are later; of equal length, the names' order is the numbers'.
-    paths.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
-    Ok(paths)
-}
-
-/// The newest checkpoint of a directory, if it has one.
+/// The checkpoint of a directory with the most steps, be it one of the newest or the best; `None` if it has none.
 ///
 /// # Errors
-/// If the directory cannot be read.
-pub fn newest(directory: &Path) -> Result<Option<PathBuf>> {
-    let all = named(directory, "safetensors").map_err(|error| unread(directory, &error))?;
-    Ok(all.into_iter().next_back())
+/// If the directory, or the file of the best, cannot be read.
+pub fn latest(directory: &Path) -> Result<Option<PathBuf>> {
+    let (newest, best) = (newest(directory)?, directory.join(BEST));
+    if !best.try_exists().map_err(|error| unread(&best, &error))? {
+        return Ok(newest);
+    }
+    let bytes = tensor_file::read(&best).map_err(|error| unread(&best, &error))?;
+    let (progress, _) = described(&bytes).map_err(|what| wrong(&best, &what))?;
+    let earlier = newest.filter(|path| folder::step(path).is_some_and(|step| step >= progress.step));
+    Ok(Some(earlier.unwrap_or(best)))
 }
 
-/// Reads a checkpoint; returns where the run was, and its losses so far.
+/// The error for a file with this defect.
+fn wrong(path: &Path, what: &str) -> Error {
+    Error::Checkpoint(format!("{}: {what}", path.display()))
+}
+
+/// Reads a checkpoint; returns where the run was, and what it had recorded.
 ///
 /// # Errors
 /// If the file cannot be read, is damaged, or is of another model, number of ranks or configuration. Model and optimiser
 /// are then not to be used.
-pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(TrainingProgress, Vec<f64>)> {
-    let bytes = fs::read(path).map_err(|error| unread(path, &error))?;
-    restore(path, &bytes, into)
+pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(TrainingProgress, History)> {
+    let bytes = tensor_file::read(path).map_err(|error| unread(path, &error))?;
+    let (progress, history) = restore(path, &bytes, into)?;
+    match folder::step(path).filter(|named| *named != progress.step) {
+        // A file named with a later step would count as the newest checkpoint, and each new one would be removed as older.
+        Some(named) => Err(Error::Checkpoint(format!(
+            "{}: is named as of step {named} and holds step {}: remove it, or name it {}",
+            path.display(),
+            progress.step,
+            folder::name(progress.step)
+        ))),
+        None => Ok((progress, history)),
+    }
+}
+
+/// The state that a file's metadata describe, with the text of it.
+fn described(bytes: &[u8]) -> std::result::Result<(TrainingProgress, String), String> {
+    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| damage(bytes, &error))?;
+    let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY)).cloned();
+    let text = text.ok_or("is no checkpoint of a run")?;
+    let progress: TrainingProgress = toml::from_str(&text).map_err(|error| error.message().to_string())?;
+    match progress.version {
+        VERSION => Ok((progress, text)),
+        other => Err(format!(
+            "is of format {} and this version reads {VERSION}; the key `weights` can still load its weights",
+            other.max(1)
+        )),
+    }
 }
 
 /// [`load`] from the bytes of a file; `path` is for messages.
@@ -225,21 +268,11 @@ pub fn restore<F: Float>(
     path: &Path,
     bytes: &[u8],
     into: Restored<'_, F>,
-) -> Result<(TrainingProgress, Vec<f64>)> {
+) -> Result<(TrainingProgress, History)> {
     let Restored { config, ranks, model, optimiser, own } = into;
-    let bad = |what: String| Error::Checkpoint(format!("{}: {what}", path.display()));
-    let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| bad(damage(bytes, &error)))?;
+    let bad = |what: String| wrong(path, &what);
     let all = SafeTensors::deserialize(bytes).map_err(|error| bad(damage(bytes, &error)))?;
-    let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
-    let text = text.ok_or_else(|| bad("is no checkpoint of a run".into()))?;
-    let progress: TrainingProgress =
-        toml::from_str(text).map_err(|error| bad(error.message().to_string()))?;
-    if progress.version != VERSION {
-        return Err(bad(format!(
-            "is of format {} and this version reads {VERSION}: `weights` takes the weights of either",
-            progress.version.max(1)
-        )));
-    }
+    let (progress, text) = described(bytes).map_err(bad)?;
     let mut tensors = all.tensors();
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
     let said = format!("checksum = \"{}\"", progress.checksum);
@@ -247,7 +280,9 @@ pub fn restore<F: Float>(
         return Err(bad("does not have the checksum that it was written with".into()));
     }
     let tensor = |name: &str| all.tensor(name).map_err(|_| bad(format!("has no tensor `{name}`")));
-    same_run(&progress, config, ranks).map_err(bad)?;
+    let per_rank = !own.is_empty() || model.network().buffer_count() > 0 && !config.sync_batch_norm;
+    same_ranks(&progress, (config, ranks), per_rank).map_err(bad)?;
+    same_run(&progress, config).map_err(bad)?;
 
     let places = model.network().params().iter().map(|place| (place.clone(), true));
     let places: Vec<_> =
@@ -276,18 +311,30 @@ pub fn restore<F: Float>(
         let name = format!("rank.{name}");
         copy(&tensor(&name)?, values).map_err(|what| bad(format!("`{name}` {what}")))?;
     }
-    let view = tensor("losses")?;
-    let mut losses = vec![0.0f64; view.data().len() / size_of::<f64>()];
-    copy(&view, &mut losses).map_err(|what| bad(format!("`losses` {what}")))?;
-    if losses.len() as u64 != progress.step {
-        return Err(bad(format!("has {} losses of {} steps", losses.len(), progress.step)));
+    let history = history(&all, progress.step).map_err(bad)?;
+    Ok((progress, history))
+}
+
+/// The losses and scores of a checkpoint after `step` steps. Checkpoints of earlier versions have no scores.
+fn history(all: &SafeTensors, step: u64) -> std::result::Result<History, String> {
+    let numbers = |name: &str, view: &TensorView| {
+        let mut numbers = vec![0.0f64; view.data().len() / size_of::<f64>()];
+        copy(view, &mut numbers).map_err(|what| format!("`{name}` {what}"))?;
+        Ok::<_, String>(numbers)
+    };
+    let losses = numbers("losses", &all.tensor("losses").map_err(|_| "has no tensor `losses`")?)?;
+    if losses.len() as u64 != step {
+        return Err(format!("has {} losses of {step} steps", losses.len()));
     }
-    Ok((progress, losses))
+    let Ok(view) = all.tensor("epochs") else { return Ok(History { losses, epochs: Vec::new() }) };
+    let rows = numbers("epochs", &view)?;
+    let epochs = scores::reports(&rows).filter(|all| all.last().is_none_or(|last| last.steps <= step));
+    Ok(History { losses, epochs: epochs.ok_or("`epochs` has other numbers than the scores of a run")? })
 }
 
 /// The defect of a safetensors file: where it ends, if it ends early, else the message of its reader.
 pub(crate) fn damage(bytes: &[u8], error: &safetensors::SafeTensorError) -> String {
-    /// What the header says of a tensor.
+    /// What the header of a safetensors file says of a tensor.
     #[derive(Deserialize)]
     struct Entry {
         data_offsets: Option<(u64, u64)>,
@@ -316,50 +363,6 @@ fn copy<F: Float>(view: &TensorView, to: &mut [F]) -> std::result::Result<(), St
     }
     to.copy_from_slice(view.data());
     Ok(())
-}
-
-/// Refuses to resume with another number of ranks or another configuration, which would be a different run. Keys may
-/// differ that only set the length of the run (if no rate depends on it), folders, or how data is cut and exchanged.
-fn same_run(progress: &TrainingProgress, config: &Config, ranks: u32) -> std::result::Result<(), String> {
-    if progress.ranks != ranks {
-        return Err(format!(
-            "was made by {} ranks and this run has {ranks}; `weights` takes a checkpoint's weights to any number of ranks",
-            progress.ranks
-        ));
-    }
-    let (was, schedule) = (&progress.config, &config.lr_schedule);
-    let ends =
-        |config: &Config| format!("`epochs = {}` and `max_steps = {}`", config.epochs, config.max_steps);
-    if lr_schedule::spans_the_run(schedule) && ends(was) != ends(config) {
-        let (was, is) = (ends(was), ends(config));
-        return Err(format!(
-            "was made with {was} and this run has {is}: its rates, of `{schedule}`, depend on where a run ends"
-        ));
-    }
-    let was = Config {
-        strategy: config.strategy.clone(),
-        parallel: config.parallel.clone(),
-        epochs: config.epochs,
-        max_steps: config.max_steps,
-        first_bucket_kib: config.first_bucket_kib,
-        bucket_kib: config.bucket_kib,
-        checkpoint_dir: config.checkpoint_dir.clone(),
-        checkpoint_every: config.checkpoint_every,
-        checkpoint_keep: config.checkpoint_keep,
-        resume: config.resume,
-        exchange: config.exchange.clone(),
-        threads: config.threads,
-        workers: config.workers,
-        prefetch: config.prefetch,
-        data_dir: config.data_dir.clone(),
-        ..progress.config.clone()
-    };
-    let lines = |config: &Config| toml::to_string(config).map_err(|error| error.to_string());
-    let (was, is) = (lines(&was)?, lines(config)?);
-    match was.lines().zip(is.lines()).find(|(was, is)| was != is) {
-        Some((was, is)) => Err(format!("was made with `{was}` and this run has `{is}`")),
-        None => Ok(()),
-    }
 }
 
 fn checksum(text: &str, tensors: &[(String, TensorView)]) -> String {

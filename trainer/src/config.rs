@@ -12,7 +12,9 @@
 
 mod check;
 mod default;
+mod key_list;
 mod parallel;
+mod pictures;
 
 pub use parallel::{Parallel, ScheduleName, StageSharing};
 
@@ -50,8 +52,20 @@ pub struct Config {
     pub dropout: f64,
     /// Dropout probability of the gpt's attention weights; 0: no dropout.
     pub attention_dropout: f64,
-    /// Frozen layers, or prefixes of parameter names: these parameters keep their initial values.
+    /// Experts of each of the gpt's blocks, in place of its fully connected layers; 0: no mixture of experts.
+    pub experts: usize,
+    /// Experts that each token goes to: those with the largest probabilities by the router.
+    pub experts_per_token: usize,
+    /// Tokens of a sample that an expert takes, as a multiple of the mean per expert; the others are dropped. 0: none is dropped.
+    pub capacity_factor: f64,
+    /// Weight of the loss that balances the tokens over the experts. Its gradient moves the routers; the loss that is reported is
+    /// without it.
+    pub balance_loss: f64,
+    /// Frozen layers, blocks or parameters, which keep their initial values. `*` matches any characters: `["layer1", "*.bn*"]`.
     pub frozen: Vec<String>,
+    /// Layers, blocks or parameters that are trained although `frozen` names them, with `*` as there: `frozen = ["*"]` and
+    /// `trained = ["fc"]` train the layer `fc` alone.
+    pub trained: Vec<String>,
     /// `cross_entropy`, or `mse` against the one-hot label.
     pub loss: String,
     /// Whether batch norms normalise over the samples of all ranks instead of each rank's own samples.
@@ -71,15 +85,24 @@ pub struct Config {
     /// Compute threads of each rank. The results do not depend on their number.
     pub threads: usize,
     /// `single`, `ddp`, `data_parallel`, `parameter_server`, `zero1`, `zero2`, `zero3`, `pipeline`,
-    /// `tensor` or `context`.
+    /// `tensor`, `context` or `expert`.
     pub strategy: String,
     /// Seed of the initial weights and of the order of samples.
     pub seed: u64,
     /// Passes over the training set.
     pub epochs: u64,
+    /// The score by which epochs are compared, for `patience`, `checkpoint_best` and plateau: `accuracy` or `loss`, both on the test
+    /// set or the samples that `validation` holds out.
+    pub score: String,
+    /// Whether every epoch also ends with a score on the training set, which takes a forward pass over the set.
+    pub score_train: bool,
+    /// Epochs in a row without a better score after which the run ends; 0: it never ends early.
+    pub patience: u64,
+    /// By how much a score must exceed the last better one to count as better, for `patience`: 0.001 is 0.1 % of accuracy.
+    pub min_delta: f64,
     /// Largest number of steps; 0: no limit.
     pub max_steps: u64,
-    /// Samples per step on each rank. The last batch of an epoch may be smaller.
+    /// Samples per step on each rank. The last batch of an epoch may be smaller, unless `drop_last_batch` drops it.
     pub batch: usize,
     /// Micro-batches that a rank's batch is cut into. Gradients are accumulated, and exchanged once, with the last micro-batch.
     pub accumulate: usize,
@@ -88,10 +111,28 @@ pub struct Config {
     /// What happens to an epoch's last samples if they do not divide among the ranks: dropped (true), or filled up by repeated
     /// samples (false).
     pub drop_last: bool,
-    /// `digits`, `mnist`, `fashion_mnist`, `cifar10`, `text` or `synthetic`.
+    /// Whether an epoch's last batch is dropped if it has fewer samples than `batch`.
+    pub drop_last_batch: bool,
+    /// `digits`, `mnist`, `fashion_mnist`, `cifar10`, `pictures`, `text` or `synthetic`.
     pub data: String,
-    /// The folder that data is read from.
+    /// The folder that data is read from. Pictures are in it in a folder for each class; or in folders `train` and `val` of such.
     pub data_dir: String,
+    /// Share of each class's pictures that are held out as the test set, drawn from the seed, if there is no `val` or `test`.
+    pub test_share: f64,
+    /// Side of a sample of pictures, in pixels.
+    pub picture_size: usize,
+    /// Pixels that a picture's shorter side is resized to before its centre is taken; at least `picture_size`.
+    pub resize: usize,
+    /// Whether a random rectangle of each training picture, resized to `picture_size`, is taken instead of the centre.
+    pub random_resized_crop: bool,
+    /// Least and greatest area of such a rectangle, relative to the picture's.
+    pub crop_scale: [f64; 2],
+    /// Least and greatest ratio of such a rectangle's width to its height.
+    pub crop_ratio: [f64; 2],
+    /// Mean of red, green and blue, of colours in 0..1, which is subtracted from pictures; the defaults are ImageNet's.
+    pub picture_mean: [f64; 3],
+    /// Standard deviation of red, green and blue, which pictures are divided by.
+    pub picture_std: [f64; 3],
     /// Tokens of a sample of text.
     pub positions: usize,
     /// Samples of the synthetic set.
@@ -108,8 +149,12 @@ pub struct Config {
     pub workers: usize,
     /// Batches that each of these threads prepares ahead.
     pub prefetch: usize,
-    /// A safetensors file with initial weights under PyTorch's names; empty: random initial weights.
+    /// A file with initial weights under PyTorch's names: safetensors, or a state dict that `torch.save` wrote (`.pt`, `.pth`);
+    /// empty: random initial weights.
     pub weights: String,
+    /// Whether the tensors of `weights` must be exactly the model's, by name and shape. If not, those that fit are taken; the
+    /// model's others keep their random initial values.
+    pub weights_strict: bool,
     /// Number of training samples to use, from the first; 0: all.
     pub train_samples: usize,
     /// Number of training samples, from the last, that are held out and that the run is scored on, instead of on the test set;
@@ -121,22 +166,31 @@ pub struct Config {
     pub lr: f64,
     /// Whether the learning rate is multiplied by the number of ranks.
     pub scale_lr: bool,
-    /// `constant`, `step`, `milestones`, `exponential`, `polynomial`, `cosine`, `restarts` or `one_cycle`.
+    /// `constant`, `step`, `milestones`, `exponential`, `polynomial`, `cosine`, `restarts`, `one_cycle` or `plateau`.
     pub lr_schedule: String,
+    /// What the schedule counts: `step`, or `epoch`. With `epoch`, the rate changes between epochs only, `lr_every` and
+    /// `lr_milestones` are epochs, and epochs count from the start of the run, not from the end of the warm-up.
+    pub lr_unit: String,
     /// Warm-up steps, in which the rate rises linearly before the schedule begins.
     pub warmup_steps: u64,
     /// The fraction of the rate that the warm-up starts from.
     pub warmup_from: f64,
-    /// Steps between two changes of the step schedule; length of the first period of restarts.
+    /// Steps (or epochs, by `lr_unit`) between two changes of the step schedule; length of the first period of restarts.
     pub lr_every: u64,
-    /// Factor of the rate in step, milestones and exponential; factor of each next period's length in restarts.
+    /// Factor of the rate in step, milestones, exponential and plateau; factor of each next period's length in restarts.
     pub lr_factor: f64,
-    /// Steps at which the milestones schedule changes the rate.
+    /// Steps (or epochs, by `lr_unit`) at which the milestones schedule changes the rate.
     pub lr_milestones: Vec<u64>,
-    /// The rate at which a cosine ends.
+    /// The rate at which a cosine ends; the lowest rate of plateau.
     pub lr_floor: f64,
     /// The polynomial's power.
     pub lr_power: f64,
+    /// Epochs without a better score that plateau lets pass; one more lowers the rate.
+    pub lr_patience: u64,
+    /// The share of the best score by which a better score must exceed it, for plateau.
+    pub lr_threshold: f64,
+    /// Epochs after a lower rate in which plateau does not count.
+    pub lr_cooldown: u64,
     /// Momentum of sgd and lars; 0 is plain gradient descent.
     pub momentum: f64,
     /// Weight decay: added to the gradient; with adamw, subtracted from the weights.
@@ -179,9 +233,10 @@ pub struct Config {
     /// Parameter groups for ddp, as prefixes of parameter names: each group has its own buckets. Bucket sizes, hook and the order
     /// of sending are common to all groups.
     pub groups: Vec<String>,
-    /// Whether ddp searches in every step for parameters without a gradient.
+    /// Whether ddp allows parameters that the loss does not depend on. A network is static, so they are known and nothing is
+    /// searched for.
     pub find_unused: bool,
-    /// Whether the parameters without a gradient are the same in all steps as in the first.
+    /// The same as `find_unused`, by another name of PyTorch's. Set one of the two.
     pub static_graph: bool,
     /// Whether rank 0's running statistics are broadcast before every step, not only before evaluation.
     pub broadcast_buffers: bool,
@@ -190,12 +245,17 @@ pub struct Config {
     /// The folder of checkpoints, written by rank 0. A run that writes checkpoints and does not resume refuses a folder that
     /// contains some.
     pub checkpoint_dir: String,
-    /// Steps between two checkpoints; the last step always has one; 0: no checkpoints.
+    /// Steps between two checkpoints; 0: none by steps. The last step has one too.
     pub checkpoint_every: u64,
+    /// Epochs between two checkpoints, which are written after the epoch's evaluation; 0: none by epochs. The last step has one too.
+    pub checkpoint_every_epochs: u64,
     /// How many of the newest checkpoints are kept.
     pub checkpoint_keep: usize,
-    /// Whether the run continues from the newest checkpoint, if there is one. `epochs` and `max_steps` may differ from the
-    /// checkpoint's, unless the learning rates depend on them (polynomial, cosine, one_cycle).
+    /// Whether the checkpoint of the epoch with the best score is kept beside the newest ones, as `best.safetensors`. An epoch that
+    /// `max_steps` cuts short does not count.
+    pub checkpoint_best: bool,
+    /// Whether the run continues from the newest checkpoint, if there is one. `patience` and `min_delta` may differ from the
+    /// checkpoint's; so may `epochs` and `max_steps`, unless the learning rates depend on them (polynomial, cosine, one_cycle).
     pub resume: bool,
     /// How the strategy divides the work.
     pub parallel: Parallel,
@@ -204,11 +264,11 @@ pub struct Config {
 /// The names by which a configuration asks for a device.
 pub const DEVICES: &[(&str, &str)] = &[("cpu", "this machine's processors"), ("cuda", "NVIDIA GPUs")];
 
-/// The names by which a configuration asks for a way to add up between GPUs.
+/// The names by which a configuration asks for a way to sum gradients over GPUs.
 pub const EXCHANGES: &[(&str, &str)] = &[
-    ("auto", "NCCL where it is, else the host"),
+    ("auto", "the first of nccl, device and host that is possible"),
     ("nccl", "NCCL's collectives"),
-    ("scheduled", "this project's algorithms over NCCL's messages"),
+    ("scheduled", "Allfold's algorithms over NCCL's messages"),
     ("device", "a fused kernel over the buffers of ranks that share a process"),
     ("host", "the communicator of the CPUs"),
 ];
@@ -229,7 +289,7 @@ impl Config {
     /// Replaces the value of one key, written as in a file; a word needs no quotes.
     ///
     /// # Errors
-    /// An unknown key, with the nearest one, or a value of another type. Whether it makes sense is for [`Config::check`].
+    /// An unknown key, with the nearest one, or a value of another type. Only [`Config::check`] refuses values that make no sense.
     pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
         let wrong = |error: String| {
             Error::Config(format!("`{key}`: {}", error.lines().collect::<Vec<_>>().join("; ")))
@@ -250,19 +310,6 @@ impl Config {
         *place = read.unwrap_or_else(|| toml::Value::String(value.into()));
         *self = table.try_into().map_err(|error: toml::de::Error| wrong(error.message().into()))?;
         Ok(())
-    }
-
-    /// A configuration file with every key, its meaning and its default.
-    pub fn documented() -> String {
-        let defaults = toml::Table::try_from(Config::default()).unwrap_or_default();
-        let keys = Config::FIELD_NAMES.iter().zip(Config::FIELD_DOCS).filter(|(key, _)| **key != "parallel");
-        let flat = keys.filter_map(|(key, meaning)| documented(key, meaning, defaults.get(*key)?));
-        let parallel = toml::Table::try_from(Parallel::default()).unwrap_or_default();
-        let keys = Parallel::FIELD_NAMES.iter().zip(Parallel::FIELD_DOCS);
-        let nested = keys.filter_map(|(key, meaning)| documented(key, meaning, parallel.get(*key)?));
-        let nested =
-            nested.enumerate().map(|(at, text)| if at == 0 { format!("[parallel]\n{text}") } else { text });
-        flat.chain(nested).collect::<Vec<_>>().join("\n")
     }
 
     /// The sizes at which ddp's buckets close.
@@ -295,16 +342,31 @@ impl Config {
         if self.validation > 0 { "validation" } else { "test" }
     }
 
+    /// Whether the run writes checkpoints at certain steps or epochs, and at its last step.
+    pub fn checkpoints_by_time(&self) -> bool {
+        self.checkpoint_every > 0 || self.checkpoint_every_epochs > 0
+    }
+
+    /// Whether the run writes checkpoints at all.
+    pub fn writes_checkpoints(&self) -> bool {
+        self.checkpoints_by_time() || self.checkpoint_best
+    }
+
+    /// Whether anything depends on which epoch has a better score.
+    pub fn compares_scores(&self) -> bool {
+        self.patience > 0 || self.checkpoint_best || self.lr_schedule == "plateau"
+    }
+
+    /// The configuration of a run that writes and resumes no checkpoints and has a fixed number of steps: for measurements.
+    pub fn fixed_length(&mut self) {
+        (self.checkpoint_every, self.checkpoint_every_epochs, self.checkpoint_best) = (0, 0, false);
+        (self.resume, self.patience, self.min_delta, self.score_train) = (false, 0, 0.0, false);
+    }
+
     /// Samples in each of the micro-batches that `samples` of a step are cut into; the last one may have fewer.
     pub fn micro_batch(&self, samples: usize) -> usize {
         samples.div_ceil(self.accumulate.max(1)).max(1)
     }
-}
-
-/// A key of a documented file: its meaning as comments, and its default.
-fn documented(key: &str, meaning: &str, default: &toml::Value) -> Option<String> {
-    let meaning = meaning.lines().map(|line| format!("# {}\n", line.trim())).collect::<String>();
-    Some(format!("{meaning}{key} = {default}\n"))
 }
 
 /// `file:line:column: what is wrong and what would be right`, in one line.

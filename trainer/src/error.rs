@@ -1,15 +1,25 @@
-//! What can go wrong in a training run.
+//! The errors of a training run.
 
 use std::path::{Path, PathBuf};
 
 /// The result of anything in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
+impl From<allfold_datasets::Error> for Error {
+    fn from(error: allfold_datasets::Error) -> Error {
+        match error {
+            allfold_datasets::Error::Options(what) => Error::Config(what),
+            allfold_datasets::Error::Lost(what) => Error::Lost(what),
+            allfold_datasets::Error::Data(what) => Error::Data(what),
+        }
+    }
+}
+
 /// An error of the trainer. Each message says what is wrong and what would be right.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A configuration that cannot be read or makes no sense.
+    /// A configuration that cannot be read, or whose values do not make sense.
     #[error("{0}")]
     Config(String),
     /// Layers that do not fit together.
@@ -35,15 +45,15 @@ pub enum Error {
     NotFinite {
         /// `the loss`, `the test loss` or `a weight`.
         what: &'static str,
-        /// The rank.
+        /// The rank with the value that is not finite.
         rank: allfold_collectives::Rank,
         /// Number of the step, from 0.
         step: u64,
-        /// NaN or an infinity.
+        /// The value: NaN or an infinity.
         value: f64,
-        /// The first layer with an output that is not finite; `None` on GPUs, which keep no outputs.
+        /// The first layer with an output that is not finite; `None` on GPUs, which keep no outputs, and for a test loss or weight.
         layer: Option<String>,
-        /// The run's newest checkpoint.
+        /// The newest checkpoint of the run, if there is one.
         checkpoint: Option<PathBuf>,
     },
     /// A strategy uses a tensor that its rank does not have at that time: an error of the strategy, not of its user.
@@ -67,7 +77,7 @@ fn first(layer: Option<&str>) -> String {
 }
 
 fn suspect(checkpoint: Option<&Path>) -> String {
-    let named = |path: &Path| format!("; the newest checkpoint, {}, may have led here", path.display());
+    let named = |path: &Path| format!("; the newest checkpoint, {}, may already be affected", path.display());
     checkpoint.map_or_else(String::new, named)
 }
 

@@ -18,26 +18,26 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// The share of correct answers; 0 without any.
+    /// The share of correct answers; 0 if there are no labels.
     pub fn accuracy(&self) -> f64 {
         if self.labels == 0 { 0.0 } else { self.correct as f64 / self.labels as f64 }
     }
 }
 
-/// [`evaluate`] with a function that returns (sum of losses, correct answers) of a batch.
+/// [`evaluate_first`] with a function that returns (sum of losses, correct answers) of a batch.
 ///
 /// # Errors
 /// If the function or the communication fails.
 pub fn evaluate_by<F: Float>(
-    test: &Dataset,
+    (set, count): (&Dataset, usize),
     batch: usize,
     comm: &Communicator,
     mut over: impl FnMut(&Batch<F>) -> Result<(f64, u64)>,
 ) -> Result<Evaluation> {
-    let mine = exactly_once(test.len(), comm.size() as usize, comm.rank().index());
+    let mine = exactly_once(set.len().min(count), comm.size() as usize, comm.rank().index());
     let (mut loss, mut counts, mut samples) = ([0.0], [0i64; 2], Batch::default());
     for indices in mine.chunks(batch.max(1)) {
-        test.gather::<F>(indices, &mut samples)?;
+        set.gather::<F>(indices, &mut samples)?;
         let (sum, correct) = over(&samples)?;
         loss[0] += sum;
         counts[0] += samples.labels.len() as i64;
@@ -52,14 +52,27 @@ pub fn evaluate_by<F: Float>(
 /// Evaluates `model` on `test`, `batch` samples at a time on each rank.
 ///
 /// # Errors
-/// If communication fails.
+/// If samples cannot be read, or communication fails.
 pub fn evaluate<F: Float>(
     model: &mut Model<F>,
     test: &Dataset,
     batch: usize,
     comm: &Communicator,
 ) -> Result<Evaluation> {
-    evaluate_by(test, batch, comm, |samples| {
+    evaluate_first(model, (test, test.len()), batch, comm)
+}
+
+/// [`evaluate`] on the first `count` samples of `set`.
+///
+/// # Errors
+/// As [`evaluate`].
+pub fn evaluate_first<F: Float>(
+    model: &mut Model<F>,
+    (set, count): (&Dataset, usize),
+    batch: usize,
+    comm: &Communicator,
+) -> Result<Evaluation> {
+    evaluate_by((set, count), batch, comm, |samples| {
         let (sum, correct) = model.evaluate(samples, |cost| comm.charge(&work(cost)));
         Ok((sum.to_f64(), correct))
     })

@@ -10,10 +10,10 @@ use allfold_kernels::nn::Float;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// The values at the start of all `places`, one after another.
+/// The initial values of all parameters or buffers in `places`, one after another.
 ///
 /// # Errors
-/// If they do not fit in memory.
+/// If the values do not fit in memory.
 pub fn initial<F: Float>(places: &[ParamSpec], seed: u64) -> Result<Vec<F>> {
     let mut values = reserved(places.last().map_or(0, |last| last.range.end))?;
     for (stream, place) in places.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! A library that trains neural networks, small enough to read in one sitting: layers with a hand-written backward pass, models
-//! made of layers, and several strategies of parallel training.
+//! A library that trains neural networks: layers with a hand-written backward pass, models made of layers, and several strategies
+//! of parallel training.
 //!
 //! No part of the trainer depends on the backend. A run gets a [`Communicator`](allfold_collectives::Communicator) and gives the
 //! same losses and the same weights, bit for bit, on threads and on the simulator, whatever the size of the buckets; on the
@@ -17,10 +17,9 @@
 //! ```
 //!
 //! Where to look: [`layers`] for the arithmetic, [`models`] for the networks, [`strategies`] for what each strategy of training
-//! adds, [`run`] for the training loop, [`cuda`] for a training step on GPUs, [`modeled`] for a simulated step without numbers.
+//! adds, [`run`] for the training loop, [`cuda`] for a training step on GPUs, [`modeled`] for the simulated time of a step.
 
 mod added;
-pub mod amp;
 pub mod buckets;
 pub mod checkpoint;
 pub mod config;
@@ -44,13 +43,16 @@ pub mod own;
 pub mod run;
 pub mod sampler;
 pub mod scaler;
+pub mod scores;
 pub mod strategies;
 pub mod timing;
 mod unknown;
 pub mod weights;
 
+pub use allfold_networks::amp;
 pub use allfold_networks::{
-    Builder, ContextSplit, Network, Outline, ParamLayout, ParamSpec, Phase, TensorSplit, layers, workloads,
+    Builder, ContextSplit, ExpertSplit, Network, Outline, ParamLayout, ParamSpec, Phase, TensorSplit, layers,
+    workloads,
 };
 pub use allfold_pipeline as pipeline;
 pub use config::Config;
@@ -58,8 +60,9 @@ pub use data::{Batch, Dataset};
 pub use error::{Error, Result};
 pub use evaluate::{Evaluation, evaluate};
 pub use lr_schedule::LrSchedule;
-pub use model::{DrawKey, Listener, MemoryUse, Model, Objective};
+pub use model::{DrawKey, MemoryUse, Model};
 pub use optim::{Optimiser, Sgd};
-pub use run::{EpochReport, Observer, StepReport, TrainResult, train, train_on, train_with};
+pub use run::{Observer, RankTrainer, StepReport, TrainResult, train, train_on, train_with};
 pub use sampler::Sampler;
 pub use scaler::GradScaler;
+pub use scores::{EpochReport, ScoreBy};

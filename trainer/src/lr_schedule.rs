@@ -1,4 +1,4 @@
-//! Learning rates over a run: the rate is a function of the step alone.
+//! Learning rates over a run: the rate is a function of the step alone, and with `plateau` also of the scores of earlier epochs.
 //!
 //! ```text
 //! constant ------    step --.       cosine -.       one_cycle   .-.         warm-up: a straight line up to
@@ -6,9 +6,13 @@
 //!                              '--             '-.           '       '--
 //! ```
 //!
-//! A function of the step needs no state: a run that resumes goes on with the rate that it would have had. The values
+//! Such a function needs no state: a run that resumes goes on with the rate that it would have had. The values
 //! are those of `torch.optim.lr_scheduler` (cosine: I. Loshchilov and F. Hutter, ICLR 2017; one cycle: L. N. Smith and
 //! N. Topin, arXiv:1708.07120; warm-up and a rate that grows with the ranks: P. Goyal et al., arXiv:1706.02677).
+
+mod plateau;
+
+pub use plateau::Plateau;
 
 use crate::Config;
 use std::f64::consts::PI;
@@ -21,7 +25,8 @@ pub const SCHEDULES: &[(&str, &str)] = &[
     ("exponential", "times `lr_factor` after every step"),
     ("polynomial", "down to 0 at the last step, by the power `lr_power`"),
     ("cosine", "half a cosine, down to `lr_floor` at the last step"),
-    ("restarts", "the same over `lr_every` steps, then again, each time `lr_factor` times as long"),
+    ("restarts", "half a cosine over `lr_every` steps, then again, each time `lr_factor` times as long"),
+    ("plateau", "times `lr_factor` after more than `lr_patience` epochs without a better score"),
     ("one_cycle", "up from `lr` / 25 over the first 30 % of the steps, then down to nearly 0"),
 ];
 
@@ -36,23 +41,25 @@ pub fn spans_the_run(name: &str) -> bool {
 pub enum LrShape {
     /// The same rate in every step.
     Constant,
-    /// Times `factor` after every `every` steps.
+    /// The rate is multiplied by `factor` after every `every` steps.
     Step { every: u64, factor: f64 },
-    /// Times `factor` at each of these steps.
+    /// The rate is multiplied by `factor` at each of these steps.
     Milestones { at: Vec<u64>, factor: f64 },
-    /// Times `factor` after every step.
+    /// The rate is multiplied by `factor` after every step.
     Exponential { factor: f64 },
-    /// Base (1 - step / steps)^power.
+    /// The rate is base (1 - step / steps)^power.
     Polynomial { steps: u64, power: f64 },
     /// Half a cosine from the base to `floor` over `steps`; after that, up again.
     Cosine { steps: u64, floor: f64 },
     /// Half a cosine that restarts: after `first` steps, and then each time after `growth` times as many.
     Restarts { first: u64, growth: f64, floor: f64 },
+    /// The rate is lowered after epochs that bring no better score.
+    Plateau(Plateau),
     /// From base / 25 to base over 30 % of the steps, then to base / 250,000, both by half a cosine.
     OneCycle { steps: u64 },
 }
 
-/// A shape of a base rate, after a warm-up.
+/// The learning rate of each step: a linear warm-up to a base rate, then a shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LrSchedule {
     /// The rate that the shape starts from, or for one cycle, rises to.
@@ -63,13 +70,19 @@ pub struct LrSchedule {
     pub warmup_from: f64,
     /// The shape after the warm-up.
     pub shape: LrShape,
+    /// Steps of an epoch, if the shape counts epochs. It then counts from the first epoch on, also with a warm-up.
+    pub epoch_steps: Option<u64>,
 }
 
 impl LrSchedule {
-    /// The schedule of `config` for a run of this many steps and ranks.
-    pub fn new(config: &Config, steps: u64, ranks: u32) -> LrSchedule {
+    /// The schedule of `config` for a run of this many steps, with this many in an epoch, on so many ranks.
+    pub fn new(config: &Config, (steps, per_epoch): (u64, u64), ranks: u32) -> LrSchedule {
         let Config { lr_every: every, lr_factor: factor, lr_floor: floor, lr_power: power, .. } = *config;
-        let steps = steps.saturating_sub(config.warmup_steps);
+        let epoch_steps = (config.lr_unit == "epoch").then(|| per_epoch.max(1));
+        let steps = match epoch_steps {
+            Some(per_epoch) => steps.div_ceil(per_epoch),
+            None => steps.saturating_sub(config.warmup_steps),
+        };
         let shape = match config.lr_schedule.as_str() {
             "step" => LrShape::Step { every, factor },
             "milestones" => LrShape::Milestones { at: config.lr_milestones.clone(), factor },
@@ -78,17 +91,29 @@ impl LrSchedule {
             "cosine" => LrShape::Cosine { steps, floor },
             "restarts" => LrShape::Restarts { first: every, growth: factor, floor },
             "one_cycle" => LrShape::OneCycle { steps },
+            "plateau" => LrShape::Plateau(Plateau::of(config)),
             _ => LrShape::Constant,
         };
         let base = if config.scale_lr { config.lr * f64::from(ranks) } else { config.lr };
-        LrSchedule { base, warmup: config.warmup_steps, warmup_from: config.warmup_from, shape }
+        let Config { warmup_steps: warmup, warmup_from, .. } = *config;
+        LrSchedule { base, warmup, warmup_from, shape, epoch_steps }
+    }
+
+    /// The schedule of the steps that follow epochs with these scores. Only `plateau` depends on them.
+    pub fn after(&self, scores: &[f64]) -> LrSchedule {
+        let base = match &self.shape {
+            LrShape::Plateau(rules) => rules.rate(self.base, scores),
+            _ => self.base,
+        };
+        LrSchedule { base, ..self.clone() }
     }
 
     /// The rate of `step`, counted from 0.
     pub fn at(&self, step: u64) -> f64 {
-        match step.checked_sub(self.warmup) {
-            Some(step) => self.shape.at(self.base, step),
-            None => {
+        match (step.checked_sub(self.warmup), self.epoch_steps) {
+            (Some(_), Some(per_epoch)) => self.shape.at(self.base, step / per_epoch),
+            (Some(step), None) => self.shape.at(self.base, step),
+            (None, _) => {
                 let done = step as f64 / self.warmup as f64;
                 self.base * (self.warmup_from + (1.0 - self.warmup_from) * done)
             }
@@ -99,7 +124,7 @@ impl LrSchedule {
 impl LrShape {
     fn at(&self, base: f64, step: u64) -> f64 {
         match self {
-            LrShape::Constant => base,
+            LrShape::Constant | LrShape::Plateau(_) => base,
             LrShape::Step { every, factor } => base * factor.powf((step / (*every).max(1)) as f64),
             LrShape::Milestones { at, factor } => {
                 base * factor.powf(at.iter().filter(|&&at| step >= at).count() as f64)
@@ -134,7 +159,7 @@ impl LrShape {
     }
 }
 
-/// From one value to another along half a cosine.
+/// The value at `share` of the way from one value to another, along half a cosine.
 fn half_cosine(from: f64, to: f64, share: f64) -> f64 {
     to + (from - to) * (1.0 + (PI * share).cos()) / 2.0
 }
@@ -176,7 +201,7 @@ mod tests {
         crate::oracle::counted(oracle.lr.len(), 8);
         for (name, rates) in &oracle.lr {
             let (base, warmup, shape) = of(name);
-            let schedule = LrSchedule { base, warmup, warmup_from: 0.1, shape };
+            let schedule = LrSchedule { base, warmup, warmup_from: 0.1, shape, epoch_steps: None };
             for (step, &want) in rates.iter().enumerate() {
                 let mine = schedule.at(step as u64);
                 assert!((mine - want).abs() < 1e-12, "{name}, step {step}: {mine} {want}");
@@ -194,10 +219,48 @@ mod tests {
             scale_lr: true,
             ..Config::default()
         };
-        let schedule = LrSchedule::new(&config, 24, 8);
+        let schedule = LrSchedule::new(&config, (24, 6), 8);
         assert_eq!((schedule.at(0), schedule.at(1), schedule.at(4)), (0.0, 0.2, 0.8));
         assert!(schedule.at(14) < 0.41 && schedule.at(24).abs() < 1e-15);
-        assert_eq!(LrSchedule::new(&Config { scale_lr: false, ..config }, 24, 8).at(4), 0.1);
+        assert_eq!(LrSchedule::new(&Config { scale_lr: false, ..config }, (24, 6), 8).at(4), 0.1);
+    }
+
+    /// By epoch, the rates of an epoch's steps are those that PyTorch has for the step of the epoch's number.
+    #[test]
+    fn by_epoch_every_step_of_an_epoch_has_the_rate_of_the_epoch() {
+        for (name, rate) in [("step", 0.25), ("exponential", 0.0625), ("milestones", 0.25), ("cosine", 0.5)] {
+            let config = Config {
+                lr: 1.0,
+                lr_schedule: name.into(),
+                lr_unit: "epoch".into(),
+                lr_every: 2,
+                lr_milestones: vec![1, 3],
+                warmup_steps: 5,
+                ..Config::default()
+            };
+            // 8 epochs of 10 steps, the last one cut short.
+            let schedule = LrSchedule::new(&config, (75, 10), 1);
+            assert_eq!(schedule.at(0), 0.1, "{name}: the warm-up goes by steps");
+            assert!((5..10).all(|step| schedule.at(step) == 1.0), "{name}: epoch 0 has the base rate");
+            assert!((40..50).all(|step| (schedule.at(step) - rate).abs() < 1e-15), "{name}: epoch 4");
+            assert!(schedule.at(39) != schedule.at(40) || name == "milestones", "{name}");
+        }
+    }
+
+    #[test]
+    fn a_plateau_lowers_the_base_that_the_warm_up_rises_to() {
+        let config = Config {
+            lr: 1.0,
+            lr_schedule: "plateau".into(),
+            lr_patience: 0,
+            warmup_steps: 2,
+            warmup_from: 0.0,
+            ..Config::default()
+        };
+        let schedule = LrSchedule::new(&config, (100, 10), 1);
+        assert_eq!([0, 1, 2, 99].map(|step| schedule.at(step)), [0.0, 0.5, 1.0, 1.0]);
+        assert_eq!(schedule.after(&[0.9, 0.8]).at(20), 0.5);
+        assert_eq!(schedule.after(&[0.8, 0.9]).at(20), 1.0);
     }
 
     #[test]
@@ -206,11 +269,12 @@ mod tests {
             for steps in 0..6 {
                 let config = Config {
                     lr_schedule: name.to_string(),
+                    lr_unit: if steps % 2 == 0 { "step".into() } else { "epoch".into() },
                     lr_every: 1,
                     lr_factor: 1.0,
                     ..Config::default()
                 };
-                let schedule = LrSchedule::new(&config, steps, 1);
+                let schedule = LrSchedule::new(&config, (steps, 2), 1);
                 assert!((0..8).all(|step| (0.0..=1.0).contains(&schedule.at(step))), "{name}, {steps}");
             }
         }

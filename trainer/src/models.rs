@@ -1,6 +1,6 @@
 //! The networks in one table that configuration and tests read.
 
-pub use allfold_networks::models::{Cnn, Gpt, ResNet, cnn, gpt, mlp, resnet};
+pub use allfold_networks::models::{Cnn, Experts, Gpt, ResNet, cnn, gpt, mlp, moe_gpt, resnet};
 
 use crate::added::{Added, Named, typed};
 use crate::{Config, Network, Result};
@@ -22,13 +22,13 @@ pub type BuildModel<F> = fn(&Config, (usize, usize, usize), usize) -> Result<Net
 /// A model for `model = "NAME"`.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnModel {
-    /// The name in configurations.
+    /// The name by which a configuration asks for the model.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A description of the model in a few words.
     pub about: &'static str,
-    /// Builds it for `dtype = "f32"`.
+    /// Builds the model for `dtype = "f32"`.
     pub f32: BuildModel<f32>,
-    /// Builds it for `dtype = "f64"`.
+    /// Builds the model for `dtype = "f64"`.
     pub f64: BuildModel<f64>,
 }
 
@@ -52,16 +52,7 @@ pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: u
         "resnet18" => resnet(&ResNet { layers: 18, imagenet_stem: config.imagenet_stem, shape, classes }),
         "resnet34" => resnet(&ResNet { layers: 34, imagenet_stem: config.imagenet_stem, shape, classes }),
         "resnet50" => resnet(&ResNet { layers: 50, imagenet_stem: config.imagenet_stem, shape, classes }),
-        "gpt" => gpt(&Gpt {
-            vocabulary: classes,
-            positions: shape.0 * shape.1 * shape.2,
-            layers: config.layers,
-            width: config.width,
-            heads: config.heads,
-            dropout: config.dropout,
-            attention_dropout: config.attention_dropout,
-            tied: config.tied,
-        }),
+        "gpt" => transformer(config, shape.0 * shape.1 * shape.2, classes),
         other => {
             let own = ADDED.find(other).and_then(|own| typed::<BuildModel<F>>(&own.f32, &own.f64));
             let Some(build) = own else { return Err(crate::unknown::unknown("model", other, ADDED.names())) };
@@ -71,13 +62,29 @@ pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: u
     settle(config, network)
 }
 
-/// What `config` says of any model: synchronised batch norms, frozen parameters, groups and the loss.
+fn transformer<F: Float>(
+    config: &Config,
+    positions: usize,
+    vocabulary: usize,
+) -> allfold_networks::Result<Network<F>> {
+    let Config { layers, width, heads, dropout, attention_dropout, tied, .. } = *config;
+    let parts = Gpt { vocabulary, positions, layers, width, heads, dropout, attention_dropout, tied };
+    match config.experts {
+        0 => gpt(&parts),
+        experts => {
+            let Config { experts_per_token: chosen, capacity_factor, balance_loss: balance, .. } = *config;
+            moe_gpt(&parts, &Experts { experts, chosen, capacity_factor, balance })
+        }
+    }
+}
+
+/// Applies the keys for every model (synchronised batch norms, frozen parameters, the loss), and checks that groups have members.
 fn settle<F: Float>(config: &Config, mut network: Network<F>) -> Result<Network<F>> {
     if config.sync_batch_norm && network.synchronise() == 0 {
         let what = "`sync_batch_norm` is for batch norms, and the model has none";
         return Err(crate::Error::Config(what.into()));
     }
-    network.freeze(&config.frozen)?;
+    network.freeze(&config.frozen, &config.trained)?;
     let named = |prefix: &String| network.params().iter().any(|place| place.name.starts_with(&**prefix));
     if let Some(prefix) = config.groups.iter().find(|prefix| !named(prefix)) {
         let names = network.names().iter().map(String::as_str);
@@ -96,7 +103,7 @@ fn settle<F: Float>(config: &Config, mut network: Network<F>) -> Result<Network<
 pub fn memory(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<u64> {
     fn of<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<u64> {
         let network = build::<F>(config, shape, classes)?;
-        // Adam keeps one vector more than the velocity that the network counts, and so do micro-batches.
+        // Adam keeps one vector more than SGD's velocity, which the network counts; accumulated gradients are one vector more.
         let more = u64::from(config.optimiser.starts_with("adam")) + u64::from(config.accumulate > 1);
         let vector = (network.param_count() * size_of::<F>()) as u64;
         Ok(network.memory(config.micro_batch(config.batch)).saturating_add(more.saturating_mul(vector)))

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Replaces the GPUs; cannot be constructed.
 pub trait CudaMachine: Send + Sync {
-    /// How many there are.
+    /// The number of devices.
     fn devices(&self) -> usize;
     /// The devices in words.
     fn name(&self) -> String;

@@ -14,19 +14,19 @@ pub const OPTIMISERS: &[(&str, &str)] = &[
     ("lars", "momentum with a rate for each parameter, by the norms of its weights and gradient"),
 ];
 
-/// Builds an optimiser of elements that lie as the second argument says.
+/// Builds an optimiser for parameters with the layout of the second argument.
 pub type BuildOptimiser<F> = fn(&Config, &[ParamSpec]) -> Result<Box<dyn Optimiser<F>>>;
 
 /// An optimiser for `optimiser = "NAME"`, on the CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnOptimiser {
-    /// The name in configurations.
+    /// The name by which a configuration asks for the optimiser.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A description of the optimiser in a few words.
     pub about: &'static str,
-    /// Builds it for `dtype = "f32"`.
+    /// Builds the optimiser for `dtype = "f32"`.
     pub f32: BuildOptimiser<f32>,
-    /// Builds it for `dtype = "f64"`.
+    /// Builds the optimiser for `dtype = "f64"`.
     pub f64: BuildOptimiser<f64>,
 }
 
@@ -39,10 +39,10 @@ impl Named for OwnOptimiser {
 /// The optimisers that the program added.
 pub(crate) static ADDED: Added<OwnOptimiser> = Added::to("optimiser", OPTIMISERS);
 
-/// The optimiser that `config` asks for, of elements that lie as `params` says.
+/// The optimiser that `config` asks for, over parameters with the layout `params`.
 ///
 /// # Errors
-/// If none has that name.
+/// If no optimiser has that name.
 pub fn build<F: Float>(config: &Config, params: &[ParamSpec]) -> Result<Box<dyn Optimiser<F>>> {
     let Config { momentum, weight_decay, nesterov, .. } = *config;
     let adam = |decoupled| Adam::new((config.beta1, config.beta2), config.eps, weight_decay, decoupled);

@@ -29,20 +29,20 @@ use crate::{Result, data, models, optim, strategies};
 /// All own parts of a program.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnParts {
-    /// Models.
+    /// The program's own models.
     pub models: &'static [OwnModel],
-    /// Optimisers.
+    /// The program's own optimisers.
     pub optimisers: &'static [OwnOptimiser],
-    /// Hooks of `ddp`.
+    /// The program's own hooks of `ddp`.
     pub hooks: &'static [OwnHook],
-    /// Strategies.
+    /// The program's own strategies.
     pub strategies: &'static [OwnStrategy],
-    /// Datasets.
+    /// The program's own datasets.
     pub datasets: &'static [OwnDataset],
 }
 
 impl OwnParts {
-    /// No own parts.
+    /// A program without parts of its own.
     pub const NONE: OwnParts =
         OwnParts { models: &[], optimisers: &[], hooks: &[], strategies: &[], datasets: &[] };
 }

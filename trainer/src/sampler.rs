@@ -20,7 +20,7 @@ pub struct Sampler {
     pub samples: usize,
     /// Number of ranks.
     pub world: usize,
-    /// Drop the tail instead of padding it.
+    /// Whether the last samples are dropped where they do not divide among the ranks; otherwise samples are repeated.
     pub drop_last: bool,
     /// Draw a new order every epoch, from this seed; `None` keeps the dataset's order.
     pub shuffle: Option<u64>,
@@ -49,7 +49,7 @@ impl Sampler {
         order
     }
 
-    /// The samples of `rank` in `epoch` where none is repeated and none dropped: some ranks have one more than others.
+    /// The samples of `rank` in `epoch` if no sample is repeated or dropped: some ranks have one more than others.
     pub fn own(&self, rank: usize, epoch: u64) -> Vec<usize> {
         self.order(epoch).into_iter().skip(rank).step_by(self.world).collect()
     }
@@ -66,7 +66,8 @@ impl Sampler {
 
     /// Steps of an epoch, the same on all ranks.
     pub(crate) fn steps(&self, config: &Config) -> u64 {
-        self.trains_on(config, 0).div_ceil(config.batch as u64)
+        let (samples, batch) = (self.trains_on(config, 0), config.batch as u64);
+        if config.drop_last_batch { samples / batch } else { samples.div_ceil(batch) }
     }
 
     /// Steps of a whole run.
@@ -86,9 +87,15 @@ impl Sampler {
     }
 
     /// The error for an epoch without a step.
-    pub(crate) fn no_step(&self) -> Error {
+    pub(crate) fn no_step(&self, config: &Config) -> Error {
         let Sampler { samples, world, .. } = self;
-        let rule = if self.drop_last { ", of which `drop_last` drops those that fill no row," } else { "" };
+        let rule = match (self.drop_last, config.drop_last_batch) {
+            (_, true) => {
+                format!(", of which `drop_last_batch` drops batches of fewer than {},", config.batch)
+            }
+            (true, _) => ", of which `drop_last` drops those that do not divide among the ranks,".into(),
+            _ => String::new(),
+        };
         Error::Data(format!(
             "{samples} training samples{rule} do not make one step for {world} ranks: use more samples or fewer ranks"
         ))
@@ -100,7 +107,7 @@ impl Sampler {
     }
 }
 
-/// The samples that `rank` evaluates: over all ranks every sample once, and none twice.
+/// The samples that `rank` evaluates. Over all ranks, every sample is there exactly once.
 pub fn exactly_once(samples: usize, world: usize, rank: usize) -> Vec<usize> {
     (rank..samples).step_by(world).collect()
 }
@@ -144,15 +151,15 @@ mod tests {
         }
     }
 
-    /// `torch.randperm(n)` after `manual_seed(seed)`: the draws of MT19937 (M. Matsumoto and T. Nishimura, 1998), each below
-    /// the number of elements that are left.
+    /// `torch.randperm(n)` after `manual_seed(seed)`: the draws of MT19937 (M. Matsumoto and T. Nishimura, 1998), each taken
+    /// modulo the number of elements that are left.
     fn torch_order(n: usize, seed: u32) -> Vec<usize> {
         let mut state = vec![seed];
         for i in 1..624 {
             let last: u32 = state[i - 1];
             state.push((last ^ (last >> 30)).wrapping_mul(1_812_433_253).wrapping_add(i as u32));
         }
-        // The words of a later round replace those that they are computed from.
+        // Each new word replaces the word of the previous round at the same index.
         let mut next = (0..).map(|i| {
             let [at, after, far] = [i, i + 1, i + 397].map(|i| i % 624);
             let mixed = (state[at] & 0x8000_0000) | (state[after] & 0x7fff_ffff);
@@ -169,7 +176,7 @@ mod tests {
         order
     }
 
-    /// A shuffled order differs from PyTorch's, because the random generators differ. It is dealt out to ranks in the same way.
+    /// A shuffled order differs from PyTorch's, because the random generators differ. Both are dealt to ranks in the same way.
     #[test]
     fn deals_pytorchs_order_as_pytorch_does_in_the_3_shuffled_cases() {
         let oracle: Oracle = crate::oracle::json("distributed_sampler.json");
@@ -196,6 +203,28 @@ mod tests {
         let mut all = deal(3, 0);
         all.sort_unstable();
         assert_eq!(all, (0..24).collect::<Vec<_>>());
+    }
+
+    /// `DistributedSampler(range(11), num_replicas=2, rank=.., shuffle=False, drop_last=..)` of PyTorch 2.15, and the batches of three
+    /// that a `DataLoader` makes of it.
+    #[test]
+    fn eleven_samples_on_two_ranks() {
+        let dealt = |drop_last| {
+            let sampler = Sampler { samples: 11, world: 2, drop_last, shuffle: None };
+            [0, 1].map(|rank| sampler.indices(rank, 0))
+        };
+        assert_eq!(dealt(false), [[0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 0]]);
+        assert_eq!(dealt(true), [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]);
+        let steps = |drop_last, drop_last_batch| {
+            let config = Config { batch: 3, drop_last, drop_last_batch, shuffle: false, ..Config::default() };
+            let sampler = Sampler::of(&config, 11, 2);
+            let steps = sampler.steps(&config);
+            (0..steps).map(|step| sampler.in_step(&config, step)).collect::<Vec<u64>>()
+        };
+        assert_eq!([steps(false, false), steps(false, true)], [[6, 6], [6, 6]]);
+        assert_eq!([steps(true, false), steps(true, true)], [vec![6, 4], vec![6]]);
+        let few = Config { batch: 7, drop_last_batch: true, ..Config::default() };
+        assert_eq!(Sampler::of(&few, 11, 2).steps(&few), 0);
     }
 
     #[test]

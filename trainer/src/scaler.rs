@@ -6,9 +6,9 @@
 //!                                           yes: no rank steps;        scale x backoff, but never below the floor
 //! ```
 //!
-//! PyTorch's has no floor: enough overflows in a row take its scale to 0, where gradients are 0 / 0 and it stays. Nor does it
-//! ask the other ranks; where each holds its own part of the gradients, some would step and some not. As PyTorch's, a step that
-//! is skipped has moved the running statistics of batch norms, but never to an infinity or NaN, which PyTorch's keep for good.
+//! PyTorch's scaler has no floor: enough overflows in a row take its scale to 0, where gradients are 0 / 0 and the scale stays 0.
+//! PyTorch's ranks do not exchange `found` either: if each holds its own part of the gradients, some step and some skip. As in
+//! PyTorch, a skipped step updates the running statistics of batch norms; unlike there, they never become infinite or NaN.
 
 use crate::Result;
 use allfold_collectives::{Communicator, ReduceOp};
@@ -17,11 +17,11 @@ use allfold_kernels::nn::{Float, OpCost};
 /// How a loss scale changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScalerOptions {
-    /// Factor of the scale after `interval` good steps in a row.
+    /// Factor of the scale after `interval` steps in a row without overflow.
     pub growth: f64,
     /// Factor of the scale after a gradient that was not finite.
     pub backoff: f64,
-    /// Good steps in a row before it grows.
+    /// The number of steps in a row without overflow after which the scale grows.
     pub interval: u64,
     /// Lower limit of the scale.
     pub floor: f64,
@@ -37,9 +37,9 @@ impl Default for ScalerOptions {
 /// A loss scale and its history: all of a scaler's state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradScaler {
-    /// The factor on the loss. Held in f32, as PyTorch holds it: it saturates where f32 does.
+    /// The factor on the loss: f32 as in PyTorch, so it stops growing at the limit of f32.
     pub scale: f32,
-    /// Good steps since it last changed.
+    /// The number of steps without overflow since the scale changed.
     pub good: u64,
     /// Whether the last step was skipped.
     pub skipped: bool,
@@ -47,12 +47,12 @@ pub struct GradScaler {
 }
 
 impl GradScaler {
-    /// Starting from this scale.
+    /// A loss scaler that starts from this scale.
     pub fn new(scale: f32, rules: ScalerOptions) -> GradScaler {
         GradScaler { scale, good: 0, skipped: false, rules }
     }
 
-    /// Divides `grads` by the scale, and says whether any of this rank's was infinite or NaN.
+    /// Divides `grads` by the scale. Returns whether any of them was infinite or NaN.
     pub fn unscale<F: Float>(&self, grads: &mut [F]) -> bool {
         let inverse = F::from_f64(1.0 / f64::from(self.scale));
         let mut found = false;
@@ -74,7 +74,7 @@ impl GradScaler {
         Ok(found[0] > 0)
     }
 
-    /// After a step that was taken, or skipped because something was `found`.
+    /// Updates the scale after a step. `found`: the step was skipped, because a gradient was not finite.
     pub fn update(&mut self, found: bool) {
         self.skipped = found;
         if found {

@@ -7,9 +7,9 @@ use std::ops::AddAssign;
 /// The parts of a step, or of many steps together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct StepBreakdown {
-    /// Putting the batch together.
+    /// Preparation of the batch.
     pub data: Picos,
-    /// Forward pass.
+    /// The forward pass.
     pub forward: Picos,
     /// Loss and backward pass, with copying gradients into buckets and back.
     pub backward: Picos,
@@ -41,15 +41,15 @@ impl AddAssign for StepBreakdown {
 pub enum StepWork {
     /// A forward pass.
     Forward,
-    /// The loss, and gradients by activations.
+    /// The loss, and gradients with respect to activations.
     InputGrad,
-    /// Gradients by parameters.
+    /// Gradients with respect to parameters.
     WeightGrad,
-    /// A backward pass: gradients by activations and by parameters.
+    /// A backward pass: gradients with respect to activations and to parameters.
     Backward,
     /// Gradients are divided by the number of ranks.
     Divide,
-    /// It waits for another rank.
+    /// The rank waits for another rank.
     Waiting,
     /// The optimiser's step.
     Update,
@@ -75,26 +75,26 @@ impl StepWork {
 pub struct StepSpan {
     /// What the rank does.
     pub work: StepWork,
-    /// The micro-batch that it does it for, from 0.
+    /// The micro-batch that the work belongs to, from 0; `None` if it belongs to no single one.
     pub micro: Option<usize>,
-    /// When it begins.
+    /// When the work begins.
     pub start: Picos,
-    /// When it ends.
+    /// When the work ends.
     pub end: Picos,
 }
 
 /// The times of one bucket in one step.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct BucketTimes {
-    /// The bucket's position in the order of sending.
+    /// The bucket's position in the order of sending, or the number of a unit that is exchanged as a whole.
     pub bucket: usize,
-    /// Parameters in it.
+    /// The number of parameters in the bucket.
     pub params: usize,
-    /// Bytes in it.
+    /// The number of bytes in the bucket.
     pub bytes: u64,
     /// When the bucket's last gradient was copied in.
     pub ready: Picos,
-    /// When it was handed to the communicator: after it was ready and the previous bucket was sent.
+    /// When the bucket was handed to the communicator: after the bucket was ready and the previous bucket was sent.
     pub sent: Picos,
     /// When the bucket's all-reduce was complete.
     pub done: Picos,
@@ -111,7 +111,7 @@ pub fn communication(buckets: &[BucketTimes]) -> Picos {
     busy
 }
 
-/// A cost as the device model takes it.
+/// A cost of arithmetic as work for the device model.
 pub fn work(cost: OpCost) -> DeviceWork {
     DeviceWork {
         flops: cost.flops,

@@ -1,4 +1,4 @@
-//! Errors for unknown names.
+//! Errors for unknown names, with suggestions.
 
 use crate::Error;
 

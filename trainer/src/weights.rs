@@ -1,124 +1,139 @@
-//! Weights of other programs: a safetensors file with PyTorch's names.
+//! Weights of other programs: a file of tensors with PyTorch's names.
 //!
 //! ```text
 //! layer1.0.conv1.weight [64, 64, 3, 3]     layer1.0.bn1.running_mean [64]     fc.bias [10]     ...num_batches_tracked
 //! ```
 //!
-//! Every parameter and buffer of the model must be there, in its shape; f32 and f64 are read, f16 and bf16 widened. What
-//! PyTorch counts beside (`num_batches_tracked`) is passed over; any other tensor is of another model, and refused. Of a
-//! checkpoint the model's tensors are taken, whatever the number of ranks and the optimiser of the run that wrote it.
+//! The file is safetensors, or an archive that `torch.save` wrote, of a state dict or of a dict with one as the entry `state_dict`,
+//! `model_state_dict` or `model`. Tensors are f64, f32, f16 or bf16. PyTorch's counters (`num_batches_tracked`) are ignored. If all
+//! names begin with `module.`, as `DistributedDataParallel` makes them, that is left out. A checkpoint of Allfold can be read too:
+//! its model's tensors are taken, whatever the number of ranks and the optimiser of its run.
 
-use crate::{Error, Model, Result, checkpoint};
+mod matching;
+
+pub use matching::UnmatchedTensors;
+
+use crate::{Config, Error, Model, Result, checkpoint};
 use allfold_kernels::nn::Float;
-use allfold_kernels::{bf16, f16};
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use allfold_tensor_files::{StoredTensor, pickle, state_dict, tensor_file};
+use matching::matched;
+use safetensors::tensor::{SafeTensors, TensorInfo};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Cursor, Read, Seek};
 use std::path::Path;
+
+/// Takes the weights of the file that `config` names, if it names one. Returns what did not match, for the user.
+pub(crate) fn initial<F: Float>(config: &Config, model: &mut Model<F>) -> Result<Option<String>> {
+    let path = Path::new(&config.weights);
+    match config.weights_strict {
+        _ if config.weights.is_empty() => Ok(None),
+        true => load(path, model).map(|()| None),
+        false => load_matching(path, model).map(|unmatched| unmatched.note(path)),
+    }
+}
 
 /// Replaces all parameters and buffers of `model` by those of a file.
 ///
 /// # Errors
-/// If the file cannot be read, or a tensor is missing, too many, or of another shape or type; the model is then not to be
+/// If the file cannot be read, or a tensor is missing, unknown, or of another shape or type; the model is then not to be
 /// used.
 pub fn load<F: Float>(path: &Path, model: &mut Model<F>) -> Result<()> {
-    let bytes = std::fs::read(path).map_err(|error| checkpoint::unread(path, &error))?;
-    take(path, &bytes, model)
+    open(path, model, true).map(drop)
 }
 
-/// [`load`] from the bytes of a file; `path` is for messages.
+/// Replaces the parameters and buffers of `model` for which a file has a tensor of the same name and shape. Returns the names of
+/// the others, and of the tensors in the file that were not used.
 ///
 /// # Errors
-/// As [`load`].
-pub fn take<F: Float>(path: &Path, bytes: &[u8], model: &mut Model<F>) -> Result<()> {
+/// If the file cannot be read, no tensor fits, or one that fits has another type; the model is then not to be used.
+pub fn load_matching<F: Float>(path: &Path, model: &mut Model<F>) -> Result<UnmatchedTensors> {
+    open(path, model, false)
+}
+
+/// [`load_matching`] from the bytes of a file; `path` is for messages, and its ending for the format.
+///
+/// # Errors
+/// As [`load_matching`].
+pub fn take_matching<F: Float>(path: &Path, bytes: &[u8], model: &mut Model<F>) -> Result<UnmatchedTensors> {
+    let mut from = Cursor::new(bytes);
+    let tensors = match of_pytorch(path, bytes) {
+        true => state_dict::tensors(&mut from),
+        false => safetensors(bytes),
+    };
+    fill(path, &tensors.map_err(|error| checkpoint::unread(path, &error))?, &mut from, (model, false))
+}
+
+/// Reads bytes as the pickle of a state dict, and drops the result: for fuzzers. The bytes may be refused; reading never panics,
+/// or allocates by a number in the bytes.
+pub fn read_any_pickle(bytes: &[u8]) {
+    pickle::read_any(bytes);
+}
+
+fn open<F: Float>(path: &Path, model: &mut Model<F>, strict: bool) -> Result<UnmatchedTensors> {
+    let failed = |error: io::Error| checkpoint::unread(path, &error);
+    let mut file = File::open(path).map_err(failed)?;
+    let regular = file.metadata().map_err(failed)?.is_file();
+    let mut first = Vec::new();
+    if regular {
+        (&file).take(16).read_to_end(&mut first).map_err(failed)?;
+    }
+    if of_pytorch(path, &first) {
+        if !regular {
+            let what = "is no regular file, which an archive of PyTorch's has to be";
+            return Err(failed(tensor_file::wrong(what.into())));
+        }
+        let tensors = state_dict::tensors(&mut file).map_err(failed)?;
+        return fill(path, &tensors, &mut file, (model, strict));
+    }
+    let bytes = tensor_file::read(path).map_err(failed)?;
+    let tensors = safetensors(&bytes).map_err(failed)?;
+    fill(path, &tensors, &mut Cursor::new(&bytes[..]), (model, strict))
+}
+
+/// Whether a file is to be read as one of `torch.save`: by its first bytes, or by the ending of its name.
+fn of_pytorch(path: &Path, first: &[u8]) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    state_dict::begins(first) || matches!(ending, Some("pt" | "pth"))
+}
+
+/// The tensors of a safetensors file by name.
+fn safetensors(bytes: &[u8]) -> io::Result<BTreeMap<String, StoredTensor>> {
+    let damaged = |error| tensor_file::wrong(checkpoint::damage(bytes, &error));
+    let (header, about) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
+    let stored = |info: &TensorInfo| {
+        let shape = info.shape.clone();
+        let mut strides = vec![1u64; shape.len()];
+        for at in (1..shape.len()).rev() {
+            // Saturates only beside a size of 0, where no stride is used.
+            strides[at - 1] = strides[at].saturating_mul(shape[at] as u64);
+        }
+        StoredTensor { dtype: info.dtype, shape, strides, start: (8 + header + info.data_offsets.0) as u64 }
+    };
+    Ok(about.tensors().into_iter().map(|(name, info)| (name, stored(info))).collect())
+}
+
+/// Fills a model from a file with these tensors. If `strict`, all must match.
+fn fill<F: Float>(
+    path: &Path,
+    tensors: &BTreeMap<String, StoredTensor>,
+    from: &mut (impl Read + Seek),
+    (model, strict): (&mut Model<F>, bool),
+) -> Result<UnmatchedTensors> {
     let bad = |what: String| Error::Checkpoint(format!("{}: {what}", path.display()));
-    let all = SafeTensors::deserialize(bytes).map_err(|error| bad(checkpoint::damage(bytes, &error)))?;
-    let ours = all.names().iter().any(|name| name.starts_with(checkpoint::MODEL));
-    let named = |name: &str| if ours { format!("{}{name}", checkpoint::MODEL) } else { name.to_string() };
-    let params = model.network().params().iter().map(|place| (place.clone(), true));
-    let places: Vec<_> =
-        params.chain(model.network().buffers().iter().map(|place| (place.clone(), false))).collect();
-    for name in all.names() {
-        let beside = name.ends_with("num_batches_tracked") || ours && !name.starts_with(checkpoint::MODEL);
-        if !beside && !places.iter().any(|(place, _)| named(&place.name) == name) {
-            return Err(bad(format!("has a tensor `{name}` that the model does not have")));
-        }
+    let params = model.network().params().iter().map(|place| (place, true));
+    let places = params.chain(model.network().buffers().iter().map(|place| (place, false)));
+    let (taken, unmatched) = matched(tensors, places);
+    let refusal = if strict { unmatched.first() } else { None };
+    if let Some(what) = refusal.or_else(|| taken.is_empty().then(|| unmatched.of_another_model())) {
+        return Err(bad(what));
     }
-    for (place, param) in places {
-        let name = &named(&place.name);
-        let view = all.tensor(name).map_err(|_| bad(format!("has no tensor `{name}`")))?;
-        if view.shape() != place.shape {
-            let (has, wants) = (view.shape(), &place.shape);
-            return Err(bad(format!("`{name}` has the shape {has:?} where the model wants {wants:?}")));
-        }
-        let values = if param { &mut model.params } else { &mut model.buffers };
-        copy(&view, &mut values[place.range]).map_err(|what| bad(format!("`{name}` {what}")))?;
+    for (name, tensor, range, is_param) in taken {
+        let values = if is_param { &mut model.params } else { &mut model.buffers };
+        tensor.read(from, &mut values[range]).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => bad(format!("`{name}` {error}")),
+            _ => checkpoint::unread(path, &error),
+        })?;
     }
-    Ok(())
-}
-
-fn copy<F: Float>(view: &TensorView, to: &mut [F]) -> std::result::Result<(), String> {
-    fn each<F: Float, const N: usize>(data: &[u8], to: &mut [F], value: impl Fn([u8; N]) -> f64) {
-        let (values, _) = data.as_chunks::<N>();
-        to.iter_mut().zip(values).for_each(|(to, &bytes)| *to = F::from_f64(value(bytes)));
-    }
-    let data = view.data();
-    match view.dtype() {
-        Dtype::F64 => each(data, to, f64::from_le_bytes),
-        Dtype::F32 => each(data, to, |bytes| f64::from(f32::from_le_bytes(bytes))),
-        Dtype::F16 => each(data, to, |bytes| f16::from_le_bytes(bytes).to_f64()),
-        Dtype::BF16 => each(data, to, |bytes| bf16::from_le_bytes(bytes).to_f64()),
-        other => return Err(format!("has the type {other:?}; F16, BF16, F32 and F64 are read")),
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Config;
-    use crate::models::mlp;
-    use crate::optim::{Optimiser, Sgd};
-
-    #[test]
-    fn a_checkpoints_weights_are_carried_over_and_a_cut_one_says_where_it_ends() {
-        let directory = tempfile::tempdir().unwrap();
-        let config = Config { checkpoint_dir: directory.path().display().to_string(), ..Config::default() };
-        let mut model = Model::<f32>::new(mlp(4, &[3], 2).unwrap(), 7).unwrap();
-        let mut sgd = Sgd::new(0.9, 0.0, false);
-        sgd.step(0.1, &mut model.params, &model.grads);
-        let path = {
-            let (losses, own) = (&[0.5], &Vec::new());
-            let (model, optimiser) = (&model, &mut sgd);
-            let run = checkpoint::Snapshot {
-                config: &config,
-                step: 1,
-                ranks: 2,
-                model,
-                optimiser,
-                scaler: None,
-                losses,
-                own,
-            };
-            checkpoint::save(run).unwrap()
-        };
-        let mut other = Model::<f32>::new(mlp(4, &[3], 2).unwrap(), 8).unwrap();
-        load(&path, &mut other).unwrap();
-        assert_eq!(other.params, model.params);
-        let mut wider = Model::<f32>::new(mlp(4, &[5], 2).unwrap(), 8).unwrap();
-        let error = load(&path, &mut wider).unwrap_err().to_string();
-        assert!(
-            error.contains("`model.fc1.weight` has the shape [3, 4] where the model wants [5, 4]"),
-            "{error}"
-        );
-
-        let bytes = std::fs::read(&path).unwrap();
-        for (length, what) in [
-            (5, "ends at byte 5 within the length of its header".to_string()),
-            (100, "ends at byte 100 within its header".into()),
-            (bytes.len() - 2, format!("ends at byte {} within the tensor `", bytes.len() - 2)),
-        ] {
-            std::fs::write(&path, &bytes[..length]).unwrap();
-            let error = load(&path, &mut other).unwrap_err().to_string();
-            assert!(error.contains(&what), "{error}");
-        }
-    }
+    Ok(unmatched)
 }

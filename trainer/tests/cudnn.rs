@@ -1,5 +1,5 @@
-//! cuDNN and we agree on the output of every convolution of every model that ships: asked of the oldest and the newest library,
-//! from our descriptions, without a GPU. Where the wheels are missing, the test prints SKIP.
+//! cuDNN and Allfold compute the same output shape for every convolution of every model that ships. The oldest and the newest
+//! cuDNN are called with Allfold's descriptors, without a GPU. If the Python wheels of cuDNN are missing, the test prints SKIP.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_kernels::DType;
@@ -11,7 +11,7 @@ use allfold_trainer::layers::LayerOperation;
 use allfold_trainer::models::{MODELS, build};
 use allfold_trainer::{Config, Network};
 
-/// The samples of the digits, MNIST, CIFAR and ImageNet: channels, height, width, and whether they have the stem for large ones.
+/// The samples of the digits, MNIST, CIFAR and ImageNet: channels, height, width, and whether resnets have the stem for large ones.
 const SAMPLES: [((usize, usize, usize), bool); 4] =
     [((1, 8, 8), false), ((1, 28, 28), false), ((3, 32, 32), false), ((3, 224, 224), true)];
 
@@ -57,7 +57,7 @@ fn every_convolution_of_every_model_has_cudnns_shape() {
         for (model, _) in MODELS {
             let mut own = 0;
             for (shape, stem) in SAMPLES.iter().filter(|sample| !sample.1 || model.starts_with("resnet")) {
-                // Words and rows have no pictures.
+                // A gpt takes tokens, not pictures.
                 let convolutions =
                     if *model == "gpt" { Vec::new() } else { convolutions(model, *shape, *stem) };
                 own += convolutions.len();

@@ -1,23 +1,13 @@
-//! ResNet-18 and a GPT against PyTorch: weights loaded by PyTorch's names, then logits, loss, every gradient and the
-//! evaluation, in f64. `fixtures/models.py` says what was computed, and with which weights.
+//! ResNet-18 and a GPT against PyTorch: weights loaded by PyTorch's names, then loss, every gradient and the logits
+//! of an evaluation, in f64. `fixtures/models.py` says what was computed, and with which weights.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
-use allfold_collectives::Buffer;
-use allfold_kernels::nn::OpCost;
+use allfold_collectives::World;
+use allfold_trainer::engine::StepInput;
 use allfold_trainer::models::{Gpt, ResNet, gpt, resnet};
-use allfold_trainer::{Batch, Listener, Model, Objective, Result, weights};
+use allfold_trainer::{Batch, Config, Error, Model, Network, RankTrainer, weights};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
-use std::ops::Range;
-
-struct Nobody;
-
-impl Listener<f64> for Nobody {
-    fn on_cost(&mut self, _: OpCost) {}
-    fn on_grad(&mut self, _: usize, _: Range<usize>, _: &mut Buffer<f64>) -> Result<()> {
-        Ok(())
-    }
-}
 
 fn formula(number: usize, count: usize) -> Vec<f64> {
     (0..count).map(|i| ((i * 37 + number * 101 + i / 7) % 211) as f64 / 211.0 - 0.5).collect()
@@ -27,7 +17,7 @@ fn numbers(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
 }
 
-/// The state dict as PyTorch saves it, with the counters that are passed over.
+/// The state dict as PyTorch saves it, with the counters that are ignored.
 fn state_dict(case: &Value) -> Vec<(String, Vec<usize>, Vec<u8>)> {
     let tensors = case["tensors"].as_array().unwrap().iter().map(|tensor| {
         let (name, number) = (tensor[0].as_str().unwrap(), tensor[1].as_u64().unwrap() as usize);
@@ -78,29 +68,39 @@ fn weights_by_pytorchs_names_give_pytorchs_numbers() {
     };
     let tokens: Vec<u32> = (0..80).map(|i| i * 7 % 11).collect();
     let pictures = |side: usize| formula(5, 4 * 3 * side * side).iter().map(|x| x * 2.0).collect::<Vec<_>>();
-    let cases = [
-        ("resnet18_cifar", resnet18(false, 16), pictures(16), vec![3, 1, 4, 9]),
-        ("resnet18_imagenet", resnet18(true, 64), pictures(64), vec![3, 1, 4, 9]),
+    type Case<'a> = (&'a str, &'a (dyn Fn() -> Network<f64> + Sync), Vec<f64>, Vec<u32>);
+    let cases: [Case<'_>; 3] = [
+        ("resnet18_cifar", &|| resnet18(false, 16), pictures(16), vec![3, 1, 4, 9]),
+        ("resnet18_imagenet", &|| resnet18(true, 64), pictures(64), vec![3, 1, 4, 9]),
         (
             "gpt",
-            gpt(&parts).unwrap(),
+            &|| gpt(&parts).unwrap(),
             tokens.iter().map(|&token| f64::from(token)).collect(),
             tokens.iter().map(|token| (token * 3 + 2) % 11).collect(),
         ),
     ];
     let directory = tempfile::tempdir().unwrap();
+    let config = Config { strategy: "single".into(), ..Config::default() };
     for (name, network, x, labels) in cases {
         let case = &fixture["cases"][name];
         let path = directory.path().join(name);
         save(&path, &state_dict(case));
-        let mut model = Model::new(network, 0).unwrap();
-        weights::load(&path, &mut model).unwrap();
-        let logits = model.forward(&x, &mut Nobody).unwrap();
-        close(&format!("{name} logits"), logits, &numbers(&case["logits"]), 1e-11);
-        let loss = model.backward(Objective::mean(&labels), &mut Nobody).unwrap();
+        let body = |comm| {
+            let mut model = Model::new(network(), 0)?;
+            weights::load(&path, &mut model)?;
+            let mut rank = RankTrainer::new(&config, network(), &comm)?;
+            rank.start(&mut model)?;
+            let mut batch = Batch { x: x.clone(), labels: labels.clone() };
+            let loss = rank.step(&mut batch, StepInput::default(), None)?.loss;
+            // The training pass updated the running statistics, as PyTorch's did.
+            rank.download(&mut model.params, &mut model.buffers)?;
+            model.evaluate(&batch, |_| {});
+            Ok::<_, Error>((loss, rank.gradients()?, model.logits().to_vec()))
+        };
+        let (loss, grads, evaluated) = World::threads(1).run(body).unwrap().remove(0);
         close(&format!("{name} loss"), &[loss], &[case["loss"].as_f64().unwrap()], 1e-12);
-        for (number, place) in model.network().params().iter().enumerate() {
-            let g = &model.grads[place.range.clone()];
+        for (number, place) in network().params().iter().enumerate() {
+            let g = &grads[place.range.clone()];
             let other = formula(number + 1000, g.len());
             let got = [
                 g.iter().sum(),
@@ -109,10 +109,7 @@ fn weights_by_pytorchs_names_give_pytorchs_numbers() {
             ];
             close(&format!("{name} {}", place.name), &got, &numbers(&case["gradients"][&place.name]), 1e-9);
         }
-        let batch = Batch { x, labels };
-        model.evaluate(&batch, |_| {});
-        // The running statistics moved in the training pass, as PyTorch's did.
-        close(&format!("{name} evaluated"), model.logits(), &numbers(&case["evaluated"]), 1e-11);
+        close(&format!("{name} evaluated"), &evaluated, &numbers(&case["evaluated"]), 1e-11);
     }
 }
 

@@ -1,5 +1,5 @@
-//! Training held against PyTorch 2.15, in all cases of the oracle, 96 where the shipped one is read: losses, first gradients, norms before clipping,
-//! final weights, running statistics and the optimiser's state after 20 steps, on 1, 2 and 4 ranks.
+//! Training compared with PyTorch 2.15 in all cases of the oracle (96 in the files that ship): losses, first gradients, norms
+//! before clipping, final weights, running statistics and the optimiser's state after 20 steps, on 1, 2 and 4 ranks.
 //! `trainer/fixtures/README.md` says how the numbers were made.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
@@ -7,9 +7,9 @@ mod oracle;
 
 use allfold_collectives::{Communicator, World};
 use allfold_kernels::nn::Float;
+use allfold_trainer::engine::StepInput;
 use allfold_trainer::models::{Cnn, cnn, mlp};
-use allfold_trainer::strategies::build;
-use allfold_trainer::{Config, Model, Objective, optim};
+use allfold_trainer::{Batch, Config, Model, Network, RankTrainer, optim};
 use safetensors::{Dtype, SafeTensors};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -88,6 +88,8 @@ fn config(case: &Case) -> Config {
         optimiser: optimiser.into(),
         weight_decay: 0.01,
         nesterov: case.opt == "sgd_nesterov",
+        accumulate: case.accum,
+        clip_norm: case.clip,
         ..Config::default()
     }
 }
@@ -100,52 +102,70 @@ fn cast<F: Float>(values: &[f64]) -> Vec<F> {
     values.iter().map(|&v| F::from_f64(v)).collect()
 }
 
-fn run<F: Float>(case: &Case, inputs: &Tensors, comm: &Communicator) -> allfold_trainer::Result<Trace> {
-    let network = match case.model.as_str() {
+fn network<F: Float>(case: &Case) -> allfold_trainer::Result<Network<F>> {
+    let mut network = match case.model.as_str() {
         "mlp" => mlp::<F>(20, &[16], 5)?,
         _ => cnn(&Cnn { shape: (2, 8, 8), channels: &[4], batch_norm: true, classes: 5 })?,
     };
-    let config = config(case);
-    let mut strategy = build(&config, &network, comm)?;
-    let mut optimiser = optim::build(&config, network.params())?;
-    let features = network.inputs();
-    let mut model = Model::new(network, 1)?;
     if case.syncbn {
-        assert_eq!(model.synchronise(), 1);
+        assert_eq!(network.synchronise(), 1);
     }
+    Ok(network)
+}
+
+/// The model that a rank begins with. Only rank 0 has the right weights; the others must get them from rank 0.
+fn initial<F: Float>(
+    case: &Case,
+    inputs: &Tensors,
+    comm: &Communicator,
+) -> allfold_trainer::Result<Model<F>> {
+    let mut model = Model::new(network(case)?, 1)?;
     let [params, buffers] = names(&case.model);
-    // Only rank 0 has the right weights; the others must get them from it.
     if comm.rank().0 == 0 {
         model.params = cast(&joined(inputs, &format!("{}.", case.model), params));
         model.buffers = cast(&joined(inputs, &format!("{}.", case.model), buffers));
     }
-    strategy.start(&mut model)?;
-    let x: Vec<F> = cast(&inputs[&format!("{}_x", case.model)]);
-    let y = &inputs[&format!("{}_y", case.model)];
-    // A step is cut into micro-batches, and each of these among the ranks.
+    Ok(model)
+}
+
+/// This rank's samples of a step: the step is cut into micro-batches, and each micro-batch among the ranks.
+fn samples<F: Float>(case: &Case, inputs: &Tensors, step: usize, rank: usize) -> Batch<F> {
+    let (x, y) = (&inputs[&format!("{}_x", case.model)], &inputs[&format!("{}_y", case.model)]);
+    let features = x.len() / y.len();
     let micro = GLOBAL / case.accum;
     let share = micro / case.world as usize;
-    let mut trace = Trace::new();
-    for (step, &lr) in case.lr.iter().enumerate() {
-        let (mut loss, scale) = (0.0, F::from_f64(1.0 / case.accum as f64));
-        for part in 0..case.accum {
-            let from = step * GLOBAL + part * micro + comm.rank().index() * share;
-            let labels: Vec<u32> = y[from..from + share].iter().map(|&label| label as u32).collect();
-            strategy.forward(&mut model, &x[from * features..(from + share) * features])?;
-            let objective = Objective { labels: &labels, scale, more: part + 1 < case.accum };
-            loss += (strategy.backward(&mut model, objective)?.loss * scale).to_f64();
-        }
-        trace.entry("losses".into()).or_default().push(loss);
-        trace.entry("grad1".into()).or_insert_with(|| plain(&model.grads));
-        if case.clip > 0.0 {
-            let norm = optim::clip::clip(&mut model.grads, case.clip);
-            trace.entry("norms".into()).or_default().push(norm);
-        }
-        optimiser.step(lr, &mut model.params, &model.grads);
+    let mut batch = Batch::default();
+    for part in 0..case.accum {
+        let from = step * GLOBAL + part * micro + rank * share;
+        batch.x.extend(cast::<F>(&x[from * features..(from + share) * features]));
+        batch.labels.extend(y[from..from + share].iter().map(|&label| label as u32));
     }
-    strategy.before_evaluation(&mut model)?;
+    batch
+}
+
+fn run<F: Float>(case: &Case, inputs: &Tensors, comm: &Communicator) -> allfold_trainer::Result<Trace> {
+    let (config, rank) = (config(case), comm.rank().index());
+    let mut trace = Trace::new();
+    // The gradients of the first step, before they are clipped.
+    let unclipped = Config { clip_norm: 0.0, ..config.clone() };
+    let mut first = RankTrainer::new(&unclipped, network::<F>(case)?, comm)?;
+    first.start(&mut initial(case, inputs, comm)?)?;
+    first.step(&mut samples(case, inputs, 0, rank), StepInput::default(), None)?;
+    trace.insert("grad1".into(), plain(&first.gradients()?));
+    let mut trainer = RankTrainer::new(&config, network::<F>(case)?, comm)?;
+    let mut model = initial(case, inputs, comm)?;
+    trainer.start(&mut model)?;
+    for (step, &lr) in case.lr.iter().enumerate() {
+        let input = StepInput { lr, ..StepInput::default() };
+        let done = trainer.step(&mut samples(case, inputs, step, rank), input, None)?;
+        trace.entry("losses".into()).or_default().push(done.loss);
+        done.norm.into_iter().for_each(|norm| trace.entry("norms".into()).or_default().push(norm));
+    }
+    trainer.download(&mut model.params, &mut model.buffers)?;
     trace.insert("weights".into(), plain(&model.params));
     trace.insert("statistics".into(), plain(&model.buffers));
+    let mut optimiser = optim::build(&config, model.network().params())?;
+    trainer.download_state(&mut *optimiser)?;
     for (name, values) in optimiser.state().vectors {
         trace.insert(format!("opt {name}"), plain(values));
     }
@@ -173,15 +193,32 @@ fn wanted(name: &str, case: &Case, rank: usize, theirs: &Tensors) -> Trace {
 
 fn worst(mine: &[f64], theirs: &[f64]) -> f64 {
     assert_eq!(mine.len(), theirs.len());
-    // Not `max`, which would ignore NaN.
+    // Not `max`, which would ignore NaN: a NaN stays the worst.
     let off = mine.iter().zip(theirs).map(|(a, b)| (a - b).abs());
-    off.fold(0.0, |worst, off| if off <= worst { worst } else { off })
+    off.fold(0.0, |worst: f64, off| if worst.is_nan() || off <= worst { worst } else { off })
 }
 
 /// The largest difference, for each family of cases (a network with an optimiser) and each compared quantity.
 type Table = BTreeMap<String, BTreeMap<String, f64>>;
 
-/// Every case of this element type: how many, and how far off they are.
+/// The tolerance of each quantity of a case: `tolerance`, or in f32, if that is larger, four times the distance between PyTorch's
+/// own runs in f32 and f64. Rounding can change a decision, such as a tie in a pooling layer, in PyTorch too.
+fn allowed(
+    tolerance: f64,
+    (name, case, rank): (&str, &Case, usize),
+    (cases, theirs): (&Cases, &Tensors),
+) -> BTreeMap<String, f64> {
+    let wide = name.replacen("f32", "f64", 1);
+    let twin = cases.cases.get(&wide).filter(|twin| case.dtype == "f32" && twin.dtype == "f64");
+    let twin = twin.map(|twin| wanted(&wide, twin, rank, theirs));
+    let own = |(what, values): (String, Vec<f64>)| {
+        let apart = twin.as_ref().and_then(|twin| twin.get(&what)).map_or(0.0, |twin| worst(&values, twin));
+        (what, tolerance.max(4.0 * apart))
+    };
+    wanted(name, case, rank, theirs).into_iter().map(own).collect()
+}
+
+/// Compares every case of this element type. Returns the number of cases and their largest differences.
 fn hold(dtype: &str, tolerance: f64) -> (usize, Table) {
     let mut table = Table::new();
     let inputs = tensors("inputs.safetensors");
@@ -204,9 +241,14 @@ fn hold(dtype: &str, tolerance: f64) -> (usize, Table) {
             for (rank, mine) in traces.iter().enumerate() {
                 let wanted = wanted(name, case, rank, &theirs);
                 assert_eq!(mine.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>(), "{name}");
+                let allowed = allowed(tolerance, (name, case, rank), (&cases, &theirs));
                 for (what, theirs) in &wanted {
                     let off = worst(&mine[what], theirs);
-                    assert!(off <= tolerance, "{name}, rank {rank}, {what}: off by {off:e}");
+                    let allowed = allowed[what];
+                    assert!(
+                        off <= allowed,
+                        "{name}, rank {rank}, {what}: off by {off:e}, {allowed:e} allowed"
+                    );
                     let most = row.entry(what.clone()).or_default();
                     *most = most.max(off);
                     let what = if what.starts_with("opt ") { "state" } else { what };
@@ -219,7 +261,9 @@ fn hold(dtype: &str, tolerance: f64) -> (usize, Table) {
             held += 1;
         }
     }
-    println!("{dtype}: {held} cases held to {tolerance:e}");
+    println!(
+        "{dtype}: {held} cases held to {tolerance:e} or four times PyTorch's own distance between f32 and f64"
+    );
     oracle::counted(held, 48);
     (held, table)
 }
@@ -227,8 +271,8 @@ fn hold(dtype: &str, tolerance: f64) -> (usize, Table) {
 /// The compared quantities, by column.
 const COLUMNS: [&str; 6] = ["losses", "grad1", "norms", "weights", "statistics", "state"];
 
-/// The table of the docs: written where `ALLFOLD_WRITE_DOCS` is set, else held to have every family and column of the
-/// cases that ship, and no difference above what is allowed.
+/// Writes the table of the docs if `ALLFOLD_WRITE_DOCS` is set, then checks that the table has every family of the cases that
+/// ship, and no difference above the tolerance.
 #[test]
 fn the_table_in_the_docs_is_whole() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/results/training/parity.md");
@@ -238,7 +282,8 @@ fn the_table_in_the_docs_is_whole() {
             "# Parity with PyTorch 2.15\n\n`ALLFOLD_WRITE_DOCS=1 cargo test -p allfold-trainer --test parity`\n\n\
              The largest absolute difference over 20 steps and all ranks, by network and optimiser, each on 1, 2 and 4 ranks \
              with and without accumulation, clipping and synchronised batch norm as the cases have it: losses, first gradients, \
-             gradient norms before clipping, final weights, running statistics, the optimiser's state.\n",
+             gradient norms before clipping, final weights, running statistics, the optimiser's state. In f32 a quantity of a case may \
+             be off by four times the distance between PyTorch's own runs in f32 and f64, where that is more than what is allowed.\n",
         );
         for (dtype, tolerance) in sections {
             let (held, table) = hold(dtype, tolerance);
@@ -282,8 +327,8 @@ fn the_table_in_the_docs_is_whole() {
     assert_eq!(cases, 96);
 }
 
-/// A synchronised batch norm over W ranks is the plain one over one rank: every convolutional case of one rank, with
-/// every optimiser, computed by 2 and 4. There each rank has its own loss, and their mean is held.
+/// A synchronised batch norm over W ranks equals a plain one over one rank: every convolutional case of one rank, with
+/// every optimiser, is computed on 2 and 4 ranks. Each rank has its own loss; the mean of these is compared.
 fn hold_synchronised(dtype: &str, tolerance: f64) {
     let inputs = tensors("inputs.safetensors");
     let cases: Cases = oracle::json("cases_w1.json");

@@ -3,7 +3,7 @@
 //!
 //! A plain program, so that the binary also runs without cargo: `gpu [kernels|device|nccl] [MIB]`. Upper limits are measured first,
 //! in the same run. Each line is also written as a JSON record to the file that ALLFOLD_RECORDS names. Without a GPU the program
-//! prints SKIP and the reason. Every result is checked: the exit code is 1 if a result is wrong or a part has failed.
+//! prints SKIP and the reason. The results of collectives are checked: the exit code is 1 if one is wrong or a part has failed.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::registry::of;
@@ -147,14 +147,14 @@ fn device(machine: &Arc<dyn CudaMachine>, mib: usize, copy: f64) -> bool {
     let memories: Vec<Memory> = (0..ranks).map(memory).collect();
     let slices: Vec<_> = memories.iter().map(Memory::all).collect();
     for algorithm in of(Collective::AllReduce) {
-        for form in [ExecutionMode::Messages, ExecutionMode::Fused] {
+        for mode in [ExecutionMode::Messages, ExecutionMode::Fused] {
             let (dtype, op) = (DType::F32, ReduceOp::Sum);
-            let job = DeviceCollective { algorithm, root: Rank(0), dtype, op, form, segments: 1 };
+            let job = DeviceCollective { algorithm, root: Rank(0), dtype, op, mode, segments: 1 };
             slices.iter().for_each(|slice| group.main().write(*slice, &ones).unwrap());
             group.run(&job, &slices).unwrap();
             let sums: Vec<f32> = group.main().download(slices[ranks as usize - 1]).unwrap();
             if sums.iter().any(|sum| *sum != ranks as f32) {
-                println!("FAILED device: {} {form:?} gave a wrong sum", algorithm.name);
+                println!("FAILED device: {} {mode:?} gave a wrong sum", algorithm.name);
                 right = false;
             }
             slices.iter().for_each(|slice| group.main().fill(*slice, 0).unwrap());
@@ -164,7 +164,7 @@ fn device(machine: &Arc<dyn CudaMachine>, mib: usize, copy: f64) -> bool {
                 .min_by_key(|ran| ran.nanoseconds)
                 .unwrap();
             let speed = best.moved as f64 / best.nanoseconds.max(1) as f64;
-            row("device", &format!("{} {form:?} 8 ranks", algorithm.name), best.moved, speed, copy);
+            row("device", &format!("{} {mode:?} 8 ranks", algorithm.name), best.moved, speed, copy);
         }
     }
     right
@@ -180,7 +180,7 @@ fn nccl(machine: &Arc<dyn CudaMachine>, ranks: u32, mib: usize) -> Result<(), Er
         let (from, to) = (queue.record().map_err(system)?, queue.record().map_err(system)?);
         // One buffer serves all sizes and is freed when all ranks are done, because freeing waits for the whole device.
         let whole = queue.memory(mib << 20).map_err(system)?;
-        let meet = control.split(Some(0), rank.0)?.ok_or_else(|| Error::System("no barrier".into()))?;
+        let barrier = control.split(Some(0), rank.0)?.ok_or_else(|| Error::System("no barrier".into()))?;
         let mut comm =
             NcclComm::join(queue.clone(), (rank, ranks), Box::new(control), Duration::from_secs(60), false)?;
         let mut times = Vec::new();
@@ -201,7 +201,7 @@ fn nccl(machine: &Arc<dyn CudaMachine>, ranks: u32, mib: usize) -> Result<(), Er
             let mut stretches = [0.0; STRETCHES];
             for each in &mut stretches {
                 // All ranks begin a series together, as in `benches/peers/nccl_direct.py`.
-                meet.barrier()?;
+                barrier.barrier()?;
                 from.move_to(&queue).map_err(system)?;
                 for _ in 0..REPEATS {
                     comm.all_reduce(DType::F32, ReduceOp::Sum, data, data)?;
@@ -213,7 +213,7 @@ fn nccl(machine: &Arc<dyn CudaMachine>, ranks: u32, mib: usize) -> Result<(), Er
             times.push((bytes, stretches, estimate));
         }
         comm.finalize()?;
-        meet.barrier()?;
+        barrier.barrier()?;
         Ok(times)
     })?;
     for (nth, (bytes, _, estimate)) in times[0].iter().enumerate() {
@@ -223,7 +223,7 @@ fn nccl(machine: &Arc<dyn CudaMachine>, ranks: u32, mib: usize) -> Result<(), Er
         println!(
             "nccl     all_reduce {ranks} ranks {bytes:>12} B {us:>10.1} us {busbw:>8.2} GB/s bus, NCCL estimates {estimate:.1} us"
         );
-        // JSON has no NaN, which means that this NCCL gives no estimate.
+        // The estimate is NaN if this NCCL gives none; JSON has no NaN.
         let estimate = if estimate.is_finite() { format!("{estimate:.3}") } else { "null".into() };
         record(&format!(
             "{{\"schema\":1,\"kind\":\"gpu_nccl\",\"measured\":true,\"collective\":\"all_reduce\",\"ranks\":{ranks},\"bytes\":{bytes},\"time_us\":{us:.3},\"busbw_gbps\":{busbw:.3},\"nccl_estimate_us\":{estimate}}}"

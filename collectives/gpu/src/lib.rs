@@ -22,8 +22,8 @@
 //!     .collect::<Result<_, _>>()?;
 //! let slices: Vec<_> = buffers.iter().map(Memory::all).collect();
 //! let algorithm = find(Collective::AllReduce, "ring")?;
-//! let (dtype, op, form) = (DType::F32, ReduceOp::Sum, ExecutionMode::Messages);
-//! ranks.run(&DeviceCollective { algorithm, root: Rank(0), dtype, op, form, segments: 1 }, &slices)?;
+//! let (dtype, op, mode) = (DType::F32, ReduceOp::Sum, ExecutionMode::Messages);
+//! ranks.run(&DeviceCollective { algorithm, root: Rank(0), dtype, op, mode, segments: 1 }, &slices)?;
 //! assert_eq!(ranks.main().download::<f32>(slices[3])?, [6.0; 8]);
 //! # Ok(())
 //! # }

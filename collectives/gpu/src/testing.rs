@@ -10,7 +10,7 @@
 //! On the shim, the NCCL stand-in replaces the library, so that all code of this crate runs. On GPUs the real library is used, if
 //! it is installed and supports that many ranks.
 
-use crate::Result as DeviceRun;
+use crate::Result as DeviceResult;
 use crate::device::{DeviceCollective, DeviceRanks, ExecutionMode};
 use crate::nccl::{self, NcclComm, StandIn, stand_in};
 use crate::registry::{Algorithm, Shape};
@@ -27,8 +27,8 @@ use std::time::Duration;
 /// How long ranks wait for each other.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Runs [`allfold_collectives::testing::conforms`], with the same rank counts, sizes and types, for each algorithm on the devices
-/// of a machine and over NCCL.
+/// Runs the cases of [`allfold_collectives::testing::conforms`] (the same rank counts, sizes and types) for each algorithm on the
+/// devices of a machine and over NCCL.
 ///
 /// # Errors
 /// The first check that fails.
@@ -75,12 +75,12 @@ fn on_devices<T: Element>(
 ) -> Result<(), ConformanceFailure> {
     let case = &emptied(algorithm, case);
     let exact = Exact::<T>::new(algorithm, case)?;
-    for (place, form) in
+    for (place, mode) in
         [("devices, by messages", ExecutionMode::Messages), ("devices, fused", ExecutionMode::Fused)]
     {
-        match twice(machine, algorithm, case, &exact.inputs, form) {
+        match twice(machine, algorithm, case, &exact.inputs, mode) {
             // A collective that only moves values has no tree, so the fused form may refuse it.
-            Err(Error::Argument(_)) if form == ExecutionMode::Fused && !algorithm.collective.reduces() => {}
+            Err(Error::Argument(_)) if mode == ExecutionMode::Fused && !algorithm.collective.reduces() => {}
             Err(error) => return Err(exact.failed(place, error)),
             Ok(times) => times.iter().try_for_each(|results| exact.holds(place, results))?,
         }
@@ -99,22 +99,22 @@ fn failed(error: cuda::Error) -> Error {
     Error::System(error.to_string())
 }
 
-/// The data of every rank after the first run and after the second one, which replays the graph.
+/// The results of all ranks after the first run and after the second one, which replays the graph.
 fn twice<T: Element>(
     machine: &Arc<dyn CudaMachine>,
     algorithm: &'static Algorithm,
     case: &Case,
     inputs: &[Vec<T>],
-    form: ExecutionMode,
-) -> DeviceRun<[Vec<Vec<T>>; 2]> {
+    mode: ExecutionMode,
+) -> DeviceResult<[Vec<Vec<T>>; 2]> {
     let mut group = DeviceRanks::new(machine.clone(), case.ranks)?;
     let plain = algorithm.build(Shape::new(case.ranks)?.rooted(case.root)?);
     let segments = segments(case, &*plain, inputs.first().map_or(0, Vec::len));
-    let job = DeviceCollective { algorithm, root: case.root, dtype: T::DTYPE, op: case.op, form, segments };
+    let job = DeviceCollective { algorithm, root: case.root, dtype: T::DTYPE, op: case.op, mode, segments };
     let room = |(rank, input): (u32, &Vec<T>)| {
         group.queue(Rank(rank))?.memory(size_of_val(&input[..])).map_err(failed)
     };
-    let memories = (0..).zip(inputs).map(room).collect::<DeviceRun<Vec<Memory>>>()?;
+    let memories = (0..).zip(inputs).map(room).collect::<DeviceResult<Vec<Memory>>>()?;
     let slices: Vec<Slice<'_>> = memories.iter().map(Memory::all).collect();
     let mut times = [Vec::new(), Vec::new()];
     for results in &mut times {
@@ -181,7 +181,7 @@ fn one<T: Element>(
     comm: &mut NcclComm,
     algorithm: &'static Algorithm,
     case: &Case,
-) -> DeviceRun<Result<(), ConformanceFailure>> {
+) -> DeviceResult<Result<(), ConformanceFailure>> {
     let exact = match Exact::<T>::new(algorithm, case) {
         Ok(exact) => exact,
         Err(failure) => return Ok(Err(failure)),
@@ -220,7 +220,7 @@ fn native<T: Element>(
     collective: Collective,
     case: &Case,
     input: &[T],
-) -> DeviceRun<Vec<T>> {
+) -> DeviceResult<Vec<T>> {
     let (queue, rank) = (comm.queue().clone(), comm.rank());
     let data = queue.upload(input).map_err(failed)?;
     let out = queue.upload(input).map_err(failed)?;
@@ -237,6 +237,6 @@ fn native<T: Element>(
 }
 
 /// A range of elements of a buffer.
-fn part<T>(memory: &Memory, of: Range<usize>) -> DeviceRun<Slice<'_>> {
+fn part<T>(memory: &Memory, of: Range<usize>) -> DeviceResult<Slice<'_>> {
     memory.all().part(of.start * size_of::<T>(), of.len() * size_of::<T>()).map_err(failed)
 }

@@ -25,7 +25,7 @@ pub(super) fn bandwidth(
         },
         NcclAlgorithm::Tree => {
             let most = (all * 0.92).min(channels * tree(platform));
-            // Of a line, LL128 uses two of nine parts for flags within a node, and one in sixteen across nodes.
+            // The share of LL128's bytes that are data, as NCCL's tuner has it for trees; the rest are flags.
             let data = if platform.nodes == 1 { 7.0 / 9.0 } else { 120.0 / 128.0 };
             match protocol {
                 Protocol::Ll => (most / 3.8).min(ll_most(platform)),
@@ -55,7 +55,7 @@ fn to_algorithm(platform: &Platform, collective: Collective, algorithm: NcclAlgo
     }
 }
 
-/// The bandwidth of one channel through the NVLink switch, in GB/s.
+/// The bandwidth of one NVLS or NVLSTree channel in GB/s, limited by the network on several nodes; 0 for a single channel.
 fn nvls(platform: &Platform, collective: Collective, algorithm: NcclAlgorithm, graph: &Graph) -> f64 {
     if graph.channels < 2 {
         return 0.0;

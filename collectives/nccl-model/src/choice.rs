@@ -37,7 +37,8 @@ pub struct NoChoice {
 /// size: the total, for all-gather and reduce-scatter too. A call with one rank takes no time.
 ///
 /// # Errors
-/// `overrides` leave no candidate that the platform can run, or the collective is one that NCCL composes of sends.
+/// `overrides` leave no candidate that the platform can run; NCCL does not tune the collective (gather, all-to-all, ..); the
+/// platform has no node, or fewer ranks than nodes.
 pub fn choose(
     platform: &Platform,
     collective: Collective,

@@ -45,7 +45,7 @@ pub(super) fn across_us(algorithm: NcclAlgorithm, protocol: Protocol) -> f64 {
     row[protocol as usize]
 }
 
-/// The column of the tree tables for a number of nodes: one, two, or more.
+/// The column for a number of nodes in the tables that have three columns: one node, two, or more.
 fn column(nodes: u32) -> usize {
     nodes.clamp(1, 3) as usize - 1
 }
@@ -89,7 +89,8 @@ pub(super) fn nvls_efficiency(arch: Arch) -> f64 {
     [0.0, 0.0, 0.85, 0.74][arch as usize]
 }
 
-/// The share of its bandwidth that a tree achieves at a message size, from NCCL's table for powers of two from 64 B.
+/// The share of its bandwidth that a tree achieves for a call of `bytes`, from NCCL's table for powers of two from 64 B; 1 for
+/// sizes that the table does not cover.
 pub(super) fn tree_correction(protocol: Protocol, bytes: u64) -> f64 {
     const LL: [f64; 23] = [
         1.0, 1.0, 1.0, 1.0, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! time_us = latency + bytes / (1000 x bandwidth)          the (algorithm, protocol) with the least time is chosen
-//! latency = base + steps inside the node x hw + steps across x (hw + NIC)
+//! latency = base + inner steps x inner latency + outer steps x (outer latency + NIC's)    inner: within a node
 //! bandwidth = channels x speed of one, less the protocol's and the algorithm's losses     GB/s
 //! ```
 //!

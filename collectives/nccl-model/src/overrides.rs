@@ -39,7 +39,7 @@ impl Overrides {
     /// Parses the values of `NCCL_ALGO` and `NCCL_PROTO`; an empty text means that the variable is not set. Case is ignored.
     ///
     /// # Errors
-    /// An unknown name, with the nearest one; an empty list; a list for every collective that is not the first.
+    /// An unknown name, with the nearest one; an empty list; a list that names no collective and is not the first.
     pub fn new(algorithms: &str, protocols: &str) -> Result<Overrides, BadOverride> {
         let bad = |variable| move |what| BadOverride { variable, what };
         Ok(Overrides {

@@ -1,8 +1,8 @@
 //! A model of NCCL's graph search: the number of channels on a machine, and the speed of each.
 //!
 //! ```text
-//! speeds are tried from the fastest       GPU's port 240 GB/s: 40 x 6, split since 25 or more --> 20 x 12
-//! the greatest total is chosen            8 NICs of 50 GB/s: 48 x 7 of 360 inside, 48 x 8 across
+//! speeds are tried from the fastest       GPU's port of 240 GB/s: 40 x 6, split since 25 or more --> 20 x 12
+//! the greatest total is chosen            port of 371 GB/s, 8 NICs of 50 GB/s: 48 x 7 or 45 x 8  --> 45 x 8
 //! ```
 //!
 //! Rings need as much bandwidth within a node as across nodes; trees over two nodes may use twice as much within a node. Tables:
@@ -109,7 +109,7 @@ fn declared(fabric: Fabric, arch: Arch) -> f64 {
 /// Whether LL128 may be used: stores must stay in order, over NVLink and to a NIC behind the GPU's own PCIe switch.
 fn ll128(machine: &Machine, devices: u32) -> bool {
     let inside = devices == 1 || machine.nvlink;
-    let across = machine.nics.is_none_or(|nics| nics.gpudirect && machine.beside);
+    let across = machine.nics.is_none_or(|nics| nics.gpudirect && machine.nics_behind_gpu_switch);
     inside && across && machine.gpu.generation >= Generation::Volta
 }
 
@@ -133,7 +133,8 @@ fn inside(port: f64, devices: u32, arch: Arch, table: usize) -> Graph {
     if split { Graph::inside(2 * best.channels, best.inside / 2.0) } else { best }
 }
 
-/// The graph across nodes: the number of channels per NIC that the NICs and the GPUs' ports allow, and their speed.
+/// The graph across nodes: the number of channels that fit both all NICs (whole channels per NIC) and one GPU's port, and their
+/// speed.
 fn across(port: f64, devices: u32, nics: f64, nic: f64, table: usize) -> Graph {
     let fits = |speed: f64| {
         let network = (nic / speed).floor() * nics;
@@ -144,7 +145,7 @@ fn across(port: f64, devices: u32, nics: f64, nic: f64, table: usize) -> Graph {
 }
 
 /// The channels with the greatest total bandwidth, over the speeds from the fastest possible one down to half of it; of equal
-/// totals, the fastest.
+/// totals, the fastest. `None` if no speed fits.
 fn fastest(speeds: &[f64], most: f64, fits: impl Fn(f64) -> u32) -> Option<Graph> {
     let mut best: Option<Graph> = None;
     let first = speeds.iter().copied().find(|&speed| speed <= most && fits(speed) > 0)?;

@@ -40,7 +40,7 @@ impl AcceptQueue {
                 Err(error) => {
                     let out = matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE));
                     self.starved.fetch_or(out, Ordering::Relaxed);
-                    // Pending connections will free descriptors.
+                    // A lack of descriptors ends when pending connections end; other errors are tried again after the same pause.
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }

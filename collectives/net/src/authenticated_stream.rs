@@ -1,9 +1,10 @@
 //! A connection whose two ends have proved to each other that they belong to one job.
 //!
 //! ```text
-//! TcpStream -- handshake under the secret -- (TLS 1.3, pinned to it) -- AuthenticatedStream: read and write
+//! TcpStream -- handshake under the secret -- (TLS 1.3, bound to the handshake) -- AuthenticatedStream: read and write
 //! ```
 
+use super::accept_queue;
 use super::crypto::random;
 use super::handshake::{
     Acceptor, Connector, HandshakeAnswer, OPENING, PROOF, PeerIdentity, Refusal, WELCOME, opening,
@@ -14,6 +15,7 @@ use super::security::Security;
 use super::tls::{self, Credentials, Opened, Records};
 use crate::{Error, Result};
 use allfold_kernels::fused::Pipe;
+use rustix::io::Errno;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -52,7 +54,7 @@ impl Authenticator {
         Ok(Authenticator { security, credentials, timeout })
     }
 
-    /// The mode.
+    /// The security mode of the job.
     pub fn security(&self) -> &Security {
         &self.security
     }
@@ -68,7 +70,7 @@ impl Authenticator {
     ) -> std::result::Result<(AuthenticatedStream, HandshakeAnswer), Refusal> {
         self.security.allows(to).map_err(|error| Refusal::Forbidden(error.to_string()))?;
         let whole = async {
-            let mut socket = super::socket::connect(to).await.map_err(broken)?;
+            let mut socket = super::socket::connect(to).await.map_err(unconnected)?;
             socket.set_nodelay(true).map_err(broken)?;
             let hello = self.opening().map_err(|error| Refusal::Broken(error.to_string()))?;
             socket.write_all(&hello).await.map_err(broken)?;
@@ -105,7 +107,7 @@ impl Authenticator {
             let hello: [u8; OPENING] = exactly(&mut socket).await?;
             let challenge = self.opening().map_err(broken)?;
             let read = read_opening(&hello, &self.security);
-            // If the other side is an Allfold of another version or mode, our opening is sent anyway: it tells the difference.
+            // An Allfold of another version or mode also receives this opening, from which it reads the difference.
             if read.is_ok() || hello[..4] == challenge[..4] {
                 socket.write_all(&challenge).await.map_err(broken)?;
             }
@@ -143,6 +145,17 @@ async fn exactly<const N: usize>(socket: &mut TcpStream) -> std::result::Result<
     Ok(bytes)
 }
 
+/// Why there is no connection. If this process may open no more descriptors, the reason says so: it is no fault of the peer.
+fn unconnected(error: io::Error) -> Refusal {
+    match Errno::from_io_error(&error) {
+        Some(Errno::MFILE | Errno::NFILE) => Refusal::Broken(format!(
+            "this process may not open more than {} descriptors; raise the limit by `ulimit -n`",
+            accept_queue::descriptors()
+        )),
+        _ => broken(error),
+    }
+}
+
 fn broken(error: impl ToString) -> Refusal {
     Refusal::Broken(error.to_string())
 }
@@ -151,12 +164,12 @@ impl AuthenticatedStream {
     /// The addresses of this end and of the other end.
     ///
     /// # Errors
-    /// The connection is gone.
+    /// The connection has ended.
     pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         Ok((self.socket.local_addr()?, self.socket.peer_addr()?))
     }
 
-    /// The socket below.
+    /// The socket under the authenticated stream.
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
@@ -174,7 +187,7 @@ impl AuthenticatedStream {
         })
     }
 
-    /// Writes the bytes that TLS holds to the socket.
+    /// Writes the sealed bytes that TLS still holds to the socket.
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(tls) = &mut self.tls else { return Poll::Ready(Ok(())) };
         while !tls.held().is_empty() {

@@ -12,7 +12,7 @@ pub fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// SHA-256.
+/// The SHA-256 hash of `bytes`.
 #[cfg(feature = "tls")]
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     use sha2::Digest;
@@ -24,13 +24,13 @@ pub fn tag(key: &[u8; 32], pieces: [&[u8]; 2]) -> [u8; 32] {
     hmac(key, pieces).finalize().into_bytes().into()
 }
 
-/// Whether this is their tag, in constant time.
+/// Whether `tag` is the tag of `pieces`. The comparison takes constant time.
 pub fn holds(key: &[u8; 32], pieces: [&[u8]; 2], tag: &[u8]) -> bool {
     hmac(key, pieces).verify_slice(tag).is_ok()
 }
 
 fn hmac(key: &[u8; 32], pieces: [&[u8]; 2]) -> Hmac<Sha256> {
-    // A key shorter than a block of SHA-256 is filled with zeros.
+    // A key shorter than a block of SHA-256 is padded with zeros.
     let mut block = [0; 64];
     block[..key.len()].copy_from_slice(key);
     let mut hmac = <Hmac<Sha256> as KeyInit>::new(&block.into());

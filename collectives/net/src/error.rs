@@ -1,4 +1,4 @@
-//! Why a process cannot join others.
+//! Errors of joining other processes.
 
 /// The result of anything that prepares connections.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -11,14 +11,14 @@ pub enum Error {
     /// A parameter is invalid: a secret, an address.
     #[error("{0}")]
     Argument(String),
-    /// The environment does not say which rank this process is, or says what cannot be.
+    /// The environment does not say which rank this process is, or has an impossible value.
     #[error("environment: {variable} is {}: {wanted}", was(.read))]
     Environment {
-        /// The variable.
+        /// The name of the variable.
         variable: String,
         /// The value of the variable; `None` if it is not set.
         read: Option<String>,
-        /// What would be right.
+        /// The values that would be right.
         wanted: String,
     },
     /// The operating system refused something.

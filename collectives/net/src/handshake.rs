@@ -24,9 +24,9 @@ const VERSION: u8 = crate::format::VERSION;
 const MAGIC: [u8; 4] = *b"ALFH";
 /// Bytes of a hello and of a challenge.
 pub const OPENING: usize = 4 + 4 + 32 + 32;
-/// Bytes of a proof.
+/// The size of a proof in bytes.
 pub const PROOF: usize = PeerIdentity::BYTES + 32;
-/// Bytes of a welcome.
+/// The size of a welcome in bytes.
 pub const WELCOME: usize = 16 + 32;
 
 /// The purpose of a connection.
@@ -35,24 +35,24 @@ pub const WELCOME: usize = 16 + 32;
 pub enum Purpose {
     /// Heartbeats and events of groups; one connection between any two ranks.
     Control = 1,
-    /// Messages of the collectives of one group.
+    /// The connection carries messages of the collectives of one group.
     Data = 2,
-    /// Point-to-point messages of one group.
+    /// The connection carries point-to-point messages of one group.
     PointToPoint = 3,
-    /// Rendezvous.
+    /// The connection is to the rendezvous server.
     Rendezvous = 4,
 }
 
-/// The identity that a connector states: itself, and the rank that it connects to.
+/// A connector's claims: its own rank, the rank that it connects to, and what the connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
     /// The purpose of the connection.
     pub purpose: Purpose,
-    /// The job's number.
+    /// The identity of the job.
     pub job: [u8; 16],
     /// The epoch of the job: how often it was restarted.
     pub epoch: u32,
-    /// How many ranks there are.
+    /// The world size.
     pub size: u32,
     /// The connector's rank in the world.
     pub rank: Rank,
@@ -83,7 +83,7 @@ impl PeerIdentity {
         bytes
     }
 
-    /// The identity in a proof, before it is verified.
+    /// The identity in a proof that has not been verified.
     pub fn peek(proof: &[u8; PROOF]) -> Option<PeerIdentity> {
         proof.first_chunk().and_then(PeerIdentity::decode)
     }
@@ -104,21 +104,22 @@ impl PeerIdentity {
 /// The acceptor's answer to a connector's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeAnswer {
-    /// Accepted.
+    /// The connection is accepted.
     Welcome,
     /// Accepted; messages go through the shared memory that the connector offers.
     SharedMemoryLink,
-    /// The acceptor is of another job; these are the first eight bytes of its number.
+    /// The acceptor is of another job; these are the first eight bytes of that job's identity.
     Job(u64),
-    /// The acceptor is in another epoch, this one.
+    /// The acceptor is in this other epoch.
     Epoch(u32),
-    /// The acceptor has another world size, this one.
+    /// The acceptor has this other world size.
     Size(u32),
     /// The acceptor is another rank.
     Peer(u32),
-    /// The connector's rank does not exist or has such a connection already.
+    /// The connector's rank does not exist, is not above the acceptor's, or has such a control connection already; for any other
+    /// connection: has no control connection yet.
     Duplicate(u32),
-    /// The group has ended, or the acceptor is shutting down.
+    /// The acceptor is shutting down, or does not accept connections of this purpose.
     Gone,
 }
 
@@ -158,7 +159,7 @@ impl HandshakeAnswer {
         })
     }
 
-    /// Whether there is a connection.
+    /// Whether the acceptor accepts the connection.
     pub fn is_welcome(self) -> bool {
         matches!(self, HandshakeAnswer::Welcome | HandshakeAnswer::SharedMemoryLink)
     }
@@ -173,7 +174,7 @@ impl HandshakeAnswer {
                 format!("rank {peer} is in epoch {theirs}, and this rank in epoch {}", identity.epoch)
             }
             HandshakeAnswer::Size(theirs) => {
-                format!("rank {peer} was told of {theirs} ranks, and this rank of {}", identity.size)
+                format!("rank {peer}'s world size is {theirs}, and this rank's is {}", identity.size)
             }
             HandshakeAnswer::Peer(theirs) => format!("rank {peer}'s address is that of rank {theirs}"),
             HandshakeAnswer::Duplicate(rank) => format!("rank {rank} is connected already"),
@@ -182,7 +183,7 @@ impl HandshakeAnswer {
     }
 }
 
-/// The openings of both sides, which the proofs cover.
+/// The messages so far, which the proofs cover: first the openings of both sides.
 struct Transcript {
     key: Zeroizing<[u8; Secret::BYTES]>,
     said: Vec<u8>,
@@ -202,7 +203,7 @@ impl Transcript {
         crypto::tag(&self.key, [label.as_bytes(), &self.said])
     }
 
-    /// Compares in constant time.
+    /// Whether the tag is valid. The comparison takes constant time.
     fn holds(&self, label: &str, tag: &[u8]) -> bool {
         crypto::holds(&self.key, [label.as_bytes(), &self.said], tag)
     }
@@ -211,7 +212,7 @@ impl Transcript {
 const CONNECTOR: &str = "allfold connector proves";
 const ACCEPTOR: &str = "allfold acceptor proves";
 
-/// A hello or a challenge: the same form, told apart by their labels in the proofs and their places in the transcript.
+/// A hello or a challenge. Both have this form; the proofs cover both, the hello first.
 pub fn opening(security: &Security, nonce: &[u8; 32], certificate: &[u8; 32]) -> [u8; OPENING] {
     let mut bytes = [0; OPENING];
     bytes[..4].copy_from_slice(&MAGIC);
@@ -222,7 +223,7 @@ pub fn opening(security: &Security, nonce: &[u8; 32], certificate: &[u8; 32]) ->
     bytes
 }
 
-/// Reads the other side's opening: the fingerprint of its certificate.
+/// Reads the other side's opening. Returns the fingerprint of its certificate.
 ///
 /// # Errors
 /// The other side is another program, version or mode.
@@ -253,7 +254,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Begins; returns the proof to send.
+    /// Begins with both openings. Returns the connector and the proof to send.
     pub fn new(
         security: &Security,
         hello: &[u8; OPENING],
@@ -271,7 +272,7 @@ impl Connector {
         (Connector { transcript, identity }, proof)
     }
 
-    /// Reads the acceptor's proof and verdict: a welcome.
+    /// Verifies the acceptor's welcome. Returns its answer if that accepts the connection.
     ///
     /// # Errors
     /// The acceptor does not hold the secret, or refuses the connection.
@@ -289,7 +290,7 @@ impl Connector {
     }
 }
 
-/// Why there is no connection.
+/// Why a connection was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The other side does not hold this secret.
@@ -300,17 +301,17 @@ pub enum Refusal {
     IncompatiblePeer(IncompatiblePeer),
     /// The connection broke, or took too long.
     Broken(String),
-    /// This side may not connect there.
+    /// This side's security mode forbids a connection to that address.
     Forbidden(String),
 }
 
-/// Why the other side is incompatible, by its opening.
+/// Why the other side is incompatible, as its first bytes show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IncompatiblePeer {
-    /// Another program.
+    /// The other side is not Allfold.
     #[error("the other side does not use Allfold's handshake")]
     Program,
-    /// Another version of the wire format.
+    /// The other side has another version of the wire format.
     #[error("it speaks version {theirs} of the wire format, and this side version {ours}")]
     Version {
         /// This side's version.
@@ -318,7 +319,7 @@ pub enum IncompatiblePeer {
         /// The other side's version.
         theirs: u8,
     },
-    /// Another [`Security`].
+    /// The other side has another [`Security`].
     #[error("its security mode is {theirs}, and this side's is {ours}")]
     Mode {
         /// This side's mode.
@@ -334,13 +335,13 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Begins.
+    /// Begins the handshake from both sides' first messages.
     pub fn new(security: &Security, hello: &[u8; OPENING], challenge: &[u8; OPENING]) -> Acceptor {
         Acceptor { transcript: Transcript::new(security, hello, challenge) }
     }
 
-    /// Verifies the connector's proof, and only then reads its identity. `None` if it does not hold the secret or its identity is
-    /// impossible.
+    /// Verifies the connector's proof, and only then reads its identity. `None` if the connector does not hold the secret or its
+    /// identity is impossible.
     pub fn verify(&mut self, proof: &[u8; PROOF]) -> Option<PeerIdentity> {
         let (said, tag) = proof.split_at(PeerIdentity::BYTES);
         self.transcript.say(said);
@@ -351,7 +352,7 @@ impl Acceptor {
         said.first_chunk().and_then(PeerIdentity::decode)
     }
 
-    /// The last message.
+    /// The acceptor's last message, with its answer.
     pub fn welcome(mut self, verdict: HandshakeAnswer) -> [u8; WELCOME] {
         let said = verdict.encode();
         self.transcript.say(&said);
@@ -382,7 +383,7 @@ mod tests {
         }
     }
 
-    /// A whole handshake; what the acceptor read, and what the connector made of the answer.
+    /// A whole handshake. Returns the identity that the acceptor read, and the connector's result.
     fn shake(
         ours: &Security,
         theirs: &Security,

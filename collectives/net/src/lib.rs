@@ -27,6 +27,7 @@ pub mod environment;
 mod error;
 mod format;
 pub mod handshake;
+mod hidden;
 pub mod peer_stream;
 pub mod rendezvous;
 mod security;

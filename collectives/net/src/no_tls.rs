@@ -1,4 +1,4 @@
-//! In the place of `tls` in a build without it: no value of these types exists, and who asks for one is told why.
+//! Stands in for `tls` in a build without it: no value of these types exists, and a request for one is an error that says why.
 
 use crate::{Error, Result};
 use std::io;

@@ -1,4 +1,4 @@
-//! A non-blocking connection for the data path. It moves bytes between the kernel and the caller's buffers without a copy.
+//! A non-blocking connection for the data path. Plain TCP needs no buffer between the kernel and the caller's buffers.
 
 use super::shared_memory_link::SharedMemoryLink;
 use super::socket::again;
@@ -9,13 +9,13 @@ use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// A non-blocking connection.
+/// A non-blocking connection to a peer.
 pub enum PeerStream {
-    /// Plain TCP.
+    /// A connection by plain TCP.
     Plain(TcpStream),
-    /// TLS 1.3.
+    /// A connection by TLS 1.3.
     Tls(Tls),
-    /// Shared memory of one host.
+    /// A connection through the shared memory of one host.
     SharedMemoryLink(SharedMemoryLink),
 }
 
@@ -38,7 +38,7 @@ impl PeerStream {
         PeerStream::SharedMemoryLink(SharedMemoryLink::new(pipe, socket))
     }
 
-    /// Whether a changed byte would be detected by the connection itself.
+    /// Whether frames need no checksum: TLS detects changed bytes itself, and shared memory is not checked.
     #[inline]
     pub fn is_authentic(&self) -> bool {
         !matches!(self, PeerStream::Plain(_))
@@ -68,7 +68,7 @@ impl PeerStream {
         }
     }
 
-    /// Writes held bytes to the kernel. Returns whether all were written.
+    /// Writes the bytes that TLS has sealed and still holds to the kernel. Returns whether all were written.
     #[inline]
     pub fn flush(&mut self) -> io::Result<bool> {
         match self {
@@ -95,8 +95,8 @@ impl PeerStream {
         }
     }
 
-    /// The poll flags for a caller that sleeps until one of these is possible. `None` if one is possible now: the caller must not
-    /// sleep. [`PeerStream::finish_sleep`] follows in both cases.
+    /// The poll flags for a caller that sleeps until something in `wants` is possible. `None` if it is possible now: the caller
+    /// must not sleep. [`PeerStream::finish_sleep`] follows in both cases.
     #[inline]
     pub fn prepare_sleep(&self, wants: Wants) -> Option<PollFlags> {
         if let PeerStream::SharedMemoryLink(shared_memory) = self {
@@ -108,7 +108,7 @@ impl PeerStream {
         Some(flags)
     }
 
-    /// Ends the sleep.
+    /// Ends the sleep that `prepare_sleep` announced.
     #[inline]
     pub fn finish_sleep(&mut self) {
         if let PeerStream::SharedMemoryLink(shared_memory) = self {
@@ -134,7 +134,7 @@ impl Tls {
                 Ok(Opened::Closed) => return Ok(0),
                 Ok(Opened::Wanting) => {}
                 Err(error) => {
-                    // Tells the other side the cause, if possible.
+                    // Sends the TLS alert to the other side, if possible.
                     let _ = self.flush();
                     return Err(error);
                 }

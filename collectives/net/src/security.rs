@@ -7,6 +7,7 @@
 //! | [`Security::TrustedFabric`] | a network that is yours alone | who holds the job's secret | plain, CRC32C |
 //! | [`Security::InsecurePlaintext`] | experiments | anyone | plain |
 
+use crate::hidden::HiddenBytes;
 use crate::{Error, Result};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -17,27 +18,29 @@ use zeroize::Zeroizing;
 /// How connections between ranks are secured.
 #[derive(Clone, Debug)]
 pub enum Security {
-    /// No secret, and therefore loopback addresses only.
+    /// There is no secret, so only loopback addresses are allowed.
     Loopback,
-    /// Holders of the secret, over TLS 1.3.
+    /// Only holders of the secret may join, over TLS 1.3.
     Tls(Secret),
-    /// Holders of the secret; the data after the handshake are plain.
+    /// Only holders of the secret may join; the data after the handshake are plain.
     TrustedFabric(Secret),
-    /// Anyone, on any address, unencrypted.
+    /// Anyone may join, on any address, unencrypted.
     InsecurePlaintext,
 }
 
-/// The job's secret: 32 bytes that every rank holds. It is wiped from memory when the last copy goes, and never shown.
+/// The job's secret: 32 bytes that every rank holds. It is wiped from memory when the last copy is dropped, is never printed, and
+/// is left out of core dumps where the system can do that.
 #[derive(Clone)]
-pub struct Secret(Arc<Zeroizing<[u8; Secret::BYTES]>>);
+pub struct Secret(Arc<HiddenBytes<{ Secret::BYTES }>>);
 
 impl Secret {
-    /// Bytes of a secret.
+    /// The size of a secret in bytes.
     pub const BYTES: usize = 32;
 
     /// A secret of these bytes, which should be random.
     pub fn new(bytes: [u8; Secret::BYTES]) -> Secret {
-        Secret(Arc::new(Zeroizing::new(bytes)))
+        let bytes = Zeroizing::new(bytes);
+        Secret(Arc::new(HiddenBytes::filled(|hidden| hidden.copy_from_slice(&*bytes))))
     }
 
     /// A new secret from the operating system's random generator.
@@ -52,7 +55,7 @@ impl Secret {
     /// descriptors (`/dev/fd/N`), never from the command line, where every user of the host can read them.
     ///
     /// # Errors
-    /// The file does not exist, others may read it, or it has another size.
+    /// The file does not exist, others may read it, it has another size, or all of its bytes are zero.
     pub fn read(path: &Path) -> Result<Secret> {
         let wrong = |what: String| Error::Argument(format!("the secret in {}: {what}", path.display()));
         #[cfg(unix)]
@@ -73,8 +76,15 @@ impl Secret {
             file.take(256).read_to_end(&mut bytes).map_err(|e| wrong(e.to_string()))?;
             bytes
         };
+        // Zeros come from a file that was created and never filled.
+        let filled = |raw: [u8; Secret::BYTES]| match raw == [0; Secret::BYTES] {
+            true => Err(wrong(
+                "all of its bytes are zero, which anyone can guess: fill it from /dev/urandom".into(),
+            )),
+            false => Ok(Secret::new(raw)),
+        };
         if let Ok(raw) = <[u8; Secret::BYTES]>::try_from(&bytes[..]) {
-            return Ok(Secret::new(raw));
+            return filled(raw);
         }
         let digits = bytes.trim_ascii();
         let mut raw = Zeroizing::new([0u8; Secret::BYTES]);
@@ -89,11 +99,11 @@ impl Secret {
                 _ => return Err(wrong("it has a character that is not a hexadecimal digit".into())),
             }
         }
-        Ok(Secret::new(*raw))
+        filled(*raw)
     }
 
     pub(super) fn bytes(&self) -> &[u8; Secret::BYTES] {
-        &self.0
+        self.0.get()
     }
 }
 
@@ -134,7 +144,7 @@ impl Security {
         }
     }
 
-    /// The key of the handshake's proofs; empty without a secret.
+    /// The key of the handshake's proofs; zeros without a secret.
     pub(super) fn key(&self) -> &[u8; Secret::BYTES] {
         match self {
             Security::Tls(secret) | Security::TrustedFabric(secret) => secret.bytes(),
@@ -145,7 +155,7 @@ impl Security {
     /// Whether this address may be listened on or connected to.
     ///
     /// # Errors
-    /// It is not a loopback address, and there is no secret.
+    /// It is not a loopback address, and the mode is [`Security::Loopback`].
     pub fn allows(&self, address: SocketAddr) -> Result<()> {
         let local = match address.ip() {
             IpAddr::V4(ip) => ip.is_loopback(),
@@ -217,6 +227,8 @@ mod tests {
         says(put(b"too short", 0o600), "it has 9 bytes");
         says(put("xy".repeat(32).as_bytes(), 0o600), "not a hexadecimal digit");
         says(put(&[b'a'; 4000], 0o600), "it has 256 bytes");
+        says(put(&[0; 32], 0o600), "all of its bytes are zero");
+        says(put(&[b'0'; 64], 0o600), "all of its bytes are zero");
         std::fs::remove_file(&path).unwrap();
         says(Secret::read(&path), "No such file");
     }

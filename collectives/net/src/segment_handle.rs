@@ -13,11 +13,11 @@ pub struct Host(u64);
 /// A handle to shared memory: its host, process and descriptor; or none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentHandle {
-    /// 0 if it is unknown.
+    /// The number of the host; 0 if it is unknown.
     host: u64,
     process: u32,
     descriptor: u32,
-    /// 0 if there is no memory.
+    /// The number of the segment; 0 if the handle names none.
     nonce: u64,
 }
 

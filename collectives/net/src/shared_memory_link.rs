@@ -22,8 +22,8 @@ pub struct SharedMemoryLink {
 }
 
 /// Shared memory offered for a connection during its handshake.
-pub struct LinkOffer {
-    /// This end of the pipe.
+pub struct SegmentOffer {
+    /// This side's end of the pipe.
     pub pipe: Pipe,
     /// The handle by which the other end finds the memory.
     pub memory: SegmentHandle,
@@ -31,12 +31,12 @@ pub struct LinkOffer {
     _descriptor: OwnedFd,
 }
 
-impl LinkOffer {
+impl SegmentOffer {
     /// Allocates memory. `None` if the system has none.
-    pub fn new(host: Host) -> Option<LinkOffer> {
+    pub fn new(host: Host) -> Option<SegmentOffer> {
         let nonce = SegmentHandle::nonce()?;
         let (pipe, descriptor) = Pipe::shared(&SegmentHandle::name(nonce)).ok()?;
-        Some(LinkOffer {
+        Some(SegmentOffer {
             pipe,
             memory: SegmentHandle::to(Some(host), &descriptor, nonce),
             _descriptor: descriptor,
@@ -124,8 +124,8 @@ impl SharedMemoryLink {
         Ok(bytes)
     }
 
-    /// Called when there is nothing to do: checks the socket now and then for the other end's close. Returns an error if there is
-    /// nothing to do now. After a close the pipe is read once more for what the other end wrote before.
+    /// Called when there is nothing to do: checks the socket now and then for the other end's close. Returns `WouldBlock` if there
+    /// is none. After a close the caller reads the pipe once more for what the other end wrote before.
     fn listen(&mut self) -> io::Result<()> {
         self.looks += 1;
         if self.looks < LOOKS {
@@ -146,7 +146,7 @@ impl SharedMemoryLink {
 }
 
 fn damaged(_: allfold_kernels::fused::Damaged) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, "the shared memory says what cannot be")
+    io::Error::new(ErrorKind::InvalidData, "the shared memory holds an invalid state")
 }
 
 impl AsFd for SharedMemoryLink {
@@ -171,7 +171,7 @@ mod tests {
         })
     }
 
-    /// Reads until there is something, or an end.
+    /// Reads until some bytes have arrived or the pipe has ended.
     fn wait(end: &mut SharedMemoryLink, into: &mut [u8]) -> io::Result<usize> {
         loop {
             match end.read(into) {
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn what_was_put_in_before_the_end_is_read_before_it() {
         let [mut a, mut b] = pair();
-        // Woken, and not looking: what wakes lies in the socket when it is closed, so that the end is a reset.
+        // The byte that wakes `a` is unread when `a` closes its socket, so that `b` sees a reset.
         assert!(b.prepare_sleep(Wants { bytes: true, room: false }));
         assert_eq!(a.write(b"to ", b"the last").unwrap(), 11);
         assert!(a.prepare_sleep(Wants { bytes: true, room: false }));
@@ -225,10 +225,13 @@ mod tests {
     #[test]
     fn memory_of_another_host_is_not_accepted() {
         let (here, there) = (Host::pretended(0), Host::pretended(1));
-        let offer = LinkOffer::new(here).unwrap();
-        assert!(LinkOffer::accept(&offer.memory, Some(there)).is_none());
-        assert!(LinkOffer::accept(&offer.memory, None).is_none());
-        assert!(LinkOffer::accept(&SegmentHandle::none(Some(here)), Some(here)).is_none(), "there is none");
-        assert!(LinkOffer::accept(&offer.memory, Some(here)).is_some());
+        let offer = SegmentOffer::new(here).unwrap();
+        assert!(SegmentOffer::accept(&offer.memory, Some(there)).is_none());
+        assert!(SegmentOffer::accept(&offer.memory, None).is_none());
+        assert!(
+            SegmentOffer::accept(&SegmentHandle::none(Some(here)), Some(here)).is_none(),
+            "there is none"
+        );
+        assert!(SegmentOffer::accept(&offer.memory, Some(here)).is_some());
     }
 }

@@ -10,8 +10,8 @@ use tokio::net::{TcpSocket, TcpStream};
 /// Size of the kernel's buffer per direction between processes of one host (the kernel doubles it): small enough for a core's
 /// cache.
 const NEAR: usize = 256 << 10;
-/// Between processes of one host nothing is ever congested. BBR, which is some systems' default, paces what it sends by
-/// timers, and reaches two thirds of what the processors can copy.
+/// The congestion control between processes of one host, where nothing is ever congested. BBR, which is some systems' default,
+/// paces what it sends by timers, and reaches two thirds of what the processors can copy.
 const UNPACED: &[u8] = b"reno";
 
 /// Connects to this address.
@@ -41,7 +41,7 @@ pub(super) fn again(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<u
     }
 }
 
-/// Prepares a listener: what connects to it inherits this.
+/// Sets the options of a listener, which its connections inherit.
 pub fn listen(listener: &TcpListener) {
     if listener.local_addr().is_ok_and(|address| address.ip().is_loopback()) {
         hasten(listener);

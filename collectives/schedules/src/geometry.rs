@@ -18,7 +18,7 @@ pub struct Geometry {
     sizes: [Cut; 2],
     /// The number of chunks that have the larger size.
     larger: u64,
-    /// The positions of chunks, for a blocked collective whose blocks are unequal or not in order of chunks.
+    /// The positions of chunks, for a blocked collective whose chunks are not the near-equal chunks of the whole buffer in order.
     places: Option<Places>,
 }
 
@@ -141,7 +141,7 @@ impl Geometry {
         (span.first_chunk..span.first_chunk + span.chunks).map(move |chunk| self.piece(chunk, span.segment))
     }
 
-    /// The number of elements of a span, in constant time, except for segments of blocks that are not in chunk order.
+    /// The number of elements of a span, in constant time, except for segments of chunks whose positions are stored (`places`).
     #[inline]
     pub fn elements(&self, span: Span) -> u64 {
         let (from, to) = (u64::from(span.first_chunk), u64::from(span.first_chunk + span.chunks));

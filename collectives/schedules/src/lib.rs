@@ -35,3 +35,8 @@ pub use allfold_base::Rank;
 pub use collective::Collective;
 pub use extent::Extent;
 pub use geometry::Geometry;
+
+/// The example in the documents is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/own-algorithm.md")]
+pub struct Documents;

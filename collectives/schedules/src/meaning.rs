@@ -67,7 +67,7 @@ pub enum Value {
     Exchanged,
     /// The previous rank's element; for rank 0 the last rank's element.
     Previous,
-    /// No value: the collective ends when every rank has heard from every other.
+    /// No value: the collective ends on a rank once every rank has entered it.
     Heard,
 }
 
@@ -78,7 +78,7 @@ pub enum Moves {
     Nothing,
     /// The whole buffer, into or out of every group of ranks.
     Whole,
-    /// The whole buffer to the place of its reduction, and the result back.
+    /// The whole buffer moves to where it is reduced, and the result moves back.
     Reduction,
     /// The blocks of the other ranks.
     Others,

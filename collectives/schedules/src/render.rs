@@ -4,7 +4,7 @@ use crate::check::{Cost, Proof, walk};
 use crate::schedule::{Combine, Rank, Region, Schedule, Span, Step};
 use std::fmt::Write;
 
-/// The greatest number of columns of text in a drawing.
+/// The greatest number of characters of a line in which messages are listed one by one.
 const WIDTH: usize = 110;
 /// The greatest number of rounds in a drawing.
 const ROUNDS: usize = 64;
@@ -48,7 +48,7 @@ pub fn rounds(schedule: &(impl Schedule + ?Sized)) -> String {
         let _ = writeln!(text, "  ...  and {hidden} rounds more");
     }
     let elsewhere = if text.contains('[') {
-        "r[x]: it lands in x there; s2:c is chunk c of scratch copy 2.\n"
+        "r[x]: chunk c goes to x on rank r; s2:c is chunk c of scratch copy 2.\n"
     } else {
         ""
     };
@@ -146,7 +146,7 @@ pub fn cost(schedule: &(impl Schedule + ?Sized)) -> String {
     line + " times the data"
 }
 
-/// The order of the reductions and the hash of the result in one line, with the tree as a formula if there is a single tree.
+/// The order of the reductions, with the tree as a formula if there is a single tree, and in a second line the hash of the result.
 pub fn order(proof: &Proof) -> String {
     let (Some(order), Some(hash)) = (proof.order(), proof.hash()) else {
         return "nothing is reduced".into();

@@ -84,7 +84,7 @@ fn automatic_choice_is_canonical() {
     }
 }
 
-/// Segments and lanes do not change the reduction trees, at any stride.
+/// Segments at any stride keep the order and the tree of every all-reduce; lanes keep a tree that is the same for every chunk.
 #[test]
 fn segments_at_any_stride_keep_every_tree() {
     for row in registry::of(Collective::AllReduce) {
@@ -238,7 +238,7 @@ fn mistakes_in_trees_and_halving_are_caught() {
     }
 }
 
-/// Matches chunks of unequal size with each other, which is right for divisible element counts only.
+/// Chunks 0 and 1 have the same size for even element counts only, so a schedule must not send one into the other.
 #[test]
 fn a_message_between_chunks_of_different_size_is_caught() {
     struct Crossed;
@@ -258,7 +258,7 @@ fn a_message_between_chunks_of_different_size_is_caught() {
         }
     }
     let flaw = matching(&Crossed, Collective::AllReduce).unwrap_err();
-    assert!(flaw.what.contains("not of the same sizes"), "{flaw}");
+    assert!(flaw.what.contains("whose sizes differ"), "{flaw}");
     assert!(matching(&Crossed, Collective::AllToAll).is_ok(), "blocks of an all-to-all are all equal");
 }
 
@@ -295,19 +295,19 @@ fn false_claims_are_caught() {
     assert!(check::claims(&Liar(2)).is_ok());
 }
 
-/// A counterexample names the rank, the round, the chunk and the expected value.
+/// A counterexample names the rank, the chunk, the expected value and the value found.
 #[test]
 fn counterexamples_say_what_was_expected() {
     let wrong = Mistake { of: RingAllReduce(4), rounds: -1, seed: |_, _, _, step| step };
     let flaw = symbolic(&wrong, Collective::AllReduce, Rank(0)).unwrap_err();
     assert_eq!(
         flaw.to_string(),
-        "rank 0, chunk 2: expected every rank's, once each, found (0+(2+3)) of chunk 2; \
+        "rank 0, chunk 2: expected the reduction over all ranks, each counted once, found (0+(2+3)) of chunk 2; \
         rank 1 is missing"
     );
 }
 
-/// Schedules for 131,072 ranks are built quickly, and the steps that the test samples match.
+/// Schedules for 131,072 and for 100,003 ranks are built quickly, and the steps that the test samples match.
 #[test]
 fn schedules_of_a_hundred_thousand_ranks_are_cheap() {
     for row in ALGORITHMS {

@@ -8,7 +8,7 @@
 //!  Prepared ----- Connection: messages, and shared memory beside them
 //! ```
 //!
-//! `shm` is not a backend: it adds shared memory for collectives between processes of one host, over any backend.
+//! `shm` is not a backend: it adds shared memory for collectives between ranks of one host, over any backend on real time.
 //!
 //! A *task* is a thread that acts for a rank: the rank's own code or one of its communication threads. A *gate* is a counter
 //! that tasks wait on; asynchronous work is handed over through gates.
@@ -28,7 +28,7 @@ use crate::{Lost, Rank, Result};
 use allfold_sim::Picos;
 use std::sync::Arc;
 
-/// A thread that acts for a rank.
+/// The number of a task: a thread that acts for a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TaskId(pub u32);
 
@@ -52,11 +52,11 @@ impl Scale {
     }
 }
 
-/// A counter that tasks can wait on.
+/// The number of a counter that tasks can wait on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GateId(pub u32);
 
-/// The ranks of one communicator.
+/// The number of a group: the ranks of one communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GroupId(pub u32);
 
@@ -91,7 +91,7 @@ pub(crate) trait Clock: Send + Sync {
     /// nothing.
     fn charge(&self, task: TaskId, work: &allfold_sim::DeviceWork);
 
-    /// A new gate, at count 0.
+    /// Makes a gate with count 0.
     fn gate(&self) -> GateId;
     /// Adds one to a gate's count.
     fn raise(&self, task: TaskId, gate: GateId);
@@ -103,13 +103,13 @@ pub(crate) trait Clock: Send + Sync {
     fn passed(&self, task: TaskId, gate: GateId, count: u64) -> bool;
 }
 
-/// A backend as a communicator needs it. A method with a task may be called by that task's thread only.
+/// A backend as a communicator needs it. A method with a task, except `abort`, may be called by that task's thread only.
 pub(crate) trait Backend: Send + Sync {
     /// The task of a world rank's own code.
     fn main(&self, world: Rank) -> TaskId;
     /// A task for a communication thread of `parent`'s rank.
     fn spawn(&self, parent: TaskId) -> TaskId;
-    /// The task's thread ends. For a rank's own code: the rank has returned.
+    /// Ends a task: its thread ends. For the task of a rank's own code, the rank has returned.
     fn retire(&self, task: TaskId);
 
     /// The backend's clock and gates.
@@ -121,11 +121,19 @@ pub(crate) trait Backend: Send + Sync {
     fn leave(&self, task: TaskId, member: Member, operations: u64, cause: Lost);
     /// A member that has left frees its part of the group. Any thread may call this.
     fn release(&self, _member: Member) {}
-    /// Fails a group on behalf of a member.
+    /// Fails a group on behalf of a member. On real time any thread may call this.
     fn abort(&self, task: TaskId, member: Member, why: String);
     /// The survivors of a failed group: waits until every member has called this or has left, or until the deadline. All
     /// callers get the same answer.
     fn survivors(&self, task: TaskId, member: Member) -> Result<Vec<Rank>>;
+    /// The tagged messages of a member; `None` where the backend has none.
+    fn messages(self: Arc<Self>, _member: Member) -> Option<tcp::Messages> {
+        None
+    }
+    /// Sets the deadline of this process's operations. `false` where the backend's deadline does not change.
+    fn set_deadline(&self, _deadline: std::time::Duration) -> bool {
+        false
+    }
     /// A member's connection to its peers.
     fn connect(self: Arc<Self>, task: TaskId, member: Member) -> Connection;
 }

@@ -1,7 +1,7 @@
 //! Any collective by its [`Collective`]: for tests, benchmarks and programs that choose a collective at run time.
 
 use super::request::Request;
-use super::{Communicator, apart, expect, in_place};
+use super::{Communicator, expect, in_place, out_of_place};
 use crate::meaning::{On, Portion, Side};
 use crate::{Collective, Element, Error, Extent, Rank, ReduceOp, Result};
 
@@ -25,7 +25,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for lengths that do not fit; else as of the collective's own method.
+    /// [`Error::Argument`] for lengths that do not fit; otherwise those of the collective's own method.
     pub fn collective<T: Element>(
         &self,
         collective: Collective,
@@ -50,7 +50,7 @@ impl Communicator {
         }
     }
 
-    /// A call of two buffers.
+    /// Calls a collective with two buffers.
     fn over_two_buffers<T: Element>(
         &self,
         mut request: Request,
@@ -65,9 +65,10 @@ impl Communicator {
         }
         let whole = |side: Side| side.on == On::All && side.part == Portion::Whole;
         if whole(row.input) && whole(row.output) && input.len() == output.len() {
-            // Two buffers as long as each other leave no block to look for: a call of 8 bytes is too short for that.
+            // Input and output are whole buffers of one length, so no block size has to be found, which would cost time in a call
+            // of 8 bytes.
             request.count = output.len();
-            return self.blocking(request, apart(input, output));
+            return self.blocking(request, out_of_place(input, output));
         }
         request.count = self.count_of(collective, input.len(), output.len(), root)?;
         let extent = Extent { collective, ranks: self.size(), root, count: request.count };
@@ -80,10 +81,10 @@ impl Communicator {
         };
         fits("input", input.len(), extent.input(rank).len())?;
         fits("output", output.len(), extent.output(rank).len())?;
-        self.blocking(request, apart(input, output))
+        self.blocking(request, out_of_place(input, output))
     }
 
-    /// The count of a call of two buffers, as they say: of the whole, or of a block.
+    /// The count of a call with two buffers, from their lengths: the elements of the whole buffer, or of one block.
     fn count_of(&self, collective: Collective, input: usize, output: usize, root: Rank) -> Result<usize> {
         let row = collective.meaning();
         let n = self.size() as usize;

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 /// issued, while the rank continues. Errors of the call itself are returned at once, those of the group by
 /// [`Work::wait`].
 impl Communicator {
-    /// [`Communicator::all_reduce`] on a buffer that comes back when it is done.
+    /// [`Communicator::all_reduce`] on a buffer that comes back when the operation is done.
     ///
     /// # Errors
     /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
@@ -23,7 +23,7 @@ impl Communicator {
         self.record_issue(request, data, |data| data)
     }
 
-    /// [`Communicator::broadcast`] of a buffer that comes back when it is done.
+    /// [`Communicator::broadcast`] of a buffer that comes back when the operation is done.
     ///
     /// # Errors
     /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
@@ -44,7 +44,7 @@ impl Communicator {
         self.all_gather_in_place_async(all)
     }
 
-    /// [`Communicator::all_gather`] in place: takes a block per rank, of which this rank's own counts, gives back all of them.
+    /// [`Communicator::all_gather`] in place: takes a block per rank, of which only this rank's own is read; gives all back.
     ///
     /// # Errors
     /// [`Error::Argument`] where the blocks do not divide among the ranks; [`Error::Poisoned`] where the group has failed
@@ -67,7 +67,7 @@ impl Communicator {
     }
 
     /// [`Communicator::reduce_scatter`] in place: takes one block per rank and gives all of them back. This rank's block is
-    /// reduced; what the others hold afterwards is not defined.
+    /// reduced; the other blocks are undefined afterwards.
     ///
     /// # Errors
     /// [`Error::Argument`] where the blocks do not divide among the ranks; [`Error::Poisoned`] where the group has failed
@@ -90,7 +90,7 @@ impl Communicator {
     }
 
     /// The length of each rank's block where `len` elements are one block per rank.
-    fn block_len(&self, collective: &str, len: usize) -> Result<usize> {
+    pub(super) fn block_len(&self, collective: &str, len: usize) -> Result<usize> {
         let n = self.size() as usize;
         if !len.is_multiple_of(n) {
             return Err(Error::Argument(format!(
@@ -115,7 +115,7 @@ impl Communicator {
         })
     }
 
-    /// Runs an operation that was issued, on the communication thread, after those that were issued before.
+    /// Runs an operation on the communication thread, after the operations that were issued before it.
     pub(super) fn run_later<T: Element>(
         &self,
         ticket: Ticket,

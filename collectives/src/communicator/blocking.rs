@@ -1,8 +1,8 @@
 //! The blocking collectives on the caller's slices.
 
-use super::{Communicator, apart, expect, in_place};
+use super::{Communicator, expect, in_place, out_of_place};
 use crate::{Collective, Element, Error, Rank, ReduceOp, Result};
-use allfold_kernels::fused::Ends;
+use allfold_kernels::fused::CallBuffers;
 
 /// `n` is [`Communicator::size`]. What a rank gives and ends with is a row of [`crate::meaning`].
 impl Communicator {
@@ -15,14 +15,14 @@ impl Communicator {
         self.blocking(request, in_place(data))
     }
 
-    /// Leaves the reduction of `input` over all ranks in `output`, which has its length.
+    /// Leaves the reduction of `input` over all ranks in `output`, which has the same length.
     ///
     /// # Errors
     /// [`Error::Argument`] where the lengths differ; those of the group.
     pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
         expect("the output of all_reduce", output.len(), input.len())?;
         let request = self.request::<T>(Collective::AllReduce, input.len()).reduced(op);
-        self.blocking(request, apart(input, output))
+        self.blocking(request, out_of_place(input, output))
     }
 
     /// Replaces `data` on every rank by the root's `data`.
@@ -41,7 +41,16 @@ impl Communicator {
     pub fn all_gather<T: Element>(&self, block: &[T], output: &mut [T]) -> Result<()> {
         expect("the output of all_gather", output.len(), self.times(block.len())?)?;
         let request = self.request::<T>(Collective::AllGather, block.len());
-        self.blocking(request, apart(block, output))
+        self.blocking(request, out_of_place(block, output))
+    }
+
+    /// [`Communicator::all_gather`] in place: `all` holds a block per rank, of which only this rank's own is read.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where the blocks do not divide among the ranks; those of the group.
+    pub fn all_gather_in_place<T: Element>(&self, all: &mut [T]) -> Result<()> {
+        let len = self.block_len("all_gather", all.len())?;
+        self.blocking(self.request::<T>(Collective::AllGather, len), in_place(all))
     }
 
     /// Leaves in `block` this rank's block of the reduction of `input`, which is `n` times as long.
@@ -51,7 +60,7 @@ impl Communicator {
     pub fn reduce_scatter<T: Element>(&self, input: &[T], block: &mut [T], op: ReduceOp) -> Result<()> {
         expect("the input of reduce_scatter", input.len(), self.times(block.len())?)?;
         let request = self.request::<T>(Collective::ReduceScatter, block.len()).reduced(op);
-        self.blocking(request, apart(input, block))
+        self.blocking(request, out_of_place(input, block))
     }
 
     /// Replaces `data` on the root by its reduction over all ranks. On the other ranks `data` is used as scratch
@@ -75,9 +84,9 @@ impl Communicator {
         let all = self.times(block.len())?;
         if root == self.rank() {
             expect("the output of gather on its root", output.len(), all)?;
-            return self.blocking(request, apart(block, output));
+            return self.blocking(request, out_of_place(block, output));
         }
-        self.blocking(request, apart(block, &mut []))
+        self.blocking(request, out_of_place(block, &mut []))
     }
 
     /// Leaves in `block` this rank's block of the root's `input`, which is `n` times as long. On the other ranks
@@ -91,9 +100,9 @@ impl Communicator {
         let all = self.times(block.len())?;
         if root == self.rank() {
             expect("the input of scatter on its root", input.len(), all)?;
-            return self.blocking(request, apart(input, block));
+            return self.blocking(request, out_of_place(input, block));
         }
-        self.blocking(request, apart(&[], block))
+        self.blocking(request, out_of_place(&[], block))
     }
 
     /// Sends block s of `input` to rank s, and leaves what rank s sent as block s of `output`. Both have one length,
@@ -110,7 +119,7 @@ impl Communicator {
                 "all_to_all takes one block per rank: {len} elements do not divide among {n} ranks"
             )));
         }
-        self.blocking(self.request::<T>(Collective::AllToAll, input.len() / n), apart(input, output))
+        self.blocking(self.request::<T>(Collective::AllToAll, input.len() / n), out_of_place(input, output))
     }
 
     /// Returns once every rank has called it.
@@ -118,7 +127,7 @@ impl Communicator {
     /// # Errors
     /// Those of the group.
     pub fn barrier(&self) -> Result<()> {
-        self.blocking(self.request::<u8>(Collective::Barrier, 0), Ends::InPlace(&mut []))
+        self.blocking(self.request::<u8>(Collective::Barrier, 0), CallBuffers::InPlace(&mut []))
     }
 
     /// Every rank sends `data` to the next rank and replaces it by the previous rank's data. Rank 0 follows the last rank.

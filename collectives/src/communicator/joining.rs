@@ -4,62 +4,70 @@
 //! environment --> rendezvous (rank 0 or the launcher serves) --> everyone's address --> connections --> Communicator
 //! ```
 
-use super::{Communicator, Home};
+use super::Communicator;
 use crate::environment::{self, Environment, Variables, wrong};
 use crate::rendezvous::{
     self, Hello, Joined, PeerKind, RendezvousFailure, RendezvousTimeouts, Server, join, serve_world,
 };
-use crate::tcp::{Deadlines, Host, Peers, Secret, Security, random, runtime};
+use crate::tcp::{Deadlines, Host, PeerOptions, Secret, Security, random, runtime};
 use crate::{Error, Rank, Result, flight};
-use allfold_base::lock;
 use allfold_sim::fnv1a;
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::pin::pin;
 use std::time::Duration;
+use tokio::io::AsyncReadExt;
 
-/// What a process chooses about joining, beside what its environment says.
+/// The variable that names the file with the job's secret. An empty value is refused: otherwise a script whose own variable is
+/// empty would run without a secret.
+const SECRET: &str = "ALLFOLD_SECRET_FILE";
+
+/// A process's own choices for joining a world, besides those that its environment makes.
 #[derive(Clone, Debug)]
 pub struct Joining {
     /// The security mode, the same on all ranks.
     pub security: Security,
     /// How long ranks wait for each other at the start.
     pub timeout: RendezvousTimeouts,
-    /// How long they wait afterwards.
+    /// The deadlines after the start.
     pub deadlines: Deadlines,
-    /// A hash of what all ranks must have been given alike, such as a configuration file.
+    /// A hash of the inputs that must be the same on all ranks, such as a configuration file.
     pub configuration: u64,
-    /// Whether data goes through shared memory: all of a collective's where all ranks are on one host, else the messages
-    /// between those that are.
+    /// Whether data goes through shared memory: all data of collectives if all ranks are on one host, otherwise the messages
+    /// between ranks of one host.
     pub share: bool,
-    /// Where the flight record is written when something goes wrong.
+    /// The folder of the flight record, written when an operation fails.
     pub flight: Option<PathBuf>,
 }
 
 impl Joining {
-    /// What the environment says of it:
+    /// The choices that the environment makes:
     ///
-    /// | variable | says |
+    /// | variable | value |
     /// |---|---|
     /// | `ALLFOLD_SECRET_FILE` | a file with the job's secret: TLS |
-    /// | `ALLFOLD_SECURITY` | `tls`, `trusted-fabric` or `insecure-plaintext`, where that is not wanted |
+    /// | `ALLFOLD_SECURITY` | `tls` (the default with a secret), `trusted-fabric` or `insecure-plaintext` |
     /// | `ALLFOLD_SHARED_MEMORY` | `off`: everything over TCP, also between ranks of one host |
     /// | `ALLFOLD_FLIGHT_DIR` | a folder for flight records |
     /// | `ALLFOLD_RENDEZVOUS_TIMEOUT` | seconds that ranks wait for each other at the start (60) |
     /// | `ALLFOLD_TIMEOUT` | seconds that an operation may take (300) |
-    /// | `ALLFOLD_TIMEOUT_FACTOR` | what the other deadlines are multiplied by (1): after 20 s without a sign of life a rank is lost |
+    /// | `ALLFOLD_TIMEOUT_FACTOR` | a factor of the other deadlines (1), such as the 20 s after which a silent rank is lost |
     ///
     /// # Errors
-    /// [`Error::Environment`] and [`Error::Argument`] where they make no sense.
+    /// [`Error::Environment`] and [`Error::Argument`] for invalid values and an unusable secret file.
     pub fn from_env() -> Result<Joining> {
         Joining::read(&Variables::new(&environment::variable))
     }
 
     fn read(variables: &Variables<'_>) -> Result<Joining> {
-        let secret = variables.text("ALLFOLD_SECRET_FILE");
-        let secret = secret.map(|path| Secret::read(path.as_ref())).transpose()?;
+        let secret = match variables.text(SECRET) {
+            None if variables.is_set(SECRET) => {
+                let wanted = "name the file with the job's secret, or unset the variable";
+                return Err(wrong(SECRET, Some(""), wanted).into());
+            }
+            secret => secret.map(|path| Secret::read(path.as_ref())).transpose()?,
+        };
         let mode = variables.text("ALLFOLD_SECURITY");
         let unfit = |wanted| Err(wrong("ALLFOLD_SECURITY", mode.as_deref(), wanted).into());
         let security = match (mode.as_deref(), secret) {
@@ -92,7 +100,48 @@ impl Joining {
     }
 }
 
-/// What a variable says in seconds, if it is there.
+impl Joining {
+    /// Reports to the launcher the ranks that were lost in this epoch, so that the launcher ends their processes and starts
+    /// others: a process that is stopped or hangs does not end by itself. Does nothing where no launcher serves the rendezvous.
+    ///
+    /// # Errors
+    /// [`Error::Rendezvous`]: the launcher cannot be reached.
+    pub fn report_loss(&self, environment: &Environment, lost: &[Rank]) -> Result<()> {
+        let address = &environment.rendezvous_address;
+        if !address.served {
+            return Ok(());
+        }
+        let timeout = RendezvousTimeouts { rendezvous: self.timeout.handshake, ..self.timeout };
+        let authenticator = rendezvous::authenticator(&self.security, timeout)?;
+        let failed = |cause| Error::Rendezvous { at: address.to_string(), cause };
+        for &rank in lost {
+            let hello = Hello { rank, ..self.hello(environment, PeerKind::LossReport) };
+            runtime()?.block_on(async {
+                let mut stream =
+                    rendezvous::call(address, hello, &authenticator, timeout).await.map_err(failed)?;
+                // The launcher closes the connection once it has read the report, which could be lost if this side closed first.
+                let _ = tokio::time::timeout(timeout.handshake, stream.read(&mut [0])).await;
+                Ok::<_, Error>(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn hello(&self, environment: &Environment, kind: PeerKind) -> Hello {
+        Hello {
+            kind,
+            epoch: environment.epoch,
+            rank: environment.rank,
+            size: environment.world_size,
+            port: 0,
+            configuration: self.configuration,
+            job: fnv1a(environment.job.as_bytes()),
+            host: host(),
+        }
+    }
+}
+
+/// The value of a variable in seconds; `otherwise` if it is not set.
 fn seconds(variables: &Variables<'_>, name: &str, otherwise: Duration) -> Result<Duration> {
     let Some(read) = variables.text(name) else { return Ok(otherwise) };
     environment::seconds(&read).map_err(|wanted| wrong(name, Some(&read), &wanted).into())
@@ -102,9 +151,9 @@ impl Communicator {
     /// This process as one rank of a world that a launcher has started: `allfold launch`, torchrun, Slurm's srun, Open
     /// MPI's mpirun, or anything that sets the same variables (see [`environment`]).
     ///
-    /// Where all ranks are processes of one host, collectives compute in shared memory, and TCP carries what is said beside
-    /// it. In a world of several hosts, messages between ranks of one host go through shared memory, the others over TCP.
-    /// The bits are the same.
+    /// Where all ranks are processes of one host, collectives compute in shared memory, and TCP carries control messages.
+    /// In a world of several hosts, messages between ranks of one host go through shared memory, the others over TCP.
+    /// The results have the same bits.
     ///
     /// ```no_run
     /// use allfold_collectives::{Communicator, ReduceOp};
@@ -116,8 +165,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Environment`] names the variable that is missing or makes no sense; [`Error::Rendezvous`] says why the
-    /// ranks did not find each other (where they disagree, rank 0, if it serves them, returns only when all have been told, or
+    /// [`Error::Environment`] names the variable that is missing or invalid; [`Error::Rendezvous`] says why the ranks did not
+    /// find each other (if they disagree, a rank 0 that serves the rendezvous returns only when all ranks have its answer, or
     /// after five seconds); and as [`Communicator::over_tcp`].
     pub fn from_env() -> Result<Communicator> {
         let environment = Environment::detect()?.ok_or_else(environment::absent)?;
@@ -138,67 +187,39 @@ impl Communicator {
                 |error: std::io::Error| Error::System(format!("cannot create loopback sockets: {error}"));
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(none)?;
             let addresses = vec![listener.local_addr().map_err(none)?];
-            Peers { rank, job: random()?, epoch, listener, addresses, host, security, deadlines }
+            PeerOptions { rank, job: random()?, epoch, listener, addresses, host, security, deadlines }
         } else {
             let Joined { table, listener } = meet(environment, &joining)?.map_err(failed)?;
             let addresses = table.peers.iter().map(|peer| peer.address).collect();
-            Peers { rank, job: table.world, epoch, listener, addresses, host, security, deadlines }
+            PeerOptions { rank, job: table.world, epoch, listener, addresses, host, security, deadlines }
         };
+        Communicator::with_peers(peers, joining.share, flight)
+    }
+
+    /// This process as one rank of a world whose ranks have exchanged their addresses by means of their own. `share`: whether
+    /// collectives compute in shared memory where all ranks are on one host; `flight`: the folder of the flight record, written
+    /// when an operation fails.
+    ///
+    /// # Errors
+    /// As [`Communicator::over_tcp`].
+    pub fn with_peers(peers: PeerOptions, share: bool, flight: Option<PathBuf>) -> Result<Communicator> {
         let mut comm = Communicator::recorded(peers, flight.clone())?;
         if flight.is_some() {
-            comm.write_when_told_to_end()?;
+            comm.write_when_asked()?;
         }
-        if joining.share {
+        if share {
             comm.share_memory()?;
         }
         Ok(comm)
     }
-
-    /// Writes the flight record when the process is asked to end, before it does: of the newest communicator that came
-    /// to be so, where a rank joins a world again. A program that catches SIGTERM itself decides when it ends.
-    fn write_when_told_to_end(&self) -> Result<()> {
-        use tokio::signal::unix::{SignalKind, signal};
-        static NEWEST: Mutex<Weak<Home>> = Mutex::new(Weak::new());
-        static LISTENING: AtomicBool = AtomicBool::new(false);
-        let newest = || lock(&NEWEST);
-        *newest() = self.owner.as_ref().map_or_else(Weak::new, Arc::downgrade);
-        if LISTENING.swap(true, Ordering::Relaxed) {
-            return Ok(());
-        }
-        let (runtime, ends) = (runtime()?, !catches_sigterm());
-        let _inside = runtime.enter();
-        let told = signal(SignalKind::terminate()).map_err(|error| Error::System(error.to_string()))?;
-        runtime.spawn(async move {
-            let mut told = told;
-            while told.recv().await.is_some() {
-                let owner = newest().upgrade();
-                if let Some(owner) = owner {
-                    owner.process_state.recorder.write("it was asked to end (SIGTERM)");
-                }
-                if ends {
-                    // As shells tell the end by that signal.
-                    std::process::exit(128 + 15);
-                }
-            }
-        });
-        Ok(())
-    }
 }
 
-/// Whether this process catches SIGTERM already.
-fn catches_sigterm() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    caught.is_some_and(|mask| mask & 1 << (15 - 1) != 0)
-}
-
-/// Meets the others; rank 0 also serves, where no launcher does.
+/// Finds the other ranks by a rendezvous; rank 0 also serves it, where no launcher does.
 fn meet(
     environment: &Environment,
     joining: &Joining,
 ) -> Result<std::result::Result<Joined, RendezvousFailure>> {
-    let Environment { rank, world_size: size, epoch, ref rendezvous_address, .. } = *environment;
+    let Environment { rank, world_size: size, ref rendezvous_address, .. } = *environment;
     let (runtime, timeout) = (runtime()?, joining.timeout);
     let authenticator = rendezvous::authenticator(&joining.security, timeout)?;
     let hosts = environment.local_world_size < size;
@@ -213,7 +234,7 @@ fn meet(
         match Server::bind(address) {
             Ok(server) => {
                 if let Some(warning) = joining.security.warning(rendezvous_address.port) {
-                    // Standard error may be closed.
+                    // An error is ignored, because standard error may be closed.
                     let _ = writeln!(std::io::stderr(), "{warning}");
                 }
                 serving = Some(runtime.spawn(serve_world(server, authenticator.clone(), timeout)));
@@ -221,31 +242,45 @@ fn meet(
             Err(failure) => return Ok(Err(failure)),
         }
     }
-    let hello = Hello {
-        kind: PeerKind::Rank,
-        epoch,
-        rank,
-        size,
-        port: 0,
-        configuration: joining.configuration,
-        job: fnv1a(environment.job.as_bytes()),
-        host: host(),
-    };
+    let hello = joining.hello(environment, PeerKind::Rank);
     Ok(runtime.block_on(async {
-        let joined = join(rendezvous_address, hosts, hello, &authenticator, timeout).await;
+        let mut joining = pin!(join(rendezvous_address, hosts, hello, &authenticator, timeout));
+        let joined = tokio::select! {
+            joined = &mut joining => joined,
+            () = tokio::time::sleep(SILENT) => {
+                say_who_waits(environment, timeout.rendezvous);
+                joining.await
+            }
+        };
         let disagree = matches!(
             &joined,
             Err(RendezvousFailure::WorldSize { .. } | RendezvousFailure::Configuration { .. })
         );
         if let Some(serving) = serving.filter(|_| disagree) {
-            // The server ends with this process, and some may still have to be told.
+            // The server ends with this process, and some ranks may not have received its answer yet.
             let _ = serving.await;
         }
         joined
     }))
 }
 
-/// What the processes of one host have in common: its boot, and the network that they see.
+/// How long a rank waits for the others before it prints that it waits.
+const SILENT: Duration = Duration::from_secs(2);
+
+/// Prints on standard error what this rank waits for. Of the ranks of a launcher only rank 0 prints it.
+fn say_who_waits(environment: &Environment, timeout: Duration) {
+    let Environment { rank, world_size, ref rendezvous_address, .. } = *environment;
+    if rendezvous_address.served && rank != Rank(0) {
+        return;
+    }
+    // Standard error may be closed.
+    let _ = writeln!(
+        std::io::stderr(),
+        "rank {rank} waits at {rendezvous_address} for all {world_size} ranks of the world to come, for up to {timeout:?}"
+    );
+}
+
+/// Identifies this host: hashes of the kernel's boot id and of the network namespace.
 fn host() -> [u8; 16] {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let net = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
@@ -281,13 +316,6 @@ mod tests {
         assert_eq!(chosen.timeout.rendezvous, seconds(7.0));
     }
 
-    #[tokio::test]
-    async fn a_program_that_catches_sigterm_is_known() {
-        assert!(!catches_sigterm());
-        let _its = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
-        assert!(catches_sigterm());
-    }
-
     #[test]
     fn what_makes_no_sense_is_named() {
         for (name, value) in [
@@ -300,6 +328,7 @@ mod tests {
             ("ALLFOLD_SHARED_MEMORY", "maybe"),
             ("ALLFOLD_SECURITY", "ssh"),
             ("ALLFOLD_SECURITY", "tls"),
+            ("ALLFOLD_SECRET_FILE", ""),
         ] {
             let line = read(&[(name, value)]).unwrap_err().to_string();
             assert!(

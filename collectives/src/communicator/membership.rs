@@ -23,18 +23,18 @@ pub(crate) struct Membership {
     pub size: u32,
     /// The group's name in flight records: the same on all of its ranks; 0 is the world.
     name: u64,
-    /// Where the ranks meet in shared memory, once they have agreed to.
+    /// The sync segment of the group's shared memory, once the ranks have agreed to use it.
     pub sync_segment: OnceLock<Arc<SyncSegment>>,
     /// Operations entered, or handed to the communication thread.
     sequence: AtomicU64,
-    /// The failure that this rank has been told of, and whether there is one.
+    /// The failure of the group that a call of this rank returned first, as text; and whether there is one.
     told: Mutex<Option<String>>,
     troubled: AtomicBool,
     left: AtomicBool,
     stream: Mutex<Option<Arc<Stream>>>,
     /// The gates of this membership's communication threads.
     gates: Mutex<Vec<GateId>>,
-    /// Whether there ever was one.
+    /// Whether a communication thread was ever started.
     streamed: AtomicBool,
     /// The memberships and threads of this rank, in all groups.
     process_state: Arc<ProcessState>,
@@ -45,11 +45,12 @@ pub(crate) struct ProcessState {
     pub recorder: Recorder,
     memberships: Mutex<Vec<Arc<Membership>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// The rank has been told of a failure of one of its groups: what it fails with is no cause.
+    /// Whether a call of this rank has returned the failure of one of its groups. If so, the rank's own error is not the cause
+    /// of the failure.
     told: AtomicBool,
 }
 
-/// An asynchronous operation.
+/// An asynchronous operation, as a function that runs on the communication thread.
 pub(crate) type Job = Box<dyn FnOnce(&mut Connection) + Send>;
 
 /// The communication thread of a membership: does one job after the other.
@@ -97,7 +98,7 @@ impl Membership {
         membership
     }
 
-    /// Another membership of the same rank, in a smaller group, which follows from operation `sequence` and `color`.
+    /// Another membership of the same rank: in a smaller group, named after operation `sequence` and `color`.
     pub fn subgroup_of(&self, member: Member, size: u32, sequence: u64, color: u32) -> Arc<Membership> {
         let words = [self.name, sequence, u64::from(color)];
         let mix = |name: u64, word: u64| (name ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -105,7 +106,12 @@ impl Membership {
         Membership::take(self.backend.clone(), self.task, member, size, name, &self.process_state)
     }
 
-    /// An operation is called: it is recorded.
+    /// Notes the training step that this rank is in, for its flight record.
+    pub fn note_step(&self, step: u64) {
+        self.process_state.recorder.note_step(step);
+    }
+
+    /// Records that an operation is called.
     pub fn record_issue(&self, call: Call, peer: Option<Rank>) -> Ticket {
         let now = self.backend.clock().stamp(self.task);
         self.process_state.recorder.issue((self.name, self.member.rank, self.size), call, peer, now)
@@ -151,7 +157,7 @@ impl Membership {
         result
     }
 
-    /// This rank's ways to its peers.
+    /// Makes this rank's connection to its peers.
     pub fn connect(&self, task: TaskId) -> Connection {
         let connection = self.backend.clone().connect(task, self.member);
         match self.sync_segment.get() {
@@ -162,12 +168,17 @@ impl Membership {
         }
     }
 
-    /// The number of the next operation.
+    /// Takes the number of the next operation.
     pub fn number(&self) -> u64 {
         self.sequence.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// An error once this rank has been told of a failure.
+    /// The number of operations so far.
+    pub fn operations(&self) -> u64 {
+        self.sequence.load(Ordering::Relaxed)
+    }
+
+    /// An error once a call of this rank has returned a failure of the group.
     #[inline]
     pub fn check(&self) -> Result<()> {
         if !self.troubled.load(Ordering::Acquire) {
@@ -179,7 +190,7 @@ impl Membership {
         }
     }
 
-    /// Notes whether this rank is being told of a failure.
+    /// Passes on the result that a call of this rank returns, and records it if it is a failure of the group.
     pub fn tell<R>(&self, result: Result<R>) -> Result<R> {
         if let Err(error) = &result
             && !error.is_callers()
@@ -192,7 +203,7 @@ impl Membership {
         result
     }
 
-    /// The rank leaves: its communication thread ends once it has done what was issued.
+    /// The rank leaves the group. Its communication thread ends after the operations that were issued.
     pub fn leave(&self, cause: impl FnOnce(u64) -> Lost) {
         if self.left.swap(true, Ordering::Relaxed) {
             return;
@@ -202,7 +213,7 @@ impl Membership {
         }
         let operations = self.sequence.load(Ordering::Relaxed);
         self.backend.leave(self.task, self.member, operations, cause(operations));
-        // A rank that splits again and again keeps only what it still sits in.
+        // Drops the memberships that this rank has left, so that repeated splits do not accumulate them.
         lock(&self.process_state.memberships).retain(|membership| !membership.left.load(Ordering::Relaxed));
     }
 
@@ -224,7 +235,7 @@ impl Membership {
         match thread {
             Ok(thread) => {
                 let mut threads = lock(&self.process_state.threads);
-                // An ended thread keeps its stack until its handle is gone.
+                // An ended thread keeps its stack until its handle is dropped.
                 threads.retain(|thread| !thread.is_finished());
                 threads.push(thread);
             }
@@ -238,7 +249,7 @@ impl Membership {
         Ok(stream)
     }
 
-    /// The communication thread, if there is one: how many jobs it was given, and the gate that counts those done.
+    /// For the communication thread, if there is one: the gate that counts its completed jobs, and the number of jobs issued.
     pub fn outstanding(&self) -> Option<(GateId, u64)> {
         let streamed = self.streamed.load(Ordering::Acquire);
         streamed
@@ -250,7 +261,7 @@ impl Membership {
 }
 
 impl Drop for Membership {
-    /// Runs when the communicator is gone, its communication thread has ended, and no handle waits for its operations.
+    /// Runs when the communicator is dropped, its communication thread has ended, and no handle waits for its operations.
     fn drop(&mut self) {
         lock(&self.gates).drain(..).for_each(|gate| self.backend.clock().discard(gate));
         self.backend.release(self.member);
@@ -258,7 +269,7 @@ impl Drop for Membership {
 }
 
 impl Stream {
-    /// Issues a job (`None`: the last one). Returns its number, from 1.
+    /// Issues a job; `None` ends the communication thread after the jobs before it. Returns the job's number, from 1.
     pub fn push(&self, membership: &Membership, job: Option<Job>) -> u64 {
         lock(&self.jobs).push_back(job);
         let number = self.count.fetch_add(1, Ordering::Relaxed) + 1;
@@ -294,13 +305,13 @@ impl ProcessState {
         }
     }
 
-    /// The rank is gone: it leaves every group that it is still in.
+    /// The rank ends: it leaves every group that it is still in.
     pub fn leave(&self, cause: impl Fn(u64) -> Lost) {
         let memberships = std::mem::take(&mut *lock(&self.memberships));
         memberships.iter().for_each(|membership| membership.leave(&cause));
     }
 
-    /// Whether the rank has been told of a failure.
+    /// Whether a call of the rank has returned a failure of a group.
     pub fn was_told(&self) -> bool {
         self.told.load(Ordering::Relaxed)
     }
@@ -309,7 +320,7 @@ impl ProcessState {
     pub fn join(&self) {
         let threads = std::mem::take(&mut *lock(&self.threads));
         for thread in threads {
-            // Jobs that panic are caught where they run.
+            // A panic of a job is caught in the communication thread, so a join cannot fail.
             let _ = thread.join();
         }
     }
@@ -336,7 +347,7 @@ mod tests {
         let number = stream.push(&membership, Some(Box::new(|_: &mut Connection| ())));
         assert_eq!(threads.gates(), 2);
         process_state.leave(|operations| Lost::ReturnedEarly { operations });
-        // A handle of an operation may still be waited for.
+        // A handle of an operation can still be waited for after the rank has left.
         backend.clock().pass(membership.task, stream.done, number).unwrap();
         drop(stream);
         process_state.join();

@@ -21,6 +21,7 @@ mod request;
 mod schedules;
 mod shared;
 mod shrink;
+mod signalled;
 mod split;
 
 pub use joining::Joining;
@@ -32,7 +33,7 @@ use crate::backends::{GroupId, Member};
 use crate::schedule::Rank;
 use crate::transport::Connection;
 use crate::{Collective, Element, Error, Operation, Result};
-use allfold_kernels::fused::Ends;
+use allfold_kernels::fused::CallBuffers;
 use allfold_sim::Picos;
 use operation::{Prepared, Site};
 use request::Request;
@@ -43,13 +44,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A rank's handle on its group. [`crate::World`] gives one to each rank; [`Communicator::split`] makes smaller ones.
-/// It belongs to the thread of its rank and cannot be sent to another.
+/// One thread uses a communicator at a time; it may be moved to another thread.
 ///
 /// Every rank of the group makes the same calls in the same order, with the same counts, types, operators and
 /// roots. Where ranks disagree all of them get [`Error::Mismatch`]. After an error of the group the communicator
 /// is poisoned and every further call fails; an [`Error::Argument`] concerns its caller alone and sends nothing.
 ///
-/// Where a rank's own part is done before the others have called, it returns and is told in its next call.
+/// If a rank's own part of an operation is done before the others have called, its call succeeds, and a failure of the others
+/// reaches the rank in its next call.
 ///
 /// # Errors of the group
 /// Every operation returns by its deadline, on every rank that is left, with its result or with one of these:
@@ -57,7 +59,7 @@ use std::sync::Arc;
 /// [`Error::DeadlineExceeded`], [`Error::Aborted`], [`Error::Protocol`] and [`Error::Schedule`] (a schedule that cannot be
 /// run, or not the same one on all ranks), [`Error::System`], on virtual time also [`Error::Deadlock`],
 /// [`Error::Unresponsive`] and [`Error::Endless`]; and after any of these [`Error::Poisoned`]. They name the rank, the
-/// operation and the round. What the buffers hold then has no meaning.
+/// operation and the round. The content of the buffers is undefined then.
 ///
 /// `n` is [`Communicator::size`] in what follows.
 ///
@@ -81,22 +83,23 @@ use std::sync::Arc;
 /// # Ok::<(), Error>(())
 /// ```
 pub struct Communicator {
-    /// Before the membership: the connection is dropped first.
+    /// Declared before the membership, so that the connection is dropped first.
     connection: RefCell<Connection>,
     membership: Arc<Membership>,
     plan: Plan,
     schedules: RefCell<Schedules>,
     /// The latest requests, ready to run.
     prepared: RefCell<Vec<(Request, Arc<Prepared>)>>,
-    /// How many smaller communicators it was shrunk to.
+    /// The number of smaller communicators made from this one by `shrink`.
     shrunk: Cell<u64>,
     /// For each peer, the number of point-to-point messages sent to it and received from it.
-    letters: RefCell<Letters>,
-    /// Where the communicator is a process's own, and no thread of a world's: what outlives all of its kind.
+    peer_sequences: RefCell<PeerSequences>,
+    /// If the rank is a process, not a thread of a world: the state that all communicators of the process share.
     owner: Option<Arc<Home>>,
 }
 
-/// A rank that is a process: it leaves all of its groups and waits for its threads once the last handle goes.
+/// The state of a rank that is a process: when the last communicator is dropped, the rank leaves all of its groups and waits for
+/// its threads.
 struct Home {
     process_state: Arc<ProcessState>,
     backend: Arc<dyn crate::backends::Backend>,
@@ -114,9 +117,21 @@ impl Drop for Home {
     }
 }
 
+/// Fails a communicator's group from any thread.
+#[derive(Clone)]
+pub struct AbortHandle(Arc<Membership>);
+
+impl AbortHandle {
+    /// Fails the group: see [`Communicator::abort`].
+    pub fn abort(&self, why: impl Into<String>) {
+        let membership = &self.0;
+        membership.backend.abort(membership.task, membership.member, why.into());
+    }
+}
+
 /// Point-to-point messages, counted by peer.
 #[derive(Default)]
-struct Letters {
+struct PeerSequences {
     sent: BTreeMap<Rank, u64>,
     received: BTreeMap<Rank, u64>,
 }
@@ -124,18 +139,27 @@ struct Letters {
 impl Communicator {
     pub(crate) fn new(membership: Arc<Membership>, plan: Plan) -> Communicator {
         let connection = RefCell::new(membership.connect(membership.task));
-        let (schedules, prepared, shrunk, letters) = Default::default();
-        Communicator { connection, membership, plan, schedules, prepared, shrunk, letters, owner: None }
+        let (schedules, prepared, shrunk, peer_sequences) = Default::default();
+        Communicator {
+            connection,
+            membership,
+            plan,
+            schedules,
+            prepared,
+            shrunk,
+            peer_sequences,
+            owner: None,
+        }
     }
 
     /// This process as one rank of a world that talks over TCP, whose ranks have found each other.
     ///
-    /// Dropping it, and every communicator split off it, waits for what is still to be sent.
+    /// When this communicator and all that were split off it are dropped, the last drop waits for frames that are still unsent.
     ///
     /// # Errors
-    /// [`Error::Missing`] and [`Error::Refused`] where a rank does not answer or does not want this one,
-    /// [`Error::AuthFailed`] where it holds another secret, [`Error::Argument`] for an address that needs one.
-    pub fn over_tcp(peers: crate::tcp::Peers) -> Result<Communicator> {
+    /// [`Error::Missing`] and [`Error::Refused`] where a rank does not answer or refuses this one,
+    /// [`Error::AuthFailed`] where a rank holds another secret, [`Error::Argument`] for an address that needs a secret.
+    pub fn over_tcp(peers: crate::tcp::PeerOptions) -> Result<Communicator> {
         Communicator::recorded(peers, None)
     }
 
@@ -143,7 +167,7 @@ impl Communicator {
     /// [`crate::mpi`], also for what failure means there. MPI starts once in a process, so this works once.
     ///
     /// # Errors
-    /// [`Error::System`] where MPI cannot be started, or not for calls from many threads.
+    /// [`Error::System`] where MPI cannot be started, or does not support calls from many threads.
     #[cfg(feature = "mpi")]
     pub fn over_mpi(options: crate::mpi::Options) -> Result<Communicator> {
         let flight = options.flight.clone();
@@ -151,8 +175,8 @@ impl Communicator {
         Ok(Communicator::process(Arc::new(mpi), rank, size, flight))
     }
 
-    /// Over sockets, with a folder for its flight record.
-    fn recorded(peers: crate::tcp::Peers, flight: Option<std::path::PathBuf>) -> Result<Communicator> {
+    /// A rank over TCP, with the folder of its flight record.
+    fn recorded(peers: crate::tcp::PeerOptions, flight: Option<std::path::PathBuf>) -> Result<Communicator> {
         let (rank, size) = (peers.rank, peers.addresses.len() as u32);
         Ok(Communicator::process(Arc::new(Tcp::connect(peers)?), rank, size, flight))
     }
@@ -177,12 +201,12 @@ impl Communicator {
         self
     }
 
-    /// Whether its ranks are threads of this one process.
+    /// Whether the ranks of this communicator are threads of one process.
     pub fn of_one_process(&self) -> bool {
         self.owner.is_none()
     }
 
-    /// This rank, below [`Communicator::size`].
+    /// The number of this rank: from 0, below [`Communicator::size`].
     pub fn rank(&self) -> Rank {
         self.membership.member.rank
     }
@@ -192,13 +216,35 @@ impl Communicator {
         self.membership.size
     }
 
+    /// The number of operations so far, which is the number that errors and flight records give the next one.
+    pub fn operations(&self) -> u64 {
+        self.membership.operations()
+    }
+
+    /// Sets the deadline of this rank's operations from the next one on, in all groups of its process. Other ranks keep theirs.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] unless ranks are connected over TCP: other worlds have one deadline for all their ranks.
+    pub fn set_deadline(&self, deadline: std::time::Duration) -> Result<()> {
+        if self.membership.backend.set_deadline(deadline) {
+            return Ok(());
+        }
+        Err(Error::Argument("a rank sets its deadline only where it has joined its group over TCP".into()))
+    }
+
+    /// Notes the training step that this rank is in, from 0. The flight record contains the step, in its header and in every
+    /// operation that is called from here on.
+    pub fn note_step(&self, step: u64) {
+        self.membership.note_step(step);
+    }
+
     /// This rank's time since the start of the run: virtual on the simulator, else real.
     pub fn now(&self) -> Picos {
         self.membership.backend.clock().now(self.membership.task)
     }
 
-    /// Says that this rank computes. On virtual time that takes as long as the device model says; in real time the
-    /// computation itself takes its time, and this does nothing.
+    /// Accounts for computation of this rank. On virtual time the computation takes as long as the device model says. In real
+    /// time the computation itself takes its time, and this call does nothing.
     pub fn charge(&self, work: &allfold_sim::DeviceWork) {
         self.membership.backend.clock().charge(self.membership.task, work);
     }
@@ -231,18 +277,24 @@ impl Communicator {
         self.membership.backend.abort(self.membership.task, self.membership.member, why.into());
     }
 
+    /// A handle with which another thread can fail the group while this thread waits in an operation: see
+    /// [`Communicator::abort`].
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle(self.membership.clone())
+    }
+
     fn request<T: Element>(&self, collective: Collective, count: usize) -> Request {
         let operation = Operation::Collective(collective);
         Request { collective, operation, count, dtype: T::DTYPE, op: None, root: None }
     }
 
-    /// A request ready to run: worked out now, or of late.
+    /// The prepared form of a request: from the cache of the latest requests, or made now.
     fn prepare(&self, request: Request) -> Result<Arc<Prepared>> {
         const KEPT: usize = 64;
         self.membership.check()?;
         let mut latest = self.prepared.borrow_mut();
         if let Some(at) = latest.iter().position(|(known, _)| *known == request) {
-            // Towards the front, but not past all others at once: what is called in turn stays in order.
+            // A hit moves one place towards the front, because a full cache drops its last entry.
             let before = at.saturating_sub(1);
             if before < at {
                 latest.swap(at, before);
@@ -262,16 +314,16 @@ impl Communicator {
         Ok(prepared)
     }
 
-    /// Runs an operation on the caller's slices, in this thread, after all that is outstanding.
-    fn blocking(&self, request: Request, ends: Ends<'_>) -> Result<()> {
-        self.numbered(request, ends).map(drop)
+    /// Runs an operation on the caller's slices, in this thread, after all outstanding asynchronous operations.
+    fn blocking(&self, request: Request, buffers: CallBuffers<'_>) -> Result<()> {
+        self.numbered(request, buffers).map(drop)
     }
 
     /// Runs a request; returns the operation's number in the sequence.
-    fn numbered(&self, request: Request, ends: Ends<'_>) -> Result<u64> {
+    fn numbered(&self, request: Request, buffers: CallBuffers<'_>) -> Result<u64> {
         let prepared = self.prepare(request)?;
         let number = self.membership.number();
-        let run = |begin: &dyn Fn()| prepared.run(number, ends, &mut self.connection.borrow_mut(), begin);
+        let run = |begin: &dyn Fn()| prepared.run(number, buffers, &mut self.connection.borrow_mut(), begin);
         let result = match self.membership.outstanding() {
             None => self.membership.run_recording(|| prepared.call(number), run),
             Some(_) => {
@@ -283,7 +335,7 @@ impl Communicator {
         self.membership.tell(result.map(|()| number))
     }
 
-    /// Waits for all asynchronous operations, which come before this thread's next one.
+    /// Waits for all asynchronous operations, which come before the next blocking operation.
     fn drain(&self) -> Result<()> {
         match self.membership.outstanding() {
             Some((done, count)) => self.membership.backend.clock().pass(self.membership.task, done, count),
@@ -291,7 +343,7 @@ impl Communicator {
         }
     }
 
-    /// `n` blocks of this many elements.
+    /// The number of elements of `n` blocks of `block` elements each.
     fn times(&self, block: usize) -> Result<usize> {
         let n = self.size();
         block.checked_mul(n as usize).ok_or_else(|| {
@@ -299,7 +351,7 @@ impl Communicator {
         })
     }
 
-    /// Where this rank's block lies among all.
+    /// The range of this rank's block in a buffer of one block per rank.
     fn block(&self, len: usize) -> Range<usize> {
         let at = self.rank().index() * len;
         at..at + len
@@ -315,7 +367,7 @@ impl Communicator {
 }
 
 impl Drop for Communicator {
-    /// The rank leaves the group, unless it is unwinding: then the world says that it panicked.
+    /// The rank leaves the group. If the thread is unwinding, the world reports the panic instead.
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.membership.leave(|operations| crate::Lost::ReturnedEarly { operations });
@@ -323,12 +375,12 @@ impl Drop for Communicator {
     }
 }
 
-fn in_place<T: Element>(data: &mut [T]) -> Ends<'_> {
-    Ends::InPlace(bytemuck::cast_slice_mut(data))
+fn in_place<T: Element>(data: &mut [T]) -> CallBuffers<'_> {
+    CallBuffers::InPlace(bytemuck::cast_slice_mut(data))
 }
 
-fn apart<'a, T: Element>(from: &'a [T], to: &'a mut [T]) -> Ends<'a> {
-    Ends::Apart(bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to))
+fn out_of_place<'a, T: Element>(from: &'a [T], to: &'a mut [T]) -> CallBuffers<'a> {
+    CallBuffers::OutOfPlace(bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to))
 }
 
 fn expect(what: &str, got: usize, want: usize) -> Result<()> {
@@ -337,3 +389,9 @@ fn expect(what: &str, got: usize, want: usize) -> Result<()> {
     }
     Err(Error::Argument(format!("{what} has {got} elements where {want} are needed")))
 }
+
+/// A communicator is `Send`: programs in other languages keep it behind a lock and use it from any of their threads.
+const _: () = {
+    const fn may_be_moved<T: Send>() {}
+    may_be_moved::<Communicator>();
+};

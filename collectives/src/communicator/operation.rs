@@ -11,18 +11,18 @@ use crate::registry::Shape;
 use crate::schedule::Schedule;
 use crate::transport::{CallHeader, Connection};
 use crate::{Call, Error, Geometry, Operation, Rank, ReduceOp, Result};
-use allfold_kernels::fused::{Ends, Exchange};
+use allfold_kernels::fused::{CallBuffers, Exchange};
 use allfold_kernels::{copy_large, divide_bytes};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a communicator has to prepare a call.
+/// The parts of a communicator that prepare a call.
 pub(super) struct Site<'a> {
     pub rank: Rank,
     pub size: u32,
     pub plan: &'a Plan,
     pub schedules: &'a mut Schedules,
-    /// The connection to the other ranks; `None` if the call is only planned.
+    /// The connection to the other ranks; `None` in [`Plan::of`], which has no communicator.
     pub connection: Option<&'a mut Connection>,
 }
 
@@ -37,14 +37,14 @@ pub(super) struct Prepared {
     geometry: Geometry,
     rank: Rank,
     window: u32,
-    /// The call. Its sequence number is set when it is made.
+    /// The call; [`Prepared::call`] sets its sequence number.
     call: Call,
-    /// One word for the call.
+    /// The label of the call without its number.
     label: u64,
     path: Path<Exchange>,
 }
 
-/// The name in place of an algorithm's for a collective that the transport itself provides.
+/// Stands for the algorithm's name if the transport itself provides the collective.
 const NATIVE: &str = "native";
 
 impl Prepared {
@@ -90,7 +90,7 @@ impl Prepared {
         Ok(Prepared { schedule, geometry, rank, window, call, label, path })
     }
 
-    /// The call as this operation of the sequence: all ranks must make the same one.
+    /// The call with this sequence number. All ranks must make the same call.
     pub fn call(&self, sequence: u64) -> Call {
         Call { sequence, ..self.call.clone() }
     }
@@ -106,41 +106,40 @@ impl Prepared {
         }
     }
 
-    /// Runs it, as this operation of the sequence, on the rank's buffers: one that is both, of the whole size, or, where
-    /// the collective has another source than result, each with what the rank gives and gets.
-    /// `begin` is called when it is on its way.
+    /// Runs the collective as operation number `sequence`. The caller's buffers are one buffer of the whole size, or the source
+    /// and the result. `begin` is called in shared memory when the call is on its way to the other ranks, otherwise at once.
     pub fn run(
         &self,
         sequence: u64,
-        ends: Ends<'_>,
+        buffers: CallBuffers<'_>,
         connection: &mut Connection,
         begin: &dyn Fn(),
     ) -> Result<()> {
-        // A word for each number: no two calls of one communicator have the same label.
+        // The number is added to the label, so that no two calls of one communicator have the same label.
         let label = self.label.wrapping_add(sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let header = CallHeader { call: &self.call, sequence, label, begin };
-        match (&self.path, ends) {
-            (Path::Native, ends) => {
+        match (&self.path, buffers) {
+            (Path::Native, buffers) => {
                 begin();
-                connection.run_native(header, ends)
+                connection.run_native(header, buffers)
             }
-            (Path::Direct(_) | Path::Frames, ends) => {
+            (Path::Direct(_) | Path::Frames, buffers) => {
                 begin();
-                self.by_messages(sequence, ends, connection)
+                self.by_messages(sequence, buffers, connection)
             }
-            // The data that is passed on must be read before received data overwrites it.
-            (Path::Fused(exchange), Ends::InPlace(data))
+            // The previous rank's data would overwrite the data that this rank passes on, so this rank's data are copied first.
+            (Path::Fused(exchange), CallBuffers::InPlace(data))
                 if self.meaning().is_some_and(|row| row.value == Value::Previous) =>
             {
                 let mut copy = connection.messages().room(data.len());
                 copy.copy_from_slice(data);
-                connection.run_fused(header, exchange, Ends::Apart(&copy, data))
+                connection.run_fused(header, exchange, CallBuffers::OutOfPlace(&copy, data))
             }
-            (Path::Fused(exchange), ends) => connection.run_fused(header, exchange, ends),
+            (Path::Fused(exchange), buffers) => connection.run_fused(header, exchange, buffers),
         }
     }
 
-    /// The row of its collective; none of a split, which gathers.
+    /// The row of the collective in the table of meanings; `None` for a split, which runs as an all-gather.
     fn meaning(&self) -> Option<&'static Meaning> {
         match self.call.operation {
             Operation::Collective(collective) => Some(collective.meaning()),
@@ -161,15 +160,20 @@ impl Prepared {
     }
 
     /// Runs the collective by messages, which use one buffer of the whole size.
-    fn by_messages(&self, sequence: u64, ends: Ends<'_>, connection: &mut Connection) -> Result<()> {
+    fn by_messages(
+        &self,
+        sequence: u64,
+        buffers: CallBuffers<'_>,
+        connection: &mut Connection,
+    ) -> Result<()> {
         let own = self.own();
-        let (from, to) = match ends {
-            Ends::InPlace(data) => return self.execute(sequence, Buffers::Whole(data), connection),
-            Ends::Apart(from, to) => (from, to),
+        let (from, to) = match buffers {
+            CallBuffers::InPlace(data) => return self.execute(sequence, Buffers::Whole(data), connection),
+            CallBuffers::OutOfPlace(from, to) => (from, to),
         };
         let (block, whole) = (own.len(), self.geometry.count() as usize * self.call.dtype.size());
         if to.len() == whole {
-            // All of what the rank gives, or its block among all: that is copied to its place as it is sent.
+            // The rank gives either the whole buffer, or its own block, which is copied to its range of the buffer as it is sent.
             let buffers = match from.len() == whole {
                 true => {
                     copy_large(to, from);
@@ -180,7 +184,8 @@ impl Prepared {
             return self.execute(sequence, buffers, connection);
         }
         let mut copy = connection.messages().room(whole);
-        // A reduce-scatter is only certain to write the rank's own block of the output, and copies only data that is reduced.
+        // A reduce-scatter reads its input in place: only chunks that are reduced are copied to `copy`, and the rank's own block
+        // goes straight to `to`.
         if self.scatters_reduced() && self.schedule.ranks() > 1 && (from.len(), to.len()) == (whole, block) {
             let buffers = Buffers::Scattered { input: from, scratch: &mut copy, own, result: to };
             return self.execute(sequence, buffers, connection);
@@ -197,7 +202,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// Runs the schedule.
+    /// Runs the schedule on the buffers.
     fn execute(&self, sequence: u64, mut buffers: Buffers<'_>, connection: &mut Connection) -> Result<()> {
         let call = Arc::new(self.call(sequence));
         connection.messages().enter(&call)?;

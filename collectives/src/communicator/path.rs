@@ -9,7 +9,7 @@ use crate::{Call, Error, Result};
 pub(super) enum Path<F> {
     /// A collective that the backend itself provides, such as MPI's.
     Native,
-    /// Shared memory.
+    /// Shared memory: all ranks compute the result together, without messages.
     Fused(F),
     /// Messages without copies, and the best size of a piece in bytes.
     Direct(u64),
@@ -52,11 +52,11 @@ impl<F> Path<F> {
         }
     }
 
-    /// How messages go on this path.
+    /// The route of the messages of this path.
     pub fn route<'a>(&self, connection: &'a mut Connection) -> Result<Route<'a>> {
         match self {
             Path::Direct(_) => {
-                let gone = || Error::System("this connection has no messages without copies".into());
+                let gone = || Error::System("this connection cannot send without copies".into());
                 connection.messages().direct().map(Route::Direct).ok_or_else(gone)
             }
             _ => Ok(Route::Frames(connection.messages())),

@@ -12,7 +12,7 @@ pub struct Plan {
     choices: [Choice; Collective::ALL.len()],
 }
 
-/// The choices for one collective.
+/// The choices for one collective: its algorithm, segments and window.
 #[derive(Clone, Copy, Default)]
 struct Choice {
     algorithm: Option<&'static Algorithm>,
@@ -27,7 +27,7 @@ pub struct Planned {
     pub algorithm: &'static str,
     /// The schedule, cut into segments.
     pub schedule: Arc<dyn Schedule>,
-    /// How the buffer is cut.
+    /// How the schedule cuts the buffer into chunks and segments.
     pub geometry: Geometry,
     /// How many steps of a rank may be in flight.
     pub window: u32,
@@ -39,7 +39,7 @@ impl Plan {
     /// Runs one collective by the algorithm of this name.
     ///
     /// # Errors
-    /// [`Error::Registry`] where there is none of that name; it suggests the nearest.
+    /// [`Error::Registry`] where there is no algorithm of that name; the error suggests the nearest name.
     pub fn algorithm(mut self, collective: Collective, name: &str) -> Result<Plan> {
         self.choices[collective as usize].algorithm = Some(registry::find(collective, name)?);
         Ok(self)
@@ -66,7 +66,7 @@ impl Plan {
     /// Lets every rank have this many steps under way, in every collective.
     ///
     /// # Errors
-    /// [`Error::Argument`] for no steps.
+    /// [`Error::Argument`] for 0 steps.
     pub fn window(mut self, steps: u32) -> Result<Plan> {
         if steps == 0 {
             return Err(Error::Argument("the window is 0 steps; it must be 1 or more".into()));
@@ -82,7 +82,7 @@ impl Plan {
             .unwrap_or_else(|| registry::auto(collective, shape, bytes))
     }
 
-    /// Whether the algorithm of a collective was chosen by name.
+    /// Whether the user chose the algorithm of a collective.
     pub(crate) fn names(&self, collective: Collective) -> bool {
         self.choices[collective as usize].algorithm.is_some()
     }
@@ -96,8 +96,8 @@ impl Plan {
         u32::try_from(wanted.min(chunk)).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Whether an algorithm's chunks stay whole and its steps go one at a time, because the user chose neither segments nor a
-    /// window.
+    /// Whether an algorithm's chunks stay whole and its steps go one at a time, because it is not pipelined itself and the user
+    /// chose neither segments nor a window.
     pub(crate) fn leaves_whole(&self, of: &Algorithm) -> bool {
         let choice = self.choices[of.collective as usize];
         !of.pipelined && choice.segment.is_none() && choice.window.is_none()

@@ -1,4 +1,4 @@
-//! The schedule that a communicator would run, without running it: for simulations and proofs of exactly that.
+//! The schedule that a communicator would run, without running it: for simulations and proofs of exactly that schedule.
 
 use super::operation::{Prepared, Site};
 use super::plan::{Plan, Planned};
@@ -7,7 +7,8 @@ use super::schedules::Schedules;
 use crate::{Collective, Communicator, DType, Operation, Rank, ReduceOp, Result};
 
 impl Communicator {
-    /// What this communicator runs for a collective: as [`Plan::of`], and cut as its transport wants it.
+    /// The schedule that this communicator runs for a collective: that of [`Plan::of`], cut into the pieces that its transport
+    /// needs.
     ///
     /// # Errors
     /// As the collective itself.
@@ -18,8 +19,8 @@ impl Communicator {
 
 impl Plan {
     /// What a communicator of `ranks` ranks with this plan runs for a collective with root 0 (where it has one) over
-    /// `count` elements: of the whole buffer, or of one block where the collective is made of blocks. Where a transport
-    /// sends in pieces, as TCP does, [`Communicator::planned`] says which.
+    /// `count` elements: of the whole buffer, or of one block where the collective is made of blocks. If a transport cuts
+    /// the schedule into more pieces, as TCP does, [`Communicator::planned`] returns the schedule with these.
     ///
     /// # Errors
     /// As the collective itself.

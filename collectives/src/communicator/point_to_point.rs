@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use crate::schedule::Combine;
-use crate::transport::{Event, Frame, LETTERS, Transport};
+use crate::transport::{Event, Frame, POINT_TO_POINT, Transport};
 use crate::work::Work;
 use crate::{Buffer, Call, Element, Error, Operation, Rank, Result};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ impl Communicator {
     /// was sent. Messages between two ranks arrive in order.
     ///
     /// # Errors
-    /// [`Error::Argument`] where `to` is this rank or none of the group; those of the group.
+    /// [`Error::Argument`] where `to` is this rank or no rank of the group; those of the group.
     pub fn send<T: Element>(&self, data: &[T], to: Rank) -> Result<()> {
         let (peer, call) = self.message::<T>(data.len(), to, true)?;
         let exchange = |transport: &mut dyn Transport| post(transport, &call, peer, data);
@@ -23,7 +23,7 @@ impl Communicator {
     /// Receives into `data` what another rank sends.
     ///
     /// # Errors
-    /// [`Error::Argument`] where `from` is this rank or none of the group; [`Error::Mismatch`] where the peer sends another
+    /// [`Error::Argument`] where `from` is this rank or no rank of the group; [`Error::Mismatch`] where the peer sends another
     /// length or type; those of the group.
     pub fn recv<T: Element>(&self, data: &mut [T], from: Rank) -> Result<()> {
         let (peer, call) = self.message::<T>(data.len(), from, false)?;
@@ -32,9 +32,9 @@ impl Communicator {
         self.membership.tell(result)
     }
 
-    /// [`Communicator::send`] of a buffer that comes back when the message was sent. It runs on the communication thread, after
-    /// the asynchronous operations that were issued before: ranks that both send first and receive after do not wait for each
-    /// other, as long as each goes on.
+    /// [`Communicator::send`] of a buffer that comes back when the message was sent. The send runs on the communication thread,
+    /// after the asynchronous operations that were issued before. Later operations of the communicator wait for it: two ranks
+    /// that both send first and then receive need a communicator for each direction.
     ///
     /// # Errors
     /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
@@ -62,14 +62,27 @@ impl Communicator {
         })
     }
 
-    /// The peer and the call of a message of so many elements.
+    /// This rank's tagged messages in the group, for ranks that are connected over TCP. A receive names a tag, and a source
+    /// or any source. Any thread may receive, and any number of receives may wait at a time.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where ranks are not connected over TCP: these have [`Communicator::send`].
+    pub fn messages(&self) -> Result<crate::tcp::Messages> {
+        self.membership.backend.clone().messages(self.membership.member).ok_or_else(|| {
+            Error::Argument(
+                "tagged messages are for ranks that are processes and have joined over TCP".into(),
+            )
+        })
+    }
+
+    /// The peer and the call of a message of `count` elements.
     fn message<T: Element>(&self, count: usize, peer: Rank, sends: bool) -> Result<(Rank, Arc<Call>)> {
         let peer = self.peer(peer)?;
         self.membership.check()?;
-        Ok((peer, self.letter::<T>(count, peer, sends)))
+        Ok((peer, self.numbered_call::<T>(count, peer, sends)))
     }
 
-    /// Runs a point-to-point message's exchange after all that is outstanding, and records it.
+    /// Runs a point-to-point message's exchange after all outstanding asynchronous operations, and records it.
     fn in_flight(
         &self,
         call: &Arc<Call>,
@@ -83,9 +96,9 @@ impl Communicator {
         })
     }
 
-    fn letter<T: Element>(&self, count: usize, peer: Rank, sends: bool) -> Arc<Call> {
-        let mut letters = self.letters.borrow_mut();
-        let numbers = if sends { &mut letters.sent } else { &mut letters.received };
+    fn numbered_call<T: Element>(&self, count: usize, peer: Rank, sends: bool) -> Arc<Call> {
+        let mut peer_sequences = self.peer_sequences.borrow_mut();
+        let numbers = if sends { &mut peer_sequences.sent } else { &mut peer_sequences.received };
         let number = numbers.entry(peer).or_default();
         let sequence = *number;
         *number += 1;
@@ -113,13 +126,13 @@ fn post<T: Element>(transport: &mut dyn Transport, call: &Arc<Call>, peer: Rank,
     transport.enter(call)?;
     let mut payload = transport.room(size_of_val(data));
     payload.copy_from_slice(bytemuck::cast_slice(data));
-    transport.post_send(peer, LETTERS, Frame { call: call.clone(), round: 0, payload });
+    transport.post_send(peer, POINT_TO_POINT, Frame { call: call.clone(), round: 0, payload });
     transport.wait(0)?;
     transport.done();
     Ok(())
 }
 
-/// Receives into `data`, on the first of these ranks, what the second one sends.
+/// Receives into `data` what `peer` sends to `rank`, which is this rank.
 fn take<T: Element>(
     transport: &mut dyn Transport,
     call: &Arc<Call>,
@@ -128,7 +141,7 @@ fn take<T: Element>(
 ) -> Result<()> {
     transport.enter(call)?;
     let bytes = size_of_val(data);
-    transport.post_recv(peer, LETTERS, bytes, Combine::Copy);
+    transport.post_recv(peer, POINT_TO_POINT, bytes, Combine::Copy);
     if let Event::Received { frame, .. } = transport.wait(0)? {
         if *frame.call != **call || frame.payload.len() != bytes {
             let (mine, theirs) = (call.as_ref().clone().into(), frame.call.as_ref().clone().into());

@@ -2,11 +2,11 @@
 
 use crate::{Collective, DType, Operation, Rank, ReduceOp};
 
-/// A collective that a caller asks for. `count` is of the whole buffer, or of one block where the collective is made of blocks.
+/// A call of a collective. `count`: elements of the whole buffer, or of one block where the collective is made of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub collective: Collective,
-    /// The operation's name in errors.
+    /// The operation that errors and the call name: a split runs as an all-gather.
     pub operation: Operation,
     pub count: usize,
     pub dtype: DType,

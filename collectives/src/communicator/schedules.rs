@@ -7,19 +7,19 @@ use crate::{Collective, Rank};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Schedules that have been built, by what they were built from.
+/// Schedules that have been built, by the arguments that they were built from.
 #[derive(Default)]
 pub(super) struct Schedules {
     built: BTreeMap<Key, Arc<dyn Schedule>>,
-    /// By which trees they reduce, where that is known.
+    /// The reduction trees of each schedule; `None` where they are not known.
     trees: BTreeMap<Key, Option<Trees>>,
 }
 
-/// Collective, root, algorithm, segments.
+/// The key of a schedule: collective, root, algorithm, segments.
 type Key = (Collective, Option<Rank>, &'static str, u32);
 
 impl Schedules {
-    /// Cut into so many segments that follow each other at this stride.
+    /// The schedule, cut into this many segments that follow each other at this stride.
     pub fn get(
         &mut self,
         row: &Algorithm,
@@ -38,8 +38,8 @@ impl Schedules {
             .clone()
     }
 
-    /// The trees of an algorithm that was chosen by name; of one that was not, the canonical one, which all of those
-    /// have.
+    /// The reduction trees of an algorithm. One that the user did not choose (`named` is false) is canonical if it reduces, so its
+    /// trees are the canonical ones.
     pub fn trees(
         &mut self,
         row: &Algorithm,

@@ -5,7 +5,7 @@ use crate::backends::SegmentHandle;
 use crate::backends::shm::Segment;
 use crate::{Buffer, Element, Error, Rank, ReduceOp, Result};
 
-/// Smaller buffers are copied through slots in any case.
+/// Buffers of at most this many bytes are not registered: they are copied through slots in any case.
 const SMALLEST: usize = 4 << 10;
 
 impl Communicator {
@@ -14,13 +14,13 @@ impl Communicator {
         self.connection.borrow().shares_memory()
     }
 
-    /// A registered buffer of `len` elements, all bits zero, which the other ranks of this communicator access in place if they
-    /// share memory. Otherwise the same as [`Buffer::zeroed`].
+    /// A registered buffer of `len` elements, all bits zero, which the other ranks of this communicator access in place.
+    /// If they do not share memory, or for at most 4 KiB: the same as [`Buffer::zeroed`].
     ///
     /// If all ranks pass registered buffers, a collective reads and writes them in place instead of copying through slots: the
-    /// same bits, about three times as fast for large buffers. It also works on slices that begin and end at multiples of
-    /// 64 KiB of the buffer (or at its end). Other slices, and other communicators, use it as ordinary memory. NCCL has the same
-    /// idea. The buffer is freed when dropped; ranks may register different numbers of buffers.
+    /// same bits, about three times as fast for large buffers. The same holds for slices that begin and end at multiples of
+    /// 64 KiB of the buffer (or at its end). Other slices, and other communicators, use it as ordinary memory. (Compare NCCL's
+    /// registered buffers.) The buffer is freed when dropped; ranks may register different numbers of buffers.
     ///
     /// After a failed collective the buffer that it writes to is undefined.
     ///
@@ -51,7 +51,7 @@ impl Communicator {
     /// and disappears with the last rank, however that ends.
     ///
     /// # Errors
-    /// [`Error::Argument`] on virtual time: because only messages take virtual time. Otherwise those of any collective.
+    /// [`Error::Argument`] on virtual time, because only messages take virtual time. Otherwise those of any collective.
     pub fn share_memory(&mut self) -> Result<bool> {
         // Threads share all memory anyway, and a single rank has no peer.
         if self.size() == 1 || self.shares_memory() {
@@ -59,7 +59,7 @@ impl Communicator {
         }
         if self.connection.borrow_mut().messages().monitor().is_none() {
             return Err(Error::Argument(
-                "ranks on virtual time share no memory: what they do there would take no time".into(),
+                "ranks on virtual time cannot share memory, because accesses to it would take no virtual time".into(),
             ));
         }
         let segment = (self.rank() == Rank(0)).then(|| Segment::new(self.size())).flatten();
@@ -77,7 +77,7 @@ impl Communicator {
             }
             None => Segment::accept(&all[0], self.size()).map(|sync_segment| (sync_segment, None)),
         };
-        // The segment's descriptor stays open until all have said whether they have mapped it.
+        // The segment's descriptor stays open until all ranks have reported whether they have mapped the segment.
         let mut have = [i64::from(sync_segment.is_some() && self.membership.outstanding().is_none())];
         self.all_reduce(&mut have, ReduceOp::Min)?;
         let Some((sync_segment, _segment)) = sync_segment.filter(|_| have == [1]) else { return Ok(false) };

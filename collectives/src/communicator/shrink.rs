@@ -4,16 +4,17 @@ use super::Communicator;
 use crate::backends::{GroupKey, Member};
 use crate::{Rank, Result};
 
-/// The place in the sequence of what no operation makes; when it is asked for again, the place before.
+/// The sequence number in the key of the group that the first `shrink` makes; no operation reaches it. Later calls of `shrink` take
+/// the numbers before it.
 const SHRINK: u64 = u64::MAX;
 
 impl Communicator {
     /// After an error: returns a working communicator of the surviving ranks, and their old rank numbers in order of the new
     /// ones. Every survivor gets the same answer.
     ///
-    /// It waits until every rank of this communicator has called it or is gone (has returned, panicked, or dropped its
-    /// communicator); a rank that has done neither within the deadline of an operation is excluded, and gets an error when
-    /// it calls. This communicator fails, if it has not failed before.
+    /// The call waits until every rank of this communicator has called `shrink` or has ended (returned, panicked, or dropped
+    /// its communicator). A rank that has done neither within the deadline of an operation is excluded, and gets an error when
+    /// it calls `shrink`. This communicator fails, if it has not failed before.
     ///
     /// # Errors
     /// [`crate::Error::Poisoned`]: the other ranks continued without this rank.
@@ -37,11 +38,11 @@ impl Communicator {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn shrink(&self) -> Result<(Communicator, Vec<Rank>)> {
-        // Operations that are still outstanding fail now.
+        // Fails the operations that are still outstanding.
         self.membership.backend.abort(
             self.membership.task,
             self.membership.member,
-            "it goes on with the ranks that are left".into(),
+            "it continues with the surviving ranks".into(),
         );
         let _ = self.drain();
         let left = self.membership.backend.survivors(self.membership.task, self.membership.member)?;

@@ -2,7 +2,8 @@
 
 use super::{Communicator, expect, in_place};
 use crate::backends::{GroupKey, Member};
-use crate::{Collective, Element, Operation, Rank, Result};
+use crate::{Collective, Element, Error, Operation, Rank, Result};
+use std::collections::BTreeSet;
 
 impl Communicator {
     /// Makes one communicator per `color` from the ranks that pass it, numbered by `key` and, for equal keys, by their ranks here.
@@ -40,12 +41,75 @@ impl Communicator {
         Ok(Some(smaller))
     }
 
-    /// An all-gather that ranks know as a split. Returns its number in the sequence.
+    /// Makes a communicator of the ranks `members`, in the order of the list. Only these ranks call this, all with the same list
+    /// and name. A name may be used once; its lower 62 bits count. Nothing is sent. The new communicator has this one's plan.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where this rank is not in the list, or the list names a rank twice or one outside the group;
+    /// [`Error::System`] where the system has no descriptors left for the new group.
+    pub fn subgroup(&self, members: &[Rank], name: u64) -> Result<Communicator> {
+        let wrong = |what: String| Err(Error::Argument(what));
+        let distinct: BTreeSet<Rank> = members.iter().copied().collect();
+        if distinct.len() != members.len() {
+            return wrong(format!("a group of {} names a rank twice", Rank::list(members)));
+        }
+        if let Some(outside) = distinct.iter().find(|rank| rank.0 >= self.size()) {
+            let last = self.size() - 1;
+            return wrong(format!("rank {outside} is outside the group: its ranks are 0 to {last}"));
+        }
+        let Some(place) = members.iter().position(|rank| *rank == self.rank()) else {
+            return wrong(format!(
+                "rank {} cannot make a group of {}: it is not in the list; only the listed ranks call this",
+                self.rank(),
+                Rank::list(members)
+            ));
+        };
+        // The number is in a range that neither operations nor shrunk groups reach.
+        let sequence = 1 << 62 | name & ((1 << 62) - 1);
+        let key = GroupKey { parent: self.membership.member.group, sequence, color: 0 };
+        let group = self.membership.backend.subgroup(key, members)?;
+        let member = Member { group, rank: Rank(place as u32) };
+        let membership = self.membership.subgroup_of(member, members.len() as u32, sequence, 0);
+        Ok(Communicator::new(membership, self.plan).at(self.owner.clone()))
+    }
+
+    /// An all-gather whose call names a split, so that ranks that call anything else disagree. Returns its sequence number.
     fn gather_wishes<T: Element>(&self, block: &[T], all: &mut [T]) -> Result<u64> {
         expect("the table of a split", all.len(), self.times(block.len())?)?;
         let mut request = self.request::<T>(Collective::AllGather, block.len());
         request.operation = Operation::Split;
         all[self.block(block.len())].copy_from_slice(block);
         self.numbered(request, in_place(all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ReduceOp, World};
+    use allfold_sim::Topology;
+
+    #[test]
+    fn some_ranks_make_a_group_without_the_others() {
+        let sim = Topology::named("nodes8", 4).unwrap();
+        for world in [World::threads(4).any(), World::tcp(4).any(), World::sim(&sim).any()] {
+            let sums = world.run(|comm: Communicator| -> Result<i64> {
+                let refused = comm.subgroup(&[Rank(9), comm.rank()], 1).map(drop);
+                assert!(matches!(refused, Err(Error::Argument(_))));
+                if comm.rank() == Rank(3) {
+                    return Ok(0);
+                }
+                let mut total = 0;
+                for name in [5, 1 << 40] {
+                    let group = comm.subgroup(&[Rank(2), Rank(0), Rank(1)], name)?;
+                    assert_eq!(group.rank(), Rank((comm.rank().0 + 1) % 3));
+                    let mut sum = [i64::from(comm.rank().0)];
+                    group.all_reduce(&mut sum, ReduceOp::Sum)?;
+                    total += sum[0];
+                }
+                Ok(total)
+            });
+            assert_eq!(sums, Ok(vec![6, 6, 6, 0]));
+        }
     }
 }

@@ -6,14 +6,14 @@
 use crate::{Collective, DType, Rank, ReduceOp};
 use std::fmt;
 
-/// What kind of operation.
+/// The kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
-    /// One of the collectives.
+    /// A collective.
     Collective(Collective),
     /// Splitting a communicator.
     Split,
-    /// A point-to-point message, numbered per pair of ranks.
+    /// A point-to-point message, numbered per sender and receiver.
     PointToPoint,
 }
 
@@ -30,17 +30,17 @@ impl fmt::Display for Operation {
 /// The part of a call that all ranks must agree on. Ranks that make different calls as the same operation get an error.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
-    /// The operation.
+    /// The kind of the operation.
     pub operation: Operation,
-    /// How many operations of this communicator came before it (for point to point: of this pair).
+    /// How many operations of this communicator came before this one; for a message, how many from its sender to its receiver.
     pub sequence: u64,
-    /// Elements: of the whole buffer, or of one rank's block where the collective is made of blocks.
+    /// The number of elements: of the whole buffer, or of one rank's block where the collective is made of blocks.
     pub count: u64,
-    /// Their type.
+    /// The type of the elements.
     pub dtype: DType,
     /// The operator, if the collective reduces.
     pub op: Option<ReduceOp>,
-    /// The root, where there is one.
+    /// The root, if the collective has one.
     pub root: Option<Rank>,
     /// The algorithm's name; empty if there is no choice.
     pub algorithm: &'static str,

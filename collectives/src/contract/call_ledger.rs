@@ -3,11 +3,11 @@
 //! ```text
 //! operation   first caller   its call              entered
 //!     7       rank 2         all_reduce(10 x f32)  0 . 2 3      rank 1 enters with another call: both are named
-//!     8       rank 0         barrier               0 . . .      rank 1 leaves after 7: lost, and 0 is told
+//!     8       rank 0         barrier               0 . . .      rank 1 leaves after 7: it is lost, rank 0 gets the error
 //! ```
 //!
-//! It finds disagreements also between ranks that exchange no frame, as soon as the second rank calls. It is plain data: a
-//! backend guards it with a lock and wakes waiting ranks when it holds a failure.
+//! The ledger finds disagreements also between ranks that exchange no frame, as soon as the second rank calls. It is plain
+//! data: a backend guards it with a lock and wakes waiting ranks when it holds a failure.
 
 use crate::error::Lost;
 use crate::{Call, Error, Rank, Result};
@@ -25,7 +25,7 @@ pub(crate) struct CallLedger {
     failure: Option<Error>,
     /// The ranks that asked to shrink the group.
     shrinking: Vec<Rank>,
-    /// The survivors once decided, in order of ranks; the same for all.
+    /// The survivors once decided, in order of ranks. The list is the same for all ranks.
     survivors: Option<Vec<Rank>>,
 }
 
@@ -96,7 +96,7 @@ impl CallLedger {
         }
     }
 
-    /// Closes an operation that all ranks have done, although not all entered it here.
+    /// Removes an operation that all ranks have completed without messages, although not all entered it in this ledger.
     pub fn close(&mut self, sequence: u64) {
         self.open.remove(&sequence);
     }
@@ -155,7 +155,7 @@ impl CallLedger {
 
     /// `rank` asks to shrink the group. The group fails, so that no rank waits in it any more.
     pub fn shrink(&mut self, rank: Rank) {
-        self.fail(rank, Error::Aborted { by: rank, why: "it goes on with the ranks that are left".into() });
+        self.fail(rank, Error::Aborted { by: rank, why: "it continues with the surviving ranks".into() });
         if !self.shrinking.contains(&rank) {
             self.shrinking.push(rank);
         }
@@ -167,7 +167,7 @@ impl CallLedger {
         }
     }
 
-    /// After a rank has left: the survivors may be complete without it.
+    /// A rank has left: decides the survivors if the ranks that asked to shrink now wait for no other.
     fn settle(&mut self) {
         if let Some(first) = self.shrinking.first().copied() {
             self.shrink(first);
@@ -187,7 +187,7 @@ impl CallLedger {
     /// The survivors once decided; an error for a rank that asks too late.
     pub fn survivors(&self, rank: Rank) -> Option<Result<Vec<Rank>>> {
         let survivors = self.survivors.as_ref()?;
-        let late = || Error::Poisoned { cause: format!("the others went on without rank {rank}") };
+        let late = || Error::Poisoned { cause: format!("the other ranks continued without rank {rank}") };
         Some(if survivors.contains(&rank) { Ok(survivors.clone()) } else { Err(late()) })
     }
 
@@ -248,7 +248,7 @@ mod tests {
         assert!(matches!(ledger.failure(Rank(2)), Some(Error::Aborted { by: Rank(3), .. })));
         let _ = ledger.leave(Rank(2), 0, Lost::ReturnedEarly { operations: 0 });
         assert_eq!(ledger.survivors(Rank(0)), Some(Ok(vec![Rank(0), Rank(3)])));
-        // A decision is final, and a rank that comes late is told of it.
+        // A decision is final: a rank that asks too late gets an error.
         let _ = ledger.leave(Rank(3), 0, Lost::ReturnedEarly { operations: 0 });
         ledger.shrink(Rank(2));
         assert_eq!(ledger.survivors(Rank(0)), Some(Ok(vec![Rank(0), Rank(3)])));

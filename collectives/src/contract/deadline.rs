@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The longest wait: a deadline beyond what the system's clock can hold is this far away, which is 136 years.
+/// The longest wait, 136 years: it replaces a deadline that the system's clock cannot represent.
 const LONGEST: Duration = Duration::from_secs(1 << 32);
 
 /// The current time.
@@ -11,7 +11,7 @@ pub(crate) fn clock() -> Instant {
     Instant::now()
 }
 
-/// The time after this span from now.
+/// The time at which a deadline that starts now passes.
 pub(crate) fn after(deadline: Duration) -> Instant {
     let now = clock();
     now.checked_add(deadline).unwrap_or(now + LONGEST)

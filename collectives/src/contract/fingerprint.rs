@@ -39,8 +39,8 @@ impl Fingerprint {
         Fingerprint(bytes)
     }
 
-    /// The call with this fingerprint, as far as this side can tell. `known` is the name of an algorithm that may be in no table.
-    /// `None` if no call has this fingerprint.
+    /// The call with this fingerprint; `None` if no call has it. The algorithm's name is found by its hash, among the names of
+    /// the registry and `known`: a program's own algorithm need not be in the registry.
     pub fn call(&self, sequence: u64, known: &'static str) -> Option<Call> {
         let bytes = &self.0;
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -79,7 +79,7 @@ impl Call {
     }
 }
 
-/// 16 bits of a schedule's name and its segments (FNV-1a, folded).
+/// A 16-bit hash of an algorithm's name and the number of segments: FNV-1a, folded.
 fn schedule(name: &str, segments: u32) -> u16 {
     let word = name
         .bytes()
@@ -140,7 +140,7 @@ mod tests {
             call(10, None, "ring"),
             call(11, None, "ring"),
             call(10, Some(0), "ring"),
-            // The fingerprint has no room for such roots.
+            // The fingerprint has too few bits for a root of this size.
             call(10, Some(70_000), "ring"),
             call(10, Some(70_001), "ring"),
             call(10, None, "direct"),
@@ -148,7 +148,7 @@ mod tests {
         let labels: Vec<u64> = calls.iter().map(Call::label).collect();
         assert_eq!(labels[0], 2_944_502_650_801_700_769);
         assert_eq!(labels.iter().collect::<std::collections::BTreeSet<_>>().len(), calls.len());
-        // The number is mixed in where the call is made.
+        // The label does not contain the sequence number, which is added when the call is run.
         assert_eq!(Call { sequence: 13, ..calls[0].clone() }.label(), labels[0]);
     }
 

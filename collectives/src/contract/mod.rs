@@ -5,16 +5,19 @@
 //! deadline        how long a rank waits for the others, in real time
 //! fingerprint     a call in 16 bytes, for frames
 //! call_ledger     which rank entered which operation with which call, for ranks in one process
-//! remote_ledger   the same as one of several processes knows it
+//! interrupt       how a rank's own program ends its wait
+//! remote_ledger   the same as the call ledger, for a rank that is a process: what it knows from messages of its peers
 //! ```
 
 mod call;
 mod call_ledger;
 pub(crate) mod deadline;
 mod fingerprint;
+pub(crate) mod interrupt;
 mod remote_ledger;
 
 pub use call::{Call, Operation};
 pub(crate) use call_ledger::CallLedger;
 pub use fingerprint::Fingerprint;
+pub use interrupt::{asked as interruption, interruptible};
 pub(crate) use remote_ledger::RemoteLedger;

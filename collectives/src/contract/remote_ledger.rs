@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Number of own calls that a rank remembers.
 const PAST: usize = 1024;
-/// Number of remembered calls of a peer that is ahead, which waits in one of them.
+/// Limit on the remembered calls of a peer that is ahead of this rank. The peer waits in one of them, so a few suffice.
 const AHEAD: usize = 16;
 
 pub(crate) struct RemoteLedger {
@@ -18,7 +18,7 @@ pub(crate) struct RemoteLedger {
     past: VecDeque<(u64, Fingerprint)>,
     /// The operation in progress.
     current: Option<Call>,
-    /// The last algorithm name, to decode peers' calls.
+    /// The algorithm of this rank's last call that had one, with which peers' calls are decoded too; empty if there is none.
     pub known: &'static str,
     peers: Vec<Peer>,
     failure: Option<Error>,
@@ -26,9 +26,9 @@ pub(crate) struct RemoteLedger {
 
 #[derive(Clone, Default)]
 struct Peer {
-    /// Calls announced of operations that this rank has not entered.
+    /// The calls that the peer announced of operations that this rank has not entered, by number.
     ahead: BTreeMap<u64, Fingerprint>,
-    /// The latest operation that it announced.
+    /// The latest operation that the peer announced.
     latest: Option<u64>,
     left: Option<(u64, Lost)>,
 }
@@ -44,7 +44,7 @@ impl RemoteLedger {
         self.failure.as_ref().map(|error| error.seen_by(self.me))
     }
 
-    /// The cause of the failure as other ranks are to be told.
+    /// The cause of the failure, in the form that is sent to other ranks.
     pub fn cause(&self) -> Option<&Error> {
         self.failure.as_ref()
     }
@@ -59,7 +59,7 @@ impl RemoteLedger {
     /// This rank enters an operation.
     ///
     /// # Errors
-    /// The group has failed, or fails now because a peer made another call or is gone.
+    /// The group has failed, or fails now because a peer made another call or has left.
     pub fn enter(&mut self, call: &Call) -> Result<()> {
         if let Some(error) = self.failure() {
             return Err(error);
@@ -109,7 +109,7 @@ impl RemoteLedger {
     pub fn leave(&mut self, peer: Rank, operations: u64, cause: Lost) -> Option<Error> {
         let place = self.peers.get_mut(peer.index())?;
         match &mut place.left {
-            // What a rank says itself counts; that its connection ended follows from it.
+            // The reason that a rank announced is kept; the end of its connection is only a consequence.
             Some(_) => return None,
             left => *left = Some((operations, cause)),
         }
@@ -117,12 +117,13 @@ impl RemoteLedger {
         self.gone(current)
     }
 
-    /// How a peer left.
+    /// How a peer left, if it has left.
     pub fn left(&self, peer: Rank) -> Option<&Lost> {
         self.peers.get(peer.index()).and_then(|peer| peer.left.as_ref()).map(|(_, cause)| cause)
     }
 
-    /// The ranks that are not known to have entered an operation, given what the connections know.
+    /// The ranks that are not known to have entered an operation, neither by an announcement nor by `known`, which returns the
+    /// latest operation of which a rank has sent a message.
     pub fn absent(&self, sequence: u64, known: impl Fn(Rank) -> Option<u64>) -> Vec<Rank> {
         let ranks = (0..self.peers.len() as u32).map(Rank).filter(|rank| *rank != self.me);
         ranks
@@ -132,7 +133,7 @@ impl RemoteLedger {
             .collect()
     }
 
-    /// The mismatch with a peer that made another call in the same place, or a frame that has no place at all.
+    /// The error for a peer whose call of this number differs from this rank's, or whose frame belongs to no call of this rank.
     pub fn disagree(&self, peer: Rank, sequence: u64, theirs: Fingerprint) -> Error {
         let mine = self.past.iter().rev().find(|(number, _)| *number == sequence);
         let mine = mine.and_then(|(_, mine)| mine.call(sequence, self.known));
@@ -143,8 +144,8 @@ impl RemoteLedger {
             }
             (mine, theirs) => {
                 let what = match theirs {
-                    Some(theirs) => format!("a message too many of {theirs}"),
-                    None => "what it says was called is no call".into(),
+                    Some(theirs) => format!("one message more than expected, of {theirs}"),
+                    None => "the peer announced an unknown call".into(),
                 };
                 let unknown = || Call::plain(crate::Operation::PointToPoint, sequence, 0, crate::DType::U8);
                 let call = Box::new(self.current.clone().or(mine).unwrap_or_else(unknown));
@@ -162,7 +163,7 @@ impl RemoteLedger {
         })
     }
 
-    /// The loss of a peer that an operation of two ranks needs.
+    /// The error for the loss of a peer that `call` needs.
     pub fn lose(&self, peer: Rank, call: Option<&Call>) -> Error {
         let cause = self.left(peer).cloned().unwrap_or(Lost::ReturnedEarly { operations: 0 });
         Error::PeerLost { rank: peer, cause, call: call.cloned().map(Box::new) }
@@ -203,7 +204,7 @@ mod tests {
         let mut ledger = ledger();
         ledger.enter(&call(1, 1)).unwrap();
         assert_eq!(ledger.leave(Rank(1), 2, Lost::ReturnedEarly { operations: 2 }), None);
-        // The end of its connection is no second loss.
+        // The end of the connection of a peer that has left is no second loss.
         assert_eq!(ledger.leave(Rank(1), 0, Lost::Disconnected("ended".into())), None);
         let error = ledger.enter(&call(2, 1)).unwrap_err();
         assert!(matches!(

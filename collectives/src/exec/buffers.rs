@@ -1,16 +1,16 @@
-//! Where a rank's bytes are during an operation.
+//! The memory of a rank's buffers during an operation.
 
 use std::ops::Range;
 
-/// The caller's buffers as the schedule sees them: one buffer of the whole size, of which parts may lie elsewhere.
+/// The caller's buffers as the schedule sees them: one buffer of the whole size, some parts of which may be in other memory.
 pub(crate) enum Buffers<'a> {
-    /// One buffer.
+    /// One buffer of the whole size.
     Whole(&'a mut [u8]),
-    /// The rank's own block lies elsewhere and is copied to its place `own` as it is sent; until then only the rank writes
-    /// there.
+    /// The rank's own block is in `block` and is copied to its range `own` of `whole` while it is sent. Before that, the schedule
+    /// writes nothing there.
     Block { whole: &'a mut [u8], own: Range<usize>, block: &'a [u8] },
-    /// The rank's values lie in `input` and are only read; what the schedule never writes stays unwritten in `scratch`.
-    /// `result` stands for the rank's own block: nothing is read or written where the block would lie in `scratch`.
+    /// The rank's values are in `input`, which is only read. The schedule writes to `scratch`; parts that it never writes stay
+    /// undefined. `result` holds the rank's own block in place of its range of `scratch`.
     Scattered { input: &'a [u8], scratch: &'a mut [u8], own: Range<usize>, result: &'a mut [u8] },
 }
 

@@ -7,9 +7,9 @@
 //!                   '------ under way: both halves posted, neither awaited first
 //! ```
 //!
-//! It follows the execution rule of `docs/ARCHITECTURE.md` to the letter, so with one-to-one matching it cannot
-//! deadlock, whatever the window and with no buffering at all, and on virtual time it finishes when the time-only
-//! engines say.
+//! The executor follows the execution rule of `docs/ARCHITECTURE.md`, so it cannot deadlock where sends and receives match one
+//! to one, for any window and without any buffering. On virtual time it finishes at the time that the time-only engines
+//! compute.
 
 mod buffers;
 mod route;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 use store::Store;
 use window::{Half, Slot, Window};
 
-/// One rank's part in one operation.
+/// The part of one rank in one operation.
 pub(crate) struct Execution<'a> {
     pub schedule: &'a dyn Schedule,
     pub geometry: &'a Geometry,
@@ -34,7 +34,7 @@ pub(crate) struct Execution<'a> {
     /// How many steps may be in flight; 1 or more.
     pub window: u32,
     pub dtype: DType,
-    /// How [`Combine::Reduce`] combines.
+    /// How [`crate::schedule::Combine::Reduce`] combines.
     pub op: ReduceOp,
     pub call: Arc<Call>,
 }
@@ -64,7 +64,7 @@ impl Execution<'_> {
         Ok(())
     }
 
-    /// Starts every step that conflicts with no earlier unfinished step, and posts its halves in order of channels.
+    /// Starts every step that conflicts with no earlier unfinished step, and posts its halves, on each channel in program order.
     fn start(&self, window: &mut Window, store: &mut Store, route: &mut Route<'_>) -> Result<()> {
         // Channels on which an earlier message is still to be posted.
         let (mut held_out, mut held_in) = (Vec::new(), Vec::new());
@@ -107,7 +107,7 @@ impl Execution<'_> {
         Ok(())
     }
 
-    /// Takes the value that the step sends, before the step changes it; does a local step at once.
+    /// Starts a step: copies the data that it sends, unless they can be sent in place. Executes a local step at once.
     fn begin(&self, slot: &mut Slot, store: &mut Store, route: &mut Route<'_>) -> Result<()> {
         slot.started = true;
         if let Route::Frames(_) = route {
@@ -127,7 +127,7 @@ impl Execution<'_> {
             (send, recv) if local(send.map(|s| s.0)) || local(recv.map(|r| r.0)) => {
                 return Err(wrong("one half of a local step is missing".into()));
             }
-            // Sent in place, unless the same step writes there.
+            // The span is sent in place, unless the same step writes to it.
             (Some((_, span)), recv)
                 if matches!(route, Route::Direct(_))
                     && store.is_there(span)

@@ -6,12 +6,12 @@ use crate::transport::{Direct, Transport};
 pub(crate) enum Route<'a> {
     /// Frames: sent data are copied, received data are copied or reduced into the buffer.
     Frames(&'a mut dyn Transport),
-    /// In place; only data in scratch copies go as frames.
+    /// Data are sent and received in place where possible: not into scratch copies, nor out of spans that the same step writes.
     Direct(&'a mut dyn Direct),
 }
 
 impl Route<'_> {
-    /// The transport of both routes.
+    /// The transport, which both routes have.
     pub fn transport(&mut self) -> &mut dyn Transport {
         match self {
             Route::Frames(transport) => *transport,

@@ -12,27 +12,29 @@ use std::rc::Rc;
 /// Data and scratch copies. Errors say which access of the schedule is impossible.
 pub(super) struct Store<'a> {
     data: Data<'a>,
-    /// The rank's own block, until all of it has been copied to the buffer.
+    /// The rank's own block, until [`Store::settle`] has copied the last of it to the buffer.
     given: Option<Given<'a>>,
-    /// The rank's input, read until a chunk is first written in the data: data that are only sent are not copied.
+    /// The rank's input. A chunk is read from the input until the chunk is first written in the data, so that data that are only
+    /// sent are not copied.
     input: Option<Input<'a>>,
     geometry: &'a Geometry,
     dtype: DType,
     op: ReduceOp,
-    /// By (scratch copy, chunk, segment). Data that arrive for a scratch copy stay in the payload.
+    /// The written parts of scratch copies, by (scratch copy, chunk, segment). Data that arrive for a scratch copy stay in the
+    /// payload.
     scratch_copies: BTreeMap<(u32, u32, u32), Piece>,
 }
 
-/// An input that is only read, and which chunks of the data have replaced it.
+/// An input that is only read, and the pieces of it that values in the data have replaced.
 struct Input<'a> {
     bytes: &'a [u8],
-    /// Where pieces begin that have been written in the data.
+    /// Where each piece begins that has been written in the data, as an offset in bytes.
     written: BTreeSet<usize>,
-    /// Where pieces begin that are being reduced in parts, and of which only the first parts are written.
+    /// The same for pieces whose reduction has begun: their first parts are in the data, the others still in the input.
     begun: BTreeSet<usize>,
 }
 
-/// The whole buffer.
+/// The whole buffer, one range of which may lie in other memory.
 struct Data<'a> {
     bytes: &'a mut [u8],
     /// A range of the buffer, and the memory that is used in its place.
@@ -40,7 +42,7 @@ struct Data<'a> {
 }
 
 impl Data<'_> {
-    /// Where a range lies, if that is one piece.
+    /// The bytes of a range, if they are contiguous.
     fn get(&self, range: Range<usize>) -> Option<&[u8]> {
         match &self.instead {
             Some((of, bytes)) if overlap(of, &range) => {
@@ -59,7 +61,7 @@ impl Data<'_> {
         }
     }
 
-    /// A piece of a chunk: always one, since blocks consist of chunks.
+    /// The bytes of a piece of a chunk. They are always contiguous, because a block consists of whole chunks.
     fn piece(&self, range: Range<usize>) -> &[u8] {
         self.get(range).unwrap_or_default()
     }
@@ -73,7 +75,8 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start.max(b.start) < a.end.min(b.end)
 }
 
-/// A block that is to come to its place in the data, and is copied part by part as it is sent: then it is in the cache.
+/// A block that must be copied to its range of the data. It is copied part by part as it is sent, while each part is in the
+/// cache.
 struct Given<'a> {
     bytes: &'a [u8],
     at: Range<usize>,
@@ -107,7 +110,7 @@ impl<'a> Store<'a> {
         Store { data, given, input, geometry, dtype, op, scratch_copies: BTreeMap::new() }
     }
 
-    /// Copies what is left of the rank's own block to its place.
+    /// Copies the part of the rank's own block that has not been copied yet.
     pub fn settle(&mut self) {
         if let Some(Given { bytes, at, copied }) = self.given.take() {
             let place = self.data.piece_mut(at.start + copied..at.end);
@@ -120,7 +123,7 @@ impl<'a> Store<'a> {
         self.input.as_ref().is_none_or(|input| piece.is_empty() || input.written.contains(&piece.start))
     }
 
-    /// Prepares a piece of the data for writing. If it is added to, its value is copied from the input first.
+    /// Prepares a piece of the data for writing. Before a reduction, the piece's value is copied from the input.
     fn touch(&mut self, piece: &Range<usize>, how: Combine) {
         if self.is_written(piece) {
             return;
@@ -133,12 +136,12 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Bytes of a span.
+    /// The number of bytes of a span.
     pub fn bytes(&self, span: Span) -> usize {
         self.geometry.elements(span) as usize * self.dtype.size()
     }
 
-    /// Copies a span to `into`, which has its length.
+    /// Copies a span to `into`, which has the span's length.
     pub fn read(&self, span: Span, into: &mut [u8]) -> Outcome {
         let mut rest = into;
         for chunk in span.first_chunk..span.first_chunk + span.chunks {
@@ -150,7 +153,7 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// Stores a span's bytes: copies them over the data, or reduces them into the data.
+    /// Stores a span's bytes in its region, data or scratch: over the bytes that are there, or reduced into them.
     pub fn write(&mut self, span: Span, how: Combine, payload: Payload) -> Outcome {
         let Region::Scratch(number) = span.region else {
             let mut at = 0;
@@ -186,7 +189,7 @@ impl<'a> Store<'a> {
         if self.bytes(from) != self.bytes(into) {
             return Err(format!("{from:?} and {into:?} differ in size"));
         }
-        // Straight from a scratch copy into the data, chunk by chunk, where the chunks correspond.
+        // If both spans have chunks of the same lengths, each chunk goes from the scratch copy straight into the data.
         let sizes = |span: Span| {
             (span.first_chunk..span.first_chunk + span.chunks).map(move |chunk| (chunk, span.segment))
         };
@@ -213,7 +216,8 @@ impl<'a> Store<'a> {
         self.write(into, how, payload)
     }
 
-    /// These bytes of the rank's own block, if they may not have been copied to the buffer yet.
+    /// The bytes of this range in the caller's block. `None` if the range is not in the rank's own block, or after
+    /// [`Store::settle`].
     fn given(&self, range: &Range<usize>) -> Option<&'a [u8]> {
         let given = self.given.as_ref()?;
         let bytes = given.bytes;
@@ -241,7 +245,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Where the chunks lie in which these bytes of a span are, with how many of the span's bytes come before each.
+    /// For each chunk that overlaps the bytes `part` of a span: its offset in the span, and its range in the buffer, in bytes.
     fn pieces(
         &self,
         span: Span,
@@ -257,7 +261,7 @@ impl<'a> Store<'a> {
         places.filter(move |(before, place)| *before < part.end && before + place.len() > part.start)
     }
 
-    /// The range of these bytes of a span in the buffer, if it is contiguous.
+    /// The range of the buffer that holds the bytes `part` of a span, if they are contiguous.
     fn joined(&self, span: Span, part: &Range<usize>) -> Option<Range<usize>> {
         let mut pieces = self.pieces(span, part.clone());
         let Some((before, first)) = pieces.next() else { return part.is_empty().then_some(0..0) };
@@ -277,7 +281,8 @@ impl<'a> Store<'a> {
         let there = self.scratch_copies.remove(&key).ok_or_else(|| {
             format!("reduces into chunk {chunk} of scratch copy {number}, where nothing was written")
         })?;
-        // Reduction commutes to the bit, so whichever of the two buffers is ours alone takes the result.
+        // A reduction gives the same bits in either order of its operands, so the result goes to whichever of the two payloads
+        // no other piece uses, or to a new one.
         let (mut into, from) =
             if Rc::strong_count(&there.bytes) == 1 { (there, piece) } else { (piece, there) };
         match Rc::get_mut(&mut into.bytes) {
@@ -318,7 +323,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Where a piece of a chunk lies in the data, in bytes.
+    /// The range of a piece of a chunk in the data, in bytes.
     fn place(&self, chunk: u32, segment: u32) -> Range<usize> {
         let range = self.geometry.piece(chunk, segment);
         let size = self.dtype.size();
@@ -373,7 +378,7 @@ impl Memory for Store<'_> {
         for (before, piece) in self.pieces(span, part.clone()).filter(|_| span.region == Region::Data) {
             let cut = part.start.max(before)..part.end.min(before + piece.len());
             let place = piece.start + cut.start - before..piece.start + cut.end - before;
-            // Part by part, while it is in the cache: a chunk's own value comes here as it is added to.
+            // The reduction copies the chunk's own value part by part, while each part is in the cache.
             if how == Combine::Reduce
                 && let Some(input) = &mut self.input
             {

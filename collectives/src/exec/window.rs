@@ -23,7 +23,7 @@ pub(super) struct Slot {
     pub step: Step,
     /// Number of earlier unfinished steps that conflict with this one.
     pub blockers: u32,
-    /// Whether the step has started: no earlier step conflicts, and the data to send have been read.
+    /// Whether the step has started: no earlier unfinished step conflicts, and the data to send are copied unless sent in place.
     pub started: bool,
     pub payload: Option<Payload>,
     pub send: Half,
@@ -41,7 +41,7 @@ impl Slot {
     }
 }
 
-/// W steps from the oldest unfinished one, in the order of the program.
+/// At most `width` steps from the oldest unfinished one on, in the order of the program.
 pub(super) struct Window<'a> {
     schedule: &'a dyn Schedule,
     rank: Rank,

@@ -6,16 +6,16 @@
 //! rank 2   .. | 40 all_reduce done |                                                  |   never entered 41
 //! ```
 //!
-//! An operation costs two writes under an uncontended lock; between ranks that share memory the first write overlaps with the
-//! announcement of the operation. A record is a file per rank. [`triage`] compares the files of a run and names the first
-//! operation at which ranks diverge; [`straggler`] names the rank that the others waited for longest.
+//! An operation costs two writes under an uncontended lock, an asynchronous one three; between ranks that share memory the first
+//! write overlaps with the announcement of the operation. A record is a file per rank. [`triage`] compares the files of a run and
+//! names the first operation at which ranks diverge; [`straggler`] names the rank that the others waited for longest.
 
 mod record;
 mod ring;
 mod straggler;
 mod triage;
 
-pub use record::{Entry, Header, Record, State};
+pub use record::{Entry, Header, Record, State, Writer};
 pub(crate) use ring::{Recorder, Ticket};
 pub use straggler::{Straggler, straggler};
 pub use triage::{Diagnosis, triage};

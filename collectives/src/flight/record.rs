@@ -1,10 +1,14 @@
 //! A flight record as a file: a line about the rank, then a line for each operation, oldest first, all of them JSON.
 
 use crate::{Call, Rank};
-use allfold_sim::Picos;
+use allfold_sim::{Picos, read_text_at_most};
 use serde::{Deserialize, Serialize};
+use std::fs::OpenOptions;
 use std::io::{Error, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+
+/// The greatest length of a record in bytes: 512 operations take about a quarter of a mebibyte.
+const LONGEST: u64 = 16 << 20;
 
 /// The first line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -13,19 +17,64 @@ pub struct Header {
     pub flight: u32,
     /// The rank in the world.
     pub rank: u32,
-    /// Ranks of the world.
+    /// The number of ranks of the world.
     pub size: u32,
-    /// Why it was written.
+    /// Why the record was written.
     pub reason: String,
+    /// The training step that the rank was in, from 0, if the program has noted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
+    /// The process that wrote the record, and when.
+    #[serde(flatten)]
+    pub writer: Option<Writer>,
+}
+
+/// The process that wrote a record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Writer {
+    /// The host's name.
+    pub host: String,
+    /// The process's number on that host.
+    pub pid: u32,
+    /// The time of the host's clock, UTC: `2026-11-24T23:08:47Z`.
+    pub time: String,
+}
+
+impl Writer {
+    /// This process, now.
+    #[allow(
+        clippy::disallowed_types,
+        reason = "says when a real process failed, for logs that have the same clock"
+    )]
+    pub(super) fn here() -> Writer {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let time = utc(since.map_or(0, |since| since.as_secs()));
+        Writer { host: host.trim().into(), pid: std::process::id(), time }
+    }
+}
+
+/// Seconds since 1970 as date and time. The date by Howard Hinnant's `civil_from_days`: years begin in March.
+fn utc(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 /// The state of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Queued for the communication thread.
+    /// The rank has called the operation and not entered it yet: it waits for the asynchronous operations before it.
     Issued,
-    /// The rank has entered it.
+    /// The rank has entered the operation.
     Started,
     /// This rank's part succeeded.
     Done,
@@ -40,41 +89,44 @@ pub struct Entry {
     pub group: u64,
     /// The rank in that communicator.
     pub rank: u32,
-    /// Ranks of that communicator.
+    /// The number of ranks of that communicator.
     pub size: u32,
-    /// The operation's number in its communicator; for point-to-point messages, among those of the pair.
+    /// The operation's number in its communicator; for a message, among those from its sender to its receiver.
     pub sequence: u64,
-    /// The call.
+    /// The kind of the operation, such as `all_reduce`.
     pub operation: String,
-    /// Elements.
+    /// The number of elements.
     pub count: u64,
-    /// Their type.
+    /// The type of the elements.
     pub dtype: String,
-    /// The operator.
+    /// The reduction operator, if the collective reduces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op: Option<String>,
-    /// The root.
+    /// The root, if the collective has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<u32>,
     /// The other rank of a point-to-point message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<u32>,
-    /// The algorithm.
+    /// The name of the algorithm; empty if there is no choice.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub algorithm: String,
-    /// The operation's state.
+    /// How far the operation came.
     pub state: State,
-    /// When it was called.
+    /// When the operation was called.
     pub issued_us: f64,
-    /// When it was entered.
+    /// When the rank entered the operation; `None` if it never did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_us: Option<f64>,
-    /// When it ended.
+    /// When the operation ended; `None` if it never did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_us: Option<f64>,
     /// The operation's error, if it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The training step in which the operation was called, from 0, if the program has noted it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u64>,
 }
 
 impl Entry {
@@ -96,6 +148,7 @@ impl Entry {
             started_us: None,
             ended_us: None,
             error: None,
+            step: None,
         }
     }
 
@@ -117,10 +170,10 @@ impl Entry {
     }
 }
 
-/// A rank's record.
+/// The flight record of a rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
-    /// About the rank.
+    /// The first line of the file: the rank, the world size and the reason of the record.
     pub header: Header,
     /// The rank's last operations, oldest first.
     pub entries: Vec<Entry>,
@@ -137,10 +190,22 @@ impl Record {
     /// # Errors
     /// The folder cannot be read.
     pub fn all_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+        Record::files(folder, ".jsonl")
+    }
+
+    /// The record files in a folder that were never completed, in order of names.
+    ///
+    /// # Errors
+    /// The folder cannot be read.
+    pub fn parts_in(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+        Record::files(folder, ".part")
+    }
+
+    fn files(folder: &Path, ending: &str) -> std::io::Result<Vec<PathBuf>> {
         let entries = std::fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
         let ours = |path: &PathBuf| {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            name.starts_with("flight-rank-") && name.ends_with(".jsonl")
+            name.starts_with("flight-rank-") && name.ends_with(ending)
         };
         let mut files: Vec<PathBuf> = entries.iter().map(|entry| entry.path()).filter(ours).collect();
         files.sort();
@@ -162,8 +227,17 @@ impl Record {
             serde_json::to_writer(&mut bytes, entry)?;
             bytes.push(b'\n');
         }
-        std::fs::File::create(&temporary)?.write_all(&bytes)?;
-        std::fs::rename(&temporary, &path)?;
+        // Removes a file, or a link, that an earlier process of that number has left: `create_new` refuses both.
+        let _ = std::fs::remove_file(&temporary);
+        let file = OpenOptions::new().write(true).create_new(true).open(&temporary);
+        let written = file
+            .and_then(|mut file| file.write_all(&bytes))
+            .and_then(|()| std::fs::rename(&temporary, &path));
+        if let Err(error) = written {
+            // The error of the write is returned, not one of this removal.
+            let _ = std::fs::remove_file(&temporary);
+            return Err(error);
+        }
         Ok(path)
     }
 
@@ -172,7 +246,7 @@ impl Record {
     /// # Errors
     /// The file cannot be read, or a line of it (named) is not part of a record.
     pub fn read(path: &Path) -> std::io::Result<Record> {
-        let text = std::fs::read_to_string(path)?;
+        let text = read_text_at_most(path, LONGEST, "a flight record")?;
         let wrong = |line: usize, why: serde_json::Error| {
             Error::new(ErrorKind::InvalidData, format!("line {line} is not of a flight record: {why}"))
         };
@@ -180,11 +254,55 @@ impl Record {
         let (_, first) = lines.next().ok_or_else(|| Error::new(ErrorKind::InvalidData, "it is empty"))?;
         let header: Header = serde_json::from_str(first).map_err(|why| wrong(1, why))?;
         if header.flight != 1 {
-            let what = format!("it is of version {} and this program reads 1", header.flight);
+            let what = format!("its version is {}, and this program reads version 1", header.flight);
             return Err(Error::new(ErrorKind::InvalidData, what));
         }
         let entries =
             lines.map(|(number, line)| serde_json::from_str(line).map_err(|why| wrong(number, why)));
         Ok(Record { header, entries: entries.collect::<std::io::Result<_>>()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (seconds, time) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (1_767_225_599, "2025-12-31T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(seconds), time);
+        }
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_written_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let header = Header {
+            flight: 1,
+            rank: 3,
+            size: 4,
+            reason: "lost".into(),
+            step: Some(7),
+            writer: Some(Writer::here()),
+        };
+        let record = Record { header, entries: Vec::new() };
+        // A folder has the name that the file should get.
+        let path = folder.path().join(Record::name(3));
+        std::fs::create_dir(&path).unwrap();
+        record.write(folder.path()).unwrap_err();
+        assert!(Record::parts_in(folder.path()).unwrap().is_empty());
+        std::fs::remove_dir(&path).unwrap();
+        assert_eq!(Record::read(&record.write(folder.path()).unwrap()).unwrap(), record);
+        // Records of versions that did not say who wrote them are read as well.
+        std::fs::write(&path, "{\"flight\":1,\"rank\":3,\"size\":4,\"reason\":\"lost\"}\n").unwrap();
+        let Header { step, writer, .. } = Record::read(&path).unwrap().header;
+        assert_eq!((step, writer), (None, None));
     }
 }

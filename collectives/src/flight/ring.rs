@@ -1,11 +1,12 @@
 //! The ring of a rank's last operations.
 
-use super::record::{Entry, Header, Record, State};
+use super::record::{Entry, Header, Record, State, Writer};
 use crate::backends::{Scale, Stamp};
 use crate::{Call, Rank};
 use allfold_base::lock;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// Number of operations that are kept.
@@ -17,18 +18,23 @@ pub(crate) struct Recorder {
     size: u32,
     folder: Option<PathBuf>,
     scale: Scales,
+    /// The training step that the rank is in; [`NO_STEP`] if the program has noted none.
+    step: AtomicU64,
     ring: Mutex<Ring>,
-    /// Whether the file was written. Locked while it is written, so that a second thread that ends the process waits for it.
+    /// Whether [`Recorder::write`] has run. Locked while it writes, so that a second thread that ends the process waits for it.
     written: Mutex<bool>,
 }
 
-/// Converts the stamps taken so far to times.
+/// Stands for no training step.
+const NO_STEP: u64 = u64::MAX;
+
+/// Returns the scale of the stamps that were taken so far.
 type Scales = Box<dyn Fn() -> Scale + Send + Sync>;
 
 #[derive(Default)]
 struct Ring {
     slots: Vec<Slot>,
-    /// Operations so far: the next one's ticket.
+    /// The number of operations recorded so far, which is the ticket of the next one.
     count: u64,
 }
 
@@ -39,9 +45,10 @@ struct Slot {
     call: Call,
     peer: Option<Rank>,
     state: State,
-    /// Issued, started, ended.
+    /// When the operation was issued, started and ended.
     times: [Option<Stamp>; 3],
     error: Option<String>,
+    step: Option<u64>,
 }
 
 /// An operation that is being recorded.
@@ -50,7 +57,17 @@ pub(crate) struct Ticket(u64);
 
 impl Recorder {
     pub fn new(rank: Rank, size: u32, folder: Option<PathBuf>, scale: Scales) -> Recorder {
-        Recorder { rank, size, folder, scale, ring: Mutex::default(), written: Mutex::default() }
+        let step = AtomicU64::new(NO_STEP);
+        Recorder { rank, size, folder, scale, step, ring: Mutex::default(), written: Mutex::default() }
+    }
+
+    /// Notes the training step that the rank is in: operations that it calls from here on are recorded with this step.
+    pub fn note_step(&self, step: u64) {
+        self.step.store(step, Ordering::Relaxed);
+    }
+
+    fn step(&self) -> Option<u64> {
+        Some(self.step.load(Ordering::Relaxed)).filter(|step| *step != NO_STEP)
     }
 
     /// Records that an operation is called.
@@ -74,7 +91,7 @@ impl Recorder {
         let mut ring = self.ring();
         let ticket = ring.count;
         ring.count += 1;
-        let slot = Slot { ticket, group, call, peer, state, times, error: None };
+        let slot = Slot { ticket, group, call, peer, state, times, error: None, step: self.step() };
         match ring.slots.get_mut((ticket % LAST as u64) as usize) {
             Some(place) => *place = slot,
             None => ring.slots.push(slot),
@@ -106,7 +123,7 @@ impl Recorder {
         }
     }
 
-    /// All operations that are kept.
+    /// The record of the operations that are still kept.
     pub fn record(&self, reason: &str) -> Record {
         let ring = self.ring();
         // All stamps are converted by one scale: with several, an operation could seem to end before it began.
@@ -116,9 +133,10 @@ impl Recorder {
         let entries = slots.into_iter().map(|slot| {
             let times = slot.times.map(|stamp| stamp.map(|stamp| scale.time(stamp)));
             let entry = Entry::of(slot.group, &slot.call, slot.peer).timed(slot.state, times);
-            Entry { error: slot.error.clone(), ..entry }
+            Entry { error: slot.error.clone(), step: slot.step, ..entry }
         });
-        let header = Header { flight: 1, rank: self.rank.0, size: self.size, reason: reason.into() };
+        let (rank, size, step) = (self.rank.0, self.size, self.step());
+        let header = Header { flight: 1, rank, size, reason: reason.into(), step, writer: None };
         Record { header, entries: entries.collect() }
     }
 
@@ -127,11 +145,26 @@ impl Recorder {
     pub fn write(&self, reason: &str) {
         let Some(folder) = &self.folder else { return };
         let mut written = lock(&self.written);
-        if std::mem::replace(&mut *written, true) {
-            return;
+        if !std::mem::replace(&mut *written, true) {
+            self.put(folder, reason);
         }
+    }
+
+    /// Writes the record as it is now, while the rank goes on. A later failure writes another in its place; after a failure
+    /// the failure's record stays.
+    pub fn dump(&self, reason: &str) {
+        let Some(folder) = &self.folder else { return };
+        let written = lock(&self.written);
+        if !*written {
+            self.put(folder, reason);
+        }
+    }
+
+    fn put(&self, folder: &Path, reason: &str) {
+        let mut record = self.record(reason);
+        record.header.writer = Some(Writer::here());
         // An error while writing must not hide the error that the record is about.
-        if let Err(error) = self.record(reason).write(folder) {
+        if let Err(error) = record.write(folder) {
             let _ = writeln!(
                 std::io::stderr(),
                 "the flight record of rank {} cannot be written: {error}",
@@ -192,11 +225,26 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("allfold-flight-{}", std::process::id()));
         let recorder = Recorder::new(Rank(2), 3, Some(folder.clone()), same());
         recorder.issue((7, Rank(0), 2), call(5), Some(Rank(1)), Stamp(1_500_000));
+        let path = folder.join(Record::name(2));
+        let read = || {
+            let mut record = Record::read(&path).unwrap();
+            let Writer { host, pid, time } = record.header.writer.take().unwrap();
+            assert!(
+                !host.is_empty() && pid == std::process::id() && time.ends_with('Z'),
+                "{host} {pid} {time}"
+            );
+            record
+        };
+        recorder.dump("asked");
+        assert_eq!(read(), recorder.record("asked"));
+        recorder.note_step(12);
+        recorder.issue((7, Rank(0), 2), call(6), Some(Rank(1)), Stamp(1_700_000));
         recorder.write("first");
         recorder.write("second");
-        let path = folder.join(Record::name(2));
-        let read = Record::read(&path).unwrap();
-        assert_eq!(read, recorder.record("first"));
+        recorder.dump("asked too late");
+        assert_eq!(read(), recorder.record("first"));
+        let steps: Vec<_> = read().entries.iter().map(|entry| entry.step).collect();
+        assert_eq!((read().header.step, steps), (Some(12), vec![None, Some(12)]));
         std::fs::write(&path, "{\"flight\":1,\"rank\":0,\"size\":1,\"reason\":\"\"}\nnonsense\n").unwrap();
         assert!(Record::read(&path).unwrap_err().to_string().contains("line 2"));
         std::fs::remove_dir_all(&folder).unwrap();
@@ -208,7 +256,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (inside, is_inside) = channel();
         let (go_on, may_go_on) = channel();
-        // The first is stopped in the middle of its record.
+        // The first thread is stopped in the middle of its record.
         let may_go_on = Mutex::new(may_go_on);
         let scale = move || {
             inside.send(()).unwrap();
@@ -224,7 +272,7 @@ mod tests {
                 recorder.write("it was asked to end");
                 path.exists()
             });
-            // Time for the second to return too early, as it would if it did not wait.
+            // Time for the second thread to return too early, as it would if it did not wait.
             std::thread::sleep(Duration::from_millis(50));
             go_on.send(()).unwrap();
             assert!(second.join().unwrap());

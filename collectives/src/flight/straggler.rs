@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! rank 0   |  all_reduce .................. |
-//! rank 1            late    |  all_reduce . |     in it for the shortest time: it came last
+//! rank 1            late    |  all_reduce . |     in the operation for the shortest time: it entered last
 //! rank 2     |  all_reduce ................ |
 //! ```
 //!
@@ -30,19 +30,20 @@ const TOGETHER: [Collective; 5] = [
 pub struct Straggler {
     /// The communicator; 0 is the world.
     pub group: u64,
-    /// The operation's number.
+    /// The number of the operation.
     pub sequence: u64,
-    /// The call.
+    /// The call, as text.
     pub call: String,
-    /// The rank that came last, in that communicator.
+    /// The rank that entered the operation last, as numbered in that communicator.
     pub rank: Rank,
-    /// The rank that came first.
+    /// The rank that entered the operation first.
     pub first: Rank,
-    /// How much later the last came than the first, in microseconds.
+    /// The time between the first and the last rank, in microseconds.
     pub late_us: f64,
 }
 
-/// Finds the straggler. `None`: no operation of that kind ended well with all its ranks on record.
+/// Finds the straggler. `None` if no all-reduce, all-gather, reduce-scatter, all-to-all or barrier succeeded on all its ranks and
+/// is in the records of all.
 pub fn straggler(records: &[Record]) -> Option<Straggler> {
     let mut operations: BTreeMap<(u64, u64), Vec<(f64, &Entry)>> = BTreeMap::new();
     for entry in records.iter().flat_map(|record| &record.entries) {
@@ -80,14 +81,14 @@ mod tests {
     use super::*;
     use crate::{Call, DType, Operation};
 
-    /// A rank of three on a clock of its own, which has been in each operation from one time to another.
+    /// The record of one of three ranks, with its own clock; a call has the times at which the rank entered and left it.
     fn record(rank: u32, clock: f64, calls: &[(Collective, f64, f64)]) -> Record {
         let entries = calls.iter().zip(0..).map(|((collective, started, ended), sequence)| {
             let call = Call::plain(Operation::Collective(*collective), sequence, 8, DType::F32);
             let (started_us, ended_us) = (Some(clock + started), Some(clock + ended));
             Entry { state: State::Done, started_us, ended_us, ..Entry::of((0, Rank(rank), 3), &call, None) }
         });
-        let header = Header { flight: 1, rank, size: 3, reason: String::new() };
+        let header = Header { flight: 1, rank, size: 3, reason: String::new(), step: None, writer: None };
         Record { header, entries: entries.collect() }
     }
 

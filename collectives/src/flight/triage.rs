@@ -18,7 +18,7 @@ pub enum Diagnosis {
     Diverged {
         /// The communicator; 0 is the world.
         group: u64,
-        /// The operation's number.
+        /// The number of the operation.
         sequence: u64,
         /// Each call and the ranks that made it, the most frequent call first.
         calls: Vec<(String, Vec<Rank>)>,
@@ -29,22 +29,22 @@ pub enum Diagnosis {
     NeverEntered {
         /// The communicator; 0 is the world.
         group: u64,
-        /// The operation's number.
+        /// The number of the operation.
         sequence: u64,
-        /// The call.
+        /// The call, as text.
         call: String,
         /// Ranks that have a record and did not enter it.
         absent: Vec<Rank>,
-        /// Ranks that entered it.
+        /// Ranks that entered the operation.
         entered: Vec<Rank>,
     },
     /// All recorded ranks entered an operation, and some did not finish it.
     Unfinished {
         /// The communicator; 0 is the world.
         group: u64,
-        /// The operation's number.
+        /// The number of the operation.
         sequence: u64,
-        /// The call.
+        /// The call, as text.
         call: String,
         /// Ranks that are still in it or failed in it.
         ranks: Vec<Rank>,
@@ -60,8 +60,8 @@ pub enum Diagnosis {
 
 /// Compares the records of a run. Also returns the ranks without a record.
 ///
-/// Ranks are numbers in the communicator that is named. A rank without a record was killed, or had no reason to write
-/// one: it cannot be told from a rank that never entered, so it is named beside the diagnosis.
+/// Ranks in the diagnosis are numbers in the communicator that it names; ranks without a record are world ranks. Such a rank was
+/// killed, or had no reason to write one. It may be one that never entered, so it is named beside the diagnosis.
 pub fn triage(records: &[Record]) -> (Diagnosis, Vec<Rank>) {
     let size = records.iter().map(|record| record.header.size).max().unwrap_or(0);
     let seen: BTreeSet<u32> = records.iter().map(|record| record.header.rank).collect();
@@ -82,8 +82,8 @@ pub fn triage(records: &[Record]) -> (Diagnosis, Vec<Rank>) {
         *span = (span.0.min(entry.sequence), span.1.max(entry.sequence));
     }
     let found = groups.iter().filter_map(|(name, group)| group.first(*name));
-    // Where ranks parted before where the absent ones wait elsewhere, and that before where ranks only failed: those may
-    // have followed. Then by time.
+    // Order of importance: different calls, and operations that ranks never entered; then operations that ranks did not enter while
+    // they wait elsewhere; then failures, which may be consequences. Diagnoses of equal importance are ordered by time.
     let follows = |verdict: &Diagnosis| match verdict {
         Diagnosis::Unfinished { .. } => 2,
         Diagnosis::NeverEntered { group, absent, .. } => {
@@ -96,17 +96,17 @@ pub fn triage(records: &[Record]) -> (Diagnosis, Vec<Rank>) {
     (verdict.unwrap_or(Diagnosis::Agreed { operations: operations.len() }), unseen)
 }
 
-/// One communicator.
+/// The entries of one communicator, by operation and rank.
 #[derive(Default)]
 struct Group<'a> {
     calls: BTreeMap<u64, BTreeMap<Rank, &'a Entry>>,
     /// The first and the last operation that each rank remembers.
     span: BTreeMap<Rank, (u64, u64)>,
-    /// The communicator's ranks that did not come out of some operation, of this communicator or of another.
+    /// The communicator's ranks that did not finish some operation, of this communicator or of another.
     waiting: BTreeSet<Rank>,
 }
 
-/// What one operation's entries show, if they show anything.
+/// A check of one operation's entries; returns a diagnosis if it finds one.
 type Look<'a> = &'a dyn Fn(u64, &BTreeMap<Rank, &Entry>) -> Option<Diagnosis>;
 
 impl Group<'_> {
@@ -118,12 +118,13 @@ impl Group<'_> {
                 Some((when, look(*sequence, entries)?))
             })
         };
-        // A rank that is told of a failure while it is behind did not finish what the others had finished.
+        // Unfinished operations are looked for last: a rank that is behind when the others disagree in a later operation does
+        // not finish its own.
         find(&|sequence, entries| self.parted(group, sequence, entries))
             .or_else(|| find(&|sequence, entries| unfinished(group, sequence, entries)))
     }
 
-    /// Whether ranks called differently, or some never did.
+    /// The diagnosis if ranks made different calls, or some never made this call.
     fn parted(&self, group: u64, sequence: u64, entries: &BTreeMap<Rank, &Entry>) -> Option<Diagnosis> {
         let mut calls: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
         entries.iter().for_each(|(rank, entry)| calls.entry(entry.call()).or_default().push(*rank));
@@ -141,7 +142,7 @@ impl Group<'_> {
             return Some(Diagnosis::Diverged { group, sequence, calls, skipped });
         }
         let call = calls.into_keys().next()?;
-        // A rank that remembers only later operations has forgotten this one; a rank in an earlier operation is held up there.
+        // A rank whose record begins after this operation is not absent, nor is a rank that has not finished an earlier one.
         let free = |rank: &Rank, last: &u64| {
             self.calls.get(last).and_then(|entries| entries.get(rank)).is_some_and(|e| e.state == State::Done)
         };
@@ -155,7 +156,7 @@ impl Group<'_> {
     }
 }
 
-/// Whether some rank did not come out of an operation.
+/// The diagnosis if some rank did not finish an operation.
 fn unfinished(group: u64, sequence: u64, entries: &BTreeMap<Rank, &Entry>) -> Option<Diagnosis> {
     let unfinished = entries.iter().filter(|(_, entry)| entry.state != State::Done);
     let ranks: Vec<Rank> = unfinished.clone().map(|(rank, _)| *rank).collect();
@@ -164,7 +165,7 @@ fn unfinished(group: u64, sequence: u64, entries: &BTreeMap<Rank, &Entry>) -> Op
     Some(Diagnosis::Unfinished { group, sequence, call, ranks, errors })
 }
 
-/// Names a communicator, where it is not the world.
+/// The words for a communicator in a message; empty for the world.
 pub(super) fn of_group(group: u64) -> String {
     if group == 0 { String::new() } else { format!(" of communicator {group:016x}") }
 }
@@ -209,7 +210,7 @@ mod tests {
     use super::*;
     use crate::{Call, Collective, DType, Operation};
 
-    /// A record of these counts as calls, the last of them in this state.
+    /// The record of a rank that called all-reduces of these counts, the last of them in this state.
     fn record(rank: u32, first: u64, counts: &[u64], last: State) -> Record {
         let entries = counts.iter().zip(first..).enumerate().map(|(at, (count, sequence))| {
             let call =
@@ -218,7 +219,7 @@ mod tests {
             let entry = Entry::of((0, Rank(rank), 3), &call, None);
             Entry { state, issued_us: sequence as f64, ..entry }
         });
-        let header = Header { flight: 1, rank, size: 3, reason: String::new() };
+        let header = Header { flight: 1, rank, size: 3, reason: String::new(), step: None, writer: None };
         Record { header, entries: entries.collect() }
     }
 
@@ -234,7 +235,7 @@ mod tests {
             record(2, 0, &[1, 2, 3], State::Failed),
         ];
         assert_eq!(verdict(&all), "rank 1 never entered operation 2, all_reduce(3 x f32)");
-        // Of two ranks that lag, the one that lags further is named.
+        // Of two ranks that are behind, the one that is further behind is named.
         let all = [
             record(0, 0, &[1, 2, 3], State::Started),
             record(1, 0, &[1, 2], State::Done),

@@ -3,18 +3,18 @@
 use crate::{DType, Rank, ReduceOp};
 use proptest::prelude::*;
 
-/// One run of a collective.
+/// One run of a collective, with all its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     /// Number of ranks.
     pub ranks: u32,
-    /// The root, where there is one.
+    /// The root, if the collective has one.
     pub root: Rank,
-    /// Elements of a buffer, or of one rank's block.
+    /// Number of elements of a buffer, or of one rank's block.
     pub count: usize,
     /// The element type.
     pub dtype: DType,
-    /// Reduced how.
+    /// The reduction operator.
     pub op: ReduceOp,
     /// Chunks are cut into segments of at most this many bytes.
     pub segment: Option<u64>,

@@ -1,4 +1,4 @@
-//! Everything that the algorithms of the table are put through, for an algorithm of your own.
+//! The checks that every algorithm of the table must pass, for an algorithm of your own.
 //!
 //! ```
 //! use allfold_collectives::schedule::{Combine, Rank, Schedule, Span, Step};
@@ -39,7 +39,7 @@
 //! testing::conforms(&MINE).unwrap();
 //! ```
 //!
-//! [`conforms`] is quick and always the same. For more, draw cases with proptest:
+//! [`conforms`] is quick and runs the same cases every time. For more, draw cases with proptest:
 //!
 //! ```no_run
 //! # use allfold_collectives::{registry::ALGORITHMS, testing};
@@ -143,7 +143,7 @@ mod tests {
         static NOT_THIS: Algorithm =
             Algorithm::new(Collective::AllGather, "not_this", "", |shape| Arc::new(halving(shape.ranks())));
         let error = conforms(&NOT_THIS).unwrap_err().to_string();
-        assert!(error.contains("reduces what nobody has put there"), "{error}");
+        assert!(error.contains("reduces a chunk that holds no data"), "{error}");
 
         static SMALL: Algorithm =
             Algorithm::new(Collective::AllReduce, "small", "", |_| Arc::new(RingAllReduce(1)));
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(error, "all_reduce by small, 2 ranks: its schedule is for 1 ranks");
     }
 
-    /// The exact reference is not the ring's own arithmetic: the same data by another order differ.
+    /// The samples depend on the order of additions: the exact sums in the ring's order and in the canonical order differ.
     #[test]
     fn the_order_of_a_sum_shows_in_the_samples() {
         let [ring, canonical] = ["ring", "direct"]

@@ -1,6 +1,6 @@
-//! Runs an algorithm on real data and holds every rank's result against the exact one, bit for bit.
+//! Runs an algorithm on real data and compares every rank's result with the exact one, bit for bit.
 //!
-//! The exact one is evaluated from the reduction tree that [`crate::check::symbolic`] finds: no message is sent for it.
+//! The exact result is evaluated from the reduction tree that [`crate::check::symbolic`] finds: no message is sent for it.
 
 use super::{Case, ConformanceFailure};
 use crate::check::symbolic;
@@ -23,7 +23,7 @@ pub fn runs(algorithm: &'static Algorithm, case: &Case) -> Result<(), Conformanc
 pub struct Exact<'a, T> {
     algorithm: &'a Algorithm,
     case: &'a Case,
-    /// What every rank puts in.
+    /// The input of every rank.
     pub inputs: Vec<Vec<T>>,
     expected: Vec<Vec<T>>,
 }
@@ -32,7 +32,7 @@ impl<'a, T: Element> Exact<'a, T> {
     /// Evaluates a case.
     ///
     /// # Errors
-    /// What the symbolic checker says.
+    /// The schedule fails the symbolic check.
     pub fn new(algorithm: &'a Algorithm, case: &'a Case) -> Result<Self, ConformanceFailure> {
         let inputs: Vec<Vec<T>> =
             (0..case.ranks).map(|rank| input(algorithm.collective, case, rank)).collect();
@@ -41,13 +41,13 @@ impl<'a, T: Element> Exact<'a, T> {
         Ok(Exact { algorithm, case, inputs, expected })
     }
 
-    /// A failure of this case at a place.
+    /// A failure of this case in the world that `place` names.
     pub fn failed(&self, place: &str, what: impl ToString) -> ConformanceFailure {
         let (case, what) = (self.case, what.to_string());
         ConformanceFailure::new(self.algorithm, case.ranks, format!("{case:?}: on {place}: {what}"))
     }
 
-    /// Whether every rank has ended with what it must.
+    /// Checks that every rank has ended with the exact result.
     ///
     /// # Errors
     /// The first element that differs.
@@ -58,7 +58,7 @@ impl<'a, T: Element> Exact<'a, T> {
         (0..).map(Rank).zip(results).try_for_each(|(rank, got)| self.rank_holds(place, rank, got))
     }
 
-    /// Whether a rank has.
+    /// Checks that one rank has ended with the exact result.
     ///
     /// # Errors
     /// As [`Exact::holds`].
@@ -88,7 +88,7 @@ fn typed<T: Element>(algorithm: &'static Algorithm, case: &Case) -> Result<(), C
     Ok(())
 }
 
-/// Where a case is run.
+/// The worlds in which a case is run, each with its name.
 fn worlds(algorithm: &'static Algorithm, case: &Case) -> Vec<(&'static str, World)> {
     let threads = World::threads(case.ranks).buffered(case.buffered).deadline(Duration::from_secs(60)).any();
     let simulated = Topology::named("nodes8", case.ranks).map(|topology| World::sim(&topology).any());
@@ -105,7 +105,7 @@ pub fn extent(collective: Collective, case: &Case) -> Extent {
     Extent { collective, ranks: case.ranks, root: case.root, count: case.count }
 }
 
-/// What a rank puts in: the whole buffer, where blocks that it does not contribute are zero.
+/// The input of a rank: the whole buffer, in which blocks that the rank does not contribute are zero.
 fn input<T: Element>(collective: Collective, case: &Case, rank: u32) -> Vec<T> {
     let extent = extent(collective, case);
     let own = match collective.meaning().input.part {
@@ -120,9 +120,7 @@ fn input<T: Element>(collective: Collective, case: &Case, rank: u32) -> Vec<T> {
 /// A value of any type, drawn from a number. Floats are of similar size, so that the order of a sum shows; now and then one
 /// is NaN, infinite or -0.
 fn sample<T: Element>(number: u64) -> T {
-    let mut bits = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ bits >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits ^= bits >> 29;
+    let bits = allfold_base::hash::splitmix(number);
     let real = (bits % 4001) as f64 / 1000.0 - 2.0;
     let special = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0];
     let real = if bits.is_multiple_of(83) { special[(bits >> 20) as usize % 4] } else { real };
@@ -136,7 +134,7 @@ fn sample<T: Element>(number: u64) -> T {
     bytemuck::pod_read_unaligned(&bytes)
 }
 
-/// What every rank must end with, in the form in which [`call`] returns it.
+/// The exact result of every rank, in the form in which [`call`] returns it.
 fn exact<T: Element>(algorithm: &Algorithm, case: &Case, inputs: &[Vec<T>]) -> Result<Vec<Vec<T>>, String> {
     let collective = algorithm.collective;
     let shape = Shape::new(case.ranks).and_then(|shape| shape.rooted(case.root));
@@ -171,7 +169,7 @@ fn call<T: Element>(collective: Collective, case: &Case, comm: &Communicator, in
     Ok(result)
 }
 
-/// What rank 0 must end with after summing `count` f32 over `ranks`.
+/// The exact result on rank 0 of summing `count` f32 over `ranks` ranks.
 #[cfg(test)]
 pub(super) fn exact_sum(algorithm: &Algorithm, ranks: u32, count: usize) -> Vec<f32> {
     let (dtype, op) = (DType::F32, crate::ReduceOp::Sum);

@@ -2,7 +2,7 @@
 
 use crate::schedule::Combine;
 use crate::{Call, Result};
-use allfold_kernels::fused::Ends;
+use allfold_kernels::fused::CallBuffers;
 use std::time::Duration;
 
 /// The header of a call: the call without its number, the number, and a label of both. Cheap to make.
@@ -12,7 +12,7 @@ pub(crate) struct CallHeader<'a> {
     pub sequence: u64,
     /// A label: equal for equal calls and numbers.
     pub label: u64,
-    /// Records the start of the call. A transport calls it at the latest when it has announced the call; a second call does nothing.
+    /// Records the start of the call. A transport calls this when it has announced the call, or before; a second call does nothing.
     pub begin: &'a dyn Fn(),
 }
 
@@ -28,8 +28,8 @@ pub(crate) trait Native {
     /// Whether the backend provides this call and uses it.
     fn offers(&self, call: &Call) -> bool;
 
-    /// Runs it.
-    fn run_native(&mut self, header: CallHeader<'_>, ends: Ends<'_>) -> Result<()>;
+    /// Runs the collective of the call.
+    fn run_native(&mut self, header: CallHeader<'_>, buffers: CallBuffers<'_>) -> Result<()>;
 }
 
 /// Virtual time: it passes only as the transport accounts for it.
@@ -44,12 +44,12 @@ pub(crate) trait Monitor {
     /// The group's failure, if any. Cheap, because it is called before every operation.
     fn failure(&mut self) -> Result<()>;
 
-    /// For the operation that was entered: returns the group's failure, and tells the peers which operation it is.
+    /// Announces to the peers the operation that this rank has entered. Returns the group's failure, if any.
     fn declare(&mut self) -> Result<()>;
 
     /// How long an operation may take.
     fn deadline(&self) -> Duration;
 
-    /// Ends the operation: all ranks have done it, although not all may have entered it here.
+    /// Ends the operation: all ranks have completed it, although not all may have entered it at the transport.
     fn complete(&mut self);
 }

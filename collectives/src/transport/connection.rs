@@ -4,7 +4,7 @@ use super::capabilities::CallHeader;
 use super::messages::Transport;
 use super::shared_memory::SharedMemory;
 use crate::{Error, Result};
-use allfold_kernels::fused::{Ends, Exchange};
+use allfold_kernels::fused::{CallBuffers, Exchange};
 
 /// Messages, and shared memory if all ranks share it.
 pub(crate) struct Connection {
@@ -18,12 +18,12 @@ impl Connection {
         Connection { messages: Box::new(messages), shared: None }
     }
 
-    /// This connection with collectives in shared memory.
+    /// This connection, with collectives in shared memory from now on.
     pub fn sharing(self, shared: SharedMemory) -> Connection {
         Connection { shared: Some(shared), ..self }
     }
 
-    /// The messages.
+    /// The transport of messages.
     pub fn messages(&mut self) -> &mut dyn Transport {
         &mut *self.messages
     }
@@ -34,17 +34,22 @@ impl Connection {
     }
 
     /// Runs an operation in shared memory.
-    pub fn run_fused(&mut self, header: CallHeader<'_>, exchange: &Exchange, ends: Ends<'_>) -> Result<()> {
+    pub fn run_fused(
+        &mut self,
+        header: CallHeader<'_>,
+        exchange: &Exchange,
+        buffers: CallBuffers<'_>,
+    ) -> Result<()> {
         match &mut self.shared {
-            Some(shared) => shared.run(&mut *self.messages, header, exchange, ends),
+            Some(shared) => shared.run(&mut *self.messages, header, exchange, buffers),
             None => Err(Error::System(format!("{}: the ranks do not share memory", header.call))),
         }
     }
 
     /// Runs an operation by a collective that the backend provides.
-    pub fn run_native(&mut self, header: CallHeader<'_>, ends: Ends<'_>) -> Result<()> {
+    pub fn run_native(&mut self, header: CallHeader<'_>, buffers: CallBuffers<'_>) -> Result<()> {
         match self.messages.native() {
-            Some(native) => native.run_native(header, ends),
+            Some(native) => native.run_native(header, buffers),
             None => Err(Error::System(format!(
                 "{}: this backend has no native collective of that kind",
                 header.call

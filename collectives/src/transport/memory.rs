@@ -5,18 +5,18 @@ use std::ops::Range;
 
 /// A rank's bytes during an operation. A span may lie in several pieces; its bytes are counted from its start.
 pub(crate) trait Memory {
-    /// These bytes of a span if they are contiguous. They are sent now; the parts of a span are requested in order.
+    /// The given bytes of a span, if they are contiguous. They are sent at once, and the parts of a span are requested in order.
     fn source(&mut self, span: Span, part: Range<usize>) -> Option<&[u8]>;
     /// Copies a span's bytes from this offset on; false if not all of them exist.
     fn copy_out(&mut self, span: Span, from: usize, into: &mut [u8]) -> bool;
-    /// These bytes of a span of the buffer for writing, if they are contiguous.
+    /// The given bytes of a span of the buffer for writing, if they are contiguous.
     fn target(&mut self, span: Span, part: Range<usize>) -> Option<&mut [u8]>;
     /// Copies or reduces whole elements into a span of the buffer, from this byte of it on; the parts of a span arrive in
     /// order.
     fn put(&mut self, span: Span, from: usize, how: Combine, bytes: &[u8]);
 }
 
-/// No memory: for messages that carry their own payload.
+/// Memory without bytes, for messages that carry their own payload.
 pub(crate) struct NoMemory;
 
 impl Memory for NoMemory {

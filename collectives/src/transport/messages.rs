@@ -11,10 +11,10 @@ use crate::{Call, Error, Rank, Result};
 use std::sync::Arc;
 
 /// The lane of point-to-point messages, which no schedule uses.
-pub(crate) const LETTERS: u32 = u32::MAX;
+pub(crate) const POINT_TO_POINT: u32 = u32::MAX;
 
-/// One message: what its sender called, the round, and the bytes. The receiver knows from its own schedule what
-/// all three must be, and compares; nothing is allocated or placed by what a frame says.
+/// One message: the sender's call, the round, and the bytes. The receiver compares call, round and length with its own schedule, so
+/// a frame does not decide where bytes are written.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub call: Arc<Call>,
@@ -37,7 +37,7 @@ pub(crate) enum Event {
 
 /// A rank's messages to and from its peers during one operation, in real or virtual time. Each optional capability of the
 /// transport has an accessor.
-pub(crate) trait Transport {
+pub(crate) trait Transport: Send {
     /// Enters the operation: records the call in the group's ledger and starts its deadline.
     fn enter(&mut self, call: &Arc<Call>) -> Result<()>;
 
@@ -54,24 +54,24 @@ pub(crate) trait Transport {
     /// Waits for the next event. `round` is the round of the oldest unfinished step, for errors.
     fn wait(&mut self, round: u64) -> Result<Event>;
 
-    /// The operation is done; what it took may be recorded.
+    /// Ends the operation; the transport may record how long it took.
     fn done(&mut self);
 
     /// Reports an error that this rank found; the whole group fails with it, unless it has failed before.
-    /// Returns the error that counts.
+    /// Returns the group's first error.
     fn fail(&mut self, error: Error) -> Error;
 
-    /// Messages without copies.
+    /// The capability to send and receive without copies.
     fn direct(&mut self) -> Option<&mut dyn Direct> {
         None
     }
 
-    /// Collectives that the backend itself provides.
+    /// The capability to run collectives that the backend itself provides.
     fn native(&mut self) -> Option<&mut dyn Native> {
         None
     }
 
-    /// Virtual time, in which local copies take time.
+    /// The capability of virtual time, in which local copies take time.
     fn virtual_time(&mut self) -> Option<&mut dyn VirtualTime> {
         None
     }

@@ -24,6 +24,6 @@ pub(crate) use capabilities::Native;
 pub(crate) use capabilities::{CallHeader, Monitor, VirtualTime};
 pub(crate) use connection::Connection;
 pub(crate) use memory::{Memory, NoMemory};
-pub(crate) use messages::{Direct, Event, Frame, LETTERS, Transport};
+pub(crate) use messages::{Direct, Event, Frame, POINT_TO_POINT, Transport};
 pub(crate) use payload::{Payload, Pool};
 pub(crate) use shared_memory::SharedMemory;

@@ -47,7 +47,7 @@ impl Pool {
 }
 
 impl Payload {
-    /// Another buffer of the same pool.
+    /// Takes another buffer from the same pool.
     pub fn another(&self, len: usize) -> Payload {
         self.owner.take(len)
     }

@@ -10,8 +10,9 @@
 use super::capabilities::{CallHeader, Monitor};
 use super::messages::Transport;
 use crate::contract::deadline::{after, clock};
+use crate::contract::interrupt;
 use crate::{Call, Error, Rank, Result};
-use allfold_kernels::fused::{Ends, Exchange, Member, Stopped, SyncSegment, WaitPolicy};
+use allfold_kernels::fused::{CallBuffers, Exchange, Member, Stopped, SyncSegment, WaitPolicy};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,29 +21,29 @@ pub(crate) struct SharedMemory {
     member: Member,
     rank: Rank,
     ranks: u32,
-    /// How long a rank sleeps at most before it asks the transport again.
+    /// The longest sleep of a rank before it asks the transport for failures again.
     nap: Duration,
 }
 
 impl SharedMemory {
-    /// `nap`: how long a rank sleeps at most before it asks the transport for news. [`Duration::MAX`] where the transport
-    /// wakes the sync segment when there is any.
+    /// `nap`: how long a rank sleeps at most before it asks the transport for failures again. [`Duration::MAX`] where the
+    /// transport, when the group fails, wakes the ranks that sleep in the sync segment.
     pub fn new(sync_segment: Arc<SyncSegment>, rank: Rank, ranks: u32, nap: Duration) -> SharedMemory {
         SharedMemory { member: Member::new(sync_segment, rank.0), rank, ranks, nap }
     }
 
-    /// Runs an operation. Only a rank that has to wait uses the transport.
+    /// Runs an operation. Only a rank that has to wait enters the operation at the transport.
     pub fn run(
         &mut self,
         transport: &mut dyn Transport,
         header: CallHeader<'_>,
         exchange: &Exchange,
-        ends: Ends<'_>,
+        buffers: CallBuffers<'_>,
     ) -> Result<()> {
         monitor(transport)?.failure()?;
         let (rank, ranks, nap) = (self.rank, self.ranks, self.nap);
         let mut wait = Wait { transport, rank, ranks, nap, header, entered: None };
-        match self.member.run(header.label, exchange, ends, &mut wait) {
+        match self.member.run(header.label, exchange, buffers, &mut wait) {
             Ok(()) => match wait.entered {
                 Some(_) => monitor(transport).map(Monitor::complete),
                 None => Ok(()),
@@ -58,7 +59,7 @@ fn monitor(transport: &mut dyn Transport) -> Result<&mut dyn Monitor> {
     transport.monitor().ok_or_else(|| Error::System("the ranks do not share memory".into()))
 }
 
-/// One rank's wait in one operation.
+/// The wait of one rank in one operation.
 struct Wait<'a> {
     transport: &'a mut dyn Transport,
     rank: Rank,
@@ -70,7 +71,7 @@ struct Wait<'a> {
 }
 
 impl Wait<'_> {
-    /// Asks the transport for failures. The second time it also tells the peers which operation this rank is in.
+    /// Asks the transport for failures: the first call enters the operation there, later calls announce it. Returns the deadline.
     fn look(&mut self) -> Result<Instant> {
         let monitor = monitor(self.transport)?;
         if let Some((due, _)) = &self.entered {
@@ -99,8 +100,8 @@ impl Wait<'_> {
         })
     }
 
-    /// Another rank made another call, or cancelled the operation: returns the transport's error for it, which every rank
-    /// reports to all.
+    /// Another rank made another call, or cancelled the operation. Every rank now enters the operation at the transport; waits
+    /// until the transport has found the error, and returns it.
     fn disagreement(&mut self) -> Error {
         loop {
             match self.look() {
@@ -120,12 +121,15 @@ impl WaitPolicy for Wait<'_> {
     }
 
     fn wait(&mut self, absent: &dyn Fn(u32) -> bool) -> Result<Duration> {
+        if let Some(why) = interrupt::asked() {
+            return Err(self.transport.fail(Error::Aborted { by: self.rank, why }));
+        }
         let due = self.look()?;
         let left = due.saturating_duration_since(clock());
         if left.is_zero() {
             let waiting_on = (0..self.ranks).filter(|rank| absent(*rank)).map(Rank).collect();
             return Err(self.late(waiting_on));
         }
-        Ok(left.min(self.nap))
+        Ok(interrupt::pause(left.min(self.nap)))
     }
 }

@@ -38,9 +38,9 @@ pub struct World<K = Any> {
     pub(super) kind: K,
     pub(super) size: u32,
     pub(super) plan: Plan,
-    /// Where flight records are written when something goes wrong.
+    /// The folder for flight records, written when an operation fails.
     pub(super) flight: Option<PathBuf>,
-    /// The first wrong choice.
+    /// The first invalid choice, which `run` reports.
     pub(super) wrong: Option<Error>,
 }
 
@@ -76,8 +76,8 @@ impl<K: WorldKind> World<K> {
     }
 
     /// The deadline of every operation, in real or virtual time; an operation that exceeds it fails and names the ranks that it
-    /// waited for. The default in real time is five minutes; on virtual time it is 300 s if fault
-    /// rules may lose messages, and none otherwise.
+    /// waited for. The default in real time is five minutes; on virtual time it is 300 s if fault rules do more than change
+    /// the speed of ranks and links for the whole run, and none otherwise.
     pub fn deadline(mut self, deadline: Duration) -> World<K> {
         self.kind.set_deadline(deadline);
         self

@@ -1,4 +1,4 @@
-//! The kinds of worlds.
+//! The kinds of worlds: on threads, over sockets, on virtual time.
 
 use crate::backends::tcp::Local;
 use crate::backends::{sim, threads};

@@ -7,18 +7,18 @@ use allfold_sim::Picos;
 /// The outcome of every rank.
 #[derive(Debug)]
 pub struct Report<R, E> {
-    /// What each rank returned, in order of ranks. One that panicked has [`crate::Error::PeerLost`] with its own number.
+    /// The result of each rank, in order of ranks. A rank that panicked has [`crate::Error::PeerLost`] with its own number.
     pub ranks: Vec<Result2<R, E>>,
     /// When each rank was done: virtual time on the simulator, else real time since the start.
     pub finish: Vec<Picos>,
-    /// The rank that failed first, if any: a rank that failed by itself before ranks that were told.
+    /// The rank that failed first, if any. A rank that failed by itself comes before ranks that got the error of a failed group.
     pub first: Option<Rank>,
-    /// What ranks computed and communicated, on virtual time, where [`crate::World::timeline`] asked for it.
+    /// On virtual time, after [`crate::World::timeline`]: what every rank computed and communicated. Otherwise empty.
     pub timeline: Vec<Activity>,
     /// On virtual time: a hash of all messages with their arrival times, independent of order. The same program has the same hash
     /// in every run; for one collective it equals that of [`crate::time::traced`].
     pub event_hash: Option<u64>,
 }
 
-/// What a rank returned.
+/// The result of a rank.
 pub(super) type Result2<R, E> = std::result::Result<R, E>;

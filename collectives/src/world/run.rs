@@ -43,7 +43,7 @@ impl<K: WorldKind> World<K> {
     /// Runs `body` once per rank, each on a thread of its own, and reports the outcome of every rank.
     ///
     /// # Errors
-    /// The world cannot be run as described. What ranks return is in the report.
+    /// The world cannot be run as described. Errors that ranks return are in the report.
     pub fn run_each<R, E, F>(&self, body: F) -> Result<Report<R, E>>
     where
         F: Fn(Communicator) -> Result2<R, E> + Sync,
@@ -104,7 +104,8 @@ impl<K: WorldKind> World<K> {
             let rosters = ranks.iter().filter_map(|outcome| outcome.process_state.as_ref());
             rosters.for_each(|process_state| process_state.recorder.write("another rank failed"));
         }
-        // Ranks that failed by themselves come before ranks that were told of a failure; then by time.
+        // A rank that failed by itself comes before ranks that got the error of a failed group; ranks of the same kind are
+        // ordered by time.
         let failed = ranks.iter().zip(0..).filter(|(outcome, _)| outcome.result.is_err());
         let first = failed.map(|(outcome, rank)| (outcome.told, outcome.finish, Rank(rank))).min();
         Ok(Report {
@@ -121,7 +122,7 @@ impl<K: WorldKind> World<K> {
 struct Outcome<R, E> {
     result: Result2<R, E>,
     finish: Picos,
-    /// Whether it had been told of another rank's failure.
+    /// Whether a call of the rank had returned the error of a failed group.
     told: bool,
     process_state: Option<Arc<ProcessState>>,
 }
@@ -133,7 +134,7 @@ impl<R, E: From<Error>> Outcome<R, E> {
     }
 }
 
-/// One rank's thread. If dropped before it ran, it still leaves its group, so that no rank waits for it.
+/// The work of one rank's thread. If dropped before it ran, the rank still leaves its group, so that no rank waits for it.
 struct One {
     backend: Arc<dyn Backend>,
     rank: Rank,

@@ -10,9 +10,9 @@ impl World<OnVirtualTime> {
     /// Ranks that are threads carrying real data on a virtual clock, one for each rank of the topology. The same
     /// program has the same times and the same bits on any machine.
     ///
-    /// Rank code may block only in Allfold's calls. By default costs are the topology's, links split evenly,
-    /// computation is that of an A100 in f32, nothing is wrong, and operations have no deadline: ranks that wait
-    /// for each other for ever are told at once that they do.
+    /// Rank code may block only in Allfold's calls. By default costs are the topology's, messages share links evenly,
+    /// computation is that of an A100 in f32, there are no faults, and operations have no deadline: ranks that wait
+    /// for each other for ever get [`crate::Error::Deadlock`] at once.
     pub fn sim(topology: &Topology) -> World<OnVirtualTime> {
         let options = Options {
             topology: topology.clone(),
@@ -27,7 +27,7 @@ impl World<OnVirtualTime> {
         World::of(topology.ranks(), OnVirtualTime(Box::new(options)))
     }
 
-    /// The device that [`crate::Communicator::charge`] asks how long its work takes.
+    /// The device model that gives the time of the work passed to [`crate::Communicator::charge`].
     pub fn device(mut self, device: Device) -> World<OnVirtualTime> {
         self.kind.0.device = device;
         self
@@ -57,8 +57,8 @@ impl World<OnVirtualTime> {
         self
     }
 
-    /// Fails everything, naming the ranks, once some rank was busy outside of Allfold's calls for this much real time
-    /// while all others waited. Five minutes if not given.
+    /// Once a rank was busy outside of Allfold's calls for this much real time while all others waited, the calls of all
+    /// ranks fail with [`crate::Error::Unresponsive`], which names the busy ranks. Five minutes if not given.
     pub fn watchdog(mut self, timeout: Duration) -> World<OnVirtualTime> {
         self.kind.0.watchdog = timeout;
         self

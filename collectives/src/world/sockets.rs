@@ -32,13 +32,14 @@ impl World<OnSockets> {
         self
     }
 
-    /// How long ranks wait for what.
+    /// The deadlines of connecting, of operations and of silence.
     pub fn deadlines(mut self, deadlines: Deadlines) -> World<OnSockets> {
         self.kind.local.deadlines = deadlines;
         self
     }
 
-    /// What a proxy before every rank does to its connections: of these rules those about messages, partitions and deaths.
+    /// Starts a proxy in front of every rank, which applies those of these fault rules that concern messages, partitions and
+    /// deaths.
     pub fn faults(mut self, faults: Faults) -> World<OnSockets> {
         self.kind.local.faults = faults;
         self

@@ -19,8 +19,8 @@ impl World<OnThreads> {
         self
     }
 
-    /// By messages ([`World::messages`]): lets a channel hold this many of them before their sender must wait for the
-    /// receiver. 0: a message has left only once it has been taken. Results do not depend on it.
+    /// [`World::messages`], with channels that hold this many messages before their sender must wait for the receiver. With 0, a
+    /// send ends only when the receiver has taken the message. Results do not depend on the number.
     pub fn buffered(mut self, messages: usize) -> World<OnThreads> {
         self.kind.0.capacity = messages;
         self.messages()

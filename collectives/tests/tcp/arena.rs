@@ -1,6 +1,8 @@
 //! Ranks as threads over loopback sockets, with a proxy before them that does what a test says.
 
-use allfold_collectives::tcp::{Action, Deadlines, Judge, Passing, Peers, Proxy, Security};
+use allfold_collectives::tcp::{
+    Deadlines, FrameDecision, Passing, PeerOptions, Proxy, ProxyAction, Security,
+};
 use allfold_collectives::{Communicator, Error, Rank, ReduceOp};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, mpsc};
@@ -8,7 +10,7 @@ use std::time::Duration;
 
 pub const JOB: [u8; 16] = [7; 16];
 
-/// Short enough for tests, long enough for a machine that is busy with others.
+/// Deadlines that are short enough for tests and long enough for a busy machine.
 pub fn deadlines() -> Deadlines {
     Deadlines {
         operation: Duration::from_secs(20),
@@ -19,9 +21,9 @@ pub fn deadlines() -> Deadlines {
     }
 }
 
-/// Nothing happens to frames.
-pub fn nothing() -> Arc<dyn Judge> {
-    Arc::new(|_: &Passing| Action::Pass)
+/// A decision that passes every frame.
+pub fn nothing() -> Arc<dyn FrameDecision> {
+    Arc::new(|_: &Passing| ProxyAction::Pass)
 }
 
 pub fn listeners(ranks: u32) -> (Vec<TcpListener>, Vec<SocketAddr>) {
@@ -30,9 +32,14 @@ pub fn listeners(ranks: u32) -> (Vec<TcpListener>, Vec<SocketAddr>) {
     (listeners, addresses)
 }
 
-pub fn peers(rank: u32, listener: TcpListener, addresses: &[SocketAddr], deadlines: Deadlines) -> Peers {
+pub fn peers(
+    rank: u32,
+    listener: TcpListener,
+    addresses: &[SocketAddr],
+    deadlines: Deadlines,
+) -> PeerOptions {
     let (job, epoch, security) = (JOB, 0, Security::Loopback);
-    Peers {
+    PeerOptions {
         rank: Rank(rank),
         job,
         epoch,
@@ -44,15 +51,15 @@ pub fn peers(rank: u32, listener: TcpListener, addresses: &[SocketAddr], deadlin
     }
 }
 
-/// What every rank comes to behind a proxy. A hang fails the test, by real time.
+/// The result of `body` on every rank, behind a proxy. A hang fails the test, by real time.
 pub fn run<R: Send + 'static>(
     ranks: u32,
-    judge: Arc<dyn Judge>,
+    decision: Arc<dyn FrameDecision>,
     deadlines: Deadlines,
     body: impl Fn(&Communicator) -> Result<R, Error> + Send + Sync + Clone + 'static,
 ) -> Vec<Result<R, Error>> {
     let (listeners, addresses) = listeners(ranks);
-    let proxy = Proxy::start(&addresses, judge).unwrap();
+    let proxy = Proxy::start(&addresses, decision).unwrap();
     let (done, results) = mpsc::channel();
     for (rank, listener) in (0..).zip(listeners) {
         let peers = peers(rank, listener, proxy.addresses(), deadlines);
@@ -68,7 +75,7 @@ pub fn run<R: Send + 'static>(
     all.into_iter().map(|(_, result)| result).collect()
 }
 
-/// The sum over all ranks of `count` elements that differ by rank and place; checks every one.
+/// Sums over all ranks `count` elements that differ by rank and index, and checks every sum.
 pub fn sum(comm: &Communicator, count: usize) -> Result<(), Error> {
     let of = |rank: u32, i: usize| (rank as usize * 31 + i % 1000) as f32;
     let mut data: Vec<f32> = (0..count).map(|i| of(comm.rank().0, i)).collect();

@@ -1,14 +1,14 @@
 //! Seeded fault rules in numbers, over real sockets: what was injected, and what came of it, as the README's table.
 
 use super::arena::{deadlines, run, sum};
-use allfold_collectives::tcp::{Action, Deadlines, Judge, Passing, Rules};
+use allfold_collectives::tcp::{Deadlines, FrameDecision, Passing, ProxyAction, Rules};
 use allfold_collectives::{Error, Rank};
 use allfold_sim::Faults;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What came of many runs of one kind of fault.
+/// The outcome of many runs of one kind of fault.
 #[derive(Default)]
 struct Tally {
     injected: u64,
@@ -16,26 +16,27 @@ struct Tally {
     unnamed: u64,
 }
 
-/// Counts the frames that a judge does something to.
+/// Counts the frames that the rules do not simply pass.
 struct Counting(Rules, AtomicU64);
 
-impl Judge for Counting {
-    fn judge(&self, frame: &Passing) -> Action {
-        let action = self.0.judge(frame);
-        if action != Action::Pass {
+impl FrameDecision for Counting {
+    fn decide(&self, frame: &Passing) -> ProxyAction {
+        let action = self.0.decide(frame);
+        if action != ProxyAction::Pass {
             self.1.fetch_add(1, Ordering::Relaxed);
         }
         action
     }
 }
 
-/// Runs of a rule that wait for their deadlines at the same time.
+/// How many runs of a rule are under way at the same time: runs that lose a message wait for their deadlines.
 const AT_ONCE: usize = 4;
 
 /// Runs a rule against three ranks that do ten operations. Results are checked where they come back; errors must name a
 /// rank that the rule is about.
 fn campaign(rule: &(impl Fn(u64) -> (String, Vec<u32>) + Sync), runs: u64) -> Tally {
-    // Only what is lost for good is found by the operation's deadline; on a busy machine nothing else must meet it.
+    // Only a dropped message is found by the operation's deadline. The other faults get a longer one, so that a busy machine
+    // does not exceed it.
     let lost = rule(0).0.starts_with("drop");
     let limits = Deadlines { operation: Duration::from_secs(if lost { 3 } else { 20 }), ..deadlines() };
     let every = |first: u64| (first..runs).step_by(AT_ONCE).map(|seed| one_run(rule(seed), seed, limits));
@@ -53,11 +54,12 @@ fn campaign(rule: &(impl Fn(u64) -> (String, Vec<u32>) + Sync), runs: u64) -> Ta
 
 fn one_run((text, culprits): (String, Vec<u32>), seed: u64, limits: Deadlines) -> Tally {
     let faults = Faults::of_ranks(vec![text.parse().unwrap()], 3).unwrap().seeded(seed);
-    let judge = Arc::new(Counting(Rules::new(faults), AtomicU64::new(0)));
+    let decision = Arc::new(Counting(Rules::new(faults), AtomicU64::new(0)));
     // A hang fails in `run`; a wrong result panics in `sum`, and its rank is lost to the others.
-    let results = run(3, judge.clone(), limits, |comm| (0..10).try_for_each(|i| sum(comm, 100 + i * 7000)));
-    let mut tally = Tally { injected: u64::from(judge.1.load(Ordering::Relaxed) > 0), ..Tally::default() };
-    // To a rank that is cut off from all others, it is they who are gone.
+    let results =
+        run(3, decision.clone(), limits, |comm| (0..10).try_for_each(|i| sum(comm, 100 + i * 7000)));
+    let mut tally = Tally { injected: u64::from(decision.1.load(Ordering::Relaxed) > 0), ..Tally::default() };
+    // A dead rank is cut off from all others and reports those as lost, so its error is not counted.
     let dead = |rank: u32| text.starts_with("dead_rank") && culprits.contains(&rank);
     let told = (0..).zip(results).filter(|(rank, _)| !dead(*rank));
     for error in told.filter_map(|(_, result)| result.err()) {

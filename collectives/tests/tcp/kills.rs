@@ -1,15 +1,15 @@
-//! Cases 2 and 3: a rank's connections all end before its first frame of any round, for every rank of 2 to 5, for
-//! algorithms of every shape. Whoever needed it is told its number; whoever did not has the right result.
+//! Cases 2 and 3: all connections of a rank end before its nth data frame, for every n, for every rank of 2 to 5, for
+//! algorithms of every shape. A rank that needed it gets an error with its number; every other rank has the right result.
 
 use super::arena::{deadlines, run};
-use allfold_collectives::tcp::{Action, Passing};
+use allfold_collectives::tcp::{Passing, ProxyAction};
 use allfold_collectives::{Collective, Communicator, Error, Rank, ReduceOp};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 type Algorithm = (Collective, &'static str);
 
-/// Some of every shape.
+/// Algorithms of every shape.
 const ALGORITHMS: [Algorithm; 7] = [
     (Collective::AllReduce, "ring"),
     (Collective::AllReduce, "recursive_doubling"),
@@ -49,20 +49,24 @@ fn calls(comm: &Communicator, (collective, name): Algorithm, count: usize) -> Re
     comm.barrier()
 }
 
-/// Runs with rank `who` dying at its `nth` data frame. Whether it did: false once it sends fewer.
+/// A run in which rank `who` dies at its data frame number `nth`. Returns whether it died: false if it sends fewer frames.
 fn kill_at(ranks: u32, algorithm: Algorithm, who: u32, nth: u32) -> bool {
     let sent = Arc::new(AtomicU32::new(0));
     let count = sent.clone();
-    let judge = move |frame: &Passing| {
+    let decision = move |frame: &Passing| {
         let its = frame.is_data && frame.from == Rank(who);
-        if its && count.fetch_add(1, Ordering::Relaxed) >= nth { Action::Kill } else { Action::Pass }
+        if its && count.fetch_add(1, Ordering::Relaxed) >= nth {
+            ProxyAction::Kill
+        } else {
+            ProxyAction::Pass
+        }
     };
-    let results = run(ranks, Arc::new(judge), deadlines(), move |comm| calls(comm, algorithm, 1000));
+    let results = run(ranks, Arc::new(decision), deadlines(), move |comm| calls(comm, algorithm, 1000));
     let killed = sent.load(Ordering::Relaxed) > nth;
     for (rank, result) in (0..).zip(&results) {
         let named = match result {
             Ok(()) => true,
-            // To the one that is cut off all others are.
+            // The killed rank is cut off, so it reports another rank as lost.
             Err(Error::PeerLost { rank: lost, .. }) => *lost == Rank(who) || rank == who,
             Err(_) => false,
         };

@@ -3,11 +3,11 @@
 //!
 //! | module | what goes wrong |
 //! |---|---|
-//! | `network` | what lies between two ranks: losses, damage, delays, partitions, cuts |
-//! | `kills` | a rank dies in any round of any operation |
-//! | `incompatible peers` | who connects and does not belong here, or says what cannot be |
+//! | `network` | the network between two ranks: losses, damage, delays, partitions, cuts |
+//! | `kills` | a rank dies before any frame of any operation |
+//! | `strangers` | connections that do not belong to the job, and invalid frames of members |
 //! | `processes` | real processes that are killed and stopped |
-//! | `campaign` | seeded rules in numbers; counts what was injected and what came of it |
+//! | `campaign` | seeded fault rules in numbers: how many were injected, and with which outcomes |
 
 mod arena;
 mod campaign;

@@ -1,25 +1,25 @@
-//! Cases 5 and 7 to 13, 24: what lies between two ranks.
+//! Cases 5, 7 to 13 and 24: faults of the network between two ranks.
 
 use super::arena::{deadlines, nothing, run, sum};
-use allfold_collectives::tcp::{Action, Deadlines, HEADER, Judge, Passing, Rules};
+use allfold_collectives::tcp::{Deadlines, FrameDecision, HEADER, Passing, ProxyAction, Rules};
 use allfold_collectives::{Error, Lost, Rank};
 use allfold_sim::Faults;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-fn rules(texts: &[&str], ranks: u32) -> Arc<dyn Judge> {
+fn rules(texts: &[&str], ranks: u32) -> Arc<dyn FrameDecision> {
     let rules = texts.iter().map(|text| text.parse().unwrap()).collect();
     Arc::new(Rules::new(Faults::of_ranks(rules, ranks).unwrap()))
 }
 
-/// Does something to the first data frame from rank 1 to rank 0 of this operation, once.
-fn once(operation: u64, action: Action) -> Arc<dyn Judge> {
+/// Applies `action` once: to the first data frame from rank 1 to rank 0 of this operation.
+fn once(operation: u64, action: ProxyAction) -> Arc<dyn FrameDecision> {
     let done = AtomicBool::new(false);
     Arc::new(move |frame: &Passing| {
         let it =
             frame.is_data && frame.from == Rank(1) && frame.to == Rank(0) && frame.operation == operation;
-        if it && !done.swap(true, Ordering::Relaxed) { action } else { Action::Pass }
+        if it && !done.swap(true, Ordering::Relaxed) { action } else { ProxyAction::Pass }
     })
 }
 
@@ -46,7 +46,7 @@ fn case_5_a_slow_peer_below_the_deadline_gives_the_right_result() {
 
 #[test]
 fn case_5_a_peer_slower_than_the_detector_is_not_lost() {
-    // Its messages take longer than the bound after which a silent peer is dead; its heartbeats do not.
+    // Rank 1's messages take longer than the time after which a silent peer is lost; its heartbeats do not.
     let slow = rules(&["delay=1>*:#1:+2500ms"], 2);
     let results = run(2, slow, impatient(2000, 20_000), |comm| sum(comm, 1000));
     assert!(results.iter().all(Result::is_ok), "{results:?}");
@@ -84,7 +84,7 @@ fn case_9_a_partition_that_heals_before_the_deadline_is_a_right_result() {
     let results = run(3, healing, deadlines(), move |comm| {
         while begun.elapsed() < Duration::from_millis(900) {
             sum(comm, 500)?;
-            // All go on, or none.
+            // Rank 0 decides for all ranks whether they continue.
             let mut more = [u8::from(begun.elapsed() < Duration::from_millis(900))];
             comm.broadcast(&mut more, Rank(0))?;
             if more[0] == 0 {
@@ -100,7 +100,7 @@ fn case_9_a_partition_that_heals_before_the_deadline_is_a_right_result() {
 #[test]
 fn case_10_a_reset_at_any_byte_of_a_frame_is_a_lost_peer() {
     for after in (0..=HEADER + 1).chain([HEADER + 777]) {
-        let reset = once(1, Action::Cut { after, reset: true });
+        let reset = once(1, ProxyAction::Cut { after, reset: true });
         let results = run(2, reset, deadlines(), |comm| (0..3).try_for_each(|_| sum(comm, 1000)));
         for result in results {
             assert!(
@@ -114,7 +114,7 @@ fn case_10_a_reset_at_any_byte_of_a_frame_is_a_lost_peer() {
 #[test]
 fn case_11_a_frame_that_ends_early_is_told_as_that() {
     for after in [1, HEADER - 1, HEADER, HEADER + 1, HEADER + 777] {
-        let cut = once(1, Action::Cut { after, reset: false });
+        let cut = once(1, ProxyAction::Cut { after, reset: false });
         let results = run(2, cut, deadlines(), |comm| (0..3).try_for_each(|_| sum(comm, 1000)));
         for result in results {
             let text = result.unwrap_err().to_string();
@@ -126,9 +126,9 @@ fn case_11_a_frame_that_ends_early_is_told_as_that() {
 #[test]
 fn case_12_a_flipped_bit_of_a_payload_is_found_and_no_result_is_wrong() {
     for bit in [0, 1, 777, 8 * 2000 - 1] {
-        let flip = once(0, Action::Flip(8 * HEADER as u64 + bit));
+        let flip = once(0, ProxyAction::Flip(8 * HEADER as u64 + bit));
         let results = run(2, flip, deadlines(), |comm| sum(comm, 1000));
-        // Rank 1 may have had all that it needed before rank 0 found it.
+        // Rank 1 may have succeeded before rank 0 found the damage.
         let Err(Error::Protocol { rank: Rank(0), peer: Rank(1), what, .. }) = &results[0] else {
             panic!("bit {bit}: {results:?}");
         };
@@ -142,7 +142,7 @@ fn case_12_a_flipped_bit_of_a_payload_is_found_and_no_result_is_wrong() {
 #[test]
 fn case_13_every_flipped_bit_of_a_header_is_refused() {
     for bit in 0..8 * HEADER as u64 {
-        let flip = once(0, Action::Flip(bit));
+        let flip = once(0, ProxyAction::Flip(bit));
         let results = run(2, flip, deadlines(), |comm| sum(comm, 100));
         let found = matches!(&results[0], Err(Error::Protocol { rank: Rank(0), peer: Rank(1), .. }));
         assert!(found, "bit {bit}: {results:?}");
@@ -164,12 +164,12 @@ fn a_lost_or_repeated_message_is_found_by_the_frame_after_it() {
 
 #[test]
 fn case_24_a_host_that_vanishes_is_dead_within_its_bound() {
-    let vanishes: Arc<dyn Judge> = Arc::new(|frame: &Passing| {
+    let vanishes: Arc<dyn FrameDecision> = Arc::new(|frame: &Passing| {
         let from_it = frame.from == Rank(2) || frame.to == Rank(2);
         if from_it && frame.time > Duration::from_millis(300) {
-            return Action::Wait(Duration::from_millis(5));
+            return ProxyAction::Wait(Duration::from_millis(5));
         }
-        Action::Pass
+        ProxyAction::Pass
     });
     let begun = Instant::now();
     let results =

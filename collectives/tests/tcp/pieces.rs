@@ -1,4 +1,4 @@
-//! Large buffers go in pieces, close behind each other, with the bits that whole ones have.
+//! Large buffers are sent in pipelined pieces, and the results have the same bits as without pieces.
 
 use allfold_collectives::tcp::{Secret, Security};
 use allfold_collectives::{Communicator, Error, ReduceOp, World};
@@ -9,7 +9,7 @@ fn values(rank: u32, count: usize) -> Vec<f32> {
     (0..count).map(|i| (at(i) as f32 - 500.0) * 1.1f32.powi((at(i) % 41) as i32 - 20)).collect()
 }
 
-/// What all collectives over blocks leave on a rank.
+/// The results of all-reduce, all-gather and reduce-scatter on a rank.
 fn all(comm: &Communicator, count: usize) -> Result<Vec<Vec<f32>>, Error> {
     let (n, rank) = (comm.size() as usize, comm.rank().0);
     let mut summed = values(rank, count);
@@ -28,7 +28,7 @@ fn all(comm: &Communicator, count: usize) -> Result<Vec<Vec<f32>>, Error> {
 fn pieces_have_the_bits_of_the_whole() {
     let tls = || World::tcp(2).security(Security::Tls(Secret::random().unwrap()));
     for ranks in [2u32, 3, 4, 5] {
-        // One piece and a little, no multiple of anything; several pieces of every chunk.
+        // One element; one piece per chunk and one element more; several pieces per chunk.
         for count in [1, 131_073 * ranks as usize, 700_001] {
             let body = |comm: Communicator| all(&comm, count);
             let expected = World::threads(ranks).run(body).unwrap();
@@ -68,7 +68,7 @@ fn what_is_planned_is_cut_as_it_goes() {
     let whole = plan.of(Collective::AllReduce, 2, 1 << 20, DType::F32).unwrap();
     let shared = World::threads(2).run(planned).unwrap();
     assert!(shared.iter().all(|&found| found == (whole.schedule.segments(), whole.window)), "{shared:?}");
-    // Half of 4 MiB, in pieces of half a MiB, of which the next is under way before the one before it is over.
+    // A chunk is half of 4 MiB, in pieces of half a MiB; the next piece is under way before the one before it is complete.
     let sent = World::tcp(2).run(planned).unwrap();
     assert!(sent.iter().all(|&(segments, window)| segments == 4 && window > 1), "{sent:?}");
 }

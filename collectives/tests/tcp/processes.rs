@@ -1,10 +1,10 @@
-//! Cases 1 to 6 and 14 with real processes, which are killed and stopped by signals.
+//! Cases 1 to 6 and 18 with real processes, which are killed and stopped by signals.
 //!
-//! The test binary starts itself once per rank. A child prints its address, reads everyone's from its standard input, and
-//! then does as its script says, a line of output per thing done. One that meets the others by itself says how that went.
+//! The test binary starts itself once per rank. A child prints its address, reads those of all ranks from its standard input,
+//! then runs its script and prints a line per step. A child with the script `meet` finds the others by a rendezvous.
 
 use super::arena::{deadlines, listeners, peers, sum};
-use allfold_collectives::tcp::{Deadlines, Host, Peers};
+use allfold_collectives::tcp::{Deadlines, Host, PeerOptions};
 use allfold_collectives::{Buffer, Communicator, Error, Rank, ReduceOp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
@@ -14,10 +14,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// After a script's name: messages go through memory of the host.
+/// The suffix of a script whose messages go through memory of the host.
 const BESIDE: &str = "_beside";
 
-/// One rank as a process: what it says, line by line.
+/// One rank as a process, and the lines that it prints.
 pub struct Process {
     child: Child,
     stdin: ChildStdin,
@@ -47,7 +47,7 @@ impl Drop for Process {
     }
 }
 
-/// Starts a child with these words, and these variables beside its environment.
+/// Starts a child with these words as its task, and these variables added to its environment.
 pub fn child_of(words: &str, variables: &[(&str, &str)]) -> Process {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "processes::child", "--nocapture"])
@@ -61,7 +61,7 @@ pub fn child_of(words: &str, variables: &[(&str, &str)]) -> Process {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            // The test harness of the child talks as well.
+            // The test harness of the child prints lines as well.
             if let Some((_, said)) = line.split_once('>') {
                 let _ = sender.send(said.to_string());
             }
@@ -79,7 +79,7 @@ fn start(ranks: u32, script: &str, operation: u64) -> Vec<Process> {
     processes
 }
 
-/// What a child does; in a run of the tests it does nothing.
+/// What a child does. Without `TCP_CHILD` it does nothing.
 #[test]
 fn child() {
     let Ok(words) = std::env::var("TCP_CHILD") else { return };
@@ -101,13 +101,13 @@ fn child() {
     std::io::stdin().read_line(&mut line).unwrap();
     let addresses: Vec<SocketAddr> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
     let limits = Deadlines { operation, dead: Duration::from_secs(15), ..deadlines() };
-    // Sockets carry every byte, or memory the messages: all children are on this host.
+    // With the suffix messages go through memory, since all children are on this host; otherwise sockets carry every byte.
     let (script, host) = match script.strip_suffix(BESIDE) {
         Some(script) => (script, Host::here()),
         None => (script, None),
     };
     let limits = Deadlines { start: if script == "starved" { operation } else { limits.start }, ..limits };
-    let peers = Peers { host, ..peers(rank, listener, &addresses, limits) };
+    let peers = PeerOptions { host, ..peers(rank, listener, &addresses, limits) };
     let _taken = (script == "starved" && rank == 0).then(take_descriptors);
     let result = Communicator::over_tcp(peers).and_then(|mut comm| {
         println!(">connected");
@@ -124,21 +124,21 @@ fn child() {
 
 /// Takes all descriptors that this process may still have, but for one.
 fn take_descriptors() -> (Vec<File>, Communicator) {
-    // What a rank opens beside its connections is open before they run out, and stays so.
+    // A first rank opens what the process opens only once, beside connections, before the descriptors run out.
     let (mut listeners, addresses) = listeners(1);
     let alone = peers(0, listeners.remove(0), &addresses, deadlines());
     let alone = Communicator::over_tcp(alone).unwrap();
     let rlimit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..rlimit }).unwrap();
     let mut taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
-    // One is for the waker that wakes the rank.
+    // One descriptor is left for the rank's waker.
     taken.pop();
     (taken, alone)
 }
 
 fn play(script: &str, comm: &Communicator) -> Result<(), Error> {
     match script {
-        // One operation, a word, then operations for ever.
+        // One operation, a printed line, then operations for ever.
         "for_ever" => {
             sum(comm, 1000)?;
             println!(">first");
@@ -146,7 +146,7 @@ fn play(script: &str, comm: &Communicator) -> Result<(), Error> {
                 sum(comm, 100_000)?;
             }
         }
-        // Operations until rank 0 is told that it is enough.
+        // Operations until rank 0 reads a line from its standard input.
         "until_told" => {
             let told = std::thread::spawn(|| std::io::stdin().read_line(&mut String::new()).is_ok());
             sum(comm, 1000)?;
@@ -159,7 +159,7 @@ fn play(script: &str, comm: &Communicator) -> Result<(), Error> {
             }
             Ok(())
         }
-        // The highest rank calls nothing.
+        // The highest rank calls nothing for a minute.
         "absent" => {
             if comm.rank().0 == comm.size() - 1 {
                 std::thread::sleep(Duration::from_secs(60));
@@ -182,7 +182,7 @@ fn play(script: &str, comm: &Communicator) -> Result<(), Error> {
     }
 }
 
-/// Sums registered buffers where they are, for ever; after an error its buffer is this process's alone.
+/// Sums registered buffers in place until an error. After the error no other process may write to this process's buffer.
 fn registered(comm: &mut Communicator) -> Result<(), Error> {
     assert!(comm.share_memory()?, "these processes share no memory");
     let mut buffer: Buffer<i64> = comm.buffer(1_000_000);
@@ -240,7 +240,7 @@ fn case_2_a_process_killed_in_the_middle_of_a_collective() {
             let line = process.line();
             assert!(line.starts_with(&format!("rank {who} is lost: it ")), "{line}");
         }
-        // And they end, all of them.
+        // All survivors end.
         for process in &mut processes {
             assert!(process.child.wait().unwrap().success());
         }
@@ -249,7 +249,7 @@ fn case_2_a_process_killed_in_the_middle_of_a_collective() {
 
 #[test]
 fn case_3_what_was_done_before_a_process_was_killed_stays_right() {
-    // Every rank has said that its first operation is done, and rank 1 is gone only then.
+    // Rank 1 is killed only after every rank has printed that its first operation is done.
     let mut processes = start(2, "for_ever", 30_000);
     all_say(&processes, "connected");
     all_say(&processes, "first");
@@ -279,7 +279,7 @@ fn case_5_a_process_stopped_for_less_than_the_deadline_gives_the_right_result() 
         let mut processes = start(3, script, 30_000);
         all_say(&processes, "connected");
         all_say(&processes, "first");
-        // Ten heartbeats and more are missed.
+        // The process misses more than ten heartbeats.
         processes[1].signal("-STOP");
         std::thread::sleep(Duration::from_millis(700));
         processes[1].signal("-CONT");
@@ -297,7 +297,7 @@ fn case_6_a_process_stopped_beyond_the_deadline_is_named_and_is_told_when_it_wak
         processes[1].signal("-STOP");
         for process in [&processes[0], &processes[2]] {
             let line = process.line();
-            // One that was already in the next operation misses also whoever waits for rank 1 in this one.
+            // A rank that is already in the next operation also waits for a rank that waits for rank 1 in the one before.
             let named = ["rank 1", "ranks 0, 1", "ranks 1, 2"].iter().any(|ranks| line.contains(ranks));
             assert!(line.starts_with("deadline of 1.5s exceeded by rank ") && named, "{line}");
         }
@@ -324,7 +324,7 @@ fn a_process_that_comes_after_others_disagreed_is_told_by_rank_0_which_waits_for
     let (first, second) = (come("0", "3"), come("1", "4"));
     let disagree = second.line();
     assert!(disagree.contains("was told that the world has"), "{disagree}");
-    // Long enough for a process that waits for nobody to be gone.
+    // Long enough for rank 0 to end, if it did not wait for rank 2.
     std::thread::sleep(Duration::from_secs(1));
     let third = come("2", "3");
     let told = third.lines.recv_timeout(Duration::from_secs(20));

@@ -1,10 +1,10 @@
-//! Cases 14, 19 to 22 and 25 to 27: who connects and does not belong here, and what members say that cannot be.
+//! Cases 14, 19 to 22 and 25 to 27: connections that do not belong to the job, and invalid frames of members.
 
 use super::arena::{JOB, deadlines, listeners, nothing, peers, run, sum};
 use super::processes::child_of;
 use allfold_collectives::tcp::{
-    Authenticator, Deadlines, FRAGMENT, Fingerprint, HEADER, HandshakeAnswer, Header, Kind, PeerIdentity,
-    Peers, Purpose, Refusal, Secret, Security, SegmentHandle,
+    Authenticator, Deadlines, FRAGMENT, Fingerprint, FrameHeader, HEADER, HandshakeAnswer, Kind,
+    PeerIdentity, PeerOptions, Purpose, Refusal, Secret, Security, SegmentHandle,
 };
 use allfold_collectives::{Communicator, Error, Rank, ReduceOp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -15,8 +15,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 
-/// Two ranks as they describe themselves; what each comes to.
-fn pair(change: impl Fn(u32, &mut Peers), timeout: Duration) -> Vec<Result<(), Error>> {
+/// Connects two ranks, whose options `change` may alter, and sums. Returns the result of each.
+fn pair(change: impl Fn(u32, &mut PeerOptions), timeout: Duration) -> Vec<Result<(), Error>> {
     let (listeners, addresses) = listeners(2);
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..)
@@ -68,7 +68,7 @@ fn case_20_a_wrong_world_size_names_both() {
         second(),
     );
     let text = results[1].as_ref().unwrap_err().to_string();
-    assert_eq!(text, "no connection to rank 0: rank 0 was told of 2 ranks, and this rank of 3");
+    assert_eq!(text, "no connection to rank 0: rank 0's world size is 2, and this rank's is 3");
     assert!(results[0].is_err());
 }
 
@@ -117,7 +117,7 @@ fn case_22_a_missing_rank_is_named() {
     let timeout = Deadlines { start: Duration::from_millis(300), ..deadlines() };
     let alone = peers(0, all.pop().unwrap(), &addresses, timeout);
     let error = Communicator::over_tcp(alone).map(drop).unwrap_err();
-    assert_eq!(error.to_string(), "rank 1 did not come within 300ms");
+    assert_eq!(error.to_string(), "rank 1 did not join within 300ms");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn an_address_that_needs_a_secret_is_refused_without_one() {
     assert!(error.to_string().contains("is no loopback address: give the job a secret"), "{error}");
 }
 
-/// Claims of rank 1 to rank 0 of two.
+/// The identity that rank 1 sends to rank 0, in a world of two.
 fn identity(purpose: Purpose) -> PeerIdentity {
     PeerIdentity {
         purpose,
@@ -187,7 +187,7 @@ fn identity(purpose: Purpose) -> PeerIdentity {
     }
 }
 
-/// Plays rank 1 by hand against a rank 0 that calls `sum`; what rank 0 comes to.
+/// Plays rank 1 by hand against a rank 0 that calls `sum`. Returns rank 0's error.
 fn by_hand(frame: Vec<u8>) -> Error {
     let (mut all, addresses) = listeners(2);
     let _mine = all.pop();
@@ -224,9 +224,9 @@ fn by_hand(frame: Vec<u8>) -> Error {
     })
 }
 
-fn header(bytes: u32) -> Header {
+fn header(bytes: u32) -> FrameHeader {
     let fingerprint = Fingerprint([0; 16]);
-    Header {
+    FrameHeader {
         kind: Kind::Data,
         last: true,
         comm: 0,
@@ -241,18 +241,18 @@ fn header(bytes: u32) -> Header {
     }
 }
 
-/// What the system says of this process's memory, in KiB.
+/// A line of this process's `/proc/self/status` about memory, in KiB.
 fn memory(what: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(what)).unwrap();
     line.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap()
 }
 
-/// Frames that announce more than there may be; in a process that does nothing else.
+/// Sends frames that announce more bytes than a frame may have. Runs in a process of its own, whose memory is measured.
 pub fn announce_lengths() {
-    // What threads and sockets take once stays taken.
+    // Threads and sockets allocate memory at their first use, which is not counted.
     (0..3).for_each(|_| drop(by_hand(header(8).encode().to_vec())));
-    // Gigabytes are not to be had, touched or not.
+    // With this limit an allocation of gigabytes fails, even if the memory is never touched.
     let limit = (memory("VmData:") << 10) + (256 << 20);
     setrlimit(Resource::Data, Rlimit { current: Some(limit), ..getrlimit(Resource::Data) }).unwrap();
     let before = memory("VmHWM:");
@@ -277,14 +277,14 @@ fn a_member_that_calls_what_no_call_is_or_another_one_is_named() {
         matches!(error, Error::Mismatch { peer: Rank(1), .. } | Error::Protocol { peer: Rank(1), .. }),
         "{error}"
     );
-    let nonsense = Header { fingerprint: Fingerprint([0xee; 16]), ..header(8) };
+    let nonsense = FrameHeader { fingerprint: Fingerprint([0xee; 16]), ..header(8) };
     let error = by_hand(nonsense.encode().to_vec());
     assert!(matches!(error, Error::Protocol { peer: Rank(1), .. }), "{error}");
     let error = by_hand(vec![b'x'; HEADER]);
     assert!(matches!(error, Error::Protocol { peer: Rank(1), .. }), "{error}");
 }
 
-/// What people and scanners send to open ports.
+/// Connections that have sent what people and scanners send to open ports.
 fn rogues(to: SocketAddr, many: usize) -> Vec<TcpStream> {
     let greetings: [&[u8]; 6] = [
         b"",
@@ -308,7 +308,7 @@ fn case_25_strangers_are_dropped_and_the_job_goes_on() {
     let (all, addresses) = listeners(3);
     let impatient = Deadlines { handshake: Duration::from_millis(500), ..deadlines() };
     std::thread::scope(|scope| {
-        // Before the ranks are there, and while they work.
+        // Strangers connect before the ranks start, and while the ranks work.
         let mut strangers = rogues(addresses[0], 60);
         let ranks: Vec<_> = (0..)
             .zip(all)
@@ -356,7 +356,7 @@ fn case_25_a_stranger_that_says_nothing_is_dropped_in_time_and_told_nothing() {
         let _ = silent.read_to_end(&mut heard);
         assert!(heard.is_empty(), "{heard:?}");
         assert!(begun.elapsed() < Duration::from_secs(3));
-        // One byte at a time keeps nobody longer.
+        // A connection that sends one byte at a time is dropped in time as well.
         let mut slow = TcpStream::connect(addresses[0]).unwrap();
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(3) && slow.write_all(b"A").is_ok() {

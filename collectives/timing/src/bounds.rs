@@ -45,7 +45,7 @@ impl Bounds {
     }
 
     /// The least time in which any algorithm for collective `what` over `bytes` in all can move the bytes through each partition of
-    /// the ranks into groups. Broadcast and reduction: R. Chan et al., "Collective communication: theory, practice, and
+    /// the ranks into groups. Broadcast and reduction: E. Chan et al., "Collective communication: theory, practice, and
     /// experience", Concurrency and Computation 19 (2007), table I.
     fn collective(what: Collective, bytes: u128, partitions: &[PortGroup]) -> Picos {
         let bound = |group: &PortGroup| {

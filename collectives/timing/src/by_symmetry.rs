@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Ranks that a renumbering maps to each other do the same at the same time, so stepping one of them is exact, to the picosecond,
-//! and costs as little as a machine of that few ranks. Symmetry classes need chunks of equal size (a remainder makes one rank's
+//! and costs as little as stepping that number of ranks. Symmetry classes need chunks of equal size (a remainder makes one rank's
 //! message longer), no fault rule, a renumbering that both the schedule and the topology have, and a window of one step: symmetric
 //! ranks send equal messages in the same round, but the place in scratch where a rank puts what it receives may differ, and so may
 //! the steps that wait for each other (a direct reduce-scatter folds in the order of ranks, not of distance).

@@ -21,10 +21,11 @@ use super::{Error, Job, Representatives};
 use allfold_schedules::schedule::{Combine, Rank, Span, Step};
 use allfold_sim::{Bytes, Costs, Crossing, EventHash, Picos};
 
-/// The number that means "no rank" or "no representative".
+/// The number that means "no rank", "no representative" or "no link".
 const NONE: u32 = u32::MAX;
 
-/// Times a job without an event queue; `None` if a link is shared or steps overlap, so that the event queue is needed.
+/// Times a job without an event queue; `None` if the event queue is needed: a link is shared, the window is not 1, a fault rule is
+/// not steady, or there is a deadline.
 pub(crate) fn run(job: &Job<'_>, cast: &impl Representatives) -> Result<Option<Run>, Error> {
     if job.window != 1 || !job.faults.is_steady() || job.deadline.is_some() {
         return Ok(None);
@@ -84,6 +85,7 @@ impl Inbox {
 struct Sweep<'a, C> {
     job: &'a Job<'a>,
     cast: &'a C,
+    ranks: u32,
     clocks: Vec<Clock>,
     after: Vec<Clock>,
     /// The rank to which each representative sends in the current round; `NONE` if it does not send, and between rounds.
@@ -107,6 +109,7 @@ impl<'a, C: Representatives> Sweep<'a, C> {
         Sweep {
             job,
             cast,
+            ranks: job.schedule.ranks(),
             after: clocks.clone(),
             clocks,
             outbox: vec![NONE; representatives],
@@ -151,6 +154,7 @@ impl<'a, C: Representatives> Sweep<'a, C> {
     }
 
     /// Posts both halves of a representative's step; false if it has no step in this round.
+    #[inline(always)]
     fn post(&mut self, representative: u32, round: u64) -> bool {
         let rank = self.cast.rank(representative);
         let at = representative as usize;
@@ -213,7 +217,7 @@ impl<'a, C: Representatives> Sweep<'a, C> {
     /// The representative that sends the message for which `representative` waits.
     fn sender(&self, round: u64, representative: u32, from: Rank) -> Result<usize, Error> {
         let rank = self.cast.rank(representative);
-        let known = from.0 < self.job.schedule.ranks();
+        let known = from.0 < self.ranks;
         let sender = if known { self.cast.representative(from) as usize } else { usize::MAX };
         match self.outbox.get(sender) {
             Some(&to) if to != NONE && self.cast.representative(Rank(to)) == representative => Ok(sender),
@@ -233,7 +237,7 @@ impl<'a, C: Representatives> Sweep<'a, C> {
                 let inbox = &self.inbox[self.cast.representative(Rank(to)) as usize];
                 inbox.from != NONE && self.cast.representative(Rank(inbox.from)) == representative
             };
-            to != NONE && !(to < self.job.schedule.ranks() && met(to))
+            to != NONE && !(to < self.ranks && met(to))
         });
         let representative = lost.unwrap_or(0);
         let what =

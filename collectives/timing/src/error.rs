@@ -12,7 +12,7 @@ pub enum Error {
     /// The send and the receive of a message do not match, so the schedule is wrong (`check::matching` finds the place).
     #[error("round {round}: rank {rank} {what}; `check::matching` names every such message")]
     Unmatched {
-        /// The waiting rank.
+        /// The rank whose half does not match.
         rank: Rank,
         /// The round in which the halves do not match.
         round: u64,
@@ -22,7 +22,7 @@ pub enum Error {
     /// Ranks are unfinished and no message moves.
     #[error("deadlock: rank {rank} waits in round {round} for {what}, and no message is under way")]
     Deadlock {
-        /// The first rank that waits.
+        /// A rank that waits.
         rank: Rank,
         /// The round in which the rank waits.
         round: u64,
@@ -47,7 +47,7 @@ pub enum Error {
         /// The name of the bound.
         which: &'static str,
     },
-    /// A fault rule prevents ranks from finishing; the failure is what the surviving ranks report.
+    /// A fault rule, or the deadline, prevents ranks from finishing; the failure is what the surviving ranks report.
     #[error("{0}")]
     Fault(Box<super::Failure>),
     /// A time, or a number, that is more than the simulator can hold.

@@ -61,7 +61,7 @@ pub struct Explanation {
     /// The critical path, first message first.
     pub path: Vec<Hop>,
     /// The time on the critical path of the messages between each pair (sender, receiver), longest first.
-    pub ways: Vec<(Rank, Rank, Picos)>,
+    pub pairs: Vec<(Rank, Rank, Picos)>,
     /// All links, the busiest first.
     pub links: Vec<LinkUse>,
     /// All messages, in order of arrival.
@@ -78,12 +78,12 @@ pub fn explain(job: &Job<'_>) -> Result<Explanation, Error> {
     let mut walk = Walk { job, ends: Walk::ends(&messages), messages: &messages, parts: Parts::default() };
     let path = walk.back(outcome.time);
     let parts = walk.parts;
-    let mut ways: BTreeMap<(Rank, Rank), Picos> = BTreeMap::new();
+    let mut pairs: BTreeMap<(Rank, Rank), Picos> = BTreeMap::new();
     for hop in &path {
-        *ways.entry((hop.sent.from, hop.sent.to)).or_default() += hop.took;
+        *pairs.entry((hop.sent.from, hop.sent.to)).or_default() += hop.took;
     }
-    let mut ways: Vec<_> = ways.into_iter().map(|((from, to), took)| (from, to, took)).collect();
-    ways.sort_by_key(|&(from, to, took)| (std::cmp::Reverse(took), from, to));
+    let mut pairs: Vec<_> = pairs.into_iter().map(|((from, to), took)| (from, to, took)).collect();
+    pairs.sort_by_key(|&(from, to, took)| (std::cmp::Reverse(took), from, to));
     let used = |(link, bytes): (u32, &Bytes)| {
         let link = LinkId(link);
         let rate = job.faults.link(link, job.topology.link(link)).bandwidth;
@@ -92,7 +92,7 @@ pub fn explain(job: &Job<'_>) -> Result<Explanation, Error> {
     };
     let mut links: Vec<LinkUse> = (0u32..).zip(&outcome.links).map(used).collect();
     links.sort_by(|a, b| b.share.total_cmp(&a.share).then(a.link.cmp(&b.link)));
-    Ok(Explanation { time: outcome.time, parts, path, ways, links, messages })
+    Ok(Explanation { time: outcome.time, parts, path, pairs, links, messages })
 }
 
 /// The walk back along the critical path.
@@ -129,10 +129,10 @@ impl Walk<'_> {
         let mut next = ranks.filter_map(|rank| self.last(rank, at)).max();
         while let Some((end, arrived, number)) = next {
             // The time between two messages is a rank's own work: a local move in memory.
-            self.parts.memory += Picos(at - end);
+            self.parts.memory += Picos(at) - Picos(end);
             let sent = self.messages[number as usize];
             self.charge(&sent, arrived);
-            path.push(Hop { sent, took: Picos(end - sent.start.0) });
+            path.push(Hop { sent, took: Picos(end) - sent.start });
             at = sent.start.0;
             let before = |end: &(u64, bool, u32)| end.2 != number;
             let of = |rank| self.last(rank, at).filter(before);
@@ -156,20 +156,19 @@ impl Walk<'_> {
         let mut links: Vec<LinkId> = Vec::new();
         topology.route(sent.from, sent.to, &mut links);
         let links: Vec<_> = links.iter().map(|link| faults.link(*link, topology.link(*link))).collect();
-        let whole = sent.left.0 - sent.start.0;
-        let overhead = self.job.costs_of(sent.from).overhead.0.min(whole);
-        let alone = links.iter().map(|link| link.bandwidth.time(sent.bytes).0).max().unwrap_or(0);
+        let whole = sent.left - sent.start;
+        let overhead = self.job.costs_of(sent.from).overhead.min(whole);
+        let alone = links.iter().map(|link| link.bandwidth.time(sent.bytes)).max().unwrap_or_default();
         let alone = alone.min(whole - overhead);
-        self.parts.overhead += Picos(overhead);
-        self.parts.bandwidth += Picos(alone);
-        self.parts.sharing += Picos(whole - overhead - alone);
+        self.parts.overhead += overhead;
+        self.parts.bandwidth += alone;
+        self.parts.sharing += whole - overhead - alone;
         if arrived {
-            let flight = sent.arrived.0 - sent.left.0;
-            let latency = links.iter().map(|link| link.latency.0).sum::<u64>();
-            let reduced = self.job.costs_of(sent.to).reduce(sent.bytes).0;
-            let memory = reduced.min(flight.saturating_sub(latency));
-            self.parts.memory += Picos(memory);
-            self.parts.latency += Picos(flight - memory);
+            let flight = sent.arrived - sent.left;
+            let latency = links.iter().fold(Picos::ZERO, |sum, link| sum + link.latency).min(flight);
+            let memory = self.job.costs_of(sent.to).reduce(sent.bytes).min(flight - latency);
+            self.parts.memory += memory;
+            self.parts.latency += flight - memory;
         }
     }
 }
@@ -223,7 +222,7 @@ mod tests {
     fn a_slow_link_is_where_the_time_goes() {
         let topology = Topology::named("switch", 4).unwrap();
         let explanation = explained(&RingAllReduce(4), 1, &topology, &["slow_link=up[2]:x20"]);
-        let (from, to, took) = explanation.ways[0];
+        let (from, to, took) = explanation.pairs[0];
         assert_eq!((from, to), (Rank(2), Rank(3)));
         assert!(took.0 > explanation.time.0 / 2);
         assert_eq!(topology.link_name(explanation.links[0].link), "up[2]");

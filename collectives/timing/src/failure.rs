@@ -11,7 +11,7 @@ pub struct Failure {
     pub culprit: Culprit,
     /// Why the collective fails.
     pub cause: Cause,
-    /// The rank that reports the failure first.
+    /// A rank that reports the failure: one that waits for the culprit, or the culprit itself if it is late.
     pub told: Rank,
     /// The round of the oldest step that rank `told` cannot finish.
     pub round: u64,
@@ -25,7 +25,7 @@ pub enum Culprit {
     /// A rank that is to blame.
     Rank(Rank),
     /// The path from one rank to another.
-    Way {
+    Path {
         /// The sender on the path.
         from: Rank,
         /// The receiver on the path.
@@ -44,7 +44,7 @@ pub enum Cause {
     /// The message's checksum does not match its bytes.
     Corrupted,
     /// No message passes on this path any more.
-    Apart,
+    Partitioned,
     /// The operation takes longer than the deadline.
     Late,
 }
@@ -54,7 +54,7 @@ impl Culprit {
     pub fn names(&self, rank: Rank) -> bool {
         match *self {
             Culprit::Rank(named) => named == rank,
-            Culprit::Way { from, to } => from == rank || to == rank,
+            Culprit::Path { from, to } => from == rank || to == rank,
         }
     }
 }
@@ -63,7 +63,7 @@ impl fmt::Display for Culprit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Culprit::Rank(rank) => write!(f, "rank {rank}"),
-            Culprit::Way { from, to } => write!(f, "the way from rank {from} to rank {to}"),
+            Culprit::Path { from, to } => write!(f, "the path from rank {from} to rank {to}"),
         }
     }
 }
@@ -75,7 +75,7 @@ impl fmt::Display for Failure {
             Cause::Died(at) => write!(f, "{culprit} is lost: it died at {at}")?,
             Cause::Lost => write!(f, "{culprit} lost a message")?,
             Cause::Corrupted => write!(f, "{culprit} damaged a message: its checksum does not match")?,
-            Cause::Apart => write!(f, "{culprit} is cut")?,
+            Cause::Partitioned => write!(f, "{culprit} is cut")?,
             Cause::Late => write!(f, "{culprit} is late")?,
         }
         write!(f, "; rank {told} cannot finish round {round}, and is told ")?;

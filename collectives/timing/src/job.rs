@@ -131,7 +131,7 @@ impl LinkSharing {
 /// How to compute the time of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
-    /// Step every rank, without an event queue if that is exact.
+    /// Step every rank, without an event queue if that is exact. Of several equal lanes one is stepped.
     Full,
     /// Step every rank with the event queue, even if clocks would suffice: slower, with the same result.
     Events,

@@ -6,15 +6,16 @@
 //!
 //! Lanes that run the same schedule on equal shares of the data do the same at the same time: their messages take the same links
 //! and share them evenly, and in every rank's program each step of one lane is followed by the same step of the others. Stepping
-//! one lane is therefore exact. It needs equal chunks and a window that is a multiple of the number of lanes. Fault rules for
-//! single messages, or for a part of the run, prevent it.
+//! one lane is therefore exact. It needs a named collective without blocks, equal chunks, and a window that is a multiple of the
+//! number of lanes. Fault rules that are not steady, and a deadline, prevent it.
 
 use super::representatives::Replicated;
 use super::{AllRanks, Error, Job, Method, Outcome, by_symmetry, events};
 use allfold_schedules::Geometry;
 use allfold_schedules::schedule::Schedule;
 
-/// Times a job by one of its lanes; `None` if the lanes differ. `symmetry` allows one representative per symmetry class.
+/// Times a job by one of its lanes; `None` if no lane represents all lanes (see [`Lane::of`]). `symmetry` allows one representative
+/// per symmetry class.
 pub(crate) fn run(job: &Job<'_>, symmetry: bool) -> Result<Option<Outcome>, Error> {
     let Some(lane) = Lane::of(job) else { return Ok(None) };
     let (one, lanes) = (lane.job(job), lane.lanes);
@@ -39,7 +40,7 @@ pub(crate) struct Lane<'a> {
 }
 
 impl<'a> Lane<'a> {
-    /// The lane that represents all lanes of the job; `None` if the lanes differ or the job has one lane.
+    /// The lane that represents all lanes of the job; `None` if the job has one lane or one lane cannot represent all.
     pub fn of(job: &Job<'a>) -> Option<Lane<'a>> {
         let (lanes, schedule) = job.schedule.replicated_lanes().filter(|(lanes, _)| *lanes > 1)?;
         let whole = job.collective.is_some_and(|collective| !collective.blocked());

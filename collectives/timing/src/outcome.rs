@@ -43,8 +43,8 @@ pub struct Outcome {
     pub messages: u64,
     /// Bytes in those messages, over all ranks.
     pub bytes: Bytes,
-    /// A hash of every message with its time, independent of order: equal for equal runs and for all methods that step all ranks.
-    /// With [`Method::SerialLinks`], a hash of when each rank is done.
+    /// A hash of every message with its time, independent of order: equal for equal runs, and for all methods that step all ranks
+    /// and skip no messages. With [`Method::SerialLinks`], a hash of when each rank is done.
     pub event_hash: u64,
     /// How the time was found.
     pub method: Method,

@@ -30,7 +30,7 @@ struct Rate {
 /// The key of a rate: overhead, bandwidth of memory (0: no cost), bandwidth and latency of the path.
 type Key = (Picos, u64, u64, Picos);
 
-/// All rates of paths so far, by number.
+/// The distinct rates of all paths seen so far; a rate's number is its index.
 #[derive(Default)]
 pub(crate) struct Rates {
     numbers: BTreeMap<Key, u32>,
@@ -56,8 +56,8 @@ impl Rates {
     }
 
     /// The times of a message of `bytes` with rate number `rate`.
-    #[inline]
-    pub(crate) fn times(&mut self, rate: u32, bytes: u64) -> Times {
+    #[inline(always)]
+    pub(crate) fn times(&mut self, rate: u32, bytes: u64) -> &Times {
         let rate = &mut self.rates[rate as usize];
         if rate.recent[0].0 != bytes {
             rate.recent.swap(0, 1);
@@ -65,10 +65,11 @@ impl Rates {
                 rate.recent[0] = (bytes, times(&rate.costs, rate.bandwidth, rate.latency, bytes));
             }
         }
-        rate.recent[0].1
+        &rate.recent[0].1
     }
 }
 
+#[cold]
 fn times(costs: &Costs, bandwidth: Option<BytesPerSec>, latency: Picos, bytes: u64) -> Times {
     let (overhead, bytes) = (costs.overhead, Bytes(bytes));
     let (flow, arrived) = match bandwidth {

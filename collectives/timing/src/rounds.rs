@@ -48,7 +48,7 @@ impl Rounds {
         Some(self.round)
     }
 
-    /// Advances to the next round. A rank without a step in that round waits for the next round in which it has one.
+    /// Advances to the next round. A rank that had no step in the round before waits for the next round in which it has one.
     pub fn done(&mut self, job: &Job<'_>, cast: &impl Representatives) {
         self.round += 1;
         for representative in self.idle.drain(..) {

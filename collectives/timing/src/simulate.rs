@@ -6,8 +6,8 @@ use super::{by_symmetry, clocks, events, merge_lanes, serial_links};
 /// Times a job: when every rank is done, with the messages, bytes and bounds of the run.
 ///
 /// # Errors
-/// The job's parts do not fit together, the halves of a message do not match, `Engine::BySymmetry` finds no symmetry, the engine
-/// does not support the job's link sharing, or a number does not fit 64 bits.
+/// The job's parts do not fit together, the halves of a message do not match, a fault rule or the deadline ends the run,
+/// `Engine::BySymmetry` finds no symmetry, the engine does not support the job's link sharing, or a number does not fit 64 bits.
 pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
     job.check()?;
     if job.sharing == LinkSharing::Serial && matches!(engine, Engine::Auto | Engine::Full) {
@@ -32,7 +32,7 @@ pub fn simulate(job: &Job<'_>, engine: Engine) -> Result<Outcome, Error> {
     }
 }
 
-/// Simulates with [`Engine::Full`] over the event queue, and passes every message to `sink` as it arrives.
+/// Simulates as [`Engine::Events`] does, without skipping, and passes every message to `sink` as it arrives.
 ///
 /// # Errors
 /// The errors of [`simulate`].

@@ -60,7 +60,7 @@ impl Dice {
     }
 }
 
-/// The larger of two bounds: the bytes over each link, and the least time for each rank to send its messages one after another.
+/// The larger of two bounds: the time of all bytes over each link, and the time of each message alone on its path.
 fn least(schedule: &dyn Schedule, geometry: &Geometry, topology: &Topology) -> Picos {
     let mut over = vec![0u128; topology.links() as usize];
     let mut alone = 0;

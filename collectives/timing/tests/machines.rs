@@ -90,7 +90,7 @@ proptest! {
     }
 }
 
-/// Symmetry classes are used for 131,072 ranks on a fat tree, so that the simulation ends at once.
+/// For 131,072 ranks, with and without a fat tree, few representatives are stepped, so that the simulation ends at once.
 #[test]
 fn a_hundred_thousand_ranks_on_a_fat_tree_are_folded() {
     for (text, most) in [("hgx-h100", 8), ("hgx-h100,fat-tree=2:1,pod=32", 256), ("dgx1-v100", 8)] {

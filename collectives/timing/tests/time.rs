@@ -231,7 +231,8 @@ fn jobs_that_do_not_fit_together_are_refused_in_one_line() {
     assert!(error(Job::new(&*ring, &large, 1, &slow)).contains("is more than the simulator can hold"));
 }
 
-/// The time of a double tree in segments: 2 depth alpha + 2 S beta, where a rank's port carries every byte in and out twice.
+/// The simulated time of a double tree in segments. The ideal is 2 depth alpha + 2 S beta: a rank's port carries every byte in and
+/// out twice.
 fn double_tree(ranks: u32, window: u32, segments: u32, sharing: Sharing) -> Picos {
     let row = registry::find(Collective::AllReduce, "double_binary_tree").unwrap();
     let schedule = schedule(row, ranks, 0, segments);

@@ -1,10 +1,11 @@
-//! The agent of one node: it starts this node's ranks when the coordinator says so, and tells what becomes of them.
+//! The agent of one node: it starts this node's ranks when the coordinator says so, and reports how they end.
 
 use crate::coordinator::{Plan, coordinate};
 use crate::end::End;
 use crate::error::{Error, LaunchResult};
 use crate::guard::Guard;
 use crate::job::LaunchJob;
+use crate::limits;
 use crate::line::{Line, Lost};
 use crate::messages::Message;
 use crate::output::Printed;
@@ -12,7 +13,8 @@ use crate::output::{Output, Printer};
 use crate::process::Ended;
 use crate::process::Program;
 use crate::processes::Processes;
-use crate::signals::{News, Signals};
+use crate::program;
+use crate::signals::{News, Signals, asking};
 use crate::start::Start;
 use crate::variables::variables;
 use allfold_collectives::Rank;
@@ -24,23 +26,24 @@ use std::time::Duration;
 use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-/// How long the output of ranks is waited for after a signal.
+/// How long the agent waits for ranks' output after a signal, and for its line about flight records after a failure.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Processes that end within this time are judged together: a rank killed by a signal is a cause, and ranks that returned with
-/// an error may only have been told of it.
+/// Processes that end within this time are considered together: a rank that a signal killed is the cause, and ranks that returned
+/// an error may have failed only because they lost that rank.
 const TOGETHER: Duration = Duration::from_millis(30);
 
-/// Launches, and waits for the end.
+/// Starts this node's ranks and waits until the job is over.
 ///
 /// # Errors
-/// The first failure of a rank, with what the launcher is to return for it; or that the launch itself is impossible.
+/// The job failed, by a rank, a node or a signal, with the launcher's exit code for it; or the launch itself is impossible.
 pub fn run(job: LaunchJob) -> LaunchResult {
+    limits::check(&job)?;
     // A single thread starts every process: a process dies when the thread that started it ends.
     let runtime = Builder::new_current_thread().enable_all().build().map_err(Error::run)?;
-    // Files of outputs are written beside it: while they are slow, it goes on saying that it is alive.
+    // Output files are written by another thread, so that the agent sends its beats even while the files are slow.
     let pumps = Builder::new_multi_thread().worker_threads(1).build().map_err(Error::run)?;
     let outcome = runtime.block_on(node(job, pumps.handle().clone()));
     pumps.shutdown_background();
@@ -52,8 +55,8 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
     let mut guard = Guard::start().map_err(|error| Error::run(format!("cannot start the guard: {error}")))?;
     let printer = Printer::start(pumps).map_err(Error::run)?;
     let mut coordinator = None;
-    let timeout = RendezvousTimeouts { rendezvous: job.timeout, ..RendezvousTimeouts::default() };
-    let authenticator = rendezvous::authenticator(&job.security, timeout).map_err(Error::run)?;
+    let timeouts = RendezvousTimeouts { rendezvous: job.timeout, ..RendezvousTimeouts::default() };
+    let authenticator = rendezvous::authenticator(&job.security, timeouts).map_err(Error::run)?;
     if job.node == 0 {
         let address =
             rendezvous::address_for(&job.rendezvous_address, job.nodes > 1).map_err(|why| at(&job, &why))?;
@@ -65,7 +68,7 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
             printer.say(&warning);
         }
         let (send, callers) = mpsc::channel(16);
-        tokio::spawn(server.serve(authenticator.clone(), timeout, Some(send)));
+        tokio::spawn(server.serve(authenticator.clone(), timeouts, Some(send)));
         let plan = Plan {
             nodes: job.nodes,
             // An elastic job's restarts have been used up before the agent reports a failure.
@@ -87,14 +90,15 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
         job: 0,
         host: [0; 16],
     };
-    let stream = rendezvous::call(&job.rendezvous_address, hello, &authenticator, timeout)
+    let stream = rendezvous::call(&job.rendezvous_address, hello, &authenticator, timeouts)
         .await
         .map_err(|why| at(&job, &why))?;
-    let output = Output { folder: job.log_dir.clone(), printer };
+    let output = Output { folder: job.log_dir.clone(), tee: job.tee, printer };
     let (send, news) = mpsc::unbounded_channel();
     let line = Line::open(stream, move |said| send.send(said).is_ok());
     let mut agent = Agent { job, output, line, news };
-    // The agent ends by itself once it has reported that all ranks are done.
+    // A coordinator that ends normally has sent the agent `Over`, and the agent ends by itself. Only a panic of the coordinator
+    // ends the job here.
     let broken = async {
         if let Some(task) = coordinator
             && let Err(error) = task.await
@@ -116,15 +120,15 @@ fn at(job: &LaunchJob, why: &rendezvous::RendezvousFailure) -> Error {
     if why.is_lasting() { Error::usage(line) } else { Error::run(line) }
 }
 
-/// A port at which programs of other libraries meet. It is held without listening, so that the system assigns it to no other
-/// program and a program of the job may still listen there.
+/// The port for `MASTER_PORT`, at which ranks of other libraries (PyTorch) meet. It is bound without listening, so that the
+/// system assigns it to no other program and a program of the job may still listen there.
 struct Reserved {
     near: SocketAddr,
     socket: Option<TcpSocket>,
 }
 
 impl Reserved {
-    /// Another one, for the next start. 0 where the system has none.
+    /// Another port, for the next start; 0 if the system has none.
     fn another(&mut self) -> u16 {
         self.socket = self.bind().ok();
         let address = self.socket.as_ref().and_then(|socket| socket.local_addr().ok());
@@ -147,13 +151,13 @@ struct Agent {
 }
 
 impl Agent {
-    /// The coordinator's next message.
+    /// Receives the coordinator's next message.
     async fn hear(&mut self) -> LaunchResult<Message> {
         let said = self.news.recv().await.unwrap_or(Err(Lost::Gone));
         said.map_err(|lost| Error::run(format!("node 0 is lost: {lost}")))
     }
 
-    /// Does what the coordinator says until it says that all is over.
+    /// Carries out the coordinator's messages until one says that the job is over.
     async fn obey(&mut self, guard: &mut Guard) -> LaunchResult {
         let mut signals = Signals::new().map_err(Error::run)?;
         loop {
@@ -163,7 +167,10 @@ impl Agent {
                         self.start(Start { epoch, world, first, port }, guard, &mut signals).await?;
                     }
                     Message::Over { code: 0, .. } => return Ok(()),
-                    Message::Over { code, text } => return Err(Error::Rank { text, code }),
+                    Message::Over { code, text } => {
+                        self.point_to_records().await;
+                        return Err(Error::Rank { text, code });
+                    }
                     _ => {}
                 },
                 signal = signals.end() => {
@@ -174,23 +181,34 @@ impl Agent {
         }
     }
 
+    /// Prints the command that reads the flight records, if ranks have left some.
+    async fn point_to_records(&self) {
+        let Some(folder) = self.output.folder.as_ref().filter(|_| self.output.has_records()) else { return };
+        self.output.printer.say(&format!("what each rank was in: allfold triage {}", folder.display()));
+        // The error is printed next, by another way, and must not overtake this line. The wait is bounded because the reader of
+        // standard error may be slow.
+        let _ = timeout(FAREWELL, self.output.printer.written()).await;
+    }
+
     /// Runs one start of the world, until none of this node's ranks runs any more.
     async fn start(&mut self, start: Start, guard: &mut Guard, signals: &mut Signals) -> LaunchResult {
         let epoch = start.epoch;
         let mut ranks = Processes::new();
-        let launched = self.launch(&mut ranks, 0..self.job.ranks, start, guard).await;
-        let mut said = launched.err().map(|unable| unable.of(epoch));
+        let launched = self.launch(&mut ranks, 0..self.job.ranks, start, guard, signals).await;
+        let mut said = launched.err().map(|halt| halt.of(epoch));
         let mut again = 0;
-        let mut with = Signal::TERM;
         while ranks.is_running() && said.is_none() {
             tokio::select! {
                 ended = ranks.ended() => {
                     if !ended.end.is_good() {
-                        said = self.failed(ended, &mut ranks, start, &mut again, guard).await;
+                        said = self.failed(ended, &mut ranks, start, &mut again, (guard, signals)).await;
                     }
                 }
                 message = self.hear() => match message {
                     Ok(Message::Stop { epoch: of }) if of == epoch => break,
+                    Ok(Message::Lost { epoch: of, rank }) if self.job.elastic => {
+                        start.local(rank).into_iter().for_each(|local| ranks.lose(local, of));
+                    }
                     Ok(_) => {}
                     Err(lost) => {
                         ranks.stop(Signal::TERM, self.job.grace, guard).await;
@@ -200,7 +218,6 @@ impl Agent {
                 news = signals.next() => match news {
                     News::Passed(signal) => ranks.signal(signal),
                     News::End(signal) => {
-                        with = signal;
                         said = Some(Message::Interrupted { epoch, signal: signal.as_raw() });
                     }
                 },
@@ -210,22 +227,28 @@ impl Agent {
         if let Some(said) = &said {
             self.line.say(said).await;
         }
-        let interrupted = matches!(said, Some(Message::Interrupted { .. }));
+        let (with, interrupted) = match said {
+            Some(Message::Interrupted { signal, .. }) => (asking(signal), true),
+            _ => (Signal::TERM, false),
+        };
         self.end(ranks, with, Stopping { epoch, interrupted }, guard, signals).await;
         let end = if done { Message::Done { epoch } } else { Message::Stopped { epoch } };
         self.line.say(&end).await;
         Ok(())
     }
 
-    /// The message about a rank that failed; none if the rank was started again, `again` times so far.
+    /// Handles a rank that failed. Returns the message for the coordinator; `None` if an elastic job has started the rank again.
+    /// `again` counts these restarts.
     async fn failed(
         &mut self,
         ended: Ended,
         ranks: &mut Processes,
         start: Start,
         again: &mut u32,
-        guard: &mut Guard,
+        (guard, signals): (&mut Guard, &mut Signals),
     ) -> Option<Message> {
+        // Stopped ranks are looked for now: later the launcher's own signals change them.
+        let stopped = ranks.stopped().map(|local| start.rank(local).rank);
         let together = ranks.soon(TOGETHER).await;
         let bad = |ended: &&Ended| !ended.end.is_good();
         let failed: Vec<u32> =
@@ -234,16 +257,23 @@ impl Agent {
         let rank = start.rank(cause.local).rank;
         if self.job.elastic && *again < self.job.max_restarts && cause.end.may_differ() {
             *again += 1;
+            let how = if cause.lost { "lost by the others".to_string() } else { cause.end.to_string() };
             self.output.printer.say(&format!(
-                "rank {rank} failed, {}; starting it again ({again} of {})",
-                cause.end, self.job.max_restarts
+                "rank {rank} failed, {how}; starting it again ({again} of {})",
+                self.job.max_restarts
             ));
             let later = Start { epoch: start.epoch + *again, ..start };
-            let launched = self.launch(ranks, failed, later, guard).await;
-            return launched.err().map(|unable| unable.of(start.epoch));
+            let launched = self.launch(ranks, failed, later, guard, signals).await;
+            return launched.err().map(|halt| halt.of(start.epoch));
         }
-        let end = cause.end;
-        Some(Message::Failed { epoch: start.epoch, rank, end, text: cause.last_words().await })
+        let (end, lost) = (cause.end, cause.lost);
+        let text = match lost {
+            true => "the other ranks had lost it".into(),
+            false => cause.last_words().await,
+        };
+        // A stopped rank is blamed only for a rank that exited by itself: a rank that was killed is itself the cause.
+        let stopped = stopped.filter(|_| matches!(end, End::Code(_)));
+        Some(Message::Failed { epoch: start.epoch, rank, end, stopped, text })
     }
 
     /// Ends the ranks that still run, and waits until their output is printed.
@@ -266,7 +296,7 @@ impl Agent {
             }
             () = ranks.stop(with, self.job.grace, guard) => {}
         }
-        // A slow reader of the ranks' output does not delay the end once a signal has asked for it.
+        // Once a signal has asked for the end, a slow reader of the ranks' output delays it by `FAREWELL` at most.
         tokio::select! {
             () = ranks.heard(&self.output.printer) => {}
             _ = signals.end() => {}
@@ -274,55 +304,66 @@ impl Agent {
         }
     }
 
-    /// Starts some of this node's ranks, by their numbers here.
+    /// Starts the ranks with the numbers `which` on this node. Checks before each of them for a signal that ends the launcher.
     async fn launch(
         &self,
         ranks: &mut Processes,
         which: impl IntoIterator<Item = u32>,
         start: Start,
         guard: &mut Guard,
-    ) -> Result<(), Unable> {
-        let unwritable = |error| Unable {
-            code: 2,
-            text: format!("--log-dir cannot be written: {error}; name a folder that can"),
-        };
+        signals: &mut Signals,
+    ) -> Result<(), Halt> {
+        let unwritable =
+            |error| Halt::Unable(2, format!("--log-dir cannot be written: {error}; name a folder that can"));
+        if let Some(program) = self.job.command.first() {
+            let path = std::env::var_os("PATH");
+            program::find(program, path.as_deref()).map_err(|(code, text)| Halt::Unable(code, text))?;
+        }
         if start.epoch == 0 {
             self.output.clear().map_err(unwritable)?;
         }
         let folder = self.output.folder(start.epoch).map_err(unwritable)?;
         let flight = folder.as_ref().map(|folder| folder.display().to_string());
         for at in which.into_iter().map(|local| start.rank(local)) {
+            if let Some(signal) = signals.ended().await {
+                return Err(Halt::Signal(signal));
+            }
             let variables = variables(&self.job, start, at, flight.as_deref());
             let program = Program { command: &self.job.command, variables: &variables };
-            let output = Printed { folder: folder.as_deref(), printer: &self.output.printer };
-            ranks.start(&program, at, output, guard).await.map_err(|error| Unable {
-                code: 1,
-                text: format!("cannot start rank {}: {error}", at.rank),
-            })?;
+            let Output { tee, printer, .. } = &self.output;
+            let output = Printed { folder: folder.as_deref(), tee: *tee, printer };
+            let started = ranks.start(&program, (at, start.epoch), output, guard).await;
+            started.map_err(|error| Halt::Unable(1, format!("cannot start rank {}: {error}", at.rank)))?;
         }
         Ok(())
     }
 }
 
-/// Why a rank could not be started, and the code to return for it.
-struct Unable {
-    code: u8,
-    text: String,
+/// Why not all ranks were started.
+enum Halt {
+    /// A rank cannot be started: the exit code, and the cause.
+    Unable(u8, String),
+    /// A signal ends the launcher.
+    Signal(Signal),
 }
 
-impl Unable {
+impl Halt {
     fn of(self, epoch: u32) -> Message {
-        Message::Unable { epoch, code: self.code, text: self.text }
+        match self {
+            Halt::Unable(code, text) => Message::Unable { epoch, code, text },
+            Halt::Signal(signal) => Message::Interrupted { epoch, signal: signal.as_raw() },
+        }
     }
 }
 
-/// An end of a start: which one, and whether a signal has asked for it.
+/// The end of a start's ranks: the epoch, and whether a signal asked for it.
 struct Stopping {
     epoch: u32,
     interrupted: bool,
 }
 
-/// The cause among ends that came at the same time: a killed rank before one that returned, and among those the first.
+/// The cause of a failure among ranks that ended at the same time: a killed rank before one that returned an error, and among
+/// equals the first.
 fn cause(first: Ended, others: Vec<Ended>) -> Ended {
     let killed = |ended: &Ended| matches!(ended.end, End::Signal(_));
     if killed(&first) {

@@ -10,7 +10,7 @@ use crate::end::End;
 use crate::line::{Line, Lost};
 use crate::messages::{Message, write};
 use crate::output::Printer;
-use allfold_collectives::rendezvous::Caller;
+use allfold_collectives::rendezvous::{Caller, PeerKind};
 use allfold_collectives::tcp::AuthenticatedStream;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,26 +24,29 @@ pub(super) struct Plan {
     pub max_restarts: u32,
     /// The time for all nodes to join.
     pub timeout: Duration,
-    /// For ranks to end when they are asked to.
+    /// The time between asking ranks to end and killing them.
     pub grace: Duration,
 }
 
-/// More than a node needs to make its ranks end after the grace period.
+/// An upper limit on the time that a node needs to end its ranks after the grace period.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// How long the news that a launcher has gone may take when the launcher is started again.
+/// How long the coordinator waits, when a launcher calls for a node that has joined, for that node's earlier launcher to be lost:
+/// a launcher that ended may have been started again at once.
 const MOMENT: Duration = Duration::from_millis(100);
 
 /// The nodes that have joined: the number of ranks that each starts, and the connection to it.
 #[derive(Default)]
 struct Nodes {
     all: BTreeMap<u32, (u32, Line<AuthenticatedStream>)>,
+    /// By rank: the latest epoch in which a peer reported that rank as lost.
+    lost: BTreeMap<u32, u32>,
 }
 
-/// News of a node: a message, or that it is lost.
+/// An event of a node: a message, or the loss of its launcher.
 type News = (u32, Result<Message, Lost>);
 
-/// Why a start ended.
+/// Why a start of the world ended.
 struct Cause {
     code: u8,
     text: String,
@@ -51,7 +54,7 @@ struct Cause {
     again: bool,
 }
 
-/// Serves until all is over. `port` finds a free port for each start.
+/// Coordinates the launchers until the job is over. `port` finds a free port for each start.
 pub(super) async fn coordinate(
     plan: Plan,
     mut callers: mpsc::Receiver<Caller>,
@@ -74,23 +77,20 @@ pub(super) async fn coordinate(
         let Ok(Some(caller)) = caller else {
             let missing = (0..plan.nodes).filter(|node| !nodes.all.contains_key(node));
             let missing: Vec<String> = missing.map(|node| node.to_string()).collect();
-            let text = format!("node {} did not come within {:?}", missing.join(", "), plan.timeout);
+            let text = format!("node {} did not join within {:?}", missing.join(", "), plan.timeout);
             return nodes.over(1, text).await;
         };
+        if caller.hello.kind != PeerKind::Agent {
+            continue;
+        }
         let _ = timeout(MOMENT, nodes.until_gone(caller.hello.rank.0, &mut news)).await;
         if let Err(text) = nodes.admit(plan, caller, &send).await {
             return nodes.over(2, text).await;
         }
     }
-    // A launcher that calls now is one too many.
-    tokio::spawn(async move {
-        while let Some(mut caller) = callers.recv().await {
-            let text = format!("node {} is there already", caller.hello.rank);
-            let _ = write(&mut caller.stream, &Message::Over { code: 2, text }).await;
-        }
-    });
     for epoch in 0.. {
-        let Some(cause) = start(&mut nodes, &mut news, epoch, port(), plan).await else {
+        let heard = (&mut news, &mut callers);
+        let Some(cause) = start(&mut nodes, heard, epoch, port(), plan).await else {
             return nodes.over(0, String::new()).await;
         };
         if !cause.again || epoch == plan.max_restarts {
@@ -103,7 +103,7 @@ pub(super) async fn coordinate(
 /// Runs one start of the world; `None` if all went well.
 async fn start(
     nodes: &mut Nodes,
-    news: &mut mpsc::UnboundedReceiver<News>,
+    (news, callers): (&mut mpsc::UnboundedReceiver<News>, &mut mpsc::Receiver<Caller>),
     epoch: u32,
     port: u16,
     plan: Plan,
@@ -118,18 +118,29 @@ async fn start(
     let mut cause: Option<Cause> = None;
     let mut due = None;
     while !open.is_empty() {
-        let next = match due {
-            Some(due) => timeout_at(due, news.recv()).await.unwrap_or(None),
-            None => news.recv().await,
+        let more = async {
+            match due {
+                Some(due) => timeout_at(due, news.recv()).await.unwrap_or(None),
+                None => news.recv().await,
+            }
         };
-        // `None` means that the time is over, or that no node is left.
+        let next = tokio::select! {
+            next = more => next,
+            Some(caller) = callers.recv() => {
+                nodes.called(caller).await;
+                continue;
+            }
+        };
+        // `None` means that the deadline has passed: `news` does not close, because `coordinate` keeps a sender.
         let Some((node, message)) = next else { break };
         let found = match message {
             Ok(Message::Done { epoch: of } | Message::Stopped { epoch: of }) if of == epoch => {
                 open.remove(&node);
                 continue;
             }
-            Ok(Message::Failed { epoch: of, rank, end, text }) if of == epoch => failed(rank, end, &text),
+            Ok(Message::Failed { epoch: of, rank, end, stopped, text }) if of == epoch => {
+                failed(rank, end, stopped, &text)
+            }
             Ok(Message::Unable { epoch: of, code, text }) if of == epoch => {
                 let text = if plan.nodes > 1 { format!("node {node}: {text}") } else { text };
                 Cause { code, text, again: false }
@@ -159,14 +170,28 @@ async fn start(
     cause
 }
 
-fn failed(rank: u32, end: End, said: &str) -> Cause {
+fn failed(rank: u32, end: End, stopped: Option<u32>, said: &str) -> Cause {
     let said = said.strip_prefix("error: ").unwrap_or(said);
-    let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-    Cause {
-        code: end.code(),
-        text: format!("rank {rank} failed first, {end}{said}"),
-        again: end.may_differ(),
-    }
+    let said = if said.is_empty() { String::new() } else { format!(": {}", printable(said)) };
+    let text = match stopped {
+        Some(stopped) => format!(
+            "rank {stopped} is stopped by a signal such as SIGSTOP, and rank {rank} failed over it, {end}{said}"
+        ),
+        None => format!("rank {rank} failed first, {end}{said}"),
+    };
+    Cause { code: end.code(), text, again: end.may_differ() }
+}
+
+/// A rank's last line with its control characters escaped, so that a terminal prints them and does not obey them.
+fn printable(said: &str) -> String {
+    said.chars().fold(String::new(), |mut text, c| {
+        if c.is_control() {
+            text.extend(c.escape_default())
+        } else {
+            text.push(c)
+        }
+        text
+    })
 }
 
 impl Nodes {
@@ -180,7 +205,7 @@ impl Nodes {
         let mut stream = caller.stream;
         if self.all.contains_key(&node) || node >= plan.nodes {
             let text =
-                format!("there is no place for another node {node}: nodes are 0 to {}", plan.nodes - 1);
+                format!("node {node} cannot join: nodes are 0 to {}, and each joins once", plan.nodes - 1);
             let _ = write(&mut stream, &Message::Over { code: 2, text }).await;
             return Ok(());
         }
@@ -198,7 +223,29 @@ impl Nodes {
         Ok(())
     }
 
-    /// Waits until there is no such node, and forgets those that go meanwhile.
+    /// Answers a caller while ranks run. A peer's report of a lost rank is passed to the agent of that rank's node, once per
+    /// epoch. A launcher is refused: all nodes have joined.
+    async fn called(&mut self, mut caller: Caller) {
+        let (rank, epoch) = (caller.hello.rank.0, caller.hello.epoch);
+        if caller.hello.kind == PeerKind::Agent {
+            let text = format!("node {rank} has joined already");
+            let _ = write(&mut caller.stream, &Message::Over { code: 2, text }).await;
+            return;
+        }
+        if self.lost.get(&rank).is_some_and(|last| *last >= epoch) {
+            return;
+        }
+        self.lost.insert(rank, epoch);
+        let mut first = 0;
+        for (ranks, line) in self.all.values() {
+            if (first..first + ranks).contains(&rank) {
+                line.say(&Message::Lost { epoch, rank }).await;
+            }
+            first += ranks;
+        }
+    }
+
+    /// Waits until node `node` is lost; removes it, and every other node that is lost meanwhile.
     async fn until_gone(&mut self, node: u32, news: &mut mpsc::UnboundedReceiver<News>) {
         while self.all.contains_key(&node) {
             if let Some((gone, Err(_))) = news.recv().await {
@@ -207,10 +254,27 @@ impl Nodes {
         }
     }
 
-    /// Tells all; this node's own agent last, which ends the process.
+    /// Tells every agent that the job is over; node 0's own agent last, because it ends this process.
     async fn over(self, code: u8, text: String) {
         for (_, line) in self.all.values().rev() {
             line.say(&Message::Over { code, text: text.clone() }).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cause_is_a_line_that_a_terminal_only_prints() {
+        let text = |stopped, said: &str| failed(1, End::Code(1), stopped, said).text;
+        assert_eq!(text(None, "error: no such luck"), "rank 1 failed first, exited with 1: no such luck");
+        let escaped = "rank 1 failed first, exited with 1: \\u{1b}]0;title\\u{7} caf\u{e9}";
+        assert_eq!(text(None, "\x1b]0;title\x07 caf\u{e9}"), escaped);
+        assert!(
+            text(Some(2), "rank 2 is lost")
+                .starts_with("rank 2 is stopped by a signal such as SIGSTOP, and rank 1")
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! How a rank ended, and what a shell is told of it.
+//! How a rank ended, and the exit code that follows.
 
 use rustix::process::Signal;
 use std::os::unix::process::ExitStatusExt;
@@ -9,7 +9,7 @@ use std::process::ExitStatus;
 pub enum End {
     /// The process returned this code.
     Code(i32),
-    /// A signal of this number killed it.
+    /// A signal of this number killed the rank.
     Signal(i32),
 }
 
@@ -19,15 +19,15 @@ impl End {
         status.signal().map_or_else(|| End::Code(status.code().unwrap_or(1)), End::Signal)
     }
 
-    /// Whether all went well.
+    /// Whether the rank succeeded.
     pub fn is_good(self) -> bool {
         self == End::Code(0)
     }
 
-    /// Whether another start could end otherwise: 2 says that a flag, a file or a value is wrong, such as a folder that holds
-    /// another run's checkpoints, which no start may go on from.
+    /// Whether another start could end otherwise. Code 2 means that a flag, a file or a value is wrong, such as a folder with
+    /// another run's checkpoints; 126 and 127 mean that the program cannot be run or does not exist.
     pub fn may_differ(self) -> bool {
-        self != End::Code(2)
+        !matches!(self, End::Code(2 | 126 | 127))
     }
 
     /// The launcher's exit code for this end, by the convention of shells.
@@ -38,7 +38,7 @@ impl End {
         }
     }
 
-    /// Two numbers that travel.
+    /// The end as two numbers of a message: its kind, and the exit code or signal.
     pub(super) fn parts(self) -> (u32, u32) {
         match self {
             End::Code(code) => (0, code.unsigned_abs()),

@@ -1,23 +1,23 @@
-//! Why a launch ends badly.
+//! Why a job failed.
 
 use std::fmt::Display;
 
-/// A launch's bad end.
+/// The error of a job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The launch was asked for what cannot be; another try will not mend it.
+    /// A flag or setting of the launch is wrong: another try would fail as well.
     #[error("{0}")]
     Usage(String),
-    /// The launch itself failed.
+    /// The launcher itself failed.
     #[error("{0}")]
     Run(String),
-    /// A rank failed, before any other.
+    /// The job failed: by a rank, by a node that was lost or could not start its ranks, or by a signal.
     #[error("{text}")]
     Rank {
-        /// Which rank, where and how.
+        /// What failed first, and how.
         text: String,
-        /// The launcher's exit code: the rank's, or 128 and the number of the signal that killed the rank.
+        /// The launcher's exit code: for a rank its own, or 128 plus the number of the signal that killed it.
         code: u8,
     },
 }

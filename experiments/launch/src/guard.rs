@@ -1,13 +1,13 @@
 //! The guard: a process that outlives its launcher just long enough to kill what the launcher had started.
 //!
 //! ```text
-//! launcher  -- "+ 4711" -->  guard      a rank's process group
-//!           -- "- 4711" -->             it is gone, with all of its processes
-//!           -- (closed)  -->            the launcher is gone: the groups that are left are killed
+//! launcher  -- "+4711"  -->  guard      a rank's process group to watch
+//!           -- "-4711"  -->             the group has ended, with all of its processes
+//!           -- (closed) -->             the launcher has ended: the guard kills the groups that are left
 //! ```
 //!
-//! A rank itself dies with the launcher; the guard is for what ranks started. It ignores the terminal's signals by
-//! having a process group of its own.
+//! A rank itself dies with the launcher; the guard kills the processes that ranks started. The guard has a process group of its
+//! own, so that a terminal's signals do not reach it.
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use std::process::Stdio;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin, Command};
 
-/// Listens on standard input until it is closed, then kills.
+/// Reads the numbers of groups from standard input until it is closed, then kills the groups that are left.
 pub fn run() {
     let mut groups = BTreeSet::new();
     for line in std::io::stdin().lock().lines() {
@@ -29,12 +29,12 @@ pub fn run() {
         }
     }
     for group in groups.into_iter().filter_map(Pid::from_raw) {
-        // An error means that the group is gone, which is what is wanted.
+        // An error means that the group has ended already.
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
 
-/// The launcher's side.
+/// The launcher's end of the guard.
 pub(crate) struct Guard {
     child: Child,
     input: ChildStdin,
@@ -42,7 +42,7 @@ pub(crate) struct Guard {
 
 impl Guard {
     pub fn start() -> std::io::Result<Guard> {
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut child = Command::from(crate::program::command()?)
             .arg("launch-guard")
             .stdin(Stdio::piped())
             .process_group(0)
@@ -56,12 +56,24 @@ impl Guard {
         self.child.id()
     }
 
+    /// Adds a group.
+    ///
+    /// # Errors
+    /// The guard has ended.
     pub async fn watch(&mut self, group: Pid) -> std::io::Result<()> {
-        self.input.write_all(format!("+{}\n", group.as_raw_nonzero()).as_bytes()).await
+        let id = self.id();
+        let told = self.input.write_all(format!("+{}\n", group.as_raw_nonzero()).as_bytes()).await;
+        told.map_err(|error| {
+            let process = id.map_or_else(String::new, |id| format!(", process {id},"));
+            std::io::Error::other(format!(
+                "the guard of this launcher{process} has been killed ({error}); without it ranks would outlive a killed launcher: \
+                 start the launcher again"
+            ))
+        })
     }
 
     pub async fn forget(&mut self, group: Pid) {
-        // If the guard is gone, it will kill nothing, and need not be told.
+        // A guard that has ended kills nothing, so an error is ignored.
         let _ = self.input.write_all(format!("-{}\n", group.as_raw_nonzero()).as_bytes()).await;
     }
 

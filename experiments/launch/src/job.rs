@@ -9,26 +9,28 @@ use std::time::Duration;
 /// The part of a job that is to be launched on this node.
 #[derive(Clone, Debug)]
 pub struct LaunchJob {
-    /// Ranks of this node.
+    /// The number of ranks on this node.
     pub ranks: u32,
-    /// Nodes in all.
+    /// The number of nodes.
     pub nodes: u32,
-    /// This node's number.
+    /// The number of this node.
     pub node: u32,
     /// The address at which launchers and ranks meet. Port 0, on a single node, means any port.
     pub rendezvous_address: RendezvousAddress,
-    /// How often to start again after a failure.
+    /// How many times at most all ranks are started again after a failure; with `elastic`, the failed ranks of a node.
     pub max_restarts: u32,
     /// Whether only the failed ranks are started again while the others wait for them.
     pub elastic: bool,
-    /// How long ranks may take to end when they are asked to.
+    /// The time between asking ranks to end and killing them.
     pub grace: Duration,
     /// How long nodes and ranks wait for each other.
     pub timeout: Duration,
     /// How callers prove that they belong to the job.
     pub security: Security,
-    /// A folder for the output of ranks and their flight records; none: the output is the launcher's, line by line.
+    /// A folder for the output of ranks and their flight records; `None`: the launcher prints the output, line by line.
     pub log_dir: Option<PathBuf>,
+    /// Whether the output that goes to files is printed as well.
+    pub tee: bool,
     /// The command that each rank runs.
     pub command: Vec<OsString>,
 }

@@ -8,10 +8,11 @@
 //!             '--- guard: kills the groups if the launcher is gone            '--- guard
 //! ```
 //!
-//! When a rank fails, all ranks of this start are asked to stop, then killed, and started again while restarts are left.
+//! When a rank fails, all ranks of this start are asked to stop, then killed, and started again while restarts are left; in an
+//! elastic job only the failed rank is started again.
 //! Launchers exchange signs of life: a launcher that ends, stops or cannot be reached for 20 s ends the job, and is named. No
 //! process outlives its launcher: ranks die with it (`PR_SET_PDEATHSIG`), the guard kills their process groups, and the
-//! launcher adopts and kills processes that left their group.
+//! launcher adopts and kills processes that left their group, unless SIGKILL ended the launcher itself.
 //!
 //! ```no_run
 //! use allfold_collectives::environment::RendezvousAddress;
@@ -30,6 +31,7 @@
 //!     timeout: Duration::from_secs(60),
 //!     security: Security::Loopback,
 //!     log_dir: None,
+//!     tee: false,
 //!     command: vec!["./train".into()],
 //! };
 //! allfold_launch::run(job)?;
@@ -42,11 +44,13 @@ mod end;
 mod error;
 pub mod guard;
 mod job;
+mod limits;
 mod line;
 mod messages;
 mod output;
 mod process;
 mod processes;
+mod program;
 pub mod shim;
 mod signals;
 mod start;
@@ -56,3 +60,4 @@ pub use agent::run;
 pub use end::End;
 pub use error::{Error, LaunchResult};
 pub use job::LaunchJob;
+pub use program::{program, start_by};

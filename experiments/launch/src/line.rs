@@ -1,7 +1,7 @@
-//! The line between two launchers: messages, and signs of life between them.
+//! The connection between two launchers: messages and beats.
 //!
-//! A launcher that ends closes its line. One that is stopped does not, and of one whose host has vanished nobody says so:
-//! these are known by their silence.
+//! A launcher that ends closes the connection. A launcher that is stopped, or whose host has vanished, does not: it is lost when
+//! nothing has come from it for `SILENT` beats.
 
 use crate::messages::{Message, read, write};
 use std::fmt;
@@ -16,11 +16,11 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 /// The time between two signs of life.
 const BEAT: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
 
-/// How many beats of this side may pass without a sign of life from the other. Counted, not timed: a launcher that was
-/// stopped itself has counted none meanwhile, and takes nobody for silent.
+/// The number of this side's beats without a message from the other side, after which the other side is lost. Beats are counted
+/// instead of time, so that a launcher that was stopped for a while does not take the others for lost.
 const SILENT: u32 = 20;
 
-/// Why no messages of the other side arrive any more.
+/// Why the other side sends no more messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
     Gone,
@@ -30,7 +30,7 @@ pub(super) enum Lost {
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Lost::Gone => write!(f, "its launcher has gone"),
+            Lost::Gone => write!(f, "its launcher has ended"),
             Lost::Silent => write!(
                 f,
                 "its launcher has sent nothing for {:?}: it is stopped, or its host cannot be reached",
@@ -40,14 +40,15 @@ impl fmt::Display for Lost {
     }
 }
 
-/// This side of a line. It sends signs of life until it is dropped.
+/// This side of a connection. It sends beats until it is dropped.
 pub(super) struct Line<S> {
     to: Arc<Mutex<WriteHalf<S>>>,
     beats: AbortHandle,
 }
 
 impl<S: AsyncRead + AsyncWrite + Send + 'static> Line<S> {
-    /// Hands what the other side says to `tell`, and at last why it says no more, or until `tell` returns false.
+    /// Calls `tell` with each message of the other side except beats, and last with the reason why no more come. Stops as soon as
+    /// `tell` returns false.
     pub fn open(stream: S, tell: impl FnMut(Result<Message, Lost>) -> bool + Send + 'static) -> Line<S> {
         let (from, to) = split(stream);
         let to = Arc::new(Mutex::new(to));
@@ -55,7 +56,7 @@ impl<S: AsyncRead + AsyncWrite + Send + 'static> Line<S> {
         Line { beats: tokio::spawn(beat(to.clone())).abort_handle(), to }
     }
 
-    /// Sends a message. Only listening tells whether the other side is still there.
+    /// Sends a message. An error is ignored: the receiving side of this connection reports the loss.
     pub async fn say(&self, message: &Message) {
         let _ = write(&mut *self.to.lock().await, message).await;
     }

@@ -1,4 +1,4 @@
-//! What launchers say to each other: messages of 512 bytes, whatever they say.
+//! The messages between launchers. Every message is 512 bytes:
 //!
 //! ```text
 //! kind 4 | epoch 4 | four numbers 16 | length of the text 4 | text 484
@@ -10,27 +10,30 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 const SIZE: usize = 512;
 const TEXT: usize = SIZE - 28;
 
-/// One message.
+/// A message between the coordinator and an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     /// To an agent: start your ranks, numbered from `first` on.
     Start { epoch: u32, world: u32, first: u32, port: u16 },
     /// To an agent: end the ranks of this epoch.
     Stop { epoch: u32 },
-    /// To an agent: all is over; the code to return, and what to say.
+    /// To an agent: the job is over; the exit code, and the text to print.
     Over { code: u8, text: String },
     /// From an agent: all of its ranks are done.
     Done { epoch: u32 },
-    /// From an agent: one of its ranks failed.
-    Failed { epoch: u32, rank: u32, end: End, text: String },
-    /// From an agent: it was told to stop by a signal.
+    /// From an agent: rank `rank` failed; `stopped` is a rank of its node that a signal has stopped; `text` is the failed rank's
+    /// last line on standard error, or that the other ranks had lost it.
+    Failed { epoch: u32, rank: u32, end: End, stopped: Option<u32>, text: String },
+    /// From an agent: its launcher received a signal that ends the job.
     Interrupted { epoch: u32, signal: i32 },
     /// From an agent: none of its ranks runs any more.
     Stopped { epoch: u32 },
-    /// From an agent: it cannot start its ranks; the code to return, and why.
+    /// From an agent: it cannot start its ranks; the exit code and the reason.
     Unable { epoch: u32, code: u8, text: String },
     /// From either side: a sign of life.
     Beat,
+    /// To an agent: the peers of one of its ranks have lost it, in this epoch.
+    Lost { epoch: u32, rank: u32 },
 }
 
 impl Message {
@@ -42,14 +45,16 @@ impl Message {
             Message::Stop { epoch } => (2, [*epoch, 0, 0, 0, 0], ""),
             Message::Over { code, text } => (3, [0, u32::from(*code), 0, 0, 0], text),
             Message::Done { epoch } => (4, [*epoch, 0, 0, 0, 0], ""),
-            Message::Failed { epoch, rank, end, text } => {
+            Message::Failed { epoch, rank, end, stopped, text } => {
                 let (kind, number) = end.parts();
-                (5, [*epoch, *rank, kind, number, 0], text)
+                // u32::MAX means that no rank is stopped; it is never a rank, since a world has at most u32::MAX ranks.
+                (5, [*epoch, *rank, kind, number, stopped.unwrap_or(u32::MAX)], text)
             }
             Message::Interrupted { epoch, signal } => (6, [*epoch, signal.unsigned_abs(), 0, 0, 0], ""),
             Message::Stopped { epoch } => (7, [*epoch, 0, 0, 0, 0], ""),
             Message::Unable { epoch, code, text } => (8, [*epoch, u32::from(*code), 0, 0, 0], text),
             Message::Beat => (9, [0; 5], ""),
+            Message::Lost { epoch, rank } => (10, [*epoch, *rank, 0, 0, 0], ""),
         }
     }
 
@@ -73,7 +78,7 @@ impl Message {
         for (word, place) in words.iter_mut().zip(bytes.chunks_exact(4)) {
             *word = place.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
         }
-        let [kind, epoch, a, b, c, _, length] = words;
+        let [kind, epoch, a, b, c, d, length] = words;
         let text = bytes[SIZE - TEXT..].get(..length as usize)?;
         let text = String::from_utf8_lossy(text).into_owned();
         Some(match kind {
@@ -81,11 +86,15 @@ impl Message {
             2 => Message::Stop { epoch },
             3 => Message::Over { code: u8::try_from(a).ok()?, text },
             4 => Message::Done { epoch },
-            5 => Message::Failed { epoch, rank: a, end: End::of_parts(b, c), text },
+            5 => {
+                let stopped = Some(d).filter(|rank| *rank != u32::MAX);
+                Message::Failed { epoch, rank: a, end: End::of_parts(b, c), stopped, text }
+            }
             6 => Message::Interrupted { epoch, signal: i32::try_from(a).ok()? },
             7 => Message::Stopped { epoch },
             8 => Message::Unable { epoch, code: u8::try_from(a).ok()?, text },
             9 => Message::Beat,
+            10 => Message::Lost { epoch, rank: a },
             _ => return None,
         })
     }
@@ -113,7 +122,9 @@ mod tests {
             Message::Stop { epoch: 2 },
             Message::Over { code: 137, text: "rank 3 failed".into() },
             Message::Done { epoch: 0 },
-            Message::Failed { epoch: 3, rank: 7, end: End::Signal(9), text: "é".repeat(100) },
+            Message::Failed { epoch: 3, rank: 7, end: End::Signal(9), stopped: None, text: "é".repeat(100) },
+            Message::Failed { epoch: 3, rank: 7, end: End::Code(1), stopped: Some(0), text: String::new() },
+            Message::Lost { epoch: 4, rank: 6 },
             Message::Interrupted { epoch: 0, signal: 15 },
             Message::Stopped { epoch: 9 },
             Message::Unable { epoch: 1, code: 2, text: "no such folder".into() },

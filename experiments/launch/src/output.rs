@@ -1,37 +1,40 @@
-//! What ranks print: whole lines, each with its rank in front, or in a file per rank.
+//! What ranks print: whole lines with the rank in front, or a file for each rank and stream, or both.
 
 use allfold_collectives::flight::Record;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// The longest piece that is held back for its end of line.
+/// The most bytes of a line that are held back until the line ends.
 const LONGEST: u64 = 64 << 10;
 
-/// Pieces that wait to be printed. A rank that prints more waits as well.
+/// The most pieces that wait to be printed. A rank that prints more has to wait.
 const PRINTED: usize = 64;
 
 /// The destination of the ranks' output.
 #[derive(Clone, Debug)]
 pub(super) struct Output {
-    /// A folder, to `start-E/rank-N.out` and `.err` below it; none: to the launcher's own, each line behind `[rank N]`.
+    /// The folder for `start-E/rank-N.out` and `.err`; `None`: the launcher prints the output, each line behind `[rank N]`.
     pub folder: Option<PathBuf>,
+    /// Whether output that goes to files is printed as well.
+    pub tee: bool,
     pub printer: Printer,
 }
 
 /// The destination of the output of one start's ranks.
 #[derive(Clone, Copy)]
 pub(super) struct Printed<'a> {
-    /// The start's folder; none: the output goes to the launcher's own.
+    /// The start's folder; `None`: the launcher prints the output.
     pub folder: Option<&'a Path>,
+    pub tee: bool,
     pub printer: &'a Printer,
 }
 
-/// The launcher's own output, written by a thread of its own: whoever reads it may be slow, or read no more, and the
-/// launcher goes on hearing of its ranks and of signals.
+/// The launcher's own output, written by a thread of its own: even if its reader is slow or has stopped reading, the launcher
+/// still reads messages of its ranks and signals.
 #[derive(Clone, Debug)]
 pub(super) struct Printer {
     send: mpsc::Sender<Print>,
@@ -41,17 +44,17 @@ pub(super) struct Printer {
 #[derive(Debug)]
 enum Print {
     Bytes(Stream, Vec<u8>),
-    /// Tells that all before is written.
+    /// Answers once everything queued before it is written.
     Mark(oneshot::Sender<()>),
 }
 
 impl Printer {
-    /// `pumps`: what runs the tasks that pass on the output of ranks.
+    /// `pumps`: the runtime of the tasks that pass on ranks' output.
     pub fn start(pumps: Handle) -> std::io::Result<Printer> {
         let (send, mut pieces) = mpsc::channel(PRINTED);
         std::thread::Builder::new().name("launch output".into()).spawn(move || {
             while let Some(piece) = pieces.blocking_recv() {
-                // If the reader has closed the output, or the launcher no longer waits, the ranks go on.
+                // An error is ignored: if the reader has closed the output, or the launcher no longer waits, the ranks continue.
                 let _ = match piece {
                     Print::Bytes(Stream::Out, bytes) => std::io::stdout().write_all(&bytes),
                     Print::Bytes(Stream::Err, bytes) => std::io::stderr().write_all(&bytes),
@@ -70,12 +73,12 @@ impl Printer {
         let _ = self.send.send(Print::Bytes(stream, bytes)).await;
     }
 
-    /// Where the output of ranks is passed on.
+    /// The runtime of the tasks that pass on ranks' output.
     pub fn pumps(&self) -> &Handle {
         &self.pumps
     }
 
-    /// Says something of the launcher's own on standard error; lost where that much is waiting for its reader.
+    /// Prints a line of the launcher's own on standard error. The line is dropped if too many lines wait already.
     pub fn say(&self, line: &str) {
         let _ = self.send.try_send(Print::Bytes(Stream::Err, format!("{line}\n").into_bytes()));
     }
@@ -94,32 +97,47 @@ impl Printer {
     }
 }
 
-/// Which of a process' two.
+/// One of the two output streams of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
     Out,
     Err,
 }
 
-/// One stream of one rank.
+/// The destination of one stream of one rank.
 pub(super) struct Sink {
     rank: u32,
     stream: Stream,
-    file: Option<File>,
+    file: Option<(File, PathBuf)>,
+    tee: bool,
     printer: Printer,
 }
 
 impl Output {
-    /// Makes the folder of a start.
+    /// Makes the folder for the files of a start.
     pub fn folder(&self, epoch: u32) -> std::io::Result<Option<PathBuf>> {
         let Some(folder) = &self.folder else { return Ok(None) };
         let folder = folder.join(format!("start-{epoch}"));
         std::fs::create_dir_all(&folder)?;
+        // A link is refused: another user who may write to the folder could have placed it to send the output elsewhere.
+        if std::fs::symlink_metadata(&folder)?.is_symlink() {
+            let what = format!("{} is a link", folder.display());
+            return Err(std::io::Error::new(ErrorKind::InvalidInput, what));
+        }
         Ok(Some(folder))
     }
 
-    /// Removes the flight records of an earlier run, which would be taken for this one's. Of this one there are none before
-    /// all of its ranks have been started.
+    /// Whether there are flight records of this run's starts.
+    pub fn has_records(&self) -> bool {
+        let Some(folder) = &self.folder else { return false };
+        let starts = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        starts
+            .filter(|start| start.file_name().to_string_lossy().starts_with("start-"))
+            .any(|start| Record::all_in(&start.path()).is_ok_and(|records| !records.is_empty()))
+    }
+
+    /// Removes the flight records of an earlier run, which would be taken for this run's. This run's own are not touched: a rank
+    /// leaves a record only after all ranks, of all nodes, have been started.
     pub fn clear(&self) -> std::io::Result<()> {
         let Some(folder) = self.folder.as_ref().filter(|folder| folder.is_dir()) else { return Ok(()) };
         for start in std::fs::read_dir(folder)? {
@@ -127,9 +145,9 @@ impl Output {
             if !start.file_name().to_string_lossy().starts_with("start-") || !start.path().is_dir() {
                 continue;
             }
-            for record in Record::all_in(&start.path())? {
+            for record in Record::all_in(&start.path())?.into_iter().chain(Record::parts_in(&start.path())?) {
                 match std::fs::remove_file(record) {
-                    // Another node's launcher removes them too.
+                    // The launcher of another node removes the same files.
                     Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                     _ => {}
                 }
@@ -140,13 +158,16 @@ impl Output {
 }
 
 impl Sink {
-    pub fn new(folder: Option<&Path>, printer: &Printer, rank: u32, stream: Stream) -> std::io::Result<Sink> {
+    pub fn new(output: Printed<'_>, rank: u32, stream: Stream) -> std::io::Result<Sink> {
         let ending = if stream == Stream::Out { "out" } else { "err" };
-        let file = folder.map(|folder| File::create(folder.join(format!("rank-{rank}.{ending}"))));
-        Ok(Sink { rank, stream, file: file.transpose()?, printer: printer.clone() })
+        let file = output.folder.map(|folder| {
+            let path = folder.join(format!("rank-{rank}.{ending}"));
+            Ok::<_, std::io::Error>((anew(&path)?, path))
+        });
+        Ok(Sink { rank, stream, file: file.transpose()?, tee: output.tee, printer: output.printer.clone() })
     }
 
-    /// Passes on a stream until it ends. Returns the last line that is not empty.
+    /// Passes on a stream until it ends. Sends each line that is not empty to `last`, without white space around it.
     pub async fn pump(mut self, from: impl AsyncRead + Unpin, last: watch::Sender<String>) {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
@@ -165,10 +186,19 @@ impl Sink {
     }
 
     async fn put(&mut self, line: &[u8]) {
-        if let Some(file) = &mut self.file {
-            // The disk may be full: the rank goes on.
-            let _ = file.write_all(line);
-            return;
+        if let Some((file, path)) = &mut self.file {
+            match file.write_all(line) {
+                Ok(()) if self.tee => {}
+                Ok(()) => return,
+                // The disk may be full: the rank goes on, and its further output is printed instead.
+                Err(error) => {
+                    let (path, rank) = (path.display(), self.rank);
+                    let said =
+                        format!("{path}: {error}; from here on the output of rank {rank} is printed here\n");
+                    self.file = None;
+                    self.printer.print(Stream::Err, said.into_bytes()).await;
+                }
+            }
         }
         let mut whole = format!("[rank {}] ", self.rank).into_bytes();
         whole.extend(line);
@@ -177,4 +207,13 @@ impl Sink {
         }
         self.printer.print(self.stream, whole).await;
     }
+}
+
+/// An empty file. A link of that name is replaced: it may lead to a file that is not ours to write.
+fn anew(path: &Path) -> std::io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).open(path)
 }

@@ -1,4 +1,4 @@
-//! One rank's process: started in a group of its own, heard, and waited for.
+//! The process of one rank: started in a process group of its own, its output read, its end awaited.
 
 use crate::end::End;
 use crate::output::{Printed, Sink, Stream};
@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// How long a dead rank's output is waited for: something that it started may hold it open for ever.
+/// How long the launcher waits for the output of a dead rank: a process that the rank started may keep it open for ever.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// The program of a rank and its environment.
@@ -28,18 +28,24 @@ pub(super) struct Program<'a> {
 pub(super) struct Process {
     pub group: Pid,
     pub running: bool,
+    /// The epoch for which the process was started.
+    epoch: u32,
+    /// Whether the rank's peers have lost it, and the launcher has killed it for that.
+    lost: bool,
 }
 
-/// News of one.
+/// The end of one process.
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
     pub local: u32,
     pub end: End,
+    /// Whether the rank's peers had lost it before the process ended.
+    pub lost: bool,
     said: watch::Receiver<String>,
 }
 
 impl Ended {
-    /// The last that it said on standard error.
+    /// The last line that the rank printed on standard error.
     pub async fn last_words(mut self) -> String {
         let all = async { while self.said.changed().await.is_ok() {} };
         let _ = timeout(LAST_WORDS, all).await;
@@ -48,15 +54,16 @@ impl Ended {
 }
 
 impl Process {
-    /// Starts a program as a rank. Sends its end to `ended`; `pumps` pass on its output.
+    /// Starts a program as a rank. Sends the end of its process to `ended`; tasks in `pumps` pass on its output.
     pub fn start(
         program: &Program<'_>,
         at: StartedRank,
+        epoch: u32,
         output: Printed<'_>,
         ended: mpsc::UnboundedSender<Ended>,
         pumps: &mut JoinSet<()>,
     ) -> std::io::Result<Process> {
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut child = Command::from(crate::program::command()?)
             .args([OsStr::new("launch-rank"), OsStr::new(&std::process::id().to_string())])
             .args(program.command)
             .envs(program.variables.iter().map(|(name, value)| (name, value)))
@@ -71,7 +78,7 @@ impl Process {
         let (last, said) = watch::channel(String::new());
         let out = child.stdout.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
         let err = child.stderr.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
-        let sink = |stream| Sink::new(output.folder, output.printer, at.rank, stream);
+        let sink = |stream| Sink::new(output, at.rank, stream);
         pumps.spawn_on(sink(Stream::Out)?.pump(out, watch::channel(String::new()).0), output.printer.pumps());
         pumps.spawn_on(sink(Stream::Err)?.pump(err, last), output.printer.pumps());
         tokio::spawn(async move {
@@ -79,9 +86,30 @@ impl Process {
             // The group is killed at once, before its number can be reused: processes that the rank started end with it.
             let _ = kill_process_group(group, Signal::KILL);
             // If the launcher has ended, no one receives this.
-            let _ = ended.send(Ended { local: at.local, end, said });
+            let _ = ended.send(Ended { local: at.local, end, lost: false, said });
         });
-        Ok(Process { group, running: true })
+        Ok(Process { group, running: true, epoch, lost: false })
+    }
+
+    /// Notes that the process has ended. Returns whether the rank's peers had lost it.
+    pub fn ended(&mut self) -> bool {
+        self.running = false;
+        self.lost
+    }
+
+    /// Kills the process after its peers lost it in `epoch`. A process may be in a later epoch than the one it was started for, so
+    /// any process started for `epoch` or earlier is meant; one started for a later epoch is its replacement and stays.
+    pub fn lose(&mut self, epoch: u32) {
+        if self.running && self.epoch <= epoch {
+            self.lost = true;
+            self.signal(Signal::KILL);
+        }
+    }
+
+    /// Whether a signal such as SIGSTOP keeps the process from running.
+    pub fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.group.as_raw_nonzero()));
+        self.running && stat.is_ok_and(|stat| is_stopped(&stat))
     }
 
     /// Sends a signal to the process and to the processes that it started in its group.
@@ -90,5 +118,22 @@ impl Process {
             // The group may have ended at this moment.
             let _ = kill_process_group(self.group, signal);
         }
+    }
+}
+
+/// Whether a process is stopped, by the text of its `stat` file. Its name, in parentheses, may hold anything.
+fn is_stopped(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stopped_process_is_known_whatever_its_name() {
+        assert!(is_stopped("4711 (train) T 1 4711"));
+        assert!(is_stopped("4711 (a ) S b) t 1 4711"));
+        assert!(!is_stopped("4711 (a) T b) S 1 4711") && !is_stopped(""));
     }
 }

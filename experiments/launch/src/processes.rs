@@ -1,4 +1,4 @@
-//! The ranks of one node in one start of the world: started together, ended together, and nothing left of them.
+//! The ranks of one node in one start of the world: started together, ended together, without a process left behind.
 
 use crate::guard::Guard;
 use crate::output::{Printed, Printer};
@@ -19,27 +19,27 @@ pub(super) struct Processes {
     pumps: JoinSet<()>,
 }
 
-/// How long the launcher waits for output that is still open although nothing is printed: the process that holds it open may
-/// have left the job.
+/// How long the launcher waits for output that stays open without new lines: the process that keeps it open may have left its
+/// rank's process group.
 const SILENCE: Duration = Duration::from_secs(1);
 
 impl Processes {
-    /// No processes yet.
+    /// The processes of a start, of which none has been started.
     pub fn new() -> Processes {
         let (tell, ended) = mpsc::unbounded_channel();
         Processes { all: Vec::new(), ended, tell, pumps: JoinSet::new() }
     }
 
-    /// Starts the process of a rank: the next one of this node, or one that has ended.
+    /// Starts the process of a rank for an epoch: this node's next rank, or again a rank whose process has ended.
     pub async fn start(
         &mut self,
         program: &Program<'_>,
-        at: StartedRank,
+        (at, epoch): (StartedRank, u32),
         output: Printed<'_>,
         guard: &mut Guard,
     ) -> std::io::Result<()> {
         let (tell, pumps) = (self.tell.clone(), &mut self.pumps);
-        let process = Process::start(program, at, output, tell, pumps)?;
+        let process = Process::start(program, at, epoch, output, tell, pumps)?;
         guard.watch(process.group).await?;
         match self.all.get_mut(at.local as usize) {
             Some(before) => guard.forget(std::mem::replace(before, process).group).await,
@@ -48,18 +48,18 @@ impl Processes {
         Ok(())
     }
 
-    /// The next end of a process. Never, once all have ended.
+    /// Waits until the next process ends; for ever if all have ended.
     pub async fn ended(&mut self) -> Ended {
         match self.ended.recv().await {
-            Some(ended) => {
-                self.all[ended.local as usize].running = false;
+            Some(mut ended) => {
+                ended.lost = self.all[ended.local as usize].ended();
                 ended
             }
             None => std::future::pending().await,
         }
     }
 
-    /// The ends that follow within a moment, for the first cause among ends that came at once.
+    /// The processes that end within this time: the caller looks for the cause among all that ended together.
     pub async fn soon(&mut self, within: Duration) -> Vec<Ended> {
         let due = Instant::now() + within;
         let mut found = Vec::new();
@@ -71,7 +71,7 @@ impl Processes {
         found
     }
 
-    /// Waits until all that they have said is printed.
+    /// Waits until all output of the processes is printed.
     pub async fn heard(&mut self, printer: &Printer) {
         loop {
             match timeout(SILENCE, self.pumps.join_next()).await {
@@ -87,11 +87,21 @@ impl Processes {
         self.all.iter().any(|process| process.running)
     }
 
+    /// Kills the process of a rank that its peers have lost in this epoch.
+    pub fn lose(&mut self, local: u32, epoch: u32) {
+        self.all.get_mut(local as usize).into_iter().for_each(|process| process.lose(epoch));
+    }
+
+    /// The first of the ranks, by its number on this node, that a signal such as SIGSTOP keeps from running.
+    pub fn stopped(&self) -> Option<u32> {
+        (0..).zip(&self.all).find_map(|(local, process)| process.is_stopped().then_some(local))
+    }
+
     pub fn signal(&self, signal: Signal) {
         self.all.iter().for_each(|process| process.signal(signal));
     }
 
-    /// Asks all to end by `signal`, makes them after `grace`, and leaves nothing behind.
+    /// Sends `signal` to all processes, kills those that still run after `grace`, then kills what they left behind.
     pub async fn stop(&mut self, signal: Signal, grace: Duration, guard: &mut Guard) {
         self.signal(signal);
         let due = Instant::now() + grace;
@@ -107,7 +117,7 @@ impl Processes {
     }
 }
 
-/// Kills what ranks started and what left their groups: orphans, which this process has adopted.
+/// Kills the processes that ranks started and that left the ranks' groups: orphans, which this process has adopted.
 async fn sweep(spared: Option<u32>) {
     for _ in 0..100 {
         let orphans = children().into_iter().filter(|id| spared != Some(id.unsigned_abs()));
@@ -116,7 +126,7 @@ async fn sweep(spared: Option<u32>) {
             return;
         }
         for orphan in orphans.into_iter().filter_map(Pid::from_raw) {
-            // The process may be gone already, or not be a child of this one.
+            // The process may have ended already, or not be a child of this one.
             let _ = kill_process(orphan, Signal::KILL);
             let _ = waitpid(Some(orphan), WaitOptions::NOHANG);
         }
@@ -124,7 +134,7 @@ async fn sweep(spared: Option<u32>) {
     }
 }
 
-/// The children of this process: each belongs to one of its threads. None where the system does not tell.
+/// The children of this process, which the system lists by the thread that started them; empty where there is no such list.
 fn children() -> Vec<i32> {
     let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
     let lists = threads.flatten().filter_map(|of| std::fs::read_to_string(of.path().join("children")).ok());

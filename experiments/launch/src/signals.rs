@@ -1,10 +1,26 @@
-//! The signals that a launcher hears.
+//! The signals that a launcher handles.
 
 use rustix::process::Signal;
 use std::task::Poll;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A signal that came.
+/// Signals that a user sends to end a job; the launcher asks the ranks to end by the same signal.
+const ASKED: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+
+/// Other signals that would end a process. The launcher handles them to end its ranks, and processes that left their groups, first.
+const FATAL: [Signal; 9] = [
+    Signal::ABORT,
+    Signal::ALARM,
+    Signal::VTALARM,
+    Signal::PROF,
+    Signal::XCPU,
+    Signal::IO,
+    Signal::SYS,
+    Signal::POWER,
+    Signal::STKFLT,
+];
+
+/// A signal that arrived.
 pub(crate) enum News {
     /// A signal that ends the launcher, and its ranks with it.
     End(Signal),
@@ -12,28 +28,26 @@ pub(crate) enum News {
     Passed(Signal),
 }
 
-/// The signals that a launcher hears.
+/// The signals that a launcher handles.
 pub(crate) struct Signals {
-    end: [Heard; 4],
-    passed: [Heard; 2],
+    end: Vec<Heard>,
+    passed: Vec<Heard>,
 }
 
-/// Which signal, and the stream of its arrivals.
+/// A signal, and the stream of its arrivals.
 type Heard = (Signal, tokio::signal::unix::Signal);
 
 impl Signals {
     pub fn new() -> std::io::Result<Signals> {
+        let ignored = ignored(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
+        let hear = |which: &Signal| Ok((*which, signal(SignalKind::from_raw(which.as_raw()))?));
+        // If the caller ignores SIGHUP, as `nohup` arranges, the launcher leaves it ignored. It handles SIGINT in any case: shells
+        // let background processes ignore SIGINT, so that this says nothing about the user's wish.
+        let nohup = ignored & 1 << (Signal::HUP.as_raw() - 1) != 0;
+        let ends = ASKED.iter().chain(&FATAL).filter(|which| **which != Signal::HUP || !nohup);
         Ok(Signals {
-            end: [
-                (Signal::INT, signal(SignalKind::interrupt())?),
-                (Signal::TERM, signal(SignalKind::terminate())?),
-                (Signal::HUP, signal(SignalKind::hangup())?),
-                (Signal::QUIT, signal(SignalKind::quit())?),
-            ],
-            passed: [
-                (Signal::USR1, signal(SignalKind::user_defined1())?),
-                (Signal::USR2, signal(SignalKind::user_defined2())?),
-            ],
+            end: ends.map(hear).collect::<std::io::Result<_>>()?,
+            passed: [Signal::USR1, Signal::USR2].iter().map(hear).collect::<std::io::Result<_>>()?,
         })
     }
 
@@ -44,13 +58,33 @@ impl Signals {
         }
     }
 
-    /// The next one that ends the launcher.
+    /// Waits for the next signal that ends the launcher.
     pub async fn end(&mut self) -> Signal {
         first(&mut self.end).await
     }
+
+    /// The signal that ends the launcher, if one has arrived. Yields once, so that the runtime can notice it.
+    pub async fn ended(&mut self) -> Option<Signal> {
+        tokio::select! {
+            biased;
+            signal = self.end() => Some(signal),
+            () = tokio::task::yield_now() => None,
+        }
+    }
 }
 
-/// The first of these that comes.
+/// The signal by which ranks are asked to end after the launcher got the signal of this number.
+pub(crate) fn asking(number: i32) -> Signal {
+    ASKED.into_iter().find(|asked| asked.as_raw() == number).unwrap_or(Signal::TERM)
+}
+
+/// The ignored signals of a process, a bit for each, from the text of its status file.
+fn ignored(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Waits for the first of these signals.
 async fn first(signals: &mut [Heard]) -> Signal {
     std::future::poll_fn(|context| {
         let mut come = signals
@@ -59,4 +93,22 @@ async fn first(signals: &mut [Heard]) -> Signal {
         come.next().map_or(Poll::Pending, Poll::Ready)
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_that_the_caller_ignores_are_known() {
+        let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000002\n";
+        assert_eq!(ignored(status), 0x1001);
+        assert_eq!(ignored(""), 0);
+    }
+
+    #[test]
+    fn ranks_are_asked_by_the_user_s_signal_and_by_no_other() {
+        assert_eq!(asking(Signal::INT.as_raw()), Signal::INT);
+        assert_eq!(asking(Signal::XCPU.as_raw()), Signal::TERM);
+    }
 }

@@ -1,15 +1,15 @@
-//! One start of the world, and a rank of it.
+//! One start of the world, and the facts of one of its ranks.
 
 /// The facts that the ranks of one start have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
-    /// How many times the world was started before.
+    /// How many times the world was started before; in an elastic job, how many times ranks of this node were started again.
     pub epoch: u32,
-    /// Ranks of the world.
+    /// The world size.
     pub world: u32,
     /// The first rank of this node.
     pub first: u32,
-    /// The port at which programs of other libraries meet.
+    /// The port for `MASTER_PORT`, at which ranks of other libraries (PyTorch) meet.
     pub port: u16,
 }
 
@@ -17,6 +17,12 @@ impl Start {
     /// The rank of this node with the number `local` here.
     pub fn rank(self, local: u32) -> StartedRank {
         StartedRank { local, rank: self.first + local }
+    }
+
+    /// The number on this node of a rank of the world. `None` for a rank of an earlier node; for a rank of a later node a number
+    /// beyond this node's ranks.
+    pub fn local(self, rank: u32) -> Option<u32> {
+        rank.checked_sub(self.first)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a rank's environment says, as torchrun has it, and where ours meet.
+//! The environment variables of a rank: those that torchrun sets, and Allfold's own.
 
 use crate::job::LaunchJob;
 use crate::start::{Start, StartedRank};

@@ -1,4 +1,4 @@
-//! Text as HTML and SVG hold it.
+//! Escapes text for HTML and SVG.
 
 /// Escapes text for use between tags or within a quoted attribute, so that no part of it is a tag or ends the attribute.
 pub fn escape(text: &str) -> String {

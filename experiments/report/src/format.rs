@@ -1,8 +1,8 @@
-//! How numbers read.
+//! Formats numbers for readers.
 
 use crate::sizes::Size;
 
-/// `1 rank`, `2 ranks`.
+/// A count with its noun: `1 rank`, `2 ranks`.
 pub fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
@@ -16,7 +16,7 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A size with three digits or more: `12 B`, `435.9 KiB`, `1.067 MiB`.
+/// A size in its unit, with one decimal in KiB and three in MiB and GiB: `12 B`, `435.9 KiB`, `1.067 MiB`.
 pub fn rounded_bytes(bytes: u64) -> String {
     match bytes as f64 {
         size if size < 1024.0 => format!("{bytes} B"),
@@ -31,11 +31,14 @@ pub fn bytes_axis(value: f64) -> String {
     bytes(value.round() as u64)
 }
 
-/// A whole number without decimals, any other number with three digits.
+/// A number in about three digits, from 10,000 on in thousands (k), millions (M) or 1e9 (G): `9999`, `12.5k`, `100M`.
 pub fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
-        size if size >= 1e6 => format!("{:.3}M", value / 1e6).replace(".000", ""),
+        size if size >= 1e12 => format!("{value:.2e}"),
+        size if size >= 1e9 => trimmed(format!("{:.2}", value / 1e9)) + "G",
+        size if size >= 1e6 => trimmed(format!("{:.2}", value / 1e6)) + "M",
+        size if size >= 1e4 => trimmed(format!("{:.1}", value / 1e3)) + "k",
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => trimmed(format!("{value:.1}")),
         size if size >= 1.0 => trimmed(format!("{value:.2}")),
@@ -44,11 +47,28 @@ pub fn number(value: f64) -> String {
     }
 }
 
+/// A number of 100 or more in three significant digits, with commas: `151,000`; a smaller one as [`number`].
+pub fn grouped(value: f64) -> String {
+    if !(100.0..1e15).contains(&value) {
+        return number(value);
+    }
+    let unit = 10f64.powi(value.log10().floor() as i32 - 2);
+    let digits = format!("{:.0}", (value / unit).round() * unit);
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 fn trimmed(text: String) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }
 }
 
-/// 0.934 as 93.4 %.
+/// A share as a percentage: 0.934 is `93.4 %`.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
@@ -73,9 +93,10 @@ mod tests {
         assert_eq!(bytes(12), "12 B");
         assert_eq!([12, 446_328, 1 << 20].map(rounded_bytes), ["12 B", "435.9 KiB", "1.000 MiB"]);
         assert_eq!(
-            [1024.0, 12.34, 1.5, 0.25, 2_500_000.0].map(number),
-            ["1024", "12.3", "1.5", "0.25", "2.500M"]
+            [1024.0, 12.34, 1.5, 0.25, 2_500_000.0, 1e8, 45_299.0].map(number),
+            ["1024", "12.3", "1.5", "0.25", "2.5M", "100M", "45.3k"]
         );
+        assert_eq!([151_234.0, 999.4, 42.0, 1_000_000.0].map(grouped), ["151,000", "999", "42", "1,000,000"]);
         assert_eq!(percent(0.934), "93.4 %");
     }
 }

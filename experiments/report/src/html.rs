@@ -1,37 +1,49 @@
-//! A page as HTML: its parts by the functions below, the rest of it as `template.html` has it.
+//! A page as HTML: `template.html`, whose `{{names}}` are replaced by the HTML of the page's parts.
 
 use crate::escape::escape;
-use crate::page::{Headline, Page, ReportTable, Section};
-use crate::plots::Figure;
+use crate::page::{Headline, Page, Plot, Question, ReportTable, Section};
 
 const TEMPLATE: &str = include_str!("template.html");
 
-/// The number of commands that are shown; further ones are folded away.
+/// The most commands that are shown; a longer list is folded away.
 const SHOWN: usize = 3;
 
+/// Kinds of records that the page leaves out: thousands of lines that no reader of the page needs.
+const LEFT_OUT: [&str; 2] = ["verify", "span"];
+
 impl Page<'_> {
-    /// The page as one HTML file. The proofs of single rank counts, thousands of lines, stay in the file of records;
-    /// all other records travel in the page.
+    /// The page as one HTML file.
     pub fn html(&self) -> String {
-        let lines: Vec<String> = self.records.without("verify").map(|value| value.to_string()).collect();
+        let lines: Vec<String> = self.records.without(&LEFT_OUT).map(|value| value.to_string()).collect();
+        let contents = &self.contents;
+        let limits: Vec<&str> = contents.limits.iter().map(String::as_str).chain(ALWAYS).collect();
         fill(
             TEMPLATE,
             &[
                 ("style", include_str!("style.css").into()),
-                ("commit", escape(&self.stamp.commit)),
+                ("answer", escape(&contents.answer)),
+                ("machine", each(&contents.machine, |fact| format!("    <li>{}</li>\n", escape(fact)))),
                 ("host", escape(&self.stamp.host)),
+                ("commit", escape(&self.stamp.commit)),
                 ("command", escape(&self.stamp.command)),
-                ("findings", each(&self.findings, finding)),
-                ("links", each(&self.sections, link)),
-                ("sections", each(&self.sections, section)),
+                ("links", each(&contents.sections, link)),
+                ("cards", each(&Question::ALL, |question| card(*question, &contents.facts))),
+                ("sections", each(&contents.sections, section)),
+                ("limits", each(&limits, |limit| format!("    <li>{}</li>\n", escape(limit)))),
                 ("count", self.records.len().to_string()),
                 // `<` is escaped, so that no text in a record can end the script.
                 ("records", format!("[{}]", lines.join(",\n")).replace('<', "\\u003c")),
-                ("script", include_str!("hover.js").into()),
+                ("script", include_str!("page.js").into()),
             ],
         )
     }
 }
+
+/// Limits of every report.
+const ALWAYS: [&str; 2] = [
+    "A measurement is of this machine at this time: other programs on it change the numbers.",
+    "A prediction is as good as its sources: rates from data sheets, latencies from published measurements.",
+];
 
 /// The template with every `{{name}}` replaced by its value; what stands in a value is never taken for a name.
 fn fill(template: &str, values: &[(&str, String)]) -> String {
@@ -46,44 +58,83 @@ fn fill(template: &str, values: &[(&str, String)]) -> String {
     text
 }
 
-/// The HTML of every item, one after the other.
+/// The HTML of every item, joined.
 fn each<T>(items: &[T], html: impl Fn(&T) -> String) -> String {
     items.iter().map(html).collect()
 }
 
-fn finding(finding: &Headline) -> String {
-    let class = match finding.ok {
-        Some(true) => "good",
-        Some(false) => "bad",
-        None => "plain",
-    };
-    let (value, text) = (escape(&finding.value), escape(&finding.text));
-    format!("    <li class=\"{class}\"><strong>{value}</strong> <span>{text}</span></li>\n")
+/// The card of one question; nothing where no fact answers the question.
+fn card(question: Question, facts: &[(Question, Headline)]) -> String {
+    let of: Vec<&Headline> = facts.iter().filter(|(of, _)| *of == question).map(|(_, fact)| fact).collect();
+    if of.is_empty() {
+        return String::new();
+    }
+    let facts = each(&of, |fact| {
+        let class = match fact.ok {
+            Some(true) => "good",
+            Some(false) => "bad",
+            None => "plain",
+        };
+        let (value, text) = (escape(&fact.value), escape(&fact.text));
+        format!("    <li class=\"{class}\"><strong>{value}</strong> <span>{text}</span></li>\n")
+    });
+    format!("<div class=\"card\">\n  <h2>{}</h2>\n  <ul>\n{facts}  </ul>\n</div>\n", escape(question.title()))
 }
 
 fn link(section: &Section) -> String {
-    format!("    <a href=\"#{}\">{}</a>\n", section.id, escape(&section.title))
+    format!("  <a href=\"#{}\">{}</a>\n", section.id, escape(&section.title))
 }
 
 fn section(section: &Section) -> String {
-    format!(
-        "<section id=\"{}\">\n  <h2>{}</h2>\n{}{}{}{}</section>\n",
-        section.id,
-        escape(&section.title),
+    let body = format!(
+        "{}{}{}{}",
         each(&section.text, |paragraph| format!("  <p>{}</p>\n", escape(paragraph))),
-        each(&section.figures, |(caption, drawn)| figure(caption, drawn)),
+        plots(&section.plots),
         each(&section.tables, table),
         commands(&section.commands),
-    )
+    );
+    let body = match section.folded {
+        true => {
+            format!("  <details class=\"part\">\n  <summary>Show this part</summary>\n{body}  </details>\n")
+        }
+        false => body,
+    };
+    format!("<section id=\"{}\">\n  <h2>{}</h2>\n{body}</section>\n", section.id, escape(&section.title))
 }
 
-fn figure(caption: &str, figure: &Figure) -> String {
+/// Plots in order. Neighbours with the same names of choices form a group of which a script shows one at a time.
+fn plots(plots: &[Plot]) -> String {
+    let names = |plot: &Plot| plot.choices.iter().map(|choice| choice.0).collect::<Vec<_>>();
+    let groups = plots.chunk_by(|a, b| names(a) == names(b));
+    let groups = groups.map(|group| match group.first() {
+        Some(first) if !first.choices.is_empty() => {
+            let names = attribute(&names(first));
+            format!("  <div class=\"choices\" data-names=\"{names}\">\n{}  </div>\n", each(group, plot))
+        }
+        _ => each(group, plot),
+    });
+    groups.collect()
+}
+
+/// A list of texts as JSON within a quoted attribute.
+fn attribute<T: serde::Serialize>(texts: &[T]) -> String {
+    escape(&serde_json::to_string(texts).unwrap_or_default())
+}
+
+fn plot(plot: &Plot) -> String {
+    let Plot { caption, finding, choices, figure } = plot;
     let legend = each(&figure.legend, |key| {
         let (marker, colour, name) = (key.marker, escape(&key.colour), escape(&key.name));
         format!("      <li class=\"{marker}\" style=\"--key: var(--{colour})\"><i></i>{name}</li>\n")
     });
+    let values: Vec<&str> = choices.iter().map(|choice| choice.1.as_str()).collect();
+    let values =
+        if values.is_empty() { String::new() } else { format!(" data-values=\"{}\"", attribute(&values)) };
+    let finding = finding
+        .as_ref()
+        .map_or(String::new(), |finding| format!("    <p class=\"finding\">{}</p>\n", escape(finding)));
     format!(
-        "  <figure>\n    <figcaption>{}</figcaption>\n    <ul class=\"legend\">\n{legend}    </ul>\n    {}\n    {}\n  </figure>\n",
+        "  <figure{values}>\n    <figcaption>{}</figcaption>\n    <ul class=\"legend\">\n{legend}    </ul>\n    {}\n    {}\n{finding}  </figure>\n",
         escape(caption),
         figure.wide,
         figure.narrow,
@@ -120,6 +171,8 @@ fn commands(commands: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::Contents;
+    use crate::plots::Figure;
     use crate::records::{Records, Stamp};
 
     fn page(title: &str, commands: usize) -> String {
@@ -135,17 +188,37 @@ mod tests {
             rows: vec![vec!["1".into()], vec!["<td>".into()]],
             collapsed: true,
         };
+        let figure = Figure { wide: "<svg/>".into(), narrow: "<svg/>".into(), legend: Vec::new() };
+        let plot = Plot::new("p", Some("1 < 2".into()), figure);
         let section = Section {
             id: "one",
             title: title.into(),
             text: vec!["5 < 6".into()],
-            figures: Vec::new(),
+            plots: vec![plot.clone().among(vec![("size", "\"1\"".into())]), plot],
             tables: vec![table],
             commands: vec!["allfold verify".into(); commands],
+            folded: commands > SHOWN,
         };
-        let finding = Headline { value: "1".into(), text: "is & stays".into(), ok: Some(false) };
+        let fact = Headline { value: "1".into(), text: "is & stays".into(), ok: Some(false) };
         let records = Records::parse(r#"{"schema":2,"kind":"x","text":"</script><p>"}"#).unwrap();
-        Page { findings: vec![finding], sections: vec![section], stamp, records: &records }.html()
+        let contents = Contents {
+            answer: "64 <GPUs>".into(),
+            machine: vec!["1 core".into()],
+            facts: vec![(Question::Here, fact)],
+            sections: vec![section],
+            limits: vec!["a & b".into()],
+        };
+        Page { contents, stamp, records: &records }.html()
+    }
+
+    #[test]
+    fn plots_with_choices_are_a_group_and_a_card_without_facts_is_left_out() {
+        let page = page("one", 1);
+        assert!(page.contains(r#"data-names="[&quot;size&quot;]""#), "{page}");
+        assert!(page.contains(r#"<figure data-values="[&quot;\&quot;1\&quot;&quot;]">"#), "{page}");
+        assert!(page.contains("1 &lt; 2</p>") && page.matches("<figure").count() == 2);
+        assert!(page.contains("How fast is it here?") && !page.contains("Can I trust it?"));
+        assert!(page.contains("<h1>64 &lt;GPUs&gt;</h1>") && page.contains("<li>a &amp; b</li>"));
     }
 
     #[test]
@@ -169,8 +242,8 @@ mod tests {
             .map(|(name, _)| name)
             .collect();
         let known = [
-            "style", "commit", "host", "command", "findings", "links", "sections", "count", "records",
-            "script",
+            "style", "answer", "machine", "host", "commit", "command", "links", "cards", "sections",
+            "limits", "count", "records", "script",
         ];
         assert_eq!(names, known);
     }
@@ -179,5 +252,9 @@ mod tests {
     fn many_commands_are_folded_away() {
         assert!(!page("one", 3).contains("3 commands make"));
         assert!(page("one", 4).contains("4 commands make these records again"));
+        assert!(
+            page("one", 4).contains("<details class=\"part\">")
+                && !page("one", 3).contains("<details class=\"part\">")
+        );
     }
 }

@@ -43,6 +43,6 @@ mod render;
 mod sections;
 pub mod sizes;
 
-pub use page::{Headline, Page, ReportTable, Section};
+pub use page::{Contents, Headline, Page, Plot, Question, ReportTable, Section};
 pub use render::{Error, RenderedReport, render};
-pub use sections::all as sections;
+pub use sections::{all as sections, measured_plots, simulated_plots};

@@ -4,20 +4,20 @@
 //! records -> sections (text, figure, tables, command) -> page (template, style, a little script) -> report.html
 //! ```
 
-use crate::page::{Page, Section};
-use crate::plots::{DrawError, Figure};
+use crate::page::{Page, Plot, Section};
+use crate::plots::DrawError;
 use crate::records::{Records, Stamp};
 use crate::sections;
 
 /// A report, ready to be written: the page, and its plots as files of their own.
 pub struct RenderedReport {
-    /// `report.html`.
+    /// The text of `report.html`.
     pub page: String,
     /// Names and contents of the plots: `scaling.svg`, `scaling-2.svg`, ...
     pub plots: Vec<(String, String)>,
 }
 
-/// Why there is no report.
+/// Why no report can be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -34,20 +34,20 @@ pub enum Error {
 /// # Errors
 /// There is nothing to report in the records, or a plot fails.
 pub fn render(records: &Records, stamp: &Stamp) -> Result<RenderedReport, Error> {
-    let (findings, sections) = sections::all(records)?;
-    if sections.is_empty() {
+    let contents = sections::all(records)?;
+    if contents.sections.is_empty() {
         return Err(Error::Empty);
     }
-    let plots = sections.iter().flat_map(plots).collect();
-    let page = Page { findings, sections, stamp: stamp.clone(), records }.html();
+    let plots = contents.sections.iter().flat_map(plots).collect();
+    let page = Page { contents, stamp: stamp.clone(), records }.html();
     Ok(RenderedReport { page, plots })
 }
 
-/// The plots of a part: the first has its name.
+/// The plots of a section as (file name, SVG): `ID.svg`, then `ID-2.svg` and so on.
 fn plots(section: &Section) -> Vec<(String, String)> {
-    let named = |(number, (caption, figure)): (usize, &(String, Figure))| {
+    let named = |(number, Plot { caption, figure, .. }): (usize, &Plot)| {
         let name = if number == 1 { section.id.to_string() } else { format!("{}-{number}", section.id) };
         (format!("{name}.svg"), figure.file(caption))
     };
-    (1..).zip(&section.figures).map(named).collect()
+    (1..).zip(&section.plots).map(named).collect()
 }

@@ -51,9 +51,9 @@ impl fmt::Display for Size {
 pub struct Sweep {
     /// The first size, in bytes.
     pub least: Size,
-    /// No size is greater.
+    /// The size that no size of the sweep exceeds.
     pub greatest: Size,
-    /// How one size follows from the one before.
+    /// How each size follows from the previous one.
     pub growth: Growth,
 }
 
@@ -70,7 +70,7 @@ impl Sweep {
     /// The most sizes that one sweep may have.
     const MOST: usize = 10_000;
 
-    /// Every size in order, or what is wrong with the sweep.
+    /// Every size in order. An error says what is wrong with the sweep.
     pub fn sizes(&self) -> Result<Vec<u64>, String> {
         let Sweep { least, greatest, growth } = *self;
         if least > greatest {
@@ -113,7 +113,7 @@ impl Sweep {
 pub struct RankCounts(pub Vec<u32>);
 
 impl RankCounts {
-    /// The greatest of them.
+    /// The largest rank count.
     pub fn greatest(&self) -> u32 {
         self.0.last().copied().unwrap_or(1)
     }

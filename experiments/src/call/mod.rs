@@ -1,5 +1,6 @@
 //! A collective call on the command line: its flags, its plan for each size, its table.
 
 pub mod plan;
+pub mod plot;
 pub mod sweep;
 pub mod table;

@@ -2,7 +2,7 @@
 
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::registry::{self, Algorithm, Shape};
-use allfold_collectives::schedule::{Lanes, Schedule, Segments};
+use allfold_collectives::schedule::{Lanes, Schedule, Segments, over_nics};
 use allfold_collectives::{Collective, Communicator, DType, Geometry, ReduceOp, World};
 use allfold_report::records::CollectiveCall;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The user's choices for a collective call, which hold for every message size.
 #[derive(Clone)]
 pub struct Choice {
-    /// The collective.
+    /// The collective to run.
     pub collective: Collective,
     /// The algorithm; with `None` the message size decides.
     pub algorithm: Option<&'static Algorithm>,
@@ -28,13 +28,22 @@ pub struct Choice {
     pub lanes: u32,
 }
 
+/// The nodes of a machine: lanes are rotated over the NICs of a node, as NCCL's channels are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nodes {
+    /// Ranks of a node.
+    pub devices: u32,
+    /// NICs of a node.
+    pub nics: u32,
+}
+
 /// The plan of a collective call for one message size.
 pub struct CallPlan {
-    /// The algorithm.
+    /// The algorithm that the user or the registry chose.
     pub algorithm: &'static Algorithm,
     /// The schedule, cut into segments.
     pub schedule: Arc<dyn Schedule>,
-    /// Where each chunk lies in the buffer.
+    /// How the schedule cuts the buffer into chunks.
     pub geometry: Geometry,
     /// Elements that a rank contributes: the whole buffer's, or one block's if the buffer has a block per rank.
     pub count: u64,
@@ -65,6 +74,28 @@ impl Choice {
     /// # Errors
     /// Segments so small that there are more than 2^32.
     pub fn at(&self, size: u64) -> CommandResult<CallPlan> {
+        self.on_nodes(size, None)
+    }
+
+    /// Whether the lanes of this call are rotated over the NICs of these nodes: only for all-reduce, all-gather and reduce-scatter
+    /// (a root keeps its role in every lane), and only on several nodes that are all full.
+    pub fn rotates(&self, nodes: Nodes) -> bool {
+        let ranks = self.shape.ranks();
+        let full = nodes.devices > 0 && ranks > nodes.devices && ranks.is_multiple_of(nodes.devices);
+        self.lanes > 1
+            && nodes.nics > 1
+            && full
+            && matches!(
+                self.collective,
+                Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter
+            )
+    }
+
+    /// As [`Choice::at`], on a machine with these nodes.
+    ///
+    /// # Errors
+    /// As [`Choice::at`].
+    pub fn on_nodes(&self, size: u64, nodes: Option<Nodes>) -> CommandResult<CallPlan> {
         let (count, bytes) = self.count(size);
         let algorithm = self.algorithm(size);
         let whole = algorithm.build(self.shape);
@@ -82,10 +113,13 @@ impl Choice {
                 self.segment.unwrap_or_default()
             ))
         })?;
-        let schedule: Arc<dyn Schedule> = match (lanes, segments) {
-            (1, 1) => whole,
-            (1, _) => Arc::new(Segments::new(whole, segments)),
-            (lanes, _) => Arc::new(Lanes::split(Segments::new(whole, segments), lanes as usize)),
+        let cut = |whole| Segments::new(whole, segments);
+        let schedule: Arc<dyn Schedule> = match (nodes.filter(|nodes| self.rotates(*nodes)), lanes, segments)
+        {
+            (_, 1, 1) => whole,
+            (_, 1, _) => Arc::new(cut(whole)),
+            (Some(Nodes { devices, nics }), ..) => over_nics(cut(whole), self.lanes, devices, nics),
+            (None, lanes, _) => Arc::new(Lanes::split(cut(whole), lanes as usize)),
         };
         let geometry = match self.collective.blocked() {
             true => Geometry::blocked(&*schedule, count),
@@ -129,7 +163,7 @@ impl Choice {
         Ok(comm.with_plan(plan))
     }
 
-    /// The call as a record describes it, without the identity of the result; callers that know the identity add it.
+    /// The call as a record describes it, without `tree_hash` and `order_class`, which callers add if they know them.
     pub fn call(&self, plan: &CallPlan) -> CollectiveCall {
         CollectiveCall {
             collective: self.collective.name().into(),

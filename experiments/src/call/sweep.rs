@@ -2,7 +2,7 @@
 
 use crate::call::plan::Choice;
 use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::names;
+use crate::cli::{launched, names};
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::{Collective, DType, Rank, ReduceOp};
 use allfold_report::sizes::{Growth, Size, Sweep, rank_count};
@@ -16,11 +16,13 @@ pub struct SweepArgs {
     /// Which collective: all_reduce, broadcast, all_gather, ...
     #[arg(value_name = "COLLECTIVE", value_parser = names::collective)]
     pub collective: Collective,
-    /// Number of ranks
-    #[arg(long, value_name = "N", value_parser = rank_count)]
+    /// Number of ranks [default under a launcher: the processes that it has started]
+    #[arg(long, value_name = "N", value_parser = rank_count, default_value = launched::ranks(), hide_default_value = true,
+        required = launched::ranks().is_none())]
     pub ranks: u32,
-    /// Algorithm [default: by size, among algorithms that give the same bits]
-    #[arg(long, value_name = "NAME")]
+    /// Algorithm, or several such as ring,double_binary_tree, each with a table of its own [default: by size, among
+    /// algorithms that give the same bits]
+    #[arg(long, value_name = "NAMES")]
     pub algo: Option<String>,
     /// Smallest size [default: 32M, or -e if that is less]
     #[arg(short = 'b', long = "minbytes", value_name = "SIZE", help_heading = "Sizes")]
@@ -64,6 +66,28 @@ pub struct SweepArgs {
 }
 
 impl SweepArgs {
+    /// The sweep of each algorithm that `--algo` names, in order.
+    ///
+    /// # Errors
+    /// A name is empty, or named twice.
+    pub fn each(&self) -> CommandResult<Vec<SweepArgs>> {
+        let Some(names) = &self.algo else { return Ok(vec![self.clone()]) };
+        let names: Vec<&str> = names.split(',').map(str::trim).collect();
+        for (at, name) in names.iter().enumerate() {
+            if name.is_empty() {
+                return Err(CommandError::usage(
+                    "--algo has an empty name; write ring or ring,double_binary_tree",
+                ));
+            }
+            if names[..at].contains(name) {
+                return Err(CommandError::usage(format!(
+                    "--algo names {name} twice; name each algorithm once"
+                )));
+            }
+        }
+        Ok(names.iter().map(|name| SweepArgs { algo: Some((*name).into()), ..self.clone() }).collect())
+    }
+
     /// The message sizes in bytes, in order. A barrier has one size, 0.
     pub fn sizes(&self) -> CommandResult<Vec<u64>> {
         if self.collective == Collective::Barrier {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// Flags of every command.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Clone)]
 pub struct Common {
     /// Append the run's records to FILE as JSON lines; `-` writes them to standard output, and the text to standard
     /// error

@@ -3,7 +3,7 @@
 //! ```text
 //! 0  all went well
 //! 1  a check failed, or a run did
-//! 2  a wrong flag, file or value, or what no other try can mend
+//! 2  a wrong flag, file or value, or a failure that every retry would meet again
 //! ```
 
 #[cfg(feature = "cuda")]
@@ -20,38 +20,43 @@ pub enum CommandError {
     Check(String),
     /// The run itself failed. Exit code 1.
     Run(String),
-    /// A launched rank failed first: the message, and the exit code of that rank.
+    /// A launched job failed, by a rank, a node or a signal: the message, and the launcher's exit code.
     Launched(String, u8),
     /// The reader of the output has closed it. Exit code 0, no message.
     Closed,
 }
 
-/// What a command returns.
+/// The result of a command.
 pub type CommandResult<T = ()> = Result<T, CommandError>;
 
 impl CommandError {
-    /// A usage failure.
+    /// An error of usage: a wrong flag, file or value.
     pub fn usage(what: impl fmt::Display) -> CommandError {
         CommandError::Usage(one_line(&what.to_string()))
     }
 
-    /// A failed check.
+    /// The error of a check that failed.
     pub fn check(what: impl fmt::Display) -> CommandError {
         CommandError::Check(one_line(&what.to_string()))
     }
 
-    /// A failed run.
+    /// The error of a run that failed.
     pub fn run(what: impl fmt::Display) -> CommandError {
         CommandError::Run(one_line(&what.to_string()))
     }
 
     /// The exit code of the process.
     pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.code())
+    }
+
+    /// The exit code as a number.
+    pub fn code(&self) -> u8 {
         match self {
-            CommandError::Usage(_) => ExitCode::from(2),
-            CommandError::Check(_) | CommandError::Run(_) => ExitCode::from(1),
-            CommandError::Launched(_, code) => ExitCode::from(*code),
-            CommandError::Closed => ExitCode::SUCCESS,
+            CommandError::Usage(_) => 2,
+            CommandError::Check(_) | CommandError::Run(_) => 1,
+            CommandError::Launched(_, code) => *code,
+            CommandError::Closed => 0,
         }
     }
 }
@@ -83,7 +88,7 @@ impl From<allfold_collectives::Error> for CommandError {
     }
 }
 
-/// A missing library or device is a usage error: another try would fail alike.
+/// A missing library or device is a usage error, because another try would fail in the same way.
 #[cfg(feature = "cuda")]
 impl From<cuda::Error> for CommandError {
     fn from(error: cuda::Error) -> CommandError {
@@ -98,7 +103,7 @@ impl From<allfold_trainer::Error> for CommandError {
     fn from(error: allfold_trainer::Error) -> CommandError {
         use allfold_trainer::Error;
         match error {
-            // A restart would diverge again, on equal numbers. The other ranks see the diverged rank's abort.
+            // A restart would compute the same numbers and diverge again. The other ranks see the diverged rank's abort.
             Error::NotFinite { .. }
             | Error::Collective(allfold_collectives::Error::Aborted { .. })
             | Error::Config(_)

@@ -1,15 +1,16 @@
-//! How much memory this process may still take, so that a run too large for it is refused before it starts.
+//! The memory that this process may still allocate, so that a run that is too large is refused before it starts.
 
 use crate::cli::error::{CommandError, CommandResult};
+use rustix::process::{Resource, getrlimit};
 use std::fs;
 
-/// Bytes that can still be allocated: the kernel's estimate, or the limit of the control group if that is lower.
-/// `None` where neither can be read.
+/// Bytes that can still be allocated: the kernel's estimate, or the limit of the control group or of the process
+/// (`ulimit -v`) if that is lower. `None` where none can be read.
 pub fn available() -> Option<u64> {
-    [from_kernel(), from_cgroup()].into_iter().flatten().min()
+    [from_kernel(), from_cgroup(), from_process()].into_iter().flatten().min()
 }
 
-/// All the memory of the machine, in bytes.
+/// The memory of the machine in bytes.
 pub fn total() -> Option<u64> {
     meminfo("MemTotal:")
 }
@@ -19,9 +20,20 @@ fn from_kernel() -> Option<u64> {
 }
 
 fn meminfo(key: &str) -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    from_table("/proc/meminfo", key)
+}
+
+/// The bytes behind a key in a table of the kernel's, which counts in KiB.
+fn from_table(path: &str, key: &str) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Bytes that this process's limit on its address space still allows.
+fn from_process() -> Option<u64> {
+    let limit = getrlimit(Resource::As).current?;
+    Some(limit.saturating_sub(from_table("/proc/self/status", "VmSize:")?))
 }
 
 /// Bytes that control group v2 still allows: its limit less what is in use.

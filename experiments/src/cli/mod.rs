@@ -3,8 +3,12 @@
 pub mod columns;
 pub mod common;
 pub mod error;
+pub mod files;
+pub mod invocation;
+pub mod launched;
 pub mod memory;
 pub mod names;
 pub mod output;
 pub mod progress;
+pub mod recorder;
 pub mod renamed;

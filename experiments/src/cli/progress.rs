@@ -1,66 +1,152 @@
-//! A progress bar on standard error that vanishes when the work is done. If standard error is no terminal, a long run prints a
-//! line every ten seconds instead.
+//! Progress of work that takes long, on standard error: on a terminal a bar that vanishes when the work is done, elsewhere a line
+//! after two seconds and then one every five seconds.
 
+use crate::cli::invocation;
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use std::io::Write;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time between two progress lines; a shorter run prints no line.
-const BETWEEN: Duration = Duration::from_secs(10);
+/// How long work goes on before its first line.
+const FIRST: Duration = Duration::from_secs(2);
+/// The time between two lines.
+const BETWEEN: Duration = Duration::from_secs(5);
+
+/// Whether the user asked for no progress.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Shows no progress from now on.
+pub fn quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// The progress of one piece of work; it ends when it is dropped. Everything of a [`ProgressBar`] can be called on it.
+pub struct ProgressDisplay {
+    bar: ProgressBar,
+    lines: Option<Lines>,
+}
+
+impl Deref for ProgressDisplay {
+    type Target = ProgressBar;
+
+    fn deref(&self) -> &ProgressBar {
+        &self.bar
+    }
+}
+
+impl Drop for ProgressDisplay {
+    fn drop(&mut self) {
+        self.lines.take();
+        self.bar.finish_and_clear();
+    }
+}
 
 /// A progress bar of `total` units with a message.
-pub fn bar(total: u64, message: &str) -> ProgressBar {
-    let bar = ProgressBar::new(total);
-    if let Ok(style) = ProgressStyle::with_template("{msg:28} {bar:30} {pos}/{len} {elapsed} eta {eta}") {
-        bar.set_style(style);
-    }
-    bar.set_message(message.to_string());
-    bar
+pub fn bar(total: u64, message: &str) -> ProgressDisplay {
+    // The bar takes what the message and the numbers leave of a line, so that no line of a narrow terminal wraps.
+    shown(ProgressBar::new(total), "{msg} {wide_bar} {pos}/{len} {elapsed} eta {eta}", message)
+}
+
+/// A bar of the steps of a run, whose lines begin with the step.
+pub fn steps(total: u64, message: &str) -> ProgressDisplay {
+    let bar = ProgressBar::new(total).with_prefix("step");
+    shown(bar, "{msg} {wide_bar} {pos}/{len} {elapsed} eta {eta}", message)
 }
 
 /// A spinner for work whose length is not known.
-pub fn spinner(message: &str) -> ProgressBar {
-    let spinner = ProgressBar::new_spinner();
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
-        spinner.set_style(style);
-    }
-    spinner.set_message(message.to_string());
-    spinner
+pub fn spinner(message: &str) -> ProgressDisplay {
+    shown(ProgressBar::new_spinner(), "{spinner} {msg} {elapsed}", message)
 }
 
-/// The progress lines of a long run, for readers of a log file.
-pub struct Lines {
-    start: Instant,
-    /// When the last line was due.
-    last: Duration,
-    /// The first step of this process: a resumed run does not begin at step 0.
-    first: Option<u64>,
+/// Progress that is not shown, for a process whose work another process shows.
+pub fn hidden() -> ProgressDisplay {
+    ProgressDisplay { bar: ProgressBar::hidden(), lines: None }
+}
+
+fn shown(bar: ProgressBar, template: &str, message: &str) -> ProgressDisplay {
+    if QUIET.load(Ordering::Relaxed) || invocation::keeper().is_some() {
+        return hidden();
+    }
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.set_message(message.to_string());
+    let lines = match bar.is_hidden() {
+        true => Lines::of(bar.clone()),
+        false => {
+            bar.enable_steady_tick(Duration::from_millis(200));
+            None
+        }
+    };
+    ProgressDisplay { bar, lines }
+}
+
+/// A thread that prints a line about a bar now and then, for readers of a log file.
+struct Lines {
+    /// Dropping the sender ends the thread.
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Lines {
-    /// Starts the clock of a run's progress lines.
-    #[allow(clippy::disallowed_methods, reason = "tells the user how long it takes")]
-    pub fn begin() -> Lines {
-        Lines { start: Instant::now(), last: Duration::ZERO, first: None }
+    /// The lines of a bar; `None` if the system has no thread left, in which case the work goes on without.
+    fn of(bar: ProgressBar) -> Option<Lines> {
+        let (end, ended) = channel();
+        let thread =
+            std::thread::Builder::new().name("progress".into()).spawn(move || print(&bar, &ended)).ok()?;
+        Some(Lines { end: Some(end), thread: Some(thread) })
     }
+}
 
-    /// Step `step` (from 0) of `steps` is done. Prints a line with `what` if one is due.
-    pub fn step(&mut self, step: u64, steps: u64, what: &str) {
-        if let Some(line) = self.due(self.start.elapsed(), step, steps, what) {
-            // Writing fails if the reader has closed standard error; the run goes on.
-            let _ = writeln!(std::io::stderr(), "{line}");
+impl Drop for Lines {
+    fn drop(&mut self) {
+        self.end.take();
+        if let Some(thread) = self.thread.take() {
+            // The thread ends at once and returns nothing.
+            let _ = thread.join();
         }
     }
+}
 
-    fn due(&mut self, now: Duration, step: u64, steps: u64, what: &str) -> Option<String> {
-        let first = *self.first.get_or_insert(step);
-        if now < self.last + BETWEEN {
-            return None;
+/// Prints lines until the sender of `ended` is dropped or the bar is finished.
+#[allow(clippy::disallowed_methods, reason = "tells the user how long it takes")]
+fn print(bar: &ProgressBar, ended: &Receiver<()>) {
+    let (start, mut wait, mut before) = (Instant::now(), FIRST, None);
+    while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+        if bar.is_finished() {
+            return;
         }
-        self.last = now;
-        let (done, left) = (step + 1 - first, steps.saturating_sub(step + 1));
-        let left = now.mul_f64(left as f64 / done as f64);
-        Some(format!("step {} of {steps}, {what}, {} left", step + 1, HumanDuration(left)))
+        let now = Seen { at: start.elapsed(), position: bar.position() };
+        // Writing fails if the reader has closed standard error; the work goes on.
+        let _ =
+            writeln!(std::io::stderr(), "{}", line(&bar.prefix(), &bar.message(), bar.length(), before, now));
+        before = before.or(Some(now));
+        wait = BETWEEN;
+    }
+}
+
+/// How far a bar was, and when.
+#[derive(Clone, Copy)]
+struct Seen {
+    at: Duration,
+    position: u64,
+}
+
+/// One line. The time that is left follows from the pace since the first line: a resumed run does not begin at 0.
+fn line(prefix: &str, message: &str, length: Option<u64>, before: Option<Seen>, now: Seen) -> String {
+    let so_far = HumanDuration(Duration::from_secs(now.at.as_secs()));
+    let Some(length) = length else { return format!("{message}, {so_far} so far") };
+    let left = before.filter(|before| now.position > before.position).map(|before| {
+        let pace = (now.at - before.at).div_f64((now.position - before.position) as f64);
+        format!(", {} left", HumanDuration(pace.mul_f64(length.saturating_sub(now.position) as f64)))
+    });
+    let left = left.unwrap_or_default();
+    match prefix {
+        "" => format!("{message}: {} of {length}, {so_far} so far{left}", now.position),
+        unit => format!("{unit} {} of {length}, {message}, {so_far} so far{left}", now.position),
     }
 }
 
@@ -68,13 +154,32 @@ impl Lines {
 mod tests {
     use super::*;
 
+    fn seen(seconds: u64, position: u64) -> Seen {
+        Seen { at: Duration::from_secs(seconds), position }
+    }
+
     #[test]
-    fn a_line_is_due_every_ten_seconds_and_none_before() {
-        let mut lines = Lines::begin();
-        let mut due = |seconds: u64, step| lines.due(Duration::from_secs(seconds), step, 1000, "loss 0.5");
-        assert_eq!(due(9, 100), None);
-        assert_eq!(due(20, 299).as_deref(), Some("step 300 of 1000, loss 0.5, 70 seconds left"));
-        assert_eq!(due(29, 310), None);
-        assert!(due(30, 320).is_some());
+    fn a_line_says_how_far_and_how_long() {
+        let said = |before, now| line("step", "loss 0.5", Some(1000), before, now);
+        assert_eq!(said(None, seen(2, 100)), "step 100 of 1000, loss 0.5, 2 seconds so far");
+        let line_after = said(Some(seen(2, 100)), seen(12, 300));
+        assert_eq!(line_after, "step 300 of 1000, loss 0.5, 12 seconds so far, 35 seconds left");
+        let resumed = said(Some(seen(2, 900)), seen(12, 950));
+        assert!(resumed.ends_with("10 seconds left"), "{resumed}");
+    }
+
+    #[test]
+    fn work_without_a_length_says_how_long() {
+        assert_eq!(line("", "all_reduce", None, None, seen(7, 0)), "all_reduce, 7 seconds so far");
+        assert_eq!(line("", "proving", Some(1), None, seen(7, 0)), "proving: 0 of 1, 7 seconds so far");
+    }
+
+    #[test]
+    fn progress_ends_when_it_is_dropped() {
+        let progress = bar(3, "work");
+        progress.inc(1);
+        let inner = (*progress).clone();
+        drop(progress);
+        assert!(inner.is_finished());
     }
 }

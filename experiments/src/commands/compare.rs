@@ -63,13 +63,13 @@ pub(crate) struct Args {
 
 /// The runs of a comparison.
 pub(super) struct Comparison {
-    /// The configuration, whose strategy is replaced.
+    /// The configuration to train; its strategy is replaced by each strategy of the comparison.
     pub config: Config,
-    /// The strategies by name.
+    /// The names of the strategies.
     pub strategies: Vec<String>,
     /// Ranks of each strategy but `single`.
     pub ranks: u32,
-    /// The simulated machine, by name.
+    /// The simulated machine, as `--topology` names it: a name or a file.
     pub topology: String,
     /// The device of each simulated rank.
     pub device: Device,
@@ -80,13 +80,13 @@ pub(super) struct Comparison {
 /// The outcome of a comparison.
 #[derive(Default)]
 pub(super) struct Compared {
-    /// What was measured, by strategy.
+    /// The measured results, one for each strategy.
     pub measured: Vec<MeasuredComparison>,
-    /// What was predicted, by strategy.
+    /// The predicted results, one for each strategy.
     pub simulated: Vec<SimulatedComparison>,
     /// Strategies whose weights differ between threads and virtual time.
     pub wrong: Vec<String>,
-    /// Why strategies were left out that do not take the configuration.
+    /// For each strategy that does not take the configuration, why it was left out.
     pub left_out: Vec<String>,
 }
 
@@ -96,8 +96,9 @@ pub fn run(args: &Args) -> CommandResult {
     for pair in &args.set {
         config::replace(&mut config, pair)?;
     }
-    // Enough epochs for the steps, and nothing but steps.
-    (config.max_steps, config.epochs, config.checkpoint_every) = (args.steps, args.steps, 0);
+    // There are enough epochs for the steps, no checkpoints and no early end.
+    (config.max_steps, config.epochs) = (args.steps, args.steps);
+    config.fixed_length();
     if config.device != "cpu" {
         return Err(CommandError::usage(
             "`device` is cuda, and strategies are compared on the CPU; use --set device=cpu",
@@ -134,7 +135,7 @@ pub fn run(args: &Args) -> CommandResult {
 }
 
 impl Comparison {
-    /// All strategies, measured and predicted.
+    /// A comparison that measures and predicts all strategies.
     pub fn of_all(config: Config, ranks: u32, topology: String, device: Device) -> Comparison {
         let strategies = strategies::names().map(String::from).collect();
         Comparison { config, strategies, ranks, topology, device, measured: true }
@@ -267,7 +268,7 @@ macro_rules! row {
 row!(MeasuredComparison);
 row!(SimulatedComparison);
 
-/// Smallest and greatest of what ranks have; one value where all have the same.
+/// The smallest and the largest of the ranks' values; one value if all are the same.
 fn range<T: PartialOrd + Copy>(values: &[T], read: impl Fn(T) -> String) -> String {
     let smallest = values.iter().copied().reduce(|a, b| if b < a { b } else { a });
     let greatest = values.iter().copied().reduce(|a, b| if b > a { b } else { a });

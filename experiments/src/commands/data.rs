@@ -25,7 +25,7 @@ enum What {
     /// Fetch a dataset with its registry's client, check it, and unpack it
     Fetch {
         /// Name of the dataset
-        name: String,
+        name: Option<String>,
         /// Folder to unpack it into
         #[arg(long, value_name = "DIR", default_value = "data")]
         dir: PathBuf,
@@ -42,8 +42,11 @@ pub fn run(args: &Args) -> CommandResult {
             Ok(())
         }
         What::Fetch { name, dir } => {
+            let names: Vec<&str> = DATASETS.iter().map(|set| set.name).collect();
+            let Some(name) = name else {
+                return Err(CommandError::usage(format!("name a dataset to fetch: {}", names.join(", "))));
+            };
             let Some(set) = DATASETS.iter().find(|set| set.name == name) else {
-                let names: Vec<&str> = DATASETS.iter().map(|set| set.name).collect();
                 let hint = match allfold_sim::suggest::nearest(name, names.iter().copied()) {
                     Some(nearest) => format!("the nearest is `{nearest}`"),
                     None => format!("there are {}", names.join(", ")),

@@ -1,15 +1,18 @@
 //! The command line: the list of commands, what they share, and the answer to a wrong command line.
 
 use super::{
-    bench, calibrate, compare, data, doctor, faults, launch, machines, report, scale, shell, show, simulate,
-    train, triage, validate, verify,
+    bench, calibrate, compare, data, diff, doctor, faults, launch, machines, report, scale, shell, show,
+    simulate, train, triage, validate, verify,
 };
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::RunOutput;
+use crate::cli::progress;
 use crate::cli::renamed;
+use crate::cli::{invocation, launched};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::ffi::OsString;
 use std::sync::OnceLock;
 
 /// A testbed for collective communication and data-parallel training.
@@ -22,6 +25,9 @@ use std::sync::OnceLock;
                   Start with:\n  allfold report\n  allfold show all_reduce --algo ring --ranks 8"
 )]
 pub struct Cli {
+    /// Show no progress on standard error
+    #[arg(short, long, global = true)]
+    quiet: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -54,6 +60,8 @@ enum Command {
     Launch(launch::Args),
     /// Compare predictions with measured runs, and say by what factor they are wrong
     Validate(validate::Args),
+    /// Compare the times of two files of records, and fail if one became slower
+    Diff(diff::Args),
     /// Fit the physical parameters of machines to measured runs
     Calibrate(calibrate::Args),
     /// Print what this machine has, what is missing, and how to get it
@@ -98,14 +106,21 @@ fn raise_descriptors() {
 /// Reads the command line and runs the command.
 pub fn run() -> CommandResult {
     raise_descriptors();
-    let cli = match Cli::try_parse() {
+    let words = invocation::words();
+    let line = std::iter::once(OsString::from("allfold")).chain(words.iter().cloned());
+    let cli = match Cli::try_parse_from(line) {
         Ok(cli) => cli,
         Err(error) => {
-            let words: Vec<String> =
-                std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+            let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
             return answer(&error, &words);
         }
     };
+    if let Some(name) = words.first().and_then(|word| word.to_str()).filter(|_| !invocation::is_called()) {
+        launched::here(name)?;
+    }
+    if cli.quiet {
+        progress::quiet();
+    }
     match cli.command {
         Command::Verify(args) => verify::run(&args),
         Command::Show(args) => show::run(&args),
@@ -119,6 +134,7 @@ pub fn run() -> CommandResult {
         Command::Simulate(args) => simulate::run(&args),
         Command::Machines(args) => machines::run(&args),
         Command::Validate(args) => validate::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Launch(args) => launch::run(&args, &names()),
@@ -136,7 +152,14 @@ pub fn run() -> CommandResult {
 /// Prints help and version; makes any other error of clap one line. `words` is the command line after the program's name.
 fn answer(error: &clap::Error, words: &[String]) -> CommandResult {
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => error.print().map_err(|_| CommandError::Closed),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion if invocation::keeper().is_none() => {
+            error.print().map_err(|_| CommandError::Closed)
+        }
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let mut output = RunOutput::open(None, None)?;
+            output.say(error.render().to_string().trim_end())?;
+            output.close()
+        }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let mut cli = Cli::command();
             cli.build();
@@ -172,8 +195,13 @@ fn one_line(error: &clap::Error, words: &[String]) -> String {
         [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue]
             .iter()
             .any(|kind| error.get(*kind).is_some());
-    if error.kind() == ErrorKind::UnknownArgument && !suggested {
-        line.push_str("; --help lists the flags there are");
+    if error.kind() == ErrorKind::UnknownArgument {
+        let argument = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+        match elsewhere(words.first().map_or("", String::as_str), &argument) {
+            Some(hint) => line = format!("{}; {hint}", line.split("; ").next().unwrap_or(&line)),
+            None if suggested => {}
+            None => line.push_str("; --help lists the flags there are"),
+        }
     }
     if error.kind() == ErrorKind::InvalidSubcommand && !suggested {
         let cli = Cli::command();
@@ -181,6 +209,22 @@ fn one_line(error: &clap::Error, words: &[String]) -> String {
         line.push_str(&format!("; there are {}", shown(within.unwrap_or(&cli)).join(", ")));
     }
     line
+}
+
+/// What to write for a flag of another program or another command: nccl-tests counts GPUs per thread, and a configuration has keys
+/// where `scale workload` has flags.
+fn elsewhere(command: &str, argument: &str) -> Option<&'static str> {
+    match (command, argument) {
+        ("bench" | "simulate", "-g" | "-t" | "--ngpus" | "--nthreads") => {
+            Some("write the number of ranks as --ranks N")
+        }
+        ("bench" | "simulate", "-c" | "-G" | "-a" | "-m") => {
+            Some("--help lists the flags of nccl-tests that exist here")
+        }
+        ("scale" | "train" | "compare", "--amp") => Some("--config takes it as a key: --set amp=f16"),
+        ("scale" | "train" | "compare", "--batch") => Some("--config takes it as a key: --set batch=64"),
+        _ => None,
+    }
 }
 
 /// The names of the commands, in the order of the help.

@@ -1,6 +1,6 @@
 //! `allfold doctor`: what this machine has, what is missing, and how to get it.
 //!
-//! CUDA's libraries are loaded and asked, as the kernels will do; others are looked for.
+//! CUDA's libraries are loaded and queried, as the kernels do; other libraries are only searched for as files.
 
 mod finding;
 #[cfg_attr(not(feature = "cuda"), path = "doctor/no_gpus.rs")]
@@ -11,6 +11,7 @@ use crate::cli::common::Common;
 use crate::cli::error::CommandResult;
 use crate::cli::memory;
 use crate::cli::output::RunOutput;
+use crate::measure::this_machine::{cpuinfo, processor};
 use allfold_report::records::DoctorFinding;
 use finding::{found, missing};
 use std::collections::BTreeSet;
@@ -52,7 +53,7 @@ pub fn run(args: &Args) -> CommandResult {
 
 fn cpu() -> DoctorFinding {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let model = cpuinfo("model name").unwrap_or_else(|| std::env::consts::ARCH.into());
+    let model = processor().unwrap_or_else(|| std::env::consts::ARCH.into());
     let node_folders = names_in("/sys/devices/system/node");
     let nodes = node_folders
         .iter()
@@ -133,14 +134,6 @@ fn interfaces() -> DoctorFinding {
     } else {
         found("nics", all.join(", "))
     }
-}
-
-fn cpuinfo(key: &str) -> Option<String> {
-    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
-    text.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        (name.trim() == key).then(|| value.trim().to_string())
-    })
 }
 
 fn names_in(folder: &str) -> Vec<String> {

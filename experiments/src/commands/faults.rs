@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> CommandResult {
     }
     let bar = progress::bar(args.schedules, "fault schedules");
     let (mut tally, mut first) = (Tally::default(), None);
-    for seed in args.seed..args.seed.saturating_add(args.schedules) {
+    for seed in (args.seed..=u64::MAX).take(usize::try_from(args.schedules).unwrap_or(usize::MAX)) {
         let verdict = faults::run(seed).map_err(CommandError::run)?;
         tally.add(&verdict);
         bar.inc(1);
@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> CommandResult {
     first.map_or(Ok(()), |verdict| Err(broken(&verdict)))
 }
 
-/// One fault schedule and how it ended, in words.
+/// A fault schedule and its outcome as text.
 fn in_words(verdict: &FaultVerdict) -> String {
     let mut lines = vec![format!("# schedule {}: {}", verdict.seed, verdict.case)];
     lines.extend(verdict.ranks.iter().map(|rank| format!("#   {rank}")));
@@ -91,7 +91,7 @@ fn broken(verdict: &FaultVerdict) -> CommandError {
 }
 
 fn table(args: &Args, tally: &Tally) -> String {
-    let last = args.seed + (tally.schedules - 1);
+    let last = args.seed.saturating_add(tally.schedules.saturating_sub(1));
     let mut lines = vec![
         format!("# allfold faults: schedules {} to {last}; ranks carry data on virtual time", args.seed),
         "| schedules | faults | all right | error, culprit named | hangs | wrong results | error, culprit not named |".into(),

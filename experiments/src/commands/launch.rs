@@ -1,6 +1,7 @@
 //! `allfold launch`: starts one process per rank, here or on many hosts, and watches them.
 
 use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::launched;
 use allfold_collectives::Joining;
 use allfold_collectives::environment::{RendezvousAddress, seconds};
 use allfold_launch::{LaunchJob, shim};
@@ -13,13 +14,16 @@ use std::time::Duration;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   allfold launch -n 4 -- train --config experiments/configs/digits-cnn.toml
-  allfold launch -n 4 --max-restarts 3 --log-dir logs -- train --config run.toml
+  allfold launch -n 4 --max-restarts 3 --log-dir logs --tee -- train --config run.toml
   allfold launch -n 4 --max-restarts 3 --elastic -- train --config run.toml
   allfold launch -n 8 --nnodes 2 --node-rank 1 --rdzv node0:29500 -- train --config run.toml
   allfold launch -n 2 -- python train.py
 
 If the first word is a command of allfold, this program runs it; any other word is a program on the PATH. Ranks get the
-environment variables of torchrun. The exit code is 0, or that of the first rank to fail (128 + the signal that killed it).")]
+environment variables of torchrun. The exit code is 0, or that of the first rank to fail (128 + the signal that killed it).
+
+SIGUSR1 and SIGUSR2 to the launcher are passed to every rank. With --log-dir a rank of allfold writes its flight record on
+SIGUSR2 and goes on: `kill -USR2 PID`, then `allfold triage DIR`, shows the operation that each rank of a hanging job is in.")]
 pub(crate) struct Args {
     /// Ranks to start on this node
     #[arg(short = 'n', long, visible_alias = "nproc-per-node", value_name = "N", default_value_t = 1, value_parser = rank_count)]
@@ -49,6 +53,9 @@ pub(crate) struct Args {
     /// Write each rank's output, and its flight record if it fails, to files below this folder
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
+    /// With --log-dir: print the ranks' output as well, each line behind its rank
+    #[arg(long, requires = "log_dir")]
+    tee: bool,
     /// What each rank runs
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -67,7 +74,7 @@ pub struct RankArgs {
 /// Replaces this process by the rank's program.
 ///
 /// # Errors
-/// The launcher is gone; the program cannot be run.
+/// The launcher has ended; the program cannot be run.
 pub fn run_rank(args: &RankArgs) -> CommandResult {
     Ok(shim::run(args.launcher, &args.command)?)
 }
@@ -77,6 +84,15 @@ pub fn run_rank(args: &RankArgs) -> CommandResult {
 /// # Errors
 /// The first failure of a rank; flags that contradict each other.
 pub fn run(args: &Args, own: &[String]) -> CommandResult {
+    if args.node_rank < args.nnodes
+        && let Some(name) = args
+            .command
+            .first()
+            .and_then(|word| word.to_str())
+            .filter(|name| own.iter().any(|own| own == name))
+    {
+        launched::fits(name, args.ranks.saturating_mul(args.nnodes))?;
+    }
     if args.node_rank >= args.nnodes {
         return Err(CommandError::usage(format!(
             "--node-rank {} is outside of --nnodes {}: nodes are 0 to {}",
@@ -107,7 +123,7 @@ pub fn run(args: &Args, own: &[String]) -> CommandResult {
     }
     let mut command = args.command.clone();
     if command.first().and_then(|word| word.to_str()).is_some_and(|word| own.iter().any(|own| own == word)) {
-        command.insert(0, std::env::current_exe().map_err(CommandError::run)?.into());
+        command.splice(0..0, allfold_launch::program().map_err(CommandError::run)?);
     }
     let job = LaunchJob {
         ranks: args.ranks,
@@ -120,6 +136,7 @@ pub fn run(args: &Args, own: &[String]) -> CommandResult {
         timeout: args.rdzv_timeout,
         security: Joining::from_env().map_err(CommandError::usage)?.security,
         log_dir: args.log_dir.clone(),
+        tee: args.tee,
         command,
     };
     Ok(allfold_launch::run(job)?)

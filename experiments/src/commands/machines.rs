@@ -5,7 +5,9 @@ use crate::cli::columns::columns;
 use crate::cli::common::Common;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::RunOutput;
+use allfold_report::format::counted;
 use allfold_report::records::MachineListed;
+use allfold_sim::Topology;
 use allfold_sim::files::{self, NcclGraphs, NcclTopology};
 use allfold_sim::machines::presets::{OPTIONS, Preset};
 
@@ -18,7 +20,8 @@ use allfold_sim::machines::presets::{OPTIONS, Preset};
   allfold simulate all_reduce --topology dgx-a100:16 --ranks 128 -b 1G
   allfold simulate all_reduce --topology hgx-h100:64,fat-tree=2:1,pod=32 --ranks 512 -b 1G")]
 pub(crate) struct Args {
-    /// The machine whose figures and sources are shown, or an NCCL topology or graph file (.xml) to describe
+    /// The machine whose figures and sources are shown, or a file to describe: a topology (.toml), or an NCCL topology or graph
+    /// (.xml)
     #[arg(value_name = "NAME")]
     name: Option<String>,
     /// The machine that completes an NCCL topology file
@@ -35,6 +38,7 @@ pub fn run(args: &Args) -> CommandResult {
         Some(path) if path.to_ascii_lowercase().ends_with(".xml") => {
             file(path, args.machine.as_deref(), &mut output)?
         }
+        Some(path) if path.ends_with(".toml") => own_file(path, &mut output)?,
         Some(name) => {
             let preset = Preset::named(name).map_err(CommandError::usage)?;
             output.say(format!("{}: {}", preset.name, preset.title))?;
@@ -58,6 +62,31 @@ pub fn run(args: &Args) -> CommandResult {
         }
     }
     output.close()
+}
+
+/// The number of ranks that a topology file is described for if it names none: that of a usual node.
+const RANKS: u32 = 8;
+
+/// Prints the links that a topology file describes.
+fn own_file(path: &str, output: &mut RunOutput) -> CommandResult {
+    let text = files::load(path).map_err(CommandError::usage)?;
+    // A file that cannot be parsed is refused by the reader of topologies, which names the place.
+    let table: toml::Table = toml::from_str(&text).unwrap_or_default();
+    let own = table.get("ranks").and_then(|ranks| u32::try_from(ranks.as_integer()?).ok());
+    let ranks = own.unwrap_or(RANKS);
+    let topology = Topology::from_toml(path, &text, ranks).map_err(CommandError::usage)?;
+    let asked = if own.is_some() { "" } else { "; the file names no number, so that any fits" };
+    output.say(format!("{path}: {}{asked}", counted(ranks as usize, "rank")))?;
+    let mut rows = vec![["links", "count", "GB/s one way", "latency (us)"].map(String::from).to_vec()];
+    for family in topology.families() {
+        rows.push(vec![
+            family.name.clone(),
+            family.count.to_string(),
+            format!("{:.2}", family.link.bandwidth.0 as f64 / 1e9),
+            format!("{:.2}", family.link.latency.as_micros()),
+        ]);
+    }
+    output.say(columns(&rows))
 }
 
 /// Prints what an NCCL topology or graph file describes.

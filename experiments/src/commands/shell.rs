@@ -1,4 +1,4 @@
-//! `allfold completions` and `allfold man`: what a shell and `man` want of the command line.
+//! `allfold completions` and `allfold man`: the command line described for a shell and for `man`.
 
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::RunOutput;

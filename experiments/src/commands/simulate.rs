@@ -4,7 +4,7 @@ mod nccl;
 
 use crate::call::plan::Choice;
 use crate::call::sweep::SweepArgs;
-use crate::call::table;
+use crate::call::{plot, table};
 use crate::cli::common::Common;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::memory;
@@ -12,9 +12,11 @@ use crate::cli::output::{self, RunOutput};
 use crate::cli::progress;
 use crate::predict::critical_path;
 use crate::predict::machine::{SimulatedMachine, refused};
+use crate::predict::nccl::NcclMachine;
 use crate::predict::trace;
 use allfold_collectives::time::{self, Engine, LinkSharing, Sent};
-use allfold_report::records::SimulatorSpeed;
+use allfold_report::format::{self, counted};
+use allfold_report::records::{SimulatedCollective, SimulatorSpeed};
 use allfold_sim::fault::{FaultKind, KINDS, span};
 use allfold_sim::{Faults, Picos, Sharing};
 use clap::ValueEnum;
@@ -32,6 +34,7 @@ const HANG_TIMEOUT: Picos = Picos(300_000_000_000_000);
   allfold simulate all_reduce --topology nodes8 --ranks 64 -b 64M --fault slow_link=nic_out[0]:x10
   allfold simulate all_reduce --topology cluster.toml --ranks 16 -b 1M --trace step.json
   allfold simulate all_reduce --topology hgx-h100 --ranks 1024 --algo nccl --nccl-algo tree -b 8 -e 1G -f 8
+  allfold simulate all_reduce --topology dgx-a100 --ranks 64 --algo ring,double_binary_tree,nccl -b 1K -e 1G -f 4 --plot s.svg
 
 --algo nccl simulates the algorithm, protocol and channels that NCCL would choose on the machine.
 
@@ -77,6 +80,9 @@ pub(crate) struct Args {
     /// Write a Chrome trace of every message. Takes one size and simulates every rank
     #[arg(long, value_name = "FILE", help_heading = "Simulation")]
     trace: Option<PathBuf>,
+    /// Draw bus bandwidth over sizes, a curve for each algorithm, into an SVG file. Takes three sizes or more
+    #[arg(long, value_name = "FILE", help_heading = "Simulation")]
+    plot: Option<PathBuf>,
     #[command(flatten)]
     nccl: NcclArgs,
     #[command(flatten)]
@@ -99,36 +105,74 @@ enum SharingName {
     SerialLinks,
 }
 
-/// Simulates the collective at every size and prints the table.
+/// Simulates the collective at every size by every algorithm, prints a table for each and draws the plot.
 pub fn run(args: &Args) -> CommandResult {
-    if args.sweep.algo.as_deref() == Some(nccl::NAME) {
-        return as_nccl(args);
-    }
-    if args.nccl.any() {
-        return Err(CommandError::usage(
-            "--nccl-algo, --nccl-proto, --nccl-version, --collnet, --parameters and --without go with --algo nccl",
-        ));
-    }
-    let choice = Choice { lanes: args.lanes, ..args.sweep.choice()? };
-    let sizes = args.sweep.sizes()?;
-    let machine = machine(args)?;
-    sizes.iter().try_for_each(|&size| machine.countable(&choice.at(size)?))?;
-    if args.trace.is_some() {
-        traceable("--trace", &machine, &choice, &sizes)?;
-    }
-    if args.timeline.is_some() {
-        traceable("--timeline", &machine, &choice, &sizes)?;
-    }
+    let sweeps = args.sweep.each()?;
+    let by_nccl = |sweep: &&SweepArgs| sweep.algo.as_deref() == Some(nccl::NAME);
+    refuse_mixtures(args, &sweeps, sweeps.iter().filter(by_nccl).count())?;
+    // Everything is checked before the first algorithm runs.
+    let calls = sweeps.iter().map(|sweep| Call::new(args, sweep)).collect::<CommandResult<Vec<_>>>()?;
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
-    args.trace.iter().chain(&args.timeline).try_for_each(|path| output.will_write(path))?;
+    let files = args.trace.iter().chain(&args.timeline).chain(&args.plot);
+    files.into_iter().try_for_each(|path| output.will_write(path))?;
+    let mut records = Vec::new();
+    for (at, (sweep, call)) in sweeps.iter().zip(&calls).enumerate() {
+        if at > 0 {
+            output.say("")?;
+        }
+        records.extend(match call {
+            Call::Nccl(machine) => nccl::run(sweep, &args.topology, machine, &mut output)?,
+            Call::Own(choice, machine) => own(args, sweep, choice, machine, &mut output)?,
+        });
+    }
+    if let Some(path) = &args.plot {
+        plot::simulated(path, &records, &mut output)?;
+    }
+    output.close()
+}
 
+/// One algorithm's call, checked and ready to be timed.
+enum Call {
+    /// By an algorithm of this project.
+    Own(Box<Choice>, Box<SimulatedMachine>),
+    /// As NCCL would run it.
+    Nccl(Box<NcclMachine>),
+}
+
+impl Call {
+    fn new(args: &Args, sweep: &SweepArgs) -> CommandResult<Call> {
+        if sweep.algo.as_deref() == Some(nccl::NAME) {
+            return Ok(Call::Nccl(Box::new(nccl::machine(sweep, &args.topology, &args.nccl)?)));
+        }
+        let choice = Choice { lanes: args.lanes, ..sweep.choice()? };
+        let sizes = sweep.sizes()?;
+        one_size(args, &sizes)?;
+        let machine = machine(args)?;
+        sizes.iter().try_for_each(|&size| machine.countable(&machine.plan(&choice, size)?))?;
+        if args.trace.is_some() || args.timeline.is_some() {
+            traceable(&machine, &choice, &sizes)?;
+        }
+        Ok(Call::Own(Box::new(choice), Box::new(machine)))
+    }
+}
+
+/// Simulates one algorithm of this project at every size.
+fn own(
+    args: &Args,
+    sweep: &SweepArgs,
+    choice: &Choice,
+    machine: &SimulatedMachine,
+    output: &mut RunOutput,
+) -> CommandResult<Vec<SimulatedCollective>> {
     let name = choice.collective.name();
+    let sizes = sweep.sizes()?;
     // The heading is printed only above a first row: an engine may refuse the first size.
-    let mut heading = Some(heading(args, name, &machine));
-    let (mut busbw, mut speeds) = (Vec::new(), Vec::new());
+    let mut heading = Some(heading(args, sweep, name, machine));
+    let (mut records, mut speeds) = (Vec::new(), Vec::new());
     for &size in &sizes {
-        let spinner = progress::spinner(&format!("{name}, {size} bytes"));
-        let timed = machine.time(&choice, size);
+        let algorithm = sweep.algo.as_deref().map_or(String::new(), |name| format!(" by {name}"));
+        let spinner = progress::spinner(&format!("{name}{algorithm}, {}", format::bytes(size)));
+        let timed = machine.time(choice, size);
         spinner.finish_and_clear();
         let (record, speed) = timed?;
         if let Some(lines) = heading.take() {
@@ -138,56 +182,89 @@ pub fn run(args: &Args) -> CommandResult {
         output.say(table::simulated_row(&record, &record))?;
         output.record(&record)?;
         output.record(&speed)?;
-        busbw.push(record.busbw_gbps);
         speeds.push((record.stepped(), speed));
+        records.push(record);
     }
+    let busbw: Vec<f64> = records.iter().map(|record| record.busbw_gbps).collect();
     output.say(table::footer(name, None, &busbw))?;
     if let (Some(path), [size]) = (&args.trace, &*sizes) {
-        let messages = machine.messages(&choice, *size)?;
+        let messages = machine.messages(choice, *size)?;
         trace::messages(path, &messages)?;
         output.say(format!("# Trace of {} messages: {}", messages.len(), path.display()))?;
     }
-    if args.explain || args.timeline.is_some() {
-        explained(args, &machine, &choice, &sizes, &mut output)?;
+    if let ([size], true) = (&*sizes, args.explain || args.timeline.is_some()) {
+        explained(args, machine, choice, *size, output)?;
     }
     for line in engine_lines(&speeds) {
         output.say(line)?;
     }
-    output.close()
+    Ok(records)
 }
 
-/// Simulates the call as NCCL runs it; refuses flags that belong to Allfold's own schedules.
-fn as_nccl(args: &Args) -> CommandResult {
-    let other = [
-        ("--engine", args.engine != EngineName::Auto),
-        ("--sharing serial_links", args.sharing == SharingName::SerialLinks),
-        ("--round-up", args.round_up),
-        ("--fault", !args.fault.is_empty()),
-        ("--deadline", args.deadline.is_some()),
-        ("--lanes", args.lanes != 1),
+/// Refuses flags that a call by NCCL, or several algorithms at once, do not take.
+fn refuse_mixtures(args: &Args, sweeps: &[SweepArgs], by_nccl: usize) -> CommandResult {
+    if by_nccl == 0 && args.nccl.any() {
+        return Err(CommandError::usage(
+            "--nccl-algo, --nccl-proto, --nccl-version, --collnet, --parameters and --without go with --algo nccl",
+        ));
+    }
+    let one_call = [
         ("--explain", args.explain),
         ("--timeline", args.timeline.is_some()),
         ("--trace", args.trace.is_some()),
+    ];
+    let faults = [("--fault", !args.fault.is_empty()), ("--deadline", args.deadline.is_some())];
+    let own = [
+        ("--engine", args.engine != EngineName::Auto),
+        ("--sharing serial_links", args.sharing == SharingName::SerialLinks),
+        ("--round-up", args.round_up),
+        ("--lanes", args.lanes != 1),
         ("--segment", args.sweep.segment.is_some()),
         ("--window", args.sweep.window.is_some()),
     ];
-    if let Some((flag, _)) = other.iter().find(|(_, given)| *given) {
+    let given =
+        |flags: &[(&'static str, bool)]| flags.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
+    let of_own = given(&one_call).or(given(&faults));
+    // If --algo names other algorithms too, the flags of Allfold's own engines apply to those.
+    let of_own = if sweeps.len() == by_nccl { of_own.or(given(&own)) } else { of_own };
+    if let Some(flag) = of_own.filter(|_| by_nccl > 0) {
         return Err(CommandError::usage(format!(
             "{flag} goes with Allfold's own algorithms; leave it out with --algo nccl"
         )));
     }
-    let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
-    nccl::run(&args.sweep, &args.topology, &args.nccl, &mut output)?;
-    output.close()
+    match given(&one_call).filter(|_| sweeps.len() > 1) {
+        Some(flag) => Err(CommandError::usage(format!(
+            "{flag} takes one algorithm and --algo has {}; give one",
+            sweeps.len()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a sweep of several sizes with a flag that is about one call.
+fn one_size(args: &Args, sizes: &[u64]) -> CommandResult {
+    let flags = [
+        ("--explain", args.explain),
+        ("--trace", args.trace.is_some()),
+        ("--timeline", args.timeline.is_some()),
+    ];
+    match flags.iter().find(|(_, given)| *given).filter(|_| sizes.len() != 1) {
+        Some((flag, _)) => Err(CommandError::usage(format!(
+            "{flag} takes one size and the sweep has {}; give -b and -e the same value",
+            sizes.len()
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// The lines above the table of simulated times.
-fn heading(args: &Args, name: &str, machine: &SimulatedMachine) -> String {
+fn heading(args: &Args, sweep: &SweepArgs, name: &str, machine: &SimulatedMachine) -> String {
     let first = format!(
-        "# allfold simulate {name}: {} ranks of {}; simulated, all times are virtual",
-        args.sweep.ranks, args.topology
+        "# allfold simulate {name}: {} of {}; simulated, all times are virtual",
+        counted(sweep.ranks as usize, "rank"),
+        args.topology
     );
-    let second = format!("# {} sharing: {}", args.sweep.summary(), machine.sharing.name());
+    let second = format!("# {} sharing: {}", sweep.summary(), machine.sharing.name());
     let faults = args.fault.iter().map(|rule| format!("# fault: {rule}"));
     let lines = [first, second].into_iter().chain(faults);
     lines.chain(["#".to_string(), table::simulated_header()]).collect::<Vec<_>>().join("\n")
@@ -198,16 +275,10 @@ fn explained(
     args: &Args,
     machine: &SimulatedMachine,
     choice: &Choice,
-    sizes: &[u64],
+    size: u64,
     output: &mut RunOutput,
 ) -> CommandResult {
-    let [size] = sizes else {
-        return Err(CommandError::usage(format!(
-            "--explain takes one size and the sweep has {}; give -b and -e the same value",
-            sizes.len()
-        )));
-    };
-    let plan = choice.at(*size)?;
+    let plan = machine.plan(choice, size)?;
     let explanation = time::explain(&machine.job(choice, &plan)).map_err(refused)?;
     if args.explain {
         critical_path::lines(&explanation, &machine.topology)
@@ -215,9 +286,9 @@ fn explained(
             .try_for_each(|line| output.say(line))?;
     }
     if let Some(path) = &args.timeline {
-        let (ranks, name) = (args.sweep.ranks, &machine.name);
-        let caption =
-            format!("{} of {size} bytes over {ranks} ranks of {name}, simulated", choice.collective);
+        let ranks = counted(args.sweep.ranks as usize, "rank");
+        let (size, name) = (format::bytes(size), &machine.name);
+        let caption = format!("{} of {size} over {ranks} of {name}, simulated", choice.collective);
         output::replace(
             path,
             critical_path::timeline(&explanation, &machine.topology, &caption)?.as_bytes(),
@@ -232,24 +303,21 @@ fn span_of(text: &str) -> Result<Picos, String> {
     span(text).ok_or_else(|| "write a number and one of s, ms, us, ns, such as 20ms".into())
 }
 
-/// Every kind of fault rule, for the help text.
+/// Every kind of fault rule, as lines of the help text.
 fn kinds() -> String {
     let kind = |kind: &FaultKind| format!("  {:34} {}", kind.example, kind.about);
     KINDS.iter().map(kind).collect::<Vec<_>>().join("\n")
 }
 
-/// Refuses a trace of more than one size, or of more messages than fit in memory.
-fn traceable(flag: &str, machine: &SimulatedMachine, choice: &Choice, sizes: &[u64]) -> CommandResult {
-    let [size] = sizes else {
-        return Err(CommandError::usage(format!(
-            "{flag} takes one size and the sweep has {}; give -b and -e the same value",
-            sizes.len()
-        )));
-    };
-    let (record, _) = machine.time(choice, *size)?;
+/// Refuses a trace of more messages than fit in memory.
+fn traceable(machine: &SimulatedMachine, choice: &Choice, sizes: &[u64]) -> CommandResult {
     let each = 200 + size_of::<Sent>() as u64;
-    let bytes = record.messages.unwrap_or(0).checked_mul(each);
-    memory::require(bytes, "the messages of the trace")
+    for size in sizes {
+        let (record, _) = machine.time(choice, *size)?;
+        let bytes = record.messages.unwrap_or(0).checked_mul(each);
+        memory::require(bytes, "the messages of the trace")?;
+    }
+    Ok(())
 }
 
 fn machine(args: &Args) -> CommandResult<SimulatedMachine> {
@@ -278,7 +346,7 @@ fn machine(args: &Args) -> CommandResult<SimulatedMachine> {
     Ok(machine)
 }
 
-/// One line per algorithm and simulation engine: how many messages were timed, and how fast (real time).
+/// One line for each algorithm and simulation engine: the number of timed messages, and messages per second of real time.
 fn engine_lines(speeds: &[(String, SimulatorSpeed)]) -> Vec<String> {
     let groups = speeds.chunk_by(|(a, s), (b, t)| a == b && s.algorithm == t.algorithm);
     let lines = groups.map(|group| {

@@ -1,27 +1,34 @@
 //! `allfold train`: trains a network on threads, as one of many processes, or in virtual time.
 
+mod draw;
+mod live;
 mod summary;
 
 use crate::cli::common::Common;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
-use crate::cli::{memory, progress};
+use crate::cli::{invocation, launched, memory, progress};
 use crate::predict::trace;
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
+use crate::training::records::setup;
 use crate::training::run::{self, RecordOptions};
 use crate::training::tensorboard::Events;
 use crate::training::trained::Trained;
+use crate::training::watch::OnStep;
 use crate::training::{config, reference_losses};
 use allfold_collectives::Rank;
 use allfold_collectives::environment::Environment;
 use allfold_report::format::counted;
-use allfold_report::loss_curve::{self, Course};
+use allfold_report::loss_curve::LossSeries;
+use allfold_report::plots::Origin;
 use allfold_report::records::RecordKind;
 use allfold_report::sizes::rank_count;
 use allfold_sim::{Device, Faults, Topology};
-use allfold_trainer::{Config, Sampler};
+use allfold_trainer::{Config, Dataset, Sampler, StepReport};
 use clap::ValueEnum;
+use live::{Interruption, Live};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Flags of `train`.
 #[derive(clap::Args, Debug)]
@@ -54,8 +61,7 @@ pub(crate) struct Args {
     /// Stop after this many steps [default: the configuration's max_steps, else all epochs]
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// Training strategy: single, ddp, data_parallel, zero1, zero2, zero3 or pipeline [default: the configuration's]
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", help = strategies())]
     strategy: Option<String>,
     /// With sim: the simulated machine, a name (`allfold machines` lists them) or a file [default: nodes8]
     #[arg(long, value_name = "T")]
@@ -80,7 +86,7 @@ pub(crate) struct Args {
     /// Write an event file for TensorBoard into DIR
     #[arg(long, value_name = "DIR")]
     tensorboard: Option<PathBuf>,
-    /// Draw the losses, averaged over neighbouring steps, into an SVG file
+    /// Draw the losses, averaged over neighbouring steps, and the accuracies by epoch into an SVG file
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Draw the losses of another engine into the same plot: a file with a line of JSON, `step` and `loss`, per step
@@ -157,24 +163,14 @@ enum Backend {
     Sim,
 }
 
-/// Refuses to run all ranks in this process if a launcher has started several: the runs would read each other's checkpoints.
-fn alone() -> CommandResult {
-    match Environment::detect() {
-        Ok(Some(found)) if found.world_size > 1 => Err(CommandError::usage(format!(
-            "--backend threads and sim run all ranks in one process, but {} has started {}: leave --backend out",
-            found.launcher, found.world_size
-        ))),
-        _ => Ok(()),
-    }
-}
-
 impl Args {
-    /// Where ranks run, as the flags and the environment say.
+    /// Where the ranks run, from the flags and the environment.
     fn place(&self) -> CommandResult<LaunchMode> {
         let launched = match self.backend {
             Backend::Auto | Backend::Tcp => Environment::detect().map_err(CommandError::usage)?,
             Backend::Threads | Backend::Sim => {
-                alone()?;
+                // The runs would read each other's checkpoints.
+                launched::alone("threads and sim", "leave --backend out")?;
                 None
             }
             Backend::Mpi => None,
@@ -224,13 +220,8 @@ impl Args {
     }
 }
 
-/// Trains, prints the progress and the result, and writes a record per step.
-pub fn run(args: &Args) -> CommandResult {
-    let Some(path) = args.config.as_ref().filter(|_| !args.keys) else {
-        let mut output = RunOutput::open(None, None)?;
-        output.say(Config::documented().trim_end())?;
-        return output.close();
-    };
+/// The configuration with what the flags replace, and where the ranks run.
+fn checked(args: &Args, path: &Path) -> CommandResult<(Config, LaunchMode)> {
     let mut config = args.over(config::read(path)?)?;
     args.check()?;
     if args.backend == Backend::Sim && config.device != "cpu" {
@@ -238,8 +229,7 @@ pub fn run(args: &Args) -> CommandResult {
             "`device` is cuda, which computes in real time and cannot run with --backend sim",
         ));
     }
-    let ranks = args.ranks.unwrap_or(1);
-    memory::threads(ranks)?;
+    memory::threads(args.ranks.unwrap_or(1))?;
     let place = args.place()?;
     let ranks = place.ranks();
     if config.strategy == "single" && ranks > 1 {
@@ -249,9 +239,25 @@ pub fn run(args: &Args) -> CommandResult {
     }
     if let LaunchMode::Process(launched) = &place {
         // A job that was started again after a failure resumes from its checkpoint.
-        config.resume |= launched.epoch > 0 && config.checkpoint_every > 0;
+        config.resume |= launched.epoch > 0 && config.writes_checkpoints();
     }
+    Ok((config, place))
+}
+
+/// Trains, prints the progress and the result, and writes a record per step.
+pub fn run(args: &Args) -> CommandResult {
+    let Some(path) = args.config.as_ref().filter(|_| !args.keys) else {
+        let mut output = RunOutput::open(None, None)?;
+        output.say(Config::documented().trim_end())?;
+        return output.close();
+    };
+    let (config, place) = checked(args, path)?;
+    let ranks = place.ranks();
+    // A network that the ranks cannot share is refused before the data is read, if the configuration gives the samples' shape.
+    let fits = |form| allfold_trainer::run::fits_network(&config, ranks, form);
+    allfold_trainer::data::form(&config).map_or(Ok(()), fits).map_err(CommandError::from)?;
     let data = run::load(&config)?;
+    fits((data.0.shape, data.0.classes)).map_err(CommandError::from)?;
     let steps = Sampler::of(&config, data.0.len(), ranks).run_steps(&config);
     if let Some(step) = args.trace_step.filter(|step| *step >= steps) {
         return Err(CommandError::usage(format!(
@@ -263,21 +269,33 @@ pub fn run(args: &Args) -> CommandResult {
     let json = args.common.json.as_deref().filter(|_| place.is_reporter());
     let mut output = RunOutput::open(json, Some(config.seed))?;
     args.trace.iter().chain(&args.plot).try_for_each(|path| output.will_write(path))?;
-    if config.checkpoint_every > 0 && place.is_reporter() {
+    if config.writes_checkpoints() && place.is_reporter() {
         output::folder(Path::new(&config.checkpoint_dir))?;
     }
-    let bar = progress::bar(1, &format!("{} on {} ranks", config.model, ranks));
     let events =
         args.tensorboard.as_deref().filter(|_| place.is_reporter()).map(Events::create).transpose()?;
-    let noted = RecordOptions { events, step: args.trace_step, spans: args.trace.is_some() };
+    let on_step = match place.is_reporter() {
+        true => {
+            let parameters = parameters(&config, &data.0)?;
+            output.say(summary::heading(&config, parameters, ranks, &clock(args, &place)))?;
+            let mut live = live(args, &config, &place, &output)?;
+            Some(Box::new(move |report: &StepReport<'_>| live.step(report)) as OnStep)
+        }
+        false => None,
+    };
+    let bar = match place.is_reporter() {
+        true => progress::steps(1, &format!("{} on {}", config.model, counted(ranks as usize, "rank"))),
+        false => progress::hidden(),
+    };
+    let noted = RecordOptions { events, step: args.trace_step, on_step, spans: args.trace.is_some() };
     let trained = run::run_on(&config, &data, &place, &bar, noted);
-    bar.finish_and_clear();
+    drop(bar);
     let trained = trained?;
     if !place.is_reporter() {
         return Ok(());
     }
-    summary::say(&config, &trained, &clock(args, &place), &mut output)?;
-    match place {
+    summary::say(&config, &trained, &mut output)?;
+    match &place {
         LaunchMode::Threads(_) => keep(&mut output, &trained.measured(&config))?,
         LaunchMode::Process(_) => keep(&mut output, &trained.measured_over_tcp(&config))?,
         LaunchMode::Mpi(..) => keep(&mut output, &trained.measured_over_mpi(&config))?,
@@ -285,18 +303,70 @@ pub fn run(args: &Args) -> CommandResult {
     }
     // The records are written even if another file cannot be.
     let closed = output.close();
+    files(args, &config, &place, &trained, reference)?;
+    closed
+}
+
+/// Writes the plot and the trace.
+fn files(
+    args: &Args,
+    config: &Config,
+    place: &LaunchMode,
+    trained: &Trained,
+    reference: Option<LossSeries>,
+) -> CommandResult {
     if let Some(path) = &args.plot {
-        draw(path, &config.model, &trained.result.losses, reference)?;
+        let origin = match place {
+            LaunchMode::Sim(_) => Origin::Simulated,
+            _ => Origin::measured_on(&trained.device),
+        };
+        draw::course(path, config, origin, &trained.result, reference)?;
     }
     if let Some(path) = &args.trace {
         match place {
             LaunchMode::Sim(_) => trace::activities(path, &trained.timeline)?,
             LaunchMode::Threads(_) | LaunchMode::Process(_) | LaunchMode::Mpi(..) => {
-                one_step(path, args, &trained)?
+                one_step(path, args, trained)?
             }
         }
     }
-    closed
+    Ok(())
+}
+
+/// Elements of all parameters of the network.
+fn parameters(config: &Config, data: &Dataset) -> CommandResult<usize> {
+    use allfold_trainer::models::build;
+    Ok(match config.dtype.as_str() {
+        "f64" => build::<f64>(config, data.shape, data.classes)?.param_count(),
+        _ => build::<f32>(config, data.shape, data.classes)?.param_count(),
+    })
+}
+
+/// Follows the run for the records and for an interruption.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "records of progress are written every few seconds of real time"
+)]
+fn live(args: &Args, config: &Config, place: &LaunchMode, output: &RunOutput) -> CommandResult<Live> {
+    let (backend, measured) = match place {
+        LaunchMode::Threads(_) => ("threads", true),
+        LaunchMode::Process(_) => ("tcp", true),
+        LaunchMode::Mpi(..) => ("mpi", true),
+        LaunchMode::Sim(_) => ("sim", false),
+    };
+    // A launcher, or a program that called this command, decides itself what a signal means.
+    let alone =
+        matches!(place, LaunchMode::Threads(_) | LaunchMode::Sim(_)) && invocation::keeper().is_none();
+    Ok(Live {
+        records: output.recorder(),
+        setup: setup(config, backend, &place.device(config)?, place.ranks()),
+        measured,
+        samples: config.batch as f64 * f64::from(place.ranks()),
+        interruption: alone.then(Interruption::listen),
+        to_stderr: args.common.json.as_deref() == Some(Path::new("-")),
+        last: Instant::now(),
+        first: None,
+    })
 }
 
 /// The clock by which a run's times were taken, in words.
@@ -311,6 +381,12 @@ fn clock(args: &Args, place: &LaunchMode) -> String {
     }
 }
 
+/// The help of `--strategy`: the names of all strategies, the program's own included.
+fn strategies() -> String {
+    let names: Vec<&str> = allfold_trainer::strategies::names().collect();
+    format!("Training strategy: {} [default: the configuration's]", names.join(", "))
+}
+
 /// Writes the trace of one step of this process.
 fn one_step(path: &Path, args: &Args, trained: &Trained) -> CommandResult {
     let steps = trained.result.losses.len();
@@ -323,14 +399,6 @@ fn one_step(path: &Path, args: &Args, trained: &Trained) -> CommandResult {
         )));
     }
     trace::spans(path, &trained.spans(step))
-}
-
-/// Draws the losses of a run, and another engine's if given, into an SVG file.
-fn draw(path: &Path, model: &str, losses: &[f64], reference: Option<Course>) -> CommandResult {
-    let steps = losses.iter().enumerate().map(|(step, &loss)| (step as f64, loss)).collect();
-    let courses = [("allfold".into(), steps)].into_iter().chain(reference).collect();
-    let figure = loss_curve::figure(model, courses).map_err(CommandError::run)?;
-    output::replace(path, figure.file(&format!("Training loss of the {model}")).as_bytes())
 }
 
 fn keep<R: RecordKind>(output: &mut RunOutput, steps: &[R]) -> CommandResult {

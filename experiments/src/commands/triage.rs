@@ -2,16 +2,18 @@
 
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::RunOutput;
-use allfold_collectives::flight::{Record, straggler, triage};
+use allfold_collectives::flight::{Header, Record, Writer, straggler, triage};
 use std::path::{Path, PathBuf};
 
 /// Flags of `triage`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
+  allfold triage logs
   allfold triage logs/start-0
   allfold triage flight-rank-0.jsonl flight-rank-1.jsonl
 
-Flight records are written when a rank fails: by `allfold launch --log-dir`, or into the folder ALLFOLD_FLIGHT_DIR. The
+Flight records are written when a rank fails: by `allfold launch --log-dir`, or into the folder ALLFOLD_FLIGHT_DIR. Of a
+folder of `launch` the last start with records is read. A job that hangs writes them on `kill -USR2 LAUNCHER`, and goes on. The
 command names the first operation in which ranks differ and the rank that the others waited for longest, then prints each
 rank's last operation.")]
 pub(crate) struct Args {
@@ -25,13 +27,23 @@ pub(crate) struct Args {
 /// # Errors
 /// A file that is no record, or a folder without one.
 pub fn run(args: &Args) -> CommandResult {
-    let mut records = Vec::new();
+    let (mut records, mut found) = (Vec::new(), Found::default());
     for path in &args.dumps {
-        for file in files(path)? {
-            let record = Record::read(&file);
-            records
-                .push(record.map_err(|error| CommandError::usage(format!("{}: {error}", file.display())))?);
+        found.look(path)?;
+    }
+    for file in &found.files {
+        match Record::read(file) {
+            Ok(record) => records.push(record),
+            // A full disk or a crash leaves broken records: found in a folder, such a record is noted and left out.
+            Err(error) if args.dumps.iter().all(|path| path != file) => {
+                found.notes.push(format!("{}: {error}; left out", file.display()));
+            }
+            Err(error) => return Err(CommandError::usage(format!("{}: {error}", file.display()))),
         }
+    }
+    if records.is_empty() {
+        let notes = if found.notes.is_empty() { "no flight records".into() } else { found.notes.join("; ") };
+        return Err(CommandError::usage(notes));
     }
     records.sort_by_key(|record| record.header.rank);
     let twice = records.windows(2).find(|pair| pair[0].header.rank == pair[1].header.rank);
@@ -42,35 +54,94 @@ pub fn run(args: &Args) -> CommandResult {
         )));
     }
     let mut output = RunOutput::open(None, None)?;
+    found.notes.iter().try_for_each(|note| output.say(note))?;
     let (verdict, unseen) = triage(&records);
     output.say(&verdict)?;
     if !unseen.is_empty() {
         let ranks: Vec<String> = unseen.iter().map(|rank| rank.to_string()).collect();
-        output.say(format!("no record of rank {}: killed, or never told", ranks.join(", ")))?;
+        output.say(format!(
+            "no record of rank {}: it was killed, or was not told of the failure",
+            ranks.join(", ")
+        ))?;
     }
     if let Some(straggler) = straggler(&records) {
         output.say(straggler)?;
     }
-    for record in &records {
-        let rank = record.header.rank;
-        let last = record.entries.last().map_or_else(
-            || "nothing".into(),
-            |last| format!("operation {}, {}: {:?}", last.sequence, last.call(), last.state).to_lowercase(),
-        );
-        output.say(format!("  rank {rank}: last {last}; written because: {}", record.header.reason))?;
-    }
+    records.iter().try_for_each(|record| output.say(line(record)))?;
     output.close()
 }
 
-/// The flight records in a folder, or the file itself.
-fn files(path: &Path) -> CommandResult<Vec<PathBuf>> {
-    if !path.is_dir() {
-        return Ok(vec![path.to_path_buf()]);
+/// One rank's record in a line: the rank's last operation, why the record was written, by which process and when.
+fn line(record: &Record) -> String {
+    let Header { rank, reason, step, writer, .. } = &record.header;
+    let last = record.entries.last().map_or_else(
+        || "nothing".into(),
+        |last| format!("operation {}, {}: {:?}", last.sequence, last.call(), last.state).to_lowercase(),
+    );
+    let step = step.map_or_else(String::new, |step| format!(" in training step {step}"));
+    let writer = writer
+        .as_ref()
+        .map_or_else(String::new, |Writer { host, pid, time }| format!(" (process {pid} on {host}, {time})"));
+    format!("  rank {rank}: last {last}{step}; written because: {reason}{writer}")
+}
+
+/// The records that the arguments lead to.
+#[derive(Default)]
+struct Found {
+    files: Vec<PathBuf>,
+    /// Notes to print about the files.
+    notes: Vec<String>,
+}
+
+impl Found {
+    /// Adds one record, the records of a folder, or those of the last start with records in a launcher's folder.
+    fn look(&mut self, path: &Path) -> CommandResult {
+        if !path.is_dir() {
+            self.files.push(path.to_path_buf());
+            return Ok(());
+        }
+        if self.add(path)? {
+            return Ok(());
+        }
+        let starts = starts(path).map_err(|error| unread(path, &error))?;
+        for start in starts.iter().rev() {
+            if self.add(start)? {
+                if starts.len() > 1 {
+                    self.notes.push(format!("of {} starts, {} is read", starts.len(), start.display()));
+                }
+                return Ok(());
+            }
+        }
+        Err(CommandError::usage(format!("{}: holds no flight records", path.display())))
     }
-    let wrong = |error: std::io::Error| CommandError::usage(format!("{}: {error}", path.display()));
-    let files = Record::all_in(path).map_err(wrong)?;
-    if files.is_empty() {
-        return Err(CommandError::usage(format!("{}: holds no flight records", path.display())));
+
+    /// Adds the records in the folder itself; returns whether it holds any, complete or not.
+    fn add(&mut self, folder: &Path) -> CommandResult<bool> {
+        let files = Record::all_in(folder).map_err(|error| unread(folder, &error))?;
+        let parts = Record::parts_in(folder).map_err(|error| unread(folder, &error))?;
+        let any = !files.is_empty() || !parts.is_empty();
+        self.files.extend(files);
+        let cut = parts
+            .iter()
+            .map(|part| format!("{}: a flight record that was not completed; left out", part.display()));
+        self.notes.extend(cut);
+        Ok(any)
     }
-    Ok(files)
+}
+
+fn unread(path: &Path, error: &std::io::Error) -> CommandError {
+    CommandError::usage(format!("{}: {error}", path.display()))
+}
+
+/// The folders of a launcher's starts, in their order.
+fn starts(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut starts: Vec<(u32, PathBuf)> = std::fs::read_dir(folder)?
+        .flatten()
+        .filter_map(|entry| {
+            let number = entry.file_name().to_str()?.strip_prefix("start-")?.parse().ok()?;
+            Some((number, entry.path())).filter(|(_, path)| path.is_dir())
+        })
+        .collect();
+    starts.sort();
+    Ok(starts.into_iter().map(|(_, path)| path).collect())
 }

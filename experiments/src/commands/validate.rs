@@ -4,16 +4,19 @@
 //! parameters that ship, or --parameters      runs that took part in their fit are shown and do not count
 //! --leave-one-system-out                     every system from a fit to all the others
 //! --leave-one-generation-out, -fabric-       the same by generation of GPUs, by kind of NICs: harder
-//! --with-one-run                             the same, and one other run of the system
+//! --with-one-run                             as --leave-one-system-out, with one other run of the system in the fit
 //! ```
 
 use crate::cli::columns::columns;
 use crate::cli::common::Common;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
+use crate::cli::progress;
+use crate::measure::machine_limits::cores;
 use crate::scaling::{published as throughput, tables as scaling_tables};
 use allfold_nccl_model::physics::{ModelTerm, Parameters, Terms};
 use allfold_report::records::Validated;
+use allfold_sim::read_text_at_most;
 use allfold_validation::cross_validation::Group;
 use allfold_validation::file::ParameterFile;
 use allfold_validation::predict::Predictor;
@@ -25,6 +28,8 @@ use allfold_validation::{cross_validation, draw, tables};
 use clap::ValueEnum;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Flags of `validate`.
 #[derive(clap::Args, Debug)]
@@ -136,16 +141,13 @@ pub fn run(args: &Args) -> CommandResult {
         [] => Predictor::ALL.to_vec(),
         named => named.iter().map(|name| name.predictor()).collect(),
     };
+    let fitting = progress::spinner("fitting parameters");
     let plans = plans(args, &runs, &file, terms);
+    drop(fitting);
     if plans.is_empty() {
         return Err(CommandError::usage("--with-one-run needs two runs of one system or more"));
     }
-    let mut found = Vec::new();
-    for plan in &plans {
-        for &predictor in &predictors {
-            found.extend(predict(plan, predictor, terms)?);
-        }
-    }
+    let found = predict_all(&plans, &predictors, terms)?;
     report(args, &predictors, &plans, &repeatability::pairs(&runs), &found, &mut output)?;
     if let Some(folder) = &args.plots {
         plots(folder, predictors[0], &found, &mut output)?;
@@ -153,6 +155,9 @@ pub fn run(args: &Args) -> CommandResult {
     found.iter().try_for_each(|record| output.record(record))?;
     output.close()
 }
+
+/// The greatest length in bytes of a file that describes a machine.
+const LONGEST: u64 = 1 << 20;
 
 /// Parameters from a file, or those that ship with Allfold.
 ///
@@ -163,7 +168,7 @@ pub fn parameters(path: Option<&Path>) -> CommandResult<ParameterFile> {
         return ParameterFile::published().map_err(CommandError::run);
     };
     let wrong = |error: &dyn std::fmt::Display| CommandError::usage(format!("{}: {error}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+    let text = read_text_at_most(path, LONGEST, "a file of parameters").map_err(|error| wrong(&error))?;
     ParameterFile::parse(&text).map_err(|error| wrong(&error))
 }
 
@@ -181,7 +186,8 @@ pub(super) fn read(
         Some(path) => {
             let wrong =
                 |error: &dyn std::fmt::Display| CommandError::usage(format!("{}: {error}", path.display()));
-            let text = std::fs::read_to_string(path).map_err(|error| wrong(&error))?;
+            let text =
+                read_text_at_most(path, LONGEST, "a machine's description").map_err(|error| wrong(&error))?;
             Some(serde_json::from_str(&text).map_err(|error| wrong(&error))?)
         }
     };
@@ -236,6 +242,39 @@ fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &ParameterFile, terms: Ter
         }
     }
     plans
+}
+
+/// Every row of every run by every predictor, on all cores; in the order of the runs and the predictors.
+fn predict_all(plans: &[Plan<'_>], predictors: &[Predictor], terms: Terms) -> CommandResult<Vec<Validated>> {
+    let mut jobs: Vec<(usize, &Plan<'_>, Predictor)> = Vec::new();
+    for plan in plans {
+        for &predictor in predictors {
+            jobs.push((jobs.len(), plan, predictor));
+        }
+    }
+    // The runs on the most nodes take the longest and start first, so that no core runs a long one alone at the end.
+    jobs.sort_by_key(|&(place, plan, _)| (std::cmp::Reverse(plan.run.nodes), place));
+    let bar = progress::bar(jobs.len() as u64, "predicting runs");
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(jobs.len())));
+    let work = || {
+        while let Some(&(place, plan, predictor)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let rows = predict(plan, predictor, terms);
+            bar.inc(1);
+            if let Ok(mut done) = done.lock() {
+                done.push((place, rows));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        (1..(cores() as usize).min(jobs.len())).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    drop(bar);
+    let mut done =
+        done.into_inner().map_err(|_| CommandError::run("a prediction panicked: please report it"))?;
+    done.sort_by_key(|(place, _)| *place);
+    let rows: Vec<Vec<Validated>> = done.into_iter().map(|(_, rows)| rows).collect::<CommandResult<_>>()?;
+    Ok(rows.into_iter().flatten().collect())
 }
 
 fn predict(plan: &Plan<'_>, predictor: Predictor, terms: Terms) -> CommandResult<Vec<Validated>> {
@@ -303,7 +342,7 @@ fn report(
         }
     }
     if !pairs.is_empty() {
-        output.say("\nwhat runs of one system say twice, by which factor they differ, median and most:")?;
+        output.say("\nrows that two runs of a system share: the factor between them, median and most:")?;
         output.say(columns(&tables::said_twice(pairs)))?;
     }
     output.say("\nscores of what took no part in the fit:")?;
@@ -346,7 +385,7 @@ fn ablation(runs: &[Prepared]) -> CommandResult<String> {
     Ok(format!("median / 90th percentile by rows, up to 10 nodes:\n{}", columns(&lines)))
 }
 
-/// How far a fit is from the runs it was fitted to: median factors by run, then by system.
+/// The errors of a fit on the runs that it was fitted to: median factors by run, then by system.
 pub(super) fn residuals(runs: &[Prepared], parameters: &Parameters) -> CommandResult<String> {
     let mut lines = vec![tables::head(&["run"])];
     let mut all = Vec::new();

@@ -85,7 +85,8 @@ fn algorithms(args: &Args) -> CommandResult<Vec<&'static Algorithm>> {
 /// # Errors
 /// Rank counts that need more memory than there is.
 pub fn prove(algorithms: &[&'static Algorithm], ranks: &RankCounts) -> CommandResult<Vec<ProofRecord>> {
-    // Every rank holds a tree for every chunk, and there are about as many chunks as ranks.
+    // The memory of a proof grows with the square of the rank count: every rank has a tree for every chunk, and there are about
+    // as many chunks as ranks.
     let most = u64::from(ranks.greatest());
     memory::require(
         most.checked_pow(2).and_then(|n| n.checked_mul(64)),
@@ -142,7 +143,15 @@ fn failure(proof: &ProofRecord) -> Option<String> {
     Some(format!("{} by {} over {} ranks: {what}", proof.collective, proof.algorithm, proof.ranks))
 }
 
-/// The table of proofs: one row per algorithm, at its largest rank count.
+/// What the order of an algorithm's sums promises at all rank counts: the least of them.
+fn order(proofs: &[ProofRecord]) -> String {
+    let all = [check::Order::Positional, check::Order::Uniform, check::Order::Canonical]
+        .map(|order| order.to_string());
+    let has = |order: &String| proofs.iter().any(|proof| proof.order_class.as_ref() == Some(order));
+    all.into_iter().find(has).unwrap_or_else(|| "-".into())
+}
+
+/// The table of proofs: one row per algorithm, with the rounds and the tree of its largest rank count.
 fn summary(proofs: &[ProofRecord], ranks: &RankCounts) -> String {
     let names = ["collective", "algorithm", "ranks", "rounds", "order", "tree", "ok"];
     let mut rows = vec![names.map(String::from).to_vec()];
@@ -154,7 +163,7 @@ fn summary(proofs: &[ProofRecord], ranks: &RankCounts) -> String {
             largest.algorithm.clone(),
             ranks.to_string(),
             largest.rounds.to_string(),
-            largest.order_class.clone().unwrap_or_else(|| "-".into()),
+            order(of),
             largest.tree_hash.clone().unwrap_or_else(|| "-".into()),
             ok.into(),
         ]);

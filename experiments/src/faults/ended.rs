@@ -5,10 +5,10 @@ use allfold_collectives::Error;
 /// How one operation ended on one rank.
 #[derive(Clone, Debug)]
 pub enum Ended {
-    /// With the right result.
+    /// The operation returned the right result.
     Right,
-    /// With another one.
+    /// The operation returned a wrong result.
     Wrong,
-    /// With an error.
+    /// The operation returned this error.
     Told(Error),
 }

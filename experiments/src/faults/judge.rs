@@ -1,4 +1,4 @@
-//! Whether a schedule kept the contract: nobody hung, no result was wrong, and every error named a culprit that a rule made.
+//! Whether a schedule kept the contract: no rank hung, no result was wrong, and every error named a culprit of a fault rule.
 
 use super::case::FaultCase;
 use super::ended::Ended;
@@ -6,18 +6,18 @@ use allfold_collectives::{Error, Rank, Report};
 use allfold_sim::fault::Rule;
 use std::collections::BTreeMap;
 
-/// What became of one schedule.
+/// The outcome of one fault schedule.
 #[derive(Clone, Debug)]
 pub struct FaultVerdict {
     /// The seed, which is the case's number.
     pub seed: u64,
-    /// The case in words.
+    /// The schedule in words.
     pub case: String,
-    /// The kinds of its rules.
+    /// The kinds of the schedule's rules.
     pub kinds: Vec<String>,
-    /// What every rank came to, a line each.
+    /// The outcome on every rank, one line each.
     pub ranks: Vec<String>,
-    /// A rank ended with an error.
+    /// A rank ended with an error, and every error names the culprit.
     pub attributed: bool,
     /// Whether the run did not end.
     pub hung: bool,
@@ -46,12 +46,12 @@ impl FaultVerdict {
         }
     }
 
-    /// Whether the contract held.
+    /// Whether the run kept the contract: on every rank a right result, or an error that names the culprit.
     pub fn holds(&self) -> bool {
         !(self.hung || self.wrong || self.misattributed)
     }
 
-    /// The one command that runs this schedule again.
+    /// The command that runs this schedule again.
     pub fn replay(&self) -> String {
         format!("allfold faults --only {}", self.seed)
     }
@@ -62,10 +62,11 @@ fn kinds(case: &FaultCase) -> Vec<String> {
     case.rules.iter().map(kind).collect()
 }
 
-/// Judges what the ranks came to.
+/// Compares the outcomes of the ranks with the contract.
 pub(super) fn judge(case: &FaultCase, report: Report<Vec<Ended>, Error>) -> FaultVerdict {
     let mut verdict = FaultVerdict { hung: false, ..FaultVerdict::hung(case) };
     verdict.event_hash = report.event_hash.unwrap_or_default();
+    let mut errors = false;
     for (rank, ended) in (0u32..).zip(report.ranks) {
         let ended = ended.unwrap_or_else(|error| vec![Ended::Told(error)]);
         let words = ended.iter().map(|ended| match ended {
@@ -75,7 +76,7 @@ pub(super) fn judge(case: &FaultCase, report: Report<Vec<Ended>, Error>) -> Faul
                 "WRONG".into()
             }
             Ended::Told(error) => {
-                verdict.attributed = true;
+                errors = true;
                 let named = case.rules.iter().any(|rule| names(rule, error));
                 verdict.misattributed |= !named;
                 format!("{}{error}", if named { "" } else { "UNNAMED " })
@@ -83,14 +84,15 @@ pub(super) fn judge(case: &FaultCase, report: Report<Vec<Ended>, Error>) -> Faul
         });
         verdict.ranks.push(format!("rank {rank}: {}", words.collect::<Vec<_>>().join(", then ")));
     }
+    verdict.attributed = errors && !verdict.misattributed;
     verdict
 }
 
-/// Whether an error names what a rule does.
+/// Whether an error names a culprit that the rule explains.
 fn names(rule: &Rule, error: &Error) -> bool {
     match error {
         Error::PeerLost { rank, .. } => matches!(rule, Rule::DeadRank { rank: dead, .. } if dead == rank),
-        // The frame behind one that was lost does not fit what its receiver expects.
+        // After a lost frame, the next frame on its channel does not match what the receiver expects.
         Error::Protocol { rank, peer, what, .. } => match rule {
             Rule::Corrupt { pair, .. } => pair.has(*peer, *rank) && what.contains("checksum"),
             Rule::Drop { pair, .. } => pair.has(*peer, *rank) && what.contains("of round"),
@@ -119,13 +121,13 @@ fn parts(rule: &Rule, from: Rank, to: Rank) -> bool {
 /// The sum over many schedules.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Schedules that were run.
+    /// The number of schedules that were run.
     pub schedules: u64,
-    /// Faults that they injected.
+    /// The number of faults that the schedules injected.
     pub injected: u64,
     /// Schedules in which every rank had the right results.
     pub right: u64,
-    /// Fault schedules in which a rank ended with an error that names the culprit.
+    /// Fault schedules in which a rank ended with an error, and every error names the culprit.
     pub attributed: u64,
     /// Schedules that did not end.
     pub hangs: u64,
@@ -133,12 +135,12 @@ pub struct Tally {
     pub wrong: u64,
     /// Fault schedules with an error that names no culprit or a wrong one.
     pub misattributed: u64,
-    /// Faults by kind: how many, and in how many schedules with them some rank was told.
+    /// For each kind of fault: how many were injected, and how many of these in schedules in which a rank got an error.
     pub kinds: BTreeMap<String, (u64, u64)>,
 }
 
 impl Tally {
-    /// Adds one schedule.
+    /// Adds the outcome of one schedule.
     pub fn add(&mut self, verdict: &FaultVerdict) {
         self.schedules += 1;
         self.injected += verdict.kinds.len() as u64;
@@ -150,7 +152,7 @@ impl Tally {
         for kind in &verdict.kinds {
             let (count, attributed) = self.kinds.entry(kind.clone()).or_default();
             *count += 1;
-            *attributed += u64::from(verdict.attributed);
+            *attributed += u64::from(verdict.attributed || verdict.misattributed);
         }
     }
 }

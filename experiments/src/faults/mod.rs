@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The contract: every collective, on every surviving rank, returns by its deadline with the right result or with an error
-//! that names the first culprit. One number replays one schedule, to the bit.
+//! that names the first culprit. A seed replays its schedule, to the bit.
 
 mod case;
 mod ended;

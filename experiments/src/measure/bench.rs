@@ -1,4 +1,4 @@
-//! One call, measured at a size where its ranks are, as records.
+//! Measures one call at one size, on ranks of any kind, and makes the records.
 
 use crate::call::plan::{self, Choice};
 use crate::cli::error::{CommandError, CommandResult};
@@ -8,14 +8,14 @@ use allfold_collectives::{Communicator, World, check};
 use allfold_kernels::for_dtype;
 use allfold_report::records::{CollectiveCall, MeasuredCollective, SimulatedCollective};
 
-/// How ranks that are threads do a collective.
+/// How ranks execute a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Path {
-    /// Through shared memory.
+    /// The ranks compute the result together, in shared memory.
     Fused,
-    /// By every message of the schedule.
+    /// The ranks send every message of the schedule.
     Messages,
-    /// By MPI's own collectives.
+    /// The ranks call MPI's own collective.
     Native,
 }
 
@@ -34,39 +34,39 @@ impl Path {
 pub enum RunsOn {
     /// Ranks that are started for each size.
     World(World),
-    /// This process is one rank.
+    /// Ranks of which this process is one.
     Process(Communicator),
 }
 
-/// What carried the bytes, and what each rank computes on.
+/// The backend that carries the bytes, and the device of each rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Placement<'a> {
-    /// `threads`, `tcp`, ...
+    /// The backend's name: `threads`, `tcp`, ...
     pub backend: &'a str,
     /// `cpu`, or the GPU's name.
     pub device: &'a str,
 }
 
-/// A record, and where the first wrong element is, if one is.
+/// A record, and the place of the first wrong element, if there is one.
 pub struct Checked<R> {
-    /// One form of the collective.
+    /// The record of the collective, in place or out of place.
     pub record: R,
-    /// Rank and element.
+    /// The rank and the element of the first wrong value, if there is one.
     pub first_wrong: Option<String>,
 }
 
-/// What a measured sweep is asked for.
+/// The parameters of a measured sweep.
 pub struct Bench {
-    /// How threads do it.
+    /// How ranks execute the collective.
     pub path: Path,
-    /// The call.
+    /// The collective call that is measured.
     pub choice: Choice,
-    /// How it is measured.
+    /// How each size is measured: calls, warm-up, checks.
     pub timing: Timing,
 }
 
 impl Bench {
-    /// One size on threads.
+    /// Measures one size on threads.
     ///
     /// # Errors
     /// Not enough memory, or a failed run.
@@ -76,18 +76,18 @@ impl Bench {
         self.on("threads", &RunsOn::World(self.choice.on(world)), size)
     }
 
-    /// Measures one size on the ranks of `carrier`. Returns a record for each form that the collective has, in place and out of place.
+    /// Measures one size on the ranks of `runs_on`. Returns a record for each form that the collective has, in place and out of place.
     ///
     /// # Errors
     /// Not enough memory, or a failed run.
     pub fn on(
         &self,
         backend: &str,
-        carrier: &RunsOn,
+        runs_on: &RunsOn,
         size: u64,
     ) -> CommandResult<Vec<Checked<MeasuredCollective>>> {
         let (choice, timing) = (&self.choice, self.timing);
-        let sides = match carrier {
+        let sides = match runs_on {
             RunsOn::World(world) => self.sides(world, size)?,
             RunsOn::Process(comm) => for_dtype!(choice.dtype, measure_process(comm, choice, size, timing))?,
         };
@@ -99,7 +99,7 @@ impl Bench {
         Ok(sides.into_iter().map(record).collect())
     }
 
-    /// One size on virtual time: a record per form that the collective has.
+    /// Runs one size on virtual time. Returns a record for each form that the collective has, in place and out of place.
     ///
     /// # Errors
     /// Not enough memory, or a failed run.
@@ -137,14 +137,14 @@ impl Bench {
         for_dtype!(choice.dtype, measure_size(world, choice, size, timing))
     }
 
-    /// The call of this size, with the identity of its result.
+    /// The call of this size, with the hash and the order class of its reduction trees.
     ///
     /// # Errors
     /// A schedule that is not proved.
     pub fn call(&self, size: u64) -> CommandResult<CollectiveCall> {
         let plan = self.choice.at(size)?;
         if self.path == Path::Native {
-            // The order of arithmetic is not ours, so there is no tree to name.
+            // MPI chooses the order of arithmetic, so there is no reduction tree to name.
             return Ok(CollectiveCall { algorithm: "mpi_native".into(), ..self.choice.call(&plan) });
         }
         let proof = check::symbolic(&*plan.schedule, self.choice.collective, self.choice.shape.root());

@@ -1,9 +1,9 @@
 //! Collectives on the GPUs of this process, timed by the devices' own events, and checked.
 //!
 //! ```text
-//! device   one thread drives every rank's buffers; a collective is one graph; to the bit of its trees
+//! device   one thread drives every rank's buffers; a collective is one graph; checked bit for bit
 //! nccl     a thread per rank; NCCL's own collectives, checked up to rounding, with NCCL's own estimate beside the time;
-//!          with an algorithm, that one over NCCL's messages, to the bit
+//!          with `--algo`, that algorithm over NCCL's messages, checked bit for bit
 //! ```
 
 use crate::call::plan::{CallPlan, Choice};
@@ -22,19 +22,19 @@ use std::time::Duration;
 
 /// How long ranks wait for NCCL.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Stretches of calls that are timed, for the error of the mean.
+/// The number of groups of consecutive calls that are timed, for the standard error of the mean.
 const STRETCHES: u32 = 5;
 
-/// The GPUs of this machine, or what stands for them.
+/// The GPUs of this machine, or the tests' shim in place of them.
 pub struct Gpus {
     machine: Arc<dyn CudaMachine>,
 }
 
-/// One size, measured: and what NCCL thought beforehand, where it was asked.
+/// The measurement of one size, with NCCL's own estimate if NCCL gave one.
 pub struct Timed {
-    /// Time and checks.
+    /// The time and the checks of the results.
     pub side: MeasuredSide,
-    /// Microseconds by `ncclGroupSimulateEnd`.
+    /// The estimate of `ncclGroupSimulateEnd`, in microseconds.
     pub nccl_estimate_us: Option<f64>,
 }
 
@@ -46,7 +46,7 @@ impl Gpus {
     /// Opens the GPUs of this machine.
     ///
     /// # Errors
-    /// What is missing, and how to get it.
+    /// A GPU or a library is missing; the error says how to get it.
     pub fn open() -> CommandResult<Gpus> {
         Gpu::open().map(Gpus::over).map_err(CommandError::from)
     }
@@ -56,7 +56,7 @@ impl Gpus {
         Gpus { machine }
     }
 
-    /// The GPUs in words.
+    /// The number of GPUs and the name of one, as text: `2 x NAME`.
     pub fn name(&self) -> String {
         format!("{} x {}", self.machine.devices(), self.machine.name())
     }
@@ -69,7 +69,7 @@ impl Gpus {
     /// GB/s of a copy on one device of `bytes`, read and written; 0 on a machine without a clock.
     ///
     /// # Errors
-    /// What the driver refused.
+    /// The driver refuses a call.
     pub fn copy_gbps(&self, bytes: u64) -> CommandResult<f64> {
         let copy = || {
             let queue = Queue::new(self.machine.clone(), 0)?;
@@ -88,27 +88,27 @@ impl Gpus {
     /// Measures one size with the device backend, in place: ranks are buffers, spread over the devices.
     ///
     /// # Errors
-    /// Not enough memory, a collective that the backend does not have, or what the driver refused.
+    /// Not enough memory, a collective that the backend does not have, or a call that the driver refuses.
     pub fn device(
         &self,
         choice: &Choice,
-        form: ExecutionMode,
+        mode: ExecutionMode,
         timing: Timing,
         size: u64,
     ) -> CommandResult<Timed> {
-        for_dtype!(choice.dtype, on_device(self, choice, form, timing, size))
+        for_dtype!(choice.dtype, on_device(self, choice, mode, timing, size))
     }
 
-    /// One size by NCCL: its own collective, or with an algorithm that one over its messages.
+    /// Measures one size by NCCL: its own collective, or the chosen algorithm over NCCL's messages.
     ///
     /// # Errors
-    /// That NCCL is missing, a type that it has not, or a failed run.
+    /// NCCL is missing or lacks the element type, or the run fails.
     pub fn nccl(&self, choice: &Choice, timing: Timing, size: u64) -> CommandResult<Timed> {
         for_dtype!(choice.dtype, over_nccl(self, choice, timing, size))
     }
 }
 
-/// A rank's result beside the expected one.
+/// Compares the ranks' results with the expected ones. Returns the number of wrong elements, the first one's place, and a checksum.
 fn checked<T: Sample>(
     choice: &Choice,
     data: &Data<T>,
@@ -174,7 +174,7 @@ fn number<T: Sample>(value: &T) -> f64 {
 fn on_device<T: Sample>(
     gpus: &Gpus,
     choice: &Choice,
-    form: ExecutionMode,
+    mode: ExecutionMode,
     timing: Timing,
     size: u64,
 ) -> CommandResult<Timed> {
@@ -183,7 +183,7 @@ fn on_device<T: Sample>(
     let data = Data::<T>::new(choice, &plan, timing)?;
     let root = choice.shape.root();
     let (algorithm, dtype, op) = (plan.algorithm, choice.dtype, choice.op);
-    let job = DeviceCollective { algorithm, root, dtype, op, form, segments: plan.schedule.segments() };
+    let job = DeviceCollective { algorithm, root, dtype, op, mode, segments: plan.schedule.segments() };
     let run = || -> Result<(Vec<Vec<T>>, Vec<f64>), Error> {
         let mut group = DeviceRanks::new(gpus.machine.clone(), choice.shape.ranks())?;
         let mut memories: Vec<Memory> = Vec::new();
@@ -210,7 +210,7 @@ fn on_device<T: Sample>(
     Ok(Timed { side, nccl_estimate_us: None })
 }
 
-/// One rank's results: its final buffer, the times of its calls in microseconds, NCCL's estimate.
+/// The observations of one rank: its final buffer, the times of its calls in microseconds, and NCCL's estimate.
 type Seen<T> = (Vec<T>, Vec<f64>, Option<f64>);
 
 fn over_nccl<T: Sample>(gpus: &Gpus, choice: &Choice, timing: Timing, size: u64) -> CommandResult<Timed> {
@@ -225,7 +225,7 @@ fn over_nccl<T: Sample>(gpus: &Gpus, choice: &Choice, timing: Timing, size: u64)
     let (time_us, error_us) = mean_and_error(&(0..stretches).map(mean).collect::<Vec<_>>());
     let nccl_estimate_us = seen.first().and_then(|(.., estimate)| *estimate);
     let ends: Vec<Vec<T>> = seen.into_iter().map(|(end, ..)| end).collect();
-    // NCCL sums in an order of its own.
+    // NCCL's own collective sums in an order of its own, so its results are compared up to rounding.
     let exact = choice.algorithm.is_some() || !choice.collective.reduces();
     let (wrong, first_wrong, checksum) = checked(choice, &data, &ends, exact);
     let side = MeasuredSide { in_place: in_place(choice), time_us, error_us, wrong, first_wrong, checksum };
@@ -274,8 +274,10 @@ fn nccl_rank<T: Sample>(
             );
         }
         if !nccl::has(choice.collective) {
-            let what =
-                format!("{} has no form of NCCL's here; --algo runs it over its messages", choice.collective);
+            let what = format!(
+                "NCCL has no collective for {} here; --algo runs an algorithm over NCCL's messages",
+                choice.collective
+            );
             return Err(Error::Argument(what));
         }
         let row = choice.collective.meaning();
@@ -287,7 +289,7 @@ fn nccl_rank<T: Sample>(
         let output = if row.output.part == Portion::Block { first? } else { out };
         comm.collective(nccl::NcclCall { collective: choice.collective, dtype, op, root, input, output })
     };
-    // Only single collectives can be estimated: a group of the scheduled form ends inside.
+    // NCCL can estimate single collectives only: a scheduled collective contains groups of its own.
     let estimate =
         if choice.algorithm.is_none() { comm.estimate(call).ok().filter(|us| *us >= 0.0) } else { None };
     of(&output)?;

@@ -1,6 +1,6 @@
-//! Inputs for measurements: a pure function of seed, rank and place, so that every element can be made again.
+//! Inputs for measurements: a pure function of seed, rank and index, so that every element can be made again.
 //!
-//! Floats lie in [0.5, 1.5) with all bits of the mantissa in use: a sum in another order is another number. Integers
+//! Floats lie between 0.5 and 1.5 with all bits of the mantissa in use: a sum in another order is another number. Integers
 //! take any value.
 
 use allfold_collectives::Element;
@@ -54,12 +54,12 @@ pub fn hash<T: Element>(elements: &[T]) -> u64 {
     words.fold(splitmix(bytes.len() as u64), |hash, word| (hash ^ word).wrapping_mul(GOLDEN).rotate_left(29))
 }
 
-/// Hashes of all ranks in one.
+/// One hash from the hashes of all ranks.
 pub fn join(hashes: impl IntoIterator<Item = u64>) -> String {
     format!("{:016x}", hashes.into_iter().fold(0, |all, hash| splitmix(all ^ hash)))
 }
 
-/// How many elements differ in any bit, and the first place where one does.
+/// The number of elements that differ in any bit, and the index of the first one.
 pub fn differing<T: Element>(got: &[T], expected: &[T]) -> (u64, Option<usize>) {
     let (a, b): (&[u8], &[u8]) = (bytemuck::cast_slice(got), bytemuck::cast_slice(expected));
     if a == b {

@@ -1,4 +1,5 @@
-//! The machine's own limit, measured in the same run as what is held against it: how fast its memory copies and adds.
+//! The machine's own limit: how fast its memory copies and adds, measured in the same run as the figures that are compared with
+//! it.
 
 use crate::cli::error::CommandResult;
 use crate::cli::memory;
@@ -11,7 +12,7 @@ use std::time::Instant;
 /// Elements that a thread reduces at a time where ranks share memory: few enough for the first-level cache.
 const BLOCK: usize = 512;
 
-/// How many threads run at once here.
+/// The number of threads that this machine runs at once.
 pub fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX))
 }

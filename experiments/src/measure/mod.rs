@@ -1,4 +1,4 @@
-//! Collectives on real time, every result held against the exact reference.
+//! Collectives on real time, with every result compared with the exact reference.
 
 pub mod bench;
 #[cfg(feature = "cuda")]
@@ -7,3 +7,4 @@ pub mod inputs;
 pub mod machine_limits;
 pub mod ranks;
 pub mod statistics;
+pub mod this_machine;

@@ -1,4 +1,4 @@
-//! Runs one size of a collective on real data, times it, and holds every result against the exact reference.
+//! Runs one size of a collective on real data, times it, and compares every result with the exact reference.
 //!
 //! ```text
 //! samples --> proof.evaluate -> expected --+
@@ -17,20 +17,20 @@ use allfold_kernels as kernels;
 use allfold_sim::Picos;
 use std::sync::Arc;
 
-/// How a size is measured.
+/// How a size is measured: calls, warm-up, checks.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Calls that are timed.
+    /// The number of timings; each is of one call or, of small sizes, of several calls one after another.
     pub iterations: u32,
-    /// Calls before those.
+    /// The number of untimed calls before the timed ones.
     pub warmup: u32,
-    /// Whether results are checked.
+    /// Whether the results are checked.
     pub check: bool,
     /// The seed of the inputs.
     pub seed: u64,
-    /// Real time needs warming up and a common start; on virtual time the first call from time zero says it all.
+    /// Whether time is virtual: then a single call from time zero is exact, without a warm-up or a common start.
     pub virtual_time: bool,
-    /// Whether buffers are the communicator's, which ranks that share memory reach where they are.
+    /// Whether buffers are registered, so that ranks that share memory access them in place.
     pub registered: bool,
 }
 
@@ -63,7 +63,7 @@ fn forms(collective: Collective) -> &'static [bool] {
 /// Refuses a size that does not fit in memory.
 ///
 /// # Errors
-/// What it needs and what there is.
+/// The size needs more memory than is available.
 pub fn fits(choice: &Choice, size: u64) -> CommandResult {
     let (ranks, (_, bytes)) = (choice.shape.ranks(), choice.count(size));
     memory::threads(ranks)?;
@@ -119,7 +119,7 @@ pub(crate) struct Data<T> {
     pub count: usize,
     /// The whole buffer of each rank.
     pub inputs: Vec<Vec<T>>,
-    /// Each rank's expected result, where it is defined; shared by ranks with equal results.
+    /// The expected result of each rank; `None` if nothing is checked. Ranks with equal results share one.
     pub expected: Option<Vec<Arc<Vec<T>>>>,
 }
 
@@ -170,14 +170,14 @@ fn same_end(proof: &Proof, plan: &CallPlan, rank: Rank) -> bool {
     })
 }
 
-/// One rank's observations.
+/// The observations of one rank: the times of its calls and the checks of its results.
 struct Seen {
     times: Vec<Picos>,
     checked: Option<(u64, Option<usize>, u64)>,
 }
 
 impl Seen {
-    /// These values as numbers that ranks send each other.
+    /// The observations as numbers, which ranks send to each other.
     fn words(&self) -> Vec<i64> {
         let (wrong, first, hash) = self.checked.unwrap_or_default();
         let first = first.map_or(-1, |at| at as i64);
@@ -236,7 +236,7 @@ fn one_rank<T: Sample>(
     let rank = comm.rank();
     let mut buffers = Buffers::new(comm, choice, data, timing.registered);
     let mut times = Vec::new();
-    // A look at the clock takes some 40 ns: short calls are timed several at once.
+    // Reading the clock takes some 40 ns, so one reading times several short calls.
     let calls = ((64 << 10) / (data.count * size_of::<T>()).max(1024)).max(1) as u64;
     if !timing.virtual_time {
         for _ in 0..timing.warmup {
@@ -271,7 +271,7 @@ fn one_rank<T: Sample>(
     Ok(Seen { times, checked })
 }
 
-/// The two buffers that a call takes, or the one.
+/// The buffers of a call: an input and an output, or one buffer for both.
 struct Buffers<T: Sample> {
     input: Buffer<T>,
     output: Buffer<T>,
@@ -290,7 +290,7 @@ impl<T: Sample> Buffers<T> {
             buffer.copy_from_slice(values);
             buffer
         };
-        // Every rank has the buffers of a rank that gives and gets, also where it does neither.
+        // Every rank allocates an input and an output, even if it contributes or receives nothing.
         let one_buffer = !choice.collective.out_of_place();
         let row = choice.collective.meaning();
         let given = if row.input.part == Portion::Block { data.block(rank) } else { 0..whole.len() };

@@ -1,6 +1,6 @@
-//! Means and their errors, and medians.
+//! Means with their standard errors, and medians.
 
-/// The mean, and its standard error; (0, 0) of nothing, no error of a single value.
+/// The mean and its standard error. Both are 0 if there are no values; the error of a single value is 0.
 pub fn mean_and_error(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     if values.is_empty() {
@@ -14,12 +14,12 @@ pub fn mean_and_error(values: &[f64]) -> (f64, f64) {
     (mean, (variance / count).sqrt())
 }
 
-/// The median after the first third, which warms up: the rule of `benches/peers/torch_gpu.py`. 0 of nothing.
+/// The median of the values after the first third, the warm-up, as in `benches/peers/torch_gpu.py`; 0 if there are no values.
 pub fn steady_median(values: &[f64]) -> f64 {
     median(values[values.len() / 3..].to_vec())
 }
 
-/// The median; 0 of nothing.
+/// The median; 0 if there are no values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;

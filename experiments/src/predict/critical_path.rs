@@ -1,4 +1,4 @@
-//! Where the time of a simulated collective went, as lines below the table and as a timeline.
+//! Where the time of a simulated collective is spent, as lines below the table and as a timeline.
 
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::time::Explanation;
@@ -6,11 +6,11 @@ use allfold_report::plots::{Bar, Timeline};
 use allfold_sim::{Picos, Topology};
 use std::collections::BTreeMap;
 
-/// Lines shown of ways and of links.
+/// The most pairs of ranks and the most links that are listed.
 const SHOWN: usize = 5;
-/// Ranks and links that a timeline has rows for.
+/// The most ranks that a timeline has rows for; half as many links have rows.
 const ROWS: u32 = 16;
-/// Bars beyond which an SVG is no help to anybody.
+/// The most bars that a legible SVG has.
 const BARS: usize = 20_000;
 
 /// Lines about the parts of the time, the ranks that cause it, and the busiest links.
@@ -24,7 +24,7 @@ pub fn lines(explanation: &Explanation, topology: &Topology) -> Vec<String> {
         format!("# Where the time went, along {} messages that wait for each other:", explanation.path.len()),
         format!("#   {}", parts.collect::<Vec<_>>().join(", ")),
     ];
-    lines.extend(explanation.ways.iter().take(SHOWN).map(|(from, to, took)| {
+    lines.extend(explanation.pairs.iter().take(SHOWN).map(|(from, to, took)| {
         let of = 100.0 * took.as_micros() / whole;
         format!("#   waiting for rank {from} -> {to}: {:.2} us ({of:.1} %)", took.as_micros())
     }));

@@ -1,10 +1,11 @@
-//! A simulated machine, and what it times.
+//! A simulated machine and the engine that times collectives on it.
 
-use crate::call::plan::{self, CallPlan, Choice};
+use crate::call::plan::{self, CallPlan, Choice, Nodes};
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::memory;
 use allfold_collectives::time::{self, Engine, Job, LinkSharing, Sent};
 use allfold_report::records::{SimulatedCollective, SimulatorSpeed, TimeSpent};
+use allfold_sim::machines::presets::Preset;
 use allfold_sim::{Costs, Faults, Picos, Topology};
 use std::time::Instant;
 
@@ -12,24 +13,33 @@ use std::time::Instant;
 pub struct SimulatedMachine {
     /// The name that the user gave.
     pub name: String,
-    /// The machine's links.
+    /// The links of the machine.
     pub topology: Topology,
-    /// The machine's faults.
+    /// The faults of ranks and links.
     pub faults: Faults,
-    /// How long a collective may take.
+    /// The deadline of a collective, in virtual time.
     pub deadline: Option<Picos>,
-    /// The faults as they were asked for.
+    /// The fault rules as the user wrote them.
     pub rules: Vec<String>,
     /// How messages share a link.
     pub sharing: LinkSharing,
-    /// Which engine is to time it.
+    /// The engine that the user chose.
     pub engine: Engine,
     /// The costs of messages and reductions.
     pub costs: Costs,
+    /// The nodes of a machine that is known by name; `None` of any other topology.
+    pub nodes: Option<Nodes>,
+}
+
+/// The nodes of the machine that a topology's name begins with, if there is one.
+fn nodes(name: &str) -> Option<Nodes> {
+    let head = name.split([':', ',']).next()?;
+    let preset = Preset::named(head).ok()?;
+    Some(Nodes { devices: preset.devices, nics: preset.nics.count })
 }
 
 impl SimulatedMachine {
-    /// A built-in topology or a file, with nothing wrong.
+    /// A simulated machine without faults: a built-in topology or a file.
     pub fn named(name: &str, ranks: u32) -> CommandResult<SimulatedMachine> {
         let topology = Topology::named(name, ranks).map_err(CommandError::usage)?;
         topology.notes().iter().for_each(|note| eprintln!("note: {note}"));
@@ -42,12 +52,21 @@ impl SimulatedMachine {
             rules: Vec::new(),
             sharing: LinkSharing::default(),
             engine: Engine::Auto,
+            nodes: nodes(name),
         })
     }
 
-    /// Times one size of a call; the second record says how fast that was.
+    /// The plan of one size of a call on this machine.
+    ///
+    /// # Errors
+    /// As [`Choice::at`].
+    pub fn plan(&self, choice: &Choice, size: u64) -> CommandResult<CallPlan> {
+        choice.on_nodes(size, self.nodes)
+    }
+
+    /// Times one size of a call; the second record gives the speed of the simulation itself.
     pub fn time(&self, choice: &Choice, size: u64) -> CommandResult<(SimulatedCollective, SimulatorSpeed)> {
-        let plan = choice.at(size)?;
+        let plan = self.plan(choice, size)?;
         self.countable(&plan)?;
         let job = self.job(choice, &plan);
         #[allow(clippy::disallowed_methods, reason = "the simulator's own speed is measured")]
@@ -81,6 +100,7 @@ impl SimulatedMachine {
             bound_us: Some(outcome.bounds.greatest().0.as_micros()),
             algbw_gbps,
             busbw_gbps,
+            lanes: Some(choice.lanes).filter(|lanes| *lanes > 1),
             messages: Some(outcome.messages),
             rounded_up: outcome.rounded.is_some(),
             merged_lanes: Some(outcome.folded).filter(|lanes| *lanes > 1),
@@ -93,20 +113,21 @@ impl SimulatedMachine {
         Ok((record, speed))
     }
 
-    /// Every message of one size, in order of arrival, with every rank stepped.
+    /// Every message of one size, in order of arrival; every rank is simulated.
     ///
     /// # Errors
     /// As [`time::simulate`].
     pub fn messages(&self, choice: &Choice, size: u64) -> CommandResult<Vec<Sent>> {
-        let plan = choice.at(size)?;
+        let plan = self.plan(choice, size)?;
         let mut messages = Vec::new();
         time::traced(&self.job(choice, &plan), &mut |sent| messages.push(*sent)).map_err(refused)?;
         Ok(messages)
     }
 
-    /// The engine, where there is memory to step every rank; else only one that does not step them all.
+    /// The engine to use: the chosen one. Without memory to simulate every rank, `Auto` becomes the engine by symmetry, and `Full`
+    /// is refused; on serial links, which the engine by symmetry does not take, `Auto` is refused too.
     fn affordable(&self, ranks: u32, window: u32) -> CommandResult<Engine> {
-        // The memory that a timetable needs per rank: its steps, and the ends of the steps in a window.
+        // Bytes that an engine needs per rank; on serial links also the end of every step in the window.
         let serial = self.sharing == LinkSharing::Serial;
         let each = if serial { 2048 + 8 * u64::from(window) } else { 256 };
         let enough =
@@ -119,7 +140,7 @@ impl SimulatedMachine {
         }
     }
 
-    /// Refuses what may take more picoseconds than fit: 64 bits hold 213 days.
+    /// Refuses a call whose time may not fit: 64 bits hold 213 days in picoseconds.
     pub fn countable(&self, plan: &CallPlan) -> CommandResult {
         let links = self.topology.families().iter().map(|family| family.link);
         let slowest = links.map(|link| link.bandwidth.0).min().unwrap_or(u64::MAX);
@@ -135,16 +156,16 @@ impl SimulatedMachine {
         )))
     }
 
-    /// Where the time of one size goes: of few ranks, since every message is kept.
+    /// Where the time of one size is spent. Only for few ranks, because every message is kept.
     ///
     /// # Errors
-    /// As the simulation.
+    /// A call that cannot be simulated.
     pub fn spent(&self, choice: &Choice, size: u64) -> CommandResult<TimeSpent> {
-        let plan = choice.at(size)?;
+        let plan = self.plan(choice, size)?;
         let explanation = time::explain(&self.job(choice, &plan)).map_err(refused)?;
         let call = choice.call(&plan);
         let parts = explanation.parts.named().into_iter().filter(|(_, part)| part.0 > 0);
-        let longest = explanation.ways.first().map(|(from, to, took)| (from.0, to.0, took.as_micros()));
+        let longest = explanation.pairs.first().map(|(from, to, took)| (from.0, to.0, took.as_micros()));
         Ok(TimeSpent {
             collective: call.collective,
             algorithm: call.algorithm,
@@ -161,7 +182,7 @@ impl SimulatedMachine {
         })
     }
 
-    /// A call of one size, as the engines take it.
+    /// The job of the engines for a call of one size.
     pub fn job<'a>(&'a self, choice: &Choice, plan: &'a CallPlan) -> Job<'a> {
         Job {
             costs: self.costs,
@@ -175,7 +196,7 @@ impl SimulatedMachine {
     }
 }
 
-/// Mistakes that the user can correct become usage errors; other errors are the simulator's own.
+/// Injected faults become failed checks, mistakes that the user can correct usage errors; other errors are the simulator's own.
 pub fn refused(error: time::Error) -> CommandError {
     match error {
         time::Error::Fault(failure) => CommandError::check(failure),
@@ -183,5 +204,75 @@ pub fn refused(error: time::Error) -> CommandError {
             CommandError::usage(error)
         }
         error => CommandError::run(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allfold_collectives::registry::{self, Shape};
+    use allfold_collectives::{Collective, DType, ReduceOp};
+
+    fn call(collective: Collective, name: &str, ranks: u32, lanes: u32) -> Choice {
+        Choice {
+            collective,
+            algorithm: Some(registry::find(collective, name).unwrap()),
+            shape: Shape::new(ranks).unwrap(),
+            dtype: DType::F32,
+            op: ReduceOp::Sum,
+            segment: None,
+            window: None,
+            lanes,
+        }
+    }
+
+    fn timed(topology: &str, engine: Engine, choice: &Choice, size: u64) -> SimulatedCollective {
+        let mut machine = SimulatedMachine::named(topology, choice.shape.ranks()).unwrap();
+        machine.engine = engine;
+        machine.time(choice, size).unwrap().0
+    }
+
+    /// Eight NICs of 200 Gb/s each carry a lane of the ring; a single NIC would give a busbw of 22.6 GB/s.
+    #[test]
+    fn lanes_of_a_named_machine_leave_a_node_by_all_of_its_nics() {
+        let ring = call(Collective::AllReduce, "ring", 64, 8);
+        let busbw = |topology: &str| timed(topology, Engine::Auto, &ring, 64 << 20).busbw_gbps;
+        let (named, scaled) = (busbw("dgx-a100"), busbw("dgx-a100:8"));
+        assert!((100.0..200.0).contains(&named), "{named} GB/s");
+        assert_eq!(named, scaled);
+        assert_eq!(nodes("nodes8"), None);
+        assert_eq!(nodes("dgx-a100:8,fat-tree=2:1"), Some(Nodes { devices: 8, nics: 8 }));
+    }
+
+    /// Lanes are not rotated if a root must keep its role, or if a node is only partly used.
+    #[test]
+    fn what_cannot_be_rotated_is_not() {
+        let nodes = Nodes { devices: 8, nics: 8 };
+        assert!(call(Collective::AllReduce, "ring", 16, 2).rotates(nodes));
+        assert!(!call(Collective::AllReduce, "ring", 16, 1).rotates(nodes));
+        assert!(!call(Collective::AllReduce, "ring", 12, 2).rotates(nodes));
+        assert!(!call(Collective::AllReduce, "ring", 8, 2).rotates(nodes));
+        assert!(!call(Collective::Broadcast, "chain", 16, 2).rotates(nodes));
+        assert!(!call(Collective::AllReduce, "ring", 16, 2).rotates(Nodes { devices: 8, nics: 1 }));
+    }
+
+    /// Merging lanes and simulating one rank per symmetry class gives the same time as simulating every message.
+    #[test]
+    fn rotated_lanes_take_the_time_of_stepping_every_one() {
+        let mut merged = 0;
+        for (topology, ranks) in [("dgx-a100", 16), ("p4d", 24), ("dgx-a100", 32)] {
+            for name in ["ring", "double_binary_tree", "halving_doubling"] {
+                for (lanes, size) in [(2, 40_000), (3, 4 << 10), (8, 64 << 10), (16, 1 << 20), (32, 3 << 20)]
+                {
+                    let choice = call(Collective::AllReduce, name, ranks, lanes);
+                    let auto = timed(topology, Engine::Auto, &choice, size);
+                    let stepped = timed(topology, Engine::Events, &choice, size);
+                    let what = format!("{name} on {ranks} of {topology}, {lanes} lanes: {}", auto.stepped());
+                    assert_eq!(auto.time_us, stepped.time_us, "{what}");
+                    merged += u32::from(auto.merged_lanes.is_some());
+                }
+            }
+        }
+        assert!(merged > 3, "lanes were merged in {merged} calls");
     }
 }

@@ -1,5 +1,6 @@
-//! Collectives on virtual time: the machine, where the time went, and traces of it.
+//! Collectives on virtual time: the simulated machine, where the time is spent, and traces.
 
 pub mod critical_path;
 pub mod machine;
+pub mod nccl;
 pub mod trace;

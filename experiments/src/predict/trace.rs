@@ -1,4 +1,4 @@
-//! Chrome traces as files: messages of a timed collective, or what ranks did in a run on virtual time.
+//! Chrome traces as files: the messages of a timed collective, or the activities of ranks on virtual time.
 
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output;
@@ -32,7 +32,7 @@ pub fn messages(path: &Path, sent: &[Sent]) -> CommandResult {
     })
 }
 
-/// Writes one row per rank and stream, a bar per thing done.
+/// Writes one row per rank and stream, a bar per activity.
 ///
 /// # Errors
 /// The file cannot be written.

@@ -4,35 +4,38 @@ use crate::call::plan::Choice;
 use crate::cli::columns::columns;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
+use crate::cli::progress;
 use crate::predict::machine::SimulatedMachine;
 use crate::scaling::workload::thinned;
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::time::LinkSharing;
 use allfold_collectives::{Collective, DType, ReduceOp};
+use allfold_report::format;
 use allfold_report::plots::{Axis, Curves, Origin, Point, Series};
 use allfold_report::records::SimulatedCollective;
 use allfold_report::sizes::{RankCounts, Size};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Instant;
 
-/// A call, and by which algorithms it is done.
+/// A collective call, and the algorithms that are compared.
 #[derive(Clone, Debug)]
 pub struct CollectiveScaling {
-    /// The collective.
+    /// The collective to time.
     pub collective: Collective,
     /// The names of the algorithms.
     pub algorithms: Vec<String>,
-    /// The name of the machine.
+    /// The machine, as `--topology` names it: a name or a file.
     pub topology: String,
-    /// Bytes of the call.
+    /// The size of the call.
     pub size: Size,
     /// Channels side by side, each on its share of the data.
     pub lanes: u32,
-    /// Largest piece; `None` leaves it to the algorithm.
+    /// The largest segment; `None` leaves the size to the algorithm.
     pub segment: Option<Size>,
 }
 
-/// One algorithm at one number of ranks.
+/// The predicted time of one algorithm on one number of ranks.
 struct Timed {
     record: SimulatedCollective,
     wall_s: f64,
@@ -57,18 +60,28 @@ pub fn run(
     plot.iter().try_for_each(|path| output.will_write(path))?;
     let counts = thinned(&counts.0);
     let mut curves = Vec::new();
+    let bar = progress::bar((algorithms.len() * counts.len()) as u64, "simulating");
     for algorithm in algorithms {
-        let points = counts.iter().map(|&ranks| point(args, algorithm, ranks));
+        let points = counts.iter().map(|&ranks| point(args, algorithm, ranks).inspect(|_| bar.inc(1)));
         curves.push(points.collect::<CommandResult<Vec<Timed>>>()?);
     }
+    drop(bar);
+    let rules = sharing_rules(&curves);
     let first = curves.iter().flatten().next();
     let bytes = first.map_or(0, |timed| timed.record.call.bytes);
     output.say(format!(
-        "{collective} of {bytes} bytes on {topology}, {} channels; simulated, all times are virtual",
-        args.lanes
+        "{collective} of {} on {topology}, {}; simulated, all times are virtual",
+        format::bytes(bytes),
+        format::counted(args.lanes as usize, "channel")
     ))?;
+    if rules.len() > 1 {
+        output.say(format!(
+            "the algorithms differ in how links are shared ({}): times under two rules are not comparable to the last percent",
+            rules.join(", ")
+        ))?;
+    }
     let rows = curves.iter().flatten().map(row);
-    let names = ["algorithm", "ranks", "time (us)", "busbw (GB/s)", "engine", "real (s)"];
+    let names = ["algorithm", "ranks", "time (us)", "busbw (GB/s)", "sharing", "engine", "real (s)"];
     output
         .say(columns(&std::iter::once(names.map(String::from).to_vec()).chain(rows).collect::<Vec<_>>()))?;
     let wall: f64 = curves.iter().flatten().map(|timed| timed.wall_s).sum();
@@ -92,7 +105,7 @@ fn point(args: &CollectiveScaling, algorithm: &'static Algorithm, ranks: u32) ->
         lanes: args.lanes,
     };
     let mut machine = SimulatedMachine::named(&args.topology, ranks)?;
-    // The whole curve is simulated with one sharing rule: with max-min sharing a large tree must be stepped message by message.
+    // The whole curve has one sharing rule: if messages shared a link, a large tree would be simulated message by message.
     if algorithm.pipelined {
         machine.sharing = LinkSharing::Serial;
     }
@@ -109,27 +122,38 @@ fn row(timed: &Timed) -> Vec<String> {
         record.call.ranks.to_string(),
         format!("{:.1}", record.time_us),
         format!("{:.2}", record.busbw_gbps),
+        record.sharing.clone(),
         record.stepped(),
         format!("{:.2}", timed.wall_s),
     ]
 }
 
-/// Time over ranks, a curve for each algorithm.
+/// The rules by which links are shared, each once.
+fn sharing_rules(curves: &[Vec<Timed>]) -> Vec<String> {
+    let rules: BTreeSet<&str> = curves.iter().flatten().map(|timed| &*timed.record.sharing).collect();
+    rules.into_iter().map(String::from).collect()
+}
+
+/// Time over ranks, a curve for each algorithm. Where the algorithms differ in how links are shared, each name says how.
 fn draw(curves: &[Vec<Timed>], call: &CollectiveScaling, bytes: u64, path: &Path) -> CommandResult {
+    let mixed = sharing_rules(curves).len() > 1;
     let series = curves.iter().filter_map(|curve| {
         let at = |timed: &Timed| Point {
             x: timed.record.call.ranks.into(),
             y: timed.record.time_us / 1e3,
             error: 0.0,
         };
+        let first = &curve.first()?.record;
+        let name = &first.call.algorithm;
         Some(Series {
-            name: curve.first()?.record.call.algorithm.clone(),
+            name: if mixed { format!("{name}, {} sharing", first.sharing) } else { name.clone() },
             origin: Origin::Simulated,
             // A single rank sends nothing: its time is only the launch.
             points: curve.iter().filter(|timed| timed.record.call.ranks > 1).map(at).collect(),
         })
     });
-    let caption = format!("{} of {bytes} bytes on {}, simulated", call.collective, call.topology);
+    let caption = format!("{} of {} on {}, simulated", call.collective, format::bytes(bytes), call.topology);
+    let caption = if mixed { format!("{caption}; two rules of sharing links") } else { caption };
     let curves = Curves {
         label: caption.clone(),
         x: Axis { label: "ranks", log: Some(2), format: |ranks| format!("{ranks:.0}") },
@@ -174,5 +198,28 @@ mod tests {
         assert!(tree.time_us >= tree.bound_us.unwrap());
         assert!(tree.stepped().starts_with("serial_links, 4 lanes merged, "), "{}", tree.stepped());
         assert_eq!(timed("double_binary_tree", 1).messages, Some(0));
+    }
+
+    #[test]
+    fn a_plot_of_two_sharing_rules_names_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let drawn = |algorithms: &[&str]| {
+            let call = CollectiveScaling {
+                collective: Collective::AllReduce,
+                algorithms: algorithms.iter().map(|name| name.to_string()).collect(),
+                topology: "nodes8".into(),
+                size: Size(1 << 20),
+                lanes: 1,
+                segment: None,
+            };
+            let path = folder.path().join("curve.svg");
+            let counts = RankCounts(vec![8, 16, 32]);
+            run(&call, &counts, Some(&path), &mut RunOutput::silent(None)).unwrap();
+            std::fs::read_to_string(path).unwrap()
+        };
+        let mixed = drawn(&["ring", "double_binary_tree"]);
+        assert!(mixed.contains("ring, split sharing") && mixed.contains("serial_links sharing"), "{mixed}");
+        assert!(mixed.contains("two rules of sharing links"));
+        assert!(!drawn(&["ring", "halving_doubling"]).contains("sharing"));
     }
 }

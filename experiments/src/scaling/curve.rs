@@ -1,13 +1,15 @@
-//! The curves of one configuration: what was measured here, what was carried and what was modeled.
+//! The curves of one configuration: measured on this machine, run on virtual time with real arithmetic, and modeled.
 
 use super::points::{Scaling, measured_efficiency, simulated_efficiency};
 use super::table::table;
+use super::workload::thinned;
 use crate::cli::error::CommandResult;
 use crate::cli::output::RunOutput;
+use crate::cli::progress;
 use allfold_report::records::{MeasuredScale, SimulatedScale};
 use allfold_report::sizes::RankCounts;
 
-/// The largest numbers of ranks of the curves that train.
+/// The largest numbers of ranks of the measured curve and of the curve on virtual time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reach {
     /// The largest number of ranks on this machine.
@@ -16,7 +18,7 @@ pub struct Reach {
     pub on_virtual_clock: u32,
 }
 
-/// Every point of the curves as records, with a table of each kind. A curve always has its point of one rank: efficiency
+/// Makes every point of the curves as records, with a table of each kind. Every curve has a point of one rank, because efficiency
 /// is relative to it.
 ///
 /// # Errors
@@ -28,7 +30,8 @@ pub fn draw(
     command: Option<&str>,
     output: &mut RunOutput,
 ) -> CommandResult {
-    let counts: Vec<u32> = if ranks.0.contains(&1) { ranks.0.clone() } else { [&[1], &*ranks.0].concat() };
+    let counts = thinned(&ranks.0);
+    let counts = if counts.contains(&1) { counts } else { [vec![1], counts].concat() };
     let up_to = |most: u32| counts.iter().copied().filter(move |&ranks| ranks <= most);
 
     let mut measured: Vec<MeasuredScale> =
@@ -42,8 +45,10 @@ pub fn draw(
         .map(|ranks| scaling.on_virtual_clock(ranks))
         .collect::<CommandResult<_>>()?;
     simulated_efficiency(&mut on_virtual_clock);
-    let mut modeled: Vec<SimulatedScale> =
-        counts.iter().map(|&ranks| scaling.modeled(ranks)).collect::<CommandResult<_>>()?;
+    let bar = progress::bar(counts.len() as u64, "modeling");
+    let one = |&ranks: &u32| scaling.modeled(ranks).inspect(|_| bar.inc(1));
+    let mut modeled: Vec<SimulatedScale> = counts.iter().map(one).collect::<CommandResult<_>>()?;
+    drop(bar);
     simulated_efficiency(&mut modeled);
     for (points, how) in [(&on_virtual_clock, "real arithmetic on the virtual clock"), (&modeled, "modeled")]
     {

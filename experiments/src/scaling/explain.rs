@@ -1,4 +1,5 @@
-//! Three small published tables: which assumptions make a prediction meet them, and what it then says about 16 and 64 GPUs.
+//! Explains three small published tables: the assumptions under which a prediction agrees with them, and the prediction for 16
+//! and 64 GPUs.
 //!
 //! ```text
 //! resnet34   9, 5.5, 2 s per epoch on 1, 2, 8 V100, 16 images each     an epoch's fixed part, and hosts that are late
@@ -6,8 +7,8 @@
 //! parallel   8.5, 4.7, 2.9 h on 1, 2, 4 GPUs, 3.2 times faster on 8    one process that launches for all, weights sent each step
 //! ```
 //!
-//! Each table has as many unknowns as rows that fix them; the other rows are what the explanation is held against. What is
-//! solved for is said, and so is what stays open.
+//! Each explanation has as many unknowns as there are rows that determine them; other rows are compared with the prediction. The
+//! output names what is solved for and what stays open.
 
 use crate::cli::columns::columns;
 use crate::cli::error::{CommandError, CommandResult};
@@ -23,7 +24,7 @@ use allfold_trainer::workloads::{Accelerator, Precision, Workload};
 /// The function that explains a table.
 type Explanation = fn(&mut RunOutput) -> CommandResult;
 
-/// The tables by name.
+/// The published tables by name, each with the function that explains it.
 pub const TABLES: [(&str, Explanation); 3] =
     [("resnet34", resnet34), ("a100", a100), ("data-parallel", data_parallel)];
 
@@ -72,7 +73,7 @@ fn rows(names: &[&str], lines: Vec<Vec<String>>) -> String {
     columns(&[vec![head], lines].concat())
 }
 
-/// ResNet-34, 16 images a GPU, V100: seconds per epoch on 1, 2 and 8 GPUs.
+/// ResNet-34, 16 images per GPU, V100: seconds per epoch on 1, 2 and 8 GPUs.
 fn resnet34(output: &mut RunOutput) -> CommandResult {
     const PUBLISHED: [(u32, f64); 3] = [(1, 9.0), (2, 5.5), (8, 2.0)];
     let base = scaling("resnet34", "dgx1-v100", "V100 SXM", Precision::F32)?;
@@ -81,7 +82,7 @@ fn resnet34(output: &mut RunOutput) -> CommandResult {
     let wires = |ranks: u32| -> CommandResult<f64> {
         Ok(base.predict(ranks, 16)?.time.total().as_secs() / one - 1.0)
     };
-    // T(n) = fixed + (9 - fixed) / n x (1 + wires(n) + late x E[max of n]): two unknowns, fixed by the rows of 2 and 8.
+    // T(n) = fixed + (9 - fixed) / n x (1 + wires(n) + late x E[max of n]): two unknowns, determined by the rows of 2 and 8 GPUs.
     let late = |fixed: f64, ranks: u32, seconds: f64| -> CommandResult<f64> {
         let stretch = f64::from(ranks) * (seconds - fixed) / (9.0 - fixed);
         Ok((stretch - 1.0 - wires(ranks)?) / expected_max(ranks))
@@ -89,7 +90,8 @@ fn resnet34(output: &mut RunOutput) -> CommandResult {
     let (mut low, mut high) = (0.0, 1.9);
     for _ in 0..60 {
         let middle = (low + high) / 2.0;
-        // More that is fixed leaves less to lateness, and most of all on 8 GPUs.
+        // A larger fixed part leaves less to explain by lateness, most of all on 8 GPUs, so the difference falls as `middle`
+        // grows.
         let apart = late(middle, 8, 2.0)? - late(middle, 2, 5.5)?;
         if apart > 0.0 { low = middle } else { high = middle }
     }
@@ -143,7 +145,8 @@ fn a100(output: &mut RunOutput) -> CommandResult {
         "  on several: 798 / 215 = 3.71, so 4 GPUs at {:.1} %; the model is not named: ResNet-50 would do {alone:.0} images/s in f32",
         100.0 * 798.0 / 215.0 / 4.0
     ))?;
-    // The model's step is scaled to the one measured GPU; lateness takes up what the wires leave of the row of four.
+    // The model's step is scaled to the measured single GPU. Lateness explains the part of the row of 4 GPUs that the links do
+    // not.
     let measured = WorkloadScaling { measured: Some(215.0), ..full };
     let wires = |ranks: u32| -> CommandResult<f64> {
         Ok(215.0 * f64::from(ranks) / measured.predict(ranks, batch)?.throughput() - 1.0)
@@ -190,7 +193,7 @@ fn data_parallel(output: &mut RunOutput) -> CommandResult {
     let batch = 256usize;
     let workload = &base.workload;
     let bytes = workload.parameters() as u64 * 4;
-    // Weights out and gradients back through GPU 0, each step, on PCI Express.
+    // In each step weights go out and gradients come back through GPU 0, over PCI Express.
     let through_root = |ranks: u32| -> CommandResult<f64> {
         let topology = Topology::named("pcie8", ranks).map_err(CommandError::run)?;
         let star = registry::find(Collective::AllReduce, "star").map_err(CommandError::run)?;
@@ -199,7 +202,8 @@ fn data_parallel(output: &mut RunOutput) -> CommandResult {
         let job = Job::new(&*schedule, &geometry, 4, &topology);
         Ok(simulate(&job, Engine::Auto).map_err(CommandError::run)?.time.as_secs())
     };
-    // Shares of the step of one GPU: parallel / n + serial + moved(n) + launch (n - 1). The rows of 1, 2 and 8 fix the three.
+    // Shares of the step of one GPU: parallel / n + serial + moved(n) + launch (n - 1). The rows of 1, 2 and 8 GPUs determine the
+    // three unknowns.
     let one = base.predict(1, batch)?.time.total().as_secs();
     let moved =
         |ranks: u32| -> CommandResult<f64> { Ok(if ranks < 2 { 0.0 } else { through_root(ranks)? / one }) };

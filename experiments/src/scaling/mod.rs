@@ -1,4 +1,4 @@
-//! Scaling curves: of training on ranks that are there, of large networks from layer tables, of collectives.
+//! Scaling curves: of training runs on this machine, of large networks from layer tables, and of collectives.
 
 pub mod collective;
 pub mod curve;

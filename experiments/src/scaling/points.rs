@@ -1,42 +1,82 @@
-//! Points of a scaling curve: measured on threads, carried on virtual time with real arithmetic, or modeled from
-//! shapes alone.
+//! Points of a scaling curve: measured on threads, run on virtual time with real arithmetic, or modeled from shapes alone.
 
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::{memory, progress};
-use crate::training::launch_mode::LaunchMode;
+use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
 use crate::training::run::{self, RecordOptions};
 use crate::training::trained::Trained;
 use allfold_collectives::Plan;
 use allfold_report::format::counted;
 use allfold_report::records::{MeasuredScale, Setup, SimulatedScale};
 use allfold_report::sizes::RankCounts;
-use allfold_sim::{Device, Sharing, Topology};
+use allfold_sim::{Device, Faults, Sharing, Topology};
 use allfold_trainer::modeled::{self, ModeledMachine, StepPrediction};
 use allfold_trainer::{Config, Dataset, data};
 use std::cell::OnceCell;
+
+/// Faults of the runs on the virtual clock.
+#[derive(Clone, Debug, Default)]
+pub struct FaultRules {
+    /// The rules, as `--fault` takes them.
+    pub rules: Vec<String>,
+    /// The seed of their random draws.
+    pub seed: u64,
+}
+
+impl FaultRules {
+    /// The faults of those rules whose ranks and links a machine has.
+    fn on(&self, topology: &Topology) -> CommandResult<Faults> {
+        let there =
+            self.rules.iter().map(String::as_str).filter(|rule| Faults::parse([*rule], topology).is_ok());
+        Ok(Faults::parse(there, topology).map_err(CommandError::usage)?.seeded(self.seed))
+    }
+}
 
 /// The configuration and the machine of a scaling curve.
 pub struct Scaling {
     /// The training configuration.
     pub config: Config,
-    /// The simulated machine, by name.
+    /// The simulated machine, as `--topology` names it: a name or a file.
     pub topology: String,
     /// The device model of each rank.
     pub device: Device,
-    /// For all points, once the first has asked for it.
+    faults: FaultRules,
+    /// The data of all points, loaded by the first point that needs it.
     data: OnceCell<(Dataset, Dataset)>,
 }
 
 impl Scaling {
     /// The scaling of a configuration on the machine of this name.
     pub fn new(config: Config, topology: String, device: Device) -> Scaling {
-        Scaling { config, topology, device, data: OnceCell::new() }
+        Scaling { config, topology, device, faults: FaultRules::default(), data: OnceCell::new() }
     }
 
-    /// Refuses what no point could be made of, before the first is.
+    /// This scaling, with faults in its runs on the virtual clock.
+    pub fn faulty(self, faults: FaultRules) -> Scaling {
+        Scaling { faults, ..self }
+    }
+
+    /// Refuses a fault that no run on the virtual clock, of up to `most` ranks, can have.
     ///
     /// # Errors
-    /// A strategy of one rank with more ranks; a topology that is none, or too large for this machine.
+    /// An invalid rule, or a rule whose ranks or links the largest of these machines does not have.
+    pub fn check_faults(&self, ranks: &RankCounts, most: u32) -> CommandResult {
+        if self.faults.rules.is_empty() {
+            return Ok(());
+        }
+        let Some(largest) = ranks.0.iter().copied().filter(|ranks| *ranks <= most).max() else {
+            return Err(CommandError::usage(format!(
+                "--fault acts in runs on the virtual clock, which are those of up to {most} ranks; give a larger --sim-ranks"
+            )));
+        };
+        let rules = self.faults.rules.iter().map(String::as_str);
+        Faults::parse(rules, &self.machine(largest)?).map(drop).map_err(CommandError::usage)
+    }
+
+    /// Refuses a curve with a point that cannot be made, before the first point is made.
+    ///
+    /// # Errors
+    /// Strategy `single` on several ranks; an unknown topology, or one too large for this machine's memory.
     pub fn check(&self, ranks: &RankCounts) -> CommandResult {
         if self.config.strategy == "single" && ranks.greatest() > 1 {
             return Err(CommandError::usage(
@@ -44,7 +84,7 @@ impl Scaling {
             ));
         }
         self.modeled(1)?;
-        // A clock for every rank and lane, and where each stands in its schedule.
+        // The memory that the engine needs: a clock and a position in the schedule for every rank and lane.
         let most = u64::from(ranks.greatest());
         memory::require(most.checked_mul(256), &format!("the clocks of {most} ranks"))?;
         ranks.0.iter().try_for_each(|&ranks| self.machine(ranks).map(drop))
@@ -74,7 +114,7 @@ impl Scaling {
     pub fn measured(&self, ranks: u32) -> CommandResult<MeasuredScale> {
         if let Some(gpus) = self.gpus()?.filter(|gpus| *gpus < ranks) {
             return Err(CommandError::usage(format!(
-                "{ranks} ranks need a GPU each and there are {}; give fewer --ranks",
+                "{ranks} ranks need a GPU each, and this machine has {}; give fewer --ranks",
                 counted(gpus as usize, "GPU")
             )));
         }
@@ -96,7 +136,7 @@ impl Scaling {
     /// Refuses the virtual clock where the configuration trains on GPUs, which compute in real time.
     ///
     /// # Errors
-    /// Such a configuration.
+    /// The configuration trains on GPUs.
     pub fn check_virtual_clock(&self) -> CommandResult {
         match self.config.device.as_str() {
             "cpu" => Ok(()),
@@ -112,7 +152,10 @@ impl Scaling {
     /// A configuration that trains on GPUs; a failed run.
     pub fn on_virtual_clock(&self, ranks: u32) -> CommandResult<SimulatedScale> {
         self.check_virtual_clock()?;
-        let trained = self.train(LaunchMode::sim(self.machine(ranks)?, self.device))?;
+        let topology = self.machine(ranks)?;
+        let faults = self.faults.on(&topology)?;
+        let place = SimulatedRanks { topology, device: self.device, faults };
+        let trained = self.train(LaunchMode::Sim(Box::new(place)))?;
         let (time_us, time_error_us) = trained.step_us();
         Ok(SimulatedScale {
             setup: trained.setup(&self.config, "sim"),
@@ -177,7 +220,7 @@ impl Scaling {
 
     fn train(&self, place: LaunchMode) -> CommandResult<Trained> {
         let mut config = self.config.clone();
-        // Only whole batches, so that every step is like the modeled one.
+        // Only whole batches are used, so that every step is like the modeled one.
         let data = self.data()?;
         let train = &data.0;
         let step = config.batch.saturating_mul(place.ranks() as usize);
@@ -185,15 +228,18 @@ impl Scaling {
             train.len().min(if config.train_samples > 0 { config.train_samples } else { usize::MAX });
         config.train_samples = samples / step * step;
         if step > samples {
-            // Too few for a step: what samples hold takes no part in how long it takes.
+            // The set has too few samples for a step, so random samples replace it: the values of samples do not affect the time
+            // of a step.
             let (channels, height, width) = train.shape;
             config.data = "synthetic".into();
             (config.synthetic_shape, config.synthetic_classes) = ([channels, height, width], train.classes);
             (config.synthetic_samples, config.train_samples) = (step, step);
+            config.random_resized_crop = false;
         }
-        // A point is no run to go on with, and leaves alone what one has written.
-        (config.checkpoint_every, config.resume) = (0, false);
-        let bar = progress::bar(1, &format!("{} on {} ranks", config.model, place.ranks()));
+        // A point is not a run to resume, and must not touch the checkpoints of one.
+        config.fixed_length();
+        let bar =
+            progress::steps(1, &format!("{} on {}", config.model, counted(place.ranks() as usize, "rank")));
         let trained = match step > samples {
             true => run::run(&config, &place, &bar),
             false => run::run_on(&config, data, &place, &bar, RecordOptions::default()),
@@ -242,7 +288,7 @@ efficiencies! {
 mod tests {
     use super::*;
 
-    /// The vocabulary of a text is known only once it is read, which the first point does for all.
+    /// The vocabulary of a text is known only once the text is read, which the first point does for all points.
     #[test]
     fn the_points_of_a_curve_share_their_data() {
         let folder = tempfile::tempdir().unwrap();

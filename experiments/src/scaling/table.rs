@@ -3,7 +3,7 @@
 use crate::cli::columns::columns;
 use allfold_report::records::{MeasuredScale, SimulatedScale};
 
-/// One line of the table.
+/// One line of a scaling table.
 pub struct ScalingLine {
     ranks: u32,
     time_us: f64,

@@ -13,46 +13,46 @@ use allfold_trainer::modeled::{
 };
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
 
-/// What times the exchanges.
+/// The model that times the exchanges.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collectives {
     /// Allfold's own schedules, simulated on the topology
     Simulated,
-    /// What NCCL's tuner believes of the algorithm that it would choose
+    /// The time that NCCL's tuner estimates for the algorithm that it would choose
     Nccl,
 }
 
 /// The workload and the machine of a scaling curve.
 pub struct WorkloadScaling {
-    /// The workload.
+    /// The layer table that is trained.
     pub workload: Workload,
     /// The machine, as `--topology` names it.
     pub topology: String,
     /// The device of each rank.
     pub accelerator: &'static Accelerator,
-    /// The precision.
+    /// The precision of the kernels.
     pub precision: Precision,
     /// Samples per rank and step; in strong scaling, of all ranks together.
     pub batch: usize,
     /// Whether the batch is divided among all ranks (strong scaling).
     pub strong: bool,
-    /// Micro-batches of a step.
+    /// The number of micro-batches of a step.
     pub accumulate: usize,
     /// Whether batch norms normalise by the samples of all ranks.
     pub sync_batch_norm: bool,
-    /// Samples per second of one device, where measured.
+    /// The measured rate of one device in samples per second, if given.
     pub measured: Option<f64>,
     /// Overheads besides kernels and links.
     pub terms: Overheads,
-    /// What times the exchanges.
+    /// The model that times the exchanges.
     pub collectives: Collectives,
 }
 
 impl WorkloadScaling {
-    /// One point; `None` in strong scaling where a rank would have no sample.
+    /// The time of one point; `None` in strong scaling if a rank would have no sample.
     ///
     /// # Errors
-    /// A topology that has no such machine; an exchange that cannot be timed.
+    /// An unknown topology, or one without this many ranks; an exchange that cannot be timed.
     pub fn point(&self, ranks: u32) -> CommandResult<Option<SimulatedScale>> {
         let batch = if self.strong { self.batch / ranks as usize } else { self.batch };
         if batch == 0 {
@@ -106,10 +106,10 @@ impl WorkloadScaling {
     }
 }
 
-/// The machine of a topology's name, without what follows it.
+/// The machine that a topology's name begins with.
 ///
 /// # Errors
-/// A topology that is no machine.
+/// A topology whose name begins with no known machine.
 pub fn machine(topology: &str) -> CommandResult<Preset> {
     let head = topology.split([':', ',']).next().unwrap_or_default();
     Preset::named(head).map_err(CommandError::usage)
@@ -162,11 +162,19 @@ pub fn platform(preset: &Preset, ranks: u32) -> CommandResult<Platform> {
     })
 }
 
-/// Counts of ranks that a curve is drawn at: all of a few; of many only the powers of two, the first and the last.
+/// The length of the longest range of consecutive counts that is kept whole.
+const SHORT: usize = 16;
+
+/// Counts of ranks that a curve is drawn at: of a longer range only the powers of two, the first and the last; else all counts.
 pub fn thinned(counts: &[u32]) -> Vec<u32> {
-    let ends = [counts.first(), counts.last()];
-    let keep = |ranks: &u32| counts.len() <= 64 || ranks.is_power_of_two() || ends.contains(&Some(ranks));
-    counts.iter().copied().filter(keep).collect()
+    let ranges = counts.chunk_by(|a, b| a + 1 == *b);
+    let of = |range: &[u32]| {
+        let ends = [range.first().copied(), range.last().copied()];
+        let keep =
+            |ranks: &u32| range.len() <= SHORT || ranks.is_power_of_two() || ends.contains(&Some(*ranks));
+        range.iter().copied().filter(keep).collect::<Vec<u32>>()
+    };
+    ranges.flat_map(of).collect()
 }
 
 #[cfg(test)]
@@ -220,6 +228,9 @@ mod tests {
         assert!(of("hgx-h100", 8).nvls.is_some() && of("l40s", 8).links == Inside::Pci);
         assert_eq!(thinned(&(1..=1000).collect::<Vec<_>>()).len(), 11);
         assert_eq!(thinned(&[3, 5]), [3, 5]);
+        assert_eq!(thinned(&(1..=64).collect::<Vec<_>>()), [1, 2, 4, 8, 16, 32, 64]);
+        assert_eq!(thinned(&(1..=16).collect::<Vec<_>>()).len(), 16);
+        assert_eq!(thinned(&[1, 3, 100, 1000]), [1, 3, 100, 1000]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One configuration trained by several strategies on the same samples: what each costs in time, bytes and memory.
+//! Trains one configuration with several strategies on the same samples, and compares their time, bytes and memory.
 
 use super::launch_mode::LaunchMode;
 use super::records::held;
@@ -20,13 +20,18 @@ const MICRO_BATCHES: usize = 4;
 pub struct Contender {
     /// The configuration. All contenders take the same samples in a step.
     pub config: Config,
-    /// The ranks that it trains on: 1 of `single`.
+    /// The number of ranks that train: 1 for `single`.
     pub ranks: u32,
 }
 
+/// How many ranks have samples of their own: the product of the sizes of the axes `data` and `expert`.
+fn sharers(axes: &BTreeMap<&'static str, u32>) -> u32 {
+    ["data", "expert"].iter().filter_map(|axis| axes.get(axis)).product::<u32>().max(1)
+}
+
 impl Contender {
-    /// `strategy` with the samples that `ranks` ranks of data parallelism take in a step by `config`. `single` takes all of them
-    /// on one rank.
+    /// The contender of `strategy`, with the samples that `ranks` ranks of data parallelism take in a step by `config`. `single`
+    /// takes all of these samples on one rank.
     ///
     /// # Errors
     /// An unknown strategy, or one that does not take the configuration.
@@ -43,20 +48,19 @@ impl Contender {
             let stages = if config.parallel.stages == 0 { ranks as usize } else { config.parallel.stages };
             config.accumulate = (MICRO_BATCHES * stages).min(samples);
         }
-        let data = strategies::axes(&config, ranks)?.get("data").copied().unwrap_or(1);
-        config.batch = samples / data.max(1) as usize;
+        config.batch = samples / sharers(&strategies::axes(&config, ranks)?) as usize;
         config.check()?;
-        allfold_trainer::run::fits_network(&config, ranks, dataset)?;
+        allfold_trainer::run::fits_network(&config, ranks, (dataset.shape, dataset.classes))?;
         Ok(Contender { config, ranks })
     }
 
     /// Samples of all ranks together in a step.
     fn samples(&self) -> u64 {
         let axes = strategies::axes(&self.config, self.ranks).unwrap_or_default();
-        self.config.batch as u64 * u64::from(axes.get("data").copied().unwrap_or(1))
+        self.config.batch as u64 * u64::from(sharers(&axes))
     }
 
-    /// Trains.
+    /// Trains by the contender's configuration.
     ///
     /// # Errors
     /// A run that fails.
@@ -126,7 +130,7 @@ fn greatest(peaks: &[MemoryUse]) -> RankMemory {
 }
 
 impl Trained {
-    /// The memory of each rank when it held the most in any step.
+    /// The memory of each rank at the time when it held the most in any step.
     fn peaks(&self) -> Vec<MemoryUse> {
         let most = |steps: &Vec<RankStep>| steps.iter().map(|step| step.peak).max_by_key(MemoryUse::total);
         self.steps.iter().map(|steps| most(steps).unwrap_or_default()).collect()
@@ -142,7 +146,7 @@ impl Trained {
         self.steps.iter().map(counted).collect()
     }
 
-    /// Bytes that each rank sent in the last step, and bytes that all ranks sent by operation.
+    /// For the last step: the bytes that each rank sent, and the bytes of each operation over all ranks.
     fn sent(&self) -> (Vec<u64>, BTreeMap<String, u64>) {
         let mut by_rank = vec![0; self.steps.len()];
         let mut by_operation = BTreeMap::new();

@@ -1,16 +1,20 @@
 //! The configuration of a training run, from its file.
 
 use crate::cli::error::{CommandError, CommandResult};
+use allfold_sim::read_text_at_most;
 use allfold_trainer::Config;
 use std::path::Path;
+
+/// The greatest length of a configuration in bytes.
+const LONGEST: u64 = 1 << 20;
 
 /// Reads a configuration file.
 ///
 /// # Errors
-/// The file cannot be read, or says something that makes no sense; with line and column.
+/// The file cannot be read, or has an unknown key or a wrong value; the error gives line and column.
 pub fn read(path: &Path) -> CommandResult<Config> {
     let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let text = read_text_at_most(path, LONGEST, "a configuration").map_err(|error| {
         CommandError::usage(format!(
             "{name}: {error}; name a TOML file such as experiments/configs/digits-cnn.toml"
         ))
@@ -18,10 +22,10 @@ pub fn read(path: &Path) -> CommandResult<Config> {
     Config::parse(&text, &name).map_err(CommandError::usage)
 }
 
-/// Replaces a key of the configuration by `pair`, a KEY=VALUE.
+/// Sets the value of a key of the configuration; `pair` is KEY=VALUE.
 ///
 /// # Errors
-/// No such pair, an unknown key, or a value of another type.
+/// `pair` is not of the form KEY=VALUE, its key is unknown, or its value has a wrong type.
 pub fn replace(config: &mut Config, pair: &str) -> CommandResult {
     let Some((key, value)) = pair.split_once('=') else {
         return Err(CommandError::usage(format!("--set {pair}: write KEY=VALUE, such as lr=0.05")));

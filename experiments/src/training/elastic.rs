@@ -1,92 +1,139 @@
-//! A rank that is a process of a launched world, which may outlive others: with `allfold launch --elastic` whoever fails
-//! is started again, and joins those who are left at the next epoch of the world.
+//! A rank that is a process of a launched world and may outlive other ranks: with `allfold launch --elastic` a rank that
+//! fails is started again, and joins the remaining ranks in the next epoch of the world.
 //!
 //! ```text
 //! epoch 0   ranks 0 1 2 3     train ... rank 2 dies          the launcher starts it again, for epoch 1
-//!           ranks 0 1 - 3     shrink: who is left, and which epoch comes next
-//! epoch 1   ranks 0 1 2' 3    meet again, go on from the newest checkpoint: to the weights of a run that nothing befell
+//!           ranks 0 1 - 3     shrink: agree on the remaining ranks and on the next epoch
+//! epoch 1   ranks 0 1 2' 3    connect again, resume from the newest checkpoint: the final weights are those without a failure
 //! ```
 //!
-//! On several nodes each launcher starts its own ranks again and counts its own restarts: a rank that comes back with an
-//! epoch that is over is told, and comes with a later one.
+//! A process that is stopped or hangs does not end, so the launcher does not notice: the remaining ranks report the process
+//! through the rendezvous, and the launcher kills it and starts another.
 //!
-//! The world has its old size again before a step is made, so the arithmetic is that of the whole run. Frames of an
-//! earlier epoch are refused, and so is a rank that comes back with one.
+//! On several nodes each launcher starts its own ranks again and counts its own restarts: a restarted rank whose epoch has
+//! ended learns the current epoch at the rendezvous, and joins that epoch.
+//!
+//! No step is made before the world has its old size again, so the arithmetic is that of a run without a failure. Frames of
+//! an earlier epoch are refused, and so is a rank that tries to join with an earlier epoch.
 
 use crate::cli::error::{CommandError, CommandResult};
 use crate::measure::inputs;
 use allfold_collectives::environment::Environment;
 use allfold_collectives::rendezvous;
-use allfold_collectives::{Communicator, Error, Joining, ReduceOp};
+use allfold_collectives::{Communicator, Error, Joining, Lost, Rank, ReduceOp};
 use allfold_trainer::Config;
 use std::io::Write;
 
-/// How often a rank tries to join a later epoch while more ranks fail.
+/// How many times a rank tries to join a later epoch while more ranks fail.
 const TRIES: u32 = 100;
+
+/// How many times ranks that miss a rendezvous are reported to the launcher, and waited for again.
+const REPORTS: u32 = 2;
 
 /// Trains as one rank, through as many epochs of the world as the launcher has restarts for.
 ///
 /// # Errors
-/// The run's failure, where ranks that were lost are not started again or it was no loss.
+/// The run's failure, if it is not the loss of a rank, or if lost ranks are not started again.
 pub fn run<T>(
     config: &Config,
     environment: &Environment,
     train: impl Fn(&Config, &Communicator) -> Result<T, allfold_trainer::Error>,
 ) -> CommandResult<T> {
-    // All ranks must have one configuration; only the number of restarts may differ.
+    // The configuration must be the same on all ranks, except for `resume`, which restarted ranks set.
     let configuration = inputs::hash(format!("{:?}", Config { resume: false, ..config.clone() }).as_bytes());
     let joining = Joining { configuration, ..Joining::from_env().map_err(CommandError::from)? };
     let elastic = std::env::var("ALLFOLD_ELASTIC").is_ok_and(|said| said == "1");
-    if elastic && config.checkpoint_every == 0 {
+    if elastic && !config.writes_checkpoints() {
         return Err(CommandError::usage(
-            "--elastic resumes from checkpoints: set checkpoint_every in the configuration",
+            "--elastic resumes from checkpoints: set checkpoint_every or checkpoint_every_epochs in the configuration",
         ));
     }
     let (mut config, mut environment) = (config.clone(), environment.clone());
     loop {
         let comm = join(&mut environment, &joining, elastic)?;
-        config.resume |= environment.epoch > 0 && config.checkpoint_every > 0;
+        config.resume |= environment.epoch > 0 && config.writes_checkpoints();
         let error = match train(&config, &comm) {
             Ok(trained) => return Ok(trained),
             Err(error) => error,
         };
-        let lost = match &error {
-            allfold_trainer::Error::Collective(Error::PeerLost { .. }) => error.to_string(),
-            // Told while it shrank, or before it looked.
-            allfold_trainer::Error::Collective(Error::Poisoned { .. } | Error::Aborted { .. }) => {
-                error.to_string()
-            }
-            _ => return Err(error.into()),
+        let loss = match &error {
+            allfold_trainer::Error::Collective(error) => loss(error),
+            _ => None,
         };
-        if !elastic {
-            return Err(error.into());
+        let Some(loss) = loss.filter(|_| elastic) else { return Err(error.into()) };
+        match next(&comm, &environment, &joining, (loss, &error.to_string())) {
+            Some(epoch) => environment.epoch = epoch,
+            None => return Err(error.into()),
         }
-        environment.epoch = next(&comm, environment.epoch, &lost);
     }
 }
 
-/// The remaining ranks agree on the next epoch; a rank that fails meanwhile is found at that epoch's rendezvous.
-fn next(comm: &Communicator, epoch: u32, lost: &str) -> u32 {
-    let mut next = [i64::from(epoch) + 1];
-    if let Ok((left, ranks)) = comm.shrink()
-        && left.all_reduce(&mut next, ReduceOp::Max).is_ok()
-        && left.rank().0 == 0
-    {
-        let ranks: Vec<String> = ranks.iter().map(|rank| rank.to_string()).collect();
-        // The reader of standard error may be gone.
-        let _ = writeln!(
-            std::io::stderr(),
-            "{lost}; ranks {} are left, and wait for the others in epoch {}",
-            ranks.join(", "),
-            next[0]
-        );
-    }
-    u32::try_from(next[0]).unwrap_or(u32::MAX)
+/// How a rank was lost, by the error that another rank got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    /// The lost rank's process has ended, or another rank reported the loss.
+    Ended,
+    /// The lost rank sends nothing any more, although its connections are open.
+    Silent,
+    /// The lost rank, or a rank that it waits for, exceeded the deadline of an operation.
+    Late,
 }
 
-/// Joins the others in this rank's epoch, or in the later epoch that they are in.
+/// How a rank was lost, if that is what the error says; `None` for any other error.
+fn loss(error: &Error) -> Option<Loss> {
+    match error {
+        Error::PeerLost { cause: Lost::Silent { .. }, .. } => Some(Loss::Silent),
+        Error::DeadlineExceeded { .. } => Some(Loss::Late),
+        // `Poisoned` and `Aborted`: another rank reported the failure before this rank noticed it.
+        Error::PeerLost { .. } | Error::Poisoned { .. } | Error::Aborted { .. } => Some(Loss::Ended),
+        _ => None,
+    }
+}
+
+/// The remaining ranks agree on the next epoch; a rank that fails meanwhile is found at that epoch's rendezvous. Processes
+/// that do not end by themselves are reported to the launcher. `None` if an operation took too long and no rank is lost.
+fn next(
+    comm: &Communicator,
+    environment: &Environment,
+    joining: &Joining,
+    (loss, said): (Loss, &str),
+) -> Option<u32> {
+    let mut next = [i64::from(environment.epoch) + 1];
+    if let Ok((left, ranks)) = comm.shrink() {
+        let gone: Vec<Rank> = (0..comm.size()).map(Rank).filter(|rank| !ranks.contains(rank)).collect();
+        if loss == Loss::Late && gone.is_empty() {
+            return None;
+        }
+        if loss != Loss::Ended {
+            report(joining, environment, &gone);
+        }
+        if left.all_reduce(&mut next, ReduceOp::Max).is_ok() && left.rank().0 == 0 {
+            let ranks: Vec<String> = ranks.iter().map(|rank| rank.to_string()).collect();
+            say(&format!(
+                "{said}; ranks {} are left, and wait for the others in epoch {}",
+                ranks.join(", "),
+                next[0]
+            ));
+        }
+    }
+    Some(u32::try_from(next[0]).unwrap_or(u32::MAX))
+}
+
+/// Reports ranks to the launcher, which replaces their processes.
+fn report(joining: &Joining, environment: &Environment, lost: &[Rank]) {
+    if let Err(error) = joining.report_loss(environment, lost) {
+        say(&format!("the launcher was not told of the loss of {}: {error}", Rank::list(lost)));
+    }
+}
+
+fn say(line: &str) {
+    // The error is ignored: the reader of standard error may have closed it.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Joins the other ranks in this rank's epoch, or in the later epoch that they are in.
 fn join(environment: &mut Environment, joining: &Joining, elastic: bool) -> CommandResult<Communicator> {
-    let mut tries = 0;
+    let (mut tries, mut reports) = (0, 0);
     loop {
         let error = match Communicator::join(environment, joining.clone()) {
             Ok(comm) => return Ok(comm),
@@ -99,18 +146,26 @@ fn join(environment: &mut Environment, joining: &Joining, elastic: bool) -> Comm
             {
                 environment.epoch = *theirs;
             }
-            // This life began in an epoch that had met already, as a node counts only its own restarts: the others have
-            // missed this rank since, and wait for it in the next.
+            // A node counts only its own restarts, so this process may have tried to join an epoch whose rendezvous was already
+            // complete. The other ranks have lost this rank since, and wait for it in the next epoch.
             Error::Rendezvous { cause: rendezvous::RendezvousFailure::DuplicateRank { .. }, .. }
                 if elastic && tries < TRIES =>
             {
-                environment.epoch += 1;
+                environment.epoch = environment.epoch.saturating_add(1);
             }
-            // Lost between the meeting and the first operation: the launcher starts it again.
+            // Ranks are missing because their processes hang: the launcher replaces them, and they join in the next epoch.
+            Error::Rendezvous { cause: rendezvous::RendezvousFailure::Missing { ranks, .. }, .. }
+                if elastic && reports < REPORTS =>
+            {
+                reports += 1;
+                report(joining, environment, ranks);
+                environment.epoch = environment.epoch.saturating_add(1);
+            }
+            // A rank was lost between the rendezvous and the first operation; the launcher starts it again.
             Error::PeerLost { .. } | Error::Missing { .. } | Error::Refused { .. }
                 if elastic && tries < TRIES =>
             {
-                environment.epoch += 1;
+                environment.epoch = environment.epoch.saturating_add(1);
             }
             _ => return Err(error.into()),
         }

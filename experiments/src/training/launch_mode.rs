@@ -17,14 +17,14 @@ pub struct SimulatedRanks {
     pub faults: Faults,
 }
 
-/// How the ranks run.
+/// Where and how the ranks of a run execute.
 #[derive(Clone)]
 pub enum LaunchMode {
     /// Threads of this process, real time.
     Threads(u32),
     /// This process is one rank of a world that a launcher has started.
     Process(Box<Environment>),
-    /// This process is one rank of the MPI job that mpirun has started: which, and of how many.
+    /// This process is one rank of the MPI job that mpirun has started: its rank and the number of ranks.
     Mpi(Rank, u32),
     /// Threads on virtual time: one for each rank of a topology, each computing on a device.
     Sim(Box<SimulatedRanks>),
@@ -36,7 +36,7 @@ impl LaunchMode {
         LaunchMode::Sim(Box::new(SimulatedRanks { topology, device, faults: Faults::NONE }))
     }
 
-    /// How many ranks run there.
+    /// The number of ranks of this mode.
     pub fn ranks(&self) -> u32 {
         match self {
             LaunchMode::Threads(ranks) => *ranks,
@@ -58,7 +58,7 @@ impl LaunchMode {
         Ok(gpus.map_or_else(|| "cpu".into(), |gpus| gpus.name()))
     }
 
-    /// Whether this process reports the run: one of several processes does.
+    /// Whether this process reports the run; of several processes only one does.
     pub fn is_reporter(&self) -> bool {
         match self {
             LaunchMode::Process(environment) => environment.rank == Rank(0),
@@ -68,10 +68,10 @@ impl LaunchMode {
     }
 }
 
-/// This process as a rank of its MPI job; `native`: by MPI's own collectives where no algorithm is named.
+/// The communicator of this process as a rank of its MPI job. `native`: MPI's own collectives run where no algorithm is named.
 ///
 /// # Errors
-/// This program was built without MPI; MPI cannot be started.
+/// MPI cannot be started.
 #[cfg(feature = "mpi")]
 pub fn over_mpi(native: bool) -> CommandResult<Communicator> {
     use allfold_collectives::Joining;
@@ -80,7 +80,7 @@ pub fn over_mpi(native: bool) -> CommandResult<Communicator> {
     Communicator::over_mpi(Options { native, flight, ..Options::default() }).map_err(CommandError::from)
 }
 
-/// This process as a rank of its MPI job.
+/// The communicator of this process as a rank of its MPI job.
 ///
 /// # Errors
 /// Always: this program was built without MPI.

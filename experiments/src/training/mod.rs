@@ -1,13 +1,13 @@
-//! Training runs as the commands need them.
+//! Training runs for the commands: the ranks, the records and the plots.
 
 pub mod comparison;
 pub mod config;
 pub mod elastic;
 pub mod launch_mode;
-mod records;
+pub mod records;
 pub mod reference_losses;
 pub mod run;
 mod spans;
 pub mod tensorboard;
 pub mod trained;
-mod watch;
+pub mod watch;

@@ -1,8 +1,10 @@
 //! The records of a run.
 
 use super::trained::Trained;
-use allfold_report::records::{MeasuredEnd, MeasuredStep, RankMemory, Setup, SimulatedEnd, SimulatedStep};
-use allfold_trainer::Config;
+use allfold_report::records::{
+    EpochScores, MeasuredEnd, MeasuredStep, RankMemory, Setup, SimulatedEnd, SimulatedStep,
+};
+use allfold_trainer::{Config, EpochReport};
 use std::collections::BTreeMap;
 
 /// The memory of a rank as a record.
@@ -31,22 +33,49 @@ pub(super) fn held(memory: allfold_trainer::MemoryUse) -> RankMemory {
 
 /// The sizes of the mesh's axes, by name.
 fn mesh(config: &Config, ranks: u32) -> BTreeMap<String, u32> {
-    // A run that came here has a mesh.
+    // The run has checked its mesh already, so there is no error here.
     let axes = allfold_trainer::strategies::axes(config, ranks).unwrap_or_default();
     axes.into_iter().map(|(name, size)| (name.to_string(), size)).collect()
+}
+
+/// The setup of a run on `ranks` ranks, each on a device of this name.
+pub fn setup(config: &Config, backend: &str, device: &str, ranks: u32) -> Setup {
+    Setup {
+        backend: backend.into(),
+        device: device.into(),
+        model: config.model.clone(),
+        strategy: config.strategy.clone(),
+        ranks,
+        mesh: mesh(config, ranks),
+    }
 }
 
 impl Trained {
     /// The setup of the run.
     pub fn setup(&self, config: &Config, backend: &str) -> Setup {
-        Setup {
-            backend: backend.into(),
-            device: self.device.clone(),
-            model: config.model.clone(),
-            strategy: config.strategy.clone(),
-            ranks: self.ranks,
-            mesh: mesh(config, self.ranks),
-        }
+        setup(config, backend, &self.device, self.ranks)
+    }
+
+    /// The scores of the epoch that ends with this step, if one does.
+    fn scores_after(&self, step: u64, config: &Config) -> Option<EpochScores> {
+        let epochs = &self.result.epochs;
+        let at = epochs.binary_search_by_key(&(step + 1), |epoch| epoch.steps).ok()?;
+        let EpochReport { epoch, loss, test, train, .. } = epochs[at];
+        Some(EpochScores {
+            epoch,
+            loss,
+            scored_on: config.scored_on().into(),
+            accuracy: test.accuracy(),
+            score_loss: test.loss,
+            train_accuracy: train.map(|train| train.accuracy()),
+            train_loss: train.map(|train| train.loss),
+        })
+    }
+
+    /// The number of epochs after which the run ended early, if it did.
+    pub fn ended_early_after(&self) -> Option<u64> {
+        let last = self.result.epochs.last().filter(|_| self.result.ended_early)?;
+        Some(last.epoch + 1)
     }
 }
 
@@ -59,6 +88,7 @@ macro_rules! records {
                 let steps = self.result.losses.len();
                 let end = $end {
                     accuracy: self.result.test.accuracy(),
+                    ended_early_after: self.ended_early_after(),
                     samples_per_s: self.throughput(),
                     steady_samples_per_s: self.on_gpus.then(|| self.steady_throughput()),
                     warmup_steps: self.warmup() as u64,
@@ -73,6 +103,7 @@ macro_rules! records {
                     step,
                     loss,
                     buckets: self.buckets(step),
+                    scores: self.scores_after(step, config),
                     end: (step + 1 == steps as u64).then(|| end.clone()),
                 };
                 (0u64..).zip(&self.result.losses).map(record).collect()
@@ -86,7 +117,7 @@ records! {
     measured, MeasuredStep, MeasuredEnd, "threads"
 }
 records! {
-    /// A record per step of a run of processes that talk over TCP.
+    /// A record per step of a run of processes that communicate over TCP.
     measured_over_tcp, MeasuredStep, MeasuredEnd, "tcp"
 }
 records! {

@@ -1,13 +1,12 @@
-//! A training run on threads, as one process of several, or on virtual time, with a bar.
+//! A training run on threads, as one process of several, or on virtual time, with a progress bar.
 
 use super::elastic;
 use super::launch_mode::{LaunchMode, over_mpi};
 use super::tensorboard::Events;
 use super::trained::{RankStep, Trained};
-use super::watch::Watch;
+use super::watch::{OnStep, Watch};
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::memory;
-use crate::cli::progress::Lines;
 use allfold_collectives::{Communicator, World};
 use allfold_trainer::{Config, Dataset, TrainResult};
 use indicatif::ProgressBar;
@@ -20,7 +19,9 @@ pub struct RecordOptions {
     pub events: Option<Events>,
     /// The step whose buckets are recorded; `None`: the last step.
     pub step: Option<u64>,
-    /// Whether that step's spans, and the peak of memory in every step, are recorded.
+    /// Called after each step of rank 0.
+    pub on_step: Option<OnStep>,
+    /// Whether the spans of `step`, and the peak of memory in every step, are recorded.
     pub spans: bool,
 }
 
@@ -60,15 +61,16 @@ pub fn run_on(
     if !matches!(place, LaunchMode::Process(_) | LaunchMode::Mpi(..)) {
         memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
     }
-    // Rank 0 alone records, in each epoch of an elastic world.
-    let (events, kept, spans) = (Mutex::new(noted.events), noted.step, noted.spans);
+    // Rank 0 alone writes events and calls `on_step`, in each epoch of an elastic world.
+    let (events, on_step) = (Mutex::new(noted.events), Mutex::new(noted.on_step));
+    let (kept, spans) = (noted.step, noted.spans);
     let one =
         |config: &Config, comm: &Communicator| -> allfold_trainer::Result<(TrainResult, Vec<RankStep>)> {
             let first = comm.rank().0 == 0;
             let events = if first { events.lock().ok() } else { None };
+            let on_step = if first { on_step.lock().ok() } else { None };
             let bar = first.then_some(bar);
-            let lines = bar.filter(|bar| bar.is_hidden()).map(|_| Lines::begin());
-            let mut watch = Watch { comm, config, bar, lines, steps: Vec::new(), events, kept, spans };
+            let mut watch = Watch { comm, config, bar, on_step, steps: Vec::new(), events, kept, spans };
             let result = allfold_trainer::train_on(config, data, test, comm, &mut watch)?;
             Ok((result, watch.steps))
         };

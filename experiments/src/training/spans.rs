@@ -1,4 +1,4 @@
-//! One step of a run as bars: what each rank did itself, and what it communicated meanwhile.
+//! One step of a run as bars of a timeline: each rank's computation, and its communication at the same time.
 
 use super::trained::{RankStep, Trained};
 use allfold_collectives::Activity;
@@ -35,7 +35,7 @@ impl Trained {
                 ("exposed", time.exposed),
                 ("optimiser", time.optimiser),
             ];
-            // Where the spans of the step are not known, its parts one after another.
+            // If the spans of the step were not recorded, its parts are drawn one after another.
             let known = !done.spans.is_empty();
             for (name, length) in parts.into_iter().filter(|(_, length)| !known && length.0 > 0) {
                 let (start_us, end_us) = (at(now), at(now + length));
@@ -49,7 +49,8 @@ impl Trained {
                 });
                 now += length;
             }
-            // On virtual time what the communicator did is known; elsewhere, when it had each bucket. They go one by one.
+            // On virtual time the activities of the communicator are known. On real time only the times at which each bucket was
+            // sent and was summed are known; buckets are exchanged one after another.
             let mut free = Picos::ZERO;
             for bucket in done.buckets.iter().filter(|_| self.timeline.is_empty()) {
                 let start = bucket.sent.later(free);

@@ -12,14 +12,14 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// An event file under way.
+/// An event file that is being written.
 pub struct Events {
     file: BufWriter<File>,
     path: PathBuf,
 }
 
 impl Events {
-    /// A new file in this directory that TensorBoard finds: no other run's is touched.
+    /// Creates an event file in this directory under a name that TensorBoard finds and no other run uses.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -37,7 +37,7 @@ impl Events {
         open().map_err(|error| CommandError::usage(format!("{}: {error}; name a folder", path.display())))
     }
 
-    /// Values of one step, by tag.
+    /// Writes values of one step, by tag.
     ///
     /// # Errors
     /// If they cannot be written.
@@ -65,7 +65,7 @@ impl Events {
     }
 }
 
-/// Time and step.
+/// The fields that every event has: time and step.
 fn header(step: u64) -> Vec<u8> {
     let mut event = vec![1 << 3 | 1];
     event.extend(now().to_le_bytes());
@@ -93,7 +93,7 @@ fn masked(bytes: &[u8]) -> u32 {
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// Seconds since 1970: TensorBoard can show values over it.
+/// The time in seconds since 1970, because TensorBoard can show values over time.
 #[allow(clippy::disallowed_types, reason = "events carry the time of day")]
 fn now() -> f64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -104,7 +104,8 @@ fn now() -> f64 {
 mod tests {
     use super::*;
 
-    /// The record of the version line, checked against one that TensorBoard 2.20 wrote: all but the time.
+    /// Records have the right lengths and checksums. The first ends like one that TensorBoard 2.20 wrote; the second holds the step
+    /// and the values.
     #[test]
     fn records_are_framed_and_checked() {
         assert_eq!(masked(b"123456789"), 0xe306_9283u32.rotate_right(15).wrapping_add(0xa282_ead8));

@@ -11,11 +11,11 @@ use allfold_trainer::{MemoryUse, TrainResult};
 pub struct Trained {
     /// The result of rank 0.
     pub result: TrainResult,
-    /// The steps of each rank.
+    /// The steps of each rank; if this process is one rank of several, its steps alone.
     pub steps: Vec<Vec<RankStep>>,
     /// The activities of all ranks, on virtual time.
     pub timeline: Vec<Activity>,
-    /// Size of the group.
+    /// The number of ranks.
     pub ranks: u32,
     /// The name of each rank's device: `cpu`, a GPU's name, or a device model's.
     pub device: String,
@@ -26,22 +26,23 @@ pub struct Trained {
 /// One step of one rank.
 #[derive(Clone, Debug)]
 pub struct RankStep {
-    /// When the step ended.
+    /// When the step ended on this rank.
     pub end: Picos,
     /// The time by parts of the step.
     pub time: allfold_trainer::timing::StepBreakdown,
-    /// The memory that the rank held then.
+    /// The memory that the rank held when the step ended.
     pub memory: MemoryUse,
-    /// The times of its buckets, in the step that is recorded.
+    /// The times of the step's buckets, in the step that is recorded.
     pub buckets: Vec<BucketTimes>,
-    /// The memory when the rank held the most in the step, if spans were asked for; else as `memory`.
+    /// The memory of the rank at the time in the step when it held the most, if spans were asked for; otherwise the same as
+    /// `memory`.
     pub peak: MemoryUse,
-    /// Its work and waiting, in the step that is recorded, if spans were asked for.
+    /// The rank's work and waiting, in the step that is recorded, if spans were asked for.
     pub spans: Vec<StepSpan>,
 }
 
 impl RankStep {
-    /// When the step began, and when it ended.
+    /// When the step began and when it ended.
     pub fn span(&self) -> (Picos, Picos) {
         (Picos(self.end.0.saturating_sub(self.time.total().0)), self.end)
     }
@@ -58,9 +59,8 @@ impl Trained {
         format!("{:016x}", self.result.weights_hash)
     }
 
-    /// The number of warm-up steps at the start, which no time counts: the first step, which fills caches; on GPUs the first
-    /// third of the steps, which compile kernels, search for the fastest algorithms and capture graphs. 0 if there is a single
-    /// step.
+    /// The number of warm-up steps at the start, which are not timed: the first step, which fills caches; on GPUs the first third
+    /// of the steps, which compile kernels, search for the fastest algorithms and capture graphs. 0 if there is a single step.
     pub fn warmup(&self) -> usize {
         let made = self.made();
         let warmup = if self.on_gpus { (made / 3).max(1) } else { 1 };
@@ -72,13 +72,13 @@ impl Trained {
         &self.steps[0][self.warmup()..]
     }
 
-    /// Mean time of a step of rank 0 in microseconds and its standard error, without those that warm up.
+    /// Mean time of a step of rank 0 in microseconds and its standard error, without warm-up steps.
     pub fn step_us(&self) -> (f64, f64) {
         let times: Vec<f64> = self.counted().iter().map(|step| step.time.total().as_micros()).collect();
         statistics::mean_and_error(&times)
     }
 
-    /// Median time of a step of the slowest rank in microseconds, without those that warm up.
+    /// Median time of a step of the slowest rank in microseconds, without warm-up steps.
     pub fn median_step_us(&self) -> f64 {
         let slowest = |step: usize| {
             let of = self.steps.iter().filter_map(|steps| steps.get(step));
@@ -87,7 +87,7 @@ impl Trained {
         statistics::median((self.warmup()..self.made()).map(slowest).collect())
     }
 
-    /// Training samples per second, over all ranks, in the same steps; 0 where no time passed.
+    /// Training samples per second, over all ranks, by [`Trained::step_us`]; 0 where no time passed.
     pub fn throughput(&self) -> f64 {
         let samples = self.result.samples as f64 / self.made().max(1) as f64;
         let (time_us, _) = self.step_us();
@@ -107,7 +107,7 @@ impl Trained {
         if median == 0.0 { 0.0 } else { samples / median }
     }
 
-    /// Steps that this process ran: of a resumed run, the last ones.
+    /// The number of steps that this process ran: of a resumed run, the last ones.
     pub fn made(&self) -> usize {
         self.steps[0].len()
     }
@@ -117,7 +117,7 @@ impl Trained {
         self.steps[0].last().map(|step| step.memory)
     }
 
-    /// The buckets of a step of rank 0, from the start of the step on. None of a step of which they are not kept.
+    /// The times of the buckets in a step of rank 0, from the start of the step on. Empty for a step whose buckets were not kept.
     pub(super) fn buckets(&self, step: u64) -> Vec<BucketLife> {
         let first = self.result.losses.len() - self.made();
         let at = usize::try_from(step).ok().and_then(|step| step.checked_sub(first));
@@ -135,12 +135,12 @@ impl Trained {
         step.buckets.iter().map(life).collect()
     }
 
-    /// Where the time of a step of rank 0 goes, on average over the same steps.
+    /// Where the time of a step of rank 0 goes, on average over the steps after the warm-up.
     pub fn breakdown(&self) -> Breakdown {
         Self::breakdown_of(self.counted())
     }
 
-    /// Where the time of a step goes, on average over the same steps of all ranks.
+    /// Where the time of a step goes, on average over the steps of all ranks after the warm-up.
     pub fn mean_breakdown(&self) -> Breakdown {
         let counted = self.steps.iter().filter_map(|steps| steps.get(self.warmup()..));
         Self::breakdown_of(&counted.flatten().cloned().collect::<Vec<_>>())
@@ -181,6 +181,8 @@ mod tests {
         Trained {
             result: TrainResult {
                 losses: vec![1.0; steps],
+                epochs: Vec::new(),
+                ended_early: false,
                 test: Evaluation { labels: 0, correct: 0, loss: 0.0 },
                 weights_hash: 0,
                 parameters: 0,

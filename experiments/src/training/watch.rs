@@ -3,7 +3,6 @@
 use super::tensorboard::Events;
 use super::trained::RankStep;
 use crate::cli::error::CommandError;
-use crate::cli::progress::Lines;
 use allfold_collectives::Communicator;
 use allfold_sim::Picos;
 use allfold_trainer::{Config, EpochReport, Observer, StepReport};
@@ -11,14 +10,22 @@ use indicatif::ProgressBar;
 use std::io::Write;
 use std::sync::MutexGuard;
 
-/// Records every step and moves the bar, or prints lines of progress.
+/// Called after each step of rank 0.
+pub type OnStep = Box<dyn FnMut(&StepReport<'_>) + Send>;
+
+/// Records every step and moves the bar.
 pub struct Watch<'a> {
+    /// The communicator of the rank.
     pub comm: &'a Communicator,
+    /// The configuration of the run.
     pub config: &'a Config,
+    /// The TensorBoard file of rank 0.
     pub events: Option<MutexGuard<'a, Option<Events>>>,
+    /// The progress of rank 0.
     pub bar: Option<&'a ProgressBar>,
-    /// Lines of progress, for output on which a bar cannot be seen.
-    pub lines: Option<Lines>,
+    /// Called after each step of rank 0.
+    pub on_step: Option<MutexGuard<'a, Option<OnStep>>>,
+    /// The steps so far.
     pub steps: Vec<RankStep>,
     /// The step whose buckets are kept; `None`: the last step.
     pub kept: Option<u64>,
@@ -31,9 +38,22 @@ impl Observer for Watch<'_> {
         self.spans
     }
 
+    fn note(&mut self, text: &str) {
+        let print = || drop(writeln!(std::io::stderr(), "note: {text}"));
+        self.bar.map_or_else(print, |bar| bar.suspend(print));
+    }
+
     fn step(&mut self, report: &StepReport) {
         let StepReport { step, steps, time, memory, peak, .. } = *report;
-        let kept = self.kept.unwrap_or(steps - 1) == step;
+        // A run with patience may end after any step that ends an epoch, so each step replaces the one before as the last.
+        let may_be_last = self.config.patience > 0 || step == steps - 1;
+        if self.kept.is_none()
+            && self.config.patience > 0
+            && let Some(before) = self.steps.last_mut()
+        {
+            (before.buckets, before.spans) = (Vec::new(), Vec::new());
+        }
+        let kept = self.kept.map_or(may_be_last, |kept| kept == step);
         let (buckets, spans) = match kept {
             true => (report.buckets.to_vec(), report.spans.to_vec()),
             false => (Vec::new(), Vec::new()),
@@ -44,12 +64,12 @@ impl Observer for Watch<'_> {
             bar.set_position(report.step + 1);
             let rate = self.config.batch as f64 * f64::from(self.comm.size()) / report.time.total().as_secs();
             let message = format!("loss {:.4}, {rate:.0} samples/s", report.loss);
-            if let Some(lines) = &mut self.lines {
-                lines.step(report.step, report.steps, &message);
-            }
             bar.set_message(message);
         }
-        self.note(report);
+        if let Some(on_step) = self.on_step.as_deref_mut().and_then(Option::as_mut) {
+            on_step(report);
+        }
+        self.write_events(report);
     }
 
     fn epoch(&mut self, report: &EpochReport) {
@@ -61,6 +81,9 @@ impl Observer for Watch<'_> {
                 (&*loss, report.test.loss),
                 (&*accuracy, report.test.accuracy()),
             ];
+            let train =
+                report.train.map(|train| [("train/loss", train.loss), ("train/accuracy", train.accuracy())]);
+            let values = [&values[..], train.as_ref().map_or(&[][..], |train| &train[..])].concat();
             if let Err(failure) = events.scalars(report.steps, &values) {
                 self.end_events(&failure);
             }
@@ -70,7 +93,7 @@ impl Observer for Watch<'_> {
 
 impl Watch<'_> {
     /// Writes a step's numbers for TensorBoard. A file that can no longer be written does not end the run.
-    fn note(&mut self, report: &StepReport) {
+    fn write_events(&mut self, report: &StepReport) {
         let Some(events) = self.events.as_deref_mut().and_then(Option::as_mut) else { return };
         let (time, memory) = (report.time, report.memory);
         let ms = |part: Picos| part.as_micros() / 1e3;

@@ -1,4 +1,4 @@
-//! Launchers of several nodes: what becomes of the others when one of them ends, stops, or is out of reach.
+//! Launchers of several nodes: what the other launchers do when one of them ends, is stopped, or cannot be reached.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn node_of(ranks: u32, node: u32, nodes: u32, at: &str, script: &str) -> Command
     ])
 }
 
-/// Waits until a launcher's rank is up.
+/// Waits until a launcher's rank prints `up`.
 fn up(launcher: &mut Child) {
     let mut line = String::new();
     BufReader::new(launcher.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -69,7 +69,7 @@ fn a_node_that_died_while_others_were_awaited_may_be_started_again() {
     let at = unused();
     let node = |which| node(which, 3, &at, "true").spawn().unwrap();
     let first = node(0);
-    // Of two launchers that both claim to be node 1, one is turned away; the other has joined by then.
+    // Of two launchers that both claim to be node 1, one is refused; the other has joined by then.
     let mut twins = [node(1), node(1)];
     let away = loop {
         if let Some(away) = twins.iter_mut().position(|twin| twin.try_wait().unwrap().is_some()) {
@@ -79,7 +79,7 @@ fn a_node_that_died_while_others_were_awaited_may_be_started_again() {
     };
     let [zero, one] = twins;
     let (away, mut in_place) = if away == 0 { (zero, one) } else { (one, zero) };
-    says(away, 2, "there is no place for another node 1");
+    says(away, 2, "node 1 cannot join: nodes are 0 to 2, and each joins once");
     kill(&in_place, "-KILL");
     in_place.wait().unwrap();
     for node in [node(1), node(2), first] {
@@ -113,7 +113,7 @@ fn a_launcher_that_is_stopped_is_named_and_ends_when_it_wakes() {
     gone("stopped-mark-83");
 }
 
-/// Two hosts with a cable between them, removed when dropped.
+/// Two network namespaces that stand for hosts, with a virtual link between them; removed on drop.
 struct Hosts([String; 2]);
 
 fn ip(words: &str) -> Result<(), String> {

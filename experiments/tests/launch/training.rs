@@ -1,4 +1,4 @@
-//! Training by launched processes: the bits of threads, ranks that are lost, and what is refused.
+//! Training by launched processes: the same bits as on threads, lost ranks, and refused runs.
 
 use super::*;
 
@@ -13,8 +13,8 @@ pub(super) fn config(folder: &Path, steps: u64) -> String {
     path.display().to_string()
 }
 
-/// The hashes at the end of what a run said.
-fn hashes(output: &Output) -> Vec<String> {
+/// The hashes at the end of a run's output.
+pub(super) fn hashes(output: &Output) -> Vec<String> {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let said = text(&output.stdout);
     let lines = said.lines().map(|line| line.trim_start_matches("[rank 0] ").to_string());
@@ -23,7 +23,7 @@ fn hashes(output: &Output) -> Vec<String> {
     hashes
 }
 
-fn train(config: &str, more: &[&str]) -> Vec<String> {
+pub(super) fn train(config: &str, more: &[&str]) -> Vec<String> {
     let mut command = Command::new(ALLFOLD);
     command.args(["train", "--config", config, "--ranks", "4"]).args(more).stdout(Stdio::piped());
     let hashes = hashes(&end(command));
@@ -35,7 +35,7 @@ fn train(config: &str, more: &[&str]) -> Vec<String> {
 fn four_processes_train_to_the_bits_of_threads_and_of_virtual_time() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), 8);
-    // With all that ranks could differ in: statistics of all of them, half precision, micro-batches.
+    // With features in which ranks could differ: batch norms over all ranks, half precision, micro-batches.
     let more = ["sync_batch_norm=true", "amp=f16", "loss_scale=65536", "accumulate=2", "max_steps=20"];
     for more in [&[][..], &more[..]] {
         let sets: Vec<&str> = more.iter().flat_map(|set| ["--set", set]).collect();
@@ -51,8 +51,8 @@ fn four_processes_train_to_the_bits_of_threads_and_of_virtual_time() {
     }
 }
 
-/// Another start would take the checkpoints of another run for its own, and no start can go on from what is none: all ranks
-/// end alike, whichever of them read it.
+/// A restart would take the checkpoints of another run for its own, and no run can resume from a broken checkpoint: all ranks
+/// end with code 2, whichever rank read the checkpoint.
 #[test]
 fn what_was_asked_wrongly_is_not_started_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -82,12 +82,12 @@ fn a_launchers_processes_do_not_train_alone_beside_each_other() {
         let output = end(launch(&train));
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("the launcher has started 2: leave --backend out"), "{said}");
+        assert!(said.contains("the launcher has started 2 processes: leave --backend out"), "{said}");
     }
     assert!(!folder.path().join("checkpoints").exists());
 }
 
-/// Resuming from the same numbers, a run would diverge again: none of its ranks is started again, whichever rank noticed first.
+/// A restarted run would compute the same numbers and diverge again, so no rank is restarted, whichever rank noticed first.
 #[test]
 fn what_diverged_is_not_started_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -99,8 +99,8 @@ fn what_diverged_is_not_started_again() {
     assert!(said.contains("the newest checkpoint, ") && !said.contains("starting"), "{said}");
 }
 
-/// Two nodes that do not see each other's processes, and so share no memory: what two hosts are to a rank. Ranks of one
-/// node exchange messages through memory, the others over sockets.
+/// Two nodes whose processes do not see each other and so share no memory, as on two hosts. Ranks of one node exchange
+/// messages through shared memory (the second time, over sockets too), ranks of different nodes over sockets.
 #[test]
 fn processes_of_two_hosts_train_to_the_bits_of_threads() {
     let apart = ["--pid", "--fork", "--mount-proc"];
@@ -136,20 +136,24 @@ fn processes_of_two_hosts_train_to_the_bits_of_threads() {
     }
 }
 
-/// A shell's words that train, and that kill rank 2 once there is a checkpoint, in its first life only.
-fn killed_once(folder: &Path, config: &str) -> String {
+/// A shell script that trains, and that sends rank `rank` a signal once there is a checkpoint, unless the rank was restarted.
+pub(super) fn once(folder: &Path, config: &str, rank: u32, signal: &str) -> String {
     format!(
-        "if [ $RANK = 2 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then \
-           (while ! ls {0}/step-*.safetensors >/dev/null 2>&1; do sleep 0.005; done; kill -9 $$) & fi; \
+        "if [ $RANK = {rank} ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then \
+           (while ! ls {0}/step-*.safetensors >/dev/null 2>&1; do sleep 0.005; done; kill -{signal} $$) & fi; \
          exec {ALLFOLD} train --config {config}",
         folder.join("checkpoints").display()
     )
 }
 
+fn killed_once(folder: &Path, config: &str) -> String {
+    once(folder, config, 2, "9")
+}
+
 #[test]
 fn a_rank_killed_in_training_is_started_again_to_the_same_weights() {
     let folder = tempfile::tempdir().unwrap();
-    // Long enough that whoever is to be killed is still there when the first checkpoint is seen.
+    // Long enough that the rank to be killed still runs when the first checkpoint is seen.
     let config = config(folder.path(), 60);
     let whole = train(&config, &["--backend", "threads"]);
     let script = killed_once(folder.path(), &config);
@@ -163,9 +167,9 @@ fn a_rank_killed_in_training_is_started_again_to_the_same_weights() {
     let end = std::fs::read_to_string(Path::new(&logs).join("start-1/rank-0.out")).unwrap();
     let ended: Vec<&str> = end.lines().filter(|line| line.contains("_hash ")).collect();
     assert_eq!(ended, whole);
-    // The others say whom they lost, and triage finds no record of it.
+    // The other ranks' records name the lost rank. Triage reads the only start with records and finds none of that rank.
     let mut triage = Command::new(ALLFOLD);
-    triage.args(["triage", &format!("{logs}/start-0")]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    triage.args(["triage", &logs]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = triage.output().unwrap();
     let said = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -186,7 +190,7 @@ fn a_rank_started_again_joins_the_survivors_at_the_next_epoch() {
     let said = text(&output.stderr);
     assert!(output.status.success(), "{said}");
     assert!(said.contains("rank 2 failed, killed by SIGKILL; starting it again (1 of 2)"), "{said}");
-    // Rank 0 is the process that it was, and ends with the weights of a run that nothing befell.
+    // Rank 0 is still the same process, and ends with the weights of a run without a failure.
     let read = |file: &str| std::fs::read_to_string(logs.join(file)).unwrap_or_default();
     let end = read("start-0/rank-0.out");
     assert_eq!(end.lines().filter(|line| line.contains("_hash ")).collect::<Vec<_>>(), whole);
@@ -194,11 +198,11 @@ fn a_rank_started_again_joins_the_survivors_at_the_next_epoch() {
     assert!(logs.join("start-1/rank-2.out").exists() && !logs.join("start-1/rank-0.out").exists());
 }
 
-/// The steps whose loss an event file has.
+/// The steps for which an event file has a loss.
 fn steps_with_a_loss(events: &[u8]) -> BTreeSet<u64> {
     let (mut rest, mut steps) = (events, BTreeSet::new());
     while let Some((length, after)) = rest.split_first_chunk() {
-        // A sum of the length, the event, its own sum.
+        // The length's checksum, the event, the event's checksum.
         let (event, next) = after[4..].split_at(u64::from_le_bytes(*length) as usize);
         if event.windows(6).any(|bytes| bytes == b"\x0a\x04loss") {
             // The time's nine bytes, the field's number, then seven bits in each byte.
@@ -230,7 +234,7 @@ fn tensorboard_sees_the_steps_after_a_rank_was_lost() {
 #[test]
 fn ranks_of_two_nodes_that_are_started_again_join_the_survivors_of_both() {
     let folder = tempfile::tempdir().unwrap();
-    // What is waited for is there from step 20 to the end, though old checkpoints go.
+    // From step 20 to the end there is a checkpoint that the script waits for, although old checkpoints are removed.
     let config = config(folder.path(), 98);
     let whole = train(&config, &["--backend", "threads"]);
     // Rank 2 of the second node is killed once there is a checkpoint, and rank 1 of the first at a later one: each node

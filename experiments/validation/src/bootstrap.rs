@@ -1,21 +1,21 @@
-//! Confidence intervals by drawing systems: how far the parameters move when other clusters had been measured.
+//! Confidence intervals by drawing systems: how far the parameters would move if other clusters had been measured.
 //!
 //! ```text
 //! n systems --draw n, with replacement--> fit --> parameters        again and again; the middle 95 % of each parameter
 //! ```
 //!
-//! Systems are drawn and not rows: rows of one cluster are wrong together. The same runs give the same intervals.
+//! Systems are drawn and not rows, because the errors of one cluster's rows are correlated. The same runs give the same intervals.
 
 use crate::fit::{Fit, Prior, fit_weighed};
 use crate::prepare::Prepared;
 use allfold_nccl_model::physics::{COUNT, Terms};
 use allfold_sim::hash::SplitMix;
 
-/// Below this many systems a draw says nothing.
+/// With fewer systems than this nothing is drawn: too few different draws are possible.
 const FEW: usize = 5;
 
-/// Lower and upper end of every parameter's 95 % interval: the wider of what `times` draws give and of what the fit
-/// knows of itself. A parameter of which no run tells keeps the width of its prior.
+/// Lower and upper end of every parameter's 95 % interval: each the farther of what `times` draws give and of the fit's own
+/// standard deviation. A parameter on which no run depends keeps the width of its prior.
 pub fn intervals(runs: &[Prepared], prior: &Prior, terms: Terms, found: &Fit, times: u32) -> Vec<(f64, f64)> {
     let mut draws: Vec<Vec<f64>> = vec![Vec::new(); COUNT];
     let systems = &found.systems;

@@ -1,4 +1,4 @@
-//! What is fitted and what is scored: never the same row.
+//! Divides the runs into those that are fitted and those that are scored, so that no row is both.
 
 use crate::fit::{Prior, fit};
 use crate::prepare::Prepared;
@@ -8,16 +8,16 @@ use allfold_nccl_model::physics::{Parameters, Terms, closed};
 /// The runs that are left out together and predicted from a fit to all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// A cluster.
+    /// One cluster is left out at a time.
     System,
-    /// All GPUs of a generation.
+    /// All GPUs of one generation are left out at a time.
     Generation,
-    /// All that goes over a kind of NICs; all single nodes.
+    /// All runs over one kind of NICs are left out at a time, and all runs on a single node.
     Fabric,
 }
 
 impl Group {
-    /// The group that a run is of.
+    /// The group that a run belongs to.
     pub fn of(self, run: &Prepared) -> String {
         let machine = &run.setting.machine;
         match self {
@@ -38,11 +38,11 @@ pub fn without(runs: &[Prepared], by: Group, group: &str, terms: Terms) -> Param
     fit(runs.iter().filter(|run| by.of(run) != group), &Prior::default(), terms).parameters
 }
 
-/// Beyond this median factor a run of another shape tells of its own circumstances, and not of its system.
+/// Beyond this median factor to its prediction, a run with another number of GPUs per node is taken as untypical of its system.
 const ODD: f64 = 3.0;
 
-/// The one run of a run's system that tells most of it: over the same kind of NICs, of several nodes if any is, of the
-/// same shape (GPUs of a node, nodes) if one is, of the most sizes. `None` where there is no other run.
+/// The other run of a run's system that is most like it: over the same kind of NICs (any if `of` has none), of several nodes if
+/// `of` has several, if possible of the same GPUs per node and nodes, then with the most rows. `None` where there is no such run.
 pub fn companion<'a>(runs: &'a [Prepared], of: &Prepared) -> Option<&'a Prepared> {
     let fabric = |run: &Prepared| run.setting.machine.nics.map(|nics| nics.fabric);
     let others = runs.iter().filter(|run| run.system == of.system && run.name != of.name);
@@ -57,8 +57,8 @@ pub fn companion<'a>(runs: &'a [Prepared], of: &Prepared) -> Option<&'a Prepared
     })
 }
 
-/// Whether a companion tells of the system: not if it has another number of GPUs a node and is far from anything that
-/// the other systems say.
+/// Whether a companion is typical of its system: not if it has another number of GPUs per node and its times are far from
+/// those that a fit to the other systems predicts.
 pub fn is_telling(others: &Parameters, one: &Prepared, of: &Prepared, terms: Terms) -> bool {
     if one.setting.machine.devices == of.setting.machine.devices {
         return true;
@@ -67,7 +67,7 @@ pub fn is_telling(others: &Parameters, one: &Prepared, of: &Prepared, terms: Ter
     median(factors.collect()).is_none_or(|median| median <= ODD)
 }
 
-/// A fit to one run, from what a fit to all other systems found.
+/// A fit to one run, whose prior is the fit to all other systems.
 pub fn with_run(others: &Parameters, one: &Prepared, terms: Terms) -> Parameters {
     let prior = Prior { means: others.logs(), evenness: 0.3, ..Prior::default() };
     fit(std::iter::once(one), &prior, terms).parameters

@@ -1,18 +1,18 @@
-//! Predicted beside measured, a plot for every system.
+//! Draws predicted and measured times, one plot for each system.
 
 use allfold_report::plots::{Axis, Curves, DrawError, Origin, Point, Series};
 use allfold_report::records::Validated;
 
-/// Runs of one plot, at most: each measured and predicted.
+/// The most runs of one plot; each has a measured and a predicted curve.
 const RUNS: usize = 3;
 
 /// Time over size of a system's runs, as an SVG file; `None` where no run has three sizes.
 ///
 /// # Errors
-/// As the plots.
+/// As [`Curves::draw`].
 pub fn system(system: &str, rows: &[&Validated]) -> Result<Option<String>, DrawError> {
     let mut runs: Vec<&str> = Vec::new();
-    // Runs of the same call on as many ranks would cover each other in the plot: the first of them stands for all.
+    // Runs of one collective on equally many ranks and nodes would cover each other in the plot, so only the first is drawn.
     let mut shapes = Vec::new();
     for row in rows {
         let shape = (&*row.collective, row.ranks, row.nodes);
@@ -27,7 +27,7 @@ pub fn system(system: &str, rows: &[&Validated]) -> Result<Option<String>, DrawE
             own.map(|row| Point { x: row.bytes as f64, y: time(row), error: 0.0 }).collect();
         points.sort_by(|a, b| a.x.total_cmp(&b.x));
         Series {
-            name: format!("{run}, {}", if origin == Origin::Measured { "measured" } else { "predicted" }),
+            name: format!("{run}, {}", if origin == Origin::Gpu { "measured" } else { "predicted" }),
             origin,
             points,
         }
@@ -35,10 +35,7 @@ pub fn system(system: &str, rows: &[&Validated]) -> Result<Option<String>, DrawE
     let series: Vec<Series> = runs
         .iter()
         .flat_map(|run| {
-            [
-                of(run, Origin::Measured, |row| row.measured_us),
-                of(run, Origin::Simulated, |row| row.predicted_us),
-            ]
+            [of(run, Origin::Gpu, |row| row.measured_us), of(run, Origin::Simulated, |row| row.predicted_us)]
         })
         .filter(|series| series.points.len() > 2)
         .take(2 * RUNS)

@@ -16,14 +16,14 @@ use allfold_nccl_model::physics::{PARAMETERS, Parameters};
 use allfold_sim::suggest::unknown;
 use serde::{Deserialize, Serialize};
 
-/// What `calibrate` writes and `validate` reads.
+/// The parameter file that `calibrate` writes and `validate` reads.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParameterFile {
     /// Runs that took part in the fit: they never count as validated by it.
     #[serde(default)]
     pub runs: Vec<String>,
-    /// Systems that took part.
+    /// The systems of the runs.
     #[serde(default)]
     pub systems: Vec<String>,
     /// The parameters; those that are missing keep their values before fitting.
@@ -31,7 +31,7 @@ pub struct ParameterFile {
     pub parameter: Vec<FittedParameter>,
 }
 
-/// One parameter.
+/// A fitted parameter and its interval.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FittedParameter {
@@ -39,16 +39,16 @@ pub struct FittedParameter {
     pub name: String,
     /// The parameter's value.
     pub value: f64,
-    /// `us`, `GB/s` or `times`.
+    /// The unit: `us`, `GB/s` or `times`.
     #[serde(default)]
     pub unit: String,
-    /// Lower end of its 95 % interval.
+    /// The lower end of the parameter's 95 % interval.
     #[serde(default)]
     pub low: f64,
-    /// Upper end.
+    /// The upper end of the interval.
     #[serde(default)]
     pub high: f64,
-    /// Where the value is from.
+    /// The origin of the value.
     #[serde(default)]
     pub source: String,
 }
@@ -68,7 +68,7 @@ impl ParameterFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// What TOML says, with its line; a name that is no parameter, with the nearest; a value that is not above 0.
+    /// Text that is no such TOML file, with the line; an unknown parameter, with the nearest name; a value that is not above 0.
     pub fn parse(text: &str) -> Result<ParameterFile, String> {
         let file: ParameterFile = toml::from_str(text).map_err(|error| error.to_string())?;
         for entry in &file.parameter {
@@ -83,7 +83,7 @@ impl ParameterFile {
         Ok(file)
     }
 
-    /// The parameters as the model takes them.
+    /// The parameters in the form that the model takes.
     pub fn parameters(&self) -> Parameters {
         let mut parameters = Parameters::default();
         for (number, known) in PARAMETERS.iter().enumerate() {
@@ -94,7 +94,7 @@ impl ParameterFile {
         parameters
     }
 
-    /// What a fit found. A parameter about which the runs said nothing keeps its source.
+    /// The parameters of a fit. A parameter that the runs do not determine keeps its source.
     pub fn of(fit: &Fit, intervals: &[(f64, f64)], runs: Vec<String>) -> ParameterFile {
         let round = |value: f64| (value * 1e4).round() / 1e4;
         let entries = PARAMETERS.iter().enumerate().map(|(number, known)| {

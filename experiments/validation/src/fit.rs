@@ -2,31 +2,31 @@
 //!
 //! ```text
 //! minimise   sum of weight x huber(ln predicted - ln measured)  +  sum of ((parameter - prior) / std_dev)^2
-//! by         Gauss-Newton with Levenberg's damping; rows far off weigh less at every turn
+//! by         Gauss-Newton with Levenberg's damping; rows far off weigh less in every iteration
 //! ```
 //!
-//! A parameter that no row tells anything about stays at its prior: so a family of NICs that was never measured keeps
-//! the general figure. Every system weighs by the root of its number of rows in a band, so that many runs of one
-//! cluster do not drown the others.
+//! A parameter on which no row depends stays at its prior: so a family of NICs that was never measured keeps the general
+//! figure. The more rows a system has in a band, the less each weighs (see [`Prior::evenness`]), so that many runs of
+//! one cluster do not dominate the others.
 
 use crate::prepare::Prepared;
 use crate::score::band;
 use allfold_nccl_model::physics::{COUNT, PARAMETERS, Parameters, PhysicsCase, Terms, closed};
 use std::collections::BTreeMap;
 
-/// Beyond this, in logarithms, a row is far off.
+/// Beyond this difference of logarithms a row is far off.
 const FAR: f64 = 0.25;
-/// What a row's logarithm spreads by when all is well.
+/// The expected standard deviation of a row's logarithm, from noise alone.
 const NOISE: f64 = 0.15;
 
-/// What a fit found.
+/// The result of a fit.
 #[derive(Clone, Debug)]
 pub struct Fit {
-    /// The parameters.
+    /// The fitted parameters.
     pub parameters: Parameters,
-    /// How well each is known: a standard deviation of its logarithm.
+    /// The standard deviation of each parameter's logarithm.
     pub std_dev: Vec<f64>,
-    /// Systems that took part.
+    /// The systems of the runs.
     pub systems: Vec<String>,
 }
 
@@ -91,14 +91,15 @@ pub fn fit_weighed(runs: &[(&Prepared, f64)], prior: &Prior, terms: Terms) -> Fi
     Fit { parameters: Parameters::from_logs(&logs), std_dev: std_devs(&normal), systems }
 }
 
-/// Where a fit starts and what holds it there.
+/// The prior of a fit: a normal distribution of the parameters' logarithms.
 #[derive(Clone, Debug)]
 pub struct Prior {
-    /// Logarithms of the parameters.
+    /// The means of the parameters' logarithms.
     pub means: Vec<f64>,
     /// Standard deviations of the logarithms.
     pub std_devs: Vec<f64>,
-    /// By which power of their number a system's rows weigh less: 0 not at all, 1 every system the same.
+    /// The power of a system's number of rows in a band of sizes by which the weight of these rows is reduced: with 0 every row has
+    /// the same weight, with 1 all rows of a system in a band together.
     pub evenness: f64,
 }
 
@@ -174,7 +175,7 @@ fn normal_equations(
     (matrix, slope)
 }
 
-/// Cholesky: the lower factor of a matrix that is positive definite.
+/// The lower Cholesky factor of a matrix; `None` if the matrix is not positive definite.
 fn factor(matrix: &Matrix) -> Option<Matrix> {
     let mut lower = [[0.0; COUNT]; COUNT];
     for i in 0..COUNT {
@@ -205,7 +206,7 @@ fn solve(matrix: &Matrix, right: &[f64; COUNT]) -> Option<[f64; COUNT]> {
     Some(x)
 }
 
-/// The roots of the diagonal of the inverse.
+/// The square roots of the diagonal of the inverse of `normal`.
 fn std_devs(normal: &Matrix) -> Vec<f64> {
     (0..COUNT)
         .map(|i| {

@@ -27,6 +27,7 @@ pub mod file;
 pub mod fit;
 pub mod predict;
 pub mod prepare;
+pub mod published_scores;
 pub mod repeatability;
 pub mod runs;
 pub mod score;

@@ -1,4 +1,4 @@
-//! The predictors that are held against measurements.
+//! The predictors that are compared with measurements.
 
 use crate::prepare::PreparedRow;
 use allfold_nccl_model::physics::{Parameters, Terms, closed, simulated};
@@ -10,12 +10,12 @@ pub enum Predictor {
     Simulated,
     /// The longest chain and the narrowest link of that schedule: what calibration fits
     Physical,
-    /// What NCCL's tuner believes itself, nothing fitted
+    /// The time that NCCL's own tuner computes, with nothing fitted
     ClosedForm,
 }
 
 impl Predictor {
-    /// All of them, the one that counts first.
+    /// All predictors; the first one decides the score.
     pub const ALL: [Predictor; 3] = [Predictor::Simulated, Predictor::Physical, Predictor::ClosedForm];
 
     /// The name in tables and records.
@@ -27,7 +27,7 @@ impl Predictor {
         }
     }
 
-    /// Microseconds of a row.
+    /// The predicted microseconds of a row.
     ///
     /// # Errors
     /// Where the simulation fails.

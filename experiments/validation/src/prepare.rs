@@ -1,4 +1,4 @@
-//! From a run to cases that can be predicted: its machine in words, NCCL's choice for every row.
+//! Makes cases that can be predicted from a run: its machine from a description, and NCCL's choice for every row.
 
 use crate::runs::Run;
 use crate::systems::system;
@@ -11,13 +11,13 @@ use allfold_sim::machines::{Fabric, Generation, Machine};
 pub struct Prepared {
     /// The run's name.
     pub name: String,
-    /// The cluster.
+    /// The name of the cluster.
     pub system: String,
-    /// Nodes, as the run counts them.
+    /// The number of nodes, as the run counts them.
     pub nodes: u32,
-    /// The machine and what the environment says.
+    /// The machine, and the settings from the run's environment.
     pub setting: Setting,
-    /// Every row.
+    /// The rows of the run.
     pub rows: Vec<PreparedRow>,
     /// Rows that contradict themselves, with the reason.
     pub left_out: Vec<String>,
@@ -26,18 +26,18 @@ pub struct Prepared {
 /// A row with NCCL's choice.
 #[derive(Clone, Debug)]
 pub struct PreparedRow {
-    /// nccl-tests' size.
+    /// The size in bytes, as nccl-tests counts it.
     pub bytes: u64,
     /// The measured time in microseconds.
     pub measured_us: f64,
-    /// What to predict.
+    /// The case to predict.
     pub case: PhysicsCase,
 }
 
-/// Prepares a run; in-place rows are left to the others where both were measured.
+/// Prepares a run. Its in-place rows are used only where it has no others.
 ///
 /// # Errors
-/// One line: the run is suspect, or says too little of its machine.
+/// In one line: the run is suspect, or the description of its machine lacks something.
 pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
     let refuse = |what: &dyn std::fmt::Display| Err(format!("{}: {what}", run.name));
     if run.suspect && !even_suspect {
@@ -66,7 +66,7 @@ pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
         }
     }
     if env("NCCL_P2P_DISABLE") == Some("1") {
-        // What goes from GPU to GPU is copied through the host's memory, over PCIe.
+        // Data between GPUs are copied through the host's memory, over PCIe.
         (machine.nvlink, machine.switched, machine.peer) = (false, false, false);
     }
     let collnet = machine.switched && env("NCCL_COLLNET_ENABLE") == Some("1");
@@ -75,7 +75,7 @@ pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
         nvls: env("NCCL_NVLS_ENABLE") != Some("0"),
         collnet,
     };
-    // Before 2.5 a threshold decided between rings and trees.
+    // Before NCCL 2.5 a threshold decided between rings and trees.
     let rings = env("NCCL_TREE_THRESHOLD") == Some("0");
     let algorithms = env("NCCL_ALGO").unwrap_or(if rings { "ring" } else { "" });
     // aws-ofi-nccl sets NCCL_PROTO=simple on P4d, whose EFA does not keep the order of stores.
@@ -112,14 +112,14 @@ pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
     })
 }
 
-/// `single process -g 8`: how many GPUs a process drives; 1 where nothing is said.
+/// How many GPUs a process drives, by notes such as `single process -g 8`; 1 where the notes do not say.
 fn driven(notes: &str) -> u32 {
     let after = notes.split("-g ").nth(1).filter(|_| notes.contains("process"));
     let digits = after.map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
     digits.and_then(|digits| digits.parse().ok()).filter(|&gpus| gpus > 0).unwrap_or(1)
 }
 
-/// How many NICs `NCCL_IB_HCA` names one by one; a prefix of many, or what is left out, is no number.
+/// The number of NICs that `NCCL_IB_HCA` lists by name; `None` for a prefix or an exclusion, which gives no number.
 fn listed(text: &str) -> Option<u32> {
     let names: Vec<&str> = text.trim_start_matches('=').split(',').filter(|name| !name.is_empty()).collect();
     let one =
@@ -128,7 +128,7 @@ fn listed(text: &str) -> Option<u32> {
     u32::try_from(names.len()).ok().filter(|count| each && *count > 0)
 }
 
-/// `2.29.3+cuda13.1`, `2.18`: major and minor.
+/// The major and minor number of a version such as `2.29.3+cuda13.1` or `2.18`.
 fn version(text: &str) -> (u32, u32) {
     let mut numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok());
     match (numbers.next(), numbers.next()) {

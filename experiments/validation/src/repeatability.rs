@@ -1,4 +1,4 @@
-//! How far measurements of one system lie apart: no prediction from the same words can do better on both.
+//! The differences between measurements of the same system. No prediction from the same description can be closer to both.
 
 use crate::prepare::Prepared;
 use crate::score::{BANDS, band, factor, median};
@@ -6,11 +6,11 @@ use crate::score::{BANDS, band, factor, median};
 /// Two runs of one system: the same collective on equally many GPUs of equally many nodes.
 #[derive(Clone, Debug)]
 pub struct RunPair<'a> {
-    /// The system.
+    /// The name of the system.
     pub system: &'a str,
-    /// The runs' names.
+    /// The names of the two runs.
     pub runs: (&'a str, &'a str),
-    /// By what factor they differ at the sizes that both have, by band.
+    /// The factors by which the runs differ at the sizes that both have, by band.
     pub factors: [Vec<f64>; BANDS.len()],
 }
 
@@ -26,7 +26,7 @@ impl RunPair<'_> {
     }
 }
 
-/// All such pairs that share a size.
+/// All pairs of runs of the same system that share a size.
 pub fn pairs(runs: &[Prepared]) -> Vec<RunPair<'_>> {
     let shape = |run: &Prepared| {
         let what = run.rows.first().map(|row| (row.case.collective, row.case.ranks as u32));

@@ -19,7 +19,7 @@ pub fn band(bytes: u64) -> usize {
     BANDS.iter().position(|&(from, below, _)| (from..below).contains(&bytes)).unwrap_or(BANDS.len() - 1)
 }
 
-/// By what factor a prediction is wrong; 1 or more.
+/// The factor by which a prediction is wrong, in either direction; 1 or more.
 pub fn factor(predicted: f64, measured: f64) -> f64 {
     (predicted / measured).max(measured / predicted)
 }
@@ -30,36 +30,36 @@ pub fn median(mut all: Vec<f64>) -> Option<f64> {
     all.get(all.len().saturating_sub(1) / 2).copied()
 }
 
-/// One prediction that counts.
+/// A prediction that is part of the score.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scored {
-    /// The cluster.
+    /// The name of the cluster.
     pub system: String,
-    /// Size of the call.
+    /// The size of the call in bytes.
     pub bytes: u64,
-    /// By what factor it is wrong.
+    /// The factor by which the prediction is wrong.
     pub factor: f64,
 }
 
 /// Median and 90th percentile of factors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Score {
-    /// How many rows.
+    /// The number of rows.
     pub rows: usize,
     /// The number of systems.
     pub systems: usize,
-    /// Every row counts the same.
+    /// Quantiles over rows: every row has the same weight.
     pub by_rows: Quantiles,
-    /// Every system counts the same, however many rows it has.
+    /// Quantiles in which every system has the same weight, whatever its number of rows.
     pub by_systems: Quantiles,
 }
 
-/// Two quantiles.
+/// The median and the 90th percentile of factors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quantiles {
     /// Half of the factors are at most this.
     pub median: f64,
-    /// Nine tenths of them are.
+    /// The 90th percentile.
     pub p90: f64,
 }
 

@@ -8,12 +8,12 @@
 use crate::runs::Run;
 use allfold_schedules::Collective;
 
-/// Clouds that say nothing of the machine: the next word does.
+/// Names of clouds, which do not name the machine; the next word does.
 const CLOUDS: [&str; 3] = ["aws", "azure", "gcp"];
 /// Places that are one cluster under two names: CSCS documents runs on its machine Alps.
 const SAME: [(&str, &str); 1] = [("cscsdocs", "alps")];
 
-/// The system that a run was measured on: what the run says, else by the words of its name.
+/// The system that a run was measured on: the run's own `system`, or else by the words of its name.
 pub fn system(run: &Run) -> String {
     run.system.clone().unwrap_or_else(|| by_name(&run.name))
 }
@@ -34,7 +34,7 @@ fn by_name(name: &str) -> String {
     if place.is_empty() { gpu.into() } else { format!("{gpu} {place}") }
 }
 
-/// `2n`, `x8`, `g4`, `1rack`: how many took part.
+/// Whether a word counts nodes, GPUs or racks: `2n`, `x8`, `g4`, `1rack`.
 fn is_count(word: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
     let after = ["x", "g"].iter().any(|letter| word.strip_prefix(letter).is_some_and(digits));

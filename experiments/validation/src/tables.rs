@@ -7,7 +7,7 @@ use crate::score::{self, BANDS, Scored, band, score};
 use allfold_report::records::Validated;
 use std::collections::BTreeMap;
 
-/// Lines of cells, the first of them the head.
+/// A table as lines of cells; the first line is the head.
 pub type TextTable = Vec<Vec<String>>;
 
 /// The names of these columns, then those of the bands.
@@ -27,7 +27,7 @@ fn number(value: Option<f64>) -> String {
     value.map_or("-".into(), |value| format!("{value:.2}"))
 }
 
-/// For every system: predicted over measured, as a geometric mean, and the 90th percentile of the factor.
+/// One line for every system: predicted over measured time as a geometric mean, and the 90th percentile of the factor.
 pub fn by_system(rows: &[&Validated]) -> TextTable {
     let mut systems: BTreeMap<&str, Vec<&Validated>> = BTreeMap::new();
     rows.iter().for_each(|row| systems.entry(&row.system).or_default().push(row));
@@ -47,7 +47,7 @@ pub fn by_system(rows: &[&Validated]) -> TextTable {
     lines
 }
 
-/// How the hardware of the runs was understood, and what was assumed, once for all runs with the same description.
+/// How the hardware of the runs was understood, and what was assumed. Runs with the same description share one entry.
 pub fn hardware<'a>(runs: impl Iterator<Item = &'a Prepared>) -> Vec<String> {
     let mut alike: Vec<(&Prepared, usize)> = Vec::new();
     for run in runs {
@@ -75,7 +75,7 @@ pub fn hardware<'a>(runs: impl Iterator<Item = &'a Prepared>) -> Vec<String> {
     lines
 }
 
-/// What runs of the same system, collective and shape say twice: by what factor they differ, median and most.
+/// The differences between runs of the same system, collective and shape: the median and the largest factor.
 pub fn said_twice(pairs: &[RunPair<'_>]) -> TextTable {
     let mut lines = vec![head(&["system", "run", "and"])];
     for pair in pairs {
@@ -89,10 +89,10 @@ pub fn said_twice(pairs: &[RunPair<'_>]) -> TextTable {
     lines
 }
 
-/// Nodes are shown apart: to these and no more is anything promised.
+/// Scores are shown by numbers of nodes; those in `published_scores` are of up to 10 nodes.
 const GROUPS: [(u32, u32, &str); 3] = [(0, 10, "up to 10"), (11, 64, "11 to 64"), (65, u32::MAX, "above 64")];
 
-/// The score of every predictor, for what took no part in the fit.
+/// The score of every predictor, over the rows that took no part in the fit.
 pub fn scores(predictors: &[Predictor], found: &[Validated]) -> TextTable {
     let names =
         ["predictor", "nodes", "band", "rows", "systems", "median", "p90", "by systems: median", "p90"];
@@ -116,7 +116,7 @@ pub fn scores(predictors: &[Predictor], found: &[Validated]) -> TextTable {
     lines
 }
 
-/// What a row is scored by.
+/// The part of a record that the score uses.
 pub fn scored(row: &Validated) -> Scored {
     Scored { system: row.system.clone(), bytes: row.bytes, factor: row.error_factor }
 }

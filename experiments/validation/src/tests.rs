@@ -1,4 +1,4 @@
-//! Fits and folds on runs that were made by the model itself, with noise that is seeded.
+//! Fits and cross-validation on runs whose times are the model's own, with seeded noise.
 
 use crate::bootstrap::intervals;
 use crate::cross_validation::{companion, is_telling, with_run, without_system};
@@ -25,7 +25,7 @@ fn made(name: &str, nodes: u32, nics: &str, truth: &Parameters, seed: u64) -> Pr
         "inter_node":"{nics}"}},"collective":"all_reduce","dtype":"float","ranks":{ranks},"rows":[{}]}}"#,
         rows.join(",")
     );
-    // The times are put in below: a run of such rows would be left out as contradicting itself.
+    // The times are replaced below; with those of the text the run would be refused as contradicting itself.
     let mut run = runs::parse_unchecked(name, &text).unwrap();
     run.notes.clear();
     let mut prepared = prepare(&run, false).unwrap();
@@ -59,7 +59,7 @@ fn calibration_recovers_what_the_runs_were_made_with() {
     let share = |p: &Parameters| p.at(place("share")) * p.at(place("share.RoCE"));
     assert!((hop(&found.parameters) / hop(&truth)).ln().abs() < 0.25, "{}", hop(&found.parameters));
     assert!((share(&found.parameters) / share(&truth)).ln().abs() < 0.08, "{}", share(&found.parameters));
-    // What no run told anything about stays where it was, as uncertain as it was.
+    // A parameter that no run informs keeps its prior value and its uncertainty.
     let other = place("hop.Slingshot");
     assert!((found.parameters.at(other) - PARAMETERS[other].value).abs() < 1e-9);
     assert!((found.std_dev[other] - PARAMETERS[other].std_dev).abs() < 1e-6);
@@ -83,7 +83,7 @@ fn a_row_that_is_predicted_has_no_say_in_its_prediction() {
     let left_out = |runs: &[Prepared]| without_system(runs, "a100 two", terms);
     assert_eq!(left_out(&plain), left_out(&changed), "the system that is left out leaked");
     assert_ne!(without_system(&plain, "a100 one", terms), without_system(&changed, "a100 one", terms));
-    // With one run of its own system, it is another run.
+    // If there is one more run of the same system, that run is the companion.
     let one = companion(&plain, &plain[1]).unwrap();
     assert_eq!(one.name, "a100_two_b_all_reduce");
     assert_eq!(

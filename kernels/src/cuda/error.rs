@@ -2,7 +2,7 @@
 
 use super::libraries::CudaLibrary;
 
-/// Why a GPU operation failed. Each message is one line and says how to mend the cause.
+/// Why a GPU operation failed. Each message is one line, and says how to mend the cause where the user can.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {

@@ -92,8 +92,7 @@ impl CudaLibrary {
             .candidates(major, &folders)
             .into_iter()
             .find(|path| (path.components().count() == 1 || path.is_file()) && keep(path))?;
-        // At its first compilation NVRTC opens its built-in functions by their bare name; they are loaded from NVRTC's folder
-        // first.
+        // At its first compilation NVRTC opens its built-in functions by their bare name; they are loaded from its folder first.
         if let (CudaLibrary::Nvrtc, Some(folder)) =
             (self, found.parent().filter(|folder| folder.is_absolute()))
         {
@@ -117,7 +116,7 @@ impl CudaLibrary {
         for fits in [true, false] {
             let files = || self.files().iter().filter(move |file| self.fits(file, driver) == fits);
             all.extend(files().map(PathBuf::from));
-            // The linker's cache may not know a file's name, so the folders are searched too, in order of preference.
+            // A file's name can be absent from the linker's cache, so the folders are searched too, in order of preference.
             all.extend(folders.iter().flat_map(|folder| files().map(move |file| folder.join(file))));
         }
         all

@@ -1,4 +1,4 @@
-//! The machine that runs kernels: a GPU, or the shim. The interface underneath [`super::Queue`], in raw addresses.
+//! The machine that runs kernels: a GPU, or the CPU shim of the tests. The interface underneath [`super::Queue`], in raw addresses.
 
 use super::{Kernel, Result};
 use bytemuck::Pod;
@@ -66,13 +66,13 @@ impl Arguments {
         self
     }
 
-    /// Notes memory ranges that the kernel reads or writes, without passing an argument.
+    /// Records memory ranges that the kernel reads or writes, without passing an argument.
     pub(super) fn notes(mut self, accesses: impl IntoIterator<Item = MemoryAccess>) -> Arguments {
         self.accesses.extend(accesses);
         self
     }
 
-    /// The memory ranges noted so far as read or written by the kernel.
+    /// The memory ranges recorded so far as read or written by the kernel.
     pub fn accesses(&self) -> &[MemoryAccess] {
         &self.accesses
     }
@@ -225,7 +225,7 @@ pub trait CudaMachine: Any + Send + Sync {
     /// # Errors
     /// The error of work before the event.
     fn synchronize(&self, event: CudaEvent) -> Result<()>;
-    /// Nanoseconds between two events that have both happened; 0 on a machine without a clock.
+    /// Waits for the event `to` and returns the nanoseconds from `from` to it; 0 on a machine without a clock.
     ///
     /// # Errors
     /// The driver's error.

@@ -6,7 +6,7 @@ use bytemuck::Pod;
 use std::fmt;
 use std::sync::Arc;
 
-/// Device memory; freed on drop, after all queued work has run.
+/// Device memory. Dropped memory is freed after all queued work has run, or goes back to its queue's pool, or stays with its owner.
 pub struct Memory {
     machine: Arc<dyn CudaMachine>,
     device: usize,
@@ -309,7 +309,7 @@ impl Queue {
     /// Copies memory within a device or from one device to another.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the lengths differ or the parts overlap.
+    /// [`Error::Argument`] if the lengths differ, or the parts overlap and are not the same.
     pub fn copy(&self, into: Slice<'_>, from: Slice<'_>) -> Result<()> {
         same(into.bytes, from.bytes)?;
         let (a, b, bytes) = (into.address(), from.address(), from.bytes as u64);
@@ -352,7 +352,7 @@ impl Queue {
         self.wait_for(mark.event())
     }
 
-    /// Like [`Queue::wait`], for an event; the owner of the event's mark keeps the mark until this queue has passed it.
+    /// Like [`Queue::wait`], for an event; the owner of the event's mark must keep the mark until this queue has passed it.
     ///
     /// # Errors
     /// The driver's error.

@@ -1,7 +1,7 @@
 //! The reductions and layers of this crate on NVIDIA GPUs, in CUDA C that NVRTC compiles at run time.
 //!
 //! ```text
-//! launch::reduce(queue, ..)      one function per kernel: checks lengths, counts bytes
+//! launch::reduce(queue, ..)      one function per operation: checks lengths, counts bytes
 //!        |
 //!      Queue -- CudaMachine --- Gpu    the driver; NVRTC compiles a family of kernels for the device that is there
 //!                          \--- Shim   the same source on the CPU, a fibre per thread (`allfold-standin`, for tests)

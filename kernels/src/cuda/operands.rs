@@ -1,4 +1,4 @@
-//! Slices as a kernel's arguments: each passes an address and notes whether the kernel reads or writes the slice.
+//! Slices as a kernel's arguments: each passes an address and records whether the kernel reads or writes the slice.
 
 use super::{Arguments, MemoryAccess, Slice};
 
@@ -13,7 +13,7 @@ impl Arguments {
         self.touches(part, true).with(part.address())
     }
 
-    /// Notes a slice that the kernel reaches through a table or in another form; passes no argument.
+    /// Records a slice that the kernel reaches through a table or in another form; passes no argument.
     pub fn touches(self, part: Slice<'_>, write: bool) -> Arguments {
         self.notes([MemoryAccess { address: part.address(), bytes: part.len() as u64, write }])
     }

@@ -89,8 +89,7 @@ impl Feed {
 
 impl Drop for Feed {
     fn drop(&mut self) {
-        // The device may still read the pinned memory, so wait. An error here is returned by the next call that waits for the
-        // queue.
+        // The device may still read the pinned memory, so wait. An error is returned by the next call that waits.
         let _ = self.queue.finish();
     }
 }

@@ -1,4 +1,4 @@
-//! A pool of device memory for one queue: allocating and freeing cost a look-up, and no call of the driver.
+//! A pool of device memory for one queue: freeing, and allocating what was freed before, cost a look-up and no call of the driver.
 //!
 //! Freeing through the driver waits for the whole device, so memory that a step needs briefly comes from the pool instead. A queue
 //! runs in order, so freed memory may be handed out at once, even before its last use has run. A captured step names addresses of

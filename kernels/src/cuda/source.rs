@@ -80,7 +80,7 @@ impl Kernel {
         Kernel { family, dtype: Some(dtype), name: format!("{stem}_{dtype}") }
     }
 
-    /// A kernel without a type in its name; it is compiled along with the f32 instances.
+    /// A kernel by its whole name; it is compiled along with the f32 instances.
     pub fn plain(family: Family, name: &str) -> Kernel {
         Kernel { family, dtype: Some(DType::F32), name: name.into() }
     }

@@ -4,7 +4,7 @@
 //! installed, Allfold must call the one that [`super::libraries`] has chosen.
 
 /// Declares a structure of a library's functions by name, with a function `open` that finds all or says which is missing. The types
-/// must be those that cudarc declares in `$sys`; the ABI test compares these with the headers.
+/// must be those that cudarc declares in `$sys`; the ABI test compares cudarc's types with the headers.
 macro_rules! symbols {
     ($(#[$doc:meta])* $table:ident of $sys:path { $($function:ident($($type:ty),* $(,)?) -> $answer:ty;)* }) => {
         $(#[$doc])*

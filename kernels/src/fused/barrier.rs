@@ -16,8 +16,8 @@ pub trait WaitPolicy {
     /// overlaps with the announcement.
     fn on_arrival(&mut self) {}
 
-    /// Called before every sleep of the member; returns the longest time to sleep. `absent` tells whether a given member has not
-    /// arrived.
+    /// Called before every sleep of the member; returns the longest time to sleep. `absent(member)` is true for a member that
+    /// has not arrived.
     ///
     /// # Errors
     /// The reason why the member stops waiting.
@@ -35,7 +35,7 @@ pub enum Stopped<E> {
     Disagrees(u32),
 }
 
-/// Set in the label of a slot that holds the addresses of registered buffers instead of data.
+/// The bit that is set in the label of a slot that holds the addresses of registered buffers instead of data.
 pub(super) const REGISTERED: u64 = 1;
 
 /// A member's view of one exchange under way.
@@ -60,8 +60,8 @@ impl WaitPolicy for NoDeadline {
 }
 
 impl Barrier<'_> {
-    /// Waits until `ready`: the member spins, then yields, then sleeps as long as its wait policy allows. `absent` tells which
-    /// members have not arrived.
+    /// Waits until `ready`: the member spins, then yields, then sleeps as long as its wait policy allows. `absent(member)` is
+    /// true for a member that has not arrived.
     #[inline]
     pub fn until<P: WaitPolicy>(
         &self,
@@ -69,8 +69,8 @@ impl Barrier<'_> {
         absent: &impl Fn(u32) -> bool,
         wait_policy: &mut P,
     ) -> Result<(), P::Error> {
-        // A reliable wake needs a fence, which would delay the first looks until all writes are visible. So before the looks this
-        // call wakes only the members that it already sees asleep.
+        // A reliable wake needs a fence, which would delay the first checks of `ready` until all writes are visible. So this call
+        // only wakes the members that it already sees asleep; `wake`, with its fence, follows the checks.
         self.sync_segment.wake_sleepers();
         wait_policy.on_arrival();
         for _ in 0..self.sync_segment.pace.looks {
@@ -97,13 +97,12 @@ impl Barrier<'_> {
         }
     }
 
-    /// Tells for a member's number whether that member has not raised its flag.
+    /// A function that is true for the number of a member that has not raised its flag.
     pub fn not_arrived(&self) -> impl Fn(u32) -> bool {
         |member| self.sync_segment.slot(member, self.number).flag.get() != self.number
     }
 
-    /// Waits until all members have raised their flags and checks their labels. Returns how many members announced registered
-    /// buffers.
+    /// Waits until all members have raised their flags and checks their labels. Returns how many announced registered buffers.
     #[inline]
     pub fn all_arrived<P: WaitPolicy>(&self, wait_policy: &mut P) -> Result<u32, Stopped<P::Error>> {
         let (mut next, all) = (0, self.sync_segment.members);

@@ -64,7 +64,7 @@ pub struct Exchange {
     pub(super) slots: usize,
     /// The number of blocks of the largest source.
     pub(super) most_blocks: usize,
-    /// A hash of the arguments, compared between members.
+    /// A hash of the arguments other than the formulas, compared between members.
     pub(super) digest: u64,
 }
 
@@ -160,8 +160,8 @@ impl Exchange {
         !matches!(self.pattern, Pattern::Gather | Pattern::Scatter | Pattern::AllToAll | Pattern::Shift)
     }
 
-    /// Whether a large exchange is divided into ranges of its blocks, so that members that only send or only receive work too.
-    /// Otherwise every member computes its own result.
+    /// Whether a large exchange is divided into ranges of its blocks, one for each member to compute, even if the member has no
+    /// source or no result. Otherwise every member computes its own result.
     pub(super) fn is_shared_out(&self) -> bool {
         !matches!(
             self.pattern,

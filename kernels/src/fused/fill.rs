@@ -11,7 +11,7 @@ use std::ops::Range;
 /// The number of bytes that are evaluated at a time.
 pub(super) const BLOCK: usize = 2048;
 
-/// A buffer of blocks: block b begins at `base + b * stride`, and its byte 0 is the first byte that is filled.
+/// A buffer of blocks, or of the same part of every block: block b, or its part, begins at `base + b * stride`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub base: *mut u8,
@@ -26,7 +26,7 @@ impl Place {
     }
 }
 
-/// The operands and the destination of a range to fill.
+/// A range of bytes of an exchange that is to be computed (filled), with its operands and destinations.
 pub(super) struct Fill<'a> {
     pub exchange: &'a Exchange,
     /// The source of every member.
@@ -71,7 +71,7 @@ impl Typed for Fill<'_> {
             let to = || to.iter().filter(|(member, _)| !results[*member as usize].base.is_null());
             let mut places = to().map(|(member, block)| results[*member as usize].at(*block, 0));
             let Some(one) = places.next() else { continue };
-            // A single result is computed directly in its place.
+            // If only one result receives the block and is not streamed, the block is computed there directly.
             let only = if places.next().is_none() && !stream { one } else { std::ptr::null_mut() };
             let mut at = range.start;
             if let Some((a, b)) = pair(exchange, *from, sources, results).filter(|_| parts.is_none()) {

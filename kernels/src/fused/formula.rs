@@ -1,4 +1,4 @@
-//! A reduction tree as the steps that evaluate it on one block, with the fewest scratch blocks that its shape allows.
+//! A reduction tree as the steps that evaluate it on one block, with the fewest scratch blocks that the order of its terms allows.
 //!
 //! ```text
 //! (0+1)+(2+3)     slot 0 = source 0 (+) source 1

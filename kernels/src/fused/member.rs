@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The buffers of a member: the bytes of its source and of its result.
-pub enum Ends<'a> {
+pub enum CallBuffers<'a> {
     /// A single buffer for source and result, or a buffer that contains both: block p of an all-gather's result is the source of
     /// member p, and block p of a reduce-scatter's source becomes the result of member p.
     InPlace(&'a mut [u8]),
     /// Two buffers: the source and the result.
-    Apart(&'a [u8], &'a mut [u8]),
+    OutOfPlace(&'a [u8], &'a mut [u8]),
 }
 
 /// Above this size in bytes, a registered source buffer is read in place by the other members. Smaller sources are copied through
@@ -76,26 +76,28 @@ impl Member {
         &mut self,
         label: u64,
         exchange: &Exchange,
-        ends: Ends<'_>,
+        buffers: CallBuffers<'_>,
         wait_policy: &mut P,
     ) -> Result<(), Stopped<P::Error>> {
         let Member { sync_segment: segment, me, scratch } = self;
         // The sync segment is borrowed: cloning its `Arc` would move the reference count from core to core.
         let (segment, me) = (&**segment, *me);
-        assert_eq!(exchange.members, segment.members, "the exchange is of other members");
+        assert_eq!(exchange.members, segment.members, "the members of an exchange and of its segment");
         let blocks = exchange.most_blocks.max(1);
         let bytes = exchange.block * blocks;
-        let stream = matches!(ends, Ends::Apart(..)) && bytes >= streamed(Isa::best());
-        let written = match &ends {
+        let stream = matches!(buffers, CallBuffers::OutOfPlace(..)) && bytes >= streamed(Isa::best());
+        let written = match &buffers {
             _ if segment.one_address_space || bytes <= REGISTERED_FROM => None,
-            Ends::InPlace(data) => segment.registered(me, &raw const **data, true),
-            Ends::Apart(from, _) if !from.is_empty() && segment.registered(me, *from, false).is_none() => {
+            CallBuffers::InPlace(data) => segment.registered(me, &raw const **data, true),
+            CallBuffers::OutOfPlace(from, _)
+                if !from.is_empty() && segment.registered(me, *from, false).is_none() =>
+            {
                 None
             }
-            Ends::Apart(_, []) => Some(0..0),
-            Ends::Apart(_, to) => segment.registered(me, &raw const **to, true),
+            CallBuffers::OutOfPlace(_, []) => Some(0..0),
+            CallBuffers::OutOfPlace(_, to) => segment.registered(me, &raw const **to, true),
         };
-        let own = places(exchange, me, ends);
+        let own = places(exchange, me, buffers);
         let busy = segment.busy(me);
         assert_eq!(busy.swap(1, Ordering::Acquire), 0, "member {me} is in an exchange already");
         let _busy = Busy(busy);
@@ -156,11 +158,11 @@ impl Member {
 
 /// The start of a member's source and of its result; [`Place::NONE`] for a buffer that the member does not have.
 #[track_caller]
-fn places(exchange: &Exchange, me: u32, ends: Ends<'_>) -> Own {
+fn places(exchange: &Exchange, me: u32, buffers: CallBuffers<'_>) -> Own {
     let block = exchange.block;
     let (source, result) = (exchange.source_blocks(me) * block, exchange.result_blocks(me) * block);
-    let (source_base, result_base) = match ends {
-        Ends::InPlace(data) => {
+    let (source_base, result_base) = match buffers {
+        CallBuffers::InPlace(data) => {
             assert!(exchange.may_be_in_place(), "{:?} does not work in place", exchange.pattern);
             let (source_at, result_at) = exchange.offsets(me);
             let whole = (source_at + source).max(result_at + result);
@@ -168,7 +170,7 @@ fn places(exchange: &Exchange, me: u32, ends: Ends<'_>) -> Own {
             let base = data.as_mut_ptr();
             (base.wrapping_add(source_at), base.wrapping_add(result_at))
         }
-        Ends::Apart(from, to) => {
+        CallBuffers::OutOfPlace(from, to) => {
             assert_eq!(from.len(), source, "the source of {:?}", exchange.pattern);
             assert_eq!(to.len(), result, "the result of {:?}", exchange.pattern);
             (from.as_ptr().cast_mut(), to.as_mut_ptr())

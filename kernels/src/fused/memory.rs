@@ -62,7 +62,7 @@ impl Memory {
         match bytes.filter(|_| sealed) {
             Some(bytes) => Memory::map(&fd, bytes),
             None => {
-                let what = format!("the descriptor is no sync segment of {} bytes: it has {found}", sizes[0]);
+                let what = format!("want {} sealed bytes; the file has {found}, sealed: {sealed}", sizes[0]);
                 Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what))
             }
         }
@@ -103,7 +103,7 @@ impl Memory {
         let _ = unsafe { madvise(self.base.as_ptr().add(from).cast(), bytes - from, Advice::LinuxHugepage) };
     }
 
-    /// Gives the pages of `range` back to the system; this process must be their last user. They read as zeros afterwards. Returns
+    /// Gives the pages of `range` back to the system, so that they read as zeros; this process must be their last user. Returns
     /// false if the system refuses.
     #[cfg(target_os = "linux")]
     pub fn give_back(&self, range: std::ops::Range<usize>) -> bool {

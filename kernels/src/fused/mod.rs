@@ -14,9 +14,9 @@
 //! An [`Exchange`] says what is computed: which block of which source, or which reduction tree over all sources, becomes which
 //! block of which result. Every node of a tree is rounded, so the tree alone determines the result's bits.
 //!
-//! A member whose timeout ends before all have arrived cancels the exchange for all members; if all have arrived, it completes the
-//! exchange. So no buffer is accessed after its call has returned. A process may still end or stop in the middle: a member that
-//! stops waiting for that process marks the exchange as failed for all and takes its own buffer out of the shared memory.
+//! A member whose timeout ends before all have arrived cancels a large exchange for all; a small one stays readable in the slots.
+//! If all have arrived, it completes the exchange. So no buffer is accessed after its call has returned. A process can end or stop
+//! in the middle: a member that stops waiting for it marks the exchange as failed for all and detaches its own buffer from others.
 
 mod barrier;
 mod exchange;
@@ -34,7 +34,7 @@ mod sync_segment;
 pub use barrier::{Stopped, WaitPolicy};
 pub use exchange::{Exchange, Pattern};
 pub use formula::{Formula, Term};
-pub use member::{Ends, Member};
+pub use member::{CallBuffers, Member};
 pub use pipe::{Damaged, Pipe, Wants};
 pub use registered_buffer::RegisteredBuffer;
 pub use sync_segment::{Pace, SyncSegment};

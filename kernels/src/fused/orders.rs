@@ -150,13 +150,13 @@ fn slots_in_turn_are_never_written_while_somebody_reads_them() {
 fn who_naps_until_the_other_side_has_put_something_is_woken() {
     shuttle::check_random(
         || {
-            // The counts of bytes written and read of a pipe that holds one byte, and each side's sleep flag and doorbell.
+            // A pipe that holds one byte. Per side: the bytes written (side 0) or read (side 1), the sleep flag, the sleep word.
             let pipe: Arc<[[Model; 3]; 2]> = Arc::default();
             let sides = all(2, move |me| {
                 let ([mine, nap, _], [theirs, other, waker]) = (&pipe[me], &pipe[1 - me]);
                 for number in 1..=4u64 {
                     loop {
-                        // Side 0 writes a byte once side 1 has read the last one; side 1 reads once side 0 has written.
+                        // Side 0 writes a byte once side 1 has read the byte before; side 1 reads once side 0 has written.
                         let ready = || theirs.get() == number - (1 - me as u64);
                         if ready() {
                             break;

@@ -7,8 +7,7 @@
 //! ```
 //!
 //! A side with nothing to do announces that it sleeps, checks the pipe once more, and sleeps; after every write or read, a side
-//! checks whether the other sleeps. The caller decides how a side sleeps and is woken: with a socket, which also reports the other
-//! side's death.
+//! checks whether the other sleeps. The caller makes a side sleep and wakes it, by a socket, which also reports a dead peer.
 
 use super::memory::Memory;
 use super::sync::{Nap, Word};
@@ -31,7 +30,7 @@ const BYTES: usize = DATA + 2 * ROOM;
 pub struct Pipe {
     memory: Arc<Memory>,
     side: usize,
-    /// The number of written bytes that the other side was last told.
+    /// The number of bytes written, and `taken` the number read, as this side's words show them to the other side.
     put: u64,
     taken: u64,
 }
@@ -66,7 +65,7 @@ impl Pipe {
         Ok((Pipe { memory: Arc::new(memory), side: 0, put: 0, taken: 0 }, fd))
     }
 
-    /// Opens the other end of a [`Pipe::shared`] by its descriptor; possible once.
+    /// Opens the other end of a [`Pipe::shared`] by its descriptor; to be called once.
     ///
     /// # Errors
     /// The descriptor is not a pipe.

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! segment   | words, slots | member 0: [ buffer ][ buffer ]      | member 1: [ buffer ]     |
-//!                            64 GiB of addresses each; memory where something was written
+//!                            64 GiB of address space each; pages are allocated when first written
 //! ```
 //!
 //! Each member registers buffers in its own part, without synchronisation. A freed buffer is zeroed and its memory is given back.
@@ -22,8 +22,7 @@ pub struct RegisteredBuffer {
 }
 
 impl SyncSegment {
-    /// Registers a buffer of `bytes` bytes in the part of `member`, a member of this process. `None` if the part has no space for
-    /// it.
+    /// Registers a buffer of `bytes` bytes in the part of `member`, a member of this process. `None` for 0 bytes or too many.
     pub fn register(self: &Arc<SyncSegment>, member: u32, bytes: usize) -> Option<RegisteredBuffer> {
         let at = self.registered_buffers.take(member, bytes)?;
         Some(RegisteredBuffer { sync_segment: self.clone(), at, bytes })
@@ -40,7 +39,7 @@ impl SyncSegment {
         (whole || !write).then_some(range)
     }
 
-    /// Whether `range` lies in the part of `member`. Another process cannot check more.
+    /// Whether `range` is empty or lies in the part of `member`. Only the process of `member` knows the buffers in that part.
     pub(super) fn registrable(&self, member: u32, range: Range<usize>) -> bool {
         let part = self.registered_buffers.part(member);
         range.is_empty() || part.start <= range.start && range.end <= part.end

@@ -60,7 +60,7 @@ impl RegisteredBuffers {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reserves the first free place for a buffer of `bytes` bytes in the part of `member`; returns its offset in the memory.
+    /// Reserves the first free place for a buffer of `bytes` bytes in the part of `member`; returns its offset, if there is one.
     pub fn take(&self, member: u32, bytes: usize) -> Option<usize> {
         let part = self.part(member);
         let unit = if bytes < LARGE { UNIT } else { LARGE };
@@ -78,7 +78,7 @@ impl RegisteredBuffers {
         Some(start)
     }
 
-    /// The registered buffer of `member` that contains `bytes` of the shared memory: its first byte and its entry.
+    /// The range of the registered buffer of `member` that contains `bytes`; both are ranges of offsets in the shared memory.
     pub fn around(&self, member: u32, bytes: &Range<usize>) -> Option<Range<usize>> {
         if self.each == 0 || !self.part(member).contains(&bytes.start) {
             return None;

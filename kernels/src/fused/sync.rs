@@ -23,8 +23,8 @@ pub(super) trait Word {
 
 /// A word on which a member can sleep.
 pub(super) trait Sleep: Word {
-    /// Sleeps while the word is `seen`, until woken or for about `wait_policy`; may return early.
-    fn sleep(&self, seen: u64, wait_policy: Duration);
+    /// Sleeps while the word is `seen`, until woken or for about `timeout`; may return early.
+    fn sleep(&self, seen: u64, timeout: Duration);
     fn wake(&self);
 }
 
@@ -105,8 +105,8 @@ impl<R: Sleep, S: Word> Waker<'_, R, S> {
     /// Wakes all sleeping members. The caller has written its change before this call.
     #[inline]
     pub fn wake(&self) {
-        // One order with the sleeper's fence: the sleeper counts itself, then looks; this side writes, then counts sleepers. So at
-        // least one of the two sees the other.
+        // This fence pairs with the sleeper's: the sleeper counts itself, then checks its condition; this side has written its
+        // change, then reads the count. So the sleeper sees the change, or this side sees the sleeper.
         fence();
         self.wake_sleepers();
     }
@@ -135,9 +135,9 @@ pub(super) struct Sleeper<'a, R, S: Word> {
 }
 
 impl<R: Sleep, S: Word> Sleeper<'_, R, S> {
-    /// Sleeps until woken, or for about `wait_policy`.
-    pub fn sleep(self, wait_policy: Duration) {
-        self.waker.rung.sleep(self.seen, wait_policy);
+    /// Sleeps until woken, or for about `timeout`.
+    pub fn sleep(self, timeout: Duration) {
+        self.waker.rung.sleep(self.seen, timeout);
     }
 }
 
@@ -165,7 +165,7 @@ impl<W: Word> Nap<'_, W> {
     /// Whether the caller, the other side, has to wake the sleeper after a change. True once per sleep.
     #[inline]
     pub fn wake_peer(&self) -> bool {
-        // One order with the sleeper's fence in `prepare_sleep`, as in `Waker::wake`.
+        // This fence pairs with the sleeper's in `prepare_sleep`, as in `Waker::wake`.
         fence();
         self.0.get() == 1 && self.0.replace(1, 0)
     }
@@ -178,12 +178,12 @@ fn fence() {
 
 #[cfg(target_os = "linux")]
 impl Sleep for AtomicU32 {
-    fn sleep(&self, seen: u64, wait_policy: Duration) {
+    fn sleep(&self, seen: u64, timeout: Duration) {
         use rustix::thread::futex;
-        let wait_policy = wait_policy.min(Duration::from_secs(3600));
+        let timeout = timeout.min(Duration::from_secs(3600));
         let limit = rustix::thread::Timespec {
-            tv_sec: wait_policy.as_secs() as i64,
-            tv_nsec: wait_policy.subsec_nanos().into(),
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
         };
         // A shared futex: the word may be in memory that processes share. Every reason to return counts as a wake.
         let _ = futex::wait(self, futex::Flags::empty(), seen as u32, Some(&limit));
@@ -197,8 +197,8 @@ impl Sleep for AtomicU32 {
 /// Systems without a futex: short sleeps instead.
 #[cfg(not(target_os = "linux"))]
 impl Sleep for AtomicU32 {
-    fn sleep(&self, _seen: u64, wait_policy: Duration) {
-        std::thread::park_timeout(wait_policy.min(Duration::from_micros(200)));
+    fn sleep(&self, _seen: u64, timeout: Duration) {
+        std::thread::park_timeout(timeout.min(Duration::from_micros(200)));
     }
 
     fn wake(&self) {}

@@ -20,12 +20,12 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
-/// The number of attempts before a waiting member yields and sleeps.
+/// How often a waiting member checks its condition before it yields, and before it sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The number of looks in the first, spinning phase; about 40 ns each.
+    /// The number of checks in the first, spinning phase; about 40 ns each.
     pub looks: u32,
-    /// The number of looks in the second phase, each after a yield. Then the member sleeps.
+    /// The number of checks in the second phase, each before a yield. Then the member sleeps.
     pub yields: u32,
 }
 
@@ -195,8 +195,7 @@ impl SyncSegment {
         self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 16)
     }
 
-    /// The number of the last exchange whose share this member has completed; used by exchanges in which other members read that
-    /// share.
+    /// The number of the last exchange of registered buffers whose share this member has completed.
     pub(super) fn finished(&self, member: u32) -> &AtomicU64 {
         self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 24)
     }

@@ -196,16 +196,16 @@ impl<T: Element, B: Fn(usize) -> Home<T>> Buffers<'_, T, B> {
         let (at, to, size) = (at / size_of::<T>(), to / size_of::<T>(), self.from.len());
         let mut both = (self.buffer)((at + size).max(to + self.result.len()));
         both.get()[at..at + size].copy_from_slice(self.from);
-        let ends = Ends::InPlace(bytemuck::cast_slice_mut(both.get()));
-        member.run(7, exchange, ends, &mut deadline(20_000)).unwrap();
+        let buffers = CallBuffers::InPlace(bytemuck::cast_slice_mut(both.get()));
+        member.run(7, exchange, buffers, &mut deadline(20_000)).unwrap();
         self.result.copy_from_slice(&both.get()[to..to + self.result.len()]);
     }
 
-    fn apart(&mut self, member: &mut Member, exchange: &Exchange) {
+    fn out_of_place(&mut self, member: &mut Member, exchange: &Exchange) {
         let (mut input, mut output) = ((self.buffer)(self.from.len()), (self.buffer)(self.result.len()));
         input.get().copy_from_slice(self.from);
-        let ends = Ends::Apart(bytemuck::cast_slice(input.get()), bytemuck::cast_slice_mut(output.get()));
-        member.run(7, exchange, ends, &mut deadline(20_000)).unwrap();
+        let (from, to) = (bytemuck::cast_slice(input.get()), bytemuck::cast_slice_mut(output.get()));
+        member.run(7, exchange, CallBuffers::OutOfPlace(from, to), &mut deadline(20_000)).unwrap();
         self.result.copy_from_slice(output.get());
         assert!(bytemuck::cast_slice::<T, u8>(input.get()) == bytemuck::cast_slice::<T, u8>(self.from));
     }
@@ -272,7 +272,7 @@ fn holds<T: Element>(case: &Case) -> Result<(), TestCaseError> {
                     let mut buffers = Buffers { buffer: &buffer, from: &from, result: &mut result };
                     match in_place {
                         true => buffers.in_place(&mut member, exchange, p),
-                        false => buffers.apart(&mut member, exchange),
+                        false => buffers.out_of_place(&mut member, exchange),
                     }
                 }
                 result
@@ -309,7 +309,7 @@ proptest! {
 #[test]
 fn an_all_reduce_by_shares_ends_with_what_it_says() {
     let (pattern, room, one_address_space, registering) = (Pattern::AllReduce, 1 << 14, false, None);
-    // A piece and less, whole pieces, and a piece with fewer cache lines than members.
+    // The cases have two, three, four and two pieces; the last piece of each is smaller than its others.
     for (members, count) in [(3, 8192), (4, 10_001), (5, 16384), (6, 8192 + 10)] {
         for in_place in [false, true] {
             let (op, seed) = (ReduceOp::Avg, u64::from(members));
@@ -355,8 +355,8 @@ fn who_waits_in_vain_is_told_and_who_comes_later_is_too() {
         let exchange = sums(2, count);
         let mut data = vec![1i64; count];
         let run = |p: u32, data: &mut [i64], millis| {
-            let ends = Ends::InPlace(bytemuck::cast_slice_mut(data));
-            Member::new(sync_segment.clone(), p).run(0, &exchange, ends, &mut deadline(millis))
+            let buffers = CallBuffers::InPlace(bytemuck::cast_slice_mut(data));
+            Member::new(sync_segment.clone(), p).run(0, &exchange, buffers, &mut deadline(millis))
         };
         assert_eq!(run(0, &mut data, 20), Err(Stopped::TimedOut("late")), "{count}");
         let later = run(1, &mut data, 20);
@@ -375,11 +375,11 @@ fn other_labels_and_other_lengths_are_found_by_all() {
             let (sync_segment, count, label) = (sync_segment.clone(), counts[p], labels[p]);
             move || {
                 let mut data = vec![5i64; count];
-                let ends = Ends::InPlace(bytemuck::cast_slice_mut(&mut data));
+                let buffers = CallBuffers::InPlace(bytemuck::cast_slice_mut(&mut data));
                 let stopped = Member::new(sync_segment, p as u32).run(
                     label,
                     &sums(2, count),
-                    ends,
+                    buffers,
                     &mut deadline(20_000),
                 );
                 assert!(
@@ -412,8 +412,8 @@ fn a_member_that_sleeps_is_woken_and_asks_its_wait_policy() {
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let mut data = [0i64; 4];
-            let ends = Ends::InPlace(bytemuck::cast_slice_mut(&mut data));
-            Member::new(sync_segment.clone(), 0).run(0, &sums(2, 4), ends, &mut Told(&on_arrival))
+            let buffers = CallBuffers::InPlace(bytemuck::cast_slice_mut(&mut data));
+            Member::new(sync_segment.clone(), 0).run(0, &sums(2, 4), buffers, &mut Told(&on_arrival))
         });
         on_arrival.store(true, std::sync::atomic::Ordering::SeqCst);
         while !waits.is_finished() {

@@ -9,8 +9,8 @@
 //! With dropout, y = r p v, where r is 0 for dropped probabilities and 1 / (1 - share) for the others; then dp = r (dy v^T) and dv
 //! = (r p)^T dy. ds is unchanged: sum(dy y) is still the row's sum of p dp. The backward pass makes the draws again.
 //!
-//! Only a block's rows of s exist at a time. The backward pass recomputes them from each row's maximum plus the logarithm of its
-//! sum, which the forward pass saves (T. Dao et al., "FlashAttention", NeurIPS 2022).
+//! Only a block's rows of s exist at a time. The backward pass computes them again, and p from them and each row's log-sum-exp,
+//! which the forward pass saves (T. Dao et al., "FlashAttention", NeurIPS 2022).
 
 use super::matmul::{Matrix, Store, matmul, matmul_within};
 use super::simd::vectorised;
@@ -68,6 +68,33 @@ vectorised! {
     }
 }
 
+/// Dropout of an attention's probabilities. Ranks that share the heads draw what one rank with all heads would.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionDropout {
+    /// The dropout, with its share of zeros.
+    pub kernel: DropoutKernel,
+    /// The draws.
+    pub stream: DropoutStream,
+    /// The number of the first head among those of the whole attention, where ranks share heads.
+    pub first_head: usize,
+}
+
+impl AttentionDropout {
+    /// Applies dropout in place to `values`: the probabilities that the query at position `t` of a head has for the keys from
+    /// position `first` on. A sequence has `positions` positions; `sample` is its index in the pass.
+    pub fn row<F: Float>(
+        &self,
+        positions: usize,
+        (sample, head, t): (usize, usize, usize),
+        first: usize,
+        values: &mut [F],
+    ) {
+        // The draws of a query begin with a group of four, as on GPUs.
+        let row = ((self.first_head + head) * positions + t) * positions.next_multiple_of(4);
+        self.kernel.row(self.stream.sample(sample), row + first, values);
+    }
+}
+
 /// A row's scores for its first `seen` keys, rounded up to a whole vector: scores added by the rounding become minus infinity, so
 /// that their exponentials are 0; scores beyond the vector become 0 at once.
 #[inline(always)]
@@ -87,7 +114,7 @@ impl AttentionShape {
     /// Like [`AttentionShape::forward`], with dropout of the probabilities, drawn from a stream.
     pub fn forward_dropping<F: Float>(
         &self,
-        dropping: Option<(DropoutKernel, DropoutStream)>,
+        dropping: Option<AttentionDropout>,
         x: &[F],
         saved: &mut [F],
         y: &mut [F],
@@ -127,7 +154,7 @@ impl AttentionShape {
     /// Like [`AttentionShape::backward`], after a forward pass with the same dropout and stream.
     pub fn backward_dropping<F: Float>(
         &self,
-        dropping: Option<(DropoutKernel, DropoutStream)>,
+        dropping: Option<AttentionDropout>,
         x: &[F],
         saved: &[F],
         (y, dy): (&[F], &[F]),
@@ -185,18 +212,17 @@ impl AttentionShape {
         })
     }
 
-    /// Drops a share of a block's probabilities in place, by the draws of this sample, head and query.
+    /// Drops a share of a block's probabilities, or of their gradients, in place, by the draws of this sample, head and query.
     fn drop<F: Float>(
         &self,
-        dropping: Option<(DropoutKernel, DropoutStream)>,
+        dropping: Option<AttentionDropout>,
         (sample, head): (usize, usize),
         rows: &Range<usize>,
         values: &mut [F],
     ) {
-        let Some((dropout, stream)) = dropping else { return };
+        let Some(dropping) = dropping else { return };
         for (t, values) in rows.clone().zip(values.chunks_exact_mut(rows.end)) {
-            let row = (sample * self.heads + head) * self.positions + t;
-            dropout.row(stream, (row * self.positions.div_ceil(4)) as u32, values);
+            dropping.row(self.positions, (sample, head, t), 0, values);
         }
     }
 
@@ -258,44 +284,5 @@ mod tests {
             shape.backward(&x, &saved, &y, &r, &mut dx);
             check("x", &x, &dx, |x| dot(&run(&shape, x).0, &r));
         }
-    }
-
-    #[test]
-    fn gradients_with_dropout() {
-        let dropping = Some((DropoutKernel { share: 0.3 }, DropoutStream { seed: 7, place: [1, 2, 3] }));
-        for (positions, heads, n) in [(5, 2, 2), (BLOCK + 2, 1, 1)] {
-            let shape = AttentionShape { positions, width: 4, heads };
-            let run = |x: &[f64]| {
-                let (mut saved, mut y) = (vec![9.0; n * heads * positions], vec![9.0; x.len() / 3]);
-                shape.forward_dropping(dropping, x, &mut saved, &mut y);
-                (y, saved)
-            };
-            let (x, r) = (numbers(n * positions * 12, 1), numbers(n * positions * 4, 2));
-            let (y, saved) = run(&x);
-            assert_ne!(y, super::tests::run(&shape, &x).0);
-            let mut dx = vec![9.0; x.len()];
-            shape.backward_dropping(dropping, &x, &saved, (&y, &r), &mut dx);
-            check("x", &x, &dx, |x| dot(&run(x).0, &r));
-        }
-    }
-
-    #[test]
-    fn equals_the_definition_and_sees_no_later_key() {
-        let shape = AttentionShape { positions: 70, width: 6, heads: 3 };
-        let mut x = numbers(70 * 18, 5);
-        let (y, _) = run(&shape, &x);
-        for (t, head) in (0..70).flat_map(|t| (0..3).map(move |h| (t, h))) {
-            let at = |t: usize, part: usize, i: usize| x[t * 18 + part * 6 + head * 2 + i];
-            let scores: Vec<f64> = (0..=t)
-                .map(|j| ((0..2).map(|i| at(t, 0, i) * at(j, 1, i)).sum::<f64>() / 2f64.sqrt()).exp())
-                .collect();
-            let total: f64 = scores.iter().sum();
-            for i in 0..2 {
-                let want = (0..=t).map(|j| scores[j] * at(j, 2, i)).sum::<f64>() / total;
-                assert!((y[t * 6 + head * 2 + i] - want).abs() < 1e-13);
-            }
-        }
-        x[40 * 18..].fill(0.5);
-        assert_eq!(run(&shape, &x).0[..40 * 6], y[..40 * 6]);
     }
 }

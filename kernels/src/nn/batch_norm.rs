@@ -223,7 +223,7 @@ impl BatchNormShape {
         });
     }
 
-    /// The cost of [`BatchNormShape::forward`]: two passes for the statistics, one pass to apply them.
+    /// The cost of [`BatchNormShape::forward`]: two passes for the statistics, as f64 needs, and one pass to apply them.
     pub fn forward_cost<F: Float>(&self, n: usize) -> OpCost {
         let count = n * self.channels * self.plane;
         OpCost::launch(6 * count, 4 * count + 6 * self.channels, size_of::<F>())
@@ -362,8 +362,8 @@ mod tests {
         assert!(all.len() == 60 && close(&all, &want));
     }
 
-    /// One channel holds an infinity and a NaN, one holds numbers whose squares overflow f32. The third channel's statistics
-    /// must still move.
+    /// The first two channels each hold an infinity, a NaN, or a number whose square overflows f32. The third channel's statistics
+    /// must still be updated.
     #[test]
     fn running_statistics_stay_finite() {
         let start = [0.5f32, 0.5, 0.5, 2.0, 2.0, 2.0];

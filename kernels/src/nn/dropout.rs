@@ -1,8 +1,8 @@
-//! Dropout (N. Srivastava et al., JMLR 15, 2014), with random draws that are a function of their place in the run.
+//! Dropout (N. Srivastava et al., JMLR 15, 2014), with random draws that do not depend on threads or ranks.
 //!
 //! ```text
 //! y = x / (1 - p) where a draw is p or more, else 0           dx = dy by the same draws, drawn again
-//! draw i = Philox4x32-10(counter i / 4, key)[i % 4] / 2^32
+//! draw of a sample's element e = Philox4x32-10(counter [e / 4, step, sample, layer], key seed)[e % 4] / 2^32
 //! ```
 //!
 //! Philox is counter-based (J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011): no state is kept, so the
@@ -10,21 +10,58 @@
 
 use super::thread_pool::share_rows;
 use super::{Float, OpCost};
+use std::ops::Range;
 
-/// A stream of random draws: one for each use of dropout in a run.
+/// The stream of random draws of one dropout layer in one step, for some samples. Ranks and micro-batches number their samples
+/// as in the whole step, and so draw what one rank with all samples would.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DropoutStream {
     /// The run's seed.
     pub seed: u64,
-    /// The key of this use of dropout: made from step, micro-batch, rank and layer.
-    pub place: [u32; 3],
+    /// The step of the run.
+    pub step: u32,
+    /// The layer.
+    pub layer: u32,
+    /// The number of the first sample among those of the step.
+    pub first: u32,
+    /// The distance to the number of the next sample.
+    pub stride: u32,
+}
+
+/// The draws of one sample: one for each of its elements.
+#[derive(Clone, Copy, Debug)]
+pub struct SampleDraws {
+    seed: u64,
+    key: [u32; 3],
 }
 
 impl DropoutStream {
+    /// The number of words of a stream.
+    pub const WORDS: usize = 6;
+
+    /// The draws of the sample with index `at` in the pass.
+    pub fn sample(&self, at: usize) -> SampleDraws {
+        let sample = self.first.wrapping_add(self.stride.wrapping_mul(at as u32));
+        SampleDraws { seed: self.seed, key: [self.step, sample, self.layer] }
+    }
+
+    /// The stream as words, for a backward pass that draws again.
+    pub fn words(&self) -> [u32; DropoutStream::WORDS] {
+        [self.seed as u32, (self.seed >> 32) as u32, self.step, self.first, self.stride, self.layer]
+    }
+
+    /// The stream of these [words](DropoutStream::words); `None` unless there are [`DropoutStream::WORDS`].
+    pub fn of_words(words: &[u32]) -> Option<DropoutStream> {
+        let &[low, high, step, first, stride, layer] = words else { return None };
+        Some(DropoutStream { seed: u64::from(high) << 32 | u64::from(low), step, layer, first, stride })
+    }
+}
+
+impl SampleDraws {
     /// The draws 4 i to 4 i + 3, uniform in 0..2^32.
     #[inline]
     pub fn four(&self, i: u32) -> [u32; 4] {
-        let [a, b, c] = self.place;
+        let [a, b, c] = self.key;
         philox([i, a, b, c], [self.seed as u32, (self.seed >> 32) as u32])
     }
 }
@@ -54,34 +91,55 @@ pub struct DropoutKernel {
 }
 
 impl DropoutKernel {
-    /// Computes `y` from `x`. Applied to `dy` and `dx`, the same call is the backward pass.
-    pub fn apply<F: Float>(&self, stream: DropoutStream, x: &[F], y: &mut [F]) {
-        assert_eq!(x.len(), y.len());
-        let (bound, scale) = self.rule::<F>();
-        let groups = x.len().div_ceil(4);
-        // Whole groups of four draws go to one thread.
-        let whole = y.len() / 4 * 4;
-        let (body, rest) = y.split_at_mut(whole);
-        let one = |i: usize, x: &[F], y: &mut [F]| {
-            for ((y, &x), draw) in y.iter_mut().zip(x).zip(stream.four(i as u32)) {
-                *y = if draw >= bound { x * scale } else { F::ZERO };
-            }
-        };
-        share_rows(body, 4, |range, y| {
-            let x = &x[range.start * 4..range.end * 4];
-            range.zip(x.chunks_exact(4).zip(y.chunks_exact_mut(4))).for_each(|(i, (x, y))| one(i, x, y));
-        });
-        if whole < x.len() {
-            one(groups - 1, &x[whole..], rest);
-        }
+    /// Computes `y` from `x`, whole samples of `width` numbers. Applied to `dy` and `dx`, the same call is the backward pass.
+    pub fn apply<F: Float>(&self, stream: DropoutStream, width: usize, x: &[F], y: &mut [F]) {
+        self.apply_to(stream, std::slice::from_ref(&(0..width)), x, y);
     }
 
-    /// Applies dropout to `x` in place, with the draws from number 4 * `first` on.
-    pub fn row<F: Float>(&self, stream: DropoutStream, first: u32, x: &mut [F]) {
-        let (bound, scale) = self.rule::<F>();
-        for (x, i) in x.chunks_mut(4).zip(first..) {
-            for (x, draw) in x.iter_mut().zip(stream.four(i)) {
-                *x = if draw >= bound { *x * scale } else { F::ZERO };
+    /// [`DropoutKernel::apply`] to parts of samples: of each sample, `x` has these `runs` of elements in order.
+    pub fn apply_to<F: Float>(&self, stream: DropoutStream, runs: &[Range<usize>], x: &[F], y: &mut [F]) {
+        let width: usize = runs.iter().map(Range::len).sum();
+        assert!(x.len() == y.len() && x.len().is_multiple_of(width.max(1)));
+        let (_, scale) = self.rule::<F>();
+        share_rows(y, 1, |range, y| {
+            let mut at = range.start;
+            while at < range.end {
+                // `left`: the rest of the run that contains the sample's next element, from that element on.
+                let (mut skip, mut left) = (at % width, 0..0);
+                for run in runs {
+                    if skip < run.len() {
+                        left = run.start + skip..run.end;
+                        break;
+                    }
+                    skip -= run.len();
+                }
+                let len = left.len().min(range.end - at);
+                let (x, y) = (&x[at..at + len], &mut y[at - range.start..][..len]);
+                self.each(stream.sample(at / width), left.start, len, |i, kept| {
+                    y[i] = if kept { x[i] * scale } else { F::ZERO };
+                });
+                at += len;
+            }
+        });
+    }
+
+    /// Applies dropout to `x` in place, by the draws of a sample's elements from `first` on.
+    pub fn row<F: Float>(&self, draws: SampleDraws, first: usize, x: &mut [F]) {
+        let (_, scale) = self.rule::<F>();
+        self.each(draws, first, x.len(), |i, kept| x[i] = if kept { x[i] * scale } else { F::ZERO });
+    }
+
+    /// Calls `then(i, kept)` for each of `len` elements from `first` on; i counts from 0.
+    #[inline]
+    fn each(&self, draws: SampleDraws, first: usize, len: usize, mut then: impl FnMut(usize, bool)) {
+        let (bound, _) = self.rule::<f64>();
+        let mut i = 0;
+        while i < len {
+            let element = first + i;
+            let four = draws.four((element / 4) as u32);
+            for draw in four.into_iter().skip(element % 4).take(len - i) {
+                then(i, draw >= bound);
+                i += 1;
             }
         }
     }
@@ -100,7 +158,6 @@ impl DropoutKernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nn::ThreadPool;
 
     /// Philox gives the first three vectors of Random123's `kat_vectors` for philox4x32-10.
     #[test]
@@ -112,22 +169,5 @@ mod tests {
             philox(counter, [0xa409_3822, 0x299f_31d0]),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
-    }
-
-    #[test]
-    fn the_share_of_zeros_is_right_and_does_not_depend_on_threads() {
-        let x = vec![1.0f32; 100_003];
-        let stream = |step| DropoutStream { seed: 7, place: [step, 0, 0] };
-        let run = |threads, step| {
-            let mut y = vec![9.0; x.len()];
-            ThreadPool::new(threads).enter(|| DropoutKernel { share: 0.25 }.apply(stream(step), &x, &mut y));
-            y
-        };
-        let y = run(1, 0);
-        assert!(y.iter().all(|&y| y == 0.0 || y == 1.0 / 0.75));
-        let zeros = y.iter().filter(|&&y| y == 0.0).count() as f64 / x.len() as f64;
-        assert!((zeros - 0.25).abs() < 0.005, "{zeros}");
-        assert_eq!(y, run(3, 0));
-        assert_ne!(y, run(1, 1));
     }
 }

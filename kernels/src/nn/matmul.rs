@@ -79,7 +79,7 @@ pub fn matmul_within<F: Float>(out: &mut [F], step: usize, store: Store, a: Matr
     let left =
         Left { data: a.data, row: |i| i * row, walk: Walk { counts: [1, 1, k], steps: [0, 0, a.steps.1] } };
     let (k_step, j_step) = b.steps;
-    // With a single column or row, the step along it does not matter; it is set to 1 to match a layout.
+    // With a single column, the step to the next column does not matter; it is set to 1 to match a layout.
     let (k_step, j_step) = if n == 1 { (k_step, 1) } else { (k_step, j_step) };
     let right = Lines { data: b.data, k_step, j_step, plane: usize::MAX, sample: 0 };
     gemm((m, n), left, &right, (out, Place::matrix(step)), store == Store::Add);

@@ -1,10 +1,10 @@
 //! The operations of neural networks, as plain functions over buffers.
 //!
-//! Each file is one operation: its forward pass, its backward pass, and the costs of both. Buffers are row-major slices whose
+//! The file of an operation has its forward pass, its backward pass, and the costs of both. Buffers are row-major slices whose
 //! shapes are in the legend at the top of the file:
 //!
 //! ```text
-//! N  samples of the batch        C, O  channels in, out          H x W  a picture, P x Q  the picture after
+//! N  samples of the batch        C, O  channels in, out          H x W  input picture, P x Q  output picture
 //! x  input   y  output           dx, dy  the loss's gradient by them    w, b  weight and bias
 //! ```
 //!
@@ -12,7 +12,7 @@
 //! of threads, so on one class of instruction set a result is a function of its inputs alone. A slice of the wrong length is the
 //! caller's bug and panics.
 //!
-//! Every operation has an [`OpCost`] that follows from its shapes, for the time model of a device.
+//! Every layer and loss has an [`OpCost`] that follows from its shapes, for the time model of a device.
 
 mod add;
 mod attention;
@@ -41,11 +41,11 @@ mod update;
 mod gradcheck;
 
 pub use add::{add, add_cost, add_to};
-pub use attention::AttentionShape;
+pub use attention::{AttentionDropout, AttentionShape};
 pub use batch_norm::BatchNormShape;
 pub use conv::Conv2dShape;
 pub use cost::OpCost;
-pub use dropout::{DropoutKernel, DropoutStream};
+pub use dropout::{DropoutKernel, DropoutStream, SampleDraws};
 pub use embedding::EmbeddingShape;
 pub use float::Float;
 pub use gelu::GeluKernel;

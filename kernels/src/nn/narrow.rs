@@ -22,7 +22,7 @@ pub enum Narrow {
 }
 
 impl Narrow {
-    /// Rounds every element of `x` to the nearest value of this type.
+    /// Rounds every element of `x` to the nearest value of this type; an f64 is rounded to f32 first.
     pub fn round<F: Float>(self, x: &mut [F]) {
         share_rows(x, 1, |_, x| match self {
             Narrow::F16 => f16(x),

@@ -1,7 +1,7 @@
 //! Pooling: the maximum or the mean of each window of a plane.
 //!
 //! ```text
-//! x [N, C, H, W]  to  y [N, C, P, Q]     P = (H + 2 pad - K) / stride + 1, Q from W alike
+//! x [N, C, H, W]  to  y [N, C, P, Q]     P = (H + 2 pad - K) / stride + 1, Q likewise from W
 //! max:  dx = dy at the window's first maximum          (NaN counts as larger than any number)
 //! mean: dx = dy / K^2 over the whole window        (no padding)
 //! ```
@@ -31,7 +31,7 @@ impl PoolShape {
     /// Height and width of the output picture, P and Q.
     ///
     /// # Panics
-    /// If the window is larger than the picture.
+    /// If the window is larger than the padded picture, or not larger than the padding.
     pub fn output_picture(&self) -> (usize, usize) {
         let side = |side: usize| {
             let side = side + 2 * self.padding;

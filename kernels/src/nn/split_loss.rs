@@ -10,12 +10,12 @@ use super::simd::vectorised;
 use super::thread_pool::share_rows_of;
 use super::{Float, Loss, LossKind};
 
-/// The classes whose logits a rank has, among those of all ranks: `first`, and as many as its [`Loss`] has.
+/// The classes whose logits a rank has: those from `first` on, as many as the rank's [`Loss::classes`], of `total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassSplit {
     /// The first class.
     pub first: usize,
-    /// Classes of all ranks together.
+    /// The number of classes of all ranks together.
     pub total: usize,
 }
 
@@ -29,7 +29,7 @@ pub enum ClassReduction {
 }
 
 impl ClassSplit {
-    /// The place of a label among `classes` classes of this rank, if it is one of them.
+    /// The index of a label among this rank's `classes` classes; `None` for a class of another rank.
     fn own(&self, label: u32, classes: usize) -> Option<usize> {
         (label as usize).checked_sub(self.first).filter(|class| *class < classes)
     }
@@ -62,8 +62,8 @@ vectorised! {
 }
 
 impl Loss {
-    /// [`Loss::forward_backward`] where `x` are the logits of this rank's classes, `split` among all. Every rank is given the same
-    /// labels and calls it with a `combine` that replaces values by those of all ranks combined; all get the same loss.
+    /// [`Loss::forward_backward`] where `x` are the logits of this rank's classes, `split` among all. Every rank passes the same
+    /// labels and a `combine` that replaces values by the combination of all ranks' values; all ranks get the same loss.
     pub fn forward_backward_split<F: Float>(
         &self,
         split: ClassSplit,

@@ -22,7 +22,7 @@ const OPEN: u64 = 1 << 16;
 const NEXT: u64 = 1 << 17;
 
 thread_local! {
-    static TEAM: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
+    static POOL: RefCell<Option<Arc<Shared>>> = const { RefCell::new(None) };
 }
 
 /// Threads that share the work of kernels called inside [`ThreadPool::enter`].
@@ -85,10 +85,10 @@ impl ThreadPool {
         impl Drop for Back {
             fn drop(&mut self) {
                 let before = self.0.take();
-                TEAM.with(|team| *team.borrow_mut() = before);
+                POOL.with(|pool| *pool.borrow_mut() = before);
             }
         }
-        let _back = Back(TEAM.with(|team| team.replace(self.shared.clone())));
+        let _back = Back(POOL.with(|pool| pool.replace(self.shared.clone())));
         body()
     }
 }
@@ -109,7 +109,7 @@ impl Drop for ThreadPool {
 
 /// The number of threads that share the work of the calling thread.
 pub(crate) fn threads() -> usize {
-    TEAM.with(|team| team.borrow().as_ref().map_or(1, |team| team.threads))
+    POOL.with(|pool| pool.borrow().as_ref().map_or(1, |pool| pool.threads))
 }
 
 /// Calls `body` once for each task in 0..tasks, on the threads of the pool; returns when all are done.
@@ -117,10 +117,10 @@ pub(crate) fn threads() -> usize {
 /// # Panics
 /// If a call of `body` panicked.
 pub(crate) fn share(tasks: usize, body: impl Fn(usize) + Sync) {
-    let team = if tasks > 1 { TEAM.with(|team| team.borrow().clone()) } else { None };
-    match team {
+    let pool = if tasks > 1 { POOL.with(|pool| pool.borrow().clone()) } else { None };
+    match pool {
         // Inside a task this thread has no pool, so kernels that the task calls run on this thread alone.
-        Some(team) => ThreadPool { shared: None, workers: Vec::new() }.enter(|| team.run(tasks, &body)),
+        Some(pool) => ThreadPool { shared: None, workers: Vec::new() }.enter(|| pool.run(tasks, &body)),
         None => (0..tasks).for_each(body),
     }
 }
@@ -135,8 +135,7 @@ pub(crate) fn share_rows<T: Send>(
     share_rows_of(work, (all, width), (&mut [(); 0], 0), |rows, all, _| body(rows, all));
 }
 
-/// Like [`share_rows`], for the rows of two slices together. `work` is the number of elements that decides on the number of
-/// threads.
+/// Like [`share_rows`], for the rows of two slices together. The number of threads depends on `work`, a number of elements.
 pub(crate) fn share_rows_of<T: Send, U: Send>(
     work: usize,
     (a, a_width): (&mut [T], usize),
@@ -258,11 +257,11 @@ mod tests {
     #[test]
     fn every_task_runs_once_whoever_takes_it() {
         for threads in [1, 2, 3, 5] {
-            let team = ThreadPool::new(threads);
+            let pool = ThreadPool::new(threads);
             for tasks in [0, 1, 2, 7, 100] {
                 let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
                 for _ in 0..50 {
-                    team.enter(|| {
+                    pool.enter(|| {
                         share(tasks, |task| {
                             counts[task].fetch_add(1, Ordering::SeqCst);
                         })
@@ -287,12 +286,12 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_team_goes_on() {
-        let team = ThreadPool::new(2);
+        let pool = ThreadPool::new(2);
         for bad in 0..8 {
             let outcome =
-                catch_unwind(AssertUnwindSafe(|| team.enter(|| share(8, |task| assert!(task != bad)))));
+                catch_unwind(AssertUnwindSafe(|| pool.enter(|| share(8, |task| assert!(task != bad)))));
             assert!(outcome.is_err());
         }
-        team.enter(|| share(8, |_| {}));
+        pool.enter(|| share(8, |_| {}));
     }
 }

@@ -100,7 +100,7 @@ pub fn descend<F: Float>(d: Descent<F>, params: &mut [F], grads: &[F], velocity:
     }
 }
 
-/// The number of elements of Adam's moments that one thread takes at a time.
+/// The number of elements of a piece; Adam's buffers are divided among threads in whole pieces.
 const PIECE: usize = 4096;
 
 /// Takes a step of Adam; `m` and `v` are its two moments.

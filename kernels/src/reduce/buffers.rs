@@ -48,8 +48,8 @@ pub fn combine<T: Element>(op: ReduceOp, a: T, b: T) -> T {
     }
 }
 
-/// Divides every element by `parts`, as the end of an average: floats are divided in their own type and rounded once (f16 and bf16
-/// in f32, then rounded); integers truncate towards zero.
+/// Divides every element by `parts`, as the end of an average: floats are rounded once, to their own type (f16 and bf16 are divided
+/// in f64); integers truncate towards zero.
 ///
 /// # Panics
 /// If `parts` is zero.

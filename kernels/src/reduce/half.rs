@@ -13,7 +13,7 @@ use super::simd;
 use crate::Isa;
 use crate::{ReduceOp, bf16, f16};
 
-/// The number of elements that are widened at a time for a division.
+/// The number of elements that are divided or joined at a time.
 const BLOCK: usize = 1024;
 
 #[inline(always)]

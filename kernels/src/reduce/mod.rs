@@ -5,7 +5,7 @@
 //! from   b0 b1 b2 ..          every NaN result is the canonical quiet NaN, so a (+) b == b (+) a to the bit
 //! ```
 //!
-//! So a result is a function of its reduction tree alone, whichever operand came over the wire. Rust never contracts a
+//! So a result depends on its reduction tree alone, not on which operand was received. Rust never contracts a
 //! multiplication and an addition into one operation, so every node of the tree is rounded alike on all machines. The rules for NaN
 //! and signed zeros are from IEEE 754-2019, sections 6.2 and 9.6.
 

@@ -133,7 +133,7 @@ bool release_warp(unsigned first, unsigned threads) {
     for (unsigned t = first; t < end; t++) {
         const Fibre& other = fibres[t];
         if (other.state == WARP && (other.mask != one->mask || other.line != one->line || other.file != one->file)) {
-            failure = "lanes of one warp stand at different exchanges: " + place(*one) + " and " + place(other);
+            failure = "lanes of one warp wait at different exchanges: " + place(*one) + " and " + place(other);
             return false;
         }
     }
@@ -142,7 +142,7 @@ bool release_warp(unsigned first, unsigned threads) {
         // Lanes that are ready to run may still arrive.
         for (unsigned t = first; t < end; t++)
             if (fibres[t].state == READY) return false;
-        failure = "not all lanes that its mask names came to the exchange at " + place(*one);
+        failure = "not all lanes that the mask names have reached the exchange at " + place(*one);
         return false;
     }
     for (unsigned t = first; t < end; t++)

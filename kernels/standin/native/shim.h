@@ -2,7 +2,7 @@
 //
 //   launch(name, grid, block, arguments)       blocks one after another
 //     block:  fibre 0 .. 255   each runs until it ends or must wait
-//             __syncthreads    waits until every thread of the block stands at the same one
+//             __syncthreads    waits until every thread of the block has reached the same one
 //             __shfl_*_sync    waits until every lane of its warp that the mask names has come
 //
 // A barrier that some threads do not reach is an error that names both places; so is a shuffle with different masks or places.

@@ -24,7 +24,7 @@
 #include "entries.h"
 
 // Device memory is one reserved range of this process. An access of a running kernel to a page of the range that the kernel must
-// not access is noted, and the page is opened so that the kernel can continue; the driver's rules then make it an error.
+// not access is recorded, and the page is opened so that the kernel can continue; the driver's rules then make it an error.
 namespace {
 const size_t PAGE = 4096;
 const size_t NOTED = 64;

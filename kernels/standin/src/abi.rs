@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! value("ncclSum", 0)            static_assert(ncclSum == 0)
-//! offset("ncclConfig_t", ..)     static_assert(offsetof(ncclConfig_t, magic) == 8)
+//! field("ncclConfig_t", ..)      static_assert(offsetof(ncclConfig_t, magic) == 8 && ..)
 //! function("ncclSend", "unsafe extern \"C\" fn(*const c_void, usize, ..) -> i32")
 //!                                static_assert(same<decltype(&ncclSend), int (*)(void const*, size_t, ..)>)
 //! ```

@@ -1,5 +1,5 @@
 //! What every crate of Allfold needs, and nothing else: [`Rank`], the units of time and data, the error text for an unknown name
-//! ([`suggest`]), [hashes](hash), and a mutex helper.
+//! ([`suggest`]), [hashes](hash), a mutex helper, and [reading](read_at_most) of input files up to a limit.
 //!
 //! This crate depends on no other crate of Allfold. The feature `serde` makes ranks and units serialisable as plain
 //! numbers.
@@ -13,9 +13,11 @@
 
 pub mod hash;
 mod lock;
+mod read;
 pub mod suggest;
 mod units;
 
 pub use hash::fnv1a;
 pub use lock::lock;
+pub use read::{read_at_most, read_text_at_most};
 pub use units::{Bytes, BytesPerSec, Picos, Rank};

@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a mutex even if it is poisoned because a thread panicked while it held the lock. For data that every holder keeps
-/// consistent at all times; the data itself then says that a rank has failed.
+/// Locks a mutex even if it is poisoned because a thread panicked while it held the lock. Only for data that every holder keeps
+/// consistent at all times, and in which the failure of a rank is recorded by other means.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

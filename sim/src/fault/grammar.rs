@@ -45,7 +45,7 @@ pub const KINDS: [FaultKind; 15] = [
     FaultKind {
         name: "stop_rank",
         example: "stop_rank=3@5ms..20ms",
-        about: "rank 3 stands still for that time",
+        about: "rank 3 makes no progress from 5 ms to 20 ms",
         read: |reader, rest| reader.stop_rank(rest),
     },
     FaultKind {
@@ -93,13 +93,13 @@ pub const KINDS: [FaultKind; 15] = [
     FaultKind {
         name: "corrupt",
         example: "corrupt=0>1:#3",
-        about: "a bit of it is flipped, which its checksum shows",
+        about: "a bit of the third message is flipped; the receiver's checksum shows it",
         read: |reader, rest| reader.corrupt(rest),
     },
     FaultKind {
         name: "duplicate",
         example: "duplicate=0>1:#3",
-        about: "it is sent twice",
+        about: "the third message from rank 0 to rank 1 is sent twice",
         read: |reader, rest| reader.duplicate(rest),
     },
     FaultKind {
@@ -111,7 +111,7 @@ pub const KINDS: [FaultKind; 15] = [
     FaultKind {
         name: "reorder",
         example: "reorder=0>1:#3:+20us",
-        about: "the next message overtakes it, or 20 us pass",
+        about: "the third message is held back until the next one has passed, or for 20 us",
         read: |reader, rest| reader.reorder(rest),
     },
 ];

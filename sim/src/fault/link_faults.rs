@@ -1,8 +1,8 @@
 //! What fault rules do to links over time: slow and flapping links, and the *gates* that partitions close.
 //!
 //! ```text
-//! links of the topology   0 1 2 ... L-1 | L L+1 ..   gates: one for every rule that keeps ranks apart, of no limit while
-//!                                                    it is open, and of no bandwidth at all while it is closed
+//! links of the topology   0 1 2 ... L-1 | L L+1 ..   gates: one for every rule that separates ranks, with unlimited
+//!                                                    bandwidth while the gate is open and none while it is closed
 //! ```
 //!
 //! A flow that crosses a closed gate or a link that is down makes no progress and goes on when the gate or link opens again, like a
@@ -11,7 +11,8 @@
 use super::{Faults, Rule, When};
 use crate::{BytesPerSec, Link, LinkId, Picos, Rank};
 
-/// How often the longest period of flapping links is waited for, where their periods have no smaller common multiple.
+/// The greatest common period of flapping links that [`Faults::settled`] reckons with, in multiples of the longest period. A
+/// greater common multiple of the periods counts as this one.
 const COMMON: u64 = 1024;
 
 impl Faults {
@@ -38,7 +39,8 @@ impl Faults {
         })
     }
 
-    /// The extra latency of link `id` for a message: from slow-link rules that hold when the message starts, and from jitter.
+    /// The extra latency of link `id` for a message: from slow-link rules with a time that hold when the message starts, and from
+    /// jitter.
     pub fn lateness(&self, id: LinkId, message: &super::Message) -> Picos {
         let rules = (0u64..).zip(&self.rules).zip(&self.links).filter(|(_, links)| links.has(id));
         rules.fold(Picos::ZERO, |late, ((number, rule), _)| match rule {
@@ -84,7 +86,7 @@ impl Faults {
     }
 
     /// Whether nothing passes from one rank to another at time `at`: because of a partition, a cut or a stopped rank.
-    pub fn apart(&self, from: Rank, to: Rank, at: Picos) -> bool {
+    pub fn is_partitioned(&self, from: Rank, to: Rank, at: Picos) -> bool {
         self.gates_between(from, to).any(|gate| !self.is_open(gate, at))
     }
 
@@ -98,9 +100,9 @@ impl Faults {
         self.rules.iter().filter_map(next).min()
     }
 
-    /// If a flow has made no progress since `since` and nothing else happens, it moves by the returned time or never. By then all
-    /// rules with an end have ended, all others have begun, and after that flapping links have been up and down twice in every
-    /// way that they can meet. Links whose periods have no common multiple below 1,024 of the longest are watched for that long.
+    /// The time by which a flow that has made no progress since `since` moves, if it ever moves and no other event happens: every
+    /// rule with an end has ended, every other rule has begun, and then two common periods of the flapping links have passed. A
+    /// common period of more than 1,024 times the longest period counts as that long.
     pub fn settled(&self, since: Picos) -> Picos {
         let edge = |when: When| if when.until.0 < u64::MAX { when.until } else { when.from };
         let whens = self.rules.iter().map(|rule| match rule {

@@ -114,8 +114,8 @@ impl Faults {
         &self.rules
     }
 
-    /// Whether all rules slow ranks and links down for the whole run and do nothing else. The duration of a span then does not
-    /// depend on its start.
+    /// Whether all rules change the speed of ranks and links for the whole run and do nothing else. How long work and messages take
+    /// then does not depend on when they start.
     pub fn is_steady(&self) -> bool {
         self.rules.iter().all(|rule| match rule {
             Rule::SlowRank { when, .. } | Rule::SlowLink { when, .. } => *when == When::ALWAYS,
@@ -124,7 +124,7 @@ impl Faults {
         })
     }
 
-    /// Whether any rule affects single messages, so that [`Faults::verdict`] and [`Faults::lateness`] must be asked.
+    /// Whether any rule affects single messages, so that [`Faults::verdict`] and [`Faults::lateness`] must be called.
     pub fn touch_messages(&self) -> bool {
         self.rules.iter().any(|rule| match rule {
             Rule::SlowLink { when, latency, .. } => *when != When::ALWAYS && latency.0 > 0,
@@ -146,7 +146,7 @@ impl Faults {
         })
     }
 
-    /// When rank `of` dies, by the first rule that says so; `None` if it does not die.
+    /// When rank `of` dies, by the first rule about its death; `None` if it does not die.
     pub fn death(&self, of: Rank) -> Option<Death> {
         self.rules.iter().find_map(|rule| match rule {
             Rule::DeadRank { rank, death } if *rank == of => Some(*death),

@@ -1,4 +1,4 @@
-//! Random spans of time, drawn from a seed. Equal questions get equal draws, whatever the caller and the order of calls.
+//! Random spans of time, drawn from a seed. A draw is identified by its *question*: numbers such as a rule's number and a rank.
 //!
 //! ```text
 //! +5us                 always this
@@ -8,7 +8,7 @@
 //! pareto(1us,1.5)      at least this, with this tail index: rare long stalls
 //! ```
 //!
-//! A draw is a hash of the seed and of the question ([`splitmix`]), so it does not depend on the order in which engines ask.
+//! A draw is a hash of the seed and of the question ([`splitmix`]), so it does not depend on the caller or the order of calls.
 //! Logarithms and powers are those of the `libm` crate, which give the same bits on every machine.
 
 use super::factor::{MILLION, decimal, decimal_text};
@@ -97,7 +97,7 @@ impl fmt::Display for Noise {
 pub struct Draw(u64);
 
 impl Draw {
-    /// The draw for a question, which is a sequence of numbers such as a rule's number and a rank.
+    /// The draw for a question, a sequence of numbers; equal questions have equal draws.
     pub fn of(seed: u64, question: &[u64]) -> Draw {
         Draw(question.iter().fold(splitmix(seed), |state, word| splitmix(state ^ splitmix(*word))))
     }

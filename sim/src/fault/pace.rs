@@ -51,7 +51,7 @@ impl Faults {
             return span;
         }
         let million = u128::from(MILLION);
-        // The work left, in picoseconds of the rank's own time x 1e6.
+        // The work left, in millionths of a picosecond at the rank's full speed.
         let (mut now, mut left) = (start, u128::from(span.0) * million);
         loop {
             let rules = || self.rules().iter().filter_map(|rule| pace(rule, rank));

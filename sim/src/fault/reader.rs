@@ -31,14 +31,14 @@ impl Reader<'_> {
         let device = Device::named(device).map_err(|error| Error::Fault(error.to_string()))?;
         match when {
             When::ALWAYS => Ok(Rule::Device { ranks: self.ranks(ranks)?, device }),
-            _ => Err(self.wrong(rest, "has no time: a rank keeps its device")),
+            _ => Err(self.wrong(rest, "takes no time span: a rank has the same device for the whole run")),
         }
     }
 
     pub(super) fn stop_rank(self, rest: &str) -> Result<Rule> {
         let (ranks, when) = self.when(rest)?;
         if !rest.contains('@') {
-            return Err(self.wrong(self.text, "must say for how long"));
+            return Err(self.wrong(self.text, "needs a time span, such as `@1ms..2ms`"));
         }
         Ok(Rule::StopRank { ranks: self.ranks(ranks)?, when })
     }
@@ -73,7 +73,7 @@ impl Reader<'_> {
         let (down, period) = spans.ok_or_else(|| {
             self.wrong(
                 effect,
-                "is no flapping; write how long it is down and the whole period, such as 1ms/10ms",
+                "is no flapping; write how long the link is down and the whole period, such as 1ms/10ms",
             )
         })?;
         Ok(Rule::Flap { links: self.links(links)?, down, period, when })
@@ -118,8 +118,8 @@ impl Reader<'_> {
         let (messages, hold, when) = self.effect(rest)?;
         let (pair, which) = self.some(messages)?;
         let hold = hold.strip_prefix('+').and_then(span::span);
-        let hold = hold
-            .ok_or_else(|| self.wrong(messages, "must end with how long it is held back, such as +20us"))?;
+        let hold =
+            hold.ok_or_else(|| self.wrong(messages, "must end with the longest delay, such as +20us"))?;
         Ok(Rule::Reorder { pair, which, hold, when })
     }
 

@@ -21,7 +21,7 @@ pub fn span(text: &str) -> Option<Picos> {
     decimal(number.trim(), *places as usize).map(Picos)
 }
 
-/// The span as text, in the longest unit in which it is a whole number.
+/// The span as text, in the longest unit in which it is 1 or more and has at most three decimals.
 pub(super) fn text(Picos(picos): Picos) -> String {
     let fits = |(_, size, _): &&(&str, u64, u32)| picos >= *size && picos % (*size / 1_000).max(1) == 0;
     match UNITS.iter().find(fits) {

@@ -63,7 +63,7 @@ fn a_rule_that_cannot_be_meant_says_what_would_be_right() {
         ("drop=0>16:#3", "rank 16 in"),
         ("flap=up[0]:10ms/1ms", "such as 1ms/10ms"),
         ("partition=0-3", "two sets of ranks"),
-        ("stop_rank=3", "for how long"),
+        ("stop_rank=3", "needs a time span"),
         ("dead_rank=3", "3@5ms, 3:op2 or 3:op2.round5"),
         ("dead_rank=x@5ms", "write a number from 0"),
         ("delay=0>1:all:normal(3us)", "exp(5us)"),
@@ -93,7 +93,7 @@ fn a_kind_without_a_reader_is_never_read_as_another() {
 fn a_blank_before_the_rank_does_not_stop_it_for_ever() {
     for text in ["stop_rank=3", "stop_rank= 3", "stop_rank =3"] {
         let error = text.parse::<Rule>().unwrap_err().to_string();
-        assert!(error.contains("must say for how long"), "{text}: {error}");
+        assert!(error.contains("needs a time span, such as `@1ms..2ms`"), "{text}: {error}");
     }
 }
 
@@ -146,16 +146,20 @@ fn a_link_flaps_and_gates_close_when_they_are_to() {
         changes.extend(faults.change(changes[changes.len() - 1]));
     }
     assert_eq!(changes, [0, 2, 3, 5, 14, 15, 24, 25].map(ms));
-    assert!(faults.apart(Rank(1), Rank(5), ms(2)) && faults.apart(Rank(5), Rank(1), ms(2)));
-    assert!(!faults.apart(Rank(1), Rank(5), ms(3)) && !faults.apart(Rank(1), Rank(9), ms(2)));
-    assert!(faults.apart(Rank(8), Rank(9), ms(0)) && !faults.apart(Rank(9), Rank(8), ms(0)));
+    assert!(faults.is_partitioned(Rank(1), Rank(5), ms(2)) && faults.is_partitioned(Rank(5), Rank(1), ms(2)));
+    assert!(
+        !faults.is_partitioned(Rank(1), Rank(5), ms(3)) && !faults.is_partitioned(Rank(1), Rank(9), ms(2))
+    );
+    assert!(
+        faults.is_partitioned(Rank(8), Rank(9), ms(0)) && !faults.is_partitioned(Rank(9), Rank(8), ms(0))
+    );
     assert_eq!(faults.gates(), 2);
 }
 
 #[test]
 fn a_flow_that_waits_for_a_gate_and_for_flapping_links_moves_before_it_is_given_up() {
     let us = Picos::from_micros;
-    // The gate opens at 1811 us, in the middle of a time in which the link is down.
+    // The gate opens at 1811 us, while the link is down.
     let settled = |rules: &[&str]| faults(rules).settled(us(15));
     assert!(settled(&["flap=down[10]:24us/151us", "stop_rank=10@16us..1811us"]) >= us(1812));
     // Two links that are up together once in 35 us.

@@ -37,7 +37,7 @@ pub struct MessageEffects {
 }
 
 impl Faults {
-    /// The effects of all rules on `message`, except jitter of links, which depends on the message's path.
+    /// The effects of all rules on `message`, except the extra latency and the jitter of links, which depend on the message's path.
     pub fn verdict(&self, message: &Message) -> MessageEffects {
         let mut verdict = MessageEffects::default();
         for (number, rule) in (0..).zip(self.rules()) {
@@ -73,7 +73,8 @@ impl Faults {
             }
     }
 
-    /// The random draw of rule number `rule` for `message`: a hash of the sender, receiver, operation and round.
+    /// The random draw of rule number `rule` for `message`, identified by its sender, receiver, operation and round. `what`
+    /// distinguishes the draws that a rule makes for different purposes.
     pub(super) fn draw(&self, rule: u64, what: u64, message: &Message) -> Draw {
         let ends = u64::from(message.from.0) << 32 | u64::from(message.to.0);
         Draw::of(self.seed(), &[rule, what, ends, message.operation, message.round])

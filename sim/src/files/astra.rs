@@ -3,7 +3,7 @@
 //! ```text
 //! topology: [ Ring, Switch ]     a list entry is a dimension, the first one the innermost
 //! npus_count: [ 8, 4 ]           8 x 4 ranks
-//! bandwidth: [ 200.0, 50.0 ]     called GB/s there, and computed as GiB/s
+//! bandwidth: [ 200.0, 50.0 ]     ASTRA-sim's documents say GB/s, but it computes with GiB/s
 //! latency: [ 500.0, 2000.0 ]     ns
 //! ```
 //!
@@ -66,7 +66,7 @@ pub(super) fn topology(path: &str, text: &str, ranks: u32) -> Result<Topology> {
         if length != count || count == 0 {
             return Err(wrong(
                 at,
-                format!("`{name}` has {length} entries and `topology` {count}; expected one a dimension"),
+                format!("`{name}` has {length} entries and `topology` {count}; expected one per dimension"),
             ));
         }
     }
@@ -136,7 +136,7 @@ fn dimensions(file: &File, wrong: &dyn Fn(Location, String) -> Error) -> Result<
         }
         let total = all.checked_mul(n.value).filter(|total| n.value > 0 && *total <= 1 << 24);
         all = total.ok_or_else(|| {
-            wrong(n.referenced, format!("{} NPUs; expected 1 or more, 2^24 in all", n.value))
+            wrong(n.referenced, format!("{} NPUs; expected 1 or more, at most 2^24 in all", n.value))
         })?;
         const GIB: f64 = (1u64 << 30) as f64;
         let link = Link {

@@ -20,10 +20,11 @@ pub use nccl_graph::{GraphPattern, NcclGraph, NcclGraphs};
 pub use nccl_topology::NcclTopology;
 
 use crate::machines::presets::{Preset, Spec};
-use crate::{Error, Result, Topology};
+use crate::{Error, Result, Topology, read_text_at_most};
+use std::path::Path;
 
 /// The greatest length of a file in bytes; no description of a node is longer.
-const LONGEST: usize = 16 << 20;
+const LONGEST: u64 = 16 << 20;
 
 /// A topology of `ranks` ranks from a file of another tool: `FILE[,OPTIONS]`. The options are those of a machine name and
 /// `machine=NAME`, which completes an NCCL file. `None` if `name` is not the name of such a file.
@@ -59,10 +60,6 @@ impl Topology {
 /// # Errors
 /// A file that cannot be read, is not text, or is too long.
 pub fn load(path: &str) -> Result<String> {
-    let wrong = |what: String| Error::File { path: path.into(), what };
-    let length = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
-    if length > LONGEST as u64 {
-        return Err(wrong(format!("{length} bytes; a description of a machine has at most {LONGEST}")));
-    }
-    std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))
+    read_text_at_most(Path::new(path), LONGEST, "a description of a machine")
+        .map_err(|error| Error::File { path: path.into(), what: error.to_string() })
 }

@@ -12,11 +12,11 @@ use crate::Result;
 /// The shape of a graph (`src/include/graph.h`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GraphPattern {
-    /// Pattern 1: a tree whose root has two parents, balanced.
+    /// Pattern 1: a tree with network traffic at two GPUs: one has the parent and one child, the other has the second child.
     BalancedTree,
-    /// Pattern 2: a tree split over two GPUs.
+    /// Pattern 2: a tree with network traffic at two GPUs: one has the parent, the other has both children.
     SplitTree,
-    /// Pattern 3: a chain.
+    /// Pattern 3: a tree with all network traffic at one GPU.
     Tree,
     /// Pattern 4: a ring.
     Ring,
@@ -102,8 +102,8 @@ impl NcclGraphs {
     /// Reads a file's text; `path` names the file in errors.
     ///
     /// # Errors
-    /// The line and column of the mistake and what was expected. A channel that visits a GPU twice or omits a GPU is a mistake,
-    /// too.
+    /// The line and column of the mistake and what was expected. A channel that visits a GPU twice, and a ring's channel that omits
+    /// a GPU, is a mistake, too.
     pub fn read(path: &str, text: &str) -> Result<NcclGraphs> {
         let source = Source { path, text };
         let root = source.parse("graphs")?;

@@ -45,7 +45,8 @@ struct Found<'a> {
     slow_links: usize,
 }
 
-/// A place that is not a device, by an index that does not depend on the number of devices (not known while reading).
+/// A place of the node that is not a GPU: a socket or a PCI switch. Counted from 0, because [`Node`] counts places after the GPUs,
+/// whose number is not known while reading.
 #[derive(Clone, Copy, PartialEq)]
 struct Place(usize);
 
@@ -93,7 +94,7 @@ fn between(source: Source<'_>, cpu: &Element) -> Result<f64> {
     })
 }
 
-/// GB/s of a PCI link in one direction: width x lane speed, as NCCL computes it (`topo.h`); `None` if the file gives neither.
+/// GB/s of a PCI link in one direction: width x lane speed, as NCCL computes it (`topo.h`); `None` if the file lacks either.
 fn pci_gbps(source: Source<'_>, pci: &Element) -> Result<Option<f64>> {
     let width = source.option(pci, "link_width", 0u32, 64)?;
     let speed = pci.get("link_speed").unwrap_or("").trim();
@@ -223,7 +224,7 @@ impl<'a> Found<'a> {
         let node_of = |preset: &Preset| preset.node(&Spec::read(&preset.name)?);
         let complete = machine.map(|preset| Ok((preset, node_of(preset)?))).transpose()?;
         if self.gpus.is_empty() {
-            // If the file's devices have no class, the whole node is taken from the machine.
+            // If the file lists no GPU, for example because its devices have no class, the whole node is taken from the machine.
             let Some((preset, node)) = complete else {
                 let what = format!(
                     "no GPU: no <gpu> and no <pci> of class 0x0302 ({} have no class); name the machine, as in {path},machine=g5",
@@ -231,10 +232,7 @@ impl<'a> Found<'a> {
                 );
                 return Err(source.wrong(system.at, what));
             };
-            say(format!(
-                "lists no GPU; the node is that of {}, of which only the sockets are confirmed",
-                preset.name
-            ));
+            say(format!("lists no GPU; the whole node is taken from {}", preset.name));
             return Ok(NcclTopology { node, notes: std::mem::take(notes) });
         }
         let devices = self.gpus.len() as u32;
@@ -331,8 +329,8 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// Connects every NVLink whose two ends are in the file, and notes the NVLinks that lead to no device. Returns the number of
-    /// connected pairs.
+    /// Adds the NVLinks to NVLink switches and those between two GPUs of the file, and notes the NVLinks that lead to no device.
+    /// Returns the number of GPUs that NVLinks connect to a switch plus the number of pairs that they connect directly.
     fn nvlinks(&self, source: Source<'_>, node: &mut Node, say: &mut impl FnMut(String)) -> Result<usize> {
         let mut pairs: BTreeMap<(u32, u32), (u32, f64)> = BTreeMap::new();
         let (mut switched, mut lost, mut own) = (BTreeMap::<u32, (u32, f64)>::new(), 0, 0);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! count   8x400Gb/s   8 x 400G   dual 100GbE   8 ConnectX-7   4 NICs
-//! speed   400Gb/s   400 Gbps   400 Gbit/s   100GbE   200G   3.2 Tb/s      and, eight times as much: 50 GB/s
+//! speed   400Gb/s   400 Gbps   400 Gbit/s   100GbE   200G   3.2 Tb/s      or in bytes: 50 GB/s, which is 400 Gb/s
 //! ```
 
 /// Words that may follow a number of NICs.
@@ -37,7 +37,7 @@ const NUMBERS: [(&str, u32); 8] = [
     ("eight", 8),
     ("sixteen", 16),
 ];
-/// Units of speed, longest first, with their value in Gb/s.
+/// Units of speed with their value in Gb/s.
 const UNITS: [(&str, f64); 14] = [
     ("Gbit/s", 1.0),
     ("Gbits/s", 1.0),
@@ -82,7 +82,7 @@ pub(super) fn count(text: &str) -> Option<u32> {
     None
 }
 
-/// The speed in Gb/s that a text gives; a number in bits takes precedence over a number in bytes.
+/// The speed in Gb/s that a text gives, from 1 to 100,000; a number in bits takes precedence over a number in bytes.
 pub(super) fn speed(text: &str) -> Option<f64> {
     let all: Vec<(f64, f64)> = numbers(text).collect();
     let bits = all.iter().find(|(_, unit)| *unit != 8.0);

@@ -50,7 +50,7 @@ pub struct Machine {
     /// Whether switches (NVSwitch) connect the GPUs of a group; otherwise links connect pairs of GPUs.
     pub switched: bool,
     /// Whether NICs are behind the same PCIe switches as the GPUs, as in HGX and DGX hosts with 8 GPUs.
-    pub beside: bool,
+    pub nics_behind_gpu_switch: bool,
     /// The vendor of the hosts' CPUs.
     pub cpu: Cpu,
     /// The NICs of a group; `None` if there is only one group.
@@ -88,7 +88,7 @@ impl Machine {
 
         // A rack whose GPUs all share one set of NVLink switches is one group.
         let hosts = match words.rack(gpu) {
-            Some(most) => words.hosts(devices, nodes, most, &mut understood)?,
+            Some(most) => words.hosts(devices, nodes, most, &mut understood, &mut assumed)?,
             None => 1,
         };
         if words.rack(gpu).is_none() && gpu.name.starts_with("GB") && nodes > 1 {
@@ -111,14 +111,27 @@ impl Machine {
                 Some(found)
             }
         };
-        let (switched, beside) = (rack || words.switched(gpu), !rack && words.beside(gpu));
+        let (switched, nics_behind_gpu_switch) =
+            (rack || words.switched(gpu), !rack && words.nics_behind_gpu_switch(gpu));
         let cpu = words.cpu(gpu);
         // GeForce drivers do not support peer-to-peer over PCIe.
         let peer = nvlink || !gpu.name.starts_with("RTX");
         if !peer && devices > 1 {
             assumed.push(format!("{} have no peer-to-peer over PCIe", gpu.name));
         }
-        Ok(Machine { gpu, devices, nodes, nvlink, peer, switched, beside, cpu, nics, understood, assumed })
+        Ok(Machine {
+            gpu,
+            devices,
+            nodes,
+            nvlink,
+            peer,
+            switched,
+            nics_behind_gpu_switch,
+            cpu,
+            nics,
+            understood,
+            assumed,
+        })
     }
 
     /// The bandwidth of all NICs of a group in one direction, in bytes per second; `None` for a single group.
@@ -181,7 +194,8 @@ impl Description {
         texts.into_iter().flatten().any(|text| words.iter().any(|word| text.to_lowercase().contains(word)))
     }
 
-    /// The number of GPUs of a rack that share NVLink: the number after NVL, or 72 if the text only says MNNVL.
+    /// The number of GPUs of a rack that share NVLink: the number after NVL, or 72 if the text only says MNNVL. `None` if it says
+    /// neither, or if a node is as large.
     fn rack(&self, gpu: &GpuModel) -> Option<u32> {
         let texts = [&self.intra_node, &self.gpu, &self.inter_node];
         let number = |text: &String| {
@@ -199,11 +213,20 @@ impl Description {
         said.filter(|most| gpu.nvlink.is_some() && Some(*most) > self.gpus_per_node)
     }
 
-    /// The number of hosts of one NVLink domain, which has at most `most` GPUs. Adds what it found to `understood`.
+    /// The number of hosts of one NVLink domain, which has at most `most` GPUs. Hosts that do not fill whole domains are spread
+    /// evenly over as few domains as possible: a job on racks of 72 usually takes 64 GPUs of each. Adds what it found to
+    /// `understood`, and such a spread to `assumed`.
     ///
     /// # Errors
-    /// Hosts that do not fill whole domains.
-    fn hosts(&self, devices: u32, nodes: u32, most: u32, understood: &mut Vec<String>) -> Result<u32> {
+    /// Hosts that cannot be spread evenly over twice the fewest domains or less.
+    fn hosts(
+        &self,
+        devices: u32,
+        nodes: u32,
+        most: u32,
+        understood: &mut Vec<String>,
+        assumed: &mut Vec<String>,
+    ) -> Result<u32> {
         let all = u64::from(devices) * u64::from(nodes);
         if all <= u64::from(most) {
             understood.push(format!("one NVLink domain of {all} GPUs"));
@@ -213,13 +236,26 @@ impl Description {
             understood.push(format!("{} NVLink domains of {most} GPUs", all / u64::from(most)));
             return Ok(most / devices);
         }
-        Err(Error::Topology(format!(
-            "{nodes} hosts of {devices} GPUs do not fill racks of {most}; predict a whole number of racks"
-        )))
+        let fewest = u32::try_from(all.div_ceil(u64::from(most))).unwrap_or(u32::MAX);
+        let fits = |racks: &u32| {
+            nodes.is_multiple_of(*racks) && u64::from(nodes / racks) * u64::from(devices) <= u64::from(most)
+        };
+        match (fewest..=fewest.saturating_mul(2)).find(fits) {
+            Some(racks) => {
+                let hosts = nodes / racks;
+                let line =
+                    format!("{racks} NVLink domains of {most} GPUs, {} of each in use", hosts * devices);
+                assumed.push(format!("{line}: {nodes} hosts of {devices} are spread evenly"));
+                Ok(hosts)
+            }
+            None => Err(Error::Topology(format!(
+                "{nodes} hosts of {devices} GPUs cannot be spread evenly over racks of {most}; give a number of hosts that can"
+            ))),
+        }
     }
 
-    /// Whether GPUs are connected by NVSwitches: hosts of 8 with NVLink 3 or later have them, unless the description says that
-    /// links connect pairs of GPUs.
+    /// Whether GPUs are connected by NVSwitches: hosts of 8 GPUs or more, or of unknown size, with NVLink 3 or later have them,
+    /// unless the description says that links connect pairs of GPUs.
     fn switched(&self, gpu: &GpuModel) -> bool {
         let named = self.says(&["nvswitch"]) && !self.says(&["no nvswitch"]);
         let sxm = gpu.nvlink.is_some() && (gpu.generation >= Generation::Ampere || named);
@@ -230,7 +266,7 @@ impl Description {
 
     /// Whether NICs are behind the GPUs' PCIe switches: HGX boards have a PCIe switch with a NIC or two for every pair of GPUs;
     /// Grace hosts and 4-way boards do not.
-    fn beside(&self, gpu: &GpuModel) -> bool {
+    fn nics_behind_gpu_switch(&self, gpu: &GpuModel) -> bool {
         self.switched(gpu) && !gpu.name.starts_with("GB") || gpu.generation == Generation::Cdna
     }
 
@@ -262,7 +298,7 @@ fn inside(
     assumed: &mut Vec<String>,
 ) -> bool {
     if devices == 1 {
-        understood.push("one GPU of a node: nothing inside it is crossed".into());
+        understood.push("one GPU of each node: no link inside a node is used".into());
         return false;
     }
     let text = words.intra_node.as_deref().unwrap_or_default().to_lowercase();
@@ -344,11 +380,25 @@ mod tests {
         let machine = Machine::understand(&two).unwrap();
         assert_eq!((machine.devices, machine.nodes, machine.nics.unwrap().count), (72, 2, 72));
         let odd =
-            Machine::understand(&words("GB200", 4, 20, "NVL72", "4x400Gb/s IB")).unwrap_err().to_string();
-        assert!(odd.contains("do not fill racks of 72"), "{odd}");
+            Machine::understand(&words("GB200", 4, 19, "NVL72", "4x400Gb/s IB")).unwrap_err().to_string();
+        assert!(odd.contains("cannot be spread evenly over racks of 72"), "{odd}");
         let alone = Machine::understand(&words("GB200", 4, 2, "NVLink5", "4x400Gb/s IB NDR")).unwrap();
         assert_eq!((alone.devices, alone.nodes), (4, 2));
         assert!(alone.assumed.iter().any(|line| line.contains("share no NVLink")), "{:?}", alone.assumed);
+    }
+
+    /// Jobs often take 64 of the 72 GPUs of a rack; other numbers of hosts are spread evenly as well.
+    #[test]
+    fn racks_may_be_partly_in_use() {
+        for (hosts, devices, nodes) in [(32, 64, 2), (20, 40, 2), (48, 64, 3), (27, 36, 3)] {
+            let described = words("GB200", 4, hosts, "NVLink5 NVL72", "4x400Gb/s IB NDR");
+            let machine = Machine::understand(&described).unwrap();
+            assert_eq!((machine.devices, machine.nodes), (devices, nodes), "{hosts} hosts");
+            assert_eq!(machine.nics.unwrap().count, devices, "{hosts} hosts");
+            let said = machine.assumed.iter().any(|line| line.contains(&format!("{devices} of each in use")));
+            assert!(said, "{:?}", machine.assumed);
+            assert!(machine.topology(hosts * 4).is_ok());
+        }
     }
 
     #[test]

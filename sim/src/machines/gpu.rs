@@ -5,7 +5,7 @@ use crate::BytesPerSec;
 /// The generation of a GPU, as far as collectives depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Generation {
-    /// Compute capability 7.0 (V100) and 7.5 (T4, RTX 20).
+    /// Compute capability 7.5 and older: P100, V100, T4, RTX 20.
     Volta,
     /// Compute capability 8.x: A100, and Ada's 8.9 (L40S, RTX 40).
     Ampere,

@@ -1,4 +1,4 @@
-//! Machines as data: tables of GPUs and NICs, and a topology from the words in which a measurement was published.
+//! Machines as data: tables of GPUs and NICs, and a topology from the description of the hardware of a published measurement.
 //!
 //! ```text
 //! "A100-SXM4-40GB", 8 a node, 2 nodes, "16x100Gb/s RoCE CX-5"
@@ -8,7 +8,8 @@
 //!                      Machine --> Topology, and what was understood and what was assumed
 //! ```
 //!
-//! No figure here is fitted. Every figure has its source beside it, and every assumption is listed in [`Machine::assumed`].
+//! Every figure has its source beside it; only some in [`presets::FABRIC_FIGURES`] are fitted. [`Machine::assumed`] lists all
+//! assumptions.
 //!
 //! ```
 //! use allfold_sim::machines::{Description, Machine};

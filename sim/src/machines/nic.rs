@@ -6,7 +6,7 @@
 //! fabric   sockets, TCPXO, TCPX, EFA, Slingshot, RoCE, InfiniBand: the first of these words
 //! count    "per GPU": one each, else "8x", "dual", "8 NICs", else an instance type's, else 1 (assumed)
 //! speed    "400Gb/s", "100GbE", else an instance type's, else what NDR, HDR, ConnectX-7 or the fabric has (assumed)
-//! direct   GPUDirect RDMA: not over sockets, not by EFA before A100, not where the text says so; else it is there
+//! direct   GPUDirect RDMA: not over sockets, not with EFA before A100, not with GeForce, not where the text denies it; else yes
 //! ```
 
 use super::amounts;
@@ -154,7 +154,7 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<Stri
             Fabric::Sockets if lower.contains("slingshot") => (200.0, "Slingshot-11 has 200"),
             Fabric::Sockets if lower.contains("ipoib") => (200.0, "HDR InfiniBand has 200"),
             Fabric::Sockets if lower.contains("connectx") => (100.0, "ConnectX cards have 100 or more"),
-            _ => (10.0, "NCCL takes 10 where a device does not say"),
+            _ => (10.0, "NCCL's default is 10"),
         };
         assumed.push(format!("`{text}` does not say how fast a NIC is: {why} Gb/s"));
         gbit_per_s
@@ -162,8 +162,8 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<Stri
     Nics { count, gbit_per_s, fabric, gpudirect: gpudirect(&lower, fabric, gpu, assumed) }
 }
 
-/// Whether NICs have GPUDirect RDMA: sockets never; EFA from the A100's instances on (AWS: P3dn and G4dn copy through the host);
-/// other fabrics unless the text denies it or says that GPU and NIC are on different CPU sockets.
+/// Whether NICs have GPUDirect RDMA: not over sockets, not with EFA before the A100's instances (AWS: P3dn and G4dn copy through
+/// the host), not with GeForce, not if the text denies it or says that GPU and NIC are on different CPU sockets; else yes.
 fn gpudirect(lower: &str, fabric: Fabric, gpu: &GpuModel, assumed: &mut Vec<String>) -> bool {
     let lower = lower.replace([' ', '-'], "");
     let denied = ["directrdmadisabled", "nogpudirect", "withoutgpudirect", "nogdr", "acrosssockets"];
@@ -213,7 +213,7 @@ fn fabric(lower: &str) -> Fabric {
     }
 }
 
-/// Whether the text does not name sockets, so that they follow from Ethernet alone.
+/// Whether the text names neither sockets nor TCP nor IPoIB, so that sockets are assumed because of Ethernet alone.
 fn plain(lower: &str) -> bool {
     !["socket", "tcp", "ipoib", "ib_disable"].iter().any(|word| lower.contains(word))
 }

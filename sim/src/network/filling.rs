@@ -6,12 +6,12 @@ use std::collections::BinaryHeap;
 /// Scratch buffers that the max-min solver keeps from one solution to the next.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Filling {
-    /// The links of the affected components, with the bandwidth left and the weight of the flows that still share it.
+    /// The links of the affected components, with the bandwidth left for flows without a rate yet, and the weight of these flows.
     pub(super) links: Vec<Open>,
     /// The index of each link in `links`; valid only if the link's epoch is the current one.
     pub(super) place: Vec<u32>,
-    /// The level at which each link would be full, as it was when pushed. A link's level never falls, so an entry can only be too
-    /// low.
+    /// The level of each link, which is the common rate of its flows at which the link is full, as of the time when the entry was
+    /// pushed. A link's level never falls, so an entry can only be too low.
     pub(super) levels: BinaryHeap<Reverse<(u64, u32)>>,
     pub(super) full: Vec<u32>,
     pub(super) rates: Vec<(u32, u64)>,

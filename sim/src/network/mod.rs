@@ -12,8 +12,8 @@
 //! A flow on a link without bandwidth makes no progress until the link gets bandwidth ([`FlowNetwork::set_bandwidth`]).
 //!
 //! All arithmetic is exact: a rate is whole bytes per second (floored, at least 1), the rest of a flow is counted in units of 1e-12
-//! bytes, and a finish time is rounded up to a whole picosecond. In steady state nothing is allocated: flows and their places on
-//! links live in slabs and are linked into lists by index.
+//! bytes, and a finish time is rounded up to a whole picosecond. In steady state nothing is allocated: flows and their entries in
+//! the links' lists live in slabs and are linked by index.
 
 mod filling;
 mod heap;
@@ -84,7 +84,7 @@ struct Flow {
     live: bool,
 }
 
-/// A flow's place on one link.
+/// A flow on one link: an entry in the list of the link's flows (`before`, `after`) and in that of the flow's links (`sibling`).
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     link: u32,
@@ -218,8 +218,7 @@ impl FlowNetwork {
         }
     }
 
-    /// Sets a link's bandwidth from `now` on; rates follow in [`FlowNetwork::settle`]. With zero, the link's flows make no
-    /// progress.
+    /// Sets a link's bandwidth; rates follow in [`FlowNetwork::settle`]. With zero, the link's flows make no progress.
     pub fn set_bandwidth(&mut self, LinkId(link): LinkId, bandwidth: BytesPerSec) {
         let state = &mut self.links[link as usize];
         if state.capacity == bandwidth.0 {
@@ -351,14 +350,14 @@ impl FlowNetwork {
         let sooner = fresh || rate > state.rate;
         state.rate = rate;
         state.finish = if rate == 0 { NEVER } else { now + time_left(state.remaining, rate) };
-        // A later finish time is entered when the old one comes up (see `next_finish`); an earlier one must be entered at once.
+        // A later finish time enters the heap when the old one comes to the top (see `next_finish`), an earlier one at once.
         if sooner {
             self.finishes.set(flow, state.finish);
         }
     }
 
-    /// Reads the links of several flows together, so that their cache misses overlap. One flow after the other, each address
-    /// depends on the one before, and the processor waits for every miss separately.
+    /// Reads the links of several flows together, so that their cache misses overlap. If flows are read one after the other, each
+    /// address depends on the load before, and the processor waits for every miss separately.
     fn read_ahead(&self, flows: impl ExactSizeIterator<Item = u32> + Clone) {
         if flows.len() > 1 {
             let first = |flow: u32| self.flows[flow as usize].first;

@@ -11,7 +11,7 @@ struct Asked {
     bytes: u64,
 }
 
-/// Reference solver in integers: repeatedly freezes all links with the least equal share.
+/// Reference solver in integers. Max-min: repeatedly freezes the flows of all links with the least equal share.
 fn fill_by_levels(capacities: &[u64], paths: &[&[Crossing]], sharing: Sharing) -> Vec<u64> {
     let load = |link: usize, among: &[usize]| -> u64 {
         let on = among.iter().flat_map(|&f| paths[f]).filter(|c| c.link.0 as usize == link);

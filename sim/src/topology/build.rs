@@ -73,7 +73,7 @@ impl Topology {
         for (number, Edge { from, to, link }) in edges.iter().enumerate() {
             if (*from).max(*to) as usize >= places {
                 return Err(Error::Topology(format!(
-                    "a link joins places {from} and {to}, but there are only {places} places"
+                    "a link joins numbers {from} and {to}, but there are only {places} ranks and switches"
                 )));
             }
             let (first, name) = (number as u32, format!("{}>{}", name(*from), name(*to)));
@@ -103,9 +103,7 @@ impl Topology {
             let count = ranks.div_ceil(block);
             families.push(Family { name: kind.into(), first, block, count, link });
             first = first.checked_add(count).ok_or_else(|| {
-                Error::Topology(format!(
-                    "{ranks} ranks need more than 2^32 links; use fewer ranks or a switch"
-                ))
+                Error::Topology(format!("{ranks} ranks need more than 2^32 links; use fewer ranks"))
             })?;
         }
         Ok(Topology {

@@ -43,7 +43,7 @@ pub(crate) struct Cluster {
     pub out: Vec<Vec<Hop>>,
     /// The path from the network to each device.
     pub into: Vec<Vec<Hop>>,
-    /// The leaf of each device's NIC. Only paths within one leaf do not use the spine.
+    /// The leaf of each device's NIC. Of the paths between nodes, only those within a leaf of one pod do not use the spine.
     pub leaf: Vec<u16>,
     /// The hop from each device's leaf to the spine (`up`), and from the spine to each device's leaf (`down`).
     pub up: Vec<Hop>,

@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! kind = "nodes"              # or "switch", "ring", "mesh" (which have no [nic]), "graph"
-//! ranks = 64                  # optional; default: as many as are asked for
+//! ranks = 64                  # optional; default: as many as the caller asks for
 //! devices = 8
 //! nics = 4
 //! [device]
@@ -33,7 +33,7 @@
 use super::graph::Edge;
 use super::{Link, Topology};
 use crate::quantity::{Bandwidth, Latency};
-use crate::{Costs, Error, Result, Rounding, suggest};
+use crate::{Costs, Error, Result, Rounding, read_text_at_most, suggest};
 use serde::Deserialize;
 use std::ops::Range;
 use std::path::Path;
@@ -94,6 +94,9 @@ const WITH_UNITS: [(&str, &str); 5] = [
     ("memory_gbps", "memory = \"2000 GB/s\""),
 ];
 
+/// The greatest length of a file in bytes.
+const LONGEST: u64 = 1 << 20;
+
 /// A mistake in the file: its byte range in the text, and what is wrong.
 struct Wrong(Range<usize>, String);
 
@@ -106,7 +109,7 @@ impl Topology {
     /// A file that cannot be read; a mistake in the file, with line, column and the expected text.
     pub fn load(path: &Path, ranks: u32) -> Result<Topology> {
         let shown = path.display().to_string();
-        let text = std::fs::read_to_string(path)
+        let text = read_text_at_most(path, LONGEST, "a topology")
             .map_err(|error| Error::File { path: shown.clone(), what: error.to_string() })?;
         Topology::from_toml(&shown, &text, ranks)
     }
@@ -197,7 +200,7 @@ impl File {
                 if from == to {
                     return Err(Wrong(
                         text.from.span(),
-                        "a link from a place to itself; name two places".into(),
+                        "a link joins a rank or switch to itself; name two different ones".into(),
                     ));
                 }
                 edges.push(Edge { from, to, link });
@@ -209,7 +212,7 @@ impl File {
         Ok(edges)
     }
 
-    /// The places that a link's end names: a rank's number, a switch's name, or a list of both.
+    /// The places of the graph, numbered as in [`Edge`], that a link's end names: a rank's number, a switch's name, or a list.
     fn places(&self, end: &Spanned<Value>, ranks: u32) -> Read<Vec<u32>> {
         let one = |value: &Value| match value {
             Value::Integer(rank) => u32::try_from(*rank).ok().filter(|rank| *rank < ranks).ok_or_else(|| {

@@ -6,8 +6,8 @@
 //! rank 1 ---+          +--- rank 3
 //! ```
 //!
-//! The paths to a rank are computed for all places when the first message goes to that rank, and are then kept: 4 bytes for every
-//! pair of a used destination and a place.
+//! A *place* is a rank or a switch. The paths from all places to a rank are computed when the first message goes to that rank, and
+//! are then kept: 4 bytes for every pair of a used destination and a place.
 
 use super::links::{Link, LinkId};
 use crate::{BytesPerSec, Error, Rank, Result};
@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::OnceLock;
 
-/// A directed link between two places: a rank by its number, or switch s as `ranks + s`.
+/// A directed link between two places: a rank is given by its number, switch s by `ranks + s`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edge {
     /// The place at which the link begins.
@@ -28,7 +28,7 @@ pub struct Edge {
 
 const NOWHERE: u32 = u32::MAX;
 
-/// The graph, with the paths that have been asked for so far.
+/// The graph, with the paths that have been computed so far.
 #[derive(Debug)]
 pub(super) struct Graph {
     edges: Vec<Edge>,

@@ -6,9 +6,9 @@
 //! ```text
 //! switch    up[r] -> down[r']                                       a port per rank, each way
 //! ring      cw[r] -> cw[r+1] ... or ccw[r] -> ..., the shorter way  links to both neighbours
-//! mesh      pair[r' - r][r]                                         a link per ordered pair
+//! mesh      to+d[r], where d is r' - r                              a link per ordered pair
 //! nodes     inside: up[r] -> down[r']; across: nic_out -> nic_in    k devices and m NICs per node
-//! cluster   equal nodes, from a table of one; pods of a fat tree    machine presets
+//! cluster   equal nodes, all from one node's table; fat trees       machine presets
 //! graph     any: ranks and switches joined by links, from a file    a family for every link
 //! ```
 

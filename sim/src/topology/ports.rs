@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! nodes8    [0 1 2 3 4 5 6 7]=NICs=[8 9 ..]     by rank: a device's port and its NIC; by node: the NICs
-//! ring      0 = 1 = 2 = 3 = (0)                 by rank: both neighbours; in halves: the two places of the cut
+//! ring      0 = 1 = 2 = 3 = (0)                 by rank: both neighbours; in halves: the two links at the cuts
 //! ```
 
 use super::Topology;

@@ -62,8 +62,8 @@ impl Topology {
             Wiring::Cluster { devices, pod } => {
                 let within = ranks <= pod && !self.has_rails();
                 let whole_pods = pod == 0 || within || (ranks.is_multiple_of(pod) && pod.is_power_of_two());
-                // Unless a switch makes the devices of a node interchangeable, they keep their places, and only whole nodes are
-                // renumbered.
+                // Unless a switch makes the devices of a node interchangeable, each keeps its position in the node, and only whole
+                // nodes are renumbered.
                 let even = self.cluster.as_ref().is_some_and(|cluster| cluster.is_even(&self.families));
                 let unit = if even { 1 } else { devices };
                 (ranks.is_multiple_of(devices) && devices.is_power_of_two() && whole_pods).then_some(unit)

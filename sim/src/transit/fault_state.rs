@@ -27,7 +27,7 @@ pub struct MessageFault {
 pub struct FaultState {
     /// When a bandwidth or a gate changes next.
     change: Option<Picos>,
-    /// The last instant at which any other event was due.
+    /// The latest time that the run reached while events other than changes of bandwidths and gates were pending.
     since: Picos,
     /// The links whose bandwidth changes, with their bandwidth when no timed rule applies.
     changing: Vec<(LinkId, BytesPerSec)>,

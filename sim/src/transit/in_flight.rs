@@ -73,7 +73,7 @@ impl<M> Transit<M> {
         self.network.settle(now);
     }
 
-    /// The time that a sender spends on a message before the first byte, which takes `overhead` of the sender's own time.
+    /// The time that a sender spends on a message before its first byte flows: `overhead`, or more if fault rules slow it down.
     #[inline]
     pub fn overhead(
         &self,
@@ -149,7 +149,7 @@ impl<M> Transit<M> {
         self.carried[flow as usize]
     }
 
-    /// Whether the message that has left is a duplicate. No rank waits for a duplicate: it is released, and its channel is free.
+    /// Returns whether the message that has left is a duplicate, and releases a duplicate: no rank waits for it.
     pub fn ends_copy(&mut self, number: u32) -> bool {
         let copy = self.faults.as_ref().is_some_and(|state| state.message(number).copy);
         if copy {

@@ -60,7 +60,14 @@ fn what_is_not_pure_is_found_where_it_is_needed() {
     }
 }
 
-/// Schedules are proved without a simulator and timed without ranks; connections know neither.
+/// The command without its features has neither GPUs nor TLS.
+#[test]
+fn a_build_without_features_needs_no_driver_and_no_cryptography() {
+    let command = impure("allfold-experiments", &["--no-default-features"]);
+    assert_eq!(command, ["tokio", "clap"]);
+}
+
+/// Schedules are proved without a simulator and timed without ranks; `allfold-net` knows neither schedules nor the simulator.
 #[test]
 fn crates_depend_downwards_only() {
     let ours = |krate: &str| -> Vec<String> {

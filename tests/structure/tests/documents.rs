@@ -1,10 +1,10 @@
 #![allow(missing_docs, clippy::unwrap_used)]
-//! What the documents name is there: files that they link to, paths between backticks, and the tests of SECURITY.md.
+//! What documents name exists: files that they link to, paths between backticks, and the tests that SECURITY.md names.
 
 use allfold_structure::root;
 use std::path::{Path, PathBuf};
 
-/// Folders of what is made here and never named.
+/// Folders that are not searched: documents name no file in them.
 const SKIPPED: [&str; 3] = [".git", "target", "corpus"];
 
 /// Every file below a folder.
@@ -19,7 +19,7 @@ fn files(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// What a document links to.
+/// The files that a document links to.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let local = targets.filter(|target| !target.contains("://") && !target.starts_with('#'));
@@ -94,4 +94,23 @@ fn paths_and_links_are_found_where_they_are() {
     let text = "see [a](b/c.md#d) and [e](https://f/g), `h/i.rs`, `400Gb/s`, `--j/k`, `l/NAME.rs`, `m` and `o.rs`\n`n/`";
     assert_eq!(links(text).collect::<Vec<_>>(), ["b/c.md"]);
     assert_eq!(paths(text).collect::<Vec<_>>(), ["h/i.rs", "o.rs", "n/"]);
+}
+
+/// The manifest in `docs/own-algorithm.md` names every dependency of the example, each by the path that the workspace has.
+#[test]
+fn the_manifest_of_an_own_algorithm_has_the_examples_dependencies() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+    let (page, example, workspace) =
+        (read("docs/own-algorithm.md"), read("examples/own-algorithm/Cargo.toml"), read("Cargo.toml"));
+    let named = example.lines().filter_map(|line| line.split_once(" = { workspace = true"));
+    let mut count = 0;
+    for (name, _) in named {
+        let start = format!("{name} = {{ path = ");
+        let line = workspace.lines().find_map(|line| line.strip_prefix(&start)).unwrap();
+        let path = line.split('"').nth(1).unwrap();
+        let wanted = format!("{start}\"ALLFOLD/{path}\"");
+        assert!(page.lines().any(|line| line.starts_with(&wanted)), "the page lacks {wanted}");
+        count += 1;
+    }
+    assert!(count >= 4, "{count} dependencies of the example: they are not all found");
 }

@@ -1,7 +1,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 //! One name, one thing: no two public types of the workspace have the same name.
 //!
-//! A type is public where its module is, from the crate's root down, or where a public module re-exports it by name.
+//! A type is public if its module is public, from the crate's root down, or if a public module re-exports the module or the type.
 
 use allfold_structure::{members, root, rust_files};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,14 +22,52 @@ fn declared(files: &Files, file: &str, module: &str) -> Option<String> {
     names.into_iter().find(|name| files.contains_key(name))
 }
 
-/// Files whose modules are public from the root down.
+/// Every `pub use` of a file, without the keywords and the semicolon. Those within an inline module count as the file's own.
+fn re_export_statements(text: &str) -> impl Iterator<Item = &str> {
+    text.match_indices("pub use ").filter_map(move |(at, keywords)| {
+        let before = text[..at].rsplit('\n').next()?;
+        before.trim().is_empty().then(|| text[at + keywords.len()..].split(';').next())?
+    })
+}
+
+/// The paths that a `pub use` names: `a::{b, c::d}` are a::b and a::c::d, and `a::*` is a.
+fn paths(statement: &str) -> Vec<Vec<&str>> {
+    let (prefix, list) = statement.split_once('{').unwrap_or(("", statement));
+    let list = list.trim_end().trim_end_matches('}').split(',');
+    let words = |path: &'_ str| path.split("::").map(str::trim).filter(|word| !word.is_empty()).count();
+    let names = list.filter(|name| words(name) > 0).map(|name| name.split(" as ").next().unwrap_or(name));
+    names
+        .map(|name| {
+            let all = prefix.split("::").chain(name.split("::")).map(str::trim);
+            all.filter(|word| !["", "*", "self"].contains(word)).collect()
+        })
+        .collect()
+}
+
+/// The files of modules that a file re-exports.
+fn re_exported_modules(files: &Files, file: &str) -> Vec<String> {
+    let walk = |path: Vec<&str>| {
+        let (from, path) = match path.split_first() {
+            Some((&"crate", rest)) => ("lib.rs", rest.to_vec()),
+            _ => (file, path),
+        };
+        path.iter().try_fold(from.to_string(), |at, module| declared(files, &at, module))
+    };
+    let text = files.get(file).map_or("", String::as_str);
+    re_export_statements(text).flat_map(paths).filter_map(walk).collect()
+}
+
+/// Files whose modules are public: declared by `pub mod` or re-exported by `pub use`, from the root down.
 fn public_files(files: &Files) -> BTreeSet<String> {
     let (mut found, mut open) = (BTreeSet::new(), vec!["lib.rs".to_string()]);
     while let Some(file) = open.pop() {
         let modules = files.get(&file).into_iter().flat_map(|text| text.lines());
         let modules = modules.filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
-        open.extend(modules.filter_map(|module| declared(files, &file, module)));
-        found.insert(file);
+        let named = modules.filter_map(|module| declared(files, &file, module));
+        let named: Vec<String> = named.chain(re_exported_modules(files, &file)).collect();
+        if found.insert(file) {
+            open.extend(named);
+        }
     }
     found
 }
@@ -43,11 +81,10 @@ fn types(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Every `pub use` of a file: the names that it gives, and the modules on the way.
+/// The types that a file re-exports by name, each with the modules on the way.
 fn re_exports(text: &str) -> Vec<(String, BTreeSet<String>)> {
-    let statements = text.split("\npub use ").skip(1).filter_map(|rest| rest.split(';').next());
     let mut found = Vec::new();
-    for statement in statements {
+    for statement in re_export_statements(text) {
         let words =
             statement.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty());
         let (types, modules): (Vec<&str>, Vec<&str>) =
@@ -110,4 +147,37 @@ fn a_name_that_means_two_things_is_found() {
     let found: Vec<String> =
         public_types(&files).into_iter().map(|(name, file)| format!("{name} {file}")).collect();
     assert_eq!(found, ["Deep open/within.rs", "Named open/mod.rs", "Named shut.rs"]);
+}
+
+#[test]
+fn re_exported_modules_and_indented_re_exports_are_followed() {
+    let file = |name: &str, text: &str| (name.to_string(), text.to_string());
+    let files: Files = [
+        file(
+            "lib.rs",
+            "mod inner;\nmod shut;\npub use inner::{\n    first,\n    second::deep,\n};\npub use std::fmt;\n",
+        ),
+        file("inner/mod.rs", "pub mod first;\npub mod second;\npub struct Hidden;\n"),
+        file(
+            "inner/first.rs",
+            "mod own;\nmod tests {\n    pub use super::own::Indented;\n}\npub struct First;\n",
+        ),
+        file("inner/first/own.rs", "pub struct Indented;\npub struct Kept;\n"),
+        file("inner/second.rs", "pub mod deep;\npub struct Second;\n"),
+        file("inner/second/deep.rs", "pub use crate::shut::*;\npub enum Deep {}\n"),
+        file("shut.rs", "pub struct Global;\n"),
+    ]
+    .into_iter()
+    .collect();
+    let found: Vec<String> =
+        public_types(&files).into_iter().map(|(name, file)| format!("{name} {file}")).collect();
+    assert_eq!(
+        found,
+        [
+            "Deep inner/second/deep.rs",
+            "First inner/first.rs",
+            "Global shut.rs",
+            "Indented inner/first/own.rs"
+        ]
+    );
 }

@@ -7,7 +7,10 @@ use allfold_structure::{members, root, rust_files};
 const CRATE: usize = 16_000;
 /// Lines of any file, tests included.
 const FILE: usize = 500;
-/// What half of the files have at most, and nine in ten.
+/// Lines of a file of a strategy, and of all files on the way of data-parallel training from `train` to the communicator.
+const STRATEGY: usize = 400;
+const DATA_PARALLEL: usize = 1_500;
+/// The most lines that half of the files in `src` have, and nine in ten.
 const MEDIAN: usize = 140;
 const NINE_IN_TEN: usize = 330;
 
@@ -38,4 +41,35 @@ fn files_and_crates_stay_small() {
         wrong.push(format!("half of all files have up to {median} lines and nine in ten up to {ninth}: {MEDIAN} and {NINE_IN_TEN} are right"));
     }
     assert!(wrong.is_empty(), "too large:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_strategy_is_read_in_one_sitting() {
+    let files = rust_files(&root().join("trainer/src/strategies")).unwrap();
+    assert!(files.len() >= 12, "{} files of strategies: they are not all found", files.len());
+    for (name, text) in files {
+        let lines = text.lines().count();
+        assert!(lines < STRATEGY, "strategies/{name} has {lines} lines: {STRATEGY} and more are too many");
+    }
+}
+
+/// CONTRIBUTING names the files on the way from `train` to the communicator.
+#[test]
+fn the_way_of_data_parallel_training_is_short() {
+    let text = std::fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+    let entry =
+        text.split("\n\n").find(|entry| entry.starts_with("**Data-parallel training on the CPU**")).unwrap();
+    let files: Vec<&str> = entry.split('`').skip(1).step_by(2).filter(|word| word.ends_with(".rs")).collect();
+    assert!(files.len() >= 8, "{files:?}");
+    let lines = |file: &&str| {
+        let path = if file.starts_with("trainer/") {
+            root().join(file)
+        } else {
+            root().join("trainer/src").join(file)
+        };
+        std::fs::read_to_string(path).unwrap().lines().count()
+    };
+    let all: usize = files.iter().map(lines).sum();
+    println!("{all} lines in {} files", files.len());
+    assert!(all < DATA_PARALLEL, "{all} lines: {DATA_PARALLEL} and more are too many");
 }

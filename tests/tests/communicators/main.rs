@@ -1,5 +1,5 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
-//! What communicators do beside single collectives: asynchronous work and overlap, splitting, letters, clocks.
+//! What communicators do beside single collectives: asynchronous work and overlap, splitting, messages, clocks.
 
 mod messages;
 
@@ -28,7 +28,7 @@ fn asynchronous_operations_give_what_blocking_ones_do_in_the_order_of_issue() {
             let scatter = comm.reduce_scatter_async((0..10).collect::<Vec<i64>>().into(), ReduceOp::Max)?;
             let broadcast = comm.broadcast_async(vec![me; 2].into(), Rank(3))?;
             let shift = comm.shift_async(vec![me; 4].into())?;
-            // A detached one keeps its place; a blocking one waits for all before it.
+            // A dropped operation keeps its position; a blocking operation waits for all that were issued before it.
             drop(comm.all_reduce_async(vec![me].into(), ReduceOp::Sum)?);
             let mut after = [me];
             comm.all_reduce(&mut after, ReduceOp::Min)?;
@@ -141,7 +141,7 @@ fn a_split_numbers_by_key_and_the_parts_work_side_by_side() {
     for world in worlds(7) {
         let run = world.run(|comm: Communicator| -> Result<(), Error> {
             let me = comm.rank().0;
-            // Rank 6 stays out; the others go by parity, in reverse order.
+            // Rank 6 stays out; the others are split by parity and numbered in reverse order.
             let color = (me < 6).then_some(me % 2);
             let part = comm.split(color, 100 - me)?;
             let Some(part) = part else {
@@ -225,7 +225,7 @@ fn a_slow_link_delays_real_data_and_changes_no_bit() {
     }
 }
 
-/// The determinism self-test: twice the same program, every stretch of every rank told as an event.
+/// The determinism self-test runs a program twice and compares every activity of every rank as an event.
 #[test]
 fn carrying_runs_repeat_event_by_event_and_the_first_difference_is_named() {
     let topology = Topology::named("nodes8x1", 12).unwrap();
@@ -320,7 +320,7 @@ fn an_average_is_the_sum_divided_once() {
     }
 }
 
-/// Every collective with buffers that the communicator gave to the ranks in `who`, all others' being their own.
+/// Calls every collective and returns all results. Ranks whose bit is set in `who` use registered buffers, others plain memory.
 fn with_buffers(comm: &Communicator, who: u32) -> Result<Vec<Vec<f32>>, Error> {
     const LEN: usize = 70_000;
     let (n, me) = (comm.size() as usize, comm.rank().0);
@@ -333,14 +333,14 @@ fn with_buffers(comm: &Communicator, who: u32) -> Result<Vec<Vec<f32>>, Error> {
     };
     let mut ends = Vec::new();
     let mut keep = |buffer: &[f32]| ends.push(buffer.to_vec());
-    // Twice: a place that is given back is used again.
+    // Twice, so that the memory of dropped buffers is used again.
     for turn in 0..2 {
         let (mut a, mut b) = (mine(turn, LEN), mine(turn + 1, LEN));
         comm.all_reduce(&mut a, ReduceOp::Sum)?;
         keep(&a);
         comm.all_reduce_into(&a, &mut b, ReduceOp::Max)?;
         keep(&b);
-        // A slice that begins with a unit of the memory, and one that does not.
+        // A slice that begins at a multiple of 64 KiB, and one that does not.
         comm.all_reduce(&mut a[16 << 10..], ReduceOp::Avg)?;
         keep(&a);
         comm.all_reduce(&mut b[100..60_000], ReduceOp::Sum)?;
@@ -363,7 +363,7 @@ fn with_buffers(comm: &Communicator, who: u32) -> Result<Vec<Vec<f32>>, Error> {
         keep(&a);
         comm.shift(&mut a)?;
         keep(&a);
-        // Parts of a buffer, one of them on its way.
+        // A buffer is split while one part is in an asynchronous operation.
         let rest = comm.all_reduce_async(a.split_off(999), ReduceOp::Sum)?;
         a.iter_mut().for_each(|x| *x = 0.5);
         a.join(rest.wait()?);

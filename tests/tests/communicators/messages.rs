@@ -10,7 +10,7 @@ fn messages_arrive_in_order_beside_collectives() {
             let (next, before) = (Rank((comm.rank().0 + 1) % 3), Rank((comm.rank().0 + 2) % 3));
             let mut got = [0i16; 2];
             if comm.rank() == Rank(0) {
-                // One ahead: the ring holds no more without buffering.
+                // Rank 0 is one message ahead: without buffering, a second would block.
                 comm.send(&[0i16, 7], next)?;
                 for k in 0..3i16 {
                     comm.send(&[k + 1, 7], next)?;

@@ -1,4 +1,4 @@
-//! Ranks that do not come, and time that runs out.
+//! Ranks that do not enter a call, and time that runs out.
 
 use super::worlds::{outcome, sum, worlds};
 use allfold_collectives::{Collective, Error, Rank, World};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 #[test]
 fn a_rank_that_skips_a_call_is_named_at_the_deadline() {
-    // Rank 3 computes for an hour while the others have called; on real time, until they have given up.
+    // While the others wait in a barrier, rank 3 computes for an hour of virtual time; in real time, until their calls have failed.
     for (backend, world) in worlds(4, Duration::from_millis(500)) {
         let (tell, told) = mpsc::channel();
         let (told, others) = (std::sync::Mutex::new(told), if backend == "sim" { 0 } else { 3 });
@@ -17,7 +17,7 @@ fn a_rank_that_skips_a_call_is_named_at_the_deadline() {
                 comm.charge(&DeviceWork { flops: 1 << 60, ..DeviceWork::default() });
                 let told = told.lock().unwrap();
                 (0..others).for_each(|_| told.recv().unwrap());
-                // All others have come to this one: where word of their failure takes longer, it is told in the next.
+                // All others have entered the first barrier. If their failure is reported late, the second barrier returns it.
                 return comm.barrier().and_then(|()| comm.barrier());
             }
             let result = comm.barrier();

@@ -1,4 +1,4 @@
-//! Ranks that panic, return, abort or leave their work: the others are told who.
+//! Ranks that panic, return, abort or drop their work: the other ranks get an error that names the rank.
 
 use super::worlds::{Body, before, disagree, outcome, sum, worlds};
 use allfold_collectives::{Communicator, Error, Lost, Rank, ReduceOp};
@@ -150,7 +150,7 @@ fn a_rank_that_returns_its_own_error_is_the_one_that_run_reports() {
 }
 
 #[test]
-fn a_letter_to_or_from_a_rank_that_has_left() {
+fn a_message_to_or_from_a_rank_that_has_left() {
     for (backend, world) in worlds(2, Duration::from_secs(60)) {
         let ranks = outcome(world, |comm| match comm.rank() {
             Rank(0) => comm.recv(&mut [0u8; 3], Rank(1)),

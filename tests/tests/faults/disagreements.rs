@@ -1,4 +1,4 @@
-//! Ranks that call different things in the same place: all of them are told, by name.
+//! Ranks that make different calls at the same position: every rank gets an error that names a rank that differs.
 
 use super::worlds::{Body, before, disagree, mismatch, outcome, sum, worlds};
 use allfold_collectives::{Collective, Communicator, Error, Rank, ReduceOp};
@@ -110,7 +110,7 @@ fn a_message_of_another_type() {
     });
 }
 
-/// A mismatch in a smaller communicator fails that one; the one it was split from, and its sibling, go on.
+/// A mismatch in a split communicator fails that communicator; its parent and its sibling go on.
 
 #[test]
 fn a_mismatch_in_a_split_stays_there_and_counts_its_ranks() {

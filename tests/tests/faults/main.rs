@@ -1,5 +1,5 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
-//! An error, and not a hang, for everything that ranks can do wrong, on every backend; and the error names it.
+//! Whatever ranks do wrong gives an error and not a hang, on every backend, and the error names the cause.
 
 mod deadlines;
 mod departures;

@@ -11,14 +11,14 @@ enum Wrong {
     Type,
     Operator,
     Root,
-    FiberOrder,
+    Order,
     Panics,
     Returns,
     Aborts,
 }
 
-/// Three sums that are checked, of which rank `who` spoils the one after `at`; then a barrier, which tells the ranks whose own
-/// operation had succeeded.
+/// Four checked sums, of which rank `who` spoils the one after the first `at`; then a barrier, in which ranks whose own operation
+/// had succeeded get the error.
 fn spoiled(comm: &Communicator, who: u32, at: u32, wrong: Wrong) -> Result<(), Error> {
     for turn in 0..4 {
         let odd = comm.rank() == Rank(who) && turn == at;
@@ -27,7 +27,7 @@ fn spoiled(comm: &Communicator, who: u32, at: u32, wrong: Wrong) -> Result<(), E
             Wrong::Type if odd => comm.all_reduce(&mut [1i32; 100], ReduceOp::Sum)?,
             Wrong::Operator if odd => comm.all_reduce(&mut x, ReduceOp::Max)?,
             Wrong::Root if turn == at => comm.broadcast(&mut x, Rank(u32::from(odd)))?,
-            Wrong::FiberOrder if odd => comm.barrier()?,
+            Wrong::Order if odd => comm.barrier()?,
             Wrong::Panics if odd => panic!("out of paper"),
             Wrong::Returns if odd => return Ok(()),
             Wrong::Aborts if odd => comm.abort("out of paper"),
@@ -44,11 +44,11 @@ fn spoiled(comm: &Communicator, who: u32, at: u32, wrong: Wrong) -> Result<(), E
 
 #[test]
 fn the_readme_says_how_many_faults_were_injected_and_what_came_of_them() {
-    use Wrong::{Aborts, Count, FiberOrder, Operator, Panics, Returns, Root, Type};
+    use Wrong::{Aborts, Count, Operator, Order, Panics, Returns, Root, Type};
     let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
     for backend in 0..4 {
         let (mut injected, mut wrongs, mut unnamed, mut name) = (0, 0, Vec::new(), "");
-        for wrong in [Count, Type, Operator, Root, FiberOrder, Panics, Returns, Aborts] {
+        for wrong in [Count, Type, Operator, Root, Order, Panics, Returns, Aborts] {
             for (who, at) in (0..3).flat_map(|who| (0..4).map(move |at| (who, at))) {
                 let (backend, world) = worlds(3, Duration::from_secs(60)).into_iter().nth(backend).unwrap();
                 // A hang fails the test where it happens.

@@ -1,4 +1,4 @@
-//! What concerns its caller alone.
+//! Errors that concern only the rank that made the call.
 
 use super::worlds::{outcome, sum, worlds};
 use allfold_collectives::{Collective, Error, Rank, ReduceOp, World};

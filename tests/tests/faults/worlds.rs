@@ -1,4 +1,4 @@
-//! All backends, and what their ranks come to.
+//! Worlds over all backends but MPI, and the results of their ranks.
 
 use allfold_collectives::{Communicator, Error, Rank, ReduceOp, World};
 use allfold_sim::Topology;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// What a rank does.
 pub type Body = fn(&Communicator) -> Result<(), Error>;
 
-/// All backends for `ranks` ranks, with a deadline that no test should need unless it says so.
+/// All backends but MPI for `ranks` ranks, with this deadline, and their names.
 pub fn worlds(ranks: u32, deadline: Duration) -> [(&'static str, World); 6] {
     let topology = Topology::named("switch", ranks).unwrap();
     [
@@ -21,12 +21,12 @@ pub fn worlds(ranks: u32, deadline: Duration) -> [(&'static str, World); 6] {
     ]
 }
 
-/// Operations before a body's own: processes that share memory agree on it by two.
+/// The number of operations before a body's own: ranks of `shm` first agree on their shared memory by two operations.
 pub fn before(backend: &str) -> u64 {
     if backend == "shm" { 2 } else { 0 }
 }
 
-/// What every rank comes to. A hang fails the test, by real time.
+/// Runs `body` on every rank and returns the results. A hang fails the test after 20 s of real time.
 pub fn outcome(
     world: impl Into<World>,
     body: impl Fn(Communicator) -> Result<(), Error> + Send + Sync + 'static,
@@ -36,8 +36,8 @@ pub fn outcome(
     wait.recv_timeout(Duration::from_secs(20)).expect("the ranks hang")
 }
 
-/// Runs `odd` on rank `who` and `even` on the others, on both backends; then a barrier, which tells the ranks whose own
-/// operation had succeeded before the others called.
+/// Runs `odd` on rank `who` and `even` on the others, on every backend; then a barrier, in which ranks whose own operation had
+/// succeeded before the others called get the error. `check` gets the errors of all ranks.
 pub fn disagree(who: u32, even: Body, odd: Body, check: impl Fn(&str, &[Error])) {
     const RANKS: u32 = 4;
     for (name, world) in worlds(RANKS, Duration::from_secs(60)) {
@@ -58,7 +58,7 @@ pub fn disagree(who: u32, even: Body, odd: Body, check: impl Fn(&str, &[Error]))
     }
 }
 
-/// Every rank is told of both calls.
+/// As [`disagree`]: every rank's error is a mismatch that contains both calls `says` and names rank `who`.
 pub fn mismatch(who: u32, even: Body, odd: Body, says: [&str; 2]) {
     disagree(who, even, odd, |backend, errors| {
         for error in errors {

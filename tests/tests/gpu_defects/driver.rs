@@ -1,4 +1,4 @@
-//! Defects of the calls of the driver, over its stand-in: each body runs in a process of its own, since a process has one CUDA.
+//! Defects of calls of the CUDA driver, on the stand-in for it: each body runs in its own process, since a process has one driver.
 
 use allfold_kernels::cuda::{Error, Gpu, Queue, launch};
 use allfold_kernels::{DType, ReduceOp};
@@ -13,7 +13,7 @@ const WRONG: &str = "WRONG ";
 /// What a body found wrong.
 pub type Found = Result<(), Box<dyn std::error::Error>>;
 
-/// One run of one row: which process this is, and which it is to be.
+/// One run of one row of the table of defects.
 pub struct Run {
     /// The number of the defect, if it is put back in.
     pub seeded: &'static [u8],
@@ -26,7 +26,7 @@ pub fn is_child() -> bool {
 }
 
 impl Run {
-    /// Runs a body in a new process that has such a stand-in: what it found wrong, or what the stand-in noted, is the error.
+    /// Runs a body in a new process on a stand-in with these options. The error is what the body or the stand-in found wrong.
     fn alone(&self, options: StandinOptions, body: impl FnOnce() -> Found) -> Found {
         let name = format!("{} {:?}", self.number, self.seeded);
         if let Ok(this) = std::env::var(NAME) {
@@ -63,7 +63,7 @@ fn sum(queue: &Queue, into: &[f32], from: &[f32]) -> Result<Vec<f32>, Error> {
     queue.download(a.all())
 }
 
-/// Adds what another device has, in place where it can be reached, else by a copy.
+/// Adds data of another device: in place if its memory can be reached, else from a copy.
 pub fn d8_peer_access(run: &Run) -> Found {
     let options = StandinOptions { devices: 2, peers: false, ..StandinOptions::default() };
     run.alone(options, || {
@@ -83,7 +83,7 @@ pub fn d8_peer_access(run: &Run) -> Found {
     })
 }
 
-/// Two ranks that are threads: the first loads a kernel behind its part of a collective, the second before its own part.
+/// Two ranks that are threads: the first loads a kernel after its part of a collective, the second before its own part.
 #[allow(clippy::disallowed_methods, reason = "the second rank comes when the first one waits in the driver")]
 pub fn d9_loading_beside_a_collective(run: &Run) -> Found {
     let options = StandinOptions { devices: 2, limit: Duration::from_secs(3), ..StandinOptions::default() };

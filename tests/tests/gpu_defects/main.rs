@@ -1,4 +1,4 @@
-//! Every defect that was found in the GPU half by reading, put back in, and the check that finds it without a GPU.
+//! Defects that were found in the GPU code by reading: each is put back in, and a check finds it without a GPU.
 //!
 //! `cargo test -p allfold-tests --test gpu_defects` prints the table. Numbers are those of `docs/GPU.md`. Each body runs twice:
 //! with its defect, when the check must say the words of its row, and without, when it must pass.
@@ -17,7 +17,7 @@ use allfold_kernels::cuda::{CudaMachine, Memory};
 use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 
-/// One defect, what finds it, and a body that fails by these words when the defect is in.
+/// One defect, the check that finds it, and a body whose error contains `says` when the defect is put back in.
 struct Defect {
     number: u8,
     what: &'static str,
@@ -169,7 +169,7 @@ fn messages(seeded: Seeded) -> Found {
     let machine = shim(ShimOptions { seeded, ..ShimOptions::default() });
     let reducing = ALGORITHMS.iter().filter(|algorithm| algorithm.collective.reduces());
     let forms = [(4, None), (4, Some(16)), (7, Some(16))];
-    for (algorithm, (ranks, segment)) in reducing.flat_map(|one| forms.map(|form| (one, form))) {
+    for (algorithm, (ranks, segment)) in reducing.flat_map(|one| forms.map(|mode| (one, mode))) {
         let (dtype, op, root) = (DType::F64, ReduceOp::Avg, Rank(ranks - 2));
         let case = Case { ranks, root, count: 9, dtype, op, segment, window: 1, buffered: 0 };
         runs_on(&machine, algorithm, &case).map_err(|failure| failure.to_string())?;
@@ -177,7 +177,7 @@ fn messages(seeded: Seeded) -> Found {
     Ok(())
 }
 
-/// Two ranks on devices that do not reach each other: the collective is refused in one line and nothing is lost.
+/// Two ranks on devices that do not reach each other: the group of ranks is refused; with the defect, its collective fails.
 fn without_peers(seeded: Seeded) -> Found {
     let machine = shim(ShimOptions { devices: 2, peers: false, seeded, ..ShimOptions::default() });
     let mut group = match DeviceRanks::new(machine, 2) {
@@ -186,8 +186,8 @@ fn without_peers(seeded: Seeded) -> Found {
         Ok(group) => group,
     };
     let algorithm = find(Collective::AllReduce, "ring").unwrap();
-    let (dtype, op, form) = (DType::F32, ReduceOp::Sum, ExecutionMode::Messages);
-    let job = DeviceCollective { algorithm, root: Rank(0), dtype, op, form, segments: 1 };
+    let (dtype, op, mode) = (DType::F32, ReduceOp::Sum, ExecutionMode::Messages);
+    let job = DeviceCollective { algorithm, root: Rank(0), dtype, op, mode, segments: 1 };
     let memories = [0, 1].map(|rank| group.queue(Rank(rank)).unwrap().upload(&[1.0f32; 4]).unwrap());
     group.run(&job, &memories.each_ref().map(Memory::all)).map(|_| ()).map_err(|error| error.to_string())
 }

@@ -21,7 +21,7 @@ fn queue(machine: &Arc<dyn CudaMachine>, comm: &Communicator) -> Result<Queue> {
     Queue::new(machine.clone(), comm.rank().index()).map_err(|error| Error::System(error.to_string()))
 }
 
-/// Runs a body on two ranks with a device each; the first error of a rank.
+/// Runs a body on two ranks with a device each. Returns the first error of a rank.
 fn two(machine: &Arc<dyn CudaMachine>, body: impl Fn(NcclComm) -> Result<()> + Sync) -> Found {
     let world = World::threads(2).deadline(DEADLINE);
     let ended = world.run(|control| {
@@ -31,7 +31,7 @@ fn two(machine: &Arc<dyn CudaMachine>, body: impl Fn(NcclComm) -> Result<()> + S
     ended.map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// A communicator of one rank each, and a sum in it.
+/// Each rank splits off a communicator of its own and passes a barrier in it.
 pub fn d3_split(seeded: Seeded) -> Found {
     let options = ShimOptions { devices: 2, seeded, ..ShimOptions::default() };
     two(&machine(options, StandIn::default()), |mut comm| {

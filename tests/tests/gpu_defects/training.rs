@@ -32,7 +32,7 @@ fn train(config: &Config, seeded: Seeded) -> Found {
     trained.map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// Runs a step of this number, over so many samples of this rank and so many of all ranks.
+/// Runs a step: its number, the number of this rank's samples, and that of all ranks' samples.
 type Step<'a> = &'a mut dyn FnMut(u32, u32, u64) -> allfold_trainer::Result<()>;
 
 /// Two ranks with a device each that train step by step.
@@ -60,7 +60,7 @@ fn steps<R: Send>(
     ended.map_err(|error| error.to_string())
 }
 
-/// Rank 1 leaves in silence after some steps: rank 0 must be told by its deadline, with rank 1's name.
+/// Rank 1 stops silently after four steps: by its deadline rank 0 must get an error that names rank 1.
 pub fn d5_lost_peer(seeded: Seeded) -> Found {
     let machine = machine(seeded, Duration::from_secs(6));
     stand_in(&machine, StandIn { lost: PeerLoss::Silent, ..StandIn::default() });

@@ -23,7 +23,7 @@ fn elementwise_hooks_do_not_depend_on_the_bucket() {
     }
 }
 
-/// Every hook learns, gives all ranks the same weights, and the same bits on threads and on virtual time.
+/// With every hook training lowers the loss, all ranks have the same weights, and threads and virtual time the same bits.
 #[test]
 fn every_hook_learns_and_has_the_same_bits_on_both_backends() {
     for (hook, _) in HOOKS {
@@ -46,8 +46,8 @@ fn every_hook_learns_and_has_the_same_bits_on_both_backends() {
     }
 }
 
-/// Remembered errors are in units of the loss scale: where it moves, they move with it, and a step that overflowed leaves
-/// what was remembered before it.
+/// The errors that a hook remembers are in units of the loss scale: they are rescaled when it changes, and a step that
+/// overflowed leaves them unchanged.
 #[test]
 fn what_a_hook_remembers_outlives_an_overflow_and_a_change_of_scale() {
     for hook in ["powersgd", "topk"] {
@@ -55,7 +55,7 @@ fn what_a_hook_remembers_outlives_an_overflow_and_a_change_of_scale() {
         let scaled = Config { loss_scale: 1024.0, scale_interval: 2, ..plain.clone() };
         let world = World::threads(2);
         assert_eq!(bits(&run(&world, &scaled)), bits(&run(&world, &plain)), "{hook}");
-        // The first step overflows and is skipped: those that follow are taken.
+        // The first step overflows and is skipped; later steps are taken.
         let overflowing = Config { loss_scale: 3e38, scale_backoff: 1e-37, ..plain };
         let hash = |max_steps, lr| run(&world, &Config { max_steps, lr, ..overflowing.clone() }).weights_hash;
         assert_eq!(hash(1, 0.1), hash(1, 0.0), "{hook}");
@@ -63,7 +63,7 @@ fn what_a_hook_remembers_outlives_an_overflow_and_a_change_of_scale() {
     }
 }
 
-/// With `local_sgd` no rank sees another's gradients: that one's overflowed is told to all, and none steps.
+/// With `local_sgd` no rank sees another's gradients: an overflow on one rank is reported to all ranks, and no rank steps.
 #[test]
 fn an_overflow_on_one_rank_is_skipped_by_all() {
     let (train, test) = data::digits().unwrap();
@@ -92,7 +92,7 @@ fn an_overflow_on_one_rank_is_skipped_by_all() {
         World::threads(2).run(body).unwrap().remove(0).weights_hash
     };
     assert_ne!(hash(0.1, 1.0), hash(0.0, 1.0));
-    // Loud, the second rank's sample is taken for another digit: its loss is finite, and its scaled gradients are not.
+    // With an input of 1e30, the second rank's loss is finite, and its scaled gradients are not.
     assert_eq!(hash(0.1, 1e30), hash(0.0, 1e30));
 }
 
@@ -107,8 +107,8 @@ fn a_ring_depends_on_the_bucket() {
     assert_ne!(with(0), with(1024));
 }
 
-/// What a hook has not sent yet, its right matrices, and weights that are each rank's own: a run that stopped after any
-/// step goes on from there to the same bits, with buckets of the same size.
+/// A checkpoint holds what a hook has not sent yet, PowerSGD's right matrices, and weights that differ between ranks: a run that
+/// is resumed after any step has the same bits, with buckets of the same size.
 #[test]
 fn a_resumed_run_with_a_hook_has_the_bits_of_one_that_never_stopped() {
     for hook in ["powersgd", "topk", "local_sgd"] {

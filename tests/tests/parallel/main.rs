@@ -7,10 +7,11 @@ mod refused;
 
 use allfold_collectives::{Communicator, World};
 use allfold_tests::training::{bits, run, small, switch};
+use allfold_trainer::engine::StepInput;
 use allfold_trainer::layers::{BatchNorm, Linear, Relu};
-use allfold_trainer::strategies::build;
 use allfold_trainer::{
-    Builder, Config, Error, Model, Network, Objective, Result, checkpoint, data, models, train, weights,
+    Batch, Builder, Config, Error, Model, Network, RankTrainer, Result, checkpoint, data, models, train,
+    weights,
 };
 
 /// A group of parameters has buckets of its own; with a canonical algorithm that changes no bits.
@@ -24,7 +25,7 @@ fn groups_change_buckets_but_no_bits() {
     assert_eq!(bits(&got), bits(&want));
 }
 
-/// Threads of a rank, and workers that load.
+/// Threads that compute for a rank, and workers that load its data.
 #[test]
 fn threads_and_workers_change_no_bits() {
     let config = Config { channels: vec![32, 48], batch: 16, max_steps: 4, ..small() };
@@ -35,39 +36,38 @@ fn threads_and_workers_change_no_bits() {
     }
 }
 
-/// Ranks that read the same have the same statistics after a pass if they began it with rank 0's; a pass over a micro-batch
-/// that others follow leaves the next one those of its own.
+/// With `broadcast_buffers` every rank begins a step with rank 0's running statistics; later micro-batches begin with each rank's own.
 #[test]
 fn running_statistics_of_rank_0_reach_all_before_a_step() {
+    let same = [0.5, 2.0, 1.0, 3.0, 4.0, 0.0, 2.5, 1.5];
     for broadcast_buffers in [true, false] {
-        let config = Config { broadcast_buffers, ..small() };
+        let config = Config { broadcast_buffers, accumulate: 2, ..small() };
         let body = |comm: Communicator| -> Result<[Vec<f64>; 2]> {
-            let mut builder = Builder::new(4);
-            let a = builder.push("fc", Linear::new(4, 3), &[0])?;
-            builder.push("bn", BatchNorm::new(3, 1), &[a])?;
-            let network = builder.build(1)?;
-            let mut strategy = build(&config, &network, &comm)?;
-            let mut model = Model::<f64>::new(network, 3)?;
-            strategy.start(&mut model)?;
-            let after = [false, true].map(|inside| -> Result<Vec<f64>> {
-                model.buffers.fill(f64::from(comm.rank().0) + 1.0);
-                strategy.forward(&mut model, &[0.5, 2.0, 1.0, 3.0, 4.0, 0.0, 2.5, 1.5])?;
-                let buffers = model.buffers.clone();
-                strategy.backward(&mut model, Objective { more: !inside, ..Objective::mean(&[1, 2]) })?;
-                Ok(buffers)
-            });
-            let [first, second] = after;
-            Ok([first?, second?])
+            let network = || -> Result<Network<f64>> {
+                let mut builder = Builder::new(4);
+                let a = builder.push("fc", Linear::new(4, 3), &[0])?;
+                builder.push("bn", BatchNorm::new(3, 1), &[a])?;
+                Ok(builder.build(1)?)
+            };
+            let mut rank = RankTrainer::new(&config, network()?, &comm)?;
+            rank.start(&mut Model::new(network()?, 3)?)?;
+            // Samples of the first micro-batch are each rank's own, or the same everywhere.
+            let mut after = |own: f64| -> Result<Vec<f64>> {
+                let first = same.map(|x| x + own * f64::from(comm.rank().0));
+                let mut batch = Batch { x: [first, same].concat(), labels: vec![1, 2, 1, 2] };
+                rank.step(&mut batch, StepInput::default(), None)?;
+                Ok(rank.buffers().to_vec())
+            };
+            Ok([after(1.0)?, after(0.0)?])
         };
         let ranks = World::threads(2).run(body).unwrap();
-        assert_eq!(ranks[0][0] == ranks[1][0], broadcast_buffers);
-        assert_ne!(ranks[0][1], ranks[1][1], "within a step each goes on from its own");
-        assert_eq!(ranks[0][0], ranks[0][1], "rank 0 keeps its own");
+        assert_ne!(ranks[0][0], ranks[1][0], "within a step each goes on from its own");
+        assert_eq!(ranks[0][1] == ranks[1][1], broadcast_buffers);
     }
 }
 
-/// Samples that do not divide: no rank repeats one, the one that runs out takes part without any, also in what
-/// synchronised batch norms add up, and all backends agree.
+/// The samples do not divide among the ranks: no rank repeats a sample, a rank without samples still takes part in the step, also
+/// in the sums of synchronised batch norms, and all backends agree.
 #[test]
 fn uneven_ranks_join_with_synchronised_batch_norms() {
     for ranks in [2, 3, 4] {
@@ -90,7 +90,7 @@ fn uneven_ranks_join_with_synchronised_batch_norms() {
     }
 }
 
-/// Two heads, and the loss is that of one.
+/// A network with two heads, of which only one is in the loss.
 fn with_spare_head() -> Network<f64> {
     let mut builder = Builder::new(64);
     let a = builder.push("fc1", Linear::new(64, 8), &[0]).unwrap();
@@ -100,34 +100,26 @@ fn with_spare_head() -> Network<f64> {
     builder.build(1).unwrap()
 }
 
-fn backward(config: &Config, comm: &Communicator) -> Result<(Vec<f64>, Vec<usize>)> {
-    let network = with_spare_head();
-    let mut strategy = build(config, &network, comm)?;
-    let mut model = Model::<f64>::new(network, 3)?;
-    strategy.start(&mut model)?;
-    let (train, _) = data::digits()?;
-    let mut batch = allfold_trainer::Batch::default();
-    let rank = comm.rank().index();
-    train.gather::<f64>(&[rank, rank + 7], &mut batch)?;
-    for _ in 0..2 {
-        strategy.forward(&mut model, &batch.x)?;
-        strategy.backward(&mut model, Objective::mean(&batch.labels))?;
-    }
-    Ok((model.grads.into_vec(), strategy.unused().to_vec()))
-}
-
 #[test]
-fn parameters_without_a_gradient_are_found_or_named() {
+fn parameters_without_a_gradient_are_allowed_or_named() {
     let config = Config { first_bucket_kib: 0, bucket_kib: 0, ..Config::default() };
-    let error = World::threads(2).run(|comm| backward(&config, &comm)).unwrap_err();
+    let step = |config: &Config, comm: &Communicator| -> Result<(Vec<f64>, Vec<usize>)> {
+        let mut trainer = RankTrainer::new(config, with_spare_head(), comm)?;
+        trainer.start(&mut Model::new(with_spare_head(), 3)?)?;
+        let (train, _) = data::digits()?;
+        let (mut batch, rank) = (Batch::default(), comm.rank().index());
+        train.gather::<f64>(&[rank, rank + 7], &mut batch)?;
+        for _ in 0..2 {
+            trainer.step(&mut batch, StepInput::default(), None)?;
+        }
+        Ok((trainer.gradients()?, trainer.unused()))
+    };
+    let error = World::threads(2).run(|comm| step(&config, &comm)).unwrap_err();
     assert!(matches!(error, Error::Config(_)));
     let says = error.to_string();
-    assert!(
-        says.starts_with("2 of 6 parameters had no gradient in this step, `spare.weight` first"),
-        "{says}"
-    );
+    assert!(says.starts_with("2 of 6 parameters have no gradient, `spare.weight` first"), "{says}");
     for config in [Config { find_unused: true, ..config.clone() }, Config { static_graph: true, ..config }] {
-        for (grads, unused) in World::threads(2).run(|comm| backward(&config, &comm)).unwrap() {
+        for (grads, unused) in World::threads(2).run(|comm| step(&config, &comm)).unwrap() {
             assert_eq!(unused, [2, 3]);
             let network = with_spare_head();
             let spare = network.params()[2].range.start..network.params()[3].range.end;
@@ -138,8 +130,8 @@ fn parameters_without_a_gradient_are_found_or_named() {
     }
 }
 
-/// Half precision with a loss scale: every backend, rank count, bucket size and thread count the same, and different from
-/// f32.
+/// Half precision with a loss scale: for every rank count the same bits on both backends, bucket sizes and thread counts, and
+/// other bits than f32.
 #[test]
 fn a_mixed_precision_run_has_the_same_bits_everywhere() {
     for amp in ["f16", "bf16"] {
@@ -163,32 +155,30 @@ fn a_mixed_precision_run_has_the_same_bits_everywhere() {
     }
 }
 
-/// The first buckets are of the parameters in reverse, as PyTorch's; what is ready after all others then moves behind them.
+/// Buckets follow the order in which gradients become ready, from the first step on. PyTorch finds that order in its first step.
+/// What the loss does not reach comes last, with zeros.
 #[test]
-fn buckets_are_made_again_in_ready_order_and_change_no_bits() {
+fn buckets_are_in_ready_order_from_the_first_step_on() {
     let with = |config: Config| {
         let body = move |comm: Communicator| -> Result<(Vec<Vec<u64>>, Vec<f64>)> {
-            let network = with_spare_head();
-            let mut strategy = build(&config, &network, &comm)?;
-            let mut model = Model::new(network, 3)?;
-            strategy.start(&mut model)?;
+            let mut rank = RankTrainer::new(&config, with_spare_head(), &comm)?;
+            rank.start(&mut Model::new(with_spare_head(), 3)?)?;
             let mut elements = Vec::new();
             for step in 0..3 {
                 let at = |i: usize| (i * 7 + step * 5 + comm.rank().index()) as f64 % 11.0;
-                strategy.forward(&mut model, &(0..128).map(at).collect::<Vec<_>>())?;
-                strategy.backward(&mut model, Objective::mean(&[1, 2]))?;
-                elements.push(strategy.buckets().iter().map(|bucket| bucket.bytes / 8).collect());
+                let mut batch = Batch { x: (0..128).map(at).collect(), labels: vec![1, 2] };
+                rank.step(&mut batch, StepInput::default(), None)?;
+                elements.push(rank.buckets().iter().map(|bucket| bucket.bytes / 8).collect());
             }
-            Ok((elements, model.grads.into_vec()))
+            Ok((elements, rank.gradients()?))
         };
         World::threads(2).run(body).unwrap().remove(0)
     };
     let config = Config { first_bucket_kib: 0, bucket_kib: 0, ..Config::default() };
     let (made, grads) = with(Config { static_graph: true, ..config.clone() });
-    let (registered, ready) = ([10, 80, 10, 80, 8, 512], [10, 80, 8, 512, 80, 10]);
-    assert_eq!(made, [registered, ready, ready]);
+    assert_eq!(made, [[10, 80, 8, 512, 80, 10]; 3]);
     let (made, asked) = with(Config { find_unused: true, ..config });
-    assert_eq!(made, [ready; 3]);
+    assert_eq!(made, [[10, 80, 8, 512, 80, 10]; 3]);
     assert_eq!(grads, asked);
 }
 
@@ -220,7 +210,7 @@ fn frozen_parameters_keep_their_values_and_are_not_sent() {
     }
 }
 
-/// Counted where they are: ranks differ in how many they have.
+/// A result's `samples` sums the samples of all ranks: with `uneven`, ranks have different numbers of them.
 #[test]
 fn samples_of_uneven_ranks_are_counted() {
     for uneven in [false, true] {
@@ -231,30 +221,30 @@ fn samples_of_uneven_ranks_are_counted() {
     }
 }
 
-/// Buckets are views: what comes back from the exchange are the same elements in the same place, however many there are.
+/// Buckets are views of the gradients, whatever their number: they hold no memory of their own, but with a hook they do.
 #[test]
 fn gradients_are_summed_where_they_lie() {
-    let body = |comm: Communicator| -> Result<Vec<bool>> {
-        let config = Config { first_bucket_kib: 0, bucket_kib: 0, ..Config::default() };
-        let network = allfold_trainer::models::mlp::<f32>(64, &[16, 12], 10)?;
-        let mut strategy = build(&config, &network, &comm)?;
-        let mut model = Model::new(network, 3)?;
-        strategy.start(&mut model)?;
-        let places = (0..3).map(|_| -> Result<*const f32> {
-            strategy.forward(&mut model, &[0.5; 128])?;
-            strategy.backward(&mut model, Objective::mean(&[1, 2]))?;
-            assert_eq!((model.grads.len(), strategy.buckets().len()), (model.params.len(), 6));
-            Ok(model.grads.as_ptr())
-        });
-        let places = places.collect::<Result<Vec<_>>>()?;
-        Ok(places.iter().map(|place| *place == places[0]).collect())
+    let body = |comm: Communicator, hook: &str| -> Result<(usize, u64)> {
+        let config = Config { first_bucket_kib: 0, bucket_kib: 0, hook: hook.into(), ..Config::default() };
+        let network = || allfold_trainer::models::mlp::<f32>(64, &[16, 12], 10);
+        let mut rank = RankTrainer::new(&config, network()?, &comm)?;
+        rank.start(&mut Model::new(network()?, 3)?)?;
+        let mut batch = Batch { x: vec![0.5; 128], labels: vec![1, 2] };
+        for _ in 0..3 {
+            rank.step(&mut batch, StepInput::default(), None)?;
+        }
+        Ok((rank.buckets().len(), rank.memory().buckets))
     };
     for world in [World::threads(2).any(), World::sim(&switch(2)).any()] {
-        assert!(world.run(body).unwrap().into_iter().flatten().all(|same| same));
+        let params = (64 * 16 + 16 + 16 * 12 + 12 + 12 * 10 + 10) * 4;
+        for (hook, bytes) in [("none", 0), ("fp16", params)] {
+            let ranks = world.run(|comm| body(comm, hook)).unwrap();
+            assert_eq!(ranks, [(6, bytes); 2], "{hook}");
+        }
     }
 }
 
-/// A gpt on random tokens, over ranks, in one process or many: the loss falls, and the bits are the same.
+/// A gpt on random tokens: the loss falls, and the bits are the same on threads and on virtual time.
 #[test]
 fn a_gpt_trains_the_same_everywhere() {
     let config = Config {

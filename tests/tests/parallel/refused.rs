@@ -1,12 +1,14 @@
-//! Runs that cannot go on, and what they say.
+//! Runs that cannot go on, and their error messages.
 
 use allfold_collectives::{Communicator, World};
 use allfold_tests::training::{run, small};
+use allfold_trainer::engine::StepInput;
 use allfold_trainer::layers::{BatchNorm, Linear};
-use allfold_trainer::strategies::build;
-use allfold_trainer::{Builder, Config, Error, Model, Network, Observer, Result, StepReport, data, train};
+use allfold_trainer::{
+    Batch, Builder, Config, Error, Model, Network, Observer, RankTrainer, Result, StepReport, data, train,
+};
 
-/// The rank, the step and the layer, on all ranks; and none goes on.
+/// The run ends with an error that names the step and the layer.
 #[test]
 fn a_loss_that_is_no_number_ends_the_run_and_is_named() {
     let config = Config { lr: 1e30, ..small() };
@@ -28,7 +30,7 @@ fn a_loss_that_is_no_number_is_named_under_a_loss_scale_too() {
         let error = end(&Config { amp: amp.into(), ..scaled.clone() }).unwrap_err().to_string();
         assert!(error.contains("the first output that is not finite is that of `"), "{error}");
     }
-    // Each rank's losses, and how the run ended: with another in the tenth step in a row, or before by the score.
+    // Each rank's losses, and the run's error: at the tenth overflow in a row, or in the test at the end of a shorter run.
     let ends = |max_steps| {
         let half = Config { amp: "f16".into(), max_steps, ..scaled.clone() };
         let body = |comm: Communicator| {
@@ -51,7 +53,7 @@ fn a_loss_that_is_no_number_is_named_under_a_loss_scale_too() {
     }
 }
 
-/// This rank's.
+/// The losses of this rank.
 struct Losses(Vec<f64>);
 
 impl Observer for Losses {
@@ -65,15 +67,20 @@ impl Observer for Losses {
 fn one_sample_of_all_ranks_is_refused_by_a_synchronised_batch_norm() {
     let body = |samples: [usize; 2]| {
         let end = move |comm: Communicator| -> Result<()> {
-            let mut builder = Builder::new(64);
-            let a = builder.push("fc", Linear::new(64, 8), &[0])?;
-            builder.push("norm", BatchNorm::new(8, 1), &[a])?;
-            let network: Network<f32> = builder.build(1)?;
-            let mut strategy = build(&Config::default(), &network, &comm)?;
-            let mut model = Model::new(network, 3)?;
-            assert_eq!(model.synchronise(), 1);
-            strategy.start(&mut model)?;
-            strategy.forward(&mut model, &vec![0.5; 64 * samples[comm.rank().index()]]).map(drop)
+            let network = || -> Result<Network<f32>> {
+                let mut builder = Builder::new(64);
+                let a = builder.push("fc", Linear::new(64, 8), &[0])?;
+                builder.push("norm", BatchNorm::new(8, 1), &[a])?;
+                let mut network = builder.build(1)?;
+                assert_eq!(network.synchronise(), 1);
+                Ok(network)
+            };
+            let config = Config::default();
+            let mut rank = RankTrainer::new(&config, network()?, &comm)?;
+            rank.start(&mut Model::new(network()?, 3)?)?;
+            let n = samples[comm.rank().index()];
+            let mut batch = Batch { x: vec![0.5; 64 * n], labels: vec![0; n] };
+            rank.step(&mut batch, StepInput::default(), None).map(drop)
         };
         World::threads(2).run(end)
     };
@@ -103,7 +110,7 @@ fn the_layer_is_that_of_the_micro_batch_that_went_wrong() {
     assert!(error.contains("the first output that is not finite is that of `the input`"), "{error}");
 }
 
-/// Nothing to train on is no run.
+/// An epoch that has no step is an error.
 #[test]
 fn an_epoch_without_a_step_is_refused() {
     let config = Config { drop_last: true, train_samples: 2, ..small() };

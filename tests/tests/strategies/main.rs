@@ -1,11 +1,15 @@
-//! Every strategy of the engine against one rank on the whole batch, on every backend, and what it refuses.
+//! Every strategy of the engine compared with one rank on the whole batch, on every backend, and what strategies refuse.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+mod draws;
 mod faults;
 mod memory;
 mod observed;
+mod optimisers;
 mod parameter_server;
+mod refused;
 mod resumed;
+mod sequence;
 
 use allfold_collectives::World;
 use allfold_collectives::world::WorldKind;
@@ -15,19 +19,30 @@ use allfold_trainer::{Config, Model, checkpoint, data, models, weights};
 /// Samples of a step, over all ranks.
 const SAMPLES: usize = 24;
 
-/// A strategy with its keys, and what it can be held against.
+/// A strategy with its configuration keys, and the numbers of ranks that it takes.
 struct Row {
     name: &'static str,
     strategy: &'static str,
     keys: &'static [(&'static str, &'static str)],
-    /// Ranks with samples of their own, of so many ranks; `None` where the strategy does not take that many.
+    /// How many of a given number of ranks have samples of their own; `None` if the strategy does not take that number.
     data: fn(u32) -> Option<u32>,
 }
 
 impl Row {
-    /// Whether the strategy takes a model. Only sequences have positions that ranks can share.
+    /// Whether the strategy takes a model. Only sequences have positions that ranks can share, and only mixtures have experts, which
+    /// take whole sequences.
     fn takes(&self, base: &Config) -> bool {
-        self.strategy != "context" || base.model == "gpt"
+        let mixture = base.experts > 0;
+        match self.strategy == "context" || self.name.contains("sequence") {
+            true => base.model == "gpt" && !mixture,
+            false => mixture || !self.name.contains("expert"),
+        }
+    }
+
+    /// The gpt that the row trains.
+    fn gpt(&self) -> Config {
+        let plain = gpt();
+        if self.takes(&plain) { plain } else { mixture() }
     }
 }
 
@@ -71,12 +86,21 @@ fn heads(ranks: u32) -> Option<u32> {
     [1, 2, 4].contains(&ranks).then_some(1)
 }
 
+/// The ranks of an expert axis divide the experts.
+fn experts(ranks: u32) -> Option<u32> {
+    8u32.is_multiple_of(ranks).then_some(ranks)
+}
+
+fn stages_of_pairs(ranks: u32) -> Option<u32> {
+    ranks.is_multiple_of(4).then_some(ranks / 2)
+}
+
 /// Interleaved stages divide the 8 micro-batches.
 fn divisor(ranks: u32) -> Option<u32> {
     8u32.is_multiple_of(ranks).then_some(1)
 }
 
-const ROWS: [Row; 24] = [
+const ROWS: [Row; 32] = [
     Row { name: "ddp", strategy: "ddp", keys: &[], data: all },
     Row { name: "data_parallel", strategy: "data_parallel", keys: &[], data: all },
     Row { name: "parameter_server", strategy: "parameter_server", keys: &[], data: workers_of_one },
@@ -153,6 +177,31 @@ const ROWS: [Row; 24] = [
         keys: &[("parallel.context", "2"), ("parallel.sharding", "zero3")],
         data: two_stages,
     },
+    Row { name: "expert", strategy: "expert", keys: &[("accumulate", "2")], data: experts },
+    Row {
+        name: "expert by pairs",
+        strategy: "expert",
+        keys: &[("parallel.expert", "2"), ("parallel.sharding", "zero1")],
+        data: pairs,
+    },
+    Row { name: "zero2 x expert", strategy: "zero2", keys: &[("parallel.expert", "2")], data: pairs },
+    Row {
+        name: "zero3 x expert",
+        strategy: "zero3",
+        keys: &[("parallel.expert", "2"), ("accumulate", "2")],
+        data: pairs,
+    },
+    Row {
+        name: "zb_h1 x expert",
+        strategy: "pipeline",
+        keys: &[
+            ("parallel.stages", "2"),
+            ("parallel.expert", "2"),
+            ("parallel.schedule", "zb_h1"),
+            ("accumulate", "3"),
+        ],
+        data: stages_of_pairs,
+    },
     Row { name: "tensor", strategy: "tensor", keys: &[("accumulate", "2")], data: heads },
     Row {
         name: "tensor x zero3",
@@ -167,6 +216,30 @@ const ROWS: [Row; 24] = [
             ("parallel.tensor", "2"),
             ("parallel.stages", "2"),
             ("parallel.sharding", "zero1"),
+            ("accumulate", "3"),
+        ],
+        data: fours,
+    },
+    Row {
+        name: "sequence",
+        strategy: "tensor",
+        keys: &[("parallel.sequence_parallel", "true"), ("accumulate", "2")],
+        data: heads,
+    },
+    Row {
+        name: "sequence x zero3",
+        strategy: "zero3",
+        keys: &[("parallel.sequence_parallel", "true"), ("parallel.tensor", "2")],
+        data: two_stages,
+    },
+    Row {
+        name: "zb_h1 x sequence",
+        strategy: "pipeline",
+        keys: &[
+            ("parallel.sequence_parallel", "true"),
+            ("parallel.tensor", "2"),
+            ("parallel.stages", "2"),
+            ("parallel.schedule", "zb_h1"),
             ("accumulate", "3"),
         ],
         data: fours,
@@ -204,7 +277,12 @@ fn gpt() -> Config {
     }
 }
 
-/// The row's configuration on so many ranks.
+/// The GPT with mixtures of experts, of which some are full and drop tokens.
+fn mixture() -> Config {
+    Config { experts: 8, experts_per_token: 2, capacity_factor: 1.0, balance_loss: 0.1, ..gpt() }
+}
+
+/// The row's configuration if `data` ranks have samples of their own.
 pub(crate) fn on(row: &Row, base: &Config, data: u32) -> Config {
     let mut config = Config { strategy: row.strategy.into(), batch: SAMPLES / data as usize, ..base.clone() };
     row.keys.iter().for_each(|(key, value)| config.set(key, value).unwrap());
@@ -253,7 +331,7 @@ fn held_against(base: &Config, row: &Row, ranks: &[u32]) -> f64 {
 #[test]
 fn ten_steps_of_every_strategy_equal_one_rank_s() {
     let ranks = [1, 2, 3, 4, 6, 8];
-    for (model, base) in [("mlp", digits()), ("gpt, tied", gpt())] {
+    for (model, base) in [("mlp", digits()), ("gpt, tied", gpt()), ("gpt, experts", mixture())] {
         println!("\n{model}: distance of the weights from one rank's, by ranks {ranks:?}");
         for row in ROWS.iter().filter(|row| row.takes(&base)) {
             // The GPT has twelve parts that a pipeline can separate.
@@ -265,7 +343,7 @@ fn ten_steps_of_every_strategy_equal_one_rank_s() {
     }
 }
 
-/// Clipped and under a loss scale, by an optimiser with two moments and decay.
+/// Runs with clipping, a loss scale and weight decay.
 #[test]
 fn norms_and_scales_are_those_of_all_ranks() {
     let base = Config {
@@ -276,13 +354,16 @@ fn norms_and_scales_are_those_of_all_ranks() {
         scale_interval: 4,
         ..gpt()
     };
-    for row in &ROWS {
-        let far = held_against(&base, row, &[2, 4]);
-        assert!(far < 1e-12, "{}: {far:e}", row.name);
+    let experts = Config { clip_norm: 0.5, loss_scale: 1024.0, weight_decay: 0.01, ..mixture() };
+    for base in [base, experts] {
+        for row in ROWS.iter().filter(|row| row.takes(&base)) {
+            let far = held_against(&base, row, &[2, 4]);
+            assert!(far < 1e-12, "{}: {far:e}", row.name);
+        }
     }
 }
 
-/// Batch norms over all ranks' samples; in a pipeline over each micro-batch's, as on one rank.
+/// Batch norms normalise over the samples of all ranks; in a pipeline over those of each micro-batch, as on one rank.
 #[test]
 fn synchronised_batch_norms_and_frozen_layers_are_the_same_in_parts() {
     let base = Config {
@@ -316,8 +397,9 @@ fn synchronised_batch_norms_and_frozen_layers_are_the_same_in_parts() {
 #[test]
 fn the_same_bits_on_every_backend() {
     for row in &ROWS {
-        for base in [Config { max_steps: 3, ..digits() }, Config { max_steps: 3, ..gpt() }] {
-            if !row.takes(&base) {
+        for base in [digits(), gpt(), mixture()].map(|base| Config { max_steps: 3, ..base }) {
+            // The other rows do with a mixture what they do with other layers.
+            if !row.takes(&base) || base.experts > 0 && !row.name.contains("expert") {
                 continue;
             }
             let config = on(row, &base, (row.data)(4).unwrap());
@@ -347,74 +429,4 @@ fn zero_has_the_bits_of_ddp() {
             }
         }
     }
-}
-
-#[test]
-fn what_a_strategy_cannot_take_is_refused_in_one_line() {
-    let refused = |ranks: u32, keys: &[(&str, &str)], says: &[&str]| {
-        let mut config = digits();
-        if let Some(wrong) = keys.iter().find_map(|(key, value)| config.set(key, value).err()) {
-            let said = wrong.to_string();
-            return assert!(
-                !said.contains('\n') && says.iter().all(|says| said.contains(says)),
-                "{keys:?}: {said}"
-            );
-        }
-        let said = World::threads(ranks)
-            .run(|comm| allfold_trainer::train(&config, &comm, &mut ()))
-            .unwrap_err()
-            .to_string();
-        assert!(!said.contains('\n') && says.iter().all(|says| said.contains(says)), "{keys:?}: {said}");
-    };
-    let pipeline = ("strategy", "pipeline");
-    refused(4, &[pipeline, ("parallel.stages", "3")], &["`parallel.stages` is 3", "divisor of 4"]);
-    refused(4, &[pipeline, ("model", "mlp"), ("hidden", "[8]")], &["3 parts", "4 chunks", "use 1 to 3"]);
-    refused(
-        2,
-        &[pipeline, ("parallel.schedule", "interleaved"), ("accumulate", "3")],
-        &["3 micro-batches", "must be a multiple of 2"],
-    );
-    refused(2, &[pipeline, ("parallel.split", "[\"fc9\", \"fc8\"]")], &["names 2 layers", "name 1"]);
-    refused(2, &[pipeline, ("parallel.split", "[\"nowhere\"]")], &["unknown layer `nowhere`"]);
-    refused(4, &[("strategy", "zero2"), ("parallel.shard", "3")], &["`parallel.shard` is 3", "divisor of 4"]);
-    refused(2, &[("strategy", "data_parallel"), ("parallel.shard", "2")], &["`parallel.shard`", "zero1"]);
-    refused(2, &[("strategy", "zero2"), ("optimiser", "lars")], &["`lars`", "`ddp`, or another optimiser"]);
-    refused(2, &[("strategy", "zero3"), ("hook", "fp16")], &["`hook`", "none", "`ddp` takes"]);
-    refused(2, &[("strategy", "data_parallel"), ("uneven", "true")], &["`uneven`", "false"]);
-    let server = ("strategy", "parameter_server");
-    refused(1, &[server], &["`parallel.servers` is 1", "at least one worker", "use 2 ranks or more"]);
-    refused(4, &[server, ("parallel.servers", "4")], &["`parallel.servers` is 4", "use 1 to 3"]);
-    refused(
-        4,
-        &[server, ("parallel.staleness", "2"), ("clip_norm", "1.0")],
-        &["`clip_norm` is set", "`parallel.staleness` is 2", "no clipping"],
-    );
-    refused(4, &[server, ("parallel.staleness", "-1")], &["parallel.staleness"]);
-    let tensor = ("strategy", "tensor");
-    refused(4, &[tensor, ("parallel.tensor", "3")], &["`parallel.tensor` is 3", "divisor of 4"]);
-    refused(
-        2,
-        &[("strategy", "ddp"), ("parallel.tensor", "2")],
-        &["`ddp` gives every rank whole layers", "use `tensor`"],
-    );
-    refused(2, &[tensor, ("optimiser", "lars")], &["`lars`", "another optimiser"]);
-    refused(
-        4,
-        &[pipeline, ("parallel.tensor", "2"), ("parallel.stages", "3")],
-        &["`parallel.stages` is 3", "2 ranks that `parallel.tensor` leaves", "divisor of 2"],
-    );
-    let gpt = [("model", "gpt"), ("data", "synthetic"), ("hidden", "[]"), ("width", "12"), ("heads", "3")];
-    let mut shared = gpt.to_vec();
-    shared.extend([tensor, ("positions", "6")]);
-    let mut ring = gpt.to_vec();
-    ring.extend([("strategy", "context"), ("positions", "6")]);
-    refused(2, &ring, &["2 ranks cannot share 6 positions", "multiple of 4"]);
-    refused(2, &[("strategy", "context")], &["layer `fc1` has none", "use it for a gpt"]);
-    refused(
-        4,
-        &[("strategy", "context"), ("parallel.tensor", "2"), ("parallel.context", "2")],
-        &["`parallel.tensor` 2", "`parallel.context` 2", "one of the two"],
-    );
-    refused(2, &[("strategy", "ddp"), ("parallel.context", "2")], &["whole positions", "use `context`"]);
-    refused(2, &shared, &["2 ranks cannot share the 3 heads", "let `parallel.tensor` divide 3"]);
 }

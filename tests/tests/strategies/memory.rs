@@ -31,7 +31,7 @@ fn sharded_classes_fall_to_a_part_for_each_rank() {
     let ranks = 8;
     let whole = held("ddp", ranks)[0];
     println!("{:<14} | {:>9} | {:>9} | {:>9}", "8 ranks, bytes", "params", "gradients", "state");
-    // A part is padded so that every unit divides: at most 7 elements for each of the twelve units.
+    // Each of the twelve units is padded so that 8 ranks divide it: a part has at most one element of padding for each unit.
     let part = |bytes: u64, vectors: u64| bytes / 8..=bytes / 8 + vectors * 12 * 4;
     for (name, sharded) in
         [("zero1", [false, false, true]), ("zero2", [false, true, true]), ("zero3", [true; 3])]
@@ -65,7 +65,7 @@ fn sharded_classes_fall_to_a_part_for_each_rank() {
 fn only_the_first_rank_of_data_parallel_has_an_optimiser_and_all_outputs() {
     let memory = held("data_parallel", 4);
     assert!(memory[0].optimiser > 0 && memory[1..].iter().all(|rank| rank.optimiser == 0));
-    // Between steps the activations' memory waits in the pool that gradients by activations are taken from.
+    // Between steps the activations' memory is in the pool from which activation gradients are allocated.
     let passes = |memory: &MemoryUse| memory.activations + memory.activation_gradients;
     assert!(memory[1..].iter().all(|rank| passes(rank) < passes(&memory[0])));
     assert!(memory.iter().all(|rank| rank.params == memory[0].params));

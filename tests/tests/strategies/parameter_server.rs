@@ -1,4 +1,4 @@
-//! Workers that do not wait for each other: how far ahead one may be, and what is the same in every run.
+//! Workers that do not wait for each other: how many steps ahead a worker may be, and what is the same in every run.
 
 use crate::digits;
 use allfold_collectives::{Communicator, World};
@@ -45,7 +45,8 @@ fn with_straggler(staleness: u64) -> Vec<(TrainResult, Vec<Picos>, Vec<Picos>)> 
     world.run(body).unwrap()
 }
 
-/// A worker begins step k when the slowest has ended step k - s - 1, and not later than its own pace allows before.
+/// With staleness s, a worker begins step k only after the slowest worker's gradient of step k - s - 1 has come; the first steps
+/// wait for nobody.
 #[test]
 fn a_straggler_stops_the_others_at_the_bound_and_not_before() {
     for staleness in [1, 2, 4] {

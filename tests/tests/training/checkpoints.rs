@@ -5,7 +5,7 @@ use allfold_tests::training::{bits, run, small, switch};
 use allfold_trainer::models::mlp;
 use allfold_trainer::{Config, EpochReport, Model, Observer, Sgd, checkpoint, train};
 
-/// Six steps in two epochs; a checkpoint after each of them. Going on from any one gives the bits of the whole.
+/// Six steps in two epochs, with a checkpoint after each step. Resuming from any checkpoint gives the bits of the whole run.
 #[test]
 fn a_resumed_run_has_the_bits_of_one_that_never_stopped() {
     for optimiser in ["sgd", "adamw"] {
@@ -37,7 +37,7 @@ fn a_resumed_run_has_the_bits_of_one_that_never_stopped() {
             }
             std::fs::remove_file(newest).unwrap();
         }
-        // Nothing left to resume from: from the beginning.
+        // Without a checkpoint, the run starts from the beginning.
         assert_eq!(bits(&run(&World::threads(2), &resumed)), bits(&want));
     }
 }
@@ -61,9 +61,14 @@ fn checkpoints_that_do_not_fit_are_refused() {
         assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
         errors[0].clone()
     };
-    assert!(refused(1, &config).contains("was made by 2 ranks and this run has 1; `weights` takes"));
+    let fewer = refused(1, &config);
+    assert!(
+        fewer.contains("was made by 2 ranks with batches of 4") && fewer.contains("this run has 1 with 4"),
+        "{fewer}"
+    );
     let other = Config { batch: 5, ..config.clone() };
-    assert!(refused(2, &other).ends_with("was made with `batch = 4` and this run has `batch = 5`"));
+    let more = refused(2, &other);
+    assert!(more.contains("with batches of 4") && more.contains("this run has 2 with 5"), "{more}");
     let other = Config { weights: path.display().to_string(), ..config.clone() };
     assert!(refused(2, &other).contains("was made with `weights = \"\"` and this run has `weights = \""));
     let whole = std::fs::read(&path).unwrap();
@@ -103,17 +108,18 @@ fn a_checkpoint_of_another_number_of_losses_is_refused() {
         optimiser: &mut sgd,
         scaler: None,
         losses: &[0.5],
+        epochs: &[],
         own: &Vec::new(),
     };
-    let path = checkpoint::save(run).unwrap();
+    let path = checkpoint::save(run, checkpoint::Files { step: true, best: false }).unwrap();
     let (model, optimiser, own) = (&mut model, &mut sgd, &mut Vec::new());
     let into = checkpoint::Restored { config: &config, ranks: 1, model, optimiser, own };
     let error = checkpoint::load(&path, into).unwrap_err();
     assert!(error.to_string().ends_with("has 1 losses of 2 steps"), "{error}");
 }
 
-/// The last step's weights are looked at too: by the score, and before they would take the place of a checkpoint. What is
-/// kept may have led there, and is named.
+/// The weights after the last step are checked too: by the test loss, and before their checkpoint would replace an older one. The
+/// error names the older checkpoint, which may have caused the divergence.
 #[test]
 fn a_run_that_diverged_in_its_last_step_ends_badly_and_keeps_what_it_had() {
     let end = |config: &Config| {
@@ -143,7 +149,7 @@ fn a_run_that_diverged_in_its_last_step_ends_badly_and_keeps_what_it_had() {
     assert_eq!(names, ["step-00000002.safetensors"]);
 }
 
-/// A run that begins anew would lose its checkpoints to those of a longer one; a run that is over already trains no further.
+/// A new run is refused in a folder that has another run's checkpoints; a resumed run that has all its steps trains no further.
 #[test]
 fn another_run_s_checkpoints_are_neither_lost_nor_gone_past() {
     let directory = tempfile::tempdir().unwrap();
@@ -163,11 +169,61 @@ fn another_run_s_checkpoints_are_neither_lost_nor_gone_past() {
         refused(&Config { max_steps: 5, ..resumed.clone() }).contains("has 6 steps and this run ends at 5")
     );
     assert_eq!(bits(&run(&World::threads(2), &resumed)), bits(&want));
-    // What writes none loses none.
+    // A run that writes no checkpoints is not refused.
     assert_eq!(bits(&run(&World::threads(2), &Config { checkpoint_every: 0, ..fresh })), bits(&want));
 }
 
-/// An epoch is told with the steps of the whole run, wherever this part of it began.
+/// A file named with too high a step would count as the newest, and every new checkpoint would be removed as older.
+#[test]
+fn a_checkpoint_under_another_step_s_name_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config {
+        checkpoint_dir: directory.path().display().to_string(),
+        checkpoint_every: 2,
+        max_steps: 2,
+        ..small()
+    };
+    run(&World::threads(2), &config);
+    let own = directory.path().join("step-00000002.safetensors");
+    std::fs::copy(&own, directory.path().join("step-99999999.safetensors")).unwrap();
+    let resumed = Config { resume: true, checkpoint_keep: 1, max_steps: 6, ..config };
+    let error = World::threads(2).run(|comm| train(&resumed, &comm, &mut ())).unwrap_err().to_string();
+    let says = "step-99999999.safetensors: is named as of step 99999999 and holds step 2: remove it, or name it \
+                step-00000002.safetensors";
+    assert!(error.ends_with(says), "{error}");
+    assert!(own.exists());
+}
+
+/// Two runs would remove each other's files: the second is refused, on all of its ranks alike, until the first has ended.
+#[test]
+fn a_folder_that_another_run_holds_is_refused_on_all_ranks() {
+    let directory = tempfile::tempdir().unwrap();
+    let take = || checkpoint::FolderLock::take(directory.path()).unwrap();
+    let held = take().unwrap();
+    assert!(take().is_none() && directory.path().read_dir().unwrap().next().is_none(), "the lock is no file");
+    let config = |resume| Config {
+        checkpoint_dir: directory.path().display().to_string(),
+        checkpoint_every: 6,
+        resume,
+        ..small()
+    };
+    for resume in [false, true] {
+        let each = World::threads(2).run_each(|comm| train(&config(resume), &comm, &mut ())).unwrap();
+        for error in each.ranks.into_iter().map(|rank| rank.unwrap_err().to_string()) {
+            assert!(
+                error.contains(": another run writes its checkpoints there; wait until it has ended"),
+                "{error}"
+            );
+        }
+    }
+    // A run that only reads checkpoints is not refused.
+    let reads = Config { checkpoint_every: 0, ..config(true) };
+    run(&World::threads(2), &reads);
+    drop(held);
+    run(&World::threads(2), &config(false));
+}
+
+/// An epoch is reported with the number of steps of the whole run, also after a resume.
 #[test]
 fn a_resumed_run_tells_epochs_by_the_steps_of_the_whole() {
     struct Epochs(Vec<(u64, u64)>);
@@ -194,7 +250,7 @@ fn a_resumed_run_tells_epochs_by_the_steps_of_the_whole() {
     assert_eq!(epochs.unwrap()[0], [(1, 6), (2, 8)]);
 }
 
-/// More steps would bend the whole curve of rates, also the part that is behind.
+/// A later end would change the learning rate of every step, also of those that are done.
 #[test]
 fn a_run_whose_rates_depend_on_its_end_is_not_made_longer() {
     for (schedule, refused) in [("cosine", true), ("polynomial", true), ("one_cycle", true), ("step", false)]

@@ -7,7 +7,7 @@ use allfold_trainer::modeled::{ModeledMachine, StepPrediction, predict};
 use allfold_trainer::timing::{StepBreakdown, communication};
 use allfold_trainer::{Config, Error, Observer, StepReport, TrainResult, data, train_on};
 
-/// The last step's time, which is steady: the ranks of the first one start as the broadcast of the weights left them.
+/// The last step's time, which is steady: in the first step ranks start at different times, when their broadcast of weights ended.
 #[derive(Default)]
 struct LastStep(StepBreakdown);
 
@@ -45,7 +45,7 @@ fn communication_overlaps_with_backward_on_the_virtual_clock() {
             assert!(pair[0].sent <= pair[1].sent && pair[0].done < pair[1].done);
             assert!(pair[1].ready <= pair[1].sent && pair[1].sent < pair[1].done);
         }
-        // All gradients in one bucket: nothing is left of backward to hide behind.
+        // With all gradients in one bucket, no backward computation is left to hide the communication.
         let one = Config { first_bucket_kib: 1 << 20, ..many.clone() };
         let (one, result) = timed(4, Device::CPU_CORE, &one).0.swap_remove(0);
         assert_eq!((result.buckets.len(), one.exposed), (1, communication(&result.buckets)));
@@ -62,7 +62,7 @@ fn the_prediction_is_the_virtual_clock_of_a_real_run() {
     let devices = [Device::CPU_CORE, Device::A100_F32];
     for (ranks, device) in [1, 2, 3, 4, 6, 8].into_iter().flat_map(|n| devices.map(|device| (n, device))) {
         for (first_bucket_kib, bucket_kib) in [(1, 32), (64, 64), (1024, 1024)] {
-            // The totals of synchronised batch norms are odd in number: ranks leave those apart.
+            // The number of totals of synchronised batch norms is odd: ranks leave their all-reduce at different times.
             let config = Config {
                 batch: 4,
                 accumulate: if first_bucket_kib == 64 { 3 } else { 1 },

@@ -1,19 +1,20 @@
 //! Training over communicators: the same bits on every backend, bucket size and canonical algorithm; equality with
-//! one process; honest evaluation; overlap on the virtual clock, as predicted.
+//! one process; evaluation of each test sample once; overlap on the virtual clock, as predicted.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod checkpoints;
 mod clock;
+mod stopping;
 
 use allfold_collectives::world::WorldKind;
 use allfold_collectives::{Collective, Communicator, World};
 use allfold_kernels::nn::Float;
 use allfold_tests::training::{bits, run, small, switch};
+use allfold_trainer::engine::StepInput;
 use allfold_trainer::models::{self, Cnn, MODELS, cnn, mlp};
-use allfold_trainer::strategies::{STRATEGIES, build};
+use allfold_trainer::strategies::STRATEGIES;
 use allfold_trainer::{
-    Batch, Config, Dataset, Error, Model, Network, Objective, Optimiser, Result, Sampler, Sgd, data,
-    evaluate, train,
+    Batch, Config, Dataset, Error, Model, Network, RankTrainer, Result, Sampler, data, evaluate, train,
 };
 
 /// All-reduces in which every element has the same reduction tree.
@@ -66,30 +67,27 @@ fn synchronised_accumulated_and_clipped_runs_have_the_same_bits_everywhere() {
     }
 }
 
-/// One forward and backward pass over a batch that ranks share unevenly: (logits, gradients of the summed loss by
-/// parameter, running statistics).
-fn pass<K: WorldKind>(
-    parts: &[usize],
-    world: &World<K>,
-    train: &Dataset,
-) -> Vec<(Vec<f64>, Vec<f64>, Vec<f64>)> {
+/// One step over a batch that ranks share unevenly: (the rank's part of the summed loss, gradients of the summed loss by parameter,
+/// running statistics).
+fn pass<K: WorldKind>(parts: &[usize], world: &World<K>, train: &Dataset) -> Vec<(f64, Vec<f64>, Vec<f64>)> {
+    let config = Config { strategy: "ddp".into(), ..Config::default() };
     let body = |comm: Communicator| -> Result<_> {
-        let mut network = cnn(&Cnn { shape: (1, 8, 8), channels: &[3, 4], batch_norm: true, classes: 10 })?;
-        assert_eq!(network.synchronise(), 2);
-        let config = Config { strategy: "ddp".into(), ..Config::default() };
-        let mut strategy = build(&config, &network, &comm)?;
-        let mut model = Model::<f64>::new(network, 3)?;
-        strategy.start(&mut model)?;
+        let network = || -> Result<Network<f64>> {
+            let parts = Cnn { shape: (1, 8, 8), channels: &[3, 4], batch_norm: true, classes: 10 };
+            let mut network = cnn(&parts)?;
+            assert_eq!(network.synchronise(), 2);
+            Ok(network)
+        };
+        let mut trainer = RankTrainer::new(&config, network()?, &comm)?;
+        trainer.start(&mut Model::new(network()?, 3)?)?;
         let rank = comm.rank().index();
         let from: usize = parts[..rank].iter().sum();
         let mut batch = Batch::default();
         train.gather::<f64>(&(from..from + parts[rank]).collect::<Vec<_>>(), &mut batch)?;
-        strategy.forward(&mut model, &batch.x)?;
-        let logits = model.logits().to_vec();
         // The sum of the losses over all samples: ranks with more of them count for more, and ddp divides by the ranks.
-        let scale = (parts[rank] * parts.len()) as f64;
-        strategy.backward(&mut model, Objective { labels: &batch.labels, scale, more: false })?;
-        Ok((logits, model.grads.into_vec(), model.buffers))
+        let loss_scale = (parts[rank] * parts.len()) as f64;
+        let done = trainer.step(&mut batch, StepInput { loss_scale, ..StepInput::default() }, None)?;
+        Ok((done.loss * parts[rank] as f64, trainer.gradients()?, trainer.buffers().to_vec()))
     };
     world.run(body).unwrap()
 }
@@ -97,7 +95,7 @@ fn pass<K: WorldKind>(
 #[test]
 fn ranks_with_unequal_batches_normalise_as_one() {
     let (train, _) = data::digits().unwrap();
-    let (alone_logits, alone_grads, alone_buffers) = pass(&[12], &World::threads(1), &train).remove(0);
+    let (alone_loss, alone_grads, alone_buffers) = pass(&[12], &World::threads(1), &train).remove(0);
     let close = |a: &[f64], b: &[f64]| {
         a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-12 * (1.0 + b.abs()))
     };
@@ -105,8 +103,8 @@ fn ranks_with_unequal_batches_normalise_as_one() {
         let threads = pass(parts, &World::threads(parts.len() as u32), &train);
         let sim = pass(parts, &World::sim(&switch(parts.len() as u32)), &train);
         assert_eq!(threads, sim, "{parts:?}");
-        let logits: Vec<f64> = threads.iter().flat_map(|(logits, ..)| logits.clone()).collect();
-        assert!(close(&logits, &alone_logits), "{parts:?}: logits");
+        let loss: f64 = threads.iter().map(|(loss, ..)| loss).sum();
+        assert!(close(&[loss], &[alone_loss]), "{parts:?}: losses");
         for (rank, (_, grads, buffers)) in threads.iter().enumerate() {
             assert!(close(grads, &alone_grads), "{parts:?}, rank {rank}: gradients");
             assert!(close(buffers, &alone_buffers), "{parts:?}, rank {rank}: running statistics");
@@ -114,26 +112,26 @@ fn ranks_with_unequal_batches_normalise_as_one() {
     }
 }
 
-/// Evaluation asks no other rank: of 360 samples, ranks 0 to 2 of 7 have one batch of 51 more than the others.
+/// A batch is evaluated without other ranks: of 360 samples, ranks 0 to 2 of 7 have 52, which take two batches, and the others 51.
 #[test]
 fn a_synchronised_model_is_evaluated_without_communication() {
     let (_, test) = data::digits().unwrap();
     let of = |synchronised: bool| {
         let body = |comm: Communicator| {
             let parts = Cnn { shape: (1, 8, 8), channels: &[3], batch_norm: true, classes: 10 };
-            let mut model = Model::<f64>::new(cnn(&parts)?, 3)?;
+            let mut network = cnn::<f64>(&parts)?;
             if synchronised {
-                assert_eq!(model.synchronise(), 1);
+                assert_eq!(network.synchronise(), 1);
             }
-            evaluate(&mut model, &test, 51, &comm)
+            evaluate(&mut Model::new(network, 3)?, &test, 51, &comm)
         };
         World::threads(7).run(body).unwrap()
     };
     assert_eq!(of(true), of(false));
 }
 
-/// A power of two changes exponents alone, so a scaled run has the bits of a plain one; one that overflows skips steps
-/// until it does not, on all ranks.
+/// A power of two changes exponents alone, so a scaled run has the bits of a plain run; a run that overflows skips steps on
+/// all ranks until it does not overflow.
 #[test]
 fn a_loss_scale_changes_no_bits_and_an_overflow_skips_the_step() {
     let world = World::threads(3);
@@ -148,8 +146,8 @@ fn a_loss_scale_changes_no_bits_and_an_overflow_skips_the_step() {
     assert_eq!(bits(&run(&World::sim(&switch(3)), &overflowing)), bits(&result));
 }
 
-/// Why the default is canonical, and that the test above can fail: a ring adds in an order that depends on where in
-/// the bucket an element lies.
+/// Why the default algorithms are canonical, and that the test of bucket sizes can fail: a ring adds in an order that depends on
+/// where in the bucket an element lies.
 #[test]
 fn a_ring_changes_the_weights_with_the_bucket_size() {
     let world = World::threads(4).algorithm(Collective::AllReduce, "ring");
@@ -161,28 +159,35 @@ fn a_ring_changes_the_weights_with_the_bucket_size() {
     assert_ne!(with(0), with(1024));
 }
 
-/// Trains by hand, so that the weights can be looked at: (losses, parameters).
-fn fit<F: Float>(network: Network<F>, per_rank: usize, comm: &Communicator) -> Result<(Vec<f64>, Vec<f64>)> {
+/// Trains step by step, so that the weights can be looked at: (losses, parameters).
+fn fit<F: Float>(
+    network: fn() -> Network<F>,
+    per_rank: usize,
+    comm: &Communicator,
+) -> Result<(Vec<f64>, Vec<f64>)> {
     let strategy = if comm.size() == 1 { "single" } else { "ddp" };
-    let config =
-        Config { strategy: strategy.into(), first_bucket_kib: 1, bucket_kib: 1, ..Config::default() };
+    let config = Config {
+        strategy: strategy.into(),
+        first_bucket_kib: 1,
+        bucket_kib: 1,
+        weight_decay: 1e-4,
+        ..Config::default()
+    };
     let (train, _) = data::digits()?;
     let train = train.first(240);
-    let mut strategy = build(&config, &network, comm)?;
-    // Each rank draws other weights; rank 0's win.
-    let mut model = Model::new(network, u64::from(comm.rank().0))?;
-    strategy.start(&mut model)?;
-    let mut sgd = Sgd::new(0.9, 1e-4, false);
+    let mut rank = RankTrainer::new(&config, network(), comm)?;
+    // Each rank draws other weights; rank 0's are broadcast.
+    let mut model = Model::new(network(), u64::from(comm.rank().0))?;
+    rank.start(&mut model)?;
     let sampler = Sampler { samples: 240, world: comm.size() as usize, drop_last: false, shuffle: Some(5) };
     let (mut batch, mut losses) = (Batch::default(), Vec::new());
     for epoch in 0..3 {
         for samples in sampler.indices(comm.rank().index(), epoch).chunks(per_rank) {
             train.gather::<F>(samples, &mut batch)?;
-            strategy.forward(&mut model, &batch.x)?;
-            losses.push(strategy.backward(&mut model, Objective::mean(&batch.labels))?.loss.to_f64());
-            sgd.step(0.05, &mut model.params, &model.grads);
+            losses.push(rank.step(&mut batch, StepInput { lr: 0.05, ..StepInput::default() }, None)?.loss);
         }
     }
+    rank.download(&mut model.params, &mut model.buffers)?;
     comm.all_reduce(&mut losses, allfold_collectives::ReduceOp::Avg)?;
     Ok((losses, model.params.iter().map(|p| p.to_f64()).collect()))
 }
@@ -194,9 +199,9 @@ fn ranks_together_equal_one_process_on_the_whole_batch() {
         || cnn(&Cnn { shape: (1, 8, 8), channels: &[4, 6], batch_norm: false, classes: 10 }).unwrap(),
     ];
     for network in networks {
-        let alone = World::threads(1).run(|comm| fit(network(), 24, &comm)).unwrap().remove(0);
+        let alone = World::threads(1).run(|comm| fit(network, 24, &comm)).unwrap().remove(0);
         for ranks in [2, 3, 4, 8] {
-            let all = World::threads(ranks).run(|comm| fit(network(), 24 / ranks as usize, &comm)).unwrap();
+            let all = World::threads(ranks).run(|comm| fit(network, 24 / ranks as usize, &comm)).unwrap();
             for (losses, params) in all {
                 let worst =
                     |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
@@ -209,14 +214,14 @@ fn ranks_together_equal_one_process_on_the_whole_batch() {
     }
 }
 
-/// Every registered strategy and element type, and the models for small pictures; on one rank the strategies have nothing
-/// to differ by.
+/// Every strategy that runs on one rank, every element type, and the models for small pictures: on one rank all strategies give the
+/// same bits.
 #[test]
 fn all_strategies_agree_on_one_rank() {
     assert!(MODELS.iter().any(|(name, _)| *name == "resnet18"));
     for model in ["mlp", "cnn", "resnet18"] {
         for dtype in ["f32", "f64"] {
-            // Two steps and a score: of all 360 test samples it would take most of the time.
+            // Two steps and a test of 12 samples: a test of all 360 would take most of the time.
             let with = |strategy: &str| {
                 let (model, dtype, strategy) = (model.to_string(), dtype.into(), strategy.into());
                 let config = Config { model, dtype, strategy, max_steps: 2, validation: 12, ..small() };
@@ -252,7 +257,7 @@ fn evaluation_counts_every_test_sample_once() {
     }
 }
 
-/// A text has a label at each position: its score is a share of those, and its loss the mean that is trained on.
+/// A text has a label at each position: its accuracy is a share of the positions, and its loss the mean that is trained on.
 #[test]
 fn evaluation_of_a_text_counts_positions() {
     let config = Config {
@@ -269,12 +274,12 @@ fn evaluation_of_a_text_counts_positions() {
     let (train, test) = data::load(&config).unwrap();
     let mut batch = Batch::default();
     test.gather::<f64>(&(0..test.len()).collect::<Vec<_>>(), &mut batch).unwrap();
-    let model = || Model::<f64>::new(models::build(&config, train.shape, train.classes)?, 3);
+    let network = || models::build::<f64>(&config, train.shape, train.classes);
+    let model = || Model::new(network()?, 3);
     let whole = |comm: Communicator| -> Result<f64> {
-        let mut model = model()?;
-        let mut strategy = build(&config, model.network(), &comm)?;
-        strategy.forward(&mut model, &batch.x)?;
-        Ok(strategy.backward(&mut model, Objective::mean(&batch.labels))?.loss)
+        let mut rank = RankTrainer::new(&config, network()?, &comm)?;
+        rank.start(&mut model()?)?;
+        Ok(rank.step(&mut batch.clone(), StepInput::default(), None)?.loss)
     };
     let loss = World::threads(1).run(whole).unwrap()[0];
     for ranks in [1, 2, 3] {
@@ -297,8 +302,7 @@ fn the_network_learns_the_digits() {
 fn ranks_with_different_models_are_refused_by_name() {
     let body = |comm: Communicator| {
         let hidden = if comm.rank().0 == 2 { 17 } else { 16 };
-        let network = mlp::<f32>(64, &[hidden], 10)?;
-        build(&Config::default(), &network, &comm)?.start(&mut Model::new(network, 0)?)
+        RankTrainer::new(&Config::default(), mlp::<f32>(64, &[hidden], 10)?, &comm).map(drop)
     };
     let error = World::threads(4).run(body).unwrap_err();
     assert!(matches!(error, Error::Replicas(_)));

@@ -1,4 +1,4 @@
-//! What can be wrong with a network.
+//! The errors of networks.
 
 /// An error of this crate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -7,7 +7,7 @@ pub enum Error {
     /// Layers that do not fit together.
     #[error("network: {0}")]
     Network(String),
-    /// A wish that the network cannot meet: an unknown layer, or a cut where none is possible.
+    /// A configuration that does not fit the network: an unknown layer, or a cut where none is possible.
     #[error("{0}")]
     Config(String),
 }

@@ -15,17 +15,22 @@
 //! # Ok::<_, allfold_networks::Error>(())
 //! ```
 //!
-//! Where to look: [`layers`] for the arithmetic's shape, [`models`] for the networks, [`Outline`] for what a strategy knows of one,
-//! [`workloads`] for tables of large networks that predictions walk.
+//! Where to look: [`layers`] for what a layer computes, [`models`] for the networks, [`Outline`] for what a strategy knows of a
+//! network, [`workloads`] for tables of large networks, whose times are predicted.
 
+pub mod amp;
 mod error;
 pub mod layers;
+mod mesh;
 pub mod models;
 mod network;
+mod pattern;
 pub mod workloads;
 
 pub use error::{Error, Result};
 pub use layers::MeshAxis;
+pub use mesh::{AxisPosition, Mesh};
 pub use network::{
-    Builder, ContextSplit, Network, Outline, ParamLayout, ParamSpec, Phase, TensorSplit, layer_of,
+    Builder, ContextSplit, ExpertSplit, Network, NetworkSplit, Outline, ParamLayout, ParamSpec, Phase,
+    TensorSplit, layer_of,
 };

@@ -1,44 +1,51 @@
 //! A network without its numbers: layers in order, where each parameter lies, and what a step costs.
 //!
-//! The order of a step is written down once, as [`Phase`]s, and both kinds of run follow it: the trainer's `Model` with
+//! The order of a step is written down once, as [`Phase`]s, and both kinds of run follow it: the trainer's engine with
 //! numbers, its module `modeled` with costs alone. So both run the same phases in the same order.
 
 mod builder;
 mod context_split;
+mod expert_split;
+mod layout;
 mod outline;
+mod sequence_split;
+mod split;
 mod tensor_split;
 
 pub use builder::Builder;
 pub use context_split::ContextSplit;
+pub use expert_split::ExpertSplit;
+pub use layout::ParamLayout;
 pub use outline::{Outline, layer_of};
-pub use tensor_split::{ParamLayout, TensorSplit};
+pub use split::NetworkSplit;
+pub use tensor_split::TensorSplit;
 
 use crate::layers::{Init, Layer};
-use crate::{Error, Result};
+use crate::{Error, Result, pattern};
 use allfold_kernels::nn::{ClassSplit, Float, Loss, LossKind, OpCost};
 use std::ops::Range;
 
-/// One parameter or buffer, and its place in the flat buffer of all parameters or buffers.
+/// A parameter or buffer, and its range in the flat buffer of all parameters or buffers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamSpec {
-    /// `conv1.weight`, ...
+    /// The name, such as `conv1.weight`.
     pub name: String,
-    /// Dimensions, outermost first.
+    /// The dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// Elements in the flat buffer.
+    /// The tensor's elements in the flat buffer.
     pub range: Range<usize>,
-    /// Values at the start.
+    /// How the initial values are drawn.
     pub init: Init,
 }
 
-/// One phase of a step; a step runs them in order.
+/// One phase of a step. [`Network::forward_phases`] and [`Network::backward_phases`] give their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Ranks add up the forward sums of a synchronised layer.
     SyncForward(usize),
     /// Forward through a layer.
     Forward(usize),
-    /// The loss and its gradient by the network's output.
+    /// The loss, and its gradient with respect to the network's output.
     Loss,
     /// The gradients of a layer's parameters.
     WeightGrad(usize),
@@ -62,7 +69,7 @@ pub struct Network<F> {
     names: Vec<String>,
     /// The activations that each layer reads.
     from: Vec<Vec<usize>>,
-    /// For each activation, the activation in whose memory it is stored: mostly its own.
+    /// For each activation, the activation in whose memory it is stored; most have memory of their own.
     storages: Vec<usize>,
     params: Vec<ParamSpec>,
     buffers: Vec<ParamSpec>,
@@ -72,7 +79,7 @@ pub struct Network<F> {
     frozen: Vec<bool>,
     rows: usize,
     loss: LossKind,
-    /// For each layer, the operations of a step over one sample, where they are not those of the layers themselves.
+    /// For each layer, the operations of a step over one sample; `None` if they are those of the layers themselves.
     costs: Option<Vec<u64>>,
     class_split: Option<ClassSplit>,
 }
@@ -81,7 +88,7 @@ struct Spans {
     params: Range<usize>,
     values: Range<usize>,
     buffers: Range<usize>,
-    /// The parameters belong to another layer.
+    /// Whether the parameters belong to another layer.
     tied: bool,
 }
 
@@ -108,7 +115,7 @@ impl<F: Float> Network<F> {
         &self.from[layer]
     }
 
-    /// The activation in whose memory this one is stored: its own, or one that no layer reads any more when this one is
+    /// The activation in whose memory activation `act` is stored: itself, or one that no layer reads any more when `act` is
     /// written.
     pub fn storage_of(&self, act: usize) -> usize {
         self.storages[act]
@@ -138,28 +145,39 @@ impl<F: Float> Network<F> {
         self.loss = kind;
     }
 
-    /// Freezes every parameter whose name begins with one of `prefixes`: it keeps its value, has no gradient, and is not sent.
-    /// Batch norms with frozen weights still update their running statistics.
+    /// Freezes the parameters that the patterns `frozen` cover, except those that the patterns `trained` cover: a frozen parameter
+    /// keeps its value, has no gradient, and is not sent. Batch norms with frozen weights still update their running statistics.
+    ///
+    /// A pattern is the name of a layer, a block or a parameter; `*` matches any characters.
     ///
     /// # Errors
-    /// If no parameter has such a prefix, or no parameter is left to train.
-    pub fn freeze(&mut self, prefixes: &[String]) -> Result<()> {
-        for prefix in prefixes {
-            let mut found = false;
-            for (place, frozen) in self.params.iter().zip(&mut self.frozen) {
-                let hit = place.name.strip_prefix(prefix.as_str());
-                if hit.is_some_and(|rest| rest.is_empty() || rest.starts_with('.') || prefix.ends_with('.')) {
-                    (found, *frozen) = (true, true);
+    /// If a pattern covers no parameter, or no parameter is left to train.
+    pub fn freeze(&mut self, frozen: &[String], trained: &[String]) -> Result<()> {
+        for (patterns, freezes, what) in [(frozen, true, "frozen layer"), (trained, false, "trained layer")] {
+            for pattern in patterns {
+                let mut found = false;
+                for (place, frozen) in self.params.iter().zip(&mut self.frozen) {
+                    if pattern::covers(pattern, &place.name) {
+                        (found, *frozen) = (true, freezes);
+                    }
                 }
-            }
-            if !found {
-                return Err(crate::error::unknown_layer("frozen layer", prefix, &self.names));
+                if !found {
+                    return Err(crate::error::unknown_layer(what, pattern, &self.names_with_params()));
+                }
             }
         }
         if !self.frozen.is_empty() && self.frozen.iter().all(|&frozen| frozen) {
-            return Err(Error::Config("`frozen` names every parameter; leave some to train".into()));
+            let what = "`frozen` names every parameter; leave some to train, or name them in `trained`";
+            return Err(Error::Config(what.into()));
         }
         Ok(())
+    }
+
+    /// The names of the layers that have parameters of their own.
+    fn names_with_params(&self) -> Vec<String> {
+        let own = |spans: &Spans| !spans.params.is_empty() && !spans.tied;
+        let names = self.names.iter().zip(&self.spans).filter(|(_, spans)| own(spans));
+        names.map(|(name, _)| name.clone()).collect()
     }
 
     /// Whether a parameter is frozen.
@@ -177,7 +195,8 @@ impl<F: Float> Network<F> {
         trained
     }
 
-    /// Whether another layer adds to the gradients of this one's parameters.
+    /// Whether layers that are tied to this one add to the gradients of its parameters. False for a tied layer itself, whose
+    /// parameters belong to another layer.
     pub fn shares(&self, layer: usize) -> bool {
         let of = &self.spans[layer];
         !of.tied && self.spans.iter().any(|spans| spans.tied && spans.params == of.params)
@@ -198,22 +217,22 @@ impl<F: Float> Network<F> {
         &self.buffers
     }
 
-    /// Elements of all parameters.
+    /// The number of elements of all parameters.
     pub fn param_count(&self) -> usize {
         self.params.last().map_or(0, |last| last.range.end)
     }
 
-    /// Elements of all buffers.
+    /// The number of elements of all buffers.
     pub fn buffer_count(&self) -> usize {
         self.buffers.last().map_or(0, |last| last.range.end)
     }
 
-    /// Input numbers per sample.
+    /// The number of input features of a sample.
     pub fn inputs(&self) -> usize {
         self.layers.first().map_or(0, |layer| layer.inputs())
     }
 
-    /// Logits of a row.
+    /// The number of logits of a row.
     pub fn classes(&self) -> usize {
         self.layers.last().map_or(0, |layer| layer.outputs() / self.rows)
     }
@@ -223,22 +242,22 @@ impl<F: Float> Network<F> {
         Loss { classes: self.classes(), kind: self.loss }
     }
 
-    /// The classes of this network's logits, where ranks share each row of logits.
+    /// The classes that this network computes logits for, where ranks share each row of logits; else `None`.
     pub fn class_split(&self) -> Option<ClassSplit> {
         self.class_split
     }
 
-    /// The numbers of a layer's parameters; for a tied layer, those of the layer that it shares with.
+    /// The indices in [`Network::params()`] of a layer's parameters; of a tied layer, those of the layer that owns the parameters.
     pub fn params_of(&self, layer: usize) -> Range<usize> {
         self.spans[layer].params.clone()
     }
 
-    /// The elements of a layer's parameters.
+    /// The elements of a layer's parameters in the flat buffer of all parameters.
     pub fn values_of(&self, layer: usize) -> Range<usize> {
         self.spans[layer].values.clone()
     }
 
-    /// The elements of a layer's buffers.
+    /// The elements of a layer's buffers in the flat buffer of all buffers.
     pub fn buffers_of(&self, layer: usize) -> Range<usize> {
         self.spans[layer].buffers.clone()
     }
@@ -258,9 +277,9 @@ impl<F: Float> Network<F> {
         (0..self.layers.len()).flat_map(phases).collect()
     }
 
-    /// The phases of a backward pass: last layer first; within a layer, last parameter first. A gradient that no trained
-    /// parameter depends on is not computed: that of the network's own input, and those of activations that only frozen layers
-    /// made.
+    /// The phases of a backward pass: last layer first; within a layer, last parameter first. The gradient of an activation is
+    /// computed only where a trained parameter comes before: not for the network's own input, nor for activations that only frozen
+    /// layers made.
     pub fn backward_phases(&self) -> Vec<Phase> {
         let mut phases = vec![Phase::Loss];
         let (trained, reached) = (self.trained(), self.reached());
@@ -337,23 +356,48 @@ impl<F: Float> Network<F> {
     }
 
     /// Bytes that a rank holds while it trains on `n` samples at a time: parameters with gradients, velocities and buckets;
-    /// buffers; and, of every sample, its activations and what layers save of them.
+    /// buffers; and, of every sample, its activations, their gradients while they are needed, and what layers save.
     pub fn memory(&self, n: usize) -> u64 {
         let held = |(act, layer): (usize, &dyn Layer<F>)| {
-            let (values, places) = layer.saved(n);
-            let gradients = 2 * n as u128 * layer.inputs() as u128;
+            let (values, indices) = layer.saved(n);
             let own = if self.storage_of(act) == act { n as u128 * layer.outputs() as u128 } else { 0 };
-            let values = values as u128 + own + gradients;
-            values * size_of::<F>() as u128 + places as u128 * size_of::<u32>() as u128
+            let values = values as u128 + own;
+            values * size_of::<F>() as u128 + indices as u128 * size_of::<u32>() as u128
         };
-        let numbers =
-            4 * self.param_count() as u128 + self.buffer_count() as u128 + (n * self.inputs()) as u128;
+        let numbers = 4 * self.param_count() as u128
+            + self.buffer_count() as u128
+            + n as u128 * (self.inputs() as u128 + self.gradients_held());
         let all = numbers * size_of::<F>() as u128
             + (1..).zip(self.layers.iter().map(|layer| &**layer)).map(held).sum::<u128>();
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 
-    /// Forward, loss and backward over `n` samples together.
+    /// The most numbers per sample that gradients with respect to activations hold at one time of the backward pass: from the last
+    /// layer that reads an activation to the layer that made it.
+    fn gradients_held(&self) -> u128 {
+        let outputs = |act: usize| self.layers[act - 1].outputs() as u128;
+        let mut held = vec![false; self.layers.len() + 1];
+        held[self.layers.len()] = true;
+        let mut now = outputs(self.layers.len());
+        let mut most = now;
+        for (l, layer) in self.layers.iter().enumerate().rev() {
+            // A gradient that a layer gathers is held beside this rank's part of it.
+            let gathers = layer.gradient_len() > layer.outputs();
+            let gathered = if gathers { layer.gradient_len() as u128 } else { 0 };
+            for &from in self.from(l) {
+                if from > 0 && !std::mem::replace(&mut held[from], true) {
+                    now += outputs(from);
+                }
+            }
+            most = most.max(now + gathered);
+            if held[l + 1] {
+                now -= outputs(l + 1);
+            }
+        }
+        most
+    }
+
+    /// The cost of forward pass, loss and backward pass over `n` samples.
     pub fn step_cost(&self, n: usize) -> OpCost {
         self.forward_phases().into_iter().chain(self.backward_phases()).map(|phase| self.cost(phase, n)).sum()
     }

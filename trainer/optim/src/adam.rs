@@ -22,13 +22,13 @@ pub struct Adam<F> {
 }
 
 impl<F: Float> Adam<F> {
-    /// With `decoupled` weight decay this is AdamW.
+    /// Adam; with `decoupled` weight decay it is AdamW.
     pub fn new((beta1, beta2): (f64, f64), eps: f64, weight_decay: f64, decoupled: bool) -> Adam<F> {
         Adam { beta1, beta2, eps, weight_decay, decoupled, steps: 0, moments: (Vec::new(), Vec::new()) }
     }
 }
 
-/// How far a moment that began at zero is from its mean: 1 - beta^t.
+/// The bias correction of a moment that began at zero: 1 - beta^t.
 fn correction(beta: f64, steps: u64) -> f64 {
     1.0 - beta.powi(i32::try_from(steps).unwrap_or(i32::MAX))
 }

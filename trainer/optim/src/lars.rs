@@ -15,27 +15,32 @@ use allfold_kernels::nn::{Float, OpCost, norm};
 use allfold_networks::ParamSpec;
 use std::ops::Range;
 
-/// The optimiser, with one velocity per parameter element.
+/// LARS, with one velocity per parameter element.
 pub struct Lars<F> {
     momentum: f64,
     weight_decay: f64,
     trust: f64,
-    /// Each parameter's elements, and whether its rate is its own.
+    /// The range of each parameter, and whether it has a rate of its own.
     parts: Vec<(Range<usize>, bool)>,
     steps: u64,
     velocity: Vec<F>,
+    /// The squares of the norms of whole parameters and of their gradients, if this optimiser has only parts of them; else empty.
+    whole: Vec<[f64; 2]>,
 }
 
 impl<F: Float> Lars<F> {
     /// The optimiser for parameters with the layout `places`.
     pub fn new(momentum: f64, weight_decay: f64, trust: f64, places: &[ParamSpec]) -> Lars<F> {
         let parts = places.iter().map(|place| (place.range.clone(), place.shape.len() > 1)).collect();
-        Lars { momentum, weight_decay, trust, parts, steps: 0, velocity: Vec::new() }
+        Lars { momentum, weight_decay, trust, parts, steps: 0, velocity: Vec::new(), whole: Vec::new() }
     }
 
     /// The share of the learning rate that a parameter gets.
-    fn ratio(&self, params: &[F], grads: &[F]) -> f64 {
-        let (p, g) = (norm(params), norm(grads));
+    fn ratio(&self, part: usize, params: &[F], grads: &[F]) -> f64 {
+        let [p, g] = match self.whole.get(part) {
+            Some(squares) => squares.map(f64::sqrt),
+            None => [norm(params), norm(grads)],
+        };
         if p == 0.0 || g == 0.0 { 1.0 } else { self.trust * p / (g + self.weight_decay * p) }
     }
 }
@@ -46,16 +51,29 @@ impl<F: Float> Optimiser<F> for Lars<F> {
         self.steps += 1;
         self.velocity.resize(params.len(), F::ZERO);
         let momentum = F::from_f64(self.momentum);
-        for (range, own) in &self.parts {
+        for (part, (range, own)) in self.parts.iter().enumerate() {
             let (grads, params) = (&grads[range.clone()], &mut params[range.clone()]);
             let (ratio, decay) =
-                if *own { (self.ratio(params, grads), self.weight_decay) } else { (1.0, 0.0) };
+                if *own { (self.ratio(part, params, grads), self.weight_decay) } else { (1.0, 0.0) };
             let (rate, decay) = (F::from_f64(lr * ratio), F::from_f64(decay));
             for ((p, &grad), v) in params.iter_mut().zip(grads).zip(&mut self.velocity[range.clone()]) {
                 *v = momentum * *v + rate * (grad + decay * *p);
                 *p = *p - *v;
             }
         }
+    }
+
+    fn needs_norms(&self) -> bool {
+        true
+    }
+
+    fn squares(&self, params: &[F], grads: &[F]) -> Vec<[f64; 2]> {
+        let square = |values: &[F], range: &Range<usize>| norm(&values[range.clone()]).powi(2);
+        self.parts.iter().map(|(range, _)| [square(params, range), square(grads, range)]).collect()
+    }
+
+    fn set_squares(&mut self, squares: &[[f64; 2]]) {
+        self.whole = squares.to_vec();
     }
 
     fn cost(&self, params: usize) -> OpCost {
@@ -85,7 +103,7 @@ mod tests {
         let rate = 0.05 / 10.5;
         let want = [3.0 - rate * 6.3, 4.0 - rate * 8.4, 1.0];
         assert!(p.iter().zip(want).all(|(p, want)| (p - want).abs() < 1e-15), "{p:?}");
-        // No gradient: ratio 1, and half the velocity goes on.
+        // Without a gradient the ratio is 1, and half of the velocity remains.
         lars.step(1.0, &mut p, &[0.0, 0.0, 0.0]);
         assert!((p[2] - 0.5).abs() < 1e-15 && (p[0] - (0.9 * want[0] - 0.5 * rate * 6.3)).abs() < 1e-15);
     }
@@ -103,5 +121,25 @@ mod tests {
             p
         };
         assert!(step(1.0).iter().zip(step(1e6)).all(|(a, b)| (a - b).abs() < 1e-12));
+    }
+
+    /// Two halves of a parameter move as the whole does, by the sums of their squares.
+    #[test]
+    fn parts_of_a_parameter_move_by_the_norms_of_the_whole() {
+        let new = |range| Lars::<f64>::new(0.5, 0.1, 0.01, &[place(&[2, 2], range)]);
+        let (mut whole, mut halves) = (new(0..4), [new(0..2), new(0..2)]);
+        let (mut p, grads) = ([3.0, -4.0, 1.0, 2.0], [6.0, 8.0, -1.0, 0.5]);
+        let mut parts = p;
+        for _ in 0..3 {
+            whole.step(0.3, &mut p, &grads);
+            let own = |at: usize| 2 * at..2 * at + 2;
+            let squares = |at: usize| halves[at].squares(&parts[own(at)], &grads[own(at)])[0];
+            let [a, b] = [squares(0), squares(1)];
+            for (at, half) in halves.iter_mut().enumerate() {
+                half.set_squares(&[[a[0] + b[0], a[1] + b[1]]]);
+                half.step(0.3, &mut parts[own(at)], &grads[own(at)]);
+            }
+        }
+        assert!(p.iter().zip(parts).all(|(p, part)| (p - part).abs() < 1e-14), "{p:?} {parts:?}");
     }
 }

@@ -7,6 +7,22 @@
 //! | [`lars`] | a velocity | large batches: a rate for each parameter |
 //!
 //! [`clip`] bounds the norm of all gradients before a step. Every formula is PyTorch's where PyTorch has one.
+//!
+//! An optimiser is a crate of its own so that each strategy can move whole parameters or a rank's part of them by the same code: it
+//! sees flat buffers and no ranks.
+//!
+//! ```
+//! use allfold_optim::{Optimiser, Sgd};
+//!
+//! // Momentum 0.5, no weight decay, no Nesterov momentum.
+//! let (mut sgd, mut params) = (Sgd::<f32>::new(0.5, 0.0, false), [1.0, 2.0]);
+//! sgd.step(0.5, &mut params, &[1.0, 0.0]);
+//! assert_eq!(params, [0.5, 2.0]);
+//! // Without a gradient half of the velocity remains.
+//! sgd.step(0.5, &mut params, &[0.0, 0.0]);
+//! assert_eq!(params, [0.25, 2.0]);
+//! assert_eq!(*sgd.state().steps, 2);
+//! ```
 
 pub mod adam;
 pub mod clip;
@@ -21,8 +37,22 @@ use allfold_kernels::nn::{Float, OpCost};
 
 /// An optimiser: moves parameters by their gradients.
 pub trait Optimiser<F: Float> {
-    /// Moves `params` against `grads`, which is laid out alike, at the learning rate `lr`.
+    /// Moves `params` against `grads`, which has the same layout, at the learning rate `lr`.
     fn step(&mut self, lr: f64, params: &mut [F], grads: &[F]);
+
+    /// Whether a step needs the norms of whole parameters and of their gradients.
+    fn needs_norms(&self) -> bool {
+        false
+    }
+
+    /// For each parameter that it has elements of: the squares of their norm and of their gradients' norm. Empty for an optimiser
+    /// that [needs](Optimiser::needs_norms) none.
+    fn squares(&self, _params: &[F], _grads: &[F]) -> Vec<[f64; 2]> {
+        Vec::new()
+    }
+
+    /// The squares of the norms of the whole parameters, of which it has some elements, for the next step.
+    fn set_squares(&mut self, _squares: &[[f64; 2]]) {}
 
     /// Cost of a step over `params` elements.
     fn cost(&self, params: usize) -> OpCost;
@@ -33,8 +63,8 @@ pub trait Optimiser<F: Float> {
 
 /// An optimiser's memory: what a checkpoint keeps.
 pub struct OptimiserState<'a, F> {
-    /// Steps so far.
+    /// The number of steps so far.
     pub steps: &'a mut u64,
-    /// By PyTorch's names; each is laid out as the parameters are, or empty before the first step.
+    /// The state vectors by PyTorch's names. Each has the parameters' layout, or is empty: before the first step, or if not used.
     pub vectors: Vec<(&'static str, &'a mut Vec<F>)>,
 }

@@ -9,13 +9,13 @@
 use super::{Optimiser, OptimiserState};
 use allfold_kernels::nn::{Descent, Float, OpCost, descend};
 
-/// The optimiser, with one velocity per parameter element.
+/// SGD, with one velocity per parameter element.
 pub struct Sgd<F> {
     momentum: f64,
     weight_decay: f64,
     nesterov: bool,
     steps: u64,
-    /// Empty before the first step.
+    /// Empty before the first step, and always where the momentum is 0.
     velocity: Vec<F>,
 }
 
@@ -59,7 +59,7 @@ mod tests {
     fn three_steps_by_hand() {
         let mut sgd = Sgd::<f64>::new(0.5, 0.0, false);
         let mut p = [1.0];
-        // v: 1, 1.5, 1.75
+        // The velocity is 1, 1.5, 1.75.
         for want in [0.9, 0.75, 0.575] {
             sgd.step(0.1, &mut p, &[1.0]);
             assert!((p[0] - want).abs() < 1e-15, "{} {want}", p[0]);

@@ -1,8 +1,8 @@
-//! When each action starts and ends where messages take no time, and how long a stage is idle.
+//! The start and end of each action if messages take no time, and the idle time of each stage.
 
 use super::{Action, PipelineSchedule};
 
-/// What the passes of one micro-batch over one chunk cost, in any unit of time.
+/// The costs of the passes of one micro-batch over one chunk, in any unit of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkCosts {
     /// The forward pass.
@@ -30,7 +30,7 @@ impl ChunkCosts {
 pub struct TimedAction {
     /// The action.
     pub action: Action,
-    /// When it starts, in the unit of the costs.
+    /// When the action starts, in the unit of the costs.
     pub start: u64,
     /// When the action ends.
     pub end: u64,
@@ -92,7 +92,7 @@ pub fn timeline(
 ) -> Result<PipelineTimeline, String> {
     let actions = schedule.all_actions(stages, micros)?;
     let chunks = schedule.chunks(stages);
-    // When a pass over a chunk has ended, by [backward][chunk, micro-batch].
+    // When each pass has ended, if it has, by [backward][chunk, micro-batch].
     let mut ends = [vec![None; chunks * micros], vec![None; chunks * micros]];
     let mut timed: Vec<Vec<TimedAction>> = actions.iter().map(|own| Vec::with_capacity(own.len())).collect();
     loop {
@@ -123,7 +123,9 @@ pub fn timeline(
         }
     }
     match timed.iter().zip(&actions).position(|(timed, own)| timed.len() < own.len()) {
-        Some(stage) => Err(format!("{}: stage {stage} waits for ever", schedule.name())),
+        Some(stage) => {
+            Err(format!("{}: stage {stage} waits for a message that no stage sends", schedule.name()))
+        }
         None => Ok(PipelineTimeline { stages: timed }),
     }
 }

@@ -1,19 +1,19 @@
 //! Which communicator carries which message.
 //!
 //! A stage executes what it has posted on one communicator one at a time, in order. A receive that stands behind a send
-//! waits until the peer takes that send. With too few communicators this costs time, or it closes a circle: deadlock.
+//! waits until the peer takes that send. With too few communicators this costs time, or makes a cycle of waits: a deadlock.
 //!
 //! | schedule | communicators | fewer |
 //! |---|---|---|
 //! | `gpipe` | 2: to higher stages, to lower stages | 1 suffices |
 //! | `1f1b`, `zb_h1` | the same 2 | 1 deadlocks |
 //! | `interleaved` | the same 2 | 1 deadlocks; so do 2 of which one carries all forward messages |
-//! | `zb_v` | 5 | 2 deadlock; with 3 stages wait for one another's messages |
+//! | `zb_v` | 5 | 2 deadlock; with 3 or 4, some stage waits for another's messages |
 //!
 //! In `gpipe`, `1f1b` and `zb_h1` forward messages go to higher stages and backward messages to lower stages. On the ring
 //! of `interleaved` the forward messages from the last stage to stage 0 go to a lower stage, too. If all forward messages
-//! shared a communicator, every stage could wait until its send is taken before it receives: a circle. Split by higher and
-//! lower stage, the circle is open at stage 0. Forward and backward messages of `interleaved` therefore share communicators;
+//! shared a communicator, every stage could wait until its send is taken before it receives: a cycle. Split by higher and
+//! lower stage, the cycle is broken at stage 0. Forward and backward messages of `interleaved` therefore share communicators;
 //! [`super::check()`] proves that sender and receiver agree on the order.
 //!
 //! In `zb_v` forward messages go down to the last stage and come back up, and backward messages follow the same way. Each
@@ -21,9 +21,9 @@
 //! the stage: stage 0 starts with 2p-1 forward passes in a row, and with one communicator each stage would take the next
 //! activation only after the stage below had taken the one before.
 //!
-//! These numbers are the smallest such that no stage waits longer than with one communicator for each boundary. The tests
-//! in this file search all groupings of messages by direction, by way (to a higher or to a lower stage) and by the parity
-//! of the lower stage, at equal costs and at costs where the forward pass takes longest.
+//! Except for `gpipe`, these numbers are the smallest such that no stage waits longer than with one communicator for each
+//! boundary. The tests in this file search all groupings of messages by direction, by way (to a higher or to a lower stage) and by
+//! the parity of the lower stage, at equal costs and at costs where the forward pass takes longest.
 
 use super::PipelineSchedule;
 
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use PipelineSchedule::{GPipe, Interleaved, OneFOneB, ZbH1, ZbV};
 
-    /// Cases that tell groupings apart: equal costs, and a forward pass that takes longest.
+    /// Cases (stages, micro-batches, cost of a forward pass) in which groupings differ: equal costs, and a longer forward pass.
     const CASES: [(usize, usize, u64); 6] =
         [(2, 2, 1), (2, 6, 1), (3, 6, 1), (4, 16, 1), (5, 20, 3), (8, 24, 3)];
 
@@ -109,7 +109,7 @@ mod tests {
         all
     }
 
-    /// The fewest communicators of all groupings.
+    /// The fewest communicators of all groupings that work.
     fn fewest(schedule: PipelineSchedule, at_once: bool) -> usize {
         let count = |by: &Grouping| by.iter().max().unwrap() + 1;
         let mut all = groupings();

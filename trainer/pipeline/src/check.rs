@@ -13,7 +13,7 @@ pub struct PipelineProof {
     /// The makespan less the time that the busiest stage computes, without buffers, where the forward pass, the gradient of
     /// the input and the gradients of the weights each take 1 per chunk.
     pub bubble: u64,
-    /// Communicators that the messages need.
+    /// The number of communicators that the messages need.
     pub channels: usize,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn check_case(case: Case<'_>) -> Result<PipelineProof, String> {
     Ok(PipelineProof { peak, bubble: Execution::new(case).run()? - busiest, channels: count(case.channels) })
 }
 
-/// How far a micro-batch has come in a chunk.
+/// Which passes of a micro-batch a chunk has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passed {
     Nothing,
@@ -60,7 +60,7 @@ struct Passes {
     /// For each chunk, whether the stage holds it.
     own: Vec<bool>,
     micros: usize,
-    /// For each chunk and micro-batch, how far it has come.
+    /// For each chunk and micro-batch, the passes that are done.
     passed: Vec<Passed>,
     /// For each chunk, the number of micro-batches whose weight gradients are computed.
     finished: Vec<usize>,

@@ -5,8 +5,8 @@
 //! communicator is executed one at a time, in order. A send and its receive are executed together, when each is the oldest
 //! of its stage on that communicator; that takes no time.
 //!
-//! Which events come first cannot change the outcome: every queue has one writer, and every meeting has two fixed ends. A
-//! schedule that gets through here gets through on any machine, with buffers or without.
+//! Which events come first cannot change the outcome: every queue has one writer, and every message a fixed sender and receiver.
+//! A schedule that completes here completes on any machine, with buffers or without.
 
 use super::bubble::ChunkCosts;
 use super::channels::count;
@@ -64,7 +64,7 @@ struct Queue {
     free: u64,
 }
 
-/// How far a stage has come.
+/// The progress of a stage.
 struct Stage {
     actions_done: usize,
     clock: u64,
@@ -99,7 +99,7 @@ impl<'a> Execution<'a> {
     /// Runs to the end and returns the makespan.
     ///
     /// # Errors
-    /// The first stage that is stuck, or a send that meets the receive of another message.
+    /// The first stage that is stuck, or a send that is matched with the receive of another message.
     pub(super) fn run(mut self) -> Result<u64, String> {
         while let Some(stage) = self.ready.pop() {
             while self.advance(stage)? {}
@@ -146,7 +146,7 @@ impl<'a> Execution<'a> {
         })
     }
 
-    /// Runs one action of a stage. False where the stage is done or has to wait.
+    /// Runs a stage's next action, or posts the receive for it. False where the stage is done or has to wait.
     fn advance(&mut self, stage: usize) -> Result<bool, String> {
         let state = &self.stages[stage];
         let Some(&action) = self.case.actions[stage].get(state.actions_done) else { return Ok(false) };
@@ -247,7 +247,7 @@ impl<'a> Execution<'a> {
                     Some(first) => {
                         format!("its receive is behind the send of {} to stage {}", first.message, first.peer)
                     }
-                    None => format!("{message} does not come"),
+                    None => format!("{message} is never sent"),
                 },
             };
             return Err(format!("stage {stage} is stuck before {action:?}: {why}"));

@@ -72,7 +72,7 @@ impl Action {
     }
 }
 
-/// The published schedules.
+/// The published pipeline schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PipelineSchedule {
     /// All forward passes, then all backward passes.
@@ -84,7 +84,7 @@ pub enum PipelineSchedule {
     /// 1F1B with several chunks on each stage, which divides the bubble by their number and multiplies the messages.
     #[serde(rename = "interleaved")]
     Interleaved {
-        /// Chunks on each stage.
+        /// The number of chunks on each stage.
         chunks: usize,
     },
     /// 1F1B with separate weight gradients, postponed into what was idle time.
@@ -130,12 +130,12 @@ impl PipelineSchedule {
     /// What a stage does, in order. The backward passes of a chunk are in the order of the micro-batches.
     ///
     /// # Errors
-    /// There is no such stage, no micro-batch or no chunk; `interleaved` needs micro-batches that the stages divide.
+    /// There is no such stage, no micro-batch or no chunk; `interleaved` needs a multiple of `stages` micro-batches.
     pub fn actions(self, stage: usize, stages: usize, micros: usize) -> Result<Vec<Action>, String> {
         let name = self.name();
         if stage >= stages {
             return Err(format!(
-                "{name}: stage {stage} of {stages}: the number of stages must be above the stage's"
+                "{name}: there is no stage {stage} among {stages} stages: they are numbered from 0"
             ));
         }
         if micros == 0 {

@@ -88,7 +88,7 @@ pub(super) fn zb_h1(stage: usize, stages: usize, micros: usize) -> Vec<Action> {
     actions
 }
 
-/// Micro-batches that the passes over one chunk have reached.
+/// For each kind of pass over one chunk, the number of micro-batches that it has done.
 #[derive(Clone, Copy)]
 struct Passes {
     chunk: usize,

@@ -1,16 +1,17 @@
-//! Whether the values of a configuration make sense, one by one and together.
+//! Checks that the values of a configuration make sense, one by one and together.
 
 use super::{Config, DEVICES, EXCHANGES};
 use crate::lr_schedule::SCHEDULES;
+use crate::scores::SCORES;
 use crate::strategies::hooks;
 use crate::unknown::unknown;
 use crate::{Error, Result, data, models, optim, strategies};
 
-/// The largest batch and the widest layer: with both, the operations of a layer still fit in 64 bits.
+/// The largest batch and the widest layer: with both, the operation count of a layer still fits in 64 bits.
 const LARGEST: usize = 65_536;
 
 impl Config {
-    /// Whether a loss scale moves within what f32 holds, and the right way.
+    /// Checks that the loss scale stays in the range of f32, grows by `scale_growth` and shrinks by `scale_backoff`.
     fn check_scale(&self) -> Result<()> {
         let least = f64::from(f32::MIN_POSITIVE);
         let limits = [
@@ -31,7 +32,7 @@ impl Config {
         }
     }
 
-    /// Whether each of the values has something to act on, and none takes another's place.
+    /// Refuses some values that would have no effect beside the others, and values that contradict each other.
     fn check_together(&self) -> Result<()> {
         let (single, gpt) = (self.strategy == "single", self.model == "gpt");
         let milestones = self.lr_schedule == "milestones";
@@ -44,18 +45,33 @@ impl Config {
                 "`broadcast_buffers` is for ddp; strategy `single` has one rank",
             ),
             (
+                self.uneven && self.drop_last_batch,
+                "`uneven` drops no samples and `drop_last_batch` does: set one of them",
+            ),
+            (
                 self.uneven && self.drop_last,
                 "`uneven` drops no samples and `drop_last` does: set one of them",
             ),
             (
                 self.find_unused && self.static_graph,
-                "`static_graph` looks once and `find_unused` in every step: set one of them",
+                "`static_graph` and `find_unused` mean the same: set one of them",
             ),
             (self.nesterov && self.optimiser != "sgd", "`nesterov` is for optimiser `sgd`"),
             (self.nesterov && self.momentum == 0.0, "`nesterov` needs a `momentum` above 0"),
             (!milestones && !self.lr_milestones.is_empty(), "`lr_milestones` need lr_schedule `milestones`"),
             (milestones && self.lr_milestones.is_empty(), "lr_schedule `milestones` needs `lr_milestones`"),
+            (self.min_delta > 0.0 && self.patience == 0, "`min_delta` is for `patience`: set both of them"),
             (drops && !gpt, "`dropout` and `attention_dropout` are for model `gpt`; the others drop nothing"),
+            (self.experts > 0 && !gpt, "`experts` are for model `gpt`; the others have none"),
+            (self.experts > 0 && self.device != "cpu", "`experts` have no GPU kernels; set device = \"cpu\""),
+            (
+                self.frozen.is_empty() && !self.trained.is_empty(),
+                "`trained` excepts layers from `frozen`, which names none; to train these alone, set frozen = [\"*\"]",
+            ),
+            (
+                !self.weights_strict && self.weights.is_empty(),
+                "`weights_strict` is for the file that `weights` names; without one, leave it out",
+            ),
             (
                 self.imagenet_stem && !self.model.starts_with("resnet"),
                 "`imagenet_stem` is for resnets; another model has no stem",
@@ -67,7 +83,7 @@ impl Config {
         }
     }
 
-    /// Whether names that are one of several are.
+    /// Checks that each value that must be one of several names is one of them.
     fn check_names(&self) -> Result<()> {
         among("model", &self.model, models::ADDED.names())?;
         among("data", &self.data, data::ADDED.names())?;
@@ -84,12 +100,14 @@ impl Config {
             )));
         }
         known("lr_schedule", &self.lr_schedule, SCHEDULES)?;
+        known("lr_unit", &self.lr_unit, &[("step", ""), ("epoch", "")])?;
+        known("score", &self.score, SCORES)?;
         known("dtype", &self.dtype, &[("f32", ""), ("f64", "")])?;
         known("device", &self.device, DEVICES)?;
         known("exchange", &self.exchange, EXCHANGES)
     }
 
-    /// Checks that the data allows the augmentations, and that the hook's share is one.
+    /// Checks that the data allow the augmentations, that there are at most 64 workers, and that top-k's share is in (0, 1].
     fn check_data(&self) -> Result<()> {
         if (self.flip || self.crop_padding > 0) && (self.data == "text" || self.model == "gpt") {
             return Err(Error::Config(
@@ -109,7 +127,7 @@ impl Config {
         Ok(())
     }
 
-    /// Whether autocast, the type and the loss go together.
+    /// Checks the names of autocast's type and of the loss, and that autocast has element type f32.
     fn check_precision(&self) -> Result<()> {
         known("amp", &self.amp, &[("none", ""), ("f16", ""), ("bf16", "")])?;
         known("loss", &self.loss, &[("cross_entropy", ""), ("mse", "")])?;
@@ -122,15 +140,21 @@ impl Config {
         Ok(())
     }
 
-    /// Checks that counts and intervals are at least 1.
+    /// Checks that counts and intervals are at least 1, that the periods of `restarts` do not become shorter, and that `plateau` lowers
+    /// the rate.
     fn check_counts(&self) -> Result<()> {
         if self.epochs == 0 {
             return Err(Error::Config("`epochs` is 0; it must be 1 or more".into()));
         }
-        if self.lr_schedule == "restarts" && self.lr_factor < 1.0 {
-            let factor = self.lr_factor;
+        let factor = self.lr_factor;
+        if self.lr_schedule == "restarts" && factor < 1.0 {
             return Err(Error::Config(format!(
                 "`lr_factor` is {factor}; `restarts` needs 1 or more, so that no period is shorter than the one before"
+            )));
+        }
+        if self.lr_schedule == "plateau" && factor >= 1.0 {
+            return Err(Error::Config(format!(
+                "`lr_factor` is {factor}; `plateau` needs less than 1, so that the rate is lowered"
             )));
         }
         let counts = [
@@ -145,7 +169,7 @@ impl Config {
         Ok(())
     }
 
-    /// Whether sizes are such that the operations of a layer fit in 64 bits.
+    /// Checks that sizes are small enough for the operation count of a layer to fit in 64 bits.
     fn check_sizes(&self) -> Result<()> {
         let sizes = [
             ("batch", std::slice::from_ref(&self.batch)),
@@ -158,6 +182,7 @@ impl Config {
             ("layers", std::slice::from_ref(&self.layers)),
             ("width", std::slice::from_ref(&self.width)),
             ("heads", std::slice::from_ref(&self.heads)),
+            ("experts_per_token", std::slice::from_ref(&self.experts_per_token)),
             ("threads", std::slice::from_ref(&self.threads)),
             ("hidden", &self.hidden),
             ("channels", &self.channels),
@@ -170,13 +195,14 @@ impl Config {
         Ok(())
     }
 
-    /// Whether the values make sense.
+    /// Checks that the configuration makes sense.
     ///
     /// # Errors
-    /// The first one that does not, and what would.
+    /// The first value that does not, and what would be right.
     pub fn check(&self) -> Result<()> {
         self.check_names()?;
         self.check_data()?;
+        self.check_pictures()?;
         self.check_precision()?;
         self.check_counts()?;
         self.check_scale()?;
@@ -185,13 +211,14 @@ impl Config {
         self.check_rates()
     }
 
-    /// Whether shares are shares, and rates finite and not negative.
+    /// Checks that shares are at least 0 and less than 1, and that rates are finite and not negative.
     fn check_rates(&self) -> Result<()> {
         if let Some((key, value)) = [
             ("beta1", self.beta1),
             ("beta2", self.beta2),
             ("dropout", self.dropout),
             ("attention_dropout", self.attention_dropout),
+            ("lr_threshold", self.lr_threshold),
         ]
         .iter()
         .find(|(_, beta)| !(0.0..1.0).contains(beta))
@@ -208,7 +235,10 @@ impl Config {
             ("lr_factor", self.lr_factor),
             ("lr_floor", self.lr_floor),
             ("lr_power", self.lr_power),
+            ("min_delta", self.min_delta),
             ("clip_norm", self.clip_norm),
+            ("capacity_factor", self.capacity_factor),
+            ("balance_loss", self.balance_loss),
             ("loss_scale", self.loss_scale),
         ];
         match rates.iter().find(|(_, value)| !value.is_finite() || *value < 0.0) {

@@ -1,10 +1,10 @@
-//! What every key is where a file does not say.
+//! The default of every key.
 
 use super::{Config, Parallel};
 use crate::scaler::ScalerOptions;
 
 impl Default for Config {
-    /// The CNN on the digits.
+    /// The defaults train the CNN on the digits.
     #[allow(clippy::too_many_lines, reason = "a table of data")]
     fn default() -> Config {
         Config {
@@ -19,7 +19,12 @@ impl Default for Config {
             tied: true,
             dropout: 0.0,
             attention_dropout: 0.0,
+            experts: 0,
+            experts_per_token: 2,
+            capacity_factor: 1.25,
+            balance_loss: 0.01,
             frozen: Vec::new(),
+            trained: Vec::new(),
             loss: "cross_entropy".into(),
             sync_batch_norm: false,
             dtype: "f32".into(),
@@ -31,13 +36,26 @@ impl Default for Config {
             strategy: "ddp".into(),
             seed: 0,
             epochs: 4,
+            score: "accuracy".into(),
+            score_train: false,
+            patience: 0,
+            min_delta: 0.0,
             max_steps: 0,
             batch: 16,
             accumulate: 1,
             shuffle: true,
             drop_last: false,
+            drop_last_batch: false,
             data: "digits".into(),
             data_dir: "data".into(),
+            test_share: 0.2,
+            picture_size: 224,
+            resize: 256,
+            random_resized_crop: false,
+            crop_scale: [0.08, 1.0],
+            crop_ratio: [3.0 / 4.0, 4.0 / 3.0],
+            picture_mean: [0.485, 0.456, 0.406],
+            picture_std: [0.229, 0.224, 0.225],
             positions: 128,
             synthetic_samples: 512,
             synthetic_shape: [3, 32, 32],
@@ -47,12 +65,14 @@ impl Default for Config {
             workers: 0,
             prefetch: 2,
             weights: String::new(),
+            weights_strict: true,
             train_samples: 0,
             validation: 0,
             optimiser: "sgd".into(),
             lr: 0.02,
             scale_lr: false,
             lr_schedule: "constant".into(),
+            lr_unit: "step".into(),
             warmup_steps: 0,
             warmup_from: 0.1,
             lr_every: 100,
@@ -60,6 +80,9 @@ impl Default for Config {
             lr_milestones: Vec::new(),
             lr_floor: 0.0,
             lr_power: 1.0,
+            lr_patience: 10,
+            lr_threshold: 1e-4,
+            lr_cooldown: 0,
             momentum: 0.9,
             weight_decay: 1e-4,
             nesterov: false,
@@ -86,7 +109,9 @@ impl Default for Config {
             uneven: false,
             checkpoint_dir: "checkpoints".into(),
             checkpoint_every: 0,
+            checkpoint_every_epochs: 0,
             checkpoint_keep: 3,
+            checkpoint_best: false,
             resume: false,
             parallel: Parallel::default(),
         }

@@ -28,12 +28,12 @@ pub enum ScheduleName {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StageSharing {
-    /// Replicas.
+    /// Everything: replicas.
     #[default]
     Ddp,
     /// The optimiser state is sharded.
     Zero1,
-    /// The optimiser state and the gradients are.
+    /// The optimiser state and the gradients are sharded.
     Zero2,
     /// The optimiser state, the gradients and the parameters are sharded.
     Zero3,
@@ -66,15 +66,21 @@ pub struct Parallel {
     /// Ranks that share each layer's weights and have the same samples; 0: all ranks with the strategy `tensor`, 1 with others. The
     /// number divides the attention heads.
     pub tensor: usize,
+    /// Whether ranks that share layers (`tensor`) also share the positions of each sample in the layer norms, dropouts and sums between
+    /// these layers, for a gpt. The number of these ranks divides the positions.
+    pub sequence_parallel: bool,
     /// Ranks that share the positions of each sample, for a gpt; 0: all ranks with the strategy `context`, 1 with others. Twice the number
     /// divides the positions.
     pub context: usize,
+    /// Ranks that share the experts of each block and have samples of their own, for a gpt with `experts`; 0: all ranks with samples of
+    /// their own with the strategy `expert`, 1 with others. The number divides `experts`.
+    pub expert: usize,
     /// With `parameter_server`: how many of the ranks, from the first, are servers. Each has a part of every weight; the others are
     /// workers.
     pub servers: usize,
     /// With `parameter_server`: steps that a worker may be ahead of the slowest; 0: all workers compute with the same weights.
     pub staleness: u64,
-    /// With `pipeline`, `tensor` and `context`: what each rank keeps of its layers: `ddp` (everything), `zero1`, `zero2` or `zero3`.
+    /// With `pipeline`, `tensor`, `context` and `expert`: what each rank keeps of its layers: `ddp` (everything), `zero1`, `zero2` or `zero3`.
     pub sharding: StageSharing,
     /// With zero1, zero2 and zero3: how many neighbouring ranks share one copy of what is sharded, such as the ranks of a node;
     /// 0: all ranks with samples of their own. Several copies are kept equal by sums over them.
@@ -91,7 +97,9 @@ impl Default for Parallel {
             chunks: 2,
             split: Vec::new(),
             tensor: 0,
+            sequence_parallel: false,
             context: 0,
+            expert: 0,
             servers: 1,
             staleness: 0,
             sharding: StageSharing::default(),

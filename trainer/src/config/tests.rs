@@ -79,7 +79,63 @@ fn mistakes_are_named_in_one_line_with_what_would_be_right() {
     assert_eq!(error("clip_norm = nan"), "c.toml: `clip_norm` is NaN; it must be 0 or more");
     assert_eq!(error("beta2 = 1.0"), "c.toml: `beta2` is 1; it must be at least 0 and less than 1");
     assert_eq!(error("optimiser = \"adan\""), "c.toml: unknown optimiser `adan`; the nearest is `adam`");
+    assert_eq!(
+        error("trained = [\"fc\"]"),
+        "c.toml: `trained` excepts layers from `frozen`, which names none; to train these alone, set frozen = [\"*\"]"
+    );
+    assert_eq!(
+        error("weights_strict = false"),
+        "c.toml: `weights_strict` is for the file that `weights` names; without one, leave it out"
+    );
+    assert_eq!(error("score = \"acuracy\""), "c.toml: unknown score `acuracy`; the nearest is `accuracy`");
+    assert_eq!(error("lr_unit = \"epochs\""), "c.toml: unknown lr_unit `epochs`; the nearest is `epoch`");
+    assert_eq!(error("min_delta = -0.1\npatience = 1"), "c.toml: `min_delta` is -0.1; it must be 0 or more");
+    assert_eq!(error("min_delta = 0.1"), "c.toml: `min_delta` is for `patience`: set both of them");
+    assert_eq!(
+        error("lr_schedule = \"plateau\"\nlr_factor = 1.0"),
+        "c.toml: `lr_factor` is 1; `plateau` needs less than 1, so that the rate is lowered"
+    );
+    assert_eq!(
+        error("lr_threshold = 1.0"),
+        "c.toml: `lr_threshold` is 1; it must be at least 0 and less than 1"
+    );
+    let says = error("patience = -1");
+    assert!(says.starts_with("c.toml:1:12: invalid value: integer `-1`, expected u64"), "{says}");
     assert!(error("epochs = \"two\"").starts_with("c.toml:1:10: invalid type: string \"two\", expected u64"));
     assert!(error("epochs = ").starts_with("c.toml:1:10: "), "{}", error("epochs = "));
     assert!(!error("epochs = [\n1,\n").contains('\n'));
+}
+
+#[test]
+fn pictures_that_cannot_be_cut_or_scaled_are_refused() {
+    for (text, says) in [
+        ("picture_size = 0", "`picture_size` is 0; it must be 1 to 16384"),
+        ("resize = 20000", "`resize` is 20000; it must be 1 to 16384"),
+        (
+            "data = \"pictures\"\npicture_size = 300",
+            "`resize` is 256 and `picture_size` 300, which is cut out of that; set `resize` to 300 or more",
+        ),
+        (
+            "random_resized_crop = true",
+            "`random_resized_crop` is for data \"pictures\", and the data is \"digits\"; `crop_padding` moves any picture",
+        ),
+        (
+            "data = \"pictures\"\nrandom_resized_crop = true\ncrop_padding = 4",
+            "`random_resized_crop` and `crop_padding` both move pictures: set one of them",
+        ),
+        ("test_share = 1.0", "`test_share` is 1; it must be more than 0 and less than 1"),
+        (
+            "crop_scale = [0.5, 0.2]",
+            "`crop_scale` is [0.5, 0.2]; it must be the least and the greatest value, more than 0 and at most 1",
+        ),
+        (
+            "crop_ratio = [0.0, 1.0]",
+            "`crop_ratio` is [0, 1]; it must be the least and the greatest value, more than 0 and at most 1000",
+        ),
+        ("picture_mean = [0.5, nan, 0.5]", "`picture_mean` has NaN; it must be finite"),
+        ("picture_std = [1.0, 0.0, 1.0]", "`picture_std` has 0; it must be more than 0"),
+    ] {
+        assert_eq!(error(text), format!("c.toml: {says}"));
+    }
+    assert!(Config::parse("data = \"pictures\"\nrandom_resized_crop = true", "c.toml").is_ok());
 }

@@ -13,7 +13,7 @@ use allfold_kernels::cuda::{self, Memory, Slice};
 use std::sync::Arc;
 
 impl Passes {
-    /// Computes the gradients of all parameters from the gradient by the logits, which [`Passes::loss`] has computed. `ready`
+    /// Computes the gradients of all parameters from that with respect to the logits, which [`Passes::loss`] computed. `ready`
     /// is called for each parameter as soon as its gradient is queued.
     pub fn backward(
         &mut self,
@@ -48,7 +48,7 @@ impl Passes {
         let missing = || {
             Error::Network(format!("no gradient reached the output of layer `{}`", self.network.names()[l]))
         };
-        self.down[l + 1].clone().ok_or_else(missing)
+        self.act_grads[l + 1].clone().ok_or_else(missing)
     }
 
     /// Lets `body` write the gradient of weight `nth` of layer `l`, in the layer's type, and stores it in its slot. If layers share
@@ -192,9 +192,9 @@ impl Passes {
         let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
         let dy = self.dy(l)?;
         let from = self.network.from(l).to_vec();
-        if self.network.layers()[l].passes_on() {
+        if self.network.layers()[l].identity_backward() {
             let is = self.precision.act(l + 1);
-            return from.into_iter().try_for_each(|act| self.pass_down(act, (is, dy.clone()), with));
+            return from.into_iter().try_for_each(|act| self.accumulate_grad(act, (is, dy.clone()), with));
         }
         let dx = self.fresh(l, n * self.network.layers()[l].inputs(), queue)?;
         let x = self.x(l, n)?;
@@ -240,7 +240,7 @@ impl Passes {
                 launch::mean_pool_back(queue, dtype, &s, dy.all(), dx.all())?;
             }
             LayerOperation::GlobalMeanPool { channels, .. } => {
-                let last = self.precision.reads(l).last.map(|_| *channels);
+                let last = self.precision.reads(l).channels_last.map(|_| *channels);
                 launch::plane_mean_back(queue, dtype, dy.all(), dx.all(), last)?;
             }
             LayerOperation::Attention { .. } => {
@@ -251,15 +251,16 @@ impl Passes {
             }
             LayerOperation::Dropout { share } => {
                 let draws = (self.stream.all(), l as u32);
-                launch::dropout(queue, dtype, (dy.all(), dx.all()), draws, *share)?;
+                let width = self.network.layers()[l].outputs();
+                launch::dropout(queue, dtype, (dy.all(), dx.all()), draws, (width, *share))?;
             }
-            // Tokens have no gradient; the other layers of this arm pass their output's gradient on and do not get here.
+            // Tokens have no gradient. The other layers do not get here: two pass their output's gradient on, and `Own` is refused.
             LayerOperation::Embedding { .. }
             | LayerOperation::Positions { .. }
             | LayerOperation::Add
             | LayerOperation::Own => queue.fill(dx.all(), 0)?,
         }
-        self.pass_down(from[0], (self.precision.reads(l), Arc::new(ready.unwrap_or(dx))), with)
+        self.accumulate_grad(from[0], (self.precision.reads(l), Arc::new(ready.unwrap_or(dx))), with)
     }
 
     /// Computes the gradient of a batch norm's input, `dx`, from the gradients of its output, `dy`, and of its parameters.
@@ -287,7 +288,7 @@ impl Passes {
 
     /// Stores the gradient `dx` of activation `act`, in the activation's format, or adds `dx` to the gradient that is stored
     /// already.
-    fn pass_down(
+    fn accumulate_grad(
         &mut self,
         act: usize,
         (is, dx): (TensorFormat, Arc<Memory>),
@@ -296,12 +297,12 @@ impl Passes {
         let (queue, wanted) = (with.queue, self.precision.acts[act]);
         let brought = is.to(self.precision.act(act), dx.all(), queue)?;
         let mut dx = brought.map_or(dx, Arc::new);
-        if let Some(held) = self.down[act].take() {
+        if let Some(held) = self.act_grads[act].take() {
             let sum = queue.memory(dx.len())?;
             launch::add(queue, wanted, (dx.all(), held.all()), sum.all())?;
             dx = Arc::new(sum);
         }
-        self.down[act] = Some(dx);
+        self.act_grads[act] = Some(dx);
         Ok(())
     }
 }

@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 pub(super) struct StepPart {
     /// The number of samples of all ranks in the step.
     pub everywhere: u64,
-    /// The number of the micro-batch under `uneven`, else 0, since micro-batches in the middle of a step are alike.
+    /// The number of the micro-batch if `uneven` is set; else 0, since all micro-batches in the middle of a step have the same
+    /// shape.
     pub place: usize,
     /// The number of this rank's samples in the micro-batch.
     pub samples: usize,
@@ -30,7 +31,7 @@ pub(super) struct StepPart {
 
 /// The state of a part of a step that becomes a graph.
 enum GraphState {
-    /// The pass has run once, uncaptured.
+    /// The part has run once, uncaptured.
     Warm,
     Captured(CudaGraph),
 }
@@ -48,7 +49,7 @@ impl Captures {
     }
 
     /// Runs `body`, the work of `part`: uncaptured the first time, captured as a graph the second time, and as that graph from then
-    /// on. If `capturable` is false, `body` runs uncaptured the first time and is not remembered.
+    /// on. If `capturable` is false and the part is new, `body` runs uncaptured and the part is not remembered.
     ///
     /// # Errors
     /// The error of `body` or of the driver.

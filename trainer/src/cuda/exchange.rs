@@ -22,15 +22,15 @@ enum ReducePath {
     Narrow(DType, Memory),
     /// Gradients are exchanged by the CPU's hook.
     Host(Box<Hook<f32>>),
-    /// Gradients are not exchanged.
+    /// Gradients are not exchanged: each rank keeps its own.
     Kept,
 }
 
 /// The exchange of a rank's gradients.
 pub(super) struct Exchange<'a> {
     comm: &'a Communicator,
-    way: ReducePath,
-    /// The number of steps whose gradients were exchanged.
+    reduce_path: ReducePath,
+    /// The number of steps done.
     steps: u64,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Exchange<'a> {
             queue.fill(memory.all(), 0)?;
             Ok(ReducePath::Narrow(dtype, memory))
         };
-        let way = match config.hook.as_str() {
+        let reduce_path = match config.hook.as_str() {
             // A single rank has nothing to exchange.
             _ if config.strategy == "single" => ReducePath::Whole,
             "fp16" => narrow(DType::F16)?,
@@ -60,12 +60,12 @@ impl<'a> Exchange<'a> {
             "local_sgd" => ReducePath::Kept,
             _ => ReducePath::Whole,
         };
-        Ok(Exchange { comm, way, steps: 0 })
+        Ok(Exchange { comm, reduce_path, steps: 0 })
     }
 
     /// The bytes of buckets on the device that are no views of the gradients, and of the state of the CPU's hook.
     pub fn bytes(&self) -> u64 {
-        match &self.way {
+        match &self.reduce_path {
             ReducePath::Narrow(_, memory) => memory.len() as u64,
             ReducePath::Host(hook) => 4 * hook.elements() as u64,
             ReducePath::Whole | ReducePath::Kept => 0,
@@ -74,18 +74,18 @@ impl<'a> Exchange<'a> {
 
     /// Whether the exchange only queues work and never waits on the host, so that a step can be captured as a graph.
     pub fn captures(&self) -> bool {
-        !matches!(self.way, ReducePath::Host(_))
+        !matches!(self.reduce_path, ReducePath::Host(_))
     }
 
-    /// Divides the full bucket `bucket` by the number of ranks, and starts its exchange if that can run during backward.
+    /// Divides a full bucket by the number of ranks, and starts its exchange if it runs during backward; with `local_sgd`, neither.
     pub fn send(&self, bucket: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let span = &with.weights.buckets[bucket];
         let data = part(with.weights.grads.all(), span, 4)?;
         let world = self.comm.size();
-        if world > 1 && !matches!(self.way, ReducePath::Kept) {
+        if world > 1 && !matches!(self.reduce_path, ReducePath::Kept) {
             launch::divide(with.queue, DType::F32, data, world)?;
         }
-        match &self.way {
+        match &self.reduce_path {
             ReducePath::Whole => with.link.all_reduce(with.queue, DType::F32, ReduceOp::Sum, data)?,
             ReducePath::Narrow(dtype, memory) => {
                 let narrow = part(memory.all(), span, dtype.size())?;
@@ -100,7 +100,7 @@ impl<'a> Exchange<'a> {
     /// Completes the exchange once all buckets are full: work queued after this call finds the sums in the gradients' memory.
     pub fn finish(&mut self, network: &Network<f32>, with: &mut PassContext<'_, '_>) -> Result<()> {
         with.link.join(with.queue)?;
-        match &mut self.way {
+        match &mut self.reduce_path {
             ReducePath::Whole | ReducePath::Kept => Ok(()),
             ReducePath::Narrow(dtype, memory) => {
                 let grads = with.weights.grads.all();
@@ -126,11 +126,10 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Averages the weights of all ranks after the optimiser's step, if the hook is `local_sgd` and `local_steps` steps have
-    /// passed.
+    /// After the optimiser's step: with the hook `local_sgd`, averages the weights of all ranks in every `local_steps`-th step.
     pub fn after_step(&mut self, config: &Config, with: &mut PassContext<'_, '_>) -> Result<()> {
         self.steps += 1;
-        if matches!(self.way, ReducePath::Kept) && self.steps.is_multiple_of(config.local_steps) {
+        if matches!(self.reduce_path, ReducePath::Kept) && self.steps.is_multiple_of(config.local_steps) {
             let params = with.weights.params.all();
             with.link.all_reduce(with.queue, DType::F32, ReduceOp::Avg, params)?;
             with.link.join(with.queue)?;
@@ -139,29 +138,29 @@ impl<'a> Exchange<'a> {
         Ok(())
     }
 
-    /// Returns the hook's state, as [`crate::strategies::Strategy::hook_state`] does.
+    /// Returns the state of the CPU's hook, as [`Hook::hook_state`] does.
     pub fn hook_state(&mut self, network: &Network<f32>, weights: &Weights) -> Vec<(&'static str, Vec<f32>)> {
-        match &mut self.way {
+        match &mut self.reduce_path {
             ReducePath::Host(hook) => hook.hook_state(&weights.members, network.params()),
             _ => Vec::new(),
         }
     }
 
-    /// Undoes the hook's changes of the last step, as [`crate::strategies::Strategy::undo`] does.
+    /// Undoes the hook's changes of the last step, as [`Hook::undo`] does.
     pub fn undo(&mut self) {
-        if let ReducePath::Host(hook) = &mut self.way {
+        if let ReducePath::Host(hook) = &mut self.reduce_path {
             hook.undo();
         }
     }
 
-    /// Rescales the errors that the hook remembers, as [`crate::strategies::Strategy::rescale`] does.
+    /// Rescales the errors that the hook remembers, as [`Hook::rescale`] does.
     pub fn rescale(&mut self, by: f32) {
-        if let ReducePath::Host(hook) = &mut self.way {
+        if let ReducePath::Host(hook) = &mut self.reduce_path {
             hook.rescale(by);
         }
     }
 
-    /// Restores the hook's state, as [`crate::strategies::Strategy::load_hook_state`] does.
+    /// Restores the hook's state, as [`Hook::load_hook_state`] does.
     pub fn load_hook_state(
         &mut self,
         network: &Network<f32>,
@@ -170,7 +169,7 @@ impl<'a> Exchange<'a> {
         values: &[Vec<f32>],
     ) {
         self.steps = steps;
-        if let ReducePath::Host(hook) = &mut self.way {
+        if let ReducePath::Host(hook) = &mut self.reduce_path {
             hook.load_hook_state(&weights.members, network.params(), values);
         }
     }

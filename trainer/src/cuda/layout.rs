@@ -11,19 +11,19 @@ use allfold_kernels::cuda::launch::{self, TensorLayout};
 use allfold_kernels::cuda::{Memory, Queue, Slice};
 
 /// Channels and pixels of a sample whose channels are the last dimension; `None` for the network's layout, in planes.
-pub(super) type Last = Option<(usize, usize)>;
+pub(super) type ChannelsLast = Option<(usize, usize)>;
 
 /// The type and the layout of an activation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TensorFormat {
     pub dtype: DType,
-    pub last: Last,
+    pub channels_last: ChannelsLast,
 }
 
 impl TensorFormat {
     /// The layout in the kernels' type.
     pub fn layout(self) -> TensorLayout {
-        if self.last.is_some() { TensorLayout::ChannelsLast } else { TensorLayout::Planes }
+        if self.channels_last.is_some() { TensorLayout::ChannelsLast } else { TensorLayout::Planes }
     }
 
     /// Converts `x` from this format to `wanted`. Returns `None` if both formats are the same.
@@ -35,7 +35,7 @@ impl TensorFormat {
             launch::cast(queue, (self.dtype, x), (wanted.dtype, cast.all()), 1.0)?;
             made = Some(cast);
         }
-        let turn = match (self.last, wanted.last) {
+        let turn = match (self.channels_last, wanted.channels_last) {
             (None, Some((channels, pixels))) => Some((channels, pixels)),
             (Some((channels, pixels)), None) => Some((pixels, channels)),
             _ => None,
@@ -51,12 +51,12 @@ impl TensorFormat {
 }
 
 /// The layout of each layer's inputs, and the layout of each activation; activation 0 is the network's input.
-pub(super) fn lasts(
+pub(super) fn layouts(
     network: &Network<f32>,
     operations: &[LayerOperation],
     channels_last: bool,
-) -> (Vec<Last>, Vec<Last>) {
-    let (mut layers, mut acts): (Vec<Last>, Vec<Last>) = (Vec::new(), vec![None]);
+) -> (Vec<ChannelsLast>, Vec<ChannelsLast>) {
+    let (mut layers, mut acts): (Vec<ChannelsLast>, Vec<ChannelsLast>) = (Vec::new(), vec![None]);
     for (l, operation) in operations.iter().enumerate() {
         let first = acts[network.from(l)[0]];
         let (reads, writes) = match operation {
@@ -79,12 +79,12 @@ pub(super) fn lasts(
     (layers, acts)
 }
 
-/// For each parameter that is a filter stored with channels last: its number of channels and its number of places.
+/// For each parameter that is a filter stored with channels last: its number of channels and of pixels. `None` for others.
 pub(super) fn filters(
     network: &Network<f32>,
     operations: &[LayerOperation],
     channels_last: bool,
-) -> Vec<Last> {
+) -> Vec<ChannelsLast> {
     let mut filters = vec![None; network.params().len()];
     for (l, operation) in operations.iter().enumerate().filter(|_| channels_last) {
         if let LayerOperation::Conv { shape, .. } = operation {

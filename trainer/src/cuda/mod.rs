@@ -2,20 +2,20 @@
 //!
 //! ```text
 //! run ---- Replica          what a run calls; how it ends when a rank or the device fails
-//!             |-- State           a step: stage a batch, start, finish; evaluate; copy numbers to and from the host
+//!             |-- State           a step: stage a batch, start, finish; evaluate; copy weights and state to and from the host
 //!             |-- Captures        the parts of a step that are CUDA graphs, chosen alike on all ranks
-//!             |-- Passes          forward and backward by each layer's Operation, over kernels::cuda::launch
+//!             |-- Passes          forward and backward by each layer's LayerOperation, over kernels::cuda::launch
 //!             |     '-- Precision     the type of every layer and activation under autocast, and the layout of pictures
 //!             |-- Weights         f32 parameters with narrow copies, gradients bucket by bucket
 //!             |-- DeviceOptimiser     one launch for all tensors
 //!             |-- Exchange        compression and exchange of gradient buckets, by the configuration's hook
-//!             '-- Link            sums over ranks on a separate stream (allfold_gpu::device)
+//!             '-- DeviceGroup     sums over ranks on a separate stream (allfold_gpu::device)
 //! ```
 //!
 //! The trait [`CudaMachine`] defines a device: a GPU, or the shim that runs the source of the GPU kernels on this CPU, with which
 //! the tests train without a GPU. Losses equal the CPU's up to rounding: products are summed in another order, and 16-bit results
-//! are rounded where tensors are stored. With `exchange = "host"` or `"scheduled"`, sums over ranks have the same bits as on the
-//! CPU.
+//! are rounded where tensors are stored. With `exchange = "host"`, `"device"` or `"scheduled"`, sums over ranks have the same bits
+//! as on the CPU.
 
 mod backward;
 mod captures;

@@ -19,7 +19,7 @@ enum Kind {
 /// The memory and the tables of an optimiser.
 pub(super) struct DeviceOptimiser {
     kind: Kind,
-    /// The first and second moment of Adam; for other optimisers, none and the velocity.
+    /// The first and second moment of Adam; for other optimisers, none and the velocity, if they have one.
     states: [Option<Arc<Memory>>; 2],
     /// The table of each launch: f32 parameters or those with a narrow copy; and whether these parameters have adaptive rates.
     tables: Vec<(Params<'static>, bool)>,
@@ -77,8 +77,7 @@ impl DeviceOptimiser {
         Ok(DeviceOptimiser { kind, states, tables, steps: 0 })
     }
 
-    /// Queues a step, which changes nothing if the flag `skip` is set on the device when it runs. `factor` multiplies the
-    /// gradients.
+    /// Queues a step, which changes nothing if the flag `skip` is set on the device when it runs. `factor` scales gradients.
     pub fn step(
         &self,
         config: &Config,

@@ -4,7 +4,7 @@
 //! Activations come from the queue's pool and return to it as soon as the backward pass has used them. A layer that computes in
 //! another type than its input has reads a cast copy of the input ([`super::precision`]).
 
-use super::layout::{Last, TensorFormat, filters};
+use super::layout::{ChannelsLast, TensorFormat, filters};
 use super::precision::Precision;
 use super::weights::Weights;
 use crate::Phase;
@@ -16,7 +16,7 @@ use allfold_gpu::device::DeviceGroup;
 use allfold_kernels::DType;
 use allfold_kernels::cuda::launch::{self, DeviceMatrix, EmbeddingLaunch};
 use allfold_kernels::cuda::{Memory, Queue, Slice, vendor};
-use allfold_kernels::nn::LossKind;
+use allfold_kernels::nn::{DropoutStream, LossKind};
 use std::sync::Arc;
 
 /// The queue, the weights and the group that a pass works with.
@@ -36,21 +36,21 @@ pub(super) struct Passes {
     pub network: Network<f32>,
     pub operations: Vec<LayerOperation>,
     pub precision: Precision,
-    /// For each parameter that is a filter stored with channels last, its channels and places.
-    pub filters: Vec<Last>,
+    /// For each parameter that is a filter stored with channels last: its number of channels and of pixels.
+    pub filters: Vec<ChannelsLast>,
     /// The activations by number. Activation 0 is the network's input, which is stored in `input`.
     acts: Vec<Option<Arc<Memory>>>,
-    /// The samples, or their tokens as u32. The memory fits the largest batch seen so far.
+    /// The samples, or their tokens as u32. The memory fits `batch` samples, or a larger batch while that is evaluated.
     pub input: Memory,
     pub labels: Memory,
-    /// The seed and the place of the random draws of dropout.
+    /// The key of dropout's random draws, as the words of a [`DropoutStream`].
     pub stream: Memory,
-    /// For each layer, its first input converted to the layer's type, if the input has another type.
+    /// For each layer, its first input converted to the layer's type and layout, if the input has others.
     pub(super) casts: Vec<Option<Memory>>,
     /// For each layer, what its forward pass saves for its backward pass.
     pub(super) saved: Vec<Vec<Memory>>,
-    /// The gradients by activations that the backward pass has reached.
-    pub(super) down: Vec<Option<Arc<Memory>>>,
+    /// The gradients with respect to activations that the backward pass has computed.
+    pub(super) act_grads: Vec<Option<Arc<Memory>>>,
 }
 
 impl Passes {
@@ -79,10 +79,10 @@ impl Passes {
             acts: vec![None; layers + 1],
             input: fresh(0)?,
             labels: fresh(0)?,
-            stream: fresh(16)?,
+            stream: fresh(4 * DropoutStream::WORDS)?,
             casts: (0..layers).map(|_| None).collect(),
             saved: (0..layers).map(|_| Vec::new()).collect(),
-            down: vec![None; layers + 1],
+            act_grads: vec![None; layers + 1],
         })
     }
 
@@ -91,7 +91,7 @@ impl Passes {
         matches!(self.operations.first(), Some(LayerOperation::Embedding { .. }))
     }
 
-    /// Allocates memory for `n` samples. Returns the old memory of samples and labels if it was too small.
+    /// Makes the memory of samples and labels large enough for `n` samples. Returns the old memory if that was too small.
     pub fn reserve(&mut self, n: usize, queue: &Queue) -> Result<Option<[Memory; 2]>> {
         let (input, labels) = (4 * n * self.network.inputs(), 4 * n * self.network.rows());
         if self.input.len() >= input && self.labels.len() >= labels {
@@ -110,11 +110,14 @@ impl Passes {
         match &self.acts[act] {
             Some(memory) => Ok(memory.all()),
             None if act == 0 => Ok(self.input.all().part(0, 4 * n * self.network.inputs())?),
-            None => Err(Error::Network(format!("activation {act} was not computed"))),
+            None => Err(Error::Network(format!(
+                "the output of layer `{}` is read before it is computed: this is a bug of Allfold",
+                self.network.names()[act - 1]
+            ))),
         }
     }
 
-    /// The first input of layer `l`, in the layer's type.
+    /// The first input of layer `l`, in the layer's type and layout.
     pub(super) fn x(&self, l: usize, n: usize) -> Result<Slice<'_>> {
         match &self.casts[l] {
             Some(cast) => Ok(cast.all()),
@@ -164,12 +167,12 @@ impl Passes {
         Ok(())
     }
 
-    /// Drops all activations and saved tensors, after a pass that no backward pass follows.
+    /// Drops all activations, saved tensors and gradients of activations, after a backward pass or a pass that none follows.
     pub fn clear(&mut self) {
         self.acts.iter_mut().for_each(|act| *act = None);
         self.casts.iter_mut().for_each(|cast| *cast = None);
         self.saved.iter_mut().for_each(Vec::clear);
-        self.down.iter_mut().for_each(|down| *down = None);
+        self.act_grads.fill(None);
     }
 
     /// Frees the memory that only the backward pass of layer `l` still needed.
@@ -177,7 +180,7 @@ impl Passes {
         self.acts[l + 1] = None;
         self.casts[l] = None;
         self.saved[l].clear();
-        self.down[l + 1] = None;
+        self.act_grads[l + 1] = None;
     }
 
     /// Converts the first input of layer `l` to the format in which the layer reads it.
@@ -196,8 +199,8 @@ impl Passes {
             return Ok(());
         };
         if with.link.ranks() == 1 {
-            // The other ranks' counts are summed on the device, where the host does not see them: only this rank's count is
-            // checked.
+            // Counts of several ranks are summed on the device, where the host does not see them, so only a single rank's count
+            // is checked.
             normalises_all(&self.network, l, &[(with.n * plane) as f64])?;
         }
         let shape = self.batch_norm(l, channels, plane, with.n);
@@ -341,7 +344,7 @@ impl Passes {
                 launch::mean_pool(queue, dtype, &pool(shape, self.precision.reads(l), n), x, y.all())?;
             }
             LayerOperation::GlobalMeanPool { channels, .. } => {
-                let last = self.precision.reads(l).last.map(|_| *channels);
+                let last = self.precision.reads(l).channels_last.map(|_| *channels);
                 launch::plane_mean(queue, dtype, x, y.all(), last)?;
             }
             LayerOperation::Embedding { positions, rows, width } => {
@@ -359,18 +362,17 @@ impl Passes {
                 saved.push(lse);
             }
             LayerOperation::Dropout { share } if train => {
-                launch::dropout(queue, dtype, (x, y.all()), (self.stream.all(), l as u32), *share)?;
+                let width = self.network.layers()[l].outputs();
+                launch::dropout(queue, dtype, (x, y.all()), (self.stream.all(), l as u32), (width, *share))?;
             }
             LayerOperation::Dropout { .. } => queue.copy(y.all(), x)?,
-            LayerOperation::BatchNorm { .. } | LayerOperation::Own => {
-                return Err(own(&self.network.names()[l]));
-            }
+            LayerOperation::BatchNorm { .. } | LayerOperation::Own => Err(own(&self.network.names()[l]))?,
         }
         Ok(saved)
     }
 
-    /// Computes the loss of each row of the last forward pass into `losses`. With `divisor`, also computes the gradient by the
-    /// logits of the losses' sum divided by `divisor`.
+    /// Computes the loss of each row of the last forward pass into `losses`. With `divisor`, also computes the gradient
+    /// with respect to the logits of the losses' sum divided by `divisor`.
     pub fn loss(
         &mut self,
         with: &PassContext<'_, '_>,
@@ -386,7 +388,7 @@ impl Passes {
         };
         let into = dx.as_ref().map(Memory::all);
         by(with.queue, dtype, logits, self.labels_of(with.n)?, divisor.unwrap_or(1.0), into, losses)?;
-        self.down[last] = dx.map(Arc::new);
+        self.act_grads[last] = dx.map(Arc::new);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! The element types of layers and activations under autocast, by the lists of [`crate::amp`].
 
-use super::layout::{Last, TensorFormat, lasts};
+use super::layout::{ChannelsLast, TensorFormat, layouts};
 use crate::Network;
 use crate::amp::Cast;
 use crate::layers::LayerOperation;
@@ -15,7 +15,7 @@ pub(super) struct Precision {
     /// The type of each activation, of which 0 is the network's input.
     pub acts: Vec<DType>,
     /// The layout of each layer's inputs, then the layout of each activation.
-    lasts: (Vec<Last>, Vec<Last>),
+    layouts: (Vec<ChannelsLast>, Vec<ChannelsLast>),
 }
 
 impl Precision {
@@ -36,17 +36,17 @@ impl Precision {
             layers.push(dtype);
             acts.push(dtype);
         }
-        Precision { narrow, layers, acts, lasts: lasts(network, operations, channels_last) }
+        Precision { narrow, layers, acts, layouts: layouts(network, operations, channels_last) }
     }
 
     /// The format in which a layer reads its inputs.
     pub fn reads(&self, layer: usize) -> TensorFormat {
-        TensorFormat { dtype: self.layers[layer], last: self.lasts.0[layer] }
+        TensorFormat { dtype: self.layers[layer], channels_last: self.layouts.0[layer] }
     }
 
     /// The format of an activation.
     pub fn act(&self, act: usize) -> TensorFormat {
-        TensorFormat { dtype: self.acts[act], last: self.lasts.1[act] }
+        TensorFormat { dtype: self.acts[act], channels_last: self.layouts.1[act] }
     }
 
     /// Whether a layer reads its weights in the narrow type.

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Data that changes in every step (samples, labels, seeds of draws) lies in memory that a graph names. The learning rate is an
-//! argument of the optimiser's launch, which is not part of the graph. Before the host reads, it waits by [`State::settle`], which
-//! has a deadline.
+//! argument of the optimiser's launch, which is not part of the graph. Before the host reads, it waits by [`State::settle`] or
+//! [`DeviceGroup::wait`], which have a deadline.
 
 use super::captures::{Captures, StepPart};
 use super::exchange::Exchange;
@@ -108,8 +108,8 @@ impl<'a> State<'a> {
         })
     }
 
-    /// Waits until the device has done the queued work; `what` describes the work in words that follow "could not". Every wait for
-    /// sums over ranks calls this function, which has a deadline.
+    /// Waits until the device has done the queued work; `what` describes the work in words that follow "could not". The wait has a
+    /// deadline, because a sum over ranks never ends if a rank is lost.
     ///
     /// # Errors
     /// Those of [`DeviceGroup::wait`].
@@ -226,8 +226,8 @@ impl<'a> State<'a> {
             let from = (micro * size).min(samples);
             let n = size.min(samples - from);
             self.copy_micro_batch(half, from, n)?;
-            let [step, part] = DrawKey { micro: draw_key.micro + micro as u32 + 1, ..draw_key }.key();
-            let draws = [draw_key.seed as u32, (draw_key.seed >> 32) as u32, step, part];
+            // The key is that of layer 0: kernels get the layer's number as an argument.
+            let draws = draw_key.after(from).stream(0).words();
             self.queue.write(self.passes.stream.all(), &draws)?;
             let share = n as f64 / samples.max(1) as f64;
             let divisor = ((n * self.passes.network.rows()) as f64 / (share * scale)) as f32;
@@ -336,9 +336,10 @@ impl<'a> State<'a> {
         passes.loss(&with, Some(divisor), losses.all().part(0, 4 * n * rows)?)?;
         let mut missing: Vec<usize> = weights.members.iter().map(|bucket| bucket.params.len()).collect();
         let mut next = 0;
-        let home = |param: usize| weights.members.iter().position(|bucket| bucket.params.contains(&param));
+        let bucket_of =
+            |param: usize| weights.members.iter().position(|bucket| bucket.params.contains(&param));
         passes.backward(&mut with, |param, with| {
-            if let Some(bucket) = home(param).filter(|_| last) {
+            if let Some(bucket) = bucket_of(param).filter(|_| last) {
                 missing[bucket] -= 1;
             }
             while last && next < missing.len() && missing[next] == 0 {

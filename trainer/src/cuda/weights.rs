@@ -1,4 +1,4 @@
-//! A model's numbers on a device: parameters, gradients, buffers, and the optimiser's memory.
+//! A model's values on a device: parameters with their narrow copies, gradients, and buffers.
 //!
 //! ```text
 //! params   f32   the network's layout, each parameter begins at a multiple of 64 elements      the master weights
@@ -6,7 +6,7 @@
 //! grads    f32   bucket by bucket, in the order in which they become ready: a bucket is sent from this memory
 //! ```
 
-use super::layout::{Last, turned};
+use super::layout::{ChannelsLast, turned};
 use super::precision::Precision;
 use crate::Result;
 use crate::buckets::{Bucket, grouped};
@@ -23,11 +23,11 @@ const GRAIN: usize = 64;
 /// A range of elements of a flat buffer.
 type Span = Range<usize>;
 
-/// The numbers that live as long as the run.
+/// The tensors that live as long as the run.
 pub(super) struct Weights {
-    /// For each parameter, its place in `params`, `narrow` and the optimiser's state.
+    /// The range of each parameter in `params`, `narrow` and the optimiser's state.
     places: Vec<Span>,
-    /// For each parameter, the place of its gradient; `None` for a frozen or unreached parameter.
+    /// The range of each parameter's gradient; `None` for a frozen or unreached parameter.
     slots: Vec<Option<Span>>,
     /// For each bucket, its range of `grads`.
     pub buckets: Vec<Span>,
@@ -42,15 +42,15 @@ pub(super) struct Weights {
     pub buffers: Memory,
     /// For each parameter, whether a layer reads it in the narrow type.
     pub narrowed: Vec<bool>,
-    /// For each parameter that is a filter stored with channels last, its channels and places.
-    filters: Vec<Last>,
+    /// For each parameter that is a filter stored with channels last: its number of channels and of pixels.
+    filters: Vec<ChannelsLast>,
 }
 
 impl Weights {
     pub fn new(
         network: &Network<f32>,
         config: &Config,
-        (precision, filters): (&Precision, &[Last]),
+        (precision, filters): (&Precision, &[ChannelsLast]),
         queue: &Queue,
     ) -> Result<Weights> {
         let mut end = 0;
@@ -209,7 +209,7 @@ impl Weights {
         Ok(())
     }
 
-    /// Host values that are laid out as the parameters are, into memory that is.
+    /// Writes `values`, in the network's layout of the parameters, to `into`, in the device's layout.
     pub fn write_like_params<F: Float>(
         &self,
         network: &Network<f32>,
@@ -225,7 +225,7 @@ impl Weights {
         Ok(queue.write(into.all(), &flat)?)
     }
 
-    /// The reverse.
+    /// Reads `from`, in the device's layout of the parameters, into `values`, in the network's layout.
     pub fn read_like_params<F: Float>(
         &self,
         network: &Network<f32>,
@@ -242,7 +242,7 @@ impl Weights {
     }
 }
 
-/// A stretch of elements of a buffer.
+/// The elements `span` of a buffer whose elements have `size` bytes.
 pub(super) fn part<'a>(of: Slice<'a>, span: &Span, size: usize) -> Result<Slice<'a>> {
     Ok(of.part(span.start * size, span.len() * size)?)
 }

@@ -8,27 +8,40 @@ use allfold_collectives::Communicator;
 pub(super) struct Groups<'a> {
     pub world: &'a Communicator,
     mesh: Mesh,
-    /// The data axis, where it is not the whole world.
+    /// The communicator of the data axis, unless it is the whole world.
     data: Option<Communicator>,
-    /// The ranks that share one copy, and those that hold the same parts, where there are several copies.
+    /// If there are several copies of sharded state: the ranks that share a copy, and those that hold the same part of each copy.
     shard: Option<Communicator>,
     pub replicas: Option<Communicator>,
-    /// The pipeline axis, where there is one.
+    /// The communicator of the pipeline axis, if the mesh has one.
     pub pipeline: Option<Communicator>,
-    /// The tensor axis, where there is one.
+    /// The communicator of the tensor axis, if the mesh has one.
     pub tensor: Option<Communicator>,
-    /// The context axis, where there is one.
+    /// The communicator of the context axis, if the mesh has one.
     context: Option<Communicator>,
-    /// For each channel, a communicator that carries messages along the pipeline, or else along the data axis.
+    /// If the mesh has an expert axis: its communicator, and that of the ranks that hold the same experts.
+    pub experts: Option<Communicator>,
+    expert_replicas: Option<Communicator>,
+    /// Communicators for messages: for each channel, one along the pipeline or else of all ranks; with servers, one per worker.
     messages: Vec<Communicator>,
 }
 
 impl<'a> Groups<'a> {
     /// Splits `world` along the axes of `mesh`, and makes `channels` communicators for messages. Every rank must call it.
     pub fn new(world: &'a Communicator, mesh: Mesh, channels: usize) -> Result<Groups<'a>> {
-        let (data, shard, replicas, pipeline, tensor, context) = (None, None, None, None, None, None);
-        let mut groups =
-            Groups { world, mesh, data, shard, replicas, pipeline, tensor, context, messages: Vec::new() };
+        let mut groups = Groups {
+            world,
+            mesh,
+            data: None,
+            shard: None,
+            replicas: None,
+            pipeline: None,
+            tensor: None,
+            context: None,
+            experts: None,
+            expert_replicas: None,
+            messages: Vec::new(),
+        };
         if let Err(error) = groups.split(channels) {
             groups.abort(&error.to_string());
             return Err(error);
@@ -58,10 +71,15 @@ impl<'a> Groups<'a> {
             let place = mesh.position(rank, MeshAxis::Context).index as u32;
             self.context = self.data().split(Some(data / mesh.context as u32), place)?;
         }
+        if mesh.expert > 1 {
+            let [part, copy] = [MeshAxis::Expert, MeshAxis::ExpertReplica].map(place);
+            self.experts = self.data().split(Some(copy), part)?;
+            self.expert_replicas = self.data().split(Some(part), copy)?;
+        }
         if mesh.servers > 0 {
             return self.split_workers();
         }
-        // The messages of a pipeline go between ranks of equal places on the other axes.
+        // The messages of a pipeline go between ranks that have the same positions on the other axes.
         let line = if mesh.pipeline > 1 { data * mesh.tensor as u32 + tensor } else { 0 };
         for _ in 0..channels {
             self.messages.extend(world.split(Some(line), rank as u32)?);
@@ -80,14 +98,14 @@ impl<'a> Groups<'a> {
         Ok(())
     }
 
-    /// The servers and workers, and what this rank is.
+    /// The numbers of servers and workers, and the role of this rank.
     pub fn serving_role(&self) -> ServingRole {
         let (rank, mesh) = (self.world.rank().index(), self.mesh);
         let server = mesh.is_server(rank).then_some(rank);
         ServingRole { servers: mesh.servers, workers: mesh.data, server }
     }
 
-    /// The ranks with samples of their own and the same layers.
+    /// The communicator of the data axis: the ranks that hold the same layers and have samples, or positions of them, of their own.
     pub fn data(&self) -> &Communicator {
         self.data.as_ref().unwrap_or(self.world)
     }
@@ -97,19 +115,37 @@ impl<'a> Groups<'a> {
         self.shard.as_ref().unwrap_or_else(|| self.data())
     }
 
+    /// The axis of the ranks that hold the same parameters, and its communicator, for parameters of some experts or for others.
+    pub fn holders(&self, some_experts: bool) -> (MeshAxis, &Communicator) {
+        match &self.expert_replicas {
+            Some(replicas) if some_experts => (MeshAxis::ExpertReplica, replicas),
+            _ => (MeshAxis::Data, self.data()),
+        }
+    }
+
+    /// Among the ranks that hold the same parameters, the axis of those that share one copy, and their communicator.
+    pub fn sharers(&self, some_experts: bool) -> (MeshAxis, &Communicator) {
+        match self.holders(some_experts) {
+            (MeshAxis::Data, _) => (MeshAxis::Shard, self.shard()),
+            experts => experts,
+        }
+    }
+
     /// The communicator of an axis along which layers exchange values, where it has several ranks.
     pub fn along(&self, axis: MeshAxis) -> Option<&Communicator> {
         match axis {
             MeshAxis::Tensor => self.tensor.as_ref(),
             MeshAxis::Context => self.context.as_ref(),
+            MeshAxis::Expert => self.experts.as_ref(),
             _ => None,
         }
     }
 
-    /// Ends every group for the same reason: a rank that waits in another group than the one that failed hears of the cause.
+    /// Fails every group for the same reason, so that a rank that waits in another group than the failed one learns the cause.
     pub fn abort(&self, why: &str) {
-        let groups = [&self.data, &self.shard, &self.replicas, &self.pipeline, &self.tensor, &self.context];
-        let all = groups.into_iter().flatten().chain(&self.messages).chain([self.world]);
+        let own = [&self.data, &self.shard, &self.replicas, &self.pipeline, &self.tensor, &self.context];
+        let experts = [&self.experts, &self.expert_replicas];
+        let all = own.into_iter().chain(experts).flatten().chain(&self.messages).chain([self.world]);
         all.for_each(|group| group.abort(why));
     }
 
@@ -118,7 +154,7 @@ impl<'a> Groups<'a> {
         self.messages.get(channel)
     }
 
-    /// This rank's place on an axis.
+    /// This rank's position on an axis.
     pub fn position(&self, axis: MeshAxis) -> AxisPosition {
         self.mesh.position(self.world.rank().index(), axis)
     }

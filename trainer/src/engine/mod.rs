@@ -1,4 +1,4 @@
-//! One rank's half of a step: what a strategy can ask of the device that its rank computes on.
+//! One rank's part of a step: the operations that a strategy can request of the device on which its rank computes.
 //!
 //! ```text
 //! driver (plain, pipeline, data_parallel)     which phases run, in which order, and what stages send each other
@@ -10,8 +10,9 @@
 //! A *unit* is a run of layers whose parameters lie in one buffer: exchanged together, gathered together, freed together. A
 //! *slot* holds the activations of one micro-batch in flight.
 
+mod bucket_exchange;
+mod bucketing;
 mod groups;
-mod mesh;
 mod observed;
 mod parameter_messages;
 mod passes;
@@ -24,9 +25,13 @@ mod unit;
 mod update;
 mod worker;
 
-pub use mesh::{AxisPosition, Mesh, MeshAxis};
+pub use allfold_networks::{AxisPosition, Mesh, MeshAxis, NetworkSplit};
+#[cfg(test)]
+pub(crate) use bucket_exchange::COPIES;
+pub use bucketing::Bucketing;
 pub use serving::{Serving, ServingRole};
-pub(crate) use worker::{NetworkSplit, StepInput, Worker};
+pub(crate) use worker::Worker;
+pub use worker::{StepInput, StepResult};
 
 use crate::{Outline, Phase, Result};
 use std::ops::Range;
@@ -40,11 +45,11 @@ pub struct Slot(pub usize);
 /// its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// Parameters, gradients and optimiser state.
+    /// The whole of parameters, gradients and optimiser state.
     Whole,
-    /// Parameters and gradients; a part of the optimiser state.
+    /// Whole parameters and gradients; a part of the optimiser state.
     ShardedState,
-    /// Parameters; a part of gradients and optimiser state.
+    /// Whole parameters; a part of gradients and optimiser state.
     ShardedGradients,
     /// A part of parameters, gradients and optimiser state.
     Sharded,
@@ -69,91 +74,96 @@ pub struct ParamUnit {
 /// An exchange of a whole unit over the data axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnitExchange {
-    /// The mean of the gradient, on every rank.
+    /// Every rank gets the mean of the gradient.
     AllReduceGrad,
-    /// The mean of the gradient, of which every rank gets its own part.
+    /// Every rank gets its own part of the mean of the gradient.
     ReduceScatterGrad,
-    /// The parameters, from the parts of all ranks.
+    /// Every rank gets the whole parameters, from the parts of all ranks.
     GatherParams,
 }
 
-/// An activation, or a gradient by it, that one rank sends to another.
+/// An activation, or a gradient with respect to it, that one rank sends to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Boundary {
     /// The activation of this number.
     Activation(usize),
-    /// The loss's gradient by the activation of this number.
+    /// The gradient of the loss with respect to the activation of this number.
     Gradient(usize),
 }
 
-/// The other end of a message: an axis of the mesh, the position of the peer on it, and the communicator that carries it.
+/// The other end of a message: an axis of the mesh, the peer's position on that axis, and the communicator for the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The axis along which the message goes.
     pub axis: MeshAxis,
     /// The peer's position on the axis.
     pub peer: usize,
-    /// The communicator among those of the axis that carries messages; each carries its messages in order.
+    /// The number of the communicator that carries the message; each communicator carries its messages in order.
     pub channel: usize,
 }
 
 /// What a strategy sees of its rank.
-pub trait RankEngine: Serving {
+pub trait RankEngine: Serving + Bucketing {
     /// The network's structure.
     fn outline(&self) -> Arc<Outline>;
 
-    /// This rank's place on an axis of the mesh. An axis that the mesh does not have has size 1.
+    /// This rank's position on an axis of the mesh. An axis that the mesh does not have has size 1.
     fn position(&self, axis: MeshAxis) -> AxisPosition;
 
     /// The units, in order of layers.
     fn units(&self) -> &[ParamUnit];
 
-    /// Steps, this one included, until all ranks meet: at the end of an epoch, or for a checkpoint.
+    /// The number of the step in the run, from 0.
+    fn step_number(&self) -> u64;
+
+    /// The number of steps, with this one, until all ranks synchronise: at the end of an epoch, or for a checkpoint.
     fn steps_left(&self) -> u64;
 
     /// The unit whose parameters a phase reads or whose gradient it computes, if it does either.
     fn unit_of(&self, phase: Phase) -> Option<usize>;
 
-    /// Whether other stages hold a copy of a unit that is trained: then its gradient is the sum of all of theirs.
+    /// Whether other stages hold a copy of a trained unit. The gradient is then the sum over all copies.
     fn is_copied(&self, unit: usize) -> bool;
 
-    /// How many micro-batches with samples this rank's batch makes, cut into `of`.
+    /// The number of micro-batches with samples, if this rank's batch is cut into `of`. With the key `uneven` it is always `of`, so
+    /// that all ranks run equally many.
     fn micro_batches(&self, of: usize) -> usize;
 
-    /// Loads micro-batch `micro` of the `of` that this rank's batch is cut into. A batch of too few samples leaves the last ones
-    /// empty.
+    /// Loads micro-batch `micro` of the `of` micro-batches that this rank's batch is cut into. If the batch has too few samples,
+    /// the last micro-batches are empty.
     ///
     /// # Errors
-    /// A batch by which a layer cannot normalise.
+    /// A batch that is too small for a layer's normalisation.
     fn load(&mut self, micro: usize, of: usize, slot: Slot) -> Result<()>;
 
-    /// Runs a phase of a micro-batch. The totals of a synchronised layer are summed over the data axis.
+    /// Runs a phase of a micro-batch. [`Phase::Ready`] takes the time in which the parameter's gradient was added to that of the
+    /// previous micro-batches. The totals of a synchronised layer are summed over the data axis.
     ///
     /// # Errors
     /// Parameters or activations that are not there; failed communication.
     fn run(&mut self, phase: Phase, slot: Slot) -> Result<()>;
 
-    /// Frees all of a micro-batch.
+    /// Frees all tensors of a micro-batch.
     fn forget(&mut self, slot: Slot);
 
-    /// Starts an exchange of a unit; the unit's tensor is away until [`RankEngine::finish`]. Every rank of the data axis starts
-    /// the same exchanges in the same order.
+    /// Starts an exchange of a unit. The unit's tensor cannot be used until [`RankEngine::finish`]. Every rank of the data axis
+    /// starts the same exchanges in the same order.
     ///
     /// # Errors
     /// A tensor that is not there; failed communication.
     fn start(&mut self, exchange: UnitExchange, unit: usize) -> Result<()>;
 
-    /// Waits for an exchange that was started and not finished, and stores its result. If the unit keeps a part of its
-    /// gradient, its part of the reduced gradient is added to what it has, and the rest is freed.
+    /// Waits for an exchange that was started and not finished, and stores its result. If the rank keeps only a part of the unit's
+    /// gradient, that part of the reduced gradient is added to the part that it keeps, and the rest is freed.
     ///
     /// # Errors
     /// Failed communication.
     fn finish(&mut self, exchange: UnitExchange, unit: usize) -> Result<()>;
 
-    /// Frees the parameters of a unit that keeps a part of them.
+    /// Frees the whole parameters of a unit of which this rank keeps a part.
     fn release(&mut self, unit: usize);
 
-    /// Replaces, on this stage and on every other that holds a copy of the unit, the gradient by the sum of all of theirs.
+    /// Replaces the gradient of a unit by its sum over all stages that hold a copy of the unit. Each of these stages must call it.
     ///
     /// # Errors
     /// Failed communication.
@@ -183,8 +193,8 @@ pub trait RankEngine: Serving {
     /// Failed communication.
     fn reduce(&mut self, unit: usize) -> Result<()>;
 
-    /// Waits for all that was sent, then moves this rank's parameters: gradients are unscaled and clipped by their norm over all
-    /// ranks, and no rank moves where one has found a gradient that is not finite.
+    /// Waits for the messages that were sent, then updates this rank's parameters. Gradients are unscaled, then clipped by their
+    /// norm over all ranks. With a loss scale, no rank updates if any rank has a gradient that is not finite.
     ///
     /// # Errors
     /// Failed communication.

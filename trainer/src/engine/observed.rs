@@ -1,4 +1,4 @@
-//! What an engine records of a step where the run's observer wants to know: spans of work and waiting, and the peak of memory.
+//! The records of a step for the run's observer: spans of work and waiting, and the peak of memory.
 
 use crate::timing::{StepSpan, StepWork};
 use crate::{MemoryUse, Phase};
@@ -9,7 +9,7 @@ pub(super) struct Observed {
     /// Whether anything is recorded.
     pub wanted: bool,
     pub spans: Vec<StepSpan>,
-    /// The memory when this rank held the most.
+    /// The memory of this rank at the time when it held the most.
     pub peak: MemoryUse,
 }
 
@@ -23,14 +23,14 @@ pub(super) fn work_of(phase: Phase) -> StepWork {
 }
 
 impl Observed {
-    /// Forgets the step before.
+    /// Drops the records of the previous step.
     pub fn begin(&mut self) {
         self.spans.clear();
         self.peak = MemoryUse::default();
     }
 
-    /// Adds a span, if spans are recorded and it has any length. A span that goes on with the last one's work becomes a part of it; input and weight gradients of one
-    /// micro-batch that follow each other are its backward pass.
+    /// Adds a span, if spans are recorded and it is not empty. A span that continues the work of the last one is merged into it;
+    /// input and weight gradients of one micro-batch that follow each other become its backward pass.
     pub fn add(&mut self, next: StepSpan) {
         if !self.wanted || next.end <= next.start {
             return;

@@ -11,7 +11,7 @@ use allfold_kernels::nn::{Float, add_to, divide};
 use std::ops::Range;
 use std::time::Duration;
 
-/// The list at `at`, which is made if it is not there.
+/// The list at index `at`, which is added if it does not exist.
 fn at<T>(lists: &mut Vec<Vec<T>>, at: usize) -> &mut Vec<T> {
     if lists.len() <= at {
         lists.resize_with(at + 1, Vec::new);
@@ -26,7 +26,7 @@ impl<F: Float> Worker<'_, F> {
         self.groups.channel(worker).ok_or_else(missing)
     }
 
-    /// The elements of a unit that a server has, the padding included.
+    /// The range of a unit's elements that a server has, with the padding.
     fn part_of(&self, unit: usize, server: usize) -> Range<usize> {
         let part = self.units[unit].padded / self.role().servers;
         server * part..(server + 1) * part
@@ -72,7 +72,7 @@ impl<F: Float> Serving for Worker<'_, F> {
         let grads = self.units[unit].grads.here_mut("gradients")?;
         grads[elements..].fill(F::ZERO);
         divide(&mut grads[..elements], F::from_f64(workers as f64));
-        self.groups.world.charge(&work(crate::strategies::ddp::pack_cost::<F>(elements)));
+        self.groups.world.charge(&work(crate::buckets::pack_cost::<F>(elements)));
         self.did(StepWork::Divide, None, start);
         for server in 0..servers {
             let part = self.part_of(unit, server);
@@ -105,7 +105,9 @@ impl<F: Float> Serving for Worker<'_, F> {
 
     fn first_pushed(&mut self, workers: &[usize]) -> Result<usize> {
         let before = self.groups.world.now();
-        let nobody = || Error::Strategy("the server waits for a gradient, and expects none".into());
+        let nobody = || {
+            Error::Strategy("the server waits for a gradient, but no worker is expected to send one".into())
+        };
         for round in 0.. {
             for &worker in workers {
                 let (_, last) = at(&mut self.serving.expected, worker).last().ok_or_else(nobody)?;
@@ -117,7 +119,7 @@ impl<F: Float> Serving for Worker<'_, F> {
             if workers.is_empty() {
                 break;
             }
-            // On virtual time each question moves the clock on.
+            // On virtual time each call of `is_done` advances the clock.
             match round {
                 0..256 => std::thread::yield_now(),
                 _ => std::thread::park_timeout(Duration::from_micros(50)),
@@ -127,7 +129,7 @@ impl<F: Float> Serving for Worker<'_, F> {
     }
 
     fn take_push(&mut self, worker: usize) -> Result<()> {
-        // The worker has computed with what it was sent.
+        // The worker has received the parameters that were sent to it, since it has computed with them.
         let served = std::mem::take(at(&mut self.serving.served, worker));
         self.wait_and_recycle(served)?;
         for (unit, push) in std::mem::take(at(&mut self.serving.expected, worker)) {
@@ -142,7 +144,7 @@ impl<F: Float> Serving for Worker<'_, F> {
                 }
             }
             state.grad_part_begun = true;
-            self.groups.world.charge(&work(crate::strategies::ddp::pack_cost::<F>(values.len())));
+            self.groups.world.charge(&work(crate::buckets::pack_cost::<F>(values.len())));
             self.did(StepWork::Update, None, start);
             self.on.pool.push(values.into_vec());
         }

@@ -7,14 +7,15 @@ use super::unit::Tensor;
 use super::worker::Worker;
 use super::{MeshAxis, Slot};
 use crate::engine::RankEngine;
-use crate::model::LayerPass;
-use crate::{Objective, Phase, Result};
+use crate::model::{LayerPass, Objective, accumulate_cost};
+use crate::timing::{StepWork, work};
+use crate::{Phase, Result};
 use allfold_collectives::ReduceOp;
 use allfold_kernels::nn::{Float, add_to};
 use allfold_sim::Picos;
 use std::ops::Range;
 
-/// The ranks along an axis, during a phase of micro-batch `micro`, from 1.
+/// The ranks along an axis during a phase of a micro-batch, whose number `micro` counts from 1.
 fn peers<'p, F: Float>(
     groups: &'p Groups<'_>,
     axis: Option<MeshAxis>,
@@ -34,7 +35,7 @@ fn peers<'p, F: Float>(
 }
 
 impl<F: Float> Worker<'_, F> {
-    /// The elements of a layer's parameters within their unit.
+    /// The unit of a layer's parameters, and the range of their elements in that unit.
     fn range_of(&self, layer: usize) -> (usize, Range<usize>) {
         let (unit, values) = (self.unit_of[layer], self.outline.values_of(layer));
         if values.is_empty() {
@@ -44,7 +45,7 @@ impl<F: Float> Worker<'_, F> {
         (unit, values.start - start..values.end - start)
     }
 
-    /// The sum over the data axis of the totals of a synchronised layer.
+    /// Sums the totals of a synchronised layer over the data axis.
     pub(super) fn sum_totals(&mut self, slot: Slot) -> Result<()> {
         let mut totals = std::mem::take(&mut self.slot(slot).acts.totals);
         let before = self.groups.world.now();
@@ -56,10 +57,10 @@ impl<F: Float> Worker<'_, F> {
 
     pub(super) fn forward(&mut self, l: usize, slot: Slot) -> Result<()> {
         let (unit, range) = self.range_of(l);
-        let mut draw_key = self.input.draw_key;
+        let draw_key = self.input.draw_key;
         let Worker { slots, units, network, buffers, on, groups, waited, observed, .. } = self;
         let slot = &mut slots[slot.0];
-        draw_key.micro += slot.micro;
+        let draw_key = draw_key.after(slot.first);
         let phase = (Phase::Forward(l), slot.micro, self.since);
         let mut peers = peers(groups, network.layers()[l].axis(), (waited, observed), phase);
         let params = if range.is_empty() { &[] } else { &units[unit].params.here("parameters")?[range] };
@@ -70,37 +71,64 @@ impl<F: Float> Worker<'_, F> {
         peers.failed.map_or(Ok(()), Err)
     }
 
+    /// Whether the gradient of `l`, a layer that uses the parameters of an `owner`, is first added to the owner's gradient of the
+    /// same micro-batch, before both join the gradients of the previous ones: a sum in the order that one layer alone would have.
+    fn waits_for_owner(&self, l: usize, slot: Slot) -> bool {
+        let owner = self.outline.owner(l);
+        let owned = self.groups.pipeline.is_none() && self.outline.weight_grads()[owner];
+        owner != l && owned && self.begun[owner] && self.slots[slot.0].micro > 1
+    }
+
+    /// Charges the time in which a parameter's gradient was added to that of the previous micro-batches.
+    pub(super) fn charge_accumulated(&mut self, param: usize, slot: Slot) {
+        if self.slots[slot.0].micro > 1 {
+            let (start, elements) = (self.groups.world.now(), self.network.params()[param].range.len());
+            self.groups.world.charge(&work(accumulate_cost::<F>(elements)));
+            self.did(StepWork::WeightGrad, Some(self.slots[slot.0].micro as usize - 1), start);
+        }
+    }
+
     pub(super) fn weight_grad(&mut self, l: usize, slot: Slot) -> Result<()> {
         let (unit, range) = self.range_of(l);
-        // Where layers of several passes share parameters, the gradient before may still be on its way.
+        // Where layers of several passes share parameters, the previous gradient may still be in an exchange.
         if let Some(exchange) = self.units[unit].unfinished {
             self.finish(exchange, unit)?;
         }
         if matches!(self.units[unit].grads, Tensor::Absent) {
-            let room = self.room(self.units[unit].padded);
+            let room = self.whole_unit_buffer(self.units[unit].padded);
             self.units[unit].grads = Tensor::Here(room);
             let layers = self.specs[unit].layers.clone();
             self.begun[layers].fill(false);
         }
         let owner = self.outline.owner(l);
+        let waits = self.waits_for_owner(l, slot);
         let Worker { slots, units, network, on, begun, groups, waited, observed, .. } = self;
         let (slot, unit) = (&mut slots[slot.0], &mut units[unit]);
         let phase = (Phase::WeightGrad(l), slot.micro, self.since);
         let mut peers = peers(groups, network.layers()[l].axis(), (waited, observed), phase);
-        let layer = &network.layers()[l];
+        let (layer, tied) = (&network.layers()[l], std::mem::take(&mut slot.tied_grads[owner]));
         let keeps = layer.needs_gradients() || layer.sync_len().1 > 0;
         let params = &unit.params.here("parameters")?[range.clone()];
         let grads = &mut unit.grads.here_mut("gradients")?[range];
-        if !begun[owner] && !keeps {
+        if !begun[owner] && !keeps && !waits {
             slot.acts.weight_grad(on, network, (l, slot.n), (params, grads), &mut peers);
         } else {
             let mut own = on.pool.take(grads.len());
             slot.acts.weight_grad(on, network, (l, slot.n), (params, &mut own), &mut peers);
+            if !tied.is_empty() {
+                add_to(&mut own, &tied);
+                on.pool.push(tied);
+            }
             match begun[owner] {
+                _ if waits => {}
                 true => add_to(grads, &own),
                 false => grads.copy_from_slice(&own),
             }
-            if keeps { slot.own_grads[l] = own } else { on.pool.push(own) }
+            match (waits, keeps) {
+                (true, _) => slot.tied_grads[owner] = own,
+                (_, true) => slot.own_grads[l] = own,
+                _ => on.pool.push(own),
+            }
         }
         begun[owner] = true;
         slot.weights_done(on, l);
@@ -132,7 +160,7 @@ impl<F: Float> Worker<'_, F> {
         let mut peers = peers(groups, axis, (waited, observed), (Phase::Loss, slot.micro, self.since));
         let scale = F::from_f64(slot.share * input.loss_scale);
         let labels = std::mem::take(&mut slot.labels);
-        let objective = Objective { labels: &labels, scale, more: false };
+        let objective = Objective { labels: &labels, scale };
         let loss = slot.acts.loss(on, network, objective, &mut peers);
         slot.labels = labels;
         self.loss += slot.share * loss.to_f64();

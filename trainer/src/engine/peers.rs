@@ -1,4 +1,4 @@
-//! The communicator of an axis, as a layer's pass sees it.
+//! The communicator of an axis, as the pass of a layer uses it.
 
 use super::observed::Observed;
 use crate::Error;
@@ -18,9 +18,9 @@ pub(super) struct AxisPeers<'a, F: Float> {
     pub observed: &'a mut Observed,
     /// The work of the phase, and its micro-batch.
     pub work: (StepWork, Option<usize>),
-    /// The end of the last exchange of the phase, or else its start.
+    /// When the last exchange of the phase ended; before the first exchange, when the phase started.
     pub since: Picos,
-    /// The exchange with the next rank and the one before, where it is under way.
+    /// The exchange with the next and the previous rank, while it is in progress.
     pub shift: Option<Work<Buffer<F>>>,
     pub failed: Option<Error>,
 }
@@ -60,6 +60,18 @@ impl<F: Float> Peers<F> for AxisPeers<'_, F> {
 
     fn max(&mut self, values: &mut [F]) {
         self.exchange(|group| group.all_reduce(values, ReduceOp::Max));
+    }
+
+    fn gather(&mut self, own: &[F], all: &mut [F]) {
+        self.exchange(|group| group.all_gather(own, all));
+    }
+
+    fn sum_scattered(&mut self, all: &[F], own: &mut [F]) {
+        self.exchange(|group| group.reduce_scatter(all, own, ReduceOp::Sum));
+    }
+
+    fn all_to_all(&mut self, sent: &[F], received: &mut [F]) {
+        self.exchange(|group| group.all_to_all(sent, received));
     }
 
     fn begin_shift(&mut self, values: &[F]) {

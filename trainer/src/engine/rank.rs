@@ -1,4 +1,4 @@
-//! What a strategy can ask of a rank that computes on the CPU.
+//! [`RankEngine`](super::RankEngine) on the CPU.
 
 use super::observed::work_of;
 use super::unit::Tensor;
@@ -12,7 +12,7 @@ use allfold_kernels::nn::{Float, add_to, divide};
 use allfold_networks::layer_of;
 use std::sync::Arc;
 
-/// The elements of an activation of `n` samples.
+/// The number of elements of an activation of `n` samples.
 fn elements<F: Float>(network: &Network<F>, act: usize, n: usize) -> usize {
     n * act.checked_sub(1).map_or_else(|| network.inputs(), |layer| network.layers()[layer].outputs())
 }
@@ -28,6 +28,10 @@ impl<F: Float> RankEngine for Worker<'_, F> {
 
     fn units(&self) -> &[ParamUnit] {
         &self.specs
+    }
+
+    fn step_number(&self) -> u64 {
+        u64::from(self.input.draw_key.step)
     }
 
     fn steps_left(&self) -> u64 {
@@ -48,6 +52,9 @@ impl<F: Float> RankEngine for Worker<'_, F> {
     }
 
     fn micro_batches(&self, of: usize) -> usize {
+        if self.config.uneven {
+            return of;
+        }
         let samples = self.batch.labels.len() / self.network.rows();
         samples.div_ceil(samples.div_ceil(of.max(1)).max(1)).max(1)
     }
@@ -59,12 +66,17 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         let size = samples.div_ceil(of.max(1)).max(1);
         let part = (micro * size).min(samples)..((micro + 1) * size).min(samples);
         normalises(&self.network, part.len())?;
-        let Worker { slots, batch, readers, on, outline, .. } = self;
+        let AxisPosition { index, size: data } = self.position(MeshAxis::Data);
+        let outside = index > 0 && self.specs.iter().any(|unit| unit.keep == Keep::First);
+        let Worker { slots, batch, readers, on, outline, input, .. } = self;
         let slot = &mut slots[slot.0];
         slot.clear(on);
         slot.begin(readers, outline);
-        (slot.n, slot.micro) = (part.len(), micro as u32 + 1);
+        (slot.n, slot.micro, slot.first) = (part.len(), micro as u32 + 1, part.start);
         slot.share = part.len() as f64 / samples.max(1) as f64;
+        // With `data_parallel`, ranks after the first hold only their own samples, one of `data` parts of those in the loss.
+        let of = if outside { data as f64 } else { 1.0 };
+        slot.acts.scale = F::from_f64(slot.share * input.loss_scale / of);
         slot.labels.clear();
         slot.labels.extend_from_slice(&batch.labels[part.start * rows..part.end * rows]);
         if readers[0] > 0 {
@@ -77,7 +89,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         let n = self.slot(at).n;
         let (start, waited) = (self.groups.world.now(), self.waited);
         self.since = start;
-        // A layer that exchanges values has computed before it does.
+        // The computation of a layer that exchanges values comes before its exchanges, so it is charged first.
         let layer = layer_of(phase).map(|l| &self.network.layers()[l]);
         let exchanges = layer.is_some_and(|layer| layer.axis().is_some());
         if exchanges && !layer.is_some_and(|layer| layer.charges_itself()) {
@@ -98,7 +110,10 @@ impl<F: Float> RankEngine for Worker<'_, F> {
                 slot.own_grads[l] = grads;
             }
             Phase::InputGrad(l) => self.input_grad(l, at)?,
-            Phase::Ready(_) => return Ok(()),
+            Phase::Ready(param) => {
+                self.charge_accumulated(param, at);
+                return Ok(());
+            }
         }
         if !exchanges && !matches!(phase, Phase::SyncBackward(_)) {
             self.groups.world.charge(&work(self.network.cost(phase, n)));
@@ -126,23 +141,25 @@ impl<F: Float> RankEngine for Worker<'_, F> {
     }
 
     fn start(&mut self, exchange: UnitExchange, unit: usize) -> Result<()> {
+        let some_experts = self.units[unit].some_experts;
         if exchange == UnitExchange::GatherParams {
-            let size = self.position(MeshAxis::Shard).size;
+            let size = self.position(self.groups.sharers(some_experts).0).size;
             if self.units[unit].keep == Keep::Sharded {
-                let mut whole = self.room(self.units[unit].padded);
+                let mut whole = self.whole_unit_buffer(self.units[unit].padded);
                 let state = &self.units[unit];
                 whole[state.own.clone()].copy_from_slice(&state.param_part);
                 self.units[unit].params = Tensor::Here(whole);
             }
             if size > 1 {
                 let whole = self.units[unit].params.send_away("parameters")?;
-                self.units[unit].gathering = Some(self.groups.shard().all_gather_in_place_async(whole)?);
+                let sharers = self.groups.sharers(some_experts).1;
+                self.units[unit].gathering = Some(sharers.all_gather_in_place_async(whole)?);
             }
             return Ok(());
         }
         let axis = match exchange {
-            UnitExchange::ReduceScatterGrad => MeshAxis::Shard,
-            _ => MeshAxis::Data,
+            UnitExchange::ReduceScatterGrad => self.groups.sharers(some_experts).0,
+            _ => self.groups.holders(some_experts).0,
         };
         let (mean, size) = (self.position(MeshAxis::Data).size, self.position(axis).size);
         let now = self.groups.world.now();
@@ -150,7 +167,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         let elements = self.units[unit].values.len();
         if mean > 1 {
             divide(&mut whole[..elements], F::from_f64(mean as f64));
-            self.groups.world.charge(&work(crate::strategies::ddp::pack_cost::<F>(elements)));
+            self.groups.world.charge(&work(crate::buckets::pack_cost::<F>(elements)));
             self.did(StepWork::Divide, None, now);
         }
         let bytes = (elements * size_of::<F>()) as u64;
@@ -167,9 +184,9 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         }
         let work = match exchange {
             UnitExchange::ReduceScatterGrad => {
-                self.groups.shard().reduce_scatter_in_place_async(whole, ReduceOp::Sum)?
+                self.groups.sharers(some_experts).1.reduce_scatter_in_place_async(whole, ReduceOp::Sum)?
             }
-            _ => self.groups.data().all_reduce_async(whole, ReduceOp::Sum)?,
+            _ => self.groups.holders(some_experts).1.all_reduce_async(whole, ReduceOp::Sum)?,
         };
         self.units[unit].reducing = Some(work);
         Ok(())

@@ -1,4 +1,4 @@
-//! What servers and workers of a parameter server do besides computing: parameters of a unit go one way, its gradient the other way.
+//! The messages of a parameter server: servers send parameters of a unit to workers, and workers send its gradient to servers.
 //!
 //! Each server has a part of every unit. A worker and all servers share a communicator, so that no worker's messages wait for
 //! another's.
@@ -10,17 +10,17 @@ use allfold_kernels::nn::Float;
 /// The servers and workers of a parameter server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServingRole {
-    /// Servers.
+    /// The number of servers.
     pub servers: usize,
-    /// Workers.
+    /// The number of workers.
     pub workers: usize,
     /// The number of this rank among the servers, if it is one.
     pub server: Option<usize>,
 }
 
-/// What a rank of a parameter server can do besides a [`RankEngine`](super::RankEngine).
+/// The operations of a rank of a parameter server besides those of a [`RankEngine`](super::RankEngine).
 pub trait Serving {
-    /// Who there is, and what this rank is.
+    /// The numbers of servers and workers, and the role of this rank.
     fn role(&self) -> ServingRole;
 
     /// On a worker: begins to receive a unit's parameters from all servers.
@@ -53,20 +53,20 @@ pub trait Serving {
     /// Failed communication.
     fn expect(&mut self, units: &[usize], worker: usize) -> Result<()>;
 
-    /// On a server: waits until all gradients that are [expected](Serving::expect) of one of these workers are there; which worker
-    /// came first.
+    /// On a server: waits until all gradients that are [expected](Serving::expect) of one of these workers have arrived. Returns
+    /// the worker whose gradients arrived first.
     ///
     /// # Errors
-    /// No workers.
+    /// No workers, or one from which nothing is expected.
     fn first_pushed(&mut self, workers: &[usize]) -> Result<usize>;
 
-    /// On a server: adds the gradients that are expected of a worker to this step's, and waits for them if they are not there.
+    /// On a server: waits for the gradients that are expected of a worker, and adds them to this step's sum.
     ///
     /// # Errors
     /// Failed communication.
     fn take_push(&mut self, worker: usize) -> Result<()>;
 
-    /// On a server: moves the parameters by the gradients that were taken, and begins new ones.
+    /// On a server: updates the parameters with the sum of the gradients, and starts a new sum.
     ///
     /// # Errors
     /// Failed communication.
@@ -77,7 +77,7 @@ pub trait Serving {
 pub(super) struct ServingState<F: Float> {
     /// On a worker, for each unit: its parameters from each server.
     pub pulls: Vec<Vec<Work<Buffer<F>>>>,
-    /// On a server, for each worker: the gradients of units that are expected of it, and the parameters that were sent to it.
+    /// On a server, for each worker: the gradients of units expected of the worker, and the parameters sent to the worker.
     pub expected: Vec<Vec<(usize, Work<Buffer<F>>)>>,
     pub served: Vec<Vec<Work<Buffer<F>>>>,
 }

@@ -1,4 +1,4 @@
-//! A micro-batch in flight, and when each of its tensors is read for the last time.
+//! A micro-batch in flight, and the number of phases that still read each of its tensors.
 
 use crate::layers::Layer;
 use crate::model::{Activations, Arithmetic};
@@ -8,22 +8,26 @@ use std::ops::Range;
 
 /// The tensors of one micro-batch.
 pub(super) struct SlotState<F> {
-    /// Samples.
+    /// The number of samples.
     pub n: usize,
     /// The micro-batch's share of its batch, by samples.
     pub share: f64,
-    /// Micro-batch of the step, from 1.
+    /// The number of the micro-batch in its step, from 1.
     pub micro: u32,
+    /// Samples of the rank's batch before those of the micro-batch.
+    pub first: usize,
     /// One label per row of logits.
     pub labels: Vec<u32>,
     pub acts: Activations<F>,
     /// For each storage of an activation: the phases and messages that still read it.
     readers: Vec<u32>,
-    /// For each layer: whether its weight gradient is still to come, and whether its input gradient is done.
+    /// For each layer: whether its weight gradient is still to be computed, and whether its input gradient has been.
     weights_due: Vec<bool>,
     inputs_done: Vec<bool>,
-    /// For each layer: its own weight gradients of this micro-batch, where its input gradient reads them.
+    /// For each layer whose input gradient reads its weight gradients: those of this micro-batch.
     pub own_grads: Vec<Vec<F>>,
+    /// For each layer: the weight gradients in this micro-batch of layers that are tied to it, until its own is computed.
+    pub tied_grads: Vec<Vec<F>>,
 }
 
 /// For each storage of an activation: how many phases and messages of a rank's chunks of layers read it.
@@ -38,7 +42,7 @@ pub(super) fn readers<F: Float>(
         for phase in phases {
             reads(network, phase).into_iter().flatten().for_each(|storage| readers[storage] += 1);
         }
-        // The next stage is sent the last activation.
+        // The last activation is read once more, to be sent to the next stage.
         if layers.end < outline.layers() {
             readers[network.storage_of(layers.end)] += 1;
         }
@@ -60,7 +64,7 @@ fn reads<F: Float>(network: &Network<F>, phase: Phase) -> [Option<usize>; 3] {
         Phase::WeightGrad(l) => [Some(input(l)), output(l), None],
         Phase::InputGrad(l) => {
             let layer: &dyn Layer<F> = &*network.layers()[l];
-            match (layer.passes_on(), layer.in_place()) {
+            match (layer.identity_backward(), layer.in_place()) {
                 (true, _) => [None; 3],
                 (false, true) => [Some(network.storage_of(l + 1)), None, None],
                 (false, false) => [Some(input(l)), output(l), None],
@@ -77,16 +81,18 @@ impl<F: Float> SlotState<F> {
             n: 0,
             share: 0.0,
             micro: 0,
+            first: 0,
             labels: Vec::new(),
             acts: Activations::new(layers),
             readers: Vec::new(),
             weights_due: vec![false; layers],
             inputs_done: vec![false; layers],
             own_grads: vec![Vec::new(); layers],
+            tied_grads: vec![Vec::new(); layers],
         }
     }
 
-    /// Begins a micro-batch. `readers` is, for each activation, the number of its readers.
+    /// Begins a micro-batch. `readers` is, for each storage of an activation, the number of its readers.
     pub fn begin(&mut self, readers: &[u32], outline: &Outline) {
         self.inputs_done.fill(false);
         self.weights_due.copy_from_slice(outline.weight_grads());
@@ -117,7 +123,7 @@ impl<F: Float> SlotState<F> {
         }
     }
 
-    /// After one reader of an activation's storage; the last one frees it.
+    /// Counts one read of an activation's storage; the last read frees it.
     pub fn read_once(&mut self, on: &mut Arithmetic<F>, storage: usize) {
         self.readers[storage] = self.readers[storage].saturating_sub(1);
         if self.readers[storage] == 0 {
@@ -125,12 +131,12 @@ impl<F: Float> SlotState<F> {
         }
     }
 
-    /// Frees all.
+    /// Frees activations, their gradients, what layers saved, and the layers' own weight gradients.
     pub fn clear(&mut self, on: &mut Arithmetic<F>) {
         self.acts.recycle_grads(&mut on.pool);
         self.acts.recycle_saved(&mut on.pool);
         (0..self.readers.len()).for_each(|storage| self.acts.free(storage, &mut on.pool));
-        self.own_grads.iter_mut().for_each(|grads| {
+        self.own_grads.iter_mut().chain(&mut self.tied_grads).for_each(|grads| {
             if !grads.is_empty() {
                 on.pool.push(std::mem::take(grads));
             }

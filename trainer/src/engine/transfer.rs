@@ -1,17 +1,18 @@
-//! The way of weights and optimiser state between a whole model and the ranks' units: at a run's start, for evaluations and for
-//! checkpoints.
+//! The transfer of weights and optimiser state between a whole model and the ranks' units: at a run's start, for evaluations and
+//! for checkpoints.
 
-use super::unit::Tensor;
+use super::bucketing::BucketState;
+use super::unit::{Piece, Tensor};
 use super::worker::Worker;
-use super::{Keep, MeshAxis, RankEngine, UnitExchange};
+use super::{Keep, RankEngine, UnitExchange};
 use crate::optim::Optimiser;
-use crate::{MemoryUse, ParamLayout, Result};
-use allfold_collectives::{Rank, ReduceOp};
+use crate::{Error, MemoryUse, ParamLayout, Result};
+use allfold_collectives::{Buffer, Rank, ReduceOp};
 use allfold_kernels::nn::Float;
 use std::borrow::Cow;
 
 impl<F: Float> Worker<'_, F> {
-    /// Takes what this rank keeps of a whole model's parameters, buffers and optimiser state.
+    /// Copies the parts that this rank keeps from a whole model's parameters, buffers and optimiser state.
     pub fn upload(&mut self, params: &[F], buffers: &[F], optimiser: &mut dyn Optimiser<F>) -> Result<()> {
         self.buffers.copy_from_slice(buffers);
         let layout = self.layout();
@@ -36,7 +37,12 @@ impl<F: Float> Worker<'_, F> {
                 let part = |element: usize| values.get(element).copied().unwrap_or(F::ZERO);
                 unit.param_part = unit.own.clone().map(part).collect();
             } else {
-                let mut whole = self.room(self.units[at].padded);
+                // With `Keep::Whole` no other rank reads the buffer, so it need not be registered.
+                let elements = self.units[at].padded;
+                let mut whole = match self.units[at].keep {
+                    Keep::Whole => Buffer::zeroed(elements),
+                    _ => self.whole_unit_buffer(elements),
+                };
                 whole[..values.len()].copy_from_slice(values);
                 whole[values.len()..].fill(F::ZERO);
                 self.units[at].params = Tensor::Here(whole);
@@ -56,23 +62,23 @@ impl<F: Float> Worker<'_, F> {
         Ok(())
     }
 
-    /// Where this rank's elements lie among all parameters, unless it has all.
+    /// The layout of this rank's elements among all parameters; `None` if the rank has all.
     fn layout(&self) -> Option<ParamLayout> {
-        Some(self.split.tensor.as_ref()?.layout(self.position(MeshAxis::Tensor).index))
+        let (axis, mut layouts) = self.split.parts()?;
+        Some(layouts.swap_remove(self.position(axis).index))
     }
 
     /// Gives every rank all parameters and buffers; running statistics are those of the first rank of each data axis. Every rank
     /// must call it.
     pub fn download(&mut self, params: &mut Vec<F>, buffers: &mut Vec<F>) -> Result<()> {
-        let Some(split) = self.split.tensor.clone() else { return self.download_part(params, buffers) };
+        let Some((axis, layouts)) = self.split.parts() else { return self.download_part(params, buffers) };
         let mut own = Vec::new();
         self.download_part(&mut own, buffers)?;
-        let index = self.position(MeshAxis::Tensor).index;
-        for rank in 0..split.size() {
-            let layout = split.layout(rank);
+        let index = self.position(axis).index;
+        for (rank, layout) in layouts.into_iter().enumerate() {
             let mut part = if rank == index { own.clone() } else { vec![F::ZERO; layout.part()] };
-            if let Some(tensor) = &self.groups.tensor {
-                tensor.broadcast(&mut part, Rank(rank as u32))?;
+            if let Some(group) = self.groups.along(axis) {
+                group.broadcast(&mut part, Rank(rank as u32))?;
             }
             params.resize(layout.whole(), F::ZERO);
             layout.put(0, &part, params);
@@ -80,7 +86,7 @@ impl<F: Float> Worker<'_, F> {
         Ok(())
     }
 
-    /// Gives every rank the parameters of its place on the tensor axis, and all buffers.
+    /// Gives every rank the parameters of its position on the tensor or expert axis, and all buffers.
     fn download_part(&mut self, params: &mut Vec<F>, buffers: &mut Vec<F>) -> Result<()> {
         params.resize(self.network.param_count(), F::ZERO);
         if self.groups.serving_role().servers > 0 {
@@ -115,10 +121,10 @@ impl<F: Float> Worker<'_, F> {
         Ok(())
     }
 
-    /// Gives every rank the whole state of the optimiser. Every rank must call it.
+    /// Gives every rank the whole optimiser state. If every rank keeps all of it, each gets its own. Every rank must call it.
     pub fn download_state(&mut self, optimiser: &mut dyn Optimiser<F>) -> Result<()> {
         let state = optimiser.state();
-        let layout = self.layout();
+        let (layout, has_all) = (self.layout(), self.has_all());
         let all = layout.as_ref().map_or_else(|| self.network.param_count(), ParamLayout::whole);
         let mut steps = [0i64];
         for (number, (_, whole)) in state.vectors.into_iter().enumerate() {
@@ -126,7 +132,7 @@ impl<F: Float> Worker<'_, F> {
             whole.resize(all, F::ZERO);
             let mut kept = [0i64];
             for at in 0..self.units.len() {
-                let (counts, unit) = (self.counts_here(at), &mut self.units[at]);
+                let (counts, unit) = (has_all || self.counts_here(at), &mut self.units[at]);
                 let start = unit.values.start;
                 for piece in &mut unit.pieces {
                     let mine = piece.optimiser.state();
@@ -142,15 +148,46 @@ impl<F: Float> Worker<'_, F> {
                     }
                 }
             }
-            self.groups.world.all_reduce(&mut kept, ReduceOp::Max)?;
+            if !has_all {
+                self.groups.world.all_reduce(&mut kept, ReduceOp::Max)?;
+            }
             match kept {
                 [0] => whole.clear(),
+                _ if has_all => {}
                 _ => self.groups.world.all_reduce(whole, ReduceOp::Sum)?,
             }
         }
-        self.groups.world.all_reduce(&mut steps, ReduceOp::Max)?;
+        if !has_all {
+            self.groups.world.all_reduce(&mut steps, ReduceOp::Max)?;
+        }
         *state.steps = steps[0].unsigned_abs();
         Ok(())
+    }
+
+    /// The gradients of the last step in the layout of the parameters, 0 for those that are not trained.
+    ///
+    /// # Errors
+    /// Gradients that this rank does not keep whole.
+    pub fn gradients(&self) -> Result<Vec<F>> {
+        if !self.has_all() {
+            return Err(Error::Strategy(
+                "this rank keeps a part of the gradients; ddp keeps them whole".into(),
+            ));
+        }
+        let mut all = vec![F::ZERO; self.network.param_count()];
+        for unit in &self.units {
+            let grads = unit.grads.here("gradients")?;
+            for Piece { range, .. } in &unit.pieces {
+                let start = unit.values.start;
+                all[start + range.start..start + range.end].copy_from_slice(&grads[range.clone()]);
+            }
+        }
+        Ok(all)
+    }
+
+    /// This rank's running statistics and other buffers.
+    pub fn buffers(&self) -> &[F] {
+        &self.buffers
     }
 
     /// The memory that this rank holds now.
@@ -161,7 +198,7 @@ impl<F: Float> Worker<'_, F> {
             activations,
             saved_for_backward,
             activation_gradients,
-            buckets: self.spare_bytes(),
+            buckets: self.spare_bytes() + self.bucketing.as_ref().map_or(0, BucketState::bytes),
             ..MemoryUse::default()
         };
         for unit in &mut self.units {

@@ -1,4 +1,4 @@
-//! A unit's tensors: parameters, gradients and optimiser state, whole or in part, here or away in an exchange.
+//! A unit's tensors: parameters, gradients and optimiser state, whole or in part, present or in an exchange.
 
 use super::{Keep, UnitExchange};
 use crate::optim::{self, Optimiser};
@@ -7,7 +7,7 @@ use allfold_collectives::{Buffer, Work};
 use allfold_kernels::nn::Float;
 use std::ops::Range;
 
-/// A tensor that an exchange may have.
+/// A tensor that may be in an exchange.
 pub(super) enum Tensor<F: Float> {
     Absent,
     Here(Buffer<F>),
@@ -29,7 +29,7 @@ impl<F: Float> Tensor<F> {
         }
     }
 
-    /// Takes the tensor out for an exchange.
+    /// Takes the tensor for an exchange.
     pub fn send_away(&mut self, what: &str) -> Result<Buffer<F>> {
         match std::mem::replace(self, Tensor::Away) {
             Tensor::Here(buffer) => Ok(buffer),
@@ -49,10 +49,12 @@ fn missing(what: &str) -> Error {
     Error::Strategy(format!("the strategy uses the {what} of a unit while they are freed or in an exchange"))
 }
 
-/// Trained elements that one optimiser moves: a range of the unit.
+/// Trained elements that one optimiser updates: a range of the unit.
 pub(super) struct Piece<F: Float> {
     pub range: Range<usize>,
-    /// Whether this rank's copy counts in sums over all ranks, unless another copy of the unit does.
+    /// The number of the first parameter that has elements in the range.
+    pub first_param: usize,
+    /// Whether this rank's copy counts among those of the tensor axis; `Worker::counts_here` adds the other axes.
     pub counts: bool,
     pub optimiser: Box<dyn Optimiser<F>>,
 }
@@ -61,21 +63,23 @@ pub(super) struct Piece<F: Float> {
 /// equal parts over the data axis.
 pub(super) struct UnitState<F: Float> {
     pub keep: Keep,
+    /// Whether its parameters are those of some experts.
+    pub some_experts: bool,
     /// The unit's elements among all parameters.
     pub values: Range<usize>,
-    /// Elements with padding.
+    /// The number of elements, with padding.
     pub padded: usize,
-    /// This rank's part, which may begin or end in the padding.
+    /// The range of this rank's part, which may begin or end in the padding.
     pub own: Range<usize>,
     pub params: Tensor<F>,
     pub grads: Tensor<F>,
-    /// This rank's part of the parameters, where they are sharded.
+    /// This rank's part of the parameters, if they are sharded.
     pub param_part: Vec<F>,
-    /// This rank's part of the gradient, where that is sharded, and whether it has any of this step's.
+    /// This rank's part of the gradient, if it is sharded, and whether it contains gradients of this step.
     pub grad_part: Vec<F>,
     pub grad_part_begun: bool,
     pub pieces: Vec<Piece<F>>,
-    /// The exchanges under way.
+    /// The gather of the parameters, while it is in progress.
     pub gathering: Option<Work<Buffer<F>>>,
     pub reducing: Option<Work<Buffer<F>>>,
     /// The exchange of the gradient that was started and not finished.
@@ -109,12 +113,15 @@ impl<F: Float> UnitState<F> {
                 if start < end {
                     let range = start..end;
                     let optimiser = optim::build(config, &specs(params, &values, &range))?;
-                    pieces.push(Piece { range, counts: *counts, optimiser });
+                    let before = |place: &&ParamSpec| place.range.end <= values.start + start;
+                    let first_param = params.iter().filter(before).count();
+                    pieces.push(Piece { range, first_param, counts: *counts, optimiser });
                 }
             }
         }
         Ok(UnitState {
             keep,
+            some_experts: false,
             padded: if matches!(keep, Keep::Whole | Keep::First) { values.len() } else { part * size },
             values,
             own,
@@ -135,7 +142,7 @@ impl<F: Float> UnitState<F> {
         matches!(self.keep, Keep::ShardedGradients | Keep::Sharded)
     }
 
-    /// The gradient of a piece, once it is reduced: on this rank's part, or the whole.
+    /// The reduced gradient of a piece: from this rank's part, or from the whole gradient.
     pub fn grad_of(&mut self, range: &Range<usize>) -> Result<&mut [F]> {
         match self.shards_gradients() {
             true => Ok(&mut self.grad_part[range.start - self.own.start..range.end - self.own.start]),
@@ -143,20 +150,37 @@ impl<F: Float> UnitState<F> {
         }
     }
 
+    /// The whole gradient, with zeros where nothing is trained.
+    pub fn whole_grad(&mut self) -> Result<&[F]> {
+        let grads = self.grads.here_mut("gradients")?;
+        let mut end = 0;
+        for Piece { range, .. } in &self.pieces {
+            grads[end..range.start].fill(F::ZERO);
+            end = range.end;
+        }
+        grads[end..].fill(F::ZERO);
+        Ok(grads)
+    }
+
     /// Moves the parameters of every piece.
     pub fn step(&mut self, lr: f64) -> Result<()> {
+        self.each_piece(|piece, params, grads| piece.optimiser.step(lr, params, grads))
+    }
+
+    /// Calls `then` with every piece, its parameters and their gradients.
+    pub fn each_piece(&mut self, mut then: impl FnMut(&mut Piece<F>, &mut [F], &[F])) -> Result<()> {
         let (own, shards) = (self.own.start, self.shards_gradients());
-        for Piece { range, optimiser, .. } in &mut self.pieces {
-            let part = range.start - own..range.end - own;
+        for piece in &mut self.pieces {
+            let (range, part) = (piece.range.clone(), piece.range.start - own..piece.range.end - own);
             let params = match self.keep {
                 Keep::Sharded => &mut self.param_part[part.clone()],
                 _ => &mut self.params.here_mut("parameters")?[range.clone()],
             };
             let grads = match shards {
                 true => &self.grad_part[part],
-                false => &self.grads.here("gradients")?[range.clone()],
+                false => &self.grads.here("gradients")?[range],
             };
-            optimiser.step(lr, params, grads);
+            then(piece, params, grads);
         }
         Ok(())
     }
@@ -173,7 +197,7 @@ impl<F: Float> UnitState<F> {
     }
 }
 
-/// The parameters within a range of a unit, as an optimiser of that range numbers their elements.
+/// The parameters within a range of a unit, with offsets from the start of that range.
 fn specs(params: &[ParamSpec], values: &Range<usize>, range: &Range<usize>) -> Vec<ParamSpec> {
     let (start, end) = (values.start + range.start, values.start + range.end);
     let inside = params.iter().filter(|place| place.range.start < end && start < place.range.end);

@@ -9,7 +9,7 @@ use allfold_collectives::ReduceOp;
 use allfold_kernels::nn::{Float, norm};
 
 impl<F: Float> Worker<'_, F> {
-    /// Moves this rank's parameters by the gradients, unless some rank's are not finite.
+    /// Updates this rank's parameters. With a loss scale, no rank does if any rank has a gradient that is not finite.
     pub(super) fn move_params(&mut self) -> Result<()> {
         self.share_loss()?;
         self.sum_replicas()?;
@@ -25,6 +25,7 @@ impl<F: Float> Worker<'_, F> {
         if self.config.clip_norm > 0.0 {
             self.clip(self.config.clip_norm)?;
         }
+        self.share_norms()?;
         let before = self.groups.world.now();
         for unit in &mut self.units {
             unit.step(self.input.lr)?;
@@ -63,7 +64,7 @@ impl<F: Float> Worker<'_, F> {
         Ok(())
     }
 
-    /// Gives every rank of the pipeline, or of a group that the first rank trains for, the loss.
+    /// Gives the loss to every rank of the pipeline, and with [`Keep::First`] to every rank of the data axis.
     fn share_loss(&mut self) -> Result<()> {
         let (mut loss, before) = ([self.loss], self.groups.world.now());
         if let Some(pipeline) = &self.groups.pipeline {
@@ -77,7 +78,7 @@ impl<F: Float> Worker<'_, F> {
         Ok(())
     }
 
-    /// Divides this rank's gradients by the loss scale; whether one is infinite or NaN.
+    /// Divides this rank's gradients by the loss scale. Returns whether any of them is infinite or NaN.
     fn unscale(&mut self, scaler: &GradScaler) -> Result<bool> {
         let mut found = false;
         for unit in &mut self.units {
@@ -94,10 +95,14 @@ impl<F: Float> Worker<'_, F> {
     fn clip(&mut self, limit: f64) -> Result<()> {
         let mut squares = [0.0];
         for at in 0..self.units.len() {
-            if !self.counts_here(at) {
+            let (has_all, counts) = (self.has_all(), self.counts_here(at));
+            let unit = &mut self.units[at];
+            if has_all && !unit.pieces.is_empty() {
+                squares[0] += norm(unit.whole_grad()?).powi(2);
+            }
+            if has_all || !counts {
                 continue;
             }
-            let unit = &mut self.units[at];
             for piece in 0..unit.pieces.len() {
                 if !unit.pieces[piece].counts {
                     continue;
@@ -106,20 +111,55 @@ impl<F: Float> Worker<'_, F> {
                 squares[0] += norm(unit.grad_of(&range)?).powi(2);
             }
         }
-        let before = self.groups.world.now();
-        self.groups.world.all_reduce(&mut squares, ReduceOp::Sum)?;
-        self.waited_since(before);
-        let scale = limit / (squares[0].sqrt() + 1e-6);
+        if !self.has_all() {
+            let before = self.groups.world.now();
+            self.groups.world.all_reduce(&mut squares, ReduceOp::Sum)?;
+            self.waited_since(before);
+        }
+        let norm = squares[0].sqrt();
+        self.norm = Some(norm);
+        let scale = limit / (norm + 1e-6);
         for unit in &mut self.units {
             for piece in 0..unit.pieces.len() {
                 let range = unit.pieces[piece].range.clone();
                 self.groups.world.charge(&work(optim::clip::cost::<F>(range.len())));
-                // A norm that is no number spoils the gradients, so that it does not go unseen.
+                // A norm of NaN makes all gradients NaN, so that the error is noticed.
                 if scale < 1.0 || scale.is_nan() {
                     let scale = F::from_f64(scale);
                     unit.grad_of(&range)?.iter_mut().for_each(|g| *g = *g * scale);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// If ranks have parts of parameters and the optimiser needs norms (LARS), gives it those of whole parameters and gradients.
+    fn share_norms(&mut self) -> Result<()> {
+        let cut = |keep| matches!(keep, Keep::ShardedState | Keep::ShardedGradients | Keep::Sharded);
+        let served = self.groups.serving_role().servers > 0;
+        let shared = self.split.tensor.is_some() || self.split.experts.is_some();
+        if served || !shared && !self.specs.iter().any(|unit| cut(unit.keep)) {
+            return Ok(());
+        }
+        if !optim::build::<F>(self.config, &[])?.needs_norms() {
+            return Ok(());
+        }
+        let mut squares = vec![[0.0; 2]; self.network.params().len()];
+        for at in 0..self.units.len() {
+            let counts = self.counts_here(at);
+            self.units[at].each_piece(|piece, params, grads| {
+                if counts && piece.counts {
+                    let own = piece.optimiser.squares(params, grads);
+                    let sums = squares[piece.first_param..].iter_mut().flatten();
+                    sums.zip(own.into_iter().flatten()).for_each(|(sum, own)| *sum += own);
+                }
+            })?;
+        }
+        let before = self.groups.world.now();
+        self.groups.world.all_reduce(squares.as_flattened_mut(), ReduceOp::Sum)?;
+        self.waited_since(before);
+        for piece in self.units.iter_mut().flat_map(|unit| &mut unit.pieces) {
+            piece.optimiser.set_squares(&squares[piece.first_param..]);
         }
         Ok(())
     }

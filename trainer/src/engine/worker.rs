@@ -1,16 +1,15 @@
-//! The engine of the CPU.
+//! A rank of the engine that computes on the CPU.
 
+use super::bucketing::BucketState;
 use super::groups::Groups;
 use super::observed::Observed;
 use super::serving::ServingState;
 use super::slot::{self, SlotState};
 use super::unit::UnitState;
-use super::{Keep, Mesh, MeshAxis, ParamUnit, Route, Slot};
+use super::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, Route, Slot};
 use crate::model::Arithmetic;
 use crate::timing::{BucketTimes, StepSpan, StepWork};
-use crate::{
-    Batch, Config, ContextSplit, DrawKey, Error, GradScaler, MemoryUse, Network, Outline, Result, TensorSplit,
-};
+use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse, Network, Outline, Result, TensorSplit};
 use allfold_collectives::{Buffer, Communicator, Rank, Work};
 use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
@@ -19,64 +18,41 @@ use std::sync::Arc;
 
 /// The parameters of a step besides its batch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct StepInput {
+pub struct StepInput {
     /// The learning rate.
     pub lr: f64,
     /// The loss scale, 1 without one.
     pub loss_scale: f64,
     /// The key of the step's random draws, before its first micro-batch.
     pub draw_key: DrawKey,
-    /// Steps, this one included, until all ranks meet.
+    /// The number of steps, with this one, until all ranks synchronise.
     pub steps_left: u64,
+}
+
+impl Default for StepInput {
+    /// The first and only step, with a learning rate of 0.
+    fn default() -> StepInput {
+        StepInput { lr: 0.0, loss_scale: 1.0, draw_key: DrawKey::default(), steps_left: 1 }
+    }
 }
 
 /// The outcome of a step on a rank.
 #[derive(Clone, Debug)]
-pub(crate) struct StepResult {
-    /// The mean loss of the samples of this rank's place on the data axis.
+pub struct StepResult {
+    /// The mean loss of the samples at this rank's position on the data axis.
     pub loss: f64,
-    /// Whether a gradient that is not finite kept all ranks from moving.
+    /// Whether all ranks skipped the step because of a gradient that is not finite.
     pub skipped: bool,
-    /// The first layer with an output that is not finite.
+    /// The first layer with an output that is not finite; `None` if the loss is finite.
     pub not_finite: Option<String>,
-    /// Time of forward phases.
+    /// The norm of all gradients before they were clipped; `None` without clipping.
+    pub norm: Option<f64>,
+    /// The time of forward phases.
     pub forward: Picos,
-    /// Time spent waiting for other ranks.
+    /// The time spent waiting for other ranks.
     pub exposed: Picos,
-    /// Time of the update.
+    /// The time of the optimiser's update.
     pub optimiser: Picos,
-}
-
-/// How ranks share a network's layers and positions.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct NetworkSplit {
-    /// How the ranks of the tensor axis share layers, where there are several.
-    pub tensor: Option<TensorSplit>,
-    /// How the ranks of the context axis share positions, where there are several.
-    pub context: Option<ContextSplit>,
-}
-
-impl NetworkSplit {
-    /// How the ranks of `mesh` share `network`, and the part of a rank.
-    ///
-    /// # Errors
-    /// A network that they cannot share so.
-    pub fn of<F: Float>(network: Network<F>, mesh: &Mesh, rank: usize) -> Result<(Network<F>, NetworkSplit)> {
-        let [tensor, context] = [MeshAxis::Tensor, MeshAxis::Context].map(|axis| mesh.position(rank, axis));
-        let mut split = NetworkSplit::default();
-        let mut part = network;
-        if tensor.size > 1 {
-            let layers = TensorSplit::of(&part, tensor.size)?;
-            part = layers.part(part, tensor.index)?;
-            split.tensor = Some(layers);
-        }
-        if context.size > 1 {
-            let positions = ContextSplit::of(&part, context.size)?;
-            part = positions.part(part, context.index)?;
-            split.context = Some(positions);
-        }
-        Ok((part, split))
-    }
 }
 
 /// A rank that computes on the CPU: its units, its micro-batches in flight and its communicators.
@@ -84,14 +60,14 @@ pub(crate) struct Worker<'a, F: Float> {
     pub(super) groups: Groups<'a>,
     pub(super) config: &'a Config,
     pub(super) network: Network<F>,
-    /// How it is a part of the whole network.
+    /// How the rank's network is a part of the whole network.
     pub(super) split: NetworkSplit,
     pub(super) outline: Arc<Outline>,
     pub(super) specs: Vec<ParamUnit>,
     pub(super) units: Vec<UnitState<F>>,
     /// For each layer: the unit of its parameters.
     pub(super) unit_of: Vec<usize>,
-    /// For each layer: whether this step's gradients of its parameters are begun.
+    /// For each layer: whether its parameters already have a gradient in this step.
     pub(super) begun: Vec<bool>,
     /// All buffers, such as running statistics. Only those of this rank's layers are kept up to date.
     pub(super) buffers: Vec<F>,
@@ -99,11 +75,13 @@ pub(crate) struct Worker<'a, F: Float> {
     pub(super) readers: Vec<u32>,
     pub(super) on: Arithmetic<F>,
     /// Buffers of whole units that are not in use.
-    spare: Vec<Buffer<F>>,
-    /// Messages that were sent and may still be on their way.
+    free_buffers: Vec<Buffer<F>>,
+    /// Messages that were sent and may not have arrived yet.
     pub(super) sent: Vec<Work<Buffer<F>>>,
     pub(super) serving: ServingState<F>,
-    /// For each unit that several stages hold, on those stages: their communicator.
+    /// The gradients' buckets, where the strategy uses them.
+    pub(super) bucketing: Option<BucketState<F>>,
+    /// For each unit that several stages hold, on those stages: the communicator of the stages.
     pub(super) copies: Vec<Option<Communicator>>,
     /// For each unit, the first stage that holds it.
     pub(super) holders: Vec<u32>,
@@ -113,18 +91,19 @@ pub(crate) struct Worker<'a, F: Float> {
     pub(super) loss: f64,
     pub(super) skipped: bool,
     pub(super) not_finite: Option<String>,
+    pub(super) norm: Option<f64>,
     pub(super) log: Vec<BucketTimes>,
-    /// Time of forward phases, and time spent waiting, in this step.
+    /// Time of forward phases in this step, and time spent waiting.
     pub(super) forward_time: Picos,
     pub(super) waited: Picos,
     pub(super) update_time: Picos,
-    /// The start of the phase under way, or the end of its last exchange.
+    /// When the current phase started, or when its last exchange ended.
     pub(super) since: Picos,
     pub(super) observed: Observed,
 }
 
-/// Spare buffers that a rank keeps: one that is gathered ahead, one in use, one that is reduced.
-const SPARE: usize = 3;
+/// The number of free buffers that a rank keeps: one for a unit that is gathered ahead, one in use, one that is reduced.
+const FREE_BUFFERS: usize = 3;
 
 impl<'a, F: Float> Worker<'a, F> {
     /// A rank of `mesh` that holds `specs` of its network, without parameters yet. Every rank of `world` must call it.
@@ -140,18 +119,20 @@ impl<'a, F: Float> Worker<'a, F> {
     ) -> Result<Worker<'a, F>> {
         let groups = Groups::new(world, mesh, channels)?;
         let outline = Arc::new(network.outline());
-        let [data, shard, tensor] =
-            [MeshAxis::Data, MeshAxis::Shard, MeshAxis::Tensor].map(|axis| groups.position(axis));
+        let [data, tensor] = [MeshAxis::Data, MeshAxis::Tensor].map(|axis| groups.position(axis));
         let trained = trained_parts(&network, &outline, split.tensor.as_ref(), tensor.index);
         let make = |unit: &ParamUnit| {
             let values = outline.values_in(&unit.layers);
             let role = groups.serving_role();
+            let some_experts = outline.has_some_experts(&unit.layers);
+            let sharers = groups.position(groups.sharers(some_experts).0);
             let place = match (unit.keep, role.servers) {
                 (Keep::First, _) => (data.index, data.size),
-                (_, 0) => (shard.index, shard.size),
+                (_, 0) => (sharers.index, sharers.size),
                 (_, servers) => (role.server.unwrap_or_default(), servers),
             };
-            UnitState::new(unit.keep, values, place, &trained, (config, network.params()))
+            let state = UnitState::new(unit.keep, values, place, &trained, (config, network.params()))?;
+            Ok(UnitState { some_experts, ..state })
         };
         let units = specs.iter().map(make).collect::<Result<Vec<_>>>()?;
         let unit_of = |layer: usize| {
@@ -170,17 +151,19 @@ impl<'a, F: Float> Worker<'a, F> {
             buffers: vec![F::ZERO; network.buffer_count()],
             slots: Vec::new(),
             on,
-            spare: Vec::new(),
+            free_buffers: Vec::new(),
             sent: Vec::new(),
             serving: ServingState::default(),
+            bucketing: None,
             copies: Vec::new(),
             holders: Vec::new(),
             batch: Batch::default(),
-            input: StepInput { lr: 0.0, loss_scale: 1.0, draw_key: DrawKey::default(), steps_left: 0 },
+            input: StepInput::default(),
             scaler: None,
             loss: 0.0,
             skipped: false,
             not_finite: None,
+            norm: None,
             log: Vec::new(),
             forward_time: Picos::ZERO,
             waited: Picos::ZERO,
@@ -228,10 +211,17 @@ impl<'a, F: Float> Worker<'a, F> {
     /// Whether this rank's parameters and state of a unit count in sums over all ranks: each counts on one rank alone.
     pub(super) fn counts_here(&self, unit: usize) -> bool {
         let axis = match self.units[unit].keep {
-            Keep::Whole | Keep::First => MeshAxis::Data,
+            Keep::Whole | Keep::First => self.groups.holders(self.units[unit].some_experts).0,
             _ => MeshAxis::Replica,
         };
         self.counts(unit) && self.groups.position(axis).index == 0
+    }
+
+    /// Whether this rank has all parameters whole, with their gradients and optimiser state, as every rank of the data axis has.
+    pub(super) fn has_all(&self) -> bool {
+        let Groups { pipeline, tensor, experts, .. } = &self.groups;
+        let whole = [pipeline, tensor, experts].into_iter().all(Option::is_none);
+        whole && self.units.iter().all(|unit| unit.keep == Keep::Whole)
     }
 
     /// Begins a step over a batch.
@@ -242,7 +232,7 @@ impl<'a, F: Float> Worker<'a, F> {
             Some(split) => Batch { x: split.cut(place, &batch.x), labels: split.cut(place, &batch.labels) },
         };
         (self.input, self.scaler) = (input, scaler);
-        (self.loss, self.skipped, self.not_finite) = (0.0, false, None);
+        (self.loss, self.skipped, self.not_finite, self.norm) = (0.0, false, None, None);
         (self.forward_time, self.waited, self.update_time) = (Picos::ZERO, Picos::ZERO, Picos::ZERO);
         self.log.clear();
         self.observed.begin();
@@ -250,12 +240,12 @@ impl<'a, F: Float> Worker<'a, F> {
         self.units.iter_mut().for_each(|unit| unit.grad_part_begun = false);
     }
 
-    /// Gives the batch back.
+    /// Returns the batch of the step.
     pub fn take_batch(&mut self) -> Batch<F> {
         std::mem::take(&mut self.batch)
     }
 
-    /// Tells every rank of every group that this one goes on no more, because of `error`.
+    /// Fails every group of this rank because of `error`, so that the other ranks end too. Returns `error`.
     pub fn failed(&self, error: Error) -> Error {
         let why = error.to_string();
         self.groups.abort(&why);
@@ -269,6 +259,7 @@ impl<'a, F: Float> Worker<'a, F> {
             loss: self.loss,
             skipped: self.skipped,
             not_finite: self.not_finite.take(),
+            norm: self.norm,
             forward: self.forward_time,
             exposed: self.waited,
             optimiser: self.update_time,
@@ -280,12 +271,12 @@ impl<'a, F: Float> Worker<'a, F> {
         &self.log
     }
 
-    /// Bytes of buffers of whole units that wait to be used again.
+    /// Bytes of the free buffers of whole units.
     pub(super) fn spare_bytes(&self) -> u64 {
-        (self.spare.iter().map(|buffer| buffer.len()).sum::<usize>() * size_of::<F>()) as u64
+        (self.free_buffers.iter().map(|buffer| buffer.len()).sum::<usize>() * size_of::<F>()) as u64
     }
 
-    /// Bytes of activations, of what layers saved, and of gradients by activations.
+    /// Bytes of activations, of the values that layers saved, and of gradients with respect to activations.
     pub(super) fn activation_bytes(&self) -> [u64; 3] {
         let mut sum = [0, 0, self.on.pool.bytes()];
         for slot in &self.slots {
@@ -294,7 +285,7 @@ impl<'a, F: Float> Worker<'a, F> {
         sum
     }
 
-    /// Records from now on, or no more, what [`Worker::spans`] and [`Worker::peak`] tell.
+    /// Turns the records of [`Worker::spans`] and [`Worker::peak`] on or off.
     pub fn observe(&mut self, wanted: bool) {
         self.observed.wanted = wanted;
     }
@@ -304,18 +295,18 @@ impl<'a, F: Float> Worker<'a, F> {
         &self.observed.spans
     }
 
-    /// The memory of this rank when it held the most in the last step.
+    /// The memory of this rank at the time in the last step when it held the most.
     pub fn peak(&self) -> MemoryUse {
         self.observed.peak
     }
 
-    /// This rank did `work`, of micro-batch `micro` if of one, from `start` until now.
+    /// Records that this rank did `work`, of micro-batch `micro` if any, from `start` until now.
     pub(super) fn did(&mut self, work: StepWork, micro: Option<usize>, start: Picos) {
         let end = self.groups.world.now();
         self.observed.add(StepSpan { work, micro, start, end });
     }
 
-    /// Notes the memory that this rank holds now, if it is more than before.
+    /// Updates the peak by the memory that this rank holds now.
     pub(super) fn note_memory(&mut self) {
         if self.observed.wanted {
             let now = self.memory();
@@ -332,19 +323,19 @@ impl<'a, F: Float> Worker<'a, F> {
         &mut self.slots[slot.0]
     }
 
-    /// A buffer for a whole unit.
-    pub(super) fn room(&mut self, elements: usize) -> Buffer<F> {
-        match self.spare.iter().position(|buffer| buffer.len() == elements) {
-            Some(at) => self.spare.swap_remove(at),
+    /// A buffer for a whole unit: a free one of this size, or a new one.
+    pub(super) fn whole_unit_buffer(&mut self, elements: usize) -> Buffer<F> {
+        match self.free_buffers.iter().position(|buffer| buffer.len() == elements) {
+            Some(at) => self.free_buffers.swap_remove(at),
             None => self.groups.data().buffer(elements),
         }
     }
 
     pub(super) fn recycle(&mut self, buffer: Buffer<F>) {
-        if self.spare.len() == SPARE {
-            self.spare.remove(0);
+        if self.free_buffers.len() == FREE_BUFFERS {
+            self.free_buffers.remove(0);
         }
-        self.spare.push(buffer);
+        self.free_buffers.push(buffer);
     }
 
     /// Waits for `work` and counts the time.
@@ -370,8 +361,8 @@ impl<'a, F: Float> Worker<'a, F> {
     }
 }
 
-/// The trained elements, each range with whether this rank's copy counts in sums over all ranks: of parameters that every rank of
-/// the tensor axis has, the first rank's copy does.
+/// The trained elements, each range with whether this rank's copy counts in sums over all ranks: for parameters that every rank
+/// of the tensor axis has, only the first rank's copy counts.
 fn trained_parts<F: Float>(
     network: &Network<F>,
     outline: &Outline,
@@ -396,7 +387,7 @@ fn trained_parts<F: Float>(
     parts
 }
 
-/// The layers that a rank runs: the neighbours among its units together.
+/// The layers that a rank runs: ranges of units that are neighbours are joined.
 fn held_layers(specs: &[ParamUnit], outline: &Outline) -> Vec<Range<usize>> {
     let mut held: Vec<Range<usize>> = Vec::new();
     for unit in specs.iter().filter(|unit| unit.keep != Keep::Nothing) {

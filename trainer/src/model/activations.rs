@@ -5,7 +5,7 @@ use super::pass::{DrawKey, Objective};
 use crate::Network;
 use crate::amp::Autocast;
 use crate::layers::{Backward, Forward, Peers, SavedTensors};
-use allfold_kernels::nn::{ClassReduction, DropoutStream, Float, add_to};
+use allfold_kernels::nn::{ClassReduction, Float, add_to};
 
 /// What all passes of a rank compute with: autocast's rounding, and a pool of buffers for activations and their gradients.
 pub(crate) struct Arithmetic<F> {
@@ -14,7 +14,7 @@ pub(crate) struct Arithmetic<F> {
 }
 
 impl<F: Float> Arithmetic<F> {
-    /// In the type of the parameters, without autocast.
+    /// Arithmetic in the type of the parameters, without autocast.
     pub fn new() -> Arithmetic<F> {
         Arithmetic { amp: Autocast::off(), pool: BufferPool::default() }
     }
@@ -22,9 +22,9 @@ impl<F: Float> Arithmetic<F> {
 
 /// The arguments of a layer's forward pass besides activations.
 pub(crate) struct LayerPass<'a, F> {
-    /// Samples.
+    /// The number of samples.
     pub n: usize,
-    /// Training, not evaluation.
+    /// Whether the pass is for training; otherwise it is for evaluation.
     pub train: bool,
     /// The layer's parameters.
     pub params: &'a [F],
@@ -40,10 +40,12 @@ pub(crate) struct LayerPass<'a, F> {
 pub(crate) struct Activations<F> {
     pub(super) acts: Vec<Vec<F>>,
     pub(super) saved: Vec<SavedTensors<F>>,
-    /// The loss's gradient by each activation during the backward pass.
+    /// The gradient of the loss with respect to each activation, during the backward pass.
     pub(super) act_grads: Vec<Option<Vec<F>>>,
     /// The totals over all ranks that the next phase of a synchronised layer reads.
     pub totals: Vec<f64>,
+    /// The factor on the mean loss of the samples.
+    pub scale: F,
 }
 
 impl<F: Float> Activations<F> {
@@ -51,9 +53,10 @@ impl<F: Float> Activations<F> {
     pub fn new(layers: usize) -> Activations<F> {
         Activations {
             acts: vec![Vec::new(); layers + 1],
-            saved: (0..layers).map(|_| SavedTensors { values: Vec::new(), places: Vec::new() }).collect(),
+            saved: (0..layers).map(|_| SavedTensors { values: Vec::new(), indices: Vec::new() }).collect(),
             act_grads: vec![None; layers + 1],
             totals: Vec::new(),
+            scale: F::ONE,
         }
     }
 
@@ -63,19 +66,19 @@ impl<F: Float> Activations<F> {
         self.acts[0].copy_from_slice(x);
     }
 
-    /// An activation of the last forward pass, or the activation that was written over it.
+    /// An activation of the last forward pass; if a later activation has overwritten it, that one.
     pub fn act(&self, network: &Network<F>, act: usize) -> &[F] {
         &self.acts[network.storage_of(act)]
     }
 
-    /// This rank's part of the totals that the forward pass of the synchronised layer `l` reads.
+    /// Computes this rank's part of the totals that the forward pass of the synchronised layer `l` reads.
     pub fn forward_sums(&mut self, network: &Network<F>, l: usize, n: usize, len: usize) {
         self.totals.resize(len, 0.0);
         let x = &self.acts[network.storage_of(network.from(l)[0])];
         network.layers()[l].forward_sums(n, x, &mut self.totals);
     }
 
-    /// This rank's part of the totals that the backward pass of the synchronised layer `l` reads, from its gradients.
+    /// Computes this rank's part of the totals that the backward pass of the synchronised layer `l` reads, from its gradients.
     pub fn backward_sums(&mut self, network: &Network<F>, l: usize, grads: &[F], len: usize) {
         self.totals.resize(len, 0.0);
         network.layers()[l].backward_sums(grads, &mut self.totals);
@@ -95,17 +98,16 @@ impl<F: Float> Activations<F> {
         }
         let LayerPass { n, train, params, buffers, draw_key, peers } = pass;
         let layer = &network.layers()[l];
-        let (values, places) = layer.saved(n);
+        let (values, indices) = layer.saved(n);
         let saved = &mut self.saved[l];
         on.pool.size(&mut saved.values, values);
-        saved.places.resize(places, 0);
+        saved.indices.resize(indices, 0);
         let (below, above) = self.acts.split_at_mut(l + 1);
         let y = &mut above[0];
         on.pool.size(y, n * layer.outputs());
         let mut from = network.from(l).iter().map(|&from| &below[network.storage_of(from)][..]);
         let (x, other) = (from.next().unwrap_or_default(), from.next().unwrap_or_default());
         let (params, x) = on.amp.inputs(network, l, params, x);
-        let (seed, [step, part]) = (draw_key.seed, draw_key.key());
         layer.forward(Forward {
             n,
             train,
@@ -116,7 +118,7 @@ impl<F: Float> Activations<F> {
             y,
             saved,
             totals: &self.totals,
-            stream: DropoutStream { seed, place: [step, part, l as u32] },
+            stream: draw_key.stream(l),
             peers,
         });
         on.amp.round(l + 1, y);
@@ -132,7 +134,8 @@ impl<F: Float> Activations<F> {
         self.acts[storage] = y;
     }
 
-    /// The mean loss, not scaled, and the gradient of the network's output. `peers` are the ranks that share rows of logits.
+    /// Returns the mean loss, not scaled, and stores the gradient of the scaled loss with respect to the network's output. `peers`
+    /// are the ranks that share rows of logits.
     pub fn loss(
         &mut self,
         on: &mut Arithmetic<F>,
@@ -140,7 +143,8 @@ impl<F: Float> Activations<F> {
         objective: Objective<F>,
         peers: &mut dyn Peers<F>,
     ) -> F {
-        let Objective { labels, scale, .. } = objective;
+        let Objective { labels, scale } = objective;
+        self.scale = scale;
         let last = self.acts.len() - 1;
         let logits = &self.acts[network.storage_of(last)];
         let mut act_grads = on.pool.take(logits.len());
@@ -160,7 +164,7 @@ impl<F: Float> Activations<F> {
         loss
     }
 
-    /// The gradients of layer `l`'s parameters by `n` samples: replaces `grads`.
+    /// Computes the gradients with respect to layer `l`'s parameters over `n` samples; they replace `grads`.
     pub fn weight_grad(
         &mut self,
         on: &mut Arithmetic<F>,
@@ -169,20 +173,20 @@ impl<F: Float> Activations<F> {
         (params, grads): (&[F], &mut [F]),
         peers: &mut dyn Peers<F>,
     ) {
-        let Some(dy) = self.act_grads[l + 1].take() else { return };
+        let Some(dy) = self.output_grad(on, network, (l, n), peers) else { return };
         let (x, y) =
             (&self.acts[network.storage_of(network.from(l)[0])], &self.acts[network.storage_of(l + 1)]);
         let (params, x) = on.amp.inputs(network, l, params, x);
-        let (saved, totals) = (&mut self.saved[l], &self.totals);
-        let mut pass = Backward { n, params, x, y, dy: &dy, saved, totals, peers };
+        let (saved, totals, scale) = (&mut self.saved[l], &self.totals, self.scale);
+        let mut pass = Backward { n, scale, params, x, y, dy: &dy, saved, totals, peers };
         network.layers()[l].backward_params(&mut pass, grads);
         on.amp.round_of(l, grads);
         self.act_grads[l + 1] = Some(dy);
     }
 
-    /// The gradients of layer `l`'s inputs by `n` samples: replaces the gradients of those activations, or adds to them. `grads`
-    /// are the gradients of its parameters, where the layer needs them. The gradient of its output is freed, unless it is to be
-    /// kept for the layer's weight gradient.
+    /// Computes the gradients of layer `l`'s inputs over `n` samples: replaces the gradients of those activations, or adds to them.
+    /// `grads` are the gradients of the layer's parameters, which some layers read here. The gradient of the layer's output is
+    /// freed unless `keep` is set: then the layer's weight gradient still needs it.
     pub fn input_grad(
         &mut self,
         on: &mut Arithmetic<F>,
@@ -192,15 +196,15 @@ impl<F: Float> Activations<F> {
         keep: bool,
         peers: &mut dyn Peers<F>,
     ) {
-        let Some(dy) = self.act_grads[l + 1].take() else { return };
+        let Some(dy) = self.output_grad(on, network, (l, n), peers) else { return };
         let layer = &network.layers()[l];
-        let moves = layer.passes_on() || layer.in_place();
+        let moves = layer.identity_backward() || layer.in_place();
         if moves && keep {
             let mut copy = on.pool.take(dy.len());
             copy.copy_from_slice(&dy);
             self.act_grads[l + 1] = Some(copy);
         }
-        if layer.passes_on() {
+        if layer.identity_backward() {
             return self.pass_on(on, network.from(l), dy);
         }
         let from = network.from(l)[0];
@@ -213,12 +217,31 @@ impl<F: Float> Activations<F> {
         let mut dx = on.pool.take(n * layer.inputs());
         let (x, y) = (&self.acts[network.storage_of(from)], &self.acts[network.storage_of(l + 1)]);
         let (params, x) = on.amp.inputs(network, l, params, x);
-        let (saved, totals) = (&mut self.saved[l], &self.totals);
-        let mut pass = Backward { n, params, x, y, dy: &dy, saved, totals, peers };
+        let (saved, totals, scale) = (&mut self.saved[l], &self.totals, self.scale);
+        let mut pass = Backward { n, scale, params, x, y, dy: &dy, saved, totals, peers };
         layer.backward_input(&mut pass, grads, &mut dx);
         on.amp.round_of(l, &mut dx);
         self.accumulate_grad(on, from, dx);
         if keep { self.act_grads[l + 1] = Some(dy) } else { on.pool.push(dy) }
+    }
+
+    /// Takes the gradient of layer `l`'s output, gathered from the layer's peers if the layer reads more of it than this rank has.
+    fn output_grad(
+        &mut self,
+        on: &mut Arithmetic<F>,
+        network: &Network<F>,
+        (l, n): (usize, usize),
+        peers: &mut dyn Peers<F>,
+    ) -> Option<Vec<F>> {
+        let (own, layer) = (self.act_grads[l + 1].take()?, &network.layers()[l]);
+        let all = n * layer.gradient_len();
+        if layer.gradient_len() == layer.outputs() || own.len() == all {
+            return Some(own);
+        }
+        let mut gathered = on.pool.take(all);
+        layer.gather_gradient(n, &own, &mut gathered, peers);
+        on.pool.push(own);
+        Some(gathered)
     }
 
     /// Passes the gradient of a layer's output to all of its inputs.
@@ -246,18 +269,18 @@ impl<F: Float> Activations<F> {
         self.act_grads[act] = Some(dx);
     }
 
-    /// Gives the gradients that a pass has left back to the pool.
+    /// Returns the gradients that remain after a pass to the pool.
     pub fn recycle_grads(&mut self, pool: &mut BufferPool<F>) {
         self.act_grads.iter_mut().for_each(|act_grads| pool.extend(act_grads.take()));
     }
 
-    /// Gives what layers have saved back to the pool.
+    /// Returns the values that layers saved to the pool.
     pub fn recycle_saved(&mut self, pool: &mut BufferPool<F>) {
         let saved = self.saved.iter_mut().map(|saved| std::mem::take(&mut saved.values));
         pool.extend(saved.filter(|values| values.capacity() > 0));
     }
 
-    /// Gives an activation back to the pool.
+    /// Returns an activation to the pool.
     pub fn free(&mut self, storage: usize, pool: &mut BufferPool<F>) {
         let act = std::mem::take(&mut self.acts[storage]);
         if act.capacity() > 0 {
@@ -265,17 +288,17 @@ impl<F: Float> Activations<F> {
         }
     }
 
-    /// Puts an activation into its place that another rank computed.
+    /// Stores an activation that another rank computed.
     pub fn put(&mut self, storage: usize, act: Vec<F>) {
         self.acts[storage] = act;
     }
 
-    /// Puts the gradient of an activation into its place that another rank computed.
+    /// Stores the gradient of an activation that another rank computed.
     pub fn put_grad(&mut self, act: usize, grad: Vec<F>) {
         self.act_grads[act] = Some(grad);
     }
 
-    /// Takes the gradient of an activation out, if it is there.
+    /// Takes the gradient of an activation out, if it has been computed.
     pub fn take_grad(&mut self, act: usize) -> Option<Vec<F>> {
         self.act_grads[act].take()
     }
@@ -285,10 +308,10 @@ impl<F: Float> Activations<F> {
         self.acts.iter().position(|act| act.iter().any(|&x| (x * F::ZERO).is_nan()))
     }
 
-    /// Bytes of the activations, of what layers saved, and of gradients by activations.
+    /// Bytes of the activations, of the values that layers saved, and of gradients with respect to activations.
     pub fn bytes(&self) -> [u64; 3] {
         let bytes = |elements: usize| (elements * size_of::<F>()) as u64;
-        let saved = self.saved.iter().map(|s| bytes(s.values.capacity()) + 4 * s.places.capacity() as u64);
+        let saved = self.saved.iter().map(|s| bytes(s.values.capacity()) + 4 * s.indices.capacity() as u64);
         [
             bytes(self.acts.iter().map(Vec::capacity).sum()),
             saved.sum(),

@@ -15,8 +15,8 @@ impl<F: Float> BufferPool<F> {
         self.0.extend(buffers);
     }
 
-    /// A buffer of this many elements. Much larger buffers are left in the pool: they would be cut now and cleared when they
-    /// grow again.
+    /// A buffer of this many elements. Buffers of more than twice the capacity stay in the pool: shortened now, they would be
+    /// filled with zeros when they grow again.
     pub fn take(&mut self, elements: usize) -> Vec<F> {
         let fits = |at: &usize| (elements..=2 * elements).contains(&self.0[*at].capacity());
         let best = (0..self.0.len()).filter(fits).min_by_key(|&at| self.0[at].capacity());
@@ -25,7 +25,7 @@ impl<F: Float> BufferPool<F> {
         buffer
     }
 
-    /// Makes `buffer` this long, with a buffer of the pool if it has no memory of its own.
+    /// Gives `buffer` this length. A buffer without memory of its own takes one of the pool.
     pub fn size(&mut self, buffer: &mut Vec<F>, elements: usize) {
         if buffer.capacity() == 0 && !self.0.is_empty() {
             *buffer = self.take(elements);

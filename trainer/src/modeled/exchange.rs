@@ -88,7 +88,7 @@ pub struct NcclModel {
 }
 
 impl NcclModel {
-    /// On this machine; `overrides` as `NCCL_ALGO` and `NCCL_PROTO` say.
+    /// NCCL's model for this machine; `overrides` are the settings of `NCCL_ALGO` and `NCCL_PROTO`.
     pub fn new(platform: Platform, overrides: Overrides) -> NcclModel {
         NcclModel { platform, overrides, used: BTreeSet::new() }
     }

@@ -5,11 +5,11 @@
 //! communication                        | bucket 0 |  bucket 1     |
 //! ```
 //!
-//! One rank represents all: ranks compute equally long, enter every all-reduce together, and an all-reduce takes what
-//! [`allfold_collectives::time`] says of its schedule on the topology. Where a schedule lets ranks finish at different
+//! One rank represents all: ranks compute equally long, enter every all-reduce together, and an all-reduce takes the time that
+//! [`allfold_collectives::time`] computes for its schedule on the topology. Where a schedule lets ranks finish at different
 //! times (unequal chunks, rank counts that are no power of two), the last rank's time is taken for all.
 //!
-//! What is timed is a [`StepCosts`]: a real network with what its kernels cost on a device ([`predict`]), or the layer table
+//! What is timed is a [`StepCosts`]: a real network with the costs of its kernels on a device ([`predict`]), or the layer table
 //! of a large one ([`crate::workloads`], [`predict_workload`]). Both go through one timeline, with the buckets of real
 //! training.
 
@@ -39,22 +39,22 @@ use allfold_sim::{Costs, Device, Picos, Sharing, Topology};
 pub struct ModeledMachine<'a> {
     /// The device of each rank.
     pub device: Device,
-    /// The links between ranks, and their number.
+    /// The number of ranks, and the links between them.
     pub topology: &'a Topology,
     /// The costs of messages and launches.
     pub costs: Costs,
     /// How flows share links.
     pub sharing: Sharing,
-    /// Which algorithms run, as a communicator would choose them.
+    /// The plan that chooses algorithms, as in a communicator.
     pub plan: &'a Plan,
 }
 
 /// A predicted step: no arithmetic was done and no byte sent.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct StepPrediction {
-    /// Ranks.
+    /// The number of ranks.
     pub ranks: u32,
-    /// Samples of all ranks in one step.
+    /// The number of samples of all ranks in one step.
     pub samples: u64,
     /// The time by parts of the step.
     pub time: StepBreakdown,
@@ -91,7 +91,7 @@ pub fn predict(
         )));
     }
     strategies::fits(config, machine.topology.ranks())?;
-    if strategies::on_engine(config) {
+    if !strategies::has_own_gpu_step(config) {
         return Err(Error::Config(format!(
             "strategy `{}` cannot be predicted without its arithmetic, only `single` and `ddp` can: run it on virtual time",
             config.strategy

@@ -1,11 +1,11 @@
-//! A real network as [`StepCosts`]: what its kernels cost, on a device.
+//! A real network as [`StepCosts`]: the costs of its kernels on a device.
 
 use super::timeline::Timeline;
 use super::{DdpOptions, ModeledMachine, SimulatedExchange, StepCosts, StepPrediction};
+use crate::buckets::{pack_cost, unpack_cost};
 use crate::model::accumulate_cost;
 use crate::run::data_cost;
 use crate::scaler::unscale_cost;
-use crate::strategies::ddp::{pack_cost, unpack_cost};
 use crate::timing::work;
 use crate::{Config, Network, Optimiser, ParamSpec, Phase, Result, models, optim};
 use allfold_kernels::nn::{Float, OpCost};

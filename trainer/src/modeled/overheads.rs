@@ -1,4 +1,4 @@
-//! What a step takes beyond the kernels and the links of one rank. Each overhead has a name and a switch.
+//! The time of a step beyond the kernels and the links of one rank. Each overhead has a name and a switch.
 //!
 //! ```text
 //! device_variation   devices differ in speed: all wait for the slowest of n     relative x E[max of n]
@@ -21,12 +21,12 @@ pub struct Overheads {
     pub contention: f64,
     /// Samples per second that the CPUs of a node prepare.
     pub input: Option<f64>,
-    /// Ranks of a node.
+    /// The number of ranks of a node.
     pub node: u32,
 }
 
 impl Overheads {
-    /// No overhead.
+    /// No overheads.
     pub const NONE: Overheads =
         Overheads { device_variation: 0.0, jitter_us: 0.0, contention: 0.0, input: None, node: 8 };
 
@@ -42,7 +42,7 @@ impl Overheads {
             let ranks = f64::from(prediction.ranks.min(self.node));
             let batch = prediction.samples as f64 / f64::from(prediction.ranks.max(1));
             let needs = Picos((ranks * batch / rate * 1e12) as u64);
-            // Batches are prepared while the one before is computed.
+            // Batches are prepared while the previous step computes, so only the excess counts.
             prediction.time.data += Picos(needs.0.saturating_sub(prediction.time.total().0));
         }
     }
@@ -54,7 +54,7 @@ pub fn expected_max(n: u32) -> f64 {
     if n < 2 {
         return 0.0;
     }
-    // The chance to be above: Blom's (n - 3/8) / (n + 1/4) below.
+    // The probability of a larger draw; Blom's formula gives that of a smaller one, (n - 3/8) / (n + 1/4).
     let above = 0.625 / (f64::from(n) + 0.25);
     let t = (-2.0 * above.ln()).sqrt();
     t - (2.515_517 + t * (0.802_853 + t * 0.010_328))

@@ -4,7 +4,7 @@ use crate::buckets::Caps;
 use crate::{ParamSpec, Phase};
 use allfold_sim::Picos;
 
-/// The parts of a step on one device.
+/// The times of the parts of a step on one device.
 pub trait StepCosts {
     /// Every parameter, in order of registration.
     fn params(&self) -> &[ParamSpec];
@@ -24,9 +24,9 @@ pub trait StepCosts {
     fn accumulate(&self, elements: usize) -> Picos;
     /// How long it takes to divide and copy `elements` into a bucket.
     fn pack(&self, elements: usize) -> Picos;
-    /// How long it takes to copy them back.
+    /// The time to copy `elements` from a bucket back.
     fn unpack(&self, elements: usize) -> Picos;
-    /// Bytes of a gradient's element as it is sent.
+    /// Bytes of an element of a gradient, in the type in which it is sent.
     fn element(&self) -> usize;
 
     /// Elements of all parameters.
@@ -38,13 +38,13 @@ pub trait StepCosts {
 /// How data-parallel training runs a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DdpOptions {
-    /// Samples of a rank.
+    /// The number of samples of a rank.
     pub batch: usize,
-    /// Samples of a micro-batch.
+    /// The number of samples of a micro-batch.
     pub micro_batch: usize,
     /// The sizes at which buckets close; `None`: nothing is exchanged.
     pub caps: Option<Caps>,
-    /// Whether buckets are views where they can be, and their gradients summed where they lie.
+    /// Whether buckets are views of the gradients where possible, summed in place and not copied.
     pub views: bool,
     /// Whether ranks agree on a loss scale in each step.
     pub scaler: bool,

@@ -17,7 +17,7 @@ fn step(
         .unwrap()
 }
 
-/// (workload, device, precision, batch, samples per second as published).
+/// Each row: workload, device, precision, batch, samples per second as published.
 #[test]
 fn one_device_is_near_what_was_published() {
     // NVIDIA's DeepLearningExamples, PyTorch: one GPU of a DGX-1 and of a DGX A100.
@@ -72,7 +72,7 @@ fn a_step_takes_longer_with_more_samples_ranks_or_synchronised_norms() {
     let four = total(&WorkloadTraining { batch: 256, accumulate: 4, ..base });
     assert!(four.exposed <= one.exposed, "gradients are exchanged once in four batches");
     assert!(total(&WorkloadTraining { precision: Precision::F32, ..base }).total() > one.total());
-    // Buckets of everything hide nothing.
+    // A single bucket of all gradients hides no communication.
     let one_bucket =
         WorkloadTraining { caps: crate::buckets::Caps { first: 1 << 40, rest: 1 << 40 }, ..base };
     assert!(total(&one_bucket).exposed > one.exposed);

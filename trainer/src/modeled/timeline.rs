@@ -1,4 +1,4 @@
-//! A rank's two timelines through a step.
+//! A rank's two timelines through a step: compute and communication.
 
 use super::{DdpOptions, ExchangeModel, StepCosts, StepPrediction};
 use crate::buckets::{Bucket, buckets_in, views};
@@ -7,7 +7,7 @@ use crate::{Phase, Result};
 use allfold_collectives::DType;
 use allfold_sim::Picos;
 
-/// A step, and what times its parts.
+/// Walks through a step and times its parts.
 pub(super) struct Timeline<'a, S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> {
     pub steps: &'a S,
     pub rules: DdpOptions,
@@ -20,7 +20,7 @@ pub(super) struct Timeline<'a, S: StepCosts + ?Sized, X: ExchangeModel + ?Sized>
 struct Clock {
     /// The time on the compute timeline.
     now: Picos,
-    /// When communication has done all it was given.
+    /// When all communication so far is done.
     free: Picos,
     /// Time spent waiting so far.
     exposed: Picos,
@@ -29,9 +29,9 @@ struct Clock {
 /// A micro-batch of a step.
 struct Micro {
     n: usize,
-    /// Gradients of earlier ones are held.
+    /// Whether gradients of earlier micro-batches are held.
     accumulated: bool,
-    /// Others follow.
+    /// Whether more micro-batches follow.
     more: bool,
 }
 
@@ -95,7 +95,7 @@ impl<S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> Timeline<'_, S, X> {
         Ok(())
     }
 
-    /// Walks the backward pass; sends each bucket when it is full and the one before it is sent, the last view at the end.
+    /// Walks the backward pass; sends each full bucket once the one before it is sent, and a view that is the last at the end.
     fn backward(
         &mut self,
         micro: Micro,
@@ -105,9 +105,6 @@ impl<S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> Timeline<'_, S, X> {
         let steps = self.steps;
         let (mut log, mut last) = (Vec::<BucketTimes>::new(), None);
         for phase in steps.backward_phases() {
-            if matches!(phase, Phase::Ready(_)) && micro.more {
-                continue;
-            }
             clock.now += steps.takes(phase, micro.n);
             self.total(phase, clock)?;
             let Phase::Ready(param) = phase else { continue };
@@ -115,7 +112,7 @@ impl<S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> Timeline<'_, S, X> {
             if micro.accumulated {
                 clock.now += steps.accumulate(elements);
             }
-            let Some(bucket) = buckets.get(log.len()) else { continue };
+            let Some(bucket) = buckets.get(log.len()).filter(|_| !micro.more) else { continue };
             clock.now += steps.pack(elements);
             // Gradients become ready in the order in which buckets are made.
             if bucket.params.last() != Some(&param) {
@@ -130,13 +127,10 @@ impl<S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> Timeline<'_, S, X> {
         if let Some((bucket, ready)) = last {
             log.push(self.sent(bucket, log.len(), clock, ready)?);
         }
-        if micro.accumulated && micro.more {
-            clock.now += steps.accumulate(steps.elements());
-        }
         Ok(log)
     }
 
-    /// Sends a bucket that became ready then.
+    /// Sends a bucket that became ready at this time.
     fn sent(&mut self, of: &Bucket, bucket: usize, clock: &mut Clock, ready: Picos) -> Result<BucketTimes> {
         let dtype = match self.steps.element() {
             8 => DType::F64,

@@ -1,4 +1,4 @@
-//! A network of which no more is known than its parameters and how long a step takes on one device.
+//! A network of which only the number of parameters and the time of a step on one device are known.
 //!
 //! ```text
 //! forward: a third of the step        backward: two thirds; gradients are ready at an even pace
@@ -15,11 +15,11 @@ pub struct UniformCosts {
     alone: Picos,
 }
 
-/// The number of tensors; any number larger than that of the buckets gives the same times.
+/// The number of tensors; any number much larger than that of the buckets gives about the same times.
 const TENSORS: usize = 128;
 
 impl UniformCosts {
-    /// `parameters` numbers; one device alone takes `alone` for a step.
+    /// A network with this many parameters, of which a step takes `alone` on one device.
     pub fn new(parameters: usize, alone: Picos) -> UniformCosts {
         let edge = |tensor: usize| parameters * tensor / TENSORS;
         let place = |tensor: usize| {

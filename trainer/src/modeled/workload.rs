@@ -7,24 +7,25 @@ use crate::workloads::{Accelerator, KernelCost, Precision, Workload};
 use crate::{ParamSpec, Phase, Result};
 use allfold_sim::Picos;
 
-/// How a workload is trained.
+/// The parameters of training a workload.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkloadTraining<'a> {
     /// The network that is trained.
     pub workload: &'a Workload,
-    /// The device that it is trained on.
+    /// The device of each rank.
     pub accelerator: &'a Accelerator,
     /// The precision of the kernels. Gradients are f32 in every precision, as with PyTorch's autocast.
     pub precision: Precision,
     /// Samples per rank and step.
     pub batch: usize,
-    /// Micro-batches of a step, exchanged once.
+    /// Micro-batches of a step; their gradients are accumulated and exchanged once.
     pub accumulate: usize,
     /// Whether batch norms normalise by the samples of all ranks.
     pub sync_batch_norm: bool,
     /// The sizes at which buckets close.
     pub caps: Caps,
-    /// Samples per second of one device alone, where that was measured: every kernel takes as much longer or shorter.
+    /// The measured rate of one device alone in samples per second, if there is one: every kernel's time is scaled so that the
+    /// predicted rate is the measured one.
     pub measured: Option<f64>,
     /// Overheads besides kernels and links.
     pub terms: Overheads,
@@ -52,7 +53,7 @@ impl<'a> WorkloadTraining<'a> {
     }
 }
 
-/// One step of a workload over `ranks` ranks that exchange by `exchange`. A single rank exchanges nothing.
+/// One step of a workload over `ranks` ranks, with exchanges timed by `exchange`. A single rank exchanges nothing.
 ///
 /// # Errors
 /// An exchange that cannot be timed.
@@ -67,14 +68,14 @@ pub fn predict_workload(
     Ok(prediction)
 }
 
-/// The device's time relative to the roofline, in thousandths: 1000, or the factor with which one device reaches the measured
-/// rate.
+/// The device's time relative to the roofline: 1000 thousandths, or in millionths the factor with which one device reaches the
+/// measured rate.
 fn stretch(job: &WorkloadTraining<'_>) -> u128 {
     let Some(measured) = job.measured.filter(|rate| *rate > 0.0) else { return 1000 };
     let modeled = Modeled { job, stretch: 1_000_000 };
     let alone = modeled.alone();
     let wanted = job.batch as f64 / measured * 1e12;
-    // In millionths, so that rounding does not show.
+    // The measured factor is in millionths, so that rounding does not matter.
     (wanted / alone.0.max(1) as f64 * 1e6).clamp(1.0, 1e12) as u128
 }
 
@@ -118,7 +119,7 @@ impl Modeled<'_> {
         Picos(u64::try_from(u128::from(time.0) * self.stretch / scale).unwrap_or(u64::MAX))
     }
 
-    /// Elements of gradients moved `passes` times.
+    /// The time to read or write `elements` f32 gradients `passes` times.
     fn moved(&self, elements: usize, passes: usize) -> Picos {
         self.job.accelerator.moves((elements * passes * 4) as u64, 1)
     }

@@ -1,8 +1,10 @@
 //! Checkpoints of a run: rank 0 writes and reads them, for all ranks.
 
-use super::Run;
-use crate::checkpoint::TrainingProgress;
-use crate::{Error, Result, checkpoint};
+use super::epochs::Progress;
+use super::{Run, TrainResult};
+use crate::checkpoint::{Files, FolderLock, History, TrainingProgress};
+use crate::strategies::ddp;
+use crate::{EpochReport, Error, Result, checkpoint, scores};
 use allfold_collectives::Rank;
 use allfold_kernels::nn::Float;
 use std::path::Path;
@@ -10,17 +12,26 @@ use std::path::Path;
 /// The rank that writes and reads checkpoints.
 const ROOT: Rank = Rank(0);
 
+/// A run's lock on its folder of checkpoints: on rank 0 of a run that writes checkpoints, otherwise empty.
+#[derive(Default)]
+pub(super) struct Held {
+    _lock: Option<FolderLock>,
+}
+
 impl<F: Float> Run<'_, F> {
+    /// Whether a run of `steps` steps has a checkpoint after `done` steps, whatever epochs ask for.
     pub(super) fn checkpoint_due(&self, done: u64, steps: u64) -> bool {
         let every = self.config.checkpoint_every;
-        every > 0 && (done.is_multiple_of(every) || done == steps)
+        every > 0 && done.is_multiple_of(every) || self.config.checkpoints_by_time() && done == steps
     }
 
-    pub(super) fn checkpoint(&mut self, losses: &[f64]) -> Result<()> {
+    /// Writes a checkpoint of what the run has recorded to `files`, on rank 0.
+    pub(super) fn checkpoint(&mut self, result: &TrainResult, files: Files) -> Result<()> {
+        let (losses, epochs) = (&result.losses[..], &result.epochs[..]);
         if self.engine.is_some() {
             self.download_units()?;
             self.download_state()?;
-        } else if self.comm.rank() == ROOT || self.strategy.replicas_diverge() {
+        } else if self.comm.rank() == ROOT || ddp::replicas_diverge(self.config) {
             self.download()?;
         }
         let mut own = self.own();
@@ -33,10 +44,10 @@ impl<F: Float> Run<'_, F> {
             let weights = own.iter().filter(|(name, _)| *name == "weights").flat_map(|(_, values)| values);
             let mut kept = weights.chain(&self.model.params).chain(&self.model.buffers);
             if let Some(bad) = kept.find(|value| !value.to_f64().is_finite()) {
-                // Older ones are better: this one would take their place.
+                // A checkpoint with such a weight must not replace older, better ones.
                 return Err(self.diverged(("a weight", bad.to_f64()), losses.len() as u64, None));
             }
-            checkpoint::save(checkpoint::Snapshot {
+            let run = checkpoint::Snapshot {
                 config: self.config,
                 step: losses.len() as u64,
                 ranks: self.comm.size(),
@@ -44,17 +55,19 @@ impl<F: Float> Run<'_, F> {
                 optimiser: &mut *self.optimiser,
                 scaler: self.scaler.as_ref(),
                 losses,
+                epochs,
                 own: &own,
-            })?;
+            };
+            checkpoint::save(run, files)?;
         }
         self.free_model();
         Ok(())
     }
 
-    /// The tensors that differ between ranks, by name; equally long on every rank.
+    /// The tensors that differ between ranks, by name. Each has the same length on every rank.
     fn own(&mut self) -> checkpoint::Own<F> {
         let mut own = self.hook();
-        if self.strategy.replicas_diverge() {
+        if ddp::replicas_diverge(self.config) {
             own.push(("weights", self.model.params.clone()));
             for (name, values) in self.optimiser.state().vectors {
                 let mut values = values.clone();
@@ -65,7 +78,7 @@ impl<F: Float> Run<'_, F> {
         own
     }
 
-    /// Takes this rank's part of what rank 0 read.
+    /// Stores this rank's part of the state that rank 0 read.
     fn take_own(&mut self, step: u64, mut all: checkpoint::Own<F>) -> Result<()> {
         let ranks = self.comm.size() as usize;
         let mut mine = Vec::with_capacity(all.len());
@@ -74,7 +87,7 @@ impl<F: Float> Run<'_, F> {
             let length = values.len() / ranks;
             mine.push(values[self.comm.rank().index() * length..][..length].to_vec());
         }
-        if self.strategy.replicas_diverge() && step > 0 {
+        if ddp::replicas_diverge(self.config) && step > 0 {
             let mut vectors = self.optimiser.state().vectors;
             let weights = mine.len() - vectors.len() - 1;
             let values = mine.split_off(weights + 1);
@@ -83,7 +96,9 @@ impl<F: Float> Run<'_, F> {
             mine.truncate(weights);
         }
         if step > 0 {
-            self.strategy.load_hook_state(step, &mine);
+            if let Some(engine) = &mut self.engine {
+                engine.worker.load_hook_state(&mine);
+            }
             if let Some(device) = &mut self.device {
                 device.load_hook_state(step, &mine);
             }
@@ -91,20 +106,32 @@ impl<F: Float> Run<'_, F> {
         Ok(())
     }
 
-    /// Refuses to start a new run in a folder with checkpoints of another run: only the checkpoints with the most steps would
-    /// be kept, and resumed from.
-    fn begin(&self) -> Result<()> {
-        if self.config.checkpoint_every == 0 {
-            return Ok(());
+    /// Locks the folder of checkpoints on rank 0, if this run writes checkpoints. `None`: another run has locked it.
+    fn hold(&self) -> Result<Option<Held>> {
+        if !self.config.writes_checkpoints() || self.comm.rank() != ROOT {
+            return Ok(Some(Held::default()));
+        }
+        let lock = FolderLock::take(Path::new(&self.config.checkpoint_dir))?;
+        Ok(lock.map(|lock| Held { _lock: Some(lock) }))
+    }
+
+    /// Refuses to start a new run in a folder with checkpoints of another run (only the checkpoints with the most steps would
+    /// be kept, and resumed from), or in the folder of a run that is under way.
+    fn begin(&self) -> Result<Held> {
+        if !self.config.writes_checkpoints() {
+            return Ok(Held::default());
         }
         let folder = Path::new(&self.config.checkpoint_dir);
-        let mut taken = [0u8];
-        if self.comm.rank() == ROOT {
-            taken[0] = u8::from(checkpoint::newest(folder)?.is_some());
+        let held = self.hold()?;
+        let mut taken = [2u8];
+        if self.comm.rank() == ROOT && held.is_some() {
+            taken[0] =
+                u8::from(checkpoint::newest(folder)?.is_some() || folder.join(checkpoint::BEST).exists());
         }
         self.comm.broadcast(&mut taken, ROOT)?;
         match taken {
-            [0] => Ok(()),
+            [0] => Ok(held.unwrap_or_default()),
+            [2] => Err(checkpoint::taken(folder)),
             _ => Err(Error::Config(format!(
                 "`checkpoint_dir` {} has checkpoints already: set `resume` to go on from the newest, or name another folder",
                 folder.display()
@@ -112,68 +139,107 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// Goes on from the newest checkpoint, if that is asked for and there is one: rank 0 reads it and gives it to all, or
-    /// what is wrong with it, so that no rank ends as if it had only lost another. The run ends after `steps`.
-    pub(super) fn resume(&mut self, losses: &mut Vec<f64>, steps: u64) -> Result<()> {
+    /// Continues from the newest checkpoint, if the configuration asks for it and there is one. Rank 0 reads the checkpoint and
+    /// broadcasts its contents, or the reason why it is refused, so that every rank ends with that reason. Returns the lock on the
+    /// folder, which the run keeps until it ends.
+    pub(super) fn resume(&mut self, progress: &mut Progress) -> Result<Held> {
         if !self.config.resume {
             return self.begin();
         }
-        let (mut header, mut refused) = ([0i64; 5], String::new());
+        let held = self.hold()?;
         let mut own = self.own();
         own.iter_mut()
             .for_each(|(_, values)| *values = vec![F::ZERO; values.len() * self.comm.size() as usize]);
-        if self.comm.rank() == ROOT
-            && let Some(path) = checkpoint::newest(Path::new(&self.config.checkpoint_dir))?
-        {
-            let into = checkpoint::Restored {
-                config: self.config,
-                ranks: self.comm.size(),
-                model: &mut self.model,
-                optimiser: &mut *self.optimiser,
-                own: &mut own,
-            };
-            match checkpoint::load(&path, into) {
-                Ok((TrainingProgress { step, optimiser_steps, loss_scale, good, .. }, read)) => {
-                    *losses = read;
-                    let scale = i64::from(loss_scale.to_bits());
-                    header = [step as i64, optimiser_steps as i64, scale, good as i64, 0];
-                }
-                Err(Error::Checkpoint(what)) => refused = what,
-                Err(error) => return Err(error),
+        let read = match &held {
+            None => Err(checkpoint::taken(Path::new(&self.config.checkpoint_dir)).to_string()),
+            Some(_) => self.read(&mut own)?,
+        };
+        let mut header = [0i64; 6];
+        match &read {
+            Ok(Some((TrainingProgress { step, optimiser_steps, loss_scale, good, .. }, history))) => {
+                let (scale, epochs) = (i64::from(loss_scale.to_bits()), history.epochs.len() as i64);
+                header = [*step as i64, *optimiser_steps as i64, scale, *good as i64, epochs, 0];
             }
-            header[4] = refused.len() as i64;
+            Ok(None) => {}
+            Err(refused) => header[5] = refused.len() as i64,
         }
         self.comm.broadcast(&mut header, ROOT)?;
-        let [step, optimiser_steps, scale, good, length] = header.map(i64::unsigned_abs);
+        let [step, optimiser_steps, scale, good, epochs, length] = header.map(i64::unsigned_abs);
         if length > 0 {
-            let mut what = refused.into_bytes();
+            let mut what = read.err().unwrap_or_default().into_bytes();
             what.resize(length as usize, 0);
             self.comm.broadcast(&mut what, ROOT)?;
             return Err(Error::Checkpoint(String::from_utf8_lossy(&what).into_owned()));
         }
-        if step > steps {
+        if step > progress.steps {
             return Err(Error::Checkpoint(format!(
-                "the newest in {} has {step} steps and this run ends at {steps}: raise `max_steps` or `epochs`, or name \
-                 another folder",
-                self.config.checkpoint_dir
+                "the newest in {} has {step} steps and this run ends at {}: raise `max_steps` or `epochs`, or name another folder",
+                self.config.checkpoint_dir, progress.steps
             )));
         }
-        losses.resize(step as usize, 0.0);
-        self.comm.broadcast(losses, ROOT)?;
-        self.comm.broadcast(&mut self.model.params, ROOT)?;
-        self.comm.broadcast(&mut self.model.buffers, ROOT)?;
+        let history = read.ok().flatten().map(|(_, history)| history).unwrap_or_default();
+        self.share_history(history, (step, epochs), progress)?;
         if let Some(scaler) = self.scaler.as_mut().filter(|_| step > 0) {
             (scaler.scale, scaler.good) = (f32::from_bits(scale as u32), good);
         }
+        self.share_state(optimiser_steps)?;
+        self.take_own(step, own)?;
+        Ok(held.unwrap_or_default())
+    }
+
+    /// Reads the newest checkpoint, on rank 0, if there is one. The inner error is a reason to refuse it, which every rank must be
+    /// told.
+    #[allow(clippy::type_complexity, reason = "a result within a result, used once")]
+    fn read(
+        &mut self,
+        own: &mut checkpoint::Own<F>,
+    ) -> Result<std::result::Result<Option<(TrainingProgress, History)>, String>> {
+        if self.comm.rank() != ROOT {
+            return Ok(Ok(None));
+        }
+        let into = checkpoint::Restored {
+            config: self.config,
+            ranks: self.comm.size(),
+            model: &mut self.model,
+            optimiser: &mut *self.optimiser,
+            own,
+        };
+        let latest = checkpoint::latest(Path::new(&self.config.checkpoint_dir));
+        match latest.and_then(|path| path.map(|path| checkpoint::load(&path, into)).transpose()) {
+            Ok(read) => Ok(Ok(read)),
+            Err(Error::Checkpoint(what)) => Ok(Err(what)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives all ranks what rank 0's checkpoint has recorded: of this many steps and epochs.
+    fn share_history(&self, read: History, (steps, epochs): (u64, u64), to: &mut Progress) -> Result<()> {
+        let History { mut losses, epochs: reports } = read;
+        losses.resize(steps as usize, 0.0);
+        self.comm.broadcast(&mut losses, ROOT)?;
+        let mut rows: Vec<f64> = reports.iter().flat_map(EpochReport::row).collect();
+        rows.resize(epochs as usize * scores::COLUMNS, 0.0);
+        if !rows.is_empty() {
+            self.comm.broadcast(&mut rows, ROOT)?;
+        }
+        let reports = scores::reports(&rows);
+        (to.result.losses, to.result.epochs) = (losses, reports.unwrap_or_default());
+        Ok(())
+    }
+
+    /// Gives all ranks rank 0's weights, buffers and optimiser state.
+    fn share_state(&mut self, optimiser_steps: u64) -> Result<()> {
+        self.comm.broadcast(&mut self.model.params, ROOT)?;
+        self.comm.broadcast(&mut self.model.buffers, ROOT)?;
         let state = self.optimiser.state();
         *state.steps = optimiser_steps;
         for (_, values) in state.vectors {
-            // Empty on rank 0 where the optimiser keeps none: every rank must know before it takes part.
+            // `values` is empty on rank 0 if the optimiser keeps no state; every rank must know its length before the broadcast.
             let mut length = [values.len() as i64];
             self.comm.broadcast(&mut length, ROOT)?;
             values.resize(length[0].unsigned_abs() as usize, F::ZERO);
             self.comm.broadcast(values, ROOT)?;
         }
-        self.take_own(step, own)
+        Ok(())
     }
 }

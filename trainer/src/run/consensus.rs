@@ -1,12 +1,14 @@
-//! Agreement between ranks besides gradients: mean losses, aborts after divergence, and equal weights at the end.
+//! Agreement between ranks besides gradients: equal weights at the start and at the end, mean losses, and aborts after divergence.
 
 use super::Run;
-use crate::{Error, Result, checkpoint, hash};
-use allfold_collectives::ReduceOp;
+use crate::{Error, Model, Network, Result, checkpoint, hash};
+use allfold_collectives::{Communicator, Rank, ReduceOp};
 use allfold_kernels::nn::Float;
 use std::path::Path;
 
-/// How many losses in a row may be not finite before a run in f16 with a loss scale ends.
+/// The rank whose weights and buffers all ranks begin with.
+const ROOT: Rank = Rank(0);
+/// A run in f16 with a loss scale ends after this many losses in a row that are not finite.
 const ALLOWED_LOSSES: usize = 10;
 
 impl<F: Float> Run<'_, F> {
@@ -32,18 +34,18 @@ impl<F: Float> Run<'_, F> {
         steps: u64,
         layer: Option<String>,
     ) -> Error {
-        let keeps = self.config.checkpoint_every > 0 || self.config.resume;
-        let newest = || checkpoint::newest(Path::new(&self.config.checkpoint_dir)).ok().flatten();
+        let keeps = self.config.writes_checkpoints() || self.config.resume;
+        let newest = || checkpoint::latest(Path::new(&self.config.checkpoint_dir)).ok().flatten();
         let (rank, step, checkpoint) = (self.comm.rank(), steps - 1, keeps.then(newest).flatten());
         let error = Error::NotFinite { what, rank, step, value, layer, checkpoint };
         self.comm.abort(error.to_string());
         error
     }
 
-    /// Replaces the losses that are still this rank's own by their means over all ranks.
+    /// Replaces the losses from index `shared` on, which are still this rank's own, by their means over all ranks.
     pub(super) fn share(&self, losses: &mut [f64], shared: &mut usize) -> Result<()> {
         if self.config.uneven {
-            // A rank without samples in a step has no loss in it.
+            // A rank without samples in a step has no loss, so the mean is over the other ranks.
             let new = &mut losses[*shared..];
             let active = |step: u64| {
                 self.sampler.own_len(self.comm.rank().index()) as u64 > step * self.config.batch as u64
@@ -54,7 +56,7 @@ impl<F: Float> Run<'_, F> {
             self.comm.all_reduce(&mut counts, ReduceOp::Sum)?;
             self.comm.all_reduce(new, ReduceOp::Sum)?;
             new.iter_mut().zip(counts).for_each(|(loss, count)| *loss /= count.max(1.0));
-        } else if self.engine.is_some() {
+        } else if self.data.weight != 1.0 / f64::from(self.comm.size()) {
             let new = &mut losses[*shared..];
             new.iter_mut().for_each(|loss| *loss *= self.data.weight);
             self.comm.all_reduce(new, ReduceOp::Sum)?;
@@ -65,7 +67,7 @@ impl<F: Float> Run<'_, F> {
         Ok(())
     }
 
-    /// The hash of the weights, after making sure that every rank has the same.
+    /// The hash of the weights, after a check that every rank has the same weights.
     pub(super) fn same_weights(&self) -> Result<u64> {
         let mine = hash::weights(&self.model);
         let mut all = vec![0i64; self.comm.size() as usize];
@@ -76,6 +78,42 @@ impl<F: Float> Run<'_, F> {
                 "after training rank {rank} has weights {:016x} and rank 0 {:016x}",
                 all[rank], all[0]
             ))),
+        }
+    }
+}
+
+/// Gives all ranks rank 0's parameters and buffers.
+pub(super) fn begin_alike<F: Float>(comm: &Communicator, model: &mut Model<F>) -> Result<()> {
+    comm.broadcast(&mut model.params, ROOT)?;
+    Ok(comm.broadcast(&mut model.buffers, ROOT)?)
+}
+
+/// Refuses ranks whose parameters or buffers differ from rank 0's in number, name or shape.
+pub(super) fn same_layout<F: Float>(comm: &Communicator, network: &Network<F>) -> Result<()> {
+    let places = || network.params().iter().chain(network.buffers());
+    let text: String = places().map(|place| format!("{} {:?};", place.name, place.shape)).collect();
+    let mine = [
+        network.params().len() as i64,
+        network.param_count() as i64,
+        allfold_sim::fnv1a(text.as_bytes()) as i64,
+    ];
+    let mut all = vec![0i64; mine.len() * comm.size() as usize];
+    comm.all_gather(&mine, &mut all)?;
+    let mut rows = all.chunks_exact(mine.len());
+    let Some(first) = rows.next() else { return Ok(()) };
+    match rows.position(|row| row != first) {
+        None => Ok(()),
+        Some(at) => {
+            let row = &all[(at + 1) * mine.len()..][..mine.len()];
+            Err(Error::Replicas(format!(
+                "rank {} has {} parameters of {} elements and rank 0 has {} of {}, or their names and shapes differ; \
+                 every rank must build the same model",
+                at + 1,
+                row[0],
+                row[1],
+                first[0],
+                first[1]
+            )))
         }
     }
 }

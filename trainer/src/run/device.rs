@@ -1,14 +1,17 @@
-//! A run whose numbers are on a device: what goes there and back, and a step of it.
+//! A run on a GPU: transfers of weights and optimiser state, and its step.
 
 use super::Run;
 use crate::data::loader::Batches;
-use crate::evaluate::{Evaluation, evaluate, evaluate_by};
+use crate::engine::StepInput;
+use crate::evaluate::{Evaluation, evaluate_by};
+use crate::strategies::ddp;
 use crate::timing::StepBreakdown;
-use crate::{MemoryUse, Result};
+use crate::{Dataset, MemoryUse, Result};
+use allfold_collectives::{Rank, ReduceOp};
 use allfold_kernels::nn::Float;
 
 impl<F: Float> Run<'_, F> {
-    /// Gives the host's numbers to the device, where there is one.
+    /// Copies the host's weights and optimiser state to the device, or on the CPU to the engine.
     pub(super) fn upload(&mut self) -> Result<()> {
         match &mut self.device {
             Some(device) => device.upload(&self.model.params, &self.model.buffers, &mut *self.optimiser),
@@ -16,7 +19,7 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// Takes them back.
+    /// Copies the device's weights and optimiser state to the host, if there is a device.
     pub(super) fn download(&mut self) -> Result<()> {
         match &mut self.device {
             Some(device) => {
@@ -26,26 +29,34 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// The memory that this rank holds between two steps.
-    pub(super) fn memory(&mut self) -> MemoryUse {
-        if let Some(device) = &self.device {
-            return device.memory();
+    /// Before an evaluation: gives every rank the same weights, and on GPUs rank 0's running statistics.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        if let Some(engine) = &mut self.engine {
+            return engine.worker.settle();
         }
-        if let Some(memory) = self.engine_memory() {
-            return memory;
+        self.download()?;
+        if ddp::replicas_diverge(self.config) {
+            self.comm.all_reduce(&mut self.model.params, ReduceOp::Avg)?;
         }
-        let state = self.optimiser.state().vectors.iter().map(|(_, values)| values.capacity()).sum::<usize>();
-        let optimiser = (state * size_of::<F>()) as u64;
-        MemoryUse { optimiser, buckets: self.strategy.bytes(), ..self.model.memory() }
+        self.comm.broadcast(&mut self.model.buffers, Rank(0))?;
+        self.upload()
     }
 
-    /// The score after `steps` steps. A test loss that is not finite shows here that the last step has spoiled the weights.
-    pub(super) fn evaluate(&mut self, steps: u64) -> Result<Evaluation> {
-        let (test, batch, comm) = (self.test, self.config.batch, self.comm);
+    /// The memory that this rank holds between two steps.
+    pub(super) fn memory(&mut self) -> MemoryUse {
+        match (&self.device, &mut self.engine) {
+            (Some(device), _) => device.memory(),
+            (None, Some(engine)) => engine.memory(),
+            (None, None) => MemoryUse::default(),
+        }
+    }
+
+    /// The score on the first samples of a set after `steps` steps. If its loss is not finite, the last step has ruined the weights, and the run fails.
+    pub(super) fn evaluate(&mut self, set: (&Dataset, usize), steps: u64) -> Result<Evaluation> {
+        let (batch, comm) = (self.config.batch, self.comm);
         let score = match &mut self.device {
-            _ if self.engine.is_some() => self.evaluate_units(),
-            Some(device) => evaluate_by::<F>(test, batch, comm, |samples| device.evaluate(samples)),
-            None => evaluate(&mut self.model, test, batch, comm),
+            Some(device) => evaluate_by::<F>(set, batch, comm, |samples| device.evaluate(samples)),
+            None => self.evaluate_units(set),
         }?;
         match score.loss.is_finite() {
             true => Ok(score),
@@ -53,25 +64,25 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// One step on the device, if there is one. While it computes, the next batch is copied there. Forward pass, backward pass
-    /// and optimiser are one piece of work for the host: their time counts as backward's.
+    /// One step on the device, if there is one. While the device computes, the next batch is copied to it. Forward pass, backward
+    /// pass and optimiser are one piece of work for the host: their time counts as backward's.
     pub(super) fn device_step(
         &mut self,
         batches: &mut Batches<F>,
-        lr: f64,
+        input: StepInput,
     ) -> Result<Option<(f64, StepBreakdown)>> {
-        let Run { device: Some(device), comm, batch, model, scaler, sampler, config, .. } = self else {
+        let Run { device: Some(device), comm, batch, scaler, sampler, config, .. } = self else {
             return Ok(None);
         };
-        let everywhere =
-            sampler.in_step(config, u64::from(model.draw_key.step) % sampler.steps(config).max(1));
+        let StepInput { draw_key, lr, .. } = input;
+        let everywhere = sampler.in_step(config, u64::from(draw_key.step) % sampler.steps(config).max(1));
         let start = comm.now();
         if !device.is_staged() {
             batches.next(batch)?;
             device.stage(batch)?;
         }
         let gathered = comm.now();
-        let samples = device.start(model.draw_key, everywhere, lr, scaler.as_ref())?;
+        let samples = device.start(draw_key, everywhere, lr, scaler.as_ref())?;
         if batches.left() > 0 {
             batches.next(batch)?;
             device.stage(batch)?;

@@ -5,11 +5,11 @@ use crate::checkpoint::Own;
 use allfold_kernels::nn::Float;
 
 impl<F: Float> Run<'_, F> {
-    /// The state that the hook keeps between steps.
+    /// The state of the hook that a checkpoint must hold.
     pub(super) fn hook(&mut self) -> Own<F> {
         match &mut self.device {
             Some(device) => device.hook_state(),
-            None => self.strategy.hook_state(),
+            None => self.engine.as_mut().map(|engine| engine.worker.hook_state()).unwrap_or_default(),
         }
     }
 
@@ -28,11 +28,8 @@ impl<F: Float> Run<'_, F> {
                 }
             }
             None => {
-                if scaler.skipped {
-                    self.strategy.undo();
-                }
-                if scaler.scale != before {
-                    self.strategy.rescale(F::from_f64(by));
+                if let Some(engine) = &mut self.engine {
+                    engine.worker.after_scaled(scaler.skipped, F::from_f64(by));
                 }
             }
         }

@@ -1,13 +1,15 @@
-//! What a run says of itself: after each step, after each epoch, and at its end.
+//! The reports of a run: after each step, after each epoch, and at its end.
 
+use super::Run;
 use crate::timing::{BucketTimes, StepBreakdown, StepSpan};
-use crate::{Evaluation, MemoryUse};
+use crate::{EpochReport, Evaluation, MemoryUse};
+use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
 
 /// The outcome of a step, on this rank.
 #[derive(Clone, Copy, Debug)]
 pub struct StepReport<'a> {
-    /// Number of the step, from 0.
+    /// The number of the epoch, from 0.
     pub epoch: u64,
     /// The number of the step in the whole run, from 0.
     pub step: u64,
@@ -23,35 +25,24 @@ pub struct StepReport<'a> {
     pub memory: MemoryUse,
     /// The times of each bucket, in the order of sending; empty on GPUs.
     pub buckets: &'a [BucketTimes],
-    /// The memory when the rank held the most in this step. Without [`Observer::wants_spans`], and for `single`, `ddp` and
-    /// GPUs, which hold as much all the time: as after the step.
+    /// The memory of the rank at the time in this step when it held the most. Without [`Observer::wants_spans`], and on GPUs: the
+    /// memory after the step.
     pub peak: MemoryUse,
-    /// The rank's work and waiting in order, with [`Observer::wants_spans`]; empty for `single`, `ddp` and GPUs.
+    /// The rank's work and waiting in order, with [`Observer::wants_spans`]; empty on GPUs.
     pub spans: &'a [StepSpan],
 }
 
-/// The outcome of an epoch, over all ranks.
-#[derive(Clone, Copy, Debug)]
-pub struct EpochReport {
-    /// Number of the step, from 0.
-    pub epoch: u64,
-    /// Steps of the whole run so far.
-    pub steps: u64,
-    /// The mean of the losses of its steps.
-    pub loss: f64,
-    /// The score on the test set.
-    pub test: Evaluation,
-}
-
-/// Hears of a run's progress. `()` listens to nothing.
+/// Receives the reports of a run. `()` ignores them.
 pub trait Observer {
-    /// Whether it wants spans and the peak of memory, which cost time.
+    /// Whether the observer needs spans and the peak of memory, whose records cost time.
     fn wants_spans(&self) -> bool {
         false
     }
-    /// A step is done.
+    /// Called before the first step, on rank 0 alone, with what a user should know of the run: one line.
+    fn note(&mut self, _text: &str) {}
+    /// Called after each step.
     fn step(&mut self, _report: &StepReport) {}
-    /// An epoch is done and evaluated.
+    /// Called after the evaluation of each epoch.
     fn epoch(&mut self, _report: &EpochReport) {}
 }
 
@@ -62,17 +53,22 @@ impl Observer for () {}
 pub struct TrainResult {
     /// The loss of each step, averaged over ranks.
     pub losses: Vec<f64>,
-    /// On the test set, after the last epoch.
+    /// The outcome of each epoch, from the first; of a resumed run, also of those before. Epochs whose scores the checkpoint lacks, as
+    /// those of earlier versions do, are missing.
+    pub epochs: Vec<EpochReport>,
+    /// Whether the run ended because `patience` epochs brought no better score.
+    pub ended_early: bool,
+    /// The score after the last epoch, on the test set or the samples that `validation` holds out.
     pub test: Evaluation,
-    /// The bits of all parameters and buffers in one number.
+    /// A hash of the bits of all parameters and buffers.
     pub weights_hash: u64,
-    /// Elements of all parameters.
+    /// The number of elements of all parameters.
     pub parameters: usize,
-    /// Training samples that all ranks together went through, repeated ones included.
+    /// The number of training samples that all ranks together processed, with repeated ones.
     pub samples: u64,
     /// The time of all steps, without evaluations.
     pub time: Picos,
-    /// The time by parts of a step.
+    /// The same time, by parts of a step.
     pub breakdown: StepBreakdown,
     /// The times of each bucket in the last step.
     pub buckets: Vec<BucketTimes>,
@@ -83,6 +79,8 @@ impl TrainResult {
     pub(super) fn empty(parameters: usize) -> TrainResult {
         TrainResult {
             losses: Vec::new(),
+            epochs: Vec::new(),
+            ended_early: false,
             test: Evaluation { labels: 0, correct: 0, loss: 0.0 },
             weights_hash: 0,
             parameters,
@@ -96,5 +94,22 @@ impl TrainResult {
     /// Samples per second, over all ranks; 0 where no time passed.
     pub fn throughput(&self) -> f64 {
         if self.time == Picos::ZERO { 0.0 } else { self.samples as f64 / self.time.as_secs() }
+    }
+}
+
+impl<F: Float> Run<'_, F> {
+    /// Reports a step to `observer`: its epoch, its number and the number of all steps; its loss, learning rate and time.
+    pub(super) fn report_step(
+        &mut self,
+        (epoch, step, steps): (u64, u64, u64),
+        (loss, lr, time): (f64, f64, StepBreakdown),
+        observer: &mut dyn Observer,
+    ) {
+        let memory = self.memory();
+        let (buckets, spans, peak) = match &self.engine {
+            Some(engine) => (engine.buckets(), engine.spans(), engine.peak().unwrap_or(memory)),
+            None => (&[][..], &[][..], memory),
+        };
+        observer.step(&StepReport { epoch, step, steps, loss, time, lr, memory, buckets, peak, spans });
     }
 }

@@ -3,11 +3,10 @@
 //! ```text
 //! rank 0    weights to all | samples to all | forward | outputs from all, loss, gradients by outputs to all | backward |
 //! rank r    weights        | samples        | forward | output to rank 0, gradient by it from rank 0        | backward |
-//!                                                           then the sum of gradients to rank 0, which moves the weights
+//!                                                           then the sum of gradients to rank 0, which updates the weights
 //! ```
 //!
-//! Rank 0 holds every rank's samples, outputs and labels, and alone the optimiser's state: that imbalance is what
-//! [`super::ddp`] does away with.
+//! Rank 0 holds every rank's samples, outputs and labels, and all of the optimiser's state. [`super::ddp`] avoids that imbalance.
 
 use super::driver::{Driver, units_of};
 use crate::engine::{Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Slot};
@@ -16,7 +15,7 @@ use crate::{Outline, Phase, Result};
 /// The driver of `data_parallel`: the first rank trains, the others compute for it.
 pub struct DataParallel;
 
-/// The message's peer on the data axis.
+/// The route to a peer on the data axis.
 fn rank(peer: usize) -> Route {
     Route { axis: MeshAxis::Data, peer, channel: 0 }
 }

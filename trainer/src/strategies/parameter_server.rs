@@ -8,9 +8,9 @@
 //! The first ranks are the servers; each has a part of every unit, and the optimiser's state of that part. With `staleness` 0 all
 //! workers compute with the same parameters, and a step is that of `ddp`.
 //!
-//! With `staleness` s a server steps at once by each worker's gradient, divided by the number of workers, and a worker goes on
-//! until it is s steps ahead of the slowest (Q. Ho et al., NIPS 2013): a straggler stops the others only then. The order in which
-//! gradients arrive decides the result; on virtual time it is the same in every run.
+//! With `staleness` s a server applies each worker's gradient, divided by the number of workers, as soon as it has arrived, and a
+//! worker waits only when it would be more than s steps ahead of the slowest (Q. Ho et al., NIPS 2013). The result depends on the
+//! order in which gradients arrive; on virtual time that order is the same in every run.
 
 use super::driver::{DataSharing, Driver, units_of};
 use super::plain::Plain;
@@ -20,7 +20,7 @@ use crate::{Config, Error, Outline, Phase, Result};
 /// A worker: it pulls parameters before a pass needs them, and pushes gradients as they become ready.
 #[derive(Default)]
 struct ServedWorker {
-    /// For each unit, whether this step has its parameters; empty before the step's first unit.
+    /// For each unit, whether its parameters were received in this step; empty before the step's first unit.
     pulled: Vec<bool>,
 }
 
@@ -54,12 +54,12 @@ impl DataSharing for ServedWorker {
     }
 }
 
-/// A server.
+/// The driver of a server.
 struct Server {
     staleness: u64,
-    /// Steps that are done.
+    /// The number of steps that are done.
     done: u64,
-    /// For each worker: gradients that were taken from it, and times that it was sent parameters.
+    /// For each worker: the number of gradients that were taken from it, and of times that parameters were sent to it.
     pushed: Vec<u64>,
     served: Vec<u64>,
 }
@@ -82,7 +82,7 @@ impl Server {
         Ok(())
     }
 
-    /// One step by the gradients of all workers.
+    /// Does one step with the sum of all workers' gradients.
     fn together(&mut self, on: &mut dyn RankEngine, order: &[usize]) -> Result<()> {
         let workers = 0..self.pushed.len();
         workers.clone().try_for_each(|worker| self.serve(on, worker, order))?;
@@ -91,14 +91,14 @@ impl Server {
         on.apply_pushes()
     }
 
-    /// Steps by each worker's gradient, until all workers have done this step.
+    /// Updates the parameters with each worker's gradients as they arrive, until all workers have done this step.
     fn as_they_come(&mut self, on: &mut dyn RankEngine, order: &[usize]) -> Result<()> {
-        let meeting = self.done + on.steps_left();
+        let synchronised_at = self.done + on.steps_left();
         loop {
             let slowest = self.pushed.iter().copied().min().unwrap_or_default();
             for worker in 0..self.pushed.len() {
                 let next = self.pushed[worker];
-                if self.served[worker] == next && next < meeting && next <= slowest + self.staleness {
+                if self.served[worker] == next && next < synchronised_at && next <= slowest + self.staleness {
                     self.serve(on, worker, order)?;
                 }
             }
@@ -131,10 +131,10 @@ impl Driver for Server {
     }
 }
 
-/// Whether `config` goes with `ranks` ranks.
+/// Checks that `config` can be used with `ranks` ranks.
 ///
 /// # Errors
-/// If it does not, with what would.
+/// The key that is wrong, and what would be right.
 pub(super) fn fits(config: &Config, ranks: u32) -> Result<()> {
     let (servers, ranks) = (config.parallel.servers, ranks as usize);
     if servers == 0 || servers >= ranks {
@@ -150,7 +150,7 @@ pub(super) fn fits(config: &Config, ranks: u32) -> Result<()> {
         return Ok(());
     }
     let refused = [
-        (config.sync_batch_norm, "`sync_batch_norm` is true", "batch norms of their own"),
+        (config.sync_batch_norm, "`sync_batch_norm` is true", "`sync_batch_norm` false"),
         (config.clip_norm > 0.0, "`clip_norm` is set", "no clipping"),
         (config.scaler().is_some(), "`loss_scale` is set", "no loss scale"),
     ];

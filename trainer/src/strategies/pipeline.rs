@@ -1,16 +1,16 @@
 //! Pipeline parallelism: every stage holds some of the layers, and the micro-batches of a step are in flight between them.
 //!
 //! ```text
-//! stage 0   F0 F1 F2 .. B0 F3 B1 ..            sends activations to stage 1, receives gradients by them
+//! stage 0   F0 F1 F2 .. B0 F3 B1 ..            sends activations to stage 1, receives their gradients
 //! stage 1      F0 F1 B0 F2 B1 ..
 //! stage 2         F0 B0 F1 B1 ..               has the loss
 //! ```
 //!
-//! The order is a [`PipelineSchedule`]'s. Layers are cut where a single activation crosses, by cost or at the layers that the
+//! A [`PipelineSchedule`] gives the order. Layers are cut where a single activation crosses, by cost or at the layers that the
 //! configuration names. A parameter that layers of two stages share, such as a tied embedding, is held by both: its gradient is the
 //! sum of both, so that both copies stay equal.
 
-use super::driver::{DataSharing, Driver, Way, finish, pass};
+use super::driver::{DataSharing, Driver, PassDirection, finish, pass};
 use crate::config::ScheduleName;
 use crate::engine::{AxisPosition, Boundary, Keep, Mesh, MeshAxis, ParamUnit, RankEngine, Route, Slot};
 use crate::pipeline::{Action, BoundaryChannels, PipelineSchedule, channels};
@@ -25,9 +25,9 @@ pub struct PipelineDriver {
     place: AxisPosition,
     micros: usize,
     actions: Vec<Action>,
-    /// For each chunk: the channels of the messages between it and the chunk before, if that is on another stage.
+    /// For each chunk: the channels of the messages between it and the previous chunk, if that is on another stage.
     channels: Vec<Option<BoundaryChannels>>,
-    /// For each micro-batch of the step: how many of this stage's chunks have all of its gradients.
+    /// For each micro-batch of the step: the number of this stage's chunks whose gradients are complete.
     done: Vec<usize>,
 }
 
@@ -42,10 +42,10 @@ fn schedule(config: &Config) -> PipelineSchedule {
     }
 }
 
-/// Whether the schedule and the split of `config` go with the stages of `mesh`.
+/// Checks that the schedule and the split of `config` can be used with the stages of `mesh`.
 ///
 /// # Errors
-/// If they do not, with what would.
+/// The key that is wrong, and what would be right.
 pub(super) fn fits(config: &Config, mesh: Mesh) -> Result<()> {
     if config.strategy != "pipeline" {
         return Ok(());
@@ -70,7 +70,7 @@ impl PipelineDriver {
     /// The stage at `place` of the pipeline that `config` asks for.
     ///
     /// # Errors
-    /// A schedule that does not take so many stages or micro-batches.
+    /// A schedule that does not allow this number of stages or micro-batches.
     pub fn new(
         config: &Config,
         place: AxisPosition,
@@ -82,7 +82,7 @@ impl PipelineDriver {
         Ok(PipelineDriver { sharing, schedule, split, place, micros, actions, channels, done: Vec::new() })
     }
 
-    /// Communicators that carry messages.
+    /// The number of communicators that carry messages.
     pub fn channels(&self) -> usize {
         let numbers =
             self.channels.iter().flatten().map(|channels| channels.forward.max(channels.backward) + 1);
@@ -100,7 +100,7 @@ impl PipelineDriver {
         })
     }
 
-    /// The boundary before `chunk` and the way to chunk `peer` on its other side; `None` where both are on one stage.
+    /// The route across the boundary before `chunk`, to chunk `peer` on one side of it; `None` if both chunks are on one stage.
     fn route(&self, chunk: usize, peer: usize, backward: bool) -> Option<Route> {
         let channels = (*self.channels.get(chunk)?)?;
         let channel = if backward { channels.backward } else { channels.forward };
@@ -142,7 +142,7 @@ impl PipelineDriver {
         let (chunk, micro) = (action.chunk(), action.micro());
         let (slot, layers) = (Slot(micro), chunks[chunk].clone());
         let [receive, send] = self.messages(action, &outline, chunks);
-        // The first of this stage's chunks.
+        // Only this stage's first chunk loads the micro-batch.
         if matches!(action, Action::Forward { .. }) && chunk < self.place.size {
             on.load(micro, self.micros, slot)?;
         }
@@ -150,20 +150,20 @@ impl PipelineDriver {
             on.receive(what, slot, from)?;
         }
         let sharing = &mut *self.sharing;
-        let way = Way::Backward { last: micro + 1 == self.micros };
+        let direction = PassDirection::Backward { last: micro + 1 == self.micros };
         match action {
             Action::Forward { .. } => {
-                pass(on, sharing, (&outline.forward(&layers), &[]), slot, Way::Forward)?;
+                pass(on, sharing, (&outline.forward(&layers), &[]), slot, PassDirection::Forward)?;
             }
             Action::Backward { .. } => {
-                pass(on, sharing, (&outline.backward(&layers, true), &[]), slot, way)?;
+                pass(on, sharing, (&outline.backward(&layers, true), &[]), slot, direction)?;
             }
             Action::InputGrad { .. } => {
                 let (now, later) = (outline.backward(&layers, false), outline.deferred(&layers));
-                pass(on, sharing, (&now, &later), slot, way)?;
+                pass(on, sharing, (&now, &later), slot, direction)?;
             }
             Action::WeightGrad { .. } => {
-                pass(on, sharing, (&outline.deferred(&layers), &[]), slot, way)?;
+                pass(on, sharing, (&outline.deferred(&layers), &[]), slot, direction)?;
             }
         }
         if let Some((what, to)) = send {

@@ -1,32 +1,38 @@
 //! The whole network on every rank, one micro-batch after another.
 
-use super::driver::{DataSharing, Driver, Way, finish, pass, units_of};
+use super::driver::{DataSharing, Driver, PassDirection, finish, pass, units_of};
 use crate::engine::{ParamUnit, RankEngine, Slot};
 use crate::{Outline, Result};
 
-/// Every rank runs every layer; `sharing` says what it keeps of them.
+/// The driver of a strategy in which every rank runs every layer; `sharing` decides what ranks keep of the layers.
 pub struct Plain {
-    /// What becomes of units over the data axis.
+    /// Decides what happens to units over the data axis.
     pub sharing: Box<dyn DataSharing>,
-    /// Micro-batches of a step.
+    /// The number of micro-batches of a step.
     pub micro_batches: usize,
 }
 
 impl Driver for Plain {
     fn units(&self, outline: &Outline) -> Result<Vec<ParamUnit>> {
-        Ok(units_of(&outline.blocks(&(0..outline.layers())), self.sharing.keep()))
+        let all = 0..outline.layers();
+        let blocks = if self.sharing.is_one_unit() { vec![all] } else { outline.blocks(&all) };
+        Ok(units_of(&blocks, self.sharing.keep()))
+    }
+
+    fn start(&mut self, on: &mut dyn RankEngine) -> Result<()> {
+        self.sharing.start(on)
     }
 
     fn step(&mut self, on: &mut dyn RankEngine) -> Result<()> {
         let outline = on.outline();
-        let layers = 0..outline.layers();
-        let (forward, backward) = (outline.forward(&layers), outline.backward(&layers, true));
+        let (forward, backward) = (outline.forward(&(0..outline.layers())), outline.announced());
+        self.sharing.begin(on)?;
         let of = on.micro_batches(self.micro_batches);
         for micro in 0..of {
             let last = micro + 1 == of;
             on.load(micro, self.micro_batches, Slot(0))?;
-            pass(on, &mut *self.sharing, (&forward, &[]), Slot(0), Way::Forward)?;
-            pass(on, &mut *self.sharing, (&backward, &[]), Slot(0), Way::Backward { last })?;
+            pass(on, &mut *self.sharing, (&forward, &[]), Slot(0), PassDirection::Forward)?;
+            pass(on, &mut *self.sharing, (backward, &[]), Slot(0), PassDirection::Backward { last })?;
         }
         on.forget(Slot(0));
         finish(on, &mut *self.sharing)

@@ -1,11 +1,13 @@
 //! The strategies by name: what each is, which ranks and configurations it takes, and how it is built.
 
 use super::data_parallel::DataParallel;
+use super::ddp::Ddp;
 use super::driver::{DataSharing, Driver};
 use super::parameter_server;
 use super::pipeline::PipelineDriver;
 use super::plain::Plain;
 use super::replicated::Replicated;
+use super::single::Single;
 use super::zero1::Zero1;
 use super::zero2::Zero2;
 use super::zero3::Zero3;
@@ -27,16 +29,17 @@ pub const STRATEGIES: &[(&str, &str)] = &[
     ("pipeline", "every stage holds some of the layers; micro-batches pass through all of them"),
     ("tensor", "every rank holds a part of each layer; ranks sum activations"),
     ("context", "every rank computes some positions of each sample; keys and values go round a ring"),
+    ("expert", "every rank holds some of the experts; tokens go to their experts' ranks and back"),
 ];
 
 /// A strategy for `strategy = "NAME"`, on the CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnStrategy {
-    /// The name in configurations.
+    /// The name by which a configuration asks for the strategy.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A description of the strategy in a few words.
     pub about: &'static str,
-    /// The plan of one rank (the second argument) of all ranks (the third). It refuses what the strategy does not take.
+    /// The plan of one rank (the second argument) of all ranks (the third); an error if the strategy cannot be used so.
     pub plan: fn(&Config, usize, u32) -> Result<EnginePlan>,
 }
 
@@ -54,15 +57,15 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ADDED.names()
 }
 
-/// Whether the strategy of `config` runs on the engine.
-pub(crate) fn on_engine(config: &Config) -> bool {
-    !matches!(config.strategy.as_str(), "single" | "ddp")
+/// Whether the strategy of `config` also runs on GPUs and in predictions. It then takes all keys of data-parallel training.
+pub(crate) fn has_own_gpu_step(config: &Config) -> bool {
+    matches!(config.strategy.as_str(), "single" | "ddp")
 }
 
 /// The mesh of `ranks` ranks.
 ///
 /// # Errors
-/// Stages that the ranks do not divide among, or copies.
+/// If the ranks do not divide evenly among stages, servers or the other axes.
 pub(crate) fn mesh(config: &Config, ranks: u32) -> Result<Mesh> {
     if let Some(own) = ADDED.find(&config.strategy) {
         return Ok((own.plan)(config, 0, ranks)?.mesh);
@@ -83,11 +86,16 @@ pub(crate) fn mesh(config: &Config, ranks: u32) -> Result<Mesh> {
         (0, "context") => mesh.data,
         (given, _) => given.max(1),
     };
-    mesh.sharing_positions(context)?.sharded(config.parallel.shard)
+    let mesh = mesh.sharing_positions(context)?;
+    let expert = match (config.parallel.expert, config.strategy.as_str()) {
+        (0, "expert") => mesh.data,
+        (given, _) => given.max(1),
+    };
+    Ok(mesh.sharing_experts(expert)?.sharded(config.parallel.shard)?)
 }
 
-/// The sizes of the axes along which `ranks` ranks divide the work of `config`, by name: `data`, and other axes of size 2 or more.
-/// Their product is `ranks`, less the ranks that are no workers: `server`, where there are any.
+/// The sizes of the axes along which `ranks` ranks divide the work of `config`: `data`, `server` if there are servers, and others
+/// of size 2 or more. The product of the sizes, without `server`, plus the number of servers is `ranks`.
 ///
 /// # Errors
 /// What [`fits`] refuses.
@@ -95,8 +103,9 @@ pub fn axes(config: &Config, ranks: u32) -> Result<BTreeMap<&'static str, u32>> 
     fits(config, ranks)?;
     let mesh = mesh(config, ranks)?;
     let sizes = [
-        ("data", mesh.data / mesh.context),
+        ("data", mesh.data / mesh.context / mesh.expert),
         ("context", mesh.context),
+        ("expert", mesh.expert),
         ("pipeline", mesh.pipeline),
         ("tensor", mesh.tensor),
         ("server", mesh.servers),
@@ -117,7 +126,7 @@ pub fn fits(config: &Config, ranks: u32) -> Result<()> {
         )));
     }
     shares_work(config, ranks)?;
-    if !on_engine(config) {
+    if has_own_gpu_step(config) {
         return Ok(());
     }
     let name = &config.strategy;
@@ -143,27 +152,31 @@ pub fn fits(config: &Config, ranks: u32) -> Result<()> {
              zero2 or zero3"
         )));
     }
-    let served = config.strategy == "parameter_server" && config.parallel.servers > 1;
-    if (shards || served || mesh(config, ranks)?.tensor > 1) && config.optimiser == "lars" {
-        return Err(Error::Config(format!(
-            "optimiser `lars` needs the norm of each whole parameter, and strategy `{name}` cuts parameters into parts; use \
-             `ddp`, or another optimiser"
-        )));
+    if config.strategy == "parameter_server" && config.parallel.servers > 1 && config.optimiser == "lars" {
+        return Err(Error::Config(
+            "optimiser `lars` needs the norm of each whole parameter, and servers that have parts of it do not step together; use \
+             `parallel.servers` 1, or another optimiser"
+                .into(),
+        ));
     }
     super::pipeline::fits(config, mesh(config, ranks)?)
 }
 
-/// Whether `parallel.sharding` says what the strategy's ranks keep.
+/// Whether the strategy uses the key `parallel.sharding`.
 fn takes_sharding(config: &Config) -> bool {
-    matches!(config.strategy.as_str(), "pipeline" | "tensor" | "context")
+    matches!(config.strategy.as_str(), "pipeline" | "tensor" | "context" | "expert")
 }
 
-/// Whether the strategy takes ranks that share layers or positions.
+/// Checks that the strategy allows the sharing of layers, positions or experts that `config` asks for.
 fn shares_work(config: &Config, ranks: u32) -> Result<()> {
     let whole =
-        !on_engine(config) || ["data_parallel", "parameter_server"].contains(&config.strategy.as_str());
-    let keys =
-        [("tensor", config.parallel.tensor, "layers"), ("context", config.parallel.context, "positions")];
+        has_own_gpu_step(config) || ["data_parallel", "parameter_server"].contains(&config.strategy.as_str());
+    let parallel = &config.parallel;
+    let keys = [
+        ("tensor", parallel.tensor, "layers"),
+        ("context", parallel.context, "positions"),
+        ("expert", parallel.expert, "mixtures of experts"),
+    ];
     if let Some((key, given, what)) = keys.into_iter().find(|(_, given, _)| whole && *given > 1) {
         return Err(Error::Config(format!(
             "`parallel.{key}` is {given}, and strategy `{}` gives every rank whole {what}; use `{key}`, `pipeline`, `zero1`, `zero2` \
@@ -172,10 +185,30 @@ fn shares_work(config: &Config, ranks: u32) -> Result<()> {
         )));
     }
     let mesh = mesh(config, ranks)?;
+    if parallel.sequence_parallel && mesh.tensor == 1 && config.strategy != "tensor" {
+        return Err(Error::Config(format!(
+            "`parallel.sequence_parallel` is for ranks that share layers, and with strategy `{}` none do here; use `tensor`, or \
+             `parallel.tensor` 2 or more, or leave it out",
+            config.strategy
+        )));
+    }
     if mesh.tensor > 1 && mesh.context > 1 {
         return Err(Error::Config(format!(
             "ranks that share layers (`parallel.tensor` {}) cannot share positions too (`parallel.context` {}); use one of the two",
             mesh.tensor, mesh.context
+        )));
+    }
+    let other = [("tensor", mesh.tensor, "layers"), ("context", mesh.context, "positions")];
+    if let Some((key, size, what)) = other.into_iter().find(|(_, size, _)| *size > 1 && mesh.expert > 1) {
+        return Err(Error::Config(format!(
+            "ranks that share experts (`parallel.expert` {}) cannot share {what} too (`parallel.{key}` {size}); use one of the two",
+            mesh.expert
+        )));
+    }
+    if mesh.expert > 1 && parallel.shard != 0 {
+        return Err(Error::Config(format!(
+            "`parallel.shard` is {} and `parallel.expert` {}: ranks with the same experts are no neighbours; leave `parallel.shard` out",
+            parallel.shard, mesh.expert
         )));
     }
     Ok(())
@@ -183,9 +216,9 @@ fn shares_work(config: &Config, ranks: u32) -> Result<()> {
 
 /// The mesh, the channels and the driver of a strategy of the engine.
 pub struct EnginePlan {
-    /// The ranks' places.
+    /// The axes along which the ranks are arranged.
     pub mesh: Mesh,
-    /// Communicators that carry messages.
+    /// The number of communicators that carry messages.
     pub channels: usize,
     /// The driver that owns the step.
     pub driver: Box<dyn Driver>,
@@ -205,13 +238,15 @@ pub(crate) fn plan(config: &Config, rank: usize, ranks: u32) -> Result<EnginePla
         (0, Box::new(Plain { sharing, micro_batches: config.accumulate }))
     };
     let (channels, driver) = match config.strategy.as_str() {
+        "single" => plain(Box::new(Single)),
+        "ddp" => plain(Box::new(Ddp::new(config))),
         "data_parallel" => (1, Box::new(DataParallel) as Box<dyn Driver>),
         "parameter_server" => {
             let server = mesh.is_server(rank).then_some(rank);
             let role = ServingRole { servers: mesh.servers, workers: mesh.data, server };
             (0, parameter_server::driver(config, role))
         }
-        "tensor" | "context" => plain(sharing(config, config.parallel.sharding)),
+        "tensor" | "context" | "expert" => plain(sharing(config, config.parallel.sharding)),
         "zero1" => plain(sharing(config, StageSharing::Zero1)),
         "zero2" => plain(sharing(config, StageSharing::Zero2)),
         "zero3" => plain(sharing(config, StageSharing::Zero3)),

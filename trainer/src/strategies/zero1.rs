@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! backward:   reduce-scatter of each unit's gradient     a rank gets the mean of its part
-//! step:       each rank moves its part                   1/n of the state
+//! step:       each rank updates its part                 1/n of the state
 //! after:      all-gather of each unit's parameters
 //! ```
 //!
@@ -13,7 +13,7 @@ use super::driver::DataSharing;
 use crate::Result;
 use crate::engine::{Keep, RankEngine, UnitExchange};
 
-/// Optimiser state in parts.
+/// ZeRO stage 1: optimiser state in parts.
 #[derive(Default)]
 pub struct Zero1 {
     reducing: Vec<usize>,

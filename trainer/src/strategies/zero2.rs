@@ -3,17 +3,17 @@
 //! ```text
 //! backward:   reduce-scatter of a unit's gradient as soon as it is complete; a rank adds its part to what it keeps, and
 //!             frees the whole: two units have a whole gradient at a time, the one that is computed and the one that is reduced
-//! step:       each rank moves its part
+//! step:       each rank updates its part
 //! after:      all-gather of each unit's parameters
 //! ```
 //!
-//! Each micro-batch is reduced, since a whole gradient would not stay in memory.
+//! Gradients are reduced after every micro-batch, because ranks keep no whole gradients.
 
 use super::driver::DataSharing;
 use crate::Result;
 use crate::engine::{Keep, RankEngine, UnitExchange};
 
-/// Optimiser state and gradients in parts.
+/// ZeRO stage 2: optimiser state and gradients in parts.
 #[derive(Default)]
 pub struct Zero2 {
     reducing: Option<usize>,

@@ -4,8 +4,8 @@
 //! ```text
 //! forward and backward:   | gather 0 | gather 1 | gather 2 |
 //!                                    | unit 0   | unit 1   | unit 2 ..      a unit is freed when the pass leaves it
-//! backward, besides:      reduce-scatter of each unit's gradient; a rank adds its part to what it keeps
-//! step:                   each rank moves its part; nothing is gathered
+//! backward, also:         reduce-scatter of each unit's gradient; a rank adds its part to what it keeps
+//! step:                   each rank updates its part; nothing is gathered
 //! ```
 //!
 //! A rank sends 3 (n-1)/n of the parameters' bytes in a step; 2 (n-1)/n where units stay whole after the forward pass.
@@ -16,17 +16,17 @@ use crate::engine::{Keep, RankEngine, UnitExchange};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-/// Parameters, gradients and optimiser state in parts.
+/// ZeRO stage 3: parameters, gradients and optimiser state in parts.
 pub struct Zero3 {
     /// Whether a unit is freed after its forward pass and gathered again for its backward pass.
     pub reshard_after_forward: bool,
-    /// For each unit whose parameters are whole or being gathered: whether the gather has been waited for.
+    /// The units whose parameters are complete or are being gathered, each with whether the gather has been waited for.
     open: BTreeMap<usize, bool>,
     reducing: Option<usize>,
 }
 
 impl Zero3 {
-    /// With units freed after their forward pass, or kept until after their backward pass.
+    /// ZeRO stage 3 in which a unit is freed after its forward pass (`true`) or kept until after its backward pass.
     pub fn new(reshard_after_forward: bool) -> Zero3 {
         Zero3 { reshard_after_forward, open: BTreeMap::new(), reducing: None }
     }

@@ -1,4 +1,4 @@
-//! The files of what PyTorch computed: `fixtures/oracle`, or the directory that `ALLFOLD_ORACLE` names.
+//! The files with PyTorch's results: `fixtures/oracle`, or the directory that `ALLFOLD_ORACLE` names.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ pub fn directory() -> PathBuf {
     }
 }
 
-/// Refuses to have held no case, and of the files that ship another number than these.
+/// Checks how many cases a test has compared: `shipped` of the files that ship, or at least one of other files.
 pub fn counted(held: usize, shipped: usize) {
     match std::env::var_os("ALLFOLD_ORACLE") {
         Some(_) => assert!(held > 0, "there are no such cases"),
@@ -24,7 +24,7 @@ pub fn bytes(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A JSON file. Python writes NaN into some, which JSON does not know: it reads as null.
+/// A JSON file. Python writes NaN, which JSON does not have, into some files; it is read as null.
 pub fn json<T: serde::de::DeserializeOwned>(name: &str) -> T {
     let text = String::from_utf8(bytes(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
     serde_json::from_str(&text.replace(": NaN", ": null")).unwrap_or_else(|error| panic!("{name}: {error}"))

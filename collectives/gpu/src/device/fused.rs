@@ -7,7 +7,8 @@ use crate::schedule::Schedule;
 use crate::{Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Queue, Slice, launch};
 
-/// The value of a chunk that is the result: the whole reduction, or for a collective without reductions the final value.
+/// The tree of the result in a chunk's segment, and as bits the ranks that end with it; `None` if no rank does. The result is the
+/// whole reduction, or for a collective without reductions the final value.
 fn result(
     proof: &Proof,
     job: &DeviceCollective,
@@ -32,7 +33,7 @@ fn result(
 }
 
 fn elsewhere(job: &DeviceCollective) -> Error {
-    let what = "leaves different values in one place, or moves them to another";
+    let what = "leaves ranks with different values of a chunk, or moves a chunk";
     Error::Argument(format!("{:?} {what}; the fused kernel is only for schedules that do not", job.algorithm))
 }
 

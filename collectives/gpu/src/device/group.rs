@@ -25,12 +25,13 @@ use std::time::Duration;
 /// How ranks on GPUs reduce a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReducePath {
-    /// NCCL if every rank has it and a GPU of its own; otherwise the devices if ranks share a process; otherwise the host.
+    /// NCCL if every rank has it and a GPU of its own (or may share one); otherwise the devices if the ranks, at most 64, share a
+    /// process and their devices reach each other; otherwise the host.
     #[default]
     Auto,
     /// NCCL's own collectives.
     Nccl,
-    /// The communicator's algorithm, over NCCL's sends and receives.
+    /// The schedule of the `direct` algorithm, over NCCL's sends and receives.
     Scheduled,
     /// The fused kernel over all ranks' buffers, which are in one process.
     Device,
@@ -76,10 +77,10 @@ pub struct DeviceGroup<'a> {
 }
 
 impl<'a> DeviceGroup<'a> {
-    /// Joins the other ranks of `comm`, all of which must call this with equal arguments. `queue` is the stream of the sums.
+    /// Joins the other ranks of `comm`, all of which must call this with an equal `way`. `queue` is the stream of the sums.
     ///
     /// # Errors
-    /// NCCL was requested and some rank lacks it; some rank did not come by the deadline; the driver refused a call.
+    /// The ranks cannot use the path that `way` names; some rank did not join by the deadline; the driver refused a call.
     pub fn open(
         comm: &'a Communicator,
         queue: Queue,
@@ -131,7 +132,7 @@ impl<'a> DeviceGroup<'a> {
     /// A name for the path of the sums, for messages.
     pub fn name(&self) -> &'static str {
         match self.over {
-            Over::Nobody => "nobody to add up with",
+            Over::Nobody => "no other rank",
             Over::Nccl(_) => "NCCL's all-reduce",
             Over::Scheduled(..) => "a scheduled all-reduce over NCCL",
             Over::Device(_) => "a fused kernel over all ranks' buffers",

@@ -24,7 +24,7 @@ pub struct DeviceCollective {
     /// The reduction operator.
     pub op: ReduceOp,
     /// The form of execution.
-    pub form: ExecutionMode,
+    pub mode: ExecutionMode,
     /// The number of pieces that every chunk is cut into; 1 for whole chunks.
     pub segments: u32,
 }

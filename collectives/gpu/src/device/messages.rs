@@ -17,17 +17,17 @@ use allfold_kernels::cuda::{Mark, Memory, Queue, Slice, launch};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Each rank's scratch copies, as large as its data, and a buffer for saved values.
-pub(super) struct Shadows {
+pub(super) struct ScratchCopies {
     places: BTreeMap<(Rank, Option<u32>), Memory>,
 }
 
-impl Shadows {
+impl ScratchCopies {
     pub fn new(
         schedule: &dyn Schedule,
         geometry: &Geometry,
         dtype: DType,
         queues: &[Queue],
-    ) -> Result<Shadows> {
+    ) -> Result<ScratchCopies> {
         let bytes = geometry.count() as usize * dtype.size();
         let mut wanted = BTreeSet::new();
         for (rank, round) in steps(schedule) {
@@ -40,14 +40,14 @@ impl Shadows {
             for span in
                 [step.send.map(|(_, span)| span), step.recv.map(|(_, span, _)| span)].into_iter().flatten()
             {
-                if let Region::Scratch(shadow) = span.region {
-                    wanted.insert((rank, Some(shadow)));
+                if let Region::Scratch(scratch) = span.region {
+                    wanted.insert((rank, Some(scratch)));
                 }
             }
         }
         let memory =
             |key: (Rank, Option<u32>)| Ok((key, queues[key.0.index()].memory(bytes).map_err(failed)?));
-        Ok(Shadows { places: wanted.into_iter().map(memory).collect::<Result<_>>()? })
+        Ok(ScratchCopies { places: wanted.into_iter().map(memory).collect::<Result<_>>()? })
     }
 
     pub fn into_memory(self) -> Vec<Memory> {
@@ -84,7 +84,7 @@ pub(super) struct Run<'a> {
     pub job: &'a DeviceCollective,
     pub schedule: &'a dyn Schedule,
     pub geometry: &'a Geometry,
-    pub shadows: &'a Shadows,
+    pub scratch_copies: &'a ScratchCopies,
     pub buffers: &'a [Slice<'a>],
 }
 
@@ -225,18 +225,18 @@ impl Run<'_> {
     fn place(&self, rank: usize, place: Region) -> Result<Slice<'_>> {
         match place {
             Region::Data => Ok(self.buffers[rank]),
-            Region::Scratch(shadow) => self.shadow(rank, Some(shadow)),
+            Region::Scratch(scratch) => self.scratch(rank, Some(scratch)),
         }
     }
 
     fn aside(&self, rank: usize) -> Result<Slice<'_>> {
-        self.shadow(rank, None)
+        self.scratch(rank, None)
     }
 
-    fn shadow(&self, rank: usize, shadow: Option<u32>) -> Result<Slice<'_>> {
-        let found = self.shadows.places.get(&(Rank(rank as u32), shadow)).map(Memory::all);
+    fn scratch(&self, rank: usize, scratch: Option<u32>) -> Result<Slice<'_>> {
+        let found = self.scratch_copies.places.get(&(Rank(rank as u32), scratch)).map(Memory::all);
         found.ok_or_else(|| {
-            Error::Argument(format!("rank {rank} reads scratch copy {shadow:?}, where nothing was written"))
+            Error::Argument(format!("rank {rank} reads scratch copy {scratch:?}, where nothing was written"))
         })
     }
 }

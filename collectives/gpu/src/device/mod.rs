@@ -1,7 +1,7 @@
 //! Collectives over ranks that are buffers on one or several GPUs of one process, driven by one thread.
 //!
 //! ```text
-//! Job { algorithm, dtype, op, form }  +  a buffer per rank
+//! DeviceCollective { algorithm, dtype, op, mode }  +  a buffer per rank
 //!     messages   every step of the schedule: peer copies and reductions, a stream per rank, ordered by events
 //!     fused      one kernel that evaluates each chunk's tree over all buffers
 //!       |  captured once as a graph: the key is the job, the count and the addresses
@@ -120,9 +120,9 @@ impl DeviceRanks {
     pub fn run(&mut self, job: &DeviceCollective, buffers: &[Slice<'_>]) -> Result<DeviceRun> {
         let count = self.check(job, buffers)?;
         let addresses: Vec<u64> = buffers.iter().map(Slice::address).collect();
-        let DeviceCollective { algorithm, root, dtype, op, form, segments } = *job;
+        let DeviceCollective { algorithm, root, dtype, op, mode, segments } = *job;
         let bytes = buffers.first().map_or(0, Slice::len);
-        let key = (algorithm.collective, algorithm.name, root, dtype, op, form, segments, bytes, addresses);
+        let key = (algorithm.collective, algorithm.name, root, dtype, op, mode, segments, bytes, addresses);
         if !self.captured.contains_key(&key) {
             let captured = self.capture(job, count, buffers)?;
             self.captured.insert(key.clone(), captured);
@@ -192,7 +192,7 @@ impl DeviceRanks {
             true => Geometry::blocked(&*schedule, count / u64::from(self.ranks())),
             false => Geometry::whole(&*schedule, count),
         };
-        match job.form {
+        match job.mode {
             ExecutionMode::Fused => {
                 let tables = fused::tables(job, &*schedule, &geometry)?;
                 let tables = tables.upload(&self.main, buffers.len()).map_err(failed)?;
@@ -201,14 +201,14 @@ impl DeviceRanks {
                 Ok(Captured { graph, moved, _own: Vec::new(), _tables: Some(tables) })
             }
             ExecutionMode::Messages => {
-                let own = messages::Shadows::new(&*schedule, &geometry, job.dtype, &self.queues)?;
+                let own = messages::ScratchCopies::new(&*schedule, &geometry, job.dtype, &self.queues)?;
                 // Kernels are compiled and loaded at their first launch, which a capture does not allow.
                 messages::warm(job, &self.queues)?;
                 let run = || messages::Run {
                     job,
                     schedule: &*schedule,
                     geometry: &geometry,
-                    shadows: &own,
+                    scratch_copies: &own,
                     buffers,
                 };
                 let (graph, moved) = self.captured(|| self.forked(|| run().all(&self.queues)))?;

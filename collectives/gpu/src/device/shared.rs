@@ -34,8 +34,8 @@ pub(super) struct Shared {
 /// Events that ranks show to each other, under a unique number for each rank.
 static SHOWN: Mutex<BTreeMap<i64, [Mark; 2]>> = Mutex::new(BTreeMap::new());
 
-/// Whether all ranks of `comm` are threads of one process on one machine, with devices that access each other's memory. Every rank
-/// must call this.
+/// Whether the ranks of `comm` are at most 64 threads of one process, with one `CudaMachine` whose devices access each other's
+/// memory. Every rank must call this.
 pub(super) fn together(comm: &Communicator, queue: &Queue) -> Result<bool> {
     if !comm.of_one_process() || comm.size() > 64 {
         return Ok(false);
@@ -146,5 +146,5 @@ impl Shared {
 
 fn job(dtype: DType, op: ReduceOp) -> Result<DeviceCollective> {
     let algorithm = find(Collective::AllReduce, "direct")?;
-    Ok(DeviceCollective { algorithm, root: Rank(0), dtype, op, form: ExecutionMode::Fused, segments: 1 })
+    Ok(DeviceCollective { algorithm, root: Rank(0), dtype, op, mode: ExecutionMode::Fused, segments: 1 })
 }

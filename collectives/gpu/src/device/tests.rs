@@ -78,18 +78,18 @@ fn ring(ranks: u32) -> (DeviceRanks, DeviceCollective) {
     let (dtype, op) = (DType::F32, ReduceOp::Sum);
     (
         group,
-        DeviceCollective { algorithm, root: Rank(0), dtype, op, form: ExecutionMode::Messages, segments: 1 },
+        DeviceCollective { algorithm, root: Rank(0), dtype, op, mode: ExecutionMode::Messages, segments: 1 },
     )
 }
 
-/// On 8 ranks, 7 steps reduce an eighth (3 bytes moved per byte) and 7 copy an eighth (2 bytes): 35 S in all.
+/// S: a buffer's bytes. Each of 8 ranks reduces S/8 in 7 steps (3 bytes moved per byte) and copies S/8 in 7 (2 bytes): 35 S in all.
 #[test]
 fn a_ring_of_eight_moves_35_s_and_the_fused_form_16() {
     let (mut group, job) = ring(8);
     let memories: Vec<_> = (0..8).map(|_| group.main.upload(&[1.0f32; 64]).unwrap()).collect();
     let slices: Vec<_> = memories.iter().map(Memory::all).collect();
     assert_eq!(group.run(&job, &slices).unwrap().moved, 35 * 256);
-    let fused = DeviceCollective { form: ExecutionMode::Fused, ..job };
+    let fused = DeviceCollective { mode: ExecutionMode::Fused, ..job };
     assert_eq!(group.run(&fused, &slices).unwrap().moved, 16 * 256);
     assert_eq!(group.main.download::<f32>(slices[5]).unwrap(), [64.0; 64]);
     // Each form is captured once for any number of runs; other buffers need another capture.
@@ -109,7 +109,7 @@ fn what_does_not_fit_is_refused() {
     );
     assert!(group.run(&job, &[a.all(), b.all()]).unwrap_err().to_string().contains("60 bytes"));
     let gather = crate::registry::of(Collective::AllToAll).next().unwrap();
-    let fused = DeviceCollective { algorithm: gather, form: ExecutionMode::Fused, ..job };
+    let fused = DeviceCollective { algorithm: gather, mode: ExecutionMode::Fused, ..job };
     assert!(group.run(&fused, &[a.all(), a.all()]).unwrap_err().to_string().contains("fused kernel"));
     assert!(DeviceRanks::new(Shim::open(FiberOrder::Upwards).unwrap(), 65).is_err());
 }

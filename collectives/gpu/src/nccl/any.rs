@@ -1,4 +1,4 @@
-//! Any collective that NCCL has, selected by its row of the table.
+//! Any collective for which [`NcclComm`] has a method, selected by a [`Collective`].
 
 use super::comm::NcclComm;
 use crate::{Collective, DType, Error, Rank, ReduceOp, Result};
@@ -15,9 +15,9 @@ pub struct NcclCall<'a> {
     pub op: ReduceOp,
     /// The root, for collectives that have one.
     pub root: Rank,
-    /// The rank's input; ignored if `output` already holds the input.
+    /// The rank's input; ignored by a broadcast, which is in place over `output`, and on ranks that give no input.
     pub input: Slice<'a>,
-    /// The rank's result; ignored on a rank that gets none.
+    /// The rank's result; not written on a rank that gets none. In a reduce it has the input's length on every rank.
     pub output: Slice<'a>,
 }
 

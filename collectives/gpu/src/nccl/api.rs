@@ -148,7 +148,7 @@ fn missing(looked_for: String) -> Error {
 }
 
 fn lacking(symbol: &str) -> Error {
-    missing(format!("the one that is here has no {symbol}; 2.18 or newer is needed"))
+    missing(format!("the installed NCCL has no {symbol}; 2.18 or newer is needed"))
 }
 
 /// The function table, or the reason why there is none.
@@ -175,7 +175,7 @@ fn open(path: Option<&Path>) -> Result<Api> {
 /// The version of NCCL, such as (2, 28, 3).
 ///
 /// # Errors
-/// NCCL is missing; the error says how to get it.
+/// NCCL is missing or its version is not supported; the error says how to get NCCL.
 pub fn version() -> Result<(i32, i32, i32)> {
     supported(api()?)
 }

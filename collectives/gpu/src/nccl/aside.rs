@@ -11,8 +11,8 @@
 //! | abort | captured graphs | a separate thread |
 //! | asynchronous error, rank, count | nothing | the rank's thread |
 //!
-//! If a call has not returned by the deadline, the communicator has failed and is not used any more, until an abort from another
-//! thread makes the call return.
+//! If a call has not returned by the deadline, the communicator has failed and is not used any more. An abort from another thread
+//! makes the call return.
 
 use crate::{Error, Result};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};

@@ -71,7 +71,7 @@ pub struct NcclComm {
     pub(super) open: bool,
     /// The kinds of calls for which connections are made.
     pub(super) known: BTreeSet<Use>,
-    /// The number of calls since the device was last known to be idle.
+    /// The number of issued calls (a group counts as one) since the last wait that ended in time.
     pub(super) outstanding: u32,
     /// Whether a call has not returned from NCCL.
     pub(super) stuck: bool,
@@ -79,7 +79,7 @@ pub struct NcclComm {
     pub(super) broken: Option<String>,
 }
 
-/// The kind of a call, which ranks compare the first time: the collective, its elements, type, and operator or root.
+/// The kind of a call, which ranks compare the first time: the collective, its elements or bytes, the type, the operator and root.
 pub(super) type Kind = (&'static str, usize, c_int, c_int);
 
 /// Where NCCL stores the handle of a new communicator, perhaps after its call has returned.
@@ -111,7 +111,7 @@ impl NcclComm {
     /// (collective, size, type, operator or root), and with `debug` every one.
     ///
     /// # Errors
-    /// NCCL is missing or too old; two ranks are on one GPU; some rank did not come by the deadline; NCCL failed.
+    /// NCCL is missing or too old; two ranks are on one GPU; some rank did not join by the deadline; NCCL failed.
     pub fn join(
         queue: Queue,
         (rank, size): (Rank, u32),
@@ -119,7 +119,7 @@ impl NcclComm {
         deadline: Duration,
         debug: bool,
     ) -> Result<NcclComm> {
-        // Ranks exchange this first: a rank without NCCL, or two ranks on one GPU, must not leave the others waiting.
+        // Ranks first exchange which library and GPU each has: no rank may wait for one without NCCL, or for two on one GPU.
         let library = NcclLibrary::of(&queue);
         let presence = library.ask(&queue, true, &mut *control)?;
         let api = library.api.clone()?;

@@ -22,7 +22,7 @@ impl Control for Alone {
     }
 }
 
-/// Any communicator of Allfold: threads of one process, or TCP with authenticated rendezvous.
+/// Any communicator of Allfold, whatever its backend.
 impl Control for Communicator {
     fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         Control::all_gather(&mut &*self, mine)
@@ -44,7 +44,7 @@ impl Control for &Communicator {
 /// The length in bytes of the text that describes a call.
 const SAID: usize = 160;
 
-/// Compares the calls that all ranks are about to make; the error names the first two ranks that differ.
+/// Compares the calls that all ranks are about to make; the error names rank 0 and the first rank that differs from rank 0.
 pub(super) fn agree(control: &mut dyn Control, call: &str) -> Result<()> {
     let mut mine = [b' '; SAID];
     let bytes = call.as_bytes();

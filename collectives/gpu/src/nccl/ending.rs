@@ -32,13 +32,13 @@ impl NcclComm {
     /// refuses to shrink.
     ///
     /// # Errors
-    /// NCCL is older than 2.27; the deadline passes; NCCL fails.
+    /// NCCL is older than 2.27; `without` is empty or names a wrong rank; a call is still within NCCL; the deadline; NCCL fails.
     pub fn shrink(mut self, without: &[Rank]) -> Result<NcclComm> {
         let shrink = self.api.shrink.ok_or_else(|| {
             Error::System("this NCCL has no ncclCommShrink; 2.27 or newer is needed to shrink".into())
         })?;
-        let strangers = without.iter().any(|rank| rank.0 >= self.size);
-        if without.is_empty() || without.contains(&self.rank) || strangers || self.raw.is_null() {
+        let outside = without.iter().any(|rank| rank.0 >= self.size);
+        if without.is_empty() || without.contains(&self.rank) || outside || self.raw.is_null() {
             return Err(Error::Argument(format!(
                 "rank {} of {} cannot leave {without:?} out of the new communicator; name ranks of the group, at least one and not itself",
                 self.rank, self.size
@@ -98,7 +98,7 @@ impl NcclComm {
         child.made(what, IN_PROGRESS).map(Some)
     }
 
-    /// Ends the communicator in an orderly way: waits for all issued work, on every rank.
+    /// Ends the communicator in an orderly way, after all issued work. Every rank must call this.
     ///
     /// # Errors
     /// The deadline passes, or NCCL fails.
@@ -131,7 +131,7 @@ impl NcclComm {
 
     /// Aborts work under way, so that nothing of this rank waits for ever in a kernel or in NCCL. All captured graphs that hold its
     /// collectives should be destroyed before; otherwise the abort continues in the background until they are. Returns whether the
-    /// abort has ended, so that the collectives' memory may be freed. A second call does nothing.
+    /// abort has ended, so that the collectives' memory may be freed. A second call does nothing and returns true in any case.
     pub fn abandon(&mut self) -> bool {
         self.broken.get_or_insert_with(|| "it was abandoned".into());
         let raw = std::mem::replace(&mut self.raw, std::ptr::null_mut());
@@ -139,7 +139,7 @@ impl NcclComm {
     }
 }
 
-/// Aborts a communicator on a separate thread: kernels and calls within NCCL end at once.
+/// Aborts a communicator on a separate thread: kernels and calls within NCCL end at once. Returns whether the abort ended in time.
 fn abort(
     api: &'static Api,
     raw: Sent<RawComm>,
@@ -156,7 +156,7 @@ fn abort(
 }
 
 impl Drop for NcclComm {
-    /// Without a failure, ends in an orderly way: waits for all work, up to the deadline. After a failure, aborts.
+    /// Without a failure, ends in an orderly way: waits for all work, up to the deadline. After a failure or in a panic, aborts.
     fn drop(&mut self) {
         let healthy = self.broken.is_none() && !std::thread::panicking() && !self.raw.is_null();
         if healthy && !self.queue.machine().seeded(21) {

@@ -17,8 +17,8 @@
 //!
 //! On the shim of `allfold_kernels::cuda`, the NCCL stand-in replaces the library (module `standin`, feature `testing`).
 //!
-//! Scheduled collectives have a window of 1 and one communicator per call, because a stream runs its groups one after another. They
-//! are for conformance tests and for the user's own algorithms, not for speed.
+//! A scheduled collective runs one step at a time, because a stream runs its groups one after another. Scheduled collectives are
+//! for conformance tests and for the user's own algorithms, not for speed.
 
 mod any;
 mod api;

@@ -1,4 +1,4 @@
-//! Exchanges, before any call of NCCL, what every rank has: the library, its version, and the GPU that the rank uses.
+//! Exchanges, before ranks join over NCCL, what every rank has: whether its NCCL is usable and lets ranks share a GPU, and its GPU.
 //!
 //! A rank without NCCL, or two ranks on one GPU, must not leave the others waiting within `ncclCommInitRankConfig`.
 
@@ -61,7 +61,7 @@ impl NcclLibrary {
         queue.machine().native(queue.stream()).is_ok()
     }
 
-    /// Exchanges with all ranks which library each rank has. Every rank must call this.
+    /// Exchanges with all ranks whether each has NCCL and may use it (this rank: `usable`), and its GPU. Every rank must call this.
     ///
     /// # Errors
     /// The error of the channel.

@@ -20,7 +20,7 @@ struct Store<'a> {
     geometry: &'a Geometry,
     dtype: DType,
     op: ReduceOp,
-    shadows: BTreeMap<u32, Memory>,
+    scratch_copies: BTreeMap<u32, Memory>,
 }
 
 impl Store<'_> {
@@ -28,10 +28,10 @@ impl Store<'_> {
     fn parts(&self, span: Span) -> Result<Vec<Slice<'_>>> {
         let whole = match span.region {
             Region::Data => self.data,
-            Region::Scratch(shadow) => {
-                let found = self.shadows.get(&shadow).map(Memory::all);
+            Region::Scratch(scratch) => {
+                let found = self.scratch_copies.get(&scratch).map(Memory::all);
                 found.ok_or_else(|| {
-                    Error::Argument(format!("a step reads scratch copy {shadow}, where nothing was written"))
+                    Error::Argument(format!("a step reads scratch copy {scratch}, where nothing was written"))
                 })?
             }
         };
@@ -81,7 +81,7 @@ impl Store<'_> {
 }
 
 /// Runs one rank's part of a schedule in place over its whole data, which has the geometry's count of elements. The work is queued
-/// on the communicator's stream and waited for; an average is divided at the end. After an error the communicator is aborted.
+/// on the stream of `comm` and waited for; with `divide`, the data is divided by the ranks at the end. A failed run aborts `comm`.
 ///
 /// # Errors
 /// Lengths that do not fit, a schedule that cannot be run, or a failure of NCCL.
@@ -103,7 +103,8 @@ pub fn run_scheduled(
         )));
     }
     let (out, came) = (queue.memory(data.len()).map_err(failed)?, queue.memory(data.len()).map_err(failed)?);
-    let mut store = Store { queue: queue.clone(), data, geometry, dtype, op, shadows: BTreeMap::new() };
+    let mut store =
+        Store { queue: queue.clone(), data, geometry, dtype, op, scratch_copies: BTreeMap::new() };
     let ran = rounds(comm, rank, schedule, &mut store, (&out, &came)).and_then(|()| {
         if divide {
             launch::divide(&queue, dtype, data, schedule.ranks()).map_err(failed)?;
@@ -141,10 +142,10 @@ fn rounds(
     while let Some(round) = next {
         next = schedule.next(rank, round + 1);
         let step = schedule.step(rank, round);
-        if let Some((_, Span { region: Region::Scratch(shadow), .. }, _)) = step.recv
-            && !store.shadows.contains_key(&shadow)
+        if let Some((_, Span { region: Region::Scratch(scratch), .. }, _)) = step.recv
+            && !store.scratch_copies.contains_key(&scratch)
         {
-            store.shadows.insert(shadow, store.queue.memory(store.data.len()).map_err(failed)?);
+            store.scratch_copies.insert(scratch, store.queue.memory(store.data.len()).map_err(failed)?);
         }
         let local = step.send.is_some_and(|(to, _)| to == rank);
         let packed = |(to, span)| Ok::<_, Error>((store.packed(span, local, out)?, to));

@@ -4,7 +4,7 @@
 //! ```text
 //! 2 nodes of 3 GPUs and the network's switch, rank 6
 //!
-//! chain    0 -> 1 -> 2 --.      a chain inside each node to the GPU with the NIC      S out of a node, S in
+//! chain    0 -> 1 -> 2 --.      a chain inside each node to the GPU with the NIC      S bytes out of a node, S in
 //!          3 -> 4 -> 5 ---- 6
 //!
 //! direct   0 1 2 exchange, then each sends the third that it has reduced             S / 3 over each GPU's NIC
@@ -23,8 +23,8 @@ pub struct InNetwork {
     pub nodes: u32,
     /// The number of GPUs per node.
     pub devices: u32,
-    /// Whether every GPU of a node has a NIC and exchanges through it; otherwise the GPUs form a chain to the one that has a
-    /// NIC.
+    /// Whether the GPUs of a node exchange their data and each sends a share through a NIC of its own; otherwise the GPUs form a
+    /// chain to the one that has a NIC.
     pub direct: bool,
 }
 
@@ -43,7 +43,8 @@ impl InNetwork {
         u64::from(self.nodes) * u64::from(self.chunks())
     }
 
-    /// The step of `rank`, the GPU number `device` of its node, in `round` of the exchange within nodes.
+    /// The step of `rank`, the GPU number `device` of its node, in `round` of the rounds within nodes: of the exchange if `direct`
+    /// is set, otherwise of the chain.
     fn exchange(self, rank: u32, device: u32, round: u32) -> Step {
         let first = rank - device;
         if !self.direct {

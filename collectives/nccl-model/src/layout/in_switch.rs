@@ -2,8 +2,8 @@
 //! is the multicast.
 //!
 //! ```text
-//! 3 GPUs and their switch, rank 3     0 --'     each to a place of its own, all at the same time;
-//!                                     1 ---- 3  then the switch adds them, which takes no time
+//! 3 GPUs and their switch, rank 3     0 --'     each GPU's data into a scratch copy of its own, all at the same time;
+//!                                     1 ---- 3  then the switch adds the copies, which takes no time
 //!                                     2 --'
 //! ```
 //!

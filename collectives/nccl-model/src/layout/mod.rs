@@ -29,7 +29,7 @@ use allfold_schedules::algorithms::{Chain, RingAllReduce, RingReduceScatter};
 use allfold_schedules::schedule::{Lanes, Over, Rank, Reverse, Schedule, Segments, then_reverse};
 use std::sync::Arc;
 
-/// The schedule of one channel of a call over nodes.
+/// The schedule of a call over nodes, with the number of steps under way and the ranks that are switches.
 #[derive(Clone)]
 pub struct ChannelLayout {
     /// The schedule, which represents all channels.
@@ -52,7 +52,7 @@ pub enum Extra {
 }
 
 /// The layout of a call on `nodes` nodes of `devices` GPUs, cut into `pieces` for pipelining. `None` if the algorithm does not
-/// support the collective, or gathers through the network's switches.
+/// support the collective, and for all-gather and reduce-scatter through switches (NVLS, CollNet), which have no layout.
 pub fn layout(
     collective: Collective,
     algorithm: NcclAlgorithm,
@@ -85,8 +85,8 @@ pub fn layout(
                 1 => pipeline(then_reverse(chain), pieces),
                 _ => pipeline(twins(nodes, |tree| then_reverse(Over::new(chain, tree))), pieces),
             };
-            // The steps of a rank per piece in both trees: two with the chain and five with the tree, and at most as many on the
-            // way back.
+            // The steps of a rank per piece: in each of the two trees at most two of the chain and five of the tree, and as many on
+            // the way back.
             ChannelLayout { schedule, window: 28 * under_way, extra: Extra::Nothing }
         }
         (NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree, Collective::AllReduce) => {
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_tree_and_its_twin_share_the_work() {
-        // In one of the two trees every node but one is a leaf; NCCL's trees.cc says so for even numbers of nodes.
+        // Every node is a leaf in at least one of the two trees; NCCL's trees.cc says so for even numbers of nodes.
         for nodes in [2u32, 4, 8, 16] {
             let inner = |twin, node| {
                 let tree = NodeTree { nodes, twin };

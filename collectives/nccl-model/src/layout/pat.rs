@@ -19,7 +19,7 @@ pub struct Pat(pub u32);
 
 impl Pat {
     /// The distance of a round's senders from the owner of the chunk that they send, and the distance to the receiver. Distances
-    /// whose lowest bit is 1 come first, then those whose lowest bit is 2, and so on.
+    /// whose lowest set bit has the value 1 come first, then those whose lowest set bit has the value 2, and so on.
     fn distance(self, round: u64) -> (u32, u32) {
         let (mut left, mut hop) = (round as u32, 1);
         loop {

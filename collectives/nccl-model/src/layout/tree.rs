@@ -52,8 +52,8 @@ impl NodeTree {
         (place != 0).then_some(if up < self.nodes { up } else { place ^ bit })
     }
 
-    /// The children of a place, the lower one first. They are half the lowest bit away; if the upper one is beyond the last place,
-    /// the distance is halved until it is not.
+    /// The children of a place, the lower one first, each at a distance of half the place's lowest bit. If the upper child would be
+    /// beyond the last place, its distance is halved until it is not.
     fn children(self, place: u32) -> [Option<u32>; 2] {
         let half = self.bit(place) / 2;
         let lower = (place > 0 && half > 0).then(|| place - half);

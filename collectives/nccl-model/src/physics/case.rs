@@ -15,8 +15,8 @@ pub struct Setting {
     pub overrides: Overrides,
     /// The number of GPUs that one process drives.
     pub driven: u32,
-    /// If the host, not the NIC, matches messages to buffers: the greatest number of bytes that the host stores in GPU memory
-    /// itself; otherwise `None`.
+    /// If the host, not the NIC, matches messages to buffers: the size in bytes of the largest message that the host stores in GPU
+    /// memory without a call of the driver; otherwise `None`.
     pub host_stores: Option<f64>,
 }
 
@@ -71,12 +71,12 @@ pub struct PhysicsCase {
     pub tree: f64,
     /// The number of GPUs that one process drives.
     pub driven: f64,
-    /// If the host matches messages to buffers: the greatest number of bytes that the host stores in GPU memory itself; otherwise
-    /// `None`.
+    /// If the host matches messages to buffers: the size in bytes of the largest message that the host stores in GPU memory without
+    /// a call of the driver; otherwise `None`.
     pub host_stores: Option<f64>,
     /// Whether this call has the first size that the run measured.
     pub first: bool,
-    /// The tuner's own estimate, in microseconds.
+    /// The tuner's own estimate, in microseconds; NaN if the algorithm and protocol cannot run the call.
     pub tuner_us: f64,
 }
 

@@ -2,7 +2,7 @@
 //! Calibration fits this form, which takes a hundred nanoseconds to compute.
 //!
 //! ```text
-//! time = |host, base + steps inside + hops across + bytes / bandwidth|
+//! time = hypot(host, base + steps inside + hops across + bytes / bandwidth)          hypot(a, b) = sqrt(a^2 + b^2)
 //! bandwidth = min(inside, across)          host: a time per GPU that one process launches on, and per channel
 //! ```
 
@@ -16,8 +16,8 @@ use super::{ModelTerm, PhysicsCase, Terms};
 use allfold_schedules::Collective;
 use allfold_sim::machines::Fabric;
 
-/// The message sizes in bytes at which the first NICs and all NICs use a rendezvous: 8 KiB is the usual limit of libfabric and MPI,
-/// and half and twice that are common.
+/// The message sizes in bytes from which some NICs, and from which all NICs, use a rendezvous: 8 KiB is the usual limit of
+/// libfabric and MPI, and half and twice that are common.
 const EAGER: (f64, f64) = (4096.0, 16384.0);
 
 /// The time of a call in microseconds, in closed form.
@@ -120,7 +120,7 @@ fn latency(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
 pub(super) struct Rates {
     inside: f64,
     across: f64,
-    /// The bandwidth of data through a GPU's port, in both directions together, in GB/s.
+    /// The bandwidth of data through a GPU's port in each direction, in GB/s.
     through: f64,
     /// The bandwidth of data out of a node, in GB/s.
     pub(super) network: f64,
@@ -210,7 +210,8 @@ fn network(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
     }
 }
 
-/// The additional time of the first chunk, which passes every hop of the tree before the next chunk follows.
+/// The additional time until the first chunk has passed every hop of a tree, before the pipeline is full; 0 for other algorithms
+/// and for LL and LL128.
 fn fill(case: &PhysicsCase, parameters: &Parameters, terms: Terms, rates: &Rates) -> f64 {
     // LL and LL128 have flags within the data, so that a rank can forward a part of a chunk.
     let whole = case.protocol == Protocol::Simple;

@@ -1,17 +1,17 @@
 //! The time that a host spends per message if the host, not the NIC, matches messages to buffers.
 //!
 //! libfabric's provider for Slingshot (`fi_cxi(7)`, `FI_CXI_RX_MATCH_MODE=software`) receives messages, or the first part of long
-//! ones, in its own buffers, and copies them after they are matched. It stores up to 4 KiB in GPU memory itself
-//! (`FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD`). For more it calls the driver, which takes microseconds plus a time per byte, because the
-//! provider's buffers are pageable.
+//! ones, in its own buffers, and copies them after they are matched. Up to 4 KiB the host stores in GPU memory itself
+//! (`FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD`). For more the host calls the driver, which takes microseconds plus a time per byte,
+//! because the provider's buffers are pageable.
 //!
 //! ```text
-//! ring of n ranks        2 (n - 1) messages per channel and NIC    a NIC's host copies one after another,
-//! all others             one up, one down                          and the call takes no less than that
+//! ring all-reduce        2 (n - 1) messages per channel, n ranks   the host copies the messages of a NIC one after another,
+//! all other algorithms   one message up, one down                  and the call takes at least as long as these copies
 //! ```
 //!
-//! NCCL sends LL in slots of 64 KiB, flags included. With Simple, a ring sends chunks of up to 2 MiB in two slices of at least 32
-//! KiB, and all other algorithms send 512 KiB at a time.
+//! NCCL sends LL in slots of 64 KiB, flags included. With Simple, a ring sends chunks of up to 2 MiB in two slices, the first of at
+//! least 32 KiB, and all other algorithms send 512 KiB at a time.
 
 use super::super::{NcclAlgorithm, Protocol};
 use super::parameters::{MATCH, MATCH_RATE, Parameters};
@@ -21,16 +21,17 @@ use allfold_schedules::Collective;
 /// The largest message, in bytes, that is stored without the driver: the default of libfabric's
 /// `FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD`.
 pub const STORED: f64 = 4096.0;
-/// The bytes of a longer message that arrive with its header; the rest is fetched. libfabric's `FI_CXI_RDZV_THRESHOLD`.
+/// The bytes of a message that arrive with its header; the rest of a longer message is fetched. libfabric's
+/// `FI_CXI_RDZV_THRESHOLD`.
 const WHOLE: f64 = 16_384.0;
 /// The bytes of a slot of LL and of LL128.
 const SLOTS: (f64, f64) = (65_536.0, 614_400.0);
-/// The least and the greatest bytes of a slice of a ring's chunk with Simple.
+/// The least bytes of the first slice, and the greatest bytes of any slice, of a ring's chunk with Simple.
 const SLICE: (f64, f64) = (32_768.0, 1_048_576.0);
 /// The bytes of a chunk with Simple in all other algorithms.
 const CHUNK: f64 = 524_288.0;
 
-/// The time that the host of one NIC spends on copies, in microseconds; 0 if NICs match messages.
+/// The time that the host of one NIC spends on copies, in microseconds; 0 if NICs match messages or there is one node.
 pub(super) fn matching(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> f64 {
     let Some(stored) = case.host_stores.filter(|_| case.nodes > 1.0 && terms.has(ModelTerm::HostMatching))
     else {

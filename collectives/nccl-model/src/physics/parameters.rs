@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! hop x hop.EFA          a parameter family is one general figure and, for each kind, a factor on it:
-//! share x share.EFA      a kind that was never fitted keeps the factor 1, which gives the general figure
+//! share x share.EFA      a factor for which there are no measurements keeps its value in PARAMETERS
 //! ```
 
 use super::super::Protocol;
@@ -176,7 +176,7 @@ impl Parameters {
         self.values.iter().map(|value| value.ln()).collect()
     }
 
-    /// The value of the parameter with this number.
+    /// The value of the parameter with this number; 1 if there is none.
     pub fn at(&self, number: usize) -> f64 {
         self.values.get(number).copied().unwrap_or(1.0)
     }

@@ -76,7 +76,7 @@ fn pieces(case: &PhysicsCase) -> u32 {
     let each = case.bytes / case.running.max(1.0);
     let chunk = match (case.protocol, case.algorithm) {
         (Protocol::Ll | Protocol::Ll128, _) => 16.0 * 1024.0,
-        // The time of filling a chain is not measurable; NVLS fills the switch by chunks of NCCL's size.
+        // Runs show no measurable time for filling a ring's chain, so its chunks are small; NCCL's chunks for NVLS are this small.
         (_, NcclAlgorithm::Ring | NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree) => 64.0 * 1024.0,
         (Protocol::Simple, _) => 512.0 * 1024.0,
     };
@@ -120,8 +120,8 @@ fn links(
     built.map_err(|error| Error::Job(error.to_string()))
 }
 
-/// A topology of nodes whose GPUs are around a switch, which is the node's last rank; a non-blocking switch connects those
-/// switches.
+/// A topology of nodes whose GPUs are connected to a switch, which is the node's last rank; a non-blocking switch connects the
+/// switches of all nodes.
 fn switches(nodes: u32, devices: u32, port: Link, nic: Link) -> allfold_sim::Result<Topology> {
     let size = devices + 1;
     let ranks = nodes * size;
@@ -141,8 +141,8 @@ fn switches(nodes: u32, devices: u32, port: Link, nic: Link) -> allfold_sim::Res
     Topology::graph(ranks, &network, edges)
 }
 
-/// A topology of nodes whose GPUs are around a non-blocking joint; the joints are around the network, which is the rank after all
-/// GPUs.
+/// A topology of nodes whose GPUs are connected to a non-blocking switch, which is not a rank; the nodes' switches are connected to
+/// the network, which is the last rank.
 fn network(nodes: u32, devices: u32, port: Link, nic: Link) -> allfold_sim::Result<Topology> {
     let ranks = nodes * devices + 1;
     let mut edges = Vec::new();
@@ -152,7 +152,7 @@ fn network(nodes: u32, devices: u32, port: Link, nic: Link) -> allfold_sim::Resu
     };
     for node in 0..nodes {
         (0..devices).for_each(|gpu| join(node * devices + gpu, ranks + node, port));
-        // The latency covers one hop into the network and one hop out of it.
+        // `nic.latency` is half of a hop's; a message into the network or out of it takes a whole hop's.
         join(ranks + node, ranks - 1, Link { latency: nic.latency * 2, ..nic });
     }
     let joints: Vec<String> = (0..nodes).map(|node| format!("node{node}")).collect();
@@ -253,7 +253,8 @@ mod tests {
         let (simulated, closed) = times(&host, Protocol::Ll, 512 << 10);
         assert!((simulated - copies).abs() < 1e-6 && (closed - copies).abs() < 1e-6, "{simulated} {closed}");
         assert!(times(&nic, Protocol::Ll, 512 << 10).0 < 0.8 * simulated);
-        // A message that the host stores without the driver takes no additional time; a large message takes longer than its copies.
+        // Matching by the host changes neither time: up to 4 KiB the host stores a message itself, without a call of the driver,
+        // and a large message takes longer on the wire than its copies take.
         for (protocol, bytes) in [(Protocol::Ll, 4096), (Protocol::Simple, 1 << 30)] {
             assert_eq!(times(&host, protocol, bytes), times(&nic, protocol, bytes));
         }

@@ -7,7 +7,8 @@ use allfold_sim::suggest::unknown;
 pub enum ModelTerm {
     /// A process launches on one GPU after another, and a call takes at least that long.
     HostLaunch,
-    /// A hop takes the time that was fitted for this family of NICs; without this term, the time that was fitted for all NICs.
+    /// The time of a hop, of a rendezvous and the bandwidth of NICs are those of the NICs' family; without this term, the general
+    /// figures of all NICs.
     NicFamily,
     /// Links reach only a fraction of their nominal speed.
     LinkEfficiency,
@@ -15,13 +16,13 @@ pub enum ModelTerm {
     HostStaging,
     /// Sockets are limited to the TCP bandwidth of a CPU core.
     Sockets,
-    /// A chunk passes every hop of a tree before the next chunk follows.
+    /// The first chunk passes every hop of a tree before the pipeline is full, which takes additional time.
     PipelineFill,
     /// Messages beyond a NIC's eager limit use a rendezvous.
     Rendezvous,
     /// A host that matches messages to buffers copies them one after another.
     HostMatching,
-    /// With more nodes, messages slow each other down.
+    /// On more than 64 nodes, messages slow each other down.
     Congestion,
     /// The first size of a run includes warm-up.
     FirstCall,

@@ -1,21 +1,21 @@
-//! Each launcher's contract: which variables say what.
+//! The variables that each launcher sets, and what they mean.
 
 use super::nodelist;
 use super::process::{Environment, Launcher, RendezvousAddress};
 use super::variables::{Variables, wrong};
 use crate::{Rank, Result};
 
-/// The place of a rank as its launcher's variables give it, before it is checked. Names are those of the variables that were
-/// read.
+/// What a launcher's variables say about a rank, before it is checked. `rank` and `world` also hold the names of the variables that
+/// were read.
 pub(super) struct Place {
     rank: (&'static str, u32),
     world: (&'static str, u32),
     local_rank: u32,
     local_world: u32,
     node: u32,
-    /// Where ranks meet, if `MASTER_ADDR` does not say: the host, or why it cannot be known.
+    /// The host of the rendezvous if `MASTER_ADDR` is not set; an error if the user must set it.
     host: std::result::Result<String, &'static str>,
-    /// The port, if `MASTER_PORT` does not say: see [`port_of`].
+    /// The port (see [`port_of`]) if `MASTER_PORT` is not set; an error if the user must set it.
     port: std::result::Result<u16, &'static str>,
     epoch: u32,
     job: String,
@@ -53,8 +53,8 @@ pub(super) fn torchrun(variables: &Variables) -> Result<Place> {
 }
 
 /// Refuses `RANK` and `WORLD_SIZE` that were exported before another launcher started several processes: each process would
-/// become a world of its own, or all of them the same rank. A launcher that starts ranks within each of those processes makes a
-/// larger world, or says so.
+/// become a world of its own, or all of them the same rank. A launcher that starts ranks within each of those processes is allowed:
+/// it makes a larger world, or sets ALLFOLD_RENDEZVOUS or TORCHELASTIC_RUN_ID.
 fn not_left_over(rank: u32, world: u32, variables: &Variables) -> Result<()> {
     if variables.first(&["ALLFOLD_RENDEZVOUS", "TORCHELASTIC_RUN_ID"]).is_some() {
         return Ok(());
@@ -71,11 +71,16 @@ fn not_left_over(rank: u32, world: u32, variables: &Variables) -> Result<()> {
             (_, true) => ("RANK", rank, other_rank, theirs),
             _ => continue,
         };
-        let wanted = format!("{other} is {says}: unset RANK and WORLD_SIZE, or set them to what it says");
+        let wanted = format!(
+            "{other} is {says}: unset RANK and WORLD_SIZE, or set them to {other_rank} and {other_size}"
+        );
         return Err(wrong(name, Some(&read.to_string()), &wanted));
     }
     Ok(())
 }
+
+/// The variables with the numbers of tasks per node: of the step, and of the job.
+const SLURM_TASKS: [&str; 2] = ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"];
 
 pub(super) fn slurm(variables: &Variables) -> Result<Place> {
     let size = variables.first(&["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"]);
@@ -84,7 +89,7 @@ pub(super) fn slurm(variables: &Variables) -> Result<Place> {
     let node = variables.optional("SLURM_NODEID")?.unwrap_or(0);
     let job: u64 = variables.any(&["SLURM_JOB_ID", "SLURM_JOBID"])?.unwrap_or(0);
     let step: u64 = variables.any(&["SLURM_STEP_ID", "SLURM_STEPID"])?.unwrap_or(0);
-    let tasks = variables.first(&["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"]);
+    let tasks = variables.first(&SLURM_TASKS);
     let local_world = tasks.and_then(|(_, tasks)| nodelist::tasks_on(node, &tasks)).unwrap_or(world);
     let hosts = variables.first(&["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"]);
     let host = match hosts {
@@ -115,7 +120,7 @@ pub(super) fn open_mpi(variables: &Variables) -> Result<Place> {
         world: ("OMPI_COMM_WORLD_SIZE", world),
         local_rank: variables.optional("OMPI_COMM_WORLD_LOCAL_RANK")?.unwrap_or(rank),
         local_world,
-        // OMPI_COMM_WORLD_NODE_RANK is the process' number on its host, over all jobs there.
+        // OMPI_COMM_WORLD_NODE_RANK is no number of a host: it numbers the processes of all jobs on one host.
         node: 0,
         host: here(local_world == world),
         port: job.as_ref().map(|(_, job)| port_of(allfold_base::fnv1a(job.as_bytes()))).ok_or(NO_PORT),
@@ -140,7 +145,7 @@ pub(super) fn pmi(variables: &Variables) -> Result<Place> {
     })
 }
 
-/// Ranks of one host meet there.
+/// The host of the rendezvous: the loopback address if all ranks are on this host.
 fn here(alone: bool) -> std::result::Result<String, &'static str> {
     if alone { Ok("127.0.0.1".into()) } else { Err(NO_HOST) }
 }
@@ -164,16 +169,18 @@ impl Place {
         }
         let (local_rank, local) = match launcher {
             Launcher::Torchrun => ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-            Launcher::Slurm => ("SLURM_LOCALID", "SLURM_TASKS_PER_NODE"),
+            Launcher::Slurm => {
+                ("SLURM_LOCALID", variables.first(&SLURM_TASKS).map_or(SLURM_TASKS[1], |(name, _)| name))
+            }
             Launcher::OpenMpi => ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
             Launcher::Pmi => ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
         };
         if self.local_world > world || self.local_world == 0 {
-            let wanted = format!("{world_name} is {world}, and a host has 1 of these ranks or more");
+            let wanted = format!("{world_name} is {world}, so a host has 1 to {world} ranks");
             return Err(wrong(local, Some(&self.local_world.to_string()), &wanted));
         }
         if self.local_rank >= self.local_world {
-            let wanted = format!("{local} is {}, so it is 0 to {}", self.local_world, self.local_world - 1);
+            let wanted = format!("{local} is {}, so choose 0 to {}", self.local_world, self.local_world - 1);
             return Err(wrong(local_rank, Some(&self.local_rank.to_string()), &wanted));
         }
         let rendezvous_address = self.rendezvous_address(world, variables)?;
@@ -210,10 +217,10 @@ impl Place {
             (Some(0), _) if !alone => {
                 return Err(wrong("MASTER_PORT", Some("0"), "all ranks must know the port: 1 to 65535"));
             }
-            // The agents of torchrun serve their own store at that port: ranks meet at the next one.
+            // The agents of torchrun serve their own store at that port: ranks meet at the next port.
             (Some(port), _) if variables.text("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True") => {
                 port.checked_add(1)
-                    .ok_or_else(|| wrong("MASTER_PORT", Some("65535"), "ranks meet at the port after it"))?
+                    .ok_or_else(|| wrong("MASTER_PORT", Some("65535"), "65534 at most: ranks use port + 1"))?
             }
             (Some(port), _) => port,
             (None, Ok(port)) => port,
@@ -288,7 +295,13 @@ mod tests {
         assert_eq!((found.local_rank, found.local_world_size, found.node_rank), (2, 3, 1));
         assert_eq!(found.rendezvous_address, rendezvous_address("gpu07", 15_000 + 3_103));
         assert_eq!(found.job, "slurm-100.3");
-        // A batch script is no rank, though Slurm tells it that it is task 0.
+        // The message names the variable that the value came from.
+        for tasks in ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"] {
+            let eight = step.map(|pair| if pair.1 == "4,3" { (tasks, "4,8") } else { pair });
+            let line = read(&eight).unwrap_err().to_string();
+            assert!(line.starts_with(&format!("environment: {tasks} is `8`: ")), "{line}");
+        }
+        // A batch script is no rank, although Slurm sets SLURM_PROCID to 0 for it.
         let batch: Vec<_> = step.into_iter().filter(|(name, _)| *name != "SLURM_STEP_ID").collect();
         assert_eq!(read(&batch), Ok(None));
     }
@@ -329,7 +342,8 @@ mod tests {
         };
         let mpirun = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")];
         let line = |found: Result<_, Error>| found.unwrap_err().to_string();
-        let left_over = "unset RANK and WORLD_SIZE, or set them to what it says";
+        let left_over =
+            "unset RANK and WORLD_SIZE, or set them to OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE";
         assert_eq!(
             line(within("0", "1", &mpirun)),
             format!("environment: WORLD_SIZE is `1`: OMPI_COMM_WORLD_SIZE is 2: {left_over}")

@@ -1,11 +1,11 @@
-//! Slurm's lists of hosts, as far as one needs them: which is the first, and how many tasks run on each.
+//! Slurm's lists of hosts and of tasks, as far as ranks need them: the first host, and the number of tasks on a host.
 //!
 //! ```text
 //! gpu[007-011,020],login1        first host   gpu007
 //! 4(x2),3                        tasks        4 4 3
 //! ```
 
-/// The first host of a Slurm list. `None` where it is no such list.
+/// The first host of a Slurm list. `None` if the text is not such a list.
 pub fn first_host(list: &str) -> Option<String> {
     let mut host = String::new();
     let mut rest = list.trim();
@@ -25,7 +25,7 @@ pub fn first_host(list: &str) -> Option<String> {
     (!host.is_empty() && host.chars().all(plain)).then_some(host)
 }
 
-/// How many tasks run on the node of this number, by Slurm's `TASKS_PER_NODE`.
+/// How many tasks run on the node of this number, by Slurm's `TASKS_PER_NODE`. `None` if the list does not say it.
 pub(super) fn tasks_on(node: u32, list: &str) -> Option<u32> {
     let mut left = node;
     for part in list.split(',') {

@@ -1,4 +1,4 @@
-//! A process' place in the world, and whose variables say so.
+//! A process' rank in the world, and the launcher whose variables give it.
 
 use crate::Rank;
 use std::fmt;
@@ -32,7 +32,7 @@ impl fmt::Display for Launcher {
 pub struct RendezvousAddress {
     /// A host's name or address.
     pub host: String,
-    /// The port there.
+    /// The port of the rendezvous.
     pub port: u16,
     /// Whether the launcher serves the rendezvous; else rank 0 does.
     pub served: bool,
@@ -47,12 +47,12 @@ impl fmt::Display for RendezvousAddress {
     }
 }
 
-/// A process' place in the world, as its launcher says.
+/// A process' rank in the world and the rendezvous, as its launcher's variables give them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment {
     /// The launcher that set the variables.
     pub launcher: Launcher,
-    /// This process' rank.
+    /// The rank of this process.
     pub rank: Rank,
     /// Number of ranks.
     pub world_size: u32,

@@ -4,20 +4,25 @@ use crate::{Error, Result};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// An environment that can be looked things up in.
+/// The environment of a process, as a function from names to values.
 pub struct Variables<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
 }
 
 impl<'a> Variables<'a> {
-    /// The variables that this gives by their names.
+    /// Variables whose values `lookup` returns by name.
     pub fn new(lookup: &'a dyn Fn(&str) -> Option<String>) -> Variables<'a> {
         Variables { lookup }
     }
 
-    /// The variable's text; one that is set to nothing counts as not set.
+    /// The text of a variable. A variable that is set to the empty text counts as not set.
     pub fn text(&self, name: &str) -> Option<String> {
         (self.lookup)(name).map(|text| text.trim().to_string()).filter(|text| !text.is_empty())
+    }
+
+    /// Whether the variable is set, even if to an empty text.
+    pub fn is_set(&self, name: &str) -> bool {
+        (self.lookup)(name).is_some()
     }
 
     /// The first of these variables that is set.
@@ -25,30 +30,30 @@ impl<'a> Variables<'a> {
         names.iter().find_map(|name| Some((*name, self.text(name)?)))
     }
 
-    /// A variable that must be there.
+    /// The value of a required variable.
     pub fn required(&self, name: &str, wanted: &str) -> Result<String> {
         self.text(name).ok_or_else(|| wrong(name, None, wanted))
     }
 
-    /// A number that must be there.
+    /// The value of a required variable that is a number.
     pub fn number<T: FromStr>(&self, name: &str) -> Result<T> {
         let text = self.required(name, "a whole number is needed")?;
         parse(name, &text)
     }
 
-    /// A number that may be missing.
+    /// The value of a variable that is a number; `None` if it is not set.
     pub fn optional<T: FromStr>(&self, name: &str) -> Result<Option<T>> {
         self.text(name).map(|text| parse(name, &text)).transpose()
     }
 
-    /// The first of these numbers that is there.
+    /// The first of these variables that is set, as a number.
     pub fn any<T: FromStr>(&self, names: &[&'static str]) -> Result<Option<T>> {
         self.first(names).map(|(name, text)| parse(name, &text)).transpose()
     }
 }
 
 fn parse<T: FromStr>(name: &str, text: &str) -> Result<T> {
-    text.parse().map_err(|_| wrong(name, Some(text), "a whole number of its range is needed"))
+    text.parse().map_err(|_| wrong(name, Some(text), "a whole number is needed, 0 or more and not too large"))
 }
 
 /// Reads a duration in the form of variables and flags.
@@ -61,7 +66,7 @@ pub fn seconds(text: &str) -> std::result::Result<Duration, String> {
     seconds.ok_or_else(|| "a number of seconds from 0 to 1e9 is needed".into())
 }
 
-/// The error of a variable.
+/// The error for a variable with the value `read` (`None`: not set) where `wanted` would be right.
 pub fn wrong(variable: &str, read: Option<&str>, wanted: &str) -> Error {
     Error::Environment { variable: variable.into(), read: read.map(String::from), wanted: wanted.into() }
 }

@@ -10,10 +10,10 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// The pause after the first call, and the longest.
+/// The pause after the first try to connect, and the longest pause.
 const FIRST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(500);
-/// How often a server may close the connection before the client assumes another secret.
+/// After how many tries in which the server closes the connection the client assumes that the server holds another secret.
 const DOUBTS: u32 = 3;
 
 /// What a rank knows after the rendezvous.
@@ -24,7 +24,8 @@ pub struct Joined {
     pub listener: TcpListener,
 }
 
-/// Calls at `rendezvous_address` as `hello` says (but for its port), and waits for everyone. `hosts`: the world has several.
+/// Connects to `rendezvous_address`, sends `hello` with the port of a new listener, and waits for all ranks. `hosts`: whether the
+/// world has several hosts.
 pub async fn join(
     rendezvous_address: &RendezvousAddress,
     hosts: bool,
@@ -37,12 +38,12 @@ pub async fn join(
     // The server may start late; its own timeout begins with the first call.
     let due = Instant::now() + timeout.rendezvous + timeout.handshake;
     let (mine, theirs) = stream.addresses().map_err(system)?;
-    // Peers reach this rank over the interface that it reached the server by.
+    // Peers reach this rank over the interface through which this rank reached the server.
     let listener =
         TcpListener::bind((from_all_hosts(rendezvous_address, hosts, mine.ip()), 0)).map_err(system)?;
     let port = u32::from(listener.local_addr().map_err(system)?.port());
     stream.write_all(&Hello { port, ..hello }.encode()).await.map_err(lost)?;
-    // The server's timeout ends a moment before this one, and its answer names the missing ranks.
+    // The server's timeout ends before `due`, and its answer names the missing ranks.
     let answered = async {
         let mut answer = [0; ANSWER];
         stream.read_exact(&mut answer).await.map_err(lost)?;
@@ -79,7 +80,7 @@ async fn connect(
                 if doubts == DOUBTS {
                     return Err(RendezvousFailure::Secret);
                 }
-                "it hung up".into()
+                "the server closed the connection".into()
             }
             Err(_) => "the host does not answer".into(),
         };
@@ -103,8 +104,8 @@ async fn dial(
     authenticator.connect(address, super::identity()).await.map(|(stream, _)| stream)
 }
 
-/// The address at which the server of a meeting listens, on its own host. A name that its own host takes for loopback
-/// is found elsewhere under another address: for ranks of several hosts, all of them are listened at.
+/// The address at which the rendezvous server listens, on its own host. If the host resolves its own name to a loopback address,
+/// other hosts resolve that name to another address; for ranks of several hosts the server therefore listens at all addresses.
 ///
 /// # Errors
 /// The name of the host cannot be resolved.
@@ -123,8 +124,8 @@ pub fn address_for(
     Ok(SocketAddr::new(from_all_hosts(rendezvous_address, hosts, address.ip()), address.port()))
 }
 
-/// Where to listen on the host of a meeting, which knows itself as `own`: Debian's name for it is a loopback address, at which
-/// no other host would find it.
+/// The address to listen at on the rendezvous host, whose own name resolves to `own`: Debian resolves it to a loopback address,
+/// at which no other host would reach the server.
 fn from_all_hosts(rendezvous_address: &RendezvousAddress, hosts: bool, own: IpAddr) -> IpAddr {
     let named = rendezvous_address.host.parse::<IpAddr>().is_err() && rendezvous_address.host != "localhost";
     match own {
@@ -134,7 +135,7 @@ fn from_all_hosts(rendezvous_address: &RendezvousAddress, hosts: bool, own: IpAd
     }
 }
 
-/// Calls and says `hello`; what follows on the connection is the caller's own affair.
+/// Connects to the server and sends `hello`. The caller defines what follows on the connection.
 ///
 /// # Errors
 /// No server answers, or an incompatible one.
@@ -162,7 +163,7 @@ fn lost(error: Error) -> RendezvousFailure {
 }
 
 fn silent(_: tokio::time::error::Elapsed) -> RendezvousFailure {
-    RendezvousFailure::Lost("it fell silent".into())
+    RendezvousFailure::Lost("the server did not answer in time".into())
 }
 
 #[cfg(test)]

@@ -1,40 +1,42 @@
-//! Why ranks did not find each other: one line each, with a name.
+//! Why ranks did not find each other, as errors with one line of text each.
 
 use crate::IncompatiblePeer;
 use crate::Rank;
 use std::time::Duration;
 
-/// Most numbers that a refusal carries.
+/// How many numbers a refusal carries at most.
 pub(super) const NUMBERS: usize = 32;
+/// How many missing ranks are named at most: a refusal that names them also carries how long the other ranks waited.
+pub(super) const MISSING: usize = NUMBERS - 1;
 
 /// Why a rendezvous failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RendezvousFailure {
-    /// Some ranks did not come in time.
-    #[error("{} did not come within {after:?}", Rank::list(.ranks))]
+    /// Some ranks did not arrive in time.
+    #[error("{} did not join within {after:?}", Rank::list(.ranks))]
     Missing {
         /// The missing ranks.
         ranks: Vec<Rank>,
         /// How long the other ranks waited.
         after: Duration,
     },
-    /// The server could not take all ranks in.
+    /// The server had too few descriptors for the connections of all ranks.
     #[error(
         "the server has no descriptors left for more ranks, its limit is {limit}; raise it by `ulimit -n`"
     )]
     Starved {
-        /// How many descriptors its process may have.
+        /// How many descriptors the server's process may have.
         limit: u32,
     },
-    /// Two ranks believe different sizes of the world.
+    /// Two ranks were given different world sizes.
     #[error("rank {rank} was told that the world has {size} ranks, but rank {peer} was told {theirs}")]
     WorldSize {
-        /// The rank that came first.
+        /// The rank that arrived first.
         rank: Rank,
-        /// The world size that the caller claims.
+        /// The world size that the first rank claims.
         size: u32,
-        /// The rank that was told another size.
+        /// The rank that was given another size.
         peer: Rank,
         /// The world size that the other rank claims.
         theirs: u32,
@@ -42,7 +44,7 @@ pub enum RendezvousFailure {
     /// Another process has this rank already.
     #[error("another process is rank {rank} already; every process needs a rank of its own")]
     DuplicateRank {
-        /// The number.
+        /// The rank that both processes have.
         rank: Rank,
     },
     /// The server speaks another version of the protocol.
@@ -66,46 +68,60 @@ pub enum RendezvousFailure {
         /// The other side's mode.
         theirs: &'static str,
     },
-    /// Two ranks were asked for different runs.
+    /// Two ranks were given different configurations.
     #[error("rank {peer} was given another configuration than rank {rank}: give all ranks the same command")]
     Configuration {
-        /// The rank that came first.
+        /// The rank that arrived first.
         rank: Rank,
         /// The rank that differs.
         peer: Rank,
     },
     /// The caller belongs to an earlier start of the world.
-    #[error("this process belongs to start {mine} of the world, which is at start {theirs} by now")]
+    #[error(
+        "this process belongs to start {mine} of the world, which is at start {theirs} by now: rank {by} joined that start first"
+    )]
     Epoch {
-        /// This side's value.
+        /// The caller's epoch.
         mine: u32,
-        /// The world's.
+        /// The world's epoch.
+        theirs: u32,
+        /// The first rank that called with the world's epoch.
+        by: Rank,
+    },
+    /// The caller's epoch is far beyond the world's: no launcher has started a world that often.
+    #[error(
+        "this process belongs to start {mine} of the world, and the world is at start {theirs}: no launcher restarts so often"
+    )]
+    EpochBeyond {
+        /// The caller's epoch.
+        mine: u32,
+        /// The world's epoch.
         theirs: u32,
     },
     /// The caller belongs to another job.
-    #[error("another job meets there: give each job a port of its own")]
+    #[error("another job uses this port for its rendezvous: give each job a port of its own")]
     Job,
     /// The two sides do not hold the same secret.
     #[error("the other side does not hold the job's secret: give every process the same secret file")]
     Secret,
-    /// No server answers.
+    /// No server answers at the address.
     #[error("no answer within {after:?} ({cause}): is rank 0 running there, and the port open?")]
     Unreachable {
         /// How long the rank tried.
         after: Duration,
-        /// The last try's error.
+        /// The error of the last try.
         cause: String,
     },
     /// Another program listens at the server's port.
     #[error("the port is in use by another program: choose another by MASTER_PORT or --rdzv")]
     PortInUse,
     /// The program that answers is no rendezvous of Allfold's.
-    #[error("what answers there is no rendezvous of Allfold's: {0}")]
+    #[error("the program that answers there is not an Allfold rendezvous: {0}")]
     NotOurs(String),
-    /// The server went away before all ranks had come.
-    #[error("the server went away before all ranks had come: {0}")]
+    /// The connection to the server ended before all ranks had arrived.
+    #[error("the connection to the server ended before all ranks had joined: {0}")]
     Lost(String),
-    /// The system refused something.
+    /// The operating system refused a resource.
     #[error("{0}")]
     System(String),
 }
@@ -124,18 +140,26 @@ impl RendezvousFailure {
 
     /// Whether the cause is a wrong setting, so that trying again does not help.
     pub fn is_lasting(&self) -> bool {
-        use RendezvousFailure::{Configuration, Mode, Secret, Version, WorldSize};
-        matches!(self, Configuration { .. } | Mode { .. } | Secret | Version { .. } | WorldSize { .. })
+        use RendezvousFailure::{Configuration, EpochBeyond, Mode, Secret, Version, WorldSize};
+        matches!(
+            self,
+            Configuration { .. }
+                | EpochBeyond { .. }
+                | Mode { .. }
+                | Secret
+                | Version { .. }
+                | WorldSize { .. }
+        )
     }
 }
 
-/// How a failure travels: a code and the numbers that go with it.
+/// The encoding of a failure: a code and its numbers.
 impl RendezvousFailure {
     pub(super) fn parts(&self) -> (u32, Vec<u32>) {
         let millis = |after: &Duration| u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
         match self {
             RendezvousFailure::Missing { ranks, after } => {
-                let ranks = ranks.iter().take(NUMBERS - 1).map(|rank| rank.0);
+                let ranks = ranks.iter().take(MISSING).map(|rank| rank.0);
                 (1, std::iter::once(millis(after)).chain(ranks).collect())
             }
             RendezvousFailure::WorldSize { rank, size, peer, theirs } => {
@@ -144,7 +168,8 @@ impl RendezvousFailure {
             RendezvousFailure::DuplicateRank { rank } => (3, vec![rank.0]),
             RendezvousFailure::Version { ours, theirs } => (4, vec![*theirs, *ours]),
             RendezvousFailure::Configuration { rank, peer } => (5, vec![rank.0, peer.0]),
-            RendezvousFailure::Epoch { mine, theirs } => (6, vec![*mine, *theirs]),
+            RendezvousFailure::Epoch { mine, theirs, by } => (6, vec![*mine, *theirs, by.0]),
+            RendezvousFailure::EpochBeyond { mine, theirs } => (10, vec![*mine, *theirs]),
             RendezvousFailure::Job => (7, vec![]),
             RendezvousFailure::Starved { limit } => (9, vec![*limit]),
             _ => (8, vec![]),
@@ -163,7 +188,8 @@ impl RendezvousFailure {
             (3, &[rank]) => RendezvousFailure::DuplicateRank { rank: Rank(rank) },
             (4, &[ours, theirs]) => RendezvousFailure::Version { ours, theirs },
             (5, &[rank, peer]) => RendezvousFailure::Configuration { rank: Rank(rank), peer: Rank(peer) },
-            (6, &[mine, theirs]) => RendezvousFailure::Epoch { mine, theirs },
+            (6, &[mine, theirs, by]) => RendezvousFailure::Epoch { mine, theirs, by: Rank(by) },
+            (10, &[mine, theirs]) => RendezvousFailure::EpochBeyond { mine, theirs },
             (7, []) => RendezvousFailure::Job,
             (9, &[limit]) => RendezvousFailure::Starved { limit },
             _ => RendezvousFailure::Lost("it gave no reason that this version knows".into()),
@@ -182,7 +208,8 @@ mod tests {
             RendezvousFailure::WorldSize { rank: Rank(0), size: 4, peer: Rank(3), theirs: 5 },
             RendezvousFailure::DuplicateRank { rank: Rank(7) },
             RendezvousFailure::Configuration { rank: Rank(0), peer: Rank(1) },
-            RendezvousFailure::Epoch { mine: 1, theirs: 2 },
+            RendezvousFailure::Epoch { mine: 1, theirs: 2, by: Rank(3) },
+            RendezvousFailure::EpochBeyond { mine: u32::MAX, theirs: 2 },
             RendezvousFailure::Job,
             RendezvousFailure::Starved { limit: 1024 },
         ] {

@@ -24,6 +24,8 @@ pub enum PeerKind {
     Rank,
     /// The launcher of one node. After this message, launchers speak a protocol of their own.
     Agent,
+    /// A rank that reports a lost peer to the launcher: [`Hello::rank`] is the lost rank, in [`Hello::epoch`]. There is no answer.
+    LossReport,
 }
 
 /// A caller's first message.
@@ -31,15 +33,15 @@ pub enum PeerKind {
 pub struct Hello {
     /// The kind of the calling process.
     pub kind: PeerKind,
-    /// Which start of the world it belongs to.
+    /// The epoch of the world that the caller belongs to.
     pub epoch: u32,
     /// The caller's rank; for an agent of a launcher, its node.
     pub rank: Rank,
-    /// How many ranks it was told there are; an agent's nodes.
+    /// The world size that the caller was given; for an agent, the number of nodes.
     pub size: u32,
-    /// Where it listens; an agent's number of ranks.
+    /// The port at which the caller listens; for an agent, its number of ranks.
     pub port: u32,
-    /// Hash of what all ranks must have been given alike.
+    /// A hash of the inputs that must be the same on all ranks.
     pub configuration: u64,
     /// Hash of the job's name.
     pub job: u64,
@@ -53,6 +55,7 @@ impl Hello {
         let kind = match self.kind {
             PeerKind::Rank => 1,
             PeerKind::Agent => 2,
+            PeerKind::LossReport => 3,
         };
         bytes[..8].copy_from_slice(&MAGIC);
         let words = [VERSION, kind, self.epoch, self.rank.0, self.size, self.port];
@@ -67,7 +70,9 @@ impl Hello {
 
     pub(super) fn decode(bytes: &[u8; HELLO]) -> Result<Hello, RendezvousFailure> {
         if bytes[..8] != MAGIC {
-            return Err(RendezvousFailure::NotOurs("it does not begin as ours do".into()));
+            return Err(RendezvousFailure::NotOurs(
+                "it does not begin with Allfold's rendezvous header".into(),
+            ));
         }
         if word(bytes, 8) != VERSION {
             return Err(RendezvousFailure::Version { ours: VERSION, theirs: word(bytes, 8) });
@@ -75,6 +80,7 @@ impl Hello {
         let kind = match word(bytes, 12) {
             1 => PeerKind::Rank,
             2 => PeerKind::Agent,
+            3 => PeerKind::LossReport,
             other => return Err(RendezvousFailure::NotOurs(format!("unknown kind of process: {other}"))),
         };
         Ok(Hello {
@@ -104,7 +110,9 @@ pub(super) fn encode_answer(refusal: Option<&RendezvousFailure>) -> [u8; ANSWER]
 
 pub(super) fn decode_answer(bytes: &[u8; ANSWER]) -> Result<(), RendezvousFailure> {
     if bytes[..8] != MAGIC {
-        return Err(RendezvousFailure::NotOurs("its answer does not begin as ours do".into()));
+        return Err(RendezvousFailure::NotOurs(
+            "its answer does not begin with Allfold's rendezvous header".into(),
+        ));
     }
     let count = word(bytes, 16) as usize;
     match word(bytes, 8) {
@@ -113,7 +121,7 @@ pub(super) fn decode_answer(bytes: &[u8; ANSWER]) -> Result<(), RendezvousFailur
             let numbers: Vec<u32> = (0..count).map(|at| word(bytes, 20 + 4 * at)).collect();
             Err(RendezvousFailure::of(word(bytes, 12), &numbers))
         }
-        _ => Err(RendezvousFailure::NotOurs("its answer is none of ours".into())),
+        _ => Err(RendezvousFailure::NotOurs("its answer is not one of Allfold's".into())),
     }
 }
 

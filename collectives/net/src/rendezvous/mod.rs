@@ -7,8 +7,9 @@
 //!          <-  table: everyone's address and host           once all are here and agree; else one refusal each
 //! ```
 //!
-//! Whoever comes says what it believes of the world, and all must believe the same: size, epoch, job, configuration,
-//! version. A connection proves the job's secret before anything it says is read (`crate::authenticated_stream`), and nothing that arrives is trusted with a length: every message has a size that its reader knows.
+//! Every process sends its settings of the world, which must be the same on all: size, epoch, job, configuration, version. The
+//! server reads nothing from a connection before the other side has proved the job's secret (`crate::authenticated_stream`). No
+//! message contains its own length: every message has a size that its reader knows.
 
 mod client;
 mod failure;
@@ -33,7 +34,7 @@ use std::time::Duration;
 /// The timeouts of a rendezvous.
 #[derive(Clone, Copy, Debug)]
 pub struct RendezvousTimeouts {
-    /// For the whole rendezvous: until the server answers and all ranks have arrived.
+    /// The time for a rank to reach the server, and as long again, from the first rank on, for all ranks to arrive.
     pub rendezvous: Duration,
     /// The time for the handshake of one connection.
     pub handshake: Duration,
@@ -82,9 +83,9 @@ pub struct Peer {
 /// The table of all ranks, which the server sends to every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// A random number of this world, which tells it from earlier ones.
+    /// A random number of this world, which distinguishes it from earlier worlds.
     pub world: [u8; 16],
-    /// Which start of the world this is.
+    /// The epoch of the world.
     pub epoch: u32,
     /// The peers, in order of ranks.
     pub peers: Vec<Peer>,

@@ -1,6 +1,6 @@
-//! The server of a rendezvous: lets callers in, compares what they believe, and tells all of them at once.
+//! The server of a rendezvous: accepts callers, compares their settings of the world, and answers all of them at once.
 
-use super::failure::{NUMBERS, RendezvousFailure};
+use super::failure::{MISSING, RendezvousFailure};
 use super::messages::{HELLO, Hello, PeerKind, encode_answer, encode_table};
 use super::{Peer, RendezvousTimeouts, Table};
 use crate::Rank;
@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// A caller who has said who it is, and the connection to it.
+/// A caller that has identified itself by its first message.
 pub struct Caller {
     /// The caller's first message.
     pub hello: Hello,
@@ -27,15 +27,15 @@ pub struct Caller {
     pub stream: AuthenticatedStream,
 }
 
-/// A port that is held, at which ranks will meet.
+/// A listening port that is reserved for the rendezvous of ranks.
 pub struct Server {
     listener: std::net::TcpListener,
-    /// How many callers are heard at a time that have not said who they are.
+    /// How many callers that have not identified themselves may be connected at a time.
     most: usize,
 }
 
 impl Server {
-    /// Takes the port; 0 is any.
+    /// Binds the address; port 0 means any free port.
     ///
     /// # Errors
     /// [`RendezvousFailure::PortInUse`], or that the address is none of this host's.
@@ -48,7 +48,7 @@ impl Server {
         Ok(Server { listener, most: PENDING })
     }
 
-    /// This server with a smaller limit of callers at a time.
+    /// This server, with this limit on callers that have not identified themselves.
     #[cfg(test)]
     pub(super) fn hearing(self, most: usize) -> Server {
         Server { most, ..self }
@@ -57,16 +57,16 @@ impl Server {
     /// The server's address.
     ///
     /// # Errors
-    /// The system does not say it.
+    /// The system does not return the address.
     pub fn address(&self) -> Result<SocketAddr, RendezvousFailure> {
         self.listener.local_addr().map_err(|error| RendezvousFailure::System(error.to_string()))
     }
 
-    /// Serves worlds one after the other, each a later epoch, until it is dropped. Launchers that call are handed to
-    /// `agents`; without it they are turned away. On a tokio runtime.
+    /// Serves worlds one after the other, each of a later epoch, until the future is dropped. Calls of launchers, and reports to
+    /// launchers, are sent to `agents`; without `agents` they are dropped. Needs a tokio runtime.
     ///
     /// # Errors
-    /// The system does not let it listen.
+    /// The runtime cannot use the socket.
     pub async fn serve(
         self,
         authenticator: Authenticator,
@@ -100,7 +100,7 @@ impl Server {
             };
             tokio::select! {
                 caller = callers.recv() => match caller {
-                    Some(caller) if caller.hello.kind == PeerKind::Agent => {
+                    Some(caller) if caller.hello.kind != PeerKind::Rank => {
                         if let Some(agents) = &agents {
                             // If the launcher no longer listens, it has ended, and its callers end with it.
                             let _ = agents.send(caller).await;
@@ -117,8 +117,8 @@ impl Server {
     }
 }
 
-/// Serves one world: rank 0's own server, where no launcher serves. Where ranks disagree it stays until all have been told, or
-/// for the time of a handshake.
+/// Serves one world: rank 0's own server, where no launcher serves. If ranks disagree, the server stays until all ranks have
+/// received the error, at most for the time of a handshake.
 pub async fn serve_world(
     server: Server,
     authenticator: Authenticator,
@@ -127,7 +127,7 @@ pub async fn serve_world(
     server.gather(authenticator, timeout, None, true).await
 }
 
-/// Accepts connections for ever; each has the handshake's time to say who it is.
+/// Accepts connections for ever; each has the time `within` to identify itself.
 async fn admit(
     mut arrivals: AcceptQueue,
     authenticator: Authenticator,
@@ -148,7 +148,7 @@ async fn admit(
 }
 
 /// Reads a caller's first message, once the caller has proved the secret. A caller that is no Allfold program gets no answer;
-/// an Allfold of another version is told.
+/// an Allfold of another version gets the error.
 async fn greet(stream: TcpStream, from: IpAddr, authenticator: &Authenticator) -> Option<Caller> {
     let here = |purpose| {
         if purpose == Purpose::Rendezvous { HandshakeAnswer::Welcome } else { HandshakeAnswer::Gone }
@@ -167,21 +167,26 @@ async fn greet(stream: TcpStream, from: IpAddr, authenticator: &Authenticator) -
 }
 
 async fn refuse(stream: &mut AuthenticatedStream, failure: &RendezvousFailure) {
-    // The caller may be gone already.
+    // The caller may have closed the connection already.
     let _ = timeout(Duration::from_secs(1), stream.write_all(&encode_answer(Some(failure)))).await;
     let _ = timeout(Duration::from_secs(1), stream.shutdown()).await;
 }
+
+/// How far a caller's epoch may be beyond the world's: no launcher starts a world that often while its server runs.
+const LEAP: u32 = 1 << 20;
 
 /// The callers of one start of the world.
 #[derive(Default)]
 struct World {
     epoch: u32,
+    /// The rank that was the first to call for this epoch.
+    by: Rank,
     came: BTreeMap<Rank, Caller>,
-    /// When those who are missing are given up.
+    /// When the server stops waiting for the missing ranks; after a disagreement, for ranks that have not received the error.
     due: Option<Instant>,
-    /// That all ranks have come, or why they never will.
+    /// The outcome once it is known: all ranks have arrived, or why they never will.
     over: Option<Result<(), RendezvousFailure>>,
-    /// After a disagreement, until `due`: the number of ranks that should be told of it, and those that have been.
+    /// After a disagreement, until `due`: the number of ranks that must receive the error, and the ranks that have received it.
     telling: Option<(u32, BTreeSet<Rank>)>,
 }
 
@@ -190,7 +195,7 @@ impl World {
         self.over.is_some() && self.telling.is_none()
     }
 
-    /// Notes that a rank has been told of the disagreement.
+    /// Notes that a rank has received the error after a disagreement.
     fn told(&mut self, rank: Rank) {
         let Some((size, told)) = &mut self.telling else { return };
         if rank.0 < *size {
@@ -203,17 +208,22 @@ impl World {
 
     async fn take(&mut self, mut caller: Caller, timeout: RendezvousTimeouts) {
         let hello = caller.hello;
-        // A world of that size has no such rank: no process of ours says so.
+        // No Allfold process has a rank outside its world.
         if hello.rank.0 >= hello.size {
             return;
         }
         if hello.epoch < self.epoch {
-            let failure = RendezvousFailure::Epoch { mine: hello.epoch, theirs: self.epoch };
+            let failure = RendezvousFailure::Epoch { mine: hello.epoch, theirs: self.epoch, by: self.by };
+            return refuse(&mut caller.stream, &failure).await;
+        }
+        if hello.epoch - self.epoch > LEAP {
+            let failure = RendezvousFailure::EpochBeyond { mine: hello.epoch, theirs: self.epoch };
             return refuse(&mut caller.stream, &failure).await;
         }
         if hello.epoch > self.epoch {
-            self.end(|mine| RendezvousFailure::Epoch { mine, theirs: hello.epoch }).await;
-            *self = World { epoch: hello.epoch, ..World::default() };
+            let (theirs, by) = (hello.epoch, hello.rank);
+            self.end(|mine| RendezvousFailure::Epoch { mine, theirs, by }).await;
+            *self = World { epoch: hello.epoch, by, ..World::default() };
         }
         match &self.over {
             Some(Err(failure)) => {
@@ -253,9 +263,9 @@ impl World {
         }
     }
 
-    /// Whether every caller still waits. A caller that does not is forgotten and may come again.
+    /// Whether every caller still waits. A caller that does not is removed and may call again.
     async fn all_are_there(&mut self) -> bool {
-        // By now the news of every connection has been heard; each is then asked without waiting.
+        // By now every closed connection has been noticed, so each can be checked without waiting.
         tokio::time::sleep(Duration::from_millis(1)).await;
         let mut gone = Vec::new();
         for (rank, caller) in &mut self.came {
@@ -280,7 +290,7 @@ impl World {
         let mut bytes = encode_answer(None).to_vec();
         bytes.extend(encode_table(&table));
         for caller in self.came.values_mut() {
-            // If a caller is gone, the other ranks notice when they connect to it.
+            // If a caller has ended, the other ranks notice when they connect to it.
             let _ = timeout(Duration::from_secs(1), caller.stream.write_all(&bytes)).await;
         }
         self.came.clear();
@@ -315,9 +325,9 @@ impl World {
     }
 }
 
-/// The missing ranks, as many as a refusal can carry: the size comes from a caller and is not trusted.
+/// The missing ranks, at most [`MISSING`] of them: the size comes from a caller and is not trusted.
 pub(super) fn missing<T>(size: u32, came: &BTreeMap<Rank, T>) -> Vec<Rank> {
-    (0..size).map(Rank).filter(|rank| !came.contains_key(rank)).take(NUMBERS).collect()
+    (0..size).map(Rank).filter(|rank| !came.contains_key(rank)).take(MISSING).collect()
 }
 
 /// The setting in which two ranks differ, so that the whole world must end.

@@ -1,7 +1,6 @@
 //! Ranks that meet, and every way in which they do not: one error each, the right one, in time.
 
 use super::authenticator;
-use super::failure::NUMBERS;
 use super::messages::PeerKind;
 use super::{Hello, Joined, RendezvousFailure, RendezvousTimeouts, Server, join};
 use crate::Rank;
@@ -11,10 +10,10 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
 
-/// The handshake's time is what callers wait for the server's word beyond their own: ample on a busy machine.
+/// Callers wait for the server's answer for both times, which leaves a busy server 5 s after its own timeout.
 const SOON: RendezvousTimeouts =
     RendezvousTimeouts { rendezvous: Duration::from_millis(400), handshake: Duration::from_secs(5) };
-/// For worlds that must not run out of time on a busy machine.
+/// A timeout for worlds that must succeed even on a busy machine.
 const LONG: RendezvousTimeouts =
     RendezvousTimeouts { rendezvous: Duration::from_secs(20), handshake: Duration::from_secs(5) };
 
@@ -31,14 +30,14 @@ fn hello(rank: u32, size: u32) -> Hello {
     }
 }
 
-/// Runs a server and callers that say `hellos` one after the other; returns each caller's outcome.
+/// Runs a server and callers that send `hellos` one after the other; returns each caller's outcome.
 async fn meet(timeout: RendezvousTimeouts, hellos: &[Hello]) -> Vec<Result<Joined, RendezvousFailure>> {
     let (rendezvous_address, _server) = serve(timeout);
     let mut calls = JoinSet::new();
     for (at, hello) in hellos.iter().copied().enumerate() {
         let rendezvous_address = rendezvous_address.clone();
         calls.spawn(async move { (at, come(&rendezvous_address, hello, timeout).await) });
-        // In order: who is first is told of who comes later.
+        // The callers arrive in order, because an error names the rank that arrived first.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let mut all = calls.join_all().await;
@@ -67,7 +66,8 @@ async fn said(rendezvous_address: &RendezvousAddress, bytes: &[u8]) -> Authentic
     stream
 }
 
-/// Callers that the server of a test hears at a time: fewer than usual, since a test holds both ends of every connection.
+/// How many callers that have not identified themselves the server of a test keeps: fewer than usual, since a test holds both ends
+/// of every connection.
 const HEARD: usize = 64;
 
 fn serve(
@@ -106,7 +106,12 @@ async fn who_is_missing_is_named_to_all_who_came() {
 fn a_size_that_a_caller_says_takes_no_memory() {
     let came = [(Rank(0), ()), (Rank(2), ())].into();
     assert_eq!(super::server::missing(4, &came), [Rank(1), Rank(3)]);
-    assert_eq!(super::server::missing(1 << 20, &came).len(), NUMBERS);
+    let ranks = super::server::missing(1 << 20, &came);
+    assert_eq!(ranks.len(), 31);
+    // A caller on another host is told the same ranks as one on the server's.
+    let failure = RendezvousFailure::Missing { ranks, after: SOON.rendezvous };
+    let (code, numbers) = failure.parts();
+    assert_eq!(RendezvousFailure::of(code, &numbers), failure);
 }
 
 #[tokio::test]
@@ -137,8 +142,16 @@ async fn another_job_is_refused_and_an_older_epoch() {
     assert_eq!(results, [None, Some(RendezvousFailure::Job), None]);
     let again = |rank| Hello { epoch: 1, ..hello(rank, 2) };
     let results = failures(meet(LONG, &[hello(0, 2), again(0), hello(1, 2), again(1)]).await);
-    let old = Some(RendezvousFailure::Epoch { mine: 0, theirs: 1 });
+    let old = Some(RendezvousFailure::Epoch { mine: 0, theirs: 1, by: Rank(0) });
     assert_eq!(results, [old.clone(), None, old, None]);
+}
+
+#[tokio::test]
+async fn who_calls_for_a_start_that_cannot_be_is_refused_and_the_job_unharmed() {
+    let beyond = Hello { epoch: u32::MAX, ..hello(1, 2) };
+    let results = failures(meet(LONG, &[hello(0, 2), beyond, hello(1, 2)]).await);
+    let refused = RendezvousFailure::EpochBeyond { mine: u32::MAX, theirs: 0 };
+    assert_eq!(results, [None, Some(refused), None]);
 }
 
 #[tokio::test]
@@ -159,7 +172,7 @@ async fn rogues_do_not_keep_ranks_apart() {
     let (rendezvous_address, _server) = serve(LONG);
     let mut rogues = Vec::new();
     for said in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0xff; 96], b"allfold\n"] {
-        // Silent ones most of all, more than are heard at a time.
+        // There are more silent rogues than the server keeps connected at a time.
         for _ in 0..if said.is_empty() { 2 * HEARD } else { 10 } {
             let mut rogue =
                 tokio::net::TcpStream::connect(("127.0.0.1", rendezvous_address.port)).await.unwrap();
@@ -252,7 +265,7 @@ async fn who_waited_for_a_late_server_hears_who_is_missing() {
     drop(late);
     let rendezvous_address =
         RendezvousAddress { host: "127.0.0.1".into(), port: address.port(), served: false };
-    // The server's timeout is longer than that of the first caller, and than that of the handshake.
+    // The server starts after 1.5 s, so its timeout ends after the first caller's own 2 s, and by more than a handshake's time.
     let seconds = Duration::from_secs_f64;
     let timeout = RendezvousTimeouts { rendezvous: seconds(2.0), handshake: seconds(1.0) };
     let serve = async {
@@ -319,7 +332,7 @@ async fn another_secret_keeps_a_process_out_and_harms_nobody() {
         join(&rendezvous_address, false, hello(1, 2), &right, LONG)
     );
     assert_eq!(failures(vec![first, rogue, second]), [None, Some(RendezvousFailure::Secret), None]);
-    // Nor does one that asks for none get in.
+    // A rank that uses no secret is refused as well.
     let mode = RendezvousFailure::Mode { ours: "loopback", theirs: "trusted-fabric" };
     assert_eq!(come(&rendezvous_address, hello(1, 2), LONG).await.err(), Some(mode));
 }

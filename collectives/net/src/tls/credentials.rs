@@ -1,5 +1,5 @@
 //! TLS 1.3 without a certificate authority: every rank makes its own certificate, and a handshake under the job's secret
-//! says which one belongs to whom.
+//! gives each side the fingerprint of the other side's certificate.
 
 use crate::crypto::sha256;
 use crate::{Error, Result};
@@ -13,7 +13,7 @@ use rustls::{
 };
 use std::sync::Arc;
 
-/// The name in every certificate; no one asks for it.
+/// The name in every certificate; it is not checked.
 const NAME: &str = "allfold";
 
 /// A rank's certificate, its key, and the certificate's SHA-256.
@@ -41,7 +41,7 @@ impl Credentials {
         PrivateKeyDer::Pkcs8(self.key.clone_key())
     }
 
-    /// For connecting to the holder of the certificate with this SHA-256.
+    /// The configuration for connecting to the holder of the certificate with this SHA-256.
     pub fn client(&self, theirs: [u8; 32]) -> Result<Arc<ClientConfig>> {
         let pinned = Pinned::new(theirs);
         let mut config = ClientConfig::builder_with_provider(pinned.provider.clone())
@@ -56,7 +56,7 @@ impl Credentials {
         Ok(Arc::new(config))
     }
 
-    /// For being connected to by the holder of the certificate with this SHA-256.
+    /// The configuration for accepting the holder of the certificate with this SHA-256.
     pub fn server(&self, theirs: [u8; 32]) -> Result<Arc<ServerConfig>> {
         let pinned = Pinned::new(theirs);
         let mut config = ServerConfig::builder_with_provider(pinned.provider.clone())
@@ -70,7 +70,7 @@ impl Credentials {
         Ok(Arc::new(config))
     }
 
-    /// The name to connect to.
+    /// The server name that a client passes to rustls.
     pub fn name() -> Result<ServerName<'static>> {
         ServerName::try_from(NAME).map_err(failed)
     }
@@ -85,7 +85,7 @@ struct Pinned {
 
 impl Pinned {
     fn new(fingerprint: [u8; 32]) -> Arc<Pinned> {
-        // AES with 128 bits first: the secret is as far out of reach, and the bytes are sooner there.
+        // AES-128 is preferred: it is secure enough and the fastest.
         let cipher_suites = vec![TLS13_AES_128_GCM_SHA256, TLS13_CHACHA20_POLY1305_SHA256];
         let provider = CryptoProvider { cipher_suites, ..aws_lc_rs::default_provider() };
         Arc::new(Pinned { fingerprint, provider: Arc::new(provider) })

@@ -11,10 +11,10 @@ use std::io::{self, ErrorKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// More than any record of a handshake.
+/// An upper limit on the size of a handshake record, in bytes.
 const RECORD: usize = 17 << 10;
 
-/// One side of a handshake.
+/// The client or the server of a handshake.
 pub(super) trait Side {
     type Data;
     fn step<'c, 'i>(&'c mut self, records: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
@@ -55,20 +55,20 @@ enum Next {
     Done,
 }
 
-/// Shakes hands over the socket.
+/// Performs the TLS handshake over the socket.
 ///
 /// # Errors
 /// The connection broke, or one side refused the other.
 pub(super) async fn shake<S: Side>(mut side: S, socket: &mut TcpStream) -> io::Result<Records> {
     let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
-    // Gives rustls whole records only, and no more than the handshake asks for: rustls must not decrypt the records behind it.
+    // How many bytes rustls may read: whole records, and no more than the handshake asks for, so that it decrypts no later record.
     let mut offered = 0;
     let mut failed = None;
     loop {
         let UnbufferedStatus { discard, state, .. } = side.step(&mut incoming[..offered]);
         let next = match state {
             Ok(state) => answer(state, &mut outgoing)?,
-            // Continues once after an error, so that the other side receives the alert.
+            // The loop continues once after an error, so that the other side receives the alert.
             Err(error) if failed.is_none() => {
                 failed = Some(error);
                 Next::Step
@@ -97,7 +97,7 @@ fn invalid(error: Error) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error)
 }
 
-/// Does what a state asks for, as far as that needs no waiting.
+/// Performs the action that a state asks for, if it needs no waiting.
 fn answer<D>(state: ConnectionState<'_, '_, D>, outgoing: &mut Vec<u8>) -> io::Result<Next> {
     Ok(match state {
         ConnectionState::EncodeTlsData(mut data) => {
@@ -120,7 +120,7 @@ fn answer<D>(state: ConnectionState<'_, '_, D>, outgoing: &mut Vec<u8>) -> io::R
     })
 }
 
-/// Reads until there is a whole record from this byte on. How long it is.
+/// Reads until a whole record begins at offset `from` of `incoming`. Returns the record's length in bytes, prefix included.
 async fn record(socket: &mut TcpStream, incoming: &mut Vec<u8>, from: usize) -> io::Result<usize> {
     loop {
         if let Some(front) = incoming[from..].first_chunk::<PREFIX>() {
@@ -134,7 +134,7 @@ async fn record(socket: &mut TcpStream, incoming: &mut Vec<u8>, from: usize) -> 
             0 => {
                 return Err(io::Error::new(
                     ErrorKind::UnexpectedEof,
-                    "the peer hung up in its TLS handshake",
+                    "the peer closed the connection in the TLS handshake",
                 ));
             }
             bytes => incoming.extend_from_slice(&some[..bytes]),

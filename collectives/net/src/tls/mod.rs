@@ -25,7 +25,7 @@ pub(crate) async fn connect(
     shake(side, socket).await
 }
 
-/// Speaks TLS as the side that is connected to.
+/// Speaks TLS as the side that accepts the connection.
 pub(crate) async fn accept(
     own: &Credentials,
     theirs: [u8; 32],

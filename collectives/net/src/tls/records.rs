@@ -21,24 +21,24 @@ use rustls::{AlertDescription, ConnectionTrafficSecrets, ContentType, ExtractedS
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 
-/// Bytes in front of a record: its type, a version, and how many follow.
+/// The size in bytes of a record's prefix: its type, a version, and the number of bytes that follow.
 pub(crate) const PREFIX: usize = 5;
-/// The most content of a record.
+/// The most content of a record, in bytes.
 const CONTENT: usize = 1 << 14;
-/// What a record has besides its content: after which comes its true type, and the tag.
+/// The bytes of a record besides its content: the prefix before it, and the content type and the tag after it.
 const AROUND: usize = PREFIX + 1 + TAG;
-/// The most that may follow a prefix: a peer may pad.
+/// The most bytes that may follow a prefix: a peer may pad its content.
 const LONGEST: usize = CONTENT + 256;
-/// A frame of a message at once, as it is written.
+/// The size in bytes of a whole frame of a message when sealed: a frame is written at once.
 const SEALED: usize = HEADER + FRAGMENT + (FRAGMENT / CONTENT + 2) * AROUND;
-/// Kept for what is sealed besides: a new key, an alert.
+/// Bytes kept free for other sealed records: a key update, an alert.
 const SPARE: usize = 4 * (AROUND + 8);
 /// The most bytes that are read at once.
 const RAW: usize = 256 << 10;
-/// Records under one key. AES-GCM may have 2^24.5 (RFC 8446, section 5.5); a key is renewed far more often, so that
-/// renewing it is nothing rare.
+/// The number of records under one key. AES-GCM allows 2^24.5 (RFC 8446, section 5.5); a key is renewed far more often, so that
+/// a renewal is not rare and untested.
 const REKEY: u64 = 1 << 20;
-/// Records in a row without content that a peer may send.
+/// The most records in a row without application data that a peer may send.
 const EMPTY: u32 = 32;
 
 /// rustls's part of a connection: the secrets that the next keys are derived from.
@@ -51,13 +51,13 @@ pub(crate) enum Session {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Opened {
     Bytes(usize),
-    /// No record is whole: more is to be read.
+    /// No complete record has arrived: more bytes must be read.
     Wanting,
-    /// The other side said that it sends nothing more.
+    /// The other side announced that it sends nothing more.
     Closed,
 }
 
-/// The key of one direction.
+/// The key of one direction, and the state of its nonces.
 struct Key {
     aead: Aead,
     iv: [u8; NONCE],
@@ -65,7 +65,7 @@ struct Key {
     next: u64,
 }
 
-/// Both directions of a connection.
+/// The records of both directions of a connection.
 pub(crate) struct Records {
     session: Session,
     sealing: Key,
@@ -73,13 +73,13 @@ pub(crate) struct Records {
     sealed: Box<[u8]>,
     /// The range of the sealed bytes that the kernel has not taken yet.
     held: Range<usize>,
-    /// Read from the kernel.
+    /// The bytes that were read from the kernel.
     raw: Box<[u8]>,
     /// The range of the read bytes that is not decrypted yet.
     left: Range<usize>,
     /// The range of the read bytes that is decrypted and not taken yet.
     plain: Range<usize>,
-    /// Records without content since the last that had some.
+    /// The number of records without application data since the last record with some.
     empty: u32,
     rekey: u64,
     /// The peer has asked for a new key.
@@ -89,7 +89,7 @@ pub(crate) struct Records {
     broken: bool,
 }
 
-/// Why a record is refused, as TLS says it.
+/// The reason for refusing a record, as a TLS alert.
 type Refused = AlertDescription;
 
 impl Key {
@@ -98,7 +98,7 @@ impl Key {
         Ok(Key { aead, iv, next })
     }
 
-    /// The next record's: each is given out once.
+    /// The nonce of the next record. Each nonce is returned once.
     fn nonce(&mut self) -> [u8; NONCE] {
         let mut nonce = self.iv;
         nonce[4..].iter_mut().zip(self.next.to_be_bytes()).for_each(|(byte, of)| *byte ^= of);
@@ -107,13 +107,13 @@ impl Key {
     }
 }
 
-/// What stands before a record of this many bytes.
+/// The prefix of a record with this many bytes behind the prefix.
 fn prefix(bytes: usize) -> [u8; PREFIX] {
     let [high, low] = (bytes as u16).to_be_bytes();
     [ContentType::ApplicationData.into(), 3, 3, high, low]
 }
 
-/// A record's true type and how much of it is content: the type stands behind that, then zeros.
+/// A record's content type, and the length of its content in bytes: after the content come the type's byte, then zeros.
 fn unpad(plain: &[u8]) -> Result<(ContentType, usize), Refused> {
     let length = plain.iter().rposition(|byte| *byte != 0).ok_or(Refused::UnexpectedMessage)?;
     if length > CONTENT {
@@ -123,7 +123,7 @@ fn unpad(plain: &[u8]) -> Result<(ContentType, usize), Refused> {
 }
 
 impl Records {
-    /// After a handshake; `early`: what was read beyond it.
+    /// The records of a connection after its handshake. `early`: the bytes that were read beyond the handshake.
     pub fn new(secrets: ExtractedSecrets, session: Session, early: &[u8]) -> io::Result<Records> {
         let mut raw = vec![0; RAW].into_boxed_slice();
         let room = raw
@@ -180,7 +180,7 @@ impl Records {
         Ok(taken)
     }
 
-    /// A record of application data, if there is room.
+    /// Seals a record of application data, if the output buffer has space for it.
     fn data(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
         let bytes = first.len() + second.len();
         if self.held.end + bytes + AROUND + SPARE > self.sealed.len() {
@@ -193,9 +193,9 @@ impl Records {
         Ok(bytes)
     }
 
-    /// Announces a new key, and takes it.
+    /// Announces a new key to the other side and uses it from then on.
     fn renew(&mut self) -> io::Result<()> {
-        // A message of one byte: the peer need not renew its own.
+        // A message of one byte, 0: the peer need not renew its own key.
         let message = [HandshakeType::KeyUpdate.into(), 0, 0, 1, 0];
         self.record(ContentType::Handshake, &message, &[])?;
         let secrets = match &mut self.session {
@@ -207,7 +207,7 @@ impl Records {
         Ok(())
     }
 
-    /// Seals one record.
+    /// Seals one record into the output buffer.
     fn record(&mut self, kind: ContentType, first: &[u8], second: &[u8]) -> io::Result<()> {
         let bytes = first.len() + second.len();
         let space = self.sealed.get_mut(self.held.end..self.held.end + bytes + AROUND);
@@ -220,7 +220,7 @@ impl Records {
         Ok(())
     }
 
-    /// Says that nothing more will be sent. Once.
+    /// Announces that nothing more will be sent. Only the first call has an effect.
     pub fn close(&mut self) {
         if !std::mem::replace(&mut self.said_goodbye, true) && !self.broken {
             self.alert(AlertDescription::CloseNotify);
@@ -229,7 +229,7 @@ impl Records {
 
     fn alert(&mut self, what: AlertDescription) {
         let level = if what == AlertDescription::CloseNotify { 1 } else { 2 };
-        // Where there is no room for it the connection ends without.
+        // If the buffer has no space for the alert, the connection ends without it.
         let _ = self.record(ContentType::Alert, &[level, what.into()], &[]);
     }
 
@@ -255,10 +255,10 @@ impl Records {
         Ok(())
     }
 
-    /// Opens what is there, up to the buffer's length.
+    /// Decrypts the records that have arrived into `into`, up to its length.
     ///
     /// # Errors
-    /// A record that is damaged, or not allowed here. An alert that says so is sealed; the connection is over.
+    /// A record that is damaged, or not allowed here. An alert with the reason is sealed; the connection cannot be used any more.
     pub fn open(&mut self, into: &mut [u8]) -> io::Result<Opened> {
         if self.broken {
             return Err(invalid("TLS has failed before"));
@@ -306,7 +306,7 @@ impl Records {
                 self.hear(kind, message)?;
             }
             if self.empty > EMPTY {
-                return Err((Refused::UnexpectedMessage, "TLS: record after record without content".into()));
+                return Err((Refused::UnexpectedMessage, "TLS: too many records without content".into()));
             }
         }
         Ok(match done {
@@ -316,7 +316,7 @@ impl Records {
         })
     }
 
-    /// Where the next record lies behind its prefix, if all of it is there.
+    /// The range of the next record behind its prefix, if it has arrived completely.
     fn whole(&self) -> Result<Option<Range<usize>>, Refused> {
         let Some(front) = self.raw[self.left.clone()].first_chunk::<PREFIX>() else { return Ok(None) };
         let bytes = usize::from(u16::from_be_bytes([front[3], front[4]]));
@@ -333,7 +333,7 @@ impl Records {
         Ok((start + bytes <= self.left.end).then_some(start..start + bytes))
     }
 
-    /// Opens one record: into the buffer where that has room for it, its type included, and where it lies elsewhere.
+    /// Decrypts one record: into `into` if that has space for the content and its type, otherwise in place.
     fn open_one(&mut self, body: Range<usize>, into: &mut [u8]) -> Result<(ContentType, Content), Refused> {
         let (before, from) = self.raw.split_at_mut(body.start);
         let sealed = &mut from[..body.len()];
@@ -376,7 +376,7 @@ impl Records {
     }
 }
 
-/// The place of a decrypted record's content.
+/// Where the content of a decrypted record is.
 enum Content {
     /// This many bytes were decrypted into the caller's buffer.
     Placed(usize),

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Cost of a reduce: ceil(log2 n) rounds, all bytes from each rank but the root, all reduced; canonical order for any root. Cost of
-//! a gather: log2(n) rounds, (n-1)/n of the bytes into the root.
+//! a gather: ceil(log2 n) rounds, (n-1)/n of the bytes into the root.
 //! Source: R. Thakur, R. Rabenseifner and W. Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.2. Which rank keeps a
 //! block is our own rule.
 

@@ -1,4 +1,5 @@
-//! Dissemination: every rank signals the next rank, then the rank two ahead, then four ahead, until it has heard from all ranks.
+//! Dissemination: every rank signals the next rank, then the rank two ahead, then four ahead, until a signal of every
+//! rank has reached it, directly or through other ranks.
 //!
 //! ```text
 //! 5 ranks     round 0: r -> r+1      round 1: r -> r+2      round 2: r -> r+4

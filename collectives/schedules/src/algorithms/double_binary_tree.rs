@@ -1,5 +1,5 @@
-//! Double binary tree: two binary trees at the same time, each for one half of the data. A rank that is an inner node of one tree
-//! is a leaf of the other.
+//! Double binary tree: two binary trees at the same time, each for one half of the data. A rank other than the root that is an
+//! inner node of one tree is a leaf of the other.
 //!
 //! ```text
 //! 6 ranks, root 0     lane 0    0 <- 1 <- 2 <- 4         lane 1    0 <- 5 <- 4 <- 2

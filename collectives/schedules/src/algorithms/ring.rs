@@ -2,7 +2,7 @@
 //! results.
 //!
 //! ```text
-//! 4 ranks    0 -> 1 -> 2 -> 3 -> 0    round 0: rank r sends chunk r; round k: what it received before
+//! 4 ranks    0 -> 1 -> 2 -> 3 -> 0    round 0: rank r sends chunk r; round k: the chunk received in round k-1
 //! ```
 //!
 //! Cost: 2(n-1) rounds, 2(n-1)/n of the bytes per rank, (n-1)/n of them reduced. The fewest bytes, the most rounds.

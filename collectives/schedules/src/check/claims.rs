@@ -11,7 +11,7 @@ use std::iter::successors;
 /// Compares [`Schedule::next`], [`Schedule::active`], [`Schedule::pipeline`] and [`Schedule::symmetry`] with all steps.
 ///
 /// # Errors
-/// The first rank and round in which a claim is wrong.
+/// The first rank and round in which a claim is wrong, or a number of ranks, chunks, segments or lanes that is 0.
 pub fn claims(schedule: &(impl Schedule + ?Sized)) -> Result<(), Counterexample> {
     let sizes = [schedule.ranks(), schedule.chunks(), schedule.segments(), schedule.lanes()];
     if let Some(none) = sizes.iter().position(|size| *size == 0) {
@@ -24,8 +24,8 @@ pub fn claims(schedule: &(impl Schedule + ?Sized)) -> Result<(), Counterexample>
     schedule.symmetry().into_iter().try_for_each(|by| symmetry(schedule, by))
 }
 
-/// Checks `next` from the last round to the first: its value is this round if the rank acts in it, otherwise its value for the
-/// round after.
+/// Checks `next` from the last round to the first: `next` of a round must be that round if the rank has a step in it, otherwise
+/// `next` of the round after.
 fn next(schedule: &(impl Schedule + ?Sized), rank: Rank) -> Result<(), Counterexample> {
     let (rounds, active) = (schedule.rounds(), schedule.active(rank));
     let mut following = None;
@@ -34,12 +34,12 @@ fn next(schedule: &(impl Schedule + ?Sized), rank: Rank) -> Result<(), Counterex
         if round < rounds && !schedule.step(rank, round).is_idle() {
             following = Some(round);
             if !active.contains(&round) {
-                return fail(format!("acts, but is said to be active in {active:?} only"));
+                return fail(format!("has a step, but `active` returns {active:?}"));
             }
         }
         let said = schedule.next(rank, round);
         if said != following {
-            return fail(format!("acts next in round {following:?}, but `next` says {said:?}"));
+            return fail(format!("`next` returns {said:?} instead of {following:?}"));
         }
     }
     Ok(())
@@ -60,7 +60,7 @@ fn pipeline(schedule: &(impl Schedule + ?Sized), rank: Rank) -> Result<(), Count
         let same =
             |own| of.step(rank, own / pieces).map(|peer| peer, |span| Span { segment, ..span }) == step;
         if !own.is_some_and(|own| own / pieces < of.rounds() && same(own)) {
-            let what = format!("is not what piece {segment} of the pipeline does");
+            let what = format!("the step is not that of piece {segment} of `pipeline`");
             return Err(Counterexample { rank, round: Some(round), chunk: None, what });
         }
         steps += 1;
@@ -69,7 +69,7 @@ fn pipeline(schedule: &(impl Schedule + ?Sized), rank: Rank) -> Result<(), Count
     if steps == acts(of) * pieces {
         return Ok(());
     }
-    let what = format!("takes {steps} steps; {pieces} pieces of {} take another number", acts(of));
+    let what = format!("has {steps} steps, but `pipeline` has {pieces} pieces of {} steps", acts(of));
     Err(Counterexample { rank, round: None, chunk: None, what })
 }
 
@@ -107,7 +107,7 @@ fn symmetry(schedule: &(impl Schedule + ?Sized), by: Permutation) -> Result<(), 
         let mut from = 0;
         while let Some(round) = schedule.next(rank, from) {
             if !same(schedule.step(rank, round), schedule.step(image(rank), round)) {
-                let what = format!("rank {} does not do the same, as {by:?} says", image(rank));
+                let what = format!("rank {} has another step, but `symmetry` returns {by:?}", image(rank));
                 return fail(rank, Some(round), what);
             }
             from = round + 1;

@@ -11,13 +11,13 @@ pub struct Cost {
     pub rounds: u64,
     /// The number of messages between ranks.
     pub messages: u64,
-    /// The amount that the rank with the most sends sends to other ranks.
+    /// The largest amount that any rank sends to other ranks.
     pub sent: f64,
-    /// The amount that the rank with the most receives receives from other ranks.
+    /// The largest amount that any rank receives from other ranks.
     pub received: f64,
-    /// The amount that the rank with the most reductions reduces.
+    /// The largest amount that any rank reduces.
     pub reduced: f64,
-    /// The amount that the rank with the most local copies copies.
+    /// The largest amount that any rank copies locally.
     pub moved: f64,
 }
 

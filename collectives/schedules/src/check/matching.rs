@@ -35,7 +35,7 @@ pub fn matching_round(
 struct Checker<'a, S: ?Sized> {
     schedule: &'a S,
     ranks: u32,
-    /// Geometries with different element counts, divisible and not: two spans count as equal in size if they are so in all of them.
+    /// Geometries of several element counts, most of which the number of chunks does not divide, so that chunks differ in size.
     buffers: Vec<Geometry>,
 }
 
@@ -55,7 +55,7 @@ impl<'a, S: Schedule + ?Sized> Checker<'a, S> {
             |chunk: Option<u32>, what: String| Err(Counterexample { rank, round: Some(round), chunk, what });
         let lane = self.schedule.lane(round);
         if lane >= self.schedule.lanes() {
-            return fail(None, format!("lane {lane} of {}", self.schedule.lanes()));
+            return fail(None, format!("is in lane {lane}; lanes must be below {}", self.schedule.lanes()));
         }
         let sends = step.send.map(|(peer, span)| (peer, span, "sends to"));
         let receives = step.recv.map(|(peer, span, _)| (peer, span, "receives from"));
@@ -121,7 +121,7 @@ impl<'a, S: Schedule + ?Sized> Checker<'a, S> {
         match self.buffers.iter().find(|buffer| sent.first_chunk != got.first_chunk && differ(buffer)) {
             None => Ok(()),
             Some(buffer) => fail(format!(
-                "sends chunks {} + {} into {} + {} of rank {peer}, which are not of the same sizes for a count of {}",
+                "sends chunks {} + {} into chunks {} + {} of rank {peer}, whose sizes differ in a buffer of {} elements",
                 sent.first_chunk,
                 sent.chunks,
                 got.first_chunk,

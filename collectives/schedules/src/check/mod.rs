@@ -64,9 +64,9 @@ pub struct Verification {
     pub ranks: u32,
     /// The number of rounds of the schedule.
     pub rounds: u64,
-    /// The order of the algorithm's reductions; `None` if it reduces nothing.
+    /// The order of the algorithm's reductions; `None` if it reduces nothing or a check failed.
     pub order: Option<Order>,
-    /// The hash of the algorithm's reduction tree; `None` if it reduces nothing.
+    /// The hash of the algorithm's reduction tree; `None` if it reduces nothing or a check failed.
     pub tree: Option<TreeHash>,
     /// The first counterexample and the form (plain, in segments, in lanes) that has it; `None` if all checks passed.
     pub failure: Option<(String, Counterexample)>,

@@ -142,7 +142,8 @@ impl State {
 /// Executes a schedule symbolically and compares the final values with what the collective promises.
 ///
 /// # Errors
-/// A reduction of an undefined value, or the first chunk whose final value is not the promised one.
+/// A reduction of an undefined value or of two different chunks, chunks with a wrong owner, or the first chunk whose final value is
+/// not the promised one.
 pub fn symbolic(
     schedule: &(impl Schedule + ?Sized),
     collective: Collective,
@@ -252,12 +253,12 @@ impl Promise {
                 Ok(Some(Value { tree: self.forest.reduce(a.tree, b.tree), from: a.from }))
             }
             (Some(a), Some(b)) => Err(format!("reduces chunk {} into chunk {}", a.from, b.from)),
-            (None, _) => Err("reduces what nobody has put there".into()),
-            (_, None) => Err("reduces into what nobody has put there".into()),
+            (None, _) => Err("reduces a chunk that holds no data".into()),
+            (_, None) => Err("reduces into a chunk that holds no data".into()),
         }
     }
 
-    /// What `rank` must hold in `chunk` at the end: the leaf of one rank's chunk, or the reduction over all ranks.
+    /// What `rank` must hold in `chunk` at the end: one rank's chunk, or a value over all ranks; `None` if any value is allowed.
     fn ends_with(&self, rank: Rank, chunk: u32) -> Option<Expected> {
         let Meaning { output, value, .. } = self.collective.meaning();
         let owner = |chunk: u32| self.owners[chunk as usize];
@@ -317,7 +318,7 @@ impl Promise {
     /// Compares a value with the expected one; returns a description of the difference, or `None`.
     fn differs(&self, expected: Expected, chunk: u32, value: Option<Value>) -> Option<String> {
         let Some(Value { tree, from }) = value else {
-            return Some(format!("expected {expected}, found nothing"));
+            return Some(format!("expected {expected}, found no data"));
         };
         match expected {
             Expected::Leaf(rank, of) if (self.forest.leaf(rank), of) == (tree, from) => None,
@@ -335,7 +336,7 @@ impl Promise {
         }
     }
 
-    /// Describes which ranks are missing from a tree and which it contains twice.
+    /// Describes the first rank that is missing from a tree and the first that the tree contains more than once.
     fn amiss(&self, expected: Expected, tree: Tree) -> String {
         let heard = self.forest.heard(tree);
         let first = |times: u8| heard.iter().position(|t| *t == times);
@@ -360,8 +361,8 @@ impl fmt::Display for Expected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Expected::Leaf(rank, chunk) => write!(f, "chunk {chunk} of rank {rank}"),
-            Expected::Everybody => f.write_str("every rank's, once each"),
-            Expected::Heard => f.write_str("word from every rank"),
+            Expected::Everybody => f.write_str("the reduction over all ranks, each counted once"),
+            Expected::Heard => f.write_str("a value that depends on every rank"),
         }
     }
 }

@@ -173,7 +173,7 @@ impl Forest {
         values.pop().unwrap_or_default()
     }
 
-    /// The tree as a formula, shortened if it is long: `(0+1)+(2+3)`.
+    /// The tree as a formula, shortened if it is long: `((0+1)+(2+3))`.
     pub fn formula(&self, tree: Tree) -> String {
         let mut text = String::new();
         let mut todo = vec![Err(tree)];

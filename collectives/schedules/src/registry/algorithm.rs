@@ -25,7 +25,13 @@ pub struct Algorithm {
     pub about: &'static str,
     /// Whether buffers are by default cut into segments for pipelining.
     pub pipelined: bool,
-    pub(super) build: fn(Shape) -> Arc<dyn Schedule>,
+    pub(super) build: Build,
+}
+
+/// The function or closure that builds the schedule for a shape.
+pub(super) enum Build {
+    Function(fn(Shape) -> Arc<dyn Schedule>),
+    Closure(&'static (dyn Fn(Shape) -> Arc<dyn Schedule> + Send + Sync)),
 }
 
 impl fmt::Debug for Algorithm {
@@ -42,12 +48,25 @@ impl Algorithm {
         about: &'static str,
         build: fn(Shape) -> Arc<dyn Schedule>,
     ) -> Algorithm {
-        Algorithm { collective, name, about, pipelined: false, build }
+        Algorithm { collective, name, about, pipelined: false, build: Build::Function(build) }
+    }
+
+    /// [`Algorithm::new`] with a closure, for a schedule that depends on values known only when the program runs.
+    pub const fn made_by(
+        collective: Collective,
+        name: &'static str,
+        about: &'static str,
+        build: &'static (dyn Fn(Shape) -> Arc<dyn Schedule> + Send + Sync),
+    ) -> Algorithm {
+        Algorithm { collective, name, about, pipelined: false, build: Build::Closure(build) }
     }
 
     /// The schedule for a shape.
     pub fn build(&self, shape: Shape) -> Arc<dyn Schedule> {
-        (self.build)(shape)
+        match &self.build {
+            Build::Function(build) => build(shape),
+            Build::Closure(build) => build(shape),
+        }
     }
 
     /// The default window: how many steps a rank may have under way at once.
@@ -55,8 +74,8 @@ impl Algorithm {
         if self.pipelined { 64 } else { 1 }
     }
 
-    /// The default number of segments for a buffer of `bytes`: segments of about 128 KiB for a pipelined algorithm, otherwise one.
-    /// The result of the collective does not depend on it.
+    /// The default number of segments for a buffer of `bytes`: segments of at most 128 KiB (larger beyond 4,096 segments) for a
+    /// pipelined algorithm, otherwise one. The result of the collective does not depend on it.
     pub fn segments(&self, bytes: u64) -> u32 {
         const PIECE: u64 = 128 << 10;
         if self.pipelined { bytes.div_ceil(PIECE).clamp(1, 4096) as u32 } else { 1 }

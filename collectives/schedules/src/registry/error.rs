@@ -51,7 +51,4 @@ pub enum Error {
         /// The name that is taken.
         name: &'static str,
     },
-    /// [`add`](super::add) was called a second time.
-    #[error("a program adds its algorithms once; pass all of them to that call")]
-    Added,
 }

@@ -12,29 +12,32 @@ pub use shape::Shape;
 pub use table::ALGORITHMS;
 
 use crate::Collective;
-use std::sync::OnceLock;
+use std::sync::{PoisonError, RwLock};
 
 /// The algorithms that the program passed to [`add`].
-static ADDED: OnceLock<&'static [Algorithm]> = OnceLock::new();
+static ADDED: RwLock<Vec<&'static Algorithm>> = RwLock::new(Vec::new());
 
-/// Adds a program's own algorithms, so that every later look-up by name finds them beside those of the table. A program must call
-/// this at most once, before any other function of this module. All ranks of a job must add the same algorithms.
+/// Adds a program's own algorithms, so that every later look-up by name finds them beside those of the table. All ranks of a job
+/// must add the same algorithms.
 ///
 /// # Errors
-/// A name that another algorithm of the same collective has; a second call.
+/// A name that another algorithm of the same collective has; then none of them is added.
 pub fn add(own: &'static [Algorithm]) -> Result<(), Error> {
+    let mut added = ADDED.write().unwrap_or_else(PoisonError::into_inner);
     for (nth, row) in own.iter().enumerate() {
-        let mut others = ALGORITHMS.iter().chain(&own[..nth]);
+        let mut others = ALGORITHMS.iter().chain(added.iter().copied()).chain(&own[..nth]);
         if others.any(|other| (other.collective, other.name) == (row.collective, row.name)) {
             return Err(Error::Taken { collective: row.collective, name: row.name });
         }
     }
-    ADDED.set(own).map_err(|_| Error::Added)
+    added.extend(own);
+    Ok(())
 }
 
 /// Every algorithm: those of the table, followed by those that the program added.
 pub fn all() -> impl Iterator<Item = &'static Algorithm> {
-    ALGORITHMS.iter().chain(ADDED.get().copied().unwrap_or_default())
+    let added = ADDED.read().unwrap_or_else(PoisonError::into_inner).clone();
+    ALGORITHMS.iter().chain(added)
 }
 
 /// The algorithms of one collective, in the order of [`all`].

@@ -38,7 +38,7 @@ impl<S: Schedule> Lanes<S> {
         assert!(!schedules.is_empty(), "a schedule has one lane at least");
         assert!(
             schedules.windows(2).all(|two| replicated_lanes(&two[0]) == replicated_lanes(&two[1])),
-            "lanes have the same ranks"
+            "lanes must have the same numbers of ranks and segments"
         );
         let longest = schedules.iter().map(S::rounds).max().unwrap_or(0);
         let (mut from, mut first) = (0, 0);

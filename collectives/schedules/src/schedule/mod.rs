@@ -8,6 +8,7 @@ mod msccl;
 mod over;
 mod power_of_two;
 mod reverse;
+mod rotated;
 mod segments;
 mod step;
 mod symmetry;
@@ -19,6 +20,7 @@ pub use lanes::Lanes;
 pub use over::Over;
 pub use power_of_two::{FoldedToPowerOfTwo, Pairs};
 pub use reverse::{Reverse, then_reverse};
+pub use rotated::{Rotated, over_nics};
 pub use segments::Segments;
 pub use step::{Access, Combine, Region, Span, Step};
 pub use symmetry::Permutation;
@@ -28,8 +30,8 @@ pub use then::Then;
 use std::ops::Range;
 
 /// A collective algorithm for a given number of ranks. All interpreters follow the execution rule of `docs/ARCHITECTURE.md`; in
-/// short: a rank issues its steps in order within a window, and a step starts as soon as no earlier unfinished step accesses the
-/// same chunks.
+/// short: a rank issues its steps in order within a window, and a step starts as soon as no earlier unfinished step conflicts with
+/// it ([`Access::conflicts`]).
 pub trait Schedule: Send + Sync {
     /// The number of ranks, 1 or more.
     fn ranks(&self) -> u32;

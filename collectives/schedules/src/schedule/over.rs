@@ -10,8 +10,8 @@
 
 use super::{Permutation, Rank, Schedule, Step};
 
-/// The schedule `inside` in each group, then the schedule `across` the groups, for each chunk among the ranks that own the chunk
-/// after the first.
+/// The schedule `inside` in each group, then the schedule `across` the groups: each chunk is exchanged among the ranks that own it
+/// after `inside`.
 #[derive(Clone, Debug)]
 pub struct Over<A, B> {
     inside: A,
@@ -60,7 +60,8 @@ impl<A: Schedule, B: Schedule> Schedule for Over<A, B> {
             (Some(_), None) => Step::IDLE,
         }
     }
-    /// Renumberings of the groups, and those xor renumberings of the positions in a group that apply to all groups.
+    /// Renumberings of the groups, and renumberings of the positions in a group that apply to all groups: by xor, or by rotation if
+    /// there is one group.
     fn symmetry(&self) -> Vec<Permutation> {
         let size = self.inside.ranks();
         let binary = self.ranks().is_power_of_two();

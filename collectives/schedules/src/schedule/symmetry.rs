@@ -10,8 +10,8 @@ pub enum Permutation {
 }
 
 impl Permutation {
-    /// Generators of the renumberings that two sets have in common: the generators in both sets, and the least common multiple of
-    /// the rotations.
+    /// Generators of the renumberings that two sets have in common: the xor masks that are in both sets, and the least common
+    /// multiple of the sets' (first) rotations.
     pub fn common(a: &[Permutation], b: &[Permutation]) -> Vec<Permutation> {
         let rotation = |set: &[Permutation]| {
             set.iter().find_map(|by| if let Permutation::Rotate(d) = by { Some(u64::from(*d)) } else { None })

@@ -67,7 +67,7 @@ impl ScheduleTable {
     /// Adds one transfer: the send of one rank and the receive of another.
     ///
     /// # Errors
-    /// A rank is outside the table, or already sends or receives in this round.
+    /// A rank or a chunk is outside the table, or a rank already sends or receives in this round.
     pub fn transfer(
         &mut self,
         round: u64,
@@ -140,13 +140,13 @@ impl FromStr for ScheduleTable {
                         .transfer(round, (from, what), (to, into), how)
                         .map_err(|error| ScheduleTableError { line: number + 1, ..error })?;
                 }
-                (_, None) => return Err(here("the first line is `ranks N chunks C`".into())),
-                _ => return Err(here("a transfer is `ROUND FROM TO CHUNK [copy|reduce]`".into())),
+                (_, None) => return Err(here("the first line must be `ranks N chunks C`".into())),
+                _ => return Err(here("a transfer must be `ROUND FROM TO CHUNK [copy|reduce]`".into())),
             }
         }
         table.ok_or_else(|| ScheduleTableError {
             line: 1,
-            what: "the first line is `ranks N chunks C`".into(),
+            what: "the first line must be `ranks N chunks C`".into(),
         })
     }
 }
@@ -249,15 +249,15 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_text_is_said_with_its_line() {
         let wrong = |text: &str| text.parse::<ScheduleTable>().unwrap_err().to_string();
-        assert_eq!(wrong(""), "line 1: the first line is `ranks N chunks C`");
-        assert_eq!(wrong("0 1 0 0"), "line 1: the first line is `ranks N chunks C`");
+        assert_eq!(wrong(""), "line 1: the first line must be `ranks N chunks C`");
+        assert_eq!(wrong("0 1 0 0"), "line 1: the first line must be `ranks N chunks C`");
         assert_eq!(
             wrong("ranks 0 chunks 1"),
             "line 1: ranks and chunks are at least 1, ranks at most 1048576"
         );
         assert_eq!(
             wrong("ranks 2 chunks 1\n0 0 1"),
-            "line 2: a transfer is `ROUND FROM TO CHUNK [copy|reduce]`"
+            "line 2: a transfer must be `ROUND FROM TO CHUNK [copy|reduce]`"
         );
         assert_eq!(wrong("ranks 2 chunks 1\n\n0 0 2 0"), "line 3: rank 2 is outside 0 to 1");
         assert_eq!(wrong("ranks 2 chunks 1\n0 0 1 0+2"), "line 2: chunks 0 + 2 lie outside 0 to 0");

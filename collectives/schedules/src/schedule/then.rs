@@ -10,8 +10,8 @@ use super::symmetry::lcm;
 use super::{Permutation, Rank, Schedule, Span, Step};
 use std::ops::Range;
 
-/// The schedule `first`, then `second`. If one of them cuts the data into finer chunks, the other's chunks are cut to the same
-/// size.
+/// The schedule `first`, then `second`. The chunks of both are cut until both have equally many: the least common multiple of their
+/// numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Then<A, B> {
     first: A,
@@ -28,7 +28,7 @@ impl<A: Schedule, B: Schedule> Then<A, B> {
         assert_eq!(first.ranks(), second.ranks(), "both parts of a schedule are for the same ranks");
         let (a, b) = (u64::from(first.chunks()), u64::from(second.chunks()));
         let chunks = lcm(a, b);
-        assert!(chunks <= u64::from(u32::MAX), "{a} and {b} chunks have no common cut");
+        assert!(chunks <= u64::from(u32::MAX), "{a} and {b} chunks need more than 2^32 - 1 chunks together");
         Then { first, second, chunks: chunks as u32 }
     }
 

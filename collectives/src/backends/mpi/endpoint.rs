@@ -1,8 +1,8 @@
-//! A rank's way to its peers by MPI's sends and receives.
+//! A rank's transport over MPI's sends and receives.
 //!
-//! A message is two: a header, with up to [`JOINED`] bytes of data behind it, and the rest. Both go by one tag, that of
-//! the lane, and MPI keeps the order of what one rank sends another by one tag; so neither rounds nor operations need
-//! tags of their own, of which there would not be enough.
+//! A message of up to [`JOINED`] bytes is one message of MPI: a header and the data behind it. A longer one is two: the
+//! header, then the data. All have the tag of the lane, and MPI keeps the order of messages from one rank to another with
+//! one tag. So rounds and operations need no tags of their own, of which MPI has too few.
 
 use super::foreign::Request;
 use super::group::{DATA_TAG, Group, LAST_TAG};
@@ -10,19 +10,19 @@ use super::node::{Node, nap};
 use crate::contract::Fingerprint;
 use crate::contract::deadline::{after, clock};
 use crate::schedule::Combine;
-use crate::transport::{CallHeader, Event, Frame, LETTERS, Monitor, Native, Payload, Transport};
+use crate::transport::{CallHeader, Event, Frame, Monitor, Native, POINT_TO_POINT, Payload, Transport};
 use crate::{Call, DType, Error, Operation, Rank, Result};
-use allfold_kernels::fused::Ends;
+use allfold_kernels::fused::CallBuffers;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Sequence, fingerprint, round, bytes.
+/// Bytes of a header: sequence, fingerprint, round, length.
 const HEADER: usize = 40;
-/// Data that goes with the header.
+/// Data of up to this many bytes are sent together with the header.
 const JOINED: usize = 4096;
-/// The time without any event after which a rank announces its operation to the others, and sleeps between looks.
+/// After this time without any event a rank announces its operation to the others, and sleeps for [`NAP`] between checks.
 const ANNOUNCE: Duration = Duration::from_millis(10);
 const NAP: Duration = Duration::from_micros(100);
 
@@ -38,9 +38,9 @@ pub(super) struct Endpoint {
     sends: VecDeque<Outgoing>,
     recvs: VecDeque<Incoming>,
     ready: VecDeque<Event>,
-    /// The latest operation of each peer that a message was of: it may never have had to wait and say so.
+    /// By peer: the operation of the latest message from it. A peer announces only an operation in which it waits.
     latest: BTreeMap<Rank, u64>,
-    /// The error of an operation that could not be posted.
+    /// The error of the latest send or receive that could not be posted.
     broken: Option<Error>,
 }
 
@@ -64,7 +64,7 @@ struct Incoming {
 
 /// The tag of a lane.
 fn tag(lane: u32) -> Result<c_int> {
-    if lane == LETTERS {
+    if lane == POINT_TO_POINT {
         return Ok(DATA_TAG);
     }
     let tag = c_int::try_from(lane).ok().and_then(|lane| lane.checked_add(DATA_TAG + 1));
@@ -82,7 +82,7 @@ impl Endpoint {
         Endpoint { node, group, call, fingerprint, due, idle, announced, sends, recvs, ready, latest, broken }
     }
 
-    fn is_letter(&self) -> bool {
+    fn is_point_to_point(&self) -> bool {
         self.call.operation == Operation::PointToPoint
     }
 
@@ -112,7 +112,7 @@ impl Endpoint {
         Ok(Incoming { from, lane, bytes, header, body, round: 0, data: None })
     }
 
-    /// Looks once at all that is under way. Whether anything is over.
+    /// Checks all requests once. Returns whether any of them is complete.
     fn look(&mut self) -> Result<bool> {
         let before = self.ready.len();
         let mut failed = None;
@@ -162,7 +162,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes a receive further. Its bytes, once they are all there.
+    /// Advances a receive. Returns its bytes once all have arrived.
     fn advance(&mut self, at: usize) -> std::result::Result<Option<Payload>, Wrong> {
         let (mine, call) = (self.fingerprint, &self.call);
         let recv = &mut self.recvs[at];
@@ -211,21 +211,21 @@ impl Endpoint {
     }
 
     fn disagree(&self, peer: Rank, sequence: u64, theirs: Fingerprint) -> Error {
-        let error = match self.is_letter() {
+        let error = match self.is_point_to_point() {
             false => self.group.ledger(|ledger| ledger.disagree(peer, sequence, theirs)),
             true => match theirs.call(sequence, "") {
                 Some(theirs) => {
                     let (mine, theirs) = (Box::new(self.call.as_ref().clone()), Box::new(theirs));
                     Error::Mismatch { rank: self.group.me(), mine, peer, theirs }
                 }
-                None => self.protocol(peer, "what it says was called is no call".into()),
+                None => self.protocol(peer, "the peer announced an unknown call".into()),
             },
         };
         self.group.fail(error)
     }
 
     fn late(&self, round: u64) -> Error {
-        let mut waiting_on = match self.is_letter() {
+        let mut waiting_on = match self.is_point_to_point() {
             true => Vec::new(),
             false => self
                 .group
@@ -246,14 +246,15 @@ impl Endpoint {
     /// The loss of a peer whose point-to-point message this rank waits for.
     fn lost(&self) -> Option<Error> {
         let peers = self.recvs.iter().map(|recv| recv.from).chain(self.sends.iter().map(|send| send.to));
-        let letter = self.is_letter();
+        let point_to_point = self.is_point_to_point();
         self.group.ledger(|ledger| {
-            let lost = peers.into_iter().find(|peer| letter && ledger.left(*peer).is_some())?;
+            let lost = peers.into_iter().find(|peer| point_to_point && ledger.left(*peer).is_some())?;
             Some(ledger.lose(lost, Some(&self.call)))
         })
     }
 
-    /// Called between two looks: hears the other ranks, and sleeps the longer the longer nothing happens.
+    /// Called between two checks: reads the other ranks' control messages, then yields, or sleeps if nothing has happened for
+    /// [`ANNOUNCE`].
     pub(super) fn rest(&mut self, round: u64) -> Result<()> {
         let now = clock();
         let since = now.saturating_duration_since(*self.idle.get_or_insert(now));
@@ -266,11 +267,11 @@ impl Endpoint {
             std::thread::yield_now();
             return Ok(());
         }
-        if !self.announced && !self.is_letter() {
+        if !self.announced && !self.is_point_to_point() {
             self.announced = true;
             self.group.announce(&self.call);
         }
-        // A rank that left sent its last messages before it said so, and MPI has had time to deliver them.
+        // A rank that left sent its last messages before it announced that, and MPI has had time to deliver them.
         if let Some(error) = self.lost() {
             return Err(self.group.fail(error));
         }
@@ -278,7 +279,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Notes that something has happened.
+    /// Records that something has happened, so that the thread yields between checks and does not sleep.
     pub(super) fn stir(&mut self) {
         self.idle = None;
     }
@@ -296,7 +297,7 @@ fn said(error: Error) -> Wrong {
 
 impl Transport for Endpoint {
     fn enter(&mut self, call: &Arc<Call>) -> Result<()> {
-        // The messages of a failed operation are given up, with their memory.
+        // The messages of a failed operation and their memory are abandoned.
         self.sends.clear();
         self.recvs.clear();
         self.ready.clear();
@@ -304,9 +305,9 @@ impl Transport for Endpoint {
         self.fingerprint = Fingerprint::of(call);
         (self.announced, self.idle) = (false, None);
         self.due = after(self.node.options.deadline);
-        // Asks twice: MPI fetches what has arrived during the first call and reports it in the second.
+        // Control messages are read twice: MPI fetches what has arrived during the first call and reports it in the second.
         self.group.listen().and_then(|()| self.group.listen())?;
-        match self.is_letter() {
+        match self.is_point_to_point() {
             true => Ok(()),
             false => self.group.ledger(|ledger| ledger.enter(call)).map_err(|error| self.group.fail(error)),
         }
@@ -319,14 +320,14 @@ impl Transport for Endpoint {
     fn post_send(&mut self, to: Rank, lane: u32, frame: Frame) {
         match self.send(to, lane, frame) {
             Ok(send) => self.sends.push_back(send),
-            Err(error) => self.broken = Some(error),
+            Err(error) => drop(self.broken.get_or_insert(error)),
         }
     }
 
     fn post_recv(&mut self, from: Rank, lane: u32, bytes: usize, _how: Combine) {
         match self.recv(from, lane, bytes) {
             Ok(recv) => self.recvs.push_back(recv),
-            Err(error) => self.broken = Some(error),
+            Err(error) => drop(self.broken.get_or_insert(error)),
         }
     }
 
@@ -346,7 +347,7 @@ impl Transport for Endpoint {
     }
 
     fn done(&mut self) {
-        if !self.is_letter() {
+        if !self.is_point_to_point() {
             self.group.ledger(|ledger| ledger.done());
         }
     }
@@ -391,7 +392,7 @@ impl Native for Endpoint {
         self.node.options.native && super::foreign::Native::of(call).is_some()
     }
 
-    fn run_native(&mut self, header: CallHeader<'_>, ends: Ends<'_>) -> Result<()> {
-        self.collective(&Arc::new(header.write()), ends)
+    fn run_native(&mut self, header: CallHeader<'_>, buffers: CallBuffers<'_>) -> Result<()> {
+        self.collective(&Arc::new(header.write()), buffers)
     }
 }

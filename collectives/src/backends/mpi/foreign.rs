@@ -1,5 +1,5 @@
-//! What is used of MPI, made safe: buffers belong to requests until MPI has let go of them, and a request that is dropped
-//! before that keeps its buffer from ever being used again.
+//! Safe wrappers of the MPI functions in use. A request owns its buffer until MPI has finished with it; if the request is dropped
+//! before that, the buffer is leaked.
 
 use crate::transport::Payload;
 use crate::{Call, Collective, DType, Error, Operation, Rank, ReduceOp, Result};
@@ -15,7 +15,7 @@ pub(super) struct Comm {
     size: c_int,
 }
 
-// SAFETY: MPI was initialised for calls from many threads at once, or nothing here exists.
+// SAFETY: a communicator exists only if MPI was initialised for calls from many threads at once.
 unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Sync for Comm {}
@@ -34,16 +34,17 @@ fn settle(what: &str, code: c_int) -> Result<()> {
     Err(Error::System(format!("MPI did not {what}: {}", said.trim_end_matches('\0'))))
 }
 
-/// A count as MPI takes it.
-fn count(elements: usize) -> Result<c_int> {
-    c_int::try_from(elements).map_err(|_| {
+/// A number of bytes, elements or ranks as MPI takes it.
+fn count(number: usize) -> Result<c_int> {
+    c_int::try_from(number).map_err(|_| {
         Error::Argument(format!(
-            "a message of {elements} elements over MPI, which counts to 2^31 - 1; choose smaller segments"
+            "MPI takes at most 2147483647 bytes, or elements of a reduction, in one call, not {number}; take a smaller buffer, \
+             or an algorithm in smaller segments (`--algo`, `--segment`)"
         ))
     })
 }
 
-/// MPI's type of an element; none of half precision.
+/// MPI's type of an element; `None` for half precision.
 fn datatype(dtype: DType) -> Option<ffi::MPI_Datatype> {
     // SAFETY: constants of the library.
     Some(unsafe {
@@ -60,7 +61,7 @@ fn datatype(dtype: DType) -> Option<ffi::MPI_Datatype> {
     })
 }
 
-/// MPI's operator; averages are sums, divided afterwards.
+/// MPI's operator. An average is a sum that is divided afterwards.
 fn operator(op: ReduceOp) -> ffi::MPI_Op {
     // SAFETY: constants of the library.
     unsafe {
@@ -81,7 +82,7 @@ fn bytes() -> ffi::MPI_Datatype {
 /// Starts MPI in this process, for calls from many threads.
 pub(super) fn start() -> Result<Comm> {
     let (mut begun, mut over, mut given) = (0, 0, 0);
-    // SAFETY: both may be asked at any time.
+    // SAFETY: both functions may be called at any time.
     unsafe {
         settle("say whether it runs", ffi::MPI_Initialized(&mut begun))?;
         settle("say whether it is over", ffi::MPI_Finalized(&mut over))?;
@@ -89,7 +90,7 @@ pub(super) fn start() -> Result<Comm> {
     if begun != 0 || over != 0 {
         return Err(Error::System("MPI was started in this process before, and can start only once".into()));
     }
-    // SAFETY: it has not been started; no arguments are passed on; MPI's constants are there before it starts.
+    // SAFETY: MPI has not been started; no arguments are passed on; MPI's constants exist before it starts.
     unsafe {
         let wanted = ffi::RSMPI_THREAD_MULTIPLE;
         settle("start", ffi::MPI_Init_thread(null_mut(), null_mut(), wanted, &mut given))?;
@@ -115,9 +116,9 @@ impl Comm {
     /// `raw` is a communicator of this process.
     unsafe fn adopt(raw: ffi::MPI_Comm) -> Result<Comm> {
         let (mut rank, mut size) = (0, 0);
-        // SAFETY: the caller's word.
+        // SAFETY: the caller guarantees that `raw` is a communicator of this process.
         unsafe {
-            settle("return errors", ffi::MPI_Comm_set_errhandler(raw, ffi::RSMPI_ERRORS_RETURN))?;
+            settle("set an error handler", ffi::MPI_Comm_set_errhandler(raw, ffi::RSMPI_ERRORS_RETURN))?;
             settle("say its rank", ffi::MPI_Comm_rank(raw, &mut rank))?;
             settle("say its size", ffi::MPI_Comm_size(raw, &mut size))?;
         }
@@ -157,7 +158,7 @@ impl Comm {
         let len = count(payload.len())?;
         let data = payload.as_ptr();
         let mut raw = null();
-        // SAFETY: the payload stays where it is, untouched, until MPI has let go of it: the request owns it.
+        // SAFETY: the request owns the payload, which neither moves nor changes until MPI has finished with it.
         let sent =
             unsafe { ffi::MPI_Isend(data.cast(), len, bytes(), to.0 as c_int, tag, self.raw, &mut raw) };
         settle("send", sent).map(|()| Request { raw: Some(raw), payload: Some(payload), second: None })
@@ -175,8 +176,8 @@ impl Comm {
         settle("receive", posted).map(|()| Request { raw: Some(raw), payload: Some(payload), second: None })
     }
 
-    /// Receives a message of this tag that has arrived from any rank, if there is one; returns how many bytes of `into` it
-    /// fills.
+    /// Receives a message of this tag that has arrived from any rank, if there is one; returns its sender and how many bytes of
+    /// `into` it fills.
     pub fn take(&self, tag: c_int, into: &mut [u8]) -> Result<Option<(Rank, usize)>> {
         let mut found = 0;
         let mut status = MaybeUninit::<ffi::MPI_Status>::zeroed();
@@ -203,11 +204,11 @@ impl Comm {
         let mut raw = null();
         // SAFETY: no memory is involved.
         let begun = unsafe { ffi::MPI_Ibarrier(self.raw, &mut raw) };
-        settle("meet", begun).map(|()| Request { raw: Some(raw), payload: None, second: None })
+        settle("start a barrier", begun).map(|()| Request { raw: Some(raw), payload: None, second: None })
     }
 
-    /// Starts a collective of MPI's own: from `from` (a broadcast has none) into `to`. `block`: the elements of one rank's
-    /// share. The lengths are the caller's to check: see `native`.
+    /// Starts a collective of MPI's own: from `from` (a broadcast and a barrier have none) into `to`. `block`: the length of one
+    /// rank's share, in elements if the collective reduces, else in bytes. Buffers that are too short are an error.
     pub fn collective(
         &self,
         what: Native,
@@ -245,8 +246,8 @@ impl Comm {
         let to: *mut c_void = payload.as_mut_ptr().cast();
         let from: *const c_void = second.as_ref().map_or(std::ptr::null(), |from| from.as_ptr().cast());
         let (raw, comm) = (&mut null(), self.raw);
-        // SAFETY: both buffers hold what the collective reads and writes, as was just checked, and belong to the request
-        // until it is over.
+        // SAFETY: both buffers are as long as the collective needs, as was just checked, and belong to the request until it is
+        // complete.
         let begun = unsafe {
             match what {
                 Native::AllReduce(_, op) => ffi::MPI_Iallreduce(from, to, n, kind, operator(op), comm, raw),
@@ -273,7 +274,7 @@ impl Comm {
     }
 }
 
-/// A collective of MPI's own. What does not reduce is made of bytes.
+/// A collective of MPI's own. Collectives that do not reduce take bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Native {
     AllReduce(DType, ReduceOp),
@@ -288,7 +289,7 @@ pub(super) enum Native {
 }
 
 impl Native {
-    /// The collective of MPI's that is this call; none where it has none, or no such type.
+    /// MPI's own collective for this call; `None` if MPI has none, or has no such element type.
     pub fn of(call: &Call) -> Option<Native> {
         let Operation::Collective(collective) = call.operation else { return None };
         let (dtype, op) = (call.dtype, call.op.unwrap_or(ReduceOp::Sum));
@@ -314,20 +315,20 @@ impl Native {
 fn filled(status: &ffi::MPI_Status) -> Result<usize> {
     let mut len = 0;
     // SAFETY: the status is of a message of bytes.
-    settle("count", unsafe { ffi::MPI_Get_count(status, bytes(), &mut len) })?;
-    // For an operation that is no receive the length may be undefined.
+    settle("count received bytes", unsafe { ffi::MPI_Get_count(status, bytes(), &mut len) })?;
+    // Only a receive has a length; that of another operation may be undefined.
     Ok(usize::try_from(len).unwrap_or(0))
 }
 
-/// No request yet.
+/// The handle that stands for no request.
 fn null() -> ffi::MPI_Request {
     // SAFETY: a constant of the library.
     unsafe { ffi::RSMPI_REQUEST_NULL }
 }
 
-/// Something under way, and the memory that MPI reads or writes meanwhile.
+/// An MPI request, and the memory that MPI reads or writes until it is complete.
 pub(super) struct Request {
-    /// MPI's request; `None` once it is over.
+    /// MPI's request; `None` once it is complete.
     raw: Option<ffi::MPI_Request>,
     payload: Option<Payload>,
     second: Option<Payload>,
@@ -337,26 +338,26 @@ pub(super) struct Request {
 unsafe impl Send for Request {}
 
 impl Request {
-    /// Whether it is over: then how many bytes came, where it was a receive.
+    /// Whether the request is complete: then the number of received bytes, if it was a receive.
     pub fn test(&mut self) -> Result<Option<usize>> {
         let Some(raw) = &mut self.raw else { return Ok(Some(0)) };
         let mut over = 0;
         let mut status = MaybeUninit::<ffi::MPI_Status>::zeroed();
-        // SAFETY: the request is this one's own, and under way.
+        // SAFETY: the request belongs to `self` alone and is not complete.
         let tested = unsafe { ffi::MPI_Test(raw, &mut over, status.as_mut_ptr()) };
         if tested != 0 || over != 0 {
-            // The request is over, with or without success.
+            // The request is complete, with or without success.
             self.raw = None;
         }
         settle("finish what was under way", tested)?;
         if over == 0 {
             return Ok(None);
         }
-        // SAFETY: MPI has filled it.
+        // SAFETY: MPI has filled the status.
         filled(&unsafe { status.assume_init() }).map(Some)
     }
 
-    /// The buffer, once it is over.
+    /// The buffer of a completed request.
     pub fn into_payload(mut self) -> Option<Payload> {
         if self.raw.is_none() { self.payload.take() } else { None }
     }
@@ -365,7 +366,7 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         if self.raw.is_some() {
-            // MPI may still read or write here: the memory is given up.
+            // MPI may still read or write this memory, so it is leaked.
             std::mem::forget(self.payload.take());
             std::mem::forget(self.second.take());
         }

@@ -1,8 +1,8 @@
-//! The ranks of one communicator as one of them sees it: MPI's communicator, what was called, and what the others say
-//! beside the data.
+//! One rank's state of a communicator: MPI's communicator, the ledger of calls, and the control messages of the other
+//! ranks.
 //!
 //! ```text
-//! tag 0      who failed, who left, who waits in which operation: small messages that nobody waits for
+//! tag 0      control messages, which no rank waits for: failures, departures, operations in which ranks wait
 //! tag 1      point-to-point messages
 //! tag 2..    lanes of collectives
 //! ```
@@ -20,7 +20,7 @@ use std::sync::Mutex;
 const CONTROL_TAG: c_int = 0;
 /// The first tag of data.
 pub(super) const DATA_TAG: c_int = 1;
-/// MPI promises tags up to here.
+/// The largest tag that every MPI implementation supports.
 pub(super) const LAST_TAG: c_int = 32_767;
 
 const FAIL: u8 = 0;
@@ -28,10 +28,10 @@ const LEAVE: u8 = 1;
 const ENTER: u8 = 2;
 
 pub(super) struct Group {
-    /// The communicator, or why there is none.
+    /// MPI's communicator, or the reason why there is none.
     comm: Result<Comm>,
     ledger: Mutex<RemoteLedger>,
-    /// Control messages that may not have left yet.
+    /// Control messages whose sends may not be complete yet.
     said: Mutex<Vec<Request>>,
     pool: Pool,
 }
@@ -47,7 +47,7 @@ impl Group {
         self.comm.as_ref().map_err(Clone::clone)
     }
 
-    /// This rank.
+    /// The number of this rank.
     pub fn me(&self) -> Rank {
         self.comm.as_ref().map_or(Rank(0), Comm::rank)
     }
@@ -56,7 +56,7 @@ impl Group {
         look(&mut lock(&self.ledger))
     }
 
-    /// Records an error and tells the others, unless the group has failed before. Returns the error that counts.
+    /// Records an error and sends it to the other ranks, unless the group has failed before. Returns the group's first error.
     pub fn fail(&self, error: Error) -> Error {
         let (first, counts) = self.ledger(|ledger| (ledger.fail(&error), ledger.failure()));
         if first {
@@ -81,7 +81,7 @@ impl Group {
         self.say(&writer.0);
     }
 
-    /// To all others; what cannot be sent is found by their deadlines.
+    /// Sends a control message to all other ranks. A rank that cannot be reached is found by the deadlines.
     fn say(&self, bytes: &[u8]) {
         let Ok(comm) = &self.comm else { return };
         let mut said = lock(&self.said);
@@ -93,7 +93,7 @@ impl Group {
         }
     }
 
-    /// Whether all that was said has left.
+    /// Whether all control messages were sent.
     pub fn is_said(&self) -> bool {
         let mut said = lock(&self.said);
         said.retain_mut(|request| matches!(request.test(), Ok(None)));

@@ -1,30 +1,30 @@
-//! Ranks as processes of an MPI job, for clusters that already have an engine: any algorithm of the table by MPI's sends
-//! and receives, with the schedule's bits, or MPI's own collectives.
+//! Ranks as processes of an MPI job, for clusters that already have MPI: any algorithm of the table by MPI's sends and
+//! receives, with the schedule's bits, or MPI's own collectives.
 //!
 //! ```text
 //! mpirun -n 4 program     Communicator::over_mpi(mpi::Options::default())
 //!
-//! Mpi --- Group      MPI's communicator; who called what, who left, the first error: said beside the data, by tag 0
+//! Mpi --- Group      MPI's communicator; announced calls, departures and the first error, as control messages with tag 0
 //!     |-- Endpoint   a schedule's messages: tag = lane, in the order in which MPI keeps them
-//!     \-- native     MPI_Iallreduce and its kin, where [`Options::native`] asks for them
+//!     \-- native     MPI_Iallreduce and similar functions, if [`Options::native`] is set
 //! ```
 //!
 //! # What failure means here
-//! MPI itself knows no lost rank: a process that dies takes the job with it, by way of `mpirun`. Until then, and for all
-//! that is no death, every call returns by its deadline, with the right result or an error that names the operation and
-//! the ranks in question:
+//! MPI itself reports no lost rank: when a process dies, `mpirun` ends the job. Until then, and after every other failure,
+//! each call returns by its deadline, with the right result or an error that names the operation and the ranks in
+//! question:
 //!
 //! | what | scheduled | native |
 //! |---|---|---|
-//! | ranks that call different things | [`Error::Mismatch`] with both calls | the deadline; or, of the same size, what MPI makes of it |
-//! | a rank that returns early or panics | [`Error::PeerLost`] with its name | the same |
-//! | a rank that does not come | [`Error::DeadlineExceeded`] with who is waited for | the same |
-//! | a message that does not fit | [`Error::Protocol`] | what MPI says |
+//! | ranks that make different calls | [`Error::Mismatch`] with both calls | the deadline; for equal sizes an undefined result |
+//! | a rank that returns early or panics | [`Error::PeerLost`] with its number | the same |
+//! | a rank that does not call | [`Error::DeadlineExceeded`] with the ranks that are waited for | the same |
+//! | a message that does not fit | [`Error::Protocol`] | the error that MPI reports |
 //!
-//! Memory that MPI still holds when a call fails is given up, never used again. After a failure there is no `shrink`, MPI is
+//! Memory that MPI still holds when a call fails is leaked, never used again. After a failure there is no `shrink`, MPI is
 //! not finalised, and `mpirun` ends the job when the first process exits. Splitting has no deadline of its own.
 //!
-//! MPI must be built for `MPI_THREAD_MULTIPLE`, as Debian's Open MPI is; it starts once in a process.
+//! MPI must be built for `MPI_THREAD_MULTIPLE`, as Debian's Open MPI is. A process can start MPI only once.
 
 mod endpoint;
 #[allow(unsafe_code, reason = "MPI is a foreign library; each call says why it is sound")]
@@ -49,10 +49,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How long ranks wait for each other at the end of a job that went well.
+/// How long ranks wait for each other at the end of a job that succeeded.
 const PARTING: Duration = Duration::from_secs(60);
 
-/// Marks the tasks of communication threads.
+/// The bit that marks the tasks of communication threads.
 const STREAM: u32 = 1 << 31;
 
 /// This process as a rank of an MPI job.
@@ -61,7 +61,7 @@ pub(crate) struct Mpi {
     groups: Mutex<Groups>,
     time: RealTime,
     over: AtomicBool,
-    /// Communication threads that have not ended.
+    /// The number of communication threads that have not ended.
     streams: AtomicU32,
 }
 
@@ -71,7 +71,7 @@ struct Groups {
 }
 
 impl Mpi {
-    /// Starts MPI: this rank, and how many there are.
+    /// Starts MPI. Returns the process, its rank and the number of ranks.
     pub fn start(options: Options) -> Result<(Mpi, Rank, u32)> {
         let time = RealTime::start();
         let world = foreign::start()?;
@@ -90,7 +90,7 @@ impl Mpi {
         self.groups(|groups| groups.all[id as usize].clone())
     }
 
-    /// Meets the other ranks for the last time and ends MPI, unless this rank knows of a failure.
+    /// Waits for the other ranks at the end and ends MPI, unless this rank knows of a failure.
     fn part(&self) -> Result<()> {
         let until = clock() + PARTING;
         while self.streams.load(Ordering::Acquire) > 0 && clock() < until {
@@ -103,7 +103,7 @@ impl Mpi {
         while parted.test()?.is_none() || !all.iter().all(|group| group.is_said()) {
             all.iter().try_for_each(|group| group.listen())?;
             if clock() > until {
-                return Err(Error::System("the other ranks did not come to the end of the job".into()));
+                return Err(Error::System("the other ranks did not reach the end of the job".into()));
             }
             std::thread::yield_now();
         }
@@ -127,7 +127,7 @@ impl Backend for Mpi {
         if task.0 & STREAM != 0 {
             self.streams.fetch_sub(1, Ordering::AcqRel);
         } else if !self.over.swap(true, Ordering::Relaxed) {
-            // After a failure the job is mpirun's to end.
+            // After a failure `mpirun` ends the job.
             let _ = self.part();
         }
     }
@@ -140,7 +140,7 @@ impl Backend for Mpi {
         if let Some(known) = self.groups(|groups| groups.keys.get(&key).copied()) {
             return Ok(known);
         }
-        // Not under the lock: the communication threads of this rank go on, and others may wait for them.
+        // The lock is not held here: the communication threads of this rank continue, and other ranks may wait for them.
         let tag = (key.sequence ^ u64::from(key.color) << 7) as u16;
         let comm = self.group(key.parent).comm().and_then(|parent| parent.part(members, tag));
         let group = Arc::new(Group::new(comm, self.node.pool.clone()));
@@ -161,7 +161,7 @@ impl Backend for Mpi {
     }
 
     fn survivors(&self, _actor: TaskId, _member: Member) -> Result<Vec<Rank>> {
-        Err(Error::System("over MPI no rank goes on after a failure: mpirun ends the job".into()))
+        Err(Error::System("ranks over MPI cannot continue after a failure: mpirun ends the job".into()))
     }
 
     fn connect(self: Arc<Self>, _actor: TaskId, member: Member) -> Connection {

@@ -1,12 +1,12 @@
-//! MPI's own collectives: the order of arithmetic is MPI's, so no promise of bits. They run beside a look at what the
-//! other ranks say and at the deadline, and on copies, so that a call that has failed leaves MPI nothing of the caller's.
+//! MPI's own collectives. MPI chooses the order of arithmetic, so the bits are not defined. While one runs, the rank reads
+//! control messages and checks the deadline. MPI gets copies, so that after a failed call it holds no memory of the caller.
 
 use super::endpoint::Endpoint;
 use super::foreign::{Native, Request};
 use crate::transport::{Payload, Transport};
 use crate::{Call, Error, ReduceOp, Result};
 use allfold_kernels::divide_bytes;
-use allfold_kernels::fused::Ends;
+use allfold_kernels::fused::CallBuffers;
 use std::sync::Arc;
 
 impl Endpoint {
@@ -17,16 +17,16 @@ impl Endpoint {
     }
 
     /// Runs a call by MPI's own collective.
-    pub(super) fn collective(&mut self, call: &Arc<Call>, ends: Ends<'_>) -> Result<()> {
+    pub(super) fn collective(&mut self, call: &Arc<Call>, buffers: CallBuffers<'_>) -> Result<()> {
         let what = Native::of(call).ok_or_else(|| {
             Error::Argument(format!("MPI has no collective for {call}; choose a scheduled algorithm"))
         })?;
         self.enter(call)?;
         let typed = matches!(what, Native::AllReduce(..) | Native::Reduce(..) | Native::ReduceScatter(..));
         let block = call.count as usize * if typed { 1 } else { call.dtype.size() };
-        let (given, result): (Option<&[u8]>, &mut [u8]) = match ends {
-            Ends::InPlace(data) => (None, data),
-            Ends::Apart(from, to) => (Some(from), to),
+        let (given, result): (Option<&[u8]>, &mut [u8]) = match buffers {
+            CallBuffers::InPlace(data) => (None, data),
+            CallBuffers::OutOfPlace(from, to) => (Some(from), to),
         };
         let (from, to) = match what {
             Native::Broadcast(_) | Native::Barrier => (None, self.copy(result)),

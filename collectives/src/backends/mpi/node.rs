@@ -1,4 +1,4 @@
-//! What the parts of one process of an MPI job share.
+//! The state that the parts of one process of an MPI job share.
 
 use crate::transport::Pool;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ pub struct Options {
     /// Whether MPI's own collective runs where the caller names no algorithm: with MPI's speed, and in MPI's order of
     /// additions.
     pub native: bool,
-    /// Where the flight record is written when something goes wrong.
+    /// The folder of the flight record, written when an operation fails.
     pub flight: Option<PathBuf>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Node {
     pub pool: Pool,
 }
 
-/// Sleeps before MPI is asked again.
+/// Sleeps before MPI is checked again.
 #[allow(clippy::disallowed_methods, reason = "MPI has no event to wait for but by looking again and again")]
 pub(super) fn nap(length: Duration) {
     std::thread::sleep(length);

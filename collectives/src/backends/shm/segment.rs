@@ -1,4 +1,4 @@
-//! The segment that processes of one host come to have mapped, all of them: one of them makes it, the others are invited.
+//! The shared segment of the processes of one host: one process makes it, and the others map it by its handle.
 
 use crate::Rank;
 use crate::backends::{Host, SegmentHandle};
@@ -11,7 +11,8 @@ use std::time::Duration;
 /// Bytes of a slot: a piece of a larger buffer, small enough that the slots of a few ranks stay in the caches.
 const SLOT: usize = 128 << 10;
 
-/// How long a rank sleeps before it asks the backend again: a peer's death is known that much later at most.
+/// The longest sleep of a rank before it asks the backend for failures again. The death of a peer is noticed with at most this
+/// delay.
 const NAP: Duration = Duration::from_millis(5);
 
 /// A rank's own segment, kept until all others have it mapped.
@@ -22,7 +23,7 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// A new segment for this many ranks; none where the system gives none.
+    /// A new segment for this many ranks; `None` if the system provides none.
     pub fn new(ranks: u32) -> Option<Segment> {
         let nonce = SegmentHandle::nonce()?;
         let (sync_segment, descriptor) =
@@ -36,12 +37,12 @@ impl Segment {
         segment.map_or(SegmentHandle::none(host), |own| SegmentHandle::to(host, &own.descriptor, own.nonce))
     }
 
-    /// A rank's place at the sync segment of a segment that all `ranks` ranks have mapped.
+    /// A rank's membership in the sync segment of a segment that all `ranks` ranks have mapped.
     pub fn share(sync_segment: &Arc<SyncSegment>, rank: Rank, ranks: u32) -> SharedMemory {
         SharedMemory::new(sync_segment.clone(), rank, ranks, NAP)
     }
 
-    /// Opens the sync segment of the segment that the handle names.
+    /// Opens the sync segment of the segment that the handle names; `None` if this process cannot map it.
     pub fn accept(segment_handle: &SegmentHandle, ranks: u32) -> Option<Arc<SyncSegment>> {
         SyncSegment::attach(segment_handle.open()?, ranks, SLOT, Pace::of(ranks)).ok().map(Arc::new)
     }

@@ -31,8 +31,8 @@ impl State {
                 state.those(in_it).first().copied()
             };
             seen.insert(at);
-            // A rank that is no longer in the operation waits for none. Otherwise the search goes on with the first peer that
-            // waits, too.
+            // A rank that is no longer in the operation waits for none. If all peers wait, the search goes on with the first of
+            // them that it has not visited.
             let next = peers.iter().map(|peer| waits(self, *peer)).collect::<Option<Vec<_>>>();
             match next.and_then(|next| next.into_iter().find(|task| !seen.contains(task))) {
                 Some(next) if !peers.is_empty() => at = next,

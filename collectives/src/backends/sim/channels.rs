@@ -12,12 +12,12 @@ use super::options::Options;
 use crate::Rank;
 use crate::backends::GroupId;
 use crate::time::{AllRanks, Representatives};
-use crate::transport::{Frame, LETTERS};
+use crate::transport::{Frame, POINT_TO_POINT};
 use allfold_sim::fault::Message;
 use allfold_sim::{Bytes, Crossing, EventHash, FlowId, LinkId, Picos, Transit};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The event that a message's sender or receiver is told of.
+/// An event for the sender or the receiver of a message.
 pub(super) enum News {
     Left {
         half: Half,
@@ -30,7 +30,7 @@ pub(super) enum News {
         lane: u32,
         frame: Frame,
     },
-    /// With the checksum that it left with, and the one that it came with.
+    /// The frame was damaged: the checksum with which it was sent, and the one with which it arrived.
     Damaged {
         half: Half,
         from: Rank,
@@ -50,7 +50,7 @@ struct ChannelState {
     ends: (Rank, Rank),
 }
 
-/// The two halves of a message, and what it carries.
+/// The two halves of a message, and its frame.
 pub(super) struct Posted {
     sender: Half,
     receiver: Half,
@@ -67,7 +67,7 @@ pub(super) struct Channels {
     /// Channels get their numbers in order of their first use.
     numbers: BTreeMap<Channel, u32>,
     channels: Vec<ChannelState>,
-    /// `None` in it: the message has arrived, or is the copy of another.
+    /// The messages in flight. `None`: the message has arrived, or is the copy of another one.
     pub transit: Transit<Option<Posted>>,
     finished: Vec<FlowId>,
     /// The hash of all messages that have arrived, the same as in the time-only engines.
@@ -76,8 +76,8 @@ pub(super) struct Channels {
 
 impl Channels {
     pub fn new(options: &Options) -> Channels {
-        let everyone = AllRanks::of(&options.topology, &options.faults);
-        let links = (0..everyone.links()).map(|link| everyone.link(LinkId(link)).bandwidth).collect();
+        let all_ranks = AllRanks::of(&options.topology, &options.faults);
+        let links = (0..all_ranks.links()).map(|link| all_ranks.link(LinkId(link)).bandwidth).collect();
         Channels {
             numbers: BTreeMap::new(),
             channels: Vec::new(),
@@ -87,14 +87,14 @@ impl Channels {
         }
     }
 
-    /// The number of a channel; a new channel is opened.
+    /// The number of a channel, which is opened at its first use.
     fn number(&mut self, key: Channel, ends: (Rank, Rank), options: &Options) -> u32 {
         let next = self.channels.len() as u32;
         let number = *self.numbers.entry(key).or_insert(next);
         if number == next {
             let mut path = Vec::new();
-            let everyone = AllRanks::of(&options.topology, &options.faults);
-            let latency = everyone.route(ends.0, ends.1, &mut path);
+            let all_ranks = AllRanks::of(&options.topology, &options.faults);
+            let latency = all_ranks.route(ends.0, ends.1, &mut path);
             let (sends, receives) = (VecDeque::new(), VecDeque::new());
             self.channels.push(ChannelState { key, sends, receives, busy: false, path, latency, ends });
         }
@@ -205,7 +205,7 @@ impl Channels {
         self.finished = finished;
     }
 
-    /// A message has arrived.
+    /// Delivers a message that has arrived.
     pub fn arrived(&mut self, MessageId(number): MessageId, now: u64) -> Option<News> {
         let message = self.transit.get_mut(number);
         let (channel, Posted { receiver, mut frame, .. }) = (message.channel, message.of.take()?);
@@ -235,11 +235,10 @@ impl Channels {
         });
     }
 
-    /// If one side of a point-to-point channel has posted and the other has not: the posted half, its rank, and the missing
-    /// rank.
+    /// The half of a point-to-point channel that is posted while the other is not: the half, its rank, and the missing rank.
     pub fn lonely(&self, channel: Channel) -> Option<(Half, Rank, Rank)> {
         let (_, from, to, lane) = channel;
-        let channel_state = self.channel_state(channel).filter(|_| lane == LETTERS)?;
+        let channel_state = self.channel_state(channel).filter(|_| lane == POINT_TO_POINT)?;
         match (channel_state.sends.front(), channel_state.receives.front()) {
             (Some((half, _)), None) => Some((*half, from, to)),
             (None, Some((half, _))) => Some((*half, to, from)),
@@ -254,7 +253,7 @@ impl Channels {
         })
     }
 
-    /// The oldest message under way that one of a task's halves waits for: from whom, to whom, of which round.
+    /// The oldest message under way that one of a task's halves waits for: its sender, receiver and round.
     pub fn stuck(&self, half: Half) -> Option<(Rank, Rank, u64)> {
         let has_left =
             |number: u32| self.transit.faults.as_ref().is_some_and(|state| state.message(number).left);
@@ -269,7 +268,7 @@ impl Channels {
     pub fn point_to_point(&self, group: GroupId, rank: Rank) -> Vec<Channel> {
         let touches = |channel: &&Channel| {
             let (of, from, to, lane) = **channel;
-            of == group && lane == LETTERS && (from == rank || to == rank)
+            of == group && lane == POINT_TO_POINT && (from == rank || to == rank)
         };
         self.numbers.keys().filter(touches).copied().collect()
     }

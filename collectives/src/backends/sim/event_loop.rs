@@ -46,7 +46,7 @@ impl State {
                     self.channels.left(next, &self.options, &mut self.event_queue, &mut tell);
                     tell.into_iter().for_each(|news| self.tell(news));
                 }
-                // If messages may be lost, a waiting rank gets an error at its deadline.
+                // If there are fault rules that are not steady, a waiting rank gets an error at its deadline.
                 (None, Some(late)) if self.channels.transit.faults.is_some() => {
                     self.now = self.now.max(late.0);
                     self.deadlines.remove(&late);
@@ -58,7 +58,7 @@ impl State {
         }
     }
 
-    /// Lets the tasks run that this instant concerns.
+    /// Lets the tasks run that an event of this instant woke.
     fn release(&mut self) {
         self.progress += 1;
         for task in mem::take(&mut self.woken) {
@@ -185,7 +185,7 @@ impl State {
         (members[from.index()], members[to.index()])
     }
 
-    /// Whether the rank that posts has died.
+    /// Whether the rank that posts a half has died, so that the half is ignored.
     fn posts_in_vain(&mut self, half: Half) -> bool {
         let rank = self.at(half.task).rank;
         self.channels.transit.is_dead(rank)
@@ -271,7 +271,7 @@ impl State {
         self.alarm(member.group);
     }
 
-    /// Called if every task is blocked and no event is pending. Returns whether a task could be given an error.
+    /// Called if every task is blocked and no event is pending. Returns whether a task could be given survivors or an error.
     fn stalled(&mut self) -> bool {
         let blocked = self.those(|of| matches!(of.doing, Doing::Blocked(_)));
         let mut waits = Vec::new();
@@ -323,7 +323,7 @@ impl State {
         self.release();
     }
 
-    /// The tasks for which `which` holds, in order of ranks and streams.
+    /// The tasks for which `which` is true, in order of ranks and streams.
     pub(super) fn those(&self, which: impl Fn(&Task) -> bool) -> Vec<TaskId> {
         let mut found: Vec<(Rank, u32, TaskId)> = (0..)
             .zip(&self.tasks)

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// An event to apply at an instant.
 #[derive(Debug)]
 pub(super) enum ScheduledEvent {
-    /// A message's overhead is over.
+    /// The overhead of a message is over, and its bytes begin to flow.
     Flow(MessageId),
     /// A message has arrived and is combined.
     Arrive(MessageId),
@@ -27,7 +27,7 @@ pub(super) enum ScheduledEvent {
     Raise { task: TaskId, gate: GateId },
     /// A task waits at a gate.
     Pass { task: TaskId, gate: GateId, count: u64 },
-    /// A task looks at a gate.
+    /// A task checks a gate without waiting.
     Poll { task: TaskId, gate: GateId, count: u64 },
     /// A rank leaves a group.
     Leave { member: Member, operations: u64, cause: Lost },
@@ -39,7 +39,7 @@ pub(super) enum ScheduledEvent {
     Fail { task: TaskId, member: Member, error: Error },
 }
 
-/// The order of an event. Events of the network and of earlier requests come before the requests of the same instant.
+/// The position of an event in the queue. At one instant, events that the event loop has scheduled come before requests of tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     time: u64,
@@ -53,7 +53,7 @@ struct Place {
 #[derive(Debug, Default)]
 pub(super) struct EventQueue {
     due: BTreeMap<Place, ScheduledEvent>,
-    /// Number of events queued so far.
+    /// Number of events that the event loop has scheduled so far.
     events: u64,
 }
 

@@ -1,7 +1,7 @@
 //! What fault rules do to ranks that carry data: the same as in `allfold_timing`, and the contract's errors.
 //!
 //! ```text
-//! a rank dies          its messages under way are torn            its groups fail at once, and name it
+//! a rank dies          its messages under way are cut off         its groups fail at once; the error names the rank
 //! a message is damaged its checksum does not match                its receiver fails the operation
 //! ```
 
@@ -15,7 +15,7 @@ use allfold_sim::Picos;
 use allfold_sim::fault::{Death, Paced};
 
 impl State {
-    /// Whether a rank is to die before this step of its own, and makes it so.
+    /// Kills a rank before this step if a fault rule says so. Returns whether it did.
     pub fn dies_before(&mut self, task: TaskId, round: u64) -> bool {
         let of = self.at(task);
         let rank = of.rank;
@@ -30,7 +30,7 @@ impl State {
         now
     }
 
-    /// Kills a rank. Ranks in an operation with it are told at once; ranks that enter one later are told then.
+    /// Kills a rank. Ranks in an operation with it get the error at once, other ranks when they enter one.
     pub fn die(&mut self, rank: Rank) {
         if self.channels.transit.is_dead(rank) {
             return;
@@ -62,13 +62,13 @@ impl State {
         }
     }
 
-    /// How long a task's own work takes from its time on.
+    /// The time that a task's own work takes, starting now.
     pub fn takes(&mut self, task: TaskId, span: Picos) -> Picos {
         let (rank, now) = (self.at(task).rank, self.at(task).now);
         self.options.faults.takes(rank, Picos(now), span)
     }
 
-    /// How long a launch or a computation takes, jitter included.
+    /// The time of a launch or a computation, with jitter.
     pub fn takes_about(&mut self, task: TaskId, what: Paced, nth: u64, span: Picos) -> Picos {
         let (rank, now) = (self.at(task).rank, self.at(task).now);
         let more = self.options.faults.jitter(rank, what, nth, Picos(now));

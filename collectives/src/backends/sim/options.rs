@@ -16,23 +16,23 @@ pub(crate) struct Options {
     pub deadline: Option<Picos>,
     /// How long, in real time, a rank may be busy outside of Allfold's calls while all others wait.
     pub watchdog: Duration,
-    /// Whether what ranks do is recorded.
+    /// Whether the activities of ranks are recorded.
     pub timeline: bool,
 }
 
 /// An activity of a rank on virtual time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Activity {
-    /// Which rank of the world.
+    /// The rank, as numbered in the world.
     pub rank: Rank,
     /// 0: the rank's own code; from 1 on: its communication threads, in order of their start.
     pub stream: u32,
-    /// `compute`, or the operation.
+    /// `compute`, or the call of the operation.
     pub what: String,
     /// When the activity began.
     pub start: Picos,
     /// When the activity was done.
     pub end: Picos,
-    /// Bytes of the messages that the rank sent to others in it.
+    /// Bytes of the messages that the rank sent to other ranks in this activity.
     pub sent: u64,
 }

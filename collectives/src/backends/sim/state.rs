@@ -14,27 +14,27 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 use std::sync::{Arc, Condvar};
 
-/// Later times are refused, so that sums of times fit in 64 bits.
+/// The latest time. Later times are refused, so that sums of times fit in 64 bits.
 pub(super) const LAST: u64 = u64::MAX / 4;
 
 /// The call in which a task is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// News of its posts in a group; the round of its oldest unfinished step.
+    /// The task waits for an event of its posts in a group; `round` is that of its oldest unfinished step.
     Posts { group: GroupId, round: u64 },
-    /// A gate.
+    /// The task waits at a gate.
     Gate(GateId),
-    /// The task waits until its look at a gate has been applied.
+    /// The task waits until its check of a gate has been applied.
     Poll,
-    /// Anything that happens to its rank: it has looked, and found nothing.
+    /// The task waits for any event of its rank, after a check found nothing.
     News,
-    /// A request of its own to be applied.
+    /// The task waits until its request has been applied.
     Applied,
-    /// Waiting for the survivors of its group.
+    /// The task waits for the survivors of its group.
     Survivors(Member),
 }
 
-/// The state of a task.
+/// What a task is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
     Running,
@@ -42,7 +42,7 @@ pub(super) enum Doing {
     Gone,
 }
 
-/// A thread that takes part, and its clock.
+/// A task of the world and its clock.
 pub(super) struct Task {
     pub rank: Rank,
     pub stream: u32,
@@ -53,9 +53,9 @@ pub(super) struct Task {
     pub waker: Arc<Condvar>,
     /// The number of operations entered so far. Events of earlier operations are ignored.
     pub operation: u64,
-    /// Computations so far.
+    /// The number of computations so far.
     pub computed: u64,
-    /// Bytes of the messages that were sent in the operation under way.
+    /// Bytes of the messages that were sent in the current operation.
     pub sent: u64,
     pub entered: Option<Entered>,
 }
@@ -68,7 +68,7 @@ pub(super) struct Entered {
     pub due: Option<u64>,
 }
 
-/// A count, and who waits for which.
+/// A gate: its count, and the tasks that wait for a count.
 #[derive(Default)]
 pub(super) struct Gate {
     pub count: u64,
@@ -82,7 +82,7 @@ pub(super) struct Group {
     pub members: Vec<Rank>,
 }
 
-/// Everything, under one lock.
+/// The whole state of the world, under one lock.
 pub(super) struct State {
     pub options: Options,
     pub now: u64,
@@ -97,7 +97,7 @@ pub(super) struct State {
     pub channels: Channels,
     /// How many tasks are blocked in [`Wait::News`].
     pub polling: u32,
-    /// Blocked tasks that this instant concerns.
+    /// The blocked tasks that an event of this instant woke.
     pub woken: BTreeSet<TaskId>,
     pub progress: u64,
     /// The error that ended the whole world.
@@ -157,7 +157,7 @@ impl State {
         &mut self.tasks[id as usize]
     }
 
-    /// Another task of the same rank, at the same time. It runs, and its thread is about to start.
+    /// Makes another task of the same rank at the parent's time. It counts as running, because its thread is about to start.
     pub fn spawn(&mut self, parent: TaskId) -> TaskId {
         let (rank, now) = (self.at(parent).rank, self.at(parent).now);
         let stream = self.tasks.iter().filter(|task| task.rank == rank).count() as u32;
@@ -182,7 +182,7 @@ impl State {
         self.tasks[id as usize].doing == Doing::Running
     }
 
-    /// How often a task was woken.
+    /// The number of times that tasks were woken; tasks that are woken at one instant count once.
     pub fn progress(&self) -> u64 {
         self.progress
     }
@@ -245,7 +245,7 @@ impl State {
         self.event_queue.request(time, rank, stream, requests, due);
     }
 
-    /// The task enters an operation: it is heard of now, and its first step can start after the launch.
+    /// The task enters an operation: the ledger records it now, and its first step can start after the launch.
     pub fn enter(&mut self, task: TaskId, member: Member, call: &Arc<Call>) -> Result<(), Error> {
         self.finish(task, false);
         if let Some(error) = self.failure(member) {
@@ -282,12 +282,12 @@ impl State {
         }
     }
 
-    /// The name of what a task posts now.
+    /// The identity of the half that a task posts now.
     pub fn half(&mut self, task: TaskId) -> Half {
         Half { task, operation: self.at(task).operation }
     }
 
-    /// How long a move within the task's rank takes.
+    /// The time of a copy or reduction within the task's rank.
     pub fn local(&mut self, task: TaskId, bytes: usize, reduced: bool) -> Picos {
         let rank = self.at(task).rank;
         let bytes = allfold_sim::Bytes(bytes as u64);
@@ -295,13 +295,13 @@ impl State {
         self.takes(task, span)
     }
 
-    /// The event that ends such a move.
+    /// Schedules the event that ends a local copy or reduction.
     pub fn move_ends(&mut self, task: TaskId, after: Picos, round: u64) {
         let half = self.half(task);
         self.request_after(task, after, ScheduledEvent::Moved { half, round });
     }
 
-    /// Why a member cannot go on, if it cannot.
+    /// The error that ends a member's operations; `None` while it can go on.
     pub fn failure(&self, member: Member) -> Option<Error> {
         let Group { ledger, members } = &self.groups[member.group.0 as usize];
         if self.channels.transit.is_dead(members[member.rank.index()]) {
@@ -316,12 +316,12 @@ impl State {
         self.groups[member.group.0 as usize].ledger.survivors(member.rank).unwrap_or_else(undecided)
     }
 
-    /// News for a task, oldest first.
+    /// Takes the oldest event for a task.
     pub fn news(&mut self, task: TaskId) -> Option<Event> {
         self.at(task).inbox.pop_front()
     }
 
-    /// The task blocks. If it was the last one that ran, time goes on.
+    /// Blocks the task. If no other task runs, the event loop runs.
     pub fn block(&mut self, task: TaskId, wait: Wait) {
         self.at(task).doing = Doing::Blocked(wait);
         self.stop_one();

@@ -1,19 +1,20 @@
 //! How the survivors of a group agree on the list of survivors, while more of them may fail.
 //!
 //! ```text
-//! every rank     ask: known losses, last proposal, decision  --> all others, after every change
-//! coordinator    the lowest rank that is not gone; once all who are left have asked it knowing that:
-//!                   propose what was decided, or was proposed before, or else all who have asked --> all who are left
+//! every rank     ask: its lost ranks, last proposal, decision --> all ranks not lost, at first and whenever one more is lost
+//! coordinator    the lowest rank that is not lost; once every remaining rank has sent it an `ask` that lists all lower
+//!                   ranks as lost: propose a reported decision, else a known proposal, else the list of remaining ranks
+//!                   --> all remaining ranks
 //! every rank     accept --> coordinator
-//! coordinator    all who are left have accepted: decide --> all others, also who was given up
-//! every rank     the first time that it hears so: the same --> all others
+//! coordinator    once all remaining ranks have accepted: decide --> all others, including ranks that were given up
+//! every rank     on the first `decide`: the same --> all others
 //! ```
 //!
-//! A decision is made only when everyone who is left holds it as a proposal, and a new coordinator proposes nothing else
-//! once one of those who are left holds one: so whoever decides, decides the same (three-phase commit with a perfect
-//! detector of crashes; D. Skeen, Nonblocking commit protocols, SIGMOD 1981). The detector is the end of a connection, or
-//! that a rank leaves the group: so a rank that knows the decision has passed it on before it can be taken for gone.
-//! Plain data: the node carries the messages, in order between any two ranks.
+//! A decision is made only when every remaining rank holds it as a proposal, and a new coordinator proposes nothing else
+//! once a remaining rank holds a proposal. So all ranks that decide make the same decision (three-phase commit with a perfect
+//! detector of crashes; D. Skeen, Nonblocking commit protocols, SIGMOD 1981). A rank counts as lost when its connection ends
+//! or it leaves the group, so a rank that knows the decision has passed it on before it can count as lost. The agreement
+//! is plain data: the node sends the messages, in order between any two ranks.
 
 use super::codec::{Reader, Writer};
 use crate::Rank;
@@ -21,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Ranks = BTreeSet<Rank>;
 
-/// The messages between ranks.
+/// The messages that ranks exchange to agree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     Ask { gone: Ranks, proposed: Option<Ranks>, decided: Option<Ranks> },
@@ -50,7 +51,7 @@ pub(super) struct Agreement {
     proposed: Option<Ranks>,
     decided: Option<Ranks>,
     said: BTreeMap<Rank, Said>,
-    /// As coordinator: the proposal, and the ranks that have accepted it.
+    /// On the coordinator: the proposal, and the ranks that have accepted it.
     accepted: Option<(Ranks, Ranks)>,
 }
 
@@ -65,7 +66,7 @@ impl Agreement {
         self.decided.as_ref()
     }
 
-    /// This rank calls `shrink`: it asks for the survivors.
+    /// Begins the agreement for this rank, which called `shrink`.
     pub fn ask(&mut self) -> Outgoing {
         self.asking = true;
         let mut outgoing = self.tell();
@@ -73,18 +74,18 @@ impl Agreement {
         outgoing
     }
 
-    /// A rank is lost.
+    /// Records that a rank is lost.
     pub fn lose(&mut self, rank: Rank) -> Outgoing {
         self.suspect([rank].into())
     }
 
-    /// Ranks that have not asked by now are taken for lost.
+    /// Treats the ranks that have not asked by now as lost.
     pub fn give_up(&mut self) -> Outgoing {
         let silent = self.left().filter(|rank| *rank != self.me && !self.said.contains_key(rank)).collect();
         self.suspect(silent)
     }
 
-    /// A message of a peer has arrived.
+    /// Handles a message of a peer.
     pub fn hear(&mut self, from: Rank, message: Message) -> Outgoing {
         let mut outgoing = Vec::new();
         match message {
@@ -171,8 +172,8 @@ impl Agreement {
         outgoing
     }
 
-    /// The decision is known, and passed on the first time. Who was given up may still be there: if all that it heard
-    /// were that the others have left, it would decide for itself alone.
+    /// Records the decision, and passes it on the first time. A rank that was given up may still be alive: if it learned only
+    /// that the others have left, it would decide alone.
     fn decide(&mut self, ranks: Ranks) -> Outgoing {
         if self.decided.is_some() {
             return Vec::new();
@@ -185,7 +186,7 @@ impl Agreement {
 }
 
 impl Message {
-    /// Encodes a message behind the group's number: a set of ranks is a bit for each rank of the group.
+    /// Encodes a message, after the group's number. A set of ranks is encoded as a bit for each rank of the group.
     pub fn write(&self, to: &mut Writer, size: u32) {
         let set = |to: &mut Writer, ranks: &Ranks| {
             let mut words = vec![0u64; size.div_ceil(64) as usize];
@@ -208,7 +209,7 @@ impl Message {
         }
     }
 
-    /// Reads one of a group of that many ranks.
+    /// Reads a message of a group of this many ranks.
     pub fn read(from: &mut Reader, size: u32) -> Option<Message> {
         let set = |from: &mut Reader| -> Option<Ranks> {
             let words = (0..size.div_ceil(64)).map(|_| from.word()).collect::<Option<Vec<u64>>>()?;
@@ -274,7 +275,7 @@ mod tests {
             }
         }
 
-        /// Delivers one message of some wire; whether there was one.
+        /// Delivers one message of some connection; returns whether there was one.
         fn step(&mut self, choice: usize) -> bool {
             let busy: Vec<(Rank, Rank)> =
                 self.wires.iter().filter(|(_, w)| !w.is_empty()).map(|(k, _)| *k).collect();

@@ -12,7 +12,7 @@ const TEXT: usize = 512;
 /// The longest list of ranks in a frame.
 const RANKS: usize = 256;
 
-/// Bytes being written.
+/// The bytes of a payload while it is written.
 #[derive(Default)]
 pub(in crate::backends) struct Writer(pub Vec<u8>);
 
@@ -89,7 +89,8 @@ fn nanos(duration: Duration) -> u64 {
 /// Bytes being read; methods return `None` if they end too early or are invalid.
 pub(in crate::backends) struct Reader<'a> {
     pub rest: &'a [u8],
-    /// An algorithm's name that may be in no table.
+    /// The algorithm of this rank's last call that had one, or empty. Algorithms are sent as hashes, and a program's own algorithm
+    /// is not in the registry: so this name is tried as well.
     pub known: &'static str,
 }
 
@@ -114,7 +115,7 @@ impl Reader<'_> {
         let len = usize::try_from(self.word()?).ok().filter(|len| *len <= TEXT)?;
         let (text, rest) = self.rest.split_at_checked(len)?;
         self.rest = rest;
-        // Control characters of a peer's choosing do not belong on anyone's terminal.
+        // Control characters of a peer's text are replaced, because the text may be printed on a terminal.
         let shown = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };
         Some(String::from_utf8_lossy(text).chars().map(shown).collect())
     }

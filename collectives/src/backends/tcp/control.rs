@@ -1,10 +1,9 @@
 //! Background tasks: they connect and accept, and read and write control frames.
 
 use super::super::SegmentHandle;
-use super::frame::{HEADER, Header, Kind, crc32c};
+use super::frame::{FrameHeader, HEADER, Kind, crc32c};
 use super::groups::News;
 use super::node::Node;
-use super::options::Deadlines;
 use super::outbox::{Outbox, Outgoing};
 use crate::{Error, Lost, Rank, Result};
 use allfold_kernels::fused::Pipe;
@@ -12,7 +11,7 @@ use allfold_net::AuthenticatedStream;
 use allfold_net::accept_queue::{AcceptQueue, PENDING};
 use allfold_net::handshake::{HandshakeAnswer, PeerIdentity, Purpose, Refusal};
 use allfold_net::peer_stream::PeerStream;
-use allfold_net::shared_memory_link::LinkOffer;
+use allfold_net::shared_memory_link::SegmentOffer;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::sync::atomic::Ordering;
@@ -23,9 +22,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, cop
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
-/// How often to retry a side that seems to hold another secret: it may have been too busy to answer.
+/// After this many handshakes that fail over the secret, the other side is given up. One failure proves little: a side that is
+/// too busy to answer in time looks the same.
 const ASKED: u32 = 3;
 
 /// The runtime of this process.
@@ -39,7 +39,7 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
     made.as_ref().map_err(|error| Error::System(format!("cannot start the runtime of connections: {error}")))
 }
 
-/// Takes over a connection that was made, by this side or by the other.
+/// Takes over a connection that this side or the other side has made.
 pub(super) fn join(
     node: &Arc<Node>,
     peer: Rank,
@@ -61,9 +61,10 @@ fn serve(node: Arc<Node>, peer: Rank, stream: AuthenticatedStream) -> Outbox {
     let (frames, waiting) = mpsc::unbounded_channel();
     let (done, written) = blocking::channel();
     let (deadlines, epoch) = (node.deadlines, node.epoch);
+    let beat = deadlines.beat_among(node.size);
     tokio::spawn(async move {
-        write(writer, waiting, deadlines, epoch).await;
-        // No rank waits for it unless the node is closing.
+        write(writer, waiting, (beat, deadlines.dead), epoch).await;
+        // `Outbox::drain` waits for this when the node closes. Otherwise nothing does, and the error is ignored.
         let _ = done.send(());
     });
     tokio::spawn(async move {
@@ -76,11 +77,12 @@ fn serve(node: Arc<Node>, peer: Rank, stream: AuthenticatedStream) -> Outbox {
 async fn write(
     mut writer: WriteHalf<AuthenticatedStream>,
     mut frames: mpsc::UnboundedReceiver<Outgoing>,
-    deadlines: Deadlines,
+    (beat, dead): (Duration, Duration),
     epoch: u32,
 ) {
-    let alive = Header::control(Kind::Beat, epoch, &[]).encode();
-    let mut beats = interval(deadlines.beat);
+    let alive = FrameHeader::control(Kind::Beat, epoch, &[]).encode();
+    // The handshake counts as the first heartbeat, so the next is due after one interval.
+    let mut beats = interval_at(Instant::now() + beat, beat);
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let sent = tokio::select! {
@@ -88,7 +90,7 @@ async fn write(
             frame = frames.recv() => match frame {
                 Some(Outgoing::Frame(frame)) => writer.write_all(&frame).await,
                 Some(Outgoing::Part(stream)) => {
-                    tokio::spawn(part(stream, deadlines.dead));
+                    tokio::spawn(part(stream, dead));
                     continue;
                 }
                 None => break,
@@ -99,7 +101,7 @@ async fn write(
             return;
         }
     }
-    // The reader's side says why a connection has ended; here it only ends.
+    // The reading task reports why a connection has ended; the writing task only ends it.
     let _ = writer.shutdown().await;
 }
 
@@ -130,10 +132,10 @@ async fn read(node: &Arc<Node>, peer: Rank, mut reader: ReadHalf<AuthenticatedSt
 /// Why a control connection ended.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum End {
-    /// The peer closed it, after a frame or within one, with or without TLS's close notification.
+    /// The peer closed the connection, after a frame or within one, with or without TLS's close notification.
     #[error("closed its connection")]
     Closed,
-    /// The system or TLS closed it.
+    /// The system or TLS closed the connection.
     #[error("broke its connection: {0}")]
     Broken(String),
     /// The peer sent an invalid frame.
@@ -150,14 +152,15 @@ impl From<std::io::Error> for End {
     }
 }
 
-/// The next control frame.
+/// Reads the next control frame.
 async fn frame(
     reader: &mut (impl AsyncRead + Unpin),
     epoch: u32,
 ) -> std::result::Result<(Kind, Vec<u8>), End> {
     let mut header = [0; HEADER];
     reader.read_exact(&mut header).await?;
-    let header = Header::decode(&header).map_err(|what| End::Wrong(format!("an invalid frame: {what}")))?;
+    let header =
+        FrameHeader::decode(&header).map_err(|what| End::Wrong(format!("an invalid frame: {what}")))?;
     if header.kind == Kind::Data {
         return Err(End::Wrong("a message on its control connection".into()));
     }
@@ -231,7 +234,7 @@ pub(super) fn connect(
                     return None;
                 }
                 // Each try offers new memory: the other side may have opened the memory of an earlier try.
-                let offer = host.and_then(LinkOffer::new);
+                let offer = host.and_then(SegmentOffer::new);
                 let memory = offer.as_ref().map_or(memory, |offer| offer.memory);
                 match node.authenticator.connect(address, PeerIdentity { memory, ..identity }).await {
                     Ok((stream, verdict)) => {
@@ -247,7 +250,7 @@ pub(super) fn connect(
                             return Some(Error::AuthFailed { peer });
                         }
                     }
-                    // The peer may be ending an earlier epoch, or may not have seen our control connection yet.
+                    // The peer also answers `Duplicate` while it does not know this rank's control connection yet.
                     Err(Refusal::Answer(HandshakeAnswer::Duplicate(_), why))
                         if purpose != Purpose::Control =>
                     {
@@ -282,7 +285,7 @@ mod tests {
     use std::task::{Context, Poll};
     use tokio::io::ReadBuf;
 
-    /// A connection that gives these bytes, then this.
+    /// A connection that yields these bytes, and then this error or the end.
     struct Given<'a>(&'a [u8], Option<Broken>);
 
     impl AsyncRead for Given<'_> {
@@ -305,13 +308,13 @@ mod tests {
 
     #[tokio::test]
     async fn the_end_of_a_control_connection_is_known_by_its_kind_and_not_by_words() {
-        let beat = Header::control(Kind::Beat, 7, &[]).encode();
+        let beat = FrameHeader::control(Kind::Beat, 7, &[]).encode();
         assert_eq!(read(&beat, None).await, Ok((Kind::Beat, Vec::new())));
         assert_eq!(read(&[], None).await, Err(End::Closed));
         assert_eq!(read(&beat[..40], None).await, Err(End::Closed));
         let unannounced = Broken::new(ErrorKind::UnexpectedEof, "whatever a library calls it");
         assert_eq!(read(&beat[..40], Some(unannounced)).await, Err(End::Closed));
-        // Words that an error happens to have say nothing.
+        // The message of the system's error does not matter, only its kind.
         let reset = Broken::new(ErrorKind::ConnectionReset, "reset after an early eof");
         let End::Broken(what) = read(&[], Some(reset)).await.unwrap_err() else { panic!("it was broken") };
         assert!(what.contains("reset"));
@@ -320,10 +323,10 @@ mod tests {
     #[tokio::test]
     async fn a_control_frame_that_no_peer_sends_is_told() {
         let told = async |bytes: &[u8]| read(bytes, None).await.unwrap_err().to_string();
-        let data = Header { kind: Kind::Data, ..Header::control(Kind::Beat, 7, &[]) };
+        let data = FrameHeader { kind: Kind::Data, ..FrameHeader::control(Kind::Beat, 7, &[]) };
         assert!(told(&data.encode()).await.starts_with("broke its connection: sent a message"));
-        let other = Header::control(Kind::Beat, 8, &[]).encode();
+        let other = FrameHeader::control(Kind::Beat, 8, &[]).encode();
         assert!(told(&other).await.contains("of another epoch"));
-        assert!(told(&[0; HEADER]).await.contains("sent an invalid frame: it is no frame of ours"));
+        assert!(told(&[0; HEADER]).await.contains("sent an invalid frame: it is not an Allfold frame"));
     }
 }

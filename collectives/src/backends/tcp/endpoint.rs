@@ -5,12 +5,12 @@
 
 use super::control;
 use super::expected::Target;
-use super::fault::Fault;
+use super::fault::{Fault, unreached};
 use super::group::{Group, Links};
 use super::node::Node;
 use super::peer_connection::{Done, PeerConnection, Scene, Source};
-use crate::contract::Fingerprint;
 use crate::contract::deadline::{after, clock};
+use crate::contract::{Fingerprint, interrupt};
 use crate::schedule::{Combine, Span};
 use crate::transport::{Direct, Event, Frame, Memory, Monitor, NoMemory, Payload, Transport};
 use crate::{Call, Error, Lost, Operation, Rank, Result};
@@ -26,9 +26,9 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_micros(60);
 /// After this time without progress a rank announces its operation to the others.
 const ANNOUNCE: Duration = Duration::from_millis(10);
-/// How long the control connection has to report that a peer is gone, before a broken connection is blamed on the network.
+/// How long the control connection has to report that a peer has ended, before a broken connection is blamed on the network.
 const VERDICT: Duration = Duration::from_millis(100);
-/// Limit in bytes on messages that arrive before their receive is posted, beyond the size of the operation's buffer.
+/// Limit in bytes on messages that arrive before their receive is posted, beyond `count` elements of the call for each rank.
 const ASIDE: usize = 4 << 20;
 
 /// Size of a chunk's pieces: a piece and its result fit into a core's second-level cache.
@@ -37,20 +37,20 @@ const PIECE: u64 = 512 << 10;
 pub(super) struct Endpoint {
     node: Arc<Node>,
     group: Arc<Group>,
-    /// Taken from the group for as long as an operation runs.
+    /// The group's connections, which the endpoint holds while an operation runs.
     links: Links,
     purpose: Option<Purpose>,
     call: Arc<Call>,
     fingerprint: Fingerprint,
     aside: usize,
     due: Instant,
-    /// Since when nothing has moved.
+    /// Since when no byte has moved.
     idle: Option<Instant>,
     announced: bool,
     seen: u64,
     ready: VecDeque<Event>,
     done: Vec<Done>,
-    /// The error of an operation that could not be posted.
+    /// The error of a send or receive that could not be posted.
     broken: Option<Error>,
 }
 
@@ -85,20 +85,22 @@ impl Endpoint {
             if world < node.rank {
                 let concerned = Arc::downgrade(group);
                 let failed = move |node: &Node, error: Error| {
-                    let cause = Lost::Disconnected(error.to_string());
+                    let cause = Lost::Disconnected(unreached(&error));
                     if let Some(group) = concerned.upgrade() {
                         node.fail(&group, Error::PeerLost { rank: peer, cause, call: None });
                     }
                 };
                 let timeout = node.deadlines.dead;
                 let started = control::connect(node, world, purpose, group.stream, timeout, failed);
-                *broken = started.err();
+                if let Err(error) = started {
+                    broken.get_or_insert(error);
+                }
             }
             PeerConnection::new(peer)
         })
     }
 
-    /// Gives the links back to the group.
+    /// Gives the connections back to the group.
     fn release(&mut self) {
         if let Some(purpose) = self.purpose.take() {
             self.group.put_back(purpose, std::mem::take(&mut self.links));
@@ -165,13 +167,13 @@ impl Endpoint {
         let error = match fault {
             Fault::Wrong(what) => protocol(what),
             Fault::Disagree(sequence, theirs) => match self.purpose {
-                // Letters are numbered by pairs, so this rank's own call is the one at hand.
+                // Point-to-point messages are numbered per pair of ranks, so the peer's call has the number of this rank's call.
                 Some(Purpose::PointToPoint) => match theirs.call(sequence, "") {
                     Some(theirs) => {
                         let mine = Box::new(self.call.as_ref().clone());
                         Error::Mismatch { rank, mine, peer, theirs: Box::new(theirs) }
                     }
-                    None => protocol("what it says was called is no call".into()),
+                    None => protocol("the peer announced an unknown call".into()),
                 },
                 _ => self.group.ledger(|ledger| ledger.disagree(peer, sequence, theirs)),
             },
@@ -180,7 +182,7 @@ impl Endpoint {
                 if let Fault::Ahead(_) = fault {
                     self.node.announce(&self.group, &self.call);
                 }
-                // A process that died takes all its connections with it: then it is to blame and not the link.
+                // All connections of a process that died end, the control connection too: then the rank is to blame.
                 match (self.verdict(peer), fault) {
                     (Some(error), _) => error,
                     (None, Fault::Ended(how)) => Error::PeerLost {
@@ -230,7 +232,7 @@ impl Endpoint {
             return Err(error);
         }
         let Some(peer) = lost else { return Ok(()) };
-        // The peer's connection may have been made and not have been handed over yet.
+        // The peer's connection may have been made, but not handed over to this thread yet.
         let until = clock() + VERDICT;
         while clock() < until {
             if let Some(stream) = self.group.arrived(Purpose::PointToPoint, peer) {
@@ -250,7 +252,7 @@ impl Endpoint {
         if waker.prepare_sleep(seen) {
             let timeout = until.saturating_duration_since(clock()).min(Duration::from_millis(2));
             let mut fds = [PollFd::new(waker, PollFlags::IN)];
-            // Interrupted or over: either way it is looked at again.
+            // After an interruption or a timeout the caller looks at the connections again.
             let _ = poll(&mut fds, Some(&timespec(timeout)));
         }
         waker.finish_sleep();
@@ -288,7 +290,7 @@ impl Endpoint {
             waiting_on = busy.map(|link| link.peer).collect();
         }
         let call = Box::new(self.call.as_ref().clone());
-        let after = self.node.deadlines.operation;
+        let after = self.node.deadline();
         Error::DeadlineExceeded { rank: self.group.me, waiting_on, entered, call, round, after }
     }
 }
@@ -307,7 +309,7 @@ impl Transport for Endpoint {
         self.idle = None;
         let bytes = usize::try_from(call.count).unwrap_or(usize::MAX).saturating_mul(call.dtype.size());
         self.aside = bytes.saturating_mul(self.group.members.len()).saturating_add(ASIDE);
-        self.due = after(self.node.deadlines.operation);
+        self.due = after(self.node.deadline());
         let letter = call.operation == Operation::PointToPoint;
         let purpose = if letter { Purpose::PointToPoint } else { Purpose::Data };
         let entered = self.group.ledger(|ledger| match letter {
@@ -373,7 +375,7 @@ impl Monitor for Endpoint {
     }
 
     fn deadline(&self) -> Duration {
-        self.node.deadlines.operation
+        self.node.deadline()
     }
 
     fn complete(&mut self) {
@@ -432,7 +434,11 @@ impl Direct for Endpoint {
                 std::thread::yield_now();
                 continue;
             }
-            let mut timeout = self.due.saturating_duration_since(now);
+            if let Some(why) = interrupt::asked() {
+                let error = Error::Aborted { by: self.group.me, why };
+                return Err(self.node.fail(&self.group, error));
+            }
+            let mut timeout = interrupt::pause(self.due.saturating_duration_since(now));
             if !self.announced && self.purpose == Some(Purpose::Data) {
                 if since >= ANNOUNCE {
                     self.announced = true;

@@ -1,7 +1,7 @@
-//! A posted receive of a link: the fragments that must come, and the place of their bytes.
+//! A posted receive of a connection: the fragments that must arrive, and the memory for their bytes.
 
 use super::fault::Fault;
-use super::frame::{FRAGMENT, Header};
+use super::frame::{FRAGMENT, FrameHeader};
 use crate::schedule::{Combine, Span};
 use crate::transport::{Memory, Payload, Pool};
 
@@ -22,8 +22,8 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// Compares a fragment with the one that must come next.
-    pub fn admits(&self, header: &Header) -> Result<(), Fault> {
+    /// Compares a fragment with the one that must arrive next.
+    pub fn admits(&self, header: &FrameHeader) -> Result<(), Fault> {
         let rest = self.bytes - self.come;
         let bytes = rest.min(FRAGMENT);
         let want =
@@ -42,14 +42,14 @@ impl Expected {
     /// The memory that the fragment's bytes are read into, and whether they go through scratch.
     pub fn room<'a>(
         &'a mut self,
-        header: &Header,
+        header: &FrameHeader,
         scratch: &'a mut Option<Payload>,
         memory: &'a mut dyn Memory,
         pool: &Pool,
     ) -> Result<(&'a mut [u8], bool), Fault> {
         let from = header.at as usize * FRAGMENT;
         let range = from..from + header.bytes as usize;
-        let beyond = || Fault::Wrong("its place is beyond its receive".into());
+        let beyond = || Fault::Wrong("its bytes lie beyond the end of the posted receive".into());
         let place = match &mut self.target {
             Target::Payload(payload) => Some(payload.get_mut(range.clone()).ok_or_else(beyond)?),
             Target::Span(span, Combine::Copy) => memory.target(*span, range.clone()),
@@ -64,8 +64,8 @@ impl Expected {
         }
     }
 
-    /// A fragment is whole; `bytes`, where they are not in their place yet.
-    pub fn take(&mut self, header: &Header, bytes: Option<&[u8]>, memory: &mut dyn Memory) {
+    /// Accounts for a complete fragment. `bytes` holds its bytes if they are not in their destination yet.
+    pub fn take(&mut self, header: &FrameHeader, bytes: Option<&[u8]>, memory: &mut dyn Memory) {
         if let (Target::Span(span, how), Some(bytes)) = (&self.target, bytes) {
             memory.put(*span, header.at as usize * FRAGMENT, *how, bytes);
         }

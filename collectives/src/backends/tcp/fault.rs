@@ -1,9 +1,10 @@
-//! Why a connection to a peer failed.
+//! The faults of a connection to a peer.
 
+use crate::Error;
 use crate::contract::Fingerprint;
 use std::io::ErrorKind;
 
-/// The cause of the failure.
+/// What is wrong with a connection.
 #[derive(Debug)]
 pub(super) enum Fault {
     /// The connection ended or broke.
@@ -14,7 +15,7 @@ pub(super) enum Fault {
     Disagree(u64, Fingerprint),
     /// The peer is at this later operation, and messages of this one are missing.
     Ahead(u64),
-    /// A frame that the schedule does not expect.
+    /// A frame is invalid or not the one that the schedule expects, or bytes to be sent were never written.
     Wrong(String),
 }
 
@@ -24,5 +25,40 @@ pub(super) fn ended(error: std::io::Error) -> Fault {
         ErrorKind::UnexpectedEof => Fault::Ended("closed the connection".into()),
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Fault::Ended("reset the connection".into()),
         _ => Fault::Ended(format!("broke the connection: {error}")),
+    }
+}
+
+/// Why this rank has no connection to another, as the predicate of a sentence about that rank: `could not be reached: ..`.
+pub(super) fn unreached(error: &Error) -> String {
+    match error {
+        Error::Refused { why, .. } => format!("could not be reached: {why}"),
+        Error::Missing { after, .. } => format!("did not answer within {after:?}"),
+        Error::AuthFailed { .. } => "holds another secret than this rank".into(),
+        other => format!("could not be reached: {other}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Lost, Rank};
+    use std::time::Duration;
+
+    #[test]
+    fn a_rank_that_is_not_reached_is_said_to_be_lost_in_a_sentence() {
+        let said = |error: Error| {
+            let cause = Lost::Disconnected(unreached(&error));
+            Error::PeerLost { rank: Rank(3), cause, call: None }.to_string()
+        };
+        let why = "this process may not open more than 30 descriptors".to_string();
+        assert_eq!(
+            said(Error::Refused { peer: Rank(3), why }),
+            "rank 3 is lost: it could not be reached: this process may not open more than 30 descriptors"
+        );
+        let after = Duration::from_secs(20);
+        let late = said(Error::Missing { missing: vec![Rank(3)], after });
+        assert_eq!(late, "rank 3 is lost: it did not answer within 20s");
+        let secret = said(Error::AuthFailed { peer: Rank(3) });
+        assert_eq!(secret, "rank 3 is lost: it holds another secret than this rank");
     }
 }

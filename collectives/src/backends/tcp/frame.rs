@@ -7,15 +7,15 @@
 //! ```
 //!
 //! All little-endian. A message is cut into fragments of [`FRAGMENT`] bytes; `at` counts them, and a flag marks the
-//! last. The receiver knows from its own schedule what each field must be and compares: no length in a header ever
-//! sizes an allocation.
+//! last. The receiver knows from its own schedule what each field must be and compares: no length in a header sizes an
+//! allocation beyond the limit of the frame's kind.
 
 use crate::contract::Fingerprint;
 use allfold_net::VERSION;
 pub use allfold_net::{FRAGMENT, HEADER};
 use crc_fast::{CrcAlgorithm, checksum};
 
-/// The most payload that a control frame carries.
+/// The largest payload of a control frame, in bytes.
 pub const CONTROL: usize = 4 << 10;
 
 const MAGIC: [u8; 4] = *b"ALFD";
@@ -39,21 +39,39 @@ pub enum Kind {
     Bye = 6,
     /// Survivors of a failed group agree on the list of survivors.
     Shrink = 7,
+    /// A fragment of a tagged message.
+    Message = 8,
 }
 
 impl Kind {
-    const ALL: [Kind; 7] =
-        [Kind::Data, Kind::Beat, Kind::Enter, Kind::Leave, Kind::Fail, Kind::Bye, Kind::Shrink];
+    const ALL: [Kind; 8] = [
+        Kind::Data,
+        Kind::Beat,
+        Kind::Enter,
+        Kind::Leave,
+        Kind::Fail,
+        Kind::Bye,
+        Kind::Shrink,
+        Kind::Message,
+    ];
+
+    /// The largest payload of a frame of this kind, in bytes.
+    fn limit(self) -> usize {
+        match self {
+            Kind::Data | Kind::Message => FRAGMENT,
+            _ => CONTROL,
+        }
+    }
 }
 
-/// A decoded header.
+/// The header of a frame, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct FrameHeader {
     /// The kind of the frame.
     pub kind: Kind,
-    /// Whether it is the last fragment of its message.
+    /// Whether the fragment is the last one of its message.
     pub last: bool,
-    /// The group, folded to 32 bits; the connection was made for the whole of it.
+    /// The number of the group, folded to 32 bits. The handshake of the connection carried the whole number.
     pub comm: u32,
     /// The epoch of the sender's world.
     pub epoch: u32,
@@ -61,15 +79,15 @@ pub struct Header {
     pub sequence: u64,
     /// The round of the sender's step.
     pub round: u32,
-    /// The lane.
+    /// The lane of the message.
     pub lane: u32,
-    /// Which fragment of the message, from 0.
+    /// The number of the fragment in its message, from 0.
     pub at: u32,
-    /// Bytes that follow.
+    /// The number of payload bytes that follow the header.
     pub bytes: u32,
     /// The fingerprint of the sender's call.
     pub fingerprint: Fingerprint,
-    /// CRC32C of the payload; 0 inside TLS, which authenticates its records.
+    /// CRC32C of the payload; 0 for messages over TLS, which authenticates its records, and through shared memory.
     pub payload_crc: u32,
 }
 
@@ -85,10 +103,10 @@ pub fn sealed(mut header: [u8; HEADER]) -> [u8; HEADER] {
     header
 }
 
-impl Header {
-    /// A control frame over these bytes.
-    pub fn control(kind: Kind, epoch: u32, payload: &[u8]) -> Header {
-        Header {
+impl FrameHeader {
+    /// The header of a control frame with this payload.
+    pub fn control(kind: Kind, epoch: u32, payload: &[u8]) -> FrameHeader {
+        FrameHeader {
             kind,
             last: true,
             comm: 0,
@@ -103,7 +121,7 @@ impl Header {
         }
     }
 
-    /// Encodes the header.
+    /// Encodes the header into its 64 bytes.
     pub fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
@@ -126,16 +144,16 @@ impl Header {
     ///
     /// # Errors
     /// What is wrong, as text.
-    pub fn decode(bytes: &[u8; HEADER]) -> Result<Header, String> {
+    pub fn decode(bytes: &[u8; HEADER]) -> Result<FrameHeader, String> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         if bytes[..4] != MAGIC {
-            return Err("it is no frame of ours: its first four bytes are others".into());
+            return Err("it is not an Allfold frame: its first four bytes are not ALFD".into());
         }
         if word(60) != crc32c(&bytes[..60]) {
             return Err("its header's checksum is wrong".into());
         }
         if bytes[4] != VERSION {
-            return Err(format!("it is of version {}, and this side speaks {VERSION}", bytes[4]));
+            return Err(format!("its version is {}, not {VERSION}: run one build everywhere", bytes[4]));
         }
         let Some(kind) = Kind::ALL.into_iter().find(|kind| *kind as u8 == bytes[5]) else {
             return Err(format!("its kind {} is unknown", bytes[5]));
@@ -146,7 +164,7 @@ impl Header {
         }
         let mut fingerprint = Fingerprint::default();
         fingerprint.0.copy_from_slice(&bytes[40..56]);
-        let header = Header {
+        let header = FrameHeader {
             kind,
             last: flags & LAST != 0,
             comm: word(8),
@@ -159,10 +177,10 @@ impl Header {
             fingerprint,
             payload_crc: word(56),
         };
-        let cap = if kind == Kind::Data { FRAGMENT } else { CONTROL };
+        let cap = kind.limit();
         if header.bytes as usize > cap {
             return Err(format!(
-                "it announces {} bytes, and no such frame has more than {cap}",
+                "it announces {} bytes; a frame of its kind has at most {cap}",
                 header.bytes
             ));
         }
@@ -175,8 +193,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn sample() -> Header {
-        Header {
+    fn sample() -> FrameHeader {
+        FrameHeader {
             kind: Kind::Data,
             last: true,
             comm: 7,
@@ -200,10 +218,10 @@ mod tests {
 
     #[test]
     fn a_header_comes_back_as_it_went() {
-        assert_eq!(Header::decode(&sample().encode()), Ok(sample()));
+        assert_eq!(FrameHeader::decode(&sample().encode()), Ok(sample()));
         for kind in Kind::ALL {
-            let control = Header { kind, bytes: 16, ..sample() };
-            assert_eq!(Header::decode(&control.encode()), Ok(control));
+            let control = FrameHeader { kind, bytes: 16, ..sample() };
+            assert_eq!(FrameHeader::decode(&control.encode()), Ok(control));
         }
     }
 
@@ -213,18 +231,18 @@ mod tests {
         for bit in 0..HEADER * 8 {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(Header::decode(&bad).is_err(), "bit {bit}");
+            assert!(FrameHeader::decode(&bad).is_err(), "bit {bit}");
         }
     }
 
     #[test]
     fn a_length_beyond_the_cap_is_refused_even_with_a_right_checksum() {
         for bytes in [FRAGMENT as u32 + 1, 1 << 31, u32::MAX] {
-            let error = Header::decode(&Header { bytes, ..sample() }.encode()).unwrap_err();
+            let error = FrameHeader::decode(&FrameHeader { bytes, ..sample() }.encode()).unwrap_err();
             assert!(error.contains("announces"), "{error}");
         }
-        let control = Header { kind: Kind::Fail, bytes: CONTROL as u32 + 1, ..sample() };
-        assert!(Header::decode(&control.encode()).is_err());
+        let control = FrameHeader { kind: Kind::Fail, bytes: CONTROL as u32 + 1, ..sample() };
+        assert!(FrameHeader::decode(&control.encode()).is_err());
     }
 
     proptest! {
@@ -243,7 +261,7 @@ mod tests {
                 let crc = crc32c(&header[..60]);
                 header[60..].copy_from_slice(&crc.to_le_bytes());
             }
-            if let Ok(decoded) = Header::decode(&header) {
+            if let Ok(decoded) = FrameHeader::decode(&header) {
                 prop_assert_eq!(decoded.encode(), header);
             }
         }

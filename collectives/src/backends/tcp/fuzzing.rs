@@ -1,7 +1,7 @@
-//! Everything that an incompatible peer or a peer can send, read without a connection.
+//! Reads everything that a peer, compatible or not, can send, without a connection.
 
 use super::codec;
-use super::frame::{self, Header};
+use super::frame::{self, FrameHeader};
 use allfold_net::handshake;
 use allfold_net::{Secret, Security};
 
@@ -11,7 +11,7 @@ pub fn read_anything(bytes: &[u8]) {
     if let Some(header) = bytes.first_chunk() {
         // A fuzzer guesses no checksum, so each header is also tried with the right checksum.
         for header in [*header, frame::sealed(*header)] {
-            if let Ok(header) = Header::decode(&header) {
+            if let Ok(header) = FrameHeader::decode(&header) {
                 let _ = header.fingerprint.call(header.sequence, "");
             }
         }

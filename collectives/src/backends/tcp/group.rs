@@ -1,6 +1,7 @@
-//! One group of ranks as one of them sees it.
+//! The state of a group on one of its ranks.
 
 use super::agreement::Agreement;
+use super::mailbox::Mailbox;
 use super::peer_connection::PeerConnection;
 use super::waker::Waker;
 use crate::contract::RemoteLedger;
@@ -9,28 +10,33 @@ use allfold_base::lock;
 use allfold_net::handshake::Purpose;
 use allfold_net::peer_stream::PeerStream;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
-/// Links of a group, by the peer's rank in it.
+/// The connections of a group, by the peer's rank in it.
 pub(super) type Links = BTreeMap<Rank, PeerConnection>;
 
 pub(super) struct Group {
-    /// The group's number on the wire; 0: the world.
+    /// The number of the group on the wire; 0 for the world.
     pub stream: u64,
-    /// World ranks, in order of the group's.
+    /// The world ranks of the members, in order of their ranks in the group.
     pub members: Vec<Rank>,
     /// This rank's number in the group.
     pub me: Rank,
     pub waker: Waker,
     ledger: Mutex<RemoteLedger>,
-    /// Whether there is an error in the ledger.
+    /// Whether the ledger holds an error.
     failed: AtomicBool,
     agreement: Mutex<Agreement>,
+    mailbox: Mutex<Mailbox>,
+    /// The number of events so far that a waiting receive must look at.
+    mail: Mutex<u64>,
+    mailed: Condvar,
     /// The connections for collectives and those for point-to-point messages. An operation takes them and puts them back.
     collective: Mutex<Option<Links>>,
-    letters: Mutex<Option<Links>>,
-    /// Connections that are made and not attached to a link yet.
+    point_to_point: Mutex<Option<Links>>,
+    /// Connections that were made and are not in use yet, by purpose and peer.
     arrived: Mutex<BTreeMap<(u8, Rank), PeerStream>>,
 }
 
@@ -46,18 +52,21 @@ impl Group {
             ledger,
             failed: AtomicBool::new(false),
             agreement,
+            mailbox: Mutex::default(),
+            mail: Mutex::default(),
+            mailed: Condvar::new(),
             collective: Mutex::new(Some(Links::new())),
-            letters: Mutex::new(Some(Links::new())),
+            point_to_point: Mutex::new(Some(Links::new())),
             arrived: Mutex::default(),
         })
     }
 
-    /// The group's number folded to the 32 bits that a header has for it.
+    /// The group's number, folded to the 32 bits of a header.
     pub fn comm(&self) -> u32 {
         (self.stream >> 32) as u32 ^ self.stream as u32
     }
 
-    /// A world rank's rank here.
+    /// The rank in this group of a world rank.
     pub fn rank_of(&self, world: Rank) -> Option<Rank> {
         self.members.iter().position(|member| *member == world).map(|at| Rank(at as u32))
     }
@@ -76,12 +85,36 @@ impl Group {
         self.failed.load(Ordering::Acquire).then(|| self.ledger(|ledger| ledger.failure())).flatten()
     }
 
+    /// Wakes every thread that waits for an event of the group.
+    pub fn ring(&self) {
+        *lock(&self.mail) += 1;
+        self.mailed.notify_all();
+        self.waker.ring();
+    }
+
+    /// The tagged messages of this rank.
+    pub fn mailbox<R>(&self, look: impl FnOnce(&mut Mailbox) -> R) -> R {
+        look(&mut lock(&self.mailbox))
+    }
+
+    /// The number of events so far that a waiting receive must look at.
+    pub fn mail_count(&self) -> u64 {
+        *lock(&self.mail)
+    }
+
+    /// Waits until there are more events than `seen`, or for `timeout`.
+    pub fn await_mail(&self, seen: u64, timeout: Duration) {
+        let count = lock(&self.mail);
+        let wait = self.mailed.wait_timeout_while(count, timeout, |count| *count == seen);
+        drop(wait.unwrap_or_else(PoisonError::into_inner));
+    }
+
     /// The state of the agreement about the surviving ranks.
     pub fn agreement<R>(&self, look: impl FnOnce(&mut Agreement) -> R) -> R {
         look(&mut lock(&self.agreement))
     }
 
-    /// Takes the connections of a purpose. `None`: another operation is using them.
+    /// Takes the connections of a purpose; `None` while another operation uses them.
     pub fn take(&self, purpose: Purpose) -> Option<Links> {
         lock(self.place(purpose)).take()
     }
@@ -91,10 +124,10 @@ impl Group {
     }
 
     fn place(&self, purpose: Purpose) -> &Mutex<Option<Links>> {
-        if purpose == Purpose::PointToPoint { &self.letters } else { &self.collective }
+        if purpose == Purpose::PointToPoint { &self.point_to_point } else { &self.collective }
     }
 
-    /// A connection is there; it takes the place of an earlier one that is not attached yet.
+    /// Stores a connection that was made. It replaces an earlier one that is not in use yet.
     pub fn arrive(&self, purpose: Purpose, from: Rank, stream: PeerStream) {
         lock(&self.arrived).insert((purpose as u8, from), stream);
         self.waker.ring();
@@ -104,7 +137,7 @@ impl Group {
         lock(&self.arrived).remove(&(purpose as u8, from))
     }
 
-    /// All connections of the group, which is no longer used.
+    /// Takes all connections of the group, which is no longer used.
     pub fn wires(&self) -> Vec<(Rank, PeerStream)> {
         let links =
             [Purpose::Data, Purpose::PointToPoint].into_iter().filter_map(|purpose| self.take(purpose));

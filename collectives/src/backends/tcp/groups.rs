@@ -2,12 +2,12 @@
 //! may still send frames about them.
 //!
 //! ```text
-//!               keep            make                 end                all members have hushed
-//!  (unknown) ----------> early ------> made: delivered ------> over: dropped ------> (forgotten)
+//!               keep            make                 end                 all members have sent `Bye` or are lost
+//!  (unknown) ----------> early ------> made: delivered ------> ended: dropped ------> (forgotten)
 //! ```
 //!
-//! A number on the wire never comes again, and after its hush a member says nothing more of a group: so what is unknown
-//! is always still to be made.
+//! Numbers on the wire are never used twice, and a member's `Bye` is its last frame about a group. So a frame with an unknown
+//! number is always about a group that this rank has yet to make.
 
 use super::frame::Kind;
 use super::group::Group;
@@ -17,8 +17,8 @@ use allfold_net::peer_stream::PeerStream;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// How many pieces of news are kept of groups that peers know and this rank does not yet, and how many more for each rank
-/// of the world: all of them may split while this one sleeps. The oldest go first.
+/// How many messages are kept about groups that peers have made and this rank has not yet, and how many more for each rank of the
+/// world: all ranks may split while this one sleeps. The oldest are dropped first.
 const EARLY: usize = 256;
 const EARLY_OF_EACH: usize = 8;
 
@@ -33,9 +33,9 @@ pub(super) struct Groups {
     next: u32,
     /// For each group that was made, by its number on the wire: the world ranks that may still send messages about it.
     speakers: BTreeMap<u64, BTreeSet<Rank>>,
-    /// News of groups that this rank has not made yet: the group, from whom, what.
+    /// Messages about groups that this rank has not made yet: the group, the sender, the message.
     early: VecDeque<(u64, Rank, News)>,
-    /// The number of kept messages.
+    /// How many messages `early` holds at most.
     room: usize,
 }
 
@@ -63,7 +63,7 @@ impl Groups {
         self.find(stream).is_some()
     }
 
-    /// Adds a group about which these peers may send messages; returns the messages that have already come for it.
+    /// Adds a group about which these peers may send messages. Returns its number and the messages that have arrived for it.
     pub fn make(&mut self, group: Arc<Group>, speakers: BTreeSet<Rank>) -> (u32, Vec<(Rank, News)>) {
         let (stream, id) = (group.stream, self.next);
         self.next += 1;
@@ -77,7 +77,8 @@ impl Groups {
         (id, mine.into_iter().map(|(_, from, news)| (from, news)).collect())
     }
 
-    /// Where news is to go now, if anywhere: it is kept for a group still to be made, and dropped for one that is over.
+    /// The group that a message goes to now, with the message. `None` if the message was kept for a group that is still to be
+    /// made, or dropped because the group has ended.
     pub fn deliver(&mut self, stream: u64, from: Rank, news: News) -> Option<(Arc<Group>, News)> {
         if let Some(group) = self.find(stream) {
             return Some((group.clone(), news));
@@ -100,7 +101,7 @@ impl Groups {
         if id == 0 { None } else { self.made.remove(&id) }
     }
 
-    /// A peer says nothing more of a group; `None`: of any.
+    /// Records that a peer sends no more messages about a group; `None`: about any group.
     pub fn hush(&mut self, stream: Option<u64>, peer: Rank) {
         self.speakers.retain(|of, speakers| {
             if stream.is_none_or(|stream| stream == *of) {
@@ -152,14 +153,14 @@ mod tests {
         let mut groups = Groups::new(group(0));
         for stream in 1..1000 {
             let (id, _) = groups.make(Arc::new(group(stream)), OTHERS.into());
-            // One member takes back its group before this rank ends it, and one after.
+            // One member ends its part of the group before this rank ends the group, and one member after.
             groups.hush(Some(stream), Rank(1));
             groups.end(id);
             assert_eq!(groups.speakers.len(), 1);
             groups.deliver(stream, Rank(2), said(Kind::Bye, 0));
             assert!(groups.speakers.is_empty() && groups.early.is_empty());
         }
-        // Nor are messages kept for groups whose members are lost, or were lost before the group was made.
+        // Messages are not kept for groups whose members are lost, whether the loss came before or after the group was made.
         let (id, _) = groups.make(Arc::new(group(1000)), OTHERS.into());
         groups.end(id);
         OTHERS.into_iter().for_each(|rank| groups.hush(None, rank));

@@ -1,16 +1,16 @@
 //! A world whose ranks are threads of one process and communicate over loopback sockets, with the same code as processes.
 
 use super::super::Host;
-use super::options::{Deadlines, Peers};
-use super::proxy::{Judge, Proxy, Rules};
+use super::options::{Deadlines, PeerOptions};
+use super::proxy::{FrameDecision, Proxy, Rules};
 use super::rank::Tcp;
 use crate::{Error, Rank, Result};
-use allfold_net::Security;
+use allfold_net::{Security, accept_queue};
 use allfold_sim::Faults;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
-/// The options of such a world.
+/// The options of a world of threads over loopback sockets.
 #[derive(Clone, Debug)]
 pub(crate) struct Local {
     pub security: Security,
@@ -21,16 +21,17 @@ pub(crate) struct Local {
     pub ranks_per_host: Option<u32>,
 }
 
-/// The ranks of such a world, connected.
+/// The connected ranks of a world over loopback sockets.
 pub(crate) struct Mesh {
     pub ranks: Vec<Arc<Tcp>>,
-    /// The runtime, which outlives the ranks.
+    /// The proxy, which must live as long as the ranks.
     _proxy: Option<Proxy>,
 }
 
 impl Local {
     /// Connects all ranks with each other.
     pub fn connect(&self, ranks: u32) -> Result<Mesh> {
+        fits(ranks, accept_queue::descriptors())?;
         let failed =
             |error: std::io::Error| Error::System(format!("cannot create loopback sockets: {error}"));
         let listen = |_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
@@ -45,7 +46,7 @@ impl Local {
         let job = allfold_net::random()?;
         let ranks: Vec<Result<Arc<Tcp>>> = std::thread::scope(|scope| {
             let start = |(listener, rank)| {
-                let peers = Peers {
+                let peers = PeerOptions {
                     rank: Rank(rank),
                     job,
                     epoch: 0,
@@ -61,34 +62,57 @@ impl Local {
             let panicked = |_| Err(Error::System("a rank panicked while it connected".into()));
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
         });
-        // If the system refused something to one rank, that is why the others lost it.
-        let (refused, ranks): (Vec<_>, Vec<_>) =
-            ranks.into_iter().partition(|rank| matches!(rank, Err(Error::System(_))));
-        let ranks = refused.into_iter().chain(ranks).collect::<Result<_>>()?;
-        Ok(Mesh { ranks, _proxy: proxy })
+        match cause(ranks.iter().filter_map(|rank| rank.as_ref().err())) {
+            Some(cause) => Err(cause.clone()),
+            None => Ok(Mesh { ranks: ranks.into_iter().collect::<Result<_>>()?, _proxy: proxy }),
+        }
     }
 
-    /// The proxy, if there are rules for it.
+    /// Starts the proxy, if there are rules for it.
     fn proxy(&self, addresses: &[SocketAddr]) -> Result<Option<Proxy>> {
         if self.faults.is_empty() {
             return Ok(None);
         }
         let unseen = match (&self.security, self.ranks_per_host) {
-            (Security::Tls(_), _) => "inside TLS no proxy sees a frame",
-            (_, Some(_)) => "between ranks of one host it sees none either",
+            (Security::Tls(_), _) => "no proxy sees frames inside TLS",
+            (_, Some(_)) => "no proxy sees frames between ranks of one host, which go through shared memory",
             _ => "",
         };
         if !unseen.is_empty() {
-            return Err(Error::Argument(format!("faults are injected into plain connections: {unseen}")));
+            return Err(Error::Argument(format!("faults are injected into plain sockets only: {unseen}")));
         }
-        let rules: Arc<dyn Judge> = Arc::new(Rules::new(self.faults.clone()));
+        let rules: Arc<dyn FrameDecision> = Arc::new(Rules::new(self.faults.clone()));
         Proxy::start(addresses, rules).map(Some)
     }
+}
+
+/// Refuses more ranks than this many descriptors suffice for: two for the connection between any two ranks, and for each rank
+/// one to listen and one for its waker. With too few, ranks would wait for each other until their deadline.
+fn fits(ranks: u32, descriptors: u64) -> Result<()> {
+    let need = u64::from(ranks) * (u64::from(ranks) + 1);
+    match need <= descriptors {
+        true => Ok(()),
+        false => Err(Error::System(format!(
+            "{ranks} ranks in one process need {need} descriptors to be connected, and it may open {descriptors}: raise the \
+             limit by `ulimit -n`, or take fewer ranks"
+        ))),
+    }
+}
+
+/// Of the errors of ranks that did not all connect, the one to report: a refusal by the system first, then a rank that could
+/// not be reached. That other ranks were lost only follows from those.
+fn cause<'a>(errors: impl Iterator<Item = &'a Error>) -> Option<&'a Error> {
+    errors.min_by_key(|error| match error {
+        Error::System(_) => 0,
+        Error::PeerLost { .. } | Error::Poisoned { .. } => 2,
+        _ => 1,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Lost;
     use crate::backends::{Backend, GroupId, Member, TaskId};
     use crate::schedule::Combine;
     use crate::transport::{Event, Frame};
@@ -121,6 +145,31 @@ mod tests {
         others()
             .filter(|other| matches!(links[other].stream(), Some(PeerStream::SharedMemoryLink(_))))
             .collect()
+    }
+
+    #[test]
+    fn ranks_that_the_descriptors_do_not_connect_are_refused_at_once() {
+        assert_eq!((fits(4, 20), fits(128, 16_512)), (Ok(()), Ok(())));
+        let says = |ranks, limit| fits(ranks, limit).unwrap_err().to_string();
+        assert!(
+            says(128, 16_511).starts_with("128 ranks in one process need 16512 descriptors to be connected")
+        );
+        assert!(says(u32::MAX, 1024).contains("it may open 1024"), "no product overflows");
+    }
+
+    #[test]
+    fn the_first_of_causes_is_told_and_not_who_was_lost_over_it() {
+        let lost = Error::PeerLost {
+            rank: Rank(7),
+            cause: Lost::Disconnected("closed its connection".into()),
+            call: None,
+        };
+        let missing = Error::Missing { missing: vec![Rank(9)], after: Deadlines::default().start };
+        let refused = Error::System("no descriptors left".into());
+        assert_eq!(cause([&lost, &missing, &lost].into_iter()), Some(&missing));
+        assert_eq!(cause([&lost, &missing, &refused].into_iter()), Some(&refused));
+        assert_eq!(cause([&lost].into_iter()), Some(&lost));
+        assert_eq!(cause([].into_iter()), None);
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! Ranks as processes that communicate over TCP, on one host or many.
 //!
 //! ```text
-//!             rank's own thread                            runtime of the process
-//! Communicator -- Endpoint -- Link per peer == data ==>    accept, connect, handshake, TLS
-//!                    |            (frames: frame.rs)        control task per peer == heartbeats, announcements,
-//!                 Group: RemoteLedger, Waker <--------------------------------------------- failures, departures ==>
+//!             rank's own thread                                    runtime of the process
+//! Communicator -- Endpoint -- PeerConnection per peer == data ==>  accept, connect, handshake, TLS
+//!                    |            (frames: frame.rs)               control task per peer == heartbeats, announcements,
+//!                 Group: RemoteLedger, Waker <------------------------------------------------ failures, departures ==>
 //! ```
 //!
-//! Every connection begins with a handshake under the job's secret ([`allfold_net::handshake`]), then carries frames of 64
-//! bytes and what they announce (`frame`); between ranks of one host those go through memory ([`allfold_net::shared_memory_link`]).
+//! Every connection begins with a handshake under the job's secret ([`allfold_net::handshake`]), then carries frames: a header of
+//! 64 bytes and its payload (`frame`). Data between ranks of one host go through memory ([`allfold_net::shared_memory_link`]).
 //! Control connections are made between all ranks at the start; data connections when two ranks of a group first need
 //! one. The thread that calls a collective moves its bytes itself, straight between the kernel and the caller's buffer.
 
@@ -24,6 +24,8 @@ mod fuzzing;
 mod group;
 mod groups;
 mod local;
+mod mailbox;
+mod messages;
 mod node;
 mod options;
 mod outbox;
@@ -34,14 +36,16 @@ mod waker;
 
 pub(crate) use allfold_net::random;
 pub use allfold_net::{AuthenticatedStream, Host, Secret, Security, duplex};
-pub use options::{Deadlines, Peers};
+pub use mailbox::TaggedMessage;
+pub use messages::{Messages, Receive};
+pub use options::{Deadlines, PeerOptions};
 
 /// The wire format and its decoders, for tests and fuzzers.
 #[cfg(any(test, feature = "testing"))]
 mod internals {
-    pub use super::frame::{FRAGMENT, HEADER, Header, Kind};
+    pub use super::frame::{FRAGMENT, FrameHeader, HEADER, Kind};
     pub use super::fuzzing::read_anything;
-    pub use super::proxy::{Action, Judge, Passing, Proxy, Rules};
+    pub use super::proxy::{FrameDecision, Passing, Proxy, ProxyAction, Rules};
     pub use crate::contract::Fingerprint;
     pub use allfold_net::{
         Authenticator, HandshakeAnswer, IncompatiblePeer, PeerIdentity, Purpose, Refusal, SegmentHandle,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! peers ==control==> reader task --> Node --> RemoteLedger of the group, waker --> the thread in a collective
-//!                    writer task <-- outbox <-- Node <-- whoever enters, fails or leaves
+//!                    writer task <-- outbox <-- Node <-- a call that enters, fails or leaves
 //! ```
 //!
 //! The tasks run on one small runtime per process, beside the computing threads, so that a busy rank still answers.
@@ -10,9 +10,10 @@
 use super::super::Host;
 use super::agreement::{Agreement, Message, Outgoing};
 use super::codec::{Reader, Writer};
-use super::frame::{Header, Kind};
+use super::frame::{FrameHeader, Kind};
 use super::group::Group;
 use super::groups::{Groups, News};
+use super::mailbox::Fragment;
 use super::options::Deadlines;
 use super::outbox::Outbox;
 use crate::contract::Fingerprint;
@@ -25,7 +26,7 @@ use allfold_net::Authenticator;
 use allfold_net::accept_queue;
 use allfold_net::handshake::{HandshakeAnswer, PeerIdentity, Purpose};
 use allfold_net::peer_stream::PeerStream;
-use allfold_net::shared_memory_link::LinkOffer;
+use allfold_net::shared_memory_link::SegmentOffer;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -38,6 +39,8 @@ pub(super) struct Node {
     pub epoch: u32,
     pub authenticator: Authenticator,
     pub deadlines: Deadlines,
+    /// The deadline of an operation in nanoseconds: the only deadline that may change. `deadlines` holds the others.
+    operation: AtomicU64,
     pub host: Option<Host>,
     pub addresses: Vec<SocketAddr>,
     pub pool: Pool,
@@ -46,7 +49,7 @@ pub(super) struct Node {
     /// Signalled when a control connection was made or finally failed.
     changed: Condvar,
     closing: AtomicBool,
-    /// Whether the process had no descriptor for the last connection.
+    /// Whether the process has had no descriptor to accept a connection since it last accepted one.
     pub starved: Arc<AtomicBool>,
     /// Number of refused connections.
     pub refused: AtomicU64,
@@ -57,17 +60,21 @@ pub(super) struct Node {
 struct Peer {
     outbox: Option<Outbox>,
     lost: Option<Lost>,
-    /// Whether it announced that it sends nothing more.
+    /// Whether the peer announced that it sends nothing more.
     bye: bool,
-    /// Why it can never be connected to.
+    /// The reason why this rank can never connect to the peer.
     refused: Option<Error>,
 }
 
 impl Peer {
-    /// Marks it as silent.
+    /// Whether the peer is lost or has announced its end.
     fn is_over(&self) -> bool {
         self.bye || self.lost.is_some()
     }
+}
+
+fn nanoseconds(deadline: Duration) -> u64 {
+    u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Node {
@@ -90,6 +97,7 @@ impl Node {
             epoch,
             authenticator,
             deadlines,
+            operation: AtomicU64::new(nanoseconds(deadlines.operation)),
             host,
             addresses,
             pool: Pool::default(),
@@ -106,17 +114,29 @@ impl Node {
         lock(&self.groups).get(id)
     }
 
+    /// The deadline of an operation.
+    pub fn deadline(&self) -> Duration {
+        Duration::from_nanos(self.operation.load(Ordering::Relaxed))
+    }
+
+    /// Sets the deadline of operations that begin from now on.
+    pub fn set_deadline(&self, deadline: Duration) {
+        self.operation.store(nanoseconds(deadline), Ordering::Relaxed);
+    }
+
     pub fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// A new group, with its number on the wire; and what came for it early.
+    /// Makes the group that has this number on the wire, and delivers the messages that arrived for it before. Returns its
+    /// number in this process.
     pub fn subgroup(&self, stream: u64, members: Vec<Rank>) -> Result<u32> {
         let me = members.iter().position(|member| *member == self.rank).unwrap_or_default();
         let group = Arc::new(Group::new(stream, members, Rank(me as u32))?);
         let (id, early) = {
             let mut groups = lock(&self.groups);
-            // Under both locks: a connection that ends now is either seen here, or hushes its peer after this.
+            // Both locks are held: the end of a connection is either seen here, or removes its peer from the group's speakers
+            // afterwards.
             let peers = lock(&self.peers);
             let speaks = |rank: &Rank| *rank != self.rank && !peers[rank.index()].is_over();
             groups.make(group.clone(), group.members.iter().copied().filter(speaks).collect())
@@ -166,16 +186,16 @@ impl Node {
         }
     }
 
-    /// Decides on a peer; also opens the memory for its messages, if the peer is on this host and offers some.
+    /// Decides on a peer's connection; also opens the memory for its messages, if the peer is on this host and offers some.
     pub fn admit(&self, identity: &PeerIdentity) -> (HandshakeAnswer, Option<Pipe>) {
         let verdict = self.judge(identity);
-        match LinkOffer::accept(&identity.memory, self.host.filter(|_| verdict.is_welcome())) {
+        match SegmentOffer::accept(&identity.memory, self.host.filter(|_| verdict.is_welcome())) {
             Some(pipe) => (HandshakeAnswer::SharedMemoryLink, Some(pipe)),
             None => (verdict, None),
         }
     }
 
-    /// A peer's control connection is made; the first one counts.
+    /// Keeps a peer's control connection. Of several connections the first one counts.
     pub fn keep(&self, peer: Rank, outbox: Outbox) {
         lock(&self.peers)[peer.index()].outbox.get_or_insert(outbox);
         self.changed.notify_all();
@@ -227,7 +247,7 @@ impl Node {
             if let Some(error) = peers.iter().find_map(|peer| peer.refused.clone()) {
                 return Err(error);
             }
-            // Others may have begun already, and failed.
+            // Other ranks may have begun their operations already, and may have failed.
             let lost = peers.iter().zip(0..).find_map(|(peer, rank)| {
                 let cause = peer.lost.clone()?;
                 Some(Error::PeerLost { rank: Rank(rank), cause, call: None })
@@ -249,7 +269,7 @@ impl Node {
             let (guard, timed) =
                 self.changed.wait_timeout(peers, timeout).unwrap_or_else(std::sync::PoisonError::into_inner);
             peers = guard;
-            // Counted in whole waits: a connection that comes gives the others that much longer.
+            // Only waits that time out are counted: a new connection gives the other ranks up to 100 ms more.
             if timed.timed_out() {
                 left = left.saturating_sub(timeout);
             }
@@ -259,8 +279,15 @@ impl Node {
     /// Sends a control frame to a peer.
     fn tell(&self, peer: Rank, kind: Kind, payload: &[u8]) {
         if let Some(outbox) = &lock(&self.peers)[peer.index()].outbox {
-            let header = Header::control(kind, self.epoch, payload);
+            let header = FrameHeader::control(kind, self.epoch, payload);
             outbox.send([&header.encode()[..], payload].concat());
+        }
+    }
+
+    /// Sends frames that belong together to a peer: no frame of another thread comes between them.
+    pub fn send_all(&self, peer: Rank, frames: impl Iterator<Item = Vec<u8>>) {
+        if let Some(outbox) = &lock(&self.peers)[peer.index()].outbox {
+            frames.for_each(|frame| outbox.send(frame));
         }
     }
 
@@ -280,7 +307,7 @@ impl Node {
                 self.tell(group.members[to.index()], Kind::Shrink, &news.0);
             }
         });
-        group.waker.ring();
+        group.ring();
     }
 
     /// The survivors of a failed group; see [`super::agreement`].
@@ -293,15 +320,15 @@ impl Node {
                 return match left.contains(&group.me) {
                     true => Ok(left.into_iter().collect()),
                     false => Err(Error::Poisoned {
-                        cause: format!("the others went on without rank {}", group.me),
+                        cause: format!("the other ranks continued without rank {}", group.me),
                     }),
                 };
             }
             let waited = begun.elapsed();
-            if waited >= self.deadlines.operation {
+            if waited >= self.deadline() {
                 self.agree(group, Agreement::give_up);
             }
-            let timeout = self.deadlines.operation.saturating_sub(waited).max(Duration::from_millis(20));
+            let timeout = self.deadline().saturating_sub(waited).max(Duration::from_millis(20));
             group.waker.sleep(seen, timeout);
         }
     }
@@ -321,11 +348,11 @@ impl Node {
             news.word(group.stream).error(&error);
             self.tell_all(group, Kind::Fail, &news.0);
         }
-        group.waker.ring();
+        group.ring();
         counts.unwrap_or(error)
     }
 
-    /// This rank leaves a group. If it leaves because the group failed, it tells the remaining ranks of the failure first.
+    /// This rank leaves a group. If the group has failed, it sends the failure to the other ranks first.
     pub fn leave(&self, group: &Group, operations: u64, cause: &Lost) {
         if let Some(error) = group.ledger(|ledger| ledger.cause().cloned()) {
             let mut news = Writer::default();
@@ -345,14 +372,14 @@ impl Node {
         self.tell_all(&group, Kind::Bye, &news.0);
         let mut peers = lock(&self.peers);
         for (peer, stream) in group.wires() {
-            // To who is gone already there is nothing to end.
+            // A peer that has left already has no outbox, so there is nothing to end.
             if let Some(outbox) = &mut peers[group.members[peer.index()].index()].outbox {
                 outbox.part(stream);
             }
         }
     }
 
-    /// Whether this rank needs connections for a group.
+    /// Whether this rank is a member of a group, and so needs connections for it.
     pub fn sits_in(&self, stream: u64) -> bool {
         lock(&self.groups).sits_in(stream)
     }
@@ -366,7 +393,7 @@ impl Node {
                 return Ok(());
             }
             Kind::Data => return Err("a message on the control connection".into()),
-            Kind::Enter | Kind::Leave | Kind::Fail | Kind::Shrink | Kind::Bye => {}
+            Kind::Enter | Kind::Leave | Kind::Fail | Kind::Shrink | Kind::Message | Kind::Bye => {}
         }
         let stream = Reader { rest: &payload, known: "" }.word().ok_or("a control frame without a group")?;
         self.deliver(stream, from, News::Said(kind, payload));
@@ -396,6 +423,16 @@ impl Node {
                 }
                 None
             }
+            Kind::Message => {
+                let fragment = Fragment::decode(payload);
+                let arrived =
+                    fragment.map(|fragment| group.mailbox(|mailbox| mailbox.arrive(peer, fragment)));
+                match arrived {
+                    Some(Ok(true)) => None,
+                    Some(Err(full)) => Some(full.error(group.me, peer)),
+                    _ => return,
+                }
+            }
             Kind::Fail => {
                 let error = news.word().and_then(|_group| news.error());
                 if let Some(error) = error {
@@ -408,7 +445,7 @@ impl Node {
         if let Some(error) = found {
             self.fail(group, error);
         }
-        group.waker.ring();
+        group.ring();
     }
 
     /// A control connection has ended.
@@ -426,7 +463,7 @@ impl Node {
             groups.iter().for_each(|group| self.lose_in(group, peer, cause.clone()));
         }
         lock(&self.groups).hush(None, peer);
-        // The outbox is closed only now: if a single direction is dead, the peer still hears of the failure.
+        // The outbox is closed only now: if only one direction of the connection is dead, the peer still receives the failure.
         lock(&self.peers)[peer.index()].outbox = None;
         self.changed.notify_all();
     }
@@ -441,7 +478,7 @@ impl Node {
         if let Some(error) = group.ledger(|ledger| ledger.leave(rank, 0, cause)) {
             self.fail(group, error);
         }
-        group.waker.ring();
+        group.ring();
     }
 
     /// Announces to all peers that this rank closes, and waits up to a limit until everything is sent.
@@ -451,7 +488,7 @@ impl Node {
             let mut peers = lock(&self.peers);
             peers.iter_mut().filter_map(|peer| peer.outbox.take()).collect()
         };
-        let bye = Header::control(Kind::Bye, self.epoch, &[]).encode();
+        let bye = FrameHeader::control(Kind::Bye, self.epoch, &[]).encode();
         outboxes.iter().for_each(|outbox| outbox.send(bye.to_vec()));
         let timeout = self.deadlines.handshake.min(Duration::from_secs(1));
         outboxes.into_iter().for_each(|outbox| outbox.drain(timeout));

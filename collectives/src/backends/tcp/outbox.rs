@@ -20,16 +20,16 @@ pub(super) enum Outgoing {
 
 impl Outbox {
     pub fn send(&self, frame: Vec<u8>) {
-        // Nothing is sent to a lost peer.
+        // Sending to a lost peer fails, and the frame is dropped.
         let _ = self.frames.send(Outgoing::Frame(frame));
     }
 
-    /// Ends a connection once the peer has been told of all that was sent here before: of why it ends.
+    /// Ends a connection after the frames queued before, so that the peer learns first why the connection ends.
     pub fn part(&self, stream: PeerStream) {
         let _ = self.frames.send(Outgoing::Part(stream));
     }
 
-    /// Waits until all has been written, or for `timeout`.
+    /// Waits until all frames are written, or for `timeout`.
     pub fn drain(self, timeout: Duration) {
         drop(self.frames);
         let _ = self.written.recv_timeout(timeout);

@@ -3,14 +3,14 @@
 //! ```text
 //! posted sends     [ message | message | .. ]  -- fragment: header + bytes where they lie --> kernel
 //! posted receives  [ lane 0: 3 of 8 fragments | lane 1: .. ]  <-- header, then bytes into their place --
-//!                  a fragment of a lane not posted yet is put aside; what nothing is posted for stays in the kernel
+//!                  a fragment for a lane without a posted receive is put aside; without any posted receive nothing is read
 //! ```
 //!
-//! Bytes are summed, reduced and written a fragment at a time, while they are in the cache.
+//! Bytes are checksummed, reduced and written a fragment at a time, while they are in the cache.
 
 use super::expected::{Expected, Target};
 use super::fault::{Fault, ended};
-use super::frame::{FRAGMENT, HEADER, Header, Kind, crc32c};
+use super::frame::{FRAGMENT, FrameHeader, HEADER, Kind, crc32c};
 use crate::Rank;
 use crate::contract::Fingerprint;
 use crate::schedule::Span;
@@ -23,25 +23,25 @@ use std::ops::Range;
 /// The most bytes that are read ahead: enough to read a header and a small message in one call.
 const AHEAD: usize = 16 << 10;
 
-/// What every frame of the operation under way must say.
+/// The fields that every frame of the current operation must have.
 pub(super) struct Scene<'a> {
     pub comm: u32,
     pub epoch: u32,
     pub sequence: u64,
     pub fingerprint: Fingerprint,
     pub pool: &'a Pool,
-    /// The most bytes per peer that are kept for lanes that are not posted yet.
+    /// The most bytes per peer that are kept for lanes on which no receive is posted yet.
     pub aside: usize,
 }
 
-/// Where a message's bytes are.
+/// The source of a message's bytes.
 pub(super) enum Source {
     Payload(Payload),
     /// This many bytes of the caller's memory.
     Span(Span, usize),
 }
 
-/// A message that was posted and is over.
+/// A posted send or receive that is complete.
 pub(super) enum Done {
     Sent { lane: u32 },
     Landed { lane: u32 },
@@ -52,12 +52,12 @@ struct Message {
     lane: u32,
     round: u32,
     source: Source,
-    /// Bytes in fragments that have gone.
+    /// The number of bytes that were sent in complete fragments.
     gone: usize,
 }
 
 impl Message {
-    /// Where a part of its bytes lies, if that is one piece.
+    /// The bytes of a part of the message, if they are contiguous.
     fn lies<'a>(&'a self, part: &Range<usize>, memory: &'a mut dyn Memory) -> Option<&'a [u8]> {
         match &self.source {
             Source::Payload(payload) => payload.get(part.clone()),
@@ -66,19 +66,19 @@ impl Message {
     }
 }
 
-/// The fragment that is going out.
+/// The fragment that is being sent.
 struct Outgoing {
     header: [u8; HEADER],
     bytes: usize,
-    /// The bytes, where they lie in several pieces.
+    /// A copy of the fragment's bytes, if they are not contiguous in memory.
     copy: Option<Payload>,
     /// Bytes written of the header and the payload.
     written: usize,
 }
 
-/// The fragment that is coming in.
+/// The fragment that is being received.
 struct Incoming {
-    header: Header,
+    header: FrameHeader,
     read: usize,
     to: To,
 }
@@ -86,7 +86,7 @@ struct Incoming {
 enum To {
     /// The expected receive with this number.
     Expected(usize),
-    /// For a lane that is not posted yet.
+    /// The fragment belongs to a lane on which no receive is posted yet.
     Aside(Payload),
 }
 
@@ -98,11 +98,11 @@ pub(super) struct PeerConnection {
     expected: VecDeque<Expected>,
     incoming: Option<Incoming>,
     ahead: Box<[u8]>,
-    /// What of `ahead` has not been looked at.
+    /// The bytes `from..to` of `ahead` were read and are not used yet.
     from: usize,
     to: usize,
-    aside: VecDeque<(Header, Payload)>,
-    /// Bytes to be reduced, aligned.
+    aside: VecDeque<(FrameHeader, Payload)>,
+    /// Aligned memory for received bytes that are then reduced or copied into the buffer.
     scratch: Option<Payload>,
     /// The latest operation that the peer is known to have entered.
     pub latest: Option<u64>,
@@ -138,12 +138,12 @@ impl PeerConnection {
         self.stream
     }
 
-    /// The thread that waits for this link sleeps no longer.
+    /// Called by the thread that slept until this connection was ready, when it is awake again.
     pub fn finish_sleep(&mut self) {
         self.stream.iter_mut().for_each(PeerStream::finish_sleep);
     }
 
-    /// Ends this direction.
+    /// Ends the sending direction.
     pub fn finish(&mut self) {
         self.stream.iter_mut().for_each(PeerStream::finish);
     }
@@ -152,7 +152,7 @@ impl PeerConnection {
         self.sends.push_back(Message { lane, round, source, gone: 0 });
     }
 
-    /// `round`: what the frames must say, where the caller does not compare.
+    /// Posts a receive. `round`: the round that its frames must have; `None` if the caller compares it.
     pub fn expect(&mut self, lane: u32, round: Option<u32>, bytes: usize, target: Target) {
         self.expected.push_back(Expected { lane, round, bytes, come: 0, target });
     }
@@ -165,7 +165,7 @@ impl PeerConnection {
         !self.sends.is_empty()
     }
 
-    /// Sends at most one fragment. Whether anything moved.
+    /// Sends at most one fragment. Returns whether any byte moved.
     pub fn pump_out(
         &mut self,
         scene: &Scene<'_>,
@@ -186,14 +186,16 @@ impl PeerConnection {
                 (Source::Span(span, _), None) => {
                     let mut bytes = scene.pool.take(part.len());
                     if !memory.copy_out(*span, part.start, &mut bytes) {
-                        return Err(Fault::Wrong(format!("{span:?} cannot be sent: it is not there")));
+                        return Err(Fault::Wrong(format!(
+                            "{span:?} cannot be sent: nothing was written there"
+                        )));
                     }
                     Some(bytes)
                 }
                 _ => None,
             };
             let bytes = copy.as_deref().or_else(|| message.lies(&part, memory)).unwrap_or_default();
-            let header = Header {
+            let header = FrameHeader {
                 kind: Kind::Data,
                 last,
                 comm: scene.comm,
@@ -240,7 +242,7 @@ impl PeerConnection {
         Ok(true)
     }
 
-    /// Receives at most one fragment. Whether anything moved.
+    /// Receives at most one fragment. Returns whether any byte moved.
     pub fn pump_in(
         &mut self,
         scene: &Scene<'_>,
@@ -268,13 +270,13 @@ impl PeerConnection {
     }
 
     /// The next header, compared with the operation.
-    fn header(&mut self, scene: &Scene<'_>) -> Result<Option<Header>, Fault> {
+    fn header(&mut self, scene: &Scene<'_>) -> Result<Option<FrameHeader>, Fault> {
         while self.to - self.from < HEADER {
             if self.from > 0 {
                 self.ahead.copy_within(self.from..self.to, 0);
                 (self.from, self.to) = (0, self.to - self.from);
             }
-            // Of a large message only the header is read here: the payload goes straight to its destination.
+            // If a large message is expected, only a header is read ahead: its payload goes straight to its destination.
             let large = self.expected.iter().any(|e| e.bytes - e.come > AHEAD - HEADER);
             let limit = if large { HEADER } else { AHEAD };
             let Some(stream) = &mut self.stream else { return Ok(None) };
@@ -290,7 +292,7 @@ impl PeerConnection {
             }
         }
         let Some(bytes) = self.ahead[self.from..self.to].first_chunk() else { return Ok(None) };
-        let header = Header::decode(bytes).map_err(Fault::Wrong)?;
+        let header = FrameHeader::decode(bytes).map_err(Fault::Wrong)?;
         if header.kind != Kind::Data {
             return Err(Fault::Wrong(format!("a frame of kind {:?} among messages", header.kind)));
         }
@@ -311,8 +313,8 @@ impl PeerConnection {
         Ok(Some(header))
     }
 
-    /// Where a fragment belongs.
-    fn place(&mut self, header: Header, scene: &Scene<'_>) -> Result<Incoming, Fault> {
+    /// The destination of a fragment.
+    fn place(&mut self, header: FrameHeader, scene: &Scene<'_>) -> Result<Incoming, Fault> {
         let to = match self.expected.iter().position(|e| e.lane == header.lane) {
             Some(at) => {
                 self.expected[at].admits(&header)?;
@@ -323,7 +325,7 @@ impl PeerConnection {
                 let held: usize = self.aside.iter().map(|(_, payload)| payload.len() + HEADER).sum();
                 if held + bytes > scene.aside {
                     return Err(Fault::Wrong(format!(
-                        "more than {} bytes for lanes not posted yet",
+                        "more than {} bytes for lanes on which no receive is posted",
                         scene.aside
                     )));
                 }
@@ -333,7 +335,7 @@ impl PeerConnection {
         Ok(Incoming { header, read: 0, to })
     }
 
-    /// Reads the fragment's bytes into their place, and accounts for it once it is whole.
+    /// Reads the fragment's bytes into their destination, and accounts for the fragment once it is complete.
     fn body(&mut self, memory: &mut dyn Memory, pool: &Pool, done: &mut Vec<Done>) -> Result<bool, Fault> {
         let (Some(stream), Some(incoming)) = (&mut self.stream, &mut self.incoming) else { return Ok(false) };
         let bytes = incoming.header.bytes as usize;
@@ -376,14 +378,14 @@ impl PeerConnection {
         Ok(true)
     }
 
-    /// Delivers the messages that were kept for a lane which is posted by now.
+    /// Delivers the fragments that were kept for a lane on which a receive is posted by now.
     fn settle(&mut self, memory: &mut dyn Memory, done: &mut Vec<Done>) -> Result<bool, Fault> {
-        // A fragment that is coming in keeps its receive's place in the queue.
+        // The receive that the incoming fragment belongs to must keep its index.
         if self.aside.is_empty() || self.incoming.is_some() {
             return Ok(false);
         }
         let posted =
-            |(header, _): &(Header, Payload)| self.expected.iter().position(|e| e.lane == header.lane);
+            |(header, _): &(FrameHeader, Payload)| self.expected.iter().position(|e| e.lane == header.lane);
         let found = self.aside.iter().enumerate().find_map(|(i, stored)| posted(stored).map(|at| (i, at)));
         let Some((header, payload, at)) =
             found.and_then(|(i, at)| self.aside.remove(i).map(|(header, payload)| (header, payload, at)))
@@ -401,8 +403,8 @@ impl PeerConnection {
         Ok(true)
     }
 
-    /// If all of a receive has come, it is over.
-    fn over(&mut self, at: usize, header: &Header, done: &mut Vec<Done>) {
+    /// Completes a receive if all of its bytes have arrived.
+    fn over(&mut self, at: usize, header: &FrameHeader, done: &mut Vec<Done>) {
         if !header.last {
             return;
         }

@@ -3,15 +3,15 @@
 //!
 //! ```text
 //! rank 3 == connection ==> proxy of rank 1 == connection ==> rank 1
-//!                            |  handshake: passed on; says who connects, and for what
-//!                            '- frames: each is asked about: pass, drop, damage, repeat, delay, cut
+//!                            |  handshake: passed on; names the two ranks and the purpose
+//!                            '- frames: a decision for each: pass, drop, damage, repeat, delay, cut
 //! ```
 //!
-//! It reads headers, so it stands before plain connections only. Over TCP a message that never comes, comes twice or is
-//! overtaken cannot happen on its own; what the rules make of it shows what the frames' own checks find.
+//! The proxy reads headers, so it works for plain connections only. TCP itself never loses, repeats or reorders a message; the
+//! rules do, to test the checks in the frames.
 
 use super::control::runtime;
-use super::frame::{HEADER, Header, Kind};
+use super::frame::{FrameHeader, HEADER, Kind};
 use crate::{Error, Rank, Result};
 use allfold_base::lock;
 use allfold_net::handshake::{OPENING, PROOF, WELCOME};
@@ -32,98 +32,94 @@ use tokio::time::sleep;
 /// A frame on its way.
 #[derive(Clone, Copy, Debug)]
 pub struct Passing {
-    /// The sender.
+    /// The rank that sent the frame.
     pub from: Rank,
-    /// The receiver.
+    /// The rank that the frame is for.
     pub to: Rank,
-    /// Whether it belongs to an operation; else to the control connection.
+    /// Whether the frame belongs to an operation; otherwise it is of the control connection.
     pub is_data: bool,
     /// The operation of the frame.
     pub operation: u64,
     /// The round of the frame.
     pub round: u64,
-    /// Which fragment of its message.
+    /// The number of the fragment in its message, from 0.
     pub at: u32,
-    /// Bytes after its header.
+    /// The number of payload bytes.
     pub bytes: usize,
-    /// The how-manieth message from its sender to its receiver, from 1.
+    /// The number of the message from its sender to its receiver, from 1.
     pub nth: u64,
-    /// Since the proxy began.
+    /// The time since the proxy began.
     pub time: Duration,
 }
 
-/// What becomes of a frame.
+/// What the proxy does to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum ProxyAction {
     /// The frame passes.
     Pass,
     /// The frame is dropped.
     Drop,
-    /// This bit of header and payload, modulo how many there are, is flipped.
+    /// This bit of header and payload, modulo their number of bits, is flipped.
     Flip(u64),
     /// The frame is sent twice.
     Twice,
     /// The frame and all frames behind it are delayed.
     Wait(Duration),
-    /// The connection ends after this many bytes of it: cleanly, or by a reset.
-    #[cfg_attr(not(any(test, feature = "testing")), allow(dead_code, reason = "a judge of a test cuts"))]
+    /// The connection ends within the frame, in an orderly way or by a reset.
+    #[cfg_attr(not(any(test, feature = "testing")), allow(dead_code, reason = "a decision of a test cuts"))]
     Cut {
         /// Bytes of the frame that still pass.
         after: usize,
-        /// By a reset.
+        /// Whether the connection is reset.
         reset: bool,
     },
-    /// All connections of its sender are reset: its process is gone.
+    /// All connections of the sender are reset, as if its process had died.
     Kill,
 }
 
 /// Decides what the proxy does to each frame.
-pub trait Judge: Send + Sync {
-    /// Asked once per frame, and again after every [`Action::Wait`].
-    fn judge(&self, frame: &Passing) -> Action;
+pub trait FrameDecision: Send + Sync {
+    /// Called once per frame, and again after every [`ProxyAction::Wait`].
+    fn decide(&self, frame: &Passing) -> ProxyAction;
 }
 
-impl<F: Fn(&Passing) -> Action + Send + Sync> Judge for F {
-    fn judge(&self, frame: &Passing) -> Action {
+impl<F: Fn(&Passing) -> ProxyAction + Send + Sync> FrameDecision for F {
+    fn decide(&self, frame: &Passing) -> ProxyAction {
         self(frame)
     }
 }
 
-/// Fault rules; random ones delay, drop or damage the same messages in every run.
+/// Decisions by fault rules. Random rules delay, drop or damage the same messages in every run.
 pub struct Rules {
     faults: Faults,
     delayed: Mutex<BTreeMap<(Rank, Rank, u64), Duration>>,
 }
 
 impl Rules {
-    /// These.
+    /// The decisions that follow from these fault rules.
     pub fn new(faults: Faults) -> Rules {
         Rules { faults, delayed: Mutex::default() }
     }
 }
 
-impl Judge for Rules {
-    fn judge(&self, frame: &Passing) -> Action {
+impl FrameDecision for Rules {
+    fn decide(&self, frame: &Passing) -> ProxyAction {
         let at = Picos(u64::try_from(frame.time.as_nanos() * 1_000).unwrap_or(u64::MAX));
-        for rank in [frame.from, frame.to] {
-            let dead = match self.faults.death(rank) {
-                Some(Death::At(time)) => at >= time,
-                Some(Death::In { operation, round }) => {
-                    frame.is_data
-                        && rank == frame.from
-                        && (frame.operation, frame.round) >= (operation, round)
-                }
-                None => false,
-            };
-            if dead && rank == frame.from {
-                return Action::Kill;
+        let dead = match self.faults.death(frame.from) {
+            Some(Death::At(time)) => at >= time,
+            Some(Death::In { operation, round }) => {
+                frame.is_data && (frame.operation, frame.round) >= (operation, round)
             }
+            None => false,
+        };
+        if dead {
+            return ProxyAction::Kill;
         }
-        if self.faults.apart(frame.from, frame.to, at) {
-            return Action::Wait(Duration::from_millis(1));
+        if self.faults.is_partitioned(frame.from, frame.to, at) {
+            return ProxyAction::Wait(Duration::from_millis(1));
         }
         if !frame.is_data {
-            return Action::Pass;
+            return ProxyAction::Pass;
         }
         let Passing { from, to, operation, round, nth, .. } = *frame;
         let verdict = self.faults.verdict(&Message { from, to, operation, round, nth, at });
@@ -133,30 +129,31 @@ impl Judge for Rules {
             let until =
                 *delayed.entry((from, to, nth)).or_insert(frame.time + Duration::from_nanos(late.0 / 1_000));
             if frame.time < until {
-                return Action::Wait(until - frame.time);
+                return ProxyAction::Wait(until - frame.time);
             }
             delayed.remove(&(from, to, nth));
         }
         match (verdict.dropped, verdict.corrupted, verdict.duplicated) {
-            (true, ..) => Action::Drop,
-            // The payload's bits; a frame without one has those of its header.
+            (true, ..) => ProxyAction::Drop,
+            // A bit of the payload is flipped; of a frame without payload, a bit of the header.
             (_, Some(bit), _) if frame.bytes > 0 => {
-                Action::Flip(8 * HEADER as u64 + bit % (8 * frame.bytes as u64))
+                ProxyAction::Flip(8 * HEADER as u64 + bit % (8 * frame.bytes as u64))
             }
-            (_, Some(bit), _) => Action::Flip(bit),
-            (_, _, true) => Action::Twice,
-            _ => Action::Pass,
+            (_, Some(bit), _) => ProxyAction::Flip(bit),
+            (_, _, true) => ProxyAction::Twice,
+            _ => ProxyAction::Pass,
         }
     }
 }
 
-/// Listeners that pass connections on, one before each rank's own. They end when dropped, and all connections with them.
+/// Listeners that pass connections on, one in front of each rank's own listener. When the proxy is dropped, its listeners and all
+/// connections end.
 pub struct Proxy {
     addresses: Vec<SocketAddr>,
     stop: Arc<watch::Sender<Stopped>>,
 }
 
-/// The pairs of ranks whose connections the proxy resets.
+/// The ranks whose connections the proxy has ended.
 #[derive(Default)]
 struct Stopped {
     killed: BTreeSet<Rank>,
@@ -170,19 +167,19 @@ impl Stopped {
 }
 
 struct Shared {
-    judge: Arc<dyn Judge>,
+    decision: Arc<dyn FrameDecision>,
     start: Instant,
-    /// Messages so far, by sender and receiver.
+    /// The number of messages so far, by sender and receiver.
     counts: Mutex<BTreeMap<(Rank, Rank), u64>>,
     stop: Arc<watch::Sender<Stopped>>,
 }
 
 impl Proxy {
-    /// Before these listeners, in order of ranks.
+    /// Starts a proxy in front of these listeners, in order of ranks.
     ///
     /// # Errors
-    /// No loopback port can be had.
-    pub fn start(targets: &[SocketAddr], judge: Arc<dyn Judge>) -> Result<Proxy> {
+    /// No loopback port is available.
+    pub fn start(targets: &[SocketAddr], decision: Arc<dyn FrameDecision>) -> Result<Proxy> {
         let failed = |error: std::io::Error| {
             Error::System(format!("cannot start the proxy that injects faults: {error}"))
         };
@@ -191,7 +188,7 @@ impl Proxy {
         let stop = Arc::new(watch::Sender::new(Stopped::default()));
         #[allow(clippy::disallowed_methods, reason = "connections are on real time, and so are their faults")]
         let start = Instant::now();
-        let shared = Arc::new(Shared { judge, start, counts: Mutex::default(), stop: stop.clone() });
+        let shared = Arc::new(Shared { decision, start, counts: Mutex::default(), stop: stop.clone() });
         let mut addresses = Vec::with_capacity(targets.len());
         for target in targets.iter().copied() {
             let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
@@ -214,7 +211,7 @@ impl Proxy {
         Ok(Proxy { addresses, stop })
     }
 
-    /// Where to connect to instead, in order of ranks.
+    /// The addresses to connect to in place of the ranks' own, in order of ranks.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -232,7 +229,7 @@ async fn connection(near: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
         let _ = socket.set_nodelay(true);
     }
     let reset = Arc::new(watch::Sender::new(false));
-    // Kept to the end, so that a reset is sent only once both directions have stopped.
+    // The descriptors are kept to the end, so that a reset is sent only once both directions have stopped.
     let (near_fd, far_fd) = (SockRef::from(&near).try_clone(), SockRef::from(&far).try_clone());
     let (mut near_in, near_out) = tokio::io::split(near);
     let (mut far_in, far_out) = tokio::io::split(far);
@@ -263,7 +260,7 @@ struct Shaken {
     to: Rank,
 }
 
-/// Passes a handshake on.
+/// Passes the handshake of a connection on.
 async fn shake(
     near_in: &mut ReadHalf<TcpStream>,
     mut near_out: WriteHalf<TcpStream>,
@@ -295,22 +292,22 @@ struct Direction<'a> {
     reset: &'a watch::Sender<bool>,
 }
 
-/// What follows on a frame.
+/// What follows after a frame.
 enum Next {
-    /// The next one.
+    /// The next frame follows.
     Frame,
-    /// The end of this direction.
+    /// The direction ends.
     End,
-    /// The proxy passes nothing on; the caller that chose this ends the connection.
+    /// The proxy passes nothing more on; the caller ends the connection.
     Silence,
 }
 
 impl Direction<'_> {
-    /// Passes frames on, as the judge says, until there are no more.
+    /// Passes frames on, as the decisions say, until the connection ends.
     async fn pass_on(&self, mut near: ReadHalf<TcpStream>, mut far: WriteHalf<TcpStream>) {
         let (mut nth, mut frame) = (0, Vec::new());
         while let Some(header) = read(&mut near, &mut frame).await {
-            // The dead say nothing: not even that they have lost those from whom they were cut off a moment earlier.
+            // No frame of a killed rank passes any more, not even one in which the rank reports that it lost a peer.
             if self.shared.stop.borrow().ends(self.from, self.to) {
                 return std::future::pending().await;
             }
@@ -320,7 +317,7 @@ impl Direction<'_> {
                 *count += 1;
                 nth = *count;
             }
-            let action = self.judge(&header, nth).await;
+            let action = self.decide(&header, nth).await;
             match self.act(action, &mut frame, &mut far).await {
                 Next::Frame => {}
                 Next::End => break,
@@ -330,8 +327,8 @@ impl Direction<'_> {
         let _ = far.shutdown().await;
     }
 
-    /// The judge's last word on a frame, after all the waiting that it wants.
-    async fn judge(&self, header: &Header, nth: u64) -> Action {
+    /// The final decision on a frame, after all delays.
+    async fn decide(&self, header: &FrameHeader, nth: u64) -> ProxyAction {
         loop {
             let passing = Passing {
                 from: self.from,
@@ -344,48 +341,48 @@ impl Direction<'_> {
                 nth,
                 time: self.shared.start.elapsed(),
             };
-            match self.shared.judge.judge(&passing) {
-                Action::Wait(long) => sleep(long).await,
+            match self.shared.decision.decide(&passing) {
+                ProxyAction::Wait(long) => sleep(long).await,
                 other => return other,
             }
         }
     }
 
-    /// Does to a frame what was decided.
-    async fn act(&self, action: Action, frame: &mut [u8], far: &mut WriteHalf<TcpStream>) -> Next {
+    /// Applies the decision to a frame.
+    async fn act(&self, action: ProxyAction, frame: &mut [u8], far: &mut WriteHalf<TcpStream>) -> Next {
         let sent = match action {
-            Action::Drop => Ok(()),
-            Action::Flip(bit) => {
+            ProxyAction::Drop => Ok(()),
+            ProxyAction::Flip(bit) => {
                 let bit = (bit % (8 * frame.len() as u64)) as usize;
                 frame[bit / 8] ^= 1 << (bit % 8);
                 far.write_all(frame).await
             }
-            Action::Twice => far.write_all(&[&frame[..], frame].concat()).await,
-            Action::Cut { after, reset: hard } => {
+            ProxyAction::Twice => far.write_all(&[&frame[..], frame].concat()).await,
+            ProxyAction::Cut { after, reset: hard } => {
                 let _ = far.write_all(&frame[..after.min(frame.len())]).await;
                 if !hard {
                     return Next::End;
                 }
-                // Waits until the frames that were passed on have arrived: the reset would overtake them.
+                // Gives the frames that were passed on 5 ms to arrive: the reset would overtake them.
                 sleep(Duration::from_millis(5)).await;
                 self.reset.send_replace(true);
                 return Next::Silence;
             }
-            Action::Kill => {
+            ProxyAction::Kill => {
                 self.shared.stop.send_modify(|stopped| _ = stopped.killed.insert(self.from));
                 return Next::Silence;
             }
-            Action::Pass | Action::Wait(_) => far.write_all(frame).await,
+            ProxyAction::Pass | ProxyAction::Wait(_) => far.write_all(frame).await,
         };
         if sent.is_ok() { Next::Frame } else { Next::End }
     }
 }
 
-/// Reads the next frame, header first; none where there is no more, or what comes is no frame.
-async fn read(socket: &mut ReadHalf<TcpStream>, frame: &mut Vec<u8>) -> Option<Header> {
+/// Reads the next frame, header first. `None` if the connection ended or the bytes are not a frame.
+async fn read(socket: &mut ReadHalf<TcpStream>, frame: &mut Vec<u8>) -> Option<FrameHeader> {
     frame.resize(HEADER, 0);
     socket.read_exact(&mut frame[..HEADER]).await.ok()?;
-    let header = Header::decode(frame.first_chunk()?).ok()?;
+    let header = FrameHeader::decode(frame.first_chunk()?).ok()?;
     frame.resize(HEADER + header.bytes as usize, 0);
     socket.read_exact(&mut frame[HEADER..]).await.ok()?;
     Some(header)

@@ -1,9 +1,10 @@
-//! One rank of a world that talks over TCP: its node, and what a communicator asks of it.
+//! A rank of a world over TCP: its node, and the operations that a communicator needs.
 
 use super::control;
 use super::endpoint::Endpoint;
+use super::messages::Messages;
 use super::node::Node;
-use super::options::Peers;
+use super::options::PeerOptions;
 use super::peer_connection::PeerConnection;
 use crate::backends::real_time::RealTime;
 use crate::backends::{Backend, Clock, GroupId, GroupKey, Member, TaskId};
@@ -12,8 +13,9 @@ use crate::{Error, Lost, Rank, Result};
 use allfold_net::Authenticator;
 use allfold_net::handshake::Purpose;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// One rank of a world that talks over TCP.
+/// A rank of a world over TCP.
 pub(crate) struct Tcp {
     pub(super) node: Arc<Node>,
     time: RealTime,
@@ -25,8 +27,8 @@ impl Tcp {
     ///
     /// # Errors
     /// A rank that does not answer in time, holds another secret, or refuses this one; an address that needs a secret.
-    pub fn connect(peers: Peers) -> Result<Tcp> {
-        let Peers { rank, job, epoch, listener, addresses, host, security, deadlines } = peers;
+    pub fn connect(peers: PeerOptions) -> Result<Tcp> {
+        let PeerOptions { rank, job, epoch, listener, addresses, host, security, deadlines } = peers;
         let failed = |error: std::io::Error| Error::System(format!("cannot listen: {error}"));
         security.allows(listener.local_addr().map_err(failed)?)?;
         if rank.index() >= addresses.len() {
@@ -53,7 +55,7 @@ impl Drop for Tcp {
     }
 }
 
-/// The number of a smaller group on the wire: FNV-1a of what makes it that group. Never 0.
+/// The number of a smaller group on the wire: FNV-1a of its parent, the operation that made it, and its color. Never 0.
 fn wire_of(parent: u64, sequence: u64, color: u32) -> u64 {
     let words = [parent, sequence, u64::from(color)].map(u64::to_le_bytes);
     allfold_sim::fnv1a(words.as_flattened()) | 1
@@ -78,14 +80,14 @@ impl Backend for Tcp {
         let parent = self.node.group(key.parent.0);
         let members = members.iter().map(|member| parent.members[member.index()]).collect();
         let made = self.node.subgroup(wire_of(parent.stream, key.sequence, key.color), members);
-        // Without descriptors there is no group, and the others are told.
+        // A rank that has no file descriptors left cannot make the group, so the parent group fails.
         made.map(GroupId).map_err(|error| self.node.fail(&parent, error))
     }
 
     fn leave(&self, _actor: TaskId, member: Member, operations: u64, cause: Lost) {
         let group = self.node.group(member.group.0);
         self.node.leave(&group, operations, &cause);
-        // Messages that were sent still arrive; a peer that waits for more learns that there are none.
+        // Messages that were sent still arrive. Then the connection ends, so a peer does not wait for more.
         if let Some(mut links) = group.take(Purpose::PointToPoint) {
             links.values_mut().for_each(PeerConnection::finish);
             group.put_back(Purpose::PointToPoint, links);
@@ -103,6 +105,16 @@ impl Backend for Tcp {
     fn abort(&self, _actor: TaskId, member: Member, why: String) {
         let group = self.node.group(member.group.0);
         self.node.fail(&group, Error::Aborted { by: member.rank, why });
+    }
+
+    fn messages(self: Arc<Self>, member: Member) -> Option<Messages> {
+        let group = self.node.group(member.group.0);
+        Some(Messages::new(self.node.clone(), group))
+    }
+
+    fn set_deadline(&self, deadline: Duration) -> bool {
+        self.node.set_deadline(deadline);
+        true
     }
 
     fn connect(self: Arc<Self>, _actor: TaskId, member: Member) -> Connection {

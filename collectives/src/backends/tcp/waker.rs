@@ -1,4 +1,4 @@
-//! What wakes a rank's thread that waits for its sockets: news from elsewhere.
+//! Wakes a rank's thread that waits for its sockets, when another thread has an event for it.
 
 use crate::{Error, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A count of news, and a descriptor that is readable once there are more while someone sleeps.
+/// A count of events, and a descriptor that becomes readable if there is a new event while a thread sleeps.
 pub(super) struct Waker {
     news: AtomicU64,
     asleep: AtomicBool,
@@ -20,11 +20,11 @@ impl Waker {
         Ok(Waker { news: AtomicU64::new(0), asleep: AtomicBool::new(false), event })
     }
 
-    /// There is news. It is in its place before this is called.
+    /// Announces an event, which must be stored before this call.
     pub fn ring(&self) {
         self.news.fetch_add(1, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) {
-            // The counter would be full only after 2^64 rings without a sleeper.
+            // The write fails only if the descriptor's counter is full, after almost 2^64 events that no sleep has read.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
@@ -33,19 +33,19 @@ impl Waker {
         self.news.load(Ordering::SeqCst)
     }
 
-    /// Around a sleep: announces it, and says whether there was news since `seen`, so that it must not happen.
+    /// Announces a sleep. Returns whether there was no event since `seen`, so that the thread may sleep.
     pub fn prepare_sleep(&self, seen: u64) -> bool {
         self.asleep.store(true, Ordering::SeqCst);
         self.news() == seen
     }
 
-    /// Sleeps until there is news beyond `seen`, or `timeout` is over.
+    /// Sleeps until there are more events than `seen`, or `timeout` is over.
     pub fn sleep(&self, seen: u64, timeout: Duration) {
         if self.prepare_sleep(seen) {
             let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
             let limit = Timespec { tv_sec: seconds, tv_nsec: timeout.subsec_nanos().into() };
             let mut event = [PollFd::new(&self.event, PollFlags::IN)];
-            // A signal wakes it early, and it looks again.
+            // A signal may end the sleep early; the thread then looks again.
             let _ = poll(&mut event, Some(&limit));
         }
         self.finish_sleep();

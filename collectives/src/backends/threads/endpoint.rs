@@ -1,4 +1,4 @@
-//! A rank's way to its peers through mailboxes.
+//! A rank's connection to its peers through mailboxes.
 
 use super::group::{Group, Mail};
 use super::options::Options;
@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often a waiting thread looks at its mailbox before it sleeps: some twenty microseconds (a `pause` takes about
-/// 40 ns), of the order of what waking a sleeping thread takes.
+/// How often a waiting thread looks at its mailbox before it sleeps: about twenty microseconds (a `pause` takes about 40 ns),
+/// which is about as long as waking a sleeping thread takes.
 const LOOKS: u32 = 500;
 
 pub(super) struct Endpoint {
@@ -22,7 +22,7 @@ pub(super) struct Endpoint {
     spin: bool,
     call: Option<Arc<Call>>,
     due: Instant,
-    /// Posted and not reported yet, oldest first: (peer, lane), for sends with their number on the channel.
+    /// Posted sends that are not reported yet, oldest first: peer, lane, and the number of the message on its channel.
     sends: VecDeque<(Rank, u32, u64)>,
     recvs: VecDeque<(Rank, u32)>,
     ready: VecDeque<Event>,
@@ -34,7 +34,7 @@ impl Endpoint {
         Endpoint { group, rank, options, pool, spin, call: None, due: clock(), sends, recvs, ready }
     }
 
-    /// Moves received messages to `ready`, and tells the senders which buffers are free again.
+    /// Moves received messages and completed sends to `ready`. Returns the channels of the received messages.
     fn collect(&mut self, mail: &mut Mail) -> Vec<(Rank, u32)> {
         let mut taken = Vec::new();
         let mut dry: Vec<(Rank, u32)> = Vec::new();
@@ -79,8 +79,8 @@ impl Endpoint {
             return Err(error);
         }
         // The communication thread of a rank that has returned still finishes its collectives; point-to-point messages end.
-        let letter = self.call.as_ref().is_some_and(|call| call.operation == Operation::PointToPoint);
-        let Some(peer) = lost.filter(|_| letter) else { return Ok(()) };
+        let point_to_point = self.call.as_ref().is_some_and(|call| call.operation == Operation::PointToPoint);
+        let Some(peer) = lost.filter(|_| point_to_point) else { return Ok(()) };
         // The peer left after its last post: a message that is not here now never arrives.
         self.exchange();
         let waiting = self.recvs.iter().any(|r| r.0 == peer) || self.sends.iter().any(|s| s.0 == peer);
@@ -91,7 +91,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Takes the mail and acknowledges it. Whether there was an alarm.
+    /// Takes the mail and acknowledges the received messages. Returns whether the group has failed or a rank has left.
     fn exchange(&mut self) -> bool {
         let group = self.group.clone();
         let mut mail = group.mailbox(self.rank).open();
@@ -125,7 +125,7 @@ impl Endpoint {
         Error::DeadlineExceeded { rank: self.rank, waiting_on, entered, call: Box::new(call), round, after }
     }
 
-    /// Looks at the mailbox's count for a while. Whether it changed.
+    /// Polls the mailbox's count of changes for a while. Returns whether it changed.
     fn watch(&self, seen: u64) -> bool {
         let mailbox = self.group.mailbox(self.rank);
         self.spin
@@ -213,7 +213,7 @@ impl Monitor for Endpoint {
     }
 
     fn declare(&mut self) -> Result<()> {
-        // The ledger heard of the call when it was entered.
+        // The call was recorded in the ledger when the rank entered it.
         self.failure()
     }
 

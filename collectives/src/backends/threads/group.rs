@@ -1,4 +1,4 @@
-//! One group of ranks: a mailbox each, the ledger, and the waker that is rung when the group fails.
+//! One group of ranks: a mailbox for each, the ledger, and the sync segment. When the group fails, all its ranks are woken.
 
 use crate::contract::CallLedger;
 use crate::contract::deadline::clock;
@@ -15,14 +15,14 @@ use std::time::Duration;
 pub(super) struct Group {
     ledger: Mutex<CallLedger>,
     mailboxes: Vec<Mailbox>,
-    /// Where the ranks meet when they need no messages.
+    /// The sync segment through which the ranks compute collectives without messages.
     pub sync_segment: Arc<SyncSegment>,
-    /// The group has failed: look at the ledger.
+    /// Whether the group has failed or a rank has left; the ledger has the details.
     failed: AtomicBool,
 }
 
-/// Buffers of up to this many bytes are copied to the sync segment, which takes one look at each other rank; larger ones are
-/// read where they are, which takes two.
+/// Buffers of up to this many bytes are copied to the sync segment, which needs one barrier. Larger buffers are read in place,
+/// which needs two.
 const SLOT: usize = 1024;
 
 /// The messages that have arrived for one rank. The count changes with every event, so that a waiting rank may watch it before
@@ -34,18 +34,18 @@ pub(super) struct Mailbox {
     news: AtomicU64,
 }
 
-/// The inside of a mailbox. Channels are named by the peer and the lane.
+/// The content of a mailbox. Channels are named by the peer and the lane.
 #[derive(Default)]
 pub(super) struct Mail {
-    /// Frames from peers, not taken yet.
+    /// Frames from peers that were not taken yet.
     pub frames: BTreeMap<(Rank, u32), VecDeque<Frame>>,
     /// Number of this rank's frames that were received, by receiver and lane.
     pub taken: BTreeMap<(Rank, u32), u64>,
     /// Number of this rank's frames that were sent, by receiver and lane.
     pub sent: BTreeMap<(Rank, u32), u64>,
-    /// The group has failed, or a rank has left: look at the ledger.
+    /// Whether the group has failed or a rank has left; the ledger has the details.
     pub alarm: bool,
-    /// The owner waits for the waker.
+    /// Whether the owner sleeps until it is woken.
     asleep: bool,
 }
 
@@ -58,7 +58,7 @@ impl Mailbox {
     pub fn deliver<R>(&self, change: impl FnOnce(&mut Mail) -> R) -> R {
         let mut mail = self.open();
         let result = change(&mut mail);
-        // Under the lock: the owner looks at the count under it before it sleeps, so no news is missed.
+        // The count changes under the lock: the owner reads it under the lock before it sleeps, so it misses no event.
         self.news.fetch_add(1, Ordering::Release);
         let asleep = mail.asleep;
         drop(mail);
@@ -68,12 +68,12 @@ impl Mailbox {
         result
     }
 
-    /// How many changes there were.
+    /// The number of changes so far.
     pub fn news(&self) -> u64 {
         self.news.load(Ordering::Acquire)
     }
 
-    /// Sleeps until something is delivered, or `wait policy` is over.
+    /// Sleeps until something is delivered, or until `timeout` is over.
     pub fn sleep(&self, mut mail: MutexGuard<'_, Mail>, timeout: Duration) {
         mail.asleep = true;
         let (mut mail, _) =
@@ -98,12 +98,12 @@ impl Group {
         &self.mailboxes[rank.index()]
     }
 
-    /// Looks something up in the ledger, or changes it in a way that concerns no one else.
+    /// Reads or changes the ledger. [`Group::alarm`] must follow a change that other ranks must learn of.
     pub fn ledger<R>(&self, look: impl FnOnce(&mut CallLedger) -> R) -> R {
         look(&mut lock(&self.ledger))
     }
 
-    /// The group's failure, as a rank sees it. Costs nothing while there is none.
+    /// The group's failure, as a rank sees it. Takes no lock before the first failure or departure.
     pub fn failure(&self, rank: Rank) -> Option<Error> {
         self.failed.load(Ordering::Acquire).then(|| self.ledger(|ledger| ledger.failure(rank))).flatten()
     }
@@ -123,12 +123,12 @@ impl Group {
     }
 
     pub fn leave(&self, rank: Rank, operations: u64, cause: Lost) {
-        // A failure that follows is in the ledger; everyone is told to look either way.
+        // If the departure fails the group, the error is in the ledger. All ranks are woken to check the ledger in either case.
         let _ = self.ledger(|ledger| ledger.leave(rank, operations, cause));
         self.alarm();
     }
 
-    /// Waits until all have asked who is left, or have left, or `wait policy` is over.
+    /// Waits until every rank has asked for the survivors or has left, or until `timeout` is over.
     pub fn survivors(&self, rank: Rank, timeout: Duration) -> Result<Vec<Rank>> {
         self.ledger(|ledger| ledger.shrink(rank));
         self.alarm();
@@ -153,7 +153,8 @@ impl Group {
     }
 
     fn alarm(&self) {
-        // A rank that is told to look may find nothing: the departure of a rank may not concern it.
+        // The flag is set for every departure; a rank may then find no failure in the ledger, because the departure does not
+        // concern it.
         self.failed.store(true, Ordering::Release);
         self.mailboxes.iter().for_each(|mailbox| mailbox.deliver(|mail| mail.alarm = true));
         self.sync_segment.wake();

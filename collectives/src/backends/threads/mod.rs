@@ -20,7 +20,7 @@ use std::time::Duration;
 /// All groups and gates of one run.
 pub(crate) struct Threads {
     options: Options,
-    /// Whether waiting threads look again for a while before they sleep: only where each has a core.
+    /// Whether waiting threads look at their mailboxes for a while before they sleep: only if each thread has a core.
     spin: bool,
     pool: Pool,
     groups: Mutex<Groups>,
@@ -28,7 +28,7 @@ pub(crate) struct Threads {
 }
 
 struct Groups {
-    /// Each with how many of its ranks still need it.
+    /// The groups, each with the number of its ranks that still need it.
     all: BTreeMap<GroupId, (Arc<Group>, u32)>,
     keys: BTreeMap<GroupKey, GroupId>,
     next: GroupId,
@@ -53,7 +53,7 @@ impl Threads {
         lock(&self.groups)
     }
 
-    /// How many gates there are.
+    /// The number of gates.
     #[cfg(test)]
     pub fn gates(&self) -> usize {
         self.time.gates()

@@ -31,8 +31,8 @@ impl<C: Representatives> Events<'_, '_, C> {
             && (0..self.cast.representatives()).any(open)
     }
 
-    /// The error for a run that cannot finish. Starting at a surviving rank, follows what each rank waits for, up to a rank that
-    /// waits for no other rank.
+    /// The error for a run that cannot finish. Starting at a surviving rank, follows what each rank waits for, up to a dead rank, a
+    /// message under way, or a rank that waits for no other rank.
     pub(super) fn failure(&self) -> Error {
         let open =
             |representative: &u32| !self.is_finished(*representative) && !self.is_dead(*representative);
@@ -58,7 +58,7 @@ impl<C: Representatives> Events<'_, '_, C> {
                     if let Some((rank, at)) = [from, to].into_iter().find_map(died) {
                         return failed(Culprit::Rank(rank), Cause::Died(at), round, Some(at));
                     }
-                    return failed(Culprit::Way { from, to }, cause, round, self.job.deadline);
+                    return failed(Culprit::Path { from, to }, cause, round, self.job.deadline);
                 }
                 Wait::Itself => return failed(Culprit::Rank(told), Cause::Late, round, self.job.deadline),
             };
@@ -89,7 +89,7 @@ impl<C: Representatives> Events<'_, '_, C> {
                 |flow: FlowId| self.transit.carried(flow) == number && network.rate(flow) == BytesPerSec(0);
             let cause = match () {
                 () if fault(number).dropped => Cause::Lost,
-                () if network.flows().any(stands) => Cause::Apart,
+                () if network.flows().any(stands) => Cause::Partitioned,
                 () => Cause::Late,
             };
             return Wait::Message(from, to, cause);

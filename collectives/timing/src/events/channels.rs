@@ -33,7 +33,7 @@ pub(super) struct Channel {
     pub(super) busy: bool,
     /// The number of messages that have started and not arrived.
     pub(super) under_way: u32,
-    /// When the last message would have left if messages had no bytes.
+    /// When the latest message that left would have left if messages had no bytes.
     pub(super) chain: u64,
     /// The latency of the whole path.
     pub(super) latency: u64,
@@ -41,7 +41,7 @@ pub(super) struct Channel {
 }
 
 impl Channel {
-    /// Whether no message can start on the channel because one side has no step or has not posted it.
+    /// Whether the channel is free and the sender has no step in its queue, so that the receiver waits for the sender.
     pub(super) fn waits(&self) -> bool {
         !self.busy && self.sends.0 == NONE
     }
@@ -150,7 +150,7 @@ impl Channels {
         &mut self.items[channel as usize]
     }
 
-    /// The channels with messages, in no particular order.
+    /// The channels with messages or queued steps, in no particular order.
     pub(super) fn in_use(&self) -> impl Iterator<Item = &Channel> {
         self.items.iter().filter(|channel| !channel.is_idle())
     }

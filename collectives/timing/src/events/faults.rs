@@ -55,7 +55,7 @@ impl<C: Representatives> Events<'_, '_, C> {
     pub(super) fn damaged(&self, now: u64, number: u32) -> Error {
         let (from, to) = self.ends(number);
         let round = self.transit.get(number).of.round;
-        let (culprit, cause, at) = (Culprit::Way { from, to }, Cause::Corrupted, Some(Picos(now)));
+        let (culprit, cause, at) = (Culprit::Path { from, to }, Cause::Corrupted, Some(Picos(now)));
         Error::Fault(Box::new(Failure { culprit, cause, told: to, round, at }))
     }
 

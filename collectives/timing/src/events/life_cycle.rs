@@ -86,7 +86,7 @@ impl<C: Representatives> Events<'_, '_, C> {
             self.send_copy(now, number);
         }
         if let Some(arrives) = leaving.arrives {
-            self.event_queue.after(now, arrives.0 - now, ScheduledEvent::Arrive(number));
+            self.event_queue.after(now, (arrives - Picos(now)).0, ScheduledEvent::Arrive(number));
         }
         self.half_done(now, sender, chain)?;
         self.start(now, number_of_channel)?;

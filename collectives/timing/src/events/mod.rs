@@ -1,4 +1,4 @@
-//! An engine that steps every rank with an event queue: links are shared, windows and lanes are modelled.
+//! An engine with an event queue: links are shared, windows and lanes are modelled.
 //!
 //! ```text
 //! a step      issued --conflicts gone--> posted --both ends, channel free--> started ... halves done --> done
@@ -37,7 +37,8 @@ use skip::Skip;
 /// Times a job by its events. Without a sink, repeating patterns of a pipeline are skipped.
 ///
 /// # Errors
-/// Two halves of a message do not match, no message moves any more, or a number does not fit 64 bits.
+/// Two halves of a message do not match, no message moves any more, a fault rule or the deadline ends the run, or a number does not
+/// fit 64 bits.
 pub(crate) fn run<C: Representatives>(job: &Job<'_>, cast: &C, sink: Option<Sink<'_>>) -> Result<Run, Error> {
     let mut events = Events::new(job, cast, sink)?;
     let skip = if events.may_repeat() { Skip::new(&events) } else { None };

@@ -75,7 +75,8 @@ fn a_message_takes_overhead_bytes_latency_and_reduction() {
 fn messages_of_a_channel_follow_at_full_rate_within_the_window() {
     let four = |chunk| vec![(0, send(1, chunk)), (1, recv(0, chunk, Combine::Copy))];
     let pipeline = Steps { ranks: 2, chunks: 4, rounds: (0..4).map(four).collect() };
-    // With a window of 1, the receiver's next step waits for the arrival; with a window of 4, only the bytes take time.
+    // With a window of 1, the receiver's next step waits for the arrival; with a window of 4, only the last message adds its
+    // latency.
     assert_eq!(micros(&time_of(&pipeline, 1, Costs::FREE, 4_000).unwrap()), [7, 8]);
     assert_eq!(micros(&time_of(&pipeline, 4, Costs::FREE, 4_000).unwrap()), [4, 5]);
 }

@@ -5,9 +5,9 @@
 //!                                 ^ base                     ^ head
 //! ```
 //!
-//! A step that accesses the same chunks as an earlier unfinished step waits for that step: it counts its *blockers*, and a finished
-//! step searches for the later steps that it blocked. Steps that may conflict have equal tags. A scan over the window's tags, two
-//! bytes per step and vectorised by the compiler, finds them.
+//! A step that conflicts with an earlier unfinished step waits for that step: it counts its *blockers*, and a finished step
+//! searches for the later steps that it blocked. Steps that may conflict have equal tags. A scan over the window's tags, two bytes
+//! per step and vectorised by the compiler, finds them.
 //!
 //! The windows of many ranks do not fit a cache, so the data of a step under way fits one cache line.
 
@@ -41,14 +41,14 @@ impl Half {
     pub(super) fn of(span: Span) -> Option<Half> {
         let place = match span.region {
             Region::Data => 0,
-            Region::Scratch(shadow) => u16::try_from(shadow).ok()?.checked_add(1)?,
+            Region::Scratch(copy) => u16::try_from(copy).ok()?.checked_add(1)?,
         };
         Some(Half { from: span.first_chunk, to: span.first_chunk + span.chunks, place, ..Half::NONE })
     }
 
     /// The span that the half accesses, in piece `segment`.
     pub(super) fn span(&self, segment: u32) -> Span {
-        let place = self.place.checked_sub(1).map_or(Region::Data, |shadow| Region::Scratch(shadow.into()));
+        let place = self.place.checked_sub(1).map_or(Region::Data, |copy| Region::Scratch(copy.into()));
         Span { region: place, first_chunk: self.from, chunks: self.to - self.from, segment }
     }
 
@@ -111,7 +111,7 @@ pub(super) struct State {
     /// The numbers of the oldest unfinished step and of the next step to be issued, counted over steps that act.
     pub(super) base: u64,
     pub(super) head: u64,
-    /// When the representative's last step was done.
+    /// When the latest step of the representative was done; at first, when the representative had launched.
     pub(super) finish: u64,
     /// When the steps before `base` would all be done if messages had no bytes.
     pub(super) chain: u64,

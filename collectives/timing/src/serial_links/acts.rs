@@ -22,7 +22,7 @@ pub(super) fn acts(of: &dyn Schedule, cast: &impl Representatives) -> Result<Act
             acts[round as usize].push((representative, of.step(rank, round)));
             (from, count) = (round + 1, count + 1);
             if count > MOST || count - before > EACH {
-                return Err(refusal("it has too many steps to be remembered"));
+                return Err(refusal("it has too many steps to keep in memory"));
             }
         }
     }

@@ -33,7 +33,8 @@ use program::{Program, Round};
 /// Times a job whose links serve one message at a time. Equal lanes are merged into one lane.
 ///
 /// # Errors
-/// The job has faults or a deadline, or its schedule is too long to store.
+/// The job has faults or a deadline, its pieces start at irregular rounds, two halves of a message do not match, or its schedule is
+/// too long to store.
 pub(crate) fn run(job: &Job<'_>) -> Result<Outcome, Error> {
     let all_ranks = AllRanks::of(job.topology, job.faults);
     match merge_lanes::Lane::of(job) {

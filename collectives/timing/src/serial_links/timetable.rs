@@ -20,7 +20,8 @@ const NONE: u32 = u32::MAX;
 /// The greatest number of slots for a message in flight; a message that is longer in flight delays later messages.
 const FLIGHT: u64 = 32;
 
-/// The program of a job: by a timetable if the job's own rounds leave links idle, otherwise by its own rounds.
+/// The program of a job: by a timetable if the job has several pieces and no step sends and receives at once, otherwise by its own
+/// rounds.
 pub(super) fn program<C: Representatives>(job: &Job<'_>, cast: &C) -> Result<Program, Error> {
     let (of, pieces, lap): (&dyn Schedule, u64, u64) = match job.schedule.pipeline() {
         Some(pipeline) => (pipeline.of, pipeline.pieces, pipeline.lap),
@@ -28,7 +29,9 @@ pub(super) fn program<C: Representatives>(job: &Job<'_>, cast: &C) -> Result<Pro
     };
     let stride = if pieces == 1 { 1 } else { (lap - 1) / pieces };
     if stride == 0 {
-        return Err(refusal("pieces that go round by round do not follow each other"));
+        return Err(refusal(
+            "the pipeline's pieces start at irregular rounds; serial_links needs a constant stride",
+        ));
     }
     let acts = acts(of, cast)?;
     let own = Program::laid_out(job, cast, &acts, pieces, stride)?;
@@ -149,7 +152,7 @@ fn slots(program: &Program, links: usize) -> (Vec<u32>, u64) {
     (slots, 1 << halvings)
 }
 
-/// Splits the messages of every slot in two, so that both halves have equally many messages of each link, or one more.
+/// Splits the messages of every slot into halves with equally many messages of each link, or one more in one half.
 fn halve(paths: &[[u32; 2]], slots: &mut [u32], halving: u32, links: usize) {
     // At each end, messages of one slot and link are joined in pairs; the two messages of a pair must go into different halves.
     let width = 1usize << halving;

@@ -5,7 +5,7 @@ use crate::escape::escape;
 use plotters::prelude::*;
 use plotters::style::RGBColor;
 
-/// Width and height in CSS pixels, and the size of letters.
+/// The width and height of a plot in CSS pixels, and the font size.
 #[derive(Clone, Copy, Debug)]
 pub struct Sheet {
     pub width: u32,
@@ -28,7 +28,7 @@ pub const INK: RGBColor = RGBColor(1, 1, 1);
 pub const GRID: RGBColor = RGBColor(2, 2, 2);
 pub const IDEAL: RGBColor = RGBColor(3, 3, 3);
 
-/// How many colours of its own the style sheet has for series.
+/// The number of colours for series in the style sheet.
 const SERIES: u8 = 8;
 
 /// The colour of a series.
@@ -36,19 +36,19 @@ pub fn series(index: usize) -> RGBColor {
     RGBColor(16, 16, (index % usize::from(SERIES)) as u8)
 }
 
-/// The style sheet's name of a series.
+/// The style sheet's name for the colour of a series.
 pub fn series_name(index: usize) -> String {
     format!("s{}", index % usize::from(SERIES))
 }
 
-/// A text to be shown where the pointer is.
+/// A point's tooltip.
 pub struct Tip {
     pub x: i32,
     pub y: i32,
     pub text: String,
 }
 
-/// Draws a sheet; `draw` returns the texts of its points.
+/// Draws a sheet; `draw` returns the tooltips of its points.
 pub fn svg(
     sheet: Sheet,
     label: &str,
@@ -64,7 +64,7 @@ pub fn svg(
     Ok(dress(&text, sheet, label, &tips))
 }
 
-/// Sets the view box, names the colours, adds the tips.
+/// Sets the view box, replaces the placeholder colours by the style sheet's names, adds the tooltips.
 fn dress(drawn: &str, sheet: Sheet, label: &str, tips: &[Tip]) -> String {
     let inside = drawn.find("<svg").and_then(|at| Some(at + drawn[at..].find('>')? + 1));
     let body = drawn[inside.unwrap_or(0)..].trim_end().trim_end_matches("</svg>");

@@ -1,7 +1,8 @@
-//! Curves over ranks or bytes, with logarithmic axes.
+//! Curves over ranks, bytes or steps, with linear or logarithmic axes.
 //!
-//! Measured points are filled circles with error bars on a solid line; simulated ones are open squares on a dashed line.
-//! Nothing else may use either marker.
+//! Points measured on CPUs are filled circles with error bars on a solid line, points measured on GPUs are filled diamonds, and
+//! simulated points are open squares on a dashed line. Nothing else may use these markers. Curves that coincide are drawn once
+//! and named together.
 
 use super::canvas::{self, GRID, IDEAL, INK, Sheet, Tip};
 use super::figure::{DrawError, Figure, Key};
@@ -9,21 +10,48 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged};
 use plotters::prelude::*;
 use std::ops::Range;
 
-/// Where a series comes from; it decides the marker.
+/// The origin of a series, which decides the marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A clock on the wall.
-    Measured,
+    /// A real clock, on CPU cores.
+    Cpu,
+    /// A real clock, on GPUs.
+    Gpu,
     /// The virtual clock.
     Simulated,
+}
+
+impl Origin {
+    /// The origin of what was measured on a device of this name.
+    pub fn measured_on(device: &str) -> Origin {
+        if device == "cpu" { Origin::Cpu } else { Origin::Gpu }
+    }
+
+    /// The name of the marker in the page's style sheet.
+    fn marker(self) -> &'static str {
+        match self {
+            Origin::Cpu => "cpu",
+            Origin::Gpu => "gpu",
+            Origin::Simulated => "simulated",
+        }
+    }
+
+    /// The origin in words.
+    fn words(self) -> &'static str {
+        match self {
+            Origin::Cpu => "measured on CPU cores",
+            Origin::Gpu => "measured on GPUs",
+            Origin::Simulated => "simulated",
+        }
+    }
 }
 
 /// One point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// The point's x, more than 0.
+    /// The point's x; above 0 on a logarithmic axis.
     pub x: f64,
-    /// How much; more than 0 on a logarithmic axis.
+    /// The value; above 0 on a logarithmic axis.
     pub y: f64,
     /// Half the height of its error bar; 0 where there is none.
     pub error: f64,
@@ -34,7 +62,7 @@ pub struct Point {
 pub struct Series {
     /// The name in the legend.
     pub name: String,
-    /// Measured or simulated.
+    /// Whether the points were measured or simulated.
     pub origin: Origin,
     /// The points in order of x.
     pub points: Vec<Point>,
@@ -49,44 +77,52 @@ pub struct Ideal {
     pub points: Vec<(f64, f64)>,
 }
 
-/// One axis.
+/// An axis of a plot.
 #[derive(Clone, Copy, Debug)]
 pub struct Axis {
     /// The axis's quantity with its unit.
     pub label: &'static str,
-    /// Powers of 2 (ranks, bytes) or of 10 (time, bandwidth); `None` is linear from 0.
+    /// The base of a logarithmic axis, 2 (ranks, bytes) or 10 (time, bandwidth); `None` for a linear axis, from 0 except for high
+    /// efficiencies.
     pub log: Option<u32>,
     /// The text for a value on the axis.
     pub format: fn(f64) -> String,
 }
+
+/// A chart whose axes are both a [`Scale`].
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Scale, Scale>>;
 
 /// A plot of curves.
 #[derive(Clone, Debug)]
 pub struct Curves {
     /// A description for readers who cannot see the plot.
     pub label: String,
-    /// Across.
+    /// The horizontal axis.
     pub x: Axis,
-    /// Upwards.
+    /// The vertical axis.
     pub y: Axis,
-    /// The curves.
+    /// The curves of the plot.
     pub series: Vec<Series>,
     /// The ideal line that the curves are compared with.
     pub ideal: Option<Ideal>,
 }
 
 impl Curves {
-    /// Draws it in both widths. Points that an axis cannot show (0 on a logarithmic one) are left out.
+    /// Draws the plot in both widths. Points that an axis cannot show (0 on a logarithmic one) are left out.
     ///
     /// # Errors
     /// There is no point at all, or plotters fails.
     pub fn draw(&self) -> Result<Figure, DrawError> {
+        Curves { series: joined(&self.series), ..self.clone() }.draw_each()
+    }
+
+    fn draw_each(&self) -> Result<Figure, DrawError> {
         let draw = |sheet: Sheet| canvas::svg(sheet, &self.label, |area| self.on(area, sheet));
         let colours = self.colours();
         let keys = self.series.iter().enumerate().map(|(at, series)| Key {
             name: series.name.clone(),
             colour: canvas::series_name(colours[at]),
-            marker: if series.origin == Origin::Measured { "measured" } else { "simulated" },
+            marker: series.origin.marker(),
         });
         let ideal = self.ideal.iter().map(|ideal| Key {
             name: ideal.name.clone(),
@@ -115,6 +151,19 @@ impl Curves {
         colours
     }
 
+    /// If all efficiencies or accuracies are 0.5 or more, starts their axis just below the lowest one, so that the curves can be told
+    /// apart.
+    fn near_the_lowest(&self, scale: Scale, points: &[&Point]) -> Scale {
+        let lowest = points.iter().map(|point| point.y - point.error).fold(f64::INFINITY, f64::min);
+        match scale {
+            Scale::Linear(range) if SHARES.contains(&self.y.label) && lowest >= 0.5 => {
+                let from = ((lowest * 10.0).floor() / 10.0 - 0.1).max(0.0);
+                Scale::Linear(from..(range.end / 1.08).max(1.0) + 0.02)
+            }
+            other => other,
+        }
+    }
+
     fn shown(&self, point: &&Point) -> bool {
         let fits = |axis: &Axis, value: f64| value.is_finite() && (axis.log.is_none() || value > 0.0);
         fits(&self.x, point.x) && fits(&self.y, point.y)
@@ -122,7 +171,7 @@ impl Curves {
 
     /// The text of a point's tooltip.
     fn tip(&self, series: &Series, p: &Point, (x, y): (i32, i32)) -> Tip {
-        let origin = if series.origin == Origin::Measured { "measured" } else { "simulated" };
+        let origin = series.origin.words();
         let error = if p.error > 0.0 { format!(" +- {}", (self.y.format)(p.error)) } else { String::new() };
         let (at, value) = ((self.x.format)(p.x), (self.y.format)(p.y));
         let (across, up) = (self.x.label, self.y.label);
@@ -140,7 +189,7 @@ impl Curves {
         let ideal = self.ideal.iter().flat_map(|ideal| &ideal.points);
         let xs = Scale::over(self.x.log, points.iter().map(|p| p.x).chain(ideal.clone().map(|p| p.0)));
         let ys = points.iter().flat_map(|p| [p.y, p.y + p.error]).chain(ideal.map(|p| p.1));
-        let ys = Scale::over(self.y.log, ys);
+        let ys = Scale::over(self.y.log, ys).map(|scale| self.near_the_lowest(scale, &points));
         let (Some(xs), Some(ys)) = (xs, ys) else { return Err("nothing to plot".into()) };
 
         let letters = sheet.letters;
@@ -168,13 +217,18 @@ impl Curves {
         if let Some(ideal) = &self.ideal {
             chart.draw_series(LineSeries::new(ideal.points.iter().copied(), IDEAL.stroke_width(2)))?;
         }
+        self.draw_series(&mut chart)
+    }
+
+    /// Draws the curves into a chart; returns the tooltips of their points.
+    fn draw_series(&self, chart: &mut Chart<'_, '_>) -> Result<Vec<Tip>, DrawError> {
         let (mut tips, colours) = (Vec::new(), self.colours());
         for (at, series) in self.series.iter().enumerate() {
             let colour = canvas::series(colours[at]);
             let points: Vec<&Point> = series.points.iter().filter(|p| self.shown(p)).collect();
             let line = points.iter().map(|p| (p.x, p.y));
             match series.origin {
-                Origin::Measured => {
+                Origin::Cpu | Origin::Gpu => {
                     chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?;
                     let bars = points.iter().filter(|p| p.error > 0.0).map(|p| {
                         let low = if self.y.log.is_some() {
@@ -185,7 +239,16 @@ impl Curves {
                         ErrorBar::new_vertical(p.x, low, p.y, p.y + p.error, colour.filled(), 8)
                     });
                     chart.draw_series(bars)?;
-                    chart.draw_series(points.iter().map(|p| Circle::new((p.x, p.y), 4, colour.filled())))?;
+                    if series.origin == Origin::Cpu {
+                        chart.draw_series(
+                            points.iter().map(|p| Circle::new((p.x, p.y), 4, colour.filled())),
+                        )?;
+                    } else {
+                        chart.draw_series(points.iter().map(|p| {
+                            let corners = vec![(0, -6), (6, 0), (0, 6), (-6, 0)];
+                            EmptyElement::at((p.x, p.y)) + Polygon::new(corners, colour.filled())
+                        }))?;
+                    }
                 }
                 Origin::Simulated => {
                     chart.draw_series(DashedLineSeries::new(line, 5, 4, colour.stroke_width(2)))?;
@@ -202,6 +265,35 @@ impl Curves {
         }
         Ok(tips)
     }
+}
+
+/// The label of an axis of shares.
+const EFFICIENCY: &str = "efficiency";
+
+/// The labels of axes of shares, of which high ones are told apart.
+const SHARES: [&str; 2] = [EFFICIENCY, "accuracy"];
+
+/// Curves whose values differ by at most this share at every point are drawn as one.
+const COINCIDE: f64 = 1e-3;
+
+/// The series, with those that coincide as one series that has all of their names.
+fn joined(series: &[Series]) -> Vec<Series> {
+    let mut joined: Vec<(Series, Vec<&str>)> = Vec::new();
+    for one in series {
+        match joined.iter_mut().find(|(first, _)| coincide(first, one)) {
+            Some((_, names)) => names.push(&one.name),
+            None => joined.push((one.clone(), vec![&one.name])),
+        }
+    }
+    joined.into_iter().map(|(series, names)| Series { name: names.join(" = "), ..series }).collect()
+}
+
+fn coincide(a: &Series, b: &Series) -> bool {
+    let near = |(a, b): (&Point, &Point)| {
+        a.x == b.x && a.error == b.error && (a.y - b.y).abs() <= COINCIDE * a.y.abs().max(b.y.abs())
+    };
+    let (short, long) = (a.points.len(), b.points.len());
+    a.origin == b.origin && short == long && short > 1 && a.points.iter().zip(&b.points).all(near)
 }
 
 /// A linear or a logarithmic axis as one type, so that one function draws every plot.
@@ -292,7 +384,7 @@ mod tests {
             x: Axis { label: "ranks", log: Some(2), format: number },
             y: Axis { label: "us", log: Some(10), format: number },
             series: vec![
-                Series { name: "ring <1>".into(), origin: Origin::Measured, points: points.clone() },
+                Series { name: "ring <1>".into(), origin: Origin::Cpu, points: points.clone() },
                 Series { name: "tree".into(), origin: Origin::Simulated, points },
             ],
             ideal: Some(Ideal { name: "bound".into(), points: vec![(1.0, 1.0), (8.0, 8.0)] }),
@@ -306,13 +398,54 @@ mod tests {
         for svg in [&figure.wide, &figure.narrow] {
             assert!(svg.contains("var(--s0)") && svg.contains("var(--ideal)") && svg.contains("var(--ink)"));
             assert!(!svg.contains("#10100") && !svg.contains("#010101"), "{svg}");
-            assert!(svg.contains("ring &lt;1&gt;: 2 +- 0.5 (us) at 1 (ranks), measured"), "{svg}");
+            assert!(
+                svg.contains("ring &lt;1&gt;: 2 +- 0.5 (us) at 1 (ranks), measured on CPU cores"),
+                "{svg}"
+            );
             assert!(svg.contains("tree: 20 (us) at 8 (ranks), simulated"));
         }
-        assert_eq!(
-            figure.legend.iter().map(|k| k.marker).collect::<Vec<_>>(),
-            ["measured", "simulated", "ideal"]
+        assert_eq!(figure.legend.iter().map(|k| k.marker).collect::<Vec<_>>(), ["cpu", "simulated", "ideal"]);
+    }
+
+    #[test]
+    fn curves_that_coincide_are_named_together_and_gpus_have_a_marker_of_their_own() {
+        let points = |y: f64| vec![Point { x: 1.0, y, error: 0.0 }, Point { x: 8.0, y: 2.0 * y, error: 0.0 }];
+        let one = |name: &str, origin, y| Series { name: name.into(), origin, points: points(y) };
+        let series = vec![
+            one("hierarchical", Origin::Simulated, 1.0),
+            one("ring", Origin::Simulated, 2.0),
+            one("halving_doubling", Origin::Simulated, 1.0002),
+            one("ring", Origin::Gpu, 2.0),
+        ];
+        let figure = Curves { series, ..curves(Vec::new()) }.draw().unwrap();
+        let legend: Vec<(&str, &str)> = figure.legend.iter().map(|key| (&*key.name, key.marker)).collect();
+        let expected = [
+            ("hierarchical = halving_doubling", "simulated"),
+            ("ring", "simulated"),
+            ("ring", "gpu"),
+            ("bound", "ideal"),
+        ];
+        assert_eq!(legend, expected);
+        assert!(
+            figure.wide.contains("<polygon") && figure.wide.contains("measured on GPUs"),
+            "{}",
+            figure.wide
         );
+    }
+
+    #[test]
+    fn high_efficiencies_can_be_told_apart_and_low_ones_start_at_zero() {
+        let labels = |low: f64| {
+            let points = vec![Point { x: 1.0, y: 1.0, error: 0.0 }, Point { x: 8.0, y: low, error: 0.0 }];
+            let y = Axis { label: EFFICIENCY, log: None, format: crate::format::percent_axis };
+            Curves { y, ideal: None, ..curves(points) }.draw().unwrap().wide
+        };
+        assert!(
+            labels(0.97).contains(">\n80 %\n<") && !labels(0.97).contains(">\n0 %\n<"),
+            "{}",
+            labels(0.97)
+        );
+        assert!(labels(0.3).contains(">\n0 %\n<"));
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub struct Key {
     pub name: String,
     /// The style sheet's name of the colour: `s0`, `s1`, ...
     pub colour: String,
-    /// `measured`, `simulated`, `ideal` or `bar`.
+    /// `cpu`, `gpu`, `simulated`, `ideal` or `bar`.
     pub marker: &'static str,
 }
 

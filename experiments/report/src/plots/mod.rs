@@ -7,9 +7,11 @@
 mod canvas;
 mod curves;
 mod figure;
+mod finding;
 mod standalone;
 mod timeline;
 
 pub use curves::{Axis, Curves, Ideal, Origin, Point, Series};
 pub use figure::{DrawError, Figure, Key};
+pub use finding::Better;
 pub use timeline::{Bar, Timeline};

@@ -12,22 +12,36 @@ use super::canvas::Sheet;
 use super::figure::{Figure, Key};
 use crate::escape::escape;
 
-/// The page's style sheet: the one place that says which colour has which name.
+/// The page's style sheet, which defines the names of the colours.
 const STYLE: &str = include_str!("../style.css");
 const MARGIN: u32 = 16;
 const LINE: u32 = 24;
-/// Width of a letter of the legend, on average.
+/// The average width of a letter in the legend.
 const LETTER: u32 = 8;
 
 impl Figure {
     /// The figure as an SVG file of its own, in the light colours on white.
     pub fn file(&self, caption: &str) -> String {
-        svg(caption, self)
+        svg(caption, self).0
+    }
+
+    /// Several figures, each with its caption, as one SVG file: one below the other.
+    pub fn stacked(figures: &[(String, Figure)]) -> String {
+        let (mut inside, mut y) = (String::new(), 0);
+        for (caption, figure) in figures {
+            let (text, height) = svg(caption, figure);
+            inside.push_str(&text.replacen("<svg ", &format!("<svg y=\"{y}\" "), 1));
+            y += height;
+        }
+        let Sheet { width, .. } = Sheet::wide(0);
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{y}\" viewBox=\"0 0 {width} {y}\">\n{inside}</svg>\n"
+        )
     }
 }
 
-/// A whole SVG file on a white background.
-fn svg(caption: &str, figure: &Figure) -> String {
+/// A whole SVG file on a white background, and its height.
+fn svg(caption: &str, figure: &Figure) -> (String, u32) {
     let Sheet { width, .. } = Sheet::wide(0);
     let (legend, rows) = legend(&figure.legend, width);
     let top = MARGIN + LINE + rows * LINE + 4;
@@ -48,16 +62,17 @@ fn svg(caption: &str, figure: &Figure) -> String {
         top + drawn,
         MARGIN + 10,
     );
-    colours().fold(whole, |text, (name, value)| text.replace(&format!("var({name})"), value))
+    let text = colours().fold(whole, |text, (name, value)| text.replace(&format!("var({name})"), value));
+    (text, top + drawn)
 }
 
-/// The names of the light theme and their colours; it comes first in the style sheet.
+/// The names and colours of the light theme, which is the first rule of the style sheet.
 fn colours() -> impl Iterator<Item = (&'static str, &'static str)> {
     let light = STYLE.split('}').next().unwrap_or_default().split('{').nth(1).unwrap_or_default();
     light.split(';').filter_map(|rule| rule.split_once(':')).map(|(name, value)| (name.trim(), value.trim()))
 }
 
-/// The height of a drawing, which its view box says.
+/// The height of a drawing, from its view box.
 fn height(svg: &str) -> u32 {
     let view = svg.split("viewBox=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
     view.split(' ').nth(3).and_then(|height| height.parse().ok()).unwrap_or_default()
@@ -84,8 +99,12 @@ fn entry(key: &Key, x: u32, y: u32) -> String {
         format!(r#"<path d="M{x} {middle}h26" stroke="{colour}" stroke-width="2" fill="none"{dash}/>"#)
     };
     let marker = match key.marker {
-        "measured" => {
+        "cpu" => {
             format!(r#"{}<circle cx="{}" cy="{middle}" r="5" fill="{colour}"/>"#, line(""), x + 13)
+        }
+        "gpu" => {
+            let corners = format!("M{} {}l6 6l-6 6l-6 -6z", x + 13, middle - 6);
+            format!(r#"{}<path d="{corners}" fill="{colour}"/>"#, line(""))
         }
         "simulated" => format!(
             r#"{}<rect x="{}" y="{y}" width="10" height="10" fill="white" stroke="{colour}" stroke-width="2"/>"#,
@@ -105,8 +124,13 @@ mod tests {
 
     fn figure() -> Figure {
         let key = |marker, colour: &str| Key { name: "a < b".into(), colour: colour.into(), marker };
-        let legend =
-            vec![key("measured", "s0"), key("simulated", "s1"), key("bar", "s2"), key("ideal", "ideal")];
+        let legend = vec![
+            key("cpu", "s0"),
+            key("gpu", "s3"),
+            key("simulated", "s1"),
+            key("bar", "s2"),
+            key("ideal", "ideal"),
+        ];
         let draw = |sheet| {
             canvas::svg(sheet, "label", |area| {
                 use plotters::prelude::*;
@@ -119,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_file_needs_no_page() {
-        let text = svg("Scaling & more", &figure());
+        let (text, _) = svg("Scaling & more", &figure());
         assert!(text.starts_with("<svg xmlns="), "{text}");
         assert!(!text.contains("var(") && !text.contains("class="), "{text}");
         assert!(text.contains("Scaling &amp; more") && text.contains("a &lt; b") && text.contains("#0b6bb5"));
@@ -127,8 +151,25 @@ mod tests {
     }
 
     #[test]
+    fn figures_of_one_file_lie_below_each_other() {
+        let (_, height) = svg("first", &figure());
+        let text = Figure::stacked(&[("first".into(), figure()), ("second".into(), figure())]);
+        assert_eq!(text.matches("<svg").count(), text.matches("</svg>").count());
+        assert!(
+            text.starts_with("<svg xmlns=") && text.contains(&format!("height=\"{}\"", 2 * height)),
+            "{text}"
+        );
+        let at = |what: &str| text.find(what).unwrap();
+        assert!(
+            at("<svg y=\"0\"") < at(">first<") && at(">first<") < at(&format!("<svg y=\"{height}\"")),
+            "{text}"
+        );
+        assert!(at(&format!("<svg y=\"{height}\"")) < at(">second<"), "{text}");
+    }
+
+    #[test]
     fn a_long_legend_takes_more_rows() {
-        let keys = vec![Key { name: "n".repeat(60), colour: "s0".into(), marker: "measured" }; 3];
+        let keys = vec![Key { name: "n".repeat(60), colour: "s0".into(), marker: "cpu" }; 3];
         assert_eq!(legend(&keys, 860).1, 3);
         assert_eq!(legend(&keys[..1], 860).1, 1);
         assert_eq!(legend(&[], 860).1, 0);

@@ -1,41 +1,41 @@
-//! A timeline: one row per rank and stream, one bar per thing done.
+//! Bars in rows over a common axis: a rank's activities over time, or the parts of a strategy's time, bytes or memory.
 
 use super::canvas::{self, GRID, INK, Sheet, Tip};
 use super::figure::{DrawError, Figure, Key};
 use plotters::prelude::*;
 
-/// One bar.
+/// A bar of a timeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bar {
     /// Index into [`Timeline::rows`].
     pub row: usize,
-    /// Index into [`Timeline::kinds`]: it decides the colour.
+    /// Index into [`Timeline::kinds`], which decides the colour.
     pub kind: usize,
     /// The activity's name, shown under the pointer.
     pub name: String,
-    /// When the bar starts, in the timeline's unit.
+    /// Where the bar begins on the axis, in the axis's unit.
     pub start: f64,
-    /// When the bar ends, in the timeline's unit.
+    /// Where the bar ends on the axis, in the axis's unit.
     pub end: f64,
 }
 
-/// A plot of bars over time.
+/// A plot of bars over a common axis, which is often time.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     /// A description for readers who cannot see the plot.
     pub label: String,
-    /// The time axis, with its unit.
+    /// The label of the axis, which is or names its unit: `us`, `virtual time (us)`, `KiB`.
     pub unit: &'static str,
     /// The rows from top to bottom: (long, short) names.
     pub rows: Vec<(String, String)>,
-    /// Names of the colours.
+    /// The names of the kinds of bars; each kind has a colour.
     pub kinds: Vec<String>,
-    /// The bars.
+    /// All bars of the timeline.
     pub bars: Vec<Bar>,
 }
 
 impl Timeline {
-    /// Draws it in both widths.
+    /// Draws the timeline in both widths.
     ///
     /// # Errors
     /// There is no bar at all, or plotters fails.

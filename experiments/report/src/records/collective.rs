@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 /// The call: what a measurement and a prediction of the same collective have in common.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CollectiveCall {
-    /// `all_reduce`, ...
+    /// The collective's name: `all_reduce`, ...
     pub collective: String,
-    /// `ring`, ...
+    /// The algorithm's name: `ring`, ...
     pub algorithm: String,
     /// Size of the group.
     pub ranks: u32,
-    /// `f32`, ...
+    /// The element type: `f32`, ...
     pub dtype: String,
-    /// `sum`, ...; left out where nothing is reduced.
+    /// The reduction operator: `sum`, ...; left out where nothing is reduced.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub op: Option<String>,
-    /// Left out where no rank is special.
+    /// The root rank; left out where the collective has no root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<u32>,
-    /// Elements that a rank contributes: of the whole buffer, or of one block where there is one per rank.
+    /// Elements that a rank contributes: the whole buffer, or one block if the buffer has a block per rank.
     pub count: u64,
     /// Bytes of the larger of a rank's two buffers, nccl-tests' "size".
     pub bytes: u64,
-    /// Hash of the reduction trees: two results with the same tree, inputs and type are the same bits. Left out
-    /// where it was not worked out.
+    /// Hash of the reduction trees: two results with the same tree, inputs and type are the same bits. Left out where nothing is
+    /// reduced or the trees were not computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree_hash: Option<String>,
-    /// `canonical`, `uniform` or `positional`; left out as the tree is.
+    /// `canonical`, `uniform` or `positional`; left out if `tree_hash` is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order_class: Option<String>,
 }
@@ -38,21 +38,21 @@ pub struct CollectiveCall {
 pub struct MeasuredCollective {
     /// The backend: `threads`, `shm`, `tcp`, `mpi`, `device`, `nccl`.
     pub backend: String,
-    /// What each rank computes on: `cpu`, or the GPU's name.
+    /// The device of each rank: `cpu`, or the GPU's name.
     pub device: String,
     /// How ranks executed the call, if the backend has a choice: `fused`, `messages`, ..
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// The collective.
+    /// The call that was measured.
     #[serde(flatten)]
     pub call: CollectiveCall,
     /// Whether the result replaced the input in its buffer.
     pub in_place: bool,
-    /// Number of timed calls.
+    /// Number of timed calls that were asked for; calls of small sizes and calls by NCCL are timed in groups.
     pub iterations: u32,
     /// Mean time of a call in microseconds, over ranks and iterations.
     pub time_us: f64,
-    /// Standard error of that mean, over iterations.
+    /// Standard error of `time_us`, over iterations.
     pub time_error_us: f64,
     /// bytes / time, in GB/s (1e9).
     pub algbw_gbps: f64,
@@ -72,36 +72,40 @@ pub struct MeasuredCollective {
 /// A collective timed by the virtual clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SimulatedCollective {
-    /// Always `sim`.
+    /// The backend; always `sim`.
     pub backend: String,
-    /// The collective.
+    /// The call that was simulated.
     #[serde(flatten)]
     pub call: CollectiveCall,
     /// The machine that was simulated.
     pub topology: String,
-    /// How the time was computed: `clocks` (a clock for each rank), `events` (in order of time), either with `_by_symmetry` (one rank of
-    /// each kind), or `serial_links` (links that serve one message at a time); `closed_form` of NCCL's calls without a schedule;
+    /// How the time was computed: `clocks` (a clock per rank), `events` (in order of time), either with `_by_symmetry` (one rank
+    /// per symmetry class), `serial_links` (links serve one message at a time), `closed_form` (NCCL's calls without a schedule);
     /// `real_data` where ranks exchanged real data.
     pub engine: String,
-    /// `max_min`, `split`, or `serial_links` where links serve one message at a time.
+    /// How messages share a link: `max_min`, `split`, or `serial_links` (one message at a time).
     pub sharing: String,
     /// Steps that a rank may have in flight.
     pub window: u32,
-    /// Largest piece in bytes; left out where chunks are not cut.
+    /// Bytes of the largest segment; left out where chunks are not cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<u64>,
-    /// Faults that were injected.
+    /// The fault rules that were injected.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<String>,
     /// Virtual microseconds until the last rank is done.
     pub time_us: f64,
-    /// The larger of the bandwidth bound and the latency bound: no such schedule can be faster on this machine.
+    /// The greatest of three lower bounds: the busiest link's bytes over its bandwidth, the longest chain of messages without their
+    /// bytes, and what any algorithm needs. Left out where none was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound_us: Option<f64>,
     /// bytes / time, in GB/s (1e9).
     pub algbw_gbps: f64,
     /// algbw times nccl-tests' factor for the collective.
     pub busbw_gbps: f64,
+    /// Number of lanes (channels) that ran side by side; left out for one lane, or where NCCL's model chose the number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lanes: Option<u32>,
     /// Messages that were sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<u64>,
@@ -114,7 +118,7 @@ pub struct SimulatedCollective {
     /// How many ranks of a symmetry class each simulated rank stands for; left out where every rank was simulated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranks_per_class: Option<u32>,
-    /// Messages that repeat earlier ones and were not simulated, without error; left out where there are none.
+    /// Messages that were not simulated because they repeat earlier ones, which changes no time; left out where there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped_messages: Option<u64>,
     /// Elements that differ from the exact reference; left out where no data was carried.

@@ -1,4 +1,4 @@
-//! Where the time of a simulated collective went.
+//! Where the time of a simulated collective is spent.
 
 use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 /// The parts of one simulated time, the longest wait and the busiest link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimeSpent {
-    /// The collective.
+    /// The collective's name.
     pub collective: String,
-    /// The algorithm.
+    /// The algorithm's name.
     pub algorithm: String,
     /// The simulated machine.
     pub topology: String,

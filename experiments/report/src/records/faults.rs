@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct FaultSchedules {
     /// Number of fault schedules.
     pub schedules: u64,
-    /// Faults that they injected.
+    /// The number of faults that the schedules injected.
     pub faults: u64,
-    /// Fault schedules in which a rank ended with an error that names the culprit.
+    /// Fault schedules in which a rank ended with an error, and every error names the culprit.
     pub attributed: u64,
     /// Fault schedules that did not end.
     pub hangs: u64,

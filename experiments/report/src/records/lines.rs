@@ -8,11 +8,11 @@ use serde_json::Value;
 /// The version of the lines' schema.
 pub const SCHEMA: u32 = 2;
 
-/// A kind of record: its name, and whether a real clock measured it.
+/// A kind of record: its name, and whether its times were measured or simulated.
 pub trait RecordKind: Serialize + DeserializeOwned {
     /// The `kind` of its lines.
     const KIND: &'static str;
-    /// The `measured` of its lines; `None` for records without times.
+    /// The `measured` of its lines; `None` for kinds that are neither, whose lines have no such field.
     const MEASURED: Option<bool>;
 }
 
@@ -23,7 +23,7 @@ pub struct Stamp {
     pub commit: String,
     /// The machine's name.
     pub host: String,
-    /// The seed of everything random in the run; left out where nothing is.
+    /// The seed of everything random in the run; left out where nothing is random.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
     /// The command that makes the record again.
@@ -79,7 +79,7 @@ impl Records {
         self.stamped().into_iter().map(|(record, _)| record).collect()
     }
 
-    /// Every record of one type with where it comes from.
+    /// Every record of one type, each with its origin.
     pub fn stamped<R: RecordKind>(&self) -> Vec<(R, Stamp)> {
         let of_type = self.0.iter().filter(|value| {
             value["kind"] == R::KIND && value.get("measured").and_then(Value::as_bool) == R::MEASURED
@@ -99,9 +99,9 @@ impl Records {
         self.0.is_empty()
     }
 
-    /// The records of all kinds but one.
-    pub fn without(&self, kind: &str) -> impl Iterator<Item = &Value> {
-        self.0.iter().filter(move |value| value["kind"] != kind)
+    /// The records of all kinds but these.
+    pub fn without(&self, kinds: &[&str]) -> impl Iterator<Item = &Value> {
+        self.0.iter().filter(move |value| !kinds.iter().any(|kind| value["kind"] == **kind))
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The memory bandwidth of this machine, measured in the same run as the collectives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
-    /// How many threads ran at once.
+    /// The number of threads that ran at once.
     pub threads: u32,
     /// Bytes of each thread's buffers.
     pub bytes: u64,
@@ -25,15 +25,15 @@ pub struct Limit {
 pub struct SimulatorSpeed {
     /// The engine, by its name in a simulated collective's record: `clocks`, `events_by_symmetry`, ...
     pub engine: String,
-    /// `all_reduce`, ...
+    /// The collective's name: `all_reduce`, ...
     pub collective: String,
-    /// `ring`, ...
+    /// The algorithm's name: `ring`, ...
     pub algorithm: String,
-    /// Ranks that were simulated.
+    /// The number of simulated ranks.
     pub ranks: u32,
-    /// Messages that were timed.
+    /// The number of timed messages.
     pub messages: u64,
-    /// Real seconds that it took.
+    /// The real time of the simulation, in seconds.
     pub wall_s: f64,
     /// Messages per real second.
     pub messages_per_s: f64,
@@ -42,15 +42,40 @@ pub struct SimulatorSpeed {
 /// One item that `doctor` looked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DoctorFinding {
-    /// `cpu`, `memory`, `cuda`, ...
+    /// The name of the item: `cpu`, `memory`, `cuda`, ...
     pub item: String,
-    /// Whether it was found.
+    /// Whether the item was found.
     pub found: bool,
-    /// The finding.
+    /// What was found, or why the item was not found.
     pub detail: String,
-    /// If it is missing: how to get it, and what works without it.
+    /// For a missing item: how to get it, and what works without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
+}
+
+/// The machine that a run was made on, and when.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MeasuringMachine {
+    /// The date and time in UTC: `2026-01-31 09:05 UTC`.
+    pub date: String,
+    /// The processor's name.
+    pub processor: String,
+    /// The cores that the run could use.
+    pub cores: u32,
+    /// Bytes of main memory; left out where they are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Processes that wanted to run, as the mean over the minute before the run; left out where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load: Option<f64>,
+    /// The names of the machine's NVIDIA GPUs, whether or not the run could use them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpus: Vec<String>,
+}
+
+impl RecordKind for MeasuringMachine {
+    const KIND: &'static str = "measuring_machine";
+    const MEASURED: Option<bool> = None;
 }
 
 impl RecordKind for Limit {
@@ -73,15 +98,15 @@ impl RecordKind for DoctorFinding {
 pub struct MachineListed {
     /// The machine's name.
     pub name: String,
-    /// A description.
+    /// A description of the machine in words.
     pub title: String,
     /// The machine's GPU.
     pub gpu: String,
-    /// GPUs of a node.
+    /// The number of GPUs of a node.
     pub gpus_per_node: u32,
-    /// NICs of a node.
+    /// The number of NICs of a node.
     pub nics_per_node: u32,
-    /// Gb/s of each.
+    /// The bandwidth of each NIC in Gb/s.
     pub nic_gbit_per_s: f64,
     /// The kind of network, such as InfiniBand.
     pub fabric: String,

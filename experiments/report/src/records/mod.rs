@@ -1,7 +1,7 @@
 //! What a run leaves behind: one JSON object per line, schema 2.
 //!
 //! ```text
-//! {"schema":2,"kind":"collective","measured":true, ...what it says..., "commit":..,"host":..,"seed":..,"command":..}
+//! {"schema":2,"kind":"collective","measured":true, ...the record's fields..., "commit":..,"host":..,"seed":..,"command":..}
 //! ```
 //!
 //! There is one Rust type per kind, and two where a kind can be measured or simulated. A reader asks for a type
@@ -9,6 +9,7 @@
 //! Tables, plots and the report are made from these alone.
 
 mod collective;
+mod diff;
 mod explained;
 mod faults;
 mod lines;
@@ -19,13 +20,15 @@ mod training;
 mod validation;
 
 pub use collective::{CollectiveCall, MeasuredCollective, SimulatedCollective};
+pub use diff::RowChange;
 pub use explained::TimeSpent;
 pub use faults::FaultSchedules;
 pub use lines::{RecordKind, Records, SCHEMA, Stamp, line};
-pub use machine::{DoctorFinding, Limit, MachineListed, SimulatorSpeed};
+pub use machine::{DoctorFinding, Limit, MachineListed, MeasuringMachine, SimulatorSpeed};
 pub use proof::{ProofRecord, Shown};
 pub use training::{
-    Breakdown, BucketLife, MeasuredComparison, MeasuredEnd, MeasuredScale, MeasuredStep, Parity, RankMemory,
-    ScalingRow, Setup, SimulatedComparison, SimulatedEnd, SimulatedScale, SimulatedStep, TimelineSpan,
+    Breakdown, BucketLife, EpochScores, MeasuredComparison, MeasuredEnd, MeasuredProgress, MeasuredScale,
+    MeasuredStep, Parity, RankMemory, ScalingRow, Setup, SimulatedComparison, SimulatedEnd,
+    SimulatedProgress, SimulatedScale, SimulatedStep, TimelineSpan,
 };
-pub use validation::Validated;
+pub use validation::{Validated, ValidationScore};

@@ -3,26 +3,26 @@
 use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
-/// Both proofs of one algorithm at one rank count.
+/// The result of both checks of one algorithm at one rank count: its messages match, its results are right.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProofRecord {
-    /// `all_reduce`, ...
+    /// The collective's name: `all_reduce`, ...
     pub collective: String,
-    /// `ring`, ...
+    /// The algorithm's name: `ring`, ...
     pub algorithm: String,
     /// Size of the group.
     pub ranks: u32,
-    /// Rounds of the schedule.
+    /// The number of rounds of the schedule.
     pub rounds: u64,
-    /// `canonical`, `uniform` or `positional`; left out where the proof failed.
+    /// `canonical`, `uniform` or `positional`; left out where nothing is reduced or the proof failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order_class: Option<String>,
-    /// Hash of the reduction trees; left out where the proof failed.
+    /// Hash of the reduction trees; left out where nothing is reduced or the proof failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree_hash: Option<String>,
     /// Whether every send has its receive, and every result is the one that the collective promises.
     pub ok: bool,
-    /// If not: the counterexample.
+    /// The counterexample, if a proof failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counterexample: Option<String>,
 }
@@ -30,13 +30,13 @@ pub struct ProofRecord {
 /// One algorithm as a picture, with its cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shown {
-    /// `all_reduce`, ...
+    /// The collective's name: `all_reduce`, ...
     pub collective: String,
-    /// `ring`, ...
+    /// The algorithm's name: `ring`, ...
     pub algorithm: String,
     /// Size of the group.
     pub ranks: u32,
-    /// Rounds of the schedule.
+    /// The number of rounds of the schedule.
     pub rounds: u64,
     /// `canonical`, `uniform` or `positional`; left out where nothing is reduced.
     #[serde(default, skip_serializing_if = "Option::is_none")]

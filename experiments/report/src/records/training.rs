@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 pub struct Setup {
     /// The backend: `threads`, `tcp`, `mpi` (measured); `sim` with real arithmetic, `modeled` with shapes alone.
     pub backend: String,
-    /// What each rank computes on: `cpu`, or the GPU's name; of a simulated run the device model.
+    /// The device of each rank: `cpu`, or the GPU's name; of a simulated run, the device model.
     pub device: String,
-    /// The model: `cnn`, ...
+    /// The model's name: `cnn`, ...
     pub model: String,
-    /// `single`, `ddp`.
+    /// The strategy's name: `single`, `ddp`, ...
     pub strategy: String,
     /// Size of the group.
     pub ranks: u32,
@@ -27,45 +27,45 @@ impl Setup {
         [&self.backend, &self.device, &self.model, &self.strategy]
     }
 
-    /// A mesh of replicas alone.
+    /// The mesh of pure data parallelism.
     pub fn data_parallel(ranks: u32) -> BTreeMap<String, u32> {
         BTreeMap::from([("data".to_string(), ranks)])
     }
 }
 
-/// Where the time of a step goes, in microseconds per step.
+/// How the time of a step is spent, in microseconds per step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Breakdown {
-    /// Getting the batch.
+    /// Preparation of the batch.
     pub data_us: f64,
-    /// Forward pass and loss.
+    /// The forward pass and the loss.
     pub forward_us: f64,
-    /// Backward pass.
+    /// The backward pass.
     pub backward_us: f64,
     /// Waiting for communication that the backward pass did not hide.
     pub exposed_us: f64,
-    /// The optimiser.
+    /// The optimiser's step.
     pub optimiser_us: f64,
 }
 
 /// Bytes that a rank holds, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankMemory {
-    /// Parameters.
+    /// Bytes of the parameters.
     pub params: u64,
-    /// Gradients, those held back between micro-batches included.
+    /// Bytes of the gradients, with those that are held back between micro-batches.
     pub gradients: u64,
-    /// Running statistics.
+    /// Bytes of the running statistics.
     pub buffers: u64,
-    /// Activations.
+    /// Bytes of the activations.
     pub activations: u64,
-    /// Values that layers save for their backward pass.
+    /// Bytes of the values that layers save for their backward pass.
     pub saved_for_backward: u64,
-    /// Gradients of the loss by the activations.
+    /// Bytes of the gradients with respect to activations.
     pub activation_gradients: u64,
-    /// The optimiser's state.
+    /// Bytes of the optimiser's state.
     pub optimiser: u64,
-    /// Bucket buffers that are no views of the gradients, and the state of their hook.
+    /// Bytes of the buckets that are not views of the gradients, and of their hook's state.
     pub buckets: u64,
 }
 
@@ -74,13 +74,13 @@ pub struct RankMemory {
 pub struct BucketLife {
     /// The bucket's position in the order of sending.
     pub bucket: usize,
-    /// Parameters in it.
+    /// The number of parameters in the bucket.
     pub params: usize,
-    /// Bytes in it.
+    /// The number of bytes in the bucket.
     pub bytes: u64,
     /// When the bucket's last gradient was computed.
     pub ready_us: f64,
-    /// When it was sent: after it was ready and after the previous bucket was sent.
+    /// When the bucket was sent: after it was ready and after the previous bucket was sent.
     pub sent_us: f64,
     /// When the bucket's sum had arrived.
     pub done_us: f64,
@@ -115,6 +115,28 @@ macro_rules! pair {
     };
 }
 
+/// The scores at the end of an epoch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EpochScores {
+    /// Number of the epoch, from 0.
+    pub epoch: u64,
+    /// Mean loss of the epoch's steps; null where it is no number.
+    #[serde(deserialize_with = "number")]
+    pub loss: f64,
+    /// The set that the run is scored on: `test` or `validation`.
+    pub scored_on: String,
+    /// Share of that set that is classified right.
+    pub accuracy: f64,
+    /// Mean loss on that set.
+    pub score_loss: f64,
+    /// Share of the training set that is classified right; only with the key `score_train`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train_accuracy: Option<f64>,
+    /// Mean loss on the training set with the weights at the end of the epoch; only with the key `score_train`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train_loss: Option<f64>,
+}
+
 macro_rules! step {
     ($(#[$doc:meta])* $step:ident, $end:ident, $measured:literal) => {
         $(#[$doc])*
@@ -131,7 +153,10 @@ macro_rules! step {
             /// The buckets that rank 0 sent; only of the traced step, or of the last.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             pub buckets: Vec<BucketLife>,
-            /// How the run ended; only of the last step.
+            /// The scores of the epoch; only in the record of an epoch's last step.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub scores: Option<EpochScores>,
+            /// The end of the run; only in the record of the last step.
             #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
             pub end: Option<$end>,
         }
@@ -144,19 +169,22 @@ macro_rules! step {
 }
 
 step! {
-    /// One step of a training run on real time; the last one also carries how the run ended.
+    /// One step of a training run on real time. The record of the last step also contains the end of the run.
     MeasuredStep, MeasuredEnd, true
 }
 step! {
-    /// One step of a training run on virtual time; the last one also carries how the run ended.
+    /// One step of a training run on virtual time. The record of the last step also contains the end of the run.
     SimulatedStep, SimulatedEnd, false
 }
 
 pair! {
-    /// How a training run ended.
+    /// The end of a training run.
     MeasuredEnd, SimulatedEnd, {
         /// Share of the test set that is classified right.
         accuracy: f64,
+        /// The number of epochs after which the run ended early, because its scores no longer got better; only of such a run.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ended_early_after: Option<u64>,
         /// Training samples per second, over all ranks, in the steps after those that warm up.
         samples_per_s: f64,
         /// Samples per second by the median step of the slowest rank, after the first third of the steps. Only for runs on
@@ -167,7 +195,7 @@ pair! {
         warmup_steps: u64,
         /// Mean time of a step, in microseconds.
         time_us: f64,
-        /// Where the time of a step goes.
+        /// How the time of a step is spent.
         #[serde(flatten)]
         breakdown: Breakdown,
         /// Bytes that rank 0 held after the last step, by category.
@@ -177,6 +205,24 @@ pair! {
         losses_hash: String,
         /// Hash of the final weights, bit for bit.
         weights_hash: String,
+    }
+}
+
+pair! {
+    /// How far a training run is: written every few seconds while the run goes on.
+    MeasuredProgress, SimulatedProgress, "train_progress", {
+        /// The setup of the run.
+        #[serde(flatten)]
+        setup: Setup,
+        /// Number of the step that was just done, from 0.
+        step: u64,
+        /// Steps of the whole run.
+        steps: u64,
+        /// Mean loss of rank 0's samples of the step; null where it is no number.
+        #[serde(deserialize_with = "number")]
+        loss: f64,
+        /// Samples per second over all ranks, by the time of this step on rank 0.
+        samples_per_s: f64,
     }
 }
 
@@ -192,15 +238,15 @@ pair! {
         topology: String,
         /// Mean time of a step after those that warm up, in microseconds.
         time_us: f64,
-        /// Standard error of that mean; 0 where there is none.
+        /// Standard error of `time_us`; 0 where there is none.
         time_error_us: f64,
         /// Waiting for communication that the backward pass did not hide, in microseconds.
         exposed_us: f64,
         /// Training samples per second, over all ranks, in the same steps.
         samples_per_s: f64,
-        /// samples_per_s / (ranks x samples_per_s of one rank).
+        /// The rate relative to one rank: samples_per_s / (ranks x samples_per_s of one rank).
         efficiency: f64,
-        /// How exchanges were timed where they were modeled: which engine, and whether chunks were rounded up.
+        /// The engines that timed modeled exchanges, with a note if chunks were rounded up.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         engines: Vec<String>,
     }
@@ -220,7 +266,7 @@ pair! {
         topology: String,
         /// Time of a step: the median over the steps after those that warm up, in microseconds.
         step_us: f64,
-        /// Where the time of a step goes, as the mean over all ranks.
+        /// How the time of a step is spent, as the mean over all ranks.
         #[serde(flatten)]
         breakdown: Breakdown,
         /// Time that each rank waits for others in a step, in microseconds, by rank.
@@ -233,7 +279,7 @@ pair! {
         bytes_by_operation: BTreeMap<String, u64>,
         /// Bytes that each rank holds when it holds the most, by rank.
         peak_bytes: Vec<u64>,
-        /// Those bytes by class, of the rank that holds the most.
+        /// The bytes of the rank with the highest peak, at that peak, by category.
         memory: RankMemory,
         /// Mean loss of the last step's samples, exact to the last bit; null where it is no number.
         #[serde(deserialize_with = "number")]
@@ -249,15 +295,15 @@ pub struct TimelineSpan {
     /// The strategy, where several are compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<String>,
-    /// The rank.
+    /// The rank of the activity.
     pub rank: u32,
     /// `compute` or `communication`.
     pub stream: String,
-    /// The activity.
+    /// The name of the activity.
     pub name: String,
-    /// Virtual microseconds from the start of the step.
+    /// When the activity starts, in virtual microseconds from the start of the step.
     pub start_us: f64,
-    /// Virtual microseconds from the start of the step.
+    /// When the activity ends, in virtual microseconds from the start of the step.
     pub end_us: f64,
 }
 
@@ -269,11 +315,11 @@ impl RecordKind for TimelineSpan {
 /// Whether two training runs on the same number of ranks gave the same bits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parity {
-    /// The model: `cnn`, ...
+    /// The model's name: `cnn`, ...
     pub model: String,
     /// Size of the group.
     pub ranks: u32,
-    /// Steps that were compared.
+    /// The number of compared steps.
     pub step: u64,
     /// Hash of the losses on threads.
     pub threads_losses: String,
@@ -283,7 +329,7 @@ pub struct Parity {
     pub threads_weights: String,
     /// Hash of the final weights on the simulator.
     pub sim_weights: String,
-    /// Whether all of it agrees.
+    /// Whether all compared values agree.
     pub ok: bool,
 }
 
@@ -295,15 +341,15 @@ impl RecordKind for Parity {
 /// A published throughput, and the prediction from the same table's row of one GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScalingRow {
-    /// The table.
+    /// The name of the published table.
     pub run: String,
     /// The curve's name: its column and settings.
     pub curve: String,
     /// The machine, by a name that `--topology` knows.
     pub system: String,
-    /// Classification, detection or segmentation of images.
+    /// Whether the network classifies, detects or segments images.
     pub vision: bool,
-    /// GPUs.
+    /// The number of GPUs.
     pub ranks: u32,
     /// Samples per second as published.
     pub published_samples_per_s: f64,

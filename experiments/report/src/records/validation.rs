@@ -1,26 +1,26 @@
-//! `validate`: one prediction and the measured time.
+//! `validate` and `validation_score`: one prediction and the measured time; the error of many predictions.
 
 use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};
 
-/// One row of one run, predicted.
+/// One row of a measured run, with its prediction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Validated {
     /// The run's name.
     pub run: String,
-    /// The cluster.
+    /// The name of the cluster.
     pub system: String,
-    /// Nodes, as the run counts them.
+    /// The number of nodes, as the run counts them.
     pub nodes: u32,
-    /// `all_reduce`, ...
+    /// The collective's name: `all_reduce`, ...
     pub collective: String,
     /// Size of the group.
     pub ranks: u32,
-    /// nccl-tests' size.
+    /// The size in bytes, as nccl-tests counts it.
     pub bytes: u64,
     /// The algorithm and protocol that NCCL's tuner chooses: `Ring/LL`, ...
     pub nccl_choice: String,
-    /// `simulated`, `physical` or `closed-form`.
+    /// The predictor: `simulated`, `physical` or `closed-form`.
     pub predictor: String,
     /// The published time, in microseconds.
     pub measured_us: f64,
@@ -35,4 +35,30 @@ pub struct Validated {
 impl RecordKind for Validated {
     const KIND: &'static str = "validate";
     const MEASURED: Option<bool> = Some(false);
+}
+
+/// The error of predictions of collectives on systems that took no part in the fit, for one band of sizes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ValidationScore {
+    /// `simulated`, `physical` or `closed-form`.
+    pub predictor: String,
+    /// The band of sizes: `< 64 KiB`, ...
+    pub band: String,
+    /// The largest number of nodes of a run in the score.
+    pub most_nodes: u32,
+    /// Number of rows of published runs.
+    pub rows: u64,
+    /// Number of systems that these rows come from.
+    pub systems: u64,
+    /// Median of max(predicted / measured, measured / predicted).
+    pub median_factor: f64,
+    /// 90th percentile of the same factor.
+    pub ninetieth_factor: f64,
+    /// The document that publishes the score.
+    pub source: String,
+}
+
+impl RecordKind for ValidationScore {
+    const KIND: &'static str = "validation_score";
+    const MEASURED: Option<bool> = None;
 }

@@ -1,8 +1,8 @@
 //! Which way to train: several strategies on the same samples, by time, bytes and memory, and a step of each on every rank.
 
-use super::part::{Part, commands, distinct, head};
+use super::part::{Part, commands, distinct, fact, head};
 use crate::format;
-use crate::page::{Headline, ReportTable, Section};
+use crate::page::{Headline, Plot, Question, ReportTable, Section};
 use crate::plots::{Bar, DrawError, Figure, Timeline};
 use crate::records::{
     Breakdown, MeasuredComparison, RankMemory, Records, SimulatedComparison, Stamp, TimelineSpan,
@@ -11,7 +11,7 @@ use crate::records::{
 /// The number of ranks of a step that are drawn.
 const RANKS: usize = 8;
 
-/// The cells of a record, measured or simulated: the tables are two, their columns alike.
+/// The cells of a record. Measured and simulated records are different types, so this is a macro.
 macro_rules! cells {
     ($record:expr) => {{
         let record = $record;
@@ -24,8 +24,8 @@ macro_rules! cells {
             format!("{:.1}", record.step_us),
             format!("{:.1}", record.breakdown.exposed_us),
             list(record.waiting_us.iter().map(|us| format!("{us:.1}")).collect()),
-            list(record.bytes_sent.iter().map(u64::to_string).collect()),
-            list(record.peak_bytes.iter().map(u64::to_string).collect()),
+            list(record.bytes_sent.iter().map(|bytes| format::rounded_bytes(*bytes)).collect()),
+            list(record.peak_bytes.iter().map(|bytes| format::rounded_bytes(*bytes)).collect()),
             format!("{:.6}", record.loss),
             format::short(&record.weights_hash),
         ]
@@ -38,20 +38,17 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     if measured.is_empty() && simulated.is_empty() {
         return Ok(None);
     }
-    let mut figures = Vec::new();
+    let mut plots = Vec::new();
     let mut tables = Vec::new();
     if !measured.is_empty() {
         let rows =
             measured.iter().map(|(record, _)| (record.setup.strategy.clone(), parts(&record.breakdown)));
-        figures.push((
-            "Time of a step by part, measured on this machine: mean over ranks".into(),
-            stacked("us", rows)?,
-        ));
+        plots.push(stacked("Time of a step by part, measured on this machine: mean over ranks", "us", rows)?);
         let rows = measured.iter().map(|(record, _)| cells!(record)).collect();
         tables.push(table("Measured on this machine", rows));
     }
     if !simulated.is_empty() {
-        figures.extend(of_simulated(&simulated, records)?);
+        plots.extend(of_simulated(&simulated, records)?);
         let rows = simulated.iter().map(|(record, _)| cells!(record)).collect();
         tables.push(table("Simulated: real arithmetic on a virtual clock", rows));
     }
@@ -65,29 +62,26 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
              the layers. What a strategy saves in memory it pays for in bytes or in waiting."
                 .into(),
         ],
-        figures,
+        plots,
         tables,
         commands: commands(stamps),
+        folded: false,
     };
-    Ok(Some((finding(&simulated.iter().map(|(record, _)| record).collect::<Vec<_>>()), section)))
+    let fastest = finding(&simulated.iter().map(|(record, _)| record).collect::<Vec<_>>());
+    let answer = fastest.as_ref().map(|(_, fastest)| format!("{} {}", fastest.value, fastest.text));
+    Ok(Some(Part { answer, facts: fastest.into_iter().collect(), limits: Vec::new(), section }))
 }
 
 /// Times, memory, bytes, and a step of every strategy on every rank.
 fn of_simulated(
     simulated: &[(SimulatedComparison, Stamp)],
     records: &Records,
-) -> Result<Vec<(String, Figure)>, DrawError> {
-    let mut figures = Vec::new();
+) -> Result<Vec<Plot>, DrawError> {
+    let mut plots = Vec::new();
     let rows = simulated.iter().map(|(record, _)| (record.setup.strategy.clone(), parts(&record.breakdown)));
-    figures.push((
-        "Time of a step by part, simulated: mean over ranks".into(),
-        stacked("virtual time (us)", rows)?,
-    ));
+    plots.push(stacked("Time of a step by part, simulated: mean over ranks", "virtual time (us)", rows)?);
     let rows = simulated.iter().map(|(record, _)| (record.setup.strategy.clone(), classes(&record.memory)));
-    figures.push((
-        "Memory of the rank that holds the most, at its peak, simulated".into(),
-        stacked("KiB", rows)?,
-    ));
+    plots.push(stacked("Memory of the rank that holds the most, at its peak, simulated", "KiB", rows)?);
     let sends = |record: &SimulatedComparison| !record.bytes_by_operation.is_empty();
     let rows: Vec<_> = simulated
         .iter()
@@ -98,32 +92,33 @@ fn of_simulated(
         })
         .collect();
     if !rows.is_empty() {
-        figures.push((
-            "Bytes that all ranks send in a step, by operation, simulated".into(),
-            stacked("KiB", rows.into_iter())?,
-        ));
+        let caption = "Bytes that all ranks send in a step, by operation, simulated";
+        plots.push(stacked(caption, "KiB", rows.into_iter())?);
     }
     let spans = records.all::<TimelineSpan>();
     for strategy in distinct(spans.iter().filter_map(|span| span.strategy.clone())) {
         let of: Vec<&TimelineSpan> =
             spans.iter().filter(|span| span.strategy.as_deref() == Some(&strategy)).collect();
         if of.iter().any(|span| span.rank > 0) {
-            figures.push((format!("One step of {strategy} on every rank, simulated"), step(&of)?));
+            let plot =
+                Plot::new(format!("One step of {strategy} on every rank, simulated"), waits(&of), step(&of)?);
+            plots.push(plot.among(vec![("strategy", strategy)]));
         }
     }
-    Ok(figures)
+    Ok(plots)
 }
 
-/// The fastest strategy and the one that holds the least, as predicted.
-fn finding(simulated: &[&SimulatedComparison]) -> Vec<Headline> {
+/// The fastest strategy and the one that needs the least memory on a rank, as predicted; `None` if all train on one rank.
+fn finding(simulated: &[&SimulatedComparison]) -> Option<(Question, Headline)> {
     let many = simulated.iter().filter(|record| record.setup.ranks > 1);
     let fastest = many.clone().min_by(|a, b| a.step_us.total_cmp(&b.step_us));
     let peak = |record: &SimulatedComparison| record.peak_bytes.iter().max().copied().unwrap_or(0);
     let smallest = many.min_by_key(|record| peak(record));
-    let (Some(fastest), Some(smallest)) = (fastest, smallest) else { return Vec::new() };
-    vec![Headline {
-        value: fastest.setup.strategy.clone(),
-        text: format!(
+    let (fastest, smallest) = (fastest?, smallest?);
+    Some(fact(
+        Question::Scale,
+        fastest.setup.strategy.clone(),
+        format!(
             "is the fastest of {} to train the {} on {} of {} (simulated); {} holds the least, {} on a rank",
             format::counted(simulated.len(), "way"),
             fastest.setup.model,
@@ -136,11 +131,34 @@ fn finding(simulated: &[&SimulatedComparison]) -> Vec<Headline> {
             },
             format::rounded_bytes(peak(smallest))
         ),
-        ok: None,
-    }]
+        None,
+    ))
 }
 
-/// The work of a rank by the colours that it has in every plot.
+/// The share of a step that the rank which waits the longest spends waiting.
+fn waits(spans: &[&TimelineSpan]) -> Option<String> {
+    let computing = || spans.iter().filter(|span| span.stream == "compute");
+    let length = |of: u32, waiting: bool| -> f64 {
+        let of = computing().filter(|span| span.rank == of && (!waiting || work(span) == "waiting"));
+        of.map(|span| span.end_us - span.start_us).sum()
+    };
+    let share = |rank: u32| length(rank, true) / length(rank, false).max(1e-9);
+    let rank = distinct(computing().map(|span| span.rank))
+        .into_iter()
+        .max_by(|a, b| share(*a).total_cmp(&share(*b)))?;
+    Some(format!("rank {rank} waits the longest: {} of its time", format::percent(share(rank))))
+}
+
+/// What a rank does in a span: one of [`WORK`], or the span's name if it is none of them.
+fn work(span: &TimelineSpan) -> String {
+    match span.name.trim_end_matches(|c: char| c.is_ascii_digit()).trim() {
+        "exposed" => "waiting".to_string(),
+        "optimiser" => "update".to_string(),
+        work => work.to_string(),
+    }
+}
+
+/// The kinds of a rank's work. Their order gives each kind the same colour in every plot.
 const WORK: [&str; 8] =
     ["forward", "backward", "waiting", "update", "input gradients", "weight gradients", "divide", "data"];
 
@@ -173,10 +191,12 @@ fn classes(memory: &RankMemory) -> Vec<(String, f64)> {
 
 /// A row of parts, one after another, for each name.
 fn stacked(
+    caption: &str,
     unit: &'static str,
     rows: impl Iterator<Item = (String, Vec<(String, f64)>)>,
-) -> Result<Figure, DrawError> {
+) -> Result<Plot, DrawError> {
     let rows: Vec<(String, Vec<(String, f64)>)> = rows.collect();
+    let finding = extremes(&rows, unit);
     let parts = rows.iter().flat_map(|(_, parts)| parts).filter(|(_, size)| *size > 0.0);
     let kinds = distinct(parts.map(|(part, _)| part.clone()));
     let kinds = if kinds.iter().all(|kind| WORK.contains(&kind.as_str())) { head(&WORK) } else { kinds };
@@ -192,7 +212,20 @@ fn stacked(
     }
     let short = |name: &String| name.chars().take(8).collect::<String>();
     let rows = rows.iter().map(|(name, _)| (name.clone(), short(name))).collect();
-    Timeline { label: "Strategies, part by part".into(), unit, rows, kinds, bars }.draw()
+    let figure = Timeline { label: "Strategies, part by part".into(), unit, rows, kinds, bars }.draw()?;
+    Ok(Plot::new(caption, finding, figure))
+}
+
+/// The rows with the smallest and the largest sum.
+fn extremes(rows: &[(String, Vec<(String, f64)>)], unit: &str) -> Option<String> {
+    let sums = || rows.iter().map(|(name, parts)| (name, parts.iter().map(|part| part.1).sum::<f64>()));
+    let least = sums().min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let most = sums().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let unit = if unit.contains("us") { "us" } else { unit };
+    (rows.len() > 1).then(|| {
+        let [low, high] = [least.1, most.1].map(format::number);
+        format!("{} has the least, {low} {unit}; {} has the most, {high} {unit}", least.0, most.0)
+    })
 }
 
 /// A row for each rank: what it computes and when it waits.
@@ -200,16 +233,11 @@ fn step(spans: &[&TimelineSpan]) -> Result<Figure, DrawError> {
     let mut ranks = distinct(spans.iter().map(|span| span.rank));
     ranks.sort_unstable();
     ranks.truncate(RANKS);
-    let kind = |span: &TimelineSpan| match span.name.trim_end_matches(|c: char| c.is_ascii_digit()).trim() {
-        "exposed" => "waiting".to_string(),
-        "optimiser" => "update".to_string(),
-        work => work.to_string(),
-    };
     let drawn = || spans.iter().filter(|span| span.stream == "compute" && ranks.contains(&span.rank));
     let kinds = head(&WORK);
     let bars = drawn().filter_map(|span| {
         let row = ranks.iter().position(|rank| *rank == span.rank)?;
-        let kind = kinds.iter().position(|name| *name == kind(span))?;
+        let kind = kinds.iter().position(|name| *name == work(span))?;
         Some(Bar { row, kind, name: span.name.clone(), start: span.start_us, end: span.end_us })
     });
     let bars = bars.collect();
@@ -226,8 +254,8 @@ fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
         "step (us)",
         "waiting (us)",
         "waiting by rank (us)",
-        "sent by rank (B)",
-        "peak by rank (B)",
+        "sent by rank",
+        "peak by rank",
         "loss",
         "weights",
     ];

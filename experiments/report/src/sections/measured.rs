@@ -1,9 +1,9 @@
 //! Collectives in real time, each backend and device apart; threads beside the memory bandwidth of the same machine.
 
-use super::part::{Part, commands, distinct, head};
+use super::part::{Part, commands, distinct, fact, head};
 use crate::format;
-use crate::page::{Headline, ReportTable, Section};
-use crate::plots::{Axis, Curves, DrawError, Figure, Ideal, Origin, Point, Series};
+use crate::page::{Headline, Plot, Question, ReportTable, Section};
+use crate::plots::{Axis, Better, Curves, DrawError, Ideal, Origin, Point, Series};
 use crate::records::{Limit, MeasuredCollective, Records};
 
 pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
@@ -16,29 +16,22 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let wrong: u64 = rows.iter().filter_map(|record| record.wrong_elements).sum();
     let checked = rows.iter().filter(|record| record.wrong_elements.is_some()).count();
 
-    let mut findings = vec![Headline {
-        value: if wrong == 0 { "0 wrong".into() } else { format!("{wrong} wrong") },
-        text: format!("elements in {checked} measured calls, each held against the exact reference"),
-        ok: Some(wrong == 0),
-    }];
+    let mut facts = vec![fact(
+        Question::Trust,
+        if wrong == 0 { "0 wrong".into() } else { format!("{wrong} wrong") },
+        format!("elements in {checked} measured calls, each compared with the exact reference"),
+        Some(wrong == 0),
+    )];
     let on_threads: Vec<&MeasuredCollective> =
         rows.iter().copied().filter(|record| record.backend == THREADS).collect();
-    findings.extend(best(&on_threads, &limits));
-    let (mut figures, mut tables) = (Vec::new(), Vec::new());
+    let best = best(&on_threads, &limits);
+    let answer = best.as_ref().map(|best| format!("{} {} on this machine", best.value, best.text));
+    facts.extend(best.map(|best| (Question::Here, best)));
+    let mut tables = Vec::new();
     if !limits.is_empty() {
         tables.push(limit_table(&limits));
     }
-    for kind in distinct(rows.iter().map(|record| (record.backend.clone(), record.device.clone()))) {
-        let of: Vec<&MeasuredCollective> =
-            rows.iter().copied().filter(|r| (&r.backend, &r.device) == (&kind.0, &kind.1)).collect();
-        let place = place(&kind.0, &kind.1);
-        for collective in distinct(of.iter().map(|record| record.call.collective.clone())) {
-            let of: Vec<&MeasuredCollective> =
-                of.iter().copied().filter(|r| r.call.collective == collective && r.in_place).collect();
-            // The limit is of this machine's memory, which only ranks that are threads share.
-            let limits = if kind.0 == THREADS { &*limits } else { &[] };
-            figures.extend(figure(&collective, &place, &of, limits)?);
-        }
+    for (place, of) in places(&rows) {
         tables.push(table(&place, &of));
     }
     let section = Section {
@@ -52,19 +45,56 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
              no algorithm is faster than a += b over all cores allows."
                 .into(),
         ],
-        figures,
+        plots: with_limits(&rows, &limits)?,
         tables,
         commands: commands(all.iter().map(|(_, stamp)| stamp)),
+        folded: false,
     };
-    Ok(Some((findings, section)))
+    let cpu = rows.iter().all(|record| record.device == "cpu");
+    let limits = cpu.then(|| "No collective was measured on a GPU in these records.".to_string());
+    Ok(Some(Part { answer, facts, limits: limits.into_iter().collect(), section }))
+}
+
+/// A plot of each collective on each backend and device.
+///
+/// # Errors
+/// A plot cannot be drawn.
+pub fn plots(rows: &[&MeasuredCollective]) -> Result<Vec<Plot>, DrawError> {
+    with_limits(rows, &[])
+}
+
+fn with_limits(rows: &[&MeasuredCollective], limits: &[Limit]) -> Result<Vec<Plot>, DrawError> {
+    let mut plots = Vec::new();
+    for (place, of) in places(rows) {
+        for collective in distinct(of.iter().map(|record| record.call.collective.clone())) {
+            // In-place calls are drawn; for a collective that has none, the out-of-place calls.
+            let of = || of.iter().copied().filter(|r| r.call.collective == collective);
+            let in_place = of().any(|r| r.in_place);
+            let of: Vec<&MeasuredCollective> = of().filter(|r| r.in_place == in_place).collect();
+            // The limit is of this machine's memory, which only ranks that are threads share.
+            let threads = of.iter().all(|record| record.backend == THREADS);
+            plots.extend(plot(&collective, &place, &of, if threads { limits } else { &[] })?);
+        }
+    }
+    Ok(plots)
+}
+
+/// The records of each backend and device, by its name in words.
+fn places<'a>(rows: &[&'a MeasuredCollective]) -> Vec<(String, Vec<&'a MeasuredCollective>)> {
+    let kinds = distinct(rows.iter().map(|record| (record.backend.clone(), record.device.clone())));
+    let of = |(backend, device): (String, String)| {
+        let of = rows.iter().copied().filter(|r| (&r.backend, &r.device) == (&backend, &device)).collect();
+        (place(&backend, &device), of)
+    };
+    kinds.into_iter().map(of).collect()
 }
 
 /// The backend whose ranks are threads. The machine's limits are measured on threads, too.
 const THREADS: &str = "threads";
 
-/// Where a backend's ranks are, in words.
+/// The place of a backend's ranks in words.
 fn place(backend: &str, device: &str) -> String {
-    if device == "cpu" { backend.into() } else { format!("{backend}, {device}") }
+    if device == "cpu" { format!("{backend}, CPU cores") } else { format!("{backend}, {device}") }
 }
 
 /// The greatest bus bandwidth of an all-reduce on threads, and its share of the limit.
@@ -92,12 +122,12 @@ fn ceiling(limit: &Limit, ranks: u32) -> f64 {
     2.0 / f64::from(ranks) * limit.reduce_gbps
 }
 
-fn figure(
+fn plot(
     collective: &str,
     place: &str,
     rows: &[&MeasuredCollective],
     limits: &[Limit],
-) -> Result<Option<(String, Figure)>, DrawError> {
+) -> Result<Option<Plot>, DrawError> {
     let kinds = distinct(rows.iter().map(|r| (r.call.algorithm.clone(), r.call.ranks)));
     let series: Vec<Series> = kinds
         .iter()
@@ -106,12 +136,12 @@ fn figure(
             let points = of.map(|r| Point {
                 x: r.call.bytes as f64,
                 y: r.busbw_gbps,
-                // To first order the bandwidth's relative error is the time's.
+                // To first order the relative error of the bandwidth is that of the time.
                 error: r.busbw_gbps * r.time_error_us / r.time_us.max(1e-9),
             });
             Series {
-                name: format!("{algorithm}, {ranks} ranks"),
-                origin: Origin::Measured,
+                name: format!("{algorithm}, {}", format::counted(*ranks as usize, "rank")),
+                origin: Origin::measured_on(rows.first().map_or("cpu", |row| &row.device)),
                 points: points.filter(|p| p.y > 0.0).collect(),
             }
         })
@@ -126,8 +156,10 @@ fn figure(
     let mut points: Vec<(f64, f64)> =
         limits.iter().map(|limit| (limit.bytes as f64, ceiling(limit, ranks))).collect();
     points.retain(|(bytes, _)| (low..=high).contains(bytes));
-    let ideal = (collective == "all_reduce" && points.len() > 1)
-        .then(|| Ideal { name: format!("limit of a += b, {ranks} ranks"), points });
+    let ideal = (collective == "all_reduce" && points.len() > 1).then(|| Ideal {
+        name: format!("limit of a += b, {}", format::counted(ranks as usize, "rank")),
+        points,
+    });
     let curves = Curves {
         label: format!("Bus bandwidth of {collective} on {place} over size"),
         x: Axis { label: "size", log: Some(2), format: format::bytes_axis },
@@ -135,7 +167,9 @@ fn figure(
         series,
         ideal,
     };
-    Ok(Some((format!("{collective} on {place}, in place; bars are standard errors"), curves.draw()?)))
+    let caption = format!("{collective} on {place}, measured in place; bars are standard errors");
+    let plot = Plot::new(caption, curves.finding(Better::Higher), curves.draw()?);
+    Ok(Some(plot.among(vec![("collective", collective.into()), ("ranks are", place.into())])))
 }
 
 fn limit_table(limits: &[Limit]) -> ReportTable {
@@ -161,7 +195,7 @@ fn table(place: &str, rows: &[&MeasuredCollective]) -> ReportTable {
             r.call.collective.clone(),
             r.call.algorithm.clone(),
             r.call.ranks.to_string(),
-            r.call.bytes.to_string(),
+            format::bytes(r.call.bytes),
             if r.in_place { "in place" } else { "out of place" }.into(),
             format!("{:.2}", r.time_us),
             format!("{:.2}", r.time_error_us),
@@ -176,7 +210,7 @@ fn table(place: &str, rows: &[&MeasuredCollective]) -> ReportTable {
         "collective",
         "algorithm",
         "ranks",
-        "size (B)",
+        "size",
         "buffers",
         "time (us)",
         "std error (us)",
@@ -238,14 +272,19 @@ mod tests {
 
     #[test]
     fn what_ran_elsewhere_is_not_shown_as_measured_on_threads() {
-        let (findings, section) =
+        let Part { facts, section, .. } =
             part(&records(&[("threads", "cpu"), ("nccl", "H100"), ("tcp", "cpu")])).unwrap().unwrap();
         let captions: Vec<&str> = section.tables.iter().map(|table| &*table.caption).collect();
-        assert_eq!(captions, ["Measured on threads", "Measured on nccl, H100", "Measured on tcp"]);
+        assert_eq!(
+            captions,
+            ["Measured on threads, CPU cores", "Measured on nccl, H100", "Measured on tcp, CPU cores"]
+        );
         assert!(section.tables.iter().all(|table| table.rows.len() == 2));
-        assert_eq!(section.figures.len(), 3);
-        assert!(findings.iter().any(|finding| finding.text.contains("over 2 threads")));
-        let (findings, _) = part(&records(&[("nccl", "H100")])).unwrap().unwrap();
-        assert!(findings.iter().all(|finding| !finding.text.contains("threads")));
+        assert_eq!(section.plots.len(), 3);
+        assert!(facts.iter().any(|(_, fact)| fact.text.contains("over 2 threads")));
+        let markers: Vec<&str> = section.plots.iter().map(|plot| plot.figure.legend[0].marker).collect();
+        assert_eq!(markers, ["cpu", "gpu", "cpu"]);
+        let Part { facts, limits, .. } = part(&records(&[("nccl", "H100")])).unwrap().unwrap();
+        assert!(facts.iter().all(|(_, fact)| !fact.text.contains("threads")) && limits.is_empty());
     }
 }

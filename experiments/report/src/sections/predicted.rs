@@ -1,9 +1,10 @@
-//! Collectives on machines that are not there: simulated, from a few to a thousand and more ranks.
+//! Collectives on simulated machines, over ranks and over sizes.
 
-use super::part::{Part, commands, distinct, head};
+use super::part::{Part, commands, distinct, fact, head};
+use super::predicted_curves;
 use crate::format;
-use crate::page::{Headline, ReportTable, Section};
-use crate::plots::{Axis, Curves, DrawError, Figure, Origin, Point, Series};
+use crate::page::{Headline, Question, ReportTable, Section};
+use crate::plots::DrawError;
 use crate::records::{Records, SimulatedCollective, SimulatorSpeed, TimeSpent};
 
 pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
@@ -12,32 +13,21 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         return Ok(None);
     }
     let rows: Vec<&SimulatedCollective> = all.iter().map(|(record, _)| record).collect();
-    let mut figures = Vec::new();
-    let kinds = rows.iter().map(|r| (r.call.collective.clone(), r.topology.clone(), r.call.bytes));
-    for (collective, topology, bytes) in distinct(kinds) {
-        let of: Vec<&SimulatedCollective> = rows
-            .iter()
-            .copied()
-            .filter(|r| r.call.collective == collective && r.topology == topology && r.call.bytes == bytes)
-            .collect();
-        if let Some(figure) = figure(&of)? {
-            figures
-                .push((format!("{collective} of {} on {topology}, simulated", format::bytes(bytes)), figure));
-        }
-    }
     let beaten = rows.iter().filter(|r| r.bound_us.is_some_and(|bound| r.time_us < bound)).count();
-    let most = rows.iter().map(|r| r.call.ranks).max().unwrap_or(0);
-    let finding = Headline {
-        value: format!("{most} ranks"),
-        text: match beaten {
-            0 => format!("simulated; none of {} times is below what bandwidth and latency allow", rows.len()),
-            _ => format!(
-                "simulated; {beaten} of {} times are BELOW what bandwidth or latency allow",
-                rows.len()
-            ),
+    let bounds = fact(
+        Question::Trust,
+        match beaten {
+            0 => "no bound beaten".into(),
+            _ => format!("{beaten} times below a bound"),
         },
-        ok: Some(beaten == 0),
-    };
+        match beaten {
+            0 => format!("none of {} simulated times is below what bandwidth and latency allow", rows.len()),
+            _ => format!("of {} simulated times, which bandwidth or latency forbid", rows.len()),
+        },
+        Some(beaten == 0),
+    );
+    let fastest = fastest(&rows);
+    let answer = fastest.as_ref().map(|(_, fastest)| format!("{} {}", fastest.value, fastest.text));
     let speeds = records.all::<SimulatorSpeed>();
     let mut tables = vec![table(&rows)];
     let spent = records.all::<TimeSpent>();
@@ -56,36 +46,43 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
              bound of the longest chain: that is asserted on every run, and the bound stands beside each time."
                 .into(),
         ],
-        figures,
+        plots: predicted_curves::plots(&rows)?,
         tables,
         commands: commands(all.iter().map(|(_, stamp)| stamp)),
+        folded: false,
     };
-    Ok(Some((vec![finding], section)))
+    let limits = vec![
+        "Simulated machines have no other jobs on their network, and their links have the rates of data sheets.".to_string(),
+    ];
+    Ok(Some(Part { answer, facts: std::iter::once(bounds).chain(fastest).collect(), limits, section }))
 }
 
-/// Bus bandwidth over ranks, where there are enough rank counts for a curve.
-fn figure(rows: &[&SimulatedCollective]) -> Result<Option<Figure>, DrawError> {
-    let series: Vec<Series> = distinct(rows.iter().map(|r| r.call.algorithm.clone()))
-        .into_iter()
-        .map(|algorithm| {
-            let of = rows.iter().filter(|r| r.call.algorithm == algorithm && r.busbw_gbps > 0.0);
-            let points = of.map(|r| Point { x: f64::from(r.call.ranks), y: r.busbw_gbps, error: 0.0 });
-            Series { name: algorithm.clone(), origin: Origin::Simulated, points: points.collect() }
-        })
-        .filter(|series| series.points.len() > 2)
-        .collect();
-    if series.is_empty() {
-        return Ok(None);
-    }
-    let label = rows.first().map_or(String::new(), |r| r.call.collective.clone());
-    let curves = Curves {
-        label: format!("Bus bandwidth of {label} over ranks, simulated"),
-        x: Axis { label: "ranks", log: Some(2), format: format::number },
-        y: Axis { label: "busbw (GB/s)", log: Some(10), format: format::number },
-        series,
-        ideal: None,
+/// The fastest algorithm of the largest call on the most ranks.
+fn fastest(rows: &[&SimulatedCollective]) -> Option<(Question, Headline)> {
+    let most = rows.iter().max_by_key(|row| (row.call.ranks, row.call.bytes))?;
+    let same = |row: &&&SimulatedCollective| {
+        (&row.call.collective, row.call.ranks, row.call.bytes, &row.topology)
+            == (&most.call.collective, most.call.ranks, most.call.bytes, &most.topology)
     };
-    curves.draw().map(Some)
+    let of: Vec<&&SimulatedCollective> = rows.iter().filter(same).collect();
+    let best = of.iter().min_by(|a, b| a.time_us.total_cmp(&b.time_us))?;
+    let among = match distinct(of.iter().map(|row| &row.call.algorithm)).len() {
+        1 => String::new(),
+        several => format!(", the fastest of {several} algorithms"),
+    };
+    Some(fact(
+        Question::Scale,
+        format!("{} GB/s", format::number(best.busbw_gbps)),
+        format!(
+            "bus bandwidth of {} of {} on {} of {} by {}{among}, simulated",
+            best.call.collective,
+            format::bytes(best.call.bytes),
+            format::counted(best.call.ranks as usize, "rank"),
+            best.topology,
+            best.call.algorithm
+        ),
+        None,
+    ))
 }
 
 fn table(rows: &[&SimulatedCollective]) -> ReportTable {
@@ -95,12 +92,13 @@ fn table(rows: &[&SimulatedCollective]) -> ReportTable {
             r.call.algorithm.clone(),
             r.topology.clone(),
             r.call.ranks.to_string(),
-            r.call.bytes.to_string(),
+            format::bytes(r.call.bytes),
             format!("{:.2}", r.time_us),
             r.bound_us.map(|bound| format!("{bound:.2}")).unwrap_or_default(),
             format!("{:.2}", r.algbw_gbps),
             format!("{:.2}", r.busbw_gbps),
             r.messages.map(|messages| messages.to_string()).unwrap_or_default(),
+            r.sharing.clone(),
             r.engine.clone(),
         ]
     };
@@ -109,12 +107,13 @@ fn table(rows: &[&SimulatedCollective]) -> ReportTable {
         "algorithm",
         "topology",
         "ranks",
-        "size (B)",
+        "size",
         "virtual time (us)",
         "bound (us)",
         "algbw (GB/s)",
         "busbw (GB/s)",
         "messages",
+        "sharing",
         "engine",
     ];
     ReportTable {
@@ -125,7 +124,7 @@ fn table(rows: &[&SimulatedCollective]) -> ReportTable {
     }
 }
 
-/// Latency, bandwidth and the rest along the critical path, and whom it waited for.
+/// The parts of the critical path (latency, bandwidth, ...), its longest wait, and the busiest link.
 fn spent_table(spent: &[TimeSpent]) -> ReportTable {
     const PARTS: [&str; 6] = ["launch", "overhead", "bandwidth", "sharing", "latency", "memory"];
     let row = |s: &TimeSpent| {

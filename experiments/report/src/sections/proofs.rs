@@ -1,8 +1,8 @@
-//! What was proved, for every algorithm and rank count.
+//! The section of proofs: what was proved, for every algorithm and rank count.
 
-use super::part::{Part, commands, distinct, head};
+use super::part::{Part, commands, distinct, fact, head};
 use crate::format;
-use crate::page::{Headline, ReportTable, Section};
+use crate::page::{Question, ReportTable, Section};
 use crate::plots::DrawError;
 use crate::records::{ProofRecord, Records};
 use crate::sizes::RankCounts;
@@ -29,17 +29,15 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         rows: rows.collect(),
         collapsed: false,
     };
-    let finding = Headline {
-        value: if failed == 0 {
-            format!("{} algorithms proved", algorithms.len())
-        } else {
-            format!("{failed} proofs failed")
-        },
-        text: format!(
-            "at {counts} rank counts: every send has its receive, every result is the one the collective defines"
-        ),
-        ok: Some(failed == 0),
+    let value = match failed {
+        0 => format!("{} algorithms proved", algorithms.len()),
+        failed => format!("{failed} proofs failed"),
     };
+    let proved = format!(
+        "at {counts} rank counts: every send has its receive, every result is the one that the collective defines"
+    );
+    let answer = (failed == 0).then(|| format!("{} algorithms are proved {proved}", algorithms.len()));
+    let facts = vec![fact(Question::Trust, value, proved, Some(failed == 0))];
     let text = vec![
         "A schedule says what each rank sends and receives in each round. Two checkers read it: one matches every send \
          with exactly one receive of equal length, the other follows each chunk's reduction tree symbolically and holds \
@@ -54,14 +52,15 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         id: "proofs",
         title: "Proofs".into(),
         text,
-        figures: Vec::new(),
+        plots: Vec::new(),
         tables: vec![table],
         commands: commands(all.iter().map(|(_, stamp)| stamp)),
+        folded: failed == 0,
     };
-    Ok(Some((vec![finding], section)))
+    Ok(Some(Part { answer, facts, limits: Vec::new(), section }))
 }
 
-/// One algorithm over all its rank counts.
+/// The row of one algorithm, over all its rank counts.
 fn row(proofs: &[&ProofRecord]) -> Vec<String> {
     let Some(largest) = proofs.iter().max_by_key(|proof| proof.ranks) else { return Vec::new() };
     let mut ranks: Vec<u32> = proofs.iter().map(|proof| proof.ranks).collect();

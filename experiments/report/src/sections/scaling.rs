@@ -1,10 +1,15 @@
 //! Scaling curves of training: measured where the ranks exist, simulated where they do not.
 
-use super::part::{Part, commands, distinct, head};
+use super::names;
+use super::part::{Part, commands, fact, head};
+use super::scaling_curves;
 use crate::format;
-use crate::page::{Headline, ReportTable, Section};
-use crate::plots::{Axis, Curves, DrawError, Ideal, Origin, Point, Series};
-use crate::records::{MeasuredScale, Records, Setup, SimulatedScale};
+use crate::page::{Headline, Question, ReportTable, Section};
+use crate::plots::DrawError;
+use crate::records::{MeasuredScale, Records, SimulatedScale};
+
+/// The number of ranks that the first line of the page is about, if there is a point of that many.
+const ANSWERED: u32 = 64;
 
 pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let measured = records.stamped::<MeasuredScale>();
@@ -17,38 +22,15 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let measured: Vec<&MeasuredScale> = measured.iter().map(|(record, _)| record).collect();
     let simulated: Vec<&SimulatedScale> = simulated.iter().map(|(record, _)| record).collect();
 
-    let largest = simulated.iter().filter(|s| s.setup.ranks > 1).max_by_key(|s| s.setup.ranks);
-    let findings = largest.iter().map(|s| Headline {
-        value: format::percent(s.efficiency),
-        text: format!(
-            "predicted efficiency of data-parallel training of the {} on {} ranks of {}",
-            s.setup.model, s.setup.ranks, s.topology
-        ),
-        ok: None,
-    });
-    let findings = findings.collect();
+    let answered = answered(&simulated);
+    let mut facts: Vec<(Question, Headline)> = answered.map(scaled).into_iter().collect();
+    facts.extend(largest(&simulated).filter(|largest| Some(*largest) != answered).map(scaled));
+    let off = scaling_curves::model_of_this_machine(&measured, &simulated);
+    facts.extend(off.map(|off| {
+        let text = "the data sheet's model of a CPU core, compared with training measured here; nothing is fitted to this machine";
+        fact(Question::Trust, format!("x{} off", format::number(off)), text.into(), None)
+    }));
 
-    let throughput = Curves {
-        label: "Training samples per second over ranks".into(),
-        x: Axis { label: "ranks", log: Some(2), format: format::number },
-        y: Axis { label: "samples/s", log: Some(10), format: format::number },
-        series: curves(&measured, &simulated, |samples_per_s, _| samples_per_s),
-        ideal: None,
-    };
-    let setups = measured.iter().map(|m| &m.setup).chain(simulated.iter().map(|s| &s.setup));
-    let most = setups.map(|setup| setup.ranks).max().unwrap_or(1);
-    let efficiency = Curves {
-        label: "Efficiency over ranks".into(),
-        x: Axis { label: "ranks", log: Some(2), format: format::number },
-        y: Axis { label: "efficiency", log: None, format: format::percent_axis },
-        series: curves(&measured, &simulated, |_, efficiency| efficiency),
-        ideal: Some(Ideal { name: "ideal".into(), points: vec![(1.0, 1.0), (f64::from(most), 1.0)] }),
-    };
-    let throughput = with_ideal(throughput);
-    let figures = vec![
-        ("Throughput of training over ranks, weak scaling".to_string(), throughput.draw()?),
-        ("Efficiency: throughput over that of as many single ranks".to_string(), efficiency.draw()?),
-    ];
     let mut tables = Vec::new();
     if !measured.is_empty() {
         let rows = measured.iter().map(|m| row!(m)).collect();
@@ -65,37 +47,89 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         id: "scaling",
         title: "Scaling of training".into(),
         text: vec![
-            "Weak scaling: every rank brings its own batch, and every step that is counted takes a whole one, so \
-             that measured, carried and modeled steps are the same step. Measured points are this machine's, as far as it has \
-             cores; simulated ones come from the same bucket plan and schedules on a virtual clock, with compute \
-             from a device model. The device cpu_core is a plain core from its data sheet, not fitted to this machine: \
-             how far its points are from the measured ones is how far to trust such a model."
+            "Weak scaling: every rank brings its own batch, and every counted step takes a whole batch, so that measured, \
+             carried and modeled steps are the same step. Efficiency is throughput over that of as many single ranks. Measured \
+             points are this machine's, as far as it has cores; simulated ones come from the same bucket plan and schedules on a \
+             virtual clock, with compute from a device model."
                 .into(),
         ],
-        figures,
+        plots: scaling_curves::plots(&measured, &simulated)?,
         tables,
         commands,
+        folded: false,
     };
-    Ok(Some((findings, section)))
+    let limits = off.map(|off| {
+        format!(
+            "The model of a CPU core comes from a data sheet. On this machine its training rate is off by a factor of {}: \
+             trust it for the shape of a curve, not for its height.",
+            format::number(off)
+        )
+    });
+    let answer = answered.map(answer);
+    Ok(Some(Part { answer, facts, limits: limits.into_iter().collect(), section }))
 }
 
-/// The row of a scaling point, measured or simulated: the tables are two, their columns alike.
+/// The point that the first line is about: a network that users know by name comes first, then 64 ranks, then the most ranks.
+fn answered<'a>(simulated: &[&'a SimulatedScale]) -> Option<&'a SimulatedScale> {
+    let many = simulated.iter().copied().filter(|point| point.setup.ranks > 1);
+    // Of equal points the first one counts, whereas `max_by_key` takes the last one.
+    many.rev().max_by_key(|point| {
+        let ranks = point.setup.ranks;
+        (names::is_known(&point.setup.model), ranks == ANSWERED, ranks)
+    })
+}
+
+fn largest<'a>(simulated: &[&'a SimulatedScale]) -> Option<&'a SimulatedScale> {
+    let many = simulated.iter().copied().filter(|point| point.setup.ranks > 1);
+    many.rev().max_by_key(|point| (names::is_known(&point.setup.model), point.setup.ranks))
+}
+
+/// The answer in a sentence.
+fn answer(point: &SimulatedScale) -> String {
+    let (device, topology) = names::device_and_topology(&point.topology);
+    let model = &point.setup.model;
+    let who = match device {
+        "" => format!("{} of {topology}", format::counted(point.setup.ranks as usize, "rank")),
+        device => format!("{} {} ({topology})", point.setup.ranks, names::device(device)),
+    };
+    format!(
+        "{who} would train {} at {} {}/s, {} efficient",
+        names::plain(model),
+        format::grouped(point.samples_per_s),
+        names::samples(model),
+        format::percent(point.efficiency)
+    )
+}
+
+fn scaled(point: &SimulatedScale) -> (Question, Headline) {
+    let text = format!(
+        "predicted efficiency of data-parallel training of the {} on {} of {}, {} {}/s",
+        names::network(&point.setup.model),
+        format::counted(point.setup.ranks as usize, "rank"),
+        names::machine(&point.topology),
+        format::grouped(point.samples_per_s),
+        names::samples(&point.setup.model)
+    );
+    fact(Question::Scale, format::percent(point.efficiency), text, None)
+}
+
+/// The row of a scaling point. Measured and simulated points are different types, so this is a macro.
 macro_rules! row {
     ($point:expr) => {{
         let point = $point;
         vec![
-            point.setup.backend.clone(),
-            point.setup.device.clone(),
-            point.setup.model.clone(),
-            point.setup.strategy.clone(),
-            point.topology.clone(),
+            names::network(&point.setup.model),
             point.setup.ranks.to_string(),
+            format::number(point.samples_per_s),
+            format::percent(point.efficiency),
+            names::machine(&point.topology),
+            point.setup.strategy.clone(),
+            point.setup.backend.clone(),
+            names::device(&point.setup.device),
             point.batch.to_string(),
             format!("{:.1}", point.time_us),
             format!("{:.1}", point.time_error_us),
             format!("{:.1}", point.exposed_us),
-            format!("{:.0}", point.samples_per_s),
-            format::percent(point.efficiency),
         ]
     }};
 }
@@ -103,103 +137,62 @@ use row;
 
 fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
     let names = [
+        "network",
+        "ranks",
+        "samples/s",
+        "efficiency",
+        "machine",
+        "strategy",
         "backend",
         "device",
-        "model",
-        "strategy",
-        "machine",
-        "ranks",
         "batch per rank",
         "step (us)",
         "std error (us)",
         "exposed (us)",
-        "samples/s",
-        "efficiency",
     ];
     ReportTable { caption: caption.into(), head: head(&names), rows, collapsed: false }
-}
-
-/// A curve for each kind of run on each machine.
-fn curves(
-    measured: &[&MeasuredScale],
-    simulated: &[&SimulatedScale],
-    value: impl Fn(f64, f64) -> f64,
-) -> Vec<Series> {
-    let key = |setup: &Setup, topology: &str| (setup.kind().map(String::from), topology.to_string());
-    let kinds = distinct(measured.iter().map(|m| key(&m.setup, &m.topology)));
-    let measured = kinds.into_iter().map(|kind| {
-        let of = measured.iter().filter(|m| key(&m.setup, &m.topology) == kind);
-        let points = of.map(|m| {
-            let y = value(m.samples_per_s, m.efficiency);
-            Point { x: f64::from(m.setup.ranks), y, error: y * m.time_error_us / m.time_us.max(1e-9) }
-        });
-        let ([backend, device, model, strategy], topology) = &kind;
-        Series {
-            name: format!("{model}, {strategy} on {topology}, {backend} on {device}"),
-            origin: Origin::Measured,
-            points: points.collect(),
-        }
-    });
-    let kinds = distinct(simulated.iter().map(|s| key(&s.setup, &s.topology)));
-    let simulated = kinds.into_iter().map(|kind| {
-        let of = simulated.iter().filter(|s| key(&s.setup, &s.topology) == kind);
-        let point = |s: &&SimulatedScale| Point {
-            x: f64::from(s.setup.ranks),
-            y: value(s.samples_per_s, s.efficiency),
-            error: 0.0,
-        };
-        let ([backend, _, model, strategy], topology) = &kind;
-        Series {
-            name: format!("{model}, {strategy} on {topology}, {backend}"),
-            origin: Origin::Simulated,
-            points: of.map(point).collect(),
-        }
-    });
-    measured.chain(simulated).collect()
-}
-
-/// Perfect scaling from the first point of the last curve.
-fn with_ideal(mut curves: Curves) -> Curves {
-    let Some(Series { name, points, .. }) = curves.series.last() else { return curves };
-    if let (Some(first), Some(last)) = (points.first(), points.last()) {
-        let end = first.y * last.x / first.x;
-        curves.ideal = Some(Ideal {
-            name: format!("ideal for {name}"),
-            points: vec![(first.x, first.y), (last.x, end)],
-        });
-    }
-    curves
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::Setup;
 
     #[test]
-    fn runs_of_another_strategy_or_device_are_another_curve() {
-        let point = |device: &str, strategy: &str, ranks: u32| MeasuredScale {
+    fn the_first_line_is_about_a_network_that_users_know_on_64_ranks() {
+        let point = |model: &str, topology: &str, ranks: u32| SimulatedScale {
             setup: Setup {
-                backend: "threads".into(),
-                device: device.into(),
-                model: "cnn".into(),
-                strategy: strategy.into(),
+                backend: "modeled".into(),
+                device: "A100 SXM".into(),
+                model: model.into(),
+                strategy: "ddp".into(),
                 ranks,
                 mesh: Setup::data_parallel(ranks),
             },
-            batch: 8,
-            topology: "this machine".into(),
+            batch: 256,
+            topology: topology.into(),
             time_us: 1.0,
             time_error_us: 0.0,
             exposed_us: 0.0,
-            samples_per_s: 8.0,
-            efficiency: 1.0,
+            samples_per_s: 151_234.0,
+            efficiency: 0.981,
             engines: Vec::new(),
         };
-        let points = [("cpu", "ddp"), ("cpu", "zero1"), ("H100", "ddp")]
-            .map(|(device, strategy)| [1, 2].map(|ranks| point(device, strategy, ranks)));
-        let points: Vec<&MeasuredScale> = points.iter().flatten().collect();
-        let curves = curves(&points, &[], |samples_per_s, _| samples_per_s);
-        assert_eq!(curves.iter().map(|curve| curve.points.len()).collect::<Vec<_>>(), [2, 2, 2]);
-        assert!(curves[2].name.contains("H100") && curves[1].name.contains("zero1"));
+        let points = [
+            point("resnet50 (amp)", "dgx-a100 of A100 SXM", 1024),
+            point("resnet50 (amp)", "dgx-a100 of A100 SXM", 64),
+            point("mlp of 34M", "nodes8 of a100_f32", 4096),
+        ];
+        let points: Vec<&SimulatedScale> = points.iter().collect();
+        let said = answer(answered(&points).unwrap());
+        assert_eq!(
+            said,
+            "64 A100 SXM (dgx-a100) would train ResNet-50 at 151,000 images/s, 98.1 % efficient"
+        );
+        assert_eq!(largest(&points).unwrap().setup.ranks, 1024);
+        assert!(
+            answer(answered(&points[2..]).unwrap())
+                .starts_with("4096 A100 in f32 (nodes8) would train MLP of 34M")
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! One step of training on the virtual clock: which communication hides behind the backward pass, and which does not.
 
 use super::part::{Part, commands, distinct, head};
-use crate::page::{ReportTable, Section};
+use crate::page::{Plot, ReportTable, Section};
 use crate::plots::{Bar, DrawError, Timeline};
 use crate::records::{Records, TimelineSpan};
 
@@ -58,14 +58,43 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
              is full; what is still under way when the backward pass ends is exposed."
                 .into(),
         ],
-        figures: vec![("One step of data-parallel training, simulated".into(), timeline.draw()?)],
+        plots: vec![Plot::new(
+            "One step of data-parallel training, simulated",
+            hidden(&spans),
+            timeline.draw()?,
+        )],
         tables: vec![table],
         commands: commands(all.iter().map(|(_, stamp)| stamp)),
+        folded: false,
     };
-    Ok(Some((Vec::new(), section)))
+    Ok(Some(Part { answer: None, facts: Vec::new(), limits: Vec::new(), section }))
 }
 
-/// What a bar's colour stands for: its name without a number.
+/// How long communication takes and how much of it is exposed, on the rank that waits the longest.
+fn hidden(spans: &[&TimelineSpan]) -> Option<String> {
+    let length = |span: &&TimelineSpan| span.end_us - span.start_us;
+    let of = |rank: u32, name: &str, stream: &str| -> f64 {
+        let of = spans.iter().filter(|span| span.rank == rank && span.stream == stream);
+        of.filter(|span| name.is_empty() || kind(&span.name) == name).map(length).sum()
+    };
+    let ranks = distinct(spans.iter().map(|span| span.rank));
+    let waits = |rank: &u32| of(*rank, "exposed", "compute") + of(*rank, "waiting", "compute");
+    let rank = ranks.into_iter().max_by(|a, b| waits(a).total_cmp(&waits(b)))?;
+    let (exposed, sent) = (waits(&rank), of(rank, "", "communication"));
+    let step = of(rank, "", "compute");
+    if sent <= 0.0 || step <= 0.0 {
+        return None;
+    }
+    Some(format!(
+        "rank {rank} waits the longest: {:.1} % of its step; operations of communication take {:.1} us in all, of which {:.1} us \
+         are exposed",
+        100.0 * exposed / step,
+        sent,
+        exposed
+    ))
+}
+
+/// The kind of a bar, which decides its colour: its name up to the first digit, `[` or `(`.
 fn kind(name: &str) -> String {
     name.split(|c: char| c.is_ascii_digit() || c == '[' || c == '(').next().unwrap_or(name).trim().into()
 }

@@ -1,26 +1,27 @@
 //! One network, trained on several numbers of ranks, on threads and on the simulator: the same bits.
 
-use super::part::{Part, commands, distinct, head};
+use super::names;
+use super::part::{Part, commands, distinct, fact, head};
 use crate::format;
-use crate::loss_curve;
-use crate::page::{Headline, ReportTable, Section};
-use crate::plots::{DrawError, Figure};
+use crate::loss_curve::{self, LossSeries};
+use crate::page::{Headline, Plot, Question, ReportTable, Section};
+use crate::plots::{Better, Curves, DrawError, Origin, Point};
 use crate::records::{MeasuredStep, Parity, Records, SimulatedStep};
 
-/// The row of an end of training, measured or simulated: the tables are two, their columns alike.
+/// The row of an end of training. Measured and simulated ends are different types, so this is a macro.
 macro_rules! row {
     ($step:expr, $end:expr) => {{
         let (end, parts) = ($end, &$end.breakdown);
         let mut row = vec![
-            $step.setup.backend.clone(),
-            $step.setup.device.clone(),
-            $step.setup.model.clone(),
-            $step.setup.strategy.clone(),
+            names::network(&$step.setup.model),
             $step.setup.ranks.to_string(),
-            ($step.step + 1).to_string(),
-            format!("{:.6}", $step.loss),
+            $step.setup.strategy.clone(),
+            format::number(end.samples_per_s),
             format::percent(end.accuracy),
-            format!("{:.0}", end.samples_per_s),
+            format!("{:.6}", $step.loss),
+            ($step.step + 1).to_string(),
+            $step.setup.backend.clone(),
+            names::device(&$step.setup.device),
         ];
         let times = [end.time_us, parts.forward_us, parts.backward_us, parts.exposed_us, parts.optimiser_us];
         row.extend(times.map(|us| format!("{us:.1}")));
@@ -35,34 +36,30 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     if measured.is_empty() && simulated.is_empty() {
         return Ok(None);
     }
-    let mut findings = Vec::new();
-    if let Some((last, _)) = parities.last() {
-        let ranks: Vec<String> = parities.iter().map(|(p, _)| p.ranks.to_string()).collect();
-        let ok = parities.iter().all(|(p, _)| p.ok);
-        findings.push(Headline {
-            value: if ok { "Same bits".into() } else { "Bits differ".into() },
-            text: format!(
-                "losses and final weights of the {} on threads and on the simulator, on {} ranks",
-                last.model,
-                ranks.join(", ")
-            ),
-            ok: Some(ok),
-        });
-    }
-    if let Some((end, accuracy)) =
-        measured.iter().find_map(|(step, _)| Some((step, step.end.as_ref()?.accuracy)))
-    {
-        findings.push(Headline {
-            value: format::percent(accuracy),
-            text: format!(
-                "of the test digits classified correctly by the {} after {} steps on {}",
-                end.setup.model,
-                end.step + 1,
-                format::counted(end.setup.ranks as usize, "rank")
-            ),
-            ok: None,
-        });
-    }
+    let mut facts: Vec<_> = same_bits(parities.iter().map(|(parity, _)| parity)).into_iter().collect();
+    let ends = measured.iter().filter_map(|(step, _)| Some((step, step.end.as_ref()?)));
+    let best = ends.max_by(|a, b| a.1.samples_per_s.total_cmp(&b.1.samples_per_s));
+    let learnt = best.map(|(step, end)| {
+        format!(
+            "a {} trained on {} {} at {} samples/s and classified {} of the test set right after {} steps",
+            names::network(&step.setup.model),
+            format::counted(step.setup.ranks as usize, "rank"),
+            if step.setup.device == "cpu" { "of this machine" } else { &step.setup.device },
+            format::number(end.samples_per_s),
+            format::percent(end.accuracy),
+            step.step + 1
+        )
+    });
+    facts.extend(best.map(|(step, end)| {
+        let text = format!(
+            "training the {} on {}, measured; {} of the test set are classified right after {} steps",
+            names::network(&step.setup.model),
+            format::counted(step.setup.ranks as usize, "rank"),
+            format::percent(end.accuracy),
+            step.step + 1
+        );
+        fact(Question::Here, format!("{} samples/s", format::number(end.samples_per_s)), text, None)
+    }));
     let stamps = measured.iter().map(|m| &m.1).chain(simulated.iter().map(|s| &s.1));
     let commands = commands(stamps);
     let mut tables = Vec::new();
@@ -86,32 +83,77 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
              depend on the configuration, the seed and the number of ranks, and on nothing else."
                 .into(),
         ],
-        figures: losses(records)?,
+        plots: losses(records)?,
         tables,
         commands,
+        folded: false,
     };
-    Ok(Some((findings, section)))
+    Ok(Some(Part { answer: learnt, facts, limits: Vec::new(), section }))
 }
 
-/// The losses of the measured runs: a figure for each model, a curve for each kind of run on each number of ranks.
-fn losses(records: &Records) -> Result<Vec<(String, Figure)>, DrawError> {
+/// Whether the threads and the simulator computed the same bits.
+fn same_bits<'a>(parities: impl Iterator<Item = &'a Parity> + Clone) -> Option<(Question, Headline)> {
+    let last = parities.clone().last()?;
+    let ranks: Vec<String> = parities.clone().map(|parity| parity.ranks.to_string()).collect();
+    let ok = parities.clone().all(|parity| parity.ok);
+    let text = format!(
+        "losses and final weights of the {} on threads and on the simulator, on {} ranks",
+        names::network(&last.model),
+        ranks.join(", ")
+    );
+    Some(fact(Question::Trust, if ok { "Same bits" } else { "Bits differ" }.into(), text, Some(ok)))
+}
+
+/// The losses of the measured runs: a plot for each model, a curve for each kind of run on each number of ranks.
+fn losses(records: &Records) -> Result<Vec<Plot>, DrawError> {
     let mut steps = records.all::<MeasuredStep>();
     steps.retain(|step| step.loss.is_finite());
-    let figure = |model: String| {
+    let plot = |model: String| {
         let of: Vec<&MeasuredStep> = steps.iter().filter(|step| step.setup.model == model).collect();
         let one_kind = distinct(of.iter().map(|step| step.setup.kind())).len() == 1;
         let key = |step: &MeasuredStep| (step.setup.kind().map(String::from), step.setup.ranks);
         let courses = distinct(of.iter().map(|step| key(step))).into_iter().map(|kind| {
-            let points = of.iter().filter(|step| key(step) == kind).map(|step| (step.step as f64, step.loss));
+            let of: Vec<&&MeasuredStep> = of.iter().filter(|step| key(step) == kind).collect();
             let ([backend, device, _, strategy], ranks) = &kind;
             let ranks = format::counted(*ranks as usize, "rank");
-            let name = if one_kind { ranks } else { format!("{ranks}, {strategy}, {backend} on {device}") };
-            (name, points.collect())
+            LossSeries {
+                name: if one_kind { ranks } else { format!("{ranks}, {strategy}, {backend} on {device}") },
+                origin: Origin::measured_on(device),
+                samples_per_step: of.iter().find_map(|step| {
+                    let end = step.end.as_ref()?;
+                    Some((end.samples_per_s * end.time_us / 1e6).round()).filter(|samples| *samples >= 1.0)
+                }),
+                steps: of.iter().map(|step| (step.step as f64, step.loss)).collect(),
+            }
         });
-        let figure = loss_curve::figure(&model, courses.collect())?;
-        Ok((format!("Training loss of the {model}, averaged over neighbouring steps"), figure))
+        let curves = loss_curve::curves(&names::network(&model), courses.collect());
+        let caption = format!(
+            "Training loss of the {}, measured, averaged over neighbouring steps",
+            names::network(&model)
+        );
+        let plot = Plot::new(caption, lowest(&curves), curves.draw()?);
+        Ok(plot.among(vec![("network", names::network(&model))]))
     };
-    distinct(steps.iter().map(|step| step.setup.model.clone())).into_iter().map(figure).collect()
+    distinct(steps.iter().map(|step| step.setup.model.clone())).into_iter().map(plot).collect()
+}
+
+/// Of several curves, where the lowest and the highest end; of a single one, its [`Curves::finding`].
+fn lowest(curves: &Curves) -> Option<String> {
+    if curves.series.len() < 2 {
+        return curves.finding(Better::Lower);
+    }
+    let ends = || curves.series.iter().filter_map(|series| Some((&series.name, series.points.last()?)));
+    let low = ends().min_by(|a, b| a.1.y.total_cmp(&b.1.y))?;
+    let high = ends().max_by(|a, b| a.1.y.total_cmp(&b.1.y))?;
+    let said = |(name, point): (&String, &Point)| {
+        format!(
+            "{name} at a loss of {} after {} {}",
+            format::number(point.y),
+            format::number(point.x),
+            curves.x.label
+        )
+    };
+    Some(format!("the lowest end: {}; the highest end: {}", said(low), said(high)))
 }
 
 fn parity_table<'a>(parities: impl Iterator<Item = &'a Parity>) -> ReportTable {
@@ -144,15 +186,15 @@ fn parity_table<'a>(parities: impl Iterator<Item = &'a Parity>) -> ReportTable {
 
 fn end_table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
     let names = [
+        "network",
+        "ranks",
+        "strategy",
+        "samples/s",
+        "accuracy",
+        "last loss",
+        "steps",
         "backend",
         "device",
-        "model",
-        "strategy",
-        "ranks",
-        "steps",
-        "last loss",
-        "accuracy",
-        "samples/s",
         "step (us)",
         "forward (us)",
         "backward (us)",

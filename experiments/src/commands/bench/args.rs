@@ -5,14 +5,16 @@ use crate::cli::common::Common;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::measure::bench::Path;
 use clap::ValueEnum;
+use std::path::PathBuf;
 
 /// Flags of `bench`.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Debug, Clone)]
 #[command(after_help = "Examples:
   allfold bench all_reduce --backend threads --ranks 4 -b 1K -e 64M -f 4
   allfold bench all_reduce --backend threads --ranks 8 --algo ring -b 16M -d bf16 -o max -n 50
+  allfold bench all_reduce --backend threads --ranks 4 --algo ring,halving_doubling -b 1K -e 16M --plot curves.svg
   allfold bench all_reduce --backend tcp --ranks 4 -b 4K -e 64M -f 16
-  allfold launch -n 4 -- bench all_reduce --backend shm --ranks 4 -b 4K -e 64M -f 16
+  allfold launch -n 4 -- bench all_reduce --backend shm -b 4K -e 64M -f 16
   mpirun -n 4 allfold bench all_reduce --backend mpi --path native --ranks 4 -b 4K -e 64M
   allfold bench broadcast --backend sim --topology nodes8 --ranks 16 -b 1M -r 3
   allfold bench all_reduce --backend device --ranks 8 -b 1M -e 256M -f 4
@@ -62,6 +64,9 @@ pub(crate) struct Args {
     /// Seed of the inputs
     #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Measuring")]
     pub(super) seed: u64,
+    /// Draw bus bandwidth over sizes, a curve for each algorithm, into an SVG file
+    #[arg(long, value_name = "FILE", help_heading = "Measuring")]
+    pub(super) plot: Option<PathBuf>,
     #[command(flatten)]
     pub(super) common: Common,
 }
@@ -99,20 +104,20 @@ pub enum Clock {
 /// Backends of ranks on CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostBackend {
-    /// Ranks as threads.
+    /// Ranks that are threads of this process.
     Threads,
     /// Ranks over a segment of shared memory.
     Shm,
-    /// Ranks over sockets.
+    /// Ranks that communicate over sockets.
     Tcp,
-    /// Ranks over MPI.
+    /// Ranks that communicate over MPI.
     Mpi,
 }
 
 /// Backends of ranks on GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuBackend {
-    /// Allfold's algorithms on buffers of one process.
+    /// Allfold's algorithms on the GPUs of one process.
     Device,
     /// NCCL, a thread per rank.
     Nccl,

@@ -12,13 +12,19 @@ use allfold_gpu::device::ExecutionMode;
 use allfold_report::records::{CollectiveCall, MeasuredCollective};
 
 /// Measures the collective on the GPUs at every size and prints the table.
-pub fn run(args: &Args, backend: GpuBackend, bench: &Bench, sizes: &[u64]) -> CommandResult {
+pub fn run(
+    args: &Args,
+    backend: GpuBackend,
+    bench: &Bench,
+    sizes: &[u64],
+) -> CommandResult<Vec<MeasuredCollective>> {
     // The GPUs are opened before any output, so that a missing GPU is the only message.
     let gpus = Gpus::open()?;
     let mut output = RunOutput::open(args.common.json.as_deref(), Some(args.seed))?;
     let checked = sweep(args, backend, bench, &gpus, sizes, &mut output)?;
+    let records = output.records()?.all();
     output.close()?;
-    checked
+    checked.map(|()| records)
 }
 
 fn sweep(
@@ -36,7 +42,10 @@ fn sweep(
         GpuBackend::Device => "as buffers of one process",
     };
     let gpu = gpus.name();
-    output.say(format!("# allfold bench {name}: {ranks} ranks on {gpu}, {how}; measured on this machine"))?;
+    output.say(format!(
+        "# allfold bench {name}: {} on {gpu}, {how}; measured on this machine",
+        allfold_report::format::counted(ranks as usize, "rank")
+    ))?;
     let (warmup, iterations, check) = (args.warmup, args.iterations, args.check);
     let summary = args.sweep.summary();
     output.say(format!("# {summary} warmup iters: {warmup} iters: {iterations} validation: {check}"))?;
@@ -44,7 +53,7 @@ fn sweep(
     output.say(table::measured_header())?;
     let (mut records, mut first_wrong) = (Vec::new(), None);
     for &size in sizes {
-        let spinner = progress::spinner(&format!("{name}, {size} bytes"));
+        let spinner = progress::spinner(&format!("{name}, {}", allfold_report::format::bytes(size)));
         let one = one(backend, bench, gpus, size);
         spinner.finish_and_clear();
         let (record, wrong) = one?;
@@ -78,11 +87,11 @@ fn one(
     gpus: &Gpus,
     size: u64,
 ) -> CommandResult<(MeasuredCollective, Option<String>)> {
-    let form = if bench.path == Path::Messages { ExecutionMode::Messages } else { ExecutionMode::Fused };
+    let mode = if bench.path == Path::Messages { ExecutionMode::Messages } else { ExecutionMode::Fused };
     let mut call = bench.call(size)?;
     let timed = match backend {
         GpuBackend::Nccl => gpus.nccl(&bench.choice, bench.timing, size)?,
-        GpuBackend::Device => gpus.device(&bench.choice, form, bench.timing, size)?,
+        GpuBackend::Device => gpus.device(&bench.choice, mode, bench.timing, size)?,
     };
     let Timed { side, nccl_estimate_us } = timed;
     if backend == GpuBackend::Nccl && bench.choice.algorithm.is_none() {

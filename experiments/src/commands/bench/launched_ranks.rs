@@ -9,11 +9,11 @@ use allfold_collectives::environment::Environment;
 use allfold_collectives::tcp::{Secret, Security};
 use allfold_collectives::{Communicator, Error, Joining, World};
 
-/// The ranks, and how the table describes them.
+/// The ranks of a sweep, and their description in the table.
 pub struct LaunchedRanks {
     /// The threads or the process that the ranks run on.
-    pub carrier: RunsOn,
-    /// How the ranks ran, for example `on threads, fused`.
+    pub runs_on: RunsOn,
+    /// The description of the ranks, for example `on threads, fused`.
     pub how: String,
 }
 
@@ -65,18 +65,18 @@ pub fn ranks(args: &Args, host: HostBackend, choice: &Choice) -> CommandResult<L
 }
 
 fn threads(choice: &Choice, world: impl Into<World>, how: String) -> LaunchedRanks {
-    LaunchedRanks { carrier: RunsOn::World(choice.on(world.into())), how }
+    LaunchedRanks { runs_on: RunsOn::World(choice.on(world.into())), how }
 }
 
 fn process(args: &Args, choice: &Choice, comm: Communicator, how: String) -> CommandResult<LaunchedRanks> {
     if comm.size() != args.sweep.ranks {
         return Err(CommandError::usage(format!(
-            "--ranks is {}, but the launcher started {} ranks",
+            "--ranks is {0}, but the launcher started {1} ranks; give --ranks {1}, or start {0} ranks",
             args.sweep.ranks,
             comm.size()
         )));
     }
-    Ok(LaunchedRanks { carrier: RunsOn::Process(choice.within(comm)?), how })
+    Ok(LaunchedRanks { runs_on: RunsOn::Process(choice.within(comm)?), how })
 }
 
 /// Ranks as threads of this process that exchange messages over loopback sockets.
@@ -96,7 +96,7 @@ fn over_loopback(args: &Args, choice: &Choice) -> CommandResult<LaunchedRanks> {
     Ok(threads(choice, world, how))
 }
 
-/// The kind of buffers, as the table names it.
+/// The kind of buffers, as the table shows it.
 fn buffers(args: &Args) -> &'static str {
     if args.register == 1 { "in registered buffers" } else { "through copies of buffers" }
 }

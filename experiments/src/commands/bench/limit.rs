@@ -7,8 +7,8 @@ use allfold_collectives::Collective;
 use allfold_collectives::tcp::duplex;
 use allfold_report::records::{Limit, MeasuredCollective};
 
-/// The size at which the machine's limit is measured: the largest of the sweep from 1 MiB (more than caches hold) to 64 MiB
-/// (which takes little time).
+/// The size at which the machine's limit is measured: the largest of the sweep from 1 MiB to 64 MiB (which takes little time); if
+/// there is none, 1 MiB for a sweep of smaller sizes, else 64 MiB.
 fn size_of(sizes: &[u64]) -> u64 {
     let large = sizes.iter().copied().filter(|size| (1 << 20..=64 << 20).contains(size)).max();
     large.unwrap_or_else(|| if sizes.iter().all(|size| *size < 1 << 20) { 1 << 20 } else { 64 << 20 })

@@ -11,20 +11,30 @@ use crate::cli::progress;
 use crate::measure::bench::{Bench, Path, RunsOn};
 use crate::measure::machine_limits::cores;
 use allfold_collectives::{DType, ReduceOp};
+use allfold_report::format::{self, counted};
 use allfold_report::records::MeasuredCollective;
 
 /// Measures the collective at every size and prints the table. Of several processes, rank 0's prints.
-pub fn run(args: &Args, host: HostBackend, mut bench: Bench, sizes: &[u64]) -> CommandResult {
-    let ranks = ranks(args, host, &bench.choice)?;
+pub fn run(
+    args: &Args,
+    host: HostBackend,
+    mut bench: Bench,
+    sizes: &[u64],
+) -> CommandResult<Vec<MeasuredCollective>> {
+    // Hundreds of ranks take seconds to start and to connect.
+    let starting = progress::spinner(&format!("starting {}", counted(args.sweep.ranks as usize, "rank")));
+    let ranks = ranks(args, host, &bench.choice);
+    drop(starting);
+    let ranks = ranks?;
     if bench.path == Path::Native {
-        // There is no exact reference for floats that are reduced in MPI's order.
+        // Floats that MPI reduces in its own order have no exact reference.
         let (dtype, op) = (bench.choice.dtype, bench.choice.op);
         let exact = !bench.choice.collective.reduces()
             || matches!(op, ReduceOp::Min | ReduceOp::Max)
             || !matches!(dtype, DType::F64 | DType::F32 | DType::F16 | DType::Bf16);
         bench.timing.check &= exact;
     }
-    let is_reporter = match &ranks.carrier {
+    let is_reporter = match &ranks.runs_on {
         RunsOn::World(_) => true,
         RunsOn::Process(comm) => comm.rank().0 == 0,
     };
@@ -34,8 +44,9 @@ pub fn run(args: &Args, host: HostBackend, mut bench: Bench, sizes: &[u64]) -> C
     };
     let mut sweep = Sweep { args, host, bench: &bench, output, is_reporter };
     let checked = sweep.run(ranks, sizes)?;
+    let records = sweep.output.records()?.all();
     sweep.output.close()?;
-    checked
+    checked.map(|()| records)
 }
 
 /// A sweep over sizes in real time.
@@ -54,9 +65,10 @@ impl Sweep<'_> {
         let name = self.bench.choice.collective.name();
         let (mut records, mut first_wrong) = (Vec::new(), None);
         for &size in sizes {
-            let spinner = self.is_reporter.then(|| progress::spinner(&format!("{name}, {size} bytes")));
-            let measured = self.bench.on(self.host.name(), &ranks.carrier, size);
-            spinner.iter().for_each(|spinner| spinner.finish_and_clear());
+            let spinner =
+                self.is_reporter.then(|| progress::spinner(&format!("{name}, {}", format::bytes(size))));
+            let measured = self.bench.on(self.host.name(), &ranks.runs_on, size);
+            drop(spinner);
             let measured = measured?;
             first_wrong = first_wrong.or(measured
                 .iter()
@@ -89,7 +101,10 @@ impl Sweep<'_> {
     fn heading(&mut self, how: &str) -> CommandResult {
         let (ranks, cores) = (self.args.sweep.ranks, cores());
         let name = self.bench.choice.collective.name();
-        self.output.say(format!("# allfold bench {name}: {ranks} ranks {how}; measured on this machine"))?;
+        self.output.say(format!(
+            "# allfold bench {name}: {} {how}; measured on this machine",
+            counted(ranks as usize, "rank")
+        ))?;
         self.output.say(format!(
             "# {} warmup iters: {} iters: {} validation: {}",
             self.args.sweep.summary(),

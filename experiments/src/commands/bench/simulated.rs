@@ -8,6 +8,7 @@ use crate::cli::output::RunOutput;
 use crate::cli::progress;
 use crate::measure::bench::Bench;
 use crate::predict::machine::SimulatedMachine;
+use allfold_report::format::counted;
 use allfold_report::records::SimulatedCollective;
 
 /// Prints the table of a benchmark with real data on virtual time.
@@ -20,8 +21,9 @@ pub fn run(
 ) -> CommandResult<CheckResult> {
     let name = bench.choice.collective.name();
     output.say(format!(
-        "# allfold bench {name}: {} ranks carry data on {}; simulated, all times are virtual",
-        args.sweep.ranks, machine.name
+        "# allfold bench {name}: {} with data on {}; simulated, all times are virtual",
+        counted(args.sweep.ranks as usize, "rank"),
+        machine.name
     ))?;
     output.say(format!("# {} validation: {}", args.sweep.summary(), args.check))?;
     output.say("#")?;

@@ -7,7 +7,7 @@ use crate::cli::memory;
 use crate::cli::output::RunOutput;
 use crate::measure::machine_limits::cores;
 use crate::scaling::curve::{self, Reach};
-use crate::scaling::points::Scaling;
+use crate::scaling::points::{FaultRules, Scaling};
 use crate::training::config;
 use allfold_report::format::counted;
 use allfold_report::sizes::RankCounts;
@@ -21,7 +21,10 @@ pub(crate) struct Args {
     /// The configuration, a TOML file
     #[arg(long, value_name = "FILE", required = true)]
     config: Option<PathBuf>,
-    /// Rank counts, such as 1,2,4,8,64
+    /// Replace the value of a key of the configuration; may be given many times
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Rank counts, such as 1,2,4,8,64; from a long range, its powers of two
     #[arg(long, value_name = "COUNTS", required = true)]
     ranks: Option<RankCounts>,
     /// The simulated machine: a name (`allfold machines` lists them) or a file
@@ -37,6 +40,13 @@ pub(crate) struct Args {
     /// on GPUs, which compute in real time]
     #[arg(long, value_name = "N")]
     sim_ranks: Option<u32>,
+    /// Inject a fault into the runs on the virtual clock, such as slow_rank=3:x4 (`allfold simulate --help` lists them); may be given
+    /// again. Numbers of ranks that do not have the rule's ranks or links run without it
+    #[arg(long, value_name = "RULE", conflicts_with = "modeled_only")]
+    fault: Vec<String>,
+    /// Seed of the random draws of faults
+    #[arg(long, value_name = "SEED", default_value_t = 0, requires = "fault")]
+    fault_seed: u64,
     /// Run no arithmetic: model every point from shapes, FLOPs and bytes
     #[arg(long)]
     modeled_only: bool,
@@ -53,11 +63,14 @@ pub fn run(args: &Args) -> CommandResult {
         return Err(CommandError::usage("`allfold scale` needs --config FILE and --ranks COUNTS"));
     };
     let mut config = config::read(path)?;
+    args.set.iter().try_for_each(|pair| config::replace(&mut config, pair))?;
+    config.check().map_err(CommandError::usage)?;
     config.max_steps = args.steps;
     // The run has enough epochs for its steps, on any number of ranks.
     config.epochs = args.steps;
     let device = Device::named(&args.device).map_err(CommandError::usage)?;
-    let scaling = Scaling::new(config, args.topology.clone(), device);
+    let faults = FaultRules { rules: args.fault.clone(), seed: args.fault_seed };
+    let scaling = Scaling::new(config, args.topology.clone(), device).faulty(faults);
     scaling.check(ranks)?;
     let trains = !args.modeled_only;
     if trains && args.sim_ranks.is_some_and(|on_virtual_clock| on_virtual_clock > 0) {
@@ -66,6 +79,7 @@ pub fn run(args: &Args) -> CommandResult {
     let gpus = if trains { scaling.gpus()? } else { None };
     let on_virtual_clock = args.sim_ranks.unwrap_or(if gpus.is_some() { 0 } else { 4 });
     memory::threads(on_virtual_clock)?;
+    scaling.check_faults(ranks, on_virtual_clock)?;
     let mut output = RunOutput::open(args.common.json.as_deref(), Some(scaling.config.seed))?;
     args.html.iter().try_for_each(|path| output.will_write(path))?;
     if let Some(gpus) = gpus.filter(|gpus| *gpus < ranks.greatest()) {

@@ -4,14 +4,16 @@ use super::page;
 use crate::cli::common::Common;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
+use crate::cli::progress;
 use crate::scaling::points::simulated_efficiency;
 use crate::scaling::table::table;
 use crate::scaling::workload::{self, Collectives, WorkloadScaling, thinned};
+use allfold_report::format;
 use allfold_report::plots::{Axis, Curves, Ideal, Origin, Point, Series};
 use allfold_report::records::SimulatedScale;
 use allfold_report::sizes::RankCounts;
 use allfold_trainer::modeled::Overheads;
-use allfold_trainer::workloads::{Accelerator, Precision, Workload};
+use allfold_trainer::workloads::{Accelerator, LayerTable, Precision, Workload};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -21,10 +23,11 @@ use std::path::{Path, PathBuf};
   allfold scale workload resnet50 --topology dgx-a100 --ranks 1..131072 --batch 256 --amp
   allfold scale workload gpt2-xl --topology hgx-h100,fat-tree=2:1 --ranks 1..4096 --strong --batch 4096 --amp
   allfold scale workload bert-large --topology p4d --ranks 8..1024 --plot curve.svg
+  allfold scale workload examples/layers/small-cnn.toml --topology dgx-a100 --ranks 1,8,64
 
 Modeled from shapes, FLOPs and bytes; nothing is measured. Efficiency is throughput divided by that of as many single ranks.")]
 pub(crate) struct Args {
-    /// The network: resnet18, resnet34, resnet50, vgg16, bert-base, bert-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl
+    /// A layer table of your own (a file that ends in .toml), or the network: resnet18, resnet34, resnet50, vgg16, bert-base, bert-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl
     #[arg(value_name = "NAME")]
     name: String,
     /// Rank counts, such as 1,8,64; from a long range, its powers of two
@@ -98,6 +101,25 @@ fn rate(what: &str, value: f64) -> CommandResult<f64> {
     }
 }
 
+/// The network of a name, or of a user's layer table.
+fn named_or_read(name: &str) -> CommandResult<Workload> {
+    /// The greatest length of a layer table in bytes.
+    const LONGEST: u64 = 16 << 20;
+    if !name.ends_with(".toml") {
+        return Workload::named(name).map_err(|error| {
+            CommandError::usage(format!("{error}; or name a layer table that ends in .toml"))
+        });
+    }
+    let wrong = |error: &dyn std::fmt::Display| CommandError::usage(format!("{name}: {error}"));
+    let length = std::fs::metadata(name).map_err(|error| wrong(&error))?.len();
+    if length > LONGEST {
+        return Err(wrong(&format!("{length} bytes; a layer table has at most {LONGEST}")));
+    }
+    let text = std::fs::read_to_string(name).map_err(|error| wrong(&error))?;
+    let table: LayerTable = toml::from_str(&text).map_err(|error| wrong(&error))?;
+    table.workload().map_err(|error| wrong(&error))
+}
+
 impl Args {
     fn scaling(&self) -> CommandResult<WorkloadScaling> {
         let machine = workload::machine(&self.topology);
@@ -106,7 +128,7 @@ impl Args {
             None => machine.as_ref().map_or("A100 SXM", |preset| &preset.gpu),
         };
         Ok(WorkloadScaling {
-            workload: Workload::named(&self.name).map_err(CommandError::usage)?,
+            workload: named_or_read(&self.name)?,
             topology: self.topology.clone(),
             accelerator: Accelerator::named(accelerator).map_err(CommandError::usage)?,
             precision: match (self.amp, self.tf32) {
@@ -173,6 +195,7 @@ fn points(
     let counts = thinned(&counts.0);
     let counts = if counts.contains(&1) { counts } else { [vec![1], counts].concat() };
     let mut points: Vec<SimulatedScale> = Vec::new();
+    let bar = progress::bar(counts.len() as u64, scaling.workload.name());
     for &ranks in &counts {
         let Some(point) = scaling.point(ranks)? else {
             let batch = scaling.batch;
@@ -182,38 +205,44 @@ fn points(
             break;
         };
         points.push(point);
+        bar.inc(1);
     }
+    drop(bar);
     simulated_efficiency(&mut points);
     Ok(points)
 }
 
-/// Draws throughput over ranks, with the line of ideal scaling.
+/// Draws the curve: of weak scaling the efficiency, since its throughput is a line close to the ideal one that shows nothing; of
+/// strong scaling the throughput, with the line of ideal scaling.
 fn draw(points: &[SimulatedScale], kind: &str, path: &Path) -> CommandResult {
     let Some(first) = points.first() else { return Ok(()) };
-    let ideal = |ranks: u32| {
-        (f64::from(ranks), f64::from(ranks) * first.samples_per_s / f64::from(first.setup.ranks))
+    let weak = kind == "weak";
+    let last = points.last().map_or(1, |point| point.setup.ranks);
+    let ideal = |ranks: u32| match weak {
+        true => (f64::from(ranks), 1.0),
+        false => (f64::from(ranks), f64::from(ranks) * first.samples_per_s / f64::from(first.setup.ranks)),
     };
-    let whole = |value: f64| format!("{value:.0}");
+    let point = |p: &SimulatedScale| Point {
+        x: f64::from(p.setup.ranks),
+        y: if weak { p.efficiency } else { p.samples_per_s },
+        error: 0.0,
+    };
     let curves = Curves {
         label: format!("{kind} scaling of {}", first.setup.model),
-        x: Axis { label: "ranks", log: Some(2), format: whole },
-        y: Axis { label: "samples/s", log: Some(10), format: |value| format!("{value:.0e}") },
+        x: Axis { label: "ranks", log: Some(2), format: format::number },
+        y: match weak {
+            true => Axis { label: "efficiency", log: None, format: format::percent_axis },
+            false => Axis { label: "samples/s", log: Some(10), format: format::number },
+        },
         series: vec![Series {
             name: format!("{} on {}", first.setup.model, first.topology),
             origin: Origin::Simulated,
-            points: points
-                .iter()
-                .map(|p| Point { x: f64::from(p.setup.ranks), y: p.samples_per_s, error: 0.0 })
-                .collect(),
+            points: points.iter().map(point).collect(),
         }],
-        ideal: Some(Ideal {
-            name: "ideal".into(),
-            points: points.iter().map(|p| ideal(p.setup.ranks)).collect(),
-        }),
+        ideal: Some(Ideal { name: "ideal".into(), points: [first.setup.ranks, last].map(ideal).to_vec() }),
     };
     let figure = curves.draw().map_err(CommandError::run)?;
-    output::replace(
-        path,
-        figure.file(&format!("{kind} scaling of {}, modeled", first.setup.model)).as_bytes(),
-    )
+    let what = if weak { "efficiency" } else { "throughput" };
+    let caption = format!("{what} of {kind} scaling of {}, modeled", first.setup.model);
+    output::replace(path, figure.file(&caption).as_bytes())
 }

@@ -6,24 +6,21 @@
 //!      --nccl-algo, --nccl-proto, or NCCL_ALGO, NCCL_PROTO          parameters fitted to published runs
 //! ```
 //!
-//! It is what `validate --predictor simulated` does for a row of a run. All channels of a call are alike, so that one
-//! schedule stands for all, on links that carry them all.
+//! `validate --predictor simulated` does the same for a row of a run. All channels of a call are alike, so that one schedule
+//! is simulated, on links that carry the messages of all channels.
 
-use crate::call::plan;
 use crate::call::sweep::SweepArgs;
 use crate::call::table;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::RunOutput;
+use crate::cli::progress;
 use crate::commands::validate::parameters;
-use allfold_collectives::Collective;
-use allfold_nccl_model::physics::{ModelTerm, Setting, Simulated, Terms, closed, simulated};
-use allfold_nccl_model::{Library, Overrides, Platform};
-use allfold_report::records::{CollectiveCall, SimulatedCollective};
-use allfold_sim::machines::presets::Preset;
-use allfold_sim::machines::{Description, Machine};
-use allfold_validation::predict::Predictor;
+use crate::predict::nccl::{NcclMachine, NcclOptions, NcclTimed};
+use allfold_nccl_model::physics::{ModelTerm, Setting, Terms};
+use allfold_nccl_model::{Library, Overrides};
+use allfold_report::format::{self, counted};
+use allfold_report::records::SimulatedCollective;
 use std::path::PathBuf;
-use std::time::Instant;
 
 /// Flags that go with `--algo nccl`.
 #[derive(clap::Args, Debug)]
@@ -85,119 +82,53 @@ fn version(text: &str) -> Result<(u32, u32), String> {
     }
 }
 
+/// NCCL on the machine that the flags name.
+///
+/// # Errors
+/// An unknown machine, or one with another number of ranks; flags that leave NCCL no algorithm or protocol; a collective that
+/// NCCL's tuner does not cover.
+pub fn machine(sweep: &SweepArgs, topology: &str, args: &NcclArgs) -> CommandResult<NcclMachine> {
+    NcclMachine::tuned(sweep.collective)?;
+    let options = NcclOptions {
+        overrides: args.overrides()?,
+        library: args.library(),
+        parameters: parameters(args.parameters.as_deref())?.parameters(),
+        terms: args.without.iter().fold(Terms::default(), |terms, term| terms.without(*term)),
+    };
+    NcclMachine::new(topology, sweep.ranks, options)
+}
+
 /// Simulates NCCL's call at every size and prints the table.
 ///
 /// # Errors
-/// An unknown machine, or one with another number of ranks; flags that leave NCCL no algorithm or protocol.
-pub fn run(sweep: &SweepArgs, topology: &str, args: &NcclArgs, output: &mut RunOutput) -> CommandResult {
-    let machine = machine(topology, sweep.ranks)?;
+/// A schedule that cannot be timed.
+pub fn run(
+    sweep: &SweepArgs,
+    topology: &str,
+    machine: &NcclMachine,
+    output: &mut RunOutput,
+) -> CommandResult<Vec<SimulatedCollective>> {
     let collective = sweep.collective;
-    let tuned = [
-        Collective::AllReduce,
-        Collective::AllGather,
-        Collective::ReduceScatter,
-        Collective::Broadcast,
-        Collective::Reduce,
-    ];
-    if !tuned.contains(&collective) {
-        return Err(CommandError::usage(format!(
-            "NCCL's tuner does not cover {collective}, which NCCL composes of sends and receives"
-        )));
-    }
-    let platform = Platform::of(&machine, sweep.ranks, args.library());
-    let (terms, parameters) = (
-        args.without.iter().fold(Terms::default(), |terms, term| terms.without(*term)),
-        parameters(args.parameters.as_deref())?.parameters(),
-    );
-    let setting = Setting { machine, platform, overrides: args.overrides()?, driven: 1, host_stores: None };
-    output.say(heading(sweep, topology, &setting))?;
+    output.say(heading(sweep, topology, &machine.setting))?;
     let choice = SweepArgs { algo: None, ..sweep.clone() }.choice()?;
-    let (mut lines, mut busbw, mut messages, mut wall_s) = (Vec::new(), Vec::new(), 0, 0.0);
+    let (mut lines, mut records, mut wall_s) = (Vec::new(), Vec::new(), 0.0);
     for size in sweep.sizes()? {
-        let (count, bytes) = choice.count(size);
-        let case = setting.case(collective, bytes, false).map_err(CommandError::usage)?;
-        #[allow(clippy::disallowed_methods, reason = "the simulator's own speed is measured")]
-        let start = Instant::now();
-        let found = simulated(&case, &parameters, terms).map_err(CommandError::run)?;
-        wall_s += start.elapsed().as_secs_f64();
-        messages += found.messages;
-        let call = CollectiveCall {
-            collective: collective.name().into(),
-            algorithm: format!("NCCL {}/{}", case.algorithm, case.protocol),
-            ranks: sweep.ranks,
-            dtype: sweep.dtype.name().into(),
-            op: collective.reduces().then(|| sweep.op.name().into()),
-            root: collective.rooted().then_some(sweep.root),
-            count,
-            bytes,
-            tree_hash: None,
-            order_class: None,
-        };
-        let record = record(call, topology, &found, collective);
+        let spinner = progress::spinner(&format!("{}, {}, NCCL", collective.name(), format::bytes(size)));
+        let timed = machine.time(&choice, size);
+        spinner.finish_and_clear();
+        let NcclTimed { record, line, wall_s: took } = timed?;
         output.say(table::simulated_row(&record, &record))?;
         output.record(&record)?;
-        busbw.push(record.busbw_gbps);
-        lines.push(format!(
-            "# {bytes} B: {}/{}, {} of {} channels; {} {:.1} us, {} {:.1} us",
-            case.algorithm,
-            case.protocol,
-            case.used,
-            case.running,
-            Predictor::Physical.name(),
-            closed(&case, &parameters, terms),
-            Predictor::ClosedForm.name(),
-            case.tuner_us
-        ));
+        wall_s += took;
+        lines.push(line);
+        records.push(record);
     }
+    let busbw: Vec<f64> = records.iter().map(|record| record.busbw_gbps).collect();
     output.say(table::footer(collective.name(), None, &busbw))?;
     lines.into_iter().try_for_each(|line| output.say(line))?;
-    output.say(format!("# {messages} messages in {wall_s:.3} s of real time"))
-}
-
-fn record(
-    call: CollectiveCall,
-    topology: &str,
-    found: &Simulated,
-    collective: Collective,
-) -> SimulatedCollective {
-    let (algbw_gbps, busbw_gbps) = plan::bandwidths(collective, call.ranks, call.bytes, found.time_us);
-    SimulatedCollective {
-        backend: "sim".into(),
-        call,
-        topology: topology.into(),
-        engine: found.method.map_or("closed_form", |method| method.name()).into(),
-        sharing: "split".into(),
-        window: found.window,
-        segment: None,
-        faults: Vec::new(),
-        time_us: found.time_us,
-        bound_us: found.bound_us,
-        algbw_gbps,
-        busbw_gbps,
-        messages: (found.messages > 0).then_some(found.messages),
-        rounded_up: false,
-        merged_lanes: None,
-        ranks_per_class: None,
-        skipped_messages: Some(found.skipped).filter(|skipped| *skipped > 0),
-        wrong_elements: None,
-        checksum: None,
-    }
-}
-
-/// The machine with this name, or the machine in a JSON file with a run's `hardware`.
-fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
-    if !topology.to_ascii_lowercase().ends_with(".json") {
-        return Preset::machine(topology, ranks).map_err(CommandError::usage);
-    }
-    let wrong = |error: &dyn std::fmt::Display| CommandError::usage(format!("{topology}: {error}"));
-    let text = std::fs::read_to_string(topology).map_err(|error| wrong(&error))?;
-    let words: Description = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
-    let machine = Machine::understand(&words).map_err(|error| wrong(&error))?;
-    let all = u64::from(machine.devices) * u64::from(machine.nodes);
-    match all == u64::from(ranks) {
-        true => Ok(machine),
-        false => Err(wrong(&format!("{all} GPUs, and --ranks {ranks}"))),
-    }
+    let messages: u64 = records.iter().filter_map(|record| record.messages).sum();
+    output.say(format!("# {messages} messages in {wall_s:.3} s of real time"))?;
+    Ok(records)
 }
 
 /// The lines above the table of NCCL's simulated times.
@@ -213,9 +144,9 @@ fn heading(sweep: &SweepArgs, topology: &str, setting: &Setting) -> String {
     });
     let lines = [
         format!(
-            "# allfold simulate {}: {} ranks of {topology} as NCCL runs them; simulated, all times are virtual",
+            "# allfold simulate {}: {} of {topology} as NCCL runs them; simulated, all times are virtual",
             sweep.collective.name(),
-            sweep.ranks
+            counted(sweep.ranks as usize, "rank")
         ),
         format!("# {} x {} {}{network}", machine.nodes, machine.devices, machine.gpu.name),
         format!("# found by NCCL's search: {}", graphs.join("; ")),

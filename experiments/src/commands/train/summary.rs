@@ -4,19 +4,22 @@ use crate::cli::error::CommandResult;
 use crate::cli::output::RunOutput;
 use crate::training::trained::Trained;
 use allfold_report::format::counted;
-use allfold_trainer::Config;
+use allfold_trainer::{Config, ScoreBy};
 
-/// Prints the losses and the results; `clock` says by which clock the times were taken.
-pub fn say(config: &Config, trained: &Trained, clock: &str, output: &mut RunOutput) -> CommandResult {
-    let result = &trained.result;
-    output.say(format!(
-        "{} with {} parameters, {}, {}, batch {} each; {clock}",
+/// What is trained and how, for the line above a run; `clock` says by which clock its times are taken.
+pub fn heading(config: &Config, parameters: usize, ranks: u32, clock: &str) -> String {
+    format!(
+        "{} with {parameters} parameters, {}, {}, batch {} each; {clock}",
         config.model,
-        result.parameters,
         config.strategy,
-        counted(trained.ranks as usize, "rank"),
+        counted(ranks as usize, "rank"),
         config.batch
-    ))?;
+    )
+}
+
+/// Prints the losses and the results.
+pub fn say(config: &Config, trained: &Trained, output: &mut RunOutput) -> CommandResult {
+    let result = &trained.result;
     let losses = &result.losses;
     let every = losses.len().div_ceil(10).max(1);
     for (step, loss) in
@@ -33,6 +36,9 @@ pub fn say(config: &Config, trained: &Trained, clock: &str, output: &mut RunOutp
         test.labels,
         test.loss
     ))?;
+    if let Some(line) = best_epoch(config, trained) {
+        output.say(line)?;
+    }
     let (step_us, error_us) = trained.step_us();
     output.say(format!(
         "{:.0} samples/s; a step takes {step_us:.1} +- {error_us:.1} us:",
@@ -56,4 +62,25 @@ pub fn say(config: &Config, trained: &Trained, clock: &str, output: &mut RunOutp
         ))?;
     }
     output.say(format!("losses_hash {}\nweights_hash {}", trained.losses_hash(), trained.weights_hash()))
+}
+
+/// Why the run ended before all its epochs, and which epoch was the best; `None` if the run compares no scores.
+fn best_epoch(config: &Config, trained: &Trained) -> Option<String> {
+    let (by, epochs) = (ScoreBy::of(config), &trained.result.epochs);
+    let best = epochs.get(by.best(epochs).filter(|_| config.compares_scores())?)?;
+    let score = match by {
+        ScoreBy::Accuracy => format!("accuracy {:.2} %", best.test.accuracy() * 100.0),
+        ScoreBy::Loss => format!("{} loss {:.6}", config.scored_on(), best.test.loss),
+    };
+    let best = format!("the best is epoch {} with {score}", best.epoch + 1);
+    Some(match trained.ended_early_after() {
+        Some(after) => {
+            let without = counted(config.patience as usize, "epoch");
+            format!(
+                "ended early after epoch {after} of {}: {without} without a better score; {best}",
+                config.epochs
+            )
+        }
+        None => best,
+    })
 }

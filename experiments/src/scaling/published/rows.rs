@@ -12,8 +12,8 @@ use allfold_trainer::modeled::{
 };
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
 
-/// A term of the prediction: its name, and what it is and where its size is from. Multiprocessors that an exchange's channels
-/// take were tried and left out: they made no table better.
+/// The terms of the prediction: the name, and what the term is and where its size is from. No term counts the multiprocessors that
+/// an exchange's channels take: such a term improved no table's prediction.
 pub const TERMS: [(&str, &str); 3] = [
     ("communication", "buckets that the backward pass does not hide, by NCCL's own model of the machine"),
     (
@@ -30,9 +30,9 @@ pub const TERMS: [(&str, &str); 3] = [
 const DEVICE_VARIATION: f64 = 0.02;
 const JITTER_US: f64 = 1000.0;
 
-/// Parameters of the networks in published tables that have no layer table here: words of the model's path, millions.
-/// From the papers and the repositories' model descriptions; those of detectors and U-Nets are near values, which is enough:
-/// an exchange takes about a millisecond of steps of a hundred.
+/// Parameters of the networks in published tables that have no layer table here: a part of the model's path, and millions of
+/// parameters. From the papers and the repositories' model descriptions; approximate for detectors and U-Nets, which is enough:
+/// an exchange takes about 1 ms of a step of 100 ms.
 const PARAMETERS: [(&str, f64); 24] = [
     ("se-resnext101", 48.96),
     ("resnext101", 44.18),
@@ -60,9 +60,9 @@ const PARAMETERS: [(&str, f64); 24] = [
     ("languagemodeling/bert", 335.0),
 ];
 
-/// One predicted row.
+/// One row of a published curve, with its prediction.
 pub struct Predicted {
-    /// GPUs.
+    /// The number of GPUs.
     pub ranks: u32,
     /// Samples per second as published.
     pub published: f64,
@@ -77,15 +77,15 @@ impl Predicted {
     }
 }
 
-/// A predicted curve.
+/// The predicted rows of a published curve.
 pub struct Rows {
-    /// The system's rows with more than one GPU.
+    /// The curve's rows of more than one GPU.
     pub rows: Vec<Predicted>,
-    /// Assumptions about what the table does not say.
+    /// Assumptions about facts that the table does not give.
     pub assumed: Vec<String>,
 }
 
-/// Why a table or a curve is left out.
+/// The reason why a table or a curve is left out.
 pub type Left = String;
 
 /// Whether a table is of ResNet-50, which has a layer table here.
@@ -94,22 +94,22 @@ pub fn is_resnet50(model: &str) -> bool {
     model.contains("resnet50") || model.contains("rn50")
 }
 
-/// A curve, with the throughput of its first row.
+/// A curve, with the throughput of its row of one GPU.
 struct Base<'a> {
     preset: Preset,
     accelerator: &'static Accelerator,
-    /// A layer table, where there is one of this model.
+    /// The layer table of the model, if there is one.
     workload: Option<Workload>,
-    /// Millions of parameters, where there is none.
+    /// Millions of parameters, for a model without a layer table.
     millions: f64,
     curve: &'a Curve,
-    /// Samples of a GPU and step.
+    /// The number of samples per GPU and step.
     batch: u32,
-    /// Samples per second of one GPU.
+    /// The published rate of one GPU, in samples per second.
     one: f64,
 }
 
-/// Predicts a curve's rows from its first; with what was assumed.
+/// Predicts a curve's rows from its first row. Returns them with the assumptions that were made.
 ///
 /// # Errors
 /// Why the curve cannot be predicted.
@@ -131,14 +131,14 @@ pub fn predict(table: &ScalingTable, curve: &Curve, without: &[String]) -> Resul
             true => base.step(terms, ranks, &mut nccl),
             false => base.step_alone(terms, ranks, &mut nccl),
         }?;
-        // Samples of the table may be tokens: scale what the table says of one GPU.
+        // The table's samples may be tokens, so the prediction scales the published rate of one GPU.
         let gain = f64::from(ranks) * base.alone() * base.batches() / prediction.time.total().as_secs();
         Ok(Predicted { ranks, published, predicted: base.one * gain })
     });
     Ok(Rows { rows: rows.collect::<Result<_, Left>>()?, assumed })
 }
 
-/// What a curve's row of one GPU says; refuses a curve that has none to go from.
+/// The row of one GPU of a curve, from which predictions start. A curve without such a row is refused.
 fn base<'a>(table: &ScalingTable, curve: &'a Curve, assumed: &mut Vec<String>) -> Result<Base<'a>, Left> {
     let machine =
         table.machine.as_deref().ok_or_else(|| format!("no machine is known in `{}`", table.hardware))?;
@@ -176,22 +176,22 @@ fn base<'a>(table: &ScalingTable, curve: &'a Curve, assumed: &mut Vec<String>) -
 }
 
 impl Base<'_> {
-    /// Micro-batches of a step: with accumulation a step is as many, and exchanges once.
+    /// Micro-batches of a step, which exchanges gradients once; 1 for a model with a layer table.
     fn batches(&self) -> f64 {
         if self.workload.is_some() { 1.0 } else { f64::from(self.curve.accumulation) }
     }
 
-    /// Seconds of a micro-batch of one GPU.
+    /// The time of a micro-batch on one GPU, in seconds.
     fn alone(&self) -> f64 {
         f64::from(self.batch) / self.one
     }
 
-    /// Seconds of a step of one GPU.
+    /// The time of a step on one GPU, in seconds.
     fn step_of_one(&self) -> f64 {
         self.alone() * self.batches()
     }
 
-    /// A step with its exchanges.
+    /// The time of a step with its exchanges.
     fn step(&self, terms: Overheads, ranks: u32, nccl: &mut NcclModel) -> Result<StepPrediction, Left> {
         let prediction = match &self.workload {
             Some(workload) => {
@@ -220,7 +220,7 @@ impl Base<'_> {
         prediction.map_err(|error| error.to_string())
     }
 
-    /// A step without its exchanges.
+    /// The time of a step without its exchanges.
     fn step_alone(&self, terms: Overheads, ranks: u32, nccl: &mut NcclModel) -> Result<StepPrediction, Left> {
         let steps = UniformCosts::new(1, Picos((self.step_of_one() * 1e12) as u64));
         let batch = self.batch as usize;
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!((rows.len(), rows[0].ranks), (1, 8));
         assert!(rows[0].error() < 0.05, "{} of {}", rows[0].predicted, rows[0].published);
         assert!(assumed[0].contains("256 samples"));
-        // Without any term all ranks are as fast as one.
+        // Without any overhead, each of the 8 GPUs is as fast as one alone.
         let bare: Vec<String> = TERMS.iter().map(|(name, _)| name.to_string()).collect();
         let ideal = predict(&table, &table.curves[0], &bare).unwrap().rows;
         assert!((ideal[0].predicted / (8.0 * 938.0) - 1.0).abs() < 0.01, "{}", ideal[0].predicted);

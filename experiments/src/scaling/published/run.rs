@@ -9,14 +9,14 @@ use crate::scaling::tables::{self, Curve, ScalingTable};
 use allfold_report::records::ScalingRow;
 use std::path::PathBuf;
 
-/// Which terms are left out.
+/// Options of the score.
 #[derive(Clone, Debug, Default)]
 pub struct ScoreOptions {
     /// The terms that are left out, by name: communication, device-variation, jitter.
     pub without: Vec<String>,
     /// Print every row.
     pub rows: bool,
-    /// Draw predicted beside published into this file.
+    /// Draw the errors of the predictions into this file.
     pub plot: Option<PathBuf>,
 }
 
@@ -25,9 +25,9 @@ fn is_vision(model: &str) -> bool {
     ["classification", "detection", "segmentation"].iter().any(|kind| model.to_lowercase().contains(kind))
 }
 
-/// The results so far.
+/// The rows that were predicted so far, and the tables that were left out.
 struct Found {
-    /// The table of every row.
+    /// The printed table: a line for every row.
     lines: Vec<Vec<String>>,
     /// The rows that count for the score.
     scored: Vec<RowError>,
@@ -38,7 +38,7 @@ struct Found {
 /// The name of a term, for clap.
 ///
 /// # Errors
-/// A term that does not exist, with the nearest.
+/// The term does not exist; the error gives the nearest name.
 pub fn term(name: &str) -> Result<String, String> {
     let names = TERMS.map(|(name, _)| name);
     match names.contains(&name) {

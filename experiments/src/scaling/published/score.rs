@@ -1,23 +1,23 @@
-//! How far predictions are from what was published: medians, and errors in rising order.
+//! The errors of predictions of published figures: medians, and the errors in rising order.
 
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output;
 use allfold_report::plots::{Axis, Curves, Ideal, Origin, Point, Series};
 use std::path::Path;
 
-/// The error of a row, and its weight in the score.
+/// The error of a row, and what decides the groups that it counts in.
 pub struct RowError {
-    /// Classification, detection or segmentation of images.
+    /// Whether the network classifies, detects or segments images.
     pub vision: bool,
-    /// Whether the rows are ResNet-50's.
+    /// Whether the network is ResNet-50.
     pub resnet50: bool,
-    /// GPUs.
+    /// The number of GPUs.
     pub ranks: u32,
     /// |predicted / published - 1|.
     pub error: f64,
 }
 
-/// Median and 90th percentile of the error, for vision on 8 GPUs and for everything.
+/// Median and 90th percentile of the error: a line for each of five groups of rows that has a row, below the names of the columns.
 pub fn scores(rows: &[RowError]) -> Vec<Vec<String>> {
     let mut lines =
         vec![["rows", "count", "median error (%)", "90th percentile (%)"].map(String::from).to_vec()];
@@ -40,14 +40,14 @@ pub fn scores(rows: &[RowError]) -> Vec<Vec<String>> {
     lines
 }
 
-/// Median and 90th percentile; `None` of nothing.
+/// Median and 90th percentile; `None` if there are no values.
 pub fn quantiles(values: &mut [f64]) -> Option<(f64, f64)> {
     values.sort_by(f64::total_cmp);
     let at = |share: f64| values.get(((values.len() as f64 - 1.0) * share).round() as usize).copied();
     Some((at(0.5)?, at(0.9)?))
 }
 
-/// How many of the rows are predicted how well: errors in rising order.
+/// Draws the errors of all rows in rising order: the share of the rows that is predicted within each error.
 pub fn plot(rows: &[RowError], path: &Path) -> CommandResult {
     let sorted = |name: &str, vision: bool| {
         let mut errors: Vec<f64> =

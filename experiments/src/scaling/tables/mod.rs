@@ -8,28 +8,32 @@
 
 mod words;
 
+use allfold_sim::read_text_at_most;
 use allfold_trainer::workloads::Precision;
 use allfold_validation::runs::Flaw;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+/// The greatest length of a table in bytes.
+const LONGEST: u64 = 16 << 20;
+
 /// One table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScalingTable {
     /// The file's name without its ending.
     pub name: String,
-    /// The publication.
+    /// The publication, as a citation or address.
     pub source: String,
-    /// The machine in the publisher's words.
+    /// The description of the machine, as published.
     pub hardware: String,
-    /// The machine in ours: a name that `--topology` knows. `None` where the words name none.
+    /// The name of the machine for `--topology`; `None` if the description matches no known machine.
     pub machine: Option<String>,
-    /// The model, in the publisher's words.
+    /// The name of the model, as published.
     pub model: String,
-    /// Why it is not to be trusted, where it is not.
+    /// Why the table is not trusted; `None` if it is.
     pub suspect: Option<String>,
-    /// Throughput of inference, where nothing is exchanged.
+    /// Whether the table is of inference, in which nothing is exchanged.
     pub evaluation: bool,
     /// The curves, one for each column and setting.
     pub curves: Vec<Curve>,
@@ -38,17 +42,17 @@ pub struct ScalingTable {
 /// Throughput by number of GPUs; all other settings are equal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// The column, and the settings that tell it from others.
+    /// The name of the column, and the settings that distinguish the curve from others.
     pub name: String,
-    /// The precision.
+    /// The precision of the curve's runs.
     pub precision: Precision,
     /// Samples per GPU and step, as published.
     pub batch: Option<u32>,
-    /// Micro-batches whose gradients are added up before one exchange.
+    /// The number of micro-batches whose gradients are summed before one exchange.
     pub accumulation: u32,
-    /// GPUs and samples (or tokens, ..) per second, fewest GPUs first.
+    /// GPUs and samples (or tokens, ..) per second, fewest GPUs first; in a table of times to train, minutes in place of the rate.
     pub points: Vec<(u32, f64)>,
-    /// Where it is no curve of one global rule: why.
+    /// Why the curve cannot be compared with a prediction, such as rows that contradict each other; `None` if it can.
     pub odd: Option<String>,
 }
 
@@ -86,12 +90,13 @@ struct Row {
 /// # Errors
 /// A file that cannot be opened; malformed text, with its line and column.
 pub fn read(path: &Path) -> Result<ScalingTable, Flaw> {
-    let text = std::fs::read_to_string(path).map_err(|error| Flaw::whole(error).of(path))?;
+    let text = read_text_at_most(path, LONGEST, "a table of training throughput")
+        .map_err(|error| Flaw::whole(error).of(path))?;
     let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
     parse(&name, &text).map_err(|flaw| flaw.of(path))
 }
 
-/// Whether a text has the shape of such a table: rows of GPUs, not of bytes.
+/// Whether a text is a table of training throughput: its rows give numbers of GPUs, not of bytes.
 pub fn is_table(text: &str) -> bool {
     #[derive(Deserialize)]
     struct Shape {
@@ -105,12 +110,12 @@ pub fn is_table(text: &str) -> bool {
     serde_json::from_str::<Shape>(text).is_ok_and(|shape| !shape.rows.is_empty())
 }
 
-/// Whether a file can be read and has that shape.
+/// Whether a file can be read and is a table of training throughput.
 pub fn is_table_file(path: &Path) -> bool {
-    std::fs::read_to_string(path).is_ok_and(|text| is_table(&text))
+    read_text_at_most(path, LONGEST, "a table of training throughput").is_ok_and(|text| is_table(&text))
 }
 
-/// Reads a text; `name` is what the table is called.
+/// Reads a text; `name` becomes the name of the table.
 ///
 /// # Errors
 /// As [`read`].

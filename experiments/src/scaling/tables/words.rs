@@ -1,9 +1,9 @@
-//! What the words of published tables mean.
+//! The meaning of the words in published tables.
 
 use allfold_trainer::workloads::Precision;
 use std::collections::BTreeMap;
 
-/// The machine that a title such as `NVIDIA DGX A100 (8x A100 80GB)` or a system such as `dgx2h` is.
+/// The machine that a published title or system names, such as `NVIDIA DGX A100 (8x A100 80GB)` or `dgx2h`.
 pub(super) fn machine(text: &str) -> Option<String> {
     let flat: String = text.to_lowercase().chars().filter(|c| c.is_ascii_alphanumeric()).collect();
     let known = [
@@ -33,14 +33,14 @@ pub(super) fn precision(column: &str) -> Precision {
     }
 }
 
-/// Whether a key of `other` is a result and no setting.
+/// Whether a key of `other` is a result, not a setting.
 pub(super) fn is_result(key: &str) -> bool {
     let lower = key.to_lowercase();
     lower.contains("scaling") || lower.contains("speedup") || lower.contains("speed-up")
 }
 
-/// The first or second of the numbers in a text such as `128 (FP32) / 256 (AMP)` or `88 and 176`: the second is that of
-/// half precision.
+/// One of the numbers in a text such as `128 (FP32) / 256 (AMP)` or `88 and 176`: the last for half precision, otherwise the
+/// first.
 fn number(text: &str, precision: Precision) -> Option<u32> {
     let cleaned = text.replace(',', if text.contains(", ") { " " } else { "" });
     let mut numbers = Vec::new();
@@ -63,13 +63,13 @@ pub(super) fn batch(other: &BTreeMap<String, String>, precision: Precision) -> O
     key.and_then(|(_, value)| number(value, precision)).filter(|batch| *batch > 0)
 }
 
-/// Whether a column counts tokens or frames while the batch, by its size, counts sentences: a step's time cannot be told.
+/// Whether a column counts tokens or frames while the batch, by its size, counts sentences. The time of a step is then unknown.
 pub(super) fn other_unit(column: &str, batch: Option<u32>) -> bool {
     let lower = column.to_lowercase();
     (lower.contains("tok") || lower.contains("mels")) && batch.is_none_or(|batch| batch < 4096)
 }
 
-/// Batches between two exchanges.
+/// The number of batches between two exchanges.
 pub(super) fn accumulation(other: &BTreeMap<String, String>, precision: Precision) -> u32 {
     let key = other.iter().find(|(key, _)| key.to_lowercase().contains("accumulation"));
     key.and_then(|(_, value)| number(value, precision)).unwrap_or(1).clamp(1, 1 << 16)

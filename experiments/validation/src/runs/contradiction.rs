@@ -1,18 +1,18 @@
-//! Figures that cannot all be true: time, algbw and busbw of a row say the same thing three times.
+//! Finds figures that cannot all be true: time, algbw and busbw of a row are three forms of the same figure.
 //!
 //! ```text
 //! algbw = bytes / time        busbw = algbw x factor(collective, ranks)
 //! ```
 //!
-//! Tables print bandwidths to two decimals and times to four digits or so: half a hundredth and one per cent are
-//! rounding, more is a contradiction (a wrong rank count, a wrong collective, a slip of whoever copied it).
+//! Tables print bandwidths to two decimals and times to four digits or so: a difference of half a hundredth plus one per
+//! cent is rounding, more is a contradiction (a wrong rank count, a wrong collective, an error in copying).
 
 use super::flaw::Flaw;
 use super::run::{Run, RunRow};
 
-/// What rounding to two decimals can hide, in GB/s.
+/// The error from rounding to two decimals, in GB/s.
 const PRINTED: f64 = 0.006;
-/// What rounding of the time can hide, as a share.
+/// The error from rounding the time, as a share.
 const ROUNDED: f64 = 0.01;
 
 /// Moves the rows that contradict themselves to `left_out`; refuses a run where these are half or more.
@@ -52,7 +52,7 @@ fn reason(row: &RunRow, factor: f64) -> Option<String> {
     for (name, printed, follows) in
         [("algbw", row.algbw_gbps, algbw), ("busbw", row.busbw_gbps, algbw * factor)]
     {
-        // Asked this way around, a NaN is a contradiction as well.
+        // Compared in this direction, a NaN is a contradiction as well.
         let agrees = (printed - follows).abs() <= PRINTED + ROUNDED * follows;
         if !agrees {
             return says(format!("{name} {printed} GB/s where {} us make {follows:.2}", row.time_us));

@@ -1,9 +1,9 @@
-//! What is wrong with a file: where, and what was expected there.
+//! The error of a file of runs: its place, and what was expected there.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Why a file gives no run. Reads as `FILE:LINE:COLUMN: what was expected`, as compilers have it.
+/// Why a file gives no run. Shown as `FILE:LINE:COLUMN: what was expected`, like the messages of compilers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flaw {
     file: Option<PathBuf>,
@@ -18,12 +18,12 @@ impl Flaw {
         Flaw { file: None, at: None, what: what.to_string() }
     }
 
-    /// One place is wrong; line and column count from 1.
+    /// A flaw at a line and a column, both counted from 1.
     pub fn at(line: usize, column: usize, what: impl fmt::Display) -> Flaw {
         Flaw { at: Some((line, column)), ..Flaw::whole(what) }
     }
 
-    /// What serde says, without the place that it appends.
+    /// The flaw that serde reports, without the place that serde appends to its message.
     pub fn json(error: serde_json::Error) -> Flaw {
         let said = error.to_string();
         let what = said.rsplit_once(" at line ").map_or(said.as_str(), |(what, _)| what);

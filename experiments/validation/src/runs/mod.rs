@@ -1,4 +1,4 @@
-//! Measured runs of collectives, read from what others wrote.
+//! Measured runs of collectives, read from the files of other programs.
 //!
 //! ```text
 //! nccl-tests' table (any layout, by its header)  --.

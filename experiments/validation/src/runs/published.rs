@@ -5,6 +5,8 @@
 //!  "collective": "all_reduce", "dtype": "float", "ranks": 16,
 //!  "rows": [{"bytes": 8, "time_us": 30.1, "algbw_gbps": 0, "busbw_gbps": 0, "inplace": {..}}]}
 //! ```
+//!
+//! A row may have a rate and no time, or a time and no rate: the one follows from the other and the size.
 
 use super::flaw::Flaw;
 use super::run::{Run, RunRow, collective_field};
@@ -35,22 +37,33 @@ struct ParameterFile {
 #[derive(Deserialize)]
 struct Line {
     bytes: u64,
-    time_us: f64,
-    algbw_gbps: f64,
-    busbw_gbps: f64,
+    #[serde(flatten)]
+    out_of_place: Side,
     inplace: Option<Side>,
 }
 
 #[derive(Deserialize)]
 struct Side {
-    time_us: f64,
-    algbw_gbps: f64,
-    busbw_gbps: f64,
+    time_us: Option<f64>,
+    algbw_gbps: Option<f64>,
+    busbw_gbps: Option<f64>,
 }
 
 pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
     let file: ParameterFile = serde_json::from_str(text).map_err(Flaw::json)?;
-    let rows = file.rows.iter().flat_map(Line::rows);
+    let mut rows = Vec::new();
+    for (at, line) in file.rows.iter().enumerate() {
+        let sides = [(false, Some(&line.out_of_place)), (true, line.inplace.as_ref())];
+        for (in_place, side) in sides.into_iter().filter_map(|(in_place, side)| Some((in_place, side?))) {
+            let row = side.row(line.bytes, in_place, file.collective.bus_factor(file.ranks.get()));
+            rows.push(row.ok_or_else(|| {
+                let form = if in_place { ", in place," } else { "" };
+                Flaw::whole(format!(
+                    "rows[{at}]{form} has neither `time_us` nor a rate above 0; expected `time_us`, `algbw_gbps` or `busbw_gbps`"
+                ))
+            })?);
+        }
+    }
     let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
     Ok(Run {
         name: name.into(),
@@ -64,22 +77,66 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
         notes: file.notes.unwrap_or_default(),
         system: file.system,
         suspect: file.suspect,
-        rows: rows.collect(),
+        rows,
         left_out: Vec::new(),
     })
 }
 
-impl Line {
-    fn rows(&self) -> impl Iterator<Item = RunRow> {
-        let &Line { bytes, time_us, algbw_gbps, busbw_gbps, ref inplace } = self;
-        let first = RunRow { bytes, in_place: false, time_us, algbw_gbps, busbw_gbps };
-        let second = inplace.as_ref().map(|&Side { time_us, algbw_gbps, busbw_gbps }| RunRow {
+impl Side {
+    /// The measurement with what it leaves out: a time follows from a rate, a rate from the time. `None` if there is neither.
+    fn row(&self, bytes: u64, in_place: bool, bus_factor: f64) -> Option<RunRow> {
+        let positive = |value: Option<f64>| value.filter(|value| *value > 0.0);
+        let gb = bytes as f64 / 1e3;
+        let by_algbw = positive(self.algbw_gbps).map(|rate| gb / rate);
+        let by_busbw = positive(self.busbw_gbps).map(|rate| gb * bus_factor / rate);
+        let time_us = self.time_us.or(by_algbw).or(by_busbw.filter(|_| bus_factor > 0.0))?;
+        let rate = if time_us > 0.0 { gb / time_us } else { 0.0 };
+        Some(RunRow {
             bytes,
-            in_place: true,
+            in_place,
             time_us,
-            algbw_gbps,
-            busbw_gbps,
-        });
-        std::iter::once(first).chain(second)
+            algbw_gbps: self.algbw_gbps.unwrap_or(rate),
+            busbw_gbps: self.busbw_gbps.unwrap_or(rate * bus_factor),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(row: &str) -> Result<Vec<RunRow>, String> {
+        let text = format!(
+            "{{\"collective\":\"all_reduce\",\"dtype\":\"float\",\"ranks\":8,\"rows\":[{{\"bytes\":1000000,{row}}}]}}"
+        );
+        parse("run", &text).map(|run| run.rows).map_err(|flaw| flaw.to_string())
+    }
+
+    #[test]
+    fn a_time_follows_from_a_rate_and_a_rate_from_the_time() {
+        for row in [
+            "\"time_us\":null,\"algbw_gbps\":10.0,\"busbw_gbps\":17.5",
+            "\"algbw_gbps\":10.0",
+            "\"busbw_gbps\":17.5",
+            "\"time_us\":100.0",
+            "\"time_us\":100.0,\"algbw_gbps\":10.0,\"busbw_gbps\":17.5",
+        ] {
+            let rows = parsed(row).unwrap();
+            assert_eq!(
+                (rows[0].time_us, rows[0].algbw_gbps, rows[0].busbw_gbps),
+                (100.0, 10.0, 17.5),
+                "{row}"
+            );
+        }
+        let both = parsed("\"time_us\":50.0,\"inplace\":{\"time_us\":null,\"algbw_gbps\":10.0}").unwrap();
+        assert_eq!((both[0].time_us, both[1].time_us, both[1].in_place), (50.0, 100.0, true));
+    }
+
+    #[test]
+    fn a_row_without_time_and_rate_is_named() {
+        let said = parsed("\"time_us\":null,\"algbw_gbps\":0").unwrap_err();
+        assert!(said.contains("rows[0] has neither `time_us` nor a rate"), "{said}");
+        let said = parsed("\"time_us\":1.0,\"inplace\":{\"algbw_gbps\":null}").unwrap_err();
+        assert!(said.contains("rows[0], in place, has neither"), "{said}");
     }
 }

@@ -1,10 +1,14 @@
-//! Which of the layouts a file has.
+//! Reads a file of runs, in whichever of the layouts it has.
 
 use super::flaw::Flaw;
 use super::run::Run;
 use super::{contradiction, published, report, table};
+use allfold_sim::read_text_at_most;
 use serde::Deserialize;
 use std::path::Path;
+
+/// The greatest length of a run's file in bytes.
+const LONGEST: u64 = 16 << 20;
 
 /// Reads every run of a file.
 ///
@@ -12,7 +16,8 @@ use std::path::Path;
 /// A file that cannot be opened or holds no run; malformed text, with its line and column; a run that contradicts
 /// itself in half of its rows or more.
 pub fn read(path: &Path) -> Result<Vec<Run>, Flaw> {
-    let text = std::fs::read_to_string(path).map_err(|error| Flaw::whole(error).of(path))?;
+    let text =
+        read_text_at_most(path, LONGEST, "a measured run").map_err(|error| Flaw::whole(error).of(path))?;
     let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
     parse(&name, &text).map_err(|flaw| flaw.of(path))
 }

@@ -8,25 +8,25 @@ use std::collections::BTreeMap;
 /// The measured times of one collective over a sweep of sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// The file's name without its ending; `#2` and so on for the further tables of one file.
+    /// The file's name without its ending, followed by `#2` and so on for the further tables of one file.
     pub name: String,
-    /// The collective.
+    /// The collective of the run.
     pub collective: Collective,
     /// The element type as the run names it: `float`, `bfloat16`, `fp8_e4m3`, ...
     pub dtype: String,
     /// Size of the group.
     pub ranks: u32,
-    /// Where it ran, if the run says so.
+    /// The description of the hardware, if the run has one.
     pub hardware: Option<Description>,
-    /// Where the figures are from, if the run says so.
+    /// The source of the figures, if the run names it.
     pub source: Option<String>,
     /// The library's version, if the run says so.
     pub nccl_version: Option<String>,
-    /// The environment variables that the run's file mentions.
+    /// The environment variables in the run's file; of nccl-tests' JSON only those that begin with `NCCL_`.
     pub env: BTreeMap<String, String>,
     /// The collector's remarks on the run.
     pub notes: String,
-    /// The cluster, if the run names it.
+    /// The name of the cluster, if the run has one.
     pub system: Option<String>,
     /// Whether the collector doubts the run.
     pub suspect: bool,
@@ -36,7 +36,7 @@ pub struct Run {
     pub left_out: Vec<String>,
 }
 
-/// One size, in place or out of place.
+/// The time of one size, in place or out of place.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunRow {
     /// Bytes of the larger of a rank's two buffers, nccl-tests' "size".
@@ -45,9 +45,9 @@ pub struct RunRow {
     pub in_place: bool,
     /// Mean time of a call in microseconds.
     pub time_us: f64,
-    /// bytes / time, in GB/s (1e9), as printed.
+    /// bytes / time, in GB/s (1e9): as printed, or computed if the file does not give it.
     pub algbw_gbps: f64,
-    /// algbw times nccl-tests' factor for the collective, as printed.
+    /// algbw times nccl-tests' factor for the collective: as printed, or computed if the file does not give it.
     pub busbw_gbps: f64,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn collective(word: &str) -> Option<Collective> {
     Collective::ALL.into_iter().find(called)
 }
 
-/// Turns a JSON string into a collective; what is unknown is refused where it stands.
+/// Turns a JSON string into a collective; an unknown name is an error at its place in the file.
 pub(super) fn collective_field<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Collective, D::Error> {
     let word = String::deserialize(from)?;
     collective(&word).ok_or_else(|| {

@@ -8,17 +8,17 @@
 //! ```
 //!
 //! Older layouts have no `root`, or leave `redop` blank, and call the last column `error`; newer ones add columns to
-//! each side. What launchers put before a line (`[1,0]<stdout>:`, `0: `) is taken off; what NCCL logs is passed over.
+//! each side. The labels that launchers put before a line (`[1,0]<stdout>:`, `0: `) are removed; NCCL's log is skipped.
 
 use super::flaw::Flaw;
 use super::run::{Run, RunRow, collective};
 use allfold_schedules::Collective;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The columns of one table.
+/// The columns of a table.
 struct Header {
     names: Vec<String>,
-    /// Where each side's `time` is; the first is out of place.
+    /// The columns of `time`: out of place first, then in place.
     times: Vec<usize>,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn named_in(name: &str) -> Option<Collective> {
     found.max_by_key(|(word, _)| word.len()).map(|(_, collective)| collective)
 }
 
-/// A word of a line, and where it stands.
+/// A word of a line, and its column.
 struct Word<'a> {
     text: &'a str,
     line: usize,
@@ -183,7 +183,7 @@ impl Header {
         Ok(Some(Header { names, times }))
     }
 
-    /// Adds what one line of the table says.
+    /// Adds the rows of one line of the table.
     fn read(&self, words: &[Word<'_>], run: &mut Run) -> Result<(), Flaw> {
         let Some(size) = words.first() else { return Ok(()) };
         let bytes =

@@ -1,9 +1,9 @@
-//! Every layout that is read, and what is said of what cannot be.
+//! Every layout that is read, and the errors for files that cannot be read.
 
 use super::{Run, parse};
 use allfold_schedules::Collective;
 
-/// nccl-tests 2.17: `root` and `#wrong`, two tables under one launcher's labels.
+/// A table of nccl-tests 2.17, with `root` and `#wrong`, in the output of two ranks that a launcher has labelled.
 const RECENT: &str = "\
 [1,0]<stdout>:# Collective test starting: all_reduce_perf
 [1,0]<stdout>:# nThread 1 nGpus 1 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 1 iters: 20
@@ -122,7 +122,7 @@ fn a_row_that_contradicts_itself_is_left_out_by_name() {
 
 #[test]
 fn a_run_that_contradicts_itself_is_refused() {
-    // As a broadcast, 4 ranks' busbw of an all-reduce is half as much again too high.
+    // Read as a broadcast, the busbw of an all-reduce over 4 ranks is too high by half.
     let said = said("log", &JSON.replace("all_reduce", "broadcast"));
     assert!(said.contains("contradicts itself in 1 of 1 rows, as a broadcast over 4 ranks"), "{said}");
 }

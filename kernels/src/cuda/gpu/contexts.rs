@@ -48,7 +48,7 @@ impl Contexts {
         self.enter(self.opened.iter().position(|place| place.get().is_some()).unwrap_or(0))
     }
 
-    /// Whether kernels of device `from` may access memory of device `to`; opens both devices.
+    /// Whether kernels of device `from` may access memory of device `to`; opens both unless they are one device.
     pub fn reaches(&self, from: usize, to: usize) -> bool {
         from == to
             || self.enter(to).and_then(|()| self.enter(from)).is_ok()
@@ -123,7 +123,7 @@ fn can_reach(from: usize, to: usize) -> Result<bool> {
     Ok(can == 1)
 }
 
-/// Enables peer access of `from`'s kernels to `to`'s memory. False if the device already has as many peers as it can have.
+/// Enables peer access of `from`'s kernels to `to`'s memory. False if the pair has no such access, or `from` too many peers.
 fn enable_peer_access(from: Handle<sys::CUcontext>, to: Handle<sys::CUcontext>) -> Result<bool> {
     make_current(from)?;
     // SAFETY: both contexts are live.

@@ -223,9 +223,9 @@ impl CudaMachine for Gpu {
         let handle = own.handle.0;
         // SAFETY: the stream is live.
         let status = unsafe { result::stream::is_capturing(handle) };
-        if driver("ask a stream", status)? != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
+        if driver("query a stream", status)? != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE {
             return Err(Error::Argument(
-                "a captured copy cannot read the host's own memory, which may have changed or gone at a replay: copy before the capture begins, or from pinned memory".into(),
+                "a captured copy cannot read the host's own memory, which may be changed or freed before a replay: copy before the capture begins, or from pinned memory".into(),
             ));
         }
         if self.seeded(15) {
@@ -269,7 +269,7 @@ impl CudaMachine for Gpu {
 
     unsafe fn launch(&self, stream: CudaStream, launch: &Launch) -> Result<()> {
         let ordinal = self.own(stream)?.device;
-        let device = self.devices.get(ordinal).ok_or_else(|| Error::Argument(format!("device {ordinal}")))?;
+        let device = self.devices.get(ordinal).ok_or_else(|| Error::Argument(format!("no GPU {ordinal}")))?;
         let seeded = |defect| self.seeded(defect);
         let function = modules::function(self.contexts, (ordinal, device), &launch.kernel, seeded)?;
         let stream = self.at(stream)?;
@@ -319,7 +319,7 @@ impl CudaMachine for Gpu {
         // SAFETY: the stream is live.
         match unsafe { sys::cuStreamQuery(stream) } {
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            answer => driver("ask a stream", answer.result()).map(|()| true),
+            answer => driver("query a stream", answer.result()).map(|()| true),
         }
     }
 
@@ -342,7 +342,7 @@ impl CudaMachine for Gpu {
 
     fn begin_capture(&self, stream: CudaStream) -> Result<()> {
         let stream = self.at(stream)?;
-        // Relaxed mode: a kernel launched for the first time is loaded during the capture, which is no part of the graph.
+        // Relaxed mode allows loading a kernel, at its first launch, during the capture; the loading is no part of the graph.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is live.
         driver("begin a capture", unsafe { result::stream::begin_capture(stream, mode) })

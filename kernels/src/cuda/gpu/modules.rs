@@ -1,7 +1,7 @@
 //! Loaded kernels by device, one set for the process.
 //!
-//! No lock is held while NVRTC compiles or the driver loads a kernel. Loading may wait until the device is idle, so for another
-//! rank's part of a collective; if that rank were a thread that waits for the lock, the two would deadlock. Without the lock two
+//! The table's lock is not held while NVRTC compiles or the driver loads a kernel. Loading may wait until the device is idle, and
+//! so until another rank has finished a collective; if that rank were a thread that waits for the lock, both would deadlock. So two
 //! threads may load the same module; the second copy is unloaded again.
 
 use super::contexts::Contexts;
@@ -26,7 +26,7 @@ static LOADED: Mutex<Loaded> = Mutex::new(Loaded { modules: BTreeMap::new(), fun
 /// The lock that is held during compilation and loading where a test puts back defect 9 of `docs/GPU.md`.
 static ALL_THE_WAY: Mutex<()> = Mutex::new(());
 
-/// A kernel of a device, compiled and loaded on first use. Makes the device's context current for the calling thread.
+/// A kernel of a device, compiled and loaded on first use, which makes the device's context current for the calling thread.
 pub(super) fn function(
     contexts: &Contexts,
     (ordinal, device): (usize, &ProbedDevice),
@@ -47,7 +47,7 @@ pub(super) fn function(
     // SAFETY: the module is live: no module in the list is ever unloaded.
     let function = unsafe { result::module::get_function(module.0, name) };
     let function = driver("find a kernel in its module", function)?;
-    // Loaded now: else the driver loads the kernel at its first launch, and may then wait until the device is idle. SAFETY: the
+    // Load the kernel now: else the driver loads it at its first launch, and may then wait until the device is idle. SAFETY: the
     // function is the driver's.
     driver("load a kernel", unsafe { sys::cuFuncLoad(function) }.result())?;
     Ok(lock(&LOADED).functions.entry(key).or_insert(Handle(function)).0)

@@ -1,4 +1,4 @@
-//! Operations on each element alone: activations, their gradients, residual sums and biases.
+//! Activations and their gradients, residual sums and biases: element by element, but the gradient of a bias is a sum.
 
 use super::{Moved, blocks, holds, run, trained};
 use crate::DType;

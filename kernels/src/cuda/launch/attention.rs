@@ -3,6 +3,7 @@
 use super::{Moved, blocks, holds, run, trained};
 use crate::DType;
 use crate::cuda::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
+use crate::nn::DropoutStream;
 use bytemuck::{Pod, Zeroable};
 
 /// The shape of an attention: B sequences of T tokens, H heads of D columns. D is at most 128; 32, 64 and 128 waste no work.
@@ -24,12 +25,12 @@ pub struct Heads<'a> {
     pub dropped: Option<Dropped<'a>>,
 }
 
-/// Dropout of attention probabilities, with the random draws of [`crate::nn::AttentionShape`].
+/// Dropout of attention probabilities, with the random draws of [`crate::nn::AttentionDropout`].
 #[derive(Clone, Copy, Debug)]
 pub struct Dropped<'a> {
-    /// The stream of random draws, four u32 as for [`super::dropout`].
+    /// The words (u32) of a [`DropoutStream`], as for [`super::dropout`].
     pub stream: Slice<'a>,
-    /// The layer's number, which is part of the key of random draws.
+    /// The layer's number, which is part of the counter that random draws are made from.
     pub layer: u32,
     /// The dropped share of probabilities, at least 0 and less than 1.
     pub share: f64,
@@ -78,7 +79,7 @@ impl Heads<'_> {
         }
         let (mut stream, mut layer, mut bound, mut keep) = (0, 0, 0, 1.0);
         if let Some(dropped) = self.dropped {
-            holds("a stream of draws", dropped.stream, 4, 4)?;
+            holds("a stream of draws", dropped.stream, DropoutStream::WORDS as u64, 4)?;
             if !(0.0..1.0).contains(&dropped.share) {
                 return Err(Error::Argument(format!(
                     "the dropout probability is {}; it must be at least 0 and less than 1",
@@ -147,7 +148,7 @@ pub fn attention(
     let (shape, size) = (s.shape()?, s.dtype.size());
     holds("queries, keys and values", qkv, 3 * s.tokens() * s.width(), size)?;
     holds("the result of an attention", y, s.tokens() * s.width(), size)?;
-    holds("the rows' norms", lse, s.tokens() * s.heads as u64, 4)?;
+    holds("the rows' log-sum-exps", lse, s.tokens() * s.heads as u64, 4)?;
     if y.is_empty() {
         return Ok(0);
     }
@@ -178,7 +179,7 @@ pub fn attention_back(
         holds("the result of an attention", y, s.tokens() * s.width(), size)?;
     }
     let rows = s.tokens() * s.heads as u64;
-    holds("the rows' norms", lse, rows, 4)?;
+    holds("the rows' log-sum-exps", lse, rows, 4)?;
     if y.is_empty() {
         return Ok(0);
     }
@@ -189,7 +190,7 @@ pub fn attention_back(
     run(queue, kernel, [blocks(queue, rows * 32, 1), 1, 1], arguments)?;
     let [dq, dk, dv] = s.thirds(dqkv);
     let head = s.drawn(s.thirds(qkv).into_iter().fold(Arguments::new().touches(qkv, false), Arguments::with));
-    // q, k and v are columns of one matrix: each kernel writes some of the columns, and notes the whole matrix as written.
+    // q, k and v are columns of one matrix: each kernel writes some of the columns, and records the whole matrix as written.
     let head = head.reads(dy).reads(lse).reads(delta.all()).with(shape).touches(dqkv, true);
     run(queue, s.kernel("attention_query"), s.grid(8), head.clone().with(dq))?;
     run(queue, s.kernel("attention_key"), s.grid(8), head.with(dk).with(dv))?;

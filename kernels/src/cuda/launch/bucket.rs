@@ -100,7 +100,7 @@ impl<'a> BucketLaunch<'a> {
 fn floats(dtype: DType) -> Result<()> {
     match dtype {
         DType::F64 | DType::F32 | DType::F16 | DType::Bf16 => Ok(()),
-        other => Err(Error::Argument(format!("gradients cannot be of type {other}; use f32, f16 or bf16"))),
+        other => Err(Error::Argument(format!("gradients are f64, f32, f16 or bf16, not {other}"))),
     }
 }
 
@@ -166,7 +166,7 @@ pub fn cast(
 /// it turns them back.
 ///
 /// # Errors
-/// [`Error::Argument`] for a type that is not trained in, or lengths that do not match.
+/// [`Error::Argument`] for a type other than f32, f16 and bf16, or lengths that do not match.
 pub fn transpose(
     queue: &Queue,
     dtype: DType,
@@ -176,7 +176,7 @@ pub fn transpose(
 ) -> Result<Moved> {
     super::trained(dtype)?;
     let (n, each) = (from.elements(dtype.size())?, (rows * columns) as u64);
-    holds("what is turned", into, n, dtype.size())?;
+    holds("the transposed batch", into, n, dtype.size())?;
     if n == 0 {
         return Ok(0);
     }

@@ -31,9 +31,9 @@ impl EmbeddingLaunch {
         }
         let (n, c, size) = (tokens.elements(4)?, self.columns as u64, self.dtype.size());
         holds("an embedding's table", table, self.vocabulary as u64 * c, size)?;
-        holds("the rows of the tokens", y, n * c, size)?;
+        holds("the embedded tokens", y, n * c, size)?;
         places
-            .map_or(Ok(()), |places| holds("the rows of the places", places, self.length as u64 * c, size))?;
+            .map_or(Ok(()), |places| holds("the table of positions", places, self.length as u64 * c, size))?;
         Ok(n)
     }
 }

@@ -23,7 +23,7 @@ impl BufferTree {
         BufferTree::Node(Box::new(a), Box::new(b))
     }
 
-    /// The stack places that evaluation takes if the child that needs more goes first (Sethi and Ullman, 1970).
+    /// The number of stack entries that evaluation needs if the deeper child goes first (Sethi and Ullman, 1970).
     fn depth(&self) -> u32 {
         match self {
             BufferTree::Leaf(_) => 0,
@@ -63,14 +63,14 @@ impl Trees {
     /// Uploads the kernel's tables to the device, where they stay as long as the collective is used.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a tree that names no buffer, is too deep, or does not fit its bounds.
+    /// [`Error::Argument`] for a tree that is too deep or names an unknown buffer, or for bounds that do not fit the chunks.
     pub fn upload(&self, queue: &Queue, ranks: usize) -> Result<Uploaded> {
         let wrong = |what: String| Error::Argument(what);
         if ranks == 0 || ranks > MOST {
             return Err(wrong(format!("{ranks} ranks: a fused collective is over 1 to {MOST}")));
         }
         if self.bounds.len() != self.chunks.len() + 1 || !self.bounds.is_sorted() {
-            return Err(wrong(format!("{} bounds for {} chunks", self.bounds.len(), self.chunks.len())));
+            return Err(wrong(format!("{} bounds, not {} chunks + 1", self.bounds.len(), self.chunks.len())));
         }
         // Every chunk has one entry per rank; the number 255 ends a shorter tree.
         let mut trees = Vec::new();
@@ -80,7 +80,10 @@ impl Trees {
             let inside = entries.iter().all(|entry| usize::from(entry[0]) < ranks);
             let targeted = ranks == MOST || targets >> ranks == 0;
             if entries.len() > ranks || !inside || !targeted || tree.depth() > 6 {
-                return Err(wrong(format!("a tree of {} leaves over {ranks} buffers", entries.len())));
+                return Err(wrong(format!(
+                    "a tree of {} leaves does not fit {ranks} buffers",
+                    entries.len()
+                )));
             }
             entries.resize(ranks, [255, 0]);
             trees.extend(entries.into_iter().flatten());
@@ -100,7 +103,7 @@ impl Trees {
         })
     }
 
-    /// Whether the collective is one balanced tree over all buffers in order, received by all of them.
+    /// Whether the collective is one balanced tree over all buffers in order, a power of two of them, received by all.
     fn balanced(&self, ranks: usize) -> bool {
         fn over(tree: &BufferTree, first: u8, count: u8) -> bool {
             match tree {
@@ -186,7 +189,7 @@ pub struct Uploaded {
 }
 
 impl Uploaded {
-    /// Whether the collective is one balanced tree over all buffers, received by all, so that [`fused_balanced`] computes it too.
+    /// Whether the collective is one balanced tree over all buffers, received by all; [`fused_balanced`] computes it for 2, 4 or 8.
     pub fn is_balanced(&self) -> bool {
         self.balanced
     }
@@ -283,8 +286,8 @@ mod tests {
     #[test]
     fn a_buffer_is_written_where_it_receives_and_read_where_a_tree_names_it() {
         let pair = || BufferTree::node(BufferTree::Leaf(0), BufferTree::Leaf(1));
-        // Both ranks receive the first two chunks, then rank 1 alone receives one. An empty chunk has no receiver. Rank 2 receives
-        // the last chunk from rank 0.
+        // Ranks 0 and 1 receive the first two chunks, rank 1 alone the third. The fourth is empty and adds no span. Rank 2 receives
+        // the fifth from rank 0.
         let trees = Trees {
             bounds: vec![0, 4, 8, 12, 12, 20],
             chunks: vec![

@@ -1,4 +1,4 @@
-//! One function per kernel: it checks the arguments, chooses the grid and counts the bytes.
+//! One function per operation: it checks the arguments, launches one or more kernels and counts the bytes.
 //!
 //! Each function returns the bytes that it moves, [`Moved`]: every operand counted once, as if caches were perfect. These bytes,
 //! divided by the time between two events, give a bandwidth that can be compared with a plain copy's.

@@ -130,7 +130,7 @@ enum Role {
     Second,
 }
 
-/// The role and place of a slice of a [`Param`].
+/// The role and memory range of a slice of a [`Param`].
 #[derive(Clone, Copy, Debug)]
 struct Range {
     role: Role,
@@ -159,7 +159,7 @@ pub struct Params<'a> {
     whole: (bool, bool),
     /// The memory ranges that the tables name.
     ranges: Vec<Range>,
-    /// The owners of the tables' memory, where it is not borrowed.
+    /// The owners of the memory that the tables name, where it is not borrowed.
     _owners: Vec<Arc<Memory>>,
     parts: std::marker::PhantomData<Slice<'a>>,
 }
@@ -212,7 +212,7 @@ impl<'a> Params<'a> {
         };
         if !self.ranges.iter().all(inside) {
             return Err(Error::Argument(
-                "a part of the parameters is in memory that may be freed before the kernel runs".into(),
+                "a part of the parameters is in no owner's memory, so it may be freed before its use".into(),
             ));
         }
         let Params { dtype, jobs, bytes, tensors, table, whole, ranges, .. } = self;

@@ -177,7 +177,7 @@ struct Planes {
     channels: u64,
 }
 
-/// The planes of `x`, all values, given `y` with one value per plane; `last` is the number of channels if channels are last.
+/// The planes of `x`, which holds all values; `y` holds one value per plane, `last` the number of channels if channels are last.
 fn planes(dtype: DType, x: Slice<'_>, y: Slice<'_>, last: Option<usize>) -> Result<Planes> {
     trained(dtype)?;
     let (n, planes) = (x.elements(dtype.size())?, y.elements(dtype.size())?);

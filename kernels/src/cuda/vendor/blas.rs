@@ -1,4 +1,4 @@
-//! cuBLASLt: matrix products with the bias in the same call, by its fastest algorithm for each shape.
+//! cuBLASLt: matrix products, in f32 with the bias in the same call, by its fastest algorithm for each shape.
 
 use super::cublas_lt::{CublasLt, cublas_lt};
 use super::{Handle, Handles, deterministic, lock, native, pointer, refused};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 /// The workspace of an algorithm in bytes: what NVIDIA advises for Hopper.
 const WORKSPACE: usize = 32 << 20;
-/// The number of algorithms that are timed for a shape.
+/// The most algorithms that are timed for a shape.
 const TRIED: usize = 8;
 /// The number of timed runs of each algorithm.
 const RUNS: u32 = 3;
@@ -154,7 +154,7 @@ struct Call<'a> {
 }
 
 impl Blas {
-    /// cuBLASLt on the queue's device; `None` without a GPU or without the library.
+    /// cuBLASLt on the queue's device; `None` without a GPU, or if the library is missing or does not start.
     pub fn of(queue: &Queue) -> Result<Option<Arc<Blas>>> {
         static ALL: Handles<Blas> = Handles::new();
         ALL.of(queue, CudaLibrary::CublasLt, || {
@@ -252,7 +252,7 @@ impl Blas {
         })
     }
 
-    /// The fastest of the library's proposals, timed over a result that is thrown away; in deterministic mode, the first proposal
+    /// The fastest of the library's proposals, timed with a result that is not used; in deterministic mode, the first proposal
     /// that runs.
     fn fastest(&self, call: &Call<'_>, c: Slice<'_>) -> Result<sys::cublasLtMatmulAlgo_t> {
         let proposals = self.proposals(call)?;

@@ -67,7 +67,7 @@ struct Described {
 
 fn int(n: usize) -> Result<c_int> {
     c_int::try_from(n).map_err(|_| {
-        Error::Argument(format!("a tensor has a side of {n}, which is more than cuDNN can count"))
+        Error::Argument(format!("a tensor has a side of {n}, and cuDNN takes at most 2147483647"))
     })
 }
 
@@ -178,7 +178,7 @@ macro_rules! best {
                 false => sys::$search($($argument,)* TRIED as c_int, &mut count, found.as_mut_ptr().cast()),
             }
         };
-        // Where cuDNN finds no algorithm for a shape, it may answer so instead of returning a count of 0.
+        // Where cuDNN finds no algorithm for a shape, it may return this status instead of a count of 0.
         if answer == sys::cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED {
             count = 0;
         } else {
@@ -196,7 +196,7 @@ macro_rules! best {
 }
 
 impl Dnn {
-    /// cuDNN on the queue's device; `None` without a GPU or without the library.
+    /// cuDNN on the queue's device; `None` without a GPU, or if the library is missing or does not start.
     pub fn of(queue: &Queue) -> Result<Option<Arc<Dnn>>> {
         static ALL: Handles<Dnn> = Handles::new();
         ALL.of(queue, CudaLibrary::Cudnn, || {
@@ -217,7 +217,7 @@ impl Dnn {
         let described = Described::new(s)?;
         let handle = lock(&self.handle);
         // SAFETY: the handle and the stream are live.
-        check("take a stream", unsafe { result::set_stream(handle.0, native(queue)?.cast()) })?;
+        check("set the stream of cuDNN", unsafe { result::set_stream(handle.0, native(queue)?.cast()) })?;
         let last = usize::from(s.layout == TensorLayout::ChannelsLast);
         let (h, w) = s.picture;
         let sides = [s.n, s.channels, h, w, s.filters, s.side, s.stride, s.padding, s.groups, last];
@@ -233,7 +233,7 @@ impl Dnn {
         };
         let Some(choice) = choice else { return Ok(None) };
         // SAFETY: the descriptor is live.
-        check("choose how to multiply", unsafe {
+        check("set the math type of a convolution", unsafe {
             result::set_convolution_math_type(described.conv, choice.math)
         })?;
         let workspace = queue.memory(choice.workspace)?;

@@ -1,9 +1,9 @@
 //! Matrix products and convolutions by NVIDIA's libraries where they are installed, else by Allfold's own kernels.
 //!
 //! The process looks for each library once. The first call of a shape tries the library's algorithms and keeps the fastest, so a
-//! step must have run once before it is captured. Both sides read pictures as `[N, C, H, W]` and as channels last.
+//! step must have run once before it is captured. Libraries and kernels both read pictures as `[N, C, H, W]` and as channels last.
 //!
-//! [`set_deterministic`] makes the choice equal in every run: by the libraries' heuristics instead of the clock, among algorithms
+//! [`set_deterministic`] makes the choice equal in every run: by the libraries' heuristics instead of timing, among algorithms
 //! that give the same bits every time.
 
 mod blas;
@@ -105,13 +105,13 @@ pub fn deterministic() -> bool {
 /// The version of cuBLASLt or cuDNN, such as (13, 0, 2); needs no GPU.
 ///
 /// # Errors
-/// [`Error::Missing`]: what was looked for, which version is needed, and how to get it.
+/// [`Error::Missing`]: what was looked for, which version is needed, and how to get it; [`Error::Argument`] for another library.
 pub fn version(library: CudaLibrary) -> Result<(usize, usize, usize)> {
     let missing = |looked_for: String| Error::Missing { library, looked_for };
     let (present, least): (fn() -> bool, _) = match library {
         CudaLibrary::CublasLt => (blas::present, "12"),
         CudaLibrary::Cudnn => (dnn::present, "9"),
-        other => return Err(Error::Argument(format!("{} multiplies nothing", other.name()))),
+        other => return Err(Error::Argument(format!("{} is neither cuBLASLt nor cuDNN", other.name()))),
     };
     if library.load().is_none() || !present() {
         return Err(missing(format!("no {}", library.files().join(" or "))));
@@ -152,7 +152,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A library's handles by device, made on first use; `None` where the machine is no GPU or the library is not installed.
+/// A library's handles by device, made on first use; `None` where the library is not installed or does not start.
 struct Handles<T>(Mutex<BTreeMap<usize, Option<Arc<T>>>>);
 
 impl<T> Handles<T> {
@@ -177,7 +177,7 @@ impl<T> Handles<T> {
         let made = match version(library).is_ok().then(make) {
             Some(Ok(made)) => Some(Arc::new(made)),
             Some(Err(error)) => {
-                // This happens, for example, where the library is of another CUDA than the driver: the run goes on, slower.
+                // A library of another CUDA version than the driver fails here; the run continues without it, slower.
                 eprintln!(
                     "warning: {} is there and does not start on device {} ({error}), so Allfold's own kernels are used: install the version for this driver's CUDA",
                     library.name(),

@@ -1,4 +1,4 @@
-//! Tests of memory that processes share: several attach it, and one of them stops in the middle of an exchange.
+//! Tests of memory that processes share: two mappings of it work together, and a member stops in the middle of an exchange.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn a_segment_in_shared_memory_is_the_same_for_all_that_attach_to_it() {
                     .run(
                         0,
                         &sums(2, count),
-                        Ends::InPlace(bytemuck::cast_slice_mut(&mut data)),
+                        CallBuffers::InPlace(bytemuck::cast_slice_mut(&mut data)),
                         &mut deadline(20_000),
                     )
                     .unwrap();
@@ -66,8 +66,8 @@ fn a_share_that_is_never_done_leaves_nobody_waiting_and_no_buffer_in_reach() {
         let mut buffer = mine.register(0, 800_000).unwrap();
         bytemuck::cast_slice_mut::<u8, i64>(&mut buffer).fill(5);
         let at = buffer.as_ptr().addr() - mine.memory.base().addr().get();
-        let stopped =
-            Member::new(mine.clone(), 0).run(3, &exchange, Ends::InPlace(&mut buffer), &mut deadline(50));
+        let buffers = CallBuffers::InPlace(&mut buffer);
+        let stopped = Member::new(mine.clone(), 0).run(3, &exchange, buffers, &mut deadline(50));
         assert_eq!(stopped, Err(Stopped::TimedOut("late")));
         // Bytes that the stopped process writes later are not visible in this buffer any more.
         buffer.fill(9);

@@ -136,8 +136,8 @@ impl Conv2dShape {
         }
     }
 
-    /// Adds the columns of one channel and sample into the pixels that they came from, in a fixed order; columns of neighbouring
-    /// kernel positions are `step` elements apart.
+    /// Replaces each pixel of one channel and sample by the sum of the column elements that came from it, in a fixed order; columns
+    /// of neighbouring kernel positions are `step` elements apart.
     fn fold<F: Float>(&self, columns: &[F], step: usize, dx: &mut [F]) {
         let ((height, width), (rows, cols)) = (self.picture, self.output_picture());
         let (stride, padding) = (self.stride, self.padding);

@@ -1,7 +1,7 @@
 //! Convolution of pictures, as matrix products that gather their patches on the way.
 //!
 //! ```text
-//! x [N, C, H, W]     w [O, C/G, K, K]     y [N, O, P, Q]     P = (H + 2 pad - K) / stride + 1, Q from W alike
+//! x [N, C, H, W]     w [O, C/G, K, K]     y [N, O, P, Q]     P = (H + 2 pad - K) / stride + 1, Q likewise from W
 //! patch (p, q) of a sample: the K x K pixels of every channel under output pixel (p, q), 0 outside the picture
 //!
 //! y  [O, N P Q]    = w . patches

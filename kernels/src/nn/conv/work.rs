@@ -21,6 +21,6 @@ impl Conv2dShape {
         let want = (n * self.input(), n * self.outputs * self.pixels(), self.weights());
         assert_eq!((x.len(), y.len(), w.len()), want, "input, output and weight of {n} samples");
         let needed = Winograd::of(self).map_or(n * self.padded(), |winograd| winograd.weights());
-        assert!(self.padding == 0 || work.len() >= needed, "{} elements of room for {n} samples", work.len());
+        assert!(self.padding == 0 || work.len() >= needed, "`work` is short: {} for {n} samples", work.len());
     }
 }

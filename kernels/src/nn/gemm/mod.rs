@@ -36,7 +36,7 @@ const DEPTH: usize = 384;
 const PANELS: usize = 10;
 /// The number of strips of a transposed operand that are filled together: 32 rows, which are two cache lines of f32.
 const SIDE_BY_SIDE: usize = 4;
-/// Products with fewer operations than this use one thread.
+/// Products with fewer multiply-adds than this use one thread.
 const SMALL: usize = 400_000;
 
 /// The positions of the left operand's elements: element (i, k) is at `row(i) + at(k)`, where k counts through three nested loops,
@@ -145,8 +145,7 @@ pub(super) struct Out<F> {
 // positions, as its users in this module ensure.
 unsafe impl<F: Send> Sync for Out<F> {}
 
-/// Computes the m x n product `out = left . right`, or adds it to `out`. Positions of `out` that belong to no element stay
-/// unchanged.
+/// Computes the m x n product `out = left . right`, or adds it to `out`. Other positions of `out` stay unchanged.
 ///
 /// # Panics
 /// If an operand or the output is shorter than its description requires.
@@ -228,9 +227,9 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
             return;
         }
         let deepest = depths.iter().map(Range::len).max().unwrap_or_default();
-        with_thread_scratch(deepest * self.cols.len().next_multiple_of(VECTOR), |with_thread_scratch| {
+        with_thread_scratch(deepest * self.cols.len().next_multiple_of(VECTOR), |packed| {
             for (turn, ks) in depths.iter().enumerate() {
-                let packed = self.pack(right, ks, with_thread_scratch);
+                let packed = self.pack(right, ks, packed);
                 self.depth(ks, packed, self.add || turn > 0);
             }
         });
@@ -252,13 +251,8 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
     }
 
     /// Packs the panels of this block's columns, one after another, each as `ks.len()` lines of the panel's width.
-    fn pack<'s>(
-        &self,
-        right: &impl Right<F>,
-        ks: &Range<usize>,
-        with_thread_scratch: &'s mut [F],
-    ) -> &'s [F] {
-        let all = &mut with_thread_scratch[..ks.len() * self.cols.len().next_multiple_of(VECTOR)];
+    fn pack<'s>(&self, right: &impl Right<F>, ks: &Range<usize>, memory: &'s mut [F]) -> &'s [F] {
+        let all = &mut memory[..ks.len() * self.cols.len().next_multiple_of(VECTOR)];
         let mut rest = &mut *all;
         for cols in self.panels() {
             let (panel, after) = rest.split_at_mut(ks.len() * cols.len().next_multiple_of(VECTOR));
@@ -357,8 +351,7 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
             let lefts =
                 self.rows.clone().step_by(ROWS).map(|i| (i, self.rows_of(i, ks, (self.rows.start, strips))));
             let lefts: Vec<_> = lefts.collect();
-            // The outer loop is over columns: a panel's part of the operand is small, and stays in the first-level cache for all
-            // rows.
+            // The outer loop is over columns: a panel's part of the operand is small, and stays in the L1 cache for all rows.
             for cols in self.panels() {
                 let (j, vectors) = (cols.start, cols.len().div_ceil(VECTOR));
                 let bases: [usize; WIDTH / VECTOR] =
@@ -400,8 +393,8 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         let (rows, j, cols) = (ROWS.min(self.rows.end - i), cols.start, cols.len());
         let mut done = 0;
         while done < cols {
-            let with_thread_scratch = self.place.plane - (j + done) % self.place.plane;
-            let length = with_thread_scratch.min(cols - done);
+            let left = self.place.plane - (j + done) % self.place.plane;
+            let length = left.min(cols - done);
             let at = self.place.at(j + done) + i * self.place.row;
             for (r, line) in tile.chunks_exact(WIDTH).take(rows).enumerate() {
                 self.write(at + r * self.place.row, &line[done..done + length], add);
@@ -446,15 +439,15 @@ struct Line([u64; 8]);
 /// Nested calls get different buffers.
 pub(super) fn with_thread_scratch<F: Float, R>(count: usize, body: impl FnOnce(&mut [F]) -> R) -> R {
     thread_local! {
-        static ROOMS: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
+        static SCRATCH: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
     }
-    let mut lines = ROOMS.with(|rooms| rooms.borrow_mut().pop()).unwrap_or_default();
+    let mut lines = SCRATCH.with(|buffers| buffers.borrow_mut().pop()).unwrap_or_default();
     let needed = (count * size_of::<F>()).div_ceil(size_of::<Line>());
     if lines.len() < needed {
         lines.resize(needed, Line([0; 8]));
     }
     let result = body(&mut bytemuck::cast_slice_mut(&mut lines[..needed])[..count]);
-    ROOMS.with(|rooms| rooms.borrow_mut().push(lines));
+    SCRATCH.with(|buffers| buffers.borrow_mut().push(lines));
     result
 }
 

@@ -51,7 +51,7 @@ impl<'a, F> Lines<'a, F> {
 }
 
 impl<F: Float> Right<F> for Lines<'_, F> {
-    /// With few left rows, reading in place is faster than packing, unless the lines would share a few sets of the cache.
+    /// With few rows (`m`), reading in place is faster than packing, unless the lines would share a few sets of the cache.
     fn direct(&self, m: usize, n: usize, depth: usize) -> Option<Direct<'_, F>> {
         let apart = !self.k_step.is_multiple_of(128);
         if self.j_step != 1 || self.plane < depth || !n.is_multiple_of(VECTOR) || m > 256 || !apart {
@@ -152,8 +152,8 @@ pub(crate) fn transpose<F: Float>(
     }
 }
 
-/// Does the part of [`transpose`] that whole blocks of 16 x 16 elements cover: the depth up to a multiple of 16; and all columns, or
-/// those up to a multiple of 16 if the lines have no space for another whole vector. Returns the covered (lines, columns).
+/// Does the part of [`transpose`] that whole blocks of 16 x 16 elements cover: the depth up to a multiple of 16; and all columns,
+/// or those up to a multiple of 16 if the lines have no space for another whole vector. Returns the covered (lines, columns).
 #[cfg(target_arch = "x86_64")]
 fn blocks<F: Float>(
     data: &[F],

@@ -6,7 +6,7 @@ use crate::{ReduceOp, f16};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// The number of elements that are widened at a time: three blocks of f32 stay in the first-level cache.
+/// The number of elements that are widened at a time: two blocks of f32 stay in the first-level cache.
 #[cfg(target_arch = "x86_64")]
 const BLOCK: usize = 512;
 

@@ -4,8 +4,7 @@ use crate::Isa;
 use std::hint::black_box;
 
 /// Copies `from` to `into`, which has the same length. `stream` selects non-temporal stores, which write past the caches and spare
-/// reading every line first; faster only for buffers larger than the caches. [`fence`] must follow before another thread is told of
-/// the data.
+/// reading every line first; faster only for buffers larger than the caches. [`fence`] must follow before others read `into`.
 #[inline]
 pub(crate) fn copy(isa: Isa, into: &mut [u8], from: &[u8], stream: bool) {
     assert!(isa <= Isa::best(), "this processor has no {isa}");
@@ -70,8 +69,8 @@ pub fn copy_part(into: &mut [u8], from: &[u8], whole: usize) {
     }
 }
 
-/// Orders streaming stores before later writes; no other instruction does. Call this once, before another thread is told of the
-/// data: a fence per block would wait for every block.
+/// Orders streaming stores before later writes; a store with release ordering alone does not. Call this once, before another
+/// thread may read the data: a fence per block would wait for every block.
 #[inline]
 pub(crate) fn fence() {
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! The stand-in for cuBLASLt: column-major products in plain arithmetic, and algorithms valid only for the requested shape.
+//! The stand-in for cuBLASLt: column-major products in plain arithmetic, and algorithms valid only for the stated alignment.
 
 use super::entry::entries;
 use super::foreign::{Kind, Table, give};
@@ -167,7 +167,7 @@ entries! {
         put(place, LAYOUTS.make(TensorLayout { kind, rows, columns, ld }))
     }
     cublasLtMatrixLayoutDestroy(layout: u64) "once" { ended(LAYOUTS.end(layout)) }
-    cublasLtMatmulPreferenceCreate(place: *mut u64) "256 bytes of alignment where nothing is said" {
+    cublasLtMatmulPreferenceCreate(place: *mut u64) "every alignment is 256 bytes unless it is set" {
         put(place, PREFERENCES.make(Preference([256; 4])))
     }
     cublasLtMatmulPreferenceSetAttribute(preference: u64, attribute: c_int, from: *const u64, bytes: usize)
@@ -207,7 +207,7 @@ entries! {
         _handle: u64, product: u64, alpha: *const f32, at_a: u64, a: u64, at_b: u64, b: u64, beta: *const f32,
         at_c: u64, _c: u64, at_d: u64, d: u64, algorithm: *const [u64; 8], _workspace: u64, _bytes: usize, stream: u64,
     )
-    "runs on the stream; operands must be aligned as the algorithm was told" {
+    "runs on the stream; operands must have the alignment that the algorithm was chosen for" {
         let (Some(product), Some(a), Some(b), Some(d)) =
             (PRODUCTS.get(product), LAYOUTS.get(a), LAYOUTS.get(b), LAYOUTS.get(d))
         else {

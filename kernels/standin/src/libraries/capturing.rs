@@ -19,7 +19,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends a capture, whether it is valid or not.
+    /// Ends a capture, even an invalid one, and returns its tasks if it is valid. Only the stream that began it can end it.
     pub fn end_capture(&mut self, stream: u64) -> Result<Arc<Vec<Task>>, Code> {
         let id = self.own(stream, "cuStreamEndCapture")?.capture.ok_or(Code::CUDA_ERROR_ILLEGAL_STATE)?;
         let Some(capture) = self.captures.get(&id) else { return Err(Code::CUDA_ERROR_ILLEGAL_STATE) };
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// Makes the capture of a stream invalid if the host makes a call that a capturing stream does not allow.
+    /// Refuses a host call that is not allowed on a capturing stream, and makes the stream's capture invalid.
     pub fn unless_captured(&mut self, stream: u64) -> Result<(), Code> {
         match self.streams.get(&stream).and_then(|stream| stream.capture) {
             None => Ok(()),

@@ -5,7 +5,7 @@ use super::world::{self, Context, here};
 use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUresult as Code};
 use std::ffi::{c_char, c_int, c_uint};
 
-/// Writes an answer to `place`, unless it is null.
+/// Writes an answer to `place`; a null pointer is an error.
 pub(super) fn put<T>(place: *mut T, value: T) -> Result<(), Code> {
     if place.is_null() {
         return Err(Code::CUDA_ERROR_INVALID_VALUE);
@@ -81,7 +81,7 @@ entries! {
         device(ordinal)?;
         put(place, ordinal)
     }
-    cuDeviceGetAttribute(place: *mut c_int, which: c_int, of: c_int) "the attributes that are asked for" {
+    cuDeviceGetAttribute(place: *mut c_int, which: c_int, of: c_int) "only the attributes that Allfold queries" {
         device(of)?;
         put(place, attribute(which, here().options.arch)?)
     }
@@ -89,7 +89,7 @@ entries! {
         device(of)?;
         put(place, here().options.memory as usize)
     }
-    cuDeviceGetName(place: *mut c_char, room: c_int, of: c_int) "a zero byte closes it within the room" {
+    cuDeviceGetName(place: *mut c_char, room: c_int, of: c_int) "the buffer must hold the name and its zero byte" {
         let name = c"stand-in GPU".to_bytes_with_nul();
         device(of)?;
         if (room as usize) < name.len() {
@@ -99,12 +99,12 @@ entries! {
         unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), place.cast(), name.len()) };
         Ok(())
     }
-    cuDeviceGetUuid_v2(place: *mut [u8; 16], of: c_int) "another for every device" {
+    cuDeviceGetUuid_v2(place: *mut [u8; 16], of: c_int) "a different one for every device" {
         let mut uuid = *b"GPU-stand-in-  00";
         uuid[16] = b'0' + device(of)? as u8;
         put(place, std::array::from_fn(|at| uuid[at + 1]))
     }
-    cuDeviceCanAccessPeer(place: *mut c_int, from: c_int, to: c_int) "never with itself" {
+    cuDeviceCanAccessPeer(place: *mut c_int, from: c_int, to: c_int) "no device is a peer of itself" {
         let (from, to) = (device(from)?, device(to)?);
         put(place, c_int::from(from != to && here().options.peers))
     }

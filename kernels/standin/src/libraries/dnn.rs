@@ -258,13 +258,13 @@ entries! {
     cudnnSetConvolutionMathType(of: u64, _math: c_int) "of a live description" { done(TURNS.get(of).is_some()) }
     cudnnFindConvolutionForwardAlgorithm(
         _h: u64, _x: u64, _w: u64, _turn: u64, _y: u64, asked: c_int, count: *mut c_int, place: *mut Found,
-    ) "the fastest first, which adds up in any order" { find(asked, count, place, true) }
+    ) "the fastest first, which is not deterministic" { find(asked, count, place, true) }
     cudnnFindConvolutionBackwardDataAlgorithm(
         _h: u64, _w: u64, _y: u64, _turn: u64, _x: u64, asked: c_int, count: *mut c_int, place: *mut Found,
-    ) "the fastest first, which adds up in any order" { find(asked, count, place, true) }
+    ) "the fastest first, which is not deterministic" { find(asked, count, place, true) }
     cudnnFindConvolutionBackwardFilterAlgorithm(
         _h: u64, _x: u64, _y: u64, _turn: u64, _w: u64, asked: c_int, count: *mut c_int, place: *mut Found,
-    ) "the fastest first, which adds up in any order" { find(asked, count, place, true) }
+    ) "the fastest first, which is not deterministic" { find(asked, count, place, true) }
     cudnnGetConvolutionForwardAlgorithm_v7(
         _h: u64, _x: u64, _w: u64, _turn: u64, _y: u64, asked: c_int, count: *mut c_int, place: *mut Found,
     ) "as the search, without a run" { find(asked, count, place, false) }

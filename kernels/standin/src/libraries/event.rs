@@ -25,7 +25,7 @@ entries! {
         here.events.insert(handle, CudaEvent { context, last: Recorded::Never });
         put(place, handle)
     }
-    cuEventDestroy_v2(event: u64) "returns at once; who waits for it already still does" {
+    cuEventDestroy_v2(event: u64) "returns at once; streams that already wait for the event still do" {
         let mut here = here();
         here.event(event, "cuEventDestroy")?;
         here.events.remove(&event);
@@ -34,7 +34,7 @@ entries! {
     cuEventRecord(event: u64, stream: u64) "both of the current context; in a capture it is a captured event" {
         here().record(event, stream)
     }
-    cuEventSynchronize(event: u64) "waits; one that was never recorded has happened; 907 for a captured one" {
+    cuEventSynchronize(event: u64) "waits; an event that was never recorded has happened; 907 for a captured event" {
         let mut here = here();
         let context = here.event(event, "cuEventSynchronize")?.context;
         if let Some(ticket) = ticket(&mut here, event, "cuEventSynchronize")? {

@@ -47,7 +47,7 @@ pub fn gpu() -> Result<Arc<dyn CudaMachine>> {
 }
 
 /// Installs a stand-in with as many GPUs as the environment variable `ALLFOLD_STANDIN` says, if it is set and no stand-in is
-/// installed yet. So a GPU test can run over the driver's calls. Streams have shorter delays than by default, since such tests have
+/// installed yet. So a GPU test can run without a GPU. Streams have shorter delays than by default, since such tests have
 /// many tasks.
 fn by_environment() -> Result<()> {
     static DONE: OnceLock<Result<()>> = OnceLock::new();

@@ -75,7 +75,7 @@ entries! {
         put(place, address)
     }
     cuMemFree_v2(address: u64)
-    "waits until the memory's device is idle; a second time is a violation; later use is noticed" {
+    "waits until the memory's device is idle; a second time is a violation; later use is detected" {
         let mut here = here();
         here.current()?;
         let device = here.memory.get(&address).map(|one| one.device);
@@ -98,11 +98,11 @@ entries! {
         free(&mut here, address as u64, true, "cuMemFreeHost")
     }
     cuMemcpyHtoDAsync_v2(into: u64, from: *const c_void, bytes: usize, stream: u64)
-    "reads the source when the stream comes to it, pageable memory too; a capture reads it at every replay" {
+    "reads the source when the stream runs the copy, pageable memory too; a capture reads it at every replay" {
         copy(into, from as u64, bytes, stream, "cuMemcpyHtoDAsync")
     }
     cuMemcpyDtoHAsync_v2(into: *mut c_void, from: u64, bytes: usize, stream: u64)
-    "writes the target when the stream comes to it" {
+    "writes the target when the stream runs the copy" {
         copy(into as u64, from, bytes, stream, "cuMemcpyDtoHAsync")
     }
     cuMemcpyAsync(into: u64, from: u64, bytes: usize, stream: u64)

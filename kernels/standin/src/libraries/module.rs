@@ -55,7 +55,7 @@ entries! {
         here.modules.insert(handle, Module { context, family });
         put(place, handle)
     }
-    cuModuleUnload(module: u64) "of the current context; its functions are of no more use" {
+    cuModuleUnload(module: u64) "of the current context; its functions become invalid" {
         let mut here = here();
         here.current()?;
         here.functions.retain(|_, function| function.module != module);

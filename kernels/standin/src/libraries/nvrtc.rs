@@ -1,4 +1,4 @@
-//! The stand-in for NVRTC: it compiles nothing, and makes images that name the kernels that the shim has compiled.
+//! The stand-in for NVRTC: it compiles nothing, and makes images that name a source file, whose kernels the shim has compiled.
 
 use super::entry::entries;
 use super::options::Nvrtc;
@@ -19,7 +19,7 @@ struct Program {
 struct State {
     next: u64,
     programs: BTreeMap<u64, Program>,
-    /// The compiled files with their target architectures, in order.
+    /// The compiled files with the options of their compilation, in order.
     compiled: Vec<(String, String)>,
 }
 
@@ -54,9 +54,9 @@ fn string(from: *const c_char) -> String {
     unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned()
 }
 
-/// Copies bytes to a caller that has asked for their number before.
+/// Copies bytes to the buffer of a caller that has queried their number before.
 fn hand_over(bytes: &[u8], place: *mut c_char) -> Result<(), Code> {
-    // SAFETY: the caller has space for as many bytes as it was told.
+    // SAFETY: the caller has space for the number of bytes that the size call returned.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast(), bytes.len()) };
     Ok(())
 }
@@ -74,7 +74,7 @@ fn compile(program: u64, given: &[String]) -> Result<(), Code> {
     }
     let file = with(program, |program| {
         if nvrtc.broken.contains(&program.file.as_str()) {
-            program.log = format!("{}(1): error: it is said to be broken\n\n1 error\0", program.file).into();
+            program.log = format!("{}(1): error: broken by the test\n\n1 error\0", program.file).into();
             return Err(Code::NVRTC_ERROR_COMPILATION);
         }
         program.image = format!("standin {form} {arch} {} {}\0", program.file, nvrtc.version.0).into();
@@ -92,9 +92,9 @@ entries! {
     nvrtcGetNumSupportedArchs(count: *mut c_int) "as many as nvrtcGetSupportedArchs writes" {
         put(count, options().architectures.len() as c_int)
     }
-    nvrtcGetSupportedArchs(place: *mut c_int) "upwards" {
+    nvrtcGetSupportedArchs(place: *mut c_int) "in ascending order" {
         for (nth, arch) in options().architectures.iter().enumerate() {
-            // SAFETY: the caller has space for as many architectures as it was told.
+            // SAFETY: the caller has space for the number that nvrtcGetNumSupportedArchs returned.
             unsafe { place.add(nth).write(*arch as c_int) };
         }
         Ok(())
@@ -114,7 +114,7 @@ entries! {
         put(place, state.next)
     }
     nvrtcCompileProgram(program: u64, count: c_int, given: *const *const c_char)
-    "for an architecture of its list; a file that is said to be broken leaves a log" {
+    "for an architecture of its list; a file that the options list as broken leaves a log" {
         // SAFETY: `given` holds as many strings as the caller says.
         let given: Vec<String> = (0..count as usize).map(|nth| string(unsafe { *given.add(nth) })).collect();
         compile(program, &given)

@@ -9,7 +9,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anony
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
-/// The number of addresses of each part.
+/// The address space of each part in bytes.
 const PART: u64 = 1 << 38;
 /// The size of a page in bytes, the unit of memory protection.
 pub(super) const PAGE: u64 = 4096;
@@ -35,7 +35,7 @@ pub(super) fn reserve(devices: usize) -> Result<()> {
     // SAFETY: a new range of addresses that no code uses yet.
     let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::empty(), flags) };
     let start = start.map_err(|error| failed(&error))?;
-    RANGE.set((start as u64, bytes)).map_err(|_| failed(&"it is there already"))
+    RANGE.set((start as u64, bytes)).map_err(|_| failed(&"it is reserved already"))
 }
 
 /// Takes the functions that watch the range from `library`, and starts watching.
@@ -63,7 +63,7 @@ pub(super) fn part(device: usize) -> u64 {
     RANGE.get().map_or(0, |range| range.0) + PART * device as u64
 }
 
-/// Opens or closes the pages of an allocation for access. Closed pages lose their content if they are `gone`.
+/// Opens or closes the pages of an allocation for access; `gone` first discards their content.
 pub(super) fn open(address: u64, bytes: u64, open: bool, gone: bool) {
     let (at, bytes) = (address as *mut c_void, bytes.max(1).next_multiple_of(PAGE) as usize);
     let rights = if open { MprotectFlags::READ | MprotectFlags::WRITE } else { MprotectFlags::empty() };
@@ -76,7 +76,7 @@ pub(super) fn open(address: u64, bytes: u64, open: bool, gone: bool) {
     }
 }
 
-/// Runs a kernel; returns its result, the addresses of accesses to closed memory (at most 64), and the number of such accesses.
+/// Runs a kernel; returns its result, the addresses of first accesses to closed pages (at most 64), and the number of such pages.
 pub(super) fn watched<T>(kernel: impl FnOnce() -> T) -> (T, Vec<u64>, usize) {
     let Some(guard) = GUARD.get() else { return (kernel(), Vec::new(), 0) };
     // SAFETY: the function takes no arguments.

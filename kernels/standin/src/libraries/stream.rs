@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
 entries! {
-    cuStreamCreate(place: *mut u64, _flags: c_uint) "of the current context; a thread of its own, which keeps order" {
+    cuStreamCreate(place: *mut u64, _flags: c_uint) "of the current context; a thread of its own runs its work in order" {
         let mut here = here();
         let context = here.current()?;
         let (handle, seed) = (here.handle(), here.options.seed);
@@ -18,7 +18,7 @@ entries! {
         work::begin(handle, seed);
         put(place, handle)
     }
-    cuStreamDestroy_v2(stream: u64) "returns at once; what it was given still runs; its handle is of no more use" {
+    cuStreamDestroy_v2(stream: u64) "returns at once; queued work still runs; the handle becomes invalid" {
         let mut here = here();
         let found = here.stream(stream, "cuStreamDestroy")?;
         found.dead = true;
@@ -28,24 +28,24 @@ entries! {
         here.wake();
         Ok(())
     }
-    cuStreamSynchronize(stream: u64) "waits for all it was given; refused in a capture, which it spoils" {
+    cuStreamSynchronize(stream: u64) "waits for all queued work; refused in a capture, which becomes invalid" {
         let mut here = here();
         let context = here.stream(stream, "cuStreamSynchronize")?.context;
         here.unless_captured(stream)?;
         here = here.until("cuStreamSynchronize", |world| world.streams.get(&stream).is_none_or(CudaStream::is_idle))?;
         here.contexts.get(&context).and_then(|context| context.failed).map_or(Ok(()), Err)
     }
-    cuStreamQuery(stream: u64) "not ready while anything is left; refused in a capture, which it spoils" {
+    cuStreamQuery(stream: u64) "not ready while work is left; refused in a capture, which becomes invalid" {
         let mut here = here();
         let idle = here.stream(stream, "cuStreamQuery")?.is_idle();
         here.unless_captured(stream)?;
         if idle { Ok(()) } else { Err(Code::CUDA_ERROR_NOT_READY) }
     }
     cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint)
-    "for the last record before this call; a captured event takes the stream into the capture; 905, 902 as CUDA's" {
+    "for the last record before this call; a captured event takes the stream into the capture; 905 and 902 as the driver returns them" {
         here().wait(stream, event)
     }
-    cuStreamIsCapturing(stream: u64, place: *mut c_int) "0 no, 1 under way, 2 spoilt" {
+    cuStreamIsCapturing(stream: u64, place: *mut c_int) "0 no, 1 under way, 2 invalid" {
         let mut here = here();
         let capture = here.stream(stream, "cuStreamIsCapturing")?.capture;
         let spoilt = capture.and_then(|id| here.captures.get(&id)).is_some_and(|capture| capture.invalid);
@@ -59,7 +59,7 @@ entries! {
         here().begin_capture(stream)
     }
     cuStreamEndCapture(stream: u64, place: *mut u64)
-    "by the stream that began; 901 spoilt, 903 another stream, 904 a stream that was not joined again" {
+    "by the stream that began; 901 invalid capture, 903 another stream, 904 a stream that was not joined again" {
         let mut here = here();
         put(place, 0)?;
         let tasks = here.end_capture(stream)?;

@@ -117,7 +117,7 @@ fn touch(ranges: &[(u64, u64)]) -> Result<(), Code> {
     for (address, bytes) in ranges {
         if *bytes > 0 && world.is_ours(*address) && world.holds(*address, *bytes).is_none() {
             world.violates(format!(
-                "a copy touches {bytes} bytes at {address:#x}, which were freed before it ran"
+                "a task accesses {bytes} bytes at {address:#x}, which were freed before it ran"
             ));
             return Err(Code::CUDA_ERROR_ILLEGAL_ADDRESS);
         }

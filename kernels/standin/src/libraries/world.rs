@@ -15,7 +15,7 @@ use std::time::Instant;
 /// A device's primary context.
 pub(super) struct Context {
     pub device: usize,
-    /// How often the context was retained and not yet released.
+    /// The number of retains that were not released yet.
     pub retained: u32,
     /// The error that all calls of the context return from now on.
     pub failed: Option<Code>,
@@ -143,11 +143,11 @@ impl Here {
     }
 }
 
-/// Sets the driver's state up; fails if it already is.
+/// Sets up the driver's state; fails if that was done before.
 pub(super) fn begin(options: StandinOptions) -> Result<()> {
     let mut here = here();
     if !here.parts.is_empty() {
-        return Err(Error::Argument("a process has one stand-in driver, and it is installed".into()));
+        return Err(Error::Argument("this process has a stand-in driver already".into()));
     }
     range::reserve(options.devices)?;
     here.parts = (0..=options.devices).map(|device| (range::part(device), 0)).collect();
@@ -189,7 +189,7 @@ pub fn standin_live() -> Live {
     }
 }
 
-/// The calls since the last call of this function whose effect a real driver leaves undefined, and waits without end.
+/// Since the last call: calls that a real driver leaves undefined, kernels that fail, waits longer than [`StandinOptions::limit`].
 pub fn standin_violations() -> Vec<String> {
     std::mem::take(&mut here().violations)
 }
@@ -206,12 +206,12 @@ impl World {
         self.next << 4
     }
 
-    /// Notes a violation.
+    /// Records a violation.
     pub fn violates(&mut self, what: String) {
         self.violations.push(what);
     }
 
-    /// The calling thread's context, or the error in which the context is stuck.
+    /// The calling thread's context, or the error that all calls of the context now return.
     pub fn current(&self) -> std::result::Result<u64, Code> {
         let current = CURRENT.get();
         match self.contexts.get(&current) {

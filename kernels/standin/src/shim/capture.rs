@@ -3,7 +3,7 @@
 //! | call | rule | answer |
 //! |---|---|---|
 //! | begin | the stream is not in a capture | `ILLEGAL_STATE` |
-//! | work, record | is noted and not run | |
+//! | work, record | is recorded and not run | |
 //! | wait for a captured event | the stream joins that capture | |
 //! | wait for an event of a stream that was not captured | refused, the capture is lost | `STREAM_CAPTURE_ISOLATION` |
 //! | wait of one capture for an event of another | refused, both are lost | `STREAM_CAPTURE_MERGE` |
@@ -48,7 +48,7 @@ impl Capture {
 
     /// A joined stream with work that is not ordered before the end of the origin stream.
     pub fn unjoined(&self) -> Option<u32> {
-        // For each stream, how many entries of every stream come before its end.
+        // For each stream A and stream B: 1 plus the index in `entries` of B's last work that comes before the end of A.
         let mut known: BTreeMap<u32, BTreeMap<u32, usize>> = BTreeMap::new();
         let mut events: BTreeMap<usize, BTreeMap<u32, usize>> = BTreeMap::new();
         let mut last: BTreeMap<u32, usize> = BTreeMap::new();

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub struct Shim {
     options: ShimOptions,
     streams: Mutex<Streams>,
-    /// The error of freeing memory, which has no result; the next call returns this error.
+    /// The error of a release of memory, which cannot return it itself; every later copy, fill and launch returns it.
     lost: Mutex<Option<Error>>,
 }
 
@@ -211,7 +211,7 @@ impl CudaMachine for Shim {
     }
 
     fn idle(&self, stream: CudaStream) -> Result<bool> {
-        self.state().idle(stream.0, "ask a stream")
+        self.state().idle(stream.0, "query a stream")
     }
 
     fn synchronize(&self, event: CudaEvent) -> Result<()> {

@@ -54,7 +54,7 @@ impl Blocks {
                 return Err(Error::Refused { call: "allocate memory", answer });
             }
         }
-        let layout = layout(bytes).ok_or_else(|| Error::Argument(format!("{bytes} bytes of memory")))?;
+        let layout = layout(bytes).ok_or_else(|| Error::Argument(format!("{bytes} bytes are too many")))?;
         // SAFETY: the layout is not empty, and all of the memory is set before it is returned.
         let address = unsafe {
             let start = alloc(layout);
@@ -85,8 +85,8 @@ impl Blocks {
         }
     }
 
-    /// Checks that work on a device may access this memory: it is acquired, and within the device's reach. A kernel must name some
-    /// memory, since a kernel without accesses would not be ordered after any other work.
+    /// Checks that work on a device may access this memory: it is acquired and, for a kernel, within the device's reach. A kernel
+    /// must name some memory, since a kernel without accesses would not be ordered after any other work.
     pub fn reach(&self, device: usize, name: &str, accesses: &[MemoryAccess], kernel: bool) -> Result<()> {
         if kernel && accesses.is_empty() {
             return Err(Error::Kernel {
@@ -118,7 +118,7 @@ impl Blocks {
                 // SAFETY: both strips belong to the allocation of this buffer.
                 let strip = unsafe { std::slice::from_raw_parts(start as *const u8, STRIP) };
                 if let Some(at) = strip.iter().position(|byte| *byte != STRIP_BYTE) {
-                    return Err(format!("wrote {at} bytes into the strip {side} a buffer of {bytes} bytes"));
+                    return Err(format!("wrote to byte {at} of the strip {side} a buffer of {bytes} bytes"));
                 }
             }
         }

@@ -28,7 +28,7 @@ pub struct ShimOptions {
     pub seeded: &'static [u8],
     /// The longest wait of the host without a deadline of its own; a longer wait is an error, since it would never end.
     pub timeout: Duration,
-    /// Whether memory that a launch does not name holds changed values while the kernel runs.
+    /// Whether memory that a launch does not name holds changed values while the kernel runs, which exposes accesses to it.
     pub audit: bool,
 }
 

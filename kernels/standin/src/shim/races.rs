@@ -70,13 +70,13 @@ impl Races {
         join(self.clocks.entry(stream).or_default(), snapshot);
     }
 
-    /// Notes that the host has waited for all work of a stream.
+    /// Records that the host has waited for all work of a stream.
     pub fn host_waits_for(&mut self, stream: u32) {
         let clock = self.snapshot(stream);
         self.host_knows(&clock);
     }
 
-    /// Notes that the host has waited for an event. Accesses before the event are ordered before all later work, and are forgotten.
+    /// Records that the host has waited for an event. Earlier accesses are ordered before all later work, and are forgotten.
     pub fn host_knows(&mut self, snapshot: &Clock) {
         join(&mut self.host, snapshot);
         let host = &self.host;
@@ -110,7 +110,7 @@ impl Races {
         });
     }
 
-    /// Notes that a task of a stream accesses memory.
+    /// Records that a task of a stream accesses memory.
     ///
     /// # Errors
     /// The other task and the common bytes, if the two tasks are not ordered.

@@ -69,7 +69,7 @@ pub(super) struct Streams {
 }
 
 fn unknown<T>(what: &str, number: u32) -> Result<T> {
-    Err(Error::Argument(format!("{what} {number} of another machine, or destroyed")))
+    Err(Error::Argument(format!("{what} {number} is destroyed, or of another machine")))
 }
 
 impl Streams {
@@ -270,7 +270,7 @@ impl Streams {
         }
     }
 
-    /// Notes that the host reads device memory, in order with a stream.
+    /// Records that the host reads device memory, in order with a stream.
     pub fn read(&mut self, stream: u32, from: u64, bytes: usize) -> Result<()> {
         self.asked(stream, "copy from the device")?;
         let accesses = [MemoryAccess { address: from, bytes: bytes as u64, write: false }];

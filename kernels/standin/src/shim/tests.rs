@@ -70,7 +70,7 @@ fn a_wait_of_the_host_that_never_ends_is_an_error() {
     held(&a, &Arc::default(), x.all());
     assert!(text(a.finish()).contains("a hang"));
     assert!(text(a.download::<u8>(x.all())).contains("a hang"));
-    // Memory that is dropped while in use is not freed, and the next call returns the error.
+    // Memory that is dropped while in use is not freed, and the next fill, copy or launch returns the error.
     drop(x);
     assert!(text(a.memory(8).and_then(|y| a.fill(y.all(), 0))).contains("give memory back: a hang"));
 }

@@ -62,7 +62,7 @@ fn the_driver_is_called_as_cuda_h_declares_it() {
     );
     enumerators(&mut all);
     all.value("CU_MEMHOSTALLOC_PORTABLE", i64::from(sys::CU_MEMHOSTALLOC_PORTABLE));
-    // A UUID tells devices apart; no function takes one by value.
+    // A UUID identifies a device; no function takes one by value.
     structure!(all, CUuuid as "CUuuid" { bytes: 16 });
     crate::hold("driver", all);
 }

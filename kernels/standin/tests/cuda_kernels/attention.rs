@@ -87,10 +87,12 @@ fn attention<T: Trained>(queue: &Queue) {
             T::DTYPE
         );
         // The draws that the CPU's dropout makes: one group for four keys of a row.
-        let stream = DropoutStream { seed: 0x1234_5678_9abc, place: [3, 4, 5] };
+        let stream = DropoutStream { seed: 0x1234_5678_9abc, step: 3, layer: 5, first: 4, stride: 7 };
         let bound = (share * 4_294_967_296.0) as u32;
         let kept = |row: usize, j: usize| {
-            let draw = stream.four((row * usize::div_ceil(length, 4) + j / 4) as u32)[j % 4];
+            let (sample, row) = (row / (heads * length), row % (heads * length));
+            let group = row * usize::div_ceil(length, 4) + j / 4;
+            let draw = stream.sample(sample).four(group as u32)[j % 4];
             if draw >= bound { 1.0 / (1.0 - share) } else { 0.0 }
         };
         let width = heads * size;
@@ -98,9 +100,8 @@ fn attention<T: Trained>(queue: &Queue) {
         let dy: Vec<T> = of(&units(batch * length * width, 2));
         let shape = Shape { batch, length, heads, size, causal };
         let Wanted { y, lse, dqkv } = shape.wanted(&wide(&qkv), &wide(&dy), kept);
-        let DropoutStream { seed, place: [a, b, layer] } = stream;
-        let draws = queue.upload(&[seed as u32, (seed >> 32) as u32, a, b]).unwrap();
-        let dropped = (share > 0.0).then_some(Dropped { stream: draws.all(), layer, share });
+        let draws = queue.upload(&stream.words()).unwrap();
+        let dropped = (share > 0.0).then_some(Dropped { stream: draws.all(), layer: stream.layer, share });
         let s = Heads { dtype: T::DTYPE, batch, length, heads, size, causal, dropped };
         let (gqkv, gdy) = (queue.upload(&qkv).unwrap(), queue.upload(&dy).unwrap());
         let (gy, gdqkv) = (queue.memory(gdy.len()).unwrap(), queue.memory(gqkv.len()).unwrap());

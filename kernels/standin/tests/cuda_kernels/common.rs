@@ -119,7 +119,7 @@ pub fn wide<T: Trained>(x: &[T]) -> Vec<f64> {
     x.iter().map(|x| f64::from(x.wide())).collect()
 }
 
-/// Asserts that results are bitwise equal, with canonical NaNs.
+/// Asserts that results are bitwise equal, NaNs too.
 #[track_caller]
 pub fn same<T: Element>(what: &str, got: &[T], want: &[T]) {
     assert_eq!(got.len(), want.len(), "{what}");

@@ -47,7 +47,7 @@ fn typed<T: Element>(queue: &Queue) {
     let mut random = Random(5);
     for (ranks, n) in [(1, 40), (2, 0), (3, 333), (5, 1000), (8, 4101), (64, 130)] {
         for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max, ReduceOp::Avg] {
-            // Uneven chunks, one of them empty; trees over all ranks, several or one.
+            // Uneven chunks. The second chunk is empty, and its tree is one rank; the other trees are over all ranks.
             let mut bounds = vec![0, n as u64 / 3, n as u64 / 3, n as u64 * 3 / 4, n as u64];
             bounds.sort_unstable();
             let chunks: Vec<(BufferTree, u64)> = (0..4)

@@ -82,16 +82,23 @@ fn biases<T: Trained>(queue: &Queue) {
 
 /// The GPU makes the CPU's draws, so zeros are at the same places.
 fn dropouts<T: Trained>(queue: &Queue) {
-    for n in LENGTHS {
+    // As one sample, as samples of four values, and of other widths.
+    let shared = [(3 * 64, 64), (5 * 4, 4), (7 * 6, 6), (9, 3), (4 * 1001, 1001)];
+    for (n, width) in LENGTHS.into_iter().map(|n| (n, n.max(1))).chain(shared) {
         let x: Vec<T> = of(&units(n, 1));
-        let stream = nn::DropoutStream { seed: 0x1234_5678_9abc_def0, place: [7, 9, 3] };
+        let stream =
+            nn::DropoutStream { seed: 0x1234_5678_9abc_def0, step: 7, layer: 3, first: 9, stride: 2 };
         let mut want = vec![0.0f64; n];
-        nn::DropoutKernel { share: 0.3 }.apply(stream, &wide(&x), &mut want);
+        nn::DropoutKernel { share: 0.3 }.apply(stream, width, &wide(&x), &mut want);
         let (gx, y) = (queue.upload(&x).unwrap(), queue.memory(n * size_of::<T>()).unwrap());
-        let place = [stream.seed as u32, (stream.seed >> 32) as u32, 7, 9];
-        let place = queue.upload(&place).unwrap();
-        launch::dropout(queue, T::DTYPE, (gx.all(), y.all()), (place.all(), 3), 0.3).unwrap();
-        near::<T>(&format!("dropout of {n} {}", T::DTYPE), &queue.download(y.all()).unwrap(), &want, 2e-7);
+        let place = queue.upload(&stream.words()).unwrap();
+        launch::dropout(queue, T::DTYPE, (gx.all(), y.all()), (place.all(), 3), (width, 0.3)).unwrap();
+        near::<T>(
+            &format!("dropout of {n} by {width}, {}", T::DTYPE),
+            &queue.download(y.all()).unwrap(),
+            &want,
+            2e-7,
+        );
     }
 }
 
@@ -263,7 +270,7 @@ fn plane_means<T: Trained>(queue: &Queue) {
         let (mut y, mut dx) = (vec![0.0; planes], vec![0.0; planes * plane]);
         nn::PoolShape::global_mean(plane, &wide(&x), &mut y);
         nn::PoolShape::global_mean_backward(plane, &wide(&dy), &mut dx);
-        // Channels last, with three samples or one.
+        // Planes (`None`), then channels last with three samples or one.
         for channels in [None, Some(if planes % 3 == 0 { planes / 3 } else { planes })] {
             let shape = channels.map(|channels| (channels, plane));
             let x = shape.map_or(x.clone(), |shape| turned(&x, shape));

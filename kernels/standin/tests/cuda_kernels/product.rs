@@ -1,4 +1,4 @@
-//! Tests of matmul.cu against f64 and the CPU's convolution.
+//! Tests of matmul.cu: products and convolutions against their definitions in f64.
 
 use crate::common::{Trained, near, of, turned, units, wide};
 use allfold_kernels::cuda::launch::{self, Conv, DeviceMatrix, TensorLayout};

@@ -48,7 +48,7 @@ fn a_shuffle_without_its_lanes_is_caught() {
 
 #[test]
 fn a_write_beyond_the_end_is_caught() {
-    assert_eq!(caught("wrong_bounds"), "wrote 0 bytes into the strip after a buffer of 1024 bytes");
+    assert_eq!(caught("wrong_bounds"), "wrote to byte 0 of the strip after a buffer of 1024 bytes");
 }
 
 #[test]

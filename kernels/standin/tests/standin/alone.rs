@@ -15,8 +15,8 @@ pub fn is_child() -> bool {
     std::env::var(NAME).is_ok()
 }
 
-/// Runs a body in a new process with this stand-in, and returns the errors that the body found and those that the stand-in noted,
-/// with the output. `test` is the test's path in this binary; `variant` tells its processes apart.
+/// Runs a body in a new process with this stand-in, and returns the errors that the body found and those that the stand-in
+/// recorded, with the output. `test` is the test's path in this binary; `variant` distinguishes its processes.
 fn child(
     test: &str,
     variant: &str,

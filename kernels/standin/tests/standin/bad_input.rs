@@ -1,4 +1,4 @@
-//! Tests of machines that cannot be used, or not for the request: each error is one line that says what would help.
+//! Tests of machines that cannot be used, or that lack what a call needs: each error is one line that says what would help.
 
 use crate::alone::{Found, alone, ensure, is_child};
 use allfold_kernels::cuda::{Gpu, Queue, launch};

@@ -1,5 +1,5 @@
-//! Tests of the defects of `docs/GPU.md` in [`Gpu`]: each is put back and must be caught by a rule of the stand-in; without the
-//! defect the same body must find no error.
+//! Tests of the defects of `docs/GPU.md` in [`Gpu`]. In a test named by a defect's number, the defect is put back and must be
+//! caught by the body or a rule of the stand-in; without the defect the same body must find no error.
 
 use crate::alone::{Found, alone, ensure, is_child, seeded};
 use allfold_kernels::cuda::{CudaMachine, Error, Gpu, Queue, launch};

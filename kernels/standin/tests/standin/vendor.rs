@@ -199,7 +199,7 @@ fn d17_the_same_bits_in_every_run() {
         products(&queue)?;
         convolutions(&queue)?;
         let used = standin_convolutions();
-        // In deterministic mode no algorithm is chosen by the clock, and none runs that sums in varying order.
+        // In deterministic mode no algorithm is chosen by measured time, and none runs that sums in varying order.
         ensure(used.searches == 0 && used.other_bits == 0 && used.same_bits > 0, used)
     });
 }

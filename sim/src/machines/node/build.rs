@@ -1,7 +1,7 @@
 //! Builds the topology of a cluster of many equal nodes from the graph of one node.
 
 use super::nics::Exit;
-use super::paths::Way;
+use super::paths::DirectedLink;
 use super::{LinkKind, Node, NodeLink};
 use crate::topology::{Cluster, Hop, Kind as Family};
 use crate::{BytesPerSec, Error, Link, Picos, Result, Topology};
@@ -32,7 +32,7 @@ impl Node {
     /// The topology of `ranks` devices on as many nodes as they need.
     ///
     /// # Errors
-    /// Devices without a path between them; more than one node but no NIC.
+    /// Devices without a path between them; more than one node but a device that reaches no NIC; 0 or more than 1024 devices.
     pub fn topology(&self, ranks: u32, fabrics: Fabrics) -> Result<Topology> {
         let wrong = |what: String| Err(Error::Topology(format!("{}: {what}", self.name)));
         if self.devices == 0 || self.devices > 1024 {
@@ -73,15 +73,15 @@ impl Node {
             }
         } else {
             for from in 0..n.min(ranks) {
-                let ways = self.ways(from, false);
+                let paths = self.paths(from, false);
                 for to in (0..n.min(ranks)).filter(|to| *to != from) {
-                    let Some(Some(way)) = ways.get(to as usize) else {
+                    let Some(Some(path)) = paths.get(to as usize) else {
                         return Err(Error::Topology(format!(
                             "{}: nothing joins device {from} to device {to}",
                             self.name
                         )));
                     };
-                    inside[(from * n + to) as usize] = drawn.hops(way, false)?;
+                    inside[(from * n + to) as usize] = drawn.hops(path, false)?;
                 }
             }
         }
@@ -93,12 +93,12 @@ impl Node {
                 drawn.once(&format!("nic{number}_out"), n, link),
                 drawn.once(&format!("nic{number}_in"), n, link),
             );
-            // The path from a device to its NIC counts only if it is shared or slower than the NIC; otherwise the NIC's link alone
-            // is used.
-            let way = if even.is_some() { Vec::new() } else { drawn.hops(&exit.way, false)? };
-            let back: Vec<Way> = exit.way.iter().rev().map(|(wire, back)| (*wire, !back)).collect();
+            // With equal NVLinks from all devices to one switch, the path from a device to its NIC is left out, and only the NIC's
+            // link is modelled.
+            let path = if even.is_some() { Vec::new() } else { drawn.hops(&exit.path, false)? };
+            let back: Vec<DirectedLink> = exit.path.iter().rev().map(|(wire, back)| (*wire, !back)).collect();
             let back = if even.is_some() { Vec::new() } else { drawn.hops(&back, true)? };
-            out.push([way, vec![Hop { family: sends, receiver: false }]].concat());
+            out.push([path, vec![Hop { family: sends, receiver: false }]].concat());
             into.push([vec![Hop { family: receives, receiver: true }], back].concat());
             if !nics.contains(&sends) {
                 nics.push(sends);
@@ -165,7 +165,7 @@ impl Node {
         // The PCI Express path between a device and its NIC may be slower than the NIC; devices that share a path divide its
         // bandwidth.
         let tied = |exit: &Exit| {
-            let links = exit.way.iter().filter_map(|(wire, _)| self.links.get(*wire as usize));
+            let links = exit.path.iter().filter_map(|(wire, _)| self.links.get(*wire as usize));
             links
                 .map(|wire| {
                     wire.gb_per_s
@@ -193,7 +193,7 @@ fn link(gb_per_s: f64, nanos: u64) -> Link {
 struct Drawn<'a> {
     node: &'a Node,
     kinds: Vec<Family>,
-    known: BTreeMap<Way, u16>,
+    known: BTreeMap<DirectedLink, u16>,
 }
 
 impl Drawn<'_> {
@@ -211,9 +211,9 @@ impl Drawn<'_> {
     }
 
     /// The hops of a path through the node, with one link family for each link and direction.
-    fn hops(&mut self, way: &[Way], receiver: bool) -> Result<Vec<Hop>> {
-        let mut hops = Vec::with_capacity(way.len());
-        for &(number, back) in way {
+    fn hops(&mut self, path: &[DirectedLink], receiver: bool) -> Result<Vec<Hop>> {
+        let mut hops = Vec::with_capacity(path.len());
+        for &(number, back) in path {
             let family = match self.known.get(&(number, back)) {
                 Some(&family) => family,
                 None => {

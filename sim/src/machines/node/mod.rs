@@ -1,12 +1,13 @@
 //! A node as a graph of devices, switches, NICs and links, and the cluster that many such nodes form.
 //!
 //! ```text
-//! gpu0 ==== gpu1        ====  NVLink           a device talks over NVLink where there is any, through one other device
-//!  |          |         ----  PCI Express      where NVLink does not join the two, and over PCI Express else;
-//! plx0 ----- nic0                              with the network through the NICs nearest to it
+//! gpu0 ==== gpu1        ====  NVLink           devices communicate over NVLink, directly or through other devices, or else
+//!  |          |         ----  PCI Express      over PCI Express; a device reaches the network over PCI Express, by the NICs
+//! plx0 ----- nic0                              nearest to it
 //! ```
 //!
-//! Presets and NCCL's topology files both become such a graph, so equal machines get equal topologies from either.
+//! A *place* is a vertex of the graph: a device, a switch or a CPU. Presets and NCCL's topology files both become such a graph, so
+//! equal machines get equal topologies from either.
 
 mod build;
 mod flow;
@@ -31,7 +32,7 @@ pub enum LinkKind {
 /// A link inside a node, with the same speed in both directions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeLink {
-    /// One end of the link: a device by its number, or place p that is not a device as `devices + p`.
+    /// One end of the link: a device by its number, or entry p of [`Node::places`] as `devices + p`.
     pub a: u32,
     /// The other end of the link.
     pub b: u32,
@@ -105,7 +106,7 @@ impl Node {
     }
 
     /// The bisection bandwidth in GB/s, one way: the least, over all halves of the devices, of what NVLink (or PCI Express) carries
-    /// from one half to the other. All halves are tried for up to 16 devices.
+    /// from one half to the other. All halves are tried for up to 16 devices; for more, half of the devices' NVLinks are summed.
     pub fn bisection_gb_per_s(&self) -> f64 {
         let (n, places) = (self.devices, self.devices as usize + self.places.len());
         if !(2..=16).contains(&n) {

@@ -6,7 +6,7 @@
 //! ```
 
 use super::Node;
-use super::paths::Way;
+use super::paths::DirectedLink;
 
 /// The path from a device to the network.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,7 +14,7 @@ pub(super) struct Exit {
     /// The numbers of the device's NICs; devices with equal lists share them.
     pub nics: Vec<u32>,
     /// The path from the device to the place of the first NIC of the list.
-    pub way: Vec<Way>,
+    pub path: Vec<DirectedLink>,
     /// Bandwidth of all NICs of the list together, in GB/s.
     pub gb_per_s: f64,
 }
@@ -22,10 +22,10 @@ pub(super) struct Exit {
 impl Node {
     /// The exit of every device; `None` for a device that reaches no NIC.
     pub(super) fn exits(&self) -> Vec<Option<Exit>> {
-        let ways: Vec<_> = (0..self.devices).map(|device| self.ways(device, true)).collect();
+        let paths: Vec<_> = (0..self.devices).map(|device| self.paths(device, true)).collect();
         let length = |device: usize, nic: u32| -> Option<usize> {
             let place = self.nics[nic as usize].place as usize;
-            ways[device].get(place)?.as_ref().map(Vec::len)
+            paths[device].get(place)?.as_ref().map(Vec::len)
         };
         // The nearest NICs of each device.
         let nearest: Vec<Vec<u32>> = (0..self.devices as usize)
@@ -49,7 +49,7 @@ impl Node {
                     (nic.gbit_per_s / 8.0).min(nic.gb_per_s)
                 };
                 let gb_per_s = nics.iter().map(speed).sum();
-                Some(Exit { way: ways[device].get(first.place as usize)?.clone()?, gb_per_s, nics })
+                Some(Exit { path: paths[device].get(first.place as usize)?.clone()?, gb_per_s, nics })
             })
             .collect()
     }

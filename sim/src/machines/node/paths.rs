@@ -5,12 +5,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// A link in one direction: its number, and whether it is taken from `b` to `a`.
-pub(super) type Way = (u32, bool);
+pub(super) type DirectedLink = (u32, bool);
 
 impl Node {
     /// The best path from `from` to every place: NVLink before PCI Express, then the fewest links, the fastest, and the first in
     /// order. A path that leaves the node (`leaving`) uses no NVLink.
-    pub(super) fn ways(&self, from: u32, leaving: bool) -> Vec<Option<Vec<Way>>> {
+    pub(super) fn paths(&self, from: u32, leaving: bool) -> Vec<Option<Vec<DirectedLink>>> {
         let places = self.devices as usize + self.places.len();
         // An NVLink costs 1 and any other link 3, so that two NVLinks through another device are preferred to PCI Express.
         let mut out = vec![Vec::new(); places];
@@ -28,7 +28,7 @@ impl Node {
             }
         }
         let far = (u32::MAX, u64::MAX);
-        let mut best = vec![(far, None::<(u32, Way)>); places];
+        let mut best = vec![(far, None::<(u32, DirectedLink)>); places];
         best[from as usize].0 = (0, 0);
         let mut next = BinaryHeap::from([Reverse((0u32, 0u64, from))]);
         while let Some(Reverse((cost, slow, place))) = next.pop() {
@@ -37,29 +37,29 @@ impl Node {
             if (cost, slow) != best[place as usize].0 {
                 continue;
             }
-            for &(to, more, slower, way) in &out[place as usize] {
+            for &(to, more, slower, link) in &out[place as usize] {
                 if through && more > 1 {
                     continue;
                 }
                 let Some(known) = best.get_mut(to as usize) else { continue };
                 let reached = (cost + more, slow.max(slower));
                 if reached < known.0 {
-                    *known = (reached, Some((place, way)));
+                    *known = (reached, Some((place, link)));
                     next.push(Reverse((reached.0, reached.1, to)));
                 }
             }
         }
         (0..places)
             .map(|to| {
-                let mut way = Vec::new();
+                let mut path = Vec::new();
                 let mut at = to;
                 while at != from as usize {
                     let (before, wire) = best[at].1?;
-                    way.push(wire);
+                    path.push(wire);
                     at = before as usize;
                 }
-                way.reverse();
-                Some(way)
+                path.reverse();
+                Some(path)
             })
             .collect()
     }

@@ -1,7 +1,7 @@
 //! Machine presets: the hardware inside a node and the network between nodes, as data with sources.
 //!
 //! ```text
-//! presets/dgx-a100.toml --> Preset --> Node (a drawing) --> Topology of as many nodes as the ranks take
+//! presets/dgx-a100.toml --> Preset --> Node (a graph) --> Topology of as many nodes as the ranks take
 //! ```
 //!
 //! The files state nominal figures and those that NCCL assumes. Their figures are not fitted (latencies and shares of fabrics are,
@@ -239,7 +239,8 @@ impl Preset {
         Ok(node)
     }
 
-    /// Attaches every device to PCI Express and returns the places that NICs may be attached to: the switch of each device.
+    /// Attaches every device to PCI Express and returns the places that NICs may be attached to: the switches of the devices, or
+    /// their sockets if there are no switches.
     fn pci(&self, node: &mut Node, roots: &[u32]) -> Vec<u32> {
         let (per, pcie) = (self.pcie.devices_per_switch, self.pcie.bandwidth.gb_per_s());
         let socket =

@@ -9,8 +9,8 @@ impl Preset {
     /// The machine for a text such as `hgx-h100:128` or `p4d,nics=4`, with `ranks` GPUs.
     ///
     /// # Errors
-    /// An unknown machine; nodes with different numbers of GPUs; more ranks than the text asks nodes for; switches above the nodes,
-    /// which the model of NCCL does not have.
+    /// An unknown machine; nodes with different numbers of GPUs; more ranks than the GPUs of the nodes that the text
+    /// names; switches above the nodes, which the model of NCCL does not have.
     pub fn machine(text: &str, ranks: u32) -> Result<Machine> {
         let wrong = |what: String| Err(Error::Topology(format!("`{text}`: {what}")));
         let spec = Spec::read(text)?;
@@ -52,7 +52,7 @@ impl Preset {
             nvlink,
             peer: nvlink || preset.pcie.p2p,
             switched: nvlink && preset.nvlink.is_some_and(|nvlink| nvlink.switched.is_some()),
-            beside: preset.pcie.devices_per_switch > 0 && !arm,
+            nics_behind_gpu_switch: preset.pcie.devices_per_switch > 0 && !arm,
             cpu,
             nics: (nodes > 1).then_some(nics),
             understood: vec![format!("{}: {}", preset.name, preset.title)],
@@ -84,7 +84,10 @@ mod tests {
     #[test]
     fn a_machine_by_name_is_the_one_that_its_words_describe() {
         let named = Preset::machine("hgx-h100:16", 128).unwrap();
-        assert_eq!((named.devices, named.nodes, named.switched, named.beside), (8, 16, true, true));
+        assert_eq!(
+            (named.devices, named.nodes, named.switched, named.nics_behind_gpu_switch),
+            (8, 16, true, true)
+        );
         assert_eq!(named.nics.unwrap().fabric, Fabric::InfiniBand);
         let rack = Preset::machine("gb200-nvl72", 144).unwrap();
         assert_eq!((rack.devices, rack.nodes, rack.cpu), (72, 2, Cpu::Arm));

@@ -84,7 +84,7 @@ impl Spec {
                 let ratio = ratio.filter(|ratio| (0.01..=1000.0).contains(ratio));
                 let wrong = || {
                     Error::Topology(format!(
-                        "fat-tree={value} is not an oversubscription; write fat-tree=1:1, fat-tree=2:1, .."
+                        "fat-tree={value} is not an oversubscription of 0.01:1 to 1000:1; write fat-tree=1:1, fat-tree=2:1, .."
                     ))
                 };
                 self.fabrics.oversubscription = Some(ratio.ok_or_else(wrong)?);

@@ -18,9 +18,9 @@ pub struct File {
     names: BTreeMap<String, Path>,
     /// Modules of which the file takes every name.
     globs: Vec<Path>,
-    /// Names that the file uses: `None` for the path means a name that stands alone.
+    /// Paths in the file's expressions and types; a path of one word is a name that stands alone.
     mentioned: BTreeSet<Path>,
-    /// Names of `use` declarations that are private, so that nothing but this file can want them.
+    /// Paths of private `use` declarations, which only this file can need.
     wanted: BTreeSet<Path>,
 }
 
@@ -73,7 +73,7 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// The leaves of a `use` tree that begins at `at`, as (path, name it gets); ends behind the tree.
+/// The leaves of a `use` tree that begins at `at`, as (path, name it gets); moves `at` behind the tree.
 fn tree(tokens: &[String], at: &mut usize, prefix: &Path, leaves: &mut Vec<(Path, String)>) {
     let mut path = prefix.clone();
     while let Some(token) = tokens.get(*at) {
@@ -84,7 +84,7 @@ fn tree(tokens: &[String], at: &mut usize, prefix: &Path, leaves: &mut Vec<(Path
                 while tokens.get(*at).is_some_and(|token| token != "}") {
                     let begun = *at;
                     tree(tokens, at, &path, leaves);
-                    // Behind a comma, or behind what is no part of a tree.
+                    // Skips a comma, or a token that is no part of a tree.
                     *at += usize::from(*at == begun || tokens.get(*at).is_some_and(|token| token == ","));
                 }
                 *at += 1;
@@ -176,7 +176,8 @@ impl File {
         self.names.insert(name, path);
     }
 
-    /// A path that begins with `crate`, `self` or `super`, from the crate's root; `None` for any other.
+    /// A path from the crate's root: without `crate`, `self` or `super` it is taken within this module. `None` if `super` leads
+    /// beyond the root.
     fn absolute(&self, path: &[String]) -> Option<Path> {
         let mut from = self.module.clone();
         let mut rest = path;
@@ -189,7 +190,7 @@ impl File {
                     rest = &rest[1..];
                 }
             }
-            // A name of the parent's child, as in `pub use child::Item`, or another crate: the reader of the path knows.
+            // A child module, as in `pub use child::Item`, or another crate, for which `resolve` finds no file.
             _ => {}
         }
         from.extend_from_slice(rest);
@@ -209,7 +210,8 @@ impl Crate {
         Crate { files, modules }
     }
 
-    /// The file that defines what a path from the crate's root names, and whether the path names an item and not a module.
+    /// The file that defines the item that a path from the crate's root names; `None` for a module, and for names of other crates.
+    /// `depth` limits the number of re-exports that are followed.
     fn resolve(&self, path: &[String], depth: usize) -> Option<usize> {
         let modules = (0..=path.len()).rev().find(|&taken| self.modules.contains_key(&path[..taken]))?;
         let (index, rest) = (self.modules[&path[..modules]], &path[modules..]);
@@ -231,8 +233,8 @@ impl Crate {
         by_glob.find_map(|target| self.resolve(&target, depth - 1))
     }
 
-    /// The files that a file uses, each with one name that it uses of the other. What a folder's own `mod.rs` defines is there
-    /// for all its files, and is not counted.
+    /// The files that a file uses, each with one path that it uses. The use of what a folder's own `mod.rs` defines, by files in
+    /// the folder, is not counted.
     pub fn uses(&self, index: usize) -> BTreeMap<usize, String> {
         let file = &self.files[index];
         let mut paths: Vec<Path> = file.wanted.iter().cloned().collect();

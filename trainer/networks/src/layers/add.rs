@@ -34,7 +34,7 @@ impl<F: Float> Layer<F> for Add {
         false
     }
 
-    fn passes_on(&self) -> bool {
+    fn identity_backward(&self) -> bool {
         true
     }
 

@@ -2,28 +2,35 @@
 
 use super::Cast;
 use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
-use allfold_kernels::nn::{AttentionShape as Shape, DropoutKernel, DropoutStream, Float};
+use allfold_kernels::nn::{AttentionDropout, AttentionShape as Shape, DropoutKernel, DropoutStream, Float};
 
 /// Attention, from `[T, 3 C]` to `[T, C]` per sample. If it drops probabilities, its random draws are those of a
 /// [dropout](super::Dropout) layer in its place.
 pub struct Attention {
     shape: Shape,
     dropped: f64,
+    first_head: usize,
 }
 
 impl Attention {
     /// An attention of this shape.
     pub fn new(shape: Shape) -> Attention {
-        Attention { shape, dropped: 0.0 }
+        Attention { shape, dropped: 0.0, first_head: 0 }
     }
 
-    /// In training, drops this share of its probabilities; at least 0 and less than 1.
+    /// This attention with dropout: in training this share of the probabilities is dropped; at least 0 and less than 1.
     pub fn dropping(self, share: f64) -> Attention {
         Attention { dropped: share, ..self }
     }
 
-    fn with(&self, stream: DropoutStream) -> Option<(DropoutKernel, DropoutStream)> {
-        (self.dropped > 0.0).then_some((DropoutKernel { share: self.dropped }, stream))
+    /// This attention as a part of a larger one: the larger one's heads from `first_head` on, with the same random draws.
+    pub fn from_head(self, first_head: usize) -> Attention {
+        Attention { first_head, ..self }
+    }
+
+    fn with(&self, stream: DropoutStream) -> Option<AttentionDropout> {
+        let kernel = DropoutKernel { share: self.dropped };
+        (self.dropped > 0.0).then_some(AttentionDropout { kernel, stream, first_head: self.first_head })
     }
 }
 
@@ -46,25 +53,22 @@ impl<F: Float> Layer<F> for Attention {
     }
 
     fn saved(&self, n: usize) -> (usize, usize) {
-        (n * self.shape.heads * self.shape.positions, if self.dropped > 0.0 { 5 } else { 0 })
+        (
+            n * self.shape.heads * self.shape.positions,
+            if self.dropped > 0.0 { DropoutStream::WORDS } else { 0 },
+        )
     }
 
     fn forward(&self, pass: Forward<F>) {
         let dropping = self.with(pass.stream).filter(|_| pass.train);
         if dropping.is_some() {
-            let DropoutStream { seed, place: [a, b, c] } = pass.stream;
-            pass.saved.places.copy_from_slice(&[seed as u32, (seed >> 32) as u32, a, b, c]);
+            pass.saved.indices.copy_from_slice(&pass.stream.words());
         }
         self.shape.forward_dropping(dropping, pass.x, &mut pass.saved.values, pass.y);
     }
 
     fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
-        let dropping = match pass.saved.places[..] {
-            [low, high, a, b, c] => {
-                self.with(DropoutStream { seed: u64::from(high) << 32 | u64::from(low), place: [a, b, c] })
-            }
-            _ => None,
-        };
+        let dropping = DropoutStream::of_words(&pass.saved.indices).and_then(|stream| self.with(stream));
         self.shape.backward_dropping(dropping, pass.x, &pass.saved.values, (pass.y, pass.dy), dx);
     }
 

@@ -4,7 +4,7 @@ use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
 use allfold_kernels::nn::{BatchNormShape as Shape, Float, OpCost};
 
 /// A batch norm. Each rank of a data-parallel run normalises by its own samples; a synchronised batch norm normalises by the
-/// samples of all ranks, of which ranks may have different numbers (C. Peng et al., "MegDet", CVPR 2018).
+/// samples of all ranks; ranks may have different numbers of samples (C. Peng et al., "MegDet", CVPR 2018).
 pub struct BatchNorm {
     shape: Shape,
     synchronised: bool,
@@ -51,17 +51,17 @@ impl<F: Float> Layer<F> for BatchNorm {
         ]
     }
 
-    /// Means and reciprocal deviations; synchronised, also how many values a channel has over all ranks.
+    /// Means and reciprocal standard deviations; if synchronised, also how many values a channel has over all ranks.
     fn saved(&self, _n: usize) -> (usize, usize) {
         (2 * self.shape.channels + usize::from(self.synchronised), 0)
     }
 
-    /// The variance of one value is none.
-    fn least(&self) -> usize {
+    /// A single value has no variance.
+    fn min_batch(&self) -> usize {
         if self.shape.plane == 1 && !self.synchronised { 2 } else { 1 }
     }
 
-    fn enough(&self, totals: &[f64]) -> bool {
+    fn batch_suffices(&self, totals: &[f64]) -> bool {
         totals[0] != 1.0
     }
 

@@ -1,12 +1,12 @@
-//! What autocast does with a layer.
+//! The precision of a layer under autocast.
 
 /// Which precision a layer runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cast {
-    /// The narrow one.
+    /// The layer runs in autocast's narrow type.
     Narrow,
-    /// The parameters' own.
+    /// The layer runs in the type of the parameters.
     Full,
-    /// The precision of its inputs, the widest if they differ.
+    /// The layer runs in the type of its inputs; in the widest if they differ.
     Follow,
 }

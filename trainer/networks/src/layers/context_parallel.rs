@@ -1,11 +1,11 @@
-//! Layers of which each rank of the context axis has some positions of every sample: ring attention (H. Liu et al., ICLR 2024) and
-//! the rows of a table of positions.
+//! Layers in which each rank of the context axis has some positions of every sample: ring attention (H. Liu et al., ICLR 2024) and
+//! a table with a row for each position.
 //!
 //! ```text
 //! 8 chunks of positions over 4 ranks     rank 0: 0 and 7     rank 1: 1 and 6     rank 2: 2 and 5     rank 3: 3 and 4
 //!
 //! round 0   every rank attends from its queries to its own keys, and sends its keys and values to the next rank
-//! round r   it attends to the keys and values of the rank r before, which it sends on
+//! round r   every rank attends to the keys and values of the rank r places before it, and sends them on unless r is the last
 //! ```
 //!
 //! A query attends to keys up to its own position. With a chunk from the front and one from the back every rank has the same number
@@ -14,7 +14,8 @@
 
 use super::{Backward, Cast, Forward, Init, Layer, LayerCost, MeshAxis, Tensor};
 use allfold_kernels::nn::{
-    AttentionShape, Float, Matrix, OpCost, Store, add, add_cost, add_to, matmul, matmul_within,
+    AttentionDropout, AttentionShape, DropoutKernel, DropoutStream, Float, Matrix, OpCost, Store, add,
+    add_cost, add_to, matmul, matmul_within,
 };
 use std::ops::Range;
 
@@ -29,9 +30,11 @@ pub struct RingAttention {
     /// The shape with the positions of all ranks.
     whole: AttentionShape,
     size: usize,
+    dropped: f64,
 }
 
-/// What a row of queries has seen so far: for each sample, head and own position, the largest score and the sum of exponentials.
+/// The part of the softmax that a row of queries has computed so far: for each sample, head and own position, the largest score
+/// and the sum of exponentials.
 struct Seen<F> {
     largest: Vec<F>,
     total: Vec<F>,
@@ -47,19 +50,36 @@ struct Block {
     keys: usize,
     /// Whether both are the same chunk: a query then sees no later key.
     diagonal: bool,
+    /// The positions of the first query and of the first key.
+    positions: [usize; 2],
 }
 
 impl RingAttention {
-    /// An attention of this shape, whose positions `size` ranks share evenly in two chunks each.
-    pub fn new(whole: AttentionShape, size: usize) -> RingAttention {
-        RingAttention { whole, size }
+    /// An attention of this shape, whose positions `size` ranks share evenly in two chunks each, and that in training drops this share
+    /// of its probabilities.
+    pub fn new(whole: AttentionShape, size: usize, dropped: f64) -> RingAttention {
+        RingAttention { whole, size, dropped }
+    }
+
+    /// The dropout of probabilities, with the draws of the whole attention; `None` where none are dropped.
+    fn with(&self, stream: DropoutStream) -> Option<AttentionDropout> {
+        let kernel = DropoutKernel { share: self.dropped };
+        (self.dropped > 0.0).then_some(AttentionDropout { kernel, stream, first_head: 0 })
+    }
+
+    /// Drops some of the probabilities, or of their gradients, of query `r` of a block.
+    fn drop<F: Float>(&self, dropping: Option<AttentionDropout>, block: Block, r: usize, row: &mut [F]) {
+        let [query, key] = block.positions;
+        if let Some(dropping) = dropping {
+            dropping.row(self.whole.positions, (block.sample, block.head, query + r), key, row);
+        }
     }
 
     fn chunk(&self) -> usize {
         self.whole.positions / (2 * self.size)
     }
 
-    /// Positions of this rank.
+    /// The number of positions of this rank.
     fn own(&self) -> usize {
         2 * self.chunk()
     }
@@ -80,14 +100,15 @@ impl RingAttention {
         {
             for (queries, q) in chunks(index).into_iter().enumerate() {
                 for (keys, k) in chunks(from).into_iter().enumerate().filter(|(_, k)| *k <= q) {
-                    blocks.push(Block { sample, head, queries, keys, diagonal: k == q });
+                    let positions = [q, k].map(|chunk| chunk * self.chunk());
+                    blocks.push(Block { sample, head, queries, keys, diagonal: k == q, positions });
                 }
             }
         }
         blocks
     }
 
-    /// The cost of some blocks, by the products and other operations of a pair of a query and a key.
+    /// The cost of `blocks`. A pair of a query and a key takes `products` operations per element of a head, and `others` more.
     fn cost_of<F: Float>(&self, blocks: &[Block], (products, others): (usize, usize)) -> OpCost {
         let (chunk, AttentionShape { width, heads, .. }) = (self.chunk(), self.whole);
         let pairs = |block: &Block| if block.diagonal { chunk * (chunk + 1) / 2 } else { chunk * chunk };
@@ -96,7 +117,7 @@ impl RingAttention {
         OpCost::launch(pairs * (products * width + others * heads) / heads, moved, size_of::<F>())
     }
 
-    /// The rows of a block within x or a buffer of keys and values, whose positions have `width` numbers: from a first element on.
+    /// One head's part of a chunk's rows in x, dy, or a buffer of keys and values: `width` numbers per row, the head at `first`.
     fn rows<'a, F: Float>(
         &self,
         of: &'a [F],
@@ -116,20 +137,20 @@ impl RingAttention {
         matmul(s, Store::Replace, q, k.t());
     }
 
-    /// The rows of a block in vectors with a value for each sample, head and own position.
+    /// Where a block's queries are in vectors with a value for each sample, head and own position.
     fn lines(&self, block: Block) -> Range<usize> {
         let start =
             (block.sample * self.whole.heads + block.head) * self.own() + block.queries * self.chunk();
         start..start + self.chunk()
     }
 
-    /// Adds what a block's queries see of its keys to `y` and `seen`. `y` is not divided by the sums of exponentials.
+    /// Adds to `y` and `seen` the attention of the block's queries to its keys. `y` is not yet divided by the sums of exponentials.
     fn attend<F: Float>(
         &self,
         block: Block,
         (x, kv): (&[F], &[F]),
         (seen, y): (&mut Seen<F>, &mut [F]),
-        s: &mut [F],
+        (s, dropping): (&mut [F], Option<AttentionDropout>),
     ) {
         let (chunk, width, depth) = (self.chunk(), self.whole.width, self.depth());
         let (at, scale) = (block.head * depth, self.scale::<F>());
@@ -148,19 +169,21 @@ impl RingAttention {
                 sum += *s;
             }
             (*largest, *total) = (max, *total * before + sum);
+            self.drop(dropping, block, r, s);
             y[start + r * width..][..depth].iter_mut().for_each(|y| *y = *y * before);
         }
         let v = self.rows(kv, block.sample, (block.keys, width + at), 2 * width);
         matmul_within(&mut y[start..], width, Store::Add, Matrix::new(s, chunk, chunk), v);
     }
 
-    /// Adds a block's part to the gradients by queries, keys and values. `d` is each row's sum of dy y.
+    /// Adds a block's part to the gradients of queries, keys and values. `d` is the sum of dy * y over each row.
     fn attend_backward<F: Float>(
         &self,
         block: Block,
         pass: (&[F], &[F], &[F], &[F]),
         (kv, dkv): (&[F], &mut [F]),
         (dx, p, dp): (&mut [F], &mut [F], &mut [F]),
+        dropping: Option<AttentionDropout>,
     ) {
         let (x, dy, logs, d) = pass;
         let (chunk, width, depth) = (self.chunk(), self.whole.width, self.depth());
@@ -174,10 +197,12 @@ impl RingAttention {
             let sees = if block.diagonal { r + 1 } else { chunk };
             p[sees..].fill(F::ZERO);
             dp[sees..].fill(F::ZERO);
+            self.drop(dropping, block, r, &mut dp[..sees]);
             for (p, dp) in p[..sees].iter_mut().zip(&mut dp[..sees]) {
                 *p = (*p * scale - log).exp_fast();
                 *dp = *p * (*dp - d) * scale;
             }
+            self.drop(dropping, block, r, &mut p[..sees]);
         }
         let (p, ds) = (Matrix::new(p, chunk, chunk), Matrix::new(dp, chunk, chunk));
         let key_row = (block.sample * self.own() + block.keys * chunk) * 2 * width + at;
@@ -218,11 +243,16 @@ impl<F: Float> Layer<F> for RingAttention {
     }
 
     fn saved(&self, n: usize) -> (usize, usize) {
-        (n * self.whole.heads * self.own(), 0)
+        let places = if self.dropped > 0.0 { DropoutStream::WORDS } else { 0 };
+        (n * self.whole.heads * self.own(), places)
     }
 
     fn forward(&self, pass: Forward<F>) {
-        let Forward { n, x, y, saved, peers, .. } = pass;
+        let Forward { n, train, x, y, saved, stream, peers, .. } = pass;
+        let dropping = self.with(stream).filter(|_| train);
+        if dropping.is_some() {
+            saved.indices.copy_from_slice(&stream.words());
+        }
         let (index, size, lines) = (peers.index(), peers.size(), saved.values.len());
         let (mut kv, mut next) = (self.keys_values(x), vec![F::ZERO; 2 * y.len()]);
         let mut seen =
@@ -235,7 +265,9 @@ impl<F: Float> Layer<F> for RingAttention {
                 peers.begin_shift(&kv);
             }
             let blocks = self.blocks(n, index, (index + size - round) % size);
-            blocks.iter().for_each(|block| self.attend(*block, (x, &kv), (&mut seen, y), &mut s));
+            for block in &blocks {
+                self.attend(*block, (x, &kv), (&mut seen, y), (&mut s, dropping));
+            }
             peers.charge(self.cost_of::<F>(&blocks, (4, 5)));
             if goes_on {
                 peers.end_shift(&mut next);
@@ -264,6 +296,7 @@ impl<F: Float> Layer<F> for RingAttention {
             pairs.fold(F::ZERO, |sum, (&dy, &y)| sum + dy * y)
         };
         let d: Vec<F> = (0..logs.len()).map(dot).collect();
+        let dropping = DropoutStream::of_words(&pass.saved.indices).and_then(|stream| self.with(stream));
         let mut kv = self.keys_values(pass.x);
         let (mut next, mut dkv) = (vec![F::ZERO; kv.len()], vec![F::ZERO; kv.len()]);
         let [mut p, mut dp] = [(); 2].map(|()| vec![F::ZERO; self.chunk() * self.chunk()]);
@@ -276,14 +309,14 @@ impl<F: Float> Layer<F> for RingAttention {
             let blocks = self.blocks(pass.n, index, (index + size - round) % size);
             for block in &blocks {
                 let given = (pass.x, pass.dy, &logs[..], &d[..]);
-                self.attend_backward(*block, given, (&kv, &mut dkv), (dx, &mut p, &mut dp));
+                self.attend_backward(*block, given, (&kv, &mut dkv), (dx, &mut p, &mut dp), dropping);
             }
             pass.peers.charge(self.cost_of::<F>(&blocks, (10, 8)));
             if goes_on {
                 pass.peers.end_shift(&mut next);
                 std::mem::swap(&mut kv, &mut next);
             }
-            // The gradients go with their keys and values, and are home after the last round.
+            // The gradients travel with their keys and values, and are back at their rank after the last round.
             if size > 1 {
                 pass.peers.begin_shift(&dkv);
                 pass.peers.end_shift(&mut dkv);
@@ -301,7 +334,7 @@ impl<F: Float> Layer<F> for RingAttention {
     }
 }
 
-/// Adds to each of this rank's positions the position's own row of a table, of which every rank has all.
+/// Adds to each of this rank's positions the position's own row of a table. Every rank has the whole table.
 pub struct PositionsPart {
     positions: usize,
     width: usize,
@@ -314,7 +347,7 @@ impl PositionsPart {
         PositionsPart { positions, width, own: own_positions(positions, index, size) }
     }
 
-    /// The elements of this rank's rows, with the place of each run in a sample's activation.
+    /// For each of this rank's two runs of rows: the offset in a sample's activation, and the elements of the table.
     fn runs(&self) -> [(usize, Range<usize>); 2] {
         let [front, back] = self.own.clone().map(|rows| rows.start * self.width..rows.end * self.width);
         [(0, front.clone()), (front.len(), back)]
@@ -338,7 +371,7 @@ impl<F: Float> Layer<F> for PositionsPart {
         vec![Tensor::new("weight", &[self.positions, self.width], Init::Constant(0.0))]
     }
 
-    fn passes_on(&self) -> bool {
+    fn identity_backward(&self) -> bool {
         true
     }
 

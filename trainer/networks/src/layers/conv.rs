@@ -4,7 +4,7 @@ use super::Cast;
 use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
 use allfold_kernels::nn::{Conv2dShape as Shape, Float, OpCost};
 
-/// A convolution. It keeps the padded pictures of the forward pass for the backward pass.
+/// A convolution. It keeps the padded pictures, or the transformed weight, of the forward pass for the backward pass.
 pub struct Conv2d {
     shape: Shape,
     init: Init,
@@ -12,7 +12,7 @@ pub struct Conv2d {
 }
 
 impl Conv2d {
-    /// A convolution of this shape without a bias: the batch norm that follows has one.
+    /// A convolution of this shape without a bias: a batch norm after it has its own.
     pub fn new(shape: Shape) -> Conv2d {
         let fan_in = shape.inputs / shape.groups * shape.kernel * shape.kernel;
         Conv2d { shape, init: Init::Uniform(1.0 / (fan_in as f64).sqrt()), bias: false }

@@ -2,27 +2,39 @@
 
 use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
 use allfold_kernels::nn::{DropoutKernel as Kernel, DropoutStream, Float};
+use std::ops::Range;
 
-/// Dropout over this many numbers per sample. Its random draws are a function of seed, step, micro-batch, rank and layer.
+/// Dropout of a sample's numbers. The draw of each is a function of the seed, the step, the sample's place in the step, the layer and
+/// the number's place in the sample.
 pub struct Dropout {
     share: f64,
-    outputs: usize,
+    /// The elements of a whole sample that the layer has.
+    runs: Vec<Range<usize>>,
 }
 
 impl Dropout {
     /// Zeros this share of `outputs` numbers per sample; at least 0 and less than 1.
     pub fn new(share: f64, outputs: usize) -> Dropout {
-        Dropout { share, outputs }
+        Dropout::of_part(share, std::iter::once(0..outputs).collect())
+    }
+
+    /// Dropout of these elements of every sample only; drops those that the layer over whole samples drops.
+    pub fn of_part(share: f64, runs: Vec<Range<usize>>) -> Dropout {
+        Dropout { share, runs }
+    }
+
+    fn width(&self) -> usize {
+        self.runs.iter().map(Range::len).sum()
     }
 }
 
 impl<F: Float> Layer<F> for Dropout {
     fn inputs(&self) -> usize {
-        self.outputs
+        self.width()
     }
 
     fn outputs(&self) -> usize {
-        self.outputs
+        self.width()
     }
 
     fn operation(&self) -> LayerOperation {
@@ -33,29 +45,27 @@ impl<F: Float> Layer<F> for Dropout {
         false
     }
 
-    /// The stream, to draw again from.
+    /// The random stream, from which the backward pass repeats the draws.
     fn saved(&self, _n: usize) -> (usize, usize) {
-        (0, 5)
+        (0, DropoutStream::WORDS)
     }
 
     fn forward(&self, pass: Forward<F>) {
         if !pass.train {
             return pass.y.copy_from_slice(pass.x);
         }
-        let DropoutStream { seed, place: [a, b, c] } = pass.stream;
-        pass.saved.places.copy_from_slice(&[seed as u32, (seed >> 32) as u32, a, b, c]);
-        Kernel { share: self.share }.apply(pass.stream, pass.x, pass.y);
+        pass.saved.indices.copy_from_slice(&pass.stream.words());
+        Kernel { share: self.share }.apply_to(pass.stream, &self.runs, pass.x, pass.y);
     }
 
     fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
-        if let [low, high, a, b, c] = pass.saved.places[..] {
-            let stream = DropoutStream { seed: u64::from(high) << 32 | u64::from(low), place: [a, b, c] };
-            Kernel { share: self.share }.apply(stream, pass.dy, dx);
+        if let Some(stream) = DropoutStream::of_words(&pass.saved.indices) {
+            Kernel { share: self.share }.apply_to(stream, &self.runs, pass.dy, dx);
         }
     }
 
     fn cost(&self, n: usize) -> LayerCost {
-        let once = Kernel::cost::<F>(n * self.outputs);
+        let once = Kernel::cost::<F>(n * self.width());
         LayerCost { forward: once, evaluate: once, input: once, ..LayerCost::default() }
     }
 }

@@ -4,7 +4,7 @@ use super::Cast;
 use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
 use allfold_kernels::nn::{self, EmbeddingShape as Shape, Float, OpCost};
 
-/// From `positions` tokens, as whole numbers, to a row of the table for each.
+/// A table that gives a row for each of `positions` tokens of a sample.
 pub struct Embedding {
     positions: usize,
     shape: Shape,
@@ -93,7 +93,7 @@ impl<F: Float> Layer<F> for Positions {
         vec![Tensor::new("weight", &[self.positions, self.width], self.init)]
     }
 
-    fn passes_on(&self) -> bool {
+    fn identity_backward(&self) -> bool {
         true
     }
 

@@ -11,7 +11,7 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// Over `rows` rows of `width` numbers per sample.
+    /// A layer norm over `rows` rows of `width` numbers per sample.
     pub fn new(rows: usize, width: usize) -> LayerNorm {
         LayerNorm { rows, shape: Shape { width } }
     }

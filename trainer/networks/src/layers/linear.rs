@@ -13,13 +13,13 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// From `inputs` to `outputs` numbers per sample, with a bias; drawn as PyTorch draws.
+    /// A layer from `inputs` to `outputs` numbers per sample, with a bias; initial values are drawn as in PyTorch.
     pub fn new(inputs: usize, outputs: usize) -> Linear {
         let init = Init::Uniform(1.0 / (inputs as f64).sqrt());
         Linear { shape: Shape { inputs, outputs }, rows: 1, weight: init, bias: Some(init) }
     }
 
-    /// For `rows` rows per sample, with weights drawn like this and a bias, if any, like that.
+    /// A layer that is applied to `rows` rows per sample; the two `Init` values are those of the weight and of the bias, if any.
     pub fn rows(rows: usize, (inputs, outputs): (usize, usize), weight: Init, bias: Option<Init>) -> Linear {
         Linear { shape: Shape { inputs, outputs }, rows, weight, bias }
     }

@@ -1,11 +1,11 @@
 //! Layers: shapes, parameters and costs, with a forward and a backward pass that are written out.
 //!
 //! A layer is stateless. Its numbers (parameters, running statistics, what the backward pass needs again) live in
-//! flat buffers of the trainer's `Model` and are lent to each call:
+//! buffers of the trainer and are lent to each call:
 //!
 //! ```text
 //!            x[n, inputs]   params   buffers                dy[n, outputs]   saved
-//! forward          '-----------+--------'       backward_params      '----------+----> grads  (announced at once)
+//! forward          '-----------+--------'       backward_params      '----------+----> grads  (may be sent at once)
 //!                      y[n, outputs], saved     backward_input    dy, params, grads -> dx[n, inputs]
 //! ```
 //!
@@ -20,11 +20,13 @@ mod context_parallel;
 mod conv;
 mod dropout;
 mod embedding;
+mod experts;
 mod layer_norm;
 mod linear;
 mod operation;
 mod peers;
 mod pool;
+mod sequence_parallel;
 mod tensor_parallel;
 mod unit;
 
@@ -37,11 +39,13 @@ pub use context_parallel::{PositionsPart, RingAttention};
 pub use conv::Conv2d;
 pub use dropout::Dropout;
 pub use embedding::{Embedding, Positions};
+pub use experts::{ExpertCombine, ExpertGelu, ExpertLinear, ExpertRouter, ExpertShape};
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use operation::LayerOperation;
 pub use peers::{MeshAxis, NoPeers, Peers};
 pub use pool::{GlobalMeanPool, MaxPool, MeanPool};
+pub use sequence_parallel::{SequenceLayerNorm, SequencePositions};
 pub use tensor_parallel::{ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding};
 pub use unit::{Elementwise, Gelu, Relu, Unit};
 
@@ -62,7 +66,7 @@ pub enum Init {
 /// One parameter, or one buffer, of a layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
-    /// `weight`, `bias`, `running_mean`, ...
+    /// The name: `weight`, `bias`, `running_mean`, ...
     pub name: &'static str,
     /// The tensor's dimensions, outermost first.
     pub shape: Vec<usize>,
@@ -71,17 +75,17 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor of this name, shape and start.
+    /// A tensor with this name, this shape and these initial values.
     pub fn new(name: &'static str, shape: &[usize], init: Init) -> Tensor {
         Tensor { name, shape: shape.to_vec(), init }
     }
 
-    /// Number of elements.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Whether it has no element.
+    /// Whether the tensor has no element.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -90,15 +94,15 @@ impl Tensor {
 /// What a forward pass saves for the backward pass.
 #[derive(Clone, Debug)]
 pub struct SavedTensors<F> {
-    /// Numbers.
+    /// Values of activations or statistics.
     pub values: Vec<F>,
-    /// Positions.
-    pub places: Vec<u32>,
+    /// Whole numbers, such as the positions of maxima or the key of random draws.
+    pub indices: Vec<u32>,
 }
 
 /// What a forward pass reads and writes.
 pub struct Forward<'a, F> {
-    /// Samples.
+    /// The number of samples.
     pub n: usize,
     /// Whether this is training: batch norms then normalise by the batch and update running statistics. Otherwise it is
     /// evaluation.
@@ -107,17 +111,17 @@ pub struct Forward<'a, F> {
     pub params: &'a [F],
     /// The layer's buffers, one after another.
     pub buffers: &'a mut [F],
-    /// Input, n x inputs.
+    /// The input, n x inputs.
     pub x: &'a [F],
     /// The second input, of a layer that has two.
     pub other: &'a [F],
-    /// Output, n x outputs.
+    /// The output, n x outputs.
     pub y: &'a mut [F],
-    /// For the backward pass; of the size that [`Layer::saved`] says.
+    /// The values for the backward pass, with the sizes that [`Layer::saved`] returns.
     pub saved: &'a mut SavedTensors<F>,
     /// The totals over all ranks of [`Layer::forward_sums`]; in evaluation, nothing.
     pub totals: &'a [f64],
-    /// The stream of random draws of this layer, step, micro-batch and rank.
+    /// The stream of random draws of this layer, for the samples of the pass.
     pub stream: DropoutStream,
     /// The ranks along the layer's [axis](Layer::axis).
     pub peers: &'a mut dyn Peers<F>,
@@ -125,15 +129,17 @@ pub struct Forward<'a, F> {
 
 /// What a backward pass reads.
 pub struct Backward<'a, F> {
-    /// Samples.
+    /// The number of samples.
     pub n: usize,
+    /// The factor on the mean loss of the samples: for a layer with an objective of its own.
+    pub scale: F,
     /// The layer's parameters.
     pub params: &'a [F],
     /// The input of the forward pass.
     pub x: &'a [F],
     /// The output of the forward pass.
     pub y: &'a [F],
-    /// The loss's gradient by the output.
+    /// The gradient of the loss with respect to the output, with [`Layer::gradient_len`] numbers per sample.
     pub dy: &'a [F],
     /// What the forward pass saved; the backward pass may overwrite it.
     pub saved: &'a mut SavedTensors<F>,
@@ -146,27 +152,27 @@ pub struct Backward<'a, F> {
 /// The costs of one layer's passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerCost {
-    /// [`Layer::forward_sums`].
+    /// The cost of [`Layer::forward_sums`].
     pub sums: OpCost,
-    /// [`Layer::forward`] in training.
+    /// The cost of [`Layer::forward`] in training.
     pub forward: OpCost,
-    /// [`Layer::forward`] in evaluation.
+    /// The cost of [`Layer::forward`] in evaluation.
     pub evaluate: OpCost,
-    /// [`Layer::backward_params`].
+    /// The cost of [`Layer::backward_params`].
     pub params: OpCost,
-    /// [`Layer::backward_input`].
+    /// The cost of [`Layer::backward_input`].
     pub input: OpCost,
 }
 
 /// One layer over samples of a fixed size.
 pub trait Layer<F: Float>: Send + Sync {
-    /// Input numbers per sample.
+    /// The number of input features of a sample.
     fn inputs(&self) -> usize;
 
     /// The number of outputs per sample.
     fn outputs(&self) -> usize;
 
-    /// The layer's operation, as data. A device with arithmetic of its own runs the layer by it, and refuses
+    /// The layer's operation, as data. A device with kernels of its own runs the layer from this description, and refuses
     /// [`LayerOperation::Own`].
     fn operation(&self) -> LayerOperation {
         LayerOperation::Own
@@ -182,23 +188,38 @@ pub trait Layer<F: Float>: Send + Sync {
         Vec::new()
     }
 
-    /// The axis of the mesh along which the layer's passes exchange values, if they do.
+    /// The axis of the mesh along which the layer's passes exchange values, if there is one.
     fn axis(&self) -> Option<MeshAxis> {
         None
     }
 
-    /// Whether its passes charge their own cost, between exchanges, to [`Peers::charge`].
+    /// Whether the layer's passes charge their own cost to [`Peers::charge`], between their exchanges.
     fn charges_itself(&self) -> bool {
         false
     }
 
-    /// Which precision it runs in under autocast.
+    /// How many experts the mixture that the layer belongs to has; 0 for a layer of no mixture.
+    fn experts(&self) -> usize {
+        0
+    }
+
+    /// The layer that replaces this one on each of `ranks` ranks that share the experts of its mixture evenly.
+    fn sharing_experts(&self, _ranks: usize) -> Option<Box<dyn Layer<F>>> {
+        None
+    }
+
+    /// Whether the layer has the parameters of some experts only, and other ranks of the expert axis have those of the rest.
+    fn has_some_experts(&self) -> bool {
+        false
+    }
+
+    /// Which precision the layer runs in under autocast.
     fn cast(&self) -> Cast {
         Cast::Follow
     }
 
-    /// Whether the layer can write its output over an input, which its backward pass does not read again, and likewise the
-    /// input's gradient over the output's. Either one of two inputs will do.
+    /// Whether the layer can write its output over an input that its backward pass does not read again, and likewise the input's
+    /// gradient over the output's. Of two inputs either may be overwritten.
     fn in_place(&self) -> bool {
         false
     }
@@ -208,28 +229,38 @@ pub trait Layer<F: Float>: Send + Sync {
         true
     }
 
+    /// The numbers per sample of the gradient of the output that the backward pass reads: [`Layer::outputs`], or more for a layer that
+    /// first [gathers](Layer::gather_gradient) it.
+    fn gradient_len(&self) -> usize {
+        self.outputs()
+    }
+
+    /// Gathers the gradient of the output from the ranks along the layer's [axis](Layer::axis): from `own`, n x outputs, to `all`,
+    /// n x [`Layer::gradient_len`]. Called once for both halves of a backward pass, if the two lengths differ.
+    fn gather_gradient(&self, _n: usize, _own: &[F], _all: &mut [F], _peers: &mut dyn Peers<F>) {}
+
     /// Whether the gradient of each of the layer's inputs equals the gradient of its output.
-    fn passes_on(&self) -> bool {
+    fn identity_backward(&self) -> bool {
         false
     }
 
-    /// How many (values, places) a forward pass over `n` samples keeps.
+    /// The numbers of (values, indices) that a forward pass over `n` samples saves.
     fn saved(&self, _n: usize) -> (usize, usize) {
         (0, 0)
     }
 
-    /// Makes it work on the samples of all ranks together, where it can and does not yet; says whether it did.
+    /// Makes the layer normalise over the samples of all ranks, if the layer can and does not yet. Returns whether it changed.
     fn synchronise(&mut self) -> bool {
         false
     }
 
-    /// The least samples that a batch in training may have, unless it has none.
-    fn least(&self) -> usize {
+    /// The smallest number of samples of a training batch that is not empty.
+    fn min_batch(&self) -> usize {
         1
     }
 
-    /// Whether the batch of all ranks, by the totals of [`Layer::forward_sums`], is as large as training needs.
-    fn enough(&self, _totals: &[f64]) -> bool {
+    /// Whether the batch of all ranks is large enough for training, from the totals of [`Layer::forward_sums`].
+    fn batch_suffices(&self, _totals: &[f64]) -> bool {
         true
     }
 
@@ -251,21 +282,23 @@ pub trait Layer<F: Float>: Send + Sync {
     /// second input.
     fn forward_in_place(&self, _other: &[F], _y: &mut [F]) {}
 
-    /// The gradients of its parameters, replaced.
+    /// Computes the gradients of the layer's parameters into the last argument, overwriting it.
     fn backward_params(&self, _pass: &mut Backward<F>, _grads: &mut [F]) {}
 
-    /// Whether [`Layer::backward_input`] reads the gradients of its parameters: they are final after it, not before.
+    /// Whether [`Layer::backward_input`] reads the gradients of the layer's parameters, which are final after that call and not
+    /// before.
     fn needs_gradients(&self) -> bool {
         false
     }
 
-    /// Whether [`Layer::backward_input`] writes over what the forward pass saved: then its weight gradient must come before.
+    /// Whether [`Layer::backward_input`] overwrites the saved values. The weight gradient must then be computed first.
     fn uses_up_saved(&self) -> bool {
         false
     }
 
-    /// The gradient of its input, replaced. Called after [`Layer::backward_params`], whose result `grads` is where the layer
-    /// [needs](Layer::needs_gradients) it. Not called where the layer [passes on](Layer::passes_on) what it gets.
+    /// Computes the gradient of the layer's input into the last argument, overwriting it. If the layer
+    /// [needs](Layer::needs_gradients) the result of [`Layer::backward_params`], that call comes before, and its result is the
+    /// second argument. Not called for a layer with [`Layer::identity_backward`].
     fn backward_input(&self, _pass: &mut Backward<F>, _grads: &[F], _dx: &mut [F]) {}
 
     /// [`Layer::backward_input`] of a layer that works [in place](Layer::in_place): `dx` holds the gradient of the output `y` before, and of

@@ -1,4 +1,4 @@
-//! What a layer computes, as data: for devices that have arithmetic of their own.
+//! The operation of a layer as data, for devices with kernels of their own.
 
 use allfold_kernels::nn::{Conv2dShape, PoolShape};
 
@@ -7,13 +7,13 @@ use allfold_kernels::nn::{Conv2dShape, PoolShape};
 pub enum LayerOperation {
     /// `y = x w' + b` for each of `rows` rows.
     Linear {
-        /// Rows of a sample.
+        /// The number of rows of a sample.
         rows: usize,
-        /// Numbers of a row that go in.
+        /// The number of inputs of a row.
         inputs: usize,
-        /// Outputs of a row.
+        /// The number of outputs of a row.
         outputs: usize,
-        /// Whether there is a b.
+        /// Whether there is a bias.
         bias: bool,
     },
     /// A convolution, with a bias per channel or without.
@@ -25,21 +25,21 @@ pub enum LayerOperation {
     },
     /// A batch norm.
     BatchNorm {
-        /// Channels.
+        /// The number of channels.
         channels: usize,
-        /// Pixels of a channel.
+        /// The number of pixels of a channel.
         plane: usize,
-        /// Whether by the samples of all ranks.
+        /// Whether the statistics are those of all ranks' samples.
         synchronised: bool,
     },
     /// A layer norm of each of `rows` rows.
     LayerNorm {
-        /// Rows of a sample.
+        /// The number of rows of a sample.
         rows: usize,
-        /// Numbers of a row.
+        /// The number of values in a row.
         width: usize,
     },
-    /// max(x, 0).
+    /// The rectifier, max(x, 0).
     Relu,
     /// The Gaussian error linear unit.
     Gelu,
@@ -51,43 +51,43 @@ pub enum LayerOperation {
     MeanPool(PoolShape),
     /// The mean of whole planes.
     GlobalMeanPool {
-        /// Channels.
+        /// The number of channels.
         channels: usize,
-        /// Pixels of a channel.
+        /// The number of pixels of a channel.
         plane: usize,
     },
-    /// Rows of a table by token.
+    /// A row of a table for each token.
     Embedding {
-        /// Tokens of a sample.
+        /// The number of tokens of a sample.
         positions: usize,
-        /// Rows of the table.
+        /// The number of rows of the table.
         rows: usize,
-        /// Numbers of a row.
+        /// The number of values in a row.
         width: usize,
     },
-    /// A row added to each position.
+    /// A table whose row is added to each position.
     Positions {
-        /// Positions of a sample, and rows of the table.
+        /// The number of positions of a sample, and of rows of the table.
         positions: usize,
-        /// Numbers of a row.
+        /// The number of values in a row.
         width: usize,
     },
     /// Causal attention over q, k, v side by side.
     Attention {
-        /// Tokens of a sample.
+        /// The number of tokens of a sample.
         positions: usize,
         /// Numbers of a token, over all heads.
         width: usize,
-        /// Heads.
+        /// The number of heads.
         heads: usize,
         /// In training, the share of probabilities that is dropped.
         dropped: f64,
     },
     /// Dropout.
     Dropout {
-        /// The share of zeros.
+        /// The share of values that is set to zero.
         share: f64,
     },
-    /// A layer that only its own [`super::Layer::forward`] describes.
+    /// A layer without a description as data; only its [`super::Layer::forward`] computes it.
     Own,
 }

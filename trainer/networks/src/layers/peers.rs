@@ -7,25 +7,29 @@ use allfold_kernels::nn::OpCost;
 pub enum MeshAxis {
     /// Ranks with samples of their own.
     Data,
-    /// Ranks of the data axis that share one copy of what is sharded: neighbours, such as those of a node.
+    /// Neighbouring ranks of the data axis, such as those of a node, that together hold one copy of what is sharded.
     Shard,
-    /// Ranks of the data axis that hold the same parts.
+    /// Ranks of the data axis that hold the same part of what is sharded.
     Replica,
     /// Ranks with layers of their own: the stages of a pipeline.
     Pipeline,
     /// Ranks with the same samples and a part of every layer.
     Tensor,
-    /// Ranks of the data axis with the same samples, of which each has some positions: neighbours.
+    /// Neighbouring ranks of the data axis with the same samples, each with some of their positions.
     Context,
+    /// Neighbouring ranks of the data axis, each with experts of its own.
+    Expert,
+    /// Ranks of the data axis that hold the same experts.
+    ExpertReplica,
 }
 
-/// The ranks along an axis of the mesh, as a layer's pass sees them. Every rank of the axis runs the same passes in the same order,
-/// so their exchanges meet. After an exchange has failed, values are anything, and the pass's result is thrown away.
+/// The ranks along an axis of the mesh, as a layer's pass uses them. Every rank of the axis runs the same passes in the same
+/// order, so their exchanges match. After a failed exchange the values are undefined, and the result of the pass is dropped.
 pub trait Peers<F> {
     /// This rank's position on the axis.
     fn index(&self) -> usize;
 
-    /// Ranks along the axis.
+    /// The number of ranks along the axis.
     fn size(&self) -> usize;
 
     /// Replaces values by their sums over all ranks of the axis.
@@ -34,20 +38,29 @@ pub trait Peers<F> {
     /// Replaces values by the largest of all ranks of the axis.
     fn max(&mut self, values: &mut [F]);
 
-    /// Begins to send values to the next rank of the axis, the first after the last, and to receive as many from the one before.
+    /// Leaves the `own` values of every rank of the axis, in order of ranks, in `all`.
+    fn gather(&mut self, own: &[F], all: &mut [F]);
+
+    /// Sums `all` over the ranks of the axis, and leaves in `own` this rank's block of the sum: of equal blocks, in order of ranks.
+    fn sum_scattered(&mut self, all: &[F], own: &mut [F]);
+
+    /// Sends each rank of the axis one of the equal blocks of `sent`, in order of the ranks, and receives one from each.
+    fn all_to_all(&mut self, sent: &[F], received: &mut [F]);
+
+    /// Begins to send values to the next rank of the axis (the last to the first), and to receive as many from the previous rank.
     fn begin_shift(&mut self, values: &[F]);
 
-    /// Ends the exchange that was begun: replaces values by those of the rank before.
+    /// Ends the exchange: replaces the values by those of the previous rank.
     fn end_shift(&mut self, values: &mut [F]);
 
     /// Charges work of a layer that [charges itself](super::Layer::charges_itself) to the rank's clock.
     fn charge(&mut self, cost: OpCost);
 }
 
-/// A rank without others.
+/// The peers of a rank that is alone on its axis.
 pub struct NoPeers;
 
-impl<F> Peers<F> for NoPeers {
+impl<F: Copy> Peers<F> for NoPeers {
     fn index(&self) -> usize {
         0
     }
@@ -59,6 +72,18 @@ impl<F> Peers<F> for NoPeers {
     fn sum(&mut self, _values: &mut [F]) {}
 
     fn max(&mut self, _values: &mut [F]) {}
+
+    fn gather(&mut self, own: &[F], all: &mut [F]) {
+        all.copy_from_slice(own);
+    }
+
+    fn sum_scattered(&mut self, all: &[F], own: &mut [F]) {
+        own.copy_from_slice(all);
+    }
+
+    fn all_to_all(&mut self, sent: &[F], received: &mut [F]) {
+        received.copy_from_slice(sent);
+    }
 
     fn begin_shift(&mut self, _values: &[F]) {}
 

@@ -72,11 +72,11 @@ impl<F: Float> Layer<F> for MaxPool {
     }
 
     fn forward(&self, pass: Forward<F>) {
-        self.0.max_forward(pass.n, pass.x, pass.y, &mut pass.saved.places);
+        self.0.max_forward(pass.n, pass.x, pass.y, &mut pass.saved.indices);
     }
 
     fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
-        self.0.max_backward(pass.n, &pass.saved.places, pass.dy, dx);
+        self.0.max_backward(pass.n, &pass.saved.indices, pass.dy, dx);
     }
 
     fn cost(&self, n: usize) -> LayerCost {

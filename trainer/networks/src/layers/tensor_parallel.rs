@@ -7,34 +7,70 @@
 //! ```
 //!
 //! A column-parallel layer, functions of one number at a time, and a row-parallel layer thus cost one sum forward and one
-//! backward.
+//! backward. With [sequence parallelism](super::sequence_parallel) each sum becomes a sum that is scattered and a gather.
 
-use super::{Backward, Cast, Forward, Init, Layer, LayerCost, Linear, MeshAxis, Tensor};
+use super::sequence_parallel::PositionSharing;
+use super::{Backward, Cast, Forward, Init, Layer, LayerCost, Linear, MeshAxis, Peers, Tensor};
 use allfold_kernels::nn::{EmbeddingShape, Float, LinearShape, add_to};
 use std::ops::Range;
 
 /// A fully connected layer of which this rank has some of the outputs.
-pub struct ColumnParallelLinear(Linear);
+pub struct ColumnParallelLinear(Part);
 
-impl ColumnParallelLinear {
-    /// `outputs` of this rank, for `rows` rows per sample.
-    pub fn new(rows: usize, (inputs, outputs): (usize, usize), bias: bool) -> ColumnParallelLinear {
-        let init = Init::Constant(0.0);
-        ColumnParallelLinear(Linear::rows(rows, (inputs, outputs), init, bias.then_some(init)))
+/// A fully connected layer of which this rank has some of the inputs. The bias is added once, to the sum.
+pub struct RowParallelLinear(Part);
+
+/// A rank's part of a fully connected layer.
+struct Part {
+    rows: usize,
+    shape: LinearShape,
+    bias: bool,
+    sharing: PositionSharing,
+}
+
+impl Part {
+    fn weights(&self) -> usize {
+        self.shape.inputs * self.shape.outputs
     }
 
-    fn inner<F: Float>(&self) -> &dyn Layer<F> {
-        &self.0
+    /// The layer as it would be on one rank.
+    fn alone(&self) -> Linear {
+        let init = Init::Constant(0.0);
+        let shape = (self.shape.inputs, self.shape.outputs);
+        Linear::rows(self.rows, shape, init, self.bias.then_some(init))
+    }
+
+    fn cost<F: Float>(&self, n: usize) -> LayerCost {
+        Layer::<F>::cost(&self.alone(), n)
+    }
+
+    fn backward_params<F: Float>(&self, n: usize, x: &[F], dy: &[F], grads: &mut [F]) {
+        let (dw, db) = grads.split_at_mut(self.weights());
+        self.shape.backward_params(n * self.rows, x, dy, dw, db);
+    }
+}
+
+impl ColumnParallelLinear {
+    /// The layer with this rank's `outputs` outputs, for `rows` rows per sample.
+    pub fn new(rows: usize, (inputs, outputs): (usize, usize), bias: bool) -> ColumnParallelLinear {
+        let shape = LinearShape { inputs, outputs };
+        ColumnParallelLinear(Part { rows, shape, bias, sharing: PositionSharing(1) })
+    }
+
+    /// The layer with an input whose rows `ranks` ranks share evenly.
+    pub fn sharing_positions(mut self, ranks: usize) -> ColumnParallelLinear {
+        self.0.sharing = PositionSharing(ranks);
+        self
     }
 }
 
 impl<F: Float> Layer<F> for ColumnParallelLinear {
     fn inputs(&self) -> usize {
-        self.inner::<F>().inputs()
+        self.0.sharing.own(self.0.rows) * self.0.shape.inputs
     }
 
     fn outputs(&self) -> usize {
-        self.inner::<F>().outputs()
+        self.0.rows * self.0.shape.outputs
     }
 
     fn axis(&self) -> Option<MeshAxis> {
@@ -46,7 +82,7 @@ impl<F: Float> Layer<F> for ColumnParallelLinear {
     }
 
     fn params(&self) -> Vec<Tensor> {
-        self.inner::<F>().params()
+        Layer::<F>::params(&self.0.alone())
     }
 
     fn cast(&self) -> Cast {
@@ -54,54 +90,48 @@ impl<F: Float> Layer<F> for ColumnParallelLinear {
     }
 
     fn forward(&self, pass: Forward<F>) {
-        self.inner().forward(pass);
+        let x = self.0.sharing.gather(pass.n, pass.x, pass.peers);
+        let (w, b) = pass.params.split_at(self.0.weights());
+        self.0.shape.forward(pass.n * self.0.rows, &x, w, b, pass.y);
     }
 
     fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {
-        self.inner().backward_params(pass, grads);
+        let x = self.0.sharing.gather(pass.n, pass.x, pass.peers);
+        self.0.backward_params(pass.n, &x, pass.dy, grads);
     }
 
-    fn backward_input(&self, pass: &mut Backward<F>, grads: &[F], dx: &mut [F]) {
-        self.inner().backward_input(pass, grads, dx);
-        pass.peers.sum(dx);
+    fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
+        let Part { rows, shape, sharing, .. } = &self.0;
+        let (n, dy, w) = (pass.n, pass.dy, &pass.params[..self.0.weights()]);
+        sharing.sum(n, dx, pass.peers, |dx| shape.backward_input(n * rows, w, dy, dx));
     }
 
     fn cost(&self, n: usize) -> LayerCost {
-        self.inner::<F>().cost(n)
+        self.0.cost::<F>(n)
     }
-}
-
-/// A fully connected layer of which this rank has some of the inputs. The bias is added once, to the sum.
-pub struct RowParallelLinear {
-    rows: usize,
-    shape: LinearShape,
-    bias: bool,
 }
 
 impl RowParallelLinear {
-    /// `inputs` of this rank, for `rows` rows per sample.
+    /// The layer with this rank's `inputs` inputs, for `rows` rows per sample.
     pub fn new(rows: usize, (inputs, outputs): (usize, usize), bias: bool) -> RowParallelLinear {
-        RowParallelLinear { rows, shape: LinearShape { inputs, outputs }, bias }
+        let shape = LinearShape { inputs, outputs };
+        RowParallelLinear(Part { rows, shape, bias, sharing: PositionSharing(1) })
     }
 
-    fn weights(&self) -> usize {
-        self.shape.inputs * self.shape.outputs
-    }
-
-    fn whole(&self) -> Linear {
-        let init = Init::Constant(0.0);
-        let shape = (self.shape.inputs, self.shape.outputs);
-        Linear::rows(self.rows, shape, init, self.bias.then_some(init))
+    /// The layer with an output whose rows `ranks` ranks share evenly.
+    pub fn sharing_positions(mut self, ranks: usize) -> RowParallelLinear {
+        self.0.sharing = PositionSharing(ranks);
+        self
     }
 }
 
 impl<F: Float> Layer<F> for RowParallelLinear {
     fn inputs(&self) -> usize {
-        self.rows * self.shape.inputs
+        self.0.rows * self.0.shape.inputs
     }
 
     fn outputs(&self) -> usize {
-        self.rows * self.shape.outputs
+        self.0.sharing.own(self.0.rows) * self.0.shape.outputs
     }
 
     fn axis(&self) -> Option<MeshAxis> {
@@ -112,8 +142,16 @@ impl<F: Float> Layer<F> for RowParallelLinear {
         false
     }
 
+    fn gradient_len(&self) -> usize {
+        self.0.rows * self.0.shape.outputs
+    }
+
+    fn gather_gradient(&self, n: usize, own: &[F], all: &mut [F], peers: &mut dyn Peers<F>) {
+        self.0.sharing.gather_into(n, own, all, peers);
+    }
+
     fn params(&self) -> Vec<Tensor> {
-        Layer::<F>::params(&self.whole())
+        Layer::<F>::params(&self.0.alone())
     }
 
     fn cast(&self) -> Cast {
@@ -121,25 +159,26 @@ impl<F: Float> Layer<F> for RowParallelLinear {
     }
 
     fn forward(&self, pass: Forward<F>) {
-        let (w, b) = pass.params.split_at(self.weights());
-        self.shape.forward(pass.n * self.rows, pass.x, w, &[], pass.y);
-        pass.peers.sum(pass.y);
+        let Part { rows, shape, sharing, .. } = &self.0;
+        let (w, b) = pass.params.split_at(self.0.weights());
+        let (n, x) = (pass.n, pass.x);
+        sharing.sum(n, pass.y, pass.peers, |y| shape.forward(n * rows, x, w, &[], y));
         if !b.is_empty() {
             pass.y.chunks_exact_mut(b.len()).for_each(|row| add_to(row, b));
         }
     }
 
     fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {
-        let (dw, db) = grads.split_at_mut(self.weights());
-        self.shape.backward_params(pass.n * self.rows, pass.x, pass.dy, dw, db);
+        self.0.backward_params(pass.n, pass.x, pass.dy, grads);
     }
 
     fn backward_input(&self, pass: &mut Backward<F>, _grads: &[F], dx: &mut [F]) {
-        self.shape.backward_input(pass.n * self.rows, &pass.params[..self.weights()], pass.dy, dx);
+        let w = &pass.params[..self.0.weights()];
+        self.0.shape.backward_input(pass.n * self.0.rows, w, pass.dy, dx);
     }
 
     fn cost(&self, n: usize) -> LayerCost {
-        Layer::<F>::cost(&self.whole(), n)
+        self.0.cost::<F>(n)
     }
 }
 
@@ -148,19 +187,25 @@ pub struct VocabParallelEmbedding {
     positions: usize,
     rows: Range<usize>,
     width: usize,
+    sharing: PositionSharing,
 }
 
 impl VocabParallelEmbedding {
-    /// These rows of the whole table, looked up for `positions` tokens per sample.
+    /// An embedding by these rows of the whole table, for `positions` tokens per sample.
     pub fn new(positions: usize, rows: Range<usize>, width: usize) -> VocabParallelEmbedding {
-        VocabParallelEmbedding { positions, rows, width }
+        VocabParallelEmbedding { positions, rows, width, sharing: PositionSharing(1) }
+    }
+
+    /// The embedding with an output whose positions `ranks` ranks share evenly.
+    pub fn sharing_positions(self, ranks: usize) -> VocabParallelEmbedding {
+        VocabParallelEmbedding { sharing: PositionSharing(ranks), ..self }
     }
 
     fn shape(&self) -> EmbeddingShape {
         EmbeddingShape { rows: self.rows.len(), width: self.width }
     }
 
-    /// The place of a token's row in this rank's part of the table, if it is there.
+    /// The range of a token's row in this rank's part of the table; `None` if another rank has the row.
     fn own<F: Float>(&self, token: F) -> Option<Range<usize>> {
         let row =
             (token.to_f64() as usize).checked_sub(self.rows.start).filter(|row| *row < self.rows.len())?;
@@ -174,11 +219,19 @@ impl<F: Float> Layer<F> for VocabParallelEmbedding {
     }
 
     fn outputs(&self) -> usize {
-        self.positions * self.width
+        self.sharing.own(self.positions) * self.width
     }
 
     fn axis(&self) -> Option<MeshAxis> {
         Some(MeshAxis::Tensor)
+    }
+
+    fn gradient_len(&self) -> usize {
+        self.positions * self.width
+    }
+
+    fn gather_gradient(&self, n: usize, own: &[F], all: &mut [F], peers: &mut dyn Peers<F>) {
+        self.sharing.gather_into(n, own, all, peers);
     }
 
     fn params(&self) -> Vec<Tensor> {
@@ -190,13 +243,15 @@ impl<F: Float> Layer<F> for VocabParallelEmbedding {
     }
 
     fn forward(&self, pass: Forward<F>) {
-        for (&token, y) in pass.x.iter().zip(pass.y.chunks_exact_mut(self.width)) {
-            match self.own(token) {
-                Some(row) => y.copy_from_slice(&pass.params[row]),
-                None => y.fill(F::ZERO),
+        let Forward { n, x, y, params, peers, .. } = pass;
+        self.sharing.sum(n, y, peers, |y| {
+            for (&token, y) in x.iter().zip(y.chunks_exact_mut(self.width)) {
+                match self.own(token) {
+                    Some(row) => y.copy_from_slice(&params[row]),
+                    None => y.fill(F::ZERO),
+                }
             }
-        }
-        pass.peers.sum(pass.y);
+        });
     }
 
     fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {

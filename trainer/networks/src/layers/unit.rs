@@ -1,4 +1,4 @@
-//! Functions of one number at a time.
+//! Layers that apply a function to each number.
 
 use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
 use allfold_kernels::nn::{self, Float, OpCost};
@@ -23,15 +23,15 @@ impl<K> Unit<K> {
 pub trait Elementwise {
     /// The layer's operation.
     const OPERATION: LayerOperation;
-    /// Whether its derivative follows from what came out alone.
+    /// Whether the derivative can be computed from the output alone.
     const IN_PLACE: bool = false;
-    /// `x` to `y`.
+    /// Computes `y` from `x`.
     fn forward<F: Float>(x: &[F], y: &mut [F]);
-    /// `dx` from `dy`, and from what went in and what came out.
+    /// Computes `dx` from `dy`, the input and the output.
     fn backward<F: Float>(x_y: (&[F], &[F]), dy: &[F], dx: &mut [F]);
-    /// `x` to `y`, which holds it.
+    /// Computes `y` from `x`, which `y` holds at the start.
     fn forward_in_place<F: Float>(_y: &mut [F]) {}
-    /// `dx` from `dy`, which it holds, and from what came out.
+    /// Computes `dx` from `dy`, which `dx` holds at the start, and from the output.
     fn backward_in_place<F: Float>(_y: &[F], _dx: &mut [F]) {}
     /// The costs of the forward and the backward pass over `elements` elements.
     fn costs<F: Float>(elements: usize) -> [OpCost; 2];

@@ -19,7 +19,7 @@ pub struct Cnn<'a> {
     pub channels: &'a [usize],
     /// Whether the blocks have a batch norm.
     pub batch_norm: bool,
-    /// Logits.
+    /// The number of classes.
     pub classes: usize,
 }
 

@@ -6,8 +6,10 @@
 //!           '---------------------------------------'-------------------------------'
 //! ```
 //!
-//! Names and initial weights are nanoGPT's: normal with deviation 0.02, and 0.02 / sqrt(2 layers) before a residual sum.
+//! With experts, a mixture of them stands in place of c_fc, gelu and c_proj. Names and initial weights are nanoGPT's: normal with
+//! deviation 0.02, and 0.02 / sqrt(2 layers) before a residual sum.
 
+use super::mixture::{self, Experts};
 use crate::layers::{Add, Attention, Dropout, Embedding, Gelu, Init, LayerNorm, Linear, Positions};
 use crate::network::{Builder, Network};
 use crate::{Error, Result};
@@ -16,17 +18,17 @@ use allfold_kernels::nn::{self, Float};
 /// The parts of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct Gpt {
-    /// Tokens that there are, V.
+    /// The size of the vocabulary, V.
     pub vocabulary: usize,
     /// Tokens of a sample, T.
     pub positions: usize,
-    /// Blocks.
+    /// The number of transformer blocks.
     pub layers: usize,
-    /// Numbers per position, C.
+    /// The embedding width: numbers per position, C.
     pub width: usize,
-    /// Heads; they divide C.
+    /// The number of attention heads, which divides C.
     pub heads: usize,
-    /// Share of zeros that dropout makes; 0: there is none.
+    /// Dropout probability of activations; 0: no dropout.
     pub dropout: f64,
     /// Dropout probability of the attention weights; 0: no dropout.
     pub attention_dropout: f64,
@@ -37,10 +39,22 @@ pub struct Gpt {
 /// The network. It gives a row of logits for each position, whose label is the next token.
 ///
 /// # Errors
-/// If the heads do not divide the width, or a size is 0.
+/// If the heads do not divide the width, or there are no heads, no positions or no vocabulary.
 pub fn gpt<F: Float>(parts: &Gpt) -> Result<Network<F>> {
+    build(parts, None)
+}
+
+/// The network with a mixture of experts in place of each block's fully connected layers.
+///
+/// # Errors
+/// As [`gpt`], and those of [`Experts::shape`].
+pub fn moe_gpt<F: Float>(parts: &Gpt, experts: &Experts) -> Result<Network<F>> {
+    build(parts, Some(experts))
+}
+
+fn build<F: Float>(parts: &Gpt, experts: Option<&Experts>) -> Result<Network<F>> {
     let Gpt { vocabulary, positions, layers, width, heads, dropout, attention_dropout, tied } = *parts;
-    if heads == 0 || !width.is_multiple_of(heads) || vocabulary == 0 || positions == 0 {
+    if heads == 0 || width == 0 || !width.is_multiple_of(heads) || vocabulary == 0 || positions == 0 {
         return Err(Error::Network(format!(
             "a gpt of width {width} with {heads} heads, {positions} positions and {vocabulary} tokens; the heads must \
              divide the width, and all must be 1 or more"
@@ -72,9 +86,14 @@ pub fn gpt<F: Float>(parts: &Gpt) -> Result<Network<F>> {
         y = dropped(&mut builder, &name("attn.resid_dropout"), y)?;
         x = builder.push(&name("add_1"), Add::new(whole), &[x, y])?;
         y = builder.push(&name("ln_2"), LayerNorm::new(positions, width), &[x])?;
-        y = linear(&mut builder, "mlp.c_fc", (width, 4 * width), normal, y)?;
-        y = builder.push(&name("mlp.gelu"), Gelu::new(4 * whole), &[y])?;
-        y = linear(&mut builder, "mlp.c_proj", (4 * width, width), before_sum, y)?;
+        if let Some(experts) = experts {
+            let of = (experts, positions, width);
+            y = mixture::push(&mut builder, &name("mlp"), of, (normal, before_sum), y)?;
+        } else {
+            y = linear(&mut builder, "mlp.c_fc", (width, 4 * width), normal, y)?;
+            y = builder.push(&name("mlp.gelu"), Gelu::new(4 * whole), &[y])?;
+            y = linear(&mut builder, "mlp.c_proj", (4 * width, width), before_sum, y)?;
+        }
         y = dropped(&mut builder, &name("mlp.dropout"), y)?;
         x = builder.push(&name("add_2"), Add::new(whole), &[x, y])?;
     }
@@ -103,7 +122,7 @@ mod tests {
             attention_dropout: 0.0,
             tied: true,
         };
-        // nanoGPT prints 124.48 M with biases, of which wpe has 0.79 M.
+        // nanoGPT with biases has 124.48 M. It prints 123.69 M, because it leaves out the 0.79 M of wpe.
         let count = gpt::<f32>(&parts).unwrap().param_count();
         assert_eq!(count, 124_475_904);
         let small = Gpt { vocabulary: 1024, positions: 128, layers: 4, width: 128, heads: 4, ..parts };

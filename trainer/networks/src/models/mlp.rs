@@ -9,7 +9,7 @@ use crate::layers::{Layer, Linear, Relu};
 use crate::network::Network;
 use allfold_kernels::nn::Float;
 
-/// From `inputs` through layers of `hidden` widths to `classes` logits.
+/// A network from `inputs` numbers through layers of `hidden` widths to `classes` logits.
 ///
 /// # Errors
 /// Never: the layers fit by construction. The signature is the one of every model.

@@ -2,10 +2,12 @@
 
 mod cnn;
 mod gpt;
+mod mixture;
 mod mlp;
 mod resnet;
 
 pub use cnn::{Cnn, cnn};
-pub use gpt::{Gpt, gpt};
+pub use gpt::{Gpt, gpt, moe_gpt};
+pub use mixture::Experts;
 pub use mlp::mlp;
 pub use resnet::{ResNet, resnet};

@@ -19,13 +19,13 @@ use allfold_kernels::nn::{self, Float, PoolShape};
 /// The parts of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct ResNet {
-    /// 18, 34 or 50.
+    /// The number of layers: 18, 34 or 50.
     pub layers: usize,
-    /// The stem for large pictures, which shrinks them fourfold.
+    /// Whether the stem is the one for large pictures, which shrinks them fourfold.
     pub imagenet_stem: bool,
     /// Channels, height and width of a sample.
     pub shape: (usize, usize, usize),
-    /// Logits.
+    /// The number of classes.
     pub classes: usize,
 }
 

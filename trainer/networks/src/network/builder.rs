@@ -1,4 +1,4 @@
-//! How a network is put together: layer by layer, or from another network.
+//! Builds a network layer by layer, or from another network.
 
 use super::{Network, ParamSpec, Spans};
 use crate::layers::Layer;
@@ -32,10 +32,10 @@ impl<F: Float> Builder<F> {
         Builder { network, inputs }
     }
 
-    /// Adds a layer that reads these activations; returns the one that it writes.
+    /// Adds a layer that reads these activations. Returns the activation that the layer writes.
     ///
     /// # Errors
-    /// If the layer's input size differs from theirs.
+    /// If the layer's input size differs from the size of one of the activations.
     pub fn push(&mut self, name: &str, layer: impl Layer<F> + 'static, from: &[usize]) -> Result<usize> {
         self.add(name, Box::new(layer), from, None)
     }
@@ -48,11 +48,11 @@ impl<F: Float> Builder<F> {
         self.add(name, layer, from, None)
     }
 
-    /// Adds a layer that shares the parameters of the layer that wrote `owner`; the parameters keep that layer's names and
-    /// layout.
+    /// Adds a layer that shares the parameters of the layer that writes activation `owner`; the parameters keep that layer's names
+    /// and layout.
     ///
     /// # Errors
-    /// If the layer does not take what `from` gives, or has another number of parameters.
+    /// If the layer's input size differs from that of `from`, or its number of weights from the other layer's.
     pub fn push_tied(
         &mut self,
         name: &str,
@@ -157,7 +157,7 @@ impl<F: Float> Network<F> {
     }
 }
 
-/// Appends a layer's tensors to the flat layout and returns the elements they take.
+/// Appends a layer's tensors to the flat layout. Returns the range of their elements.
 fn lay_out(places: &mut Vec<ParamSpec>, layer: &str, tensors: Vec<crate::layers::Tensor>) -> Range<usize> {
     let start = places.last().map_or(0, |last| last.range.end);
     let mut end = start;

@@ -26,13 +26,6 @@ impl ContextSplit {
         let positions = network.rows();
         for (name, layer) in network.names().iter().zip(network.layers()) {
             let cut = match layer.operation() {
-                LayerOperation::Attention { dropped, .. } if dropped > 0.0 => {
-                    return Err(Error::Config(
-                        "`attention_dropout` draws for all positions together, and context parallelism gives each rank some \
-                         positions; set it to 0"
-                            .into(),
-                    ));
-                }
                 LayerOperation::Linear { rows, .. } | LayerOperation::LayerNorm { rows, .. } => {
                     rows == positions
                 }
@@ -45,6 +38,12 @@ impl ContextSplit {
                 | LayerOperation::Dropout { .. } => true,
                 _ => false,
             };
+            if layer.experts() > 0 {
+                return Err(Error::Config(format!(
+                    "layer `{name}` limits an expert's tokens over a whole sample, and context parallelism gives each rank some \
+                     positions only; use `expert` instead of `context`, or no `experts`"
+                )));
+            }
             if !cut || positions < 2 {
                 return Err(Error::Config(format!(
                     "context parallelism shares the positions of a sequence, and layer `{name}` has none; use it for a gpt"
@@ -60,19 +59,19 @@ impl ContextSplit {
         Ok(ContextSplit { size, positions })
     }
 
-    /// Ranks of the axis.
+    /// The number of ranks of the axis.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The values at the positions of rank `index`, of samples with one value for each position.
+    /// The values at rank `index`'s positions. `whole` has one value for each position of each sample.
     pub fn cut<T: Copy>(&self, index: usize, whole: &[T]) -> Vec<T> {
         let own = own_positions(self.positions, index, self.size);
         let samples = whole.chunks_exact(self.positions);
         samples.flat_map(|sample| own.clone().into_iter().flatten().map(|at| sample[at])).collect()
     }
 
-    /// The part of rank `index` of `network`, of which the split was made. Its parameters are those of the whole.
+    /// Rank `index`'s part of `network`, the network that the split was made of. The part has all parameters of the network.
     ///
     /// # Errors
     /// Never for that network.
@@ -92,15 +91,20 @@ impl ContextSplit {
             LayerOperation::Relu => Box::new(Relu::new(outputs)),
             LayerOperation::Gelu => Box::new(Gelu::new(outputs)),
             LayerOperation::Add => Box::new(Add::new(outputs)),
-            LayerOperation::Dropout { share } => Box::new(Dropout::new(share, outputs)),
+            LayerOperation::Dropout { share } => {
+                let width = whole.outputs() / self.positions;
+                let own = own_positions(self.positions, index, self.size);
+                let runs = own.map(|own| own.start * width..own.end * width);
+                Box::new(Dropout::of_part(share, runs.to_vec()))
+            }
             LayerOperation::Embedding { rows: table, width, .. } => {
                 Box::new(Embedding::new(rows, EmbeddingShape { rows: table, width }, init))
             }
             LayerOperation::Positions { positions, width } => {
                 Box::new(PositionsPart::new(positions, width, (index, self.size)))
             }
-            LayerOperation::Attention { positions, width, heads, .. } => {
-                Box::new(RingAttention::new(AttentionShape { positions, width, heads }, self.size))
+            LayerOperation::Attention { positions, width, heads, dropped } => {
+                Box::new(RingAttention::new(AttentionShape { positions, width, heads }, self.size, dropped))
             }
             _ => return None,
         })

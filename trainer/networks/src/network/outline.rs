@@ -21,13 +21,15 @@ pub struct Outline {
     costs: Vec<u64>,
     /// For each layer: whether it has a weight gradient.
     weight_grads: Vec<bool>,
+    /// For each layer: whether its parameters are those of some experts.
+    some_experts: Vec<bool>,
     cuts: Vec<usize>,
     trained: Vec<Range<usize>>,
-    /// For each activation: whether the backward pass computes a gradient by it.
+    /// For each activation: whether the backward pass computes a gradient with respect to it.
     gradients: Vec<bool>,
 }
 
-/// The layer that a phase belongs to; `None` for the loss and for gradients that are announced.
+/// The layer that a phase belongs to; `None` for the loss and for a gradient that becomes ready.
 pub fn layer_of(phase: Phase) -> Option<usize> {
     match phase {
         Phase::SyncForward(l)
@@ -51,11 +53,7 @@ impl<F: Float> Network<F> {
         Outline {
             names: self.names.clone(),
             forward: self.forward_phases(),
-            backward: self
-                .backward_phases()
-                .into_iter()
-                .filter(|phase| !matches!(phase, Phase::Ready(_)))
-                .collect(),
+            backward: self.backward_phases(),
             values: self.spans.iter().map(|spans| spans.values.clone()).collect(),
             owners: (0..layers).map(owner).collect(),
             deferrable: self
@@ -68,6 +66,7 @@ impl<F: Float> Network<F> {
                 let phases = self.backward_phases();
                 (0..layers).map(|l| phases.contains(&Phase::WeightGrad(l))).collect()
             },
+            some_experts: self.layers.iter().map(|layer| layer.has_some_experts()).collect(),
             cuts: (1..layers).filter(|&cut| self.is_cut(cut)).collect(),
             trained: self.trained_values(),
             gradients: self.trained(),
@@ -112,7 +111,7 @@ impl<F: Float> Network<F> {
 }
 
 impl Outline {
-    /// Number of layers.
+    /// The number of layers.
     pub fn layers(&self) -> usize {
         self.names.len()
     }
@@ -139,12 +138,17 @@ impl Outline {
                 layers.contains(&l) && (weights || !self.deferrable[l])
             }
             Some(l) => layers.contains(&l),
-            None => layers.end == self.layers(),
+            None => phase == Phase::Loss && layers.end == self.layers(),
         };
         self.backward.iter().copied().filter(|phase| own(*phase)).collect()
     }
 
-    /// The weight gradients of these layers that [`Outline::backward`] leaves out.
+    /// The phases of a backward pass through the whole network, with each parameter announced when its gradient is final.
+    pub fn announced(&self) -> &[Phase] {
+        &self.backward
+    }
+
+    /// The weight gradients of these layers that [`Outline::backward`] leaves out where `weights` is false.
     pub fn deferred(&self, layers: &Range<usize>) -> Vec<Phase> {
         let late = |phase: &Phase| matches!(*phase, Phase::WeightGrad(l) if layers.contains(&l) && self.deferrable[l]);
         self.backward.iter().copied().filter(late).collect()
@@ -155,7 +159,7 @@ impl Outline {
         &self.weight_grads
     }
 
-    /// The elements of a layer's parameters among all parameters; of a tied layer, those of its owner.
+    /// The range of a layer's parameters among all parameters; for a tied layer, the range of its owner.
     pub fn values_of(&self, layer: usize) -> Range<usize> {
         self.values[layer].clone()
     }
@@ -174,12 +178,13 @@ impl Outline {
         }
     }
 
-    /// The elements of all parameters that are trained, in order.
+    /// The elements of all trained parameters that the loss depends on, in order.
     pub fn trained(&self) -> &[Range<usize>] {
         &self.trained
     }
 
-    /// Whether the backward pass computes a gradient by an activation: not where frozen layers alone have made it.
+    /// Whether the backward pass computes a gradient with respect to an activation; not if the activation depends on no trained
+    /// parameter.
     pub fn has_gradient(&self, act: usize) -> bool {
         self.gradients[act]
     }
@@ -190,12 +195,24 @@ impl Outline {
         &self.cuts
     }
 
-    /// These layers in blocks between two cuts, such that each block has parameters of its own if there are any.
+    /// Whether any of these layers has some experts, whose copies are on other ranks than the copies of other parameters.
+    pub fn has_some_experts(&self, layers: &Range<usize>) -> bool {
+        layers.clone().any(|l| self.some_experts[l])
+    }
+
+    /// These layers in blocks, each with parameters of its own if the layers have any. Blocks end at cuts, and between layers with
+    /// some experts and other layers with parameters.
     pub fn blocks(&self, layers: &Range<usize>) -> Vec<Range<usize>> {
         let mut blocks: Vec<Range<usize>> = Vec::new();
         let mut start = layers.start;
-        let inside = self.cuts.iter().copied().filter(|cut| layers.start < *cut && *cut < layers.end);
-        for cut in inside.chain([layers.end]) {
+        let own = layers.clone().filter(|&l| self.owners[l] == l && !self.values[l].is_empty());
+        let own: Vec<usize> = own.collect();
+        let changes = own.windows(2).filter(|two| self.some_experts[two[0]] != self.some_experts[two[1]]);
+        let mut inside: Vec<usize> = self.cuts.iter().copied().chain(changes.map(|two| two[1])).collect();
+        inside.sort_unstable();
+        inside.dedup();
+        inside.retain(|cut| layers.start < *cut && *cut < layers.end);
+        for cut in inside.into_iter().chain([layers.end]) {
             if !self.values_in(&(start..cut)).is_empty() {
                 blocks.push(start..cut);
                 start = cut;
@@ -247,7 +264,7 @@ impl Outline {
         Ok(ranges)
     }
 
-    /// The layers in chunks that begin at the layers of these names.
+    /// The layers in chunks: the first begins at the first layer, the others at the layers of these names.
     ///
     /// # Errors
     /// A name that no layer has, names out of order, or a layer before which the network cannot be cut.

@@ -4,13 +4,14 @@
 //! Linear -> functions of one number -> Linear     column-parallel, narrower, row-parallel
 //! Linear -> Attention -> Linear                   column-parallel by heads of q, k and v, fewer heads, row-parallel
 //! Embedding                                       by rows of the table
-//! Linear at the end                               column-parallel; the loss is computed of logits in parts
+//! Linear at the end                               column-parallel; the loss is computed from logits in parts
 //! ```
 //!
-//! All other layers are whole on every rank. A network that is shared has the layers of the whole one, under the same numbers and
-//! names, with smaller parameters.
+//! All other layers are whole on every rank, or with sequence parallelism cut by positions. A network that is shared has the layers of
+//! the whole one, under the same numbers and names, with smaller parameters.
 
-use super::{Network, ParamSpec};
+use super::sequence_split::{Block, SequenceSplit};
+use super::{Network, ParamLayout, ParamSpec};
 use crate::layers::{
     Attention, ColumnParallelLinear, Gelu, Layer, LayerOperation, Relu, RowParallelLinear,
     VocabParallelEmbedding,
@@ -19,20 +20,20 @@ use crate::{Error, Result};
 use allfold_kernels::nn::{AttentionShape, ClassSplit, Float};
 use std::ops::Range;
 
-/// What becomes of a layer.
+/// How the ranks of a tensor axis split a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Every rank has all of it.
+    /// Every rank has the whole layer.
     Whole,
-    /// Some outputs; `heads` if they are those of some heads in q, k and v.
+    /// A rank has some outputs; `heads` if they are those of some heads in q, k and v.
     Column { heads: Option<usize> },
-    /// Some heads.
+    /// A rank has some heads.
     Heads,
-    /// Some of the `width` numbers of each of `rows` rows.
+    /// A rank has some of the `width` numbers of each of `rows` rows.
     Narrow { rows: usize, width: usize },
-    /// Some inputs; `heads` if they are those of some heads.
+    /// A rank has some inputs; `heads` if they are those of some heads.
     Row { heads: Option<usize> },
-    /// Some rows of the table.
+    /// A rank has some rows of the table.
     Vocabulary,
 }
 
@@ -41,50 +42,10 @@ enum Role {
 pub struct TensorSplit {
     size: usize,
     roles: Vec<Role>,
-    /// For each parameter of the whole network: its layer, and its dimensions.
+    /// For each parameter of the whole network: its layer, and its name, shape and range.
     params: Vec<(usize, ParamSpec)>,
-}
-
-/// Where the elements of a rank's parameters lie in those of the whole network.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ParamLayout {
-    /// Runs of neighbours among the whole parameters, in order of the rank's elements.
-    runs: Vec<Range<usize>>,
-    /// Elements of the whole.
-    whole: usize,
-}
-
-impl ParamLayout {
-    /// The rank's elements of `whole`.
-    pub fn take<T: Copy>(&self, whole: &[T]) -> Vec<T> {
-        self.runs.iter().flat_map(|run| whole[run.clone()].iter().copied()).collect()
-    }
-
-    /// Puts `part`, which begins at the rank's element `first`, to its places in `whole`.
-    pub fn put<T: Copy>(&self, first: usize, part: &[T], whole: &mut [T]) {
-        let (mut at, end) = (0, first + part.len());
-        for run in &self.runs {
-            let (from, to) = (at.max(first), (at + run.len()).min(end));
-            if from < to {
-                whole[run.start + from - at..run.start + to - at]
-                    .copy_from_slice(&part[from - first..to - first]);
-            }
-            at += run.len();
-            if at >= end {
-                return;
-            }
-        }
-    }
-
-    /// Elements that the rank has.
-    pub fn part(&self) -> usize {
-        self.runs.iter().map(Range::len).sum()
-    }
-
-    /// Elements of the whole.
-    pub fn whole(&self) -> usize {
-        self.whole
-    }
+    /// How the ranks share the positions of the other layers, if they do.
+    sequence: Option<SequenceSplit>,
 }
 
 /// The part of `units` that rank `index` of `size` has.
@@ -92,7 +53,7 @@ fn share(units: usize, index: usize, size: usize) -> Range<usize> {
     units * index / size..units * (index + 1) / size
 }
 
-/// What becomes of each layer.
+/// The role of each layer.
 fn roles<F: Float>(network: &Network<F>) -> Vec<Role> {
     let operations: Vec<LayerOperation> = network.layers.iter().map(|layer| layer.operation()).collect();
     let mut roles = vec![Role::Whole; operations.len()];
@@ -138,7 +99,7 @@ fn roles<F: Float>(network: &Network<F>) -> Vec<Role> {
     roles
 }
 
-/// The layer that alone reads the output of layer `l`, and nothing else.
+/// The only layer that reads the output of layer `l`, if it reads nothing else.
 fn only_reader<F: Float>(network: &Network<F>, l: usize) -> Option<usize> {
     let mut readers = (0..network.layers.len()).filter(|reader| network.from[*reader].contains(&(l + 1)));
     let reader = readers.next()?;
@@ -156,16 +117,7 @@ fn check<F: Float>(network: &Network<F>, roles: &[Role], size: usize) -> Result<
     for (l, role) in roles.iter().enumerate() {
         let name = &network.names[l];
         let (units, what) = match (role, network.layers[l].operation()) {
-            (Role::Heads, LayerOperation::Attention { heads, dropped, .. }) => {
-                if dropped > 0.0 {
-                    return Err(Error::Config(
-                        "`attention_dropout` draws for all heads together, and tensor parallelism gives each rank some heads; \
-                         set it to 0"
-                            .into(),
-                    ));
-                }
-                (heads, "heads")
-            }
+            (Role::Heads, LayerOperation::Attention { heads, .. }) => (heads, "heads"),
             (Role::Column { heads: None }, LayerOperation::Linear { outputs, .. }) => (outputs, "outputs"),
             (Role::Vocabulary, LayerOperation::Embedding { rows, .. }) => (rows, "rows"),
             _ => continue,
@@ -188,7 +140,7 @@ impl TensorSplit {
     /// How `size` ranks, 2 or more, share `network`.
     ///
     /// # Errors
-    /// A network of which nothing can be cut, or of which a layer has fewer heads, outputs or rows than there are ranks.
+    /// A network of which nothing can be cut, heads that `size` does not divide, or a layer with fewer outputs or rows than ranks.
     pub fn of<F: Float>(network: &Network<F>, size: usize) -> Result<TensorSplit> {
         let roles = roles(network);
         check(network, &roles, size)?;
@@ -197,10 +149,27 @@ impl TensorSplit {
             (0..network.layers.len()).find(owns).unwrap_or_default()
         };
         let params = (network.params.iter().enumerate()).map(|(param, spec)| (layer_of(param), spec.clone()));
-        Ok(TensorSplit { size, roles, params: params.collect() })
+        Ok(TensorSplit { size, roles, params: params.collect(), sequence: None })
     }
 
-    /// Ranks of the axis.
+    /// This split with the positions of all layers outside of tensor-parallel blocks shared too, for the network that the split was
+    /// made of: sequence parallelism.
+    ///
+    /// # Errors
+    /// A layer that cannot be cut by positions, or positions that the ranks do not divide.
+    pub fn sharing_positions<F: Float>(mut self, network: &Network<F>) -> Result<TensorSplit> {
+        let block = |role: &Role| match role {
+            Role::Whole => Block::Between,
+            Role::Column { .. } => Block::First,
+            Role::Heads | Role::Narrow { .. } => Block::Inside,
+            Role::Row { .. } | Role::Vocabulary => Block::Last,
+        };
+        let blocks: Vec<Block> = self.roles.iter().map(block).collect();
+        self.sequence = Some(SequenceSplit::of(network, self.size, &blocks)?);
+        Ok(self)
+    }
+
+    /// The number of ranks of the axis.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -211,18 +180,15 @@ impl TensorSplit {
         match self.roles[*layer] {
             Role::Whole | Role::Heads | Role::Narrow { .. } => true,
             Role::Column { .. } | Role::Vocabulary => false,
-            // The bias is added to the sum.
+            // Every rank adds the whole bias to the sum.
             Role::Row { .. } => spec.shape.len() == 1,
         }
     }
 
-    /// Where the elements of rank `index` lie.
+    /// Which elements of the whole network's parameters rank `index` has.
     pub fn layout(&self, index: usize) -> ParamLayout {
         let mut runs: Vec<Range<usize>> = Vec::new();
-        let mut add = |run: Range<usize>| match runs.last_mut() {
-            Some(last) if last.end == run.start => last.end = run.end,
-            _ => runs.push(run),
-        };
+        let mut add = |run: Range<usize>| runs.push(run);
         for (param, (layer, spec)) in self.params.iter().enumerate() {
             let start = spec.range.start;
             if self.is_whole(param) {
@@ -251,7 +217,7 @@ impl TensorSplit {
                 }
             }
         }
-        ParamLayout { runs, whole: self.params.last().map_or(0, |(_, spec)| spec.range.end) }
+        ParamLayout::of(runs.into_iter(), self.params.last().map_or(0, |(_, spec)| spec.range.end))
     }
 
     /// The part that rank `index` has of `units`, which are cut between heads if there are any.
@@ -261,13 +227,13 @@ impl TensorSplit {
         own.start * width..own.end * width
     }
 
-    /// The part of rank `index` of `network`, of which the split was made.
+    /// Rank `index`'s part of `network`, the network that the split was made of.
     ///
     /// # Errors
     /// Never for that network.
     pub fn part<F: Float>(&self, network: Network<F>, index: usize) -> Result<Network<F>> {
         let (inputs, rows, classes) = (network.inputs(), network.rows, network.classes());
-        let mut part = network.rebuilt(inputs, rows, |l, layer| self.layer(l, index, &layer.operation()))?;
+        let mut part = network.rebuilt(inputs, rows, |l, layer| self.layer(l, index, layer))?;
         let last = self.roles.last().copied().unwrap_or(Role::Whole);
         if matches!(last, Role::Column { .. }) {
             let first = share(classes, index, self.size).start;
@@ -276,28 +242,34 @@ impl TensorSplit {
         Ok(part)
     }
 
-    /// The layer that rank `index` has in place of layer `l`, if another one.
-    fn layer<F: Float>(&self, l: usize, index: usize, whole: &LayerOperation) -> Option<Box<dyn Layer<F>>> {
+    /// The layer that rank `index` has in place of layer `l`; `None` if it has the same layer.
+    fn layer<F: Float>(&self, l: usize, index: usize, whole: &dyn Layer<F>) -> Option<Box<dyn Layer<F>>> {
         let part = |heads, units| self.units(heads, units, index).len();
-        Some(match (self.roles[l], whole) {
+        let sharers = self.sequence.map_or(1, |sequence| sequence.size);
+        Some(match (self.roles[l], &whole.operation()) {
+            (Role::Whole, _) => return self.sequence?.layer(index, whole),
             (Role::Column { heads }, &LayerOperation::Linear { rows, inputs, outputs, bias }) => {
                 let outputs =
                     if heads.is_some() { 3 * part(heads, outputs / 3) } else { part(None, outputs) };
-                Box::new(ColumnParallelLinear::new(rows, (inputs, outputs), bias))
+                let part = ColumnParallelLinear::new(rows, (inputs, outputs), bias);
+                Box::new(part.sharing_positions(sharers))
             }
             (Role::Row { heads }, &LayerOperation::Linear { rows, inputs, outputs, bias }) => {
-                Box::new(RowParallelLinear::new(rows, (part(heads, inputs), outputs), bias))
+                let part = RowParallelLinear::new(rows, (part(heads, inputs), outputs), bias);
+                Box::new(part.sharing_positions(sharers))
             }
             (Role::Heads, &LayerOperation::Attention { positions, width, heads, dropped }) => {
-                let (width, heads) = (part(Some(heads), width), heads / self.size);
-                Box::new(Attention::new(AttentionShape { positions, width, heads }).dropping(dropped))
+                let own = share(heads, index, self.size);
+                let shape = AttentionShape { positions, width: part(Some(heads), width), heads: own.len() };
+                Box::new(Attention::new(shape).dropping(dropped).from_head(own.start))
             }
             (Role::Narrow { rows, width }, LayerOperation::Relu) => {
                 Box::new(Relu::new(rows * part(None, width)))
             }
             (Role::Narrow { rows, width }, _) => Box::new(Gelu::new(rows * part(None, width))),
             (Role::Vocabulary, &LayerOperation::Embedding { positions, rows, width }) => {
-                Box::new(VocabParallelEmbedding::new(positions, self.units(None, rows, index), width))
+                let own = self.units(None, rows, index);
+                Box::new(VocabParallelEmbedding::new(positions, own, width).sharing_positions(sharers))
             }
             _ => return None,
         })
@@ -367,7 +339,6 @@ mod tests {
         let refused = |network: Network<f32>, size| TensorSplit::of(&network, size).unwrap_err().to_string();
         let heads = refused(small(6, 0.0), 4);
         assert!(heads.contains("4 ranks cannot share the 6 heads") && heads.contains("divide 6"), "{heads}");
-        assert!(refused(small(6, 0.1), 2).contains("`attention_dropout`"));
         let few = refused(mlp(10, &[8, 3], 5).unwrap(), 9);
         assert!(few.contains("layer `fc1` has 8 outputs, too few for 9 ranks"), "{few}");
     }

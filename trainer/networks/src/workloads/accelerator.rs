@@ -1,12 +1,12 @@
-//! What a device makes of a kernel: a roofline with what each class of kernel reaches of it.
+//! How long a device takes for a kernel: a roofline, and the fraction of it that each class of kernels reaches.
 //!
 //! ```text
 //! time = launches x launch + max( flops / (peak x reached), bytes / (memory x reached) )
 //! ```
 //!
 //! Source of the model: S. Williams, A. Waterman and D. Patterson, Comm. ACM 52 (2009). Peaks and memory are those of the
-//! vendors' datasheets, dense. What is reached is assumed once for all devices and chosen to meet four published figures of ResNet-50 on
-//! one device (see [`Class::efficiency`]).
+//! vendors' datasheets, dense. The fractions are assumed, the same for all devices, and chosen to meet four published figures of
+//! ResNet-50 on one device (see [`Class::efficiency`]).
 
 use super::kernel::{Class, KernelCost};
 use crate::{Error, Result};
@@ -15,7 +15,7 @@ use allfold_base::{Picos, suggest};
 /// The precision in which a network is trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 pub enum Precision {
-    /// f32 on ordinary cores.
+    /// f32 on ordinary cores, without tensor cores.
     F32,
     /// f32 with products rounded to 10 bits of mantissa, on tensor cores (A100 and later; older devices compute as
     /// [`Precision::F32`]).
@@ -25,7 +25,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// Bytes of an activation.
+    /// Bytes of an element of an activation.
     pub const fn bytes(self) -> u64 {
         match self {
             Precision::Half => 2,
@@ -101,7 +101,7 @@ impl Class {
     }
 }
 
-/// A device.
+/// An accelerator that workloads are predicted for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Accelerator {
     /// The device's name in `allfold_sim::machines::GPU_MODELS`.
@@ -112,9 +112,9 @@ pub struct Accelerator {
     pub tf32: f64,
     /// TFLOP/s on tensor cores in f16, dense.
     pub half: f64,
-    /// GB/s of its memory.
+    /// The memory bandwidth in GB/s.
     pub memory: f64,
-    /// Multiprocessors: what an exchange's channels take theirs from.
+    /// The number of multiprocessors; the channels of an exchange occupy some of them.
     pub cores: u32,
     /// The source of these figures.
     pub source: &'static str,
@@ -131,7 +131,7 @@ const fn device(
 }
 
 /// Every device.
-pub const ACCELERATORS: [Accelerator; 14] = [
+pub const ACCELERATORS: [Accelerator; 17] = [
     device("V100 SXM", [15.7, 15.7, 125.0], 900.0, 80, "V100 datasheet (NVIDIA, 2018)"),
     device("V100 PCIe", [14.0, 14.0, 112.0], 900.0, 80, "V100 datasheet (NVIDIA, 2018)"),
     device("A100 SXM", [19.5, 156.0, 312.0], 2039.0, 108, "A100 80 GB datasheet (NVIDIA, 2021)"),
@@ -150,19 +150,40 @@ pub const ACCELERATORS: [Accelerator; 14] = [
         128,
         "Ada architecture white paper (NVIDIA, 2022), dense, f32 sums",
     ),
+    device(
+        "RTX 5090",
+        [104.8, 104.8, 209.5],
+        1792.0,
+        170,
+        "RTX Blackwell architecture white paper (NVIDIA, 2025), dense, f32 sums",
+    ),
+    device(
+        "RTX 3090",
+        [35.6, 35.6, 71.0],
+        936.0,
+        82,
+        "GA102 architecture white paper (NVIDIA, 2021), dense, f32 sums",
+    ),
+    device(
+        "RTX 2080 Ti",
+        [13.4, 13.4, 53.8],
+        616.0,
+        68,
+        "Turing architecture white paper (NVIDIA, 2018), reference card, f32 sums",
+    ),
     device("A10G", [31.2, 62.5, 125.0], 600.0, 80, "A10 datasheet (NVIDIA, 2021); A10G assumed alike"),
     device("T4", [8.1, 8.1, 65.0], 320.0, 40, "T4 datasheet (NVIDIA, 2018)"),
 ];
 
-/// A kernel's launch beyond the kernel itself: 3.8 us for one of 2.9, launched without waiting (NVIDIA developer blog,
-/// "Getting started with CUDA graphs", 2019).
+/// The time of a launch beyond the kernel itself: 3.8 us in all for a kernel of 2.9 us, launched without waiting for the one before
+/// (NVIDIA developer blog, "Getting started with CUDA graphs", 2019).
 const LAUNCH: Picos = Picos(900_000);
 
 impl Accelerator {
-    /// The device of a name.
+    /// The accelerator of this name, or the first whose name begins with it. Case, spaces, `-` and `_` make no difference.
     ///
     /// # Errors
-    /// No such name: the nearest one, and all.
+    /// If no accelerator has this name; the error names the nearest one, and all.
     pub fn named(name: &str) -> Result<&'static Accelerator> {
         let flat = |text: &str| text.to_lowercase().replace([' ', '-', '_'], "");
         let wanted = flat(name);
@@ -185,7 +206,7 @@ impl Accelerator {
             Precision::Half => (self.half, reached.half),
         };
         let compute = kernel.flops as f64 * n as f64 / (peak * share);
-        // Autocast reads the f32 weights and writes them in half before it reads them.
+        // Autocast reads the f32 weights and writes them in half precision; the kernel then reads these.
         let each = if precision == Precision::Half { 8 } else { 4 };
         let bytes = kernel.values as f64 * n as f64 * precision.bytes() as f64
             + kernel.weights as f64 * f64::from(each);

@@ -1,6 +1,6 @@
 //! A kernel of a layer table: what it does, and how much of it.
 
-/// What a kernel does.
+/// The class of a kernel, which decides the share of the peak rate that it reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// A matrix product.
@@ -22,10 +22,10 @@ pub struct KernelCost {
     pub class: Class,
     /// Floating-point operations for one sample; a multiply-add is two.
     pub flops: u64,
-    /// Numbers read and written for one sample.
+    /// The number of values read and written for one sample.
     pub values: u64,
-    /// Numbers read and written however many samples there are: weights.
+    /// The number of values read and written whatever the number of samples is: weights.
     pub weights: u64,
-    /// How many are launched.
+    /// The number of launches.
     pub launches: u32,
 }

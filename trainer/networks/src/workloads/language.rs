@@ -1,13 +1,13 @@
 //! BERT (J. Devlin et al., NAACL 2019) over 512 tokens and GPT-2 (A. Radford et al., 2019) over 1,024.
 //!
-//! Attention is counted in full, as most frameworks compute it; a causal mask halves nothing here.
+//! Attention is counted in full, as most frameworks compute it, also under a causal mask.
 
 use super::{Class, KernelCost, TableLayer, Workload};
 
 /// Adam reads gradient, parameter and two moments and writes three of them.
 const ADAM_PASSES: usize = 7;
 
-/// A sequence on its way through the layers.
+/// A workload under construction, and the shape of the sequence that the next layer reads.
 struct Draft {
     layers: Vec<TableLayer>,
     tokens: usize,
@@ -37,7 +37,7 @@ impl Draft {
         });
     }
 
-    /// Rows of these tables are read, and their gradients added to.
+    /// Tables with these numbers of rows: the forward pass reads rows, the backward pass adds to the rows' gradients.
     fn embedding(&mut self, name: &str, tables: &[usize]) {
         let moved = (tables.len() + 1) * self.tokens * self.width;
         let params = tables.iter().map(|rows| rows * self.width).collect();
@@ -92,7 +92,7 @@ impl Draft {
         self.layer(name, Vec::new(), forward, None, backward);
     }
 
-    /// Attention and the two products after it, with what lies between.
+    /// Attention with the products before and after it, and the residual sum.
     fn block(&mut self, at: &str, heads: usize, fused: bool) {
         let d = self.width;
         if fused {
@@ -142,7 +142,7 @@ pub(super) fn gpt2(name: &str, blocks: usize, width: usize) -> Workload {
         draft.mlp(&at);
     }
     draft.norm("ln_f".into());
-    // The head's weights are the embedding's: their gradient is final only there.
+    // The head's weights are the embedding's: their gradient is final only at the embedding.
     let (tokens, words) = (draft.tokens, 50_257);
     let product =
         kernel(Class::Product, 2 * tokens * width * words, tokens * (width + 3 * words), width * words);

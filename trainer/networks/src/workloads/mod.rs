@@ -1,4 +1,4 @@
-//! Large networks as layer tables: parameters to the element, arithmetic and traffic of every kernel, no numbers.
+//! Large networks as layer tables: exact counts of parameters, arithmetic and memory traffic of every kernel, but no weights.
 //!
 //! ```text
 //! layer   parameters        forward            by parameters       by input          SyncBN adds up
@@ -6,17 +6,19 @@
 //! bn1     64, 64            3 passes           2 passes            3 passes          129, 128 numbers
 //! ```
 //!
-//! Counts are those of the papers' and PyTorch's networks, and tested against them. A table is walked by the same timeline
-//! as a real network, in the same phases.
+//! Counts are those of the papers' and PyTorch's networks, and tested against them. Predictions run a table's phases on the same
+//! timeline as those of a real network.
 
 mod accelerator;
 mod kernel;
 mod language;
+mod own;
 mod table;
 mod vision;
 
 pub use accelerator::{ACCELERATORS, Accelerator, Efficiency, Precision};
 pub use kernel::{Class, KernelCost};
+pub use own::LayerTable;
 pub use table::{TableLayer, Workload};
 
 use crate::{Error, Result};
@@ -82,10 +84,10 @@ pub const WORKLOADS: [WorkloadEntry; 10] = [
 ];
 
 impl Workload {
-    /// The workload of a name.
+    /// The workload of this name.
     ///
     /// # Errors
-    /// No such name: the nearest one, and all.
+    /// If no workload has this name; the error names the nearest one, and all.
     pub fn named(name: &str) -> Result<Workload> {
         let wanted = name.to_lowercase().replace('_', "-");
         let names: Vec<&str> = WORKLOADS.iter().map(|row| row.name).collect();
@@ -103,7 +105,7 @@ impl Workload {
 mod tests {
     use super::*;
 
-    /// (workload, parameters as published, GFLOP of a forward pass over one sample as published).
+    /// Each entry is a workload, the published number of parameters, and the published GFLOP of a forward pass over one sample.
     #[test]
     fn parameters_and_arithmetic_are_the_published_ones() {
         for (name, parameters, gflop, within) in [

@@ -4,20 +4,20 @@ use super::kernel::KernelCost;
 use crate::layers::Init;
 use crate::{ParamSpec, Phase};
 
-/// One layer.
+/// A layer of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableLayer {
     /// The layer's name.
     pub name: String,
-    /// Elements of each parameter.
+    /// The number of elements of each parameter.
     pub params: Vec<usize>,
-    /// Forward pass.
+    /// The cost of the forward pass.
     pub forward: KernelCost,
-    /// Gradients of the parameters, where there are any.
+    /// The cost of the gradients with respect to the parameters, if there are any.
     pub by_params: Option<KernelCost>,
-    /// Gradient of the input.
+    /// The cost of the gradient with respect to the input.
     pub by_input: Option<KernelCost>,
-    /// Numbers that synchronised batch norms add up, forward and backward.
+    /// How many numbers the ranks add up for a synchronised batch norm, in the forward and in the backward pass.
     pub sync_len: (usize, usize),
 }
 
@@ -25,13 +25,13 @@ pub struct TableLayer {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
     name: String,
-    /// What a sample is called: an image, a sequence.
+    /// The name of a sample: an image, a sequence.
     sample: String,
     layers: Vec<TableLayer>,
     places: Vec<ParamSpec>,
-    /// The first parameter of each layer, by number.
+    /// For each layer: the index in `places` of its first parameter.
     firsts: Vec<usize>,
-    /// How often the optimiser reads or writes each parameter's numbers.
+    /// What [`Workload::optimiser_passes`] returns.
     passes: usize,
 }
 
@@ -55,7 +55,7 @@ impl Workload {
         &self.name
     }
 
-    /// What a sample is called.
+    /// The name of a sample: an image, a sequence.
     pub fn sample(&self) -> &str {
         &self.sample
     }
@@ -65,12 +65,12 @@ impl Workload {
         &self.layers
     }
 
-    /// Every parameter.
+    /// The parameters, in order of layers.
     pub fn places(&self) -> &[ParamSpec] {
         &self.places
     }
 
-    /// Elements of all parameters.
+    /// The number of elements of all parameters.
     pub fn parameters(&self) -> usize {
         self.places.last().map_or(0, |place| place.range.end)
     }
@@ -80,7 +80,7 @@ impl Workload {
         self.layers.iter().map(|layer| layer.forward.flops).sum()
     }
 
-    /// How often the optimiser reads or writes each parameter's numbers.
+    /// How many times a step of the optimiser reads or writes an array as large as the parameters: weights, gradients, its state.
     pub fn optimiser_passes(&self) -> usize {
         self.passes
     }
@@ -95,7 +95,7 @@ impl Workload {
         }
     }
 
-    /// Numbers that the ranks add up in a phase, where batch norms are synchronised.
+    /// How many numbers the ranks add up in a phase, where batch norms are synchronised.
     pub fn sync_len(&self, phase: Phase) -> usize {
         match phase {
             Phase::SyncForward(layer) => self.layers.get(layer).map_or(0, |layer| layer.sync_len.0),
@@ -113,7 +113,8 @@ impl Workload {
         (0..self.layers.len()).flat_map(phases).collect()
     }
 
-    /// The phases of a backward pass, as [`crate::Network::backward_phases`] has them.
+    /// The phases of a backward pass, as [`crate::Network::backward_phases`] has them, but that all parameters of a layer are ready
+    /// before the gradient of its input is computed.
     pub fn backward_phases(&self, synchronised: bool) -> Vec<Phase> {
         let mut phases = vec![Phase::Loss];
         for (at, layer) in self.layers.iter().enumerate().rev() {

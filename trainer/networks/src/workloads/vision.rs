@@ -6,7 +6,7 @@ use super::{Class, KernelCost, TableLayer, Workload};
 /// SGD with momentum reads gradient, parameter and velocity and writes two of them.
 const SGD_PASSES: usize = 5;
 
-/// A picture on its way through the layers.
+/// A workload under construction, and the shape of the picture that the next layer reads.
 struct Draft {
     layers: Vec<TableLayer>,
     channels: usize,
@@ -26,7 +26,7 @@ impl Draft {
         self.channels * self.side * self.side
     }
 
-    /// A convolution from `from` channels of `side` to `channels`; does not move the picture.
+    /// Adds a convolution; `from` and `to` are the (channels, side) of its input and output. The draft's own shape stays as it is.
     fn weigh(&mut self, name: &str, from: (usize, usize), to: (usize, usize), window: usize, bias: bool) {
         let (inputs, outputs) = (from.0 * from.1 * from.1, to.0 * to.1 * to.1);
         let weights = window * window * from.0 * to.0;
@@ -49,8 +49,8 @@ impl Draft {
         self.weigh(name, from, (self.channels, self.side), window, bias);
     }
 
-    /// Statistics, then normalisation: x is read twice and y written; backward x and dy are read for the parameters, and again
-    /// with dx written for the input.
+    /// Adds a batch norm: forward, x is read twice (statistics, normalisation) and y written; backward, x and dy are read for the
+    /// parameters' gradients, and once more for the input's gradient, which is written.
     fn norm(&mut self, name: &str) {
         let (x, channels) = (self.numbers(), self.channels);
         self.layers.push(TableLayer {
@@ -142,7 +142,7 @@ pub(super) fn resnet(name: &str, bottleneck: bool, blocks: [usize; 4]) -> Worklo
                 draft.weigh(&format!("{at}.downsample.0"), before, (draft.channels, draft.side), 1, false);
                 draft.norm(&format!("{at}.downsample.1"));
             }
-            // The sum of both ways, and its gradient to both.
+            // The sum of the block and its shortcut; backward, the gradient of the sum goes to both.
             draft.element(&format!("{at}.add"), 3, 2);
             draft.relu(&format!("{at}.relu"));
         }

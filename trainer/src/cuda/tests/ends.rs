@@ -1,4 +1,4 @@
-//! How ranks end when one of them is gone: by the deadline, with its name, and with their memory given back.
+//! How ranks end when one of them stops early: by the deadline, with an error that names it, and with their memory freed.
 
 use super::super::Within;
 use super::{Replica, small};
@@ -43,7 +43,7 @@ fn clock() -> Instant {
     Instant::now()
 }
 
-/// Trains; after some steps rank 1 ends. Returns the other ranks' errors, how long they took, and how many graphs they had.
+/// Trains; after some steps rank 1 ends (`None`). Every other rank returns its error, how long it took, and how many graphs it had.
 fn one_goes(
     config: &Config,
     comm: &Communicator,
@@ -77,7 +77,7 @@ fn watched<R: Send + 'static>(name: &str, body: impl FnOnce() -> R + Send + 'sta
     receive.recv_timeout(HUNG).unwrap_or_else(|_| panic!("{name} has hung"))
 }
 
-/// Whether the whole memory of every device can be had.
+/// Checks that the whole memory of every device can be allocated.
 fn all_given_back(machine: &Arc<dyn CudaMachine>) {
     for device in 0..machine.devices() {
         Memory::new(machine, device, BYTES as usize).unwrap();
@@ -126,7 +126,7 @@ fn a_rank_that_goes_while_the_others_replay_is_named_by_each_of_them_in_time() {
     }
 }
 
-/// Defect 5: a wait in the driver for a sum that never ends. The shim reports what would hang.
+/// Defect 5: a wait in the driver for a sum that never ends. The shim reports an error instead of hanging.
 #[test]
 fn a_wait_without_a_deadline_would_hang_when_a_rank_is_lost() {
     let timeout = Duration::from_millis(500);

@@ -1,25 +1,23 @@
-//! Training on the shim gives the CPU's losses, evaluation and weights, whatever the model and the precision. The same tests run on
-//! a GPU if ALLFOLD_TEST_GPU is set, with larger tolerances: the GPU's libraries sum in their own orders.
+//! Training on the shim gives the CPU's losses, evaluation and weights, whatever the model and the precision. The tests of this
+//! file run on a GPU if ALLFOLD_TEST_GPU is set, with larger tolerances: the GPU's libraries sum in their own orders.
 
 mod ends;
 mod ways;
 
 use super::Replica;
-use super::layout::lasts;
+use super::layout::layouts;
 use crate::Builder;
 use crate::data::{Samples, digits};
+use crate::engine::StepInput;
 use crate::layers::{
     Add, BatchNorm, Conv2d, Gelu, GlobalMeanPool, Layer, LayerNorm, Linear, MaxPool, MeanPool, Relu,
 };
 use crate::optim::{Optimiser, Sgd};
-use crate::{
-    Batch, Config, Dataset, DrawKey, Listener, Model, Network, Objective, Result, TrainResult, train_with,
-};
-use allfold_collectives::{Buffer, World};
+use crate::{Batch, Config, Dataset, DrawKey, Model, Network, RankTrainer, Result, TrainResult, train_with};
+use allfold_collectives::World;
 use allfold_kernels::cuda::CudaMachine;
-use allfold_kernels::nn::{self, OpCost, PoolShape};
+use allfold_kernels::nn::{self, PoolShape};
 use allfold_standin::{FiberOrder, Shim};
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 fn machine() -> Arc<dyn CudaMachine> {
@@ -201,7 +199,7 @@ fn channels_last_trains_as_on_the_cpu() {
 fn channels_last_goes_from_the_first_convolution_as_far_as_layers_keep_it() {
     let network = block();
     let operations: Vec<_> = network.layers().iter().map(|layer| layer.operation()).collect();
-    let (reads, acts) = lasts(&network, &operations, true);
+    let (reads, acts) = layouts(&network, &operations, true);
     let kept: Vec<&str> = network
         .names()
         .iter()
@@ -211,7 +209,7 @@ fn channels_last_goes_from_the_first_convolution_as_far_as_layers_keep_it() {
         .collect();
     assert_eq!(kept, ["stem", "pool", "conv1", "bn1", "relu", "conv2", "short", "add"]);
     assert_eq!((acts[1], acts[2], acts[8]), (Some((4, 56)), Some((4, 16)), Some((6, 4))));
-    assert!(lasts(&network, &operations, false).1.iter().all(Option::is_none));
+    assert!(layouts(&network, &operations, false).1.iter().all(Option::is_none));
 }
 
 #[test]
@@ -334,15 +332,6 @@ fn a_small_gpt_trains_as_on_the_cpu() {
     }
 }
 
-struct Nobody;
-
-impl Listener<f32> for Nobody {
-    fn on_cost(&mut self, _cost: OpCost) {}
-    fn on_grad(&mut self, _: usize, _: Range<usize>, _: &mut Buffer<f32>) -> Result<()> {
-        Ok(())
-    }
-}
-
 /// As on the CPU, one value per channel has no variance, on one rank or over all ranks, so the batch is refused.
 #[test]
 fn a_batch_norm_of_one_value_per_channel_is_refused() {
@@ -410,19 +399,22 @@ fn a_residual_block_with_channels_last_trains_as_on_the_cpu() {
 }
 
 fn residual(config: Config) {
-    let mut model = Model::new(block(), 3).unwrap();
-    let mut sgd = Sgd::<f32>::new(config.momentum, config.weight_decay, false);
     let batch = |n: usize, seed: usize| Batch::<f32> {
         x: (0..n * 112).map(|i| ((i + seed) * 37 % 101) as f32 / 50.0 - 1.0).collect(),
         labels: (0..n as u32).map(|i| (i + seed as u32) % 4).collect(),
     };
-    let mut losses = Vec::new();
-    for step in 0..9 {
-        let batch = batch(if step % 3 == 2 { 3 } else { 5 }, step);
-        model.forward(&batch.x, &mut Nobody).unwrap();
-        losses.push(model.backward(Objective::mean(&batch.labels), &mut Nobody).unwrap());
-        sgd.step(config.lr, &mut model.params, &model.grads);
-    }
+    let cpu = Config { strategy: "single".into(), ..config.clone() };
+    let host = World::threads(1).run(|comm| {
+        let mut model = Model::new(block(), 3)?;
+        let mut rank = RankTrainer::new(&cpu, block(), &comm)?;
+        rank.start(&mut model)?;
+        let input = StepInput { lr: cpu.lr, ..StepInput::default() };
+        let step = |step: usize| rank.step(&mut batch(if step % 3 == 2 { 3 } else { 5 }, step), input, None);
+        let losses = (0..9).map(step).map(|done| done.map(|done| done.loss)).collect::<Result<Vec<_>>>()?;
+        rank.download(&mut model.params, &mut model.buffers)?;
+        Ok::<_, crate::Error>((losses, model.params, model.buffers))
+    });
+    let (losses, host_params, host_buffers) = host.unwrap().remove(0);
     let config = &config;
     let device = World::threads(1).run(|comm| {
         let mut replica = Replica::of(config, block(), &comm, (machine(), 0))?;
@@ -449,14 +441,14 @@ fn residual(config: Config) {
     });
     let (device, params, buffers) = device.unwrap().remove(0);
     for (step, (a, b)) in losses.iter().zip(&device).enumerate() {
-        assert!((f64::from(*a) - b).abs() < 2e-5 * room() * b.abs(), "step {step}: {a} {b}");
+        assert!((a - b).abs() < 2e-5 * room() * b.abs(), "step {step}: {a} {b}");
     }
     let near = |a: &[f32], b: &[f32]| {
         a.iter().zip(b).all(|(a, b)| f64::from((a - b).abs()) < 1e-3 * room() * f64::from(b.abs().max(0.1)))
     };
-    for place in model.network().params() {
-        let (got, want) = (&params[place.range.clone()], &model.params[place.range.clone()]);
+    for place in block().params() {
+        let (got, want) = (&params[place.range.clone()], &host_params[place.range.clone()]);
         assert!(near(got, want), "{}: {got:?} {want:?}", place.name);
     }
-    assert!(near(&buffers, &model.buffers), "{buffers:?} {:?}", model.buffers);
+    assert!(near(&buffers, &host_buffers), "{buffers:?} {host_buffers:?}");
 }

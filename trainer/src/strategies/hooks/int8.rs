@@ -7,15 +7,15 @@
 use allfold_collectives::Buffer;
 use allfold_kernels::nn::Float;
 
-/// Bytes of the scale.
+/// The size of the scale in bytes.
 const HEAD: usize = 4;
-/// The integer that the largest element becomes.
+/// The integer that stands for the largest element.
 const TOP: f64 = 127.0;
 
 pub fn encode<F: Float>(values: &[F]) -> Buffer<u8> {
     let largest =
         values.iter().fold(0.0, |max: f64, v| if v.to_f64().abs() > max { v.to_f64().abs() } else { max });
-    // A value that is not finite makes the scale, and so the whole sum, not finite: a loss scale notices it.
+    // A value that is not finite makes the scale, and so the whole sum, NaN: then the loss scaler skips the step.
     let finite = values.iter().all(|v| v.to_f64().is_finite());
     let scale = if finite { (largest / TOP) as f32 } else { f32::NAN };
     let mut bytes = Buffer::<u8>::zeroed(HEAD + values.len());

@@ -1,23 +1,26 @@
-//! What a bucket becomes on its way: as it is, or in fewer bytes.
+//! Hooks: how a bucket is exchanged, as it is or compressed.
 //!
 //! | hook | sent for n elements | the sum is |
 //! |---|---|---|
 //! | `none` | n | exact in the gradients' type |
 //! | `fp16`, `bf16` | n of 2 bytes | rounded to the narrow type, element by element |
 //! | `powersgd` | two thin matrices for each parameter | of low rank; the rest is fed back |
-//! | `topk` | the largest of n, with their places | sparse; the rest is fed back |
+//! | `topk` | the largest of n, with their positions | sparse; the rest is fed back |
 //! | `int8` | n of 1 byte and a scale | rounded to 1 of 255 values |
-//! | `local_sgd` | nothing; weights are averaged now and then | each rank's own |
+//! | `local_sgd` | nothing; weights are averaged every few steps | each rank's own |
 //!
-//! A hook gets a bucket that is already divided by the number of ranks, and gives back the sum over ranks. The first three
-//! do not mix elements: with them and a canonical algorithm, a bucket's size changes no bits.
+//! A hook other than `local_sgd` gets a bucket that is already divided by the number of ranks, and returns the sum over ranks.
+//! `none`, `fp16` and `bf16` do not mix elements: with them and a canonical algorithm, the size of buckets changes no bits.
 
 mod feedback;
 mod int8;
+mod own;
 pub mod powersgd;
 pub mod topk;
 
-use crate::added::{Added, Named, typed};
+pub use own::{BucketHook, BuildHook, OwnHook};
+
+use crate::added::{Added, typed};
 use crate::buckets::{Bucket, flat, parted};
 use crate::timing::work;
 use crate::{ParamSpec, Result};
@@ -36,28 +39,6 @@ pub const HOOKS: &[(&str, &str)] = &[
     ("int8", "8 bits for each element"),
     ("local_sgd", "no gradients; weights are averaged every `local_steps` steps"),
 ];
-
-/// Builds the hook of a rank.
-pub type BuildHook<F> = fn(&crate::Config) -> Box<dyn BucketHook<F>>;
-
-/// A hook for `hook = "NAME"` of strategy `ddp`, on the CPU.
-#[derive(Clone, Copy, Debug)]
-pub struct OwnHook {
-    /// The name in configurations.
-    pub name: &'static str,
-    /// What it is, in a few words.
-    pub about: &'static str,
-    /// Builds it for `dtype = "f32"`.
-    pub f32: BuildHook<f32>,
-    /// Builds it for `dtype = "f64"`.
-    pub f64: BuildHook<f64>,
-}
-
-impl Named for OwnHook {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-}
 
 /// The hooks that the program added.
 pub(crate) static ADDED: Added<OwnHook> = Added::to("hook", HOOKS);
@@ -78,43 +59,32 @@ pub enum Hook<F: Float> {
     Int8,
     /// Gradients are not sent; weights are averaged every few steps.
     LocalSgd,
-    /// A program's own hook.
+    /// The program's own hook.
     Own(Box<dyn BucketHook<F>>),
-}
-
-/// A program's own hook: what becomes of a bucket of gradients between the backward pass and the optimiser.
-pub trait BucketHook<F: Float> {
-    /// Replaces the gradients of bucket number `bucket`, which are already divided by the number of ranks, by what the optimiser
-    /// is to move by, such as their sum over all ranks. Ranks call it for the same buckets in the same order, once per step, after
-    /// the backward pass. State that it keeps from step to step is not in checkpoints.
-    ///
-    /// # Errors
-    /// Failed communication.
-    fn exchange(&mut self, bucket: usize, gradients: &mut Buffer<F>, comm: &Communicator) -> Result<()>;
 }
 
 /// A bucket in flight.
 pub enum BucketExchange<F: Float> {
     /// The exchange of an uncompressed bucket.
     Whole(Work<Buffer<F>>),
-    /// In f16; the buffer waits for the sum.
+    /// A bucket sent in f16; its buffer is kept for the sum.
     Fp16(Work<Buffer<f16>>, Buffer<F>),
-    /// In bf16; the buffer waits for the sum.
+    /// A bucket sent in bf16; its buffer is kept for the sum.
     Bf16(Work<Buffer<bf16>>, Buffer<F>),
-    /// In bytes; the buffer waits for the sum.
+    /// A bucket sent as 8-bit integers; its buffer is kept for the sum.
     Int8(Work<Buffer<u8>>, Buffer<F>),
-    /// Positions and values; the buffer waits for the sum.
+    /// A bucket of which positions and values were sent; its buffer is kept for the sum.
     TopK(Work<Buffer<i32>>, Work<Buffer<F>>, Buffer<F>),
-    /// Exchanged when its turn comes, by several collectives one after another.
+    /// A bucket that is exchanged only when it is waited for, by several collectives one after another.
     Later(Buffer<F>),
     /// The rank's own gradients, which are not exchanged.
     Kept(Buffer<F>),
 }
 
 impl<F: Float> Hook<F> {
-    /// The hook of this name.
+    /// The hook that `config` asks for.
     pub fn named(config: &crate::Config) -> Hook<F> {
-        // A step that overflows is skipped, and was none for the hook either.
+        // If an overflow skips a step, the hook's state must become that of before the step.
         let undoable = config.loss_scale > 0.0;
         match config.hook.as_str() {
             "fp16" => Hook::Fp16,
@@ -141,7 +111,7 @@ impl<F: Float> Hook<F> {
         }
     }
 
-    /// Number of elements of its state.
+    /// The number of elements of the hook's state.
     pub fn elements(&self) -> usize {
         match self {
             Hook::PowerSgd(state) => state.elements(),
@@ -150,8 +120,7 @@ impl<F: Float> Hook<F> {
         }
     }
 
-    /// This rank's hook state by name, laid out so that buckets of other sizes can continue from it; equally long on every
-    /// rank.
+    /// This rank's hook state by name, laid out so that buckets of other sizes can continue from it; equally long on every rank.
     pub fn hook_state(&mut self, buckets: &[Bucket], params: &[ParamSpec]) -> Vec<(&'static str, Vec<F>)> {
         match self {
             Hook::PowerSgd(state) => {
@@ -163,7 +132,7 @@ impl<F: Float> Hook<F> {
         }
     }
 
-    /// Goes on from what [`Hook::hook_state`] gave.
+    /// Continues from the state that [`Hook::hook_state`] returned.
     pub fn load_hook_state(&mut self, buckets: &[Bucket], params: &[ParamSpec], values: &[Vec<F>]) {
         match (self, values) {
             (Hook::PowerSgd(state), [errors, rights]) => {
@@ -192,7 +161,7 @@ impl<F: Float> Hook<F> {
         }
     }
 
-    /// Sends a bucket; all ranks send theirs in one order.
+    /// Begins the exchange of a bucket, as far as the hook can before others are ready. All ranks begin the same in one order.
     ///
     /// # Errors
     /// If communication fails.
@@ -227,7 +196,7 @@ impl<F: Float> Hook<F> {
         })
     }
 
-    /// Waits for a bucket that was sent: its sum over ranks, and when it was there.
+    /// Waits for a bucket that was sent. Returns its sum over ranks, and the time at which the sum was complete.
     ///
     /// # Errors
     /// If communication fails.
@@ -275,7 +244,7 @@ impl<F: Float> Hook<F> {
     }
 }
 
-/// Cost of compressing `elements`, or of the way back.
+/// The cost of compressing `elements`, or of decompressing them.
 fn compress_cost<F>(elements: usize) -> OpCost {
     OpCost::launch(2 * elements, 2 * elements, size_of::<F>())
 }

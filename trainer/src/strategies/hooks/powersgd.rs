@@ -8,7 +8,7 @@
 //! the sum is P Q^T;  error = M - P Q^T / ranks
 //! ```
 //!
-//! What two thin matrices would not make smaller, biases and norms among them, is summed as it is.
+//! Parameters that two thin matrices would not make smaller, such as biases and norms, are summed uncompressed.
 
 use super::feedback::Feedback;
 use crate::ParamSpec;
@@ -37,29 +37,29 @@ struct Part {
 }
 
 impl<F: Float> PowerSgd<F> {
-    /// By matrices of this rank; `undoable` where a step may be taken back.
+    /// PowerSGD with matrices of this rank; `undoable` says whether a step may be undone.
     pub fn new(rank: usize, seed: u64, undoable: bool) -> PowerSgd<F> {
         PowerSgd { rank, seed, errors: Feedback::new(undoable), rights: Feedback::new(undoable) }
     }
 
-    /// Forgets all.
+    /// Drops the state of all buckets.
     pub fn reset(&mut self) {
         self.errors.clear();
         self.rights.clear();
     }
 
-    /// Number of elements of its state.
+    /// Number of elements of the state.
     pub fn elements(&self) -> usize {
         self.errors.elements() + self.rights.elements()
     }
 
-    /// Takes the last step back.
+    /// Undoes the last step.
     pub fn undo(&mut self) {
         self.errors.undo();
         self.rights.undo();
     }
 
-    /// Multiplies the errors by `by`: from now on gradients have another scale.
+    /// Multiplies the errors by `by`, because gradients have another scale from now on.
     pub fn rescale(&mut self, by: F) {
         self.errors.rescale(by);
     }
@@ -71,7 +71,7 @@ impl<F: Float> PowerSgd<F> {
         (self.errors.values().to_vec(), rights.concat())
     }
 
-    /// Goes on from that.
+    /// Continues from the state that [`PowerSgd::hook_state`] returned.
     pub fn load_hook_state(
         &mut self,
         buckets: &[Bucket],
@@ -148,8 +148,8 @@ impl<F: Float> PowerSgd<F> {
         }
         comm.all_reduce(&mut lefts, ReduceOp::Sum)?;
         (p_at, q_at) = (0, 0);
-        // From here on the values read so far are replaced. Where nothing is sent compressed, errors stay 0.
-        let ((error, _), (rights, _)) = (self.errors.turn(index), self.rights.turn(index));
+        // From here on the step writes its new values. If no parameter is compressed, the errors stay 0.
+        let ((error, _), (rights, _)) = (self.errors.begin_step(index), self.rights.begin_step(index));
         for part in &parts {
             let p = &mut lefts[p_at..p_at + part.rows * r];
             orthonormal(p, r);
@@ -170,7 +170,8 @@ impl<F: Float> PowerSgd<F> {
             let p = Matrix::new(&lefts[p_at..p_at + part.rows * r], part.rows, r);
             let q = Matrix::new(&rights[q_at..q_at + part.cols * r], part.cols, r);
             matmul(&mut buffer[range.clone()], Store::Replace, p, q.t());
-            // A rank's part of the sum, so that all errors together are what the sum lacks.
+            // This rank's share of the sum: with it, the errors of all ranks together are the difference between the true sum and
+            // the sent one.
             let share = F::ONE / F::from_f64(f64::from(comm.size()));
             error[range.clone()].iter_mut().zip(&buffer[range]).for_each(|(e, &sum)| *e = *e - sum * share);
             (p_at, q_at) = (p_at + part.rows * r, q_at + part.cols * r);
@@ -194,7 +195,7 @@ impl<F: Float> PowerSgd<F> {
         (parts, plain)
     }
 
-    /// Errors of zero and random right matrices, the same on all ranks, for a bucket that is new.
+    /// Prepares a bucket that is new: errors of zero, and random right matrices that are the same on all ranks.
     fn prepare(&mut self, index: usize, parts: &[Part], elements: usize) {
         self.rights.bucket(index);
         if self.errors.bucket(index).len() == elements {
@@ -230,7 +231,7 @@ mod tests {
     use crate::layers::Init;
     use allfold_collectives::World;
 
-    /// A gradient of rank 2 is found exactly by matrices of rank 2, in two rounds, and nothing is left as error.
+    /// After two steps, matrices of rank 2 give a gradient of rank 2 up to rounding.
     #[test]
     fn what_has_the_rank_passes_whole() {
         let place = |name: &str, shape: &[usize], start: usize| {

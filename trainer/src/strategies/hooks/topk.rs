@@ -2,7 +2,7 @@
 //! Memory", NeurIPS 2018).
 //!
 //! ```text
-//! m = gradient + error         sent: the k elements of m with the largest absolute values, and their places
+//! m = gradient + error         sent: the k elements of m with the largest absolute values, and their positions
 //! error = m where nothing was sent, else 0
 //! ```
 
@@ -27,15 +27,15 @@ impl<F: Float> TopK<F> {
         &self.errors
     }
 
-    /// The errors, to be changed.
+    /// The errors, for changing them.
     pub fn errors_mut(&mut self) -> &mut Feedback<F> {
         &mut self.errors
     }
 
-    /// Places and values, in order of places.
+    /// The positions and the values of the elements to send, in order of positions.
     pub fn encode(&mut self, bucket: usize, gradient: &[F]) -> (Buffer<i32>, Buffer<F>) {
         self.errors.bucket(bucket).resize(gradient.len(), F::ZERO);
-        let (m, errors) = self.errors.turn(bucket);
+        let (m, errors) = self.errors.begin_step(bucket);
         match errors {
             None => m.iter_mut().zip(gradient).for_each(|(m, &g)| *m += g),
             Some(errors) => {
@@ -61,7 +61,7 @@ impl<F: Float> TopK<F> {
     }
 }
 
-/// The sum of what all ranks sent, in their order.
+/// Writes to `sum` the sum of the elements that all ranks sent, rank after rank.
 pub fn decode<F: Float>(places: &[i32], values: &[F], sum: &mut [F]) {
     sum.fill(F::ZERO);
     for (&at, &value) in places.iter().zip(values) {

@@ -1,5 +1,4 @@
-//! Compares the function table with `nccl.h` of the oldest and the newest supported NCCL: layouts, enumerators and signatures. Also
-//! tests the libraries themselves, as far as they work without a GPU.
+//! Compares the function table with `nccl.h` of the oldest and the newest supported NCCL: layouts, enumerators and signatures.
 
 use super::super::numbers::{number, operator};
 use super::*;

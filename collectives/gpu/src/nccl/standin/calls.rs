@@ -35,7 +35,7 @@ unsafe extern "C" fn count(comm: RawComm, count: *mut c_int) -> Answer {
     })
 }
 
-/// The communicator of a handle, if it is ready and has rank `rank`.
+/// The communicator of a handle, if it is ready and `rank` is one of its ranks, not necessarily its own.
 fn checked(comm: RawComm, rank: c_int) -> Result<Arc<Comm>, Answer> {
     let comm = find(comm).ok_or(INVALID_ARGUMENT)?;
     match comm.ready() {
@@ -45,14 +45,14 @@ fn checked(comm: RawComm, rank: c_int) -> Result<Arc<Comm>, Answer> {
     }
 }
 
-/// The size in bytes of an element type that operator `op` can reduce.
+/// The size in bytes of an element type; an error if the type or the operator is unknown.
 fn width(dtype: c_int, op: c_int) -> Result<usize, Answer> {
     let known = ReduceOp::ALL.into_iter().any(|known| operator(known) == op);
     let dtype = DType::ALL.into_iter().find(|known| number(*known) == Some(dtype));
     dtype.filter(|_| known).map(DType::size).ok_or(INVALID_ARGUMENT)
 }
 
-/// Issues a collective in which each rank contributes `n` elements for each of `blocks` ranks.
+/// Issues a collective in which each rank contributes `n` elements, or if `blocked` `n` elements for every rank.
 fn meet(
     (kind, root): (&'static str, c_int),
     (from, into): (*const c_void, *mut c_void),
@@ -197,7 +197,7 @@ const TABLE: Api = Api {
 static CURRENT: Api = TABLE;
 /// The functions of NCCL 2.21.5, which can neither estimate nor shrink.
 static NO_ESTIMATES: Api = Api { get_version: version::<22_105>, simulate: None, shrink: None, ..TABLE };
-/// The functions of NCCL 2.17.1, which has no split.
+/// The current functions with the version 2.17.1, which Allfold refuses before it calls any of the others.
 static TOO_OLD: Api = Api { get_version: version::<21_701>, ..TABLE };
 /// The functions of a future NCCL 3.0.0.
 static NEXT_MAJOR: Api = Api { get_version: version::<30_000>, ..TABLE };

@@ -29,7 +29,7 @@ pub(super) unsafe extern "C" fn group_start() -> Answer {
     SUCCESS
 }
 
-/// Closes a group and returns its calls if it is the outermost one.
+/// Closes a group; `None` if none is open. Returns the recorded calls of the outermost group; none and depth 1 for an inner group.
 fn close() -> Option<Open> {
     OPEN.with_borrow_mut(|open| {
         open.depth = open.depth.checked_sub(1)?;

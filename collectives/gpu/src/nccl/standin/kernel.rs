@@ -14,7 +14,7 @@ use allfold_standin::{Foreign, Poll, Progress, Shim};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The size in bytes from which on a collective uses another algorithm, with connections of its own.
+/// The size in bytes above which a collective uses another algorithm, with connections of its own.
 const LARGE: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug)]

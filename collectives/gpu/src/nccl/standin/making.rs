@@ -29,7 +29,7 @@ pub(super) unsafe extern "C" fn init(
     rank: c_int,
     config: *mut Config,
 ) -> Answer {
-    // The calling thread has no current device.
+    // A calling thread without a current device is an error.
     let Some(place) = current() else { return INVALID_USAGE };
     let mut number = [0; 8];
     number.copy_from_slice(&id.0[..8]);

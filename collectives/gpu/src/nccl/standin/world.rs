@@ -40,14 +40,14 @@ pub(super) struct Region {
     pub device: usize,
 }
 
-/// A connection: from one rank to another, or between all ranks for an algorithm.
+/// A connection: from one rank to another, or among all ranks, for the algorithm of small collectives or for that of large ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Link {
     Pair {
         from: usize,
         to: usize,
     },
-    /// The connections of all ranks for small messages, or those for large messages.
+    /// The connections of all ranks for small collectives, or those for large collectives.
     All {
         large: bool,
     },
@@ -138,7 +138,7 @@ impl Group {
 }
 
 impl Comm {
-    /// Makes a communicator and registers its handle; it is in progress until it is made.
+    /// Makes a communicator and registers its handle; the communicator is in progress until all its ranks have joined.
     pub fn register(group: &Arc<Group>, rank: usize, blocking: bool, place: Region) -> Arc<Comm> {
         static NUMBERS: AtomicUsize = AtomicUsize::new(0x1000);
         let comm = Arc::new(Comm {
@@ -233,7 +233,7 @@ impl Comm {
         self.place.machine.retire_stream(side);
     }
 
-    /// Marks this rank as gone.
+    /// Marks this rank as gone: aborted, dead or destroyed.
     pub fn leave(&self) {
         lock(&self.group.state).gone.insert(self.rank);
         self.group.changed.notify_all();

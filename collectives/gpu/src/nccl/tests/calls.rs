@@ -26,7 +26,7 @@ fn estimates(seeded: &'static [u8]) -> Vec<(Result<f64>, i32)> {
 #[test]
 fn defect_4_an_estimate_runs_nothing() {
     for (us, value) in estimates(&[4]) {
-        // A non-blocking communicator runs the group and estimates -1, so the value is summed again: 3 + 3.
+        // A non-blocking communicator runs the group and estimates -1, so the values of the two ranks are summed: 3 + 3.
         assert!(us.is_err(), "{us:?}");
         assert_eq!(value, 6);
     }

@@ -55,7 +55,8 @@ fn sleep(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Computes three sums of ones on a rank; `None` if the rank has died.
+/// Sums a buffer, of ones at first, over all ranks in place three times, with `fault` on rank 1. Returns the first element (27 for
+/// 3 ranks), or `None` if the rank has died.
 fn rank(
     comm: &crate::Communicator,
     machine: &Arc<dyn CudaMachine>,

@@ -54,7 +54,7 @@ fn each<R: Send>(
     report.unwrap().ranks
 }
 
-/// Runs `body` on all ranks, with calls compared before they are issued, and expects success.
+/// Runs `body` on all ranks with the deadline `LONG`, and expects success.
 fn ranks<R: Send>(size: u32, body: impl Fn(NcclComm) -> Result<R> + Sync) -> Vec<R> {
     let machine = shim(size, &[], StandIn::default());
     each(&machine, size, LONG, body).into_iter().collect::<Result<Vec<R>>>().unwrap()
@@ -74,7 +74,7 @@ fn sum(comm: &mut NcclComm, value: i32) -> Result<i32> {
     Ok(comm.queue().download(data.all()).unwrap()[0])
 }
 
-/// Simulates a rank that dies: its threads stop, and its communicator is not ended.
+/// Simulates a rank that dies: its kernels stop, and its communicator is neither finalized nor aborted.
 fn die(mut comm: NcclComm) {
     super::standin::die(comm.raw);
     comm.raw = std::ptr::null_mut();

@@ -1,13 +1,13 @@
-//! What seals and opens records.
+//! The encryption of records.
 
 use allfold_kernels::copy_large;
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use rustls::ConnectionTrafficSecrets;
 use std::io;
 
-/// Bytes that prove a record.
+/// The size in bytes of the tag that authenticates a record.
 pub const TAG: usize = 16;
-/// Bytes that make each record's cipher another.
+/// The size of a nonce in bytes.
 pub const NONCE: usize = 12;
 
 /// A key for one direction.
@@ -18,7 +18,7 @@ pub struct Aead(LessSafeKey);
 pub struct Forged;
 
 impl Aead {
-    /// The key, and what nonces are made of.
+    /// The key, and the IV from which nonces are made.
     pub fn new(secrets: &ConnectionTrafficSecrets) -> io::Result<(Aead, [u8; NONCE])> {
         let (algorithm, key, iv) = match secrets {
             ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
@@ -41,7 +41,7 @@ impl Aead {
     ) -> io::Result<()> {
         let (body, back) = out.split_at_mut(first.len() + second.len());
         let (nonce, front) = (Nonce::assume_unique_for_key(nonce), Aad::from(front));
-        // Bytes that lie in one piece are read where they lie.
+        // Content in one piece is sealed without a copy.
         let sealed = if first.is_empty() {
             self.0.seal_out_of_place_scatter(nonce, front, second, body, &[last], back)
         } else {
@@ -53,7 +53,7 @@ impl Aead {
         sealed.map_err(super::refusal::invalid)
     }
 
-    /// Opens what stands before its tag at the end of `sealed`: into `place`, which has its length, or where it is.
+    /// Decrypts the bytes before the tag at the end of `sealed`: into `place`, which has their length, or in place.
     pub fn open(
         &self,
         nonce: [u8; NONCE],

@@ -1,4 +1,4 @@
-//! What becomes of bytes that are no record, and of a TLS that cannot go on.
+//! The errors for bytes that are not valid records, and for a TLS session that cannot continue.
 
 use std::io::{self, ErrorKind};
 

@@ -42,7 +42,7 @@ fn pair() -> (Records, Records) {
     connected(near, far)
 }
 
-/// Takes the sealed bytes out.
+/// Takes the sealed bytes out of the output buffer.
 fn taken(from: &mut Records) -> Vec<u8> {
     let bytes = from.held().to_vec();
     from.written(bytes.len());
@@ -132,7 +132,7 @@ proptest! {
 
 #[test]
 fn a_flipped_bit_is_refused_and_the_other_side_hears_of_it() {
-    // A buffer that has space for the record, and one that has not: the record is decrypted into the buffer, or in place.
+    // A buffer with space for the record, and one without: the record is decrypted into the buffer, or in place.
     for room in [1000, 10] {
         for bit in [0, 3, 25, 40, 8 * 60, 8 * 105, 8 * 105 + 7, 8 * 121 + 7] {
             let (mut one, mut other) = pair();
@@ -206,7 +206,7 @@ fn what_is_neither_data_nor_meant_for_now_is_refused() {
         (ContentType::Handshake, &[24, 0, 0, 1, 2], "among data"),
         (ContentType::Handshake, &[4; 100], "DecodeError"),
         (ContentType::Alert, &[2, 80], "InternalError"),
-        // Padding and no type.
+        // A record of padding only, without a content type.
         (ContentType::Unknown(0), &[0; 20], "UnexpectedMessage"),
     ];
     for (kind, message, why) in sealed {

@@ -5,10 +5,10 @@
 //!         tb 1   ..                                                      blocks run in parallel, except for `depid`
 //! ```
 //!
-//! Every transfer becomes a step in the first round in which both ends are ready and their ports are free. A send takes its value
-//! at its place in the block's order and may be under way while its block continues, as in MSCCL. If no other step can proceed, the
-//! message is stored in a scratch buffer at the receiver. `rrs` reduces in a scratch copy. MSCCL's scratch has no chunk sizes: a
-//! slot is mapped to the scratch copy that gives it the size of the chunk in it.
+//! Every transfer becomes a step in the first round in which both ends are ready and their ports are free. A send reads its data
+//! when its block reaches it, and the block continues while the send is under way, as in MSCCL. If no other step can proceed, the
+//! message is stored in a scratch buffer at the receiver. `rrs` reduces in a scratch copy. A slot of MSCCL's scratch buffer has no
+//! size of its own: it is mapped to a chunk of a scratch copy that has the size of the chunk stored in the slot.
 //!
 //! Source of the format: msccl-tools (`ir.py`, `xml` output), M. Cowan, S. Maleki et al., "MSCCLang: Microsoft
 //! collective communication language", ASPLOS 2023.
@@ -48,7 +48,7 @@ struct Cursor<'a> {
     block: &'a Block,
     /// The remaining parts of the block's current instruction.
     parts: VecDeque<Part>,
-    /// For every instruction so far, the round from which on other instructions may rely on it.
+    /// For every finished instruction, the round from which on other instructions may rely on it.
     ends: Vec<u64>,
     /// The round from which on the block may act.
     ready: u64,
@@ -66,7 +66,7 @@ struct Sent<'a> {
     step: &'a Instruction,
 }
 
-/// A fourth buffer besides the three of the format, for the results of `rrs` and for copies of overwritten data.
+/// A fourth buffer besides the three of the format, for the results of `rrs` and for messages that are stored at the receiver.
 const OWN: char = 't';
 
 struct Weaver<'a> {
@@ -75,8 +75,8 @@ struct Weaver<'a> {
     cursors: Vec<Cursor<'a>>,
     /// The index of the cursor that receives on a connection (from, to, channel).
     receivers: BTreeMap<(u32, u32, u32), usize>,
-    /// Messages that are stored at the receiver of a connection: the place, the number of chunks, and the round from which on they
-    /// may be read.
+    /// By the receiving cursor: the messages stored at the receiver. For each the address of its first chunk, the number of chunks,
+    /// and the round from which on they may be read.
     aside: BTreeMap<usize, VecDeque<(Address, u32, u64)>>,
     /// The chunk of the data that each scratch slot of a rank holds.
     held: BTreeMap<(Rank, char, u32), u32>,
@@ -134,7 +134,7 @@ impl<'a> Weaver<'a> {
         cursor.block.steps.get(cursor.ends.len())
     }
 
-    /// Advances one block by one part of an instruction; false if it must wait.
+    /// Advances one block by one part of an instruction; false if the block must wait or has no more instructions.
     fn advance(&mut self, at: usize) -> Result<bool, ScheduleTableError> {
         if self.cursors[at].pending.is_some() && self.deliver(at)? {
             return Ok(true);
@@ -301,7 +301,7 @@ impl<'a> Weaver<'a> {
         }
     }
 
-    /// The region and the index of a slot, given the chunk that it holds: slots with consecutive chunks are in one scratch copy.
+    /// The region and the chunk for a slot that holds `chunk`: consecutive slots with consecutive chunks are in one scratch copy.
     fn place(&self, (buffer, slot): (char, u32), chunk: u32) -> (Region, u32) {
         let first = match buffer {
             'd' => return (Region::Data, slot),

@@ -12,7 +12,7 @@ const MOST: u32 = 1 << 16;
 /// An MSCCL algorithm.
 pub(super) struct Algo {
     pub collective: Collective,
-    /// The number of chunks of the largest buffer of any GPU.
+    /// The number of chunks of the largest input or output buffer of any GPU.
     pub chunks: u32,
     pub gpus: Vec<Gpu>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Gpu {
     pub blocks: BTreeMap<u32, Block>,
 }
 
-/// A thread block: its steps in order, with one connection out and one in.
+/// A thread block: its steps in order, with at most one connection out and one in.
 #[derive(Default)]
 pub(super) struct Block {
     pub send: Option<u32>,
@@ -77,7 +77,8 @@ fn within(gpus: &[Gpu], chunks: u32) -> Result<(), ScheduleTableError> {
             };
             if let Some(out) = step.touches().into_iter().find(|place| !fits(*place)) {
                 let (Address { buffer, at }, count, line) = (out, step.count, step.line);
-                let what = format!("{buffer} {at} + {count} is outside its {} chunks", size(buffer));
+                let what =
+                    format!("chunks {at} + {count} of `{buffer}` lie outside its {} chunks", size(buffer));
                 return Err(ScheduleTableError { line, what });
             }
         }
@@ -131,7 +132,7 @@ pub(super) fn parse(text: &str) -> Result<Algo, ScheduleTableError> {
                     return fail("a `step` must be inside a `tb`".into());
                 };
                 if element.number("s")? as usize != block.steps.len() {
-                    return fail(format!("step {} comes next", block.steps.len()));
+                    return fail(format!("expected step {} here", block.steps.len()));
                 }
                 block.steps.push(element.instruction()?);
             }
@@ -152,7 +153,7 @@ pub(super) fn parse(text: &str) -> Result<Algo, ScheduleTableError> {
     let chunks = gpus.iter().map(|gpu| gpu.inputs.max(gpu.outputs)).max().unwrap_or(0);
     let scratch = gpus.iter().map(|gpu| gpu.scratch).max().unwrap_or(0);
     if chunks == 0 || chunks.max(scratch) > MOST {
-        let what = format!("{chunks} chunks and {scratch} of scratch; it takes 1 to {MOST}");
+        let what = format!("{chunks} chunks and {scratch} of scratch; expected 1 to {MOST} and 0 to {MOST}");
         return Err(ScheduleTableError { line, what });
     }
     within(&gpus, chunks)?;

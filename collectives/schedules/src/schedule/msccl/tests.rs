@@ -45,7 +45,7 @@ fn a_ring_is_a_ring() {
     }
 }
 
-/// Two ranks exchange data through scratch. Each thread block waits for the other by `depid`; sends come before receives.
+/// Two ranks exchange data, received into scratch. By `depid`, the block that reduces waits for the blocks that send and receive.
 #[test]
 fn blocks_scratch_and_dependencies() {
     let gpu = |id: u32| {
@@ -70,7 +70,7 @@ fn blocks_scratch_and_dependencies() {
 }
 
 proptest::proptest! {
-    /// Any text gives a table, or an error that names a line of the text.
+    /// A text with random changes gives a table, or an error that names a line of the text.
     #[test]
     fn any_text_is_read_or_refused(cuts in proptest::collection::vec((0..4000usize, "[-0-9a-z<>\"/ =]{0,3}"), 1..5)) {
         let mut text = ring(3);

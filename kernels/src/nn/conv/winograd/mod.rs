@@ -36,12 +36,12 @@ use std::sync::{Mutex, PoisonError};
 use transforms::{VECTOR, gradients, kernels};
 
 /// The number of places of a transformed tile, 4 x 4.
-const PLACES: usize = 16;
+const ELEMENTS: usize = 16;
 /// The least number of input and of output channels for which Winograd's products are faster.
 const LEAST: usize = 64;
 /// The least side of an output picture: for smaller ones the transform of the weight is most of the work.
 const SIDE: usize = 4;
-/// The number of elements of transformed tiles in a block, input and output together: about the size of the second-level cache.
+/// The most elements at one of the 16 places of a block's tiles, input and output together, unless that is less than 64 tiles.
 const BLOCK: usize = 1 << 18;
 
 /// A convolution by Winograd's products: how input and output are cut into tiles.
@@ -72,10 +72,10 @@ impl Winograd {
 
     /// The number of elements of the transformed weight.
     pub fn weights(&self) -> usize {
-        PLACES * self.inputs.channels * self.outputs.channels
+        ELEMENTS * self.inputs.channels * self.outputs.channels
     }
 
-    /// Transforms the weight `w` into `u[place][c][o]`.
+    /// Transforms the weight `w` into `u[element][c][o]`.
     pub fn transform<F: Float>(&self, w: &[F], u: &mut [F]) {
         let (c, o) = (self.inputs.channels, self.outputs.channels);
         let parts = threads().min(c);
@@ -99,7 +99,7 @@ impl Winograd {
     /// Computes `y` from `x` with the transformed weight `u`.
     pub fn forward<F: Float>(&self, x: &[F], u: &[F], y: &mut [F]) {
         let (c, o) = (self.inputs.channels, self.outputs.channels);
-        let right = |place: usize| Lines::matrix(&u[place * c * o..(place + 1) * c * o], o);
+        let right = |element: usize| Lines::matrix(&u[element * c * o..(element + 1) * c * o], o);
         convolve(self.inputs, self.outputs, x, right, y);
     }
 
@@ -110,7 +110,7 @@ impl Winograd {
         let tiles = (self.inputs.picture.0.div_ceil(2), self.inputs.picture.1.div_ceil(2));
         let from = Pictures { before: padding, tiles, ..self.outputs };
         let to = Pictures { before: 0, tiles, ..self.inputs };
-        let right = |place: usize| Lines::transposed(&u[flipped(place) * c * o..][..c * o], o);
+        let right = |element: usize| Lines::transposed(&u[flipped(element) * c * o..][..c * o], o);
         convolve(from, to, dy, right, dx);
     }
 
@@ -122,7 +122,7 @@ impl Winograd {
             share_rows(transposed, VECTOR * 9 * o, |vectors, transposed| {
                 let channels = vectors.start * VECTOR..vectors.end * VECTOR;
                 let plane = channels.len() * o;
-                with_thread_scratch(PLACES * plane, |p| {
+                with_thread_scratch(ELEMENTS * plane, |p| {
                     self.weight_sums((x, channels), dy, p);
                     gradients(p, plane, o, transposed);
                 });
@@ -131,7 +131,7 @@ impl Winograd {
         });
     }
 
-    /// Computes `p[place][c][o]` for some channels c: sums over all tiles, block by block.
+    /// Computes `p[element][c][o]` for some channels c: sums over all tiles, block by block.
     fn weight_sums<F: Float>(&self, (x, channels): (&[F], Range<usize>), dy: &[F], p: &mut [F]) {
         let (all, c, o) = (self.inputs.channels, channels.len(), self.outputs.channels);
         let from = Pictures { channels: c, ..self.inputs };
@@ -139,11 +139,11 @@ impl Winograd {
         let n = dy.len() / (o * out_pixels);
         // Blocks follow from the shape alone, so the order of additions does too.
         let (samples, most) = block(each, all + o);
-        let sizes = [samples * pixels * c + c, samples * out_pixels * o + o, PLACES * most * c];
-        with_thread_scratch(sizes.iter().sum::<usize>() + PLACES * most * o, |rooms| {
-            let (xs, rooms) = rooms.split_at_mut(sizes[0]);
-            let (ys, rooms) = rooms.split_at_mut(sizes[1]);
-            let (v, z) = rooms.split_at_mut(sizes[2]);
+        let sizes = [samples * pixels * c + c, samples * out_pixels * o + o, ELEMENTS * most * c];
+        with_thread_scratch(sizes.iter().sum::<usize>() + ELEMENTS * most * o, |scratch| {
+            let (xs, scratch) = scratch.split_at_mut(sizes[0]);
+            let (ys, scratch) = scratch.split_at_mut(sizes[1]);
+            let (v, z) = scratch.split_at_mut(sizes[2]);
             for first in (0..n).step_by(samples) {
                 let count = samples.min(n - first);
                 let xs = transposed(&x[first * all * pixels..], (all, channels.clone()), pixels, count, xs);
@@ -152,14 +152,14 @@ impl Winograd {
                     let tiles = most.min(count * each - start);
                     from.transformed(xs, start, tiles, v);
                     self.outputs.spread(ys, start, tiles, z);
-                    for place in 0..PLACES {
+                    for element in 0..ELEMENTS {
                         let left = Left {
-                            data: &v[place * tiles * c..(place + 1) * tiles * c],
+                            data: &v[element * tiles * c..(element + 1) * tiles * c],
                             row: |i| i,
                             walk: Walk { counts: [1, 1, tiles], steps: [0, 0, c] },
                         };
-                        let right = Lines::matrix(&z[place * tiles * o..(place + 1) * tiles * o], o);
-                        let out = &mut p[place * c * o..(place + 1) * c * o];
+                        let right = Lines::matrix(&z[element * tiles * o..(element + 1) * tiles * o], o);
+                        let out = &mut p[element * c * o..(element + 1) * c * o];
                         gemm((c, o), left, &right, (out, Place::matrix(o)), first + start > 0);
                     }
                 }
@@ -184,10 +184,10 @@ fn transposed<'r, F: Float>(
     &to[..(count * pixels + 1) * c]
 }
 
-/// The place of the unflipped kernel at a place of the flipped one: first and last of four rows are exchanged, and of columns.
-fn flipped(place: usize) -> usize {
+/// The index in the unflipped 4 x 4 kernel of an index in the flipped one: rows 0 and 3, and columns 0 and 3, are exchanged.
+fn flipped(element: usize) -> usize {
     let flip = |at: usize| if at.is_multiple_of(3) { 3 - at } else { at };
-    4 * flip(place / 4) + flip(place % 4)
+    4 * flip(element / 4) + flip(element % 4)
 }
 
 /// (Samples, tiles) of a block, if a sample has `each` tiles and a tile has `channels` input and output channels together.
@@ -196,7 +196,7 @@ fn block(each: usize, channels: usize) -> (usize, usize) {
     (tiles.div_ceil(each), tiles)
 }
 
-/// Convolves every picture of `x`; `right(place)` is the transformed weight at a place, one line per channel of `x`.
+/// Convolves every picture of `x`; `right(element)` is that element of the transformed weight, one line per channel of `x`.
 fn convolve<'a, F: Float>(
     from: Pictures,
     to: Pictures,
@@ -210,26 +210,26 @@ fn convolve<'a, F: Float>(
     let (samples, most) = block(each, c + o);
     let samples = samples.min(n.div_ceil(threads()));
     let most = most.min(samples * each);
-    let sizes = [samples * pixels * c + c, samples * out_pixels * o, PLACES * most * c];
+    let sizes = [samples * pixels * c + c, samples * out_pixels * o, ELEMENTS * most * c];
     share_rows(y, o * out_pixels, |range, y| {
-        with_thread_scratch(sizes.iter().sum::<usize>() + PLACES * most * o, |rooms| {
-            let (xs, rooms) = rooms.split_at_mut(sizes[0]);
-            let (ys, rooms) = rooms.split_at_mut(sizes[1]);
-            let (v, m) = rooms.split_at_mut(sizes[2]);
+        with_thread_scratch(sizes.iter().sum::<usize>() + ELEMENTS * most * o, |scratch| {
+            let (xs, scratch) = scratch.split_at_mut(sizes[0]);
+            let (ys, scratch) = scratch.split_at_mut(sizes[1]);
+            let (v, m) = scratch.split_at_mut(sizes[2]);
             for (first, y) in range.step_by(samples).zip(y.chunks_mut(samples * o * out_pixels)) {
                 let count = y.len() / (o * out_pixels);
                 let xs = transposed(&x[first * c * pixels..], (c, 0..c), pixels, count, xs);
                 for start in (0..count * each).step_by(most) {
                     let tiles = most.min(count * each - start);
                     from.transformed(xs, start, tiles, v);
-                    for place in 0..PLACES {
+                    for element in 0..ELEMENTS {
                         let left = Left {
-                            data: &v[place * tiles * c..(place + 1) * tiles * c],
+                            data: &v[element * tiles * c..(element + 1) * tiles * c],
                             row: |i| i * c,
                             walk: Walk { counts: [1, 1, c], steps: [0, 0, 1] },
                         };
-                        let out = &mut m[place * tiles * o..(place + 1) * tiles * o];
-                        gemm((tiles, o), left, &right(place), (out, Place::matrix(o)), false);
+                        let out = &mut m[element * tiles * o..(element + 1) * tiles * o];
+                        gemm((tiles, o), left, &right(element), (out, Place::matrix(o)), false);
                     }
                     to.gathered(m, start, tiles, ys);
                 }

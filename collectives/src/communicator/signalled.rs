@@ -1,0 +1,77 @@
+//! Writes the flight record of a process on a signal: on SIGTERM before the process ends, on SIGUSR2 while it continues.
+
+use super::{Communicator, Home};
+use crate::tcp::runtime;
+use crate::{Error, Result};
+use allfold_base::lock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The rank whose record is written: the newest of the process, which may join a world more than once.
+static NEWEST: Mutex<Weak<Home>> = Mutex::new(Weak::new());
+
+impl Communicator {
+    /// From now on writes the flight record when the process gets a signal: SIGTERM, and then ends the process, or SIGUSR2,
+    /// after which the process continues. If the program itself catches SIGTERM, the record is written and the process is not
+    /// ended; if it catches SIGUSR2, that signal is left to the program.
+    pub(super) fn write_when_asked(&self) -> Result<()> {
+        static LISTENING: AtomicBool = AtomicBool::new(false);
+        *lock(&NEWEST) = self.owner.as_ref().map_or_else(Weak::new, Arc::downgrade);
+        if LISTENING.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let (ends, dumps) = (!catches(SignalKind::terminate()), !catches(SignalKind::user_defined2()));
+        let runtime = runtime()?;
+        let _inside = runtime.enter();
+        let hear = |kind| signal(kind).map_err(|error| Error::System(error.to_string()));
+        let mut told = hear(SignalKind::terminate())?;
+        runtime.spawn(async move {
+            while told.recv().await.is_some() {
+                if let Some(owner) = newest() {
+                    owner.process_state.recorder.write("it was asked to end (SIGTERM)");
+                }
+                if ends {
+                    // The exit code by which shells report an end by that signal.
+                    std::process::exit(128 + 15);
+                }
+            }
+        });
+        if dumps {
+            let mut asked = hear(SignalKind::user_defined2())?;
+            runtime.spawn(async move {
+                while asked.recv().await.is_some() {
+                    if let Some(owner) = newest() {
+                        owner.process_state.recorder.dump("it was asked for its record (SIGUSR2)");
+                    }
+                }
+            });
+        }
+        Ok(())
+    }
+}
+
+fn newest() -> Option<Arc<Home>> {
+    lock(&NEWEST).upgrade()
+}
+
+/// Whether this process catches a signal already.
+fn catches(kind: SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_some_and(|mask| mask & 1 << (kind.as_raw_value() - 1) != 0)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_catches_sigterm_is_known() {
+        assert!(!catches(SignalKind::terminate()));
+        let _its = signal(SignalKind::terminate()).unwrap();
+        assert!(catches(SignalKind::terminate()) && !catches(SignalKind::user_defined2()));
+    }
+}

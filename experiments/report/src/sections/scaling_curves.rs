@@ -1,0 +1,249 @@
+//! The plots of training's scaling curves: efficiency and throughput over ranks, one plot for each network on each machine.
+//!
+//! What is measured on this machine's cores and what the model of a CPU core predicts for them share a plot; no plot mixes this
+//! machine with a simulated cluster.
+
+use super::names;
+use super::part::distinct;
+use crate::format;
+use crate::page::Plot;
+use crate::plots::{Axis, Better, Curves, DrawError, Ideal, Origin, Point, Series};
+use crate::records::{MeasuredScale, Setup, SimulatedScale};
+
+/// The device model that predicts this machine's cores.
+const CORE: &str = "cpu_core";
+/// The name of this machine in a plot of measurements on it and of predictions for it.
+const HERE: &str = "this machine";
+/// A finding gives the largest number of ranks up to which the efficiency is at least this.
+const GOOD: f64 = 0.9;
+
+/// One point of a curve.
+struct Of<'a> {
+    setup: &'a Setup,
+    place: String,
+    origin: Origin,
+    samples_per_s: f64,
+    efficiency: f64,
+    relative_error: f64,
+}
+
+fn points<'a>(measured: &[&'a MeasuredScale], simulated: &[&'a SimulatedScale]) -> Vec<Of<'a>> {
+    let measured = measured.iter().map(|m| Of {
+        setup: &m.setup,
+        place: if m.setup.device == "cpu" { HERE.into() } else { format!("{HERE}, {}", m.setup.device) },
+        origin: Origin::measured_on(&m.setup.device),
+        samples_per_s: m.samples_per_s,
+        efficiency: m.efficiency,
+        relative_error: m.time_error_us / m.time_us.max(1e-9),
+    });
+    let simulated = simulated.iter().map(|s| Of {
+        setup: &s.setup,
+        place: if s.setup.device == CORE { HERE.into() } else { names::machine(&s.topology) },
+        origin: Origin::Simulated,
+        samples_per_s: s.samples_per_s,
+        efficiency: s.efficiency,
+        relative_error: 0.0,
+    });
+    measured.chain(simulated).collect()
+}
+
+/// Two plots for each network on each machine.
+pub fn plots(measured: &[&MeasuredScale], simulated: &[&SimulatedScale]) -> Result<Vec<Plot>, DrawError> {
+    let points = points(measured, simulated);
+    let mut groups = distinct(points.iter().map(|point| (point.setup.model.clone(), point.place.clone())));
+    groups.sort_by_key(|(model, _)| !names::is_known(model));
+    let mut plots = Vec::new();
+    for (model, place) in groups {
+        let of: Vec<&Of<'_>> =
+            points.iter().filter(|point| point.setup.model == model && point.place == place).collect();
+        let (what, most) = (format!("{} on {place}", names::network(&model)), most(&of));
+        let efficiency = Curves {
+            label: format!("Efficiency of training {what} over ranks"),
+            x: Axis { label: "ranks", log: Some(2), format: format::number },
+            y: Axis { label: "efficiency", log: None, format: format::percent_axis },
+            series: series(&of, |point| point.efficiency),
+            ideal: Some(Ideal { name: "ideal".into(), points: vec![(1.0, 1.0), (f64::from(most), 1.0)] }),
+        };
+        let throughput = Curves {
+            label: format!("Samples per second of training {what} over ranks"),
+            y: Axis { label: "samples/s", log: Some(10), format: format::number },
+            series: series(&of, |point| point.samples_per_s),
+            ideal: None,
+            ..efficiency.clone()
+        };
+        let origin = if place == HERE { "measured and modeled" } else { "simulated" };
+        let origin = if place.starts_with(HERE) && place != HERE { "measured" } else { origin };
+        let choices = |shows: &str| vec![("training", what.clone()), ("shows", shows.to_string())];
+        for (curves, finding, name) in [
+            (&efficiency, good_up_to(&efficiency), "efficiency"),
+            (&throughput, modeled_too_fast(&of).or_else(|| throughput.finding(Better::Higher)), "throughput"),
+        ] {
+            let caption = format!("{} of {what}, weak scaling, {origin}", capital(name));
+            plots.push(Plot::new(caption, finding, curves.draw()?).among(choices(name)));
+        }
+    }
+    Ok(plots)
+}
+
+fn most(points: &[&Of<'_>]) -> u32 {
+    points.iter().map(|point| point.setup.ranks).max().unwrap_or(1)
+}
+
+fn capital(word: &str) -> String {
+    let mut letters = word.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// A curve for each strategy, backend and device.
+fn series(points: &[&Of<'_>], value: impl Fn(&Of<'_>) -> f64) -> Vec<Series> {
+    let key = |point: &Of<'_>| {
+        (point.setup.strategy.clone(), point.setup.backend.clone(), point.setup.device.clone())
+    };
+    let kinds = distinct(points.iter().map(|point| key(point)));
+    let series = kinds.into_iter().map(|kind| {
+        let of: Vec<&&Of<'_>> = points.iter().filter(|point| key(point) == kind).collect();
+        let origin = of.first().map_or(Origin::Simulated, |point| point.origin);
+        let (strategy, backend, device) = &kind;
+        Series {
+            name: format!("{strategy}, {backend} on {}", names::device(device)),
+            origin,
+            points: of
+                .iter()
+                .map(|point| {
+                    let y = value(point);
+                    Point { x: f64::from(point.setup.ranks), y, error: y * point.relative_error }
+                })
+                .collect(),
+        }
+    });
+    series.collect()
+}
+
+fn ranks(count: f64) -> String {
+    format::counted(count as usize, "rank")
+}
+
+/// Up to how many ranks the efficiency is good, and what it is at the end, for each curve.
+fn good_up_to(curves: &Curves) -> Option<String> {
+    let said = curves.series.iter().filter_map(|series| {
+        let last = series.points.last().filter(|_| series.points.len() > 1)?;
+        let bad = series.points.iter().find(|point| point.y < GOOD);
+        let good = series.points.iter().take_while(|point| point.y >= GOOD).last();
+        let upto = match (bad, good) {
+            (None, _) => format!("at least {} at every point", format::percent_axis(GOOD)),
+            (Some(bad), None) => format!("below {} from {} on", format::percent_axis(GOOD), ranks(bad.x)),
+            (Some(_), Some(good)) => {
+                format!("at least {} up to {}", format::percent_axis(GOOD), ranks(good.x))
+            }
+        };
+        Some(format!("{}: {upto}, {} at {}", series.name, format::percent(last.y), ranks(last.x)))
+    });
+    let said: Vec<String> = said.collect();
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+/// By which factor the model of a CPU core misses the measured rate, at the most ranks that were both measured and modeled.
+fn modeled_too_fast(points: &[&Of<'_>]) -> Option<String> {
+    let measured = points.iter().filter(|point| point.origin == Origin::Cpu);
+    let pairs = measured.filter_map(|m| {
+        let core = |s: &&&Of<'_>| s.setup.device == CORE && s.setup.ranks == m.setup.ranks;
+        Some((m.setup.ranks, points.iter().find(core)?.samples_per_s / m.samples_per_s))
+    });
+    let (count, factor) = pairs.max_by_key(|pair| pair.0).filter(|(_, factor)| *factor > 0.0)?;
+    let (factor, than) = if factor >= 1.0 { (factor, "more") } else { (1.0 / factor, "less") };
+    Some(format!(
+        "the data sheet's model of a CPU core predicts {} times {than} than was measured on {}",
+        format::number(factor),
+        format::counted(count as usize, "rank")
+    ))
+}
+
+/// The factor between the measured and the modeled rate of training on this machine's cores, at the most ranks that have both.
+pub fn model_of_this_machine(measured: &[&MeasuredScale], simulated: &[&SimulatedScale]) -> Option<f64> {
+    let here = measured.iter().filter(|m| m.setup.device == "cpu");
+    let pairs = here.filter_map(|m| {
+        let same = |s: &&&SimulatedScale| {
+            s.setup.device == CORE && s.setup.model == m.setup.model && s.setup.ranks == m.setup.ranks
+        };
+        Some((m.setup.ranks, m.samples_per_s / simulated.iter().find(same)?.samples_per_s))
+    });
+    let (_, ratio) = pairs.max_by_key(|pair| pair.0)?;
+    (ratio > 0.0 && ratio.is_finite()).then(|| ratio.max(1.0 / ratio))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setup(backend: &str, device: &str, strategy: &str, ranks: u32) -> Setup {
+        Setup {
+            backend: backend.into(),
+            device: device.into(),
+            model: "cnn".into(),
+            strategy: strategy.into(),
+            ranks,
+            mesh: Setup::data_parallel(ranks),
+        }
+    }
+
+    macro_rules! point {
+        ($type:ident, $setup:expr, $topology:expr, $rate:expr, $efficiency:expr) => {
+            $type {
+                setup: $setup,
+                batch: 8,
+                topology: $topology.into(),
+                time_us: 1.0,
+                time_error_us: 0.0,
+                exposed_us: 0.0,
+                samples_per_s: $rate,
+                efficiency: $efficiency,
+                engines: Vec::new(),
+            }
+        };
+    }
+
+    #[test]
+    fn this_machine_a_gpu_and_a_cluster_have_plots_of_their_own() {
+        let measured = [("cpu", "ddp"), ("cpu", "zero1"), ("H100", "ddp")].map(|(device, strategy)| {
+            [1, 2].map(|n| {
+                point!(MeasuredScale, setup("threads", device, strategy, n), HERE, 8.0 * f64::from(n), 1.0)
+            })
+        });
+        let core = [1, 2].map(|n| {
+            point!(
+                SimulatedScale,
+                setup("modeled", CORE, "ddp", n),
+                "switch of cpu_core",
+                20.0 * f64::from(n),
+                1.0
+            )
+        });
+        let cluster = [1, 2, 64].map(|n| {
+            let efficiency = if n == 64 { 0.5 } else { 0.95 };
+            point!(
+                SimulatedScale,
+                setup("modeled", "a100_f32", "ddp", n),
+                "nodes8 of a100_f32",
+                99.0,
+                efficiency
+            )
+        });
+        let measured: Vec<&MeasuredScale> = measured.iter().flatten().collect();
+        let simulated: Vec<&SimulatedScale> = core.iter().chain(&cluster).collect();
+        let plots = plots(&measured, &simulated).unwrap();
+        let (markers, captions): (Vec<Vec<&str>>, Vec<&str>) = plots
+            .iter()
+            .step_by(2)
+            .map(|plot| (plot.figure.legend.iter().map(|key| key.marker).collect(), &*plot.caption))
+            .unzip();
+        assert_eq!(captions[1], "Efficiency of CNN on this machine, H100, weak scaling, measured");
+        assert_eq!(markers[1..], [vec!["gpu", "ideal"], vec!["simulated", "ideal"]]);
+        assert!(markers[0].contains(&"cpu") && markers[0].contains(&"simulated"), "{markers:?}");
+        let finding = plots[4].finding.as_deref().unwrap();
+        assert!(finding.ends_with("at least 90 % up to 2 ranks, 50.0 % at 64 ranks"), "{finding}");
+        let finding = plots[1].finding.as_deref().unwrap();
+        assert!(finding.contains("predicts 2.5 times more than was measured on 2 ranks"), "{finding}");
+        assert_eq!(model_of_this_machine(&measured, &simulated), Some(2.5));
+        assert_eq!(model_of_this_machine(&measured, &[]), None);
+    }
+}

@@ -1,0 +1,205 @@
+//! What the standard experiment predicts: collectives over ranks and over sizes, training, and large networks.
+
+use super::scale::{CLUSTER, CNN, DEVICE, NETWORKS, ReportScale, SWEPT_LANES, SWEPT_RANKS, WIDE, choice};
+use crate::call::plan::Choice;
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::RunOutput;
+use crate::cli::progress;
+use crate::measure::machine_limits::cores;
+use crate::predict::machine::SimulatedMachine;
+use crate::predict::nccl::{NcclMachine, NcclOptions};
+use crate::scaling::curve::{self, Reach};
+use crate::scaling::points::{Scaling, simulated_efficiency};
+use crate::scaling::workload::{Collectives, WorkloadScaling};
+use allfold_collectives::Collective;
+use allfold_nccl_model::physics::Terms;
+use allfold_nccl_model::{Library, Overrides};
+use allfold_report::format;
+use allfold_report::records::SimulatedScale;
+use allfold_report::sizes::{RankCounts, Size};
+use allfold_sim::Device;
+use allfold_trainer::Config;
+use allfold_trainer::modeled::Overheads;
+use allfold_trainer::workloads::{Accelerator, Precision, Workload};
+use allfold_validation::file::ParameterFile;
+
+/// The number of ranks for which the report says where the time went.
+const EXPLAINED: u32 = 64;
+
+/// Times all-reduces of two sizes over rank counts.
+///
+/// # Errors
+/// A call that cannot be timed.
+pub fn collectives(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult {
+    const NAMES: [&str; 4] = ["ring", "double_binary_tree", "halving_doubling", "hierarchical"];
+    let sizes = [64 << 10, 64 << 20];
+    let bar = progress::bar((NAMES.len() * sizes.len() * report_scale.predicted.len()) as u64, "predicting");
+    output.seed(None);
+    let mut most = Vec::new();
+    let topology = &report_scale.topology;
+    for size in sizes {
+        for name in NAMES {
+            for &ranks in report_scale.predicted {
+                let choice = choice(Collective::AllReduce, Some(name), ranks)?;
+                let (record, speed) =
+                    SimulatedMachine::named(&report_scale.topology, ranks)?.time(&choice, size)?;
+                let command = format!(
+                    "allfold simulate all_reduce --topology {topology} --ranks {ranks} --algo {name} -b {0} -e {0}",
+                    Size(size)
+                );
+                output.record_as(&record, Some(&command))?;
+                output.record_as(&speed, Some(&command))?;
+                if ranks == EXPLAINED {
+                    let spent =
+                        SimulatedMachine::named(&report_scale.topology, ranks)?.spent(&choice, size)?;
+                    output.record_as(&spent, Some(&format!("{command} --explain")))?;
+                }
+                if Some(&ranks) == report_scale.predicted.last() && size == sizes[1] {
+                    most.push(format!("{name} {:.1}", record.busbw_gbps));
+                }
+                bar.inc(1);
+            }
+        }
+    }
+    bar.finish_and_clear();
+    output.say(format!(
+        "predicted    all_reduce of 64 MiB over {} ranks of {topology}, busbw in GB/s: {}",
+        report_scale.predicted.last().unwrap_or(&0),
+        most.join(", ")
+    ))
+}
+
+/// Makes the scaling curves of the CNN, also measured up to the number of cores, and of a wide MLP, which is only predicted.
+///
+/// # Errors
+/// A failed run.
+pub fn training(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult {
+    let counts = RankCounts(report_scale.scaling.to_vec());
+    for (name, text) in [("digits-cnn", CNN), ("wide-mlp", WIDE)] {
+        let mut config = Config::parse(text, name).map_err(CommandError::run)?;
+        config.max_steps = report_scale.scaling_steps;
+        config.epochs = report_scale.scaling_steps;
+        output.seed(Some(config.seed));
+        let real = name == "digits-cnn";
+        let reach = if real { Reach { measured: cores(), on_virtual_clock: 4 } } else { Reach::default() };
+        let only = if real { "" } else { " --modeled-only" };
+        let command = format!(
+            "allfold scale --config experiments/configs/{name}.toml --ranks {counts} --topology {} --device {} --steps {}{only}",
+            report_scale.topology, DEVICE.name, report_scale.scaling_steps
+        );
+        let scaling = Scaling::new(config, report_scale.topology.clone(), DEVICE);
+        output.say(format!("\nscaling of {name}"))?;
+        curve::draw(&scaling, &counts, reach, Some(&command), output)?;
+        if real {
+            this_machine(scaling.config, output)?;
+        }
+    }
+    Ok(())
+}
+
+/// Predicts training on cores like this machine's, to compare with what was measured on them.
+fn this_machine(config: Config, output: &mut RunOutput) -> CommandResult {
+    let counts = RankCounts((1..=cores().min(64)).collect());
+    let scaling = Scaling::new(config, "switch".into(), Device::CPU_CORE);
+    let command = format!(
+        "allfold scale --config experiments/configs/digits-cnn.toml --ranks {counts} --topology switch --device cpu_core --modeled-only"
+    );
+    curve::draw(&scaling, &counts, Reach::default(), Some(&command), output)
+}
+
+/// Times an all-reduce over sizes on a real machine: by two algorithms of this project on a lane for each NIC, and by NCCL.
+///
+/// # Errors
+/// A call that cannot be timed.
+pub fn sweep(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult {
+    let names = ["ring", "double_binary_tree"];
+    let sizes = report_scale.sweep;
+    let (ranks, lanes) = (SWEPT_RANKS, SWEPT_LANES);
+    let bar = progress::bar(((names.len() + 1) * sizes.len()) as u64, "predicting over sizes");
+    let machine = SimulatedMachine::named(CLUSTER, ranks)?;
+    let command = |name: &str, lanes: &str| {
+        let ends = (sizes.first().copied().unwrap_or(0), sizes.last().copied().unwrap_or(0));
+        let factor = sizes.get(1).map_or(2, |second| second / ends.0.max(1));
+        format!(
+            "allfold simulate all_reduce --topology {CLUSTER} --ranks {ranks} --algo {name}{lanes} -b {} -e {} -f {factor}",
+            Size(ends.0),
+            Size(ends.1)
+        )
+    };
+    for name in names {
+        let choice = Choice { lanes, ..choice(Collective::AllReduce, Some(name), ranks)? };
+        for &size in sizes {
+            let (record, _) = machine.time(&choice, size)?;
+            output.record_as(&record, Some(&command(name, &format!(" --lanes {lanes}"))))?;
+            bar.inc(1);
+        }
+    }
+    let options = NcclOptions {
+        overrides: Overrides::default(),
+        library: Library::default(),
+        parameters: ParameterFile::published().map_err(CommandError::run)?.parameters(),
+        terms: Terms::default(),
+    };
+    let nccl = NcclMachine::new(CLUSTER, ranks, options)?;
+    let call = choice(Collective::AllReduce, None, ranks)?;
+    let mut last = None;
+    for &size in sizes {
+        let timed = nccl.time(&call, size)?;
+        output.record_as(&timed.record, Some(&command("nccl", "")))?;
+        last = Some(timed.record);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let Some(last) = last else { return Ok(()) };
+    output.say(format!(
+        "predicted    NCCL's all_reduce of {} over {ranks} ranks of {CLUSTER}: {:.1} GB/s busbw",
+        format::bytes(last.call.bytes),
+        last.busbw_gbps
+    ))
+}
+
+/// Predicts how large networks train on a real machine.
+///
+/// # Errors
+/// A step that cannot be timed.
+pub fn networks(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult {
+    output.seed(None);
+    let counts = RankCounts(report_scale.workload.to_vec());
+    for (name, batch) in NETWORKS {
+        let scaling = WorkloadScaling {
+            workload: Workload::named(name).map_err(CommandError::run)?,
+            topology: CLUSTER.into(),
+            accelerator: Accelerator::named("A100 SXM").map_err(CommandError::run)?,
+            precision: Precision::Half,
+            batch,
+            strong: false,
+            accumulate: 1,
+            sync_batch_norm: false,
+            measured: None,
+            terms: Overheads { node: 8, ..Overheads::NONE },
+            collectives: Collectives::Simulated,
+        };
+        let bar = progress::bar(counts.0.len() as u64, name);
+        let mut points: Vec<SimulatedScale> = Vec::new();
+        for &ranks in &counts.0 {
+            points.extend(scaling.point(ranks)?);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        simulated_efficiency(&mut points);
+        let command = format!(
+            "allfold scale workload {name} --topology {CLUSTER} --ranks {counts} --batch {batch} --amp"
+        );
+        points.iter().try_for_each(|point| output.record_as(point, Some(&command)))?;
+        if let Some(last) = points.last() {
+            output.say(format!(
+                "predicted    {name} on {} A100 of {CLUSTER}: {} samples/s, {} efficient; a sample is {}",
+                last.setup.ranks,
+                format::grouped(last.samples_per_s),
+                format::percent(last.efficiency),
+                scaling.workload.sample()
+            ))?;
+        }
+    }
+    Ok(())
+}

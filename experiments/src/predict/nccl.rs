@@ -1,0 +1,176 @@
+//! A call as NCCL would run it on a machine: its choice, laid over the nodes, simulated.
+//!
+//! ```text
+//! machine --> NCCL's tuner: algorithm, protocol, channels --> schedule over nodes --> simulated on links
+//! ```
+
+use crate::call::plan::{self, Choice};
+use crate::cli::error::{CommandError, CommandResult};
+use allfold_collectives::Collective;
+use allfold_nccl_model::physics::{Parameters, Setting, Simulated, Terms, closed, simulated};
+use allfold_nccl_model::{Library, Overrides, Platform};
+use allfold_report::records::{CollectiveCall, SimulatedCollective};
+use allfold_sim::machines::presets::Preset;
+use allfold_sim::machines::{Description, Machine};
+use allfold_sim::read_text_at_most;
+use allfold_validation::predict::Predictor;
+use std::path::Path;
+use std::time::Instant;
+
+/// The collectives that NCCL's tuner covers.
+const TUNED: [Collective; 5] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Broadcast,
+    Collective::Reduce,
+];
+
+/// How NCCL is set up.
+pub struct NcclOptions {
+    /// The algorithms and protocols that NCCL_ALGO and NCCL_PROTO allow.
+    pub overrides: Overrides,
+    /// NCCL's version, and whether switches reduce.
+    pub library: Library,
+    /// The fitted parameters.
+    pub parameters: Parameters,
+    /// The terms of the model.
+    pub terms: Terms,
+}
+
+/// NCCL on a machine.
+pub struct NcclMachine {
+    /// The machine and NCCL's view of it.
+    pub setting: Setting,
+    topology: String,
+    ranks: u32,
+    options: NcclOptions,
+}
+
+/// One size of a call by NCCL.
+pub struct NcclTimed {
+    /// The record.
+    pub record: SimulatedCollective,
+    /// What NCCL chose, and the other predictors' times, in one line.
+    pub line: String,
+    /// The real seconds that the simulation took.
+    pub wall_s: f64,
+}
+
+impl NcclMachine {
+    /// NCCL on `ranks` ranks of a machine: a name, or a JSON file that holds an object like a run's `hardware`.
+    ///
+    /// # Errors
+    /// An unknown machine, or one with another number of ranks; a file that cannot be read.
+    pub fn new(topology: &str, ranks: u32, options: NcclOptions) -> CommandResult<NcclMachine> {
+        let machine = machine(topology, ranks)?;
+        let platform = Platform::of(&machine, ranks, options.library);
+        let setting =
+            Setting { machine, platform, overrides: options.overrides.clone(), driven: 1, host_stores: None };
+        Ok(NcclMachine { setting, topology: topology.into(), ranks, options })
+    }
+
+    /// Refuses a collective that NCCL composes of sends and receives.
+    ///
+    /// # Errors
+    /// A collective that NCCL's tuner does not cover.
+    pub fn tuned(collective: Collective) -> CommandResult {
+        match TUNED.contains(&collective) {
+            true => Ok(()),
+            false => Err(CommandError::usage(format!(
+                "NCCL's tuner does not cover {collective}, which NCCL composes of sends and receives"
+            ))),
+        }
+    }
+
+    /// Times one size of a call; ignores the algorithm of `choice`.
+    ///
+    /// # Errors
+    /// Flags that leave NCCL no algorithm or protocol; a schedule that cannot be timed.
+    pub fn time(&self, choice: &Choice, size: u64) -> CommandResult<NcclTimed> {
+        let collective = choice.collective;
+        NcclMachine::tuned(collective)?;
+        let (parameters, terms) = (&self.options.parameters, self.options.terms);
+        let (count, bytes) = choice.count(size);
+        let case = self.setting.case(collective, bytes, false).map_err(CommandError::usage)?;
+        #[allow(clippy::disallowed_methods, reason = "the simulator's own speed is measured")]
+        let start = Instant::now();
+        let found = simulated(&case, parameters, terms).map_err(CommandError::run)?;
+        let wall_s = start.elapsed().as_secs_f64();
+        let call = CollectiveCall {
+            collective: collective.name().into(),
+            algorithm: format!("NCCL {}/{}", case.algorithm, case.protocol),
+            ranks: self.ranks,
+            dtype: choice.dtype.name().into(),
+            op: collective.reduces().then(|| choice.op.name().into()),
+            root: collective.rooted().then(|| choice.shape.root().0),
+            count,
+            bytes,
+            tree_hash: None,
+            order_class: None,
+        };
+        let line = format!(
+            "# {bytes} B: {}/{}, {} of {} channels; {} {:.1} us, {} {:.1} us",
+            case.algorithm,
+            case.protocol,
+            case.used,
+            case.running,
+            Predictor::Physical.name(),
+            closed(&case, parameters, terms),
+            Predictor::ClosedForm.name(),
+            case.tuner_us
+        );
+        Ok(NcclTimed { record: record(call, &self.topology, &found, collective), line, wall_s })
+    }
+}
+
+fn record(
+    call: CollectiveCall,
+    topology: &str,
+    found: &Simulated,
+    collective: Collective,
+) -> SimulatedCollective {
+    let (algbw_gbps, busbw_gbps) = plan::bandwidths(collective, call.ranks, call.bytes, found.time_us);
+    SimulatedCollective {
+        backend: "sim".into(),
+        call,
+        topology: topology.into(),
+        engine: found.method.map_or("closed_form", |method| method.name()).into(),
+        sharing: "split".into(),
+        window: found.window,
+        segment: None,
+        faults: Vec::new(),
+        time_us: found.time_us,
+        bound_us: found.bound_us,
+        algbw_gbps,
+        busbw_gbps,
+        lanes: None,
+        messages: (found.messages > 0).then_some(found.messages),
+        rounded_up: false,
+        merged_lanes: None,
+        ranks_per_class: None,
+        skipped_messages: Some(found.skipped).filter(|skipped| *skipped > 0),
+        wrong_elements: None,
+        checksum: None,
+    }
+}
+
+/// The greatest length of a description in bytes.
+const LONGEST: u64 = 1 << 20;
+
+/// The machine with this name, or the machine of a JSON file that holds an object like a run's `hardware`.
+fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
+    if !topology.to_ascii_lowercase().ends_with(".json") {
+        return Preset::machine(topology, ranks).map_err(CommandError::usage);
+    }
+    let wrong = |error: &dyn std::fmt::Display| CommandError::usage(format!("{topology}: {error}"));
+    let text = read_text_at_most(Path::new(topology), LONGEST, "a machine's description")
+        .map_err(|error| wrong(&error))?;
+    let words: Description = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
+    let machine = Machine::understand(&words).map_err(|error| wrong(&error))?;
+    let all = u64::from(machine.devices) * u64::from(machine.nodes);
+    match all == u64::from(ranks) {
+        true => Ok(machine),
+        false => Err(wrong(&format!("has {all} GPUs, but --ranks is {ranks}; give --ranks {all}"))),
+    }
+}

@@ -1,0 +1,162 @@
+//! Files of a launcher's ranks: output that is written, printed, or both, on disks that are full and in folders with links.
+
+use super::limits::limited;
+use super::*;
+
+#[test]
+fn output_goes_to_files_and_with_tee_to_the_console_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let logs = folder.path().display().to_string();
+    for (tee, printed) in [(&[][..], 0), (&["--tee"], 2)] {
+        let flags = [&["-n", "2", "--log-dir", &logs], tee, &["--", "sh", "-c", "echo rank $RANK"]].concat();
+        let output = end(launch(&flags));
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(by_rank(&text(&output.stdout)).len(), printed);
+        for rank in 0..2 {
+            let file = folder.path().join(format!("start-0/rank-{rank}.out"));
+            assert_eq!(std::fs::read_to_string(file).unwrap(), format!("rank {rank}\n"));
+        }
+    }
+    let output = end(launch(&["-n", "1", "--tee", "--", "true"]));
+    assert_eq!(output.status.code(), Some(2), "--tee alone: {}", text(&output.stderr));
+}
+
+/// A limit on the length of files stands in for a full disk.
+#[test]
+fn output_that_finds_no_room_in_its_file_is_printed_and_none_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let logs = folder.path().display().to_string();
+    let flags = ["-n", "2", "--log-dir", &logs, "--", "seq", "1", "2000"];
+    let output = end(limited("trap '' XFSZ; ulimit -f 2", &flags));
+    let (said, printed) = (text(&output.stderr), by_rank(&text(&output.stdout)));
+    assert!(output.status.success(), "{said}");
+    for rank in 0..2 {
+        let path = folder.path().join(format!("start-0/rank-{rank}.out"));
+        let told = format!("{}: File too large", path.display());
+        assert_eq!(said.lines().filter(|line| line.starts_with(&told)).count(), 1, "{said}");
+        let kept = std::fs::read_to_string(path).unwrap();
+        let whole = kept.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let all: BTreeSet<u32> = whole
+            .lines()
+            .chain(printed[&rank].iter().map(String::as_str))
+            .map(|n| n.parse().unwrap())
+            .collect();
+        assert_eq!(all, (1..=2000).collect(), "rank {rank}");
+    }
+}
+
+#[test]
+fn links_in_the_folder_of_logs_are_not_written_through() {
+    let folder = tempfile::tempdir().unwrap();
+    let precious = folder.path().join("precious");
+    std::fs::write(&precious, "kept").unwrap();
+    let start = folder.path().join("logs/start-0");
+    std::fs::create_dir_all(&start).unwrap();
+    std::os::unix::fs::symlink(&precious, start.join("rank-0.out")).unwrap();
+    let logs = folder.path().join("logs").display().to_string();
+    let run = || end(launch(&["-n", "1", "--log-dir", &logs, "--", "echo", "said"]));
+    let output = run();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(std::fs::read_to_string(start.join("rank-0.out")).unwrap(), "said\n");
+    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
+
+    let elsewhere = folder.path().join("elsewhere");
+    std::fs::rename(&start, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &start).unwrap();
+    let output = run();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("start-0 is a link"), "{said}");
+}
+
+fn triage(args: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(ALLFOLD).arg("triage").args(args).output().unwrap();
+    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+}
+
+/// The launcher names the rank that a signal has stopped, and the command that reads the ranks' flight records; triage finds the
+/// records in the launcher's folder, with the training step, the process and the time of each.
+#[test]
+fn a_job_with_a_stopped_rank_is_explained() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = training::config(folder.path(), 100_000);
+    let script = training::once(folder.path(), &config, 1, "STOP");
+    let logs = folder.path().join("logs").display().to_string();
+    let mut command = launch(&["-n", "3", "--grace", "0.5", "--log-dir", &logs, "--", "sh", "-c", &script]);
+    command.env("ALLFOLD_TIMEOUT_FACTOR", "0.1");
+    let said = text(&end(command).stderr);
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[0], format!("what each rank was in: allfold triage {logs}"), "{said}");
+    assert!(
+        lines[1].starts_with("error: rank 1 is stopped by a signal such as SIGSTOP, and rank "),
+        "{said}"
+    );
+    assert!(lines[1].contains(": rank 1 is lost: it gave rank "), "{said}");
+
+    let (code, said) = triage(&[&logs]);
+    assert_eq!(code, Some(0), "{said}");
+    let ranks: Vec<&str> = said.lines().filter(|line| line.starts_with("  rank ")).collect();
+    assert_eq!(ranks.len(), 2, "{said}");
+    assert!(
+        ranks.iter().all(|line| line.contains(" in training step ") && line.contains("(process ")),
+        "{said}"
+    );
+}
+
+/// SIGUSR2 to the launcher makes each rank of a running job write its flight record, and the job goes on.
+#[test]
+fn a_job_under_way_writes_its_records_when_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = training::config(folder.path(), 100_000);
+    let logs = folder.path().join("logs");
+    let place = logs.display().to_string();
+    let child =
+        launch(&["-n", "2", "--log-dir", &place, "--", "train", "--config", &config]).spawn().unwrap();
+    let checkpoint =
+        || folder.path().join("checkpoints").read_dir().is_ok_and(|mut all| all.next().is_some());
+    let records = || (0..2).all(|rank| logs.join(format!("start-0/flight-rank-{rank}.jsonl")).exists());
+    for (what, done) in [("trains", &checkpoint as &dyn Fn() -> bool), ("writes", &records)] {
+        if what == "writes" {
+            signal(&child, "-USR2");
+        }
+        for _ in 0..2_000 {
+            if done() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(done(), "it never {what}");
+    }
+    let (code, said) = triage(&[&place]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(said.matches("written because: it was asked for its record (SIGUSR2)").count(), 2, "{said}");
+    signal(&child, "-INT");
+    assert_eq!(ended(child).status.code(), Some(128 + 2));
+}
+
+#[test]
+fn records_that_are_empty_or_were_not_completed_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = folder.path().join("start-1");
+    std::fs::create_dir(&start).unwrap();
+    std::fs::create_dir(folder.path().join("start-0")).unwrap();
+    let place = folder.path().display().to_string();
+    std::fs::write(start.join("flight-rank-1.jsonl"), "").unwrap();
+    std::fs::write(start.join("flight-rank-2.77.part"), "").unwrap();
+    let (code, said) = triage(&[&place]);
+    assert_eq!(code, Some(2), "{said}");
+    let named = |said: &str| {
+        assert!(said.contains("flight-rank-1.jsonl: it is empty; left out"), "{said}");
+        assert!(said.contains("flight-rank-2.77.part: a flight record that was not completed"), "{said}");
+    };
+    named(&said);
+    let whole = "{\"flight\":1,\"rank\":0,\"size\":3,\"reason\":\"another rank failed\"}\n";
+    std::fs::write(start.join("flight-rank-0.jsonl"), whole).unwrap();
+    let (code, said) = triage(&[&place]);
+    assert_eq!(code, Some(0), "{said}");
+    named(&said);
+    assert!(said.contains("of 2 starts, ") && said.contains("no record of rank 1, 2"), "{said}");
+    // A new run with this folder removes the old records.
+    assert!(end(launch(&["-n", "1", "--log-dir", &place, "--", "true"])).status.success());
+    assert_eq!(start.read_dir().unwrap().count(), 0);
+}

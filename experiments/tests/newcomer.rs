@@ -1,0 +1,104 @@
+//! Mistakes that newcomers make: each is answered by one line that says what would be right.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{allfold, folder, said};
+use std::fs;
+
+const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
+
+fn refused(args: &[&str], hint: &str) {
+    let output = allfold(args);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+    assert!(error.contains(hint) && error.trim_end().lines().count() == 1, "{args:?}: {error}");
+}
+
+#[test]
+fn mistakes_are_answered_by_what_would_be_right() {
+    refused(&["simulate", "all_reduce", "--ranks", "4294967295", "--topology", "switch"], "use fewer ranks");
+    refused(&["simulate", "all_reduce", "--ranks", "4", "--topology", "empty.txt"], "ends in .toml");
+    refused(&["bench", "all_reduce", "--backend", "threads", "--ranks", "2", "-g", "2"], "--ranks N");
+    refused(&["scale", "--config", MLP, "--ranks", "1", "--amp"], "--set amp=f16");
+    refused(&["train", "--config", MLP, "--amp"], "--set amp=f16");
+    refused(&["data", "fetch"], "mnist");
+    refused(&["scale", "--config", MLP, "--ranks", "1", "--set", "bach=3"], "batch");
+}
+
+#[test]
+fn a_long_range_of_ranks_is_thinned_and_scale_takes_keys() {
+    let text = said(&["scale", "--config", MLP, "--ranks", "1..64", "--modeled-only", "--set", "batch=8"]);
+    assert_eq!(
+        text.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit())).count(),
+        7,
+        "{text}"
+    );
+}
+
+#[test]
+fn machines_describes_a_topology_file() {
+    let folder = folder();
+    let path = folder.path().join("my.toml");
+    fs::write(
+        &path,
+        "kind = \"nodes\"\nranks = 8\ndevices = 4\nnics = 2\n[device]\nbandwidth = \"300 GB/s\"\n\
+         latency = \"1 us\"\n[nic]\nbandwidth = \"200 Gb/s\"\nlatency = \"2 us\"\n",
+    )
+    .unwrap();
+    let output = allfold(&["machines", path.to_str().unwrap()]);
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("8 ranks") && text.contains("nic_out") && text.contains("25.00"), "{text}");
+}
+
+/// The path of a file in the repository's folder `examples`.
+fn example(path: &str) -> String {
+    format!("{}/../examples/{path}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn a_layer_table_is_predicted_like_a_known_network() {
+    let table = example("layers/small-cnn.toml");
+    let text =
+        said(&["scale", "workload", &table, "--topology", "dgx-a100", "--ranks", "1,8,64", "--batch", "64"]);
+    assert!(text.contains("small-cnn") && text.contains("an image of 224 x 224"), "{text}");
+    let folder = folder();
+    let wrong = folder.path().join("wrong.toml");
+    fs::write(&wrong, "name = \"n\"\n[[layer]]\nname = \"a\"\nkind = \"matmul\"\nflops = 1\nvalues = 1\n")
+        .unwrap();
+    let workload = |path: &str, hint: &str| refused(&["scale", "workload", path, "--ranks", "1"], hint);
+    workload(wrong.to_str().unwrap(), "expected one of");
+    workload("missing.toml", "missing.toml");
+    workload("resnet", "ends in .toml");
+}
+
+#[test]
+fn every_gpu_has_one_name_everywhere() {
+    for gpu in ["RTX 2080 Ti", "RTX 3090", "RTX 4090", "RTX 5090"] {
+        said(&["scale", "workload", "resnet18", "--topology", "pcie8", "--ranks", "1", "--accelerator", gpu]);
+        let scale = ["scale", "--config", MLP, "--ranks", "1,2", "--modeled-only", "--device", gpu];
+        assert!(said(&scale).contains(&gpu.to_lowercase().replace(' ', "")), "{gpu}");
+    }
+}
+
+#[test]
+fn the_sample_runs_can_be_validated_and_calibrated() {
+    let runs =
+        ["a100x8_2n_all_gather", "a100x8_2n_all_reduce", "h100x8_1n_all_reduce", "h100x8_4n_all_reduce"];
+    let runs = runs.map(|name| example(&format!("runs/{name}.json")));
+    let runs: Vec<&str> = runs.iter().map(String::as_str).collect();
+    let text = said(&[&["validate"], &*runs].concat());
+    assert!(
+        text.contains("example one") && text.contains("example two") && !text.contains("left out"),
+        "{text}"
+    );
+    let folder = folder();
+    let fitted = folder.path().join("ours.toml").to_str().unwrap().to_string();
+    said(&[&["calibrate"], &*runs, &["--prior", "published", "--out", &fitted]].concat());
+    let text = said(&["validate", runs[3], "--parameters", &fitted, "--rows"]);
+    assert!(text.contains("predicted ") && text.contains("factor "), "{text}");
+    let (table, hardware) = (example("runs/all_reduce_h100.txt"), example("runs/h100_hardware.json"));
+    assert!(said(&["validate", &table, "--machine", &hardware]).contains("all_reduce_h100"));
+}

@@ -1,0 +1,152 @@
+// Checks the report page that this script was added to, and posts what is wrong to the frame around the page.
+addEventListener("error", event => problems.errors.push(event.message));
+const problems = { overflowing: [], overlapping: [], unreachable: [], faint: [], errors: [] };
+
+function visible(element) {
+  const box = element.getBoundingClientRect();
+  return box.width > 0 && box.height > 0 && getComputedStyle(element).visibility !== "hidden";
+}
+function named(element) {
+  const text = element.textContent.trim().slice(0, 40);
+  return element.tagName.toLowerCase() + (element.id ? "#" + element.id : "") + (text ? ": " + text : "");
+}
+
+// The page is as wide as the window, and nothing outside a scrolling region reaches over its edge.
+function overflow() {
+  const wide = document.documentElement.scrollWidth;
+  if (wide > innerWidth) problems.overflowing.push(`the page is ${wide} px wide`);
+  document.querySelectorAll("body *").forEach(element => {
+    if (element.closest(".scroll, nav, svg, .skip") || !visible(element)) return;
+    if (element.getBoundingClientRect().right > innerWidth + 1) problems.overflowing.push(named(element));
+  });
+}
+
+// Boxes of text and controls that do not contain each other do not touch each other.
+function overlap() {
+  const all = [...document.querySelectorAll(
+    "h1, h2, p, li, figcaption, summary, .scroll, button, select, input, label, pre, dt, dd, figure svg"
+  )].filter(element => visible(element) && !element.closest("nav, table, .skip, [hidden]"));
+  const boxes = all.map(element => ({ element, box: element.getBoundingClientRect() }));
+  boxes.sort((a, b) => a.box.top - b.box.top);
+  boxes.forEach(({ element, box }, at) => {
+    for (let next = at + 1; next < boxes.length && boxes[next].box.top < box.bottom - 1; next += 1) {
+      const other = boxes[next];
+      if (element.contains(other.element) || other.element.contains(element)) continue;
+      const wide = Math.min(box.right, other.box.right) - Math.max(box.left, other.box.left);
+      const high = Math.min(box.bottom, other.box.bottom) - Math.max(box.top, other.box.top);
+      if (wide > 1 && high > 1) problems.overlapping.push(named(element) + " | " + named(other.element));
+    }
+  });
+  return boxes.length;
+}
+
+// Everything that reacts to a click can take the focus, and so can scrolling regions.
+function keyboard() {
+  const all = [...document.querySelectorAll("a[href], button, select, input, summary, .scroll")].filter(visible);
+  all.forEach(element => {
+    element.focus({ preventScroll: true });
+    if (document.activeElement !== element || element.tabIndex < 0) problems.unreachable.push(named(element));
+    const name = element.getAttribute("aria-label") || element.textContent.trim() || (element.labels && element.labels.length);
+    if (!name) problems.unreachable.push("no name: " + named(element));
+  });
+  document.activeElement.blur();
+  return all.length;
+}
+
+function rgb(text) {
+  const parts = text.match(/[\d.]+/g).map(Number);
+  return { colour: parts.slice(0, 3), alpha: parts.length > 3 ? parts[3] : 1 };
+}
+function luminance(colour) {
+  const [r, g, b] = colour.map(part => part / 255).map(part => part <= .04045 ? part / 12.92 : ((part + .055) / 1.055) ** 2.4);
+  return .2126 * r + .7152 * g + .0722 * b;
+}
+function contrast(a, b) {
+  const [high, low] = [luminance(a), luminance(b)].sort((x, y) => y - x);
+  return (high + .05) / (low + .05);
+}
+function background(element) {
+  for (let at = element; at; at = at.parentElement) {
+    const { colour, alpha } = rgb(getComputedStyle(at).backgroundColor);
+    if (alpha === 1) return colour;
+  }
+  return [255, 255, 255];
+}
+// Text has a contrast of 4.5 or more, the colours of curves one of 3 or more (WCAG 2.1, AA).
+function legible() {
+  let texts = 0;
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement;
+    if (!walker.currentNode.textContent.trim() || element.closest("script, style, title, [hidden]") || !visible(element)) continue;
+    const style = getComputedStyle(element);
+    const colour = rgb(element.namespaceURI.endsWith("svg") ? style.fill : style.color).colour;
+    const ratio = contrast(colour, background(element));
+    texts += 1;
+    if (ratio < 4.5) problems.faint.push(`${ratio.toFixed(2)} ${named(element)}`);
+  }
+  document.querySelectorAll(".legend li").forEach(entry => {
+    const probe = entry.appendChild(document.createElement("b"));
+    probe.style.color = entry.style.getPropertyValue("--key");
+    const ratio = contrast(rgb(getComputedStyle(probe).color).colour, background(entry));
+    probe.remove();
+    if (ratio < 3) problems.faint.push(`${ratio.toFixed(2)} ${named(entry)}`);
+  });
+  return texts;
+}
+
+// The controls do what they say: a sorted column is in order, a selector changes the plot, a filter hides rows.
+function controls() {
+  const counts = { sorted: 0, selected: 0, filtered: 0 };
+  document.querySelectorAll("table").forEach(table => {
+    const head = [...table.tHead.rows[0].cells].find(cell => cell.classList.contains("n"));
+    if (!head || table.tBodies[0].rows.length < 3) return;
+    const values = () => [...table.tBodies[0].rows].map(row => number(row.cells[head.cellIndex].textContent) || 0);
+    head.querySelector("button").click();
+    const rising = values().every((value, at, all) => at === 0 || all[at - 1] <= value);
+    head.querySelector("button").click();
+    const falling = values().every((value, at, all) => at === 0 || all[at - 1] >= value);
+    if (!rising || !falling) problems.errors.push("not sorted: " + named(table));
+    counts.sorted += 1;
+  });
+  document.querySelectorAll(".selectors select").forEach(select => {
+    const shown = () => [...select.closest(".choices").querySelectorAll("figure:not([hidden])")];
+    [...select.options].forEach(option => {
+      select.value = option.value;
+      select.dispatchEvent(new Event("change"));
+      const now = shown();
+      if (now.length !== 1 || !now[0].dataset.values.includes(JSON.stringify(option.value).slice(1, -1))) {
+        problems.errors.push(`${option.value} shows ${now.length} plots`);
+      }
+    });
+    counts.selected += 1;
+  });
+  document.querySelectorAll("input[type=search]").forEach(filter => {
+    const rows = [...filter.closest("details").querySelectorAll("tbody tr")];
+    filter.value = rows[0].cells[0].textContent;
+    filter.dispatchEvent(new Event("input"));
+    if (rows[0].hidden) problems.errors.push("a row that fits is hidden");
+    filter.value = "no row has this text";
+    filter.dispatchEvent(new Event("input"));
+    if (rows.some(row => !row.hidden)) problems.errors.push("a row that does not fit is shown");
+    filter.value = "";
+    filter.dispatchEvent(new Event("input"));
+    counts.filtered += 1;
+  });
+  return counts;
+}
+
+addEventListener("load", () => {
+  try {
+    document.querySelectorAll("details").forEach(details => { details.open = true; });
+    const counts = controls();
+    overflow();
+    const boxes = overlap(), focusable = keyboard(), texts = legible();
+    const scheme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+    const first = kind => { problems[kind] = problems[kind].slice(0, 10); };
+    Object.keys(problems).forEach(first);
+    parent.postMessage(JSON.stringify({ width: innerWidth, scheme, boxes, focusable, texts, ...counts, ...problems }), "*");
+  } catch (error) {
+    parent.postMessage(JSON.stringify({ failed: String(error.stack) }), "*");
+  }
+});

@@ -1,0 +1,127 @@
+//! Training on pictures in folders by the command.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{allfold, folder, records};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Writes pictures of 40 x 30 pixels, each a coloured square on a dark ground, as `CLASS/NUMBER.jpg` and `.png`.
+fn draw(folder: &Path, each: usize) {
+    for (class, name) in ["blue", "green", "red"].iter().enumerate() {
+        let folder = folder.join(name);
+        fs::create_dir_all(&folder).unwrap();
+        for number in 0..each {
+            let (left, top, side) = (3 + number * 5 % 20, 2 + number * 3 % 14, 9 + number % 5);
+            let pixel = |at: usize| {
+                let (x, y) = (at % 40, at / 40);
+                let inside = (left..left + side).contains(&x) && (top..top + side).contains(&y);
+                let mut pixel = [20 + (x + 2 * y + number) as u8 % 32; 3];
+                pixel[2 - class] = if inside { 240 } else { pixel[2 - class] };
+                pixel
+            };
+            let pixels: Vec<u8> = (0..40 * 30).flat_map(pixel).collect();
+            let path = folder.join(format!("{number}.{}", if number % 2 == 0 { "jpg" } else { "png" }));
+            image::save_buffer(path, &pixels, 40, 30, image::ExtendedColorType::Rgb8).unwrap();
+        }
+    }
+}
+
+fn configuration(folder: &Path) -> String {
+    let path = folder.join("run.toml");
+    let pictures = folder.join("pictures");
+    let text = format!(
+        "data = \"pictures\"\ndata_dir = \"{}\"\npicture_size = 32\nresize = 36\nrandom_resized_crop = true\n\
+         crop_scale = [0.5, 1.0]\nflip = true\nworkers = 1\nmodel = \"resnet18\"\nimagenet_stem = true\n\
+         sync_batch_norm = true\nepochs = 4\nlr = 0.01\n",
+        pictures.display()
+    );
+    fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+/// The losses of all steps; records of progress have some of them too.
+fn losses(records: &[Value]) -> Vec<f64> {
+    records
+        .iter()
+        .filter(|record| record["kind"] == "train")
+        .filter_map(|record| record["loss"].as_f64())
+        .collect()
+}
+
+#[test]
+fn a_resnet_is_trained_on_pictures_by_one_rank_and_by_two() {
+    let folder = folder();
+    draw(&folder.path().join("pictures"), 20);
+    let config = configuration(folder.path());
+    for (ranks, batch) in [("1", "batch=16"), ("2", "batch=8")] {
+        let run = records(&["train", "--config", &config, "--ranks", ranks, "--set", batch]);
+        let losses = losses(&run);
+        // 48 of 60 pictures are trained on, in 3 steps of each epoch.
+        assert_eq!(losses.len(), 12, "{ranks} ranks");
+        let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+        assert!(mean(&losses[9..]) < 0.5 * mean(&losses[..3]), "{ranks} ranks: {losses:?}");
+    }
+}
+
+#[test]
+fn a_folder_or_file_that_is_wrong_is_named_in_one_line() {
+    let folder = folder();
+    let config = configuration(folder.path());
+    let refused = |ranks: &str, says: &str| {
+        let output = allfold(&["train", "--config", &config, "--ranks", ranks]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        let named = error.lines().filter(|line| line.contains(says)).count();
+        assert!(output.status.code() == Some(2) && named == 1, "{:?}: {error}", output.status);
+        error
+    };
+    let one_line = |says: &str| {
+        let error = refused("1", says);
+        assert_eq!(error.trim_end().lines().count(), 1, "{error}");
+    };
+    one_line("pictures: is no folder; `data_dir` is the folder of the pictures");
+    draw(&folder.path().join("pictures"), 6);
+    let large = folder.path().join("pictures/red/large.png");
+    let mut bytes = fs::read(folder.path().join("pictures/red/1.png")).unwrap();
+    bytes[16..24].copy_from_slice(&[0, 0, 0xea, 0x60, 0, 0, 0xea, 0x60]);
+    fs::write(&large, bytes).unwrap();
+    one_line("red/large.png: is 60000 x 60000 pixels; the most are 16384 on a side");
+    fs::remove_file(&large).unwrap();
+    for number in [0, 2, 4] {
+        let path = folder.path().join(format!("pictures/red/{number}.jpg"));
+        let bytes = fs::read(&path).unwrap();
+        fs::write(&path, &bytes[..bytes.len() - 30]).unwrap();
+    }
+    // The headers are whole, so a rank meets the cut file when it makes a batch of it.
+    for ranks in ["1", "2"] {
+        refused(ranks, ".jpg: is cut: its ");
+    }
+}
+
+/// The flowers of the example: a script draws them, and only the last layer is trained.
+#[test]
+fn the_example_of_flowers_trains_its_last_layer_on_one_rank_and_on_two() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/flowers");
+    let folder = folder();
+    let flowers = folder.path().join("flowers");
+    let drawn =
+        Command::new("python3").arg(example.join("draw.py")).arg(&flowers).args(["--each", "4"]).output();
+    let Ok(drawn) = drawn else { return println!("SKIP flowers: no python3 is here to draw them") };
+    assert!(drawn.status.success(), "{}", String::from_utf8_lossy(&drawn.stderr));
+    let (config, from) = (example.join("flowers.toml"), format!("data_dir={}", flowers.display()));
+    let call = |ranks: &str, batch: &str| {
+        let best = format!("checkpoint_dir={}/{ranks}", folder.path().display());
+        let small = ["picture_size=32", "resize=36", "epochs=2", "lr=0.01", &from, &best, batch];
+        let sets = small.iter().flat_map(|set| ["--set", set]);
+        let fixed = ["train", "--config", config.to_str().unwrap(), "--ranks", ranks];
+        let run = records(&fixed.into_iter().chain(sets).collect::<Vec<_>>());
+        losses(&run)
+    };
+    let (one, two) = (call("1", "batch=8"), call("2", "batch=4"));
+    // 15 of 20 pictures are trained on, in 2 steps of each epoch.
+    assert_eq!((one.len(), two.len()), (4, 4));
+    assert!(one.iter().chain(&two).all(|loss| loss.is_finite()), "{one:?} {two:?}");
+}

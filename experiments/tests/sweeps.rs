@@ -1,0 +1,123 @@
+//! Several algorithms at once, their plot, and the comparison of two runs.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{allfold, folder, records, said};
+use std::fs;
+
+fn refused(args: &[&str]) -> String {
+    let output = allfold(args);
+    assert_eq!(output.status.code(), Some(2), "{args:?}");
+    assert!(output.stdout.is_empty(), "{args:?} prints before it refuses");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+const SIMULATE: [&str; 10] =
+    ["simulate", "all_reduce", "--topology", "dgx-a100", "--ranks", "16", "-b", "64K", "-e", "4M"];
+
+#[test]
+fn simulate_takes_several_algorithms_and_draws_them_with_the_bound_and_nccl() {
+    let folder = folder();
+    let plot = folder.path().join("sweep.svg");
+    let algo = ["--algo", "ring,double_binary_tree,nccl", "-f", "8", "--plot", plot.to_str().unwrap()];
+    let text = said(&[&SIMULATE[..], &algo].concat());
+    assert_eq!(text.matches("Collective test concluded").count(), 3, "{text}");
+    assert!(text.contains("# Plot: ") && text.contains("NCCL"), "{text}");
+    let svg = fs::read_to_string(plot).unwrap();
+    for name in ["ring", "double_binary_tree", "NCCL", "bound of bandwidth and latency", "64 KiB", "4 MiB"] {
+        assert!(svg.contains(name), "no {name}");
+    }
+    let all = records(&[&SIMULATE[..], &["--algo", "ring,nccl", "-f", "8"]].concat());
+    let of = |name: &str| {
+        all.iter()
+            .filter(|r| r["kind"] == "collective" && r["algorithm"].as_str().unwrap().contains(name))
+            .count()
+    };
+    assert_eq!((of("ring"), of("NCCL")), (3, 3));
+}
+
+#[test]
+fn what_does_not_go_with_several_algorithms_is_refused_before_a_table() {
+    for (flags, hint) in [
+        (&["--algo", "ring,ring"][..], "names ring twice"),
+        (&["--algo", "ring,"][..], "empty name"),
+        (&["--algo", "ring,rng"][..], "did you mean `ring`"),
+        (&["--algo", "ring,direct", "--explain"][..], "takes one algorithm"),
+        (&["--algo", "ring", "--explain"][..], "takes one size and the sweep has 7"),
+        (&["--algo", "ring", "--trace", "t.json"][..], "takes one size"),
+        (&["--algo", "ring,nccl", "--fault", "slow_rank=3:x4"][..], "leave it out with --algo nccl"),
+        (&["-g", "2"][..], "--ranks N"),
+    ] {
+        let error = refused(&[&SIMULATE[..], flags].concat());
+        assert!(error.contains(hint), "{flags:?}: {error}");
+    }
+    let two_sizes = [&SIMULATE[..], &["--algo", "ring", "-f", "64", "--plot", "/dev/null"]].concat();
+    let output = allfold(&two_sizes);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("three sizes or more"));
+}
+
+#[test]
+fn bench_takes_several_algorithms_and_draws_them() {
+    let folder = folder();
+    let plot = folder.path().join("bench.svg");
+    let bench =
+        ["bench", "all_reduce", "--backend", "threads", "--ranks", "2", "-b", "1K", "-e", "64K", "-f", "8"];
+    let more = ["-n", "2", "-w", "1", "--algo", "ring,direct", "--plot", plot.to_str().unwrap()];
+    let text = said(&[&bench[..], &more].concat());
+    assert_eq!(text.matches("Collective test concluded").count(), 2, "{text}");
+    let svg = fs::read_to_string(plot).unwrap();
+    assert!(
+        svg.contains("ring, 2 ranks") && svg.contains("direct, 2 ranks") && svg.contains("measured"),
+        "{svg}"
+    );
+}
+
+#[test]
+fn a_sweep_of_simulate_makes_plots_in_a_report() {
+    let folder = folder();
+    let (json, out) = (folder.path().join("r.jsonl"), folder.path().join("out"));
+    said(&[&SIMULATE[..], &["--algo", "ring,nccl", "-f", "8", "--json", json.to_str().unwrap()]].concat());
+    said(&["report", "--from", json.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(
+        page.contains("all_reduce on 16 ranks of dgx-a100, simulated") && page.contains("class=\"finding\"")
+    );
+    assert!(page.contains("bound of bandwidth and latency") && out.join("predicted.svg").exists());
+}
+
+#[test]
+fn diff_fails_on_a_regression_and_names_the_worst_row() {
+    let folder = folder();
+    let file = |name: &str, algo: &str, fault: &[&str]| {
+        let path = folder.path().join(name).to_str().unwrap().to_string();
+        let simulate =
+            ["simulate", "all_reduce", "--topology", "nodes8", "--ranks", "16", "-b", "64K", "-e", "1M"];
+        let more = ["--algo", algo, "-f", "4", "--json", &path];
+        said(&[&simulate[..], &more, fault].concat());
+        path
+    };
+    let (before, same) = (file("a.jsonl", "ring", &[]), file("b.jsonl", "ring", &[]));
+    let text = said(&["diff", &before, &same]);
+    assert!(text.contains("0 slower, 0 faster, 3 same"), "{text}");
+    // The same rows, with every time doubled.
+    let slow = folder.path().join("slow.jsonl").to_str().unwrap().to_string();
+    let text = fs::read_to_string(&before).unwrap();
+    let doubled = text.lines().map(|line| {
+        let mut record: serde_json::Value = serde_json::from_str(line).unwrap();
+        if let Some(time) = record["time_us"].as_f64() {
+            record["time_us"] = (2.0 * time).into();
+        }
+        format!("{record}\n")
+    });
+    fs::write(&slow, doubled.collect::<String>()).unwrap();
+    let output = allfold(&["diff", &before, &slow]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("3 rows became slower") && error.contains("+100.0 %"), "{error}");
+    assert!(said(&["diff", &slow, &before]).contains("3 faster"));
+    assert!(said(&["diff", &before, &slow, "--tolerance", "150"]).contains("3 same"));
+    let other = file("c.jsonl", "direct", &[]);
+    assert!(refused(&["diff", &before, &other]).contains("no row in common"));
+    assert!(refused(&["diff", &before, "missing.jsonl"]).contains("name a file of records"));
+}

@@ -1,0 +1,74 @@
+//! The scores of predictions on systems left out of the fit, as `docs/results/validation` publishes them. They ship with the
+//! program, so that a report can say how far its predictions are off without the published runs.
+//!
+//! ```text
+//! allfold validate RUNS --leave-one-system-out     up to 10 nodes; median and 90th percentile of the factor over rows
+//! ```
+
+use crate::score::BANDS;
+use allfold_report::records::ValidationScore;
+
+/// The command that makes the scores.
+pub const COMMAND: &str = "allfold validate RUNS --leave-one-system-out";
+/// The document that publishes the scores.
+pub const SOURCE: &str = "docs/results/validation/README.md";
+/// The largest number of nodes of a run in the scores.
+const MOST_NODES: u32 = 10;
+
+/// The predictors, in the order of the columns of [`SCORES`].
+const PREDICTORS: [&str; 3] = ["simulated", "physical", "closed-form"];
+
+/// The numbers of rows and of systems, and the median and 90th percentile of each predictor's factors.
+type BandScores = (u64, u64, [(f64, f64); PREDICTORS.len()]);
+
+/// The scores of each band of sizes.
+const SCORES: [BandScores; BANDS.len()] = [
+    (346, 14, [(1.12, 1.69), (1.12, 1.69), (2.03, 4.79)]),
+    (156, 15, [(1.22, 2.25), (1.22, 2.27), (2.87, 9.18)]),
+    (130, 16, [(1.22, 1.96), (1.17, 1.81), (1.86, 5.58)]),
+    (441, 19, [(1.12, 1.38), (1.11, 1.38), (1.11, 2.15)]),
+];
+
+/// A record for each band and predictor.
+pub fn published_scores() -> Vec<ValidationScore> {
+    let bands = BANDS.iter().zip(&SCORES).flat_map(|((_, _, band), (rows, systems, factors))| {
+        PREDICTORS.iter().zip(factors).map(|(predictor, &(median_factor, ninetieth_factor))| {
+            ValidationScore {
+                predictor: (*predictor).into(),
+                band: (*band).into(),
+                most_nodes: MOST_NODES,
+                rows: *rows,
+                systems: *systems,
+                median_factor,
+                ninetieth_factor,
+                source: SOURCE.into(),
+            }
+        })
+    });
+    bands.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// The table of the document that is named as the source, row by row.
+    #[test]
+    fn the_scores_that_ship_are_those_of_the_document() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(SOURCE);
+        let text = std::fs::read_to_string(path).unwrap();
+        let section = text.split("## Systems not used in the fit").nth(1).unwrap();
+        assert!(section.contains(COMMAND) && section.contains(&format!("Up to {MOST_NODES} nodes")));
+        let all = published_scores();
+        for (_, _, band) in BANDS {
+            let of: Vec<&ValidationScore> = all.iter().filter(|score| score.band == band).collect();
+            let cells =
+                of.iter().map(|score| format!("{:.2} / {:.2}", score.median_factor, score.ninetieth_factor));
+            let cells = cells.collect::<Vec<_>>().join(" | ");
+            let row = section.lines().find(|line| line.starts_with(&format!("| {band} |"))).unwrap();
+            assert!(row.starts_with(&format!("| {band} | {} | {} |", of[0].rows, of[0].systems)), "{row}");
+            assert!(row.ends_with(&format!("| {cells} |")), "{row}: {cells}");
+        }
+    }
+}

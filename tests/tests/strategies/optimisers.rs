@@ -1,0 +1,114 @@
+//! Every strategy feeds the optimiser what one rank feeds it: gradients of one step, LARS's norms of whole parameters, Adam's moments,
+//! and skipped steps under a loss scale.
+
+use crate::{ROWS, Row, digits, distance, gpt, held_against, mixture, on, trained};
+use allfold_collectives::World;
+use allfold_trainer::{Config, Model, checkpoint, data, models, optim};
+
+/// The rows whose strategy takes the model of a base configuration.
+fn rows(base: &Config) -> impl Iterator<Item = &'static Row> {
+    ROWS.iter().filter(move |row| row.takes(base))
+}
+
+/// The gradients of the first step, as the weights after plain SGD with a rate so large that the initial weights do not matter.
+fn gradients(ranks: u32, config: &Config) -> Vec<Vec<f64>> {
+    const RATE: f64 = (1u64 << 20) as f64;
+    let config = Config { max_steps: 1, lr: RATE, momentum: 0.0, ..config.clone() };
+    trained(&World::threads(ranks), &config)
+}
+
+#[test]
+fn the_gradients_of_one_step_are_those_of_one_rank() {
+    for base in [digits(), gpt(), mixture()] {
+        let whole = Config { strategy: "single".into(), batch: crate::SAMPLES, ..base.clone() };
+        let want = gradients(1, &whole);
+        for row in rows(&base) {
+            for ranks in [2, 4] {
+                let Some(data) = (row.data)(ranks) else { continue };
+                let far = distance(&want, &gradients(ranks, &on(row, &base, data)));
+                assert!(far < 1e-12, "{}, {ranks} ranks, {} experts: {far:e}", row.name, base.experts);
+            }
+        }
+    }
+}
+
+/// The rate of a parameter follows from norms over all of it, wherever its elements are.
+#[test]
+fn lars_steps_by_the_norms_of_whole_parameters() {
+    for base in [gpt(), mixture()] {
+        let base = Config { optimiser: "lars".into(), lr: 4.0, trust: 0.02, weight_decay: 0.01, ..base };
+        for row in rows(&base).filter(|row| row.name != "2 servers, 2 micro") {
+            let far = held_against(&base, row, &[2, 4]);
+            assert!(far < 1e-12, "{}: {far:e}", row.name);
+        }
+    }
+}
+
+/// Adam divides by the root of mean squares: with a large epsilon it does not magnify the rounding of small gradients.
+#[test]
+fn adam_is_fed_equal_gradients() {
+    let base = Config { optimiser: "adam".into(), lr: 0.01, eps: 1e-3, weight_decay: 0.01, ..gpt() };
+    for row in rows(&base) {
+        let far = held_against(&base, row, &[2, 4]);
+        assert!(far < 1e-11, "{}: {far:e}", row.name);
+    }
+}
+
+/// Numbers of ranks that no axis of size 2 divides.
+#[test]
+fn five_and_seven_ranks_train_as_one() {
+    const SAMPLES: usize = 35;
+    let whole = Config { strategy: "single".into(), batch: SAMPLES, train_samples: 350, ..digits() };
+    let alone = trained(&World::threads(1), &whole);
+    for row in rows(&whole) {
+        for ranks in [5, 7] {
+            let Some(data) = (row.data)(ranks).filter(|data| SAMPLES.is_multiple_of(*data as usize)) else {
+                continue;
+            };
+            let config = Config { batch: SAMPLES / data as usize, ..on(row, &whole, data) };
+            let far = distance(&alone, &trained(&World::threads(ranks), &config));
+            assert!(far < 1e-12, "{}, {ranks} ranks: {far:e}", row.name);
+        }
+    }
+}
+
+/// What an f16 run leaves: the loss scale, the steps since its last change, the number of steps not skipped, and the losses.
+fn scaled(ranks: u32, config: &Config) -> (f32, u64, u64, Vec<f64>) {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoint_dir = directory.path().display().to_string();
+    let config = Config { checkpoint_dir, checkpoint_every: config.max_steps, ..config.clone() };
+    let losses = allfold_tests::training::run(&World::threads(ranks), &config).losses;
+    let path = checkpoint::newest(directory.path()).unwrap().unwrap();
+    let (train, _) = data::load(&config).unwrap();
+    let network = models::build(&config, train.shape, train.classes).unwrap();
+    let mut optimiser = optim::build(&config, network.params()).unwrap();
+    let mut model = Model::<f32>::new(network, 0).unwrap();
+    let (model, optimiser, own) = (&mut model, &mut *optimiser, &mut Vec::new());
+    let into = checkpoint::Restored { config: &config, ranks, model, optimiser, own };
+    let (progress, _) = checkpoint::load(&path, into).unwrap();
+    (progress.loss_scale, progress.good, progress.optimiser_steps, losses)
+}
+
+/// A loss scale that overflows in the first step, and then falls so far that no later step overflows, whether a rank has all
+/// samples or half of them: every rank skips the first step.
+#[test]
+fn overflows_skip_the_same_steps_by_every_strategy() {
+    let base = Config {
+        dtype: "f32".into(),
+        amp: "f16".into(),
+        loss_scale: (1u64 << 26) as f64,
+        scale_backoff: 1.0 / (1u64 << 14) as f64,
+        scale_interval: 3,
+        ..gpt()
+    };
+    let whole = Config { strategy: "single".into(), batch: crate::SAMPLES, ..base.clone() };
+    let (scale, good, steps, losses) = scaled(1, &whole);
+    assert_eq!((scale, steps), (32_768.0, base.max_steps - 1));
+    for row in rows(&base) {
+        let Some(data) = (row.data)(2) else { continue };
+        let (own_scale, own_good, own_steps, own) = scaled(2, &on(row, &base, data));
+        assert_eq!((own_scale, own_good, own_steps), (scale, good, steps), "{}", row.name);
+        let far = losses.iter().zip(&own).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(far < 4e-3, "{}: losses {far} apart", row.name);
+    }
+}

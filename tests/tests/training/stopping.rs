@@ -1,0 +1,284 @@
+//! What a run keeps and when it ends: scores by epoch, the best checkpoint, early ends, and rates that follow the scores.
+
+use allfold_collectives::World;
+use allfold_tests::training::{bits, run, switch};
+use allfold_trainer::{
+    Config, EpochReport, Observer, StepReport, TrainResult, checkpoint, data, train, train_on,
+};
+use std::path::Path;
+
+/// An MLP in f64 on 160 digits, in ten steps an epoch whatever the number of ranks.
+fn config(ranks: usize) -> Config {
+    Config {
+        model: "mlp".into(),
+        hidden: vec![12],
+        dtype: "f64".into(),
+        train_samples: 160,
+        batch: 16 / ranks,
+        lr: 0.1,
+        epochs: 30,
+        ..Config::default()
+    }
+}
+
+/// The first epoch with the highest accuracy.
+fn best(epochs: &[EpochReport]) -> usize {
+    let of = |at: &usize| epochs[*at].test.correct;
+    (0..epochs.len()).rev().max_by_key(of).unwrap()
+}
+
+/// Whether a run with this patience and least gain, a share of accuracy, ends after these epochs.
+fn ends(epochs: &[EpochReport], patience: usize, least: f64) -> bool {
+    let mut better = 0;
+    for (at, epoch) in epochs.iter().enumerate() {
+        if epoch.test.accuracy() > epochs[better].test.accuracy() + least {
+            better = at;
+        }
+    }
+    epochs.len() - 1 - better >= patience
+}
+
+/// The names of the files in a folder, in order.
+fn files(folder: &Path) -> Vec<String> {
+    let names = folder.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+/// The number of steps of a checkpoint, from its metadata.
+fn step_of(path: &Path) -> u64 {
+    let bytes = std::fs::read(path).unwrap();
+    let text = String::from_utf8_lossy(&bytes);
+    let digits = text.split("\\nstep = ").nth(1).unwrap();
+    digits.split('\\').next().unwrap().parse().unwrap()
+}
+
+fn within(folder: &Path, config: Config) -> Config {
+    Config { checkpoint_dir: folder.display().to_string(), ..config }
+}
+
+#[test]
+fn all_ranks_end_after_the_same_epoch_whatever_their_number() {
+    let (patience, min_delta) = (2, 0.02);
+    let mut lengths = Vec::new();
+    for ranks in [1, 2, 4] {
+        let config = Config { patience, min_delta, ..config(ranks as usize) };
+        for world in [World::threads(ranks).any(), World::sim(&switch(ranks)).any()] {
+            let each: Vec<TrainResult> = world.run(|comm| train(&config, &comm, &mut ())).unwrap();
+            let first = &each[0];
+            assert!(each.iter().all(|rank| rank.ended_early && rank.epochs == first.epochs), "{ranks} ranks");
+            let epochs = &first.epochs;
+            assert!((1..epochs.len()).all(|end| !ends(&epochs[..end], 2, min_delta)));
+            assert!(ends(epochs, 2, min_delta) && (4..30).contains(&epochs.len()), "{}", epochs.len());
+            assert_eq!(first.losses.len(), 10 * epochs.len());
+            assert_eq!(first.test, epochs.last().unwrap().test);
+            lengths.push(epochs.len());
+        }
+    }
+    assert!(lengths.iter().all(|length| *length == lengths[0]), "{lengths:?}");
+}
+
+/// The rates of a resumed run depend on the scores of the epochs before, as its end does.
+#[test]
+fn a_resumed_run_ends_after_the_same_epoch_with_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = within(
+        folder.path(),
+        Config {
+            patience: 3,
+            min_delta: 0.01,
+            lr_schedule: "plateau".into(),
+            lr_patience: 0,
+            checkpoint_every: 7,
+            checkpoint_every_epochs: 1,
+            checkpoint_keep: 100,
+            ..config(2)
+        },
+    );
+    let want = run(&World::threads(2), &kept);
+    assert!(want.ended_early);
+    let names = files(folder.path());
+    assert_eq!(names.len(), want.epochs.len() + want.losses.len() / 7 - want.losses.len() / 70, "{names:?}");
+    let resumed = Config { resume: true, checkpoint_every: 0, checkpoint_every_epochs: 0, ..kept };
+    for name in names.iter().rev() {
+        let got = run(&World::threads(2), &resumed);
+        assert_eq!((bits(&got), got.ended_early), (bits(&want), true), "{name}");
+        assert_eq!(got.epochs, want.epochs, "{name}");
+        std::fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    // With more patience a run that ended early goes on.
+    run(&World::threads(2), &Config { resume: false, checkpoint_every_epochs: 1, ..resumed.clone() });
+    let longer = run(&World::threads(2), &Config { patience: 4, ..resumed });
+    assert!(longer.epochs.len() > want.epochs.len() && longer.epochs[..want.epochs.len()] == want.epochs);
+}
+
+#[test]
+fn the_best_checkpoint_is_that_of_the_best_epoch_whenever_it_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(checkpoint::BEST);
+    let base = within(
+        folder.path(),
+        Config {
+            checkpoint_every_epochs: 1,
+            checkpoint_keep: 1,
+            checkpoint_best: true,
+            resume: true,
+            ..config(2)
+        },
+    );
+    let (mut places, mut earlier) = (Vec::new(), 0);
+    for epochs in 1..=12 {
+        let result = run(&World::threads(2), &Config { epochs, ..base.clone() });
+        let best = best(&result.epochs);
+        assert_eq!(step_of(&path), result.epochs[best].steps, "after {epochs} epochs");
+        assert_eq!(
+            files(folder.path()),
+            ["best.safetensors".to_string(), format!("step-{:08}.safetensors", epochs * 10)]
+        );
+        places.push(best);
+        earlier += usize::from(best + 1 < result.epochs.len());
+        let weights = path.display().to_string();
+        let scored = Config {
+            weights,
+            lr: 0.0,
+            weight_decay: 0.0,
+            resume: false,
+            max_steps: 1,
+            checkpoint_dir: String::new(),
+            ..config(2)
+        };
+        assert_eq!(run(&World::threads(2), &scored).test, result.epochs[best].test);
+    }
+    places.dedup();
+    assert!(places.len() > 2 && earlier > 2, "the best epoch must change, and not be the last: {places:?}");
+}
+
+/// The best checkpoint has all that a run needs to go on. It is resumed from if it is the newest, so it is never replaced by a worse
+/// one.
+#[test]
+fn a_run_resumes_from_the_best_checkpoint_if_no_other_is_newer() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = within(folder.path(), Config { epochs: 4, checkpoint_best: true, ..config(2) });
+    let want = run(&World::threads(2), &kept);
+    assert_eq!(files(folder.path()), [checkpoint::BEST]);
+    let latest =
+        |what: &str| assert_eq!(checkpoint::latest(folder.path()).unwrap(), Some(folder.path().join(what)));
+    latest(checkpoint::BEST);
+    let refused = World::threads(2).run(|comm| train(&kept, &comm, &mut ())).unwrap_err().to_string();
+    assert!(refused.contains("has checkpoints already: set `resume`"), "{refused}");
+    let resumed = Config { resume: true, ..kept };
+    let before = std::fs::metadata(folder.path().join(checkpoint::BEST)).unwrap().modified().unwrap();
+    assert_eq!(bits(&run(&World::threads(2), &resumed)), bits(&want));
+    let after = std::fs::metadata(folder.path().join(checkpoint::BEST)).unwrap().modified().unwrap();
+    assert_eq!(before, after, "no epoch after the best one was better");
+    // The last step's checkpoint is as new or newer.
+    run(&World::threads(2), &Config { checkpoint_every_epochs: 3, epochs: 5, ..resumed });
+    latest("step-00000050.safetensors");
+    std::fs::write(folder.path().join(checkpoint::BEST), "half of one").unwrap();
+    let says = checkpoint::latest(folder.path()).unwrap_err().to_string();
+    assert!(says.contains("best.safetensors: ") && !says.contains('\n'), "{says}");
+}
+
+#[test]
+fn checkpoints_by_epoch_are_those_asked_for_and_the_last() {
+    for (every, epochs, steps, want) in
+        [(2, 5, 0, vec![20, 40, 50]), (1, 3, 0, vec![10, 20, 30]), (2, 5, 33, vec![20, 33])]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config {
+            epochs,
+            max_steps: steps,
+            checkpoint_every_epochs: every,
+            checkpoint_keep: 9,
+            ..config(2)
+        };
+        run(&World::threads(2), &within(folder.path(), config));
+        let want: Vec<String> = want.iter().map(|step| format!("step-{step:08}.safetensors")).collect();
+        assert_eq!(files(folder.path()), want);
+    }
+}
+
+/// A run that `max_steps` cuts within an epoch has a score there, which a longer run would not have: it must not count.
+#[test]
+fn a_longer_run_decides_as_if_it_had_never_been_cut_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let base =
+        Config { patience: 2, min_delta: 0.02, lr_schedule: "plateau".into(), lr_patience: 0, ..config(2) };
+    let want = run(&World::threads(2), &base);
+    let kept = within(
+        folder.path(),
+        Config { checkpoint_every_epochs: 1, checkpoint_best: true, resume: true, ..base },
+    );
+    for max_steps in [7, 15, 28] {
+        let cut = run(&World::threads(2), &Config { max_steps, ..kept.clone() });
+        assert_eq!(cut.epochs.last().unwrap().steps, max_steps);
+        let best = folder.path().join(checkpoint::BEST);
+        assert!(max_steps < 10 && !best.exists() || step_of(&best).is_multiple_of(10));
+    }
+    let got = run(&World::threads(2), &kept);
+    assert_eq!((bits(&got), got.epochs), (bits(&want), want.epochs));
+}
+
+/// The learning rate of each step.
+struct Rates(Vec<f64>);
+
+impl Observer for Rates {
+    fn step(&mut self, report: &StepReport) {
+        self.0.push(report.lr);
+    }
+}
+
+#[test]
+fn a_plateau_lowers_the_rate_after_epochs_without_a_better_score_on_every_rank() {
+    for (ranks, score) in [(1, "loss"), (2, "accuracy"), (4, "loss")] {
+        let config = Config {
+            lr: 0.15,
+            score: score.into(),
+            lr_schedule: "plateau".into(),
+            lr_patience: 0,
+            lr_threshold: 0.0,
+            epochs: 20,
+            ..config(ranks as usize)
+        };
+        let each = World::threads(ranks).run(|comm| {
+            let mut rates = Rates(Vec::new());
+            train(&config, &comm, &mut rates).map(|result| (result.epochs, rates.0))
+        });
+        let each = each.unwrap();
+        let (mut rate, mut top, mut want) = (0.15, f64::NEG_INFINITY, Vec::new());
+        for epoch in &each[0].0 {
+            want.extend([rate; 10]);
+            let value = if score == "loss" { -epoch.test.loss } else { epoch.test.accuracy() };
+            rate = if value > top { rate } else { rate * 0.5 };
+            top = top.max(value);
+        }
+        assert!(each.iter().all(|(_, rates)| *rates == want), "{ranks} ranks, {score}");
+        assert!(want.last() < want.first(), "{ranks} ranks, {score}: no rate was lowered");
+    }
+}
+
+#[test]
+fn the_training_set_is_scored_too_where_it_is_asked_for() {
+    let config = Config { epochs: 2, score_train: true, ..config(2) };
+    let scored = run(&World::threads(2), &config);
+    assert!(scored.epochs.iter().all(|epoch| epoch.train.is_some_and(|train| train.labels == 160)));
+    let plain = run(&World::threads(2), &Config { score_train: false, ..config });
+    assert!(plain.epochs.iter().all(|epoch| epoch.train.is_none()));
+    assert_eq!(bits(&scored), bits(&plain));
+}
+
+#[test]
+fn keys_that_compare_scores_need_something_to_score_on() {
+    let (train, test) = data::digits().unwrap();
+    let (train, nothing) = (train.first(32), test.first(0));
+    let ends = |config: &Config| {
+        World::threads(2).run(|comm| train_on(config, &train, &nothing, &comm, &mut ())).map(|_| ())
+    };
+    for config in [Config { patience: 1, ..config(2) }, Config { lr_schedule: "plateau".into(), ..config(2) }]
+    {
+        let says = ends(&config).unwrap_err().to_string();
+        assert!(says.ends_with("the test set is empty: set `validation`") && !says.contains('\n'), "{says}");
+    }
+    assert!(ends(&Config { epochs: 1, ..config(2) }).is_ok());
+}

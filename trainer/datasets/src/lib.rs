@@ -1,0 +1,192 @@
+//! Labelled samples, and where they come from: published sets, a text, folders of pictures. Batches of samples, put together ahead of
+//! their step, with random changes of training pictures.
+//!
+//! ```
+//! use allfold_datasets::{Batch, digits};
+//!
+//! let (train, test) = digits()?;
+//! assert_eq!((train.len(), test.len(), train.shape), (1437, 360, (1, 8, 8)));
+//! let mut batch = Batch::<f32>::default();
+//! train.gather(&[0, 1, 2], &mut batch)?;
+//! assert_eq!((batch.x.len(), batch.labels), (3 * 64, vec![0, 1, 2]));
+//! # Ok::<(), allfold_datasets::Error>(())
+//! ```
+
+mod augment;
+pub mod cifar;
+mod crop;
+mod digits;
+pub mod idx;
+pub mod loader;
+pub mod pictures;
+mod samples;
+pub mod synthetic;
+#[cfg(test)]
+mod testing;
+pub mod text;
+
+pub use augment::{Augment, AugmentOptions};
+pub use crop::RandomCrop;
+pub use digits::digits;
+pub use samples::{Pictures, Samples};
+
+use allfold_base::read_at_most;
+use allfold_kernels::nn::Float;
+use std::path::Path;
+
+/// The result of anything in this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why samples cannot be had. Each message says what is wrong and what would be right.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// Options that do not fit the samples.
+    #[error("{0}")]
+    Options(String),
+    /// A dataset that cannot be read.
+    #[error("data: {0}")]
+    Data(String),
+    /// Data that cannot be read any more, in the middle of a run.
+    #[error("data: {0}")]
+    Lost(String),
+}
+
+/// The greatest length in bytes of a file that is read whole.
+const LONGEST: u64 = 256 << 20;
+
+/// Reads a whole file. If it is missing, the error says how to get it.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    read_at_most(path, LONGEST, "a file of a dataset").map_err(|error| missing(path, &error))
+}
+
+/// Reads bytes as a file of pictures and a file of labels in the idx format, and drops the result: for fuzzers. The bytes may
+/// be refused; reading never panics, or allocates by a length in the bytes. The first two bytes are the length of the first
+/// file.
+pub fn read_any_idx(bytes: &[u8]) {
+    let Some((length, rest)) = bytes.split_first_chunk::<2>() else { return };
+    let (images, labels) = rest.split_at(rest.len().min(usize::from(u16::from_le_bytes(*length))));
+    idx::read_anything(images, labels);
+}
+
+/// [`read_any_idx`] for each kind of file of CIFAR-10.
+pub fn read_any_cifar(bytes: &[u8]) {
+    cifar::read_anything(bytes);
+}
+
+/// Reads bytes as the file of a picture, as [`read_any_idx`]: neither a size in the bytes nor a damaged file makes decoding panic.
+pub fn read_any_picture(bytes: &[u8]) {
+    pictures::read_anything(bytes);
+}
+
+fn missing(path: &Path, error: &std::io::Error) -> Error {
+    if error.kind() == std::io::ErrorKind::FileTooLarge {
+        return Error::Data(format!("{}: {error}", path.display()));
+    }
+    let set = path.parent().and_then(Path::file_name);
+    let hint = match set.is_some_and(|set| set == "fashion_mnist") {
+        true => "the set's four idx files belong there",
+        false => "`allfold data fetch` brings it",
+    };
+    Error::Data(format!("{}: {error}; {hint}", path.display()))
+}
+
+/// Samples with their labels.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    /// Channels, height and width of a sample; their product is its number of features.
+    pub shape: (usize, usize, usize),
+    /// The number of classes: every label is below it.
+    pub classes: usize,
+    /// All samples, one after another.
+    pub samples: Samples,
+    /// The labels: one per sample; for text, one per position.
+    pub labels: Vec<u32>,
+}
+
+/// Samples side by side, ready for a forward pass.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Batch<F> {
+    /// The features, as `x[sample][feature]`.
+    pub x: Vec<F>,
+    /// The labels of the samples.
+    pub labels: Vec<u32>,
+}
+
+impl Dataset {
+    /// The number of samples.
+    pub fn len(&self) -> usize {
+        self.samples.count(self.features())
+    }
+
+    /// The number of labels of a sample.
+    pub fn rows(&self) -> usize {
+        self.labels.len() / self.len().max(1)
+    }
+
+    /// Whether there is no sample.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number of features of a sample.
+    pub fn features(&self) -> usize {
+        self.shape.0 * self.shape.1 * self.shape.2
+    }
+
+    /// Fills `batch` with the samples `indices`, in that order.
+    ///
+    /// # Errors
+    /// If the samples are in files that cannot be read any more or are damaged.
+    pub fn gather<F: Float>(&self, indices: &[usize], batch: &mut Batch<F>) -> Result<()> {
+        self.gather_parts(indices, &Augment::NONE, batch)
+    }
+
+    /// [`Dataset::gather`] with the parts of pictures in files that `augment` draws.
+    fn gather_parts<F: Float>(
+        &self,
+        indices: &[usize],
+        augment: &Augment,
+        batch: &mut Batch<F>,
+    ) -> Result<()> {
+        let rows = self.rows();
+        batch.x.clear();
+        batch.labels.clear();
+        for &i in indices {
+            batch.labels.extend_from_slice(&self.labels[i * rows..(i + 1) * rows]);
+        }
+        self.samples.gather(indices, augment, self.features(), &mut batch.x)
+    }
+
+    /// [`Dataset::gather`] with training pictures cut, moved and mirrored as `augment` draws.
+    ///
+    /// # Errors
+    /// As [`Dataset::gather`].
+    pub fn gather_changed<F: Float>(
+        &self,
+        augment: &Augment,
+        indices: &[usize],
+        batch: &mut Batch<F>,
+    ) -> Result<()> {
+        self.gather_parts(indices, augment, batch)?;
+        augment.apply(self, indices, batch);
+        Ok(())
+    }
+
+    /// The first `count` samples, or all if there are fewer.
+    pub fn first(mut self, count: usize) -> Dataset {
+        if count < self.len() {
+            self.split_off(count);
+        }
+        self
+    }
+
+    /// Keeps the first `at` samples, and returns the others.
+    ///
+    /// # Panics
+    /// If there are fewer than `at` samples.
+    pub fn split_off(&mut self, at: usize) -> Dataset {
+        let (features, rows) = (self.features(), self.rows());
+        let samples = self.samples.split_off(at, features);
+        Dataset { samples, labels: self.labels.split_off(at * rows), ..*self }
+    }
+}

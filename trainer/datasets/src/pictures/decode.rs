@@ -1,0 +1,174 @@
+//! The pixels of a picture's file as red, green and blue bytes.
+//!
+//! Grey pictures get three equal colours, and transparency is dropped: as by Pillow's `convert("RGB")`. Of 16 bits the upper 8 are
+//! kept. Colour profiles and orientations are not applied, as by torchvision's `ImageFolder`.
+
+use super::header::{self, PictureFormat, PictureHeader};
+use image::codecs::jpeg::JpegDecoder;
+use image::codecs::png::PngDecoder;
+use image::{ImageDecoder, ImageResult, Limits};
+use std::io::Cursor;
+
+/// A picture's pixels.
+#[derive(Debug, PartialEq)]
+pub struct Rgb {
+    /// The number of columns.
+    pub width: usize,
+    /// The number of rows.
+    pub height: usize,
+    /// The bytes `[row][column][colour]`.
+    pub pixels: Vec<u8>,
+}
+
+/// Decodes the bytes of a picture's file.
+///
+/// # Errors
+/// If they are no picture, a picture that is too large, or damaged.
+pub fn rgb(bytes: &[u8]) -> Result<Rgb, String> {
+    let header = header::read(Cursor::new(bytes))?;
+    let damaged = |error: image::ImageError| {
+        let what = error.to_string();
+        format!("is damaged: {}", what.lines().collect::<Vec<_>>().join("; "))
+    };
+    // By a byte of a JPEG no more than 8 blocks of 8 x 8 pixels, by a byte of a PNG no more than 1032 bytes of 8 pixels.
+    let most = match header.format {
+        PictureFormat::Jpeg => 8 * 64,
+        PictureFormat::Png => 1032 * 8,
+    };
+    let (width, height) = (u64::from(header.width), u64::from(header.height));
+    if width * height > most * bytes.len() as u64 {
+        return Err(format!("is cut: {} bytes cannot hold {width} x {height} pixels", bytes.len()));
+    }
+    match header.format {
+        PictureFormat::Jpeg if !header::is_whole(bytes) => {
+            Err(format!("is cut: its {} bytes end before the picture does", bytes.len()))
+        }
+        PictureFormat::Jpeg => pixels(JpegDecoder::new(Cursor::new(bytes)), header).map_err(damaged),
+        PictureFormat::Png => {
+            pixels(PngDecoder::with_limits(Cursor::new(bytes), limits(header)), header).map_err(damaged)
+        }
+    }
+}
+
+/// What a decoder may reserve: 16-bit pixels of four channels, and some memory for its own use.
+fn limits(header: PictureHeader) -> Limits {
+    let mut limits = Limits::no_limits();
+    limits.max_image_width = Some(header.width);
+    limits.max_image_height = Some(header.height);
+    limits.max_alloc = Some(8 * u64::from(header.width) * u64::from(header.height) + (16 << 20));
+    limits
+}
+
+fn pixels<D: ImageDecoder>(decoder: ImageResult<D>, header: PictureHeader) -> ImageResult<Rgb> {
+    let mut decoder = decoder?;
+    // A file may have a second size, which the decoder takes.
+    decoder.set_limits(limits(header))?;
+    let ((width, height), colour) = (decoder.dimensions(), decoder.color_type());
+    let mut bytes = vec![0; usize::try_from(decoder.total_bytes()).unwrap_or(usize::MAX)];
+    decoder.read_image(&mut bytes)?;
+    let (channels, size) = (usize::from(colour.channel_count()), usize::from(colour.bytes_per_pixel()));
+    let wide = size / channels;
+    let pixels = match (channels, wide) {
+        (3, 1) => bytes,
+        _ => {
+            // Samples of 16 bits are in the machine's order.
+            let upper = if wide == 2 && cfg!(target_endian = "little") { 1 } else { 0 };
+            let step = if channels < 3 { 0 } else { wide };
+            bytes
+                .chunks_exact(size)
+                .flat_map(|pixel| [0, step, 2 * step].map(|at| pixel[at + upper]))
+                .collect()
+        }
+    };
+    Ok(Rgb { width: width as usize, height: height as usize, pixels })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use image::codecs::jpeg::JpegEncoder;
+    use image::codecs::png::PngEncoder;
+    use image::{ExtendedColorType, ImageEncoder};
+
+    fn png(pixels: &[u8], width: u32, colour: ExtendedColorType) -> Vec<u8> {
+        let mut file = Vec::new();
+        let height = (pixels.len() * 8) as u32 / u32::from(colour.bits_per_pixel()) / width;
+        PngEncoder::new(&mut file).write_image(pixels, width, height, colour).unwrap();
+        file
+    }
+
+    #[test]
+    fn any_picture_becomes_red_green_and_blue() {
+        let of = |pixels: &[u8], colour| rgb(&png(pixels, 2, colour)).unwrap().pixels;
+        assert_eq!(of(&[1, 2, 3, 4, 5, 6], ExtendedColorType::Rgb8), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(of(&[1, 2, 3, 0, 4, 5, 6, 9], ExtendedColorType::Rgba8), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(of(&[7, 9], ExtendedColorType::L8), [7, 7, 7, 9, 9, 9]);
+        assert_eq!(of(&[7, 0, 9, 1], ExtendedColorType::La8), [7, 7, 7, 9, 9, 9]);
+        let wide: Vec<u8> = [0x0102u16, 0x0304, 0x05ff, 0xffff, 0, 0x80].map(u16::to_ne_bytes).concat();
+        assert_eq!(of(&wide, ExtendedColorType::Rgb16), [1, 3, 5, 255, 0, 0]);
+        assert_eq!(of(&wide[..4], ExtendedColorType::L16), [1, 1, 1, 3, 3, 3]);
+    }
+
+    fn jpeg(width: u32, height: u32, colour: ExtendedColorType) -> Vec<u8> {
+        let mut file = Vec::new();
+        let pixels = [200, 40, 120].repeat((width * height) as usize);
+        let channels = usize::from(colour.channel_count());
+        let pixels = &pixels[..channels * (width * height) as usize];
+        JpegEncoder::new_with_quality(&mut file, 95).write_image(pixels, width, height, colour).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_jpeg_is_read_or_said_to_be_cut() {
+        let file = jpeg(40, 24, ExtendedColorType::Rgb8);
+        let picture = rgb(&file).unwrap();
+        assert_eq!((picture.width, picture.height, picture.pixels.len()), (40, 24, 40 * 24 * 3));
+        let near = |pixel: &[u8]| pixel.iter().zip([200u8, 40, 120]).all(|(a, b)| a.abs_diff(b) <= 3);
+        assert!(picture.pixels.chunks_exact(3).all(near));
+        let grey = rgb(&jpeg(5, 3, ExtendedColorType::L8)).unwrap().pixels;
+        assert!(grey.len() == 45 && grey.chunks_exact(3).all(|pixel| pixel == [pixel[0]; 3]));
+
+        let end = file.len();
+        assert_eq!(
+            rgb(&file[..end - 20]).unwrap_err(),
+            format!("is cut: its {} bytes end before the picture does", end - 20)
+        );
+        for cut in (0..end).step_by(7) {
+            let error = rgb(&file[..cut]).unwrap_err();
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_size_that_the_file_cannot_hold_is_refused() {
+        let mut file = jpeg(40, 24, ExtendedColorType::Rgb8);
+        let at = file.windows(2).position(|mark| mark == [0xff, 0xc0]).unwrap();
+        file[at + 5..at + 9].copy_from_slice(&[0x20, 0, 0x20, 0]);
+        let error = format!("is cut: {} bytes cannot hold 8192 x 8192 pixels", file.len());
+        assert_eq!(rgb(&file).unwrap_err(), error);
+        // A picture of one colour takes little, and is whole.
+        assert!(rgb(&png(&vec![9; 2000 * 2000], 2000, ExtendedColorType::L8)).is_ok());
+        assert!(rgb(&jpeg(2000, 2000, ExtendedColorType::L8)).is_ok());
+    }
+
+    #[test]
+    fn a_damaged_png_is_refused_in_one_line() {
+        let file = png(&[50; 32 * 32 * 3], 32, ExtendedColorType::Rgb8);
+        for cut in 24..file.len() - 12 {
+            let error = rgb(&file[..cut]).unwrap_err();
+            assert!(error.starts_with("is damaged: ") && !error.contains('\n'), "{cut}: {error}");
+        }
+    }
+
+    /// A second size, which is the one that counts for the decoder, may not be larger than the first, which was checked.
+    #[test]
+    fn a_second_size_does_not_pass_the_limit() {
+        let mut file = jpeg(16, 16, ExtendedColorType::L8);
+        let at = file.windows(2).position(|mark| mark == [0xff, 0xc0]).unwrap();
+        let length = 2 + usize::from(file[at + 3]);
+        let mut second = file[at..at + length].to_vec();
+        second[5..9].copy_from_slice(&[0xea, 0x60, 0xea, 0x60]);
+        file.splice(at + length..at + length, second);
+        assert!(rgb(&file).unwrap_err().starts_with("is damaged: "));
+    }
+}

@@ -1,0 +1,216 @@
+//! The classes and files of a folder of pictures, in the form of torchvision's `ImageFolder`.
+//!
+//! ```text
+//! data_dir/cat/1.jpg          data_dir/train/cat/1.jpg          classes by name: cat is 0, dog is 1
+//! data_dir/dog/2.png          data_dir/train/dog/2.png
+//!                             data_dir/val/cat/3.jpg            or test/
+//! ```
+//!
+//! The samples of a set are spread by class: any part of it, its first or its last samples, has every class by its share.
+
+use super::header;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Files of pictures that are read, by the ends of their names, and files of pictures that are not.
+const READ: [&str; 3] = ["jpg", "jpeg", "png"];
+const UNREAD: [&str; 7] = ["bmp", "gif", "pgm", "ppm", "tif", "tiff", "webp"];
+/// Folders within a class's folder are looked into up to this depth, so a link to a folder above does not go on for ever.
+const DEPTH: usize = 8;
+
+/// The pictures of one set.
+#[derive(Debug, Default, PartialEq)]
+pub struct Listing {
+    /// The path of each picture, and its class.
+    pub samples: Vec<(Box<Path>, u32)>,
+}
+
+/// The pictures that a folder holds.
+#[derive(Debug)]
+pub struct Sets {
+    /// The number of classes.
+    pub classes: usize,
+    /// The training set.
+    pub train: Listing,
+    /// The test set.
+    pub test: Listing,
+}
+
+/// A class: its name, and its pictures in the order of their names.
+struct Class {
+    name: OsString,
+    files: Vec<PathBuf>,
+}
+
+/// The names of the folders that hold the classes of the training set, sorted; and whether they are in `train`.
+///
+/// # Errors
+/// If the folder cannot be read, or has no folder in it.
+pub fn classes(folder: &Path) -> Result<(Vec<OsString>, PathBuf), String> {
+    if !folder.is_dir() {
+        let what =
+            "is no folder; `data_dir` is the folder of the pictures, with a folder for each class in it";
+        return Err(format!("{}: {what}", folder.display()));
+    }
+    let train = folder.join("train");
+    let nested = train.is_dir() && !folders(&train)?.is_empty();
+    let of = if nested { train } else { folder.to_path_buf() };
+    let names = folders(&of)?;
+    if names.is_empty() {
+        let what = "has no folder of pictures; each class of pictures needs a folder of its name";
+        return Err(format!("{}: {what}", of.display()));
+    }
+    Ok((names, of))
+}
+
+/// Lists the pictures below `folder` and checks their headers. Without a folder `val` or `test`, the share `held_out` of each
+/// class's pictures is the test set: by a draw from `seed`, one picture at least, and not the last one.
+///
+/// # Errors
+/// If there is no class, a class without pictures, a class that only one of the sets has, or a file that is no picture or too
+/// large a picture; the message names the folder or file.
+pub fn sets(folder: &Path, held_out: f64, seed: u64) -> Result<Sets, String> {
+    let (names, of) = classes(folder)?;
+    let train = of_classes(&of, &names)?;
+    let test_folder = ["val", "test"].map(|name| folder.join(name)).into_iter().find(|path| path.is_dir());
+    let (train, test) = match test_folder.filter(|_| of != folder) {
+        Some(other) => {
+            let others = folders(&other)?;
+            alike((&of, &names), (&other, &others))?;
+            (train, of_classes(&other, &others)?)
+        }
+        None => {
+            let split = split(train, held_out, seed);
+            if split.1.iter().all(|class| class.files.is_empty()) {
+                let what = "every class has one picture, so none is left for the test set; add pictures";
+                return Err(format!("{}: {what}", of.display()));
+            }
+            split
+        }
+    };
+    Ok(Sets { classes: names.len(), train: Listing::spread(train), test: Listing::spread(test) })
+}
+
+fn alike(a: (&Path, &[OsString]), b: (&Path, &[OsString])) -> Result<(), String> {
+    for ((path, names), (other, others)) in [(a, b), (b, a)] {
+        if let Some(lacking) = names.iter().find(|name| !others.contains(name)) {
+            return Err(format!(
+                "{}: has no folder for class {}, which {} has; both need the same classes",
+                other.display(),
+                lacking.display(),
+                path.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The folders and files in a folder, sorted by name, without names that begin with a dot: whether each is a folder, and its name.
+fn entries(folder: &Path) -> Result<Vec<(bool, OsString)>, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        if !name.as_encoded_bytes().starts_with(b".") {
+            let mut kind = entry.file_type().map_err(failed)?;
+            if kind.is_symlink() {
+                kind = std::fs::metadata(entry.path())
+                    .map_err(|error| format!("{}: {error}", entry.path().display()))?
+                    .file_type();
+            }
+            if kind.is_dir() || kind.is_file() {
+                found.push((kind.is_dir(), name));
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn folders(folder: &Path) -> Result<Vec<OsString>, String> {
+    Ok(entries(folder)?.into_iter().filter(|(is_folder, _)| *is_folder).map(|(_, name)| name).collect())
+}
+
+fn of_classes(folder: &Path, names: &[OsString]) -> Result<Vec<Class>, String> {
+    let class = |name: &OsString| {
+        let (path, mut files) = (folder.join(name), Vec::new());
+        pictures(&path, DEPTH, &mut files)?;
+        if files.is_empty() {
+            return Err(format!(
+                "{}: has no picture; a class needs one .jpg, .jpeg or .png at least",
+                path.display()
+            ));
+        }
+        Ok(Class { name: name.clone(), files })
+    };
+    names.iter().map(class).collect()
+}
+
+/// Appends the pictures of a folder, then those of the folders in it.
+fn pictures(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), String> {
+    let entries = entries(folder)?;
+    for (_, name) in entries.iter().filter(|(is_folder, _)| !is_folder) {
+        let path = folder.join(name);
+        let end = path.extension().map(|end| end.to_string_lossy().to_lowercase()).unwrap_or_default();
+        if UNREAD.contains(&end.as_str()) {
+            return Err(format!(
+                "{}: is a .{end} file; pictures are .jpg, .jpeg or .png: convert it",
+                path.display()
+            ));
+        }
+        if READ.contains(&end.as_str()) {
+            let opened = File::open(&path).map_err(|error| error.to_string());
+            opened.and_then(header::read).map_err(|what| format!("{}: {what}", path.display()))?;
+            files.push(path);
+        }
+    }
+    for (_, name) in entries.iter().filter(|(is_folder, _)| *is_folder && depth > 0) {
+        pictures(&folder.join(name), depth - 1, files)?;
+    }
+    Ok(())
+}
+
+/// Splits each class into training and test pictures, which stay in order.
+fn split(classes: Vec<Class>, held_out: f64, seed: u64) -> (Vec<Class>, Vec<Class>) {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let halves = (0..).zip(classes).map(|(number, Class { name, files })| {
+        // A stream for each class: pictures that are added to one class do not change the others. No other draw uses the last ones.
+        random.set_stream(u64::MAX - 1 - number);
+        random.set_word_pos(0);
+        let mut order: Vec<usize> = (0..files.len()).collect();
+        order.shuffle(&mut random);
+        let share = (files.len() as f64 * held_out).round() as usize;
+        let mut held = vec![false; files.len()];
+        order[..share.max(1).min(files.len() - 1)].iter().for_each(|&at| held[at] = true);
+        let (test, train): (Vec<_>, Vec<_>) = files.into_iter().zip(held).partition(|(_, held)| *held);
+        let class = |files: Vec<(PathBuf, bool)>| Class {
+            name: name.clone(),
+            files: files.into_iter().map(|(file, _)| file).collect(),
+        };
+        (class(train), class(test))
+    });
+    halves.unzip()
+}
+
+impl Listing {
+    /// The pictures of all classes, spread: picture i of n of a class lies at (i + 1/2) / n of the way.
+    fn spread(classes: Vec<Class>) -> Listing {
+        let mut samples = Vec::new();
+        for (label, class) in (0..).zip(classes) {
+            let count = class.files.len() as u128;
+            let placed = (0u128..).zip(class.files).map(|(at, file)| (2 * at + 1, count, label, file));
+            samples.extend(placed);
+        }
+        samples.sort_by(|a, b| (a.0 * b.1).cmp(&(b.0 * a.1)).then(a.2.cmp(&b.2)));
+        let named = |(_, _, label, file): (u128, u128, u32, PathBuf)| (file.into_boxed_path(), label);
+        Listing { samples: samples.into_iter().map(named).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+use super::*;
+use image::{ExtendedColorType, ImageFormat};
+use std::collections::BTreeSet;
+
+/// Writes a picture of one pixel for each path.
+fn folder(paths: &[&str]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for path in paths {
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        image::save_buffer_with_format(path, &[1, 2, 3], 1, 1, ExtendedColorType::Rgb8, ImageFormat::Png)
+            .unwrap();
+    }
+    folder
+}
+
+/// The files of a set in order, as `class:path`.
+fn listed(folder: &Path, listing: &Listing) -> Vec<String> {
+    let name = |(path, label): &(Box<Path>, u32)| {
+        format!("{label}:{}", path.strip_prefix(folder).unwrap().display())
+    };
+    listing.samples.iter().map(name).collect()
+}
+
+fn refused(folder: &Path) -> String {
+    let error = sets(folder, 0.2, 0).unwrap_err();
+    assert!(!error.contains('\n'), "{error}");
+    error.strip_prefix(&format!("{}/", folder.display())).unwrap_or(&error).to_string()
+}
+
+#[test]
+fn classes_are_sorted_by_name_and_their_pictures_spread() {
+    let folder = folder(&[
+        "train/b/2.png",
+        "train/b/1.JPG",
+        "train/B/deep/x.jpeg",
+        "train/B/z.png",
+        "train/B/a.png",
+        "train/B/b.png",
+        "val/b/9.png",
+        "val/B/8.png",
+    ]);
+    std::fs::write(folder.path().join("train/b/notes.txt"), "of another kind").unwrap();
+    std::fs::write(folder.path().join("train/b/.hidden.png"), "not looked at").unwrap();
+    std::fs::create_dir(folder.path().join("train/.cache")).unwrap();
+    let Sets { classes, train, test } = sets(folder.path(), 0.2, 0).unwrap();
+    assert_eq!(classes, 2);
+    assert_eq!(
+        listed(folder.path(), &train),
+        [
+            "0:train/B/a.png",
+            "1:train/b/1.JPG",
+            "0:train/B/b.png",
+            "0:train/B/z.png",
+            "1:train/b/2.png",
+            "0:train/B/deep/x.jpeg",
+        ]
+    );
+    assert_eq!(listed(folder.path(), &test), ["0:val/B/8.png", "1:val/b/9.png"]);
+}
+
+/// A folder `test` serves as `val` does; a class may be called `train`.
+#[test]
+fn a_set_is_told_from_a_class() {
+    let sets_of = |paths: &[&str]| sets(folder(paths).path(), 0.5, 0).unwrap();
+    assert_eq!(sets_of(&["train/a/1.png", "test/a/2.png", "test/a/3.png"]).test.samples.len(), 2);
+    let vehicles = sets_of(&["train/1.png", "train/2.png", "test/1.png", "val/2.png", "val/3.png"]);
+    assert_eq!((vehicles.classes, vehicles.train.samples.len(), vehicles.test.samples.len()), (3, 3, 2));
+}
+
+#[test]
+fn a_share_of_each_class_is_held_out_by_the_seed() {
+    let names = |class: &str, count: usize| -> Vec<String> {
+        (0..count).map(|i| format!("{class}/{i:02}.png")).collect()
+    };
+    let all = [names("a", 30), names("b", 10), names("c", 1), names("d", 2)].concat();
+    let paths: Vec<&str> = all.iter().map(String::as_str).collect();
+    let folder = folder(&paths);
+    let split = |share: f64, seed: u64| {
+        let Sets { train, test, .. } = sets(folder.path(), share, seed).unwrap();
+        [train, test].map(|set| listed(folder.path(), &set).into_iter().collect::<BTreeSet<_>>())
+    };
+    let count =
+        |set: &BTreeSet<String>, class: char| set.iter().filter(|name| name.starts_with(class)).count();
+    let [train, test] = split(0.2, 1);
+    assert_eq!(['0', '1', '2', '3'].map(|class| count(&test, class)), [6, 2, 0, 1]);
+    assert_eq!((train.len(), train.union(&test).count()), (34, 43));
+    assert_eq!(split(0.2, 1), [train, test.clone()]);
+    assert_ne!(split(0.2, 2)[1], test);
+    // However large the share, each class keeps a picture to train on.
+    assert_eq!(['0', '1', '2', '3'].map(|class| count(&split(0.99, 1)[0], class)), [1, 1, 1, 1]);
+
+    // Pictures that are added to one class change the test set of no other.
+    std::fs::copy(folder.path().join("a/00.png"), folder.path().join("a/30.png")).unwrap();
+    let class =
+        |set: &BTreeSet<String>| set.iter().filter(|name| name.starts_with('1')).cloned().collect::<Vec<_>>();
+    assert_eq!(class(&split(0.2, 1)[1]), class(&test));
+}
+
+#[test]
+fn a_folder_without_classes_or_pictures_is_refused_by_name() {
+    let none = folder(&[]);
+    let nothing = none.path().join("no");
+    assert!(refused(&nothing).ends_with(
+        "no: is no folder; `data_dir` is the folder of the pictures, with a folder for each class in it"
+    ));
+    assert!(
+        refused(none.path())
+            .ends_with("has no folder of pictures; each class of pictures needs a folder of its name")
+    );
+    let one = folder(&["a/1.png", "b/1.png"]);
+    assert!(
+        refused(one.path())
+            .ends_with("every class has one picture, so none is left for the test set; add pictures")
+    );
+    std::fs::create_dir(one.path().join("c")).unwrap();
+    assert_eq!(refused(one.path()), "c: has no picture; a class needs one .jpg, .jpeg or .png at least");
+    let differ = folder(&["train/a/1.png", "train/b/1.png", "val/a/1.png"]);
+    let error = refused(differ.path());
+    assert!(
+        error.starts_with("val: has no folder for class b, which ")
+            && error.ends_with("both need the same classes")
+    );
+    let differ = folder(&["train/a/1.png", "val/a/1.png", "val/b/1.png"]);
+    assert!(refused(differ.path()).starts_with("train: has no folder for class b, which "));
+}
+
+#[test]
+fn a_file_that_is_no_picture_is_refused_by_name() {
+    let folder = folder(&["a/1.png", "a/2.png"]);
+    let with = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join("a").join(name);
+        std::fs::write(&path, bytes).unwrap();
+        let error = refused(folder.path());
+        std::fs::remove_file(path).unwrap();
+        error
+    };
+    assert_eq!(with("3.jpg", b"<html>"), "a/3.jpg: is neither JPEG nor PNG");
+    assert_eq!(with("3.png", b""), "a/3.png: is neither JPEG nor PNG");
+    assert_eq!(with("3.jpg", &[0xff, 0xd8, 0xff]), "a/3.jpg: ends within its header");
+    assert_eq!(
+        with("3.WebP", b"RIFF"),
+        "a/3.WebP: is a .webp file; pictures are .jpg, .jpeg or .png: convert it"
+    );
+    let mut large = std::fs::read(folder.path().join("a/1.png")).unwrap();
+    large[16..24].copy_from_slice(&[0, 0, 0xea, 0x60, 0, 0, 0xea, 0x60]);
+    assert_eq!(
+        with("3.png", &large),
+        "a/3.png: is 60000 x 60000 pixels; the most are 16384 on a side and 67108864 in all: make it smaller"
+    );
+    assert!(sets(folder.path(), 0.2, 0).is_ok());
+}
+
+/// A link to a folder above is followed a few times.
+#[test]
+fn links_in_a_circle_end() {
+    let folder = folder(&["a/1.png", "a/2.png"]);
+    std::os::unix::fs::symlink(folder.path().join("a"), folder.path().join("a/again")).unwrap();
+    let Sets { train, test, .. } = sets(folder.path(), 0.2, 0).unwrap();
+    assert_eq!(train.samples.len() + test.samples.len(), 2 * (DEPTH + 1));
+}

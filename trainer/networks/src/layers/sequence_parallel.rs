@@ -1,0 +1,208 @@
+//! Sequence parallelism: outside of tensor-parallel blocks each rank of the tensor axis has some positions of every sample
+//! (V. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022).
+//!
+//! ```text
+//!   own positions         all positions, some outputs or heads              own positions
+//! -- layer norm --[gather]-- column-parallel -- ... -- row-parallel --[sum, scatter]-- dropout -- add --
+//!
+//! rank i of T has positions i P/T to (i + 1) P/T of the P positions of each sample
+//! backward, each gather becomes a sum that is scattered, and each scattered sum a gather
+//! ```
+//!
+//! A gather and a scattered sum together send the bytes of one sum over all ranks, which tensor parallelism has in their place. The
+//! column-parallel layer keeps its own positions of its input alone, and gathers the input once more for its weight gradient.
+//! Parameters of the layers between blocks are whole on every rank: each rank computes the part of their gradients that comes from its
+//! positions.
+
+use super::{Backward, Cast, Forward, Init, Layer, LayerCost, LayerNorm, MeshAxis, Peers, Tensor};
+use allfold_kernels::nn::{Float, add, add_cost, add_to};
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// How many ranks of the tensor axis share the positions of the activations outside of tensor-parallel blocks; 1 if each rank has all
+/// of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PositionSharing(pub usize);
+
+impl PositionSharing {
+    /// The number of positions that a rank has of these.
+    pub fn own(self, positions: usize) -> usize {
+        positions / self.0
+    }
+
+    /// All positions of `n` samples, from `own`, those of this rank. Every rank of the axis must call it.
+    pub fn gather<'a, F: Float>(self, n: usize, own: &'a [F], peers: &mut dyn Peers<F>) -> Cow<'a, [F]> {
+        if self.0 == 1 {
+            return Cow::Borrowed(own);
+        }
+        let mut all = vec![F::ZERO; own.len() * self.0];
+        self.gather_into(n, own, &mut all, peers);
+        Cow::Owned(all)
+    }
+
+    /// [`PositionSharing::gather`] into a buffer that is as long as all ranks' positions together.
+    pub fn gather_into<F: Float>(self, n: usize, own: &[F], all: &mut [F], peers: &mut dyn Peers<F>) {
+        if n <= 1 {
+            return peers.gather(own, all);
+        }
+        let mut blocks = vec![F::ZERO; all.len()];
+        peers.gather(own, &mut blocks);
+        self.each_part(n, own.len(), |in_block, in_sample| all[in_sample].copy_from_slice(&blocks[in_block]));
+    }
+
+    /// Writes the sum over the ranks of what `compute` writes: all of it, or where ranks share positions this rank's own. `compute` gets a
+    /// buffer for all positions of `n` samples. Every rank of the axis must call it.
+    pub fn sum<F: Float>(
+        self,
+        n: usize,
+        own: &mut [F],
+        peers: &mut dyn Peers<F>,
+        compute: impl FnOnce(&mut [F]),
+    ) {
+        if self.0 == 1 {
+            compute(own);
+            return peers.sum(own);
+        }
+        let mut all = vec![F::ZERO; own.len() * self.0];
+        compute(&mut all);
+        if n > 1 {
+            let mut blocks = vec![F::ZERO; all.len()];
+            self.each_part(n, own.len(), |in_block, in_sample| {
+                blocks[in_block].copy_from_slice(&all[in_sample]);
+            });
+            all = blocks;
+        }
+        peers.sum_scattered(&all, own);
+    }
+
+    /// Calls `copy` for each rank and each of `n` samples with the places of the rank's positions of the sample: in the blocks of the
+    /// ranks, each `block` numbers long, and in the samples, one after another.
+    fn each_part(self, n: usize, block: usize, mut copy: impl FnMut(Range<usize>, Range<usize>)) {
+        let part = block / n;
+        for (rank, sample) in (0..self.0).flat_map(|rank| (0..n).map(move |sample| (rank, sample))) {
+            let (in_blocks, in_samples) = (rank * n + sample, sample * self.0 + rank);
+            copy(in_blocks * part..(in_blocks + 1) * part, in_samples * part..(in_samples + 1) * part);
+        }
+    }
+}
+
+/// A layer norm of this rank's positions. Every rank has the whole weight and bias; their gradients are summed over the ranks.
+pub struct SequenceLayerNorm(LayerNorm);
+
+impl SequenceLayerNorm {
+    /// A layer norm over `rows` rows of `width` numbers: those of this rank's positions of a sample.
+    pub fn new(rows: usize, width: usize) -> SequenceLayerNorm {
+        SequenceLayerNorm(LayerNorm::new(rows, width))
+    }
+
+    fn inner<F: Float>(&self) -> &dyn Layer<F> {
+        &self.0
+    }
+}
+
+impl<F: Float> Layer<F> for SequenceLayerNorm {
+    fn inputs(&self) -> usize {
+        self.inner::<F>().inputs()
+    }
+
+    fn outputs(&self) -> usize {
+        self.inner::<F>().outputs()
+    }
+
+    fn axis(&self) -> Option<MeshAxis> {
+        Some(MeshAxis::Tensor)
+    }
+
+    fn needs_output(&self) -> bool {
+        false
+    }
+
+    fn params(&self) -> Vec<Tensor> {
+        self.inner::<F>().params()
+    }
+
+    fn cast(&self) -> Cast {
+        Cast::Full
+    }
+
+    fn saved(&self, n: usize) -> (usize, usize) {
+        self.inner::<F>().saved(n)
+    }
+
+    fn forward(&self, pass: Forward<F>) {
+        self.inner().forward(pass);
+    }
+
+    fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {
+        self.inner().backward_params(pass, grads);
+        pass.peers.sum(grads);
+    }
+
+    fn backward_input(&self, pass: &mut Backward<F>, grads: &[F], dx: &mut [F]) {
+        self.inner().backward_input(pass, grads, dx);
+    }
+
+    fn cost(&self, n: usize) -> LayerCost {
+        self.inner::<F>().cost(n)
+    }
+}
+
+/// A table with a row for each position, of which this rank adds the rows of its positions. Every rank has the whole table, and gathers
+/// the gradients of the other rows.
+pub struct SequencePositions {
+    positions: usize,
+    width: usize,
+    own: Range<usize>,
+}
+
+impl SequencePositions {
+    /// A table of `positions` rows of `width` numbers, of which this rank adds the rows `own`. The ranks have equally many rows, in
+    /// order of ranks.
+    pub fn new(positions: usize, width: usize, own: Range<usize>) -> SequencePositions {
+        SequencePositions { positions, width, own }
+    }
+
+    fn outputs(&self) -> usize {
+        self.own.len() * self.width
+    }
+}
+
+impl<F: Float> Layer<F> for SequencePositions {
+    fn inputs(&self) -> usize {
+        self.outputs()
+    }
+
+    fn outputs(&self) -> usize {
+        self.outputs()
+    }
+
+    fn axis(&self) -> Option<MeshAxis> {
+        Some(MeshAxis::Tensor)
+    }
+
+    fn params(&self) -> Vec<Tensor> {
+        vec![Tensor::new("weight", &[self.positions, self.width], Init::Constant(0.0))]
+    }
+
+    fn identity_backward(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, pass: Forward<F>) {
+        let rows = &pass.params[self.own.start * self.width..self.own.end * self.width];
+        for (x, y) in pass.x.chunks_exact(rows.len()).zip(pass.y.chunks_exact_mut(rows.len())) {
+            add(x, rows, y);
+        }
+    }
+
+    fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {
+        let mut own = vec![F::ZERO; self.outputs()];
+        pass.dy.chunks_exact(own.len()).for_each(|dy| add_to(&mut own, dy));
+        pass.peers.gather(&own, grads);
+    }
+
+    fn cost(&self, n: usize) -> LayerCost {
+        let once = add_cost::<F>(n * self.outputs());
+        LayerCost { forward: once, evaluate: once, params: once, ..LayerCost::default() }
+    }
+}

@@ -1,0 +1,75 @@
+//! The samples that a rank is given, and the weight of its losses.
+
+use super::Run;
+use crate::engine::{AxisPosition, Mesh, MeshAxis};
+use crate::{Config, DrawKey, Result, strategies};
+use allfold_collectives::Communicator;
+use allfold_kernels::nn::{Float, OpCost};
+
+/// Cost of copying `elements` of a batch.
+pub(crate) fn data_cost<F>(elements: usize) -> OpCost {
+    OpCost::launch(0, 2 * elements, size_of::<F>())
+}
+
+/// A rank's position among the ranks with samples of their own, and the weight of its losses.
+pub(super) struct DataPlace {
+    /// The position of this rank among the ranks with samples of their own. Ranks that share samples by token positions (the
+    /// context axis) have the same position.
+    pub place: AxisPosition,
+    /// Whether this rank is given the samples of all ranks of the data axis.
+    pub takes_all: bool,
+    /// Whether this rank is given no samples.
+    pub takes_none: bool,
+    /// The weight of this rank's loss in the mean over all ranks.
+    pub weight: f64,
+}
+
+impl DataPlace {
+    /// The position of this rank of `comm`.
+    pub fn of(config: &Config, comm: &Communicator) -> Result<DataPlace> {
+        let mesh: Mesh = strategies::mesh(config, comm.size())?;
+        let [place, stage, tensor] = [MeshAxis::Data, MeshAxis::Pipeline, MeshAxis::Tensor]
+            .map(|axis| mesh.position(comm.rank().index(), axis));
+        let first_trains = config.strategy == "data_parallel";
+        let takes_none = mesh.is_server(comm.rank().index());
+        let weight = match first_trains {
+            _ if takes_none => 0.0,
+            true => f64::from(u8::from(place.index == 0)),
+            false => f64::from(u8::from(stage.index == 0 && tensor.index == 0)) / place.size as f64,
+        };
+        let takes_all = first_trains && place.index == 0;
+        let place = AxisPosition { index: place.index / mesh.context, size: place.size / mesh.context };
+        Ok(DataPlace { place, takes_all, takes_none, weight })
+    }
+}
+
+impl<F: Float> Run<'_, F> {
+    /// The key of the random draws of a step.
+    pub(super) fn draw_key(&self, step: u64) -> DrawKey {
+        let (first, stride) = (self.data.place.index as u32, self.data.place.size as u32);
+        DrawKey { seed: self.config.seed, step: step as u32, first, stride }
+    }
+
+    /// This rank's samples in each step of an epoch. If the numbers of samples are uneven, a rank has none in steps that other
+    /// ranks still do.
+    pub(super) fn epoch(&self, epoch: u64, steps: usize) -> Vec<Vec<usize>> {
+        let chunks_of = |rank: usize| -> Vec<Vec<usize>> {
+            let indices = match self.config.uneven {
+                true => self.sampler.own(rank, epoch),
+                false => self.sampler.indices(rank, epoch),
+            };
+            indices.chunks(self.config.batch).map(<[usize]>::to_vec).collect()
+        };
+        let mut chunks = chunks_of(self.data.place.index);
+        if self.data.takes_all {
+            for rank in 1..self.data.place.size {
+                chunks.iter_mut().zip(chunks_of(rank)).for_each(|(all, theirs)| all.extend(theirs));
+            }
+        }
+        if self.data.takes_none {
+            chunks.clear();
+        }
+        chunks.resize(steps, Vec::new());
+        chunks
+    }
+}

@@ -1,0 +1,87 @@
+//! The end of an epoch: its score, and the checkpoints that are due then.
+//!
+//! ```text
+//! epoch:  [ step ... checkpoint by steps ... step ]  ->  settle -> score -> checkpoints (newest, best) -> next epoch, or the end
+//! ```
+
+use super::epochs::Progress;
+use super::{Observer, Run};
+use crate::checkpoint::Files;
+use crate::scores::{self, COLUMNS};
+use crate::{EpochReport, Error, Result, ScoreBy};
+use allfold_collectives::Rank;
+use allfold_kernels::nn::Float;
+
+/// The rank whose score of an epoch all ranks decide by.
+const ROOT: Rank = Rank(0);
+
+impl<F: Float> Run<'_, F> {
+    /// Refuses keys that need scores if there is nothing to score on.
+    pub(super) fn can_score(&self) -> Result<()> {
+        if self.config.compares_scores() && self.test.is_empty() {
+            return Err(Error::Config(
+                "`patience`, `checkpoint_best` and lr_schedule `plateau` compare scores, and the test set is empty: set `validation`"
+                    .into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The number of steps from `step` on, with `step` itself, until all ranks synchronise: for an evaluation or a checkpoint.
+    pub(super) fn steps_until_meeting(&self, step: u64, progress: &Progress) -> u64 {
+        let meets = |done: &u64| progress.ends_epoch(*done) || self.checkpoint_due(*done, progress.steps);
+        (step + 1..progress.steps).find(meets).unwrap_or(progress.steps) - step
+    }
+
+    /// Scores the weights after an epoch, reports the epoch, and writes the checkpoints that are due then.
+    pub(super) fn end_epoch(
+        &mut self,
+        epoch: u64,
+        progress: &mut Progress,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
+        self.share(&mut progress.result.losses, &mut progress.shared)?;
+        let losses = &progress.result.losses[(epoch * progress.per_epoch) as usize..];
+        let loss = losses.iter().sum::<f64>() / losses.len().max(1) as f64;
+        self.settle()?;
+        let steps = progress.done();
+        let test = self.evaluate((self.test, self.test.len()), steps)?;
+        let trained = (self.train, self.sampler.samples);
+        let train = self.config.score_train.then(|| self.evaluate(trained, steps)).transpose()?;
+        let report = self.agree(EpochReport { epoch, steps, loss, test, train })?;
+        observer.epoch(&report);
+        progress.result.epochs.push(report);
+        // An epoch that `max_steps` cuts short is not in a checkpoint: a longer run would not have scored there.
+        if progress.ends_epoch(steps) {
+            let files = self.files_due(epoch, progress);
+            if files.step || files.best {
+                self.checkpoint(&progress.result, files)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The files of the checkpoint that are due at the end of a whole epoch.
+    fn files_due(&self, epoch: u64, progress: &Progress) -> Files {
+        let (config, epochs) = (self.config, &progress.result.epochs);
+        let every = config.checkpoint_every_epochs;
+        Files {
+            step: self.checkpoint_due(progress.done(), progress.steps)
+                || every > 0 && (epoch + 1).is_multiple_of(every)
+                || config.checkpoints_by_time() && scores::out_of_patience(config, epochs),
+            best: config.checkpoint_best && ScoreBy::of(config).best(epochs) == Some(epochs.len() - 1),
+        }
+    }
+
+    /// Rank 0's report of an epoch, if anything is decided by it. Every rank has the sums of all ranks, but a communicator may sum in
+    /// another order on another rank (MPI leaves that open), and a rank that alone ended its run would leave the others waiting.
+    fn agree(&self, report: EpochReport) -> Result<EpochReport> {
+        if !self.config.compares_scores() {
+            return Ok(report);
+        }
+        let mut row: [f64; COLUMNS] = report.row();
+        self.comm.broadcast(&mut row, ROOT)?;
+        EpochReport::of_row(&row)
+            .ok_or_else(|| Error::Replicas("rank 0 sent the score of an epoch that is not one".into()))
+    }
+}

@@ -1,0 +1,106 @@
+//! The epochs of a run: which one is next, whether the run ends early, and an epoch's steps.
+
+use super::{Observer, Run, TrainResult};
+use crate::checkpoint::Files;
+use crate::data::loader::{self, Loading};
+use crate::engine::StepInput;
+use crate::{Config, Error, LrSchedule, Result, ScoreBy, data, scores};
+use allfold_kernels::nn::Float;
+
+/// How far a run is.
+pub(super) struct Progress {
+    /// What the run has recorded.
+    pub result: TrainResult,
+    /// The first losses, which are means over ranks already; the others are this rank's.
+    pub shared: usize,
+    /// Steps of an epoch.
+    pub per_epoch: u64,
+    /// Steps of the whole run, if it does not end early.
+    pub steps: u64,
+}
+
+impl Progress {
+    /// The number of steps done.
+    pub fn done(&self) -> u64 {
+        self.result.losses.len() as u64
+    }
+
+    /// Whether so many steps are whole epochs.
+    pub fn ends_epoch(&self, done: u64) -> bool {
+        done.is_multiple_of(self.per_epoch)
+    }
+
+    /// The next epoch to train or, if its steps are done, to score; `None` if every step is done and scored.
+    fn next(&self) -> Option<u64> {
+        let done = self.done();
+        let scored = self.result.epochs.last().is_some_and(|last| last.steps == done);
+        match scored {
+            true => (done < self.steps).then_some(done / self.per_epoch),
+            false => Some(done.saturating_sub(1) / self.per_epoch),
+        }
+    }
+}
+
+impl<F: Float> Run<'_, F> {
+    /// The next epoch; `None` if the run is at its end, or ends because its scores no longer get better.
+    pub(super) fn next_epoch(&self, progress: &mut Progress) -> Option<u64> {
+        let next = progress.next()?;
+        // An epoch that is done but not scored yet is scored first.
+        let begins = progress.done() == next * progress.per_epoch;
+        if begins && scores::out_of_patience(self.config, &progress.result.epochs) {
+            progress.result.ended_early = true;
+            return None;
+        }
+        Some(next)
+    }
+
+    /// Does the steps of an epoch that are left.
+    pub(super) fn train_epoch(
+        &mut self,
+        epoch: u64,
+        progress: &mut Progress,
+        observer: &mut dyn Observer,
+    ) -> Result<()> {
+        let Progress { per_epoch, steps, .. } = *progress;
+        let skip = (progress.done() - epoch * per_epoch) as usize;
+        let left = (steps - progress.done()).min(per_epoch - skip as u64) as usize;
+        let chunks: Vec<Vec<usize>> =
+            self.epoch(epoch, per_epoch as usize).into_iter().skip(skip).take(left).collect();
+        let (dataset, Config { workers, prefetch, .. }) = (self.train, self.config);
+        let augment = data::augment(self.config, dataset.shape, epoch)?;
+        let loading = Loading { dataset, augment, workers: *workers, prefetch: *prefetch };
+        let schedule = self.schedule(progress);
+        loader::batches(loading, &chunks, |batches| {
+            for _ in &chunks {
+                let step = progress.done();
+                self.comm.note_step(step);
+                let scale = self.scaler.map(|scaler| scaler.scale);
+                let steps_left = self.steps_until_meeting(step, progress);
+                let (lr, loss_scale) = (schedule.at(step), scale.map_or(1.0, f64::from));
+                let input = StepInput { lr, loss_scale, draw_key: self.draw_key(step), steps_left };
+                let (loss, time) = self.step(batches, input)?;
+                self.after_scaled(scale);
+                let result = &mut progress.result;
+                result.losses.push(loss);
+                result.samples += self.sampler.in_step(self.config, step % per_epoch);
+                result.breakdown += time;
+                self.report_step((epoch, step, steps), (loss, lr, time), observer);
+                self.finite(&progress.result.losses)?;
+                // The checkpoint at the end of an epoch is written after its evaluation, with its score.
+                if self.checkpoint_due(step + 1, steps) && !progress.ends_epoch(step + 1) {
+                    self.share(&mut progress.result.losses, &mut progress.shared)?;
+                    self.checkpoint(&progress.result, Files { step: true, best: false })?;
+                }
+            }
+            Ok::<_, Error>(())
+        })
+    }
+
+    /// The learning rates of the steps until the next score.
+    fn schedule(&self, progress: &Progress) -> LrSchedule {
+        let (steps, ranks) = ((progress.steps, progress.per_epoch), self.data.place.size as u32);
+        let by = ScoreBy::of(self.config);
+        let scores: Vec<f64> = progress.result.epochs.iter().map(|epoch| by.value(epoch)).collect();
+        LrSchedule::new(self.config, steps, ranks).after(&scores)
+    }
+}

@@ -1,0 +1,134 @@
+//! One rank of a strategy, step by step: for a run, and for programs with a training loop of their own.
+
+use super::consensus::{begin_alike, same_layout};
+use crate::engine::{Bucketing, NetworkSplit, RankEngine, StepInput, StepResult, Worker};
+use crate::strategies::{self, Driver, ddp};
+use crate::timing::{BucketTimes, StepSpan};
+use crate::{Batch, Config, GradScaler, MemoryUse, Model, Network, Optimiser, Result, optim};
+use allfold_collectives::Communicator;
+use allfold_kernels::nn::Float;
+
+/// A rank that trains on the CPU by the strategy of its configuration.
+pub struct RankTrainer<'a, F: Float> {
+    comm: &'a Communicator,
+    config: &'a Config,
+    pub(super) worker: Worker<'a, F>,
+    driver: Box<dyn Driver>,
+}
+
+impl<'a, F: Float> RankTrainer<'a, F> {
+    /// A rank of `comm` that trains `network` as `config` says, without weights yet. Every rank must call it.
+    ///
+    /// # Errors
+    /// A network or a number of ranks that the strategy does not take; ranks with different networks; failed communication.
+    pub fn new(config: &'a Config, network: Network<F>, comm: &'a Communicator) -> Result<Self> {
+        let (rank, plan) = (comm.rank().index(), strategies::plan(config, comm.rank().index(), comm.size())?);
+        ddp::fits_network(config, &network)?;
+        same_layout(comm, &network)?;
+        let (network, split) =
+            NetworkSplit::of(network, &plan.mesh, rank, config.parallel.sequence_parallel)?;
+        let units = plan.driver.units(&network.outline())?;
+        let worker = Worker::new(config, (network, split), units, comm, (plan.mesh, plan.channels))?;
+        let mut own = RankTrainer { comm, config, worker, driver: plan.driver };
+        own.driver.start(&mut own.worker)?;
+        Ok(own)
+    }
+
+    /// Begins with rank 0's parameters and buffers, which it copies into `model`, and a new optimiser. Every rank must call it.
+    ///
+    /// # Errors
+    /// Failed communication.
+    pub fn start(&mut self, model: &mut Model<F>) -> Result<()> {
+        begin_alike(self.comm, model)?;
+        let mut optimiser = optim::build(self.config, model.network().params())?;
+        self.upload(&model.params, &model.buffers, &mut *optimiser)
+    }
+
+    /// Copies the parts that this rank keeps from a whole model's parameters, buffers and optimiser state.
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn upload(&mut self, params: &[F], buffers: &[F], optimiser: &mut dyn Optimiser<F>) -> Result<()> {
+        self.worker.upload(params, buffers, optimiser)
+    }
+
+    /// One step over this rank's samples.
+    ///
+    /// # Errors
+    /// A batch that is too small for a layer's normalisation, or failed communication. No rank can do another step then.
+    pub fn step(
+        &mut self,
+        batch: &mut Batch<F>,
+        input: StepInput,
+        scaler: Option<GradScaler>,
+    ) -> Result<StepResult> {
+        self.worker.begin(std::mem::take(batch), input, scaler);
+        let done = self.driver.step(&mut self.worker as &mut dyn RankEngine);
+        *batch = self.worker.take_batch();
+        done.map_err(|error| self.worker.failed(error))?;
+        Ok(self.worker.report())
+    }
+
+    /// Gives every rank all parameters and buffers; running statistics are those of the first rank of each data axis. Every rank
+    /// must call it.
+    ///
+    /// # Errors
+    /// Failed communication.
+    pub fn download(&mut self, params: &mut Vec<F>, buffers: &mut Vec<F>) -> Result<()> {
+        let downloaded = self.worker.download(params, buffers);
+        downloaded.map_err(|error| self.worker.failed(error))
+    }
+
+    /// Gives every rank the whole optimiser state. If every rank keeps all of it, each gets its own. Every rank must call it.
+    ///
+    /// # Errors
+    /// Failed communication.
+    pub fn download_state(&mut self, optimiser: &mut dyn Optimiser<F>) -> Result<()> {
+        let downloaded = self.worker.download_state(optimiser);
+        downloaded.map_err(|error| self.worker.failed(error))
+    }
+
+    /// The gradients of the last step in the layout of the parameters: unscaled and clipped, and 0 for parameters that are not
+    /// trained.
+    ///
+    /// # Errors
+    /// If this rank keeps only a part of the gradients.
+    pub fn gradients(&self) -> Result<Vec<F>> {
+        self.worker.gradients()
+    }
+
+    /// Running statistics and other buffers of this rank.
+    pub fn buffers(&self) -> &[F] {
+        self.worker.buffers()
+    }
+
+    /// The exchanges of gradients in the last step.
+    pub fn buckets(&self) -> &[BucketTimes] {
+        self.worker.log()
+    }
+
+    /// The parameters that are trained but that the loss does not depend on.
+    pub fn unused(&self) -> Vec<usize> {
+        self.worker.unreached()
+    }
+
+    /// The memory that this rank holds now.
+    pub fn memory(&mut self) -> MemoryUse {
+        self.worker.memory()
+    }
+
+    /// Turns the records of [`RankTrainer::spans`] and [`RankTrainer::peak`] on or off.
+    pub fn observe(&mut self, wanted: bool) {
+        self.worker.observe(wanted);
+    }
+
+    /// The work and the waiting of the last step, in order.
+    pub fn spans(&self) -> &[StepSpan] {
+        self.worker.spans()
+    }
+
+    /// The memory of this rank at the time in the last step when it held the most, if it was recorded.
+    pub fn peak(&self) -> Option<MemoryUse> {
+        Some(self.worker.peak()).filter(|peak| peak.total() > 0)
+    }
+}

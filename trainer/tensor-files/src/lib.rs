@@ -1,0 +1,17 @@
+//! Files of tensors: safetensors, and state dicts that PyTorch saved.
+//!
+//! [`tensor_file::read`] reads a safetensors file if its length agrees with its header. [`state_dict::tensors`] lists the tensors of an
+//! archive that `torch.save` wrote, and executes nothing. [`StoredTensor::read`] reads a tensor's values where they lie in a file,
+//! whatever its strides.
+//!
+//! Every size in a file is checked before anything is allocated by it.
+
+mod archive;
+pub mod pickle;
+pub mod state_dict;
+mod stored;
+pub mod tensor_file;
+#[cfg(test)]
+mod testing;
+
+pub use stored::StoredTensor;

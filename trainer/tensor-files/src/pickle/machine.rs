@@ -1,0 +1,282 @@
+//! The machine that a pickle is a program for.
+
+mod objects;
+
+use super::globals::{Global, named};
+use super::reader::Reader;
+use safetensors::tensor::Dtype;
+use std::collections::BTreeMap;
+
+/// The most values that are held at a time: 30 for each tensor of a state dict.
+const VALUES: usize = 1 << 19;
+
+/// A value of a pickle. Containers are numbers of entries in the machine's tables.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Value<'a> {
+    /// An integer of up to 64 bits.
+    Int(i64),
+    /// A text.
+    Text(&'a str),
+    /// A name of Python.
+    Global(Global),
+    /// A tuple: its first item among all items of tuples, and their number.
+    Tuple(u32, u32),
+    /// A dict, by number.
+    Dict(u32),
+    /// A storage, by number.
+    Storage(u32),
+    /// A tensor, by number.
+    Tensor(u32),
+    /// A value that no tensor needs.
+    Other,
+}
+
+/// A storage: its name, the type of its elements, and their number.
+#[derive(Clone, Copy)]
+struct Storage<'a> {
+    name: &'a str,
+    dtype: Dtype,
+    count: u64,
+}
+
+/// A tensor: its storage by number, the type of its elements, the first element, shape and strides.
+#[derive(Clone, Copy)]
+struct Tensor {
+    storage: u32,
+    dtype: Dtype,
+    offset: u64,
+    shape: (u32, u32),
+    strides: (u32, u32),
+}
+
+/// A pickle that was read.
+pub(super) struct Pickle<'a> {
+    /// The value that the pickle ends with.
+    pub(super) top: Value<'a>,
+    /// The items of all tuples.
+    items: Vec<Value<'a>>,
+    /// The entries of all dicts: the dict, the key and the value.
+    entries: Vec<(u32, Value<'a>, Value<'a>)>,
+    storages: Vec<Storage<'a>>,
+    tensors: Vec<Tensor>,
+    dicts: u32,
+    stack: Vec<Value<'a>>,
+    marks: Vec<usize>,
+    memo: BTreeMap<u32, Value<'a>>,
+}
+
+type Done = Result<(), String>;
+
+impl<'a> Pickle<'a> {
+    /// Runs a pickle.
+    ///
+    /// # Errors
+    /// An opcode or a name that no state dict needs, values that do not fit together, too many values, or an early end.
+    pub(super) fn read(bytes: &'a [u8]) -> Result<Pickle<'a>, String> {
+        let mut pickle = Pickle {
+            top: Value::Other,
+            items: Vec::new(),
+            entries: Vec::new(),
+            storages: Vec::new(),
+            tensors: Vec::new(),
+            dicts: 0,
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: BTreeMap::new(),
+        };
+        let mut reader = Reader::new(bytes);
+        loop {
+            let at = reader.at();
+            let code = reader.byte()?;
+            if code == b'.' {
+                break;
+            }
+            if !(pickle.constant(code, &mut reader)?
+                || pickle.container(code)?
+                || pickle.remembered(code, &mut reader)?
+                || pickle.object(code, &mut reader)?)
+            {
+                return Err(format!(
+                    "has the opcode 0x{code:02x} at byte {at} of its pickle, which no state dict needs; save \
+                     `model.state_dict()` by PyTorch 1.6 or newer"
+                ));
+            }
+            if pickle.held() > VALUES {
+                return Err(format!(
+                    "has more than {VALUES} values in its pickle; no state dict needs so many"
+                ));
+            }
+        }
+        pickle.top = pickle.pop()?;
+        Ok(pickle)
+    }
+
+    /// How many values are held.
+    fn held(&self) -> usize {
+        let lasting = self.items.len() + self.entries.len() + self.storages.len() + self.tensors.len();
+        lasting + self.dicts as usize + self.stack.len() + self.marks.len() + self.memo.len()
+    }
+
+    /// Runs opcodes that push a value which stands in the pickle, and those that say how the pickle is cut.
+    fn constant(&mut self, code: u8, reader: &mut Reader<'a>) -> Result<bool, String> {
+        let value = match code {
+            // Protocol and frame.
+            0x80 => return reader.protocol().map(|()| true),
+            0x95 => return reader.number(8).map(|_| true),
+            b'N' | 0x88 | 0x89 => Value::Other,
+            b'G' => reader.take(8).map(|_| Value::Other)?,
+            b'K' => Value::Int(reader.number(1)? as i64),
+            b'M' => Value::Int(reader.number(2)? as i64),
+            b'J' => Value::Int(i64::from(reader.number(4)? as u32 as i32)),
+            0x8a => reader.long()?.map_or(Value::Other, Value::Int),
+            b'X' => Value::Text(reader.text(4)?),
+            0x8c => Value::Text(reader.text(1)?),
+            0x8d => Value::Text(reader.text(8)?),
+            b'C' | b'B' => {
+                let size = if code == b'C' { 1 } else { 4 };
+                let length = reader.number(size)?;
+                reader.take(length).map(|_| Value::Other)?
+            }
+            _ => return Ok(false),
+        };
+        self.stack.push(value);
+        Ok(true)
+    }
+
+    /// Runs opcodes of tuples, lists and dicts.
+    fn container(&mut self, code: u8) -> Result<bool, String> {
+        match code {
+            b'(' => self.marks.push(self.stack.len()),
+            b')' => self.stack.push(Value::Tuple(0, 0)),
+            0x85..=0x87 => self.tuple(usize::from(code - 0x84))?,
+            b't' => {
+                let count = self.since_mark()?;
+                self.tuple(count)?;
+            }
+            b'}' => self.dict(),
+            b']' => self.stack.push(Value::Other),
+            b'a' => drop(self.pop()?),
+            b'e' => {
+                let count = self.since_mark()?;
+                self.stack.truncate(self.stack.len() - count);
+            }
+            b's' => self.set_items(2)?,
+            b'u' => {
+                let count = self.since_mark()?;
+                self.set_items(count)?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Runs opcodes of the memo, which makes one value appear in several places.
+    fn remembered(&mut self, code: u8, reader: &mut Reader<'a>) -> Result<bool, String> {
+        let at = match code {
+            b'q' | b'h' => reader.number(1)?,
+            b'r' | b'j' => reader.number(4)?,
+            0x94 => self.memo.len() as u64,
+            _ => return Ok(false),
+        } as u32;
+        if matches!(code, b'h' | b'j') {
+            let value = self.memo.get(&at).copied();
+            self.stack
+                .push(value.ok_or_else(|| format!("uses value {at} of its pickle before it is there"))?);
+        } else {
+            let value = self.stack.last().copied().ok_or_else(unfit)?;
+            self.memo.insert(at, value);
+        }
+        Ok(true)
+    }
+
+    /// Runs opcodes of names, and of objects that are made from them.
+    fn object(&mut self, code: u8, reader: &mut Reader<'a>) -> Result<bool, String> {
+        match code {
+            b'c' => {
+                let global = named(reader.line()?, reader.line()?)?;
+                self.stack.push(Value::Global(global));
+            }
+            0x93 => {
+                let (Value::Text(name), Value::Text(module)) = (self.pop()?, self.pop()?) else {
+                    return Err(unfit());
+                };
+                self.stack.push(Value::Global(named(module, name)?));
+            }
+            b'R' => {
+                let (Value::Tuple(start, count), Value::Global(global)) = (self.pop()?, self.pop()?) else {
+                    return Err(unfit());
+                };
+                self.call(global, (start, count))?;
+            }
+            // The state of an ordered dict: its attribute `_metadata`.
+            b'b' => match (self.pop()?, self.stack.last()) {
+                (_, Some(Value::Dict(_))) => {}
+                _ => return Err(unfit()),
+            },
+            b'Q' => self.storage()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn pop(&mut self) -> Result<Value<'a>, String> {
+        let floor = self.marks.last().copied().unwrap_or(0);
+        match self.stack.len() > floor {
+            true => self.stack.pop().ok_or_else(unfit),
+            false => Err(unfit()),
+        }
+    }
+
+    /// Removes the last mark; returns how many values are above it.
+    fn since_mark(&mut self) -> Result<usize, String> {
+        let mark = self.marks.pop().ok_or_else(unfit)?;
+        self.stack.len().checked_sub(mark).ok_or_else(unfit)
+    }
+
+    /// Makes a tuple of the last values.
+    fn tuple(&mut self, count: usize) -> Done {
+        let first = self.above(count)?;
+        let start = self.items.len() as u32;
+        self.items.extend(self.stack.drain(first..));
+        self.stack.push(Value::Tuple(start, count as u32));
+        Ok(())
+    }
+
+    /// The place on the stack of the last `count` values, which no mark divides.
+    fn above(&self, count: usize) -> Result<usize, String> {
+        let floor = self.marks.last().copied().unwrap_or(0);
+        self.stack.len().checked_sub(count).filter(|first| *first >= floor).ok_or_else(unfit)
+    }
+
+    fn dict(&mut self) {
+        self.stack.push(Value::Dict(self.dicts));
+        self.dicts += 1;
+    }
+
+    /// Puts the last `count` values, keys and values in turn, into the dict below them.
+    fn set_items(&mut self, count: usize) -> Done {
+        let first = self.above(count)?;
+        let Some(Value::Dict(dict)) = first.checked_sub(1).map(|below| self.stack[below]) else {
+            return Err(unfit());
+        };
+        let (pairs, []) = self.stack[first..].as_chunks::<2>() else { return Err(unfit()) };
+        self.entries.extend(pairs.iter().map(|[key, value]| (dict, *key, *value)));
+        self.stack.truncate(first);
+        Ok(())
+    }
+
+    /// The items of a tuple.
+    fn of(&self, (start, count): (u32, u32)) -> &[Value<'a>] {
+        &self.items[start as usize..][..count as usize]
+    }
+
+    /// The entries of a dict in their order.
+    pub(super) fn entries(&self, dict: u32) -> impl Iterator<Item = (Value<'a>, Value<'a>)> {
+        self.entries.iter().filter(move |(of, ..)| *of == dict).map(|&(_, key, value)| (key, value))
+    }
+}
+
+/// The error for a pickle whose values do not fit together.
+fn unfit() -> String {
+    "has a pickle that is damaged, or is no state dict's; save `model.state_dict()`".into()
+}

@@ -1,0 +1,104 @@
+//! Reads safetensors files. A file's data is read only if its length agrees with its header: a wrong path may lead to a device
+//! without an end, or to a file larger than memory.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read, Result};
+use std::path::Path;
+
+/// The greatest length of a header in bytes.
+const HEADER: u64 = 16 << 20;
+
+/// A tensor's entry in a header. The entry `__metadata__` has no offsets.
+#[derive(Deserialize)]
+struct Entry {
+    data_offsets: Option<(u64, u64)>,
+}
+
+/// Reads a whole file. A file that ends early is read too; the parser of its bytes reports where it ends.
+///
+/// # Errors
+/// The file cannot be read; or, as [`ErrorKind::InvalidData`], it is longer than its header says, or its header is too long.
+pub fn read(path: &Path) -> Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let about = file.metadata()?;
+    let length = about.is_file().then_some(about.len());
+    let mut bytes = Vec::new();
+    (&file).take(8).read_to_end(&mut bytes)?;
+    let Some(header) = bytes.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes)) else {
+        return Ok(bytes);
+    };
+    if header > HEADER && length.is_none_or(|length| length > HEADER) {
+        return Err(wrong(format!(
+            "its first bytes announce a header of {header} bytes; a safetensors file may have at most {} MiB of header",
+            HEADER >> 20
+        )));
+    }
+    (&file).take(header.min(HEADER)).read_to_end(&mut bytes)?;
+    let entries: BTreeMap<String, Entry> = serde_json::from_slice(&bytes[8..]).unwrap_or_default();
+    let data = entries.values().filter_map(|entry| Some(entry.data_offsets?.1)).max().unwrap_or(0);
+    let whole = data.saturating_add(bytes.len() as u64);
+    if let Some(length) = length.filter(|length| *length > whole && header <= HEADER) {
+        return Err(wrong(format!("has {length} bytes, and its header describes {whole}")));
+    }
+    (&file).take(data.saturating_add(1)).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > whole {
+        true => Err(wrong(format!("goes on after the {whole} bytes that its header describes"))),
+        false => Ok(bytes),
+    }
+}
+
+/// The error for a file that is not what it should be.
+pub fn wrong(what: String) -> Error {
+    Error::new(ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::OpenOptions;
+
+    fn file(header: &str, data: &[u8]) -> Vec<u8> {
+        [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+    }
+
+    #[test]
+    fn a_file_is_read_if_its_length_is_what_its_header_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        let good = file(
+            r#"{"__metadata__":{"a":"b"},"x":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}"#,
+            b"abcd",
+        );
+        let read_of = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            read(&path)
+        };
+        assert_eq!(read_of(&good).unwrap(), good);
+        // A file that ends early is read as it is.
+        for length in [0, 5, 8, 20, good.len() - 1] {
+            assert_eq!(read_of(&good[..length]).unwrap(), good[..length], "{length}");
+        }
+        assert_eq!(read_of(b"another run's").unwrap(), b"another run's");
+        let error = read_of(&[&good[..], b"e"].concat()).unwrap_err().to_string();
+        assert_eq!(error, format!("has {} bytes, and its header describes {}", good.len() + 1, good.len()));
+        // Sparse files of a gigabyte: the first begins with a good file, the second has only zeros.
+        for begins in [&good[..], b""] {
+            std::fs::write(&path, begins).unwrap();
+            OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 30).unwrap();
+            let error = read(&path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidData);
+            assert!(
+                error.to_string().starts_with("has 1073741824 bytes, and its header describes "),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_device_without_an_end_is_refused() {
+        let error = read(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert_eq!(error, "goes on after the 8 bytes that its header describes");
+    }
+}
