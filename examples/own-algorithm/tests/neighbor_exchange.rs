@@ -30,8 +30,8 @@ fn it_gathers_between_threads() {
     assert_eq!(all.unwrap(), [[0, 1, 4, 9, 16, 25]; 6]);
 }
 
-/// On small blocks a round costs one message's latency: half of the rounds take about half of the time. What every call costs
-/// once is the rest.
+/// On small blocks a round costs one message's latency: half of the rounds take about half of the time. The fixed cost of a call
+/// makes it a little more.
 #[test]
 fn it_takes_half_of_a_rings_time_on_small_blocks() {
     let ranks = 64;

@@ -9,7 +9,23 @@
 //! | `late.rs` | `strategy = "late_ddp"` | data parallelism that exchanges after the backward pass |
 //!
 //! [`PARTS`] names them all. A program passes it to [`allfold_trainer::own::add`], or to `allfold_experiments::run_with` for the
-//! whole command; then configurations find the parts by name, on every backend, beside Allfold's own.
+//! whole command; then configurations find the parts by name, on every backend, beside Allfold's own. So a new method can be tried, and
+//! compared with the built-in ones, without a change of Allfold.
+//!
+//! ```
+//! use allfold_collectives::{Communicator, World};
+//! use allfold_trainer::{Config, own, train};
+//!
+//! own::add(own_training::PARTS)?;
+//! let parts = "data = 'spirals'\nmodel = 'swish_mlp'\noptimiser = 'lion'\nstrategy = 'late_ddp'";
+//! let mut config = Config::parse(parts, "spirals.toml")?;
+//! for (key, value) in [("hidden", "[32, 32]"), ("epochs", "60"), ("batch", "16"), ("lr", "0.003"), ("weight_decay", "0.1")] {
+//!     config.set(key, value)?;
+//! }
+//! let ranks = World::threads(4).run(|comm: Communicator| train(&config, &comm, &mut ()))?;
+//! assert!(ranks[0].test.accuracy() > 0.95);
+//! # Ok::<(), allfold_trainer::Error>(())
+//! ```
 
 mod late;
 mod lion;

@@ -20,7 +20,7 @@ pub struct Lion<F> {
 }
 
 impl<F: Float> Lion<F> {
-    /// With these decays of the momentum, and a weight decay that is decoupled from the gradient.
+    /// Lion with these decays of the momentum, and with a weight decay that is decoupled from the gradient.
     pub fn new(betas: [f64; 2], weight_decay: f64) -> Lion<F> {
         Lion { betas, weight_decay, steps: 0, momentum: Vec::new() }
     }

@@ -5,10 +5,10 @@ use allfold_kernels::nn::{Float, OpCost};
 use allfold_trainer::layers::{Backward, Forward, Init, Layer, LayerCost, Linear, Tensor};
 use allfold_trainer::{Config, Network, Result};
 
-/// The layer over so many features.
+/// The layer over this many features.
 pub struct Swish(pub usize);
 
-/// sigmoid(b x), and its derivative by b x.
+/// sigmoid(b x), and its derivative with respect to b x.
 fn sigmoid(x: f64, b: f64) -> (f64, f64) {
     let s = 1.0 / (1.0 + (-b * x).exp());
     (s, s * (1.0 - s))

@@ -1,11 +1,10 @@
-//! The parts of this crate, found by name: they train on every strategy and on threads and messages, and mistakes are one line.
+//! The parts of this crate, found by name: they train together and beside Allfold's own parts, and mistakes are one line.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::{Communicator, World};
-use allfold_kernels::nn::OpCost;
+use allfold_trainer::engine::StepInput;
 use allfold_trainer::own::{self, OwnModel, OwnParts};
-use allfold_trainer::{Config, Listener, Model, Objective, Result, TrainResult, data, models, train};
-use std::ops::Range;
+use allfold_trainer::{Batch, Config, Model, RankTrainer, Result, TrainResult, data, models, train};
 use std::sync::Once;
 
 /// The example's configuration with other values of some keys.
@@ -63,40 +62,34 @@ fn an_own_hook_exchanges_gradients() {
     assert!(last < 0.8 * first, "the loss went from {first} to {last}");
 }
 
-/// Keeps nothing: a single rank's gradients stay where they are.
-struct Alone;
-
-impl Listener<f64> for Alone {
-    fn on_cost(&mut self, _cost: OpCost) {}
-
-    fn on_grad(&mut self, _: usize, _: Range<usize>, _: &mut allfold_collectives::Buffer<f64>) -> Result<()> {
-        Ok(())
-    }
-}
-
 #[test]
 fn the_own_layers_gradients_are_those_of_differences() {
-    let config = config(&[("hidden", "[5]")]);
-    let mut model = Model::<f64>::new(models::build(&config, (1, 1, 2), 2).unwrap(), 3).unwrap();
-    let (x, labels) = ([0.3, -0.7, 1.1, 0.2, -0.4, 0.9], [0, 1, 1]);
-    let loss = |model: &mut Model<f64>| {
-        model.forward(&x, &mut Alone).unwrap();
-        model.backward(Objective::mean(&labels), &mut Alone).unwrap()
-    };
-    loss(&mut model);
-    let grads = model.grads.to_vec();
-    let beta =
-        model.network().params().iter().find(|place| place.name == "swish1.beta").unwrap().range.clone();
-    for at in (0..grads.len()).filter(|at| beta.contains(at) || *at < 10) {
-        let value = model.params[at];
-        let mut around = |value| {
-            model.params[at] = value;
-            loss(&mut model)
+    let config = config(&[("hidden", "[5]"), ("strategy", "single")]);
+    let network = || models::build::<f64>(&config, (1, 1, 2), 2);
+    let body = |comm: Communicator| -> Result<()> {
+        let (mut model, mut rank) =
+            (Model::new(network()?, 3)?, RankTrainer::new(&config, network()?, &comm)?);
+        let mut batch = Batch { x: vec![0.3, -0.7, 1.1, 0.2, -0.4, 0.9], labels: vec![0, 1, 1] };
+        let mut loss = |model: &mut Model<f64>| -> Result<(f64, Vec<f64>)> {
+            rank.start(model)?;
+            Ok((rank.step(&mut batch, StepInput::default(), None)?.loss, rank.gradients()?))
         };
-        let slope = (around(value + 1e-5) - around(value - 1e-5)) / 2e-5;
-        around(value);
-        assert!((slope - grads[at]).abs() < 1e-8, "element {at}: {slope} by differences, {}", grads[at]);
-    }
+        let (_, grads) = loss(&mut model)?;
+        let params = model.network().params();
+        let beta = params.iter().find(|place| place.name == "swish1.beta").unwrap().range.clone();
+        for at in (0..grads.len()).filter(|at| beta.contains(at) || *at < 10) {
+            let value = model.params[at];
+            let mut around = |value| {
+                model.params[at] = value;
+                loss(&mut model).map(|(loss, _)| loss)
+            };
+            let slope = (around(value + 1e-5)? - around(value - 1e-5)?) / 2e-5;
+            model.params[at] = value;
+            assert!((slope - grads[at]).abs() < 1e-8, "element {at}: {slope} by differences, {}", grads[at]);
+        }
+        Ok(())
+    };
+    World::threads(1).run(body).unwrap();
 }
 
 #[test]
