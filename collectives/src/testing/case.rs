@@ -1,6 +1,7 @@
-//! Cases to run an algorithm on, and how proptest draws them.
+//! Cases to run an algorithm on, and, with the feature `proptest`, how they are drawn.
 
 use crate::{DType, Rank, ReduceOp};
+#[cfg(feature = "proptest")]
 use proptest::prelude::*;
 
 /// One run of a collective, with all its parameters.
@@ -26,6 +27,7 @@ pub struct Case {
 
 /// Cases of up to `most` ranks, few of them large: any root, type and operator; counts of zero, fewer than ranks, and
 /// such that ranks do not divide; segments and windows of all sizes, with and without buffering.
+#[cfg(feature = "proptest")]
 pub fn cases(most: u32) -> impl Strategy<Value = Case> {
     let few = most.min(9);
     let ranks = prop_oneof![4 => 1..=few, 1 => 1..=most];

@@ -39,7 +39,7 @@
 //! testing::conforms(&MINE).unwrap();
 //! ```
 //!
-//! [`conforms`] is quick and runs the same cases every time. For more, draw cases with proptest:
+//! [`conforms`] is quick and runs the same cases every time. For more, draw cases with the feature `proptest`:
 //!
 //! ```no_run
 //! # use allfold_collectives::{registry::ALGORITHMS, testing};
@@ -59,7 +59,9 @@ mod run;
 
 pub use allfold_schedules::testing::{ConformanceFailure, proves};
 pub use allfold_timing::testing::times;
-pub use case::{Case, cases};
+pub use case::Case;
+#[cfg(feature = "proptest")]
+pub use case::cases;
 pub use run::runs;
 #[doc(hidden)]
 pub use run::{Exact, extent};

@@ -3,7 +3,7 @@
 use super::description::World;
 use super::kind::{Place, WorldKind};
 use super::report::{Report, Result2};
-use crate::backends::sim::Sim;
+use crate::backends::sim::{Activity, Sim};
 use crate::backends::threads::Threads;
 use crate::backends::{Backend, GroupId, Member};
 use crate::communicator::{Membership, Plan, ProcessState};
@@ -12,7 +12,7 @@ use allfold_sim::Picos;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 impl<K: WorldKind> World<K> {
     /// Runs `body` once per rank, each on a thread of its own, and returns the results in order of ranks.
@@ -50,44 +50,88 @@ impl<K: WorldKind> World<K> {
         R: Send,
         E: From<Error> + Send,
     {
+        // Only this is compiled for every `body`; `Ranks::run` is compiled once.
+        let results: Vec<Mutex<Option<Result2<R, E>>>> = (0..self.size).map(|_| Mutex::new(None)).collect();
+        let body = |communicator: Communicator| {
+            let rank = communicator.rank().index();
+            let result = body(communicator);
+            let ended = result.is_ok();
+            *results[rank].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            ended
+        };
+        let ended = self.ranks()?.run(&body)?;
+        let result = |(result, error): (Mutex<Option<Result2<R, E>>>, Option<Error>)| {
+            let result = result.into_inner().unwrap_or_else(PoisonError::into_inner);
+            match (result, error) {
+                (_, Some(error)) => Err(error.into()),
+                (Some(result), None) => result,
+                (None, None) => unreachable!("a rank without an error has run its body to the end"),
+            }
+        };
+        Ok(Report {
+            ranks: results.into_iter().zip(ended.errors).map(result).collect(),
+            finish: ended.finish,
+            first: ended.first,
+            timeline: ended.timeline,
+            event_hash: ended.event_hash,
+        })
+    }
+
+    fn ranks(&self) -> Result<Ranks> {
         if let Some(wrong) = &self.wrong {
             return Err(wrong.clone());
         }
-        match self.kind.clone().into().0 {
+        let place = self.kind.clone().into().0;
+        Ok(Ranks { place, size: self.size, plan: self.plan, flight: self.flight.clone() })
+    }
+}
+
+/// What each rank runs: it returns whether the rank has succeeded.
+type Body<'a> = &'a (dyn Fn(Communicator) -> bool + Sync);
+
+/// The ranks of a world, ready to be run.
+struct Ranks {
+    place: Place,
+    size: u32,
+    plan: Plan,
+    flight: Option<PathBuf>,
+}
+
+/// How the ranks ended, in order of ranks.
+struct Ended {
+    /// An error in place of the body's result: the body was not run, or it panicked.
+    errors: Vec<Option<Error>>,
+    finish: Vec<Picos>,
+    first: Option<Rank>,
+    timeline: Vec<Activity>,
+    event_hash: Option<u64>,
+}
+
+impl Ranks {
+    fn run(self, body: Body) -> Result<Ended> {
+        match &self.place {
             Place::Threads(kind) => {
                 let threads: Arc<dyn Backend> = Arc::new(Threads::new(self.size, kind.0));
-                self.on(|_| threads.clone(), false, body)
+                Ok(self.on(&|_| threads.clone(), false, body))
             }
             Place::Sockets(kind) => {
                 let mesh = kind.local.connect(self.size)?;
-                self.on(|rank| mesh.ranks[rank.index()].clone(), kind.share, body)
+                Ok(self.on(&|rank| mesh.ranks[rank.index()].clone(), kind.share, body))
             }
             Place::VirtualTime(kind) => {
-                let sim = Arc::new(Sim::new(*kind.0));
-                let mut report = self.on(|_| sim.clone(), false, body)?;
-                report.timeline = sim.timeline();
-                report.event_hash = Some(sim.event_hash());
-                Ok(report)
+                let sim = Arc::new(Sim::new((*kind.0).clone()));
+                let ended = self.on(&|_| sim.clone(), false, body);
+                Ok(Ended { timeline: sim.timeline(), event_hash: Some(sim.event_hash()), ..ended })
             }
         }
     }
 
     /// `share`: whether the ranks first set up shared memory for collectives.
-    fn on<R, E, F>(
-        &self,
-        backend: impl Fn(Rank) -> Arc<dyn Backend>,
-        share: bool,
-        body: F,
-    ) -> Result<Report<R, E>>
-    where
-        F: Fn(Communicator) -> Result2<R, E> + Sync,
-        R: Send,
-        E: From<Error> + Send,
-    {
-        let ranks: Vec<Outcome<R, E>> = std::thread::scope(|scope| {
+    fn on(&self, backend: &dyn Fn(Rank) -> Arc<dyn Backend>, share: bool, body: Body) -> Ended {
+        let ranks: Vec<Outcome> = std::thread::scope(|scope| {
             let start = |rank| {
                 let one = One::new(&backend(Rank(rank)), Rank(rank), self.size, self.flight.clone());
-                let (body, plan) = (&body, self.plan);
+                let plan = self.plan;
                 let run = move || one.run(body, plan, share);
                 std::thread::Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, run)
             };
@@ -100,37 +144,39 @@ impl<K: WorldKind> World<K> {
             });
             ranks.collect()
         });
-        if ranks.iter().any(|outcome| outcome.result.is_err()) {
+        if ranks.iter().any(|outcome| outcome.failed) {
             let rosters = ranks.iter().filter_map(|outcome| outcome.process_state.as_ref());
             rosters.for_each(|process_state| process_state.recorder.write("another rank failed"));
         }
         // A rank that failed by itself comes before ranks that got the error of a failed group; ranks of the same kind are
         // ordered by time.
-        let failed = ranks.iter().zip(0..).filter(|(outcome, _)| outcome.result.is_err());
+        let failed = ranks.iter().zip(0..).filter(|(outcome, _)| outcome.failed);
         let first = failed.map(|(outcome, rank)| (outcome.told, outcome.finish, Rank(rank))).min();
-        Ok(Report {
+        Ended {
             finish: ranks.iter().map(|outcome| outcome.finish).collect(),
-            ranks: ranks.into_iter().map(|outcome| outcome.result).collect(),
+            errors: ranks.into_iter().map(|outcome| outcome.error).collect(),
             first: first.map(|(_, _, rank)| rank),
             timeline: Vec::new(),
             event_hash: None,
-        })
+        }
     }
 }
 
 /// The outcome of one rank.
-struct Outcome<R, E> {
-    result: Result2<R, E>,
+struct Outcome {
+    failed: bool,
+    /// An error in place of the body's result.
+    error: Option<Error>,
     finish: Picos,
     /// Whether a call of the rank had returned the error of a failed group.
     told: bool,
     process_state: Option<Arc<ProcessState>>,
 }
 
-impl<R, E: From<Error>> Outcome<R, E> {
-    fn lost(rank: Rank, message: String) -> Outcome<R, E> {
+impl Outcome {
+    fn lost(rank: Rank, message: String) -> Outcome {
         let error = Error::PeerLost { rank, cause: Lost::Panicked(message), call: None };
-        Outcome { result: Err(error.into()), finish: Picos::ZERO, told: false, process_state: None }
+        Outcome { failed: true, error: Some(error), finish: Picos::ZERO, told: false, process_state: None }
     }
 }
 
@@ -151,18 +197,13 @@ impl One {
         One { backend: backend.clone(), rank, membership, process_state }
     }
 
-    fn run<R, E: From<Error>>(
-        self,
-        body: impl Fn(Communicator) -> Result2<R, E>,
-        plan: Plan,
-        share: bool,
-    ) -> Outcome<R, E> {
+    fn run(self, body: Body, plan: Plan, share: bool) -> Outcome {
         let mut communicator = Communicator::new(self.membership.clone(), plan);
         let result = catch_unwind(AssertUnwindSafe(|| {
             if share && communicator.size() > 1 && !communicator.share_memory()? {
-                return Err(Error::System("this system has no memory that processes can share".into()).into());
+                return Err(Error::System("this system has no memory that processes can share".into()));
             }
-            body(communicator)
+            Ok(body(communicator))
         }));
         let task = self.backend.main(self.rank);
         let finish = self.backend.clock().now(task);
@@ -175,11 +216,12 @@ impl One {
                 let cause = Lost::Panicked(message(&*panic));
                 self.process_state.recorder.write(&format!("it {cause}"));
                 self.process_state.leave(|_| cause.clone());
-                Err(Error::PeerLost { rank: self.rank, cause, call: None }.into())
+                Err(Error::PeerLost { rank: self.rank, cause, call: None })
             }
         };
         Outcome {
-            result,
+            failed: !matches!(result, Ok(true)),
+            error: result.err(),
             finish,
             told: self.process_state.was_told(),
             process_state: Some(self.process_state.clone()),

@@ -10,18 +10,19 @@
 //! A network with one dimension becomes one of our built-in wirings. Several dimensions become a graph whose shortest paths are
 //! those of ASTRA-sim: one dimension after the other.
 
+mod yaml;
+
 use super::xml::short;
 use crate::topology::Edge;
 use crate::{BytesPerSec, Error, Link, Picos, Result, Topology};
-use serde::Deserialize;
-use serde_saphyr::{Location, Spanned};
+use yaml::{Entry, Place};
 
-#[derive(Deserialize)]
+/// The four lists of a file.
 struct File {
-    topology: Spanned<Vec<Spanned<String>>>,
-    npus_count: Spanned<Vec<Spanned<u32>>>,
-    bandwidth: Spanned<Vec<Spanned<f64>>>,
-    latency: Spanned<Vec<Spanned<f64>>>,
+    topology: Entry<String>,
+    npus_count: Entry<u32>,
+    bandwidth: Entry<f64>,
+    latency: Entry<f64>,
 }
 
 /// Limits for a network with several dimensions: its ranks, and its links.
@@ -43,25 +44,16 @@ struct Dimension {
 
 /// Reads an ASTRA-sim network file as a topology of `ranks` ranks.
 pub(super) fn topology(path: &str, text: &str, ranks: u32) -> Result<Topology> {
-    let wrong = |at: Location, what: String| Error::Parse {
-        path: path.into(),
-        line: usize::try_from(at.line()).unwrap_or(1).max(1),
-        column: usize::try_from(at.column()).unwrap_or(1).max(1),
-        what,
-    };
-    let file: File = serde_saphyr::from_str(text).map_err(|error| {
-        let what = error.without_snippet().to_string();
-        let what = what.lines().next().unwrap_or("no YAML").trim_end_matches(':').to_string();
-        wrong(
-            error.location().unwrap_or(Location::UNKNOWN),
-            format!("{what}; expected topology, npus_count, bandwidth and latency"),
-        )
+    let wrong =
+        |at: Place, what: String| Error::Parse { path: path.into(), line: at.line, column: at.column, what };
+    let file = read(text).map_err(|(at, what)| {
+        wrong(at, format!("{what}; expected topology, npus_count, bandwidth and latency"))
     })?;
-    let count = file.topology.value.len();
+    let count = file.topology.values.len();
     for (name, at, length) in [
-        ("npus_count", file.npus_count.referenced, file.npus_count.value.len()),
-        ("bandwidth", file.bandwidth.referenced, file.bandwidth.value.len()),
-        ("latency", file.latency.referenced, file.latency.value.len()),
+        ("npus_count", file.npus_count.at, file.npus_count.values.len()),
+        ("bandwidth", file.bandwidth.at, file.bandwidth.values.len()),
+        ("latency", file.latency.at, file.latency.values.len()),
     ] {
         if length != count || count == 0 {
             return Err(wrong(
@@ -73,7 +65,7 @@ pub(super) fn topology(path: &str, text: &str, ranks: u32) -> Result<Topology> {
     let (dimensions, all) = dimensions(&file, &wrong)?;
     if all != ranks {
         let what = format!("this network joins {all} NPUs, not {ranks} ranks; ask for {all}");
-        return Err(wrong(file.npus_count.referenced, what));
+        return Err(wrong(file.npus_count.at, what));
     }
     let note = format!("{path}: bandwidths are taken as GiB/s, as ASTRA-sim computes them");
     let built = match &dimensions[..] {
@@ -92,7 +84,7 @@ pub(super) fn topology(path: &str, text: &str, ranks: u32) -> Result<Topology> {
                 let what = format!(
                     "{ranks} NPUs in several dimensions and {links} links; at most {MOST_RANKS} and {MOST_LINKS}"
                 );
-                return Err(wrong(file.npus_count.referenced, what));
+                return Err(wrong(file.npus_count.at, what));
             }
             grid(ranks, several)?
         }
@@ -100,50 +92,50 @@ pub(super) fn topology(path: &str, text: &str, ranks: u32) -> Result<Topology> {
     Ok(built.renamed(path).with_notes(vec![note]))
 }
 
+fn read(text: &str) -> std::result::Result<File, (Place, String)> {
+    let lists = yaml::lists(text, &["topology", "npus_count", "bandwidth", "latency"])?;
+    Ok(File {
+        topology: lists.get("topology", "a name", |name| Some(name.to_string()))?,
+        npus_count: lists.get("npus_count", "a number of NPUs", |number| number.parse().ok())?,
+        bandwidth: lists.get("bandwidth", "a number", |number| number.parse().ok())?,
+        latency: lists.get("latency", "a number", |number| number.parse().ok())?,
+    })
+}
+
 /// The dimensions of a network, and the number of ranks that they connect.
-fn dimensions(file: &File, wrong: &dyn Fn(Location, String) -> Error) -> Result<(Vec<Dimension>, u32)> {
+fn dimensions(file: &File, wrong: &dyn Fn(Place, String) -> Error) -> Result<(Vec<Dimension>, u32)> {
     let mut dimensions = Vec::new();
     let mut all = 1u32;
-    for (((shape, n), rate), latency) in file
-        .topology
-        .value
-        .iter()
-        .zip(&file.npus_count.value)
-        .zip(&file.bandwidth.value)
-        .zip(&file.latency.value)
+    let File { topology, npus_count, bandwidth, latency } = file;
+    for (((shape, n), rate), latency) in
+        topology.values.iter().zip(&npus_count.values).zip(&bandwidth.values).zip(&latency.values)
     {
-        let at = match shape.value.as_str() {
+        let at = match shape.is.as_str() {
             "Ring" => Shape::Ring,
             "FullyConnected" => Shape::Full,
             "Switch" => Shape::Switch,
             other => {
                 let what =
                     format!("`{}` is no topology; expected Ring, FullyConnected or Switch", short(other));
-                return Err(wrong(shape.referenced, what));
+                return Err(wrong(shape.at, what));
             }
         };
-        if !(1e-6..=1e6).contains(&rate.value) {
-            return Err(wrong(
-                rate.referenced,
-                format!("{} GB/s is not a possible bandwidth; expected 1e-6 to 1e6", rate.value),
-            ));
+        if !(1e-6..=1e6).contains(&rate.is) {
+            let what = format!("{} GB/s is not a possible bandwidth; expected 1e-6 to 1e6", rate.is);
+            return Err(wrong(rate.at, what));
         }
-        if !(0.0..=1e9).contains(&latency.value) {
-            return Err(wrong(
-                latency.referenced,
-                format!("{} ns is no latency; expected 0 to 1e9", latency.value),
-            ));
+        if !(0.0..=1e9).contains(&latency.is) {
+            return Err(wrong(latency.at, format!("{} ns is no latency; expected 0 to 1e9", latency.is)));
         }
-        let total = all.checked_mul(n.value).filter(|total| n.value > 0 && *total <= 1 << 24);
-        all = total.ok_or_else(|| {
-            wrong(n.referenced, format!("{} NPUs; expected 1 or more, at most 2^24 in all", n.value))
-        })?;
+        let total = all.checked_mul(n.is).filter(|total| n.is > 0 && *total <= 1 << 24);
+        all = total
+            .ok_or_else(|| wrong(n.at, format!("{} NPUs; expected 1 or more, at most 2^24 in all", n.is)))?;
         const GIB: f64 = (1u64 << 30) as f64;
         let link = Link {
-            bandwidth: BytesPerSec((rate.value * GIB).round() as u64),
-            latency: Picos((latency.value * 1000.0).round() as u64),
+            bandwidth: BytesPerSec((rate.is * GIB).round() as u64),
+            latency: Picos((latency.is * 1000.0).round() as u64),
         };
-        dimensions.push(Dimension { shape: at, ranks: n.value, link });
+        dimensions.push(Dimension { shape: at, ranks: n.is, link });
     }
     Ok((dimensions, all))
 }

@@ -4,10 +4,11 @@
 //! kept. Colour profiles and orientations are not applied, as by torchvision's `ImageFolder`.
 
 use super::header::{self, PictureFormat, PictureHeader};
-use image::codecs::jpeg::JpegDecoder;
-use image::codecs::png::PngDecoder;
-use image::{ImageDecoder, ImageResult, Limits};
 use std::io::Cursor;
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
 
 /// A picture's pixels.
 #[derive(Debug, PartialEq)]
@@ -26,10 +27,6 @@ pub struct Rgb {
 /// If they are no picture, a picture that is too large, or damaged.
 pub fn rgb(bytes: &[u8]) -> Result<Rgb, String> {
     let header = header::read(Cursor::new(bytes))?;
-    let damaged = |error: image::ImageError| {
-        let what = error.to_string();
-        format!("is damaged: {}", what.lines().collect::<Vec<_>>().join("; "))
-    };
     // By a byte of a JPEG no more than 8 blocks of 8 x 8 pixels, by a byte of a PNG no more than 1032 bytes of 8 pixels.
     let most = match header.format {
         PictureFormat::Jpeg => 8 * 64,
@@ -43,44 +40,54 @@ pub fn rgb(bytes: &[u8]) -> Result<Rgb, String> {
         PictureFormat::Jpeg if !header::is_whole(bytes) => {
             Err(format!("is cut: its {} bytes end before the picture does", bytes.len()))
         }
-        PictureFormat::Jpeg => pixels(JpegDecoder::new(Cursor::new(bytes)), header).map_err(damaged),
-        PictureFormat::Png => {
-            pixels(PngDecoder::with_limits(Cursor::new(bytes), limits(header)), header).map_err(damaged)
-        }
+        PictureFormat::Jpeg => jpeg(bytes, header).map_err(damaged),
+        PictureFormat::Png => png(bytes, header).map_err(damaged),
     }
 }
 
-/// What a decoder may reserve: 16-bit pixels of four channels, and some memory for its own use.
-fn limits(header: PictureHeader) -> Limits {
-    let mut limits = Limits::no_limits();
-    limits.max_image_width = Some(header.width);
-    limits.max_image_height = Some(header.height);
-    limits.max_alloc = Some(8 * u64::from(header.width) * u64::from(header.height) + (16 << 20));
-    limits
+fn damaged(error: impl std::error::Error) -> String {
+    let what = error.to_string();
+    format!("is damaged: {}", what.lines().map(str::trim).collect::<Vec<_>>().join("; "))
 }
 
-fn pixels<D: ImageDecoder>(decoder: ImageResult<D>, header: PictureHeader) -> ImageResult<Rgb> {
-    let mut decoder = decoder?;
-    // A file may have a second size, which the decoder takes.
-    decoder.set_limits(limits(header))?;
-    let ((width, height), colour) = (decoder.dimensions(), decoder.color_type());
-    let mut bytes = vec![0; usize::try_from(decoder.total_bytes()).unwrap_or(usize::MAX)];
-    decoder.read_image(&mut bytes)?;
-    let (channels, size) = (usize::from(colour.channel_count()), usize::from(colour.bytes_per_pixel()));
-    let wide = size / channels;
-    let pixels = match (channels, wide) {
-        (3, 1) => bytes,
-        _ => {
-            // Samples of 16 bits are in the machine's order.
-            let upper = if wide == 2 && cfg!(target_endian = "little") { 1 } else { 0 };
-            let step = if channels < 3 { 0 } else { wide };
-            bytes
-                .chunks_exact(size)
-                .flat_map(|pixel| [0, step, 2 * step].map(|at| pixel[at + upper]))
-                .collect()
-        }
-    };
-    Ok(Rgb { width: width as usize, height: height as usize, pixels })
+fn jpeg(bytes: &[u8], header: PictureHeader) -> Result<Rgb, zune_jpeg::errors::DecodeErrors> {
+    let (width, height) = (header.width as usize, header.height as usize);
+    let options = DecoderOptions::default()
+        .set_strict_mode(false)
+        // A file may have a second size, which the decoder takes.
+        .set_max_width(width)
+        .set_max_height(height);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    decoder.decode_headers()?;
+    let grey = matches!(decoder.input_colorspace(), Some(ColorSpace::Luma));
+    let colours = if grey { ColorSpace::Luma } else { ColorSpace::RGB };
+    decoder.set_options(options.jpeg_set_out_colorspace(colours));
+    let pixels = decoder.decode()?;
+    let (width, height) = decoder.dimensions().unwrap_or((width, height));
+    Ok(Rgb { width, height, pixels: three_colours(pixels, if grey { 1 } else { 3 }) })
+}
+
+fn png(bytes: &[u8], header: PictureHeader) -> Result<Rgb, png::DecodingError> {
+    let (width, height) = (header.width as usize, header.height as usize);
+    // 16-bit pixels of four channels, and some memory for the decoder's own use.
+    let limits = png::Limits { bytes: 8 * width * height + (16 << 20) };
+    let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), limits);
+    decoder.set_transformations(png::Transformations::normalize_to_color8());
+    let mut reader = decoder.read_info()?;
+    let mut pixels = vec![0; reader.output_buffer_size().ok_or(png::DecodingError::LimitsExceeded)?];
+    let frame = reader.next_frame(&mut pixels)?;
+    pixels.truncate(frame.buffer_size());
+    let (width, height) = (frame.width as usize, frame.height as usize);
+    Ok(Rgb { width, height, pixels: three_colours(pixels, frame.color_type.samples()) })
+}
+
+/// Pixels of one to four channels of a byte as red, green and blue.
+fn three_colours(pixels: Vec<u8>, channels: usize) -> Vec<u8> {
+    if channels == 3 {
+        return pixels;
+    }
+    let step = usize::from(channels > 3);
+    pixels.chunks_exact(channels).flat_map(|pixel| [0, step, 2 * step].map(|at| pixel[at])).collect()
 }
 
 #[cfg(test)]
