@@ -185,6 +185,14 @@ fn traces_of_steps_that_a_run_does_not_make() {
     says(&with(&["90", "--set", "epochs=1", "--set", "batch=16"]), &["--trace-step is 90", "90 steps"]);
     says(&with(&["0", "--backend", "sim"]), &["leave --trace-step out"]);
     says(&[&train[..], &["0"]].concat(), &["--trace"]);
+    let profile = |more: &[&'static str]| {
+        [&["train", "--config", config, "--steps", "3", "--profile", &path, "--profile-schedule"], more]
+            .concat()
+    };
+    says(&profile(&["wait=2,warmup=1"]), &["--profile-schedule records none of the 3 steps"]);
+    says(&profile(&["active=0"]), &["`active` is 0", "set it to 1 or more"]);
+    says(&profile(&["always=1"]), &["`always` is none of skip, wait, warmup, active and repeat"]);
+    says(&profile(&["active=1", "--device", "cuda"]), &["--profile times the layers on the CPU"]);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was written");
 }
 

@@ -1,4 +1,4 @@
-//! What a training run tells of its epochs: in its summary, its records, its plot and its events for TensorBoard.
+//! What a training run tells of its epochs and layers: in its summary, its records, its plots and its events for TensorBoard.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -69,4 +69,69 @@ fn a_run_with_all_its_epochs_tells_of_no_early_end() {
     let scores = &records.last().unwrap()["scores"];
     assert_eq!(scores["scored_on"], "validation");
     assert!(scores["train_accuracy"].is_null() && records.last().unwrap()["ended_early_after"].is_null());
+}
+
+/// The bars of a row of a Chrome trace: rank, name and length in microseconds.
+fn bars(trace: &Path, row: u64) -> Vec<(u64, String, f64)> {
+    let trace: Value = serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();
+    let bars = trace["traceEvents"].as_array().or(trace.as_array()).unwrap();
+    let bars = bars.iter().filter(|bar| bar["ph"] == "X" && bar["tid"] == row);
+    bars.map(|bar| {
+        let name = bar["name"].as_str().unwrap().to_string();
+        (bar["pid"].as_u64().unwrap(), name, bar["dur"].as_f64().unwrap())
+    })
+    .collect()
+}
+
+#[test]
+fn a_profile_has_the_layers_of_the_scheduled_steps_on_every_rank() {
+    let folder = folder();
+    let (trace, events) = (folder.path().join("profile.json"), folder.path().join("events"));
+    let schedule = "skip=1,wait=1,warmup=1,active=2,repeat=2";
+    let flags = [
+        "--profile",
+        trace.to_str().unwrap(),
+        "--profile-schedule",
+        schedule,
+        "--steps",
+        "10",
+        "--ranks",
+        "2",
+    ];
+    for backend in ["threads", "sim"] {
+        let flags = [&flags[..], &["--backend", backend, "--tensorboard", events.to_str().unwrap()]].concat();
+        let (printed, _) = train(folder.path(), "accumulate = 2\n", &flags);
+        let steps = bars(&trace, 0);
+        for rank in 0..2 {
+            let of: Vec<&str> = steps.iter().filter(|bar| bar.0 == rank).map(|bar| bar.1.as_str()).collect();
+            assert_eq!(of, ["step 3", "step 4", "step 7", "step 8"], "{backend}");
+        }
+        // Two micro-batches of four steps on two ranks: each layer has a forward pass and weight gradients, each but the first
+        // gradients of its input.
+        let layers = bars(&trace, 2);
+        let times = |name: &str| layers.iter().filter(|bar| bar.1 == name).count();
+        assert_eq!(
+            (times("fc1"), times("relu1"), times("fc2"), times("loss")),
+            (32, 32, 48, 16),
+            "{layers:?}"
+        );
+        let all: f64 = layers.iter().map(|bar| bar.2).sum();
+        let length: f64 = steps.iter().map(|bar| bar.2).sum();
+        assert!(all > 0.0 && all <= length, "{all} of {length}");
+        assert!(printed.contains("weight grad") && printed.contains("\n  fc1 "), "{printed}");
+        let records = fs::read_to_string(folder.path().join("run.jsonl")).unwrap();
+        let records = records.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let of: Vec<Value> = records.filter(|record| record["kind"] == "layer").collect();
+        let names: Vec<&str> = of.iter().map(|record| record["layer"].as_str().unwrap()).collect();
+        assert_eq!(names, ["fc1", "relu1", "fc2", "loss"]);
+        let mean = |key: &str| of.iter().map(|record| record[key].as_f64().unwrap()).sum::<f64>();
+        let recorded = mean("forward_us") + mean("input_grad_us") + mean("weight_grad_us");
+        assert!((recorded * 8.0 - all).abs() <= 0.01 * all, "{recorded} {all}");
+        assert!(of.iter().all(|record| record["steps"] == 4 && record["measured"] == (backend == "threads")));
+        let file = fs::read_dir(&events).unwrap().next().unwrap().unwrap().path();
+        let tags = fs::read(&file).unwrap();
+        assert_eq!(tags.windows(14).filter(|window| window == b"forward_us/fc2").count(), 4);
+        fs::remove_file(file).unwrap();
+        fs::remove_file(folder.path().join("run.jsonl")).unwrap();
+    }
 }

@@ -42,7 +42,7 @@ impl Parser {
 }
 
 /// All parsers.
-pub const PARSERS: [Parser; 19] = [
+pub const PARSERS: [Parser; 20] = [
     Parser { name: "nccl_topology", run: Reads::Text(nccl_topology) },
     Parser { name: "nccl_graph", run: Reads::Text(|text| drop(NcclGraphs::read("fuzz", text))) },
     Parser { name: "astra_network", run: Reads::Text(|text| drop(Topology::from_astra("fuzz", text, 16))) },
@@ -61,6 +61,7 @@ pub const PARSERS: [Parser; 19] = [
     Parser { name: "idx", run: Reads::Bytes(data::read_any_idx) },
     Parser { name: "cifar", run: Reads::Bytes(data::read_any_cifar) },
     Parser { name: "picture", run: Reads::Bytes(data::read_any_picture) },
+    Parser { name: "npy", run: Reads::Bytes(data::read_any_npy) },
     Parser { name: "weights", run: Reads::Bytes(weights_of) },
     Parser { name: "state_dict", run: Reads::Bytes(state_dict) },
     Parser { name: "pickle", run: Reads::Bytes(weights::read_any_pickle) },

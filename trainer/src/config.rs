@@ -30,25 +30,28 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// `mlp`, `cnn`, `resnet18`, `resnet34`, `resnet50` or `gpt`.
+    /// `mlp`, `cnn`, `resnet18`, `resnet34`, `resnet50`, `vgg11`, `vgg13`, `vgg16`, `vgg19`, `bert` or `gpt`.
     pub model: String,
     /// Widths of the mlp's hidden layers.
     pub hidden: Vec<usize>,
     /// Output channels of the cnn's convolutions.
     pub channels: Vec<usize>,
-    /// Whether the cnn has batch norms.
+    /// Whether the cnn, or a vgg, has batch norms.
     pub batch_norm: bool,
-    /// Whether a resnet begins with the stem for large pictures, which reduces height and width fourfold.
+    /// Whether a resnet begins with the stem for large pictures, which reduces height and width fourfold; whether a vgg ends with the
+    /// classifier for pictures of 224x224, with two hidden layers of 4,096.
     pub imagenet_stem: bool,
-    /// Transformer blocks of the gpt.
+    /// Transformer blocks of the gpt or bert.
     pub layers: usize,
-    /// Embedding width of the gpt.
+    /// Embedding width of the gpt or bert.
     pub width: usize,
-    /// Attention heads of the gpt; the number divides the width.
+    /// Attention heads of the gpt or bert; the number divides the width.
     pub heads: usize,
+    /// Tokens that the bert knows; 30,522 are those of bert-base-uncased.
+    pub vocabulary: usize,
     /// Whether the gpt's output layer shares the weight of its token embedding.
     pub tied: bool,
-    /// Dropout probability of the gpt; 0: no dropout.
+    /// Dropout probability of the gpt or bert, or of a vgg's classifier for pictures of 224x224; 0: no dropout.
     pub dropout: f64,
     /// Dropout probability of the gpt's attention weights; 0: no dropout.
     pub attention_dropout: f64,
@@ -113,11 +116,13 @@ pub struct Config {
     pub drop_last: bool,
     /// Whether an epoch's last batch is dropped if it has fewer samples than `batch`.
     pub drop_last_batch: bool,
-    /// `digits`, `mnist`, `fashion_mnist`, `cifar10`, `pictures`, `text` or `synthetic`.
+    /// `digits`, `mnist`, `fashion_mnist`, `cifar10`, `pictures`, `arrays`, `text` or `synthetic`.
     pub data: String,
     /// The folder that data is read from. Pictures are in it in a folder for each class; or in folders `train` and `val` of such.
+    /// Arrays are in `train_x.npy` and `train_y.npy`, or in `train.safetensors` as `x` and `y`; and the same of `test`.
     pub data_dir: String,
-    /// Share of each class's pictures that are held out as the test set, drawn from the seed, if there is no `val` or `test`.
+    /// Share of the arrays' samples, or of each class's pictures, that is held out as the test set, drawn from the seed, if there is
+    /// no `val` or `test`.
     pub test_share: f64,
     /// Side of a sample of pictures, in pixels.
     pub picture_size: usize,
@@ -133,7 +138,7 @@ pub struct Config {
     pub picture_mean: [f64; 3],
     /// Standard deviation of red, green and blue, which pictures are divided by.
     pub picture_std: [f64; 3],
-    /// Tokens of a sample of text.
+    /// Tokens of a sample of text; rows of the bert's table of positions, for samples of as many tokens at most.
     pub positions: usize,
     /// Samples of the synthetic set.
     pub synthetic_samples: usize,

@@ -1,6 +1,8 @@
 //! The networks in one table that configuration and tests read.
 
-pub use allfold_networks::models::{Cnn, Experts, Gpt, ResNet, cnn, gpt, mlp, moe_gpt, resnet};
+pub use allfold_networks::models::{
+    Bert, Cnn, Experts, Gpt, ResNet, Vgg, bert, cnn, gpt, mlp, moe_gpt, resnet, vgg,
+};
 
 use crate::added::{Added, Named, typed};
 use crate::{Config, Network, Result};
@@ -13,6 +15,11 @@ pub const MODELS: &[(&str, &str)] = &[
     ("resnet18", "a residual network of 18 layers"),
     ("resnet34", "a residual network of 34 layers"),
     ("resnet50", "a residual network of 50 layers, with bottlenecks"),
+    ("vgg11", "a VGG of 11 layers"),
+    ("vgg13", "a VGG of 13 layers"),
+    ("vgg16", "a VGG of 16 layers"),
+    ("vgg19", "a VGG of 19 layers"),
+    ("bert", "a transformer that classifies texts"),
     ("gpt", "a transformer that predicts the next token of a text"),
 ];
 
@@ -49,9 +56,14 @@ pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: u
     let network = match config.model.as_str() {
         "mlp" => mlp(shape.0 * shape.1 * shape.2, &config.hidden, classes),
         "cnn" => cnn(&Cnn { shape, channels: &config.channels, batch_norm: config.batch_norm, classes }),
-        "resnet18" => resnet(&ResNet { layers: 18, imagenet_stem: config.imagenet_stem, shape, classes }),
-        "resnet34" => resnet(&ResNet { layers: 34, imagenet_stem: config.imagenet_stem, shape, classes }),
-        "resnet50" => resnet(&ResNet { layers: 50, imagenet_stem: config.imagenet_stem, shape, classes }),
+        "resnet18" => residual(config, 18, shape, classes),
+        "resnet34" => residual(config, 34, shape, classes),
+        "resnet50" => residual(config, 50, shape, classes),
+        "vgg11" => convolutions(config, 11, shape, classes),
+        "vgg13" => convolutions(config, 13, shape, classes),
+        "vgg16" => convolutions(config, 16, shape, classes),
+        "vgg19" => convolutions(config, 19, shape, classes),
+        "bert" => encoder(config, shape.0 * shape.1 * shape.2, classes),
         "gpt" => transformer(config, shape.0 * shape.1 * shape.2, classes),
         other => {
             let own = ADDED.find(other).and_then(|own| typed::<BuildModel<F>>(&own.f32, &own.f64));
@@ -60,6 +72,53 @@ pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: u
         }
     }?;
     settle(config, network)
+}
+
+fn residual<F: Float>(
+    config: &Config,
+    layers: usize,
+    shape: (usize, usize, usize),
+    classes: usize,
+) -> allfold_networks::Result<Network<F>> {
+    resnet(&ResNet { layers, imagenet_stem: config.imagenet_stem, shape, classes })
+}
+
+fn convolutions<F: Float>(
+    config: &Config,
+    layers: usize,
+    shape: (usize, usize, usize),
+    classes: usize,
+) -> allfold_networks::Result<Network<F>> {
+    let Config { batch_norm, imagenet_stem: large_classifier, dropout, .. } = *config;
+    vgg(&Vgg { layers, batch_norm, large_classifier, dropout, shape, classes })
+}
+
+fn encoder<F: Float>(
+    config: &Config,
+    positions: usize,
+    classes: usize,
+) -> allfold_networks::Result<Network<F>> {
+    let Config {
+        vocabulary,
+        positions: most_positions,
+        layers,
+        width,
+        heads,
+        dropout,
+        attention_dropout,
+        ..
+    } = *config;
+    bert(&Bert {
+        vocabulary,
+        positions,
+        most_positions,
+        layers,
+        width,
+        heads,
+        dropout,
+        attention_dropout,
+        classes,
+    })
 }
 
 fn transformer<F: Float>(

@@ -83,6 +83,19 @@ pub struct StepSpan {
     pub end: Picos,
 }
 
+/// A pass of one layer over a micro-batch, by the communicator's clock. Waiting of layers that exchange values is within it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerSpan {
+    /// The number of the layer; `None`: the loss.
+    pub layer: Option<usize>,
+    /// The pass: forward, input gradients or weight gradients.
+    pub work: StepWork,
+    /// When the pass begins.
+    pub start: Picos,
+    /// When the pass ends.
+    pub end: Picos,
+}
+
 /// The times of one bucket in one step.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct BucketTimes {

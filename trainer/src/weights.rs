@@ -101,15 +101,7 @@ fn of_pytorch(path: &Path, first: &[u8]) -> bool {
 fn safetensors(bytes: &[u8]) -> io::Result<BTreeMap<String, StoredTensor>> {
     let damaged = |error| tensor_file::wrong(checkpoint::damage(bytes, &error));
     let (header, about) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
-    let stored = |info: &TensorInfo| {
-        let shape = info.shape.clone();
-        let mut strides = vec![1u64; shape.len()];
-        for at in (1..shape.len()).rev() {
-            // Saturates only beside a size of 0, where no stride is used.
-            strides[at - 1] = strides[at].saturating_mul(shape[at] as u64);
-        }
-        StoredTensor { dtype: info.dtype, shape, strides, start: (8 + header + info.data_offsets.0) as u64 }
-    };
+    let stored = |info: &TensorInfo| tensor_file::stored(info, 8 + header as u64);
     Ok(about.tensors().into_iter().map(|(name, info)| (name, stored(info))).collect())
 }
 

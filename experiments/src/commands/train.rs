@@ -10,6 +10,7 @@ use crate::cli::output::{self, RunOutput};
 use crate::cli::{invocation, launched, memory, progress};
 use crate::predict::trace;
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
+use crate::training::profile::{self, ProfileSchedule};
 use crate::training::records::setup;
 use crate::training::run::{self, RecordOptions};
 use crate::training::tensorboard::Events;
@@ -21,7 +22,7 @@ use allfold_collectives::environment::Environment;
 use allfold_report::format::counted;
 use allfold_report::loss_curve::LossSeries;
 use allfold_report::plots::Origin;
-use allfold_report::records::RecordKind;
+use allfold_report::records::{MeasuredLayer, RecordKind, SimulatedLayer};
 use allfold_report::sizes::rank_count;
 use allfold_sim::{Device, Faults, Topology};
 use allfold_trainer::{Config, Dataset, Sampler, StepReport};
@@ -83,6 +84,14 @@ pub(crate) struct Args {
     /// The step to trace, from 0; not with sim [default: the last]
     #[arg(long, value_name = "STEP", requires = "trace")]
     trace_step: Option<u64>,
+    /// Write a Chrome trace of every layer's passes in some steps, and print the layers that take the most time; with processes,
+    /// each rank writes its own file
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+    /// The steps to profile, as by torch.profiler.schedule: of each period some steps wait, some warm up, and the active ones are
+    /// recorded [default: skip=0,wait=1,warmup=1,active=3,repeat=1; repeat=0: until the run ends]
+    #[arg(long, value_name = "SCHEDULE", requires = "profile")]
+    profile_schedule: Option<ProfileSchedule>,
     /// Write an event file for TensorBoard into DIR
     #[arg(long, value_name = "DIR")]
     tensorboard: Option<PathBuf>,
@@ -145,6 +154,18 @@ impl Args {
         }
         config.check().map_err(CommandError::usage)?;
         Ok(config)
+    }
+
+    /// The steps to profile, of a run of this many steps.
+    fn schedule(&self, steps: u64) -> CommandResult<Option<ProfileSchedule>> {
+        let schedule = self.profile.as_ref().map(|_| self.profile_schedule.unwrap_or_default());
+        match schedule {
+            Some(schedule) if !schedule.fits(steps) => Err(CommandError::usage(format!(
+                "--profile-schedule records none of the {} of this run: let it begin earlier",
+                counted(steps as usize, "step")
+            ))),
+            _ => Ok(schedule),
+        }
     }
 
     /// The real device (not a device model) that `--device` names, if any.
@@ -230,6 +251,11 @@ fn checked(args: &Args, path: &Path) -> CommandResult<(Config, LaunchMode)> {
         ));
     }
     memory::threads(args.ranks.unwrap_or(1))?;
+    if args.profile.is_some() && config.device == "cuda" {
+        return Err(CommandError::usage(
+            "--profile times the layers on the CPU and on virtual time, and `device` is cuda; NVIDIA's nsys profiles kernels",
+        ));
+    }
     let place = args.place()?;
     let ranks = place.ranks();
     if config.strategy == "single" && ranks > 1 {
@@ -265,10 +291,12 @@ pub fn run(args: &Args) -> CommandResult {
             counted(steps as usize, "step")
         )));
     }
+    let schedule = args.schedule(steps)?;
     let reference = args.compare.as_deref().map(reference_losses::read).transpose()?;
     let json = args.common.json.as_deref().filter(|_| place.is_reporter());
     let mut output = RunOutput::open(json, Some(config.seed))?;
-    args.trace.iter().chain(&args.plot).try_for_each(|path| output.will_write(path))?;
+    let written = args.trace.iter().chain(&args.plot).chain(&args.profile);
+    written.filter(|_| place.is_reporter()).try_for_each(|path| output.will_write(path))?;
     if config.writes_checkpoints() && place.is_reporter() {
         output::folder(Path::new(&config.checkpoint_dir))?;
     }
@@ -287,22 +315,28 @@ pub fn run(args: &Args) -> CommandResult {
         true => progress::steps(1, &format!("{} on {}", config.model, counted(ranks as usize, "rank"))),
         false => progress::hidden(),
     };
-    let noted = RecordOptions { events, step: args.trace_step, on_step, spans: args.trace.is_some() };
+    let noted = RecordOptions {
+        events,
+        step: args.trace_step,
+        on_step,
+        spans: args.trace.is_some(),
+        profile: schedule,
+    };
     let trained = run::run_on(&config, &data, &place, &bar, noted);
     drop(bar);
     let trained = trained?;
+    let profiled = args.profile.as_deref().map_or(Ok(()), |path| write_profile(path, &place, &trained));
     if !place.is_reporter() {
-        return Ok(());
+        return profiled;
     }
     summary::say(&config, &trained, &mut output)?;
-    match &place {
-        LaunchMode::Threads(_) => keep(&mut output, &trained.measured(&config))?,
-        LaunchMode::Process(_) => keep(&mut output, &trained.measured_over_tcp(&config))?,
-        LaunchMode::Mpi(..) => keep(&mut output, &trained.measured_over_mpi(&config))?,
-        LaunchMode::Sim(_) => keep(&mut output, &trained.simulated(&config))?,
+    if args.profile.is_some() {
+        profile::table(&trained.profiles, 12).into_iter().try_for_each(|line| output.say(line))?;
     }
+    records(&config, &place, &trained, &mut output)?;
     // The records are written even if another file cannot be.
     let closed = output.close();
+    profiled?;
     files(args, &config, &place, &trained, reference)?;
     closed
 }
@@ -333,6 +367,50 @@ fn files(
     Ok(())
 }
 
+/// Writes the records of the steps, and of the layers of a profiled run.
+fn records(config: &Config, place: &LaunchMode, trained: &Trained, output: &mut RunOutput) -> CommandResult {
+    let (backend, measured) = kind(place);
+    match place {
+        LaunchMode::Threads(_) => keep(output, &trained.measured(config))?,
+        LaunchMode::Process(_) => keep(output, &trained.measured_over_tcp(config))?,
+        LaunchMode::Mpi(..) => keep(output, &trained.measured_over_mpi(config))?,
+        LaunchMode::Sim(_) => keep(output, &trained.simulated(config))?,
+    }
+    macro_rules! layers {
+        ($record:ident) => {
+            trained.layers(config, backend, |setup, steps, layer| {
+                let [forward_us, input_grad_us, weight_grad_us] = layer.us;
+                $record { setup, layer: layer.name, steps, forward_us, input_grad_us, weight_grad_us }
+            })
+        };
+    }
+    match measured {
+        true => keep(output, &layers!(MeasuredLayer)),
+        false => keep(output, &layers!(SimulatedLayer)),
+    }
+}
+
+/// Writes the profile of this process's ranks: to `path`, or, if other processes have the other ranks, with the rank in its name.
+fn write_profile(path: &Path, place: &LaunchMode, trained: &Trained) -> CommandResult {
+    let rank = match place {
+        LaunchMode::Threads(_) | LaunchMode::Sim(_) => return trace::profile(path, 0, &trained.profiles),
+        LaunchMode::Process(environment) => environment.rank.0,
+        LaunchMode::Mpi(rank, _) => rank.0,
+    };
+    let ending = path.extension().map_or("json".into(), |ending| ending.to_string_lossy());
+    trace::profile(&path.with_extension(format!("{rank}.{ending}")), rank, &trained.profiles)
+}
+
+/// The name of a place in records, and whether its times are measured.
+fn kind(place: &LaunchMode) -> (&'static str, bool) {
+    match place {
+        LaunchMode::Threads(_) => ("threads", true),
+        LaunchMode::Process(_) => ("tcp", true),
+        LaunchMode::Mpi(..) => ("mpi", true),
+        LaunchMode::Sim(_) => ("sim", false),
+    }
+}
+
 /// Elements of all parameters of the network.
 fn parameters(config: &Config, data: &Dataset) -> CommandResult<usize> {
     use allfold_trainer::models::build;
@@ -348,12 +426,7 @@ fn parameters(config: &Config, data: &Dataset) -> CommandResult<usize> {
     reason = "records of progress are written every few seconds of real time"
 )]
 fn live(args: &Args, config: &Config, place: &LaunchMode, output: &RunOutput) -> CommandResult<Live> {
-    let (backend, measured) = match place {
-        LaunchMode::Threads(_) => ("threads", true),
-        LaunchMode::Process(_) => ("tcp", true),
-        LaunchMode::Mpi(..) => ("mpi", true),
-        LaunchMode::Sim(_) => ("sim", false),
-    };
+    let (backend, measured) = kind(place);
     // A launcher, or a program that called this command, decides itself what a signal means.
     let alone =
         matches!(place, LaunchMode::Threads(_) | LaunchMode::Sim(_)) && invocation::keeper().is_none();

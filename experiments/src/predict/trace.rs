@@ -2,6 +2,7 @@
 
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output;
+use crate::training::profile::RankProfile;
 use allfold_collectives::Activity;
 use allfold_collectives::time::Sent;
 use allfold_report::records::TimelineSpan;
@@ -72,6 +73,37 @@ pub fn spans(path: &Path, spans: &[TimelineSpan]) -> CommandResult {
                 end: picos(span.end_us),
                 args: &[],
             })?;
+        }
+        Ok(())
+    })
+}
+
+/// Writes a profile: per rank a row of steps, one of its work and waiting, and one of the passes of layers. The first of the ranks
+/// is `first`.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn profile(path: &Path, first: u32, ranks: &[RankProfile]) -> CommandResult {
+    let all = || ranks.iter().flat_map(|rank| &rank.steps);
+    let begin = all().map(|step| step.span.0).min().unwrap_or_default();
+    let since = |time: Picos| Picos(time.0.saturating_sub(begin.0));
+    write(path, |trace| {
+        for (process, rank) in (first..).zip(ranks) {
+            for step in &rank.steps {
+                let micro = |number: usize| ("micro_batch", number as u64);
+                let mut row = |thread, name: &str, kind, (start, end), args: &[(&str, u64)]| {
+                    let (start, end) = (since(start), since(end));
+                    trace.stretch(&Stretch { name, kind, process, thread, start, end, args })
+                };
+                row(0, &format!("step {}", step.step), "step", step.span, &[])?;
+                for span in &step.spans {
+                    let args: Vec<(&str, u64)> = span.micro.map(micro).into_iter().collect();
+                    row(1, span.work.name(), "work", (span.start, span.end), &args)?;
+                }
+                for span in &step.layers {
+                    row(2, rank.name(span.layer), span.work.name(), (span.start, span.end), &[])?;
+                }
+            }
         }
         Ok(())
     })

@@ -1,5 +1,6 @@
 //! The records of a run.
 
+use super::profile::{LayerTime, by_layer};
 use super::trained::Trained;
 use allfold_report::records::{
     EpochScores, MeasuredEnd, MeasuredStep, RankMemory, Setup, SimulatedEnd, SimulatedStep,
@@ -76,6 +77,20 @@ impl Trained {
     pub fn ended_early_after(&self) -> Option<u64> {
         let last = self.result.epochs.last().filter(|_| self.result.ended_early)?;
         Some(last.epoch + 1)
+    }
+}
+
+impl Trained {
+    /// A record for each layer of a profiled run, made by `record` from the setup, the number of profiled steps and the times.
+    pub fn layers<R>(
+        &self,
+        config: &Config,
+        backend: &str,
+        record: impl Fn(Setup, u64, LayerTime) -> R,
+    ) -> Vec<R> {
+        let steps = self.profiles.first().map_or(0, |rank| rank.steps.len() as u64);
+        let layers = by_layer(&self.profiles).into_iter();
+        layers.map(|layer| record(self.setup(config, backend), steps, layer)).collect()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::elastic;
 use super::launch_mode::{LaunchMode, over_mpi};
+use super::profile::{ProfileSchedule, RankProfile};
 use super::tensorboard::Events;
 use super::trained::{RankStep, Trained};
 use super::watch::{OnStep, Watch};
@@ -23,6 +24,8 @@ pub struct RecordOptions {
     pub on_step: Option<OnStep>,
     /// Whether the spans of `step`, and the peak of memory in every step, are recorded.
     pub spans: bool,
+    /// The steps whose layers are recorded, if any.
+    pub profile: Option<ProfileSchedule>,
 }
 
 /// The training and test data that `config` names. Looks for the device first, so that a missing one is reported once
@@ -63,22 +66,25 @@ pub fn run_on(
     }
     // Rank 0 alone writes events and calls `on_step`, in each epoch of an elastic world.
     let (events, on_step) = (Mutex::new(noted.events), Mutex::new(noted.on_step));
-    let (kept, spans) = (noted.step, noted.spans);
-    let one =
-        |config: &Config, comm: &Communicator| -> allfold_trainer::Result<(TrainResult, Vec<RankStep>)> {
-            let first = comm.rank().0 == 0;
-            let events = if first { events.lock().ok() } else { None };
-            let on_step = if first { on_step.lock().ok() } else { None };
-            let bar = first.then_some(bar);
-            let mut watch = Watch { comm, config, bar, on_step, steps: Vec::new(), events, kept, spans };
-            let result = allfold_trainer::train_on(config, data, test, comm, &mut watch)?;
-            Ok((result, watch.steps))
-        };
+    let (kept, spans, schedule) = (noted.step, noted.spans, noted.profile);
+    let one = |config: &Config,
+               comm: &Communicator|
+     -> allfold_trainer::Result<(TrainResult, (Vec<RankStep>, RankProfile))> {
+        let first = comm.rank().0 == 0;
+        let events = if first { events.lock().ok() } else { None };
+        let on_step = if first { on_step.lock().ok() } else { None };
+        let bar = first.then_some(bar);
+        let (steps, profile) = (Vec::new(), RankProfile::default());
+        let mut watch = Watch { comm, config, bar, on_step, steps, events, kept, spans, schedule, profile };
+        let result = allfold_trainer::train_on(config, data, test, comm, &mut watch)?;
+        Ok((result, (watch.steps, watch.profile)))
+    };
     let alone = |config: &Config, comm: &Communicator| {
-        let (result, steps) = one(config, comm)?;
+        let (result, (steps, profile)) = one(config, comm)?;
         Ok(Trained {
             result,
             steps: vec![steps],
+            profiles: vec![profile],
             timeline: Vec::new(),
             ranks,
             device: device.clone(),
@@ -106,7 +112,9 @@ pub fn run_on(
         let error = ranks.swap_remove(first).err();
         return Err(error.map_or_else(|| CommandError::run("a rank failed"), CommandError::from));
     }
-    let (results, steps): (Vec<TrainResult>, Vec<Vec<RankStep>>) = ranks.into_iter().flatten().unzip();
+    let (results, records): (Vec<TrainResult>, Vec<_>) = ranks.into_iter().flatten().unzip();
+    let (steps, profiles) = records.into_iter().unzip();
     let result = results.into_iter().next().ok_or_else(|| CommandError::run("no rank trained"))?;
-    Ok(Trained { result, steps, timeline: report.timeline, ranks: place.ranks(), device, on_gpus })
+    let (timeline, ranks) = (report.timeline, place.ranks());
+    Ok(Trained { result, steps, profiles, timeline, ranks, device, on_gpus })
 }

@@ -1,5 +1,6 @@
 //! The result of a training run.
 
+use super::profile::RankProfile;
 use crate::measure::{inputs, statistics};
 use allfold_collectives::Activity;
 use allfold_report::records::{Breakdown, BucketLife};
@@ -13,6 +14,8 @@ pub struct Trained {
     pub result: TrainResult,
     /// The steps of each rank; if this process is one rank of several, its steps alone.
     pub steps: Vec<Vec<RankStep>>,
+    /// The profiles of the same ranks; without steps if the run was not profiled.
+    pub profiles: Vec<RankProfile>,
     /// The activities of all ranks, on virtual time.
     pub timeline: Vec<Activity>,
     /// The number of ranks.
@@ -192,6 +195,7 @@ mod tests {
                 buckets: Vec::new(),
             },
             steps: vec![(0..steps).map(step).collect(); 2],
+            profiles: Vec::new(),
             timeline: Vec::new(),
             ranks: 2,
             device: "cpu".into(),

@@ -1,5 +1,6 @@
 //! Observes a run: records its steps and shows its progress.
 
+use super::profile::{ProfileSchedule, RankProfile, by_layer};
 use super::tensorboard::Events;
 use super::trained::RankStep;
 use crate::cli::error::CommandError;
@@ -31,11 +32,19 @@ pub struct Watch<'a> {
     pub kept: Option<u64>,
     /// Whether spans and the peak of memory are recorded.
     pub spans: bool,
+    /// The steps to profile, if any.
+    pub schedule: Option<ProfileSchedule>,
+    /// The profile so far.
+    pub profile: RankProfile,
 }
 
 impl Observer for Watch<'_> {
     fn wants_spans(&self) -> bool {
-        self.spans
+        self.spans || self.schedule.is_some()
+    }
+
+    fn wants_layers(&self, step: u64) -> bool {
+        self.schedule.is_some_and(|schedule| schedule.records(step))
     }
 
     fn note(&mut self, text: &str) {
@@ -58,6 +67,9 @@ impl Observer for Watch<'_> {
             true => (report.buckets.to_vec(), report.spans.to_vec()),
             false => (Vec::new(), Vec::new()),
         };
+        if self.schedule.is_some_and(|schedule| schedule.profiles(step)) {
+            self.profile.add(report, self.comm.now());
+        }
         self.steps.push(RankStep { end: self.comm.now(), time, memory, buckets, peak, spans });
         if let Some(bar) = self.bar {
             bar.set_length(report.steps);
@@ -94,6 +106,7 @@ impl Observer for Watch<'_> {
 impl Watch<'_> {
     /// Writes a step's numbers for TensorBoard. A file that can no longer be written does not end the run.
     fn write_events(&mut self, report: &StepReport) {
+        let profiled = self.profile.steps.last().filter(|last| last.step == report.step).cloned();
         let Some(events) = self.events.as_deref_mut().and_then(Option::as_mut) else { return };
         let (time, memory) = (report.time, report.memory);
         let ms = |part: Picos| part.as_micros() / 1e3;
@@ -114,6 +127,18 @@ impl Watch<'_> {
             ("bytes/optimiser", memory.optimiser as f64),
             ("bytes/buckets", memory.buckets as f64),
         ];
+        // The layers of a profiled step.
+        let layers = profiled
+            .map(|step| by_layer(&[RankProfile { names: report.layer_names.to_vec(), steps: vec![step] }]));
+        let passes = ["forward", "input_grad", "weight_grad"];
+        let times: Vec<(String, f64)> = (layers.iter().flatten())
+            .flat_map(|layer| {
+                passes.iter().zip(layer.us).map(|(pass, us)| (format!("{pass}_us/{}", layer.name), us))
+            })
+            .filter(|(_, us)| *us > 0.0)
+            .collect();
+        let times = times.iter().map(|(name, us)| (&**name, *us));
+        let values: Vec<(&str, f64)> = values.into_iter().chain(times).collect();
         if let Err(failure) = events.scalars(report.step, &values) {
             self.end_events(&failure);
         }

@@ -1,8 +1,8 @@
-//! Causal self-attention of several heads (A. Vaswani et al., NeurIPS 2017), a block of queries at a time.
+//! Self-attention of several heads (A. Vaswani et al., NeurIPS 2017), a block of queries at a time.
 //!
 //! ```text
 //! x [N, T, 3 C]: queries, keys and values of H heads of D = C / H numbers each        y [N, T, C]
-//! s = q k^T / sqrt(D) for keys up to the query's own position;   p = softmax(s);   y = p v
+//! s = q k^T / sqrt(D) for keys up to the query's own position, or for all;   p = softmax(s);   y = p v
 //! dv = p^T dy     ds = p (dy v^T - sum(dy y)) / sqrt(D)     dq = ds k     dk = ds^T q
 //! ```
 //!
@@ -33,13 +33,15 @@ pub struct AttentionShape {
     pub width: usize,
     /// The number of heads, H, a divisor of C.
     pub heads: usize,
+    /// Whether a query attends to its own and earlier positions only, instead of all.
+    pub causal: bool,
 }
 
 vectorised! {
-    /// Turns scores into probabilities, row by row; row r attends to `seen + r` keys. `saved` receives each row's log-sum-exp.
-    fn softmax<F>(s: &mut [F], keys: usize, seen: usize, scale: F, saved: &mut [F]) {
+    /// Turns scores into probabilities, row by row; row r attends to `seen + more r` keys. `saved` receives each row's log-sum-exp.
+    fn softmax<F>(s: &mut [F], keys: usize, seen: usize, more: usize, scale: F, saved: &mut [F]) {
         for ((r, s), saved) in s.chunks_exact_mut(keys).enumerate().zip(saved) {
-            let s = seen_of(s, seen + r);
+            let s = seen_of(s, seen + more * r);
             let max = largest(s);
             s.iter_mut().for_each(|s| *s = ((*s - max) * scale).exp_fast());
             let total = sum(s, |s| s);
@@ -50,9 +52,9 @@ vectorised! {
     }
 
     /// Recomputes the probabilities from the scores and each row's saved log-sum-exp.
-    fn again<F>(s: &mut [F], keys: usize, seen: usize, scale: F, saved: &[F]) {
+    fn again<F>(s: &mut [F], keys: usize, seen: usize, more: usize, scale: F, saved: &[F]) {
         for ((r, s), &saved) in s.chunks_exact_mut(keys).enumerate().zip(saved) {
-            seen_of(s, seen + r).iter_mut().for_each(|s| *s = (*s * scale - saved).exp_fast());
+            seen_of(s, seen + more * r).iter_mut().for_each(|s| *s = (*s * scale - saved).exp_fast());
         }
     }
 
@@ -119,7 +121,7 @@ impl AttentionShape {
         saved: &mut [F],
         y: &mut [F],
     ) {
-        let AttentionShape { positions, width, heads } = *self;
+        let AttentionShape { positions, width, heads, .. } = *self;
         self.lengths(x, saved, y);
         let (rows, logs) = ((y, positions * width), (saved, heads * positions));
         share_rows_of(SHARE * x.len(), rows, logs, |samples, y, saved| {
@@ -132,14 +134,15 @@ impl AttentionShape {
                 for head in 0..heads {
                     let [q, k, v] = self.parts(x, head);
                     for rows in self.blocks() {
-                        let s = &mut s[..rows.len() * rows.end];
-                        matmul(s, Store::Replace, self.rows(q, rows.clone()), self.rows(k, 0..rows.end).t());
+                        let (keys, first, more) = self.seen(&rows);
+                        let s = &mut s[..rows.len() * keys];
+                        matmul(s, Store::Replace, self.rows(q, rows.clone()), self.rows(k, 0..keys).t());
                         let saved = &mut saved[head * positions..][rows.clone()];
-                        softmax(s, rows.end, rows.start + 1, self.scale(), saved);
+                        softmax(s, keys, first, more, self.scale(), saved);
                         self.drop(dropping, (sample, head), &rows, s);
-                        let p = Matrix::new(s, rows.len(), rows.end);
+                        let p = Matrix::new(s, rows.len(), keys);
                         let y = &mut y[rows.start * width + head * self.depth()..];
-                        matmul_within(y, width, Store::Replace, p, self.rows(v, 0..rows.end));
+                        matmul_within(y, width, Store::Replace, p, self.rows(v, 0..keys));
                     }
                 }
             }
@@ -160,7 +163,7 @@ impl AttentionShape {
         (y, dy): (&[F], &[F]),
         dx: &mut [F],
     ) {
-        let AttentionShape { positions, width, heads } = *self;
+        let AttentionShape { positions, width, heads, .. } = *self;
         self.lengths(x, saved, y);
         assert!(dy.len() == y.len() && dx.len() == x.len());
         let depth = self.depth();
@@ -175,11 +178,11 @@ impl AttentionShape {
                     let at = head * depth;
                     // The last block comes first: it writes the gradients of every key, to which the other blocks add.
                     for rows in self.blocks().rev() {
-                        let keys = rows.end;
-                        let store = if keys == positions { Store::Replace } else { Store::Add };
+                        let (keys, first, more) = self.seen(&rows);
+                        let store = if rows.end == positions { Store::Replace } else { Store::Add };
                         let (p, dp) = (&mut p[..rows.len() * keys], &mut dp[..rows.len() * keys]);
                         matmul(p, Store::Replace, self.rows(q, rows.clone()), self.rows(k, 0..keys).t());
-                        again(p, keys, rows.start + 1, self.scale(), &saved[rows.clone()]);
+                        again(p, keys, first, more, self.scale(), &saved[rows.clone()]);
                         let d: Vec<F> = rows
                             .clone()
                             .map(|t| row_dot(&dy[t * width + at..][..depth], &y[t * width + at..][..depth]))
@@ -203,8 +206,11 @@ impl AttentionShape {
 
     /// The costs of a forward and of a backward pass over `n` samples.
     pub fn cost<F: Float>(&self, n: usize) -> [OpCost; 2] {
-        let AttentionShape { positions, width, heads } = *self;
-        let pairs = n * positions * (positions + 1) / 2;
+        let AttentionShape { positions, width, heads, .. } = *self;
+        let pairs = match self.causal {
+            true => n * positions * (positions + 1) / 2,
+            false => n * positions * positions,
+        };
         let moved = n * positions * 4 * width;
         [(4, 5), (10, 8)].map(|(products, others)| {
             let flops = pairs * (products * width + others * heads);
@@ -221,8 +227,16 @@ impl AttentionShape {
         values: &mut [F],
     ) {
         let Some(dropping) = dropping else { return };
-        for (t, values) in rows.clone().zip(values.chunks_exact_mut(rows.end)) {
+        for (t, values) in rows.clone().zip(values.chunks_exact_mut(self.seen(rows).0)) {
             dropping.row(self.positions, (sample, head, t), 0, values);
+        }
+    }
+
+    /// The keys of a block of queries; how many of them its first query attends to, and how many more each next one.
+    fn seen(&self, rows: &Range<usize>) -> (usize, usize, usize) {
+        match self.causal {
+            true => (rows.end, rows.start + 1, 1),
+            false => (self.positions, self.positions, 0),
         }
     }
 
@@ -250,7 +264,7 @@ impl AttentionShape {
     }
 
     fn lengths<F>(&self, x: &[F], saved: &[F], y: &[F]) {
-        let AttentionShape { positions, width, heads } = *self;
+        let AttentionShape { positions, width, heads, .. } = *self;
         assert!(heads > 0 && width.is_multiple_of(heads), "{heads} heads of {width} numbers");
         let n = y.len() / (positions * width);
         let want = (n * positions * 3 * width, n * heads * positions, n * positions * width);
@@ -276,8 +290,10 @@ mod tests {
 
     #[test]
     fn gradients_within_a_block_and_over_several() {
-        for (positions, heads, n) in [(3, 2, 2), (BLOCK + 2, 1, 1)] {
-            let shape = AttentionShape { positions, width: 4, heads };
+        for (positions, heads, n, causal) in
+            [(3, 2, 2, true), (3, 2, 2, false), (BLOCK + 2, 1, 1, true), (BLOCK + 2, 1, 1, false)]
+        {
+            let shape = AttentionShape { positions, width: 4, heads, causal };
             let (x, r) = (numbers(n * positions * 12, 1), numbers(n * positions * 4, 2));
             let (y, saved) = run(&shape, &x);
             let mut dx = vec![9.0; x.len()];

@@ -1,7 +1,7 @@
 //! Layer normalisation (J. L. Ba, J. R. Kiros and G. E. Hinton, arXiv:1607.06450) of rows.
 //!
 //! ```text
-//! x, y [R, C]    w, b [C]     y = (x - mean) r w + b     r = 1 / sqrt(var + 1e-5), of each row, var biased
+//! x, y [R, C]    w, b [C]     y = (x - mean) r w + b     r = 1 / sqrt(var + eps), of each row, var biased
 //! db = sum dy over R     dw = sum dy xhat     dx = r (g - mean g - xhat mean (g xhat)),     g = dy w
 //! ```
 
@@ -10,23 +10,22 @@ use super::sum::{sum, sums_of_pairs};
 use super::thread_pool::{share_rows, share_rows_of};
 use super::{Float, OpCost};
 
-/// The constant that is added to the variance.
-const EPS: f64 = 1e-5;
-
 /// The shape of a layer normalisation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNormShape {
     /// The number of elements of a row, C.
     pub width: usize,
+    /// The constant that is added to the variance; PyTorch's default is [`LayerNormShape::EPS`].
+    pub eps: f64,
 }
 
 vectorised! {
-    fn forward<F>(x: &[F], w: &[F], b: &[F], saved: &mut [F], y: &mut [F]) {
+    fn forward<F>(x: &[F], w: &[F], b: &[F], eps: f64, saved: &mut [F], y: &mut [F]) {
         let width = w.len();
         for ((x, saved), y) in x.chunks_exact(width).zip(saved.chunks_exact_mut(2)).zip(y.chunks_exact_mut(width)) {
             let mean = sum(x, |x| x) / width as f64;
             let var = sum(x, |x| (x - mean) * (x - mean)) / width as f64;
-            let (mean, r) = (F::from_f64(mean), F::from_f64(1.0 / (var + EPS).sqrt()));
+            let (mean, r) = (F::from_f64(mean), F::from_f64(1.0 / (var + eps).sqrt()));
             (saved[0], saved[1]) = (mean, r);
             for (((y, &x), &w), &b) in y.iter_mut().zip(x).zip(w).zip(b) {
                 *y = (x - mean) * r * w + b;
@@ -63,12 +62,15 @@ vectorised! {
 }
 
 impl LayerNormShape {
+    /// What is added to the variance, unless a network says otherwise.
+    pub const EPS: f64 = 1e-5;
+
     /// Computes `y` from `x`; `saved` (2 R) receives mean and r of each row for the backward pass.
     pub fn forward<F: Float>(&self, x: &[F], w: &[F], b: &[F], saved: &mut [F], y: &mut [F]) {
         assert!(x.len() == y.len() && w.len() == self.width && b.len() == self.width);
         assert_eq!(saved.len() * self.width, 2 * x.len());
         share_rows_of(x.len(), (y, self.width), (saved, 2), |rows, y, saved| {
-            forward(&x[rows.start * self.width..rows.end * self.width], w, b, saved, y);
+            forward(&x[rows.start * self.width..rows.end * self.width], w, b, self.eps, saved, y);
         });
     }
 
@@ -105,7 +107,7 @@ mod tests {
 
     #[test]
     fn gradients() {
-        let shape = LayerNormShape { width: 7 };
+        let shape = LayerNormShape { width: 7, eps: LayerNormShape::EPS };
         let (x, w, b, r) = (numbers(35, 1), numbers(7, 2), numbers(7, 3), numbers(35, 4));
         let run = |x: &[f64], w: &[f64], b: &[f64]| {
             let (mut saved, mut y) = (vec![0.0; 10], vec![0.0; 35]);
@@ -124,7 +126,8 @@ mod tests {
     #[test]
     fn rows_have_mean_0_and_deviation_1() {
         let (x, mut saved, mut y) = (numbers(64, 1), vec![0.0; 2], vec![0.0; 64]);
-        LayerNormShape { width: 64 }.forward(&x, &[1.0; 64], &[0.0; 64], &mut saved, &mut y);
+        LayerNormShape { width: 64, eps: LayerNormShape::EPS }
+            .forward(&x, &[1.0; 64], &[0.0; 64], &mut saved, &mut y);
         assert!(y.iter().sum::<f64>().abs() < 1e-12);
         assert!((y.iter().map(|y| y * y).sum::<f64>() / 64.0 - 1.0).abs() < 1e-4);
     }

@@ -34,6 +34,7 @@ mod relu;
 mod simd;
 mod split_loss;
 mod sum;
+mod tanh;
 mod thread_pool;
 mod update;
 
@@ -58,5 +59,6 @@ pub use pool::PoolShape;
 pub use relu::ReluKernel;
 pub use split_loss::{ClassReduction, ClassSplit};
 pub use sum::norm;
+pub use tanh::TanhKernel;
 pub use thread_pool::ThreadPool;
 pub use update::{Descent, Moments, adam, descend, divide};

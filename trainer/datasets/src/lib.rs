@@ -1,5 +1,5 @@
-//! Labelled samples, and where they come from: published sets, a text, folders of pictures. Batches of samples, put together ahead of
-//! their step, with random changes of training pictures.
+//! Labelled samples, and where they come from: published sets, a text, folders of pictures, arrays. Batches of samples, put together
+//! ahead of their step, with random changes of training pictures.
 //!
 //! ```
 //! use allfold_datasets::{Batch, digits};
@@ -12,6 +12,7 @@
 //! # Ok::<(), allfold_datasets::Error>(())
 //! ```
 
+pub mod arrays;
 mod augment;
 pub mod cifar;
 mod crop;
@@ -76,6 +77,11 @@ pub fn read_any_cifar(bytes: &[u8]) {
 /// Reads bytes as the file of a picture, as [`read_any_idx`]: neither a size in the bytes nor a damaged file makes decoding panic.
 pub fn read_any_picture(bytes: &[u8]) {
     pictures::read_anything(bytes);
+}
+
+/// Reads bytes as a `.npy` file, as [`read_any_idx`].
+pub fn read_any_npy(bytes: &[u8]) {
+    allfold_tensor_files::npy::read_any(bytes);
 }
 
 fn missing(path: &Path, error: &std::io::Error) -> Error {

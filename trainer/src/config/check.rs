@@ -36,7 +36,8 @@ impl Config {
     fn check_together(&self) -> Result<()> {
         let (single, gpt) = (self.strategy == "single", self.model == "gpt");
         let milestones = self.lr_schedule == "milestones";
-        let drops = self.dropout > 0.0 || self.attention_dropout > 0.0;
+        let (vgg, bert) = (self.model.starts_with("vgg"), self.model == "bert");
+        let drops = gpt || bert || vgg && self.imagenet_stem;
         let wrong = [
             (single && self.hook != "none", "`hook` is for ddp's buckets; strategy `single` has none"),
             (single && !self.groups.is_empty(), "`groups` are ddp's buckets; strategy `single` has none"),
@@ -61,7 +62,18 @@ impl Config {
             (!milestones && !self.lr_milestones.is_empty(), "`lr_milestones` need lr_schedule `milestones`"),
             (milestones && self.lr_milestones.is_empty(), "lr_schedule `milestones` needs `lr_milestones`"),
             (self.min_delta > 0.0 && self.patience == 0, "`min_delta` is for `patience`: set both of them"),
-            (drops && !gpt, "`dropout` and `attention_dropout` are for model `gpt`; the others drop nothing"),
+            (
+                self.dropout > 0.0 && !drops,
+                "`dropout` is for models `gpt` and `bert`, and for a vgg with `imagenet_stem`; the others drop nothing",
+            ),
+            (
+                self.attention_dropout > 0.0 && !gpt && !bert,
+                "`attention_dropout` is for models `gpt` and `bert`; the others have no attention",
+            ),
+            (
+                bert && self.data != "arrays",
+                "model `bert` classifies arrays of tokens; set data = \"arrays\"",
+            ),
             (self.experts > 0 && !gpt, "`experts` are for model `gpt`; the others have none"),
             (self.experts > 0 && self.device != "cpu", "`experts` have no GPU kernels; set device = \"cpu\""),
             (
@@ -73,8 +85,8 @@ impl Config {
                 "`weights_strict` is for the file that `weights` names; without one, leave it out",
             ),
             (
-                self.imagenet_stem && !self.model.starts_with("resnet"),
-                "`imagenet_stem` is for resnets; another model has no stem",
+                self.imagenet_stem && !vgg && !self.model.starts_with("resnet"),
+                "`imagenet_stem` is for resnets and vggs; another model has one form",
             ),
         ];
         match wrong.iter().find(|(wrong, _)| *wrong) {
@@ -109,7 +121,9 @@ impl Config {
 
     /// Checks that the data allow the augmentations, that there are at most 64 workers, and that top-k's share is in (0, 1].
     fn check_data(&self) -> Result<()> {
-        if (self.flip || self.crop_padding > 0) && (self.data == "text" || self.model == "gpt") {
+        if (self.flip || self.crop_padding > 0)
+            && (self.data == "text" || ["gpt", "bert"].contains(&self.model.as_str()))
+        {
             return Err(Error::Config(
                 "`crop_padding` and `flip` change pictures, and the data is text: leave them out".into(),
             ));

@@ -17,6 +17,7 @@ impl Default for Config {
             width: 128,
             heads: 4,
             tied: true,
+            vocabulary: 30_522,
             dropout: 0.0,
             attention_dropout: 0.0,
             experts: 0,

@@ -160,7 +160,7 @@ impl Passes {
 
     /// Computes the three gradients of a layer norm. The input gradient is kept among the saved tensors until its phase.
     fn layer_norm(&mut self, l: usize, with: &PassContext<'_, '_>, dy: &Memory) -> Result<()> {
-        let LayerOperation::LayerNorm { rows, width } = self.operations[l] else { return Ok(()) };
+        let LayerOperation::LayerNorm { rows, width, .. } = self.operations[l] else { return Ok(()) };
         let (queue, dtype) = (with.queue, self.precision.layers[l]);
         let s = launch::LayerNormLaunch { dtype, rows: with.n * rows, columns: width, eps: 1e-5 };
         let (dx, both) = (queue.memory(dy.len())?, queue.memory(8 * width)?);

@@ -16,7 +16,7 @@ use allfold_gpu::device::DeviceGroup;
 use allfold_kernels::DType;
 use allfold_kernels::cuda::launch::{self, DeviceMatrix, EmbeddingLaunch};
 use allfold_kernels::cuda::{Memory, Queue, Slice, vendor};
-use allfold_kernels::nn::{DropoutStream, LossKind};
+use allfold_kernels::nn::{DropoutStream, LayerNormShape, LossKind};
 use std::sync::Arc;
 
 /// The queue, the weights and the group that a pass works with.
@@ -225,13 +225,14 @@ impl Passes {
 
     /// The launch shape of attention layer `l`; in training it includes the random draws of dropout, if the layer has dropout.
     pub(super) fn heads(&self, l: usize, n: usize, train: bool) -> Result<launch::Heads<'_>> {
-        let LayerOperation::Attention { positions, width, heads, dropped } = self.operations[l] else {
+        let LayerOperation::Attention { positions, width, heads, causal, dropped } = self.operations[l]
+        else {
             return Err(own(&self.network.names()[l]));
         };
         let (dtype, size) = (self.precision.layers[l], width / heads.max(1));
         let draws = launch::Dropped { stream: self.stream.all(), layer: l as u32, share: dropped };
         let dropped = (train && dropped > 0.0).then_some(draws);
-        Ok(launch::Heads { dtype, batch: n, length: positions, heads, size, causal: true, dropped })
+        Ok(launch::Heads { dtype, batch: n, length: positions, heads, size, causal, dropped })
     }
 
     /// Parameter number `nth` of layer `l`, in the type in which the layer computes.
@@ -319,7 +320,7 @@ impl Passes {
                     launch::bias(queue, dtype, y.all(), self.wide_param(l, 1, weights)?, plane(&s)?)?;
                 }
             }
-            LayerOperation::LayerNorm { rows, width } => {
+            LayerOperation::LayerNorm { rows, width, .. } => {
                 let s = launch::LayerNormLaunch { dtype, rows: n * rows, columns: *width, eps: 1e-5 };
                 let (means, rs) = (queue.memory(4 * s.rows)?, queue.memory(4 * s.rows)?);
                 let wb = (self.wide_param(l, 0, weights)?, self.wide_param(l, 1, weights)?);
@@ -444,6 +445,10 @@ fn supported(name: &str, operation: &LayerOperation) -> Result<()> {
                 "layer `{name}` has heads of {size} columns; GPU kernels take at most 128: change `width` or `heads`"
             )))
         }
+        LayerOperation::LayerNorm { eps, .. } if *eps != LayerNormShape::EPS => Err(Error::Config(format!(
+            "layer `{name}` adds {eps:e} to the variance, and GPU kernels add {:e}; set device = \"cpu\"",
+            LayerNormShape::EPS
+        ))),
         LayerOperation::MeanPool(shape) if shape.padding > 0 => Err(Error::Config(format!(
             "layer `{name}` is mean pooling over padding, for which there is no GPU kernel; set device = \"cpu\""
         ))),

@@ -6,6 +6,7 @@
 //! | `mnist`, `fashion_mnist` | four idx files in a directory of that name | 70,000 of 28x28 |
 //! | `cifar10` | its binary batches, or PNG strips with JSON labels | 60,000 of 3x32x32 |
 //! | `pictures` | a folder for each class, of JPEG and PNG files; or `train` and `val` of such | 3 x `picture_size` x `picture_size` |
+//! | `arrays` | `train_x.npy` and `train_y.npy`, or `train.safetensors`; and the same of `test` | of the arrays' shape |
 //! | `text` | `text.txt`, byte by byte | windows of `positions` bytes |
 //! | `synthetic` | nothing: drawn from the seed | `synthetic_samples` of `synthetic_shape` |
 
@@ -13,12 +14,13 @@ mod pictures;
 
 pub use allfold_datasets::pictures::PictureFiles;
 pub use allfold_datasets::{
-    Augment, Batch, Dataset, Pictures, Samples, digits, loader, read_any_cifar, read_any_idx,
+    Augment, Batch, Dataset, Pictures, Samples, digits, loader, read_any_cifar, read_any_idx, read_any_npy,
     read_any_picture,
 };
 
 use crate::added::{Added, Named};
 use crate::{Config, Error, Result};
+use allfold_datasets::arrays::{self, ArrayOptions, Tokens};
 use allfold_datasets::synthetic::{self, SyntheticOptions};
 use allfold_datasets::{AugmentOptions, RandomCrop, cifar, idx, text};
 use std::path::Path;
@@ -30,6 +32,7 @@ pub const DATA: &[(&str, &str)] = &[
     ("fashion_mnist", "70,000 pictures of clothes of 28x28 pixels, idx files"),
     ("cifar10", "60,000 coloured pictures of 32x32 pixels, binary batches or PNG strips"),
     ("pictures", "your own pictures, JPEG or PNG, in a folder for each class"),
+    ("arrays", "your own arrays of samples and labels, NumPy or safetensors files"),
     ("text", "a text, byte by byte, for the gpt"),
     ("synthetic", "random pictures of any shape, with random labels"),
 ];
@@ -92,6 +95,15 @@ fn synthetic_shape(config: &Config) -> (usize, usize, usize) {
     if config.model == "gpt" { (1, 1, config.positions) } else { (channels, height, width) }
 }
 
+/// Whether the model looks up arrays of samples as tokens.
+fn tokens(config: &Config) -> Tokens {
+    match config.model.as_str() {
+        "gpt" => Tokens::Classes,
+        "bert" => Tokens::Below(config.vocabulary),
+        _ => Tokens::No,
+    }
+}
+
 fn published(config: &Config) -> Result<(Dataset, Dataset)> {
     let directory = Path::new(&config.data_dir);
     match config.data.as_str() {
@@ -100,6 +112,10 @@ fn published(config: &Config) -> Result<(Dataset, Dataset)> {
         "fashion_mnist" => Ok(idx::load(&directory.join("fashion_mnist"), (0.2860, 0.3530))?),
         "cifar10" => Ok(cifar::load(&directory.join("cifar10"))?),
         "pictures" => pictures::load(config),
+        "arrays" => Ok(arrays::load(
+            directory,
+            &ArrayOptions { tokens: tokens(config), test_share: config.test_share, seed: config.seed },
+        )?),
         "text" => Ok(text::load(&directory.join("text.txt"), config.positions)?),
         "synthetic" => Ok(synthetic::load(&SyntheticOptions {
             samples: config.synthetic_samples,

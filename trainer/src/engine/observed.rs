@@ -1,6 +1,6 @@
 //! The records of a step for the run's observer: spans of work and waiting, and the peak of memory.
 
-use crate::timing::{StepSpan, StepWork};
+use crate::timing::{LayerSpan, StepSpan, StepWork};
 use crate::{MemoryUse, Phase};
 
 /// The records of one step.
@@ -9,6 +9,9 @@ pub(super) struct Observed {
     /// Whether anything is recorded.
     pub wanted: bool,
     pub spans: Vec<StepSpan>,
+    /// Whether the passes of layers are recorded.
+    pub layers_wanted: bool,
+    pub layers: Vec<LayerSpan>,
     /// The memory of this rank at the time when it held the most.
     pub peak: MemoryUse,
 }
@@ -26,6 +29,7 @@ impl Observed {
     /// Drops the records of the previous step.
     pub fn begin(&mut self) {
         self.spans.clear();
+        self.layers.clear();
         self.peak = MemoryUse::default();
     }
 

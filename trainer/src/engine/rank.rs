@@ -5,7 +5,7 @@ use super::unit::Tensor;
 use super::worker::Worker;
 use super::{AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Slot, UnitExchange};
 use crate::model::{Activations, normalises, normalises_all};
-use crate::timing::{BucketTimes, StepWork, work};
+use crate::timing::{BucketTimes, LayerSpan, StepWork, work};
 use crate::{Error, Network, Outline, Phase, Result};
 use allfold_collectives::{Buffer, Rank, ReduceOp};
 use allfold_kernels::nn::{Float, add_to, divide};
@@ -123,6 +123,10 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         }
         let micro = self.slots[at.0].micro as usize;
         self.did(work_of(phase), micro.checked_sub(1), self.since);
+        if self.observed.layers_wanted {
+            let (layer, end) = (layer_of(phase), self.groups.world.now());
+            self.observed.layers.push(LayerSpan { layer, work: work_of(phase), start, end });
+        }
         self.note_memory();
         if let Phase::SyncForward(l) | Phase::SyncBackward(l) = phase {
             self.sum_totals(at)?;

@@ -8,7 +8,7 @@ use super::slot::{self, SlotState};
 use super::unit::UnitState;
 use super::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, Route, Slot};
 use crate::model::Arithmetic;
-use crate::timing::{BucketTimes, StepSpan, StepWork};
+use crate::timing::{BucketTimes, LayerSpan, StepSpan, StepWork};
 use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse, Network, Outline, Result, TensorSplit};
 use allfold_collectives::{Buffer, Communicator, Rank, Work};
 use allfold_kernels::nn::Float;
@@ -293,6 +293,16 @@ impl<'a, F: Float> Worker<'a, F> {
     /// The work and the waiting of the last step, in order.
     pub fn spans(&self) -> &[StepSpan] {
         &self.observed.spans
+    }
+
+    /// Turns the record of [`Worker::layers`] on or off, from the next step on.
+    pub fn observe_layers(&mut self, wanted: bool) {
+        self.observed.layers_wanted = wanted;
+    }
+
+    /// The passes of layers in the last step, in order.
+    pub fn layers(&self) -> &[LayerSpan] {
+        &self.observed.layers
     }
 
     /// The memory of this rank at the time in the last step when it held the most.

@@ -1,9 +1,10 @@
 use super::*;
 use crate::engine::StepInput;
 use crate::layers::{
-    Add, BatchNorm, Conv2d, Dropout, Gelu, GlobalMeanPool, Layer, LayerNorm, Linear, MaxPool, MeanPool, Relu,
+    Add, BatchNorm, Conv2d, Dropout, Gelu, GlobalMeanPool, Init, Layer, LayerNorm, Linear, MaxPool, MeanPool,
+    Relu,
 };
-use crate::models::{Cnn, Gpt, cnn, gpt, mlp};
+use crate::models::{Bert, Cnn, Gpt, bert, cnn, gpt, mlp};
 use crate::{Builder, Config, RankTrainer};
 use allfold_collectives::World;
 use allfold_kernels::nn::{self, PoolShape};
@@ -103,13 +104,13 @@ fn residual() -> Network<f64> {
         groups: 2,
     };
     let mut builder = Builder::new(36);
-    let a = builder.push("conv", Conv2d::new(shape).with_bias(), &[0]).unwrap();
+    let a = builder.push("conv", Conv2d::new(shape).with_bias(Init::Uniform(0.3)), &[0]).unwrap();
     let b = builder.push("gelu", Gelu::new(36), &[a]).unwrap();
     let c = builder.push("deep", Conv2d::new(shape).normal(), &[b]).unwrap();
     let d = builder.push("add", Add::new(36), &[c, a]).unwrap();
     let e = builder.push("ln", LayerNorm::new(4, 9), &[d]).unwrap();
     let f = builder.push("drop", Dropout::new(0.25, 36), &[e]).unwrap();
-    let init = crate::layers::Init::Normal(0.3);
+    let init = Init::Normal(0.3);
     let g = builder.push("rows", Linear::rows(4, (9, 3), init, None), &[f]).unwrap();
     builder.push("fc", Linear::new(12, 3), &[g]).unwrap();
     builder.build(1).unwrap()
@@ -168,6 +169,30 @@ fn gradients_of_a_tied_gpt_match_differences() {
             match_differences((model, rank), (&x, &labels), (1, 1e-5, 1e-8));
         });
     }
+}
+
+#[test]
+fn gradients_of_a_bert_match_differences() {
+    let parts = Bert {
+        vocabulary: 5,
+        positions: 3,
+        most_positions: 4,
+        layers: 2,
+        width: 4,
+        heads: 2,
+        dropout: 0.25,
+        attention_dropout: 0.25,
+        classes: 3,
+    };
+    alone(
+        || bert::<f64>(&parts).unwrap(),
+        &Config::default(),
+        |model, rank| {
+            model.params.iter_mut().zip(0..).for_each(|(p, i)| *p += (i * 37 % 101) as f64 / 101.0 - 0.5);
+            let (x, labels) = ([0.0, 3.0, 1.0, 4.0, 4.0, 2.0], [2, 1]);
+            match_differences((model, rank), (&x, &labels), (1, 1e-5, 1e-7));
+        },
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::consensus::{begin_alike, same_layout};
 use crate::engine::{Bucketing, NetworkSplit, RankEngine, StepInput, StepResult, Worker};
 use crate::strategies::{self, Driver, ddp};
-use crate::timing::{BucketTimes, StepSpan};
+use crate::timing::{BucketTimes, LayerSpan, StepSpan};
 use crate::{Batch, Config, GradScaler, MemoryUse, Model, Network, Optimiser, Result, optim};
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::Float;
@@ -125,6 +125,16 @@ impl<'a, F: Float> RankTrainer<'a, F> {
     /// The work and the waiting of the last step, in order.
     pub fn spans(&self) -> &[StepSpan] {
         self.worker.spans()
+    }
+
+    /// Turns the record of [`RankTrainer::layers`] on or off, from the next step on.
+    pub fn observe_layers(&mut self, wanted: bool) {
+        self.worker.observe_layers(wanted);
+    }
+
+    /// The passes of layers in the last step, in order.
+    pub fn layers(&self) -> &[LayerSpan] {
+        self.worker.layers()
     }
 
     /// The memory of this rank at the time in the last step when it held the most, if it was recorded.

@@ -1,7 +1,7 @@
 //! The reports of a run: after each step, after each epoch, and at its end.
 
 use super::Run;
-use crate::timing::{BucketTimes, StepBreakdown, StepSpan};
+use crate::timing::{BucketTimes, LayerSpan, StepBreakdown, StepSpan};
 use crate::{EpochReport, Evaluation, MemoryUse};
 use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
@@ -30,12 +30,20 @@ pub struct StepReport<'a> {
     pub peak: MemoryUse,
     /// The rank's work and waiting in order, with [`Observer::wants_spans`]; empty on GPUs.
     pub spans: &'a [StepSpan],
+    /// The passes of the rank's layers in order, with [`Observer::wants_layers`]; empty on GPUs.
+    pub layers: &'a [LayerSpan],
+    /// The names of all layers of the network.
+    pub layer_names: &'a [String],
 }
 
 /// Receives the reports of a run. `()` ignores them.
 pub trait Observer {
     /// Whether the observer needs spans and the peak of memory, whose records cost time.
     fn wants_spans(&self) -> bool {
+        false
+    }
+    /// Whether the observer needs the passes of layers in this step, whose records cost time. Called before the step.
+    fn wants_layers(&self, _step: u64) -> bool {
         false
     }
     /// Called before the first step, on rank 0 alone, with what a user should know of the run: one line.
@@ -106,10 +114,30 @@ impl<F: Float> Run<'_, F> {
         observer: &mut dyn Observer,
     ) {
         let memory = self.memory();
-        let (buckets, spans, peak) = match &self.engine {
-            Some(engine) => (engine.buckets(), engine.spans(), engine.peak().unwrap_or(memory)),
-            None => (&[][..], &[][..], memory),
+        let layer_names = self.model.network().names();
+        let report = StepReport {
+            epoch,
+            step,
+            steps,
+            loss,
+            time,
+            lr,
+            memory,
+            peak: memory,
+            buckets: &[],
+            spans: &[],
+            layers: &[],
+            layer_names,
         };
-        observer.step(&StepReport { epoch, step, steps, loss, time, lr, memory, buckets, peak, spans });
+        observer.step(&match &self.engine {
+            Some(engine) => StepReport {
+                peak: engine.peak().unwrap_or(memory),
+                buckets: engine.buckets(),
+                spans: engine.spans(),
+                layers: engine.layers(),
+                ..report
+            },
+            None => report,
+        });
     }
 }

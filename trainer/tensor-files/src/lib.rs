@@ -1,12 +1,13 @@
-//! Files of tensors: safetensors, and state dicts that PyTorch saved.
+//! Files of tensors: safetensors, state dicts that PyTorch saved, and arrays of NumPy.
 //!
 //! [`tensor_file::read`] reads a safetensors file if its length agrees with its header. [`state_dict::tensors`] lists the tensors of an
-//! archive that `torch.save` wrote, and executes nothing. [`StoredTensor::read`] reads a tensor's values where they lie in a file,
+//! archive that `torch.save` wrote, and executes nothing. [`npy::array`] is the array of a `.npy` file. [`StoredTensor::read`] reads a tensor's values where they lie in a file,
 //! whatever its strides.
 //!
 //! Every size in a file is checked before anything is allocated by it.
 
 mod archive;
+pub mod npy;
 pub mod pickle;
 pub mod state_dict;
 mod stored;
@@ -14,4 +15,5 @@ pub mod tensor_file;
 #[cfg(test)]
 mod testing;
 
+pub use safetensors::Dtype;
 pub use stored::StoredTensor;

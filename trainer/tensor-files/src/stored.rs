@@ -34,19 +34,48 @@ impl StoredTensor {
     /// or 64 bits.
     pub fn read<F: Float>(&self, from: &mut (impl Read + Seek), to: &mut [F]) -> Result<()> {
         match self.dtype {
-            Dtype::F64 => self.each(from, to, f64::from_le_bytes),
-            Dtype::F32 => self.each(from, to, |bytes| f64::from(f32::from_le_bytes(bytes))),
-            Dtype::F16 => self.each(from, to, |bytes| f16::from_le_bytes(bytes).to_f64()),
-            Dtype::BF16 => self.each(from, to, |bytes| bf16::from_le_bytes(bytes).to_f64()),
+            Dtype::F64 => self.each(from, to, |bytes| F::from_f64(f64::from_le_bytes(bytes))),
+            Dtype::F32 => self.each(from, to, |bytes| F::from_f64(f32::from_le_bytes(bytes).into())),
+            Dtype::F16 => self.each(from, to, |bytes| F::from_f64(f16::from_le_bytes(bytes).to_f64())),
+            Dtype::BF16 => self.each(from, to, |bytes| F::from_f64(bf16::from_le_bytes(bytes).to_f64())),
             other => Err(wrong(format!("has the type {other:?}; F16, BF16, F32 and F64 are read"))),
         }
     }
 
-    fn each<F: Float, const N: usize>(
+    /// [`StoredTensor::read`] of integers and truth values too.
+    ///
+    /// # Errors
+    /// As [`StoredTensor::read`].
+    pub fn read_number<F: Float>(&self, from: &mut (impl Read + Seek), to: &mut [F]) -> Result<()> {
+        match self.dtype {
+            Dtype::BOOL | Dtype::U8 => self.each(from, to, |[byte]| F::from_f64(byte.into())),
+            Dtype::I8 => self.each(from, to, |bytes| F::from_f64(i8::from_le_bytes(bytes).into())),
+            Dtype::U16 => self.each(from, to, |bytes| F::from_f64(u16::from_le_bytes(bytes).into())),
+            Dtype::I16 => self.each(from, to, |bytes| F::from_f64(i16::from_le_bytes(bytes).into())),
+            Dtype::U32 => self.each(from, to, |bytes| F::from_f64(u32::from_le_bytes(bytes).into())),
+            Dtype::I32 => self.each(from, to, |bytes| F::from_f64(i32::from_le_bytes(bytes).into())),
+            Dtype::U64 => self.each(from, to, |bytes| F::from_f64(u64::from_le_bytes(bytes) as f64)),
+            Dtype::I64 => self.each(from, to, |bytes| F::from_f64(i64::from_le_bytes(bytes) as f64)),
+            _ => self.read(from, to),
+        }
+    }
+
+    /// The values of a tensor of bytes.
+    ///
+    /// # Errors
+    /// As [`StoredTensor::read`], if the type is U8.
+    pub fn read_bytes(&self, from: &mut (impl Read + Seek), to: &mut [u8]) -> Result<()> {
+        match self.dtype {
+            Dtype::U8 => self.each(from, to, |[byte]| byte),
+            other => Err(wrong(format!("has the type {other:?}; U8 is read"))),
+        }
+    }
+
+    fn each<T: Copy, const N: usize>(
         &self,
         from: &mut (impl Read + Seek),
-        to: &mut [F],
-        value: impl Fn([u8; N]) -> f64,
+        to: &mut [T],
+        value: impl Fn([u8; N]) -> T,
     ) -> Result<()> {
         let dimensions = self.by_stride(N as u64);
         if to.is_empty() || dimensions.iter().any(|dimension| dimension.size == 0) {
@@ -62,7 +91,7 @@ impl StoredTensor {
         loop {
             for i in 0..inner.size {
                 let bytes = window.get(at + i as u64 * inner.stride)?;
-                to[place + i * inner.step] = F::from_f64(value(bytes));
+                to[place + i * inner.step] = value(bytes);
             }
             // The next index of the outer dimensions, the last one fastest.
             let Some(next) = (0..outer.len()).rev().find(|&d| index[d] + 1 < outer[d].size) else {

@@ -1,10 +1,12 @@
 //! Reads safetensors files. A file's data is read only if its length agrees with its header: a wrong path may lead to a device
 //! without an end, or to a file larger than memory.
 
+use crate::stored::StoredTensor;
+use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Error, ErrorKind, Read, Result};
+use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
 use std::path::Path;
 
 /// The greatest length of a header in bytes.
@@ -47,6 +49,48 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
         true => Err(wrong(format!("goes on after the {whole} bytes that its header describes"))),
         false => Ok(bytes),
     }
+}
+
+/// The tensors of a file by name, by its header; of their values nothing is read.
+///
+/// # Errors
+/// The file cannot be read; or, as [`ErrorKind::InvalidData`], it is no safetensors file, or is longer or shorter than its header
+/// says.
+pub fn tensors(from: &mut (impl Read + Seek)) -> Result<BTreeMap<String, StoredTensor>> {
+    let length = from.seek(SeekFrom::End(0))?;
+    from.rewind()?;
+    let mut first = [0; 8];
+    if length < first.len() as u64 {
+        return Err(wrong(format!("is no safetensors file: it has {length} bytes")));
+    }
+    from.read_exact(&mut first)?;
+    let (header, most) = (u64::from_le_bytes(first), HEADER.min(length - 8));
+    if header > most {
+        return Err(wrong(format!(
+            "is no safetensors file: it announces a header of {header} bytes; at most {most} are possible"
+        )));
+    }
+    let mut text = vec![0; header as usize];
+    from.read_exact(&mut text)?;
+    let about: Metadata = serde_json::from_slice(&text)
+        .map_err(|error| wrong(format!("is no safetensors file, or a damaged one: {error}")))?;
+    let (has, wants) = (length - 8 - header, about.data_len() as u64);
+    if has != wants {
+        return Err(wrong(format!("has {has} bytes of values, and its header describes {wants}")));
+    }
+    let tensors = about.tensors().into_iter();
+    Ok(tensors.map(|(name, info)| (name, stored(info, 8 + header))).collect())
+}
+
+/// A tensor in a file whose values begin at byte `start`.
+pub fn stored(info: &TensorInfo, start: u64) -> StoredTensor {
+    let shape = info.shape.clone();
+    let mut strides = vec![1u64; shape.len()];
+    for at in (1..shape.len()).rev() {
+        // Saturates only beside a size of 0, where no stride is used.
+        strides[at - 1] = strides[at].saturating_mul(shape[at] as u64);
+    }
+    StoredTensor { dtype: info.dtype, shape, strides, start: start + info.data_offsets.0 as u64 }
 }
 
 /// The error for a file that is not what it should be.

@@ -27,8 +27,8 @@ pub use lines::{RecordKind, Records, SCHEMA, Stamp, line};
 pub use machine::{DoctorFinding, Limit, MachineListed, MeasuringMachine, SimulatorSpeed};
 pub use proof::{ProofRecord, Shown};
 pub use training::{
-    Breakdown, BucketLife, EpochScores, MeasuredComparison, MeasuredEnd, MeasuredProgress, MeasuredScale,
-    MeasuredStep, Parity, RankMemory, ScalingRow, Setup, SimulatedComparison, SimulatedEnd,
-    SimulatedProgress, SimulatedScale, SimulatedStep, TimelineSpan,
+    Breakdown, BucketLife, EpochScores, MeasuredComparison, MeasuredEnd, MeasuredLayer, MeasuredProgress,
+    MeasuredScale, MeasuredStep, Parity, RankMemory, ScalingRow, Setup, SimulatedComparison, SimulatedEnd,
+    SimulatedLayer, SimulatedProgress, SimulatedScale, SimulatedStep, TimelineSpan,
 };
 pub use validation::{Validated, ValidationScore};

@@ -227,6 +227,25 @@ pair! {
 }
 
 pair! {
+    /// How long the passes of one layer take in a step of a rank: means over the profiled steps of the ranks that have the layer.
+    MeasuredLayer, SimulatedLayer, "layer", {
+        /// The setup of the run.
+        #[serde(flatten)]
+        setup: Setup,
+        /// The name of the layer, or `loss`.
+        layer: String,
+        /// The profiled steps of a rank.
+        steps: u64,
+        /// The forward passes, in microseconds.
+        forward_us: f64,
+        /// The gradients of the inputs, in microseconds.
+        input_grad_us: f64,
+        /// The gradients of the weights, in microseconds.
+        weight_grad_us: f64,
+    }
+}
+
+pair! {
     /// One point of a scaling curve.
     MeasuredScale, SimulatedScale, "scale", {
         /// The setup of the run.

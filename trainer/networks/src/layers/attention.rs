@@ -1,4 +1,4 @@
-//! Causal self-attention over queries, keys and values side by side.
+//! Self-attention over queries, keys and values side by side.
 
 use super::Cast;
 use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
@@ -44,8 +44,8 @@ impl<F: Float> Layer<F> for Attention {
     }
 
     fn operation(&self) -> LayerOperation {
-        let Shape { positions, width, heads } = self.shape;
-        LayerOperation::Attention { positions, width, heads, dropped: self.dropped }
+        let Shape { positions, width, heads, causal } = self.shape;
+        LayerOperation::Attention { positions, width, heads, causal, dropped: self.dropped }
     }
 
     fn cast(&self) -> Cast {

@@ -8,14 +8,14 @@ use allfold_kernels::nn::{Conv2dShape as Shape, Float, OpCost};
 pub struct Conv2d {
     shape: Shape,
     init: Init,
-    bias: bool,
+    bias: Option<Init>,
 }
 
 impl Conv2d {
     /// A convolution of this shape without a bias: a batch norm after it has its own.
     pub fn new(shape: Shape) -> Conv2d {
         let fan_in = shape.inputs / shape.groups * shape.kernel * shape.kernel;
-        Conv2d { shape, init: Init::Uniform(1.0 / (fan_in as f64).sqrt()), bias: false }
+        Conv2d { shape, init: Init::Uniform(1.0 / (fan_in as f64).sqrt()), bias: None }
     }
 
     /// This convolution with initial weights by He's rule for rectifiers with fan-out (K. He et al., ICCV 2015), as ResNets
@@ -25,9 +25,9 @@ impl Conv2d {
         Conv2d { init: Init::Normal((2.0 / fan_out as f64).sqrt()), ..self }
     }
 
-    /// This convolution with a bias per output channel.
-    pub fn with_bias(self) -> Conv2d {
-        Conv2d { bias: true, ..self }
+    /// This convolution with a bias per output channel, with these initial values.
+    pub fn with_bias(self, init: Init) -> Conv2d {
+        Conv2d { bias: Some(init), ..self }
     }
 
     fn pixels(&self) -> usize {
@@ -46,7 +46,7 @@ impl<F: Float> Layer<F> for Conv2d {
     }
 
     fn operation(&self) -> LayerOperation {
-        LayerOperation::Conv { shape: self.shape, bias: self.bias }
+        LayerOperation::Conv { shape: self.shape, bias: self.bias.is_some() }
     }
 
     fn needs_output(&self) -> bool {
@@ -55,12 +55,9 @@ impl<F: Float> Layer<F> for Conv2d {
 
     fn params(&self) -> Vec<Tensor> {
         let Shape { inputs, outputs, kernel, groups, .. } = self.shape;
-        let mut tensors = vec![Tensor::new("weight", &[outputs, inputs / groups, kernel, kernel], self.init)];
-        if self.bias {
-            let fan_in = inputs / groups * kernel * kernel;
-            tensors.push(Tensor::new("bias", &[outputs], Init::Uniform(1.0 / (fan_in as f64).sqrt())));
-        }
-        tensors
+        let weight = Tensor::new("weight", &[outputs, inputs / groups, kernel, kernel], self.init);
+        let bias = self.bias.map(|init| Tensor::new("bias", &[outputs], init));
+        [weight].into_iter().chain(bias).collect()
     }
 
     fn cast(&self) -> Cast {
@@ -78,7 +75,7 @@ impl<F: Float> Layer<F> for Conv2d {
     fn forward(&self, pass: Forward<F>) {
         let (w, b) = pass.params.split_at(self.shape.weights());
         self.shape.forward(pass.n, pass.x, w, &mut pass.saved.values, pass.y);
-        if self.bias {
+        if self.bias.is_some() {
             self.shape.add_bias(b, pass.y);
         }
     }

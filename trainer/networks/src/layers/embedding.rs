@@ -14,6 +14,14 @@ pub struct Embedding {
 /// Adds to each position of a sample the position's own row of a table.
 pub struct Positions {
     positions: usize,
+    rows: usize,
+    width: usize,
+    init: Init,
+}
+
+/// Adds to each position of a sample the first row of a table of two: that of the first segment of a text, as in BERT.
+pub struct Segment {
+    positions: usize,
     width: usize,
     init: Init,
 }
@@ -28,7 +36,19 @@ impl Embedding {
 impl Positions {
     /// A table of `positions` rows of `width` numbers.
     pub fn new(positions: usize, width: usize, init: Init) -> Positions {
-        Positions { positions, width, init }
+        Positions { positions, rows: positions, width, init }
+    }
+
+    /// This table with more rows than samples have positions.
+    pub fn of(self, rows: usize) -> Positions {
+        Positions { rows, ..self }
+    }
+}
+
+impl Segment {
+    /// A table for samples of `positions` rows of `width` numbers.
+    pub fn new(positions: usize, width: usize, init: Init) -> Segment {
+        Segment { positions, width, init }
     }
 }
 
@@ -86,11 +106,14 @@ impl<F: Float> Layer<F> for Positions {
     }
 
     fn operation(&self) -> LayerOperation {
-        LayerOperation::Positions { positions: self.positions, width: self.width }
+        match self.rows == self.positions {
+            true => LayerOperation::Positions { positions: self.positions, width: self.width },
+            false => LayerOperation::Own,
+        }
     }
 
     fn params(&self) -> Vec<Tensor> {
-        vec![Tensor::new("weight", &[self.positions, self.width], self.init)]
+        vec![Tensor::new("weight", &[self.rows, self.width], self.init)]
     }
 
     fn identity_backward(&self) -> bool {
@@ -98,15 +121,11 @@ impl<F: Float> Layer<F> for Positions {
     }
 
     fn forward(&self, pass: Forward<F>) {
-        let width = pass.params.len();
-        for (x, y) in pass.x.chunks_exact(width).zip(pass.y.chunks_exact_mut(width)) {
-            nn::add(x, pass.params, y);
-        }
+        add_rows(&pass.params[..self.positions * self.width], pass.x, pass.y);
     }
 
     fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {
-        grads.fill(F::ZERO);
-        pass.dy.chunks_exact(grads.len()).for_each(|dy| nn::add_to(grads, dy));
+        sum_rows(pass.dy, self.positions * self.width, grads);
     }
 
     fn cost(&self, n: usize) -> LayerCost {
@@ -119,4 +138,48 @@ impl<F: Float> Layer<F> for Positions {
             input: OpCost::default(),
         }
     }
+}
+
+impl<F: Float> Layer<F> for Segment {
+    fn inputs(&self) -> usize {
+        self.positions * self.width
+    }
+
+    fn outputs(&self) -> usize {
+        self.positions * self.width
+    }
+
+    fn params(&self) -> Vec<Tensor> {
+        vec![Tensor::new("weight", &[2, self.width], self.init)]
+    }
+
+    fn identity_backward(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, pass: Forward<F>) {
+        add_rows(&pass.params[..self.width], pass.x, pass.y);
+    }
+
+    fn backward_params(&self, pass: &mut Backward<F>, grads: &mut [F]) {
+        sum_rows(pass.dy, self.width, grads);
+    }
+
+    fn cost(&self, n: usize) -> LayerCost {
+        let once = nn::add_cost::<F>(n * self.positions * self.width);
+        LayerCost { forward: once, evaluate: once, params: once, ..LayerCost::default() }
+    }
+}
+
+/// Adds `rows` to each stretch of `x` of that length.
+fn add_rows<F: Float>(rows: &[F], x: &[F], y: &mut [F]) {
+    for (x, y) in x.chunks_exact(rows.len()).zip(y.chunks_exact_mut(rows.len())) {
+        nn::add(x, rows, y);
+    }
+}
+
+/// The sum of the stretches of `dy` of this length, in the first elements of `grads`; the others become 0.
+fn sum_rows<F: Float>(dy: &[F], length: usize, grads: &mut [F]) {
+    grads.fill(F::ZERO);
+    dy.chunks_exact(length).for_each(|dy| nn::add_to(&mut grads[..length], dy));
 }

@@ -13,7 +13,12 @@ pub struct LayerNorm {
 impl LayerNorm {
     /// A layer norm over `rows` rows of `width` numbers per sample.
     pub fn new(rows: usize, width: usize) -> LayerNorm {
-        LayerNorm { rows, shape: Shape { width } }
+        LayerNorm { rows, shape: Shape { width, eps: Shape::EPS } }
+    }
+
+    /// This layer norm with another constant added to the variance.
+    pub fn with_eps(self, eps: f64) -> LayerNorm {
+        LayerNorm { shape: Shape { eps, ..self.shape }, ..self }
     }
 }
 
@@ -27,7 +32,8 @@ impl<F: Float> Layer<F> for LayerNorm {
     }
 
     fn operation(&self) -> LayerOperation {
-        LayerOperation::LayerNorm { rows: self.rows, width: self.shape.width }
+        let Shape { width, eps } = self.shape;
+        LayerOperation::LayerNorm { rows: self.rows, width, eps }
     }
 
     fn needs_output(&self) -> bool {

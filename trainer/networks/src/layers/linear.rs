@@ -4,24 +4,34 @@ use super::Cast;
 use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
 use allfold_kernels::nn::{Float, LinearShape as Shape, OpCost};
 
+/// The names of the parameters of a layer in one part.
+const NAMES: &[(&str, &str)] = &[("weight", "bias")];
+
 /// A fully connected layer.
 pub struct Linear {
     shape: Shape,
     rows: usize,
     weight: Init,
     bias: Option<Init>,
+    /// The names of weight and bias; several, if the outputs are saved as several layers of as many outputs each.
+    names: &'static [(&'static str, &'static str)],
 }
 
 impl Linear {
     /// A layer from `inputs` to `outputs` numbers per sample, with a bias; initial values are drawn as in PyTorch.
     pub fn new(inputs: usize, outputs: usize) -> Linear {
         let init = Init::Uniform(1.0 / (inputs as f64).sqrt());
-        Linear { shape: Shape { inputs, outputs }, rows: 1, weight: init, bias: Some(init) }
+        Linear { shape: Shape { inputs, outputs }, rows: 1, weight: init, bias: Some(init), names: NAMES }
     }
 
     /// A layer that is applied to `rows` rows per sample; the two `Init` values are those of the weight and of the bias, if any.
     pub fn rows(rows: usize, (inputs, outputs): (usize, usize), weight: Init, bias: Option<Init>) -> Linear {
-        Linear { shape: Shape { inputs, outputs }, rows, weight, bias }
+        Linear { shape: Shape { inputs, outputs }, rows, weight, bias, names: NAMES }
+    }
+
+    /// This layer with its outputs in parts of equal size, whose weights and biases are tensors with these names.
+    pub fn in_parts(self, names: &'static [(&'static str, &'static str)]) -> Linear {
+        Linear { names, ..self }
     }
 
     fn weights(&self) -> usize {
@@ -52,9 +62,11 @@ impl<F: Float> Layer<F> for Linear {
     }
 
     fn params(&self) -> Vec<Tensor> {
-        let weight = Tensor::new("weight", &[self.shape.outputs, self.shape.inputs], self.weight);
-        let bias = self.bias.map(|init| Tensor::new("bias", &[self.shape.outputs], init));
-        [weight].into_iter().chain(bias).collect()
+        let (outputs, inputs) = (self.shape.outputs / self.names.len(), self.shape.inputs);
+        let weights = self.names.iter().map(|(name, _)| Tensor::new(name, &[outputs, inputs], self.weight));
+        let biases =
+            self.names.iter().filter_map(|(_, name)| Some(Tensor::new(name, &[outputs], self.bias?)));
+        weights.chain(biases).collect()
     }
 
     fn cast(&self) -> Cast {

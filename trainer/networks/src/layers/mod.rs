@@ -21,6 +21,7 @@ mod conv;
 mod dropout;
 mod embedding;
 mod experts;
+mod first_position;
 mod layer_norm;
 mod linear;
 mod operation;
@@ -38,8 +39,9 @@ pub(crate) use context_parallel::own_positions;
 pub use context_parallel::{PositionsPart, RingAttention};
 pub use conv::Conv2d;
 pub use dropout::Dropout;
-pub use embedding::{Embedding, Positions};
+pub use embedding::{Embedding, Positions, Segment};
 pub use experts::{ExpertCombine, ExpertGelu, ExpertLinear, ExpertRouter, ExpertShape};
+pub use first_position::FirstPosition;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use operation::LayerOperation;
@@ -47,7 +49,7 @@ pub use peers::{MeshAxis, NoPeers, Peers};
 pub use pool::{GlobalMeanPool, MaxPool, MeanPool};
 pub use sequence_parallel::{SequenceLayerNorm, SequencePositions};
 pub use tensor_parallel::{ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding};
-pub use unit::{Elementwise, Gelu, Relu, Unit};
+pub use unit::{Elementwise, Gelu, Relu, Tanh, Unit};
 
 use allfold_kernels::nn::{DropoutStream, Float, OpCost};
 

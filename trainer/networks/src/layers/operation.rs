@@ -38,6 +38,8 @@ pub enum LayerOperation {
         rows: usize,
         /// The number of values in a row.
         width: usize,
+        /// The constant that is added to the variance.
+        eps: f64,
     },
     /// The rectifier, max(x, 0).
     Relu,
@@ -72,7 +74,7 @@ pub enum LayerOperation {
         /// The number of values in a row.
         width: usize,
     },
-    /// Causal attention over q, k, v side by side.
+    /// Attention over q, k, v side by side.
     Attention {
         /// The number of tokens of a sample.
         positions: usize,
@@ -80,6 +82,8 @@ pub enum LayerOperation {
         width: usize,
         /// The number of heads.
         heads: usize,
+        /// Whether a token attends to itself and earlier tokens only.
+        causal: bool,
         /// In training, the share of probabilities that is dropped.
         dropped: f64,
     },

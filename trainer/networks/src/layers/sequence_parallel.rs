@@ -90,9 +90,9 @@ impl PositionSharing {
 pub struct SequenceLayerNorm(LayerNorm);
 
 impl SequenceLayerNorm {
-    /// A layer norm over `rows` rows of `width` numbers: those of this rank's positions of a sample.
-    pub fn new(rows: usize, width: usize) -> SequenceLayerNorm {
-        SequenceLayerNorm(LayerNorm::new(rows, width))
+    /// A layer norm over the rows of this rank's positions of a sample.
+    pub fn new(own: LayerNorm) -> SequenceLayerNorm {
+        SequenceLayerNorm(own)
     }
 
     fn inner<F: Float>(&self) -> &dyn Layer<F> {

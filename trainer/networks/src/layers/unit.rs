@@ -8,6 +8,8 @@ use std::marker::PhantomData;
 pub type Relu = Unit<nn::ReluKernel>;
 /// The Gaussian error linear unit.
 pub type Gelu = Unit<nn::GeluKernel>;
+/// The hyperbolic tangent.
+pub type Tanh = Unit<nn::TanhKernel>;
 
 /// A layer that applies the function K to each number of a sample.
 pub struct Unit<K>(usize, PhantomData<fn() -> K>);
@@ -25,6 +27,8 @@ pub trait Elementwise {
     const OPERATION: LayerOperation;
     /// Whether the derivative can be computed from the output alone.
     const IN_PLACE: bool = false;
+    /// Whether the backward pass reads the output.
+    const NEEDS_OUTPUT: bool = Self::IN_PLACE;
     /// Computes `y` from `x`.
     fn forward<F: Float>(x: &[F], y: &mut [F]);
     /// Computes `dx` from `dy`, the input and the output.
@@ -78,6 +82,23 @@ impl Elementwise for nn::GeluKernel {
     }
 }
 
+impl Elementwise for nn::TanhKernel {
+    const OPERATION: LayerOperation = LayerOperation::Own;
+    const NEEDS_OUTPUT: bool = true;
+
+    fn forward<F: Float>(x: &[F], y: &mut [F]) {
+        Self::forward(x, y);
+    }
+
+    fn backward<F: Float>((_, y): (&[F], &[F]), dy: &[F], dx: &mut [F]) {
+        Self::backward(y, dy, dx);
+    }
+
+    fn costs<F: Float>(elements: usize) -> [OpCost; 2] {
+        Self::costs::<F>(elements)
+    }
+}
+
 impl<F: Float, K: Elementwise> Layer<F> for Unit<K> {
     fn inputs(&self) -> usize {
         self.0
@@ -96,7 +117,7 @@ impl<F: Float, K: Elementwise> Layer<F> for Unit<K> {
     }
 
     fn needs_output(&self) -> bool {
-        K::IN_PLACE
+        K::NEEDS_OUTPUT
     }
 
     fn forward(&self, pass: Forward<F>) {

@@ -29,7 +29,7 @@ impl ContextSplit {
                 LayerOperation::Linear { rows, .. } | LayerOperation::LayerNorm { rows, .. } => {
                     rows == positions
                 }
-                LayerOperation::Attention { .. }
+                LayerOperation::Attention { causal: true, .. }
                 | LayerOperation::Embedding { .. }
                 | LayerOperation::Positions { .. } => true,
                 LayerOperation::Relu
@@ -87,7 +87,9 @@ impl ContextSplit {
             LayerOperation::Linear { inputs, outputs, bias, .. } => {
                 Box::new(Linear::rows(rows, (inputs, outputs), init, bias.then_some(init)))
             }
-            LayerOperation::LayerNorm { width, .. } => Box::new(LayerNorm::new(rows, width)),
+            LayerOperation::LayerNorm { width, eps, .. } => {
+                Box::new(LayerNorm::new(rows, width).with_eps(eps))
+            }
             LayerOperation::Relu => Box::new(Relu::new(outputs)),
             LayerOperation::Gelu => Box::new(Gelu::new(outputs)),
             LayerOperation::Add => Box::new(Add::new(outputs)),
@@ -103,8 +105,9 @@ impl ContextSplit {
             LayerOperation::Positions { positions, width } => {
                 Box::new(PositionsPart::new(positions, width, (index, self.size)))
             }
-            LayerOperation::Attention { positions, width, heads, dropped } => {
-                Box::new(RingAttention::new(AttentionShape { positions, width, heads }, self.size, dropped))
+            LayerOperation::Attention { positions, width, heads, causal: true, dropped } => {
+                let whole = AttentionShape { positions, width, heads, causal: true };
+                Box::new(RingAttention::new(whole, self.size, dropped))
             }
             _ => return None,
         })

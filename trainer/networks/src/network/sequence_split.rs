@@ -2,7 +2,9 @@
 //! of T has positions i P/T to (i + 1) P/T of each sample.
 
 use super::Network;
-use crate::layers::{Add, Dropout, Gelu, Layer, LayerOperation, Relu, SequenceLayerNorm, SequencePositions};
+use crate::layers::{
+    Add, Dropout, Gelu, Layer, LayerNorm, LayerOperation, Relu, SequenceLayerNorm, SequencePositions,
+};
 use crate::{Error, Result};
 use allfold_kernels::nn::Float;
 use std::ops::Range;
@@ -70,8 +72,9 @@ impl SequenceSplit {
     pub fn layer<F: Float>(&self, index: usize, whole: &dyn Layer<F>) -> Option<Box<dyn Layer<F>>> {
         let outputs = whole.outputs() / self.size;
         Some(match whole.operation() {
-            LayerOperation::LayerNorm { rows, width } => {
-                Box::new(SequenceLayerNorm::new(rows / self.size, width))
+            LayerOperation::LayerNorm { rows, width, eps } => {
+                let own = LayerNorm::new(rows / self.size, width).with_eps(eps);
+                Box::new(SequenceLayerNorm::new(own))
             }
             LayerOperation::Relu => Box::new(Relu::new(outputs)),
             LayerOperation::Gelu => Box::new(Gelu::new(outputs)),

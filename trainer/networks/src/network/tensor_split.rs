@@ -57,7 +57,9 @@ fn share(units: usize, index: usize, size: usize) -> Range<usize> {
 fn roles<F: Float>(network: &Network<F>) -> Vec<Role> {
     let operations: Vec<LayerOperation> = network.layers.iter().map(|layer| layer.operation()).collect();
     let mut roles = vec![Role::Whole; operations.len()];
-    let has_own = |l: usize| !network.spans[l].tied && !network.shares(l);
+    // A layer of several tensors of weights, such as BERT's queries, keys and values, is not cut.
+    let has_own =
+        |l: usize| !network.spans[l].tied && !network.shares(l) && network.layers[l].params().len() <= 2;
     for first in 0..operations.len() {
         if roles[first] != Role::Whole || !has_own(first) {
             continue;
@@ -258,9 +260,10 @@ impl TensorSplit {
                 let part = RowParallelLinear::new(rows, (part(heads, inputs), outputs), bias);
                 Box::new(part.sharing_positions(sharers))
             }
-            (Role::Heads, &LayerOperation::Attention { positions, width, heads, dropped }) => {
+            (Role::Heads, &LayerOperation::Attention { positions, width, heads, causal, dropped }) => {
                 let own = share(heads, index, self.size);
-                let shape = AttentionShape { positions, width: part(Some(heads), width), heads: own.len() };
+                let shape =
+                    AttentionShape { positions, width: part(Some(heads), width), heads: own.len(), causal };
                 Box::new(Attention::new(shape).dropping(dropped).from_head(own.start))
             }
             (Role::Narrow { rows, width }, LayerOperation::Relu) => {

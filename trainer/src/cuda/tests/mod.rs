@@ -10,7 +10,7 @@ use crate::Builder;
 use crate::data::{Samples, digits};
 use crate::engine::StepInput;
 use crate::layers::{
-    Add, BatchNorm, Conv2d, Gelu, GlobalMeanPool, Layer, LayerNorm, Linear, MaxPool, MeanPool, Relu,
+    Add, BatchNorm, Conv2d, Gelu, GlobalMeanPool, Init, Layer, LayerNorm, Linear, MaxPool, MeanPool, Relu,
 };
 use crate::optim::{Optimiser, Sgd};
 use crate::{Batch, Config, Dataset, DrawKey, Model, Network, RankTrainer, Result, TrainResult, train_with};
@@ -367,13 +367,13 @@ fn block() -> Network<f32> {
     let mut push = |name: &str, layer: Box<dyn Layer<f32>>, from: &[usize]| {
         builder.push_boxed(name, layer, from).unwrap()
     };
-    let a = push("stem", Box::new(conv(2, 4, (8, 7), 3, 1).with_bias()), &[0]);
+    let a = push("stem", Box::new(conv(2, 4, (8, 7), 3, 1).with_bias(Init::Uniform(0.3))), &[0]);
     let pool = PoolShape { channels: 4, picture: (8, 7), window: 3, stride: 2, padding: 1 };
     let b = push("pool", Box::new(MaxPool::new(pool)), &[a]);
     let c = push("conv1", Box::new(conv(4, 6, (4, 4), 3, 2)), &[b]);
     let d = push("bn1", Box::new(BatchNorm::new(6, 4)), &[c]);
     let e = push("relu", Box::new(Relu::new(24)), &[d]);
-    let f = push("conv2", Box::new(grouped(6, 6, (2, 2), 3, 1, 3).with_bias()), &[e]);
+    let f = push("conv2", Box::new(grouped(6, 6, (2, 2), 3, 1, 3).with_bias(Init::Uniform(0.3))), &[e]);
     let g = push("short", Box::new(conv(4, 6, (4, 4), 1, 2)), &[b]);
     let h = push("add", Box::new(Add::new(24)), &[f, g]);
     let i = push("ln", Box::new(LayerNorm::new(6, 4)), &[h]);

@@ -1,0 +1,449 @@
+//! Arrays of one's own: of samples, `x`, and of their labels, `y`, as NumPy or safetensors files.
+//!
+//! ```text
+//! train_x.npy        [60000, 1, 28, 28]    train_y.npy  [60000]      and test_x.npy, test_y.npy
+//! train.safetensors  x [60000, 1, 28, 28], y [60000]                 and test.safetensors
+//! ```
+//!
+//! Samples are numbers of any type and are taken as they are; those of one byte are kept as bytes. Labels are integers from 0: one
+//! for a sample or, for texts, one for each position.
+
+use crate::samples::{Pictures, Samples};
+use crate::{Dataset, Error, Result};
+use allfold_kernels::nn::Float;
+use allfold_tensor_files::{Dtype, StoredTensor, npy, tensor_file};
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// The greatest number of classes, or of tokens.
+const MOST_CLASSES: f64 = 1_048_576.0;
+
+/// Whether samples are tokens: whole numbers from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tokens {
+    /// They are any numbers.
+    No,
+    /// They are tokens, and so are the labels: there are as many classes as tokens.
+    Classes,
+    /// They are tokens below this number.
+    Below(usize),
+}
+
+/// How arrays become a training set and a test set.
+#[derive(Clone, Copy, Debug)]
+pub struct ArrayOptions {
+    /// Whether samples are tokens, which the model looks up.
+    pub tokens: Tokens,
+    /// The share of the samples that is the test set, if there is no file of one.
+    pub test_share: f64,
+    /// The seed that chooses it.
+    pub seed: u64,
+}
+
+/// The training set and the test set in a folder.
+///
+/// # Errors
+/// If there is no training set, or a file is damaged, or its array is not what it should be; the message names the file.
+pub fn load(folder: &Path, options: &ArrayOptions) -> Result<(Dataset, Dataset)> {
+    let wrong = |place: &Path, what: String| Err(Error::Data(format!("{}: {what}", place.display())));
+    let Some((train, place)) = set(folder, "train", options.tokens)? else {
+        return wrong(folder, "has neither `train_x.npy` and `train_y.npy` nor `train.safetensors`".into());
+    };
+    let (train, test) = match set(folder, "test", options.tokens)? {
+        Some((test, _)) if (test.shape, test.rows()) == (train.shape, train.rows()) => (train, test),
+        Some((test, place)) => {
+            let form = |set: &Set| format!("{:?} with {} labels", set.shape, set.rows());
+            let (test, train) = (form(&test), form(&train));
+            return wrong(&place, format!("samples are {test}, and those of the training set {train}"));
+        }
+        None if train.len() < 2 => {
+            let what = "has 1 sample, and none is left for the test set; 2 samples are the least";
+            return wrong(&place, what.into());
+        }
+        None => held_out(&train, options),
+    };
+    let classes = train.classes.max(test.classes);
+    Ok((train.dataset(classes), test.dataset(classes)))
+}
+
+/// Divides a set into a training set and a test set, by a draw from the seed. Both keep the order of their samples.
+fn held_out(all: &Set, options: &ArrayOptions) -> (Set, Set) {
+    let count = all.len();
+    let mut order: Vec<usize> = (0..count).collect();
+    order.shuffle(&mut ChaCha8Rng::seed_from_u64(options.seed));
+    let share = ((count as f64 * options.test_share).round() as usize).clamp(1, count - 1);
+    let (test, train) = order.split_at_mut(share);
+    test.sort_unstable();
+    train.sort_unstable();
+    (all.only(train), all.only(test))
+}
+
+/// Samples and labels in memory.
+struct Set {
+    shape: (usize, usize, usize),
+    values: Values,
+    labels: Vec<u32>,
+    /// One more than the greatest label.
+    classes: usize,
+}
+
+enum Values {
+    Numbers(Vec<f32>),
+    Bytes(Vec<u8>),
+}
+
+impl Set {
+    fn features(&self) -> usize {
+        self.shape.0 * self.shape.1 * self.shape.2
+    }
+
+    fn len(&self) -> usize {
+        let values = match &self.values {
+            Values::Numbers(numbers) => numbers.len(),
+            Values::Bytes(bytes) => bytes.len(),
+        };
+        values / self.features()
+    }
+
+    fn rows(&self) -> usize {
+        self.labels.len() / self.len()
+    }
+
+    fn only(&self, indices: &[usize]) -> Set {
+        fn taken<T: Copy>(all: &[T], each: usize, indices: &[usize]) -> Vec<T> {
+            indices.iter().flat_map(|at| &all[at * each..(at + 1) * each]).copied().collect()
+        }
+        let values = match &self.values {
+            Values::Numbers(numbers) => Values::Numbers(taken(numbers, self.features(), indices)),
+            Values::Bytes(bytes) => Values::Bytes(taken(bytes, self.features(), indices)),
+        };
+        Set { values, labels: taken(&self.labels, self.rows(), indices), ..*self }
+    }
+
+    fn dataset(self, classes: usize) -> Dataset {
+        let (count, shape, labels) = (self.len(), self.shape, self.labels);
+        let samples = match self.values {
+            Values::Numbers(numbers) => Samples::Numbers(numbers),
+            Values::Bytes(bytes) => {
+                let values = vec![std::array::from_fn(|byte| byte as f32); shape.0];
+                Samples::Pictures(Pictures::held(bytes, count, values))
+            }
+        };
+        Dataset { shape, classes, samples, labels }
+    }
+}
+
+/// The set of this name, and the file of its samples; `None` if there are no files of it.
+fn set(folder: &Path, name: &str, tokens: Tokens) -> Result<Option<(Set, PathBuf)>> {
+    let [x, y, both] = [format!("{name}_x.npy"), format!("{name}_y.npy"), format!("{name}.safetensors")]
+        .map(|file| folder.join(file));
+    let found = [&x, &y, &both].map(|path| path.exists());
+    let (x, y) = match found {
+        [false, false, false] => return Ok(None),
+        [true, true, false] => (Array::of_npy(x)?, Array::of_npy(y)?),
+        [false, false, true] => {
+            let [x, y] = ["x", "y"].map(|name| Array::of_safetensors(&both, name));
+            (x?, y?)
+        }
+        [_, _, true] => {
+            let npy = if found[0] { x } else { y };
+            return Err(Error::Data(format!(
+                "{}: is there, and {} too; leave one of them",
+                both.display(),
+                npy.display()
+            )));
+        }
+        [here, ..] => {
+            let (here, missing) = if here { (x, y) } else { (y, x) };
+            return Err(Error::Data(format!(
+                "{}: is missing, and {} is there",
+                missing.display(),
+                here.display()
+            )));
+        }
+    };
+    let place = x.path.clone();
+    labelled(x, y, tokens).map(|set| Some((set, place)))
+}
+
+fn labelled(mut x: Array, mut y: Array, tokens: Tokens) -> Result<Set> {
+    let (count, shape) = match x.tensor.shape[..] {
+        [count, features] => (count, (1, 1, features)),
+        [count, height, width] => (count, (1, height, width)),
+        [count, channels, height, width] => (count, (channels, height, width)),
+        _ => {
+            let right = "[samples, features], [samples, height, width] or [samples, channels, height, width]";
+            return Err(x.wrong(format!("has the shape {:?}; {right} is right", x.tensor.shape)));
+        }
+    };
+    if x.tensor.shape.contains(&0) {
+        return Err(x.wrong(format!("has the shape {:?}, which holds nothing", x.tensor.shape)));
+    }
+    match y.tensor.shape[..] {
+        [labelled] if labelled == count => {}
+        [labelled, positions] if labelled == count && positions > 0 => {}
+        _ => {
+            let right = format!("[{count}], a label for each sample, or [{count}, positions]");
+            return Err(y.wrong(format!("has the shape {:?}; {right} is right", y.tensor.shape)));
+        }
+    }
+    let (labels, mut classes) = y.whole_numbers("label")?;
+    let values = match x.tensor.dtype {
+        Dtype::U8 if tokens == Tokens::No => {
+            let mut bytes = vec![0; x.tensor.shape.iter().product()];
+            let read = x.tensor.read_bytes(&mut x.file, &mut bytes);
+            read.map_err(|error| x.wrong(error.to_string()))?;
+            Values::Bytes(bytes)
+        }
+        _ => {
+            let numbers: Vec<f32> = x.numbers()?;
+            if let Some(at) = numbers.iter().position(|number| !number.is_finite()) {
+                let (number, sample) = (numbers[at], at / (shape.0 * shape.1 * shape.2));
+                return Err(x.wrong(format!("has {number} in sample {sample}; all numbers must be finite")));
+            }
+            Values::Numbers(numbers)
+        }
+    };
+    let most = if tokens == Tokens::No { 0 } else { x.whole_numbers("token")?.1 };
+    match tokens {
+        Tokens::Below(vocabulary) if most > vocabulary => {
+            return Err(x.wrong(format!("has the token {}; the model knows {vocabulary}", most - 1)));
+        }
+        Tokens::Classes => classes = classes.max(most),
+        _ => {}
+    }
+    Ok(Set { shape, values, labels, classes })
+}
+
+/// An array in a file.
+struct Array {
+    path: PathBuf,
+    /// The array's name in the file; `None`: the file is this array.
+    name: Option<&'static str>,
+    file: File,
+    tensor: StoredTensor,
+}
+
+impl Array {
+    fn of_npy(path: PathBuf) -> Result<Array> {
+        let damaged = |error: std::io::Error| Error::Data(format!("{}: {error}", path.display()));
+        let mut file = File::open(&path).map_err(damaged)?;
+        let tensor = npy::array(&mut file).map_err(damaged)?;
+        Ok(Array { path, name: None, file, tensor })
+    }
+
+    fn of_safetensors(path: &Path, name: &'static str) -> Result<Array> {
+        let damaged = |error: std::io::Error| Error::Data(format!("{}: {error}", path.display()));
+        let mut file = File::open(path).map_err(damaged)?;
+        let mut tensors = tensor_file::tensors(&mut file).map_err(damaged)?;
+        let tensor = tensors.remove(name).ok_or_else(|| {
+            let all = tensors.keys().map(|name| name.as_str()).collect::<Vec<_>>().join(", ");
+            Error::Data(format!("{}: has no tensor `{name}`; it has: {all}", path.display()))
+        })?;
+        Ok(Array { path: path.to_path_buf(), name: Some(name), file, tensor })
+    }
+
+    fn wrong(&self, what: String) -> Error {
+        match self.name {
+            Some(name) => Error::Data(format!("{}: `{name}` {what}", self.path.display())),
+            None => Error::Data(format!("{}: {what}", self.path.display())),
+        }
+    }
+
+    fn numbers<F: Float>(&mut self) -> Result<Vec<F>> {
+        let mut numbers = vec![F::from_f64(0.0); self.tensor.shape.iter().product()];
+        let read = self.tensor.read_number(&mut self.file, &mut numbers);
+        read.map_err(|error| self.wrong(error.to_string()))?;
+        Ok(numbers)
+    }
+
+    /// Whole numbers from 0, and one more than the greatest; `what` names one.
+    fn whole_numbers(&mut self, what: &str) -> Result<(Vec<u32>, usize)> {
+        let numbers: Vec<f64> = self.numbers()?;
+        let possible = |number: &f64| (0.0..MOST_CLASSES).contains(number) && number.fract() == 0.0;
+        if let Some(at) = numbers.iter().position(|number| !possible(number)) {
+            let (number, per) = (numbers[at], (numbers.len() / self.tensor.shape[0]).max(1));
+            return Err(self.wrong(format!(
+                "has the {what} {number} in sample {}; whole numbers from 0 to {} are right",
+                at / per,
+                MOST_CLASSES - 1.0
+            )));
+        }
+        let numbers: Vec<u32> = numbers.into_iter().map(|number| number as u32).collect();
+        let classes = numbers.iter().max().map_or(0, |most| *most as usize + 1);
+        Ok((numbers, classes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Batch;
+    use std::fmt::Write;
+
+    /// The bytes of a `.npy` file.
+    fn npy(descr: &str, shape: &[usize], values: &[u8]) -> Vec<u8> {
+        let shape = shape.iter().fold(String::new(), |mut text, size| {
+            write!(text, "{size}, ").unwrap();
+            text
+        });
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({shape}), }}\n");
+        let length = (header.len() as u16).to_le_bytes();
+        [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes(), values].concat()
+    }
+
+    fn floats(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
+        values.into_iter().flat_map(f32::to_le_bytes).collect()
+    }
+
+    fn labels(values: impl IntoIterator<Item = i64>) -> Vec<u8> {
+        values.into_iter().flat_map(i64::to_le_bytes).collect()
+    }
+
+    const OPTIONS: ArrayOptions = ArrayOptions { tokens: Tokens::No, test_share: 0.2, seed: 3 };
+
+    struct Folder(tempfile::TempDir);
+
+    impl Folder {
+        fn new(files: &[(&str, Vec<u8>)]) -> Folder {
+            let folder = tempfile::tempdir().unwrap();
+            files.iter().for_each(|(name, bytes)| std::fs::write(folder.path().join(name), bytes).unwrap());
+            Folder(folder)
+        }
+
+        fn load(&self) -> Result<(Dataset, Dataset)> {
+            load(self.0.path(), &OPTIONS)
+        }
+
+        /// The message, without the folder.
+        fn refused(&self) -> String {
+            let error = self.load().unwrap_err().to_string();
+            error.replace(&format!("data: {}", self.0.path().display()), "")
+        }
+    }
+
+    fn batch(set: &Dataset, indices: &[usize]) -> Batch<f64> {
+        let mut batch = Batch::default();
+        set.gather(indices, &mut batch).unwrap();
+        batch
+    }
+
+    #[test]
+    fn numpy_arrays_are_samples_as_they_are() {
+        let folder = Folder::new(&[
+            ("train_x.npy", npy("<f4", &[3, 2], &floats([1.0, -2.5, 3.0, 4.0, 5.0, 6.0]))),
+            ("train_y.npy", npy("<i8", &[3], &labels([0, 4, 1]))),
+            ("test_x.npy", npy("|u1", &[1, 2], &[200, 7])),
+            ("test_y.npy", npy("|u1", &[1, 1], &[2])),
+        ]);
+        let (train, test) = folder.load().unwrap();
+        assert_eq!((train.len(), train.shape, train.rows(), train.classes), (3, (1, 1, 2), 1, 5));
+        assert_eq!(batch(&train, &[2, 0]), Batch { x: vec![5.0, 6.0, 1.0, -2.5], labels: vec![1, 0] });
+        assert_eq!((test.len(), test.classes), (1, 5));
+        assert_eq!(batch(&test, &[0]), Batch { x: vec![200.0, 7.0], labels: vec![2] });
+    }
+
+    #[test]
+    fn without_a_test_set_a_share_is_drawn() {
+        let x: Vec<u8> = (0..20).flat_map(|i| [i, i + 100, i, i]).collect();
+        let folder = Folder::new(&[
+            ("train_x.npy", npy("|u1", &[20, 1, 2, 2], &x)),
+            ("train_y.npy", npy("<i8", &[20], &labels(0..20))),
+        ]);
+        let (train, test) = folder.load().unwrap();
+        assert_eq!((train.len(), test.len(), train.classes, test.classes), (16, 4, 20, 20));
+        assert!(test.labels.is_sorted() && train.labels.is_sorted());
+        let mut all = [&train.labels[..], &test.labels].concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..20).collect::<Vec<_>>());
+        for (at, label) in test.labels.iter().enumerate() {
+            let value = f64::from(*label);
+            assert_eq!(batch(&test, &[at]).x, [value, value + 100.0, value, value]);
+        }
+        assert_eq!(folder.load().unwrap().1.labels, test.labels);
+        let other = load(folder.0.path(), &ArrayOptions { seed: 4, ..OPTIONS }).unwrap().1.labels;
+        assert_ne!(other, test.labels);
+    }
+
+    #[test]
+    fn tokens_count_as_classes() {
+        let folder = Folder::new(&[
+            ("train_x.npy", npy("<i8", &[2, 3], &labels([9, 1, 2, 3, 0, 1]))),
+            ("train_y.npy", npy("<i8", &[2, 3], &labels([1, 2, 3, 0, 1, 1]))),
+        ]);
+        let options = ArrayOptions { tokens: Tokens::Classes, ..OPTIONS };
+        let (train, test) = load(folder.0.path(), &options).unwrap();
+        assert_eq!((train.len(), test.len(), train.rows(), train.classes), (1, 1, 3, 10));
+        let known = |vocabulary| {
+            load(folder.0.path(), &ArrayOptions { tokens: Tokens::Below(vocabulary), ..OPTIONS })
+        };
+        assert_eq!(known(10).unwrap().0.classes, 4);
+        assert!(known(9).unwrap_err().to_string().ends_with("has the token 9; the model knows 9"));
+        std::fs::write(folder.0.path().join("train_x.npy"), npy("<f4", &[2, 1], &floats([1.0, 0.5])))
+            .unwrap();
+        let error = load(folder.0.path(), &options).unwrap_err().to_string();
+        assert!(error.ends_with("has the token 0.5 in sample 1; whole numbers from 0 to 1048575 are right"));
+    }
+
+    #[test]
+    fn safetensors_hold_both() {
+        let header = r#"{"x":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"y":{"dtype":"I64","shape":[2],"data_offsets":[8,24]}}"#;
+        let of = |header: &str| {
+            [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &floats([0.5, 1.5]), &labels([1, 0])]
+                .concat()
+        };
+        let folder = Folder::new(&[("train.safetensors", of(header)), ("test.safetensors", of(header))]);
+        let (train, test) = folder.load().unwrap();
+        assert_eq!(batch(&train, &[0, 1]), Batch { x: vec![0.5, 1.5], labels: vec![1, 0] });
+        assert_eq!((test.len(), test.classes), (2, 2));
+        let other = Folder::new(&[("train.safetensors", of(&header.replace("\"y\"", "\"z\"")))]);
+        assert_eq!(other.refused(), "/train.safetensors: has no tensor `y`; it has: x, z");
+        let cut = of(header);
+        let cut = Folder::new(&[("train.safetensors", cut[..cut.len() - 3].to_vec())]);
+        assert!(cut.refused().starts_with("/train.safetensors: has "), "{}", cut.refused());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let good = || ("train_x.npy", npy("<f4", &[2, 2], &floats([0.0; 4])));
+        let with = |y: Vec<u8>| Folder::new(&[good(), ("train_y.npy", y)]).refused();
+        assert_eq!(
+            Folder::new(&[]).refused(),
+            ": has neither `train_x.npy` and `train_y.npy` nor `train.safetensors`"
+        );
+        let alone = Folder::new(&[good()]).refused();
+        assert!(alone.starts_with("/train_y.npy: is missing, and "), "{alone}");
+        assert_eq!(
+            with(npy("<i8", &[3], &labels([0; 3]))),
+            "/train_y.npy: has the shape [3]; [2], a label for each sample, or [2, positions] is right"
+        );
+        assert_eq!(
+            with(npy("<i8", &[2], &labels([0, -1]))),
+            "/train_y.npy: has the label -1 in sample 1; whole numbers from 0 to 1048575 are right"
+        );
+        let of = |x: Vec<u8>| {
+            Folder::new(&[("train_x.npy", x), ("train_y.npy", npy("|u1", &[2], &[0, 1]))]).refused()
+        };
+        assert!(
+            of(npy("<f4", &[2], &floats([0.0; 2]))).starts_with("/train_x.npy: has the shape [2]; [samples,")
+        );
+        assert_eq!(of(npy("<f4", &[2, 0], &[])), "/train_x.npy: has the shape [2, 0], which holds nothing");
+        assert_eq!(
+            of(npy("<f4", &[2, 1], &floats([1.0, f32::NAN]))),
+            "/train_x.npy: has NaN in sample 1; all numbers must be finite"
+        );
+        let other = Folder::new(&[
+            good(),
+            ("train_y.npy", npy("|u1", &[2], &[0, 1])),
+            ("test_x.npy", npy("<f4", &[1, 3], &floats([0.0; 3]))),
+            ("test_y.npy", npy("|u1", &[1], &[0])),
+        ]);
+        assert_eq!(
+            other.refused(),
+            "/test_x.npy: samples are (1, 1, 3) with 1 labels, and those of the training set (1, 1, 2) with 1 labels"
+        );
+    }
+}
