@@ -135,3 +135,18 @@ fn a_profile_has_the_layers_of_the_scheduled_steps_on_every_rank() {
         fs::remove_file(folder.path().join("run.jsonl")).unwrap();
     }
 }
+
+#[test]
+fn each_process_writes_the_profile_of_its_rank() {
+    let folder = folder();
+    let (config, trace) = (folder.path().join("run.toml"), folder.path().join("profile.json"));
+    fs::write(&config, "model = \"mlp\"\nhidden = [12]\n").unwrap();
+    let launch = ["launch", "-n", "2", "--", "train", "--config", config.to_str().unwrap(), "--steps", "4"];
+    said(&[&launch[..], &["--profile", trace.to_str().unwrap()]].concat());
+    for rank in 0..2 {
+        let own = bars(&trace.with_extension(format!("{rank}.json")), 0);
+        let of: Vec<_> = own.iter().map(|bar| (bar.0, bar.1.as_str())).collect();
+        assert_eq!(of, [(rank, "step 2"), (rank, "step 3")]);
+    }
+    assert!(!trace.exists());
+}

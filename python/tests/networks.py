@@ -1,4 +1,4 @@
-"""ResNets and VGGs in PyTorch, with torchvision's names, for ``test_networks.py``."""
+"""ResNets and VGGs in PyTorch with torchvision's names, and BERT with those of transformers, for ``test_networks.py``."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ pub struct Config {
     pub tied: bool,
     /// Dropout probability of the gpt or bert, or of a vgg's classifier for pictures of 224x224; 0: no dropout.
     pub dropout: f64,
-    /// Dropout probability of the gpt's attention weights; 0: no dropout.
+    /// Dropout probability of the gpt's or bert's attention weights; 0: no dropout.
     pub attention_dropout: f64,
     /// Experts of each of the gpt's blocks, in place of its fully connected layers; 0: no mixture of experts.
     pub experts: usize,

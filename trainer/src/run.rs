@@ -115,7 +115,7 @@ impl<'a, F: Float> Run<'a, F> {
         let network = models::build(config, train.shape, train.classes)?;
         if network.rows() != train.rows() && !train.is_empty() {
             return Err(Error::Data(format!(
-                "`{}` gives {} rows of logits per sample and the data has {} labels; a gpt needs text, the others pictures",
+                "`{}` gives {} rows of logits per sample and the data has {} labels; a gpt needs one for each position, the others one for each sample",
                 config.model,
                 network.rows(),
                 train.rows()

@@ -83,7 +83,8 @@ pub struct StepSpan {
     pub end: Picos,
 }
 
-/// A pass of one layer over a micro-batch, by the communicator's clock. Waiting of layers that exchange values is within it.
+/// A pass of one layer over a micro-batch, by the communicator's clock. Waiting in exchanges of the pass is within it, but for the sums
+/// of a synchronised batch norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerSpan {
     /// The number of the layer; `None`: the loss.

@@ -85,10 +85,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "STEP", requires = "trace")]
     trace_step: Option<u64>,
     /// Write a Chrome trace of every layer's passes in some steps, and print the layers that take the most time; with processes,
-    /// each rank writes its own file
+    /// each rank writes a file of its own, and the layers are rank 0's
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// The steps to profile, as by torch.profiler.schedule: of each period some steps wait, some warm up, and the active ones are
+    /// The steps to profile, from the first of this process, as by torch.profiler.schedule: of each period some steps wait, some warm up, and the active ones are
     /// recorded [default: skip=0,wait=1,warmup=1,active=3,repeat=1; repeat=0: until the run ends]
     #[arg(long, value_name = "SCHEDULE", requires = "profile")]
     profile_schedule: Option<ProfileSchedule>,
@@ -295,8 +295,8 @@ pub fn run(args: &Args) -> CommandResult {
     let reference = args.compare.as_deref().map(reference_losses::read).transpose()?;
     let json = args.common.json.as_deref().filter(|_| place.is_reporter());
     let mut output = RunOutput::open(json, Some(config.seed))?;
-    let written = args.trace.iter().chain(&args.plot).chain(&args.profile);
-    written.filter(|_| place.is_reporter()).try_for_each(|path| output.will_write(path))?;
+    let profile = args.profile.as_deref().map(|path| profile_path(path, &place));
+    args.trace.iter().chain(&args.plot).chain(&profile).try_for_each(|path| output.will_write(path))?;
     if config.writes_checkpoints() && place.is_reporter() {
         output::folder(Path::new(&config.checkpoint_dir))?;
     }
@@ -325,13 +325,14 @@ pub fn run(args: &Args) -> CommandResult {
     let trained = run::run_on(&config, &data, &place, &bar, noted);
     drop(bar);
     let trained = trained?;
-    let profiled = args.profile.as_deref().map_or(Ok(()), |path| write_profile(path, &place, &trained));
+    let profiled =
+        profile.map_or(Ok(()), |path| trace::profile(&path, place.first_rank(), &trained.profiles));
     if !place.is_reporter() {
         return profiled;
     }
     summary::say(&config, &trained, &mut output)?;
     if args.profile.is_some() {
-        profile::table(&trained.profiles, 12).into_iter().try_for_each(|line| output.say(line))?;
+        profile::summary(&trained.profiles, 12).into_iter().try_for_each(|line| output.say(line))?;
     }
     records(&config, &place, &trained, &mut output)?;
     // The records are written even if another file cannot be.
@@ -390,15 +391,15 @@ fn records(config: &Config, place: &LaunchMode, trained: &Trained, output: &mut 
     }
 }
 
-/// Writes the profile of this process's ranks: to `path`, or, if other processes have the other ranks, with the rank in its name.
-fn write_profile(path: &Path, place: &LaunchMode, trained: &Trained) -> CommandResult {
-    let rank = match place {
-        LaunchMode::Threads(_) | LaunchMode::Sim(_) => return trace::profile(path, 0, &trained.profiles),
-        LaunchMode::Process(environment) => environment.rank.0,
-        LaunchMode::Mpi(rank, _) => rank.0,
-    };
-    let ending = path.extension().map_or("json".into(), |ending| ending.to_string_lossy());
-    trace::profile(&path.with_extension(format!("{rank}.{ending}")), rank, &trained.profiles)
+/// The file for the profile of this process's ranks: `path`, or, where a process has one of the ranks, with the rank in its name.
+fn profile_path(path: &Path, place: &LaunchMode) -> PathBuf {
+    match place {
+        LaunchMode::Threads(_) | LaunchMode::Sim(_) => path.to_path_buf(),
+        LaunchMode::Process(_) | LaunchMode::Mpi(..) => {
+            let ending = path.extension().map_or("json".into(), |ending| ending.to_string_lossy());
+            path.with_extension(format!("{}.{ending}", place.first_rank()))
+        }
+    }
 }
 
 /// The name of a place in records, and whether its times are measured.

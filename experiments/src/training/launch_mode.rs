@@ -46,6 +46,15 @@ impl LaunchMode {
         }
     }
 
+    /// The first of the ranks in this process.
+    pub fn first_rank(&self) -> u32 {
+        match self {
+            LaunchMode::Process(environment) => environment.rank.0,
+            LaunchMode::Mpi(rank, _) => rank.0,
+            LaunchMode::Threads(_) | LaunchMode::Sim(_) => 0,
+        }
+    }
+
     /// The name of the device of each rank: `cpu`, a GPU's name, or on virtual time a device model's.
     ///
     /// # Errors
@@ -60,11 +69,7 @@ impl LaunchMode {
 
     /// Whether this process reports the run; of several processes only one does.
     pub fn is_reporter(&self) -> bool {
-        match self {
-            LaunchMode::Process(environment) => environment.rank == Rank(0),
-            LaunchMode::Mpi(rank, _) => *rank == Rank(0),
-            LaunchMode::Threads(_) | LaunchMode::Sim(_) => true,
-        }
+        self.first_rank() == 0
     }
 }
 

@@ -13,8 +13,8 @@ use allfold_trainer::timing::{LayerSpan, StepSpan, StepWork};
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// Which steps of a run are recorded: those of `torch.profiler.schedule` with the same numbers. Steps of `warmup` are recorded and
-/// left out of the profile.
+/// Which steps of a process are recorded, counted from its first one: those of `torch.profiler.schedule` with the same numbers. Steps
+/// of `warmup` are recorded and left out of the profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProfileSchedule {
     /// Steps before the first period.
@@ -79,12 +79,17 @@ impl ProfileSchedule {
 
     /// Whether a step is in the profile.
     pub fn profiles(&self, step: u64) -> bool {
-        self.place(step).is_some_and(|place| place >= self.wait + self.warmup)
+        self.place(step).is_some_and(|place| place >= self.lead())
     }
 
-    /// Whether any of a run's steps is in the profile.
+    /// Whether any of so many steps is in the profile.
     pub fn fits(&self, steps: u64) -> bool {
-        (0..steps.min(self.skip.saturating_add(self.wait + self.warmup + 1))).any(|step| self.profiles(step))
+        self.skip.saturating_add(self.lead()) < steps
+    }
+
+    /// The steps of a period before the active ones.
+    fn lead(&self) -> u64 {
+        self.wait.saturating_add(self.warmup)
     }
 }
 
@@ -173,8 +178,18 @@ pub fn by_layer(ranks: &[RankProfile]) -> Vec<LayerTime> {
         .collect()
 }
 
+/// [`table`], or that there is nothing to show: a resumed run, or one that ended early, may have no profiled step.
+pub fn summary(ranks: &[RankProfile], most: usize) -> Vec<String> {
+    match ranks.iter().all(|rank| rank.steps.is_empty()) {
+        true => {
+            vec!["no step was profiled: this process ended before the schedule's first active step".into()]
+        }
+        false => table(ranks, most),
+    }
+}
+
 /// The table of the layers that take the most time, and a line with the sum of the others.
-pub fn table(ranks: &[RankProfile], most: usize) -> Vec<String> {
+fn table(ranks: &[RankProfile], most: usize) -> Vec<String> {
     let layers = by_layer(ranks);
     let all: f64 = layers.iter().map(LayerTime::total_us).sum();
     let mut sorted: Vec<&LayerTime> = layers.iter().collect();
@@ -213,6 +228,8 @@ mod tests {
         let schedule = of("wait=1,warmup=1,active=1").unwrap();
         assert_eq!((0..4).map(|step| schedule.records(step)).collect::<Vec<_>>(), [false, true, true, false]);
         assert!(!schedule.fits(2) && schedule.fits(3));
+        let never = of(&format!("wait={}", u64::MAX)).unwrap();
+        assert!(!never.fits(u64::MAX) && !never.records(0) && !never.profiles(0));
         assert!(of("active=0").unwrap_err().contains("set it to 1 or more"));
         assert!(of("often=1").unwrap_err().starts_with("`often` is none of skip, wait"));
         assert!(of("wait=x").unwrap_err().starts_with("`x` is no number of steps"));
@@ -248,7 +265,8 @@ mod tests {
             by_layer(&ranks),
             [time("a", [4.0, 0.0, 0.0]), time("b", [0.0, 0.0, 7.0]), time("loss", [0.0, 3.0, 0.0])]
         );
-        let lines = table(&ranks, 1);
+        assert!(summary(&[RankProfile::default()], 1)[0].starts_with("no step was profiled"));
+        let lines = summary(&ranks, 1);
         assert!(lines[1].starts_with("  b ") && lines[1].ends_with(" 7.0   50.0 %"), "{lines:?}");
         assert!(lines[2].starts_with("  2 other layers") && lines[2].ends_with(" 7.0   50.0 %"), "{lines:?}");
     }

@@ -43,8 +43,8 @@ impl Observer for Watch<'_> {
         self.spans || self.schedule.is_some()
     }
 
-    fn wants_layers(&self, step: u64) -> bool {
-        self.schedule.is_some_and(|schedule| schedule.records(step))
+    fn wants_layers(&self, _step: u64) -> bool {
+        self.schedule.is_some_and(|schedule| schedule.records(self.steps.len() as u64))
     }
 
     fn note(&mut self, text: &str) {
@@ -67,7 +67,7 @@ impl Observer for Watch<'_> {
             true => (report.buckets.to_vec(), report.spans.to_vec()),
             false => (Vec::new(), Vec::new()),
         };
-        if self.schedule.is_some_and(|schedule| schedule.profiles(step)) {
+        if self.schedule.is_some_and(|schedule| schedule.profiles(self.steps.len() as u64)) {
             self.profile.add(report, self.comm.now());
         }
         self.steps.push(RankStep { end: self.comm.now(), time, memory, buckets, peak, spans });

@@ -46,9 +46,7 @@ struct Dimension {
 pub(super) fn topology(path: &str, text: &str, ranks: u32) -> Result<Topology> {
     let wrong =
         |at: Place, what: String| Error::Parse { path: path.into(), line: at.line, column: at.column, what };
-    let file = read(text).map_err(|(at, what)| {
-        wrong(at, format!("{what}; expected topology, npus_count, bandwidth and latency"))
-    })?;
+    let file = read(text).map_err(|(at, what)| wrong(at, what))?;
     let count = file.topology.values.len();
     for (name, at, length) in [
         ("npus_count", file.npus_count.at, file.npus_count.values.len()),
@@ -96,9 +94,9 @@ fn read(text: &str) -> std::result::Result<File, (Place, String)> {
     let lists = yaml::lists(text, &["topology", "npus_count", "bandwidth", "latency"])?;
     Ok(File {
         topology: lists.get("topology", "a name", |name| Some(name.to_string()))?,
-        npus_count: lists.get("npus_count", "a number of NPUs", |number| number.parse().ok())?,
-        bandwidth: lists.get("bandwidth", "a number", |number| number.parse().ok())?,
-        latency: lists.get("latency", "a number", |number| number.parse().ok())?,
+        npus_count: lists.get("npus_count", "a number of NPUs, 1 or more", |number| number.parse().ok())?,
+        bandwidth: lists.get("bandwidth", "a number of GB/s", |number| number.parse().ok())?,
+        latency: lists.get("latency", "a number of ns", |number| number.parse().ok())?,
     })
 }
 

@@ -259,6 +259,17 @@ fn what_is_wrong_with_a_yaml_is_said_with_its_place() {
     assert!(said("[ 500.0 ]", "[ 1, 2 ]").contains("`latency` has 2 entries and `topology` 1"));
     assert!(said("latency", "delay").contains("expected topology, npus_count, bandwidth and latency"));
     assert!(said("[ 8 ]", "[ 8 ").starts_with("n.yml:"));
+    assert_eq!(said("[ 50.0 ]", "[ fast ]"), "n.yml:3:14: `fast` in `bandwidth` is not a number of GB/s");
+    assert_eq!(said("[ 8 ]", "8"), "n.yml:2:13: `npus_count` is no list");
+    assert_eq!(said("[ 8 ]", "[ [ 8 ] ]"), "n.yml:2:15: `npus_count` has an entry that is no single value");
+    assert_eq!(said("latency", "bandwidth"), "n.yml:4:1: has `bandwidth` twice");
+    assert!(said(good, "").ends_with("ends early; expected topology, npus_count, bandwidth and latency"));
+    assert!(said(good, "[ 1 ]").contains("is no mapping of names to lists; expected topology"));
+    let more = format!("{good}---\n{good}");
+    assert_eq!(said(good, &more), "n.yml:5:1: goes on after its mapping");
+    assert!(said(good, &format!("{good}  : ]\n")).starts_with("n.yml:5:"));
+    let passed_over = good.replace("npus", "more: { a: [ 1, { b: 2 } ], c: 3 }\nnpus");
+    assert!(astra::topology("n.yml", &passed_over, 8).is_ok());
 }
 
 #[test]

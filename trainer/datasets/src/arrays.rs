@@ -5,7 +5,7 @@
 //! train.safetensors  x [60000, 1, 28, 28], y [60000]                 and test.safetensors
 //! ```
 //!
-//! Samples are numbers of any type and are taken as they are; those of one byte are kept as bytes. Labels are integers from 0: one
+//! Samples are numbers of any type, rounded to f32; those of one byte are kept as bytes. Labels are integers from 0: one
 //! for a sample or, for texts, one for each position.
 
 use crate::samples::{Pictures, Samples};
@@ -202,7 +202,9 @@ fn labelled(mut x: Array, mut y: Array, tokens: Tokens) -> Result<Set> {
             let numbers: Vec<f32> = x.numbers()?;
             if let Some(at) = numbers.iter().position(|number| !number.is_finite()) {
                 let (number, sample) = (numbers[at], at / (shape.0 * shape.1 * shape.2));
-                return Err(x.wrong(format!("has {number} in sample {sample}; all numbers must be finite")));
+                return Err(
+                    x.wrong(format!("has {number} in sample {sample}; all numbers must be finite in f32"))
+                );
             }
             Values::Numbers(numbers)
         }
@@ -210,7 +212,10 @@ fn labelled(mut x: Array, mut y: Array, tokens: Tokens) -> Result<Set> {
     let most = if tokens == Tokens::No { 0 } else { x.whole_numbers("token")?.1 };
     match tokens {
         Tokens::Below(vocabulary) if most > vocabulary => {
-            return Err(x.wrong(format!("has the token {}; the model knows {vocabulary}", most - 1)));
+            let (token, last) = (most - 1, vocabulary.saturating_sub(1));
+            return Err(x.wrong(format!(
+                "has the token {token}; the model knows 0 to {last}: set `vocabulary` to {most} or more"
+            )));
         }
         Tokens::Classes => classes = classes.max(most),
         _ => {}
@@ -381,7 +386,8 @@ mod tests {
             load(folder.0.path(), &ArrayOptions { tokens: Tokens::Below(vocabulary), ..OPTIONS })
         };
         assert_eq!(known(10).unwrap().0.classes, 4);
-        assert!(known(9).unwrap_err().to_string().ends_with("has the token 9; the model knows 9"));
+        let error = known(9).unwrap_err().to_string();
+        assert!(error.ends_with("has the token 9; the model knows 0 to 8: set `vocabulary` to 10 or more"));
         std::fs::write(folder.0.path().join("train_x.npy"), npy("<f4", &[2, 1], &floats([1.0, 0.5])))
             .unwrap();
         let error = load(folder.0.path(), &options).unwrap_err().to_string();
@@ -433,7 +439,7 @@ mod tests {
         assert_eq!(of(npy("<f4", &[2, 0], &[])), "/train_x.npy: has the shape [2, 0], which holds nothing");
         assert_eq!(
             of(npy("<f4", &[2, 1], &floats([1.0, f32::NAN]))),
-            "/train_x.npy: has NaN in sample 1; all numbers must be finite"
+            "/train_x.npy: has NaN in sample 1; all numbers must be finite in f32"
         );
         let other = Folder::new(&[
             good(),

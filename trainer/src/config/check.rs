@@ -9,6 +9,8 @@ use crate::{Error, Result, data, models, optim, strategies};
 
 /// The largest batch and the widest layer: with both, the operation count of a layer still fits in 64 bits.
 const LARGEST: usize = 65_536;
+/// The largest vocabulary.
+const MOST_TOKENS: usize = 1 << 20;
 
 impl Config {
     /// Checks that the loss scale stays in the range of f32, grows by `scale_growth` and shrinks by `scale_backoff`.
@@ -71,7 +73,7 @@ impl Config {
                 "`attention_dropout` is for models `gpt` and `bert`; the others have no attention",
             ),
             (
-                bert && self.data != "arrays",
+                bert && self.data != "arrays" && data::DATA.iter().any(|(known, _)| *known == self.data),
                 "model `bert` classifies arrays of tokens; set data = \"arrays\"",
             ),
             (self.experts > 0 && !gpt, "`experts` are for model `gpt`; the others have none"),
@@ -205,6 +207,12 @@ impl Config {
             if let Some(size) = sizes.iter().find(|size| !(1..=LARGEST).contains(*size)) {
                 return Err(Error::Config(format!("`{key}` has {size}; it must be 1 to {LARGEST}")));
             }
+        }
+        if !(1..=MOST_TOKENS).contains(&self.vocabulary) {
+            let vocabulary = self.vocabulary;
+            return Err(Error::Config(format!(
+                "`vocabulary` is {vocabulary}; it must be 1 to {MOST_TOKENS}"
+            )));
         }
         Ok(())
     }

@@ -107,6 +107,25 @@ fn mistakes_are_named_in_one_line_with_what_would_be_right() {
 }
 
 #[test]
+fn keys_of_other_models_are_refused() {
+    for (text, says) in [
+        ("vocabulary = 144115188075855872", "`vocabulary` is 144115188075855872; it must be 1 to 1048576"),
+        ("model = \"bert\"", "model `bert` classifies arrays of tokens; set data = \"arrays\""),
+        (
+            "attention_dropout = 0.1",
+            "`attention_dropout` is for models `gpt` and `bert`; the others have no attention",
+        ),
+        (
+            "model = \"vgg11\"\ndropout = 0.5",
+            "`dropout` is for models `gpt` and `bert`, and for a vgg with `imagenet_stem`; the others drop nothing",
+        ),
+        ("imagenet_stem = true", "`imagenet_stem` is for resnets and vggs; another model has one form"),
+    ] {
+        assert_eq!(error(text), format!("c.toml: {says}"));
+    }
+}
+
+#[test]
 fn pictures_that_cannot_be_cut_or_scaled_are_refused() {
     for (text, says) in [
         ("picture_size = 0", "`picture_size` is 0; it must be 1 to 16384"),

@@ -160,9 +160,9 @@ impl Passes {
 
     /// Computes the three gradients of a layer norm. The input gradient is kept among the saved tensors until its phase.
     fn layer_norm(&mut self, l: usize, with: &PassContext<'_, '_>, dy: &Memory) -> Result<()> {
-        let LayerOperation::LayerNorm { rows, width, .. } = self.operations[l] else { return Ok(()) };
+        let LayerOperation::LayerNorm { rows, width, eps } = self.operations[l] else { return Ok(()) };
         let (queue, dtype) = (with.queue, self.precision.layers[l]);
-        let s = launch::LayerNormLaunch { dtype, rows: with.n * rows, columns: width, eps: 1e-5 };
+        let s = launch::LayerNormLaunch { dtype, rows: with.n * rows, columns: width, eps: eps as f32 };
         let (dx, both) = (queue.memory(dy.len())?, queue.memory(8 * width)?);
         let [means, rs] = &self.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
         let w = self.wide_param(l, 0, with.weights)?;

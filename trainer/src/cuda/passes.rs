@@ -16,7 +16,7 @@ use allfold_gpu::device::DeviceGroup;
 use allfold_kernels::DType;
 use allfold_kernels::cuda::launch::{self, DeviceMatrix, EmbeddingLaunch};
 use allfold_kernels::cuda::{Memory, Queue, Slice, vendor};
-use allfold_kernels::nn::{DropoutStream, LayerNormShape, LossKind};
+use allfold_kernels::nn::{DropoutStream, LossKind};
 use std::sync::Arc;
 
 /// The queue, the weights and the group that a pass works with.
@@ -320,8 +320,8 @@ impl Passes {
                     launch::bias(queue, dtype, y.all(), self.wide_param(l, 1, weights)?, plane(&s)?)?;
                 }
             }
-            LayerOperation::LayerNorm { rows, width, .. } => {
-                let s = launch::LayerNormLaunch { dtype, rows: n * rows, columns: *width, eps: 1e-5 };
+            LayerOperation::LayerNorm { rows, width, eps } => {
+                let s = launch::LayerNormLaunch { dtype, rows: n * rows, columns: *width, eps: *eps as f32 };
                 let (means, rs) = (queue.memory(4 * s.rows)?, queue.memory(4 * s.rows)?);
                 let wb = (self.wide_param(l, 0, weights)?, self.wide_param(l, 1, weights)?);
                 launch::layer_norm(queue, &s, x, wb, (means.all(), rs.all()), y.all())?;
@@ -445,10 +445,6 @@ fn supported(name: &str, operation: &LayerOperation) -> Result<()> {
                 "layer `{name}` has heads of {size} columns; GPU kernels take at most 128: change `width` or `heads`"
             )))
         }
-        LayerOperation::LayerNorm { eps, .. } if *eps != LayerNormShape::EPS => Err(Error::Config(format!(
-            "layer `{name}` adds {eps:e} to the variance, and GPU kernels add {:e}; set device = \"cpu\"",
-            LayerNormShape::EPS
-        ))),
         LayerOperation::MeanPool(shape) if shape.padding > 0 => Err(Error::Config(format!(
             "layer `{name}` is mean pooling over padding, for which there is no GPU kernel; set device = \"cpu\""
         ))),

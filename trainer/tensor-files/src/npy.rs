@@ -82,7 +82,7 @@ fn described(header: &str, start: u64) -> std::result::Result<StoredTensor, Stri
             "descr" => dtype = Some(dtype_of(&mut rest)?),
             "fortran_order" => fortran = Some(rest.boolean()?),
             "shape" => shape = Some(rest.tuple()?),
-            other => return Err(format!("has the unknown entry `{other}` in its header")),
+            other => return Err(format!("has the unknown entry `{}` in its header", short(other))),
         }
         if !rest.next_is('}') {
             rest.expect(',')?;
@@ -129,7 +129,7 @@ fn dtype_of(rest: &mut Literal) -> std::result::Result<Dtype, String> {
         other => {
             return Err(format!(
                 "has elements of type `{}`; bool, little-endian integers and floats of at most 8 bytes are read",
-                other.escape_debug()
+                short(other)
             ));
         }
     })
@@ -190,9 +190,13 @@ impl<'a> Literal<'a> {
     }
 
     fn wants(&self, what: &str) -> String {
-        let found: String = self.0.chars().take(12).collect();
-        format!("has `{}` in its header where {what} belongs", found.escape_debug())
+        format!("has `{}` in its header where {what} belongs", short(self.0))
     }
+}
+
+/// The first characters of a part of a header, with control characters escaped.
+fn short(text: &str) -> String {
+    text.escape_debug().take(12).collect()
 }
 
 #[cfg(test)]
@@ -233,6 +237,11 @@ mod tests {
         assert_eq!(values_of(&file(1, one, &[200])), (vec![], vec![200.0]));
         let none = "{'descr': '<f8', 'fortran_order': False, 'shape': (0, 7), }";
         assert_eq!(values_of(&file(1, none, &[])), (vec![0, 7], vec![]));
+        read_any(&file(
+            1,
+            "{'descr': '<f8', 'fortran_order': False, 'shape': (0, 8589934592, 8589934592)}",
+            &[],
+        ));
     }
 
     #[test]

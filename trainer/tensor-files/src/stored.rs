@@ -56,7 +56,10 @@ impl StoredTensor {
             Dtype::I32 => self.each(from, to, |bytes| F::from_f64(i32::from_le_bytes(bytes).into())),
             Dtype::U64 => self.each(from, to, |bytes| F::from_f64(u64::from_le_bytes(bytes) as f64)),
             Dtype::I64 => self.each(from, to, |bytes| F::from_f64(i64::from_le_bytes(bytes) as f64)),
-            _ => self.read(from, to),
+            Dtype::F16 | Dtype::BF16 | Dtype::F32 | Dtype::F64 => self.read(from, to),
+            other => {
+                Err(wrong(format!("has the type {other:?}; BOOL, integers, F16, BF16, F32 and F64 are read")))
+            }
         }
     }
 
@@ -77,8 +80,12 @@ impl StoredTensor {
         to: &mut [T],
         value: impl Fn([u8; N]) -> T,
     ) -> Result<()> {
+        // Without elements, the product of some of the sizes may be greater than any number.
+        if to.is_empty() {
+            return Ok(());
+        }
         let dimensions = self.by_stride(N as u64);
-        if to.is_empty() || dimensions.iter().any(|dimension| dimension.size == 0) {
+        if dimensions.iter().any(|dimension| dimension.size == 0) {
             return Ok(());
         }
         let (outer, inner) = match dimensions.split_last() {

@@ -227,7 +227,8 @@ pair! {
 }
 
 pair! {
-    /// How long the passes of one layer take in a step of a rank: means over the profiled steps of the ranks that have the layer.
+    /// How long the passes of one layer take in a step of a rank: means over the profiled steps of the ranks of this process that have
+    /// the layer.
     MeasuredLayer, SimulatedLayer, "layer", {
         /// The setup of the run.
         #[serde(flatten)]

@@ -33,7 +33,7 @@ impl Lists {
     /// The list of this name, each scalar read by `read`; `of` says what it reads.
     pub fn get<T>(&self, name: &str, of: &str, read: impl Fn(&str) -> Option<T>) -> Result<Entry<T>, Wrong> {
         let first = Place { line: 1, column: 1 };
-        let list = self.0.get(name).ok_or_else(|| (first, format!("has no list `{name}`")))?;
+        let list = self.0.get(name).ok_or_else(|| (first, format!("has no list `{name}`; {WANTED}")))?;
         let value = |value: &Value<String>| match read(&value.is) {
             Some(is) => Ok(Value { at: value.at, is }),
             None => Err((value.at, format!("`{}` in `{name}` is not {of}", short(&value.is)))),
@@ -41,6 +41,9 @@ impl Lists {
         Ok(Entry { at: list.at, values: list.values.iter().map(value).collect::<Result<_, _>>()? })
     }
 }
+
+/// What a file should have.
+const WANTED: &str = "expected topology, npus_count, bandwidth and latency";
 
 /// Reads the lists with these names.
 ///
@@ -55,12 +58,12 @@ pub fn lists(text: &str, names: &[&'static str]) -> Result<Lists, Wrong> {
         (first, at) = events.next()?;
     }
     if !matches!(first, Event::MappingStart(..)) {
-        return Err((at, "is no mapping of names to lists".into()));
+        return Err((at, format!("is no mapping of names to lists; {WANTED}")));
     }
     loop {
         let (event, at) = events.next()?;
         let key = match event {
-            Event::MappingEnd => return Ok(Lists(lists)),
+            Event::MappingEnd => return events.end().map(|()| Lists(lists)),
             Event::Scalar(key, ..) => key,
             _ => return Err((at, "has an entry without a name".into())),
         };
@@ -82,10 +85,22 @@ struct Events<'a>(Parser<'a, saphyr_parser::StrInput<'a>>);
 impl<'a> Events<'a> {
     fn next(&mut self) -> Result<(Event<'a>, Place), Wrong> {
         match self.0.next_event() {
-            Some(Ok((Event::StreamEnd, span))) => Err((place(&span.start), "ends early".into())),
+            Some(Ok((Event::StreamEnd, span))) => Err((place(&span.start), format!("ends early; {WANTED}"))),
             Some(Ok((event, span))) => Ok((event, place(&span.start))),
             Some(Err(error)) => Err(of(&error)),
-            None => Err((Place { line: 1, column: 1 }, "is empty".into())),
+            None => Err((Place { line: 1, column: 1 }, format!("ends early; {WANTED}"))),
+        }
+    }
+
+    /// Checks that nothing follows.
+    fn end(&mut self) -> Result<(), Wrong> {
+        loop {
+            match self.0.next_event() {
+                None | Some(Ok((Event::StreamEnd, _))) => return Ok(()),
+                Some(Ok((Event::DocumentEnd, _))) => {}
+                Some(Ok((_, span))) => return Err((place(&span.start), "goes on after its mapping".into())),
+                Some(Err(error)) => return Err(of(&error)),
+            }
         }
     }
 

@@ -25,7 +25,7 @@ impl<K> Unit<K> {
 pub trait Elementwise {
     /// The layer's operation.
     const OPERATION: LayerOperation;
-    /// Whether the derivative can be computed from the output alone.
+    /// Whether the output may be written over the input; the derivative is then computed from the output alone.
     const IN_PLACE: bool = false;
     /// Whether the backward pass reads the output.
     const NEEDS_OUTPUT: bool = Self::IN_PLACE;

@@ -52,7 +52,8 @@ pub fn vgg<F: Float>(parts: &Vgg) -> Result<Network<F>> {
     let (mut inputs, height, width) = parts.shape;
     if parts.large_classifier && (height, width) != (224, 224) {
         return Err(Error::Network(format!(
-            "the classifier of a vgg with `imagenet_stem` is for pictures of 224x224, and these are of {height}x{width}"
+            "the classifier of a vgg with `imagenet_stem` is for pictures of 224x224, and these are of {height}x{width}; \
+             leave `imagenet_stem` out for these"
         )));
     }
     if height < 32 || width < 32 {
