@@ -126,7 +126,7 @@ fn settings_that_do_nothing_or_contradict_each_other() {
         (&["nesterov=true", "optimiser=adam"], "optimiser `sgd`"),
         (&["lr_milestones=[3]"], "lr_schedule `milestones`"),
         (&["lr_schedule=milestones"], "needs `lr_milestones`"),
-        (&["dropout=0.1"], "model `gpt`"),
+        (&["dropout=0.1"], "models `gpt` and `bert`"),
         (&["imagenet_stem=true"], "`imagenet_stem` is for resnets"),
         (&["checkpoint_keep=0"], "`checkpoint_keep` is 0"),
         (&["min_delta=0.1"], "`min_delta` is for `patience`"),
