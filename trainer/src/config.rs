@@ -390,6 +390,3 @@ fn located(error: &toml::de::Error, text: &str, name: &str) -> String {
     };
     format!("{name}:{line}:{column}: {what}")
 }
-
-#[cfg(test)]
-mod tests;

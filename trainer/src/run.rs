@@ -12,6 +12,7 @@ mod engine;
 mod epoch_end;
 mod epochs;
 mod hook_scale;
+mod observed_rank;
 mod rank_trainer;
 mod report;
 

@@ -15,7 +15,7 @@ pub use matching::UnmatchedTensors;
 
 use crate::{Config, Error, Model, Result, checkpoint};
 use allfold_kernels::nn::Float;
-use allfold_tensor_files::{StoredTensor, pickle, state_dict, tensor_file};
+use allfold_tensor_files::{StoredTensor, pickle, state_dict, tensor_file, wrong};
 use matching::matched;
 use safetensors::tensor::{SafeTensors, TensorInfo};
 use std::collections::BTreeMap;
@@ -81,7 +81,7 @@ fn open<F: Float>(path: &Path, model: &mut Model<F>, strict: bool) -> Result<Unm
     if of_pytorch(path, &first) {
         if !regular {
             let what = "is no regular file, which an archive of PyTorch's has to be";
-            return Err(failed(tensor_file::wrong(what.into())));
+            return Err(failed(wrong(what.into())));
         }
         let tensors = state_dict::tensors(&mut file).map_err(failed)?;
         return fill(path, &tensors, &mut file, (model, strict));
@@ -99,7 +99,7 @@ fn of_pytorch(path: &Path, first: &[u8]) -> bool {
 
 /// The tensors of a safetensors file by name.
 fn safetensors(bytes: &[u8]) -> io::Result<BTreeMap<String, StoredTensor>> {
-    let damaged = |error| tensor_file::wrong(checkpoint::damage(bytes, &error));
+    let damaged = |error| wrong(checkpoint::damage(bytes, &error));
     let (header, about) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
     let stored = |info: &TensorInfo| tensor_file::stored(info, 8 + header as u64);
     Ok(about.tensors().into_iter().map(|(name, info)| (name, stored(info))).collect())

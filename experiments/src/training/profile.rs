@@ -178,7 +178,7 @@ pub fn by_layer(ranks: &[RankProfile]) -> Vec<LayerTime> {
         .collect()
 }
 
-/// [`table`], or that there is nothing to show: a resumed run, or one that ended early, may have no profiled step.
+/// The table of the layers that take the most time, or that there is nothing to show: a run that ended early may have no profiled step.
 pub fn summary(ranks: &[RankProfile], most: usize) -> Vec<String> {
     match ranks.iter().all(|rank| rank.steps.is_empty()) {
         true => {

@@ -3,7 +3,7 @@
 use super::consensus::{begin_alike, same_layout};
 use crate::engine::{Bucketing, NetworkSplit, RankEngine, StepInput, StepResult, Worker};
 use crate::strategies::{self, Driver, ddp};
-use crate::timing::{BucketTimes, LayerSpan, StepSpan};
+use crate::timing::BucketTimes;
 use crate::{Batch, Config, GradScaler, MemoryUse, Model, Network, Optimiser, Result, optim};
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::Float;
@@ -115,30 +115,5 @@ impl<'a, F: Float> RankTrainer<'a, F> {
     /// The memory that this rank holds now.
     pub fn memory(&mut self) -> MemoryUse {
         self.worker.memory()
-    }
-
-    /// Turns the records of [`RankTrainer::spans`] and [`RankTrainer::peak`] on or off.
-    pub fn observe(&mut self, wanted: bool) {
-        self.worker.observe(wanted);
-    }
-
-    /// The work and the waiting of the last step, in order.
-    pub fn spans(&self) -> &[StepSpan] {
-        self.worker.spans()
-    }
-
-    /// Turns the record of [`RankTrainer::layers`] on or off, from the next step on.
-    pub fn observe_layers(&mut self, wanted: bool) {
-        self.worker.observe_layers(wanted);
-    }
-
-    /// The passes of layers in the last step, in order.
-    pub fn layers(&self) -> &[LayerSpan] {
-        self.worker.layers()
-    }
-
-    /// The memory of this rank at the time in the last step when it held the most, if it was recorded.
-    pub fn peak(&self) -> Option<MemoryUse> {
-        Some(self.worker.peak()).filter(|peak| peak.total() > 0)
     }
 }

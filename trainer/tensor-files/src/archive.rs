@@ -8,7 +8,7 @@
 //! Numbers are little-endian. ZIP64's end is read where a number does not fit into the end's own field. Checksums of members are
 //! not compared: PyTorch can leave them out, and does not compare them either. Source: PKWARE, APPNOTE.TXT 6.3.10, section 4.3.
 
-use crate::tensor_file::wrong;
+use crate::error::wrong;
 use std::collections::BTreeMap;
 use std::io::{Read, Result, Seek, SeekFrom};
 

@@ -7,6 +7,7 @@
 //! Every size in a file is checked before anything is allocated by it.
 
 mod archive;
+mod error;
 pub mod npy;
 pub mod pickle;
 pub mod state_dict;
@@ -15,5 +16,6 @@ pub mod tensor_file;
 #[cfg(test)]
 mod testing;
 
+pub use error::wrong;
 pub use safetensors::Dtype;
 pub use stored::StoredTensor;

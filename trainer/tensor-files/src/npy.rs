@@ -6,8 +6,8 @@
 //!
 //! Source: the specification of the format in NumPy's documentation (`numpy.lib.format`), versions 1.0, 2.0 and 3.0.
 
+use crate::error::wrong;
 use crate::stored::StoredTensor;
-use crate::tensor_file::wrong;
 use safetensors::tensor::Dtype;
 use std::io::{Read, Result, Seek, SeekFrom};
 

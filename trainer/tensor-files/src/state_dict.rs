@@ -9,9 +9,9 @@
 //! Of the storages nothing is read here. Source: the notes on serialisation of PyTorch's documentation.
 
 use crate::archive::Archive;
+use crate::error::wrong;
 use crate::pickle;
 use crate::stored::StoredTensor;
-use crate::tensor_file::wrong;
 use std::collections::BTreeMap;
 use std::io::{Read, Result, Seek};
 

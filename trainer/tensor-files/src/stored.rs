@@ -1,6 +1,6 @@
 //! A tensor in a file, and the reading of its values.
 
-use crate::tensor_file::wrong;
+use crate::error::wrong;
 use allfold_kernels::nn::Float;
 use allfold_kernels::{bf16, f16};
 use safetensors::tensor::Dtype;

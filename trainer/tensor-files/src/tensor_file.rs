@@ -1,12 +1,13 @@
 //! Reads safetensors files. A file's data is read only if its length agrees with its header: a wrong path may lead to a device
 //! without an end, or to a file larger than memory.
 
+use crate::error::wrong;
 use crate::stored::StoredTensor;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Error, ErrorKind, Read, Result, Seek, SeekFrom};
+use std::io::{Read, Result, Seek, SeekFrom};
 use std::path::Path;
 
 /// The greatest length of a header in bytes.
@@ -21,7 +22,7 @@ struct Entry {
 /// Reads a whole file. A file that ends early is read too; the parser of its bytes reports where it ends.
 ///
 /// # Errors
-/// The file cannot be read; or, as [`ErrorKind::InvalidData`], it is longer than its header says, or its header is too long.
+/// The file cannot be read; or, as `InvalidData`, it is longer than its header says, or its header is too long.
 pub fn read(path: &Path) -> Result<Vec<u8>> {
     let file = File::open(path)?;
     let about = file.metadata()?;
@@ -54,7 +55,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
 /// The tensors of a file by name, by its header; of their values nothing is read.
 ///
 /// # Errors
-/// The file cannot be read; or, as [`ErrorKind::InvalidData`], it is no safetensors file, or is longer or shorter than its header
+/// The file cannot be read; or, as `InvalidData`, it is no safetensors file, or is longer or shorter than its header
 /// says.
 pub fn tensors(from: &mut (impl Read + Seek)) -> Result<BTreeMap<String, StoredTensor>> {
     let length = from.seek(SeekFrom::End(0))?;
@@ -93,15 +94,11 @@ pub fn stored(info: &TensorInfo, start: u64) -> StoredTensor {
     StoredTensor { dtype: info.dtype, shape, strides, start: start + info.data_offsets.0 as u64 }
 }
 
-/// The error for a file that is not what it should be.
-pub fn wrong(what: String) -> Error {
-    Error::new(ErrorKind::InvalidData, what)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs::OpenOptions;
+    use std::io::ErrorKind;
 
     fn file(header: &str, data: &[u8]) -> Vec<u8> {
         [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()

@@ -1,4 +1,8 @@
-use super::*;
+//! Configurations: their keys, and what is refused.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use allfold_trainer::Config;
+use allfold_trainer::config::{Parallel, ScheduleName};
 
 fn error(text: &str) -> String {
     Config::parse(text, "c.toml").unwrap_err().to_string()
