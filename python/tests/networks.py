@@ -20,6 +20,8 @@ class Block(nn.Module):
             setattr(self, f"conv{number}", nn.Conv2d(before, after, kernel, step, kernel // 2, bias=False))
             setattr(self, f"bn{number}", nn.BatchNorm2d(after))
             before = after
+        # Damped, so that ten steps of a deep network do not amplify rounding.
+        nn.init.constant_(getattr(self, f"bn{self.depth}").weight, 0.1)
         if stride > 1 or inputs != outputs:
             self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
         else:

@@ -98,8 +98,8 @@ BERT = {"vocabulary": 40, "positions": 32, "layers": 3, "width": 24, "heads": 4}
 # A network in PyTorch, what draws its samples, and Allfold's keys.
 NETWORKS = {
     "resnet18": (lambda: ResNet(18, False, 3, CLASSES), pictures(16), {}),
-    "resnet34": (lambda: ResNet(34, True, 3, CLASSES), pictures(64), {"imagenet_stem": True}),
-    "resnet50": (lambda: ResNet(50, True, 3, CLASSES), pictures(64), {"imagenet_stem": True}),
+    "resnet34": (lambda: ResNet(34, True, 3, CLASSES), pictures(32), {"imagenet_stem": True}),
+    "resnet50": (lambda: ResNet(50, True, 3, CLASSES), pictures(32), {"imagenet_stem": True}),
     "vgg11": (lambda: Vgg(11, True, 3, 32, CLASSES), pictures(32), {}),
     "vgg16": (lambda: Vgg(16, False, 3, 32, CLASSES), pictures(32), {"batch_norm": False}),
     "bert": (lambda: Bert(classes=CLASSES, **BERT), tokens, BERT),
