@@ -160,7 +160,10 @@ fn data_devices_and_folders_that_do_not_fit() {
         says(&train.collect::<Vec<_>>(), &[hint]);
     };
     train(&["model=gpt"], "a gpt needs one for each position");
-    train(&["model=mlp", "data=text", &format!("data_dir={}", path(""))], "a gpt needs one for each position");
+    train(
+        &["model=mlp", "data=text", &format!("data_dir={}", path(""))],
+        "a gpt needs one for each position",
+    );
     train(&["data=mnist", "data_dir=no/such"], "`allfold data fetch` brings it");
     train(&["data=synthetic", "synthetic_samples=0"], "`synthetic_samples` is 0");
     train(&["model=resnet18", "batch=1"], "1 value per channel");
