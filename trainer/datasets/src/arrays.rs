@@ -8,11 +8,11 @@
 //! Samples are numbers of any type, rounded to f32; those of one byte are kept as bytes. Labels are integers from 0: one
 //! for a sample or, for texts, one for each position.
 
+use crate::held_out::drawn;
 use crate::samples::{Pictures, Samples};
 use crate::{Dataset, Error, Result};
 use allfold_kernels::nn::Float;
 use allfold_tensor_files::{Dtype, StoredTensor, npy, tensor_file};
-use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::fs::File;
@@ -71,14 +71,9 @@ pub fn load(folder: &Path, options: &ArrayOptions) -> Result<(Dataset, Dataset)>
 
 /// Divides a set into a training set and a test set, by a draw from the seed. Both keep the order of their samples.
 fn held_out(all: &Set, options: &ArrayOptions) -> (Set, Set) {
-    let count = all.len();
-    let mut order: Vec<usize> = (0..count).collect();
-    order.shuffle(&mut ChaCha8Rng::seed_from_u64(options.seed));
-    let share = ((count as f64 * options.test_share).round() as usize).clamp(1, count - 1);
-    let (test, train) = order.split_at_mut(share);
-    test.sort_unstable();
-    train.sort_unstable();
-    (all.only(train), all.only(test))
+    let held = drawn(all.len(), options.test_share, &mut ChaCha8Rng::seed_from_u64(options.seed));
+    let (test, train): (Vec<usize>, Vec<usize>) = (0..all.len()).partition(|&at| held[at]);
+    (all.only(&train), all.only(&test))
 }
 
 /// Samples and labels in memory.

@@ -17,6 +17,7 @@ mod augment;
 pub mod cifar;
 mod crop;
 mod digits;
+mod held_out;
 pub mod idx;
 pub mod loader;
 pub mod pictures;

@@ -9,7 +9,7 @@
 //! The samples of a set are spread by class: any part of it, its first or its last samples, has every class by its share.
 
 use super::header;
-use rand::seq::SliceRandom;
+use crate::held_out::drawn;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::ffi::OsString;
@@ -182,11 +182,7 @@ fn split(classes: Vec<Class>, held_out: f64, seed: u64) -> (Vec<Class>, Vec<Clas
         // A stream for each class: pictures that are added to one class do not change the others. No other draw uses the last ones.
         random.set_stream(u64::MAX - 1 - number);
         random.set_word_pos(0);
-        let mut order: Vec<usize> = (0..files.len()).collect();
-        order.shuffle(&mut random);
-        let share = (files.len() as f64 * held_out).round() as usize;
-        let mut held = vec![false; files.len()];
-        order[..share.max(1).min(files.len() - 1)].iter().for_each(|&at| held[at] = true);
+        let held = drawn(files.len(), held_out, &mut random);
         let (test, train): (Vec<_>, Vec<_>) = files.into_iter().zip(held).partition(|(_, held)| *held);
         let class = |files: Vec<(PathBuf, bool)>| Class {
             name: name.clone(),
