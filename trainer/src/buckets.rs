@@ -9,7 +9,6 @@
 //! cut: a bucket may overshoot its cap by most of one parameter (S. Li et al., "PyTorch Distributed", VLDB 2020, section 4.2).
 
 use crate::ParamSpec;
-use allfold_kernels::nn::OpCost;
 use std::ops::Range;
 
 /// The sizes at which buckets are full.
@@ -41,16 +40,6 @@ impl Bucket {
             (param, start..end)
         })
     }
-}
-
-/// Cost of dividing `elements` of a gradient by the number of ranks, in place or on the way into a bucket.
-pub fn pack_cost<F>(elements: usize) -> OpCost {
-    OpCost::launch(elements, 2 * elements, size_of::<F>())
-}
-
-/// Cost of copying a bucket of `elements` back.
-pub fn unpack_cost<F>(elements: usize) -> OpCost {
-    OpCost::launch(0, 2 * elements, size_of::<F>())
 }
 
 /// The range of each bucket among all gradients, if every bucket is contiguous and the buckets follow each other from

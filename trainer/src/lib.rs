@@ -17,12 +17,13 @@
 //! ```
 //!
 //! Where to look: [`layers`] for the arithmetic, [`models`] for the networks, [`strategies`] for what each strategy of training
-//! adds, [`run`] for the training loop, [`cuda`] for a training step on GPUs, [`modeled`] for the simulated time of a step.
+//! adds, [`run`] for the training loop and [`cuda`] for a training step on GPUs. `allfold-prediction` predicts the time of a step.
 
 mod added;
 pub mod buckets;
 pub mod checkpoint;
 pub mod config;
+pub mod costs;
 #[cfg_attr(not(feature = "cuda"), path = "no_cuda.rs")]
 pub mod cuda;
 pub mod data;
@@ -33,7 +34,6 @@ mod hash;
 pub mod init;
 pub mod lr_schedule;
 mod model;
-pub mod modeled;
 pub mod models;
 pub mod optim;
 #[cfg(test)]

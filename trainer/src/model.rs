@@ -84,10 +84,5 @@ impl<F: Float> Model<F> {
     }
 }
 
-/// Cost of adding `elements` to the accumulated gradients.
-pub(crate) fn accumulate_cost<F>(elements: usize) -> OpCost {
-    OpCost::launch(elements, 3 * elements, size_of::<F>())
-}
-
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,6 @@ mod observed_rank;
 mod rank_trainer;
 mod report;
 
-pub(crate) use data_place::data_cost;
 pub use engine::fits_network;
 pub use rank_trainer::RankTrainer;
 pub use report::{Observer, StepReport, TrainResult};

@@ -17,8 +17,8 @@ use crate::scaling::workload::{Collectives, WorkloadScaling};
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::time::{Engine, Job, simulate};
 use allfold_collectives::{Collective, Geometry};
+use allfold_prediction::{Overheads, expected_max};
 use allfold_sim::Topology;
-use allfold_trainer::modeled::{Overheads, expected_max};
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
 
 /// The function that explains a table.

@@ -6,11 +6,11 @@ use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
 use crate::training::run::{self, RecordOptions};
 use crate::training::trained::Trained;
 use allfold_collectives::Plan;
+use allfold_prediction::{self as prediction, ModeledMachine, StepPrediction};
 use allfold_report::format::counted;
 use allfold_report::records::{MeasuredScale, Setup, SimulatedScale};
 use allfold_report::sizes::RankCounts;
 use allfold_sim::{Device, Faults, Sharing, Topology};
-use allfold_trainer::modeled::{self, ModeledMachine, StepPrediction};
 use allfold_trainer::{Config, Dataset, data};
 use std::cell::OnceCell;
 
@@ -215,7 +215,7 @@ impl Scaling {
             sharing: Sharing::default(),
             plan: &Plan::default(),
         };
-        modeled::predict(&self.config, shape, classes, &machine).map_err(CommandError::from)
+        prediction::predict(&self.config, shape, classes, &machine).map_err(CommandError::from)
     }
 
     fn train(&self, place: LaunchMode) -> CommandResult<Trained> {

@@ -3,14 +3,14 @@
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::Plan;
 use allfold_nccl_model::{Arch, Graph, HostCpu, Inside, Overrides, Platform};
+use allfold_prediction::{
+    ExchangeModel, NcclModel, Overheads, SimulatedExchange, StepPrediction, WorkloadTraining,
+    predict_workload,
+};
 use allfold_report::records::{Setup, SimulatedScale};
 use allfold_sim::machines::presets::{FABRIC_FIGURES, Preset};
 use allfold_sim::machines::{GPU_MODELS, Generation};
 use allfold_sim::{Sharing, Topology};
-use allfold_trainer::modeled::{
-    ExchangeModel, NcclModel, Overheads, SimulatedExchange, StepPrediction, WorkloadTraining,
-    predict_workload,
-};
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
 
 /// The model that times the exchanges.

@@ -1,9 +1,9 @@
 //! Training on the virtual clock, beside its prediction.
 
 use allfold_collectives::{Plan, World};
+use allfold_prediction::{ModeledMachine, StepPrediction, predict};
 use allfold_sim::{Costs, Device, Sharing, Topology};
 use allfold_tests::training::switch;
-use allfold_trainer::modeled::{ModeledMachine, StepPrediction, predict};
 use allfold_trainer::timing::{StepBreakdown, communication};
 use allfold_trainer::{Config, Error, Observer, StepReport, TrainResult, data, train_on};
 

@@ -13,7 +13,8 @@
 use super::bucketing::{BucketState, Bucketing};
 use super::unit::Tensor;
 use super::worker::Worker;
-use crate::buckets::{Bucket, pack_cost, unpack_cost, views};
+use crate::buckets::{Bucket, views};
+use crate::costs::{pack_cost, unpack_cost};
 use crate::strategies::hooks::Hook;
 use crate::timing::{BucketTimes, StepWork, work};
 use crate::{Error, ParamSpec, Result};

@@ -3,6 +3,7 @@
 use super::serving::{Serving, ServingRole};
 use super::unit::Tensor;
 use super::worker::Worker;
+use crate::costs::pack_cost;
 use crate::engine::RankEngine;
 use crate::timing::{StepWork, work};
 use crate::{Error, Result};
@@ -72,7 +73,7 @@ impl<F: Float> Serving for Worker<'_, F> {
         let grads = self.units[unit].grads.here_mut("gradients")?;
         grads[elements..].fill(F::ZERO);
         divide(&mut grads[..elements], F::from_f64(workers as f64));
-        self.groups.world.charge(&work(crate::buckets::pack_cost::<F>(elements)));
+        self.groups.world.charge(&work(pack_cost::<F>(elements)));
         self.did(StepWork::Divide, None, start);
         for server in 0..servers {
             let part = self.part_of(unit, server);
@@ -144,7 +145,7 @@ impl<F: Float> Serving for Worker<'_, F> {
                 }
             }
             state.grad_part_begun = true;
-            self.groups.world.charge(&work(crate::buckets::pack_cost::<F>(values.len())));
+            self.groups.world.charge(&work(pack_cost::<F>(values.len())));
             self.did(StepWork::Update, None, start);
             self.on.pool.push(values.into_vec());
         }

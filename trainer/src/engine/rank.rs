@@ -4,6 +4,7 @@ use super::observed::work_of;
 use super::unit::Tensor;
 use super::worker::Worker;
 use super::{AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Slot, UnitExchange};
+use crate::costs::pack_cost;
 use crate::model::{Activations, normalises, normalises_all};
 use crate::timing::{BucketTimes, LayerSpan, StepWork, work};
 use crate::{Error, Network, Outline, Phase, Result};
@@ -171,7 +172,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         let elements = self.units[unit].values.len();
         if mean > 1 {
             divide(&mut whole[..elements], F::from_f64(mean as f64));
-            self.groups.world.charge(&work(crate::buckets::pack_cost::<F>(elements)));
+            self.groups.world.charge(&work(pack_cost::<F>(elements)));
             self.did(StepWork::Divide, None, now);
         }
         let bytes = (elements * size_of::<F>()) as u64;

@@ -4,12 +4,7 @@ use super::Run;
 use crate::engine::{AxisPosition, Mesh, MeshAxis};
 use crate::{Config, DrawKey, Result, strategies};
 use allfold_collectives::Communicator;
-use allfold_kernels::nn::{Float, OpCost};
-
-/// Cost of copying `elements` of a batch.
-pub(crate) fn data_cost<F>(elements: usize) -> OpCost {
-    OpCost::launch(0, 2 * elements, size_of::<F>())
-}
+use allfold_kernels::nn::Float;
 
 /// A rank's position among the ranks with samples of their own, and the weight of its losses.
 pub(super) struct DataPlace {

@@ -1,6 +1,7 @@
 //! A run on the CPU's engine: its step, its evaluations and its checkpoints.
 
 use super::Run;
+use crate::costs::data_cost;
 use crate::data::loader::Batches;
 use crate::engine::{NetworkSplit, StepInput};
 use crate::evaluate::{Evaluation, evaluate_first};
@@ -81,7 +82,7 @@ impl<F: Float> Run<'_, F> {
         let Run { engine: Some(engine), comm, batch, scaler, .. } = self else { return Ok(None) };
         let start = comm.now();
         batches.next(batch)?;
-        comm.charge(&work(super::data_cost::<F>(batch.x.len())));
+        comm.charge(&work(data_cost::<F>(batch.x.len())));
         let data = comm.now() - start;
         let report = engine.step(batch, input, *scaler)?;
         if let Some(scaler) = scaler {

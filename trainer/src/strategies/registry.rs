@@ -58,7 +58,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Whether the strategy of `config` also runs on GPUs and in predictions. It then takes all keys of data-parallel training.
-pub(crate) fn has_own_gpu_step(config: &Config) -> bool {
+pub fn has_own_gpu_step(config: &Config) -> bool {
     matches!(config.strategy.as_str(), "single" | "ddp")
 }
 

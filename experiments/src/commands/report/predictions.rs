@@ -14,12 +14,12 @@ use crate::scaling::workload::{Collectives, WorkloadScaling};
 use allfold_collectives::Collective;
 use allfold_nccl_model::physics::Terms;
 use allfold_nccl_model::{Library, Overrides};
+use allfold_prediction::Overheads;
 use allfold_report::format;
 use allfold_report::records::SimulatedScale;
 use allfold_report::sizes::{RankCounts, Size};
 use allfold_sim::Device;
 use allfold_trainer::Config;
-use allfold_trainer::modeled::Overheads;
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
 use allfold_validation::file::ParameterFile;
 

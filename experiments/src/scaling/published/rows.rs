@@ -3,13 +3,13 @@
 use crate::scaling::tables::{Curve, ScalingTable};
 use crate::scaling::workload;
 use allfold_nccl_model::Overrides;
-use allfold_sim::Picos;
-use allfold_sim::machines::presets::Preset;
-use allfold_trainer::buckets::Caps;
-use allfold_trainer::modeled::{
+use allfold_prediction::{
     DdpOptions, NcclModel, Overheads, StepPrediction, UniformCosts, WorkloadTraining, predict_steps,
     predict_workload,
 };
+use allfold_sim::Picos;
+use allfold_sim::machines::presets::Preset;
+use allfold_trainer::buckets::Caps;
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
 
 /// The terms of the prediction: the name, and what the term is and where its size is from. No term counts the multiprocessors that

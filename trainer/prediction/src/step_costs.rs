@@ -1,8 +1,8 @@
 //! The costs of a step's phases.
 
-use crate::buckets::Caps;
-use crate::{ParamSpec, Phase};
 use allfold_sim::Picos;
+use allfold_trainer::buckets::Caps;
+use allfold_trainer::{ParamSpec, Phase};
 
 /// The times of the parts of a step on one device.
 pub trait StepCosts {

@@ -2,10 +2,10 @@
 
 use super::timeline::Timeline;
 use super::{DdpOptions, ExchangeModel, Overheads, StepCosts, StepPrediction};
-use crate::buckets::Caps;
-use crate::workloads::{Accelerator, KernelCost, Precision, Workload};
-use crate::{ParamSpec, Phase, Result};
 use allfold_sim::Picos;
+use allfold_trainer::buckets::Caps;
+use allfold_trainer::workloads::{Accelerator, KernelCost, Precision, Workload};
+use allfold_trainer::{ParamSpec, Phase, Result};
 
 /// The parameters of training a workload.
 #[derive(Clone, Copy, Debug)]

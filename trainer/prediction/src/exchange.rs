@@ -1,10 +1,10 @@
 //! The time of an all-reduce among the ranks.
 
-use crate::Result;
 use allfold_collectives::time::{Engine, Job, Outcome, simulate};
 use allfold_collectives::{Collective, DType, Plan};
 use allfold_nccl_model::{Overrides, Platform, choose};
 use allfold_sim::{Costs, Faults, Picos, Sharing, Topology};
+use allfold_trainer::Result;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Times an all-reduce from the moment all ranks have entered it.
@@ -98,7 +98,7 @@ impl ExchangeModel for NcclModel {
     fn all_reduce(&mut self, elements: usize, dtype: DType) -> Result<Picos> {
         let bytes = (elements * dtype.size()) as u64;
         let chosen = choose(&self.platform, Collective::AllReduce, bytes, &self.overrides)
-            .map_err(|error| crate::Error::Config(error.to_string()))?;
+            .map_err(|error| allfold_trainer::Error::Config(error.to_string()))?;
         self.used.insert(format!("NCCL's model, {} {}", chosen.algorithm.name(), chosen.protocol.name()));
         Ok(Picos((chosen.time_us * 1e6).ceil() as u64))
     }

@@ -10,7 +10,7 @@
 //! times (unequal chunks, rank counts that are no power of two), the last rank's time is taken for all.
 //!
 //! What is timed is a [`StepCosts`]: a real network with the costs of its kernels on a device ([`predict`]), or the layer table
-//! of a large one ([`crate::workloads`], [`predict_workload`]). Both go through one timeline, with the buckets of real
+//! of a large one ([`allfold_trainer::workloads`], [`predict_workload`]). Both go through one timeline, with the buckets of real
 //! training.
 
 mod exchange;
@@ -29,10 +29,10 @@ pub use step_costs::{DdpOptions, StepCosts};
 pub use uniform_costs::UniformCosts;
 pub use workload::{WorkloadTraining, predict_workload};
 
-use crate::timing::{BucketTimes, StepBreakdown};
-use crate::{Config, Error, Result, strategies};
 use allfold_collectives::Plan;
 use allfold_sim::{Costs, Device, Picos, Sharing, Topology};
+use allfold_trainer::timing::{BucketTimes, StepBreakdown};
+use allfold_trainer::{Config, Error, Result, strategies};
 
 /// The machine that a step is predicted for.
 #[derive(Clone, Copy)]

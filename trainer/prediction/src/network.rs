@@ -2,14 +2,11 @@
 
 use super::timeline::Timeline;
 use super::{DdpOptions, ModeledMachine, SimulatedExchange, StepCosts, StepPrediction};
-use crate::buckets::{pack_cost, unpack_cost};
-use crate::model::accumulate_cost;
-use crate::run::data_cost;
-use crate::scaler::unscale_cost;
-use crate::timing::work;
-use crate::{Config, Network, Optimiser, ParamSpec, Phase, Result, models, optim};
 use allfold_kernels::nn::{Float, OpCost};
 use allfold_sim::{Device, Picos};
+use allfold_trainer::costs::{accumulate_cost, data_cost, pack_cost, unpack_cost, unscale_cost};
+use allfold_trainer::timing::work;
+use allfold_trainer::{Config, Network, Optimiser, ParamSpec, Phase, Result, models, optim};
 
 struct Numeric<'a, F> {
     config: &'a Config,

@@ -1,11 +1,11 @@
 //! A rank's two timelines through a step: compute and communication.
 
 use super::{DdpOptions, ExchangeModel, StepCosts, StepPrediction};
-use crate::buckets::{Bucket, buckets_in, views};
-use crate::timing::{BucketTimes, StepBreakdown, communication};
-use crate::{Phase, Result};
 use allfold_collectives::DType;
 use allfold_sim::Picos;
+use allfold_trainer::buckets::{Bucket, buckets_in, views};
+use allfold_trainer::timing::{BucketTimes, StepBreakdown, communication};
+use allfold_trainer::{Phase, Result};
 
 /// Walks through a step and times its parts.
 pub(super) struct Timeline<'a, S: StepCosts + ?Sized, X: ExchangeModel + ?Sized> {

@@ -1,6 +1,6 @@
 use super::*;
-use crate::workloads::{Accelerator, Precision, WORKLOADS, Workload};
 use allfold_sim::Topology;
+use allfold_trainer::workloads::{Accelerator, Precision, WORKLOADS, Workload};
 
 fn step(
     name: &str,
@@ -74,7 +74,7 @@ fn a_step_takes_longer_with_more_samples_ranks_or_synchronised_norms() {
     assert!(total(&WorkloadTraining { precision: Precision::F32, ..base }).total() > one.total());
     // A single bucket of all gradients hides no communication.
     let one_bucket =
-        WorkloadTraining { caps: crate::buckets::Caps { first: 1 << 40, rest: 1 << 40 }, ..base };
+        WorkloadTraining { caps: allfold_trainer::buckets::Caps { first: 1 << 40, rest: 1 << 40 }, ..base };
     assert!(total(&one_bucket).exposed > one.exposed);
     let terms = Overheads {
         device_variation: 0.02,

@@ -5,9 +5,9 @@
 //! ```
 
 use super::StepCosts;
-use crate::layers::Init;
-use crate::{ParamSpec, Phase};
 use allfold_sim::Picos;
+use allfold_trainer::layers::Init;
+use allfold_trainer::{ParamSpec, Phase};
 
 /// Parameters in tensors of equal size whose gradients become ready one by one, the last tensor's first.
 pub struct UniformCosts {
