@@ -51,8 +51,8 @@ pub mod weights;
 
 pub use allfold_networks::amp;
 pub use allfold_networks::{
-    Builder, ContextSplit, ExpertSplit, Network, Outline, ParamLayout, ParamSpec, Phase, TensorSplit, layers,
-    workloads,
+    Builder, ContextSplit, ExpertSplit, Network, Outline, ParamLayout, ParamSpec, Phase, TensorSplit,
+    layer_of, layers, workloads,
 };
 pub use allfold_pipeline as pipeline;
 pub use config::Config;

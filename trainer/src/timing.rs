@@ -1,5 +1,6 @@
 //! The time of each part of a step, on the communicator's clock: virtual on the simulator, else real.
 
+use crate::Phase;
 use allfold_kernels::nn::OpCost;
 use allfold_sim::{DeviceWork, Picos};
 use std::ops::AddAssign;
@@ -33,6 +34,15 @@ impl AddAssign for StepBreakdown {
         self.backward += other.backward;
         self.exposed += other.exposed;
         self.optimiser += other.optimiser;
+    }
+}
+
+/// The work that a phase belongs to.
+pub fn work_of(phase: Phase) -> StepWork {
+    match phase {
+        Phase::SyncForward(_) | Phase::Forward(_) => StepWork::Forward,
+        Phase::Loss | Phase::InputGrad(_) | Phase::SyncBackward(_) | Phase::Ready(_) => StepWork::InputGrad,
+        Phase::WeightGrad(_) => StepWork::WeightGrad,
     }
 }
 

@@ -11,7 +11,7 @@ use allfold_report::format::counted;
 use allfold_report::records::{MeasuredScale, Setup, SimulatedScale};
 use allfold_report::sizes::RankCounts;
 use allfold_sim::{Device, Faults, Sharing, Topology};
-use allfold_trainer::{Config, Dataset, data};
+use allfold_trainer::{Config, Dataset, data, strategies};
 use std::cell::OnceCell;
 
 /// Faults of the runs on the virtual clock.
@@ -176,9 +176,7 @@ impl Scaling {
     /// A step that cannot be timed.
     pub fn modeled(&self, ranks: u32) -> CommandResult<SimulatedScale> {
         let prediction = self.predict(ranks)?;
-        let parameters: u64 =
-            prediction.buckets.iter().map(|bucket| bucket.bytes).sum::<u64>() / self.element();
-        let model = match parameters {
+        let model = match prediction.parameters {
             0..1_000_000 => self.config.model.clone(),
             many => format!("{} of {:.0}M", self.config.model, many as f64 / 1e6),
         };
@@ -189,7 +187,10 @@ impl Scaling {
                 model,
                 strategy: self.config.strategy.clone(),
                 ranks,
-                mesh: Setup::data_parallel(ranks),
+                mesh: strategies::axes(&self.config, ranks)?
+                    .into_iter()
+                    .map(|(axis, size)| (axis.into(), size))
+                    .collect(),
             },
             batch: self.config.batch as u64,
             topology: self.place(),
@@ -254,10 +255,6 @@ impl Scaling {
 
     fn place(&self) -> String {
         format!("{} of {}", self.topology, self.device.name)
-    }
-
-    fn element(&self) -> u64 {
-        if self.config.dtype == "f64" { 8 } else { 4 }
     }
 }
 

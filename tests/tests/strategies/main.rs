@@ -7,6 +7,7 @@ mod memory;
 mod observed;
 mod optimisers;
 mod parameter_server;
+mod predicted;
 mod refused;
 mod resumed;
 mod sequence;

@@ -115,6 +115,16 @@ impl Mesh {
         Ok(Mesh { shard, ..self })
     }
 
+    /// The number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.servers + self.data * self.pipeline * self.tensor
+    }
+
+    /// The first rank of a stage of the pipeline.
+    pub fn first_of_stage(&self, stage: usize) -> usize {
+        self.servers + stage * self.data * self.tensor
+    }
+
     /// Whether a rank is a server.
     pub fn is_server(&self, rank: usize) -> bool {
         rank < self.servers

@@ -20,7 +20,7 @@ pub use outline::{Outline, layer_of};
 pub use split::NetworkSplit;
 pub use tensor_split::TensorSplit;
 
-use crate::layers::{Init, Layer};
+use crate::layers::{Init, Layer, LayerPass, PeerCall};
 use crate::{Error, Result, pattern};
 use allfold_kernels::nn::{ClassSplit, Float, Loss, LossKind, OpCost};
 use std::ops::Range;
@@ -343,6 +343,21 @@ impl<F: Float> Network<F> {
             Phase::WeightGrad(layer) => self.layers[layer].cost(n).params,
             Phase::InputGrad(layer) => self.layers[layer].cost(n).input,
             Phase::Ready(_) | Phase::SyncBackward(_) => OpCost::default(),
+        }
+    }
+
+    /// What a phase over `n` samples calls of the ranks along the axis of its layer, or in the loss of those that share the classes.
+    pub fn peer_calls(&self, phase: Phase, n: usize) -> Vec<PeerCall> {
+        let rows = n * self.rows;
+        match (phase, self.class_split, self.loss) {
+            (Phase::Forward(l), ..) => self.layers[l].peer_calls(LayerPass::Forward, n),
+            (Phase::WeightGrad(l), ..) => self.layers[l].peer_calls(LayerPass::WeightGrad, n),
+            (Phase::InputGrad(l), ..) => self.layers[l].peer_calls(LayerPass::InputGrad, n),
+            (Phase::Loss, Some(_), LossKind::CrossEntropy) => {
+                vec![PeerCall::Max(rows), PeerCall::Sum(2 * rows)]
+            }
+            (Phase::Loss, Some(_), LossKind::Mse) => vec![PeerCall::Sum(rows)],
+            _ => Vec::new(),
         }
     }
 

@@ -1,38 +1,51 @@
-//! The predicted time of a data-parallel step: the phases, buckets and costs of a real step, without arithmetic.
+//! The predicted time of a training step: the strategies of the trainer on a clock, without arithmetic.
 //!
 //! ```text
 //! compute        | data | forward | fc | conv2   | conv1 |        | unpack | SGD |
 //! communication                        | bucket 0 |  bucket 1     |
 //! ```
 //!
-//! One rank represents all: ranks compute equally long, enter every all-reduce together, and an all-reduce takes the time that
-//! [`allfold_collectives::time`] computes for its schedule on the topology. Where a schedule lets ranks finish at different
-//! times (unequal chunks, rank counts that are no power of two), the last rank's time is taken for all.
+//! A rank on the clock runs a strategy's own code: its driver and its sharing call the clock as they call the engine of the CPU. One
+//! rank represents all that do the same: of a pipeline one rank of each stage, of any other strategy one. These ranks compute equally
+//! long and enter every exchange together; all groups of an axis exchange at the same time, in the time that
+//! [`allfold_collectives::time`] computes for their schedules on the topology. Where a schedule lets ranks finish at different
+//! times (unequal chunks, rank counts that are no power of two), the last rank's time is taken for all. Exchanges of different
+//! communicators, and messages of a pipeline in both directions, do not slow each other.
 //!
 //! What is timed is a [`StepCosts`]: a real network with the costs of its kernels on a device ([`predict`]), or the layer table
-//! of a large one ([`allfold_trainer::workloads`], [`predict_workload`]). Both go through one timeline, with the buckets of real
-//! training.
+//! of a large one ([`allfold_trainer::workloads`], [`predict_workload`]).
 
+mod clock;
 mod exchange;
+mod groups;
 mod network;
 mod overheads;
+mod stages;
+mod step;
 mod step_costs;
 #[cfg(test)]
 mod tests;
-mod timeline;
 mod uniform_costs;
 mod workload;
 
-pub use exchange::{ExchangeModel, NcclModel, SimulatedExchange};
+pub use exchange::{CollectiveCall, ExchangeModel, MessageTimes, NcclModel, SimulatedExchange};
+pub use groups::RankGroups;
 pub use overheads::{Overheads, expected_max};
 pub use step_costs::{DdpOptions, StepCosts};
 pub use uniform_costs::UniformCosts;
 pub use workload::{WorkloadTraining, predict_workload};
 
 use allfold_collectives::Plan;
+use allfold_kernels::nn::Float;
 use allfold_sim::{Costs, Device, Picos, Sharing, Topology};
-use allfold_trainer::timing::{BucketTimes, StepBreakdown};
-use allfold_trainer::{Config, Error, Result, strategies};
+use allfold_trainer::engine::Mesh;
+use allfold_trainer::strategies::ddp::Ddp;
+use allfold_trainer::strategies::single::Single;
+use allfold_trainer::strategies::{self, DataSharing, Driver, Plain};
+use allfold_trainer::timing::{BucketTimes, StepBreakdown, StepSpan};
+use allfold_trainer::{Config, Error, Result, optim};
+use clock::StepRules;
+use network::NetworkCosts;
 
 /// The machine that a step is predicted for.
 #[derive(Clone, Copy)]
@@ -62,6 +75,11 @@ pub struct StepPrediction {
     pub communication: Picos,
     /// The times of each bucket, counted from the start of the step.
     pub buckets: Vec<BucketTimes>,
+    /// The number of parameters of the whole network.
+    pub parameters: u64,
+    /// What one rank of each stage of a pipeline does, counted from the start of its step; of other strategies, one rank.
+    #[serde(skip)]
+    pub stages: Vec<Vec<StepSpan>>,
     /// How the exchanges were timed, each engine once: `events_by_symmetry`, `clocks, chunks rounded up`, `NCCL's model`.
     pub engines: Vec<String>,
 }
@@ -76,7 +94,7 @@ impl StepPrediction {
 /// Predicts the step of `config` over samples of `shape` (channels, height, width).
 ///
 /// # Errors
-/// A configuration that makes no sense, a hook or a strategy that cannot be modeled, or a schedule that cannot be timed.
+/// A configuration that makes no sense, a hook or a strategy that cannot be predicted, or a schedule that cannot be timed.
 pub fn predict(
     config: &Config,
     shape: (usize, usize, usize),
@@ -90,29 +108,59 @@ pub fn predict(
             config.hook
         )));
     }
-    strategies::fits(config, machine.topology.ranks())?;
-    if !strategies::has_own_gpu_step(config) {
-        return Err(Error::Config(format!(
-            "strategy `{}` cannot be predicted without its arithmetic, only `single` and `ddp` can: run it on virtual time",
-            config.strategy
-        )));
-    }
     match config.dtype.as_str() {
-        "f64" => network::predict::<f64>(config, shape, classes, machine),
-        _ => network::predict::<f32>(config, shape, classes, machine),
+        "f64" => predict_network::<f64>(config, (shape, classes), machine),
+        _ => predict_network::<f32>(config, (shape, classes), machine),
     }
 }
 
-/// Predicts a step from the costs of its phases. A single rank exchanges nothing.
+fn predict_network<F: Float>(
+    config: &Config,
+    samples: ((usize, usize, usize), usize),
+    machine: &ModeledMachine,
+) -> Result<StepPrediction> {
+    let ranks = machine.topology.ranks();
+    let mesh = strategies::plan(config, 0, ranks)?.mesh;
+    if mesh.servers > 0 {
+        return Err(Error::Config(format!(
+            "strategy `{}` cannot be predicted without its arithmetic: servers and workers do different things; run it on virtual time",
+            config.strategy
+        )));
+    }
+    let costs = NetworkCosts::<F>::new(config, samples, &mesh, machine.device)?;
+    let rules = StepRules {
+        batch: config.batch,
+        uneven: config.uneven,
+        views: true,
+        scaler: config.scaler().is_some(),
+        clip: config.clip_norm > 0.0,
+        norms: optim::build::<F>(config, &[])?.needs_norms(),
+        parts: costs.has_parts(),
+    };
+    let driver = |stage| Ok(strategies::plan(config, mesh.first_of_stage(stage), ranks)?.driver);
+    let mut exchange = SimulatedExchange::new(machine.topology, machine.costs, machine.sharing, machine.plan);
+    step::step((&costs, rules, mesh), &driver, &mut exchange)
+}
+
+/// Predicts a data-parallel step from the costs of its phases. A single rank exchanges nothing.
 ///
 /// # Errors
 /// An exchange that cannot be timed.
 pub fn predict_steps(
     steps: &dyn StepCosts,
-    rules: DdpOptions,
+    options: DdpOptions,
     ranks: u32,
     exchange: &mut dyn ExchangeModel,
 ) -> Result<StepPrediction> {
-    let rules = DdpOptions { caps: rules.caps.filter(|_| ranks > 1), ..rules };
-    timeline::Timeline { steps, rules, exchange, ranks }.step()
+    let DdpOptions { batch, accumulate, caps, views, scaler } = options;
+    let (uneven, clip, norms, parts) = (false, false, false, false);
+    let rules = StepRules { batch, uneven, views, scaler, clip, norms, parts };
+    let driver = |_| {
+        let sharing: Box<dyn DataSharing> = match caps.filter(|_| ranks > 1) {
+            None => Box::new(Single),
+            Some(caps) => Box::new(Ddp::with_caps(caps)),
+        };
+        Ok(Box::new(Plain { sharing, micro_batches: accumulate.max(1) }) as Box<dyn Driver>)
+    };
+    step::step((steps, rules, Mesh::of_data(1, ranks)?), &driver, exchange)
 }

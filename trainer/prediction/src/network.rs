@@ -1,75 +1,80 @@
 //! A real network as [`StepCosts`]: the costs of its kernels on a device.
 
-use super::timeline::Timeline;
-use super::{DdpOptions, ModeledMachine, SimulatedExchange, StepCosts, StepPrediction};
+use crate::StepCosts;
 use allfold_kernels::nn::{Float, OpCost};
 use allfold_sim::{Device, Picos};
-use allfold_trainer::costs::{accumulate_cost, data_cost, pack_cost, unpack_cost, unscale_cost};
+use allfold_trainer::costs::{accumulate_cost, clip_cost, data_cost, pack_cost, unpack_cost, unscale_cost};
+use allfold_trainer::engine::{Mesh, MeshAxis, NetworkSplit, trained_parts};
+use allfold_trainer::layers::{LayerPass, PeerCall};
 use allfold_trainer::timing::work;
-use allfold_trainer::{Config, Network, Optimiser, ParamSpec, Phase, Result, models, optim};
+use allfold_trainer::{Config, Network, Outline, ParamSpec, Phase, Result, models, optim};
+use std::ops::Range;
+use std::sync::Arc;
 
-struct Numeric<'a, F> {
+/// The first rank's part of a network, on a device.
+pub(crate) struct NetworkCosts<'a, F: Float> {
     config: &'a Config,
-    network: &'a Network<F>,
-    optimiser: &'a dyn Optimiser<F>,
+    network: Network<F>,
+    split: NetworkSplit,
+    outline: Arc<Outline>,
+    /// The number of parameters of the whole network, and of elements of a sample as it is loaded.
+    parameters: u64,
+    inputs: usize,
     device: Device,
 }
 
-pub(super) fn predict<F: Float>(
-    config: &Config,
-    shape: (usize, usize, usize),
-    classes: usize,
-    machine: &ModeledMachine,
-) -> Result<StepPrediction> {
-    let network: Network<F> = models::build(config, shape, classes)?;
-    let optimiser = optim::build(config, network.params())?;
-    let steps = Numeric { config, network: &network, optimiser: &*optimiser, device: machine.device };
-    let rules = DdpOptions {
-        batch: config.batch,
-        micro_batch: config.micro_batch(config.batch),
-        caps: if config.strategy == "single" { None } else { Some(config.caps()) },
-        views: true,
-        scaler: config.scaler().is_some(),
-    };
-    let mut exchange = SimulatedExchange::new(machine.topology, machine.costs, machine.sharing, machine.plan);
-    Timeline { steps: &steps, rules, exchange: &mut exchange, ranks: machine.topology.ranks() }.step()
-}
+impl<'a, F: Float> NetworkCosts<'a, F> {
+    /// The first rank's part, in `mesh`, of the network of `config` over samples of `shape`.
+    pub fn new(
+        config: &'a Config,
+        (shape, classes): ((usize, usize, usize), usize),
+        mesh: &Mesh,
+        device: Device,
+    ) -> Result<NetworkCosts<'a, F>> {
+        let whole: Network<F> = models::build(config, shape, classes)?;
+        let (parameters, inputs) = (whole.param_count() as u64, whole.inputs());
+        let (network, split) = NetworkSplit::of(whole, mesh, 0, config.parallel.sequence_parallel)?;
+        // Refuses an optimiser that is not there.
+        optim::build::<F>(config, network.params())?;
+        let outline = Arc::new(network.outline());
+        Ok(NetworkCosts { config, network, split, outline, parameters, inputs, device })
+    }
 
-impl<F: Float> Numeric<'_, F> {
+    /// Whether ranks share layers or experts, so that none has all parameters.
+    pub fn has_parts(&self) -> bool {
+        self.split.tensor.is_some() || self.split.experts.is_some()
+    }
+
     fn time(&self, cost: OpCost) -> Picos {
         self.device.time(work(cost))
     }
 }
 
-impl<F: Float> StepCosts for Numeric<'_, F> {
+impl<F: Float> StepCosts for NetworkCosts<'_, F> {
+    fn outline(&self) -> Arc<Outline> {
+        self.outline.clone()
+    }
+    fn parameters(&self) -> u64 {
+        self.parameters
+    }
     fn params(&self) -> &[ParamSpec] {
         self.network.params()
-    }
-    fn forward_phases(&self) -> Vec<Phase> {
-        self.network.forward_phases()
-    }
-    fn backward_phases(&self) -> Vec<Phase> {
-        self.network.backward_phases()
-    }
-    fn sync_len(&self, phase: Phase) -> usize {
-        self.network.sync_len(phase)
     }
     fn takes(&self, phase: Phase, n: usize) -> Picos {
         self.time(self.network.cost(phase, n))
     }
     fn data(&self, n: usize) -> Picos {
-        self.time(data_cost::<F>(n * self.network.inputs()))
+        self.time(data_cost::<F>(n * self.inputs))
     }
-    fn optimiser(&self) -> Picos {
-        let elements = self.network.param_count();
-        let mut time = self.time(self.optimiser.cost(elements));
-        if self.config.scaler().is_some() {
-            time += self.time(unscale_cost::<F>(elements));
-        }
-        if self.config.clip_norm > 0.0 {
-            time += self.time(optim::clip::cost::<F>(elements));
-        }
-        time
+    fn update(&self, elements: usize) -> Picos {
+        let optimiser = optim::build::<F>(self.config, &[]);
+        optimiser.map_or(Picos::ZERO, |optimiser| self.time(optimiser.cost(elements)))
+    }
+    fn unscale(&self, elements: usize) -> Picos {
+        self.time(unscale_cost::<F>(elements))
+    }
+    fn clip(&self, elements: usize) -> Picos {
+        self.time(clip_cost::<F>(elements))
     }
     fn accumulate(&self, elements: usize) -> Picos {
         self.time(accumulate_cost::<F>(elements))
@@ -82,5 +87,40 @@ impl<F: Float> StepCosts for Numeric<'_, F> {
     }
     fn element(&self) -> usize {
         size_of::<F>()
+    }
+    fn trained(&self) -> Vec<(Range<usize>, bool)> {
+        trained_parts(&self.network, &self.outline, self.split.tensor.as_ref(), 0)
+    }
+    fn unreached(&self) -> Vec<usize> {
+        self.network.unreached()
+    }
+    fn buffers(&self) -> usize {
+        self.network.buffer_count()
+    }
+    fn activation(&self, act: usize) -> usize {
+        act.checked_sub(1)
+            .map_or_else(|| self.network.inputs(), |layer| self.network.layers()[layer].outputs())
+    }
+    fn sync_len(&self, phase: Phase) -> usize {
+        self.network.sync_len(phase)
+    }
+    fn axis(&self, layer: usize) -> Option<MeshAxis> {
+        self.network.layers()[layer].axis()
+    }
+    fn charges_itself(&self, layer: usize) -> bool {
+        self.network.layers()[layer].charges_itself()
+    }
+    fn peer_calls(&self, phase: Phase, n: usize) -> Vec<PeerCall> {
+        self.network.peer_calls(phase, n)
+    }
+    fn gather_calls(&self, layer: usize, n: usize) -> Vec<PeerCall> {
+        let layer = &self.network.layers()[layer];
+        match layer.gradient_len() == layer.outputs() {
+            true => Vec::new(),
+            false => layer.peer_calls(LayerPass::GatherGradient, n),
+        }
+    }
+    fn operation(&self, cost: OpCost) -> Picos {
+        self.time(cost)
     }
 }

@@ -1,37 +1,82 @@
 //! The costs of a step's phases.
 
+use allfold_kernels::nn::OpCost;
 use allfold_sim::Picos;
 use allfold_trainer::buckets::Caps;
-use allfold_trainer::{ParamSpec, Phase};
+use allfold_trainer::engine::MeshAxis;
+use allfold_trainer::layers::PeerCall;
+use allfold_trainer::{Outline, ParamSpec, Phase};
+use std::ops::Range;
+use std::sync::Arc;
 
-/// The times of the parts of a step on one device.
-pub trait StepCosts {
+/// The structure of one rank's part of a network, and the times of the parts of a step on its device.
+pub trait StepCosts: Sync {
+    /// The structure: layers and phases.
+    fn outline(&self) -> Arc<Outline>;
     /// Every parameter, in order of registration.
     fn params(&self) -> &[ParamSpec];
-    /// The phases of a forward pass.
-    fn forward_phases(&self) -> Vec<Phase>;
-    /// The phases of a backward pass.
-    fn backward_phases(&self) -> Vec<Phase>;
-    /// Number of elements that the ranks sum in a phase.
-    fn sync_len(&self, phase: Phase) -> usize;
     /// How long a phase takes over `n` samples.
     fn takes(&self, phase: Phase, n: usize) -> Picos;
     /// The time to prepare a batch of `n` samples.
     fn data(&self, n: usize) -> Picos;
-    /// How long the optimiser's step takes, with unscaling and clipping.
-    fn optimiser(&self) -> Picos;
+    /// How long the optimiser's step over `elements` takes.
+    fn update(&self, elements: usize) -> Picos;
+    /// How long it takes to divide `elements` of a gradient by the loss scale.
+    fn unscale(&self, elements: usize) -> Picos;
+    /// How long it takes to bound the norm of `elements` of a gradient.
+    fn clip(&self, elements: usize) -> Picos;
     /// How long it takes to add `elements` to the accumulated gradients.
     fn accumulate(&self, elements: usize) -> Picos;
-    /// How long it takes to divide and copy `elements` into a bucket.
+    /// How long it takes to divide `elements` of a gradient by the number of ranks, in place or on the way into a bucket.
     fn pack(&self, elements: usize) -> Picos;
     /// The time to copy `elements` from a bucket back.
     fn unpack(&self, elements: usize) -> Picos;
     /// Bytes of an element of a gradient, in the type in which it is sent.
     fn element(&self) -> usize;
 
-    /// Elements of all parameters.
-    fn elements(&self) -> usize {
-        self.params().last().map_or(0, |last| last.range.end)
+    /// The number of parameters of the whole network.
+    fn parameters(&self) -> u64 {
+        self.params().last().map_or(0, |last| last.range.end as u64)
+    }
+    /// The trained elements, each range with whether this rank's copy counts in sums over all ranks.
+    fn trained(&self) -> Vec<(Range<usize>, bool)> {
+        self.outline().trained().iter().map(|range| (range.clone(), true)).collect()
+    }
+    /// The parameters that are trained but that the loss does not depend on.
+    fn unreached(&self) -> Vec<usize> {
+        Vec::new()
+    }
+    /// Elements of all running statistics.
+    fn buffers(&self) -> usize {
+        0
+    }
+    /// The number of elements of an activation of one sample.
+    fn activation(&self, _act: usize) -> usize {
+        0
+    }
+    /// Number of elements that the ranks of the data axis sum in a phase.
+    fn sync_len(&self, _phase: Phase) -> usize {
+        0
+    }
+    /// The axis along which a layer exchanges values, if it does.
+    fn axis(&self, _layer: usize) -> Option<MeshAxis> {
+        None
+    }
+    /// Whether the costs of a layer's passes are among its [`StepCosts::peer_calls`].
+    fn charges_itself(&self, _layer: usize) -> bool {
+        false
+    }
+    /// What a phase over `n` samples calls of the ranks along the axis of its layer.
+    fn peer_calls(&self, _phase: Phase, _n: usize) -> Vec<PeerCall> {
+        Vec::new()
+    }
+    /// What a layer calls of them to gather the gradient of its output, before its backward pass.
+    fn gather_calls(&self, _layer: usize, _n: usize) -> Vec<PeerCall> {
+        Vec::new()
+    }
+    /// How long an operation of [`StepCosts::peer_calls`] takes.
+    fn operation(&self, _cost: OpCost) -> Picos {
+        Picos::ZERO
     }
 }
 
@@ -40,8 +85,8 @@ pub trait StepCosts {
 pub struct DdpOptions {
     /// The number of samples of a rank.
     pub batch: usize,
-    /// The number of samples of a micro-batch.
-    pub micro_batch: usize,
+    /// The number of micro-batches of a step.
+    pub accumulate: usize,
     /// The sizes at which buckets close; `None`: nothing is exchanged.
     pub caps: Option<Caps>,
     /// Whether buckets are views of the gradients where possible, summed in place and not copied.

@@ -7,7 +7,8 @@
 use super::StepCosts;
 use allfold_sim::Picos;
 use allfold_trainer::layers::Init;
-use allfold_trainer::{ParamSpec, Phase};
+use allfold_trainer::{Outline, ParamSpec, Phase};
+use std::sync::Arc;
 
 /// Parameters in tensors of equal size whose gradients become ready one by one, the last tensor's first.
 pub struct UniformCosts {
@@ -36,17 +37,16 @@ impl UniformCosts {
 }
 
 impl StepCosts for UniformCosts {
+    fn outline(&self) -> Arc<Outline> {
+        let names = self.places.iter().map(|place| place.name.clone()).collect();
+        let backward =
+            (0..TENSORS).rev().flat_map(|tensor| [Phase::WeightGrad(tensor), Phase::Ready(tensor)]);
+        let values = self.places.iter().map(|place| place.range.clone()).collect();
+        let phases = (vec![Phase::Forward(0)], backward.collect());
+        Arc::new(Outline::in_a_row(names, phases, values, vec![1; TENSORS]))
+    }
     fn params(&self) -> &[ParamSpec] {
         &self.places
-    }
-    fn forward_phases(&self) -> Vec<Phase> {
-        vec![Phase::Forward(0)]
-    }
-    fn backward_phases(&self) -> Vec<Phase> {
-        (0..TENSORS).rev().flat_map(|tensor| [Phase::WeightGrad(tensor), Phase::Ready(tensor)]).collect()
-    }
-    fn sync_len(&self, _: Phase) -> usize {
-        0
     }
     /// The whole batch of a step is one micro-batch, to which `alone` applies.
     fn takes(&self, phase: Phase, _: usize) -> Picos {
@@ -59,7 +59,13 @@ impl StepCosts for UniformCosts {
     fn data(&self, _: usize) -> Picos {
         Picos::ZERO
     }
-    fn optimiser(&self) -> Picos {
+    fn update(&self, _: usize) -> Picos {
+        Picos::ZERO
+    }
+    fn unscale(&self, _: usize) -> Picos {
+        Picos::ZERO
+    }
+    fn clip(&self, _: usize) -> Picos {
         Picos::ZERO
     }
     fn accumulate(&self, _: usize) -> Picos {

@@ -1,11 +1,14 @@
 //! A layer table as [`StepCosts`]: a large network on an accelerator.
 
-use super::timeline::Timeline;
-use super::{DdpOptions, ExchangeModel, Overheads, StepCosts, StepPrediction};
-use allfold_sim::Picos;
+use crate::{
+    DdpOptions, ExchangeModel, Overheads, SimulatedExchange, StepCosts, StepPrediction, predict_steps,
+};
+use allfold_collectives::Plan;
+use allfold_sim::{Costs, Picos, Sharing, Topology};
 use allfold_trainer::buckets::Caps;
 use allfold_trainer::workloads::{Accelerator, KernelCost, Precision, Workload};
-use allfold_trainer::{ParamSpec, Phase, Result};
+use allfold_trainer::{Outline, ParamSpec, Phase, Result};
+use std::sync::Arc;
 
 /// The parameters of training a workload.
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +65,7 @@ pub fn predict_workload(
     ranks: u32,
     exchange: &mut dyn ExchangeModel,
 ) -> Result<StepPrediction> {
-    let modeled = Modeled { job, stretch: stretch(job) };
-    let mut prediction = modeled.step(ranks, exchange)?;
+    let mut prediction = Modeled::new(job, ranks, stretch(job)).step(ranks, exchange)?;
     job.terms.apply(&mut prediction);
     Ok(prediction)
 }
@@ -72,8 +74,7 @@ pub fn predict_workload(
 /// measured rate.
 fn stretch(job: &WorkloadTraining<'_>) -> u128 {
     let Some(measured) = job.measured.filter(|rate| *rate > 0.0) else { return 1000 };
-    let modeled = Modeled { job, stretch: 1_000_000 };
-    let alone = modeled.alone();
+    let alone = Modeled::new(job, 1, 1_000_000).alone();
     let wanted = job.batch as f64 / measured * 1e12;
     // The measured factor is in millionths, so that rounding does not matter.
     (wanted / alone.0.max(1) as f64 * 1e6).clamp(1.0, 1e12) as u128
@@ -81,32 +82,39 @@ fn stretch(job: &WorkloadTraining<'_>) -> u128 {
 
 struct Modeled<'a> {
     job: &'a WorkloadTraining<'a>,
+    outline: Arc<Outline>,
     /// The stretch factor in thousandths, or with a measurement in millionths.
     stretch: u128,
 }
 
-impl Modeled<'_> {
-    fn step(&self, ranks: u32, exchange: &mut dyn ExchangeModel) -> Result<StepPrediction> {
-        let job = self.job;
-        let micro_batch = job.batch.div_ceil(job.accumulate.max(1)).max(1);
-        let caps = (ranks > 1).then_some(job.caps);
-        let scaler = ranks > 1 && job.precision == Precision::Half;
-        let rules = DdpOptions { batch: job.batch, micro_batch, caps, views: false, scaler };
-        Timeline { steps: self, rules, exchange, ranks }.step()
+impl<'a> Modeled<'a> {
+    /// The workload on one of `ranks` ranks. A single rank synchronises no batch norm.
+    fn new(job: &'a WorkloadTraining<'a>, ranks: u32, stretch: u128) -> Modeled<'a> {
+        let (table, synchronised) = (job.workload, job.sync_batch_norm && ranks > 1);
+        let layers = table.layers();
+        let phases = (table.forward_phases(synchronised), table.backward_phases(synchronised));
+        let names = layers.iter().map(|layer| layer.name.clone()).collect();
+        let costs = layers.iter().map(|layer| layer.forward.flops).collect();
+        let outline = Arc::new(Outline::in_a_row(names, phases, table.values(), costs));
+        Modeled { job, outline, stretch }
     }
 
-    /// The time of a step on one device.
+    fn step(&self, ranks: u32, exchange: &mut dyn ExchangeModel) -> Result<StepPrediction> {
+        let WorkloadTraining { batch, accumulate, precision, caps, .. } = *self.job;
+        let scaler = ranks > 1 && precision == Precision::Half;
+        let options = DdpOptions { batch, accumulate, caps: Some(caps), views: false, scaler };
+        predict_steps(self, options, ranks, exchange)
+    }
+
+    /// The time of a step on one device, which exchanges nothing.
     fn alone(&self) -> Picos {
-        struct Never;
-        impl ExchangeModel for Never {
-            fn all_reduce(&mut self, _: usize, _: allfold_collectives::DType) -> Result<Picos> {
-                Ok(Picos::ZERO)
-            }
-            fn engines(&self) -> Vec<String> {
-                Vec::new()
-            }
-        }
-        self.step(1, &mut Never).map_or(Picos::ZERO, |prediction| prediction.time.total())
+        let topology = Topology::named("switch", 1);
+        let time = |topology: Topology| {
+            let plan = Plan::default();
+            let mut exchange = SimulatedExchange::new(&topology, Costs::default(), Sharing::default(), &plan);
+            self.step(1, &mut exchange).ok()
+        };
+        topology.ok().and_then(|topology| time(topology)).map_or(Picos::ZERO, |step| step.time.total())
     }
 
     fn time(&self, kernel: &KernelCost, n: usize) -> Picos {
@@ -126,17 +134,14 @@ impl Modeled<'_> {
 }
 
 impl StepCosts for Modeled<'_> {
+    fn outline(&self) -> Arc<Outline> {
+        self.outline.clone()
+    }
     fn params(&self) -> &[ParamSpec] {
         self.job.workload.places()
     }
-    fn forward_phases(&self) -> Vec<Phase> {
-        self.job.workload.forward_phases(self.job.sync_batch_norm)
-    }
-    fn backward_phases(&self) -> Vec<Phase> {
-        self.job.workload.backward_phases(self.job.sync_batch_norm)
-    }
     fn sync_len(&self, phase: Phase) -> usize {
-        if self.job.sync_batch_norm { self.job.workload.sync_len(phase) } else { 0 }
+        self.job.workload.sync_len(phase)
     }
     fn takes(&self, phase: Phase, n: usize) -> Picos {
         self.job.workload.kernel(phase).map_or(Picos::ZERO, |kernel| self.time(kernel, n))
@@ -144,12 +149,17 @@ impl StepCosts for Modeled<'_> {
     fn data(&self, _: usize) -> Picos {
         Picos::ZERO
     }
-    fn optimiser(&self) -> Picos {
+    fn update(&self, elements: usize) -> Picos {
         let passes = self.job.workload.optimiser_passes();
-        let elements = self.elements();
-        let unscaled =
-            if self.job.precision == Precision::Half { self.moved(elements, 2) } else { Picos::ZERO };
+        let scaled = self.job.precision == Precision::Half;
+        let unscaled = if scaled { self.moved(elements, 2) } else { Picos::ZERO };
         self.stretched(self.moved(elements, passes) + unscaled)
+    }
+    fn unscale(&self, _: usize) -> Picos {
+        Picos::ZERO
+    }
+    fn clip(&self, _: usize) -> Picos {
+        Picos::ZERO
     }
     fn accumulate(&self, elements: usize) -> Picos {
         self.moved(elements, 3)
@@ -157,7 +167,6 @@ impl StepCosts for Modeled<'_> {
     fn pack(&self, elements: usize) -> Picos {
         self.moved(elements, 2)
     }
-
     fn unpack(&self, elements: usize) -> Picos {
         self.moved(elements, 2)
     }

@@ -22,6 +22,7 @@ mod serving;
 mod slot;
 mod transfer;
 mod unit;
+mod unit_layout;
 mod update;
 mod worker;
 
@@ -30,6 +31,7 @@ pub use allfold_networks::{AxisPosition, Mesh, MeshAxis, NetworkSplit};
 pub(crate) use bucket_exchange::COPIES;
 pub use bucketing::Bucketing;
 pub use serving::{Serving, ServingRole};
+pub use unit_layout::{UnitLayout, trained_parts};
 pub(crate) use worker::Worker;
 pub use worker::{StepInput, StepResult};
 

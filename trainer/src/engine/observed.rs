@@ -1,7 +1,7 @@
 //! The records of a step for the run's observer: spans of work and waiting, and the peak of memory.
 
+use crate::MemoryUse;
 use crate::timing::{LayerSpan, StepSpan, StepWork};
-use crate::{MemoryUse, Phase};
 
 /// The records of one step.
 #[derive(Default)]
@@ -14,15 +14,6 @@ pub(super) struct Observed {
     pub layers: Vec<LayerSpan>,
     /// The memory of this rank at the time when it held the most.
     pub peak: MemoryUse,
-}
-
-/// The work that a phase belongs to.
-pub(super) fn work_of(phase: Phase) -> StepWork {
-    match phase {
-        Phase::SyncForward(_) | Phase::Forward(_) => StepWork::Forward,
-        Phase::Loss | Phase::InputGrad(_) | Phase::SyncBackward(_) | Phase::Ready(_) => StepWork::InputGrad,
-        Phase::WeightGrad(_) => StepWork::WeightGrad,
-    }
 }
 
 impl Observed {

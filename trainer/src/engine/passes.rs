@@ -1,7 +1,7 @@
 //! The phases of a micro-batch on the CPU.
 
 use super::groups::Groups;
-use super::observed::{Observed, work_of};
+use super::observed::Observed;
 use super::peers::AxisPeers;
 use super::unit::Tensor;
 use super::worker::Worker;
@@ -9,7 +9,7 @@ use super::{MeshAxis, Slot};
 use crate::costs::accumulate_cost;
 use crate::engine::RankEngine;
 use crate::model::{LayerPass, Objective};
-use crate::timing::{StepWork, work};
+use crate::timing::{StepWork, work, work_of};
 use crate::{Phase, Result};
 use allfold_collectives::ReduceOp;
 use allfold_kernels::nn::{Float, add_to};

@@ -1,12 +1,11 @@
 //! [`RankEngine`](super::RankEngine) on the CPU.
 
-use super::observed::work_of;
 use super::unit::Tensor;
 use super::worker::Worker;
 use super::{AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Slot, UnitExchange};
 use crate::costs::pack_cost;
 use crate::model::{Activations, normalises, normalises_all};
-use crate::timing::{BucketTimes, LayerSpan, StepWork, work};
+use crate::timing::{BucketTimes, LayerSpan, StepWork, work, work_of};
 use crate::{Error, Network, Outline, Phase, Result};
 use allfold_collectives::{Buffer, Rank, ReduceOp};
 use allfold_kernels::nn::{Float, add_to, divide};

@@ -1,5 +1,6 @@
 //! A unit's tensors: parameters, gradients and optimiser state, whole or in part, present or in an exchange.
 
+use super::unit_layout::UnitLayout;
 use super::{Keep, UnitExchange};
 use crate::optim::{self, Optimiser};
 use crate::{Config, Error, ParamSpec, Result};
@@ -87,42 +88,26 @@ pub(super) struct UnitState<F: Float> {
 }
 
 impl<F: Float> UnitState<F> {
-    /// A unit of these elements on rank `index` of `size` on the data axis. `trained` are the elements of all parameters that
-    /// are trained, with whether this rank's copy counts.
+    /// A unit of these elements; the arguments are those of [`UnitLayout::new`].
     pub fn new(
         keep: Keep,
         values: Range<usize>,
-        (index, size): (usize, usize),
+        place: (usize, usize),
         trained: &[(Range<usize>, bool)],
         (config, params): (&Config, &[ParamSpec]),
     ) -> Result<UnitState<F>> {
-        let part = values.len().div_ceil(size);
-        let own = match keep {
-            Keep::Whole | Keep::First => 0..values.len(),
-            _ => index * part..(index + 1) * part,
+        let UnitLayout { values, padded, own, pieces } = UnitLayout::new(keep, values, place, trained);
+        let piece = |(range, counts): (Range<usize>, bool)| {
+            let optimiser = optim::build(config, &specs(params, &values, &range))?;
+            let before = |place: &&ParamSpec| place.range.end <= values.start + range.start;
+            let first_param = params.iter().filter(before).count();
+            Ok(Piece { range, first_param, counts, optimiser })
         };
-        let mut pieces = Vec::new();
-        if !matches!(keep, Keep::Nothing | Keep::Copy) && (keep != Keep::First || index == 0) {
-            for (trained, counts) in trained {
-                let inside = trained.start.max(values.start)..trained.end.min(values.end);
-                if inside.is_empty() {
-                    continue;
-                }
-                let start = (inside.start - values.start).max(own.start);
-                let end = (inside.end - values.start).min(own.end);
-                if start < end {
-                    let range = start..end;
-                    let optimiser = optim::build(config, &specs(params, &values, &range))?;
-                    let before = |place: &&ParamSpec| place.range.end <= values.start + start;
-                    let first_param = params.iter().filter(before).count();
-                    pieces.push(Piece { range, first_param, counts: *counts, optimiser });
-                }
-            }
-        }
+        let pieces = pieces.into_iter().map(piece).collect::<Result<_>>()?;
         Ok(UnitState {
             keep,
             some_experts: false,
-            padded: if matches!(keep, Keep::Whole | Keep::First) { values.len() } else { part * size },
+            padded,
             values,
             own,
             params: Tensor::Absent,

@@ -6,10 +6,11 @@ use super::observed::Observed;
 use super::serving::ServingState;
 use super::slot::{self, SlotState};
 use super::unit::UnitState;
+use super::unit_layout::trained_parts;
 use super::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, Route, Slot};
 use crate::model::Arithmetic;
 use crate::timing::{BucketTimes, LayerSpan, StepSpan, StepWork};
-use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse, Network, Outline, Result, TensorSplit};
+use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse, Network, Outline, Result};
 use allfold_collectives::{Buffer, Communicator, Rank, Work};
 use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
@@ -369,32 +370,6 @@ impl<'a, F: Float> Worker<'a, F> {
             channel.ok_or_else(|| Error::Strategy(format!("there is no channel {}", route.channel)))?;
         Ok((channel, Rank(route.peer as u32)))
     }
-}
-
-/// The trained elements, each range with whether this rank's copy counts in sums over all ranks: for parameters that every rank
-/// of the tensor axis has, only the first rank's copy counts.
-fn trained_parts<F: Float>(
-    network: &Network<F>,
-    outline: &Outline,
-    split: Option<&TensorSplit>,
-    tensor: usize,
-) -> Vec<(Range<usize>, bool)> {
-    let Some(split) = split else {
-        return outline.trained().iter().map(|range| (range.clone(), true)).collect();
-    };
-    let mut parts: Vec<(Range<usize>, bool)> = Vec::new();
-    for (param, place) in network.params().iter().enumerate() {
-        let counts = tensor == 0 || !split.is_whole(param);
-        let is_trained = outline.trained().iter().any(|range| range.contains(&place.range.start));
-        match parts.last_mut() {
-            _ if !is_trained => {}
-            Some((last, same)) if last.end == place.range.start && *same == counts => {
-                last.end = place.range.end
-            }
-            _ => parts.push((place.range.clone(), counts)),
-        }
-    }
-    parts
 }
 
 /// The layers that a rank runs: ranges of units that are neighbours are joined.

@@ -77,6 +77,11 @@ impl Ddp {
         }
     }
 
+    /// The sharing with buckets that close at these sizes.
+    pub fn with_caps(caps: Caps) -> Ddp {
+        Ddp { caps, ..Ddp::new(&Config::default()) }
+    }
+
     /// A gradient is final: puts it into its bucket, and sends every full bucket that is next in order.
     fn fill(&mut self, on: &mut dyn RankEngine, param: usize) -> Result<()> {
         let Some(bucket) = self.bucket_of[param] else { return Ok(()) };

@@ -34,5 +34,5 @@ pub mod zero3;
 
 pub use driver::{DataSharing, Driver};
 pub use plain::Plain;
-pub(crate) use registry::{ADDED, mesh, plan};
-pub use registry::{EnginePlan, OwnStrategy, STRATEGIES, axes, fits, has_own_gpu_step, names};
+pub(crate) use registry::{ADDED, mesh};
+pub use registry::{EnginePlan, OwnStrategy, STRATEGIES, axes, fits, has_own_gpu_step, names, plan};

@@ -228,7 +228,7 @@ pub struct EnginePlan {
 ///
 /// # Errors
 /// What [`fits`] refuses.
-pub(crate) fn plan(config: &Config, rank: usize, ranks: u32) -> Result<EnginePlan> {
+pub fn plan(config: &Config, rank: usize, ranks: u32) -> Result<EnginePlan> {
     fits(config, ranks)?;
     if let Some(own) = ADDED.find(&config.strategy) {
         return (own.plan)(config, rank, ranks);

@@ -210,7 +210,7 @@ impl Base<'_> {
                 let batch = self.batch as usize * self.curve.accumulation as usize;
                 let caps = Caps { first: 1 << 20, rest: 25 << 20 };
                 let rules =
-                    DdpOptions { batch, micro_batch: batch, caps: Some(caps), views: false, scaler: false };
+                    DdpOptions { batch, accumulate: 1, caps: Some(caps), views: false, scaler: false };
                 predict_steps(&steps, rules, ranks, nccl).map(|mut prediction| {
                     terms.apply(&mut prediction);
                     prediction
@@ -224,7 +224,7 @@ impl Base<'_> {
     fn step_alone(&self, terms: Overheads, ranks: u32, nccl: &mut NcclModel) -> Result<StepPrediction, Left> {
         let steps = UniformCosts::new(1, Picos((self.step_of_one() * 1e12) as u64));
         let batch = self.batch as usize;
-        let rules = DdpOptions { batch, micro_batch: batch, caps: None, views: false, scaler: false };
+        let rules = DdpOptions { batch, accumulate: 1, caps: None, views: false, scaler: false };
         let mut prediction = predict_steps(&steps, rules, ranks, nccl).map_err(|error| error.to_string())?;
         terms.apply(&mut prediction);
         Ok(prediction)

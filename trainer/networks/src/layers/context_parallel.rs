@@ -12,7 +12,7 @@
 //! of pairs of queries and keys (W. Brandon et al., "Striped attention", 2023, compares such orders). A row's softmax is built up
 //! round by round from its maximum and its sum so far.
 
-use super::{Backward, Cast, Forward, Init, Layer, LayerCost, MeshAxis, Tensor};
+use super::{Backward, Cast, Forward, Init, Layer, LayerCost, LayerPass, MeshAxis, PeerCall, Tensor};
 use allfold_kernels::nn::{
     AttentionDropout, AttentionShape, DropoutKernel, DropoutStream, Float, Matrix, OpCost, Store, add,
     add_cost, add_to, matmul, matmul_within,
@@ -236,6 +236,27 @@ impl<F: Float> Layer<F> for RingAttention {
 
     fn charges_itself(&self) -> bool {
         true
+    }
+
+    fn peer_calls(&self, pass: LayerPass, n: usize) -> Vec<PeerCall> {
+        let (backward, work) = match pass {
+            LayerPass::Forward => (false, (4, 5)),
+            LayerPass::InputGrad => (true, (10, 8)),
+            LayerPass::GatherGradient | LayerPass::WeightGrad => return Vec::new(),
+        };
+        let keys_values = 2 * n * Layer::<F>::outputs(self);
+        let mut calls = Vec::new();
+        for round in 0..self.size {
+            let goes_on = round + 1 < self.size;
+            calls.extend(goes_on.then_some(PeerCall::BeginShift(keys_values)));
+            let blocks = self.blocks(n, 0, (self.size - round) % self.size);
+            calls.push(PeerCall::Charge(self.cost_of::<F>(&blocks, work)));
+            calls.extend(goes_on.then_some(PeerCall::EndShift));
+            if backward {
+                calls.extend([PeerCall::BeginShift(keys_values), PeerCall::EndShift]);
+            }
+        }
+        calls
     }
 
     fn cast(&self) -> Cast {

@@ -3,7 +3,7 @@
 use allfold_kernels::nn::OpCost;
 
 /// An axis of the mesh of ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MeshAxis {
     /// Ranks with samples of their own.
     Data,
@@ -55,6 +55,40 @@ pub trait Peers<F> {
 
     /// Charges work of a layer that [charges itself](super::Layer::charges_itself) to the rank's clock.
     fn charge(&mut self, cost: OpCost);
+}
+
+/// A pass of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerPass {
+    /// [`Layer::forward`](super::Layer::forward).
+    Forward,
+    /// [`Layer::gather_gradient`](super::Layer::gather_gradient).
+    GatherGradient,
+    /// [`Layer::backward_params`](super::Layer::backward_params).
+    WeightGrad,
+    /// [`Layer::backward_input`](super::Layer::backward_input).
+    InputGrad,
+}
+
+/// A call of [`Peers`] by a layer's pass, with the number of elements that a rank gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerCall {
+    /// [`Peers::sum`].
+    Sum(usize),
+    /// [`Peers::max`].
+    Max(usize),
+    /// [`Peers::gather`] of this rank's elements.
+    Gather(usize),
+    /// [`Peers::sum_scattered`] of the elements for all ranks.
+    SumScattered(usize),
+    /// [`Peers::all_to_all`] of the elements for all ranks.
+    AllToAll(usize),
+    /// [`Peers::begin_shift`].
+    BeginShift(usize),
+    /// [`Peers::end_shift`].
+    EndShift,
+    /// [`Peers::charge`].
+    Charge(OpCost),
 }
 
 /// The peers of a rank that is alone on its axis.

@@ -14,7 +14,9 @@
 //! Parameters of the layers between blocks are whole on every rank: each rank computes the part of their gradients that comes from its
 //! positions.
 
-use super::{Backward, Cast, Forward, Init, Layer, LayerCost, LayerNorm, MeshAxis, Peers, Tensor};
+use super::{
+    Backward, Cast, Forward, Init, Layer, LayerCost, LayerNorm, LayerPass, MeshAxis, PeerCall, Peers, Tensor,
+};
 use allfold_kernels::nn::{Float, add, add_cost, add_to};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -75,6 +77,25 @@ impl PositionSharing {
         peers.sum_scattered(&all, own);
     }
 
+    /// The calls of [`PositionSharing::gather`] of `own` elements.
+    pub fn gather_calls(self, own: usize) -> Vec<PeerCall> {
+        if self.0 == 1 { Vec::new() } else { vec![PeerCall::Gather(own)] }
+    }
+
+    /// The calls of [`PositionSharing::sum`] to `own` elements.
+    pub fn sum_calls(self, own: usize) -> Vec<PeerCall> {
+        vec![if self.0 == 1 { PeerCall::Sum(own) } else { PeerCall::SumScattered(own * self.0) }]
+    }
+
+    /// The calls of a layer that sums its output, `own` elements on this rank, and nothing else.
+    pub fn calls_of_sum(self, pass: LayerPass, own: usize) -> Vec<PeerCall> {
+        match pass {
+            LayerPass::Forward => self.sum_calls(own),
+            LayerPass::GatherGradient => self.gather_calls(own),
+            LayerPass::WeightGrad | LayerPass::InputGrad => Vec::new(),
+        }
+    }
+
     /// Calls `copy` for each rank and each of `n` samples with the places of the rank's positions of the sample: in the blocks of the
     /// ranks, each `block` numbers long, and in the samples, one after another.
     fn each_part(self, n: usize, block: usize, mut copy: impl FnMut(Range<usize>, Range<usize>)) {
@@ -111,6 +132,11 @@ impl<F: Float> Layer<F> for SequenceLayerNorm {
 
     fn axis(&self) -> Option<MeshAxis> {
         Some(MeshAxis::Tensor)
+    }
+
+    fn peer_calls(&self, pass: LayerPass, _n: usize) -> Vec<PeerCall> {
+        let params = self.inner::<F>().params().iter().map(Tensor::len).sum();
+        if pass == LayerPass::WeightGrad { vec![PeerCall::Sum(params)] } else { Vec::new() }
     }
 
     fn needs_output(&self) -> bool {
@@ -178,6 +204,10 @@ impl<F: Float> Layer<F> for SequencePositions {
 
     fn axis(&self) -> Option<MeshAxis> {
         Some(MeshAxis::Tensor)
+    }
+
+    fn peer_calls(&self, pass: LayerPass, _n: usize) -> Vec<PeerCall> {
+        if pass == LayerPass::WeightGrad { vec![PeerCall::Gather(self.outputs())] } else { Vec::new() }
     }
 
     fn params(&self) -> Vec<Tensor> {

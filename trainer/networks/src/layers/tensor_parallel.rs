@@ -10,7 +10,9 @@
 //! backward. With [sequence parallelism](super::sequence_parallel) each sum becomes a sum that is scattered and a gather.
 
 use super::sequence_parallel::PositionSharing;
-use super::{Backward, Cast, Forward, Init, Layer, LayerCost, Linear, MeshAxis, Peers, Tensor};
+use super::{
+    Backward, Cast, Forward, Init, Layer, LayerCost, LayerPass, Linear, MeshAxis, PeerCall, Peers, Tensor,
+};
 use allfold_kernels::nn::{EmbeddingShape, Float, LinearShape, add_to};
 use std::ops::Range;
 
@@ -77,6 +79,15 @@ impl<F: Float> Layer<F> for ColumnParallelLinear {
         Some(MeshAxis::Tensor)
     }
 
+    fn peer_calls(&self, pass: LayerPass, n: usize) -> Vec<PeerCall> {
+        let own = n * Layer::<F>::inputs(self);
+        match pass {
+            LayerPass::Forward | LayerPass::WeightGrad => self.0.sharing.gather_calls(own),
+            LayerPass::InputGrad => self.0.sharing.sum_calls(own),
+            LayerPass::GatherGradient => Vec::new(),
+        }
+    }
+
     fn needs_output(&self) -> bool {
         false
     }
@@ -136,6 +147,10 @@ impl<F: Float> Layer<F> for RowParallelLinear {
 
     fn axis(&self) -> Option<MeshAxis> {
         Some(MeshAxis::Tensor)
+    }
+
+    fn peer_calls(&self, pass: LayerPass, n: usize) -> Vec<PeerCall> {
+        self.0.sharing.calls_of_sum(pass, n * Layer::<F>::outputs(self))
     }
 
     fn needs_output(&self) -> bool {
@@ -224,6 +239,10 @@ impl<F: Float> Layer<F> for VocabParallelEmbedding {
 
     fn axis(&self) -> Option<MeshAxis> {
         Some(MeshAxis::Tensor)
+    }
+
+    fn peer_calls(&self, pass: LayerPass, n: usize) -> Vec<PeerCall> {
+        self.sharing.calls_of_sum(pass, n * Layer::<F>::outputs(self))
     }
 
     fn gradient_len(&self) -> usize {

@@ -111,6 +111,33 @@ impl<F: Float> Network<F> {
 }
 
 impl Outline {
+    /// Layers in a row, each with these elements among all parameters, all of them trained. `forward` and `backward` are the phases of
+    /// a step, and `costs` the operations of each layer in a step over one sample.
+    pub fn in_a_row(
+        names: Vec<String>,
+        (forward, backward): (Vec<Phase>, Vec<Phase>),
+        values: Vec<Range<usize>>,
+        costs: Vec<u64>,
+    ) -> Outline {
+        let layers = names.len();
+        let end = values.iter().map(|values| values.end).max().unwrap_or_default();
+        let weight_grads = (0..layers).map(|l| backward.contains(&Phase::WeightGrad(l))).collect();
+        Outline {
+            names,
+            forward,
+            backward,
+            values,
+            owners: (0..layers).collect(),
+            deferrable: vec![true; layers],
+            costs,
+            weight_grads,
+            some_experts: vec![false; layers],
+            cuts: (1..layers).collect(),
+            trained: vec![0..end],
+            gradients: (0..=layers).map(|act| act > 0).collect(),
+        }
+    }
+
     /// The number of layers.
     pub fn layers(&self) -> usize {
         self.names.len()

@@ -3,6 +3,7 @@
 use super::kernel::KernelCost;
 use crate::layers::Init;
 use crate::{ParamSpec, Phase};
+use std::ops::Range;
 
 /// A layer of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +69,15 @@ impl Workload {
     /// The parameters, in order of layers.
     pub fn places(&self) -> &[ParamSpec] {
         &self.places
+    }
+
+    /// For each layer: the elements of its parameters among all parameters.
+    pub fn values(&self) -> Vec<Range<usize>> {
+        let range = |(layer, &first): (&TableLayer, &usize)| {
+            let own = &self.places[first..first + layer.params.len()];
+            own.first().zip(own.last()).map_or(0..0, |(first, last)| first.range.start..last.range.end)
+        };
+        self.layers.iter().zip(&self.firsts).map(range).collect()
     }
 
     /// The number of elements of all parameters.

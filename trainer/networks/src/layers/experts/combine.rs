@@ -1,7 +1,7 @@
 //! The weighted sum of the outputs of a token's experts.
 
 use super::{ExpertShape, from_experts, to_experts};
-use crate::layers::{Backward, Cast, Forward, Layer, LayerCost, MeshAxis};
+use crate::layers::{Backward, Cast, Forward, Layer, LayerCost, LayerPass, MeshAxis, PeerCall};
 use allfold_kernels::nn::{Float, OpCost};
 
 /// Adds up the outputs of each token's experts by their gates: the last layer of a mixture.
@@ -42,6 +42,15 @@ impl<F: Float> Layer<F> for ExpertCombine {
 
     fn charges_itself(&self) -> bool {
         self.ranks > 1
+    }
+
+    fn peer_calls(&self, pass: LayerPass, n: usize) -> Vec<PeerCall> {
+        let (slots, cost) = (PeerCall::AllToAll(self.ends(n).0), Layer::<F>::cost(self, n));
+        match pass {
+            LayerPass::Forward => vec![slots, PeerCall::Charge(cost.forward)],
+            LayerPass::InputGrad => vec![PeerCall::Charge(cost.input), slots],
+            LayerPass::GatherGradient | LayerPass::WeightGrad => Vec::new(),
+        }
     }
 
     fn experts(&self) -> usize {

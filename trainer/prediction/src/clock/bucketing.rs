@@ -1,0 +1,107 @@
+//! Gradients in buckets, on a clock.
+
+use super::ClockRank;
+use allfold_collectives::Collective;
+use allfold_sim::Picos;
+use allfold_trainer::buckets::{Bucket, views};
+use allfold_trainer::engine::{Bucketing, MeshAxis, RankEngine};
+use allfold_trainer::timing::{BucketTimes, StepWork};
+use allfold_trainer::{Error, ParamSpec, Result};
+
+/// The buckets, and when those that were sent are done.
+pub(super) struct ClockBuckets {
+    buckets: Vec<Bucket>,
+    /// Whether buckets are views of the gradients: nothing is copied, and the last one is sent when the backward pass has ended.
+    views: bool,
+    under_way: Vec<Picos>,
+}
+
+impl ClockRank<'_> {
+    fn buckets(&mut self) -> Result<&mut ClockBuckets> {
+        self.bucketing
+            .as_mut()
+            .ok_or_else(|| Error::Strategy("the strategy exchanges buckets that it has not named".into()))
+    }
+
+    /// Starts the exchange of a bucket. Returns when it is done.
+    fn reduce_bucket(&mut self, bucket: usize) -> Result<Picos> {
+        let elements = self.buckets()?.buckets[bucket].elements;
+        let data = self.along(MeshAxis::Data);
+        self.start_collective(data, Collective::AllReduce, (elements, self.dtype()))
+    }
+}
+
+impl Bucketing for ClockRank<'_> {
+    fn params(&self) -> &[ParamSpec] {
+        self.with.costs.params()
+    }
+
+    fn unreached(&self) -> Vec<usize> {
+        self.with.costs.unreached()
+    }
+
+    fn element(&self) -> usize {
+        self.with.costs.element()
+    }
+
+    fn use_buckets(&mut self, buckets: &[Bucket]) -> Result<()> {
+        if self.units.len() != 1 {
+            return Err(Error::Strategy("buckets need all layers in one unit".into()));
+        }
+        let views = self.with.rules.views && views(buckets, self.with.costs.params()).is_some();
+        self.bucketing = Some(ClockBuckets { buckets: buckets.to_vec(), views, under_way: Vec::new() });
+        Ok(())
+    }
+
+    fn fill(&mut self, param: usize) -> Result<()> {
+        let takes = self.with.costs.pack(self.with.costs.params()[param].range.len());
+        self.does(StepWork::Divide, None, takes);
+        Ok(())
+    }
+
+    fn send_bucket(&mut self, bucket: usize) -> Result<()> {
+        let (now, element) = (self.now, self.element());
+        let ClockBuckets { buckets, views, .. } = self.buckets()?;
+        let (last, own) = (*views && bucket + 1 == buckets.len(), &buckets[bucket]);
+        let (params, bytes) = (own.params.len(), (own.elements * element) as u64);
+        self.log.push(BucketTimes { bucket, params, bytes, ready: now, sent: now, done: now });
+        if !last {
+            let done = self.reduce_bucket(bucket)?;
+            self.buckets()?.under_way.push(done);
+        }
+        Ok(())
+    }
+
+    fn finish_buckets(&mut self) -> Result<()> {
+        let state = self.buckets()?;
+        let (views, last) = (state.views, state.buckets.len().checked_sub(1));
+        for (at, done) in std::mem::take(&mut state.under_way).into_iter().enumerate() {
+            self.wait_until(done);
+            self.log[at].done = done;
+            if !views {
+                let takes = self.with.costs.unpack(self.buckets()?.buckets[at].elements);
+                self.does(StepWork::Divide, None, takes);
+            }
+        }
+        if let Some(last) = last.filter(|_| views) {
+            let sent = self.now;
+            let done = self.reduce_bucket(last)?;
+            self.wait_until(done);
+            (self.log[last].sent, self.log[last].done) = (sent, done);
+        }
+        Ok(())
+    }
+
+    fn broadcast_buffers(&mut self) -> Result<()> {
+        let data = self.along(MeshAxis::Data);
+        self.run_collective(data, Collective::Broadcast, (self.with.costs.buffers(), self.dtype()))
+    }
+
+    fn average_params(&mut self) -> Result<()> {
+        let data = self.along(MeshAxis::Data);
+        for unit in 0..self.units().len() {
+            self.run_collective(data, Collective::AllReduce, (self.units[unit].layout.padded, self.dtype()))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,203 @@
+//! One rank of a strategy on a clock: what the engine of the CPU does, without arithmetic, memory or messages.
+//!
+//! ```text
+//! strategy (driver, sharing)            the trainer's own
+//!    '-- RankEngine                     ClockRank: phases, units and exchanges take time, and nothing else
+//!          |-- StepCosts                how long a phase takes
+//!          |-- ExchangeModel            how long an exchange takes, once all ranks have entered it
+//!          '-- Stages                   when ranks of other stages enter, send and receive
+//! ```
+//!
+//! Ranks that do the same at the same time are represented by one: the first rank of each stage of a pipeline. So a collective along
+//! any other axis begins when this rank enters it. The operations of a communicator follow each other, as on the communication thread
+//! of a real one.
+
+mod bucketing;
+mod exchanges;
+mod rank;
+mod serving;
+mod update;
+
+use crate::exchange::SharedExchange;
+use crate::stages::Stages;
+use crate::{RankGroups, StepCosts};
+use allfold_collectives::DType;
+use allfold_sim::Picos;
+use allfold_trainer::engine::{Keep, Mesh, MeshAxis, ParamUnit, UnitExchange, UnitLayout};
+use allfold_trainer::timing::{BucketTimes, StepSpan, StepWork};
+use allfold_trainer::{Error, Outline, Result};
+use bucketing::ClockBuckets;
+use exchanges::Queue;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What the clock needs to know of a configuration besides its strategy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepRules {
+    /// The number of samples of a rank.
+    pub batch: usize,
+    /// Whether ranks may have unequally many samples.
+    pub uneven: bool,
+    /// Whether buckets are views of the gradients where possible.
+    pub views: bool,
+    /// Whether ranks agree on a loss scale in each step.
+    pub scaler: bool,
+    /// Whether the norm of all gradients is bounded.
+    pub clip: bool,
+    /// Whether the optimiser needs the norms of whole parameters.
+    pub norms: bool,
+    /// Whether ranks share layers or experts, so that none has all parameters.
+    pub parts: bool,
+}
+
+/// What the ranks of all stages have in common.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared<'a> {
+    pub costs: &'a dyn StepCosts,
+    pub rules: StepRules,
+    pub mesh: Mesh,
+    /// The units of each stage.
+    pub specs: &'a [Vec<ParamUnit>],
+    pub stages: &'a Stages,
+    pub exchange: &'a dyn SharedExchange,
+}
+
+/// A unit on this rank.
+struct ClockUnit {
+    keep: Keep,
+    some_experts: bool,
+    layout: UnitLayout,
+    /// When the gather of the parameters, or the exchange of the gradient, that is in progress is done.
+    gathering: Option<Picos>,
+    reducing: Option<Picos>,
+    /// The exchange of the gradient that was started and not finished.
+    unfinished: Option<UnitExchange>,
+    /// The stages that hold the unit, if this one does and is not alone.
+    copies: Option<Vec<usize>>,
+}
+
+/// A micro-batch in flight.
+#[derive(Clone, Default)]
+struct ClockSlot {
+    /// The number of samples.
+    n: usize,
+    /// The number of the micro-batch in its step, from 1.
+    micro: usize,
+    /// For each layer: whether the gradient of its output was gathered.
+    gathered: Vec<bool>,
+}
+
+/// A rank on a clock.
+pub(crate) struct ClockRank<'a> {
+    with: Shared<'a>,
+    /// The number of this rank in the mesh, and its stage.
+    rank: usize,
+    stage: usize,
+    outline: Arc<Outline>,
+    units: Vec<ClockUnit>,
+    /// For each layer: the unit of its parameters.
+    unit_of: Vec<usize>,
+    slots: Vec<ClockSlot>,
+    bucketing: Option<ClockBuckets>,
+    /// The messages that were sent and may not have arrived yet.
+    sent: Vec<usize>,
+    groups: BTreeMap<Queue, Arc<RankGroups>>,
+    /// When each communicator has done all its operations so far, and how many of them had ranks of several stages.
+    free: BTreeMap<Queue, Picos>,
+    met: BTreeMap<Queue, u64>,
+    /// The shift along a layer's axis that is in progress.
+    shift: Option<Picos>,
+    pub now: Picos,
+    pub waited: Picos,
+    pub forward: Picos,
+    pub optimiser: Picos,
+    pub log: Vec<BucketTimes>,
+    pub spans: Vec<StepSpan>,
+}
+
+impl<'a> ClockRank<'a> {
+    /// The first rank of a stage.
+    pub fn new(with: Shared<'a>, stage: usize) -> Result<ClockRank<'a>> {
+        let (outline, trained, specs) = (with.costs.outline(), with.costs.trained(), &with.specs[stage]);
+        let rank = with.mesh.first_of_stage(stage);
+        let holds = |stage: usize, unit: usize| with.specs[stage][unit].keep != Keep::Nothing;
+        let make = |(number, unit): (usize, &ParamUnit)| {
+            if matches!(unit.keep, Keep::First | Keep::Copy) {
+                let what = "ranks of this strategy do not all do the same, so that one cannot stand for all: run it on virtual time";
+                return Err(Error::Strategy(what.into()));
+            }
+            let some_experts = outline.has_some_experts(&unit.layers);
+            let axis = if some_experts { MeshAxis::ExpertReplica } else { MeshAxis::Shard };
+            let place = with.mesh.position(rank, axis);
+            let values = outline.values_in(&unit.layers);
+            let layout = UnitLayout::new(unit.keep, values, (place.index, place.size), &trained);
+            let holders: Vec<usize> = (0..with.specs.len()).filter(|stage| holds(*stage, number)).collect();
+            let copies = (holders.len() > 1 && holds(stage, number)).then_some(holders);
+            let (gathering, reducing, unfinished) = (None, None, None);
+            Ok(ClockUnit { keep: unit.keep, some_experts, layout, gathering, reducing, unfinished, copies })
+        };
+        let units = specs.iter().enumerate().map(make).collect::<Result<_>>()?;
+        let unit_of = |layer: usize| {
+            let owner = outline.owner(layer);
+            specs.iter().position(|unit| unit.layers.contains(&owner)).unwrap_or_default()
+        };
+        Ok(ClockRank {
+            rank,
+            stage,
+            unit_of: (0..outline.layers()).map(unit_of).collect(),
+            outline,
+            units,
+            slots: Vec::new(),
+            bucketing: None,
+            sent: Vec::new(),
+            groups: BTreeMap::new(),
+            free: BTreeMap::new(),
+            met: BTreeMap::new(),
+            shift: None,
+            now: Picos::ZERO,
+            waited: Picos::ZERO,
+            forward: Picos::ZERO,
+            optimiser: Picos::ZERO,
+            log: Vec::new(),
+            spans: Vec::new(),
+            with,
+        })
+    }
+
+    /// Begins a step.
+    pub fn begin(&mut self) {
+        (self.forward, self.waited, self.optimiser) = (Picos::ZERO, Picos::ZERO, Picos::ZERO);
+        self.log.clear();
+        self.spans.clear();
+    }
+
+    /// The type in which gradients and activations are sent.
+    fn dtype(&self) -> DType {
+        match self.with.costs.element() {
+            8 => DType::F64,
+            2 => DType::F16,
+            _ => DType::F32,
+        }
+    }
+
+    /// Does `work` for this long, for micro-batch `micro` if any.
+    fn does(&mut self, work: StepWork, micro: Option<usize>, takes: Picos) {
+        let start = self.now;
+        self.now += takes;
+        self.did(work, micro, start);
+    }
+
+    fn did(&mut self, work: StepWork, micro: Option<usize>, start: Picos) {
+        if self.now > start {
+            self.spans.push(StepSpan { work, micro, start, end: self.now });
+        }
+    }
+
+    /// Waits until this time.
+    fn wait_until(&mut self, done: Picos) {
+        let start = self.now;
+        self.now = self.now.later(done);
+        self.waited += self.now - start;
+        self.did(StepWork::Waiting, None, start);
+    }
+}

@@ -1,0 +1,242 @@
+//! [`RankEngine`] on a clock.
+
+use super::exchanges::Queue;
+use super::{ClockRank, ClockSlot};
+use crate::stages::Post;
+use allfold_collectives::{Collective, DType, Rank};
+use allfold_sim::Picos;
+use allfold_trainer::engine::{
+    AxisPosition, Boundary, MeshAxis, ParamUnit, RankEngine, Route, Slot, UnitExchange,
+};
+use allfold_trainer::timing::{BucketTimes, StepWork, work_of};
+use allfold_trainer::{Outline, Phase, Result, layer_of};
+use std::sync::Arc;
+
+impl ClockRank<'_> {
+    fn slot(&mut self, slot: Slot) -> &mut ClockSlot {
+        if self.slots.len() <= slot.0 {
+            self.slots.resize(slot.0 + 1, ClockSlot::default());
+        }
+        &mut self.slots[slot.0]
+    }
+
+    /// Gathers the gradient of a layer's output, before the first of the layer's two backward passes over a micro-batch.
+    fn gather_gradient(&mut self, phase: Phase, at: Slot, what: (StepWork, Option<usize>)) -> Result<()> {
+        let (Phase::WeightGrad(l) | Phase::InputGrad(l)) = phase else { return Ok(()) };
+        let n = self.slots[at.0].n;
+        let Some(axis) = self.with.costs.axis(l) else { return Ok(()) };
+        let calls = self.with.costs.gather_calls(l, n);
+        match std::mem::replace(&mut self.slots[at.0].gathered[l], true) {
+            true => Ok(()),
+            false => self.call_peers(axis, calls, what),
+        }
+    }
+
+    /// Posts one end of a message of a micro-batch.
+    fn post(&mut self, what: Boundary, slot: Slot, route: Route, sends: bool) -> Result<usize> {
+        let (Boundary::Activation(act) | Boundary::Gradient(act)) = what;
+        let elements = self.slots[slot.0].n * self.with.costs.activation(act);
+        let bytes = (elements * self.with.costs.element()) as u64;
+        let mesh = &self.with.mesh;
+        let stage = |rank: usize| mesh.position(rank, MeshAxis::Pipeline).index;
+        let (from, to) = if sends { (self.stage, route.peer) } else { (route.peer, self.stage) };
+        let ranks = mesh.ranks();
+        let of = |wanted: usize| {
+            (0..ranks).filter(move |rank| stage(*rank) == wanted).map(|rank| Rank(rank as u32))
+        };
+        let pairs: Vec<(Rank, Rank)> = of(from).zip(of(to)).collect();
+        let takes = self.with.exchange.message(&pairs, ranks as u32, bytes)?;
+        let (channel, at) = (route.channel, self.now);
+        Ok(self.with.stages.post(Post { stage: self.stage, peer: route.peer, channel, sends, at, takes }))
+    }
+}
+
+impl RankEngine for ClockRank<'_> {
+    fn outline(&self) -> Arc<Outline> {
+        self.outline.clone()
+    }
+
+    fn position(&self, axis: MeshAxis) -> AxisPosition {
+        self.with.mesh.position(self.rank, axis)
+    }
+
+    fn units(&self) -> &[ParamUnit] {
+        &self.with.specs[self.stage]
+    }
+
+    fn step_number(&self) -> u64 {
+        0
+    }
+
+    fn steps_left(&self) -> u64 {
+        1
+    }
+
+    fn unit_of(&self, phase: Phase) -> Option<usize> {
+        let layer =
+            layer_of(phase).filter(|_| !matches!(phase, Phase::SyncForward(_) | Phase::SyncBackward(_)))?;
+        (!self.outline.values_of(layer).is_empty()).then(|| self.unit_of[layer])
+    }
+
+    fn is_copied(&self, unit: usize) -> bool {
+        let values = &self.units[unit].layout.values;
+        let mut trained = self.outline.trained().iter();
+        self.units[unit].copies.is_some()
+            && trained.any(|range| range.start < values.end && values.start < range.end)
+    }
+
+    fn micro_batches(&self, of: usize) -> usize {
+        let (samples, of) = (self.with.rules.batch, of.max(1));
+        if self.with.rules.uneven { of } else { samples.div_ceil(samples.div_ceil(of).max(1)).max(1) }
+    }
+
+    fn load(&mut self, micro: usize, of: usize, slot: Slot) -> Result<()> {
+        let samples = self.with.rules.batch;
+        let size = samples.div_ceil(of.max(1)).max(1);
+        let n = ((micro + 1) * size).min(samples) - (micro * size).min(samples);
+        let gathered = vec![false; self.outline.layers()];
+        *self.slot(slot) = ClockSlot { n, micro: micro + 1, gathered };
+        Ok(())
+    }
+
+    fn run(&mut self, phase: Phase, at: Slot) -> Result<()> {
+        let (costs, ClockSlot { n, micro, .. }) = (self.with.costs, self.slots[at.0].clone());
+        let (start, waited, what) = (self.now, self.waited, (work_of(phase), micro.checked_sub(1)));
+        if let Phase::Ready(param) = phase {
+            if micro > 1 {
+                let takes = costs.accumulate(costs.params()[param].range.len());
+                self.does(StepWork::WeightGrad, what.1, takes);
+            }
+            return Ok(());
+        }
+        if let Phase::WeightGrad(l) = phase
+            && let Some(exchange) = self.units[self.unit_of[l]].unfinished
+        {
+            self.finish(exchange, self.unit_of[l])?;
+        }
+        let layer = layer_of(phase);
+        let axis = layer.and_then(|l| costs.axis(l)).or((phase == Phase::Loss).then_some(MeshAxis::Tensor));
+        let charged =
+            !matches!(phase, Phase::SyncBackward(_)) && !layer.is_some_and(|l| costs.charges_itself(l));
+        let takes = if charged { costs.takes(phase, n) } else { Picos::ZERO };
+        // The computation of a layer that exchanges values comes before its exchanges, that of the loss after them.
+        if phase != Phase::Loss {
+            self.does(what.0, what.1, takes);
+        }
+        if let Some(axis) = axis.filter(|axis| self.position(*axis).size > 1) {
+            self.gather_gradient(phase, at, what)?;
+            self.call_peers(axis, costs.peer_calls(phase, n), what)?;
+        }
+        if phase == Phase::Loss {
+            self.does(what.0, what.1, takes);
+        }
+        if matches!(phase, Phase::Forward(_) | Phase::SyncForward(_)) {
+            self.forward += (self.now - start) - (self.waited - waited);
+        }
+        if let Phase::SyncForward(_) | Phase::SyncBackward(_) = phase {
+            let data = self.along(MeshAxis::Data);
+            self.run_collective(data, Collective::AllReduce, (costs.sync_len(phase), DType::F64))?;
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, _slot: Slot) {}
+
+    fn start(&mut self, exchange: UnitExchange, unit: usize) -> Result<()> {
+        let (costs, dtype, some_experts) = (self.with.costs, self.dtype(), self.units[unit].some_experts);
+        let padded = self.units[unit].layout.padded;
+        let sharers = if some_experts { MeshAxis::ExpertReplica } else { MeshAxis::Shard };
+        let holders = if some_experts { MeshAxis::ExpertReplica } else { MeshAxis::Data };
+        let [sharing, holding, mean] =
+            [sharers, holders, MeshAxis::Data].map(|axis| self.position(axis).size);
+        if exchange == UnitExchange::GatherParams {
+            if sharing > 1 {
+                let what = (padded / sharing, dtype);
+                let done = self.start_collective(self.along(sharers), Collective::AllGather, what)?;
+                self.units[unit].gathering = Some(done);
+            }
+            return Ok(());
+        }
+        let (ready, elements) = (self.now, self.units[unit].layout.values.len());
+        if mean > 1 {
+            self.does(StepWork::Divide, None, costs.pack(elements));
+        }
+        let values = &self.units[unit].layout.values;
+        let inside = |range: &std::ops::Range<usize>| values.start <= range.start && range.end <= values.end;
+        let params = costs.params().iter().filter(|place| inside(&place.range)).count();
+        let (sent, bytes) = (self.now, (elements * costs.element()) as u64);
+        self.log.push(BucketTimes { bucket: unit, params, bytes, ready, sent, done: sent });
+        self.units[unit].unfinished = Some(exchange);
+        let (axis, size, collective, count) = match exchange {
+            UnitExchange::ReduceScatterGrad => {
+                (sharers, sharing, Collective::ReduceScatter, padded / sharing)
+            }
+            _ => (holders, holding, Collective::AllReduce, padded),
+        };
+        if size > 1 {
+            let done = self.start_collective(self.along(axis), collective, (count, dtype))?;
+            self.units[unit].reducing = Some(done);
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, exchange: UnitExchange, unit: usize) -> Result<()> {
+        let done = match exchange {
+            UnitExchange::GatherParams => self.units[unit].gathering.take(),
+            _ if self.units[unit].unfinished.take().is_none() => None,
+            _ => self.units[unit].reducing.take(),
+        };
+        let Some(done) = done else { return Ok(()) };
+        self.wait_until(done);
+        if exchange != UnitExchange::GatherParams
+            && let Some(times) = self.log.iter_mut().rfind(|times| times.bucket == unit)
+        {
+            times.done = done;
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, _unit: usize) {}
+
+    fn sum_copies(&mut self, unit: usize) -> Result<()> {
+        if self.units[unit].copies.is_none() {
+            return Ok(());
+        }
+        let what = (self.units[unit].layout.values.len(), self.dtype());
+        self.run_collective(Queue::Copies(unit), Collective::AllReduce, what)
+    }
+
+    fn send(&mut self, what: Boundary, slot: Slot, to: Route) -> Result<()> {
+        let end = self.post(what, slot, to, true)?;
+        self.sent.push(end);
+        Ok(())
+    }
+
+    fn receive(&mut self, what: Boundary, slot: Slot, from: Route) -> Result<()> {
+        let end = self.post(what, slot, from, false)?;
+        let done = self.with.stages.done(end)?;
+        self.wait_until(done);
+        Ok(())
+    }
+
+    fn broadcast(&mut self, unit: usize) -> Result<()> {
+        let what = (self.units[unit].layout.padded, self.dtype());
+        self.run_collective(self.along(MeshAxis::Data), Collective::Broadcast, what)
+    }
+
+    fn reduce(&mut self, unit: usize) -> Result<()> {
+        let what = (self.units[unit].layout.padded, self.dtype());
+        self.run_collective(self.along(MeshAxis::Data), Collective::Reduce, what)
+    }
+
+    fn update(&mut self) -> Result<()> {
+        for end in std::mem::take(&mut self.sent) {
+            let done = self.with.stages.done(end)?;
+            self.wait_until(done);
+        }
+        let (before, waited) = (self.now, self.waited);
+        self.move_params()?;
+        self.optimiser += (self.now - before) - (self.waited - waited);
+        Ok(())
+    }
+}

@@ -1,0 +1,67 @@
+//! The end of a step on a clock: what ranks agree on, and the optimisers' steps.
+
+use super::ClockRank;
+use super::exchanges::Queue;
+use allfold_collectives::{Collective, DType};
+use allfold_sim::Picos;
+use allfold_trainer::Result;
+use allfold_trainer::engine::{Keep, MeshAxis};
+use allfold_trainer::timing::StepWork;
+
+impl ClockRank<'_> {
+    /// Does something for as long as `takes` says for each piece that this rank updates.
+    fn for_each_piece(&mut self, takes: impl Fn(usize) -> Picos) {
+        let pieces = self.units.iter().flat_map(|unit| &unit.layout.pieces);
+        let sum = pieces.map(|(range, _)| takes(range.len())).fold(Picos::ZERO, |sum, part| sum + part);
+        self.does(StepWork::Update, None, sum);
+    }
+
+    fn has_all(&self) -> bool {
+        let alone = self.with.mesh.pipeline == 1 && !self.with.rules.parts;
+        alone && self.units.iter().all(|unit| unit.keep == Keep::Whole)
+    }
+
+    /// Updates this rank's parameters.
+    pub(super) fn move_params(&mut self) -> Result<()> {
+        let (rules, costs) = (self.with.rules, self.with.costs);
+        if self.with.mesh.pipeline > 1 {
+            let line = self.along(MeshAxis::Pipeline);
+            self.run_collective(line, Collective::AllReduce, (1, DType::F64))?;
+        }
+        self.sum_replicas()?;
+        if rules.scaler {
+            self.for_each_piece(|elements| costs.unscale(elements));
+            self.run_collective(Queue::World, Collective::AllReduce, (1, DType::U8))?;
+        }
+        if rules.clip {
+            if !self.has_all() {
+                self.run_collective(Queue::World, Collective::AllReduce, (1, DType::F64))?;
+            }
+            self.for_each_piece(|elements| costs.clip(elements));
+        }
+        let cut = |keep| matches!(keep, Keep::ShardedState | Keep::ShardedGradients | Keep::Sharded);
+        if rules.norms && (rules.parts || self.units.iter().any(|unit| cut(unit.keep))) {
+            let squares = 2 * costs.params().len();
+            self.run_collective(Queue::World, Collective::AllReduce, (squares, DType::F64))?;
+        }
+        self.for_each_piece(|elements| costs.update(elements));
+        Ok(())
+    }
+
+    /// Where several copies are sharded, sums this rank's parts of the gradients over the ranks that hold the same parts.
+    fn sum_replicas(&mut self) -> Result<()> {
+        let (mut done, queue) = (self.now, self.along(MeshAxis::Replica));
+        if self.with.mesh.shard == self.with.mesh.data {
+            return Ok(());
+        }
+        for unit in 0..self.units.len() {
+            let own = &self.units[unit];
+            if !own.layout.pieces.is_empty() && own.keep != Keep::Whole {
+                let what = (own.layout.own.len(), self.dtype());
+                done = self.start_collective(queue, Collective::AllReduce, what)?;
+            }
+        }
+        self.wait_until(done);
+        Ok(())
+    }
+}
