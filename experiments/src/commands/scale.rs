@@ -27,7 +27,7 @@ use clap::Subcommand;
 Without a command, `scale` trains the network of --config. Measured points: threads of this machine, up to one rank per core, or
 per GPU where the configuration has device = \"cuda\". sim: real arithmetic on the virtual clock, up to --sim-ranks ranks.
 modeled: shapes, FLOPs and bytes alone, for every rank count. Efficiency is throughput divided by that of as many single
-ranks of the same kind."
+ranks of the same kind; where the strategy needs more than one rank, by that of the fewest ranks."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -18,8 +18,8 @@ pub struct Reach {
     pub on_virtual_clock: u32,
 }
 
-/// Makes every point of the curves as records, with a table of each kind. Every curve has a point of one rank, because efficiency
-/// is relative to it.
+/// Makes every point of the curves as records, with a table of each kind. Efficiency is relative to the point of the fewest ranks: of
+/// one rank, which is added, unless the strategy needs more.
 ///
 /// # Errors
 /// A failed run.
@@ -31,7 +31,8 @@ pub fn draw(
     output: &mut RunOutput,
 ) -> CommandResult {
     let counts = thinned(&ranks.0);
-    let counts = if counts.contains(&1) { counts } else { [vec![1], counts].concat() };
+    let adds_one = !counts.contains(&1) && scaling.takes(1);
+    let counts = if adds_one { [vec![1], counts].concat() } else { counts };
     let up_to = |most: u32| counts.iter().copied().filter(move |&ranks| ranks <= most);
 
     let mut measured: Vec<MeasuredScale> =
@@ -55,6 +56,9 @@ pub fn draw(
         let Some(first) = points.first() else { continue };
         output.say(format!("simulated on {}, {how}:", first.topology))?;
         output.say(table(points))?;
+    }
+    if let Some(fewest) = counts.iter().min().filter(|fewest| **fewest > 1) {
+        output.say(format!("efficiency is relative to {fewest} ranks, as the strategy needs more than 1"))?;
     }
     measured.iter().try_for_each(|point| output.record_as(point, command))?;
     on_virtual_clock.iter().chain(&modeled).try_for_each(|point| output.record_as(point, command))

@@ -76,18 +76,24 @@ impl Scaling {
     /// Refuses a curve with a point that cannot be made, before the first point is made.
     ///
     /// # Errors
-    /// Strategy `single` on several ranks; an unknown topology, or one too large for this machine's memory.
+    /// Strategy `single` on several ranks; a strategy that cannot be predicted, or does not take the fewest ranks; an unknown topology, or one too large for this machine's memory.
     pub fn check(&self, ranks: &RankCounts) -> CommandResult {
         if self.config.strategy == "single" && ranks.greatest() > 1 {
             return Err(CommandError::usage(
                 "strategy `single` trains on 1 rank and has no scaling curve; set strategy = \"ddp\"",
             ));
         }
-        self.modeled(1)?;
         // The memory that the engine needs: a clock and a position in the schedule for every rank and lane.
         let most = u64::from(ranks.greatest());
         memory::require(most.checked_mul(256), &format!("the clocks of {most} ranks"))?;
+        let fewest = if self.takes(1) { 1 } else { ranks.0.iter().copied().min().unwrap_or(1) };
+        self.modeled(fewest)?;
         ranks.0.iter().try_for_each(|&ranks| self.machine(ranks).map(drop))
+    }
+
+    /// Whether the strategy takes this number of ranks.
+    pub fn takes(&self, ranks: u32) -> bool {
+        strategies::fits(&self.config, ranks).is_ok()
     }
 
     fn data(&self) -> CommandResult<&(Dataset, Dataset)> {
@@ -262,22 +268,19 @@ macro_rules! efficiencies {
     ($(#[$doc:meta])* $name:ident, $type:ident) => {
         $(#[$doc])*
         pub fn $name(points: &mut [$type]) {
-            let Some(one) = points.iter().find(|point| point.setup.ranks == 1).map(|point| point.samples_per_s) else {
-                return;
-            };
-            for point in points {
-                point.efficiency = point.samples_per_s / (f64::from(point.setup.ranks) * one);
-            }
+            let rate = |point: &$type| point.samples_per_s / f64::from(point.setup.ranks);
+            let Some(fewest) = points.iter().min_by_key(|point| point.setup.ranks).map(rate) else { return };
+            points.iter_mut().for_each(|point| point.efficiency = rate(point) / fewest);
         }
     };
 }
 
 efficiencies! {
-    /// Sets the efficiency of each point of one measured curve by its point of one rank.
+    /// Sets the efficiency of each point of one measured curve: what a rank does, relative to the point of the fewest ranks.
     measured_efficiency, MeasuredScale
 }
 efficiencies! {
-    /// Sets the efficiency of each point of one simulated curve by its point of one rank.
+    /// Sets the efficiency of each point of one simulated curve: what a rank does, relative to the point of the fewest ranks.
     simulated_efficiency, SimulatedScale
 }
 

@@ -1,6 +1,6 @@
 //! Every strategy on the clock, beside the virtual time of a run with its arithmetic.
 
-use crate::{ROWS, digits, on};
+use crate::{ROWS, digits, gpt, on};
 use allfold_collectives::{Communicator, Plan, World};
 use allfold_prediction::{ModeledMachine, StepPrediction, predict};
 use allfold_sim::{Costs, Device, Picos, Sharing};
@@ -17,7 +17,7 @@ impl Observer for LastStep {
     }
 }
 
-/// The last of five steps of each rank on virtual time.
+/// The last step of each rank on virtual time.
 fn run(config: &Config, ranks: u32, device: Device) -> Vec<Picos> {
     let body = |comm: Communicator| {
         let mut last = LastStep::default();
@@ -35,31 +35,90 @@ fn predicted(config: &Config, ranks: u32, device: Device) -> StepPrediction {
     predict(config, train.shape, train.classes, &machine).unwrap()
 }
 
+/// Whether exchanges of several communicators are under way at once, which slow each other in a run and not on the clock.
+fn overlaps(name: &str) -> bool {
+    let words = [" x ", "context", "expert", "interleaved", "zb_v"];
+    words.iter().any(|word| name.contains(word))
+}
+
+/// Prints a row of the table; panics unless the clock has the time of every rank, or, where exchanges overlap, nearly that of the
+/// slowest.
+fn compare(row: &str, config: &Config, ranks: u32, device: Device) {
+    let (real, found) = (run(config, ranks, device), predicted(config, ranks, device).time.total());
+    let slowest = *real.iter().max().unwrap();
+    let far = 1.0 - found.as_secs() / slowest.as_secs();
+    let what = format!(
+        "{row:<22} | {:<4} | {ranks:>2} | {:<9} | {slowest} | {found} | {far:.6}",
+        config.model, device.name
+    );
+    println!("| {what} |");
+    match overlaps(row) {
+        // Rooted collectives of one unit after another overlap in a run, and follow each other on the clock.
+        _ if row == "data_parallel" => assert!((-0.2..=0.0).contains(&far), "{what}"),
+        true => assert!(found <= slowest && far < 0.011, "{what}"),
+        false => assert!(real.iter().all(|time| *time == found), "{what}"),
+    }
+}
+
 #[test]
 fn the_clock_is_the_virtual_time_of_every_strategy() {
-    for row in ROWS.iter().filter(|row| !["data_parallel", "parameter_server"].contains(&row.strategy)) {
+    for row in ROWS.iter().filter(|row| row.strategy != "parameter_server") {
         for base in [digits(), row.gpt()].into_iter().filter(|base| row.takes(base)) {
-            let base = Config { max_steps: 5, epochs: 5, ..base };
-            for ranks in [2, 4, 8] {
+            let base = Config { max_steps: 4, epochs: 4, ..base };
+            // The GPT has twelve parts that a pipeline can separate.
+            let most = if ["interleaved", "zb_v"].contains(&row.name) && base.model == "gpt" { 4 } else { 8 };
+            for ranks in [2, 4, 8].into_iter().filter(|ranks| *ranks <= most) {
                 let Some(data) = (row.data)(ranks) else { continue };
-                if ["interleaved", "zb_v"].contains(&row.name) && ranks == 8 && base.model == "gpt" {
-                    continue;
-                }
-                let config = on(row, &base, data);
-                for device in [Device::CPU_CORE, Device::A100_F32] {
-                    let real = run(&config, ranks, device);
-                    let found = predicted(&config, ranks, device);
-                    let slowest = real.iter().max().unwrap();
-                    println!(
-                        "| {:<22} | {:<4} | {ranks} | {:<9} | {slowest} | {} | {:+.6} |",
-                        row.name,
-                        base.model,
-                        device.name,
-                        found.time.total(),
-                        found.time.total().as_secs() / slowest.as_secs() - 1.0
-                    );
-                }
+                // On the slow device computation hides most communication; the fast one waits for the network.
+                let devices = [Device::CPU_CORE, Device::A100_F32];
+                let device = devices[usize::from(base.model == "mlp" || ranks == 8)];
+                compare(row.name, &on(row, &base, data), ranks, device);
             }
         }
+    }
+}
+
+/// Clipping, a loss scale, Adam and synchronised batch norms take the time that they take in a run.
+#[test]
+fn what_ranks_agree_on_takes_its_time_on_the_clock() {
+    let more = |base: Config| Config {
+        optimiser: "adam".into(),
+        clip_norm: 0.5,
+        loss_scale: 1024.0,
+        max_steps: 4,
+        epochs: 4,
+        ..base
+    };
+    for name in ["ddp", "zero1", "zero3", "1f1b", "tensor"] {
+        let row = ROWS.iter().find(|row| row.name == name).unwrap();
+        let config = on(row, &more(row.gpt()), (row.data)(4).unwrap());
+        compare(name, &config, 4, Device::A100_F32);
+    }
+    let channels = vec![4, 6];
+    let norms = Config { model: "cnn".into(), channels, batch_norm: true, sync_batch_norm: true, ..digits() };
+    let config = Config { strategy: "ddp".into(), batch: 4, hidden: Vec::new(), ..more(norms) };
+    compare("ddp", &config, 4, Device::A100_F32);
+}
+
+/// A GPT in three dimensions, every rank stepped, beside one rank of each stage.
+#[test]
+fn a_rank_of_each_stage_stands_for_sixty_four() {
+    let mut config = Config {
+        strategy: "pipeline".into(),
+        batch: 8,
+        accumulate: 4,
+        train_samples: 0,
+        synthetic_samples: 600,
+        max_steps: 4,
+        epochs: 4,
+        synthetic_classes: 16,
+        ..gpt()
+    };
+    let keys = [("parallel.tensor", "4"), ("parallel.stages", "4"), ("parallel.sharding", "zero1")];
+    for (key, value) in keys {
+        config.set(key, value).unwrap();
+    }
+    for device in [Device::CPU_CORE, Device::A100_F32] {
+        compare("1f1b", &config, 64, device);
     }
 }

@@ -20,7 +20,7 @@ pub use outline::{Outline, layer_of};
 pub use split::NetworkSplit;
 pub use tensor_split::TensorSplit;
 
-use crate::layers::{Init, Layer, LayerPass, PeerCall};
+use crate::layers::{Init, Layer, PassKind, PeerCall};
 use crate::{Error, Result, pattern};
 use allfold_kernels::nn::{ClassSplit, Float, Loss, LossKind, OpCost};
 use std::ops::Range;
@@ -350,9 +350,9 @@ impl<F: Float> Network<F> {
     pub fn peer_calls(&self, phase: Phase, n: usize) -> Vec<PeerCall> {
         let rows = n * self.rows;
         match (phase, self.class_split, self.loss) {
-            (Phase::Forward(l), ..) => self.layers[l].peer_calls(LayerPass::Forward, n),
-            (Phase::WeightGrad(l), ..) => self.layers[l].peer_calls(LayerPass::WeightGrad, n),
-            (Phase::InputGrad(l), ..) => self.layers[l].peer_calls(LayerPass::InputGrad, n),
+            (Phase::Forward(l), ..) => self.layers[l].peer_calls(PassKind::Forward, n),
+            (Phase::WeightGrad(l), ..) => self.layers[l].peer_calls(PassKind::WeightGrad, n),
+            (Phase::InputGrad(l), ..) => self.layers[l].peer_calls(PassKind::InputGrad, n),
             (Phase::Loss, Some(_), LossKind::CrossEntropy) => {
                 vec![PeerCall::Max(rows), PeerCall::Sum(2 * rows)]
             }

@@ -10,7 +10,8 @@
 //! long and enter every exchange together; all groups of an axis exchange at the same time, in the time that
 //! [`allfold_collectives::time`] computes for their schedules on the topology. Where a schedule lets ranks finish at different
 //! times (unequal chunks, rank counts that are no power of two), the last rank's time is taken for all. Exchanges of different
-//! communicators, and messages of a pipeline in both directions, do not slow each other.
+//! communicators, and messages of a pipeline in both directions, do not slow each other. Of `data_parallel` every rank is stepped, and
+//! a broadcast ends on all ranks when it ends on the last one.
 //!
 //! What is timed is a [`StepCosts`]: a real network with the costs of its kernels on a device ([`predict`]), or the layer table
 //! of a large one ([`allfold_trainer::workloads`], [`predict_workload`]).
@@ -28,7 +29,7 @@ mod tests;
 mod uniform_costs;
 mod workload;
 
-pub use exchange::{CollectiveCall, ExchangeModel, MessageTimes, NcclModel, SimulatedExchange};
+pub use exchange::{ExchangeModel, GroupedCollective, MessageTimes, NcclModel, SimulatedExchange};
 pub use groups::RankGroups;
 pub use overheads::{Overheads, expected_max};
 pub use step_costs::{DdpOptions, StepCosts};
@@ -77,7 +78,7 @@ pub struct StepPrediction {
     pub buckets: Vec<BucketTimes>,
     /// The number of parameters of the whole network.
     pub parameters: u64,
-    /// What one rank of each stage of a pipeline does, counted from the start of its step; of other strategies, one rank.
+    /// What each stepped rank does, counted from the start of its step: one of each stage of a pipeline; with `data_parallel` all.
     #[serde(skip)]
     pub stages: Vec<Vec<StepSpan>>,
     /// How the exchanges were timed, each engine once: `events_by_symmetry`, `clocks, chunks rounded up`, `NCCL's model`.
@@ -137,7 +138,7 @@ fn predict_network<F: Float>(
         norms: optim::build::<F>(config, &[])?.needs_norms(),
         parts: costs.has_parts(),
     };
-    let driver = |stage| Ok(strategies::plan(config, mesh.first_of_stage(stage), ranks)?.driver);
+    let driver = |rank| Ok(strategies::plan(config, rank, ranks)?.driver);
     let mut exchange = SimulatedExchange::new(machine.topology, machine.costs, machine.sharing, machine.plan);
     step::step((&costs, rules, mesh), &driver, &mut exchange)
 }

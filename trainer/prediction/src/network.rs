@@ -5,13 +5,13 @@ use allfold_kernels::nn::{Float, OpCost};
 use allfold_sim::{Device, Picos};
 use allfold_trainer::costs::{accumulate_cost, clip_cost, data_cost, pack_cost, unpack_cost, unscale_cost};
 use allfold_trainer::engine::{Mesh, MeshAxis, NetworkSplit, trained_parts};
-use allfold_trainer::layers::{LayerPass, PeerCall};
+use allfold_trainer::layers::{PassKind, PeerCall};
 use allfold_trainer::timing::work;
 use allfold_trainer::{Config, Network, Outline, ParamSpec, Phase, Result, models, optim};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The first rank's part of a network, on a device.
+/// A rank's part of a network, on a device.
 pub(crate) struct NetworkCosts<'a, F: Float> {
     config: &'a Config,
     network: Network<F>,
@@ -24,7 +24,7 @@ pub(crate) struct NetworkCosts<'a, F: Float> {
 }
 
 impl<'a, F: Float> NetworkCosts<'a, F> {
-    /// The first rank's part, in `mesh`, of the network of `config` over samples of `shape`.
+    /// The largest part that a rank of `mesh` has of the network of `config` over samples of `shape`.
     pub fn new(
         config: &'a Config,
         (shape, classes): ((usize, usize, usize), usize),
@@ -33,7 +33,15 @@ impl<'a, F: Float> NetworkCosts<'a, F> {
     ) -> Result<NetworkCosts<'a, F>> {
         let whole: Network<F> = models::build(config, shape, classes)?;
         let (parameters, inputs) = (whole.param_count() as u64, whole.inputs());
-        let (network, split) = NetworkSplit::of(whole, mesh, 0, config.parallel.sequence_parallel)?;
+        // Of parts that are not equally large, the largest: the other ranks wait for it.
+        let part = |rank| {
+            let whole: Network<F> = models::build(config, shape, classes)?;
+            NetworkSplit::of(whole, mesh, rank, config.parallel.sequence_parallel)
+                .map_err(allfold_trainer::Error::from)
+        };
+        let mut parts = (0..mesh.tensor).map(part).collect::<Result<Vec<_>>>()?;
+        let largest = (0..parts.len()).max_by_key(|at| (parts[*at].0.param_count(), usize::MAX - at));
+        let (network, split) = parts.swap_remove(largest.unwrap_or_default());
         // Refuses an optimiser that is not there.
         optim::build::<F>(config, network.params())?;
         let outline = Arc::new(network.outline());
@@ -117,7 +125,7 @@ impl<F: Float> StepCosts for NetworkCosts<'_, F> {
         let layer = &self.network.layers()[layer];
         match layer.gradient_len() == layer.outputs() {
             true => Vec::new(),
-            false => layer.peer_calls(LayerPass::GatherGradient, n),
+            false => layer.peer_calls(PassKind::GatherGradient, n),
         }
     }
     fn operation(&self, cost: OpCost) -> Picos {

@@ -1,4 +1,4 @@
-//! The meeting points of ranks whose clocks depend on each other: one rank of each stage of a pipeline, each on a thread.
+//! The meeting points of ranks whose clocks depend on each other, such as one of each stage of a pipeline; each is on a thread.
 //!
 //! A rank's clock depends only on its own steps and on the times that it gets here, so the order in which threads run does not matter.
 //!
@@ -8,16 +8,18 @@
 //! ```
 
 use crate::MessageTimes;
+use crate::clock::Queue;
 use allfold_base::lock;
+use allfold_collectives::Rank;
 use allfold_sim::Picos;
 use allfold_trainer::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A collective in which ranks of several stages take part: its communicator, and its number there.
-pub(crate) type Meeting = (usize, u64);
+/// A collective of several stepped ranks: its communicator with the first rank there, and its number.
+pub(crate) type Meeting = (Queue, Rank, u64);
 
-/// Ranks of several stages.
+/// Stepped ranks.
 pub(crate) struct Stages {
     state: Mutex<State>,
     changed: Condvar,
@@ -28,7 +30,7 @@ struct State {
     /// How many ranks have entered each collective, and the latest of their times.
     entered: BTreeMap<Meeting, (usize, Picos)>,
     ends: Vec<End>,
-    /// For each stage and channel: the end that was posted last.
+    /// For each rank and channel: the end that was posted last.
     last: BTreeMap<(usize, usize), usize>,
     /// The ends that have no other end yet, in order: by channel, sender, receiver and whether they send.
     unmatched: BTreeMap<(usize, usize, usize, bool), Vec<usize>>,
@@ -53,8 +55,8 @@ struct End {
 /// One end of a message, as a rank posts it.
 #[derive(Clone, Copy)]
 pub(crate) struct Post {
-    /// The stage that posts, and the other one.
-    pub stage: usize,
+    /// The rank that posts, and the other one.
+    pub rank: usize,
     pub peer: usize,
     pub channel: usize,
     pub sends: bool,
@@ -63,7 +65,7 @@ pub(crate) struct Post {
 }
 
 /// The message of the errors that ranks get because another one has failed.
-const STOPPED: &str = "another stage of the pipeline has failed";
+const STOPPED: &str = "another rank has failed";
 
 /// Whether a rank failed only because another one did.
 pub(crate) fn is_consequence(error: &Error) -> bool {
@@ -99,9 +101,9 @@ impl State {
 }
 
 impl Stages {
-    /// The meeting points of `stages` ranks.
-    pub fn new(stages: usize) -> Stages {
-        let state = State { alive: stages, ..State::default() };
+    /// The meeting points of this many ranks.
+    pub fn new(ranks: usize) -> Stages {
+        let state = State { alive: ranks, ..State::default() };
         Stages { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -125,7 +127,7 @@ impl Stages {
                 state.waiting += 1;
             }
             if state.waiting == state.alive {
-                let why = "every stage of the pipeline waits for another one, and would for ever";
+                let why = "every rank waits for another one, and would for ever";
                 state.failed = Some(why.into());
                 self.change(state);
                 return Err(Error::Strategy(why.into()));
@@ -148,12 +150,12 @@ impl Stages {
 
     /// Posts one end of a message. Returns its number, for [`Stages::done`].
     pub fn post(&self, post: Post) -> usize {
-        let Post { stage, peer, channel, sends, at, takes } = post;
+        let Post { rank, peer, channel, sends, at, takes } = post;
         let mut state = lock(&self.state);
         let number = state.ends.len();
-        let previous = state.last.insert((stage, channel), number);
+        let previous = state.last.insert((rank, channel), number);
         state.ends.push(End { posted: at, previous, takes, done: None });
-        let (from, to) = if sends { (stage, peer) } else { (peer, stage) };
+        let (from, to) = if sends { (rank, peer) } else { (peer, rank) };
         let others = state.unmatched.entry((channel, from, to, !sends)).or_default();
         if others.is_empty() {
             state.unmatched.entry((channel, from, to, sends)).or_default().push(number);
@@ -188,8 +190,8 @@ mod tests {
 
     const TAKES: MessageTimes = MessageTimes { left: Picos(10), arrived: Picos(12) };
 
-    fn post(stage: usize, channel: usize, sends: bool, at: u64) -> Post {
-        Post { stage, peer: 1 - stage, channel, sends, at: Picos(at), takes: TAKES }
+    fn post(rank: usize, channel: usize, sends: bool, at: u64) -> Post {
+        Post { rank, peer: 1 - rank, channel, sends, at: Picos(at), takes: TAKES }
     }
 
     #[test]
@@ -206,8 +208,8 @@ mod tests {
     fn a_collective_begins_when_the_last_rank_has_entered() {
         let stages = Stages::new(2);
         let latest = scope(|threads| {
-            let first = threads.spawn(|| stages.meet((0, 0), 2, Picos(7)).unwrap());
-            (stages.meet((0, 0), 2, Picos(3)).unwrap(), first.join().unwrap())
+            let first = threads.spawn(|| stages.meet((Queue::World, Rank(0), 1), 2, Picos(7)).unwrap());
+            (stages.meet((Queue::World, Rank(0), 1), 2, Picos(3)).unwrap(), first.join().unwrap())
         });
         assert_eq!(latest, (Picos(7), Picos(7)));
     }

@@ -114,7 +114,7 @@ impl<'a> Modeled<'a> {
             let mut exchange = SimulatedExchange::new(&topology, Costs::default(), Sharing::default(), &plan);
             self.step(1, &mut exchange).ok()
         };
-        topology.ok().and_then(|topology| time(topology)).map_or(Picos::ZERO, |step| step.time.total())
+        topology.ok().and_then(time).map_or(Picos::ZERO, |step| step.time.total())
     }
 
     fn time(&self, kernel: &KernelCost, n: usize) -> Picos {

@@ -127,6 +127,11 @@ impl<F: Float> UnitState<F> {
         matches!(self.keep, Keep::ShardedGradients | Keep::Sharded)
     }
 
+    /// The number of elements that this rank updates.
+    pub fn trained_len(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.range.len()).sum()
+    }
+
     /// The reduced gradient of a piece: from this rank's part, or from the whole gradient.
     pub fn grad_of(&mut self, range: &Range<usize>) -> Result<&mut [F]> {
         match self.shards_gradients() {

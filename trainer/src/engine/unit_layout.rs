@@ -43,6 +43,11 @@ impl UnitLayout {
         let pieces = trained.iter().filter(|_| updates).filter_map(piece).collect();
         UnitLayout { values, padded, own, pieces }
     }
+
+    /// The number of elements that this rank updates.
+    pub fn trained_len(&self) -> usize {
+        self.pieces.iter().map(|(range, _)| range.len()).sum()
+    }
 }
 
 /// The trained elements, each range with whether this rank's copy counts in sums over all ranks: for parameters that every rank

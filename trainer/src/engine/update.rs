@@ -1,4 +1,7 @@
 //! The end of a step: one decision about gradients that are not finite, one norm over all ranks, and the optimisers' steps.
+//!
+//! On virtual time each pass over the gradients of a unit is one operation, as that of a fused optimiser, however many of the unit's
+//! parameters are trained.
 
 use super::Keep;
 use super::worker::Worker;
@@ -29,8 +32,8 @@ impl<F: Float> Worker<'_, F> {
         let before = self.groups.world.now();
         for unit in &mut self.units {
             unit.step(self.input.lr)?;
-            for piece in &unit.pieces {
-                self.groups.world.charge(&work(piece.optimiser.cost(piece.range.len())));
+            if let Some(piece) = unit.pieces.first() {
+                self.groups.world.charge(&work(piece.optimiser.cost(unit.trained_len())));
             }
         }
         self.did(StepWork::Update, None, before);
@@ -85,7 +88,9 @@ impl<F: Float> Worker<'_, F> {
             for at in 0..unit.pieces.len() {
                 let range = unit.pieces[at].range.clone();
                 found |= scaler.unscale(unit.grad_of(&range)?);
-                self.groups.world.charge(&work(unscale_cost::<F>(range.len())));
+            }
+            if !unit.pieces.is_empty() {
+                self.groups.world.charge(&work(unscale_cost::<F>(unit.trained_len())));
             }
         }
         Ok(found)
@@ -120,9 +125,11 @@ impl<F: Float> Worker<'_, F> {
         self.norm = Some(norm);
         let scale = limit / (norm + 1e-6);
         for unit in &mut self.units {
+            if !unit.pieces.is_empty() {
+                self.groups.world.charge(&work(optim::clip::cost::<F>(unit.trained_len())));
+            }
             for piece in 0..unit.pieces.len() {
                 let range = unit.pieces[piece].range.clone();
-                self.groups.world.charge(&work(optim::clip::cost::<F>(range.len())));
                 // A norm of NaN makes all gradients NaN, so that the error is noticed.
                 if scale < 1.0 || scale.is_nan() {
                     let scale = F::from_f64(scale);

@@ -12,7 +12,7 @@
 //! of pairs of queries and keys (W. Brandon et al., "Striped attention", 2023, compares such orders). A row's softmax is built up
 //! round by round from its maximum and its sum so far.
 
-use super::{Backward, Cast, Forward, Init, Layer, LayerCost, LayerPass, MeshAxis, PeerCall, Tensor};
+use super::{Backward, Cast, Forward, Init, Layer, LayerCost, MeshAxis, PassKind, PeerCall, Tensor};
 use allfold_kernels::nn::{
     AttentionDropout, AttentionShape, DropoutKernel, DropoutStream, Float, Matrix, OpCost, Store, add,
     add_cost, add_to, matmul, matmul_within,
@@ -238,11 +238,11 @@ impl<F: Float> Layer<F> for RingAttention {
         true
     }
 
-    fn peer_calls(&self, pass: LayerPass, n: usize) -> Vec<PeerCall> {
+    fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {
         let (backward, work) = match pass {
-            LayerPass::Forward => (false, (4, 5)),
-            LayerPass::InputGrad => (true, (10, 8)),
-            LayerPass::GatherGradient | LayerPass::WeightGrad => return Vec::new(),
+            PassKind::Forward => (false, (4, 5)),
+            PassKind::InputGrad => (true, (10, 8)),
+            PassKind::GatherGradient | PassKind::WeightGrad => return Vec::new(),
         };
         let keys_values = 2 * n * Layer::<F>::outputs(self);
         let mut calls = Vec::new();

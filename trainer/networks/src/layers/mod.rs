@@ -45,7 +45,7 @@ pub use first_position::FirstPosition;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use operation::LayerOperation;
-pub use peers::{LayerPass, MeshAxis, NoPeers, PeerCall, Peers};
+pub use peers::{MeshAxis, NoPeers, PassKind, PeerCall, Peers};
 pub use pool::{GlobalMeanPool, MaxPool, MeanPool};
 pub use sequence_parallel::{SequenceLayerNorm, SequencePositions};
 pub use tensor_parallel::{ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding};
@@ -202,7 +202,7 @@ pub trait Layer<F: Float>: Send + Sync {
 
     /// What a pass over `n` samples calls of its [`Peers`], in order, where the axis has several ranks. The calls are the same on all
     /// of them.
-    fn peer_calls(&self, _pass: LayerPass, _n: usize) -> Vec<PeerCall> {
+    fn peer_calls(&self, _pass: PassKind, _n: usize) -> Vec<PeerCall> {
         Vec::new()
     }
 

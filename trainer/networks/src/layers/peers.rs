@@ -59,7 +59,7 @@ pub trait Peers<F> {
 
 /// A pass of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LayerPass {
+pub enum PassKind {
     /// [`Layer::forward`](super::Layer::forward).
     Forward,
     /// [`Layer::gather_gradient`](super::Layer::gather_gradient).
@@ -124,4 +124,130 @@ impl<F: Copy> Peers<F> for NoPeers {
     fn end_shift(&mut self, _values: &mut [F]) {}
 
     fn charge(&mut self, _cost: OpCost) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers::{
+        Backward, ColumnParallelLinear, ExpertCombine, ExpertRouter, ExpertShape, Forward, Init, Layer,
+        LayerNorm, RingAttention, RowParallelLinear, SavedTensors, SequenceLayerNorm, SequencePositions,
+        VocabParallelEmbedding,
+    };
+    use allfold_kernels::nn::{AttentionShape, DropoutStream};
+
+    const N: usize = 2;
+
+    /// The first of two ranks, which gets its own values back. It records what it is asked for.
+    #[derive(Default)]
+    struct Recorder(Vec<PeerCall>);
+
+    impl Peers<f64> for Recorder {
+        fn index(&self) -> usize {
+            0
+        }
+        fn size(&self) -> usize {
+            2
+        }
+        fn sum(&mut self, values: &mut [f64]) {
+            self.0.push(PeerCall::Sum(values.len()));
+        }
+        fn max(&mut self, values: &mut [f64]) {
+            self.0.push(PeerCall::Max(values.len()));
+        }
+        fn gather(&mut self, own: &[f64], all: &mut [f64]) {
+            self.0.push(PeerCall::Gather(own.len()));
+            all.chunks_exact_mut(own.len()).for_each(|part| part.copy_from_slice(own));
+        }
+        fn sum_scattered(&mut self, all: &[f64], own: &mut [f64]) {
+            self.0.push(PeerCall::SumScattered(all.len()));
+            own.copy_from_slice(&all[..own.len()]);
+        }
+        fn all_to_all(&mut self, sent: &[f64], received: &mut [f64]) {
+            self.0.push(PeerCall::AllToAll(sent.len()));
+            received.copy_from_slice(sent);
+        }
+        fn begin_shift(&mut self, values: &[f64]) {
+            self.0.push(PeerCall::BeginShift(values.len()));
+        }
+        fn end_shift(&mut self, _values: &mut [f64]) {
+            self.0.push(PeerCall::EndShift);
+        }
+        fn charge(&mut self, cost: OpCost) {
+            self.0.push(PeerCall::Charge(cost));
+        }
+    }
+
+    /// What each pass of a layer asks of its peers.
+    fn asked(layer: &dyn Layer<f64>) -> [(PassKind, Vec<PeerCall>); 4] {
+        let len = |values: usize, of: f64| vec![of; values];
+        let params = len(layer.params().iter().map(crate::layers::Tensor::len).sum(), 0.5);
+        let (x, mut y) = (len(N * layer.inputs(), 1.0), len(N * layer.outputs(), 0.0));
+        let (values, indices) = layer.saved(N);
+        let mut saved = SavedTensors { values: len(values, 0.0), indices: vec![0; indices] };
+        let mut forward = Recorder::default();
+        layer.forward(Forward {
+            n: N,
+            train: true,
+            params: &params,
+            buffers: &mut [],
+            x: &x,
+            other: &[],
+            y: &mut y,
+            saved: &mut saved,
+            totals: &[],
+            stream: DropoutStream::default(),
+            peers: &mut forward,
+        });
+        let (mut gather, own) = (Recorder::default(), y.clone());
+        let mut dy = len(N * layer.gradient_len(), 1.0);
+        if layer.gradient_len() != layer.outputs() {
+            layer.gather_gradient(N, &own, &mut dy, &mut gather);
+        }
+        let (mut weights, mut inputs) = (Recorder::default(), Recorder::default());
+        let mut pass = |peers: &mut Recorder, then: &mut dyn FnMut(&mut Backward<f64>)| {
+            let saved = &mut saved;
+            let (params, x, y, dy) = (&params[..], &x[..], &y[..], &dy[..]);
+            then(&mut Backward { n: N, scale: 1.0, params, x, y, dy, saved, totals: &[], peers });
+        };
+        let (mut grads, mut dx) = (len(params.len(), 0.0), len(x.len(), 0.0));
+        pass(&mut weights, &mut |pass| layer.backward_params(pass, &mut grads));
+        if !layer.identity_backward() {
+            pass(&mut inputs, &mut |pass| layer.backward_input(pass, &grads, &mut dx));
+        }
+        [
+            (PassKind::Forward, forward.0),
+            (PassKind::GatherGradient, gather.0),
+            (PassKind::WeightGrad, weights.0),
+            (PassKind::InputGrad, inputs.0),
+        ]
+    }
+
+    #[test]
+    fn layers_ask_their_peers_for_what_they_say() {
+        let experts = ExpertShape { positions: 4, width: 4, experts: 4, chosen: 2, capacity: 3 };
+        let init = Init::Constant(0.5);
+        let shared = |layer: &dyn Layer<f64>| layer.sharing_experts(2).unwrap();
+        let attention = AttentionShape { positions: 8, width: 4, heads: 2, causal: true };
+        let norm = LayerNorm::new(2, 4);
+        let layers: Vec<Box<dyn Layer<f64>>> = vec![
+            Box::new(ColumnParallelLinear::new(4, (6, 2), true)),
+            Box::new(ColumnParallelLinear::new(4, (6, 2), true).sharing_positions(2)),
+            Box::new(RowParallelLinear::new(4, (2, 6), true)),
+            Box::new(RowParallelLinear::new(4, (2, 6), true).sharing_positions(2)),
+            Box::new(VocabParallelEmbedding::new(4, 0..3, 6)),
+            Box::new(VocabParallelEmbedding::new(4, 0..3, 6).sharing_positions(2)),
+            Box::new(SequenceLayerNorm::new(norm)),
+            Box::new(SequencePositions::new(4, 6, 0..2)),
+            Box::new(RingAttention::new(attention, 2, 0.0)),
+            shared(&ExpertRouter::new(experts, 0.1, init)),
+            shared(&ExpertCombine::new(experts)),
+        ];
+        for (number, layer) in layers.iter().enumerate() {
+            assert!(layer.axis().is_some());
+            for (pass, calls) in asked(&**layer) {
+                assert_eq!(layer.peer_calls(pass, N), calls, "layer {number}, {pass:?}");
+            }
+        }
+    }
 }

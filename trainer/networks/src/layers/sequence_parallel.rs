@@ -15,7 +15,7 @@
 //! positions.
 
 use super::{
-    Backward, Cast, Forward, Init, Layer, LayerCost, LayerNorm, LayerPass, MeshAxis, PeerCall, Peers, Tensor,
+    Backward, Cast, Forward, Init, Layer, LayerCost, LayerNorm, MeshAxis, PassKind, PeerCall, Peers, Tensor,
 };
 use allfold_kernels::nn::{Float, add, add_cost, add_to};
 use std::borrow::Cow;
@@ -88,11 +88,11 @@ impl PositionSharing {
     }
 
     /// The calls of a layer that sums its output, `own` elements on this rank, and nothing else.
-    pub fn calls_of_sum(self, pass: LayerPass, own: usize) -> Vec<PeerCall> {
+    pub fn calls_of_sum(self, pass: PassKind, own: usize) -> Vec<PeerCall> {
         match pass {
-            LayerPass::Forward => self.sum_calls(own),
-            LayerPass::GatherGradient => self.gather_calls(own),
-            LayerPass::WeightGrad | LayerPass::InputGrad => Vec::new(),
+            PassKind::Forward => self.sum_calls(own),
+            PassKind::GatherGradient => self.gather_calls(own),
+            PassKind::WeightGrad | PassKind::InputGrad => Vec::new(),
         }
     }
 
@@ -134,9 +134,9 @@ impl<F: Float> Layer<F> for SequenceLayerNorm {
         Some(MeshAxis::Tensor)
     }
 
-    fn peer_calls(&self, pass: LayerPass, _n: usize) -> Vec<PeerCall> {
+    fn peer_calls(&self, pass: PassKind, _n: usize) -> Vec<PeerCall> {
         let params = self.inner::<F>().params().iter().map(Tensor::len).sum();
-        if pass == LayerPass::WeightGrad { vec![PeerCall::Sum(params)] } else { Vec::new() }
+        if pass == PassKind::WeightGrad { vec![PeerCall::Sum(params)] } else { Vec::new() }
     }
 
     fn needs_output(&self) -> bool {
@@ -206,8 +206,8 @@ impl<F: Float> Layer<F> for SequencePositions {
         Some(MeshAxis::Tensor)
     }
 
-    fn peer_calls(&self, pass: LayerPass, _n: usize) -> Vec<PeerCall> {
-        if pass == LayerPass::WeightGrad { vec![PeerCall::Gather(self.outputs())] } else { Vec::new() }
+    fn peer_calls(&self, pass: PassKind, _n: usize) -> Vec<PeerCall> {
+        if pass == PassKind::WeightGrad { vec![PeerCall::Gather(self.outputs())] } else { Vec::new() }
     }
 
     fn params(&self) -> Vec<Tensor> {

@@ -11,7 +11,7 @@
 
 use super::sequence_parallel::PositionSharing;
 use super::{
-    Backward, Cast, Forward, Init, Layer, LayerCost, LayerPass, Linear, MeshAxis, PeerCall, Peers, Tensor,
+    Backward, Cast, Forward, Init, Layer, LayerCost, Linear, MeshAxis, PassKind, PeerCall, Peers, Tensor,
 };
 use allfold_kernels::nn::{EmbeddingShape, Float, LinearShape, add_to};
 use std::ops::Range;
@@ -79,12 +79,12 @@ impl<F: Float> Layer<F> for ColumnParallelLinear {
         Some(MeshAxis::Tensor)
     }
 
-    fn peer_calls(&self, pass: LayerPass, n: usize) -> Vec<PeerCall> {
+    fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {
         let own = n * Layer::<F>::inputs(self);
         match pass {
-            LayerPass::Forward | LayerPass::WeightGrad => self.0.sharing.gather_calls(own),
-            LayerPass::InputGrad => self.0.sharing.sum_calls(own),
-            LayerPass::GatherGradient => Vec::new(),
+            PassKind::Forward | PassKind::WeightGrad => self.0.sharing.gather_calls(own),
+            PassKind::InputGrad => self.0.sharing.sum_calls(own),
+            PassKind::GatherGradient => Vec::new(),
         }
     }
 
@@ -149,7 +149,7 @@ impl<F: Float> Layer<F> for RowParallelLinear {
         Some(MeshAxis::Tensor)
     }
 
-    fn peer_calls(&self, pass: LayerPass, n: usize) -> Vec<PeerCall> {
+    fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {
         self.0.sharing.calls_of_sum(pass, n * Layer::<F>::outputs(self))
     }
 
@@ -241,7 +241,7 @@ impl<F: Float> Layer<F> for VocabParallelEmbedding {
         Some(MeshAxis::Tensor)
     }
 
-    fn peer_calls(&self, pass: LayerPass, n: usize) -> Vec<PeerCall> {
+    fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {
         self.sharing.calls_of_sum(pass, n * Layer::<F>::outputs(self))
     }
 

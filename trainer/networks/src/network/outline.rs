@@ -133,7 +133,7 @@ impl Outline {
             weight_grads,
             some_experts: vec![false; layers],
             cuts: (1..layers).collect(),
-            trained: vec![0..end],
+            trained: std::iter::once(0..end).collect(),
             gradients: (0..=layers).map(|act| act > 0).collect(),
         }
     }

@@ -1,8 +1,8 @@
 //! The communicators of a rank on a clock, and the calls of layers to the ranks along their axis.
 
 use super::ClockRank;
-use crate::{CollectiveCall, RankGroups};
-use allfold_collectives::{Collective, DType};
+use crate::{GroupedCollective, RankGroups};
+use allfold_collectives::{Collective, DType, Rank};
 use allfold_sim::Picos;
 use allfold_trainer::Result;
 use allfold_trainer::engine::MeshAxis;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// A communicator, whose operations follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Queue {
+pub(crate) enum Queue {
     /// All ranks.
     World,
     /// The ranks along an axis.
@@ -40,7 +40,10 @@ impl ClockRank<'_> {
         let mesh = &self.with.mesh;
         let groups = match queue {
             Queue::World => RankGroups::everyone(mesh.ranks() as u32),
-            Queue::Along(axis) => RankGroups::along(mesh, axis, self.stage),
+            Queue::Along(axis) => {
+                let stage = mesh.position(self.rank, MeshAxis::Pipeline).index;
+                RankGroups::along(mesh, axis, stage)
+            }
             Queue::Copies(unit) => {
                 let stages = self.units[unit].copies.clone().unwrap_or_default();
                 RankGroups::along(mesh, MeshAxis::Pipeline, 0).only(&stages)
@@ -59,21 +62,16 @@ impl ClockRank<'_> {
         (count, dtype): (usize, DType),
     ) -> Result<Picos> {
         let mut start = self.now.later(self.free.get(&queue).copied().unwrap_or_default());
-        let (all, number) = (self.with.mesh.pipeline, self.units.len());
-        // The stages that enter it, and the number of their communicator.
-        let (stages, communicator) = match queue {
-            Queue::World => (all, number),
-            Queue::Along(MeshAxis::Pipeline) => (all, number + 1),
-            Queue::Along(_) => (1, 0),
-            Queue::Copies(unit) => (self.units[unit].copies.as_ref().map_or(1, Vec::len), unit),
-        };
-        if stages > 1 {
+        let among = self.groups(queue);
+        let own = among.groups.iter().find(|group| group.contains(&Rank(self.rank as u32)));
+        let own = own.map_or(&[][..], |group| &group[..]);
+        let stepped = own.iter().filter(|rank| self.with.ranks.contains(&rank.index())).count();
+        if stepped > 1 {
             let met = self.met.entry(queue).or_default();
             *met += 1;
-            start = self.with.stages.meet((communicator, *met), stages, start)?;
+            start = self.with.stages.meet((queue, own[0], *met), stepped, start)?;
         }
-        let among = self.groups(queue);
-        let call = CollectiveCall { collective, count, dtype, among: &among };
+        let call = GroupedCollective { collective, count, dtype, among: &among };
         let done = start + self.with.exchange.collective(call)?;
         self.free.insert(queue, done);
         Ok(done)

@@ -8,9 +8,9 @@
 //!          '-- Stages                   when ranks of other stages enter, send and receive
 //! ```
 //!
-//! Ranks that do the same at the same time are represented by one: the first rank of each stage of a pipeline. So a collective along
-//! any other axis begins when this rank enters it. The operations of a communicator follow each other, as on the communication thread
-//! of a real one.
+//! Ranks that do the same at the same time are represented by one, which alone is stepped: the first rank of each stage of a pipeline.
+//! So a collective along any other axis begins when this rank enters it. Where the first rank of the data axis does what others do not,
+//! every rank is stepped. The operations of a communicator follow each other, as on the communication thread of a real one.
 
 mod bucketing;
 mod exchanges;
@@ -23,11 +23,11 @@ use crate::stages::Stages;
 use crate::{RankGroups, StepCosts};
 use allfold_collectives::DType;
 use allfold_sim::Picos;
+use allfold_trainer::Outline;
 use allfold_trainer::engine::{Keep, Mesh, MeshAxis, ParamUnit, UnitExchange, UnitLayout};
 use allfold_trainer::timing::{BucketTimes, StepSpan, StepWork};
-use allfold_trainer::{Error, Outline, Result};
 use bucketing::ClockBuckets;
-use exchanges::Queue;
+pub(crate) use exchanges::Queue;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -50,13 +50,15 @@ pub(crate) struct StepRules {
     pub parts: bool,
 }
 
-/// What the ranks of all stages have in common.
+/// What all stepped ranks have in common.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared<'a> {
     pub costs: &'a dyn StepCosts,
     pub rules: StepRules,
     pub mesh: Mesh,
-    /// The units of each stage.
+    /// The ranks that are stepped, by their numbers in the mesh.
+    pub ranks: &'a [usize],
+    /// The units of each stepped rank.
     pub specs: &'a [Vec<ParamUnit>],
     pub stages: &'a Stages,
     pub exchange: &'a dyn SharedExchange,
@@ -90,9 +92,9 @@ struct ClockSlot {
 /// A rank on a clock.
 pub(crate) struct ClockRank<'a> {
     with: Shared<'a>,
-    /// The number of this rank in the mesh, and its stage.
+    /// The number of this rank in the mesh, and among the stepped ranks.
     rank: usize,
-    stage: usize,
+    number: usize,
     outline: Arc<Outline>,
     units: Vec<ClockUnit>,
     /// For each layer: the unit of its parameters.
@@ -116,34 +118,35 @@ pub(crate) struct ClockRank<'a> {
 }
 
 impl<'a> ClockRank<'a> {
-    /// The first rank of a stage.
-    pub fn new(with: Shared<'a>, stage: usize) -> Result<ClockRank<'a>> {
-        let (outline, trained, specs) = (with.costs.outline(), with.costs.trained(), &with.specs[stage]);
-        let rank = with.mesh.first_of_stage(stage);
-        let holds = |stage: usize, unit: usize| with.specs[stage][unit].keep != Keep::Nothing;
+    /// Stepped rank `number`.
+    pub fn new(with: Shared<'a>, number: usize) -> ClockRank<'a> {
+        let (rank, specs) = (with.ranks[number], &with.specs[number]);
+        let (outline, trained, mesh) = (with.costs.outline(), with.costs.trained(), with.mesh);
+        let stage = mesh.position(rank, MeshAxis::Pipeline).index;
+        let holds = |stage: usize, unit: usize| {
+            let first = with.ranks.iter().position(|rank| *rank == mesh.first_of_stage(stage));
+            first.is_some_and(|first| with.specs[first][unit].keep != Keep::Nothing)
+        };
         let make = |(number, unit): (usize, &ParamUnit)| {
-            if matches!(unit.keep, Keep::First | Keep::Copy) {
-                let what = "ranks of this strategy do not all do the same, so that one cannot stand for all: run it on virtual time";
-                return Err(Error::Strategy(what.into()));
-            }
             let some_experts = outline.has_some_experts(&unit.layers);
             let axis = if some_experts { MeshAxis::ExpertReplica } else { MeshAxis::Shard };
-            let place = with.mesh.position(rank, axis);
+            let axis = if unit.keep == Keep::First { MeshAxis::Data } else { axis };
+            let place = mesh.position(rank, axis);
             let values = outline.values_in(&unit.layers);
             let layout = UnitLayout::new(unit.keep, values, (place.index, place.size), &trained);
-            let holders: Vec<usize> = (0..with.specs.len()).filter(|stage| holds(*stage, number)).collect();
+            let holders: Vec<usize> = (0..mesh.pipeline).filter(|stage| holds(*stage, number)).collect();
             let copies = (holders.len() > 1 && holds(stage, number)).then_some(holders);
             let (gathering, reducing, unfinished) = (None, None, None);
-            Ok(ClockUnit { keep: unit.keep, some_experts, layout, gathering, reducing, unfinished, copies })
+            ClockUnit { keep: unit.keep, some_experts, layout, gathering, reducing, unfinished, copies }
         };
-        let units = specs.iter().enumerate().map(make).collect::<Result<_>>()?;
+        let units = specs.iter().enumerate().map(make).collect();
         let unit_of = |layer: usize| {
             let owner = outline.owner(layer);
             specs.iter().position(|unit| unit.layers.contains(&owner)).unwrap_or_default()
         };
-        Ok(ClockRank {
+        ClockRank {
             rank,
-            stage,
+            number,
             unit_of: (0..outline.layers()).map(unit_of).collect(),
             outline,
             units,
@@ -161,7 +164,19 @@ impl<'a> ClockRank<'a> {
             log: Vec::new(),
             spans: Vec::new(),
             with,
-        })
+        }
+    }
+
+    /// Whether the first rank of the data axis does what the others do not.
+    fn is_led(&self) -> bool {
+        self.units.iter().any(|unit| unit.keep == Keep::First)
+    }
+
+    /// The number of samples of this rank's batch: those of all ranks, if it leads them.
+    pub fn samples(&self) -> usize {
+        let data = self.with.mesh.position(self.rank, MeshAxis::Data);
+        let leads = self.is_led() && data.index == 0;
+        self.with.rules.batch * if leads { data.size } else { 1 }
     }
 
     /// Begins a step.

@@ -2,6 +2,7 @@
 
 use super::exchanges::Queue;
 use super::{ClockRank, ClockSlot};
+use crate::RankGroups;
 use crate::stages::Post;
 use allfold_collectives::{Collective, DType, Rank};
 use allfold_sim::Picos;
@@ -9,7 +10,7 @@ use allfold_trainer::engine::{
     AxisPosition, Boundary, MeshAxis, ParamUnit, RankEngine, Route, Slot, UnitExchange,
 };
 use allfold_trainer::timing::{BucketTimes, StepWork, work_of};
-use allfold_trainer::{Outline, Phase, Result, layer_of};
+use allfold_trainer::{Error, Outline, Phase, Result, layer_of};
 use std::sync::Arc;
 
 impl ClockRank<'_> {
@@ -38,16 +39,26 @@ impl ClockRank<'_> {
         let elements = self.slots[slot.0].n * self.with.costs.activation(act);
         let bytes = (elements * self.with.costs.element()) as u64;
         let mesh = &self.with.mesh;
-        let stage = |rank: usize| mesh.position(rank, MeshAxis::Pipeline).index;
-        let (from, to) = if sends { (self.stage, route.peer) } else { (route.peer, self.stage) };
-        let ranks = mesh.ranks();
-        let of = |wanted: usize| {
-            (0..ranks).filter(move |rank| stage(*rank) == wanted).map(|rank| Rank(rank as u32))
+        let own = mesh.position(self.rank, route.axis).index;
+        let (from, to) = if sends { (own, route.peer) } else { (route.peer, own) };
+        // Ranks of a stage that are not stepped send at the same time.
+        let alike = |group: &Vec<Rank>| !self.is_led() || group.contains(&Rank(self.rank as u32));
+        let groups = RankGroups::along(mesh, route.axis, 0).groups;
+        let pairs = groups.iter().filter(|group| alike(group)).map(|group| (group[from], group[to]));
+        let pairs: Vec<(Rank, Rank)> = pairs.collect();
+        let takes = self.with.exchange.message(&pairs, mesh.ranks() as u32, bytes)?;
+        let is_peer = |rank: &usize| {
+            let place = |rank, axis| mesh.position(rank, axis).index;
+            let stays = [MeshAxis::Data, MeshAxis::Pipeline, MeshAxis::Tensor]
+                .into_iter()
+                .filter(|axis| *axis != route.axis);
+            place(*rank, route.axis) == route.peer
+                && stays.into_iter().all(|axis| place(*rank, axis) == place(self.rank, axis))
         };
-        let pairs: Vec<(Rank, Rank)> = of(from).zip(of(to)).collect();
-        let takes = self.with.exchange.message(&pairs, ranks as u32, bytes)?;
+        let gone = || Error::Strategy(format!("there is no rank at position {} of the axis", route.peer));
+        let peer = self.with.ranks.iter().position(is_peer).ok_or_else(gone)?;
         let (channel, at) = (route.channel, self.now);
-        Ok(self.with.stages.post(Post { stage: self.stage, peer: route.peer, channel, sends, at, takes }))
+        Ok(self.with.stages.post(Post { rank: self.number, peer, channel, sends, at, takes }))
     }
 }
 
@@ -61,7 +72,7 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn units(&self) -> &[ParamUnit] {
-        &self.with.specs[self.stage]
+        &self.with.specs[self.number]
     }
 
     fn step_number(&self) -> u64 {
@@ -86,12 +97,12 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn micro_batches(&self, of: usize) -> usize {
-        let (samples, of) = (self.with.rules.batch, of.max(1));
+        let (samples, of) = (self.samples(), of.max(1));
         if self.with.rules.uneven { of } else { samples.div_ceil(samples.div_ceil(of).max(1)).max(1) }
     }
 
     fn load(&mut self, micro: usize, of: usize, slot: Slot) -> Result<()> {
-        let samples = self.with.rules.batch;
+        let samples = self.samples();
         let size = samples.div_ceil(of.max(1)).max(1);
         let n = ((micro + 1) * size).min(samples) - (micro * size).min(samples);
         let gathered = vec![false; self.outline.layers()];

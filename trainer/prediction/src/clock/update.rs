@@ -9,10 +9,11 @@ use allfold_trainer::engine::{Keep, MeshAxis};
 use allfold_trainer::timing::StepWork;
 
 impl ClockRank<'_> {
-    /// Does something for as long as `takes` says for each piece that this rank updates.
-    fn for_each_piece(&mut self, takes: impl Fn(usize) -> Picos) {
-        let pieces = self.units.iter().flat_map(|unit| &unit.layout.pieces);
-        let sum = pieces.map(|(range, _)| takes(range.len())).fold(Picos::ZERO, |sum, part| sum + part);
+    /// Does something for as long as `takes` says for the elements of each unit that this rank updates.
+    fn for_each_unit(&mut self, takes: impl Fn(usize) -> Picos) {
+        let elements =
+            self.units.iter().map(|unit| unit.layout.trained_len()).filter(|elements| *elements > 0);
+        let sum = elements.map(takes).fold(Picos::ZERO, |sum, part| sum + part);
         self.does(StepWork::Update, None, sum);
     }
 
@@ -28,23 +29,27 @@ impl ClockRank<'_> {
             let line = self.along(MeshAxis::Pipeline);
             self.run_collective(line, Collective::AllReduce, (1, DType::F64))?;
         }
+        if self.is_led() {
+            let data = self.along(MeshAxis::Data);
+            self.run_collective(data, Collective::AllReduce, (1, DType::F64))?;
+        }
         self.sum_replicas()?;
         if rules.scaler {
-            self.for_each_piece(|elements| costs.unscale(elements));
+            self.for_each_unit(|elements| costs.unscale(elements));
             self.run_collective(Queue::World, Collective::AllReduce, (1, DType::U8))?;
         }
         if rules.clip {
             if !self.has_all() {
                 self.run_collective(Queue::World, Collective::AllReduce, (1, DType::F64))?;
             }
-            self.for_each_piece(|elements| costs.clip(elements));
+            self.for_each_unit(|elements| costs.clip(elements));
         }
         let cut = |keep| matches!(keep, Keep::ShardedState | Keep::ShardedGradients | Keep::Sharded);
         if rules.norms && (rules.parts || self.units.iter().any(|unit| cut(unit.keep))) {
             let squares = 2 * costs.params().len();
             self.run_collective(Queue::World, Collective::AllReduce, (squares, DType::F64))?;
         }
-        self.for_each_piece(|elements| costs.update(elements));
+        self.for_each_unit(|elements| costs.update(elements));
         Ok(())
     }
 
@@ -56,7 +61,7 @@ impl ClockRank<'_> {
         }
         for unit in 0..self.units.len() {
             let own = &self.units[unit];
-            if !own.layout.pieces.is_empty() && own.keep != Keep::Whole {
+            if !own.layout.pieces.is_empty() && !matches!(own.keep, Keep::Whole | Keep::First) {
                 let what = (own.layout.own.len(), self.dtype());
                 done = self.start_collective(queue, Collective::AllReduce, what)?;
             }

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 
 /// A collective that every group does at the same time.
 #[derive(Clone, Copy, Debug)]
-pub struct CollectiveCall<'a> {
+pub struct GroupedCollective<'a> {
     /// The collective.
     pub collective: Collective,
     /// The number of elements: of the whole buffer, or of one block where the collective is made of blocks.
@@ -42,7 +42,7 @@ pub trait ExchangeModel: Send {
     ///
     /// # Errors
     /// A collective that cannot be timed.
-    fn collective(&mut self, call: CollectiveCall) -> Result<Picos>;
+    fn collective(&mut self, call: GroupedCollective) -> Result<Picos>;
 
     /// The times of a message of `bytes` bytes from each pair's first rank, among `ranks` ranks, to its second.
     ///
@@ -57,14 +57,14 @@ pub trait ExchangeModel: Send {
 /// An exchange model that ranks on several threads use.
 pub(crate) trait SharedExchange: Sync {
     /// [`ExchangeModel::collective`].
-    fn collective(&self, call: CollectiveCall) -> Result<Picos>;
+    fn collective(&self, call: GroupedCollective) -> Result<Picos>;
 
     /// [`ExchangeModel::message`].
     fn message(&self, pairs: &[(Rank, Rank)], ranks: u32, bytes: u64) -> Result<MessageTimes>;
 }
 
 impl SharedExchange for Mutex<&mut dyn ExchangeModel> {
-    fn collective(&self, call: CollectiveCall) -> Result<Picos> {
+    fn collective(&self, call: GroupedCollective) -> Result<Picos> {
         lock(self).collective(call)
     }
 

@@ -1,6 +1,6 @@
 //! NCCL's own estimate.
 
-use super::{CollectiveCall, ExchangeModel, MessageTimes};
+use super::{ExchangeModel, GroupedCollective, MessageTimes};
 use allfold_collectives::{Collective, Rank};
 use allfold_nccl_model::{Overrides, Platform, choose};
 use allfold_sim::Picos;
@@ -22,7 +22,7 @@ impl NcclModel {
 }
 
 impl ExchangeModel for NcclModel {
-    fn collective(&mut self, call: CollectiveCall) -> Result<Picos> {
+    fn collective(&mut self, call: GroupedCollective) -> Result<Picos> {
         if !call.among.is_everyone() || call.collective != Collective::AllReduce {
             let what = format!(
                 "NCCL's model times all-reduces among all ranks, and this is a {} among groups of {}; use the simulated collectives",

@@ -1,7 +1,7 @@
 //! The schedules of a communicator, simulated on a topology.
 
 use super::grouped::{InGroups, Messages};
-use super::{CollectiveCall, ExchangeModel, MessageTimes};
+use super::{ExchangeModel, GroupedCollective, MessageTimes};
 use crate::RankGroups;
 use allfold_collectives::schedule::Schedule;
 use allfold_collectives::time::{Engine, Job, Outcome, simulate};
@@ -46,8 +46,8 @@ impl<'a> SimulatedExchange<'a> {
         }
     }
 
-    fn timed(&self, call: CollectiveCall) -> Result<Outcome> {
-        let CollectiveCall { collective, count, dtype, among } = call;
+    fn timed(&self, call: GroupedCollective) -> Result<Outcome> {
+        let GroupedCollective { collective, count, dtype, among } = call;
         let prepared = self.plan.of(collective, among.size(), count, dtype)?;
         if !among.is_everyone() {
             let schedule = InGroups::new(prepared.schedule, among);
@@ -67,7 +67,7 @@ impl<'a> SimulatedExchange<'a> {
 }
 
 impl ExchangeModel for SimulatedExchange<'_> {
-    fn collective(&mut self, call: CollectiveCall) -> Result<Picos> {
+    fn collective(&mut self, call: GroupedCollective) -> Result<Picos> {
         let key = (call.collective as u8, call.count, call.dtype.size());
         if let Some(&known) = self.known.get(call.among).and_then(|times| times.get(&key)) {
             return Ok(known);

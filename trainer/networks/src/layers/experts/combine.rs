@@ -1,7 +1,7 @@
 //! The weighted sum of the outputs of a token's experts.
 
 use super::{ExpertShape, from_experts, to_experts};
-use crate::layers::{Backward, Cast, Forward, Layer, LayerCost, LayerPass, MeshAxis, PeerCall};
+use crate::layers::{Backward, Cast, Forward, Layer, LayerCost, MeshAxis, PassKind, PeerCall};
 use allfold_kernels::nn::{Float, OpCost};
 
 /// Adds up the outputs of each token's experts by their gates: the last layer of a mixture.
@@ -44,12 +44,12 @@ impl<F: Float> Layer<F> for ExpertCombine {
         self.ranks > 1
     }
 
-    fn peer_calls(&self, pass: LayerPass, n: usize) -> Vec<PeerCall> {
+    fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {
         let (slots, cost) = (PeerCall::AllToAll(self.ends(n).0), Layer::<F>::cost(self, n));
         match pass {
-            LayerPass::Forward => vec![slots, PeerCall::Charge(cost.forward)],
-            LayerPass::InputGrad => vec![PeerCall::Charge(cost.input), slots],
-            LayerPass::GatherGradient | LayerPass::WeightGrad => Vec::new(),
+            PassKind::Forward => vec![slots, PeerCall::Charge(cost.forward)],
+            PassKind::InputGrad => vec![PeerCall::Charge(cost.input), slots],
+            PassKind::GatherGradient | PassKind::WeightGrad => Vec::new(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The router: which experts each token goes to, with which gates.
 
 use super::{ExpertShape, from_experts, to_experts};
-use crate::layers::{Backward, Cast, Forward, Init, Layer, LayerCost, LayerPass, MeshAxis, PeerCall, Tensor};
+use crate::layers::{Backward, Cast, Forward, Init, Layer, LayerCost, MeshAxis, PassKind, PeerCall, Tensor};
 use allfold_kernels::nn::{Float, LinearShape, OpCost, add_to};
 
 /// Chooses the experts of each token and puts the token into their slots: the first layer of a mixture. It computes in f32 or f64
@@ -126,14 +126,14 @@ impl<F: Float> Layer<F> for ExpertRouter {
         self.ranks > 1
     }
 
-    fn peer_calls(&self, pass: LayerPass, n: usize) -> Vec<PeerCall> {
+    fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {
         let slots = PeerCall::AllToAll(n * self.shape.slots() * self.shape.width);
         let cost = Layer::<F>::cost(self, n);
         match pass {
-            LayerPass::Forward => vec![PeerCall::Charge(cost.forward), slots],
-            LayerPass::WeightGrad => vec![PeerCall::Charge(cost.params)],
-            LayerPass::InputGrad => vec![slots, PeerCall::Charge(cost.input)],
-            LayerPass::GatherGradient => Vec::new(),
+            PassKind::Forward => vec![PeerCall::Charge(cost.forward), slots],
+            PassKind::WeightGrad => vec![PeerCall::Charge(cost.params)],
+            PassKind::InputGrad => vec![slots, PeerCall::Charge(cost.input)],
+            PassKind::GatherGradient => Vec::new(),
         }
     }
 
