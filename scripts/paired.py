@@ -5,7 +5,9 @@
 
 OLD and NEW are the programs, such as target/release/allfold of two commits. Each turn runs both, one after the other, first
 the one and in the next turn the other; the ratio is the median over turns of (new / old), so that a machine that is slow for
-a while slows both sides of a turn. Collectives: two ranks on two cores, out of place. Needs nothing but Python.
+a while slows both sides of a turn. `fastest` is the ratio of each side's fastest turn: what else runs on a machine only slows a
+program, so over many turns this is what the program itself takes. Collectives: two ranks on two cores, out of place. Needs nothing
+but Python.
 """
 
 import argparse
@@ -47,7 +49,7 @@ def collective(arguments, size, iterations):
         for line in run(program, [*call, "--json", "-"]).splitlines():
             record = json.loads(line)
             if record["kind"] == "collective" and not record["in_place"]:
-                return record["time_us"]
+                return record["time_us"], 0
         sys.exit(f"{program}: no record of the call")
 
     return measure
@@ -56,7 +58,7 @@ def collective(arguments, size, iterations):
 def simulation(program):
     """Microseconds of simulating a ring over 4,096 ranks."""
     call = "simulate all_reduce --topology switch --ranks 4096 --algo ring -b 1G -e 1G --engine full"
-    return 1e6 * float(re.search(r"messages in ([0-9.]+) s of real time", run(program, call.split())).group(1))
+    return 1e6 * float(re.search(r"messages in ([0-9.]+) s of real time", run(program, call.split())).group(1)), 0
 
 
 def step(count, arguments):
@@ -67,14 +69,14 @@ def step(count, arguments):
         for line in run(program, ["train", "--config", *arguments, "--steps", str(steps), "--json", "-"]).splitlines():
             record = json.loads(line)
             if record["kind"] == "train" and "time_us" in record:
-                return record["time_us"] * steps
+                return record["time_us"] * steps / count
         sys.exit(f"{program}: no record with the time of a step")
 
-    return lambda program: (total(program, 2 * count) - total(program, count)) / count
+    return lambda program: (total(program, 2 * count), total(program, count))
 
 
 def rows():
-    """What is measured: a name, and a function of the program."""
+    """What is measured: a name, and a function of the program that returns two times, whose difference counts."""
     for place, arguments in PLACES:
         for name, size in SIZES:
             iterations = "40" if size == "64M" else "2000"
@@ -92,7 +94,7 @@ def main():
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--only", default="", help="rows with this in their name")
     chosen = parser.parse_args()
-    print(f"| | old, us | new, us | new / old ({chosen.turns} turns) | of each turn |\n|---|---|---|---|---|")
+    print(f"| | old, us | new, us | new / old ({chosen.turns} turns) | fastest | of each turn |\n|---|---|---|---|---|---|")
     for name, measure in rows():
         if chosen.only not in name:
             continue
@@ -101,10 +103,13 @@ def main():
             sides = [(chosen.old, old), (chosen.new, new)]
             for program, times in sides if turn % 2 == 0 else reversed(sides):
                 times.append(measure(program))
+        fastest = [min(all for all, _ in times) - min(less for _, less in times) for times in (old, new)]
+        old, new = [[all - less for all, less in times] for times in (old, new)]
         ratios = [b / a for a, b in zip(old, new)]
         middle = statistics.median
         every = ", ".join(f"{ratio:.2f}" for ratio in sorted(ratios))
-        print(f"| {name} | {middle(old):,.1f} | {middle(new):,.1f} | {middle(ratios):.3f} | {every} |", flush=True)
+        best = fastest[1] / fastest[0]
+        print(f"| {name} | {middle(old):,.1f} | {middle(new):,.1f} | {middle(ratios):.3f} | {best:.3f} | {every} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -270,7 +270,7 @@ fn gpt() -> Config {
         synthetic_classes: 13,
         positions: 24,
         layers: 4,
-        width: 16,
+        width: 8,
         heads: 4,
         tied: true,
         hidden: Vec::new(),

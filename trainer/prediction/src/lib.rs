@@ -19,9 +19,9 @@
 mod clock;
 mod exchange;
 mod groups;
+mod meetings;
 mod network;
 mod overheads;
-mod stages;
 mod step;
 mod step_costs;
 #[cfg(test)]
@@ -34,7 +34,7 @@ pub use groups::RankGroups;
 pub use overheads::{Overheads, expected_max};
 pub use step_costs::{DdpOptions, StepCosts};
 pub use uniform_costs::UniformCosts;
-pub use workload::{WorkloadTraining, predict_workload};
+pub use workload::{WorkloadTraining, predict_data_parallel, predict_workload};
 
 use allfold_collectives::Plan;
 use allfold_kernels::nn::Float;
@@ -80,7 +80,7 @@ pub struct StepPrediction {
     pub parameters: u64,
     /// What each stepped rank does, counted from the start of its step: one of each stage of a pipeline; with `data_parallel` all.
     #[serde(skip)]
-    pub stages: Vec<Vec<StepSpan>>,
+    pub spans: Vec<Vec<StepSpan>>,
     /// How the exchanges were timed, each engine once: `events_by_symmetry`, `clocks, chunks rounded up`, `NCCL's model`.
     pub engines: Vec<String>,
 }

@@ -1,7 +1,7 @@
 //! A step of a strategy on the clock: each stepped rank is on a thread.
 
 use crate::clock::{ClockRank, Shared, StepRules};
-use crate::stages::{Stages, is_consequence};
+use crate::meetings::{Meetings, is_consequence};
 use crate::{ExchangeModel, StepCosts, StepPrediction};
 use allfold_sim::Picos;
 use allfold_trainer::engine::{Keep, Mesh};
@@ -41,9 +41,9 @@ pub(crate) fn step(
     let firsts = (0..mesh.pipeline).map(|stage| mesh.first_of_stage(stage)).collect();
     let ranks: Vec<usize> = if is_led { (0..mesh.ranks()).collect() } else { firsts };
     let specs = ranks.iter().map(|rank| units(*rank)).collect::<Result<Vec<_>>>()?;
-    let (stages, exchange) = (Stages::new(ranks.len()), Mutex::new(exchange));
+    let (meetings, exchange) = (Meetings::new(ranks.len()), Mutex::new(exchange));
     let with =
-        Shared { costs, rules, mesh, ranks: &ranks, specs: &specs, stages: &stages, exchange: &exchange };
+        Shared { costs, rules, mesh, ranks: &ranks, specs: &specs, meetings: &meetings, exchange: &exchange };
     let results: Vec<Result<RankStep>> = match ranks.len() {
         1 => vec![rank_step(with, 0, drivers)],
         of => thread::scope(|threads| {
@@ -66,7 +66,7 @@ pub(crate) fn step(
     let engines = allfold_base::lock(&exchange).engines();
     let samples = rules.batch as u64 * (mesh.data / mesh.context) as u64;
     let (ranks, parameters) = (mesh.ranks() as u32, costs.parameters());
-    let stages = done.into_iter().map(|rank| rank.spans).collect();
+    let spans = done.into_iter().map(|rank| rank.spans).collect();
     Ok(StepPrediction {
         ranks,
         samples,
@@ -74,22 +74,22 @@ pub(crate) fn step(
         communication: communication(&buckets),
         buckets,
         parameters,
-        stages,
+        spans,
         engines,
     })
 }
 
 fn rank_step(with: Shared, number: usize, drivers: Drivers) -> Result<RankStep> {
-    let ended = End(with.stages);
+    let ended = End(with.meetings);
     let done = steps(with, number, drivers);
     let failed = done.as_ref().err().map(ToString::to_string);
     std::mem::forget(ended);
-    with.stages.end(failed);
+    with.meetings.end(failed);
     done
 }
 
 /// Ends the other ranks if this one panics.
-struct End<'a>(&'a Stages);
+struct End<'a>(&'a Meetings);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {

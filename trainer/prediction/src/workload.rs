@@ -1,11 +1,15 @@
 //! A layer table as [`StepCosts`]: a large network on an accelerator.
 
+use crate::clock::StepRules;
 use crate::{
-    DdpOptions, ExchangeModel, Overheads, SimulatedExchange, StepCosts, StepPrediction, predict_steps,
+    DdpOptions, ExchangeModel, Overheads, SimulatedExchange, StepCosts, StepPrediction, predict_steps, step,
 };
 use allfold_collectives::Plan;
 use allfold_sim::{Costs, Picos, Sharing, Topology};
 use allfold_trainer::buckets::Caps;
+use allfold_trainer::engine::Mesh;
+use allfold_trainer::strategies::Driver;
+use allfold_trainer::strategies::data_parallel::DataParallel;
 use allfold_trainer::workloads::{Accelerator, KernelCost, Precision, Workload};
 use allfold_trainer::{Outline, ParamSpec, Phase, Result};
 use std::sync::Arc;
@@ -70,6 +74,26 @@ pub fn predict_workload(
     Ok(prediction)
 }
 
+/// One step of a workload by strategy `data_parallel`: the first rank sends the samples, each of the given number of `inputs`, collects
+/// the `outputs` of each, and has the only optimiser.
+///
+/// # Errors
+/// An exchange that cannot be timed.
+pub fn predict_data_parallel(
+    job: &WorkloadTraining<'_>,
+    (inputs, outputs): (usize, usize),
+    ranks: u32,
+    exchange: &mut dyn ExchangeModel,
+) -> Result<StepPrediction> {
+    let costs = Modeled { inputs, outputs, ..Modeled::new(job, ranks, stretch(job)) };
+    let (uneven, views, scaler, clip, norms, parts) = (false, false, false, false, false, false);
+    let rules = StepRules { batch: job.batch, uneven, views, scaler, clip, norms, parts };
+    let driver = |_| Ok(Box::new(DataParallel) as Box<dyn Driver>);
+    let mut prediction = step::step((&costs, rules, Mesh::of_data(1, ranks)?), &driver, exchange)?;
+    job.terms.apply(&mut prediction);
+    Ok(prediction)
+}
+
 /// The device's time relative to the roofline: 1000 thousandths, or in millionths the factor with which one device reaches the
 /// measured rate.
 fn stretch(job: &WorkloadTraining<'_>) -> u128 {
@@ -83,6 +107,9 @@ fn stretch(job: &WorkloadTraining<'_>) -> u128 {
 struct Modeled<'a> {
     job: &'a WorkloadTraining<'a>,
     outline: Arc<Outline>,
+    /// The numbers of a sample, and of its output.
+    inputs: usize,
+    outputs: usize,
     /// The stretch factor in thousandths, or with a measurement in millionths.
     stretch: u128,
 }
@@ -96,7 +123,7 @@ impl<'a> Modeled<'a> {
         let names = layers.iter().map(|layer| layer.name.clone()).collect();
         let costs = layers.iter().map(|layer| layer.forward.flops).collect();
         let outline = Arc::new(Outline::in_a_row(names, phases, table.values(), costs));
-        Modeled { job, outline, stretch }
+        Modeled { job, outline, inputs: 0, outputs: 0, stretch }
     }
 
     fn step(&self, ranks: u32, exchange: &mut dyn ExchangeModel) -> Result<StepPrediction> {
@@ -139,6 +166,9 @@ impl StepCosts for Modeled<'_> {
     }
     fn params(&self) -> &[ParamSpec] {
         self.job.workload.places()
+    }
+    fn activation(&self, act: usize) -> usize {
+        if act == 0 { self.inputs } else { self.outputs }
     }
     fn sync_len(&self, phase: Phase) -> usize {
         self.job.workload.sync_len(phase)

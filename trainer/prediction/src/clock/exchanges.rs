@@ -33,7 +33,7 @@ impl ClockRank<'_> {
         }
     }
 
-    fn groups(&mut self, queue: Queue) -> Arc<RankGroups> {
+    pub(super) fn groups(&mut self, queue: Queue) -> Arc<RankGroups> {
         if let Some(groups) = self.groups.get(&queue) {
             return groups.clone();
         }
@@ -69,7 +69,7 @@ impl ClockRank<'_> {
         if stepped > 1 {
             let met = self.met.entry(queue).or_default();
             *met += 1;
-            start = self.with.stages.meet((queue, own[0], *met), stepped, start)?;
+            start = self.with.meetings.meet((queue, own[0], *met), stepped, start)?;
         }
         let call = GroupedCollective { collective, count, dtype, among: &among };
         let done = start + self.with.exchange.collective(call)?;

@@ -5,7 +5,7 @@
 //!    '-- RankEngine                     ClockRank: phases, units and exchanges take time, and nothing else
 //!          |-- StepCosts                how long a phase takes
 //!          |-- ExchangeModel            how long an exchange takes, once all ranks have entered it
-//!          '-- Stages                   when ranks of other stages enter, send and receive
+//!          '-- Meetings                 when other stepped ranks enter, send and receive
 //! ```
 //!
 //! Ranks that do the same at the same time are represented by one, which alone is stepped: the first rank of each stage of a pipeline.
@@ -19,7 +19,7 @@ mod serving;
 mod update;
 
 use crate::exchange::SharedExchange;
-use crate::stages::Stages;
+use crate::meetings::Meetings;
 use crate::{RankGroups, StepCosts};
 use allfold_collectives::DType;
 use allfold_sim::Picos;
@@ -60,7 +60,7 @@ pub(crate) struct Shared<'a> {
     pub ranks: &'a [usize],
     /// The units of each stepped rank.
     pub specs: &'a [Vec<ParamUnit>],
-    pub stages: &'a Stages,
+    pub meetings: &'a Meetings,
     pub exchange: &'a dyn SharedExchange,
 }
 

@@ -2,8 +2,7 @@
 
 use super::exchanges::Queue;
 use super::{ClockRank, ClockSlot};
-use crate::RankGroups;
-use crate::stages::Post;
+use crate::meetings::Post;
 use allfold_collectives::{Collective, DType, Rank};
 use allfold_sim::Picos;
 use allfold_trainer::engine::{
@@ -38,13 +37,12 @@ impl ClockRank<'_> {
         let (Boundary::Activation(act) | Boundary::Gradient(act)) = what;
         let elements = self.slots[slot.0].n * self.with.costs.activation(act);
         let bytes = (elements * self.with.costs.element()) as u64;
-        let mesh = &self.with.mesh;
+        let (groups, mesh) = (self.groups(Queue::Along(route.axis)), &self.with.mesh);
         let own = mesh.position(self.rank, route.axis).index;
         let (from, to) = if sends { (own, route.peer) } else { (route.peer, own) };
         // Ranks of a stage that are not stepped send at the same time.
         let alike = |group: &Vec<Rank>| !self.is_led() || group.contains(&Rank(self.rank as u32));
-        let groups = RankGroups::along(mesh, route.axis, 0).groups;
-        let pairs = groups.iter().filter(|group| alike(group)).map(|group| (group[from], group[to]));
+        let pairs = groups.groups.iter().filter(|group| alike(group)).map(|group| (group[from], group[to]));
         let pairs: Vec<(Rank, Rank)> = pairs.collect();
         let takes = self.with.exchange.message(&pairs, mesh.ranks() as u32, bytes)?;
         let is_peer = |rank: &usize| {
@@ -58,7 +56,7 @@ impl ClockRank<'_> {
         let gone = || Error::Strategy(format!("there is no rank at position {} of the axis", route.peer));
         let peer = self.with.ranks.iter().position(is_peer).ok_or_else(gone)?;
         let (channel, at) = (route.channel, self.now);
-        Ok(self.with.stages.post(Post { rank: self.number, peer, channel, sends, at, takes }))
+        Ok(self.with.meetings.post(Post { rank: self.number, peer, channel, sends, at, takes }))
     }
 }
 
@@ -225,7 +223,7 @@ impl RankEngine for ClockRank<'_> {
 
     fn receive(&mut self, what: Boundary, slot: Slot, from: Route) -> Result<()> {
         let end = self.post(what, slot, from, false)?;
-        let done = self.with.stages.done(end)?;
+        let done = self.with.meetings.done(end)?;
         self.wait_until(done);
         Ok(())
     }
@@ -242,7 +240,7 @@ impl RankEngine for ClockRank<'_> {
 
     fn update(&mut self) -> Result<()> {
         for end in std::mem::take(&mut self.sent) {
-            let done = self.with.stages.done(end)?;
+            let done = self.with.meetings.done(end)?;
             self.wait_until(done);
         }
         let (before, waited) = (self.now, self.waited);

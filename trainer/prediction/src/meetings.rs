@@ -19,8 +19,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// A collective of several stepped ranks: its communicator with the first rank there, and its number.
 pub(crate) type Meeting = (Queue, Rank, u64);
 
-/// Stepped ranks.
-pub(crate) struct Stages {
+/// Where stepped ranks wait for each other.
+pub(crate) struct Meetings {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -100,11 +100,11 @@ impl State {
     }
 }
 
-impl Stages {
+impl Meetings {
     /// The meeting points of this many ranks.
-    pub fn new(ranks: usize) -> Stages {
+    pub fn new(ranks: usize) -> Meetings {
         let state = State { alive: ranks, ..State::default() };
-        Stages { state: Mutex::new(state), changed: Condvar::new() }
+        Meetings { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     fn change(&self, mut state: MutexGuard<State>) {
@@ -148,7 +148,7 @@ impl Stages {
         })
     }
 
-    /// Posts one end of a message. Returns its number, for [`Stages::done`].
+    /// Posts one end of a message. Returns its number, for [`Meetings::done`].
     pub fn post(&self, post: Post) -> usize {
         let Post { rank, peer, channel, sends, at, takes } = post;
         let mut state = lock(&self.state);
@@ -196,34 +196,34 @@ mod tests {
 
     #[test]
     fn messages_of_a_channel_follow_each_other_on_both_sides() {
-        let stages = Stages::new(2);
-        let sent = [0, 1].map(|at| stages.post(post(0, 0, true, at)));
-        let received = [5, 6].map(|at| stages.post(post(1, 0, false, at)));
+        let meetings = Meetings::new(2);
+        let sent = [0, 1].map(|at| meetings.post(post(0, 0, true, at)));
+        let received = [5, 6].map(|at| meetings.post(post(1, 0, false, at)));
         // The first starts at 5. The sender is ready for the second at 15, the receiver at 17.
-        assert_eq!(sent.map(|end| stages.done(end).unwrap()), [15, 27].map(Picos));
-        assert_eq!(received.map(|end| stages.done(end).unwrap()), [17, 29].map(Picos));
+        assert_eq!(sent.map(|end| meetings.done(end).unwrap()), [15, 27].map(Picos));
+        assert_eq!(received.map(|end| meetings.done(end).unwrap()), [17, 29].map(Picos));
     }
 
     #[test]
     fn a_collective_begins_when_the_last_rank_has_entered() {
-        let stages = Stages::new(2);
+        let meetings = Meetings::new(2);
         let latest = scope(|threads| {
-            let first = threads.spawn(|| stages.meet((Queue::World, Rank(0), 1), 2, Picos(7)).unwrap());
-            (stages.meet((Queue::World, Rank(0), 1), 2, Picos(3)).unwrap(), first.join().unwrap())
+            let first = threads.spawn(|| meetings.meet((Queue::World, Rank(0), 1), 2, Picos(7)).unwrap());
+            (meetings.meet((Queue::World, Rank(0), 1), 2, Picos(3)).unwrap(), first.join().unwrap())
         });
         assert_eq!(latest, (Picos(7), Picos(7)));
     }
 
     #[test]
     fn ranks_that_wait_for_each_other_for_ever_are_told() {
-        let stages = Stages::new(2);
+        let meetings = Meetings::new(2);
         let errors = scope(|threads| {
-            let other = threads.spawn(|| stages.done(stages.post(post(1, 0, false, 0))).unwrap_err());
-            [stages.done(stages.post(post(0, 0, false, 0))).unwrap_err(), other.join().unwrap()]
+            let other = threads.spawn(|| meetings.done(meetings.post(post(1, 0, false, 0))).unwrap_err());
+            [meetings.done(meetings.post(post(0, 0, false, 0))).unwrap_err(), other.join().unwrap()]
         });
         assert_eq!(errors.iter().filter(|error| is_consequence(error)).count(), 1, "{errors:?}");
         // The other rank has ended, and this one waits for it.
-        let alone = Stages::new(2);
+        let alone = Meetings::new(2);
         alone.end(None);
         assert!(!is_consequence(&alone.done(alone.post(post(0, 0, true, 0))).unwrap_err()));
     }
