@@ -1,7 +1,7 @@
 //! Every strategy feeds the optimiser what one rank feeds it: gradients of one step, LARS's norms of whole parameters, Adam's moments,
 //! and skipped steps under a loss scale.
 
-use crate::{ROWS, Row, digits, distance, gpt, held_against, mixture, on, trained};
+use crate::{ROWS, Row, counts, digits, distance, gpt, held_against, mixture, on, trained};
 use allfold_collectives::World;
 use allfold_trainer::{Config, Model, checkpoint, data, models, optim};
 
@@ -38,7 +38,7 @@ fn lars_steps_by_the_norms_of_whole_parameters() {
     for base in [gpt(), mixture()] {
         let base = Config { optimiser: "lars".into(), lr: 4.0, trust: 0.02, weight_decay: 0.01, ..base };
         for row in rows(&base).filter(|row| row.name != "2 servers, 2 micro") {
-            let far = held_against(&base, row, &[2, 4]);
+            let far = held_against(&base, row, counts(&[4], &[2, 4]));
             assert!(far < 1e-12, "{}: {far:e}", row.name);
         }
     }
@@ -49,7 +49,7 @@ fn lars_steps_by_the_norms_of_whole_parameters() {
 fn adam_is_fed_equal_gradients() {
     let base = Config { optimiser: "adam".into(), lr: 0.01, eps: 1e-3, weight_decay: 0.01, ..gpt() };
     for row in rows(&base) {
-        let far = held_against(&base, row, &[2, 4]);
+        let far = held_against(&base, row, counts(&[4], &[2, 4]));
         assert!(far < 1e-11, "{}: {far:e}", row.name);
     }
 }
