@@ -28,7 +28,7 @@ use allfold_trainer::engine::{Keep, Mesh, MeshAxis, ParamUnit, UnitExchange, Uni
 use allfold_trainer::timing::{BucketTimes, StepSpan, StepWork};
 use bucketing::ClockBuckets;
 pub(crate) use exchanges::Queue;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What the clock needs to know of a configuration besides its strategy.
@@ -85,8 +85,8 @@ struct ClockSlot {
     n: usize,
     /// The number of the micro-batch in its step, from 1.
     micro: usize,
-    /// For each layer: whether the gradient of its output was gathered.
-    gathered: Vec<bool>,
+    /// The layers of which the gradient of the output was gathered.
+    gathered: BTreeSet<usize>,
 }
 
 /// A rank on a clock.
@@ -104,7 +104,7 @@ pub(crate) struct ClockRank<'a> {
     /// The messages that were sent and may not have arrived yet.
     sent: Vec<usize>,
     groups: BTreeMap<Queue, Arc<RankGroups>>,
-    /// When each communicator has done all its operations so far, and how many of them had ranks of several stages.
+    /// When each communicator has done all its operations so far, and how many of them had several stepped ranks.
     free: BTreeMap<Queue, Picos>,
     met: BTreeMap<Queue, u64>,
     /// The shift along a layer's axis that is in progress.

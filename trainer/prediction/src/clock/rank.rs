@@ -10,6 +10,7 @@ use allfold_trainer::engine::{
 };
 use allfold_trainer::timing::{BucketTimes, StepWork, work_of};
 use allfold_trainer::{Error, Outline, Phase, Result, layer_of};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl ClockRank<'_> {
@@ -23,19 +24,16 @@ impl ClockRank<'_> {
     /// Gathers the gradient of a layer's output, before the first of the layer's two backward passes over a micro-batch.
     fn gather_gradient(&mut self, phase: Phase, at: Slot, what: (StepWork, Option<usize>)) -> Result<()> {
         let (Phase::WeightGrad(l) | Phase::InputGrad(l)) = phase else { return Ok(()) };
-        let n = self.slots[at.0].n;
         let Some(axis) = self.with.costs.axis(l) else { return Ok(()) };
-        let calls = self.with.costs.gather_calls(l, n);
-        match std::mem::replace(&mut self.slots[at.0].gathered[l], true) {
-            true => Ok(()),
-            false => self.call_peers(axis, calls, what),
-        }
+        let slot = self.slot(at);
+        let (n, is_first) = (slot.n, slot.gathered.insert(l));
+        if is_first { self.call_peers(axis, self.with.costs.gather_calls(l, n), what) } else { Ok(()) }
     }
 
     /// Posts one end of a message of a micro-batch.
     fn post(&mut self, what: Boundary, slot: Slot, route: Route, sends: bool) -> Result<usize> {
         let (Boundary::Activation(act) | Boundary::Gradient(act)) = what;
-        let elements = self.slots[slot.0].n * self.with.costs.activation(act);
+        let elements = self.slot(slot).n * self.with.costs.activation(act);
         let bytes = (elements * self.with.costs.element()) as u64;
         let (groups, mesh) = (self.groups(Queue::Along(route.axis)), &self.with.mesh);
         let own = mesh.position(self.rank, route.axis).index;
@@ -103,13 +101,12 @@ impl RankEngine for ClockRank<'_> {
         let samples = self.samples();
         let size = samples.div_ceil(of.max(1)).max(1);
         let n = ((micro + 1) * size).min(samples) - (micro * size).min(samples);
-        let gathered = vec![false; self.outline.layers()];
-        *self.slot(slot) = ClockSlot { n, micro: micro + 1, gathered };
+        *self.slot(slot) = ClockSlot { n, micro: micro + 1, gathered: BTreeSet::new() };
         Ok(())
     }
 
     fn run(&mut self, phase: Phase, at: Slot) -> Result<()> {
-        let (costs, ClockSlot { n, micro, .. }) = (self.with.costs, self.slots[at.0].clone());
+        let (costs, &mut ClockSlot { n, micro, .. }) = (self.with.costs, self.slot(at));
         let (start, waited, what) = (self.now, self.waited, (work_of(phase), micro.checked_sub(1)));
         if let Phase::Ready(param) = phase {
             if micro > 1 {
