@@ -202,7 +202,7 @@ impl SimulatedCommunicator {
     fn charge(&self, py: Python<'_>, kernels: Vec<(u64, u64)>) -> PyResult<()> {
         self.on(py, |communicator| {
             for (flops, bytes) in kernels {
-                communicator.charge(&DeviceWork { flops, bytes, launches: 1 });
+                communicator.charge(&DeviceWork { flops, bytes, launches: 1, narrow: false });
             }
             Ok(())
         })

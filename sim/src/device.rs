@@ -4,6 +4,8 @@
 //! time = launches x launch + max( flops / (peak x efficiency), bytes / memory )
 //! ```
 //!
+//! Work on narrow numbers (f16, bf16) takes half the bytes and the peak of the units for them, on devices that have such units.
+//!
 //! A model of one device, for virtual time; `efficiency` is the share of the peak that a real device achieves.
 //! Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model", Comm. ACM 52 (2009).
 
@@ -18,6 +20,8 @@ pub struct DeviceWork {
     pub bytes: u64,
     /// Kernels launched, or calls made.
     pub launches: u32,
+    /// Whether the numbers are f16 or bf16. `bytes` are those of as many f32.
+    pub narrow: bool,
 }
 
 impl std::ops::Add for DeviceWork {
@@ -27,6 +31,7 @@ impl std::ops::Add for DeviceWork {
             flops: self.flops.saturating_add(other.flops),
             bytes: self.bytes.saturating_add(other.bytes),
             launches: self.launches.saturating_add(other.launches),
+            narrow: self.narrow && other.narrow,
         }
     }
 }
@@ -130,8 +135,22 @@ impl Device {
         })
     }
 
+    /// The device as it computes in f16 or bf16; `None` if it has no units for them, or is no preset.
+    pub fn narrow(&self) -> Option<Device> {
+        let name = self.name.strip_suffix("_f32").unwrap_or(self.name);
+        Device::ALL
+            .into_iter()
+            .find(|device| device.name == name)
+            .filter(|device| *device != Device::CPU_CORE)
+    }
+
     /// How long `work` takes on this device; saturates at `u64::MAX` picoseconds (213 days).
     pub fn time(&self, work: DeviceWork) -> Picos {
+        if work.narrow
+            && let Some(device) = self.narrow()
+        {
+            return device.time(DeviceWork { bytes: work.bytes.div_ceil(2), narrow: false, ..work });
+        }
         let picos =
             |amount: u64, rate: u128| (u128::from(amount) * 1_000_000_000_000_000).div_ceil(rate.max(1));
         let compute = picos(work.flops, u128::from(self.peak) * u128::from(self.efficiency));
@@ -156,10 +175,26 @@ mod tests {
     #[test]
     fn the_slower_of_arithmetic_and_memory_decides() {
         // 1 Mflop at half of 1 Tflop/s takes 2 us, 1 kB at 1 GB/s takes 1 us.
-        let work = DeviceWork { flops: 1_000_000, bytes: 1_000, launches: 3 };
+        let work = DeviceWork { flops: 1_000_000, bytes: 1_000, launches: 3, narrow: false };
         assert_eq!(DEVICE.time(work), Picos::from_micros(5));
         assert_eq!(DEVICE.time(DeviceWork { bytes: 9_000, ..work }), Picos::from_micros(12));
         assert_eq!(DEVICE.time(DeviceWork::default()), Picos::ZERO);
+    }
+
+    #[test]
+    fn narrow_numbers_take_half_the_bytes_and_units_of_their_own() {
+        let work = DeviceWork { flops: 1 << 40, bytes: 1 << 20, launches: 1, narrow: true };
+        let wide = DeviceWork { narrow: false, ..work };
+        assert_eq!(Device::A100_F32.time(work), Device::A100.time(wide));
+        assert!(Device::A100_F32.time(wide) > Device::A100_F32.time(work));
+        let bytes = DeviceWork { flops: 0, launches: 0, ..work };
+        assert_eq!(
+            Device::H100.time(bytes).0,
+            Device::H100.time(DeviceWork { narrow: false, ..bytes }).0.div_ceil(2)
+        );
+        // A core of a CPU stores and computes f32.
+        assert_eq!(Device::CPU_CORE.time(work), Device::CPU_CORE.time(wide));
+        assert!(Device::ALL.iter().all(|device| device.narrow().is_some() || *device == Device::CPU_CORE));
     }
 
     #[test]

@@ -141,6 +141,7 @@ pub fn work(cost: OpCost) -> DeviceWork {
         flops: cost.flops,
         bytes: cost.bytes,
         launches: u32::try_from(cost.launches).unwrap_or(u32::MAX),
+        narrow: false,
     }
 }
 

@@ -55,7 +55,7 @@ fn compare(row: &str, config: &Config, ranks: u32, device: Device) {
     match overlaps(row) {
         // Rooted collectives of one unit after another overlap in a run, and follow each other on the clock.
         _ if row == "data_parallel" => assert!((-0.2..=0.0).contains(&far), "{what}"),
-        true => assert!(found <= slowest && far < 0.011, "{what}"),
+        true => assert!(found <= slowest && far < 0.015, "{what}"),
         false => assert!(real.iter().all(|time| *time == found), "{what}"),
     }
 }
@@ -93,6 +93,16 @@ fn what_ranks_agree_on_takes_its_time_on_the_clock() {
         let row = ROWS.iter().find(|row| row.name == name).unwrap();
         let config = on(row, &more(row.gpt()), (row.data)(4).unwrap());
         compare(name, &config, 4, Device::A100_F32);
+    }
+    // Autocast's layers compute on the units for narrow numbers.
+    for name in ["ddp", "zero3", "1f1b", "tensor", "context"] {
+        let row = ROWS.iter().find(|row| row.name == name).unwrap();
+        let plain = Config { dtype: "f32".into(), width: 64, ..more(row.gpt()) };
+        let config = on(row, &Config { amp: "bf16".into(), ..plain.clone() }, (row.data)(4).unwrap());
+        compare(name, &config, 4, Device::A100_F32);
+        let slower = predicted(&Config { amp: "none".into(), ..config.clone() }, 4, Device::A100_F32);
+        let narrow = predicted(&config, 4, Device::A100_F32);
+        assert!(narrow.time.total() < slower.time.total(), "{name}");
     }
     let channels = vec![4, 6];
     let norms = Config { model: "cnn".into(), channels, batch_norm: true, sync_batch_norm: true, ..digits() };

@@ -44,6 +44,11 @@ impl<F: Float> Autocast<F> {
         Autocast { narrow: Some(narrow), casts, narrows, ..Autocast::off() }
     }
 
+    /// Whether layer `l` computes in the narrow type.
+    pub fn is_narrow(&self, l: usize) -> bool {
+        self.narrow.is_some() && self.narrows[l + 1]
+    }
+
     /// The parameters and the input that layer `l` computes with, rounded where the layer is narrow.
     pub fn inputs<'a>(
         &'a mut self,

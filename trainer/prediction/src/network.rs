@@ -2,12 +2,13 @@
 
 use crate::StepCosts;
 use allfold_kernels::nn::{Float, OpCost};
-use allfold_sim::{Device, Picos};
+use allfold_sim::{Device, DeviceWork, Picos};
+use allfold_trainer::amp::Autocast;
 use allfold_trainer::costs::{accumulate_cost, clip_cost, data_cost, pack_cost, unpack_cost, unscale_cost};
 use allfold_trainer::engine::{Mesh, MeshAxis, NetworkSplit, trained_parts};
 use allfold_trainer::layers::{PassKind, PeerCall};
 use allfold_trainer::timing::work;
-use allfold_trainer::{Config, Network, Outline, ParamSpec, Phase, Result, models, optim};
+use allfold_trainer::{Config, Network, Outline, ParamSpec, Phase, Result, layer_of, models, optim};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ pub(crate) struct NetworkCosts<'a, F: Float> {
     network: Network<F>,
     split: NetworkSplit,
     outline: Arc<Outline>,
+    amp: Option<Autocast<F>>,
     /// The number of parameters of the whole network, and of elements of a sample as it is loaded.
     parameters: u64,
     inputs: usize,
@@ -45,7 +47,8 @@ impl<'a, F: Float> NetworkCosts<'a, F> {
         // Refuses an optimiser that is not there.
         optim::build::<F>(config, network.params())?;
         let outline = Arc::new(network.outline());
-        Ok(NetworkCosts { config, network, split, outline, parameters, inputs, device })
+        let amp = config.narrow().map(|narrow| Autocast::new(narrow, &network));
+        Ok(NetworkCosts { config, network, split, outline, amp, parameters, inputs, device })
     }
 
     /// Whether ranks share layers or experts, so that none has all parameters.
@@ -55,6 +58,13 @@ impl<'a, F: Float> NetworkCosts<'a, F> {
 
     fn time(&self, cost: OpCost) -> Picos {
         self.device.time(work(cost))
+    }
+
+    /// The time of a part of a phase.
+    fn phase_time(&self, phase: Phase, cost: OpCost) -> Picos {
+        let amp = self.amp.as_ref().zip(layer_of(phase));
+        let narrow = amp.is_some_and(|(amp, layer)| amp.is_narrow(layer));
+        self.device.time(DeviceWork { narrow, ..work(cost) })
     }
 }
 
@@ -69,7 +79,7 @@ impl<F: Float> StepCosts for NetworkCosts<'_, F> {
         self.network.params()
     }
     fn takes(&self, phase: Phase, n: usize) -> Picos {
-        self.time(self.network.cost(phase, n))
+        self.phase_time(phase, self.network.cost(phase, n))
     }
     fn data(&self, n: usize) -> Picos {
         self.time(data_cost::<F>(n * self.inputs))
@@ -128,7 +138,7 @@ impl<F: Float> StepCosts for NetworkCosts<'_, F> {
             false => layer.peer_calls(PassKind::GatherGradient, n),
         }
     }
-    fn operation(&self, cost: OpCost) -> Picos {
-        self.time(cost)
+    fn operation(&self, phase: Phase, cost: OpCost) -> Picos {
+        self.phase_time(phase, cost)
     }
 }

@@ -74,8 +74,8 @@ pub trait StepCosts: Sync {
     fn gather_calls(&self, _layer: usize, _n: usize) -> Vec<PeerCall> {
         Vec::new()
     }
-    /// How long an operation of [`StepCosts::peer_calls`] takes.
-    fn operation(&self, _cost: OpCost) -> Picos {
+    /// How long an operation of [`StepCosts::peer_calls`] of a phase takes.
+    fn operation(&self, _phase: Phase, _cost: OpCost) -> Picos {
         Picos::ZERO
     }
 }

@@ -30,6 +30,7 @@ fn peers<'p, F: Float>(
         observed,
         work: (work_of(phase), (micro as usize).checked_sub(1)),
         since,
+        narrow: false,
         shift: None,
         failed: None,
     }
@@ -64,6 +65,7 @@ impl<F: Float> Worker<'_, F> {
         let draw_key = draw_key.after(slot.first);
         let phase = (Phase::Forward(l), slot.micro, self.since);
         let mut peers = peers(groups, network.layers()[l].axis(), (waited, observed), phase);
+        peers.narrow = on.amp.is_narrow(l);
         let params = if range.is_empty() { &[] } else { &units[unit].params.here("parameters")?[range] };
         let buffers = &mut buffers[network.buffers_of(l)];
         let pass = LayerPass { n: slot.n, train: true, params, buffers, draw_key, peers: &mut peers };
@@ -107,6 +109,7 @@ impl<F: Float> Worker<'_, F> {
         let (slot, unit) = (&mut slots[slot.0], &mut units[unit]);
         let phase = (Phase::WeightGrad(l), slot.micro, self.since);
         let mut peers = peers(groups, network.layers()[l].axis(), (waited, observed), phase);
+        peers.narrow = on.amp.is_narrow(l);
         let (layer, tied) = (&network.layers()[l], std::mem::take(&mut slot.tied_grads[owner]));
         let keeps = layer.needs_gradients() || layer.sync_len().1 > 0;
         let params = &unit.params.here("parameters")?[range.clone()];
@@ -143,6 +146,7 @@ impl<F: Float> Worker<'_, F> {
         let slot = &mut slots[slot.0];
         let phase = (Phase::InputGrad(l), slot.micro, self.since);
         let mut peers = peers(groups, network.layers()[l].axis(), (waited, observed), phase);
+        peers.narrow = on.amp.is_narrow(l);
         let params = if range.is_empty() { &[] } else { &units[unit].params.here("parameters")?[range] };
         let grads = std::mem::take(&mut slot.own_grads[l]);
         let keep = slot.inputs_done(l);

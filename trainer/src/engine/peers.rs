@@ -6,7 +6,7 @@ use crate::layers::Peers;
 use crate::timing::{StepSpan, StepWork, work};
 use allfold_collectives::{Buffer, Communicator, ReduceOp, Work};
 use allfold_kernels::nn::{Float, OpCost};
-use allfold_sim::Picos;
+use allfold_sim::{DeviceWork, Picos};
 
 /// The ranks along the axis of a layer, during one of its phases. It counts the time spent waiting, and keeps the first error.
 pub(super) struct AxisPeers<'a, F: Float> {
@@ -20,6 +20,8 @@ pub(super) struct AxisPeers<'a, F: Float> {
     pub work: (StepWork, Option<usize>),
     /// When the last exchange of the phase ended; before the first exchange, when the phase started.
     pub since: Picos,
+    /// Whether the layer computes in autocast's narrow type.
+    pub narrow: bool,
     /// The exchange with the next and the previous rank, while it is in progress.
     pub shift: Option<Work<Buffer<F>>>,
     pub failed: Option<Error>,
@@ -91,6 +93,6 @@ impl<F: Float> Peers<F> for AxisPeers<'_, F> {
     }
 
     fn charge(&mut self, cost: OpCost) {
-        self.world.charge(&work(cost));
+        self.world.charge(&DeviceWork { narrow: self.narrow, ..work(cost) });
     }
 }

@@ -10,6 +10,7 @@ use crate::{Error, Network, Outline, Phase, Result};
 use allfold_collectives::{Buffer, Rank, ReduceOp};
 use allfold_kernels::nn::{Float, add_to, divide};
 use allfold_networks::layer_of;
+use allfold_sim::DeviceWork;
 use std::sync::Arc;
 
 /// The number of elements of an activation of `n` samples.
@@ -92,8 +93,10 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         // The computation of a layer that exchanges values comes before its exchanges, so it is charged first.
         let layer = layer_of(phase).map(|l| &self.network.layers()[l]);
         let exchanges = layer.is_some_and(|layer| layer.axis().is_some());
+        let narrow = layer_of(phase).is_some_and(|l| self.on.amp.is_narrow(l));
+        let cost = DeviceWork { narrow, ..work(self.network.cost(phase, n)) };
         if exchanges && !layer.is_some_and(|layer| layer.charges_itself()) {
-            self.groups.world.charge(&work(self.network.cost(phase, n)));
+            self.groups.world.charge(&cost);
         }
         match phase {
             Phase::SyncForward(l) => {
@@ -116,7 +119,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
             }
         }
         if !exchanges && !matches!(phase, Phase::SyncBackward(_)) {
-            self.groups.world.charge(&work(self.network.cost(phase, n)));
+            self.groups.world.charge(&cost);
         }
         if matches!(phase, Phase::Forward(_) | Phase::SyncForward(_)) {
             self.forward_time += (self.groups.world.now() - start) - (self.waited - waited);

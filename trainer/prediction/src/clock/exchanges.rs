@@ -4,10 +4,10 @@ use super::ClockRank;
 use crate::{GroupedCollective, RankGroups};
 use allfold_collectives::{Collective, DType, Rank};
 use allfold_sim::Picos;
-use allfold_trainer::Result;
 use allfold_trainer::engine::MeshAxis;
 use allfold_trainer::layers::PeerCall;
-use allfold_trainer::timing::StepWork;
+use allfold_trainer::timing::work_of;
+use allfold_trainer::{Phase, Result};
 use std::sync::Arc;
 
 /// A communicator, whose operations follow each other.
@@ -89,12 +89,12 @@ impl ClockRank<'_> {
         Ok(())
     }
 
-    /// Runs the calls of a layer's pass, which does `work` for micro-batch `micro`.
+    /// Runs what a phase of micro-batch `micro` calls of the ranks along the axis of its layer.
     pub(super) fn call_peers(
         &mut self,
         axis: MeshAxis,
         calls: Vec<PeerCall>,
-        (work, micro): (StepWork, Option<usize>),
+        (phase, micro): (Phase, Option<usize>),
     ) -> Result<()> {
         let (queue, dtype) = (self.along(axis), self.dtype());
         let size = self.with.mesh.position(self.rank, axis).size;
@@ -114,7 +114,7 @@ impl ClockRank<'_> {
                     continue;
                 }
                 PeerCall::Charge(cost) => {
-                    self.does(work, micro, self.with.costs.operation(cost));
+                    self.does(work_of(phase), micro, self.with.costs.operation(phase, cost));
                     continue;
                 }
             };

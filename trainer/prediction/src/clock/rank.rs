@@ -22,12 +22,16 @@ impl ClockRank<'_> {
     }
 
     /// Gathers the gradient of a layer's output, before the first of the layer's two backward passes over a micro-batch.
-    fn gather_gradient(&mut self, phase: Phase, at: Slot, what: (StepWork, Option<usize>)) -> Result<()> {
+    fn gather_gradient(&mut self, phase: Phase, at: Slot, micro: Option<usize>) -> Result<()> {
         let (Phase::WeightGrad(l) | Phase::InputGrad(l)) = phase else { return Ok(()) };
         let Some(axis) = self.with.costs.axis(l) else { return Ok(()) };
         let slot = self.slot(at);
         let (n, is_first) = (slot.n, slot.gathered.insert(l));
-        if is_first { self.call_peers(axis, self.with.costs.gather_calls(l, n), what) } else { Ok(()) }
+        if is_first {
+            self.call_peers(axis, self.with.costs.gather_calls(l, n), (phase, micro))
+        } else {
+            Ok(())
+        }
     }
 
     /// Posts one end of a message of a micro-batch.
@@ -130,8 +134,8 @@ impl RankEngine for ClockRank<'_> {
             self.does(what.0, what.1, takes);
         }
         if let Some(axis) = axis.filter(|axis| self.position(*axis).size > 1) {
-            self.gather_gradient(phase, at, what)?;
-            self.call_peers(axis, costs.peer_calls(phase, n), what)?;
+            self.gather_gradient(phase, at, what.1)?;
+            self.call_peers(axis, costs.peer_calls(phase, n), (phase, what.1))?;
         }
         if phase == Phase::Loss {
             self.does(what.0, what.1, takes);
