@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes docs/results/scaling/ again: curves of large networks, published tables predicted, three of them explained.
+# Makes docs/results/scaling/ again: curves of large networks, published tables predicted, four of them explained.
 #   scripts/scaling-results.sh TABLES_DIRECTORY [ALLFOLD]
 # TABLES_DIRECTORY holds the published tables (JSON; `scale validate` reads them), ALLFOLD is the command to use.
 set -euo pipefail
