@@ -55,8 +55,9 @@ fn splits(seeded: &'static [u8]) -> Vec<Result<(Within, i32)>> {
 fn defect_3_a_split_waits_for_the_handle_that_comes_later() {
     let careless = splits(&[3]);
     // The state of a NULL handle is asked for, and the parent is called while it is in progress: both give ncclInvalidArgument, 4.
+    // A rank whose own calls come late enough waits for one that has ended with this error.
     let told = |result: &Result<_>| matches!(result, Err(Error::Nccl { code: 4, .. }));
-    assert!(careless[..4].iter().all(told) && careless[4].is_err(), "{careless:?}");
+    assert!(careless[..4].iter().any(told) && careless.iter().all(Result::is_err), "{careless:?}");
     let within = [Some((1, 2, 2)), Some((1, 2, 4)), Some((0, 2, 2)), Some((0, 2, 4)), None];
     let mended: Vec<_> = splits(&[]).into_iter().map(Result::unwrap).collect();
     assert_eq!(mended, within.map(|within| (within, 10)));
