@@ -3,6 +3,7 @@
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::{memory, progress};
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
+use crate::training::records::setup;
 use crate::training::run::{self, RecordOptions};
 use crate::training::trained::Trained;
 use allfold_collectives::Plan;
@@ -187,17 +188,7 @@ impl Scaling {
             many => format!("{} of {:.0}M", self.config.model, many as f64 / 1e6),
         };
         Ok(SimulatedScale {
-            setup: Setup {
-                backend: "modeled".into(),
-                device: self.device.name.into(),
-                model,
-                strategy: self.config.strategy.clone(),
-                ranks,
-                mesh: strategies::axes(&self.config, ranks)?
-                    .into_iter()
-                    .map(|(axis, size)| (axis.into(), size))
-                    .collect(),
-            },
+            setup: Setup { model, ..setup(&self.config, "modeled", self.device.name, ranks) },
             batch: self.config.batch as u64,
             topology: self.place(),
             time_us: prediction.time.total().as_micros(),

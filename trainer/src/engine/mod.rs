@@ -4,7 +4,8 @@
 //! driver (plain, pipeline, data_parallel)     which phases run, in which order, and what stages send each other
 //!    '-- sharing (ddp, zero1, zero2, zero3)   what becomes of parameters and gradients over the data axis
 //!          '-- RankEngine                     runs phases, holds units and micro-batches in flight, exchanges them
-//!                '-- Worker                   the engine of the CPU
+//!                |-- Worker                   the engine of the CPU
+//!                '-- ClockRank                time alone, without arithmetic: `allfold-prediction`
 //! ```
 //!
 //! A *unit* is a run of layers whose parameters lie in one buffer: exchanged together, gathered together, freed together. A

@@ -6,7 +6,7 @@ use crate::RankGroups;
 use allfold_collectives::schedule::Schedule;
 use allfold_collectives::time::{Engine, Job, Outcome, simulate};
 use allfold_collectives::{Geometry, Plan, Rank};
-use allfold_sim::{Costs, Faults, Picos, Sharing, Topology};
+use allfold_sim::{Costs, Picos, Sharing, Topology};
 use allfold_trainer::Result;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,6 @@ impl<'a> SimulatedExchange<'a> {
 
     fn job<'j>(&'j self, schedule: &'j dyn Schedule, geometry: &'j Geometry, element: usize) -> Job<'j> {
         Job {
-            element: element as u32,
             costs: self.costs,
             sharing: self.sharing.into(),
             ..Job::new(schedule, geometry, element as u32, self.topology)
@@ -89,7 +88,7 @@ impl ExchangeModel for SimulatedExchange<'_> {
         let job = self.job(&schedule, &geometry, 1);
         // A message is no operation that is launched.
         let costs = Costs { launch: Picos::ZERO, ..self.costs };
-        let outcome = simulate(&Job { costs, faults: &Faults::NONE, ..job }, Engine::Full)?;
+        let outcome = simulate(&Job { costs, ..job }, Engine::Full)?;
         let done = |rank: Rank| outcome.finish[rank.index()];
         let times = MessageTimes {
             left: pairs.iter().map(|pair| done(pair.0)).max().unwrap_or_default(),
