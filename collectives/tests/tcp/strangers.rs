@@ -9,7 +9,7 @@ use allfold_collectives::tcp::{
 use allfold_collectives::{Communicator, Error, Rank, ReduceOp};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -126,6 +126,55 @@ fn case_26_a_wrong_secret_is_told_as_that_and_nothing_else_is() {
         let results = pair(|rank, peers| peers.security = mode(Secret::new([rank as u8; 32])), second());
         assert_eq!(results[1], Err(Error::AuthFailed { peer: Rank(0) }));
         assert!(matches!(&results[0], Err(Error::Missing { missing, .. }) if missing == &[Rank(1)]));
+    }
+}
+
+/// An address whose connections reach another only after a while.
+fn late(to: SocketAddr, delay: Duration) -> SocketAddr {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (near, _) = listener.accept().unwrap();
+        std::thread::sleep(delay);
+        let far = TcpStream::connect(to).unwrap();
+        let copy = |mut from: TcpStream, mut to: TcpStream| {
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            })
+        };
+        copy(near.try_clone().unwrap(), far.try_clone().unwrap());
+        copy(far, near);
+    });
+    address
+}
+
+#[test]
+fn case_26_a_rank_that_cannot_join_tells_why_also_where_it_is_just_connecting() {
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    for delay in [0, 200].map(Duration::from_millis) {
+        let (listeners, addresses) = listeners(3);
+        let results: Vec<Result<(), Error>> = std::thread::scope(|scope| {
+            let join = |(rank, listener)| {
+                let mut peers = peers(rank, listener, &addresses, deadlines());
+                peers.security = Security::TrustedFabric(Secret::new([u8::from(rank == 1); 32]));
+                match rank {
+                    0 => peers.deadlines.start = second() * 60,
+                    // It answers rank 2 for as long as it finds no rank 0.
+                    1 => {
+                        (peers.deadlines.start, peers.addresses[0]) =
+                            (second() * 2, silent.local_addr().unwrap())
+                    }
+                    _ => peers.addresses[0] = late(addresses[0], delay),
+                }
+                scope.spawn(move || Communicator::over_tcp(peers).map(drop))
+            };
+            let threads: Vec<_> = (0..).zip(listeners).map(join).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let told = results[0].as_ref().unwrap_err().to_string();
+        assert_eq!(told, "aborted by rank 2: rank 1 holds another secret than rank 2");
+        assert_eq!(results[2], Err(Error::AuthFailed { peer: Rank(1) }));
     }
 }
 

@@ -236,6 +236,7 @@ pub(super) fn connect(
                 // Each try offers new memory: the other side may have opened the memory of an earlier try.
                 let offer = host.and_then(SegmentOffer::new);
                 let memory = offer.as_ref().map_or(memory, |offer| offer.memory);
+                let greeting = (purpose == Purpose::Control).then(|| node.greet(peer));
                 match node.authenticator.connect(address, PeerIdentity { memory, ..identity }).await {
                     Ok((stream, verdict)) => {
                         let accepted = offer.filter(|_| verdict == HandshakeAnswer::SharedMemoryLink);
@@ -263,6 +264,7 @@ pub(super) fn connect(
                         return Some(Error::Refused { peer, why });
                     }
                 }
+                drop(greeting);
                 sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_millis(100));
             }

@@ -1,7 +1,7 @@
 //! The faults of a connection to a peer.
 
-use crate::Error;
 use crate::contract::Fingerprint;
+use crate::{Error, Rank};
 use std::io::ErrorKind;
 
 /// What is wrong with a connection.
@@ -38,10 +38,18 @@ pub(super) fn unreached(error: &Error) -> String {
     }
 }
 
+/// Why a rank cannot join, as the other ranks print it.
+pub(super) fn not_joined(rank: Rank, error: &Error) -> String {
+    match error {
+        Error::AuthFailed { peer } => format!("rank {peer} holds another secret than rank {rank}"),
+        other => other.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Lost, Rank};
+    use crate::Lost;
     use std::time::Duration;
 
     #[test]

@@ -100,11 +100,11 @@ fn fits(ranks: u32, descriptors: u64) -> Result<()> {
 }
 
 /// Of the errors of ranks that did not all connect, the one to report: a refusal by the system first, then a rank that could
-/// not be reached. That other ranks were lost only follows from those.
+/// not be reached. That other ranks were lost or gave up only follows from those.
 fn cause<'a>(errors: impl Iterator<Item = &'a Error>) -> Option<&'a Error> {
     errors.min_by_key(|error| match error {
         Error::System(_) => 0,
-        Error::PeerLost { .. } | Error::Poisoned { .. } => 2,
+        Error::PeerLost { .. } | Error::Aborted { .. } | Error::Poisoned { .. } => 2,
         _ => 1,
     })
 }

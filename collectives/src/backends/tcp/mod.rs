@@ -23,6 +23,7 @@ mod frame;
 mod fuzzing;
 mod group;
 mod groups;
+mod joining;
 mod local;
 mod mailbox;
 mod messages;

@@ -23,7 +23,6 @@ use crate::{Call, Error, Lost, Rank, Result};
 use allfold_base::lock;
 use allfold_kernels::fused::Pipe;
 use allfold_net::Authenticator;
-use allfold_net::accept_queue;
 use allfold_net::handshake::{HandshakeAnswer, PeerIdentity, Purpose};
 use allfold_net::peer_stream::PeerStream;
 use allfold_net::shared_memory_link::SegmentOffer;
@@ -45,10 +44,10 @@ pub(super) struct Node {
     pub addresses: Vec<SocketAddr>,
     pub pool: Pool,
     groups: Mutex<Groups>,
-    peers: Mutex<Vec<Peer>>,
+    pub peers: Mutex<Vec<Peer>>,
     /// Signalled when a control connection was made or finally failed.
-    changed: Condvar,
-    closing: AtomicBool,
+    pub changed: Condvar,
+    pub closing: AtomicBool,
     /// Whether the process has had no descriptor to accept a connection since it last accepted one.
     pub starved: Arc<AtomicBool>,
     /// Number of refused connections.
@@ -57,13 +56,15 @@ pub(super) struct Node {
 
 /// The state of another rank.
 #[derive(Default)]
-struct Peer {
-    outbox: Option<Outbox>,
-    lost: Option<Lost>,
+pub(super) struct Peer {
+    pub outbox: Option<Outbox>,
+    pub lost: Option<Lost>,
     /// Whether the peer announced that it sends nothing more.
     bye: bool,
     /// The reason why this rank can never connect to the peer.
-    refused: Option<Error>,
+    pub refused: Option<Error>,
+    /// Whether this rank is connecting its control connection to the peer.
+    pub greeted: bool,
 }
 
 impl Peer {
@@ -219,60 +220,6 @@ impl Node {
     fn attach(&self, group: &Group, purpose: Purpose, from: Rank, stream: PeerStream) {
         if let Some(rank) = group.rank_of(from) {
             group.arrive(purpose, rank, stream);
-        }
-    }
-
-    /// Notes that this rank can never connect to a peer.
-    pub fn refused(&self, peer: Rank, error: Error) {
-        lock(&self.peers)[peer.index()].refused.get_or_insert(error);
-        self.changed.notify_all();
-    }
-
-    /// Waits until there is a control connection to every other rank.
-    pub fn gather(&self) -> Result<()> {
-        self.all_connect().map_err(|error| match self.starved.load(Ordering::Relaxed) {
-            true => Error::System(format!(
-                "{error}; this process has no descriptors left for connections, its limit is {}: raise it by `ulimit -n`",
-                accept_queue::descriptors()
-            )),
-            false => error,
-        })
-    }
-
-    fn all_connect(&self) -> Result<()> {
-        let mut left = self.deadlines.start;
-        let world = self.group(0);
-        let mut peers = lock(&self.peers);
-        loop {
-            if let Some(error) = peers.iter().find_map(|peer| peer.refused.clone()) {
-                return Err(error);
-            }
-            // Other ranks may have begun their operations already, and may have failed.
-            let lost = peers.iter().zip(0..).find_map(|(peer, rank)| {
-                let cause = peer.lost.clone()?;
-                Some(Error::PeerLost { rank: Rank(rank), cause, call: None })
-            });
-            if let Some(error) = world.ledger(|ledger| ledger.failure()).or(lost) {
-                return Err(error);
-            }
-            let absent = |(peer, rank): (&Peer, u32)| {
-                (peer.outbox.is_none() && Rank(rank) != self.rank).then_some(Rank(rank))
-            };
-            let missing: Vec<Rank> = peers.iter().zip(0..).filter_map(absent).collect();
-            if missing.is_empty() {
-                return Ok(());
-            }
-            if left.is_zero() {
-                return Err(Error::Missing { missing, after: self.deadlines.start });
-            }
-            let timeout = left.min(Duration::from_millis(100));
-            let (guard, timed) =
-                self.changed.wait_timeout(peers, timeout).unwrap_or_else(std::sync::PoisonError::into_inner);
-            peers = guard;
-            // Only waits that time out are counted: a new connection gives the other ranks up to 100 ms more.
-            if timed.timed_out() {
-                left = left.saturating_sub(timeout);
-            }
         }
     }
 
@@ -481,6 +428,11 @@ impl Node {
         group.ring();
     }
 
+    /// How long a rank that ends waits for its last words to be sent.
+    pub fn farewell(&self) -> Duration {
+        self.deadlines.handshake.min(Duration::from_secs(1))
+    }
+
     /// Announces to all peers that this rank closes, and waits up to a limit until everything is sent.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
@@ -490,7 +442,6 @@ impl Node {
         };
         let bye = FrameHeader::control(Kind::Bye, self.epoch, &[]).encode();
         outboxes.iter().for_each(|outbox| outbox.send(bye.to_vec()));
-        let timeout = self.deadlines.handshake.min(Duration::from_secs(1));
-        outboxes.into_iter().for_each(|outbox| outbox.drain(timeout));
+        outboxes.into_iter().for_each(|outbox| outbox.drain(self.farewell()));
     }
 }

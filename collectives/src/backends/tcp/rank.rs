@@ -43,7 +43,7 @@ impl Tcp {
             let failed = move |node: &Node, error: Error| node.refused(peer, error);
             control::connect(&node, peer, Purpose::Control, 0, deadlines.start, failed)?;
         }
-        node.gather()?;
+        node.gather().inspect_err(|error| node.give_up(error))?;
         Ok(tcp)
     }
 }

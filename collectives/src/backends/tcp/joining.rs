@@ -1,0 +1,90 @@
+//! The start of a rank: the control connections to all others, or the reason why they cannot be had.
+
+use super::fault::not_joined;
+use super::node::{Node, Peer};
+use crate::{Error, Rank, Result};
+use allfold_base::lock;
+use allfold_net::accept_queue;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Held while this rank connects its control connection to a peer.
+pub(super) struct Greeting<'a>(&'a Node, Rank);
+
+impl Drop for Greeting<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.peers)[self.1.index()].greeted = false;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Node {
+    /// Notes that this rank can never connect to a peer.
+    pub fn refused(&self, peer: Rank, error: Error) {
+        lock(&self.peers)[peer.index()].refused.get_or_insert(error);
+        self.changed.notify_all();
+    }
+
+    /// This rank connects its control connection to a peer, until the result is dropped.
+    pub fn greet(&self, peer: Rank) -> Greeting<'_> {
+        lock(&self.peers)[peer.index()].greeted = true;
+        Greeting(self, peer)
+    }
+
+    /// This rank cannot join: it tells the ranks that it has connections to why. Those that are being made are waited for, since a
+    /// connection that ends without a word looks like a process that died.
+    pub fn give_up(&self, error: &Error) {
+        self.closing.store(true, Ordering::Release);
+        let greets = |peers: &mut Vec<Peer>| peers.iter().any(|peer| peer.greeted);
+        drop(self.changed.wait_timeout_while(lock(&self.peers), self.farewell(), greets));
+        self.fail(&self.group(0), Error::Aborted { by: self.rank, why: not_joined(self.rank, error) });
+    }
+
+    /// Waits until there is a control connection to every other rank.
+    pub fn gather(&self) -> Result<()> {
+        self.all_connect().map_err(|error| match self.starved.load(Ordering::Relaxed) {
+            true => Error::System(format!(
+                "{error}; this process has no descriptors left for connections, its limit is {}: raise it by `ulimit -n`",
+                accept_queue::descriptors()
+            )),
+            false => error,
+        })
+    }
+
+    fn all_connect(&self) -> Result<()> {
+        let mut left = self.deadlines.start;
+        let world = self.group(0);
+        let mut peers = lock(&self.peers);
+        loop {
+            if let Some(error) = peers.iter().find_map(|peer| peer.refused.clone()) {
+                return Err(error);
+            }
+            // Other ranks may have begun their operations already, and may have failed.
+            let lost = peers.iter().zip(0..).find_map(|(peer, rank)| {
+                let cause = peer.lost.clone()?;
+                Some(Error::PeerLost { rank: Rank(rank), cause, call: None })
+            });
+            if let Some(error) = world.ledger(|ledger| ledger.failure()).or(lost) {
+                return Err(error);
+            }
+            let absent = |(peer, rank): (&Peer, u32)| {
+                (peer.outbox.is_none() && Rank(rank) != self.rank).then_some(Rank(rank))
+            };
+            let missing: Vec<Rank> = peers.iter().zip(0..).filter_map(absent).collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if left.is_zero() {
+                return Err(Error::Missing { missing, after: self.deadlines.start });
+            }
+            let timeout = left.min(Duration::from_millis(100));
+            let (guard, timed) =
+                self.changed.wait_timeout(peers, timeout).unwrap_or_else(std::sync::PoisonError::into_inner);
+            peers = guard;
+            // Only waits that time out are counted: a new connection gives the other ranks up to 100 ms more.
+            if timed.timed_out() {
+                left = left.saturating_sub(timeout);
+            }
+        }
+    }
+}
