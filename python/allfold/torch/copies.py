@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import Work
 
-from .elements import NOTHING, checked, dense, place
+from .elements import NOTHING, checked, dense, fits, place, plain
 from .options import Tensors, options, tensors
 from .work import Plan
 
@@ -25,7 +25,9 @@ class Copies:
 
     def broadcast(self: AllfoldGroup, sources: torch.Tensor | Tensors, opts: Any = None, timeout: Any = None, root: Any = None) -> Work:
         sources, opts = tensors(sources), options(opts, root, timeout)
-        return self._do(opts, self._broadcast(sources[0], self._root(opts.rootRank), sources))
+        root = self._root(opts.rootRank)
+        done = self._now(opts, "broadcast", NOTHING, plain(sources[0]), root=root)
+        return done or self._do(opts, self._broadcast(sources[0], root, sources))
 
     def _broadcast(self: AllfoldGroup, tensor: torch.Tensor, root: int, result: Tensors) -> Plan:
         flat = dense(tensor)
@@ -33,7 +35,10 @@ class Copies:
         return Plan("broadcast", NOTHING, place(flat), flat, result, root=root, finish=finish)
 
     def all_gather_single(self: AllfoldGroup, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Work:
-        return self._do(options(opts), self._all_gather(output, source, [output]))
+        opts = options(opts)
+        part, whole = plain(source), plain(output)
+        done = fits(part, whole, self._size) and self._now(opts, "all_gather", part, whole)
+        return done or self._do(opts, self._all_gather(output, source, [output]))
 
     _allgather_base = all_gather_single
 

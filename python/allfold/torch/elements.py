@@ -40,6 +40,9 @@ _SIGNED = {torch.uint16: "i16", torch.uint32: "i32", torch.uint64: "i64"}
 # Reductions of truth values, by those of the numbers 0 and 1.
 _TRUTH = {"sum": "max", "prod": "min", "min": "min", "max": "max", "band": "min", "bor": "max"}
 NOTHING: Place = (0, 0, "u8")
+# Operators by which every type that Allfold has is reduced.
+NUMERIC = frozenset(("sum", "prod", "min", "max", "avg"))
+_STRIDED = torch.strided
 
 
 def checked(tensor: torch.Tensor) -> torch.Tensor:
@@ -54,8 +57,23 @@ def checked(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def plain(tensor: torch.Tensor) -> Place | None:
+    """The memory of a tensor that is carried as it lies: contiguous, and of a type that Allfold has. ``None`` of any other."""
+    name = _NAMES.get(tensor.dtype)
+    if name is None or not tensor.is_cpu or tensor.layout is not _STRIDED or not tensor.is_contiguous():
+        return None
+    return tensor.data_ptr(), tensor.numel(), name
+
+
+def fits(part: Place | None, whole: Place | None, ranks: int) -> bool:
+    """Whether ``whole`` has a block of the size and type of ``part`` for each rank."""
+    return part is not None and whole is not None and whole[1] == part[1] * ranks and whole[2] == part[2]
+
+
 def dense(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor with these elements: itself, or a copy."""
+    if tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous():
+        return tensor
     return checked(tensor).contiguous()
 
 
@@ -68,10 +86,12 @@ def place(tensor: torch.Tensor) -> Place:
 
 
 def operator(op: dist.ReduceOp) -> str:
-    """The name of an operator."""
+    """The name of an operator that a group reduces by."""
     name = _OPS.get(hash(op))
     if name is None:
         raise ValueError(f"the backend allfold has no operator {op}")
+    if name == "premul_sum":
+        raise ValueError("the backend allfold has no PREMUL_SUM: multiply the tensor before the reduction by SUM")
     return name
 
 
@@ -80,7 +100,7 @@ def reducible(tensor: torch.Tensor, op: str) -> tuple[Place, str] | None:
     reduction, and the ranks gather and reduce it themselves."""
     dtype = tensor.dtype
     name = _NAMES.get(dtype)
-    if name is not None and op in ("sum", "prod", "min", "max", "avg"):
+    if name is not None and op in NUMERIC:
         return (tensor.data_ptr(), tensor.numel(), name), op
     if dtype is torch.bool and op in _TRUTH:
         return (tensor.data_ptr(), tensor.numel(), "u8"), _TRUTH[op]

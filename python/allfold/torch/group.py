@@ -14,7 +14,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -27,7 +26,7 @@ from .._allfold import NativeCommunicator
 from . import simulation
 from .copies import Copies
 from .delegate import Delegate
-from .elements import NOTHING
+from .elements import NOTHING, Place
 from .joining import join
 from .messaging import Messaging
 from .options import Tensors, options, seconds
@@ -40,14 +39,17 @@ _OPEN: weakref.WeakSet[AllfoldGroup] = weakref.WeakSet()
 
 # The work of a synchronous call, which is done when the call returns and whose result nobody reads.
 _DONE = Done()
-_UNMARKED = nullcontext()
+_UNSET = timedelta(0)
 
 
-def _marked(name: str) -> Any:
-    """A mark of the operation in PyTorch's profiler, while that is on."""
-    if not profiler._is_profiler_enabled:
-        return _UNMARKED
-    return torch._C._profiler._RecordFunctionFast(f"allfold:{name}")
+def _marked(name: str, call: Callable) -> Callable:
+    """``call`` under a mark of the operation in PyTorch's profiler."""
+
+    def marked(*arguments: Any) -> Any:
+        with torch._C._profiler._RecordFunctionFast(f"allfold:{name}"):
+            return call(*arguments)
+
+    return marked
 
 
 class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
@@ -162,10 +164,7 @@ class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
     def _limit(self, opts: Any) -> float:
         """The time-out of a call, in seconds: its own, or the group's."""
         timeout = opts.timeout
-        if timeout is None:
-            return self.timeout
-        limit = timeout.total_seconds()
-        return limit if limit > 0 else self.timeout
+        return self.timeout if timeout is None or timeout <= _UNSET else timeout.total_seconds()
 
     def _mark(self, opts: Any) -> tuple[int, float] | tuple[()]:
         """The number of this call, under which its Python line is kept, and its time-out; nothing on virtual time."""
@@ -181,19 +180,34 @@ class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
         """Runs a collective to its end."""
         mark = self._mark(opts)
         try:
-            with _marked(plan.name):
-                self.native.run(plan.name, plan.source, plan.target, plan.op, plan.root, *mark)
+            run = self.native.run if not profiler._is_profiler_enabled else _marked(plan.name, self.native.run)
+            run(plan.name, plan.source, plan.target, plan.op, plan.root, *mark)
         except RuntimeError as error:
             raise self._places.explain(error) from None
         if plan.finish is not None:
             plan.finish()
 
+    def _now(self, opts: Any, name: str, source: Place | None, target: Place | None, op: str = "sum", root: int = 0) -> Work | None:
+        """Runs a collective to its end on tensors that lie in memory as it takes them: the short way of small calls. ``None``
+        where it has to be planned: another tensor is needed, or the caller goes on meanwhile."""
+        if source is None or target is None or opts.asyncOp or not self._marks:
+            return None
+        if self._coalesced is not None or profiler._is_profiler_enabled:
+            return None
+        timeout = opts.timeout
+        limit = self.timeout if timeout is None or timeout <= _UNSET else timeout.total_seconds()
+        try:
+            self.native.run(name, source, target, op, root, self._places.note(), limit)
+        except RuntimeError as error:
+            raise self._places.explain(error) from None
+        return _DONE
+
     def _issue(self, opts: Any, plan: Plan) -> Pending:
         """Issues a collective: it runs after those that were issued before."""
         mark = self._mark(opts)
         try:
-            with _marked(plan.name):
-                native = self.native.issue(plan.name, plan.source, plan.target, plan.op, plan.root, plan.keep, *mark)
+            issue = self.native.issue if not profiler._is_profiler_enabled else _marked(plan.name, self.native.issue)
+            native = issue(plan.name, plan.source, plan.target, plan.op, plan.root, plan.keep, *mark)
         except RuntimeError as error:
             raise self._places.explain(error) from None
         return Pending([native], plan.result, plan.finish, self._places.explain)

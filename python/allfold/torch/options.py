@@ -22,9 +22,12 @@ class Options:
     timeout: timedelta | None = None
 
 
-def options(*given: Any) -> Any:
+def options(first: Any, *others: Any) -> Any:
     """An option object of c10d as it is; or one made of a root, an operator and a time-out, which c10d's short forms pass."""
-    for value in given:
+    if hasattr(first, "asyncOp"):
+        return first
+    given = (first, *others)
+    for value in others:
         if hasattr(value, "asyncOp"):
             return value
     made = Options()
@@ -42,7 +45,7 @@ def options(*given: Any) -> Any:
 
 def tensors(given: torch.Tensor | Tensors) -> Tensors:
     """A list of tensors: a single one stands for a list of one."""
-    return [given] if isinstance(given, torch.Tensor) else given
+    return given if type(given) is list else [given] if isinstance(given, torch.Tensor) else list(given)
 
 
 def seconds(timeout: Any) -> float:

@@ -10,19 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed import Work
 
-from .elements import NOTHING, checked, dense, fold, operator, place, reducible
+from .elements import NOTHING, NUMERIC, checked, dense, fits, fold, operator, place, plain, reducible
 from .options import Tensors, options, tensors
 from .work import Done, Plan
 
 if TYPE_CHECKING:
     from .group import AllfoldGroup
-
-
-def _operator(opts: Any) -> str:
-    op = operator(opts.reduceOp)
-    if op == "premul_sum":
-        raise ValueError("the backend allfold has no PREMUL_SUM: multiply the tensor before the reduction by SUM")
-    return op
 
 
 class Reductions:
@@ -34,21 +27,23 @@ class Reductions:
             return self.allreduce_coalesced(sources, opts)
         if sources[0].layout is not torch.strided:
             return self._sparse(sources[0], opts)
-        return self._do(opts, self._all_reduce(sources[0], _operator(opts), sources))
+        op = operator(opts.reduceOp)
+        done = op in NUMERIC and self._now(opts, "all_reduce", NOTHING, plain(sources[0]), op)
+        return done or self._do(opts, self._all_reduce(sources[0], op, sources))
 
     def _all_reduce(self: AllfoldGroup, tensor: torch.Tensor, op: str, result: Tensors) -> Plan:
         flat = dense(tensor)
         found = reducible(flat, op)
         if found is not None:
             finish = None if flat is tensor else lambda: tensor.copy_(flat)
-            return Plan("all_reduce", NOTHING, found[0], flat, result, found[1], finish=finish)
+            return Plan("all_reduce", NOTHING, found[0], flat, result, found[1], 0, finish)
         parts = torch.empty((self._size, *flat.shape), dtype=flat.dtype)
         back = lambda: tensor.copy_(fold(parts, op))  # noqa: E731
         return Plan("all_gather", place(flat), place(parts), (flat, parts), result, finish=back)
 
     def allreduce_coalesced(self: AllfoldGroup, sources: Tensors, opts: Any = None) -> Work:
         opts = options(opts)
-        op = _operator(opts)
+        op = operator(opts.reduceOp)
         if not sources:
             return Done([])
         if len({tensor.dtype for tensor in sources}) > 1 or reducible(dense(sources[0]), op) is None:
@@ -64,7 +59,7 @@ class Reductions:
 
     def _sparse(self: AllfoldGroup, tensor: torch.Tensor, opts: Any) -> Work:
         """The sum of sparse tensors: all ranks' indices and values, added up in order of ranks."""
-        op = _operator(opts)
+        op = operator(opts.reduceOp)
         if op != "sum" or tensor.layout is not torch.sparse_coo:
             raise ValueError(f"the backend allfold sums sparse tensors of layout sparse_coo, and this is {op} of {tensor.layout}")
         mine = tensor.coalesce()
@@ -86,7 +81,7 @@ class Reductions:
 
     def reduce(self: AllfoldGroup, sources: torch.Tensor | Tensors, opts: Any, op: Any = None, timeout: Any = None) -> Work:
         sources, opts = tensors(sources), options(opts, op, timeout)
-        return self._do(opts, self._reduce(sources[0], _operator(opts), self._root(opts.rootRank), sources))
+        return self._do(opts, self._reduce(sources[0], operator(opts.reduceOp), self._root(opts.rootRank), sources))
 
     def _reduce(self: AllfoldGroup, tensor: torch.Tensor, op: str, root: int, result: Tensors) -> Plan:
         mine = root == self._rank
@@ -102,7 +97,10 @@ class Reductions:
 
     def reduce_scatter_single(self: AllfoldGroup, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Work:
         opts = options(opts)
-        return self._do(opts, self._reduce_scatter(output, source, _operator(opts), [output]))
+        op = operator(opts.reduceOp)
+        whole, part = plain(source), plain(output)
+        done = op in NUMERIC and fits(part, whole, self._size) and self._now(opts, "reduce_scatter", whole, part, op)
+        return done or self._do(opts, self._reduce_scatter(output, source, op, [output]))
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -124,7 +122,7 @@ class Reductions:
 
     def reduce_scatter_single_coalesced(self: AllfoldGroup, outputs: Tensors, sources: Tensors, opts: Any = None) -> Work:
         opts = options(opts)
-        op, pairs = _operator(opts), zip(outputs, sources, strict=True)
+        op, pairs = operator(opts.reduceOp), zip(outputs, sources, strict=True)
         return self._do_all(opts, [self._reduce_scatter(output, source, op, [output]) for output, source in pairs], outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -140,7 +138,7 @@ class Reductions:
         output, outputs = tensors(outputs)[0], tensors(outputs)
         blocks = sources if isinstance(sources[0], torch.Tensor) else sources[0]
         opts = options(opts, op, timeout)
-        op = _operator(opts)
+        op = operator(opts.reduceOp)
         if len(blocks) != self._size:
             raise ValueError(f"reduce_scatter takes one input for each of the {self._size} ranks, not {len(blocks)}")
         if all(block.shape == blocks[0].shape for block in blocks):

@@ -13,7 +13,11 @@ from typing import Any
 from .._allfold import DeadlineError
 
 _KEPT = 4096
+# Frames of this package above the operation that was called: ``note``, ``_mark``, and ``_run`` or ``_issue``.
+_INNER = 3
 _OURS = ("torch.", "allfold.")
+# Whether the modules that have been met are of PyTorch or Allfold.
+_KNOWN: dict[str, bool] = {}
 
 
 class Places:
@@ -35,27 +39,31 @@ class Places:
 
     def note(self) -> int:
         """Records the line, outside PyTorch and Allfold, that makes a call; returns the call's number."""
-        frame = sys._getframe(2)
+        frame = sys._getframe(_INNER)
         while frame is not None:
             name = frame.f_globals.get("__name__", "")
-            if name != "torch" and not name.startswith(_OURS):
+            inner = _KNOWN.get(name)
+            if inner is None:
+                inner = _KNOWN[name] = name == "torch" or name.startswith(_OURS)
+            if not inner:
                 break
             frame = frame.f_back
         number = next(self._count)
         self._calls = number + 1
-        code, line = (None, 0) if frame is None else (frame.f_code, frame.f_lineno)
-        self._last[number % _KEPT] = (number, code, line)
+        # The line is looked up where it is asked for: that takes longer than the rest of this.
+        self._last[number % _KEPT] = (number, None, 0) if frame is None else (number, frame.f_code, frame.f_lasti)
         return number
 
     def _line(self, operation: int) -> str:
         number = self._called(operation)
         if number is None:
             return "an earlier line"
-        known, code, line = self._last[number % _KEPT]
+        known, code, at = self._last[number % _KEPT]
         if known != number:
             return "an earlier line"
         if code is None:
             return "autograd, in the backward pass"
+        line = next((line for begin, end, line in code.co_lines() if begin <= at < end), code.co_firstlineno)
         return f"{code.co_filename}:{line} in {code.co_name}"
 
     @contextmanager

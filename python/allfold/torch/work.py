@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import queue
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import Work
@@ -46,8 +45,7 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-@dataclasses.dataclass(slots=True)
-class Plan:
+class Plan(NamedTuple):
     """A collective on contiguous memory. ``keep`` is held until it is done; then ``finish`` copies results to their tensors."""
 
     name: str
