@@ -226,14 +226,18 @@ impl Shared {
         let Some(Mark { call, limit }) = mark else { return operation(communicator) };
         communicator.set_deadline(limit)?;
         let number = communicator.operations();
-        let result = operation(communicator);
-        // An operation whose arguments were refused has no number.
-        if communicator.operations() > number {
+        // Remembered before it runs: another thread may meet the operation's error first.
+        {
             let mut calls = locked(&self.calls);
             if calls.len() == KNOWN {
                 calls.pop_front();
             }
             calls.push_back((number, call));
+        }
+        let result = operation(communicator);
+        // An operation whose arguments were refused has no number.
+        if communicator.operations() == number {
+            locked(&self.calls).pop_back();
         }
         result
     }

@@ -5,7 +5,11 @@ use super::sync::{Gate, Word, gate, give_up};
 use super::sync_segment::SyncSegment;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// After a yield that took longer, another thread computes on the core. It runs on for milliseconds after every yield, but makes way
+/// for a sleeper that is woken.
+const COMPUTES: Duration = Duration::from_micros(200);
 
 /// How long a member waits at a barrier, and what the member does meanwhile.
 pub trait WaitPolicy {
@@ -85,7 +89,12 @@ impl Barrier<'_> {
             if ready() {
                 return Ok(());
             }
+            #[allow(clippy::disallowed_methods, reason = "real time is what is measured")]
+            let begun = Instant::now();
             std::thread::yield_now();
+            if begun.elapsed() > COMPUTES {
+                break;
+            }
         }
         let waker = self.sync_segment.waker();
         loop {
