@@ -7,9 +7,10 @@
 //!
 //! Ranks that a renumbering maps to each other do the same at the same time, so stepping one of them is exact, to the picosecond,
 //! and costs as little as stepping that number of ranks. Symmetry classes need chunks of equal size (a remainder makes one rank's
-//! message longer), no fault rule, a renumbering that both the schedule and the topology have, and a window of one step: symmetric
-//! ranks send equal messages in the same round, but the place in scratch where a rank puts what it receives may differ, and so may
-//! the steps that wait for each other (a direct reduce-scatter folds in the order of ranks, not of distance).
+//! message longer), no fault rule, a renumbering that both the schedule and the topology have, and a window of one step, unless the
+//! renumbering is one of chunks, too: symmetric ranks send equal messages in the same round, but the place in scratch where a rank
+//! puts what it receives may differ, and so may the steps that wait for each other (a direct reduce-scatter folds in the order of
+//! ranks, not of distance).
 
 use super::classes::{Basis, Classes};
 use super::representatives::Replicated;
@@ -46,7 +47,7 @@ fn symmetry_classes<'a>(job: &Job<'a>) -> Result<SymmetryClasses<'a>, Error> {
     if !job.faults.is_empty() {
         return Err(refusal("a fault rule makes ranks or links unequal", "step every rank (`full`)"));
     }
-    if job.window > 1 {
+    if job.window > 1 && !job.schedule.renumbers_chunks() {
         return Err(refusal(
             "in a window of several steps ranks of one class may wait for different ones",
             "use a window of 1, or step every rank (`full`)",

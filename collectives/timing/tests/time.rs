@@ -147,6 +147,27 @@ fn orbit_equals_full_to_the_picosecond() {
     }
 }
 
+/// In a ring the renumbering moves chunks, too, so that a window of several steps keeps the symmetry.
+#[test]
+fn windows_of_a_ring_keep_its_symmetry() {
+    for (window, segments) in [2, 7, 16].into_iter().flat_map(|window| [(window, 1), (window, 3)]) {
+        for topology in ["switch", "nodes8", "nodes8x1"] {
+            let schedule = Segments::new(all_reduce("ring", 64), segments);
+            let geometry = Geometry::whole(&schedule, 64 * 1_013 * u64::from(segments));
+            let topology = Topology::named(topology, 64).unwrap();
+            let job = Job { costs: dear(), window, ..Job::new(&schedule, &geometry, 4, &topology) };
+            let (full, auto) = (simulate(&job, Engine::Full).unwrap(), simulate(&job, Engine::Auto).unwrap());
+            assert_eq!(
+                (auto.time, auto.messages),
+                (full.time, full.messages),
+                "{window} {}",
+                topology.name()
+            );
+            assert!(auto.finish.len() <= 8, "{} representatives by {:?}", auto.finish.len(), auto.method);
+        }
+    }
+}
+
 #[test]
 fn a_hundred_thousand_ranks_take_one_representative_per_class() {
     let schedule = all_reduce("ring", 131_072);
@@ -184,7 +205,10 @@ fn orbit_refuses_what_breaks_the_symmetry_and_says_what_would_be_right() {
     assert_eq!(rounded.time, simulate(&Job { geometry: &larger, ..job }, Engine::Full).unwrap().time);
     assert!(rounded.time >= simulate(&unequal, Engine::Full).unwrap().time);
 
-    assert!(refusal(&Job { window: 2, ..job }).contains("a window of 1"));
+    let halving = all_reduce("halving_doubling", 16);
+    let geometry = Geometry::whole(&*halving, 1_600);
+    let job = Job { window: 2, ..Job::new(&*halving, &geometry, 4, &topology) };
+    assert!(refusal(&job).contains("a window of 1"));
 
     let chain = all_reduce("chain", 16);
     assert!(

@@ -20,7 +20,7 @@ use allfold_sim::read_text_at_most;
 use allfold_validation::cross_validation::Group;
 use allfold_validation::file::ParameterFile;
 use allfold_validation::predict::Predictor;
-use allfold_validation::prepare::{Prepared, prepare};
+use allfold_validation::prepare::{Prepared, PreparedRow, prepare};
 use allfold_validation::repeatability::{self, RunPair};
 use allfold_validation::runs;
 use allfold_validation::score::{BANDS, Scored, band, factor, score};
@@ -246,22 +246,24 @@ fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &ParameterFile, terms: Ter
 
 /// Every row of every run by every predictor, on all cores; in the order of the runs and the predictors.
 fn predict_all(plans: &[Plan<'_>], predictors: &[Predictor], terms: Terms) -> CommandResult<Vec<Validated>> {
-    let mut jobs: Vec<(usize, &Plan<'_>, Predictor)> = Vec::new();
+    let mut jobs: Vec<(usize, &Plan<'_>, Predictor, &PreparedRow)> = Vec::new();
     for plan in plans {
-        for &predictor in predictors {
-            jobs.push((jobs.len(), plan, predictor));
+        for (&predictor, row) in
+            predictors.iter().flat_map(|by| plan.run.rows.iter().map(move |row| (by, row)))
+        {
+            jobs.push((jobs.len(), plan, predictor, row));
         }
     }
-    // The runs on the most nodes take the longest and start first, so that no core runs a long one alone at the end.
-    jobs.sort_by_key(|&(place, plan, _)| (std::cmp::Reverse(plan.run.nodes), place));
-    let bar = progress::bar(jobs.len() as u64, "predicting runs");
+    // The largest calls on the most nodes take the longest and start first, so that no core has a long one alone at the end.
+    jobs.sort_by_key(|&(place, plan, _, row)| (std::cmp::Reverse((plan.run.nodes, row.bytes)), place));
+    let bar = progress::bar(jobs.len() as u64, "predicting calls");
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(jobs.len())));
     let work = || {
-        while let Some(&(place, plan, predictor)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let rows = predict(plan, predictor, terms);
+        while let Some(&(place, plan, predictor, row)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let found = predict_row(plan, predictor, row, terms);
             bar.inc(1);
             if let Ok(mut done) = done.lock() {
-                done.push((place, rows));
+                done.push((place, found));
             }
         }
     };
@@ -273,30 +275,36 @@ fn predict_all(plans: &[Plan<'_>], predictors: &[Predictor], terms: Terms) -> Co
     let mut done =
         done.into_inner().map_err(|_| CommandError::run("a prediction panicked: please report it"))?;
     done.sort_by_key(|(place, _)| *place);
-    let rows: Vec<Vec<Validated>> = done.into_iter().map(|(_, rows)| rows).collect::<CommandResult<_>>()?;
-    Ok(rows.into_iter().flatten().collect())
+    done.into_iter().map(|(_, found)| found).collect()
 }
 
+/// Every row of a run.
 fn predict(plan: &Plan<'_>, predictor: Predictor, terms: Terms) -> CommandResult<Vec<Validated>> {
+    plan.run.rows.iter().map(|row| predict_row(plan, predictor, row, terms)).collect()
+}
+
+fn predict_row(
+    plan: &Plan<'_>,
+    predictor: Predictor,
+    row: &PreparedRow,
+    terms: Terms,
+) -> CommandResult<Validated> {
     let run = plan.run;
-    let rows = run.rows.iter().map(|row| {
-        let predicted_us = predictor.predict(row, &plan.parameters, terms).map_err(CommandError::run)?;
-        Ok(Validated {
-            run: run.name.clone(),
-            system: run.system.clone(),
-            nodes: run.nodes,
-            collective: row.case.collective.name().into(),
-            ranks: row.case.ranks as u32,
-            bytes: row.bytes,
-            nccl_choice: format!("{}/{}", row.case.algorithm.name(), row.case.protocol.name()),
-            predictor: predictor.name().into(),
-            measured_us: row.measured_us,
-            predicted_us,
-            error_factor: factor(predicted_us, row.measured_us),
-            fitted: plan.fitted,
-        })
-    });
-    rows.collect()
+    let predicted_us = predictor.predict(row, &plan.parameters, terms).map_err(CommandError::run)?;
+    Ok(Validated {
+        run: run.name.clone(),
+        system: run.system.clone(),
+        nodes: run.nodes,
+        collective: row.case.collective.name().into(),
+        ranks: row.case.ranks as u32,
+        bytes: row.bytes,
+        nccl_choice: format!("{}/{}", row.case.algorithm.name(), row.case.protocol.name()),
+        predictor: predictor.name().into(),
+        measured_us: row.measured_us,
+        predicted_us,
+        error_factor: factor(predicted_us, row.measured_us),
+        fitted: plan.fitted,
+    })
 }
 
 fn report(

@@ -52,6 +52,9 @@ impl<S: Schedule> Schedule for Staggered<S> {
         };
         self.0.symmetry().into_iter().filter(keeps).collect()
     }
+    fn renumbers_chunks(&self) -> bool {
+        self.0.renumbers_chunks()
+    }
     fn owner(&self, chunk: u32) -> Rank {
         self.0.owner(chunk)
     }

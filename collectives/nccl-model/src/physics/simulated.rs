@@ -18,6 +18,9 @@ use allfold_sim::topology::Edge;
 use allfold_sim::{BytesPerSec, Costs, Link, Picos, Topology};
 use allfold_timing::{Engine, Error, Job, Method, simulate};
 
+/// From this number of ranks on, chunks that differ by a byte are made equal, so that one rank stands for many.
+const MANY: u32 = 512;
+
 /// The result of simulating a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Simulated {
@@ -58,7 +61,11 @@ pub fn simulated(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> R
     };
     let costs = Costs { launch: micros(base(case, parameters)), ..Costs::FREE };
     let job = Job { costs, window: found.window, ..Job::new(&*found.schedule, &geometry, 1, &topology) };
-    let outcome = simulate(&job, Engine::Auto)?;
+    let engine = if ranks < MANY { Engine::Auto } else { Engine::BySymmetryRounded };
+    let outcome = match simulate(&job, engine) {
+        Err(Error::NoSymmetry { .. }) => simulate(&job, Engine::Auto)?,
+        outcome => outcome?,
+    };
     let device = outcome.time.as_micros().max(matching(case, parameters, terms));
     let time_us = outside(case, parameters, terms, device);
     Ok(Simulated {

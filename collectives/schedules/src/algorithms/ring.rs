@@ -38,6 +38,9 @@ impl Schedule for RingAllReduce {
     fn symmetry(&self) -> Vec<Permutation> {
         vec![Permutation::Rotate(1)]
     }
+    fn renumbers_chunks(&self) -> bool {
+        true
+    }
 }
 
 /// Reduce-scatter over a ring of this many ranks: the first half of the ring all-reduce, numbered so that chunk r ends at rank r.
@@ -65,5 +68,8 @@ impl Schedule for RingReduceScatter {
     }
     fn symmetry(&self) -> Vec<Permutation> {
         vec![Permutation::Rotate(1)]
+    }
+    fn renumbers_chunks(&self) -> bool {
+        true
     }
 }

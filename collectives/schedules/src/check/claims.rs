@@ -8,7 +8,8 @@ use crate::schedule::{Permutation, Pipeline, Rank, Schedule, Span, Step};
 use std::collections::BTreeMap;
 use std::iter::successors;
 
-/// Compares [`Schedule::next`], [`Schedule::active`], [`Schedule::pipeline`] and [`Schedule::symmetry`] with all steps.
+/// Compares [`Schedule::next`], [`Schedule::active`], [`Schedule::pipeline`], [`Schedule::symmetry`] and
+/// [`Schedule::renumbers_chunks`] with all steps.
 ///
 /// # Errors
 /// The first rank and round in which a claim is wrong, or a number of ranks, chunks, segments or lanes that is 0.
@@ -86,9 +87,14 @@ fn symmetry(schedule: &(impl Schedule + ?Sized), by: Permutation) -> Result<(), 
     }
     // The image of each chunk under the renumbering, as far as steps with a single chunk determine it.
     let mut chunks = BTreeMap::new();
+    // What each image is the image of, if the schedule claims that chunks are renumbered one to one.
+    let (claimed, mut images) = (schedule.renumbers_chunks(), BTreeMap::new());
     let mut replicated_lanes = |a: Span, b: Span| {
         let same = a.chunks != 1 || *chunks.entry(a.first_chunk).or_insert(b.first_chunk) == b.first_chunk;
-        same && (a.chunks, a.segment) == (b.chunks, b.segment)
+        let one_to_one = !claimed
+            || (a.chunks, a.region) == (1, b.region)
+                && *images.entry(b.first_chunk).or_insert(a.first_chunk) == a.first_chunk;
+        same && one_to_one && (a.chunks, a.segment) == (b.chunks, b.segment)
     };
     let mut same = |a: Step, b: Step| {
         let send = match (a.send, b.send) {

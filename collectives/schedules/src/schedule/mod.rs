@@ -62,6 +62,13 @@ pub trait Schedule: Send + Sync {
         Vec::new()
     }
 
+    /// Whether the renumberings of [`Schedule::symmetry`] also renumber the chunks, one to one and within data and scratch: then two
+    /// steps of a rank conflict where those of its image do, and windows of several steps keep the symmetry. For schedules whose
+    /// steps have one chunk each.
+    fn renumbers_chunks(&self) -> bool {
+        false
+    }
+
     /// The number of lanes (channels) of the schedule. Messages between two ranks keep their order within a lane.
     fn lanes(&self) -> u32 {
         1
@@ -139,6 +146,9 @@ macro_rules! forward {
             }
             fn symmetry(&self) -> Vec<Permutation> {
                 (**self).symmetry()
+            }
+            fn renumbers_chunks(&self) -> bool {
+                (**self).renumbers_chunks()
             }
             fn lanes(&self) -> u32 {
                 (**self).lanes()

@@ -49,6 +49,9 @@ impl<S: Schedule> Schedule for Reverse<S> {
     fn symmetry(&self) -> Vec<Permutation> {
         self.0.symmetry()
     }
+    fn renumbers_chunks(&self) -> bool {
+        self.0.renumbers_chunks()
+    }
     fn lanes(&self) -> u32 {
         self.0.lanes()
     }

@@ -88,6 +88,9 @@ impl<S: Schedule> Schedule for Segments<S> {
     fn symmetry(&self) -> Vec<Permutation> {
         self.of.symmetry()
     }
+    fn renumbers_chunks(&self) -> bool {
+        self.of.renumbers_chunks()
+    }
     fn lanes(&self) -> u32 {
         self.of.lanes()
     }

@@ -88,13 +88,17 @@ impl Node {
         let (mut out, mut into, mut leaf, mut nics) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for exit in exits {
             let number = exit.nics.first().copied().unwrap_or(0);
-            let link = link(exit.gb_per_s, self.network_nanos / 2);
+            // With equal NVLinks from all devices to one switch, the path from a device to its NIC is left out, and only the NIC's
+            // link is modelled, as slow as that path.
+            let speed = match even {
+                Some(_) => self.through(exit, exits.iter().filter(|other| other.nics == exit.nics).count()),
+                None => exit.gb_per_s,
+            };
+            let link = link(speed, self.network_nanos / 2);
             let (sends, receives) = (
                 drawn.once(&format!("nic{number}_out"), n, link),
                 drawn.once(&format!("nic{number}_in"), n, link),
             );
-            // With equal NVLinks from all devices to one switch, the path from a device to its NIC is left out, and only the NIC's
-            // link is modelled.
             let path = if even.is_some() { Vec::new() } else { drawn.hops(&exit.path, false)? };
             let back: Vec<DirectedLink> = exit.path.iter().rev().map(|(wire, back)| (*wire, !back)).collect();
             let back = if even.is_some() { Vec::new() } else { drawn.hops(&back, true)? };
@@ -162,23 +166,22 @@ impl Node {
         let apart =
             exits.chunks(share).map(|chunk| chunk[0].nics.first()).collect::<std::collections::BTreeSet<_>>();
         let links = exits.len() / share;
-        // The PCI Express path between a device and its NIC may be slower than the NIC; devices that share a path divide its
-        // bandwidth.
-        let tied = |exit: &Exit| {
-            let links = exit.path.iter().filter_map(|(wire, _)| self.links.get(*wire as usize));
-            links
-                .map(|wire| {
-                    wire.gb_per_s
-                        * if share > 1 && wire.a.min(wire.b) < self.devices { share as f64 } else { 1.0 }
-                })
-                .fold(exit.gb_per_s, f64::min)
-        };
-        let speeds: Vec<f64> = exits.iter().map(tied).collect();
+        let speeds: Vec<f64> = exits.iter().map(|exit| self.through(exit, share)).collect();
         let even = alike
             && apart.len() == links
             && exits.len().is_multiple_of(share)
             && speeds.iter().all(|speed| (speed - speeds[0]).abs() < 1e-9);
         even.then(|| (links as u32, link(speeds[0], self.network_nanos / 2)))
+    }
+
+    /// The speed in GB/s of an exit that `share` devices use: of its NICs, or of the PCI Express path to them, if that is slower.
+    /// Devices that share a path divide its bandwidth.
+    fn through(&self, exit: &Exit, share: usize) -> f64 {
+        let links = exit.path.iter().filter_map(|(wire, _)| self.links.get(*wire as usize));
+        let own = |wire: &NodeLink| share > 1 && wire.a.min(wire.b) < self.devices;
+        links
+            .map(|wire| wire.gb_per_s * if own(wire) { share as f64 } else { 1.0 })
+            .fold(exit.gb_per_s, f64::min)
     }
 }
 

@@ -1,6 +1,7 @@
 use super::*;
 use crate::machines::GPU_MODELS;
 use crate::{Rank, Topology};
+use std::collections::BTreeMap;
 
 fn node(name: &str) -> Node {
     Preset::named(name).unwrap().node(&Spec::read(name).unwrap()).unwrap()
@@ -100,6 +101,21 @@ fn the_hybrid_cube_mesh_goes_through_one_neighbour_where_two_are_not_joined() {
             .any(|[a, b, _]| (*a, *b) == (from.min(to), from.max(to)));
         assert_eq!(path.len(), if joined { 1 } else { 2 }, "{from} to {to}");
         assert!(path.iter().all(|link| topology.link(*link).bandwidth.0 >= 20_000_000_000));
+    }
+}
+
+#[test]
+fn a_spine_leaves_the_links_of_the_nics_as_they_are() {
+    for preset in Preset::all().unwrap() {
+        let nics = |options: &str| {
+            let topology = Topology::named(&format!("{}{options}", preset.name), 2 * preset.devices).unwrap();
+            let nics = topology.families().iter().filter(|family| family.name.contains("_out"));
+            nics.map(|family| (family.count, family.link)).fold(BTreeMap::new(), |mut all, (count, link)| {
+                *all.entry((link.bandwidth.0, link.latency.0)).or_insert(0) += count;
+                all
+            })
+        };
+        assert_eq!(nics(",fat-tree=1:1"), nics(""), "{}", preset.name);
     }
 }
 
