@@ -148,6 +148,7 @@ mod tests {
         };
         let proof = check::check(&*found.schedule, collective, root);
         assert!(proof.is_ok(), "{algorithm} {collective} {nodes} x {devices} in {pieces}: {:?}", proof.err());
+        assert_eq!(check::claims(&*found.schedule), Ok(()), "{algorithm} {collective} {nodes} x {devices}");
     }
 
     #[test]

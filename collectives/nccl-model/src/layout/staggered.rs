@@ -45,12 +45,16 @@ impl<S: Schedule> Schedule for Staggered<S> {
         }
     }
     fn symmetry(&self) -> Vec<Permutation> {
-        let even = self.0.ranks().is_multiple_of(2);
-        let keeps = |by: &Permutation| match by {
-            Permutation::Rotate(places) => even && places.is_multiple_of(2),
-            Permutation::Xor(mask) => even && mask.is_multiple_of(2),
+        if !self.0.ranks().is_multiple_of(2) {
+            return Vec::new();
+        }
+        // A renumbering must keep even ranks even: an odd rotation does so if it is made twice.
+        let even = |by: Permutation| match by {
+            Permutation::Rotate(places) if places.is_multiple_of(2) => Some(by),
+            Permutation::Rotate(places) => Some(Permutation::Rotate(2 * places)),
+            Permutation::Xor(mask) => mask.is_multiple_of(2).then_some(by),
         };
-        self.0.symmetry().into_iter().filter(keeps).collect()
+        self.0.symmetry().into_iter().filter_map(even).collect()
     }
     fn renumbers_chunks(&self) -> bool {
         self.0.renumbers_chunks()

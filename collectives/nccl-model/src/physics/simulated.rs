@@ -239,6 +239,32 @@ mod tests {
     }
 
     #[test]
+    fn a_few_ranks_stand_for_all_of_a_large_ring() {
+        let calls = [Collective::AllGather, Collective::ReduceScatter, Collective::AllReduce];
+        for (nodes, what) in [6, 64].into_iter().flat_map(|nodes| calls.map(|what| (nodes, what))) {
+            let setting = setting("A100", nodes, 8, "NVLink3 NVSwitch", "8x200Gb/s IB HDR");
+            // A multiple of the ranks: equal chunks.
+            let case =
+                setting.with(what, u64::from(nodes) * 8 << 12, false, NcclAlgorithm::Ring, Protocol::Ll);
+            let (parameters, terms) = (Parameters::default(), Terms::default());
+            let found = simulated(&case, &parameters, terms).unwrap();
+            assert!(
+                matches!(found.method, Some(Method::EventsBySymmetry | Method::ClocksBySymmetry)),
+                "{found:?}"
+            );
+            let whole = layout(what, NcclAlgorithm::Ring, nodes, 8, pieces(&case)).unwrap();
+            let topology = links(&case, nodes, &parameters, terms, &whole).unwrap();
+            let geometry = match what {
+                Collective::AllReduce => Geometry::whole(&*whole.schedule, case.bytes as u64),
+                _ => Geometry::blocked(&*whole.schedule, case.bytes as u64 / u64::from(nodes * 8)),
+            };
+            let job = Job { window: whole.window, ..Job::new(&*whole.schedule, &geometry, 1, &topology) };
+            let time = |engine| simulate(&job, engine).unwrap().time;
+            assert_eq!(time(Engine::BySymmetry), time(Engine::Full), "{what} on {nodes} nodes");
+        }
+    }
+
+    #[test]
     fn buffers_of_a_ring_cover_a_slow_hop() {
         let setting = setting("H100", 2, 8, "NVLink4 NVSwitch", "8x200Gb/s GPUDirect-TCPXO");
         let (simulated, closed) =
