@@ -245,7 +245,7 @@ mod tests {
             let setting = setting("A100", nodes, 8, "NVLink3 NVSwitch", "8x200Gb/s IB HDR");
             // A multiple of the ranks: equal chunks.
             let case =
-                setting.with(what, u64::from(nodes) * 8 << 12, false, NcclAlgorithm::Ring, Protocol::Ll);
+                setting.with(what, u64::from(nodes) * (8 << 12), false, NcclAlgorithm::Ring, Protocol::Ll);
             let (parameters, terms) = (Parameters::default(), Terms::default());
             let found = simulated(&case, &parameters, terms).unwrap();
             assert!(

@@ -64,27 +64,7 @@ impl Node {
         let n = self.devices;
         let mut drawn = Drawn { node: self, kinds: Vec::new(), known: BTreeMap::new() };
         let even = self.even_port();
-        let mut inside = vec![Vec::new(); (n * n) as usize];
-        if let Some(port) = even {
-            let (up, down) = (drawn.family("up", 1, port), drawn.family("down", 1, port));
-            for pair in (0..n * n).filter(|pair| pair / n != pair % n) {
-                inside[pair as usize] =
-                    vec![Hop { family: up, receiver: false }, Hop { family: down, receiver: true }];
-            }
-        } else {
-            for from in 0..n.min(ranks) {
-                let paths = self.paths(from, false);
-                for to in (0..n.min(ranks)).filter(|to| *to != from) {
-                    let Some(Some(path)) = paths.get(to as usize) else {
-                        return Err(Error::Topology(format!(
-                            "{}: nothing joins device {from} to device {to}",
-                            self.name
-                        )));
-                    };
-                    inside[(from * n + to) as usize] = drawn.hops(path, false)?;
-                }
-            }
-        }
+        let inside = self.inside(ranks, even, &mut drawn)?;
         let (mut out, mut into, mut leaf, mut nics) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for exit in exits {
             let number = exit.nics.first().copied().unwrap_or(0);
@@ -138,6 +118,33 @@ impl Node {
         }
         let cluster = Cluster { devices: n, pod, inside, out, into, leaf, up, down, nics, spine: over };
         Topology::cluster(&self.name, ranks, &drawn.kinds, cluster)
+    }
+
+    /// The path from each device of a node to each other one.
+    fn inside(&self, ranks: u32, even: Option<Link>, drawn: &mut Drawn<'_>) -> Result<Vec<Vec<Hop>>> {
+        let n = self.devices;
+        let mut inside = vec![Vec::new(); (n * n) as usize];
+        if let Some(port) = even {
+            let (up, down) = (drawn.family("up", 1, port), drawn.family("down", 1, port));
+            for pair in (0..n * n).filter(|pair| pair / n != pair % n) {
+                inside[pair as usize] =
+                    vec![Hop { family: up, receiver: false }, Hop { family: down, receiver: true }];
+            }
+        } else {
+            for from in 0..n.min(ranks) {
+                let paths = self.paths(from, false);
+                for to in (0..n.min(ranks)).filter(|to| *to != from) {
+                    let Some(Some(path)) = paths.get(to as usize) else {
+                        return Err(Error::Topology(format!(
+                            "{}: nothing joins device {from} to device {to}",
+                            self.name
+                        )));
+                    };
+                    inside[(from * n + to) as usize] = drawn.hops(path, false)?;
+                }
+            }
+        }
+        Ok(inside)
     }
 
     /// The link of every device to the NVLink switch, if all devices have an equal link to the same switch, or if there is only one
