@@ -42,7 +42,6 @@ _TRUTH = {"sum": "max", "prod": "min", "min": "min", "max": "max", "band": "min"
 NOTHING: Place = (0, 0, "u8")
 # Operators by which every type that Allfold has is reduced.
 NUMERIC = frozenset(("sum", "prod", "min", "max", "avg"))
-_STRIDED = torch.strided
 
 
 def checked(tensor: torch.Tensor) -> torch.Tensor:
@@ -60,7 +59,7 @@ def checked(tensor: torch.Tensor) -> torch.Tensor:
 def plain(tensor: torch.Tensor) -> Place | None:
     """The memory of a tensor that is carried as it lies: contiguous, and of a type that Allfold has. ``None`` of any other."""
     name = _NAMES.get(tensor.dtype)
-    if name is None or not tensor.is_cpu or tensor.layout is not _STRIDED or not tensor.is_contiguous():
+    if name is None or not tensor.is_cpu or tensor.layout is not torch.strided or not tensor.is_contiguous():
         return None
     return tensor.data_ptr(), tensor.numel(), name
 
@@ -72,8 +71,6 @@ def fits(part: Place | None, whole: Place | None, ranks: int) -> bool:
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor with these elements: itself, or a copy."""
-    if tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous():
-        return tensor
     return checked(tensor).contiguous()
 
 

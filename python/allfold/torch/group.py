@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -39,17 +40,15 @@ _OPEN: weakref.WeakSet[AllfoldGroup] = weakref.WeakSet()
 
 # The work of a synchronous call, which is done when the call returns and whose result nobody reads.
 _DONE = Done()
+_UNMARKED = nullcontext()
 _UNSET = timedelta(0)
 
 
-def _marked(name: str, call: Callable) -> Callable:
-    """``call`` under a mark of the operation in PyTorch's profiler."""
-
-    def marked(*arguments: Any) -> Any:
-        with torch._C._profiler._RecordFunctionFast(f"allfold:{name}"):
-            return call(*arguments)
-
-    return marked
+def _marked(name: str) -> Any:
+    """A mark of the operation in PyTorch's profiler, while that is on."""
+    if not profiler._is_profiler_enabled:
+        return _UNMARKED
+    return torch._C._profiler._RecordFunctionFast(f"allfold:{name}")
 
 
 class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
@@ -180,8 +179,8 @@ class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
         """Runs a collective to its end."""
         mark = self._mark(opts)
         try:
-            run = self.native.run if not profiler._is_profiler_enabled else _marked(plan.name, self.native.run)
-            run(plan.name, plan.source, plan.target, plan.op, plan.root, *mark)
+            with _marked(plan.name):
+                self.native.run(plan.name, plan.source, plan.target, plan.op, plan.root, *mark)
         except RuntimeError as error:
             raise self._places.explain(error) from None
         if plan.finish is not None:
@@ -194,10 +193,8 @@ class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
             return None
         if self._coalesced is not None or profiler._is_profiler_enabled:
             return None
-        timeout = opts.timeout
-        limit = self.timeout if timeout is None or timeout <= _UNSET else timeout.total_seconds()
         try:
-            self.native.run(name, source, target, op, root, self._places.note(), limit)
+            self.native.run(name, source, target, op, root, self._places.note(), self._limit(opts))
         except RuntimeError as error:
             raise self._places.explain(error) from None
         return _DONE
@@ -206,8 +203,8 @@ class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
         """Issues a collective: it runs after those that were issued before."""
         mark = self._mark(opts)
         try:
-            issue = self.native.issue if not profiler._is_profiler_enabled else _marked(plan.name, self.native.issue)
-            native = issue(plan.name, plan.source, plan.target, plan.op, plan.root, plan.keep, *mark)
+            with _marked(plan.name):
+                native = self.native.issue(plan.name, plan.source, plan.target, plan.op, plan.root, plan.keep, *mark)
         except RuntimeError as error:
             raise self._places.explain(error) from None
         return Pending([native], plan.result, plan.finish, self._places.explain)

@@ -22,12 +22,9 @@ class Options:
     timeout: timedelta | None = None
 
 
-def options(first: Any, *others: Any) -> Any:
+def options(*given: Any) -> Any:
     """An option object of c10d as it is; or one made of a root, an operator and a time-out, which c10d's short forms pass."""
-    if hasattr(first, "asyncOp"):
-        return first
-    given = (first, *others)
-    for value in others:
+    for value in given:
         if hasattr(value, "asyncOp"):
             return value
     made = Options()
@@ -45,7 +42,7 @@ def options(first: Any, *others: Any) -> Any:
 
 def tensors(given: torch.Tensor | Tensors) -> Tensors:
     """A list of tensors: a single one stands for a list of one."""
-    return given if type(given) is list else [given] if isinstance(given, torch.Tensor) else list(given)
+    return [given] if isinstance(given, torch.Tensor) else given
 
 
 def seconds(timeout: Any) -> float:

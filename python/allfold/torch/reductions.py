@@ -36,7 +36,7 @@ class Reductions:
         found = reducible(flat, op)
         if found is not None:
             finish = None if flat is tensor else lambda: tensor.copy_(flat)
-            return Plan("all_reduce", NOTHING, found[0], flat, result, found[1], 0, finish)
+            return Plan("all_reduce", NOTHING, found[0], flat, result, found[1], finish=finish)
         parts = torch.empty((self._size, *flat.shape), dtype=flat.dtype)
         back = lambda: tensor.copy_(fold(parts, op))  # noqa: E731
         return Plan("all_gather", place(flat), place(parts), (flat, parts), result, finish=back)

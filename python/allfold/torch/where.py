@@ -13,8 +13,6 @@ from typing import Any
 from .._allfold import DeadlineError
 
 _KEPT = 4096
-# Frames of this package above the operation that was called: ``note``, ``_mark``, and ``_run`` or ``_issue``.
-_INNER = 3
 _OURS = ("torch.", "allfold.")
 # Whether the modules that have been met are of PyTorch or Allfold.
 _KNOWN: dict[str, bool] = {}
@@ -39,7 +37,7 @@ class Places:
 
     def note(self) -> int:
         """Records the line, outside PyTorch and Allfold, that makes a call; returns the call's number."""
-        frame = sys._getframe(_INNER)
+        frame = sys._getframe(2)
         while frame is not None:
             name = frame.f_globals.get("__name__", "")
             inner = _KNOWN.get(name)
