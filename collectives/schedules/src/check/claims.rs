@@ -89,7 +89,7 @@ fn symmetry(schedule: &(impl Schedule + ?Sized), by: Permutation) -> Result<(), 
     let mut chunks = BTreeMap::new();
     // What each image is the image of, if the schedule claims that chunks are renumbered one to one.
     let (claimed, mut images) = (schedule.renumbers_chunks(), BTreeMap::new());
-    let mut replicated_lanes = |a: Span, b: Span| {
+    let mut alike = |a: Span, b: Span| {
         let same = a.chunks != 1 || *chunks.entry(a.first_chunk).or_insert(b.first_chunk) == b.first_chunk;
         let one_to_one = !claimed
             || (a.chunks, a.region) == (1, b.region)
@@ -98,12 +98,12 @@ fn symmetry(schedule: &(impl Schedule + ?Sized), by: Permutation) -> Result<(), 
     };
     let mut same = |a: Step, b: Step| {
         let send = match (a.send, b.send) {
-            (Some((to, span)), Some((to_b, span_b))) => image(to) == to_b && replicated_lanes(span, span_b),
+            (Some((to, span)), Some((to_b, span_b))) => image(to) == to_b && alike(span, span_b),
             (a, b) => a.is_none() && b.is_none(),
         };
         let recv = match (a.recv, b.recv) {
             (Some((from, span, how)), Some((from_b, span_b, how_b))) => {
-                image(from) == from_b && how == how_b && replicated_lanes(span, span_b)
+                image(from) == from_b && how == how_b && alike(span, span_b)
             }
             (a, b) => a.is_none() && b.is_none(),
         };
