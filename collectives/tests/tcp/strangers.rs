@@ -179,6 +179,27 @@ fn case_26_a_rank_that_cannot_join_tells_why_also_where_it_is_just_connecting() 
 }
 
 #[test]
+fn case_26_a_rank_under_another_secret_is_told_so_though_the_others_have_ended() {
+    let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let (listeners, addresses) = listeners(3);
+    let results: Vec<Result<(), Error>> = std::thread::scope(|scope| {
+        let join = |(rank, listener)| {
+            let mut peers = peers(rank, listener, &addresses, deadlines());
+            peers.security = Security::TrustedFabric(Secret::new([u8::from(rank == 1); 32]));
+            peers.deadlines.start = second() * 2;
+            if rank == 1 {
+                peers.addresses[0] = nobody;
+            }
+            scope.spawn(move || Communicator::over_tcp(peers).map(drop))
+        };
+        let threads: Vec<_> = (0..).zip(listeners).map(join).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let told = results[1].as_ref().unwrap_err().to_string();
+    assert!(told.contains("Connection refused") && told.contains("failed over the secret"), "{told}");
+}
+
+#[test]
 fn case_26_the_right_secret_works_in_every_mode() {
     for mode in [Security::Tls as fn(Secret) -> Security, Security::TrustedFabric] {
         let results = pair(|_, peers| peers.security = mode(Secret::new([5; 32])), second() * 10);

@@ -196,8 +196,9 @@ pub(super) fn accept(node: &Arc<Node>, listener: TcpListener) -> Result<tokio::t
                 };
                 match one.authenticator.accept(socket, judge).await {
                     Ok((stream, identity)) => join(&one, identity.rank, &identity, stream, memory),
-                    Err(_) => {
+                    Err(refusal) => {
                         one.refused.fetch_add(1, Ordering::Relaxed);
+                        one.distrusted.fetch_add(u64::from(refusal == Refusal::Secret), Ordering::Relaxed);
                     }
                 }
             });
@@ -245,6 +246,7 @@ pub(super) fn connect(
                     }
                     Err(Refusal::Broken(why)) => last = Error::Refused { peer, why },
                     Err(Refusal::Secret) => {
+                        node.distrusted.fetch_add(1, Ordering::Relaxed);
                         asked += 1;
                         last = Error::AuthFailed { peer };
                         if asked >= ASKED {
@@ -272,7 +274,7 @@ pub(super) fn connect(
         let error = match tokio::time::timeout(timeout, tries).await {
             Ok(Some(error)) => error,
             Ok(None) => return,
-            Err(_) => last,
+            Err(_) => node.suspects(last),
         };
         failed(&node, error);
     });

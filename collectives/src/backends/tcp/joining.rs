@@ -31,6 +31,19 @@ impl Node {
         Greeting(self, peer)
     }
 
+    /// Adds to a connection's failure that handshakes failed over the secret: the peer may have ended for that.
+    pub fn suspects(&self, error: Error) -> Error {
+        match (error, self.distrusted.load(Ordering::Relaxed)) {
+            (Error::Refused { peer, why }, times @ 1..) => Error::Refused {
+                peer,
+                why: format!(
+                    "{why}; {times} handshakes of this rank failed over the secret: all ranks of a job need the same one"
+                ),
+            },
+            (error, _) => error,
+        }
+    }
+
     /// This rank cannot join: it tells the ranks that it has connections to why. Those that are being made are waited for, since a
     /// connection that ends without a word looks like a process that died.
     pub fn give_up(&self, error: &Error) {

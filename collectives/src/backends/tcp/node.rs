@@ -52,6 +52,8 @@ pub(super) struct Node {
     pub starved: Arc<AtomicBool>,
     /// Number of refused connections.
     pub refused: AtomicU64,
+    /// Number of handshakes, of either side, that failed over the secret.
+    pub distrusted: AtomicU64,
 }
 
 /// The state of another rank.
@@ -108,6 +110,7 @@ impl Node {
             closing: AtomicBool::new(false),
             starved: Arc::default(),
             refused: AtomicU64::new(0),
+            distrusted: AtomicU64::new(0),
         })
     }
 
