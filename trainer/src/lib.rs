@@ -44,6 +44,7 @@ pub mod run;
 pub mod sampler;
 pub mod scaler;
 pub mod scores;
+pub mod shares;
 pub mod strategies;
 pub mod timing;
 mod unknown;

@@ -37,8 +37,12 @@ impl Sampler {
     /// The samples of `rank` in `epoch`, in order. Every rank has equally many. The order of an epoch depends on
     /// seed and epoch alone, not on the number of ranks.
     pub fn indices(&self, rank: usize, epoch: u64) -> Vec<usize> {
-        let order = self.order(epoch);
-        (0..self.per_rank()).map(|row| order[(row * self.world + rank) % self.samples]).collect()
+        self.dealt(epoch).into_iter().skip(rank).step_by(self.world).collect()
+    }
+
+    /// The samples of all ranks in `epoch`, in the order in which they are dealt.
+    pub(crate) fn dealt(&self, epoch: u64) -> Vec<usize> {
+        self.order(epoch).into_iter().cycle().take(self.per_rank() * self.world).collect()
     }
 
     fn order(&self, epoch: u64) -> Vec<usize> {

@@ -2,6 +2,7 @@
 
 pub mod columns;
 pub mod common;
+pub mod devices;
 pub mod error;
 pub mod files;
 pub mod invocation;

@@ -5,6 +5,7 @@ mod live;
 mod summary;
 
 use crate::cli::common::Common;
+use crate::cli::devices::RankDevices;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
 use crate::cli::{invocation, launched, memory, progress};
@@ -24,7 +25,8 @@ use allfold_report::loss_curve::LossSeries;
 use allfold_report::plots::Origin;
 use allfold_report::records::{MeasuredLayer, RecordKind, SimulatedLayer};
 use allfold_report::sizes::rank_count;
-use allfold_sim::{Device, Faults, Topology};
+use allfold_sim::Topology;
+use allfold_trainer::run::fits_network;
 use allfold_trainer::{Config, Dataset, Sampler, StepReport};
 use clap::ValueEnum;
 use live::{Interruption, Live};
@@ -74,9 +76,13 @@ pub(crate) struct Args {
     /// Seed of the random draws of faults
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "fault")]
     fault_seed: u64,
-    /// What each rank computes on: cpu or cuda [default: the configuration's]; with sim, a device model [default: a100_f32]
+    /// What each rank computes on: cpu or cuda [default: the configuration's]; with sim, a device model [default: a100_f32], also
+    /// with others for some ranks, such as a100_f32,4-7:v100_f32
     #[arg(long, value_name = "D")]
     device: Option<String>,
+    /// With sim: share the samples of a step by the speed of these devices, not equally
+    #[arg(long)]
+    share_by_speed: bool,
     /// Write a Chrome trace: with sim, everything on every rank; with threads, one step of every rank; with processes, one
     /// step of rank 0
     #[arg(long, value_name = "FILE")]
@@ -200,10 +206,11 @@ impl Args {
         match (self.backend, launched) {
             (Backend::Sim, _) => {
                 let topology = Topology::named(self.topology(), ranks).map_err(CommandError::usage)?;
-                let device = Device::named(self.device()).map_err(CommandError::usage)?;
-                let faults = Faults::parse(self.fault.iter().map(String::as_str), &topology);
-                let faults = faults.map_err(CommandError::usage)?.seeded(self.fault_seed);
-                Ok(LaunchMode::Sim(Box::new(SimulatedRanks { topology, device, faults })))
+                let devices: RankDevices = self.device().parse()?;
+                devices.check(ranks)?;
+                let faults = devices.with(&self.fault, &topology)?;
+                let faults = faults.seeded(self.fault_seed);
+                Ok(LaunchMode::Sim(Box::new(SimulatedRanks { topology, devices, faults })))
             }
             (Backend::Mpi, _) => self.within_mpi(),
             (_, Some(launched)) => match self.ranks.filter(|ranks| *ranks != launched.world_size) {
@@ -270,6 +277,23 @@ fn checked(args: &Args, path: &Path) -> CommandResult<(Config, LaunchMode)> {
     Ok((config, place))
 }
 
+/// The training and the test set, once it is known that the ranks can share the network. Sets the shares that the flags ask for.
+fn loaded(args: &Args, config: &mut Config, place: &LaunchMode) -> CommandResult<(Dataset, Dataset)> {
+    let fits =
+        |config: &Config, sample| fits_network(config, place.ranks(), sample).map_err(CommandError::from);
+    // If the configuration gives the samples' shape, this is known before the data is read.
+    if let Some(sample) = allfold_trainer::data::form(config) {
+        fits(config, sample)?;
+    }
+    let data = run::load(config)?;
+    let sample = (data.0.shape, data.0.classes);
+    if args.share_by_speed {
+        config.parallel.shares = place.shares_by_speed(config, sample)?;
+    }
+    fits(config, sample)?;
+    Ok(data)
+}
+
 /// Trains, prints the progress and the result, and writes a record per step.
 pub fn run(args: &Args) -> CommandResult {
     let Some(path) = args.config.as_ref().filter(|_| !args.keys) else {
@@ -277,13 +301,9 @@ pub fn run(args: &Args) -> CommandResult {
         output.say(Config::documented().trim_end())?;
         return output.close();
     };
-    let (config, place) = checked(args, path)?;
+    let (mut config, place) = checked(args, path)?;
     let ranks = place.ranks();
-    // A network that the ranks cannot share is refused before the data is read, if the configuration gives the samples' shape.
-    let fits = |form| allfold_trainer::run::fits_network(&config, ranks, form);
-    allfold_trainer::data::form(&config).map_or(Ok(()), fits).map_err(CommandError::from)?;
-    let data = run::load(&config)?;
-    fits((data.0.shape, data.0.classes)).map_err(CommandError::from)?;
+    let data = loaded(args, &mut config, &place)?;
     let steps = Sampler::of(&config, data.0.len(), ranks).run_steps(&config);
     if let Some(step) = args.trace_step.filter(|step| *step >= steps) {
         return Err(CommandError::usage(format!(

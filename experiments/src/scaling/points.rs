@@ -1,5 +1,6 @@
 //! Points of a scaling curve: measured on threads, run on virtual time with real arithmetic, or modeled from shapes alone.
 
+use crate::cli::devices::RankDevices;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::{memory, progress};
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
@@ -11,7 +12,7 @@ use allfold_prediction::{self as prediction, ModeledMachine, StepPrediction};
 use allfold_report::format::counted;
 use allfold_report::records::{MeasuredScale, Setup, SimulatedScale};
 use allfold_report::sizes::RankCounts;
-use allfold_sim::{Device, Faults, Sharing, Topology};
+use allfold_sim::{Faults, Sharing, Topology};
 use allfold_trainer::{Config, Dataset, data, strategies};
 use std::cell::OnceCell;
 
@@ -26,10 +27,10 @@ pub struct FaultRules {
 
 impl FaultRules {
     /// The faults of those rules whose ranks and links a machine has.
-    fn on(&self, topology: &Topology) -> CommandResult<Faults> {
-        let there =
-            self.rules.iter().map(String::as_str).filter(|rule| Faults::parse([*rule], topology).is_ok());
-        Ok(Faults::parse(there, topology).map_err(CommandError::usage)?.seeded(self.seed))
+    fn on(&self, topology: &Topology, devices: &RankDevices) -> CommandResult<Faults> {
+        let is_there = |rule: &&String| Faults::parse([rule.as_str()], topology).is_ok();
+        let there: Vec<String> = self.rules.iter().filter(is_there).cloned().collect();
+        Ok(devices.with(&there, topology)?.seeded(self.seed))
     }
 }
 
@@ -40,7 +41,8 @@ pub struct Scaling {
     /// The simulated machine, as `--topology` names it: a name or a file.
     pub topology: String,
     /// The device model of each rank.
-    pub device: Device,
+    pub devices: RankDevices,
+    by_speed: bool,
     faults: FaultRules,
     /// The data of all points, loaded by the first point that needs it.
     data: OnceCell<(Dataset, Dataset)>,
@@ -48,13 +50,19 @@ pub struct Scaling {
 
 impl Scaling {
     /// The scaling of a configuration on the machine of this name.
-    pub fn new(config: Config, topology: String, device: Device) -> Scaling {
-        Scaling { config, topology, device, faults: FaultRules::default(), data: OnceCell::new() }
+    pub fn new(config: Config, topology: String, devices: impl Into<RankDevices>) -> Scaling {
+        let (devices, faults) = (devices.into(), FaultRules::default());
+        Scaling { config, topology, devices, by_speed: false, faults, data: OnceCell::new() }
     }
 
     /// This scaling, with faults in its runs on the virtual clock.
     pub fn faulty(self, faults: FaultRules) -> Scaling {
         Scaling { faults, ..self }
+    }
+
+    /// This scaling, with shares of the samples by the speed of each rank's device where `by_speed`, and not equal ones.
+    pub fn shared(self, by_speed: bool) -> Scaling {
+        Scaling { by_speed, ..self }
     }
 
     /// Refuses a fault that no run on the virtual clock, of up to `most` ranks, can have.
@@ -85,6 +93,7 @@ impl Scaling {
             ));
         }
         // The memory that the engine needs: a clock and a position in the schedule for every rank and lane.
+        self.devices.check(ranks.greatest())?;
         let most = u64::from(ranks.greatest());
         memory::require(most.checked_mul(256), &format!("the clocks of {most} ranks"))?;
         let fewest = if self.takes(1) { 1 } else { ranks.0.iter().copied().min().unwrap_or(1) };
@@ -160,8 +169,8 @@ impl Scaling {
     pub fn on_virtual_clock(&self, ranks: u32) -> CommandResult<SimulatedScale> {
         self.check_virtual_clock()?;
         let topology = self.machine(ranks)?;
-        let faults = self.faults.on(&topology)?;
-        let place = SimulatedRanks { topology, device: self.device, faults };
+        let faults = self.faults.on(&topology, &self.devices)?;
+        let place = SimulatedRanks { topology, devices: self.devices.clone(), faults };
         let trained = self.train(LaunchMode::Sim(Box::new(place)))?;
         let (time_us, time_error_us) = trained.step_us();
         Ok(SimulatedScale {
@@ -188,7 +197,7 @@ impl Scaling {
             many => format!("{} of {:.0}M", self.config.model, many as f64 / 1e6),
         };
         Ok(SimulatedScale {
-            setup: Setup { model, ..setup(&self.config, "modeled", self.device.name, ranks) },
+            setup: Setup { model, ..setup(&self.config, "modeled", &self.devices.to_string(), ranks) },
             batch: self.config.batch as u64,
             topology: self.place(),
             time_us: prediction.time.total().as_micros(),
@@ -206,14 +215,20 @@ impl Scaling {
             None => self.data().map(|(train, _)| (train.shape, train.classes))?,
         };
         let topology = self.machine(ranks)?;
+        let devices = self.devices.with(&[], &topology)?;
         let machine = ModeledMachine {
-            device: self.device,
+            device: self.devices.device,
+            devices: &devices,
             topology: &topology,
             costs: topology.costs(),
             sharing: Sharing::default(),
             plan: &Plan::default(),
         };
-        prediction::predict(&self.config, shape, classes, &machine).map_err(CommandError::from)
+        let mut config = self.config.clone();
+        if self.by_speed {
+            config.parallel.shares = prediction::shares_by_speed(&config, (shape, classes), &machine)?;
+        }
+        prediction::predict(&config, shape, classes, &machine).map_err(CommandError::from)
     }
 
     fn train(&self, place: LaunchMode) -> CommandResult<Trained> {
@@ -234,6 +249,9 @@ impl Scaling {
             (config.synthetic_samples, config.train_samples) = (step, step);
             config.random_resized_crop = false;
         }
+        if self.by_speed && matches!(place, LaunchMode::Sim(_)) {
+            config.parallel.shares = place.shares_by_speed(&config, (train.shape, train.classes))?;
+        }
         // A point is not a run to resume, and must not touch the checkpoints of one.
         config.fixed_length();
         let bar =
@@ -251,7 +269,7 @@ impl Scaling {
     }
 
     fn place(&self) -> String {
-        format!("{} of {}", self.topology, self.device.name)
+        format!("{} of {}", self.topology, self.devices)
     }
 }
 
@@ -278,6 +296,7 @@ efficiencies! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use allfold_sim::Device;
 
     /// The vocabulary of a text is known only once the text is read, which the first point does for all points.
     #[test]

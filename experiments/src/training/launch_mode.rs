@@ -1,9 +1,11 @@
 //! Where the ranks of a training run execute.
 
+use crate::cli::devices::RankDevices;
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::environment::Environment;
-use allfold_collectives::{Communicator, Rank};
-use allfold_sim::{Device, Faults, Topology};
+use allfold_collectives::{Communicator, Plan, Rank};
+use allfold_prediction::{ModeledMachine, shares_by_speed};
+use allfold_sim::{Device, Faults, Sharing, Topology};
 use allfold_trainer::Config;
 
 /// Simulated ranks: one per rank of a topology, each computing on a device.
@@ -11,9 +13,9 @@ use allfold_trainer::Config;
 pub struct SimulatedRanks {
     /// The ranks and their links.
     pub topology: Topology,
-    /// The device of each rank on virtual time.
-    pub device: Device,
-    /// The faults of ranks and links.
+    /// The devices of the ranks on virtual time, for records.
+    pub devices: RankDevices,
+    /// The faults of ranks and links, and the rules by which some ranks have other devices.
     pub faults: Faults,
 }
 
@@ -33,7 +35,7 @@ pub enum LaunchMode {
 impl LaunchMode {
     /// Threads on virtual time, without faults.
     pub fn sim(topology: Topology, device: Device) -> LaunchMode {
-        LaunchMode::Sim(Box::new(SimulatedRanks { topology, device, faults: Faults::NONE }))
+        LaunchMode::Sim(Box::new(SimulatedRanks { topology, devices: device.into(), faults: Faults::NONE }))
     }
 
     /// The number of ranks of this mode.
@@ -61,10 +63,36 @@ impl LaunchMode {
     /// A GPU that is missing.
     pub fn device(&self, config: &Config) -> CommandResult<String> {
         if let LaunchMode::Sim(machine) = self {
-            return Ok(machine.device.name.into());
+            return Ok(machine.devices.to_string());
         }
         let gpus = allfold_trainer::cuda::open(config)?;
         Ok(gpus.map_or_else(|| "cpu".into(), |gpus| gpus.name()))
+    }
+
+    /// The shares of a step's samples by the speed of each rank's device model.
+    ///
+    /// # Errors
+    /// Ranks that are not on virtual time; a step that cannot be predicted.
+    pub fn shares_by_speed(
+        &self,
+        config: &Config,
+        sample: ((usize, usize, usize), usize),
+    ) -> CommandResult<Vec<u32>> {
+        let LaunchMode::Sim(machine) = self else {
+            return Err(CommandError::usage(
+                "--share-by-speed knows the speed of the device models of --backend sim; for real devices, set parallel.shares",
+            ));
+        };
+        let plan = Plan::default();
+        let machine = ModeledMachine {
+            device: machine.devices.device,
+            devices: &machine.faults,
+            topology: &machine.topology,
+            costs: machine.topology.costs(),
+            sharing: Sharing::default(),
+            plan: &plan,
+        };
+        shares_by_speed(config, sample, &machine).map_err(CommandError::from)
     }
 
     /// Whether this process reports the run; of several processes only one does.

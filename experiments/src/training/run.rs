@@ -95,7 +95,7 @@ pub fn run_on(
         LaunchMode::Threads(ranks) => World::threads(*ranks).any(),
         LaunchMode::Sim(machine) => {
             let topology = &machine.topology;
-            let world = World::sim(topology).costs(topology.costs()).device(machine.device);
+            let world = World::sim(topology).costs(topology.costs()).device(machine.devices.device);
             world.faults(machine.faults.clone()).timeline().any()
         }
         LaunchMode::Process(environment) => {

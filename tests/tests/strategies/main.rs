@@ -11,6 +11,7 @@ mod predicted;
 mod refused;
 mod resumed;
 mod sequence;
+mod shares;
 
 use allfold_collectives::World;
 use allfold_collectives::world::WorldKind;

@@ -3,7 +3,7 @@
 use crate::{ROWS, digits, gpt, on};
 use allfold_collectives::{Communicator, Plan, World};
 use allfold_prediction::{ModeledMachine, StepPrediction, predict};
-use allfold_sim::{Costs, Device, Picos, Sharing};
+use allfold_sim::{Costs, Device, Faults, Picos, Sharing};
 use allfold_tests::training::switch;
 use allfold_trainer::{Config, Observer, StepReport, data, train};
 
@@ -31,7 +31,8 @@ fn predicted(config: &Config, ranks: u32, device: Device) -> StepPrediction {
     let (train, _) = data::load(config).unwrap();
     let (topology, plan) = (switch(ranks), Plan::default());
     let (costs, sharing) = (Costs::default(), Sharing::default());
-    let machine = ModeledMachine { device, topology: &topology, costs, sharing, plan: &plan };
+    let machine =
+        ModeledMachine { device, devices: &Faults::NONE, topology: &topology, costs, sharing, plan: &plan };
     predict(config, train.shape, train.classes, &machine).unwrap()
 }
 

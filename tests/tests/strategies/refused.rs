@@ -44,6 +44,16 @@ fn what_a_strategy_cannot_take_is_refused_in_one_line() {
     refused(4, &servers, &["`lars`", "`parallel.servers` 1, or another optimiser"]);
     refused(2, &[("strategy", "zero3"), ("hook", "fp16")], &["`hook`", "none", "`ddp` takes"]);
     refused(2, &[("strategy", "data_parallel"), ("uneven", "true")], &["`uneven`", "false"]);
+    let ddp = ("strategy", "ddp");
+    refused(4, &[ddp, ("parallel.shares", "[3, 1]")], &["`parallel.shares` has 2 numbers", "4 ranks"]);
+    refused(
+        2,
+        &[ddp, ("parallel.shares", "[99, 1]"), ("batch", "8")],
+        &["rank 1 of 2 none of the 16 samples"],
+    );
+    refused(2, &[ddp, ("parallel.shares", "[3, -1]")], &["`parallel.shares`", "integer `-1`"]);
+    refused(2, &[ddp, ("parallel.shares", "[3, 1]"), ("uneven", "true")], &["`parallel.shares`", "`uneven`"]);
+    refused(2, &[("strategy", "data_parallel"), ("parallel.shares", "[3, 1]")], &["must be empty"]);
     let server = ("strategy", "parameter_server");
     refused(1, &[server], &["`parallel.servers` is 1", "at least one worker", "use 2 ranks or more"]);
     refused(4, &[server, ("parallel.servers", "4")], &["`parallel.servers` is 4", "use 1 to 3"]);

@@ -27,6 +27,7 @@ mod step_costs;
 #[cfg(test)]
 mod tests;
 mod uniform_costs;
+mod unlike;
 mod workload;
 
 pub use exchange::{ExchangeModel, GroupedCollective, MessageTimes, NcclModel, SimulatedExchange};
@@ -34,25 +35,29 @@ pub use groups::RankGroups;
 pub use overheads::{Overheads, expected_max};
 pub use step_costs::{DdpOptions, StepCosts};
 pub use uniform_costs::UniformCosts;
+pub use unlike::shares_by_speed;
 pub use workload::{WorkloadTraining, predict_data_parallel, predict_workload};
 
 use allfold_collectives::Plan;
 use allfold_kernels::nn::Float;
-use allfold_sim::{Costs, Device, Picos, Sharing, Topology};
+use allfold_sim::{Costs, Device, Faults, Picos, Rank, Sharing, Topology};
 use allfold_trainer::engine::Mesh;
 use allfold_trainer::strategies::ddp::Ddp;
 use allfold_trainer::strategies::single::Single;
 use allfold_trainer::strategies::{self, DataSharing, Driver, Plain};
 use allfold_trainer::timing::{BucketTimes, StepBreakdown, StepSpan};
-use allfold_trainer::{Config, Error, Result, optim};
+use allfold_trainer::{Config, Error, Result, optim, shares};
 use clock::StepRules;
 use network::NetworkCosts;
+use step::RankClass;
 
 /// The machine that a step is predicted for.
 #[derive(Clone, Copy)]
 pub struct ModeledMachine<'a> {
-    /// The device of each rank.
+    /// The device of each rank for which `devices` names no other.
     pub device: Device,
+    /// Rules that give ranks other devices, such as `device=4-7:h100`. Faults do not act on predictions.
+    pub devices: &'a Faults,
     /// The number of ranks, and the links between them.
     pub topology: &'a Topology,
     /// The costs of messages and launches.
@@ -128,19 +133,28 @@ fn predict_network<F: Float>(
             config.strategy
         )));
     }
-    let costs = NetworkCosts::<F>::new(config, samples, &mesh, machine.device)?;
+    let device_of = |rank: usize| *machine.devices.device(Rank(rank as u32), &machine.device);
+    let mut costs: Vec<NetworkCosts<F>> = Vec::new();
+    for device in (0..mesh.ranks()).map(device_of) {
+        if costs.iter().all(|costs| costs.device != device) {
+            costs.push(NetworkCosts::new(config, samples, &mesh, device)?);
+        }
+    }
+    let class_of = |rank| {
+        let own = costs.iter().find(|costs| costs.device == device_of(rank)).unwrap_or(&costs[0]);
+        RankClass { costs: own, batch: shares::batch_of(config, &mesh, rank) }
+    };
     let rules = StepRules {
-        batch: config.batch,
-        uneven: config.uneven,
+        uneven: config.uneven || !config.parallel.shares.is_empty(),
         views: true,
         scaler: config.scaler().is_some(),
         clip: config.clip_norm > 0.0,
         norms: optim::build::<F>(config, &[])?.needs_norms(),
-        parts: costs.has_parts(),
+        parts: costs[0].has_parts(),
     };
     let driver = |rank| Ok(strategies::plan(config, rank, ranks)?.driver);
     let mut exchange = SimulatedExchange::new(machine.topology, machine.costs, machine.sharing, machine.plan);
-    step::step((&costs, rules, mesh), &driver, &mut exchange)
+    step::unlike_step((&class_of, rules, mesh), &driver, &mut exchange)
 }
 
 /// Predicts a data-parallel step from the costs of its phases. A single rank exchanges nothing.
@@ -155,7 +169,8 @@ pub fn predict_steps(
 ) -> Result<StepPrediction> {
     let DdpOptions { batch, accumulate, caps, views, scaler } = options;
     let (uneven, clip, norms, parts) = (false, false, false, false);
-    let rules = StepRules { batch, uneven, views, scaler, clip, norms, parts };
+    let rules = StepRules { uneven, views, scaler, clip, norms, parts };
+    let class = RankClass { costs: steps, batch };
     let driver = |_| {
         let sharing: Box<dyn DataSharing> = match caps.filter(|_| ranks > 1) {
             None => Box::new(Single),
@@ -163,5 +178,5 @@ pub fn predict_steps(
         };
         Ok(Box::new(Plain { sharing, micro_batches: accumulate.max(1) }) as Box<dyn Driver>)
     };
-    step::step((steps, rules, Mesh::of_data(1, ranks)?), &driver, exchange)
+    step::step((class, rules, Mesh::of_data(1, ranks)?), &driver, exchange)
 }

@@ -22,7 +22,7 @@ pub(crate) struct NetworkCosts<'a, F: Float> {
     /// The number of parameters of the whole network, and of elements of a sample as it is loaded.
     parameters: u64,
     inputs: usize,
-    device: Device,
+    pub device: Device,
 }
 
 impl<'a, F: Float> NetworkCosts<'a, F> {

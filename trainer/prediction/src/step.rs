@@ -26,28 +26,88 @@ const STEPS: usize = 3;
 /// Makes the driver of a rank.
 pub(crate) type Drivers<'a> = &'a (dyn Fn(usize) -> Result<Box<dyn Driver>> + Sync);
 
-/// Times a step.
+/// Ranks that compute equally long: on devices of one kind, over equally many samples.
+#[derive(Clone, Copy)]
+pub(crate) struct RankClass<'a> {
+    pub costs: &'a dyn StepCosts,
+    /// The number of samples of a rank.
+    pub batch: usize,
+}
+
+/// Times a step of ranks that all compute equally long.
 ///
 /// # Errors
 /// What the strategy or the machine does not take.
 pub(crate) fn step(
-    (costs, rules, mesh): (&dyn StepCosts, StepRules, Mesh),
+    (class, rules, mesh): (RankClass, StepRules, Mesh),
     drivers: Drivers,
     exchange: &mut dyn ExchangeModel,
 ) -> Result<StepPrediction> {
+    unlike_step((&|_| class, rules, mesh), drivers, exchange)
+}
+
+/// The ranks that are stepped, each for all that do the same at the same time: for each kind of position on the data axis one of each
+/// stage, or all that share the stage's layers if they are unlike. All ranks if the first one leads the others, or if kinds of
+/// positions are mixed with groups of neighbours on the data axis.
+fn stepped<'a>(is_led: bool, mesh: &Mesh, class_of: &dyn Fn(usize) -> RankClass<'a>) -> Vec<usize> {
+    let at =
+        |stage: usize, data: usize, tensor: usize| mesh.first_of_stage(stage) + data * mesh.tensor + tensor;
+    let class = |rank: usize| {
+        let RankClass { costs, batch } = class_of(rank);
+        (std::ptr::from_ref(costs).cast::<()>(), batch)
+    };
+    let stage =
+        |stage: usize, data: usize| (0..mesh.tensor).map(move |tensor| class(at(stage, data, tensor)));
+    let alike = |one: usize, other: usize| (0..mesh.pipeline).all(|at| stage(at, one).eq(stage(at, other)));
+    let mut kinds: Vec<usize> = Vec::new();
+    for data in 0..mesh.data {
+        if !kinds.iter().any(|kind| alike(*kind, data)) {
+            kinds.push(data);
+        }
+    }
+    let has_neighbours = mesh.shard != mesh.data || mesh.context > 1 || mesh.expert > 1;
+    if is_led || kinds.len() > 1 && has_neighbours {
+        return (0..mesh.ranks()).collect();
+    }
+    let one_shares = kinds.iter().all(|kind| {
+        (0..mesh.pipeline).all(|at| stage(at, *kind).all(|own| Some(own) == stage(at, *kind).next()))
+    });
+    let sharers = if one_shares { 1 } else { mesh.tensor };
+    let of_stage = |stage: usize| {
+        let kinds = kinds.iter();
+        kinds.flat_map(move |data| (0..sharers).map(move |tensor| at(stage, *data, tensor)))
+    };
+    (0..mesh.pipeline).flat_map(of_stage).collect()
+}
+
+/// Times a step of ranks that compute as long as the class of each says.
+///
+/// # Errors
+/// What the strategy or the machine does not take.
+pub(crate) fn unlike_step<'a>(
+    (class_of, rules, mesh): (&(dyn Fn(usize) -> RankClass<'a> + Sync), StepRules, Mesh),
+    drivers: Drivers,
+    exchange: &mut dyn ExchangeModel,
+) -> Result<StepPrediction> {
+    let RankClass { costs, .. } = class_of(0);
     let outline = costs.outline();
     let units = |rank| drivers(rank)?.units(&outline);
     let is_led = units(0)?.iter().any(|unit| unit.keep == Keep::First);
-    let firsts = (0..mesh.pipeline).map(|stage| mesh.first_of_stage(stage)).collect();
-    let ranks: Vec<usize> = if is_led { (0..mesh.ranks()).collect() } else { firsts };
+    let ranks = stepped(is_led, &mesh, class_of);
     let specs = ranks.iter().map(|rank| units(*rank)).collect::<Result<Vec<_>>>()?;
     let (meetings, exchange) = (Meetings::new(ranks.len()), Mutex::new(exchange));
-    let with =
-        Shared { costs, rules, mesh, ranks: &ranks, specs: &specs, meetings: &meetings, exchange: &exchange };
+    let with = |number: usize| {
+        let RankClass { costs, batch } = class_of(ranks[number]);
+        let (ranks, specs, meetings, exchange) = (&ranks[..], &specs[..], &meetings, &exchange);
+        Shared { costs, batch, rules, mesh, ranks, specs, meetings, exchange }
+    };
     let results: Vec<Result<RankStep>> = match ranks.len() {
-        1 => vec![rank_step(with, 0, drivers)],
+        1 => vec![rank_step(with(0), 0, drivers)],
         of => thread::scope(|threads| {
-            let start = |number| threads.spawn(move || rank_step(with, number, drivers));
+            let start = |number| {
+                let with = with(number);
+                threads.spawn(move || rank_step(with, number, drivers))
+            };
             let all: Vec<_> = (0..of).map(start).collect();
             let joined = |done: thread::ScopedJoinHandle<'_, Result<RankStep>>| {
                 done.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -64,7 +124,8 @@ pub(crate) fn step(
     let slowest = done.iter().max_by_key(|rank| rank.time.total());
     let RankStep { time, buckets, .. } = slowest.cloned().ok_or_else(|| Error::Strategy("no rank".into()))?;
     let engines = allfold_base::lock(&exchange).engines();
-    let samples = rules.batch as u64 * (mesh.data / mesh.context) as u64;
+    let places = (0..mesh.data / mesh.context).map(|place| place * mesh.context * mesh.tensor);
+    let samples = places.map(|rank| class_of(rank).batch as u64).sum();
     let (ranks, parameters) = (mesh.ranks() as u32, costs.parameters());
     let spans = done.into_iter().map(|rank| rank.spans).collect();
     Ok(StepPrediction {

@@ -1,6 +1,7 @@
 //! A layer table as [`StepCosts`]: a large network on an accelerator.
 
 use crate::clock::StepRules;
+use crate::step::RankClass;
 use crate::{
     DdpOptions, ExchangeModel, Overheads, SimulatedExchange, StepCosts, StepPrediction, predict_steps, step,
 };
@@ -87,9 +88,10 @@ pub fn predict_data_parallel(
 ) -> Result<StepPrediction> {
     let costs = Modeled { inputs, outputs, ..Modeled::new(job, ranks, stretch(job)) };
     let (uneven, views, scaler, clip, norms, parts) = (false, false, false, false, false, false);
-    let rules = StepRules { batch: job.batch, uneven, views, scaler, clip, norms, parts };
+    let rules = StepRules { uneven, views, scaler, clip, norms, parts };
+    let class = RankClass { costs: &costs, batch: job.batch };
     let driver = |_| Ok(Box::new(DataParallel) as Box<dyn Driver>);
-    let mut prediction = step::step((&costs, rules, Mesh::of_data(1, ranks)?), &driver, exchange)?;
+    let mut prediction = step::step((class, rules, Mesh::of_data(1, ranks)?), &driver, exchange)?;
     job.terms.apply(&mut prediction);
     Ok(prediction)
 }

@@ -85,6 +85,9 @@ pub struct Parallel {
     /// With zero1, zero2 and zero3: how many neighbouring ranks share one copy of what is sharded, such as the ranks of a node;
     /// 0: all ranks with samples of their own. Several copies are kept equal by sums over them.
     pub shard: usize,
+    /// Shares of a step's samples, a number for each rank with samples of its own, such as the ranks' speeds: with [3, 1] the first of
+    /// two ranks has three quarters. Losses are weighed by samples. Empty: equal shares, of `batch` samples each.
+    pub shares: Vec<u32>,
     /// Whether zero3 frees a unit's parameters after its forward pass and gathers them again for the backward pass.
     pub reshard_after_forward: bool,
 }
@@ -104,6 +107,7 @@ impl Default for Parallel {
             staleness: 0,
             sharding: StageSharing::default(),
             shard: 0,
+            shares: Vec::new(),
             reshard_after_forward: true,
         }
     }

@@ -128,8 +128,8 @@ pub trait RankEngine: Serving + Bucketing {
     /// Whether other stages hold a copy of a trained unit. The gradient is then the sum over all copies.
     fn is_copied(&self, unit: usize) -> bool;
 
-    /// The number of micro-batches with samples, if this rank's batch is cut into `of`. With the key `uneven` it is always `of`, so
-    /// that all ranks run equally many.
+    /// The number of micro-batches with samples, if this rank's batch is cut into `of`. With the keys `uneven` and `parallel.shares` it is
+    /// always `of`, so that all ranks run equally many.
     fn micro_batches(&self, of: usize) -> usize;
 
     /// Loads micro-batch `micro` of the `of` micro-batches that this rank's batch is cut into. If the batch has too few samples,

@@ -163,7 +163,7 @@ impl<F: Float> Worker<'_, F> {
         let slot = &mut slots[slot.0];
         let axis = network.class_split().map(|_| MeshAxis::Tensor);
         let mut peers = peers(groups, axis, (waited, observed), (Phase::Loss, slot.micro, self.since));
-        let scale = F::from_f64(slot.share * input.loss_scale);
+        let scale = F::from_f64(slot.share * input.weight * input.loss_scale);
         let labels = std::mem::take(&mut slot.labels);
         let objective = Objective { labels: &labels, scale };
         let loss = slot.acts.loss(on, network, objective, &mut peers);

@@ -53,7 +53,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
     }
 
     fn micro_batches(&self, of: usize) -> usize {
-        if self.config.uneven {
+        if self.config.uneven || !self.config.parallel.shares.is_empty() {
             return of;
         }
         let samples = self.batch.labels.len() / self.network.rows();
@@ -77,7 +77,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         slot.share = part.len() as f64 / samples.max(1) as f64;
         // With `data_parallel`, ranks after the first hold only their own samples, one of `data` parts of those in the loss.
         let of = if outside { data as f64 } else { 1.0 };
-        slot.acts.scale = F::from_f64(slot.share * input.loss_scale / of);
+        slot.acts.scale = F::from_f64(slot.share * input.weight * input.loss_scale / of);
         slot.labels.clear();
         slot.labels.extend_from_slice(&batch.labels[part.start * rows..part.end * rows]);
         if readers[0] > 0 {

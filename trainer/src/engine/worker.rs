@@ -24,6 +24,8 @@ pub struct StepInput {
     pub lr: f64,
     /// The loss scale, 1 without one.
     pub loss_scale: f64,
+    /// How much this rank's loss counts, relative to an equal share: 1 where all ranks have equally many samples.
+    pub weight: f64,
     /// The key of the step's random draws, before its first micro-batch.
     pub draw_key: DrawKey,
     /// The number of steps, with this one, until all ranks synchronise.
@@ -33,7 +35,7 @@ pub struct StepInput {
 impl Default for StepInput {
     /// The first and only step, with a learning rate of 0.
     fn default() -> StepInput {
-        StepInput { lr: 0.0, loss_scale: 1.0, draw_key: DrawKey::default(), steps_left: 1 }
+        StepInput { lr: 0.0, loss_scale: 1.0, weight: 1.0, draw_key: DrawKey::default(), steps_left: 1 }
     }
 }
 

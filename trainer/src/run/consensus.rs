@@ -56,9 +56,12 @@ impl<F: Float> Run<'_, F> {
             self.comm.all_reduce(&mut counts, ReduceOp::Sum)?;
             self.comm.all_reduce(new, ReduceOp::Sum)?;
             new.iter_mut().zip(counts).for_each(|(loss, count)| *loss /= count.max(1.0));
-        } else if self.data.weight != 1.0 / f64::from(self.comm.size()) {
+        } else if self.data.weight != 1.0 / f64::from(self.comm.size())
+            || !self.config.parallel.shares.is_empty()
+        {
             let new = &mut losses[*shared..];
-            new.iter_mut().for_each(|loss| *loss *= self.data.weight);
+            let steps = *shared as u64..;
+            new.iter_mut().zip(steps).for_each(|(loss, step)| *loss *= self.data.weight * self.weight(step));
             self.comm.all_reduce(new, ReduceOp::Sum)?;
         } else {
             self.comm.all_reduce(&mut losses[*shared..], ReduceOp::Avg)?;

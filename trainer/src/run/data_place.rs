@@ -2,6 +2,7 @@
 
 use super::Run;
 use crate::engine::{AxisPosition, Mesh, MeshAxis};
+use crate::shares::dealt;
 use crate::{Config, DrawKey, Result, strategies};
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::Float;
@@ -41,14 +42,43 @@ impl DataPlace {
 impl<F: Float> Run<'_, F> {
     /// The key of the random draws of a step.
     pub(super) fn draw_key(&self, step: u64) -> DrawKey {
-        let (first, stride) = (self.data.place.index as u32, self.data.place.size as u32);
+        let (first, stride) = match self.unequal(step) {
+            Some(counts) => (counts[..self.data.place.index].iter().sum::<usize>() as u32, 1),
+            None => (self.data.place.index as u32, self.data.place.size as u32),
+        };
         DrawKey { seed: self.config.seed, step: step as u32, first, stride }
+    }
+
+    /// How many samples each rank has in a step of the run, if they have unequal shares.
+    fn unequal(&self, step: u64) -> Option<Vec<usize>> {
+        let shares = &self.config.parallel.shares;
+        let of_epoch = step % self.sampler.steps(self.config).max(1);
+        let all = || self.sampler.in_step(self.config, of_epoch) as usize;
+        (!shares.is_empty()).then(|| dealt(all(), shares))
+    }
+
+    /// How much this rank's loss counts in a step of the run, relative to an equal share.
+    pub(super) fn weight(&self, step: u64) -> f64 {
+        self.unequal(step).map_or(1.0, |counts| {
+            let all = counts.iter().sum::<usize>().max(1);
+            (counts[self.data.place.index] * counts.len()) as f64 / all as f64
+        })
     }
 
     /// This rank's samples in each step of an epoch. If the numbers of samples are uneven, a rank has none in steps that other
     /// ranks still do.
     pub(super) fn epoch(&self, epoch: u64, steps: usize) -> Vec<Vec<usize>> {
+        let shares = &self.config.parallel.shares;
         let chunks_of = |rank: usize| -> Vec<Vec<usize>> {
+            if !shares.is_empty() {
+                let own = |all: &[usize]| {
+                    let counts = dealt(all.len(), shares);
+                    let first: usize = counts[..rank].iter().sum();
+                    all[first..first + counts[rank]].to_vec()
+                };
+                let step = self.config.batch * shares.len();
+                return self.sampler.dealt(epoch).chunks(step).map(own).collect();
+            }
             let indices = match self.config.uneven {
                 true => self.sampler.own(rank, epoch),
                 false => self.sampler.indices(rank, epoch),

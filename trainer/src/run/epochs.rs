@@ -77,7 +77,13 @@ impl<F: Float> Run<'_, F> {
                 let scale = self.scaler.map(|scaler| scaler.scale);
                 let steps_left = self.steps_until_meeting(step, progress);
                 let (lr, loss_scale) = (schedule.at(step), scale.map_or(1.0, f64::from));
-                let input = StepInput { lr, loss_scale, draw_key: self.draw_key(step), steps_left };
+                let input = StepInput {
+                    lr,
+                    loss_scale,
+                    weight: self.weight(step),
+                    draw_key: self.draw_key(step),
+                    steps_left,
+                };
                 if let Some(engine) = &mut self.engine {
                     engine.observe_layers(observer.wants_layers(step));
                 }

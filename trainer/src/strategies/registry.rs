@@ -14,7 +14,7 @@ use super::zero3::Zero3;
 use crate::added::{Added, Named};
 use crate::config::StageSharing;
 use crate::engine::{Mesh, MeshAxis, ServingRole};
-use crate::{Config, Error, Result};
+use crate::{Config, Error, Result, shares};
 use std::collections::BTreeMap;
 
 /// The names by which a configuration asks for a strategy.
@@ -126,6 +126,7 @@ pub fn fits(config: &Config, ranks: u32) -> Result<()> {
         )));
     }
     shares_work(config, ranks)?;
+    shares::fits(config, &mesh(config, ranks)?)?;
     if has_own_gpu_step(config) {
         return Ok(());
     }

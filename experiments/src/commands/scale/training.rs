@@ -2,6 +2,7 @@
 
 use super::page;
 use crate::cli::common::Common;
+use crate::cli::devices::RankDevices;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::memory;
 use crate::cli::output::RunOutput;
@@ -11,7 +12,6 @@ use crate::scaling::points::{FaultRules, Scaling};
 use crate::training::config;
 use allfold_report::format::counted;
 use allfold_report::sizes::RankCounts;
-use allfold_sim::Device;
 use std::path::PathBuf;
 
 /// Flags of a training run's scaling curve. The required flags are required only without a subcommand.
@@ -30,9 +30,12 @@ pub(crate) struct Args {
     /// The simulated machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
-    /// What each rank of the simulated machine computes on
+    /// What each rank of the simulated machine computes on: a device, or with others for some ranks, such as a100_f32,4-7:v100_f32
     #[arg(long, value_name = "D", default_value = "a100_f32")]
     device: String,
+    /// Share the samples of a step by the speed of these devices, not equally
+    #[arg(long)]
+    share_by_speed: bool,
     /// Steps of each run on a real clock, or with real arithmetic on the virtual clock
     #[arg(long, value_name = "STEPS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     steps: u64,
@@ -68,9 +71,10 @@ pub fn run(args: &Args) -> CommandResult {
     config.max_steps = args.steps;
     // The run has enough epochs for its steps, on any number of ranks.
     config.epochs = args.steps;
-    let device = Device::named(&args.device).map_err(CommandError::usage)?;
+    let devices: RankDevices = args.device.parse()?;
     let faults = FaultRules { rules: args.fault.clone(), seed: args.fault_seed };
-    let scaling = Scaling::new(config, args.topology.clone(), device).faulty(faults);
+    let scaling = Scaling::new(config, args.topology.clone(), devices);
+    let scaling = scaling.faulty(faults).shared(args.share_by_speed);
     scaling.check(ranks)?;
     let trains = !args.modeled_only;
     if trains && args.sim_ranks.is_some_and(|on_virtual_clock| on_virtual_clock > 0) {

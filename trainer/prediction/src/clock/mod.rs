@@ -9,8 +9,9 @@
 //! ```
 //!
 //! Ranks that do the same at the same time are represented by one, which alone is stepped: the first rank of each stage of a pipeline.
-//! So a collective along any other axis begins when this rank enters it. Where the first rank of the data axis does what others do not,
-//! every rank is stepped. The operations of a communicator follow each other, as on the communication thread of a real one.
+//! So a collective along any other axis begins when this rank enters it. Ranks with unlike devices or unequal shares of the samples
+//! are represented by one of each kind, if samples are all that ranks share. Otherwise, and where the first rank of the data axis does
+//! what others do not, every rank is stepped. The operations of a communicator follow each other, as on the communication thread of a real one.
 
 mod bucketing;
 mod exchanges;
@@ -34,8 +35,6 @@ use std::sync::Arc;
 /// What the clock needs to know of a configuration besides its strategy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepRules {
-    /// The number of samples of a rank.
-    pub batch: usize,
     /// Whether ranks may have unequally many samples.
     pub uneven: bool,
     /// Whether buckets are views of the gradients where possible.
@@ -50,10 +49,12 @@ pub(crate) struct StepRules {
     pub parts: bool,
 }
 
-/// What all stepped ranks have in common.
+/// What a stepped rank computes, and what all stepped ranks have in common.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared<'a> {
     pub costs: &'a dyn StepCosts,
+    /// The number of samples of a rank like this one.
+    pub batch: usize,
     pub rules: StepRules,
     pub mesh: Mesh,
     /// The ranks that are stepped, by their numbers in the mesh.
@@ -176,7 +177,7 @@ impl<'a> ClockRank<'a> {
     pub fn samples(&self) -> usize {
         let data = self.with.mesh.position(self.rank, MeshAxis::Data);
         let leads = self.is_led() && data.index == 0;
-        self.with.rules.batch * if leads { data.size } else { 1 }
+        self.with.batch * if leads { data.size } else { 1 }
     }
 
     /// Begins a step.

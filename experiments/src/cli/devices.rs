@@ -1,0 +1,134 @@
+//! `--device` on virtual time: a device model for all ranks, and others for some of them.
+
+use crate::cli::error::{CommandError, CommandResult};
+use allfold_sim::{Device, Faults, Topology};
+use std::fmt;
+use std::str::FromStr;
+
+/// The device models of simulated ranks, such as `a100_f32` or `cpu_core,4-7:h100_f32`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankDevices {
+    /// The device of all ranks that are not in `others`.
+    pub device: Device,
+    /// The first and the last rank of each range, and their device. Of two ranges with one rank, the later one counts.
+    others: Vec<(u32, u32, Device)>,
+}
+
+impl From<Device> for RankDevices {
+    fn from(device: Device) -> RankDevices {
+        RankDevices { device, others: Vec::new() }
+    }
+}
+
+impl FromStr for RankDevices {
+    type Err = CommandError;
+
+    fn from_str(text: &str) -> CommandResult<RankDevices> {
+        let device = |name: &str| Device::named(name.trim()).map_err(CommandError::usage);
+        let (first, rest) = text.split_once(',').map_or((text, None), |(first, rest)| (first, Some(rest)));
+        if first.contains(':') {
+            return Err(CommandError::usage(format!(
+                "--device {text} begins with the device of some ranks: name first the device of the others, such as a100_f32,{text}"
+            )));
+        }
+        let mut devices = RankDevices::from(device(first)?);
+        for rule in rest.into_iter().flat_map(|rest| rest.split(',')) {
+            let ranges = rule.split_once(':').map(|(ranks, name)| {
+                let (first, last) = ranks.split_once('-').unwrap_or((ranks, ranks));
+                (first.trim().parse(), last.trim().parse(), name)
+            });
+            match ranges {
+                Some((Ok(first), Ok(last), name)) if first <= last => {
+                    devices.others.push((first, last, device(name)?));
+                }
+                _ => {
+                    return Err(CommandError::usage(format!(
+                        "--device {text}: `{rule}` is no RANK:DEVICE or FIRST-LAST:DEVICE, such as 4-7:h100"
+                    )));
+                }
+            }
+        }
+        Ok(devices)
+    }
+}
+
+impl fmt::Display for RankDevices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.device.name)?;
+        self.others.iter().try_for_each(|(first, last, device)| match first == last {
+            true => write!(f, ",{first}:{}", device.name),
+            false => write!(f, ",{first}-{last}:{}", device.name),
+        })
+    }
+}
+
+impl RankDevices {
+    /// Refuses a device for a rank that is not there.
+    ///
+    /// # Errors
+    /// Such a rank.
+    pub fn check(&self, ranks: u32) -> CommandResult {
+        match self.others.iter().find(|(_, last, _)| *last >= ranks) {
+            None => Ok(()),
+            Some((_, last, _)) => Err(CommandError::usage(format!(
+                "--device {self} has a device for rank {last}, and there are {ranks} ranks, from 0 to {}",
+                ranks.saturating_sub(1)
+            ))),
+        }
+    }
+
+    /// The rules of `others` for this many ranks, as a fault rule writes them.
+    fn rules(&self, ranks: u32) -> Vec<String> {
+        let there = self.others.iter().filter(|(first, ..)| *first < ranks);
+        there
+            .map(|(first, last, device)| format!("device={first}-{}:{}", last.min(&(ranks - 1)), device.name))
+            .collect()
+    }
+
+    /// These devices on a machine, with more rules.
+    ///
+    /// # Errors
+    /// A rule that is invalid, or names a rank or link that the machine does not have.
+    pub fn with(&self, rules: &[String], topology: &Topology) -> CommandResult<Faults> {
+        let own = self.rules(topology.ranks());
+        let all = own.iter().chain(rules).map(String::as_str);
+        Faults::parse(all, topology).map_err(CommandError::usage)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allfold_sim::Rank;
+
+    #[test]
+    fn ranks_have_the_devices_that_rules_name() {
+        let text = "cpu_core,4-7:h100,6:rtx3090";
+        let devices: RankDevices = "cpu_core, 4-7:H100 ,6:RTX-3090".parse().unwrap();
+        assert_eq!((devices.to_string(), text.parse().unwrap()), (text.to_string(), devices.clone()));
+        for ranks in [2, 5, 8] {
+            let topology = Topology::named("switch", ranks).unwrap();
+            let faults = devices.with(&["slow_rank=0:x2".into()], &topology).unwrap();
+            let names = (0..ranks).map(|rank| faults.device(Rank(rank), &devices.device).name);
+            let want = ["cpu_core", "cpu_core", "cpu_core", "cpu_core", "h100", "h100", "rtx3090", "h100"];
+            assert_eq!(names.collect::<Vec<_>>(), want[..ranks as usize]);
+        }
+        assert_eq!(devices.check(8), Ok(()));
+    }
+
+    #[test]
+    fn devices_that_make_no_sense_are_told() {
+        let told = |text: &str| match text.parse::<RankDevices>() {
+            Ok(devices) => devices.check(4).unwrap_err().to_string(),
+            Err(error) => error.to_string(),
+        };
+        assert!(told("h10").contains("did you mean `h100`"));
+        assert!(told("0-3:h100").contains("such as a100_f32,0-3:h100"));
+        for wrong in
+            ["h100,a100", "h100,a:h100", "h100,3-1:h100", "h100,:h100", "h100,", "h100,4294967296:h100"]
+        {
+            assert!(told(wrong).contains("FIRST-LAST:DEVICE"), "{wrong}");
+        }
+        assert!(told("h100,4-7:a100").contains("a device for rank 7, and there are 4 ranks"));
+    }
+}

@@ -1,0 +1,146 @@
+//! Unequal shares of a step's samples, and unlike devices.
+
+use crate::{ROWS, Row, SAMPLES, digits, distance, gpt, on, trained};
+use allfold_collectives::{Communicator, Plan, World};
+use allfold_prediction::{ModeledMachine, StepPrediction, predict, shares_by_speed};
+use allfold_sim::{Costs, Device, Faults, Picos, Sharing, Topology};
+use allfold_tests::training::{bits, run, switch};
+use allfold_trainer::{Config, Observer, StepReport, data, train};
+
+/// Whether ranks of the row can have unequally many samples.
+fn shares(row: &Row) -> bool {
+    let fixed = ["data_parallel", "parameter_server"].contains(&row.strategy) || row.name.contains("expert");
+    !fixed && (row.data)(4).is_some_and(|data| data > 1)
+}
+
+/// The row's configuration on four ranks with these shares, as many as have samples of their own.
+fn unequal(row: &Row, base: &Config, shares: &[u32]) -> Config {
+    let data = (row.data)(4).unwrap();
+    let mut config = on(row, base, data);
+    config.parallel.shares = shares[..data as usize].to_vec();
+    config
+}
+
+/// The last step has 4 samples, of which some ranks have none.
+#[test]
+fn ten_steps_with_unequal_shares_equal_one_rank_s() {
+    println!("\ndistance of the weights from one rank's, shares 5 1 1 2");
+    for base in [digits(), Config { clip_norm: 0.5, loss_scale: 64.0, ..gpt() }] {
+        let base = Config { train_samples: 8 * SAMPLES + 4, epochs: 2, ..base };
+        let whole = Config { strategy: "single".into(), batch: SAMPLES, ..base.clone() };
+        let alone = trained(&World::threads(1), &whole);
+        for row in ROWS.iter().filter(|row| shares(row) && row.takes(&base)) {
+            let config = unequal(row, &base, &[5, 1, 1, 2]);
+            let far = distance(&alone, &trained(&World::threads(4), &config));
+            println!("| {:<16} | {} | {far:6.0e} |", row.name, base.model);
+            assert!(far < 1e-12, "{}: {far:e}", row.name);
+        }
+    }
+}
+
+#[test]
+fn losses_dropout_and_batch_norms_of_unequal_shares_are_those_of_one_rank() {
+    let channels = vec![4, 6];
+    let norms = Config { model: "cnn".into(), channels, batch_norm: true, sync_batch_norm: true, ..digits() };
+    let ddp = ROWS.iter().find(|row| row.name == "ddp").unwrap();
+    for base in [Config { hidden: Vec::new(), ..norms }, Config { dropout: 0.2, ..gpt() }] {
+        let base = Config { train_samples: 2 * SAMPLES + 12, epochs: 3, max_steps: 9, ..base };
+        let whole = Config { strategy: "single".into(), batch: SAMPLES, ..base.clone() };
+        let alone = run(&World::threads(1), &whole);
+        let config = unequal(ddp, &base, &[1, 4, 2, 3]);
+        let shared = run(&World::threads(4), &config);
+        for (step, (one, four)) in alone.losses.iter().zip(&shared.losses).enumerate() {
+            assert!((one - four).abs() < 1e-12 * one.abs(), "step {step}: {one} and {four}");
+        }
+        assert_eq!((alone.losses.len(), alone.samples), (9, shared.samples));
+        assert_eq!(bits(&shared), bits(&run(&World::sim(&switch(4)), &config)), "on virtual time");
+        assert_eq!(bits(&shared), bits(&run(&World::tcp(4), &config)), "over TCP");
+    }
+}
+
+/// The time of a rank's last step.
+#[derive(Default)]
+struct LastStep(Picos);
+
+impl Observer for LastStep {
+    fn step(&mut self, report: &StepReport) {
+        self.0 = report.time.total();
+    }
+}
+
+fn predicted(config: &Config, (topology, devices): (&Topology, &Faults)) -> StepPrediction {
+    let (plan, (train, _)) = (Plan::default(), data::load(config).unwrap());
+    let (device, costs, sharing) = (Device::CPU_CORE, Costs::default(), Sharing::default());
+    let machine = ModeledMachine { device, devices, topology, costs, sharing, plan: &plan };
+    predict(config, train.shape, train.classes, &machine).unwrap()
+}
+
+/// On the clock an exchange begins when its last rank enters it. Where several communicators exchange at once, a run takes up to a
+/// thousandth longer.
+#[test]
+fn the_clock_has_the_time_of_unlike_ranks() {
+    let topology = switch(4);
+    let cases = [
+        ("device=2-3:a100_f32", [1, 3, 4, 4]),
+        ("device=2-3:a100_f32", [4, 1, 3, 1]),
+        // Unlike ranks share layers, where ranks do that.
+        ("device=1:a100_f32", [1, 1, 1, 1]),
+    ];
+    for row in ROWS.iter().filter(|row| shares(row)) {
+        for base in [digits(), gpt()].into_iter().filter(|base| row.takes(base)) {
+            let base = Config { max_steps: 4, epochs: 4, ..base };
+            for (rule, shares) in cases {
+                let devices = Faults::parse([rule], &topology).unwrap();
+                let config = unequal(row, &base, &shares);
+                let body = |comm: Communicator| {
+                    let mut last = LastStep::default();
+                    train(&config, &comm, &mut last)?;
+                    Ok::<_, allfold_trainer::Error>(last.0)
+                };
+                let world = World::sim(&topology).device(Device::CPU_CORE).costs(Costs::default());
+                let real = world.faults(devices.clone()).run(body).unwrap();
+                let (slowest, found) =
+                    (*real.iter().max().unwrap(), predicted(&config, (&topology, &devices)).time.total());
+                let far = found.as_secs() / slowest.as_secs() - 1.0;
+                println!(
+                    "| {:<16} | {:<4} | {shares:?} | {slowest} | {found} | {far:+.4}",
+                    row.name, base.model
+                );
+                assert!((-0.001..=0.0).contains(&far), "{} {shares:?}: {slowest} and {found}", row.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn shares_by_speed_are_the_fastest() {
+    let (topology, base) = (switch(4), Config { batch: 64, train_samples: 0, ..digits() });
+    let devices = Faults::parse(["device=1:rtx3090_f32", "device=2-3:v100_f32"], &topology).unwrap();
+    let plan = Plan::default();
+    let (train, _) = data::load(&base).unwrap();
+    let sample = (train.shape, train.classes);
+    let wide = Config { model: "mlp".into(), hidden: vec![512; 4], strategy: "ddp".into(), ..base };
+    let machine = |device, devices| ModeledMachine {
+        device,
+        devices,
+        topology: &topology,
+        costs: Costs::default(),
+        sharing: Sharing::default(),
+        plan: &plan,
+    };
+    let time = |shares: Vec<u32>| {
+        let mut config = wide.clone();
+        config.parallel.shares = shares;
+        predict(&config, sample.0, sample.1, &machine(Device::CPU_CORE, &devices)).unwrap().time.total()
+    };
+    let by_speed = shares_by_speed(&wide, sample, &machine(Device::CPU_CORE, &devices)).unwrap();
+    let (equal, chosen) = (time(Vec::new()), time(by_speed.clone()));
+    // Every other way to give the four ranks at least one sample each, in steps of eight.
+    let ways = (0..=8).flat_map(|a| (0..=8).map(move |b| [1 + 4 * a, 1 + 28 * b]));
+    let others =
+        ways.filter(|[a, b]| a + b < 250).map(|[a, b]| vec![a, b, (256 - a - b) / 2, (256 - a - b) / 2]);
+    let best = others.map(time).min().unwrap();
+    println!("equal {equal}, by speed {chosen} {by_speed:?}, the best of others {best}");
+    assert!(chosen.as_secs() < 0.5 * equal.as_secs() && chosen.as_secs() < 1.02 * best.as_secs());
+    assert!(shares_by_speed(&wide, sample, &machine(Device::H100, &Faults::NONE)).unwrap().is_empty());
+}
