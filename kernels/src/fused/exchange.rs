@@ -40,11 +40,21 @@ pub(super) enum From {
     Reduce { block: usize },
 }
 
-/// An origin, and the result blocks that are made from it: (member, block of its result).
-#[derive(Clone, Debug)]
+/// An origin, and the result blocks that are made from it: block `block` of the results of the members `first..end` but `except`.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     pub from: From,
-    pub to: Vec<(u32, usize)>,
+    first: u32,
+    end: u32,
+    except: Option<u32>,
+    pub block: usize,
+}
+
+impl Route {
+    /// The members whose results have the block.
+    pub fn members(self) -> impl Iterator<Item = u32> {
+        (self.first..self.end).filter(move |member| Some(*member) != self.except)
+    }
 }
 
 /// A computation in which all members take part. Build an exchange once and run it as often as needed.
@@ -57,7 +67,6 @@ pub struct Exchange {
     pub(super) op: ReduceOp,
     /// The size of a block in bytes.
     pub(super) block: usize,
-    pub(super) routes: Vec<Route>,
     /// The reduction tree of each range of a source's bytes.
     pub(super) formulas: Vec<(Range<usize>, Formula)>,
     /// The number of scratch blocks that the formulas need.
@@ -110,20 +119,8 @@ impl Exchange {
         let slots = formulas.iter().map(|(_, formula)| formula.slots).max().unwrap_or(0).max(1);
         let words = [pattern as u64, members.into(), root.into(), dtype as u64, op as u64, block as u64];
         let digest = words.into_iter().fold(0, mix);
-        let routes = routes(pattern, members, root);
-        let mut exchange = Exchange {
-            pattern,
-            members,
-            root,
-            dtype,
-            op,
-            block,
-            routes,
-            formulas,
-            slots,
-            most_blocks: 0,
-            digest,
-        };
+        let mut exchange =
+            Exchange { pattern, members, root, dtype, op, block, formulas, slots, most_blocks: 0, digest };
         exchange.most_blocks = (0..members).map(|member| exchange.source_blocks(member)).max().unwrap_or(0);
         exchange
     }
@@ -169,6 +166,40 @@ impl Exchange {
         )
     }
 
+    /// All routes, one after another: as a list they would take the square or the cube of the number of members in memory.
+    pub(super) fn routes(&self) -> impl Iterator<Item = Route> {
+        let all = self.members as usize;
+        let count = match self.pattern {
+            Pattern::Meet => 0,
+            Pattern::AllReduce | Pattern::Reduce | Pattern::Broadcast => 1,
+            Pattern::AllToAll => all * all,
+            _ => all,
+        };
+        (0..count).map(|at| self.route(at))
+    }
+
+    fn route(&self, at: usize) -> Route {
+        let (all, root, own) = (self.members, self.root, at as u32);
+        let copy = |member: u32, block: usize| From::Copy { member, block };
+        let one =
+            |from, member: u32, block| Route { from, first: member, end: member + 1, except: None, block };
+        let every = |from, except, block| Route { from, first: 0, end: all, except, block };
+        match self.pattern {
+            Pattern::AllReduce | Pattern::Meet => every(From::Reduce { block: 0 }, None, 0),
+            Pattern::Reduce => one(From::Reduce { block: 0 }, root, 0),
+            Pattern::ReduceScatter => one(From::Reduce { block: at }, own, 0),
+            Pattern::Broadcast => every(copy(root, 0), Some(root), 0),
+            Pattern::AllGather => every(copy(own, 0), None, at),
+            Pattern::Gather => one(copy(own, 0), root, at),
+            Pattern::Scatter => one(copy(root, at), own, 0),
+            Pattern::AllToAll => {
+                let (p, q) = (at / all as usize, at % all as usize);
+                one(copy(q as u32, p), p as u32, q)
+            }
+            Pattern::Shift => one(copy((own + all - 1) % all, 0), own, 0),
+        }
+    }
+
     /// Byte offsets of a member's source and result within one buffer that holds both.
     pub(super) fn offsets(&self, member: u32) -> (usize, usize) {
         let own = member as usize * self.block;
@@ -177,44 +208,5 @@ impl Exchange {
             Pattern::ReduceScatter => (0, own),
             _ => (0, 0),
         }
-    }
-}
-
-fn routes(pattern: Pattern, members: u32, root: u32) -> Vec<Route> {
-    let all = || (0..members).map(|member| (member, 0)).collect::<Vec<_>>();
-    let each = |f: &dyn Fn(u32) -> Route| (0..members).map(f).collect::<Vec<_>>();
-    let place = |member: u32| member as usize;
-    match pattern {
-        Pattern::Meet => Vec::new(),
-        Pattern::AllReduce => vec![Route { from: From::Reduce { block: 0 }, to: all() }],
-        Pattern::Reduce => vec![Route { from: From::Reduce { block: 0 }, to: vec![(root, 0)] }],
-        Pattern::ReduceScatter => {
-            each(&|p| Route { from: From::Reduce { block: place(p) }, to: vec![(p, 0)] })
-        }
-        Pattern::Broadcast => {
-            let others = all().into_iter().filter(|(member, _)| *member != root).collect();
-            vec![Route { from: From::Copy { member: root, block: 0 }, to: others }]
-        }
-        Pattern::AllGather => each(&|q| Route {
-            from: From::Copy { member: q, block: 0 },
-            to: (0..members).map(|p| (p, place(q))).collect(),
-        }),
-        Pattern::Gather => {
-            each(&|q| Route { from: From::Copy { member: q, block: 0 }, to: vec![(root, place(q))] })
-        }
-        Pattern::Scatter => {
-            each(&|p| Route { from: From::Copy { member: root, block: place(p) }, to: vec![(p, 0)] })
-        }
-        Pattern::AllToAll => {
-            let pair = |p: u32, q: u32| Route {
-                from: From::Copy { member: q, block: place(p) },
-                to: vec![(p, place(q))],
-            };
-            (0..members).flat_map(|p| (0..members).map(move |q| pair(p, q))).collect()
-        }
-        Pattern::Shift => each(&|p| Route {
-            from: From::Copy { member: (p + members - 1) % members, block: 0 },
-            to: vec![(p, 0)],
-        }),
     }
 }

@@ -1,6 +1,6 @@
 //! The computation of one member's share: blocks that fit into the first-level cache are evaluated from the sources to the results.
 
-use super::exchange::{Exchange, From, Pattern, Route};
+use super::exchange::{Exchange, From, Pattern};
 use super::formula::{Formula, Operand};
 use crate::Isa;
 use crate::reduce::simd;
@@ -67,14 +67,16 @@ impl Typed for Fill<'_> {
         let (slots, _) = scratch.split_at_mut(exchange.slots * BLOCK / size_of::<T>());
         let mut work = Block { isa, op: exchange.op, slots };
         let parts = (exchange.op == ReduceOp::Avg).then_some(exchange.members);
-        for Route { from, to } in &exchange.routes {
-            let to = || to.iter().filter(|(member, _)| !results[*member as usize].base.is_null());
-            let mut places = to().map(|(member, block)| results[*member as usize].at(*block, 0));
+        for route in exchange.routes() {
+            let to = || {
+                route.members().map(|member| results[member as usize]).filter(|place| !place.base.is_null())
+            };
+            let (from, mut places) = (route.from, to().map(|place| place.at(route.block, 0)));
             let Some(one) = places.next() else { continue };
             // If only one result receives the block and is not streamed, the block is computed there directly.
             let only = if places.next().is_none() && !stream { one } else { std::ptr::null_mut() };
             let mut at = range.start;
-            if let Some((a, b)) = pair(exchange, *from, sources, results).filter(|_| parts.is_none()) {
+            if let Some((a, b)) = pair(exchange, from, sources, results).filter(|_| parts.is_none()) {
                 let len = range.len() / size_of::<T>();
                 // SAFETY: by the conditions of `run`; the two buffers differ, and both are source and result.
                 let (a, b) = unsafe {
@@ -87,7 +89,7 @@ impl Typed for Fill<'_> {
                 continue;
             }
             while at < range.end {
-                let (len, value) = match *from {
+                let (len, value) = match from {
                     From::Copy { member, block } => {
                         (range.end - at, sources[member as usize].at(block, at).cast_const())
                     }
@@ -107,8 +109,8 @@ impl Typed for Fill<'_> {
                         (len, value.cast::<u8>())
                     }
                 };
-                for (member, block) in to() {
-                    let into = results[*member as usize].at(*block, at);
+                for place in to() {
+                    let into = place.at(route.block, at);
                     if into.cast_const() == value {
                         continue;
                     }
