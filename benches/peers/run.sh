@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Times a training step of four models in Allfold and in PyTorch, one after the other, on as many threads, and prints
+# Times a training step of five models in Allfold and in PyTorch, one after the other, on as many threads, and prints
 # one line of JSON for each; then two ranks of one thread, as threads (beside one rank, in turn), as processes, and by PyTorch's
 # DDP over gloo. PyTorch is installed into a Python environment of its own (5.5 GB) the first time:
 #
@@ -12,7 +12,7 @@ if [ ! -x "$python" ]; then
     "$python" -m pip install --quiet torch numpy
 fi
 cargo bench --quiet -p allfold-trainer --bench peer --no-run
-for model in mlp gpt resnet18 resnet50; do
+for model in mlp gpt resnet18 resnet50 resnet34-fc; do
     for threads in 1 2; do
         cargo bench --quiet -p allfold-trainer --bench peer -- "$model" "$threads"
         OMP_NUM_THREADS=$threads "$python" benches/peers/torch_step.py "$model" "$threads"

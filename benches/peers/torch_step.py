@@ -1,6 +1,6 @@
-"""One training step of four models in PyTorch: what `cargo bench -p allfold-trainer --bench peer` times in Allfold.
+"""One training step of five models in PyTorch: what `cargo bench -p allfold-trainer --bench peer` times in Allfold.
 
-python torch_step.py MODEL THREADS                                      MODEL: mlp, gpt, resnet18, resnet50   prints one line of JSON
+python torch_step.py MODEL THREADS                                      MODEL: mlp, gpt, resnet18, resnet50, resnet34-fc   prints one line of JSON
 python -m torch.distributed.run --nproc-per-node 2 torch_step.py MODEL THREADS      the same by DDP over gloo, as rank 0 sees it
 """
 import json
@@ -86,6 +86,26 @@ class ResNet50(nn.Module):
         return self.fc(self.blocks(x).mean((2, 3)))
 
 
+class ResNet34(nn.Module):
+    """With the stem for ImageNet; all layers but the last are frozen, as for fine-tuning."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+        blocks, inputs = [], 64
+        for outputs, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+            for block in range(count):
+                blocks.append(Block(inputs, outputs, stride if block == 0 else 1))
+                inputs = outputs
+        self.blocks, self.fc = nn.Sequential(*blocks), nn.Linear(512, 5)
+        self.requires_grad_(False)
+        self.fc.requires_grad_(True)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
+        return self.fc(self.blocks(x).mean((2, 3)))
+
+
 class GptBlock(nn.Module):
     def __init__(self, width, heads):
         super().__init__()
@@ -127,6 +147,10 @@ def main():
         model, warm, steps = Gpt(), 6, 40
         optimiser = torch.optim.AdamW(model.parameters(), lr=3e-4)
         x, y = torch.randint(0, 1024, (8, 128)), torch.randint(0, 1024, (8 * 128,))
+    elif name == "resnet34-fc":
+        model, warm, steps = ResNet34(), 1, 5
+        optimiser = torch.optim.Adam(model.fc.parameters(), lr=0.003)
+        x, y = torch.randn(16, 3, 224, 224), torch.randint(0, 5, (16,))
     else:
         model, (samples, side) = (ResNet50(), (8, 64)) if name == "resnet50" else (ResNet18(), (32, 32))
         warm, steps = 2, 12

@@ -1,4 +1,4 @@
-//! One training step of four models, timed as `benches/peers/torch_step.py` times PyTorch's: the same shapes, optimisers
+//! One training step of five models, timed as `benches/peers/torch_step.py` times PyTorch's: the same shapes, optimisers
 //! and numbers of steps, the median of all steps. `benches/peers/run.sh` runs both, one after the other.
 //!
 //! ```text
@@ -64,7 +64,19 @@ fn case(model: &str) -> Case {
             const PARTS: ResNet = ResNet { layers: 50, imagenet_stem: true, shape: (3, 64, 64), classes: 10 };
             (|| resnet(&PARTS).unwrap(), sgd(0.9, 5e-4, 0.1, 8), (2, 12))
         }
-        other => panic!("no model {other}; there are mlp, gpt, resnet18, resnet50"),
+        // Fine-tuning, as in examples/flowers: all layers but the last are frozen.
+        "resnet34-fc" => {
+            let network = || {
+                const PARTS: ResNet =
+                    ResNet { layers: 34, imagenet_stem: true, shape: (3, 224, 224), classes: 5 };
+                let mut network = resnet(&PARTS).unwrap();
+                network.freeze(&["*".into()], &["fc".into()]).unwrap();
+                network
+            };
+            let adam = Config { optimiser: "adam".into(), ..sgd(0.0, 0.0, 0.003, 16) };
+            (network, adam, (1, 5))
+        }
+        other => panic!("no model {other}; there are mlp, gpt, resnet18, resnet50, resnet34-fc"),
     }
 }
 
