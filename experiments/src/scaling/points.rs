@@ -12,7 +12,7 @@ use allfold_prediction::{self as prediction, ModeledMachine, StepPrediction};
 use allfold_report::format::counted;
 use allfold_report::records::{MeasuredScale, Setup, SimulatedScale};
 use allfold_report::sizes::RankCounts;
-use allfold_sim::{Faults, Sharing, Topology};
+use allfold_sim::{Faults, Topology};
 use allfold_trainer::{Config, Dataset, data, strategies};
 use std::cell::OnceCell;
 
@@ -216,13 +216,10 @@ impl Scaling {
         };
         let topology = self.machine(ranks)?;
         let devices = self.devices.with(&[], &topology)?;
+        let plan = Plan::default();
         let machine = ModeledMachine {
-            device: self.devices.device,
             devices: &devices,
-            topology: &topology,
-            costs: topology.costs(),
-            sharing: Sharing::default(),
-            plan: &Plan::default(),
+            ..ModeledMachine::new(&topology, self.devices.device, &plan)
         };
         let mut config = self.config.clone();
         if self.by_speed {

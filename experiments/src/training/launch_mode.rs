@@ -5,7 +5,7 @@ use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::environment::Environment;
 use allfold_collectives::{Communicator, Plan, Rank};
 use allfold_prediction::{ModeledMachine, shares_by_speed};
-use allfold_sim::{Device, Faults, Sharing, Topology};
+use allfold_sim::{Device, Faults, Topology};
 use allfold_trainer::Config;
 
 /// Simulated ranks: one per rank of a topology, each computing on a device.
@@ -84,14 +84,8 @@ impl LaunchMode {
             ));
         };
         let plan = Plan::default();
-        let machine = ModeledMachine {
-            device: machine.devices.device,
-            devices: &machine.faults,
-            topology: &machine.topology,
-            costs: machine.topology.costs(),
-            sharing: Sharing::default(),
-            plan: &plan,
-        };
+        let alike = ModeledMachine::new(&machine.topology, machine.devices.device, &plan);
+        let machine = ModeledMachine { devices: &machine.faults, ..alike };
         shares_by_speed(config, sample, &machine).map_err(CommandError::from)
     }
 

@@ -3,7 +3,7 @@
 use crate::{ROWS, digits, gpt, on};
 use allfold_collectives::{Communicator, Plan, World};
 use allfold_prediction::{ModeledMachine, StepPrediction, predict};
-use allfold_sim::{Costs, Device, Faults, Picos, Sharing};
+use allfold_sim::{Costs, Device, Faults, Picos};
 use allfold_tests::training::switch;
 use allfold_trainer::{Config, Observer, StepReport, data, train};
 
@@ -17,22 +17,32 @@ impl Observer for LastStep {
     }
 }
 
-/// The last step of each rank on virtual time.
-fn run(config: &Config, ranks: u32, device: Device) -> Vec<Picos> {
+/// One device for all ranks.
+fn alike(device: Device) -> (Device, &'static Faults) {
+    static ALIKE: Faults = Faults::NONE;
+    (device, &ALIKE)
+}
+
+/// The last step of each rank on virtual time; `devices` gives some ranks other devices.
+pub(crate) fn run(config: &Config, ranks: u32, (device, devices): (Device, &Faults)) -> Vec<Picos> {
     let body = |comm: Communicator| {
         let mut last = LastStep::default();
         train(config, &comm, &mut last)?;
         Ok::<_, allfold_trainer::Error>(last.0)
     };
-    World::sim(&switch(ranks)).device(device).costs(Costs::default()).run(body).unwrap()
+    World::sim(&switch(ranks))
+        .device(device)
+        .faults(devices.clone())
+        .costs(Costs::default())
+        .run(body)
+        .unwrap()
 }
 
-fn predicted(config: &Config, ranks: u32, device: Device) -> StepPrediction {
+pub(crate) fn predicted(config: &Config, ranks: u32, (device, devices): (Device, &Faults)) -> StepPrediction {
     let (train, _) = data::load(config).unwrap();
     let (topology, plan) = (switch(ranks), Plan::default());
-    let (costs, sharing) = (Costs::default(), Sharing::default());
-    let machine =
-        ModeledMachine { device, devices: &Faults::NONE, topology: &topology, costs, sharing, plan: &plan };
+    let costs = Costs::default();
+    let machine = ModeledMachine { devices, costs, ..ModeledMachine::new(&topology, device, &plan) };
     predict(config, train.shape, train.classes, &machine).unwrap()
 }
 
@@ -45,7 +55,8 @@ fn overlaps(name: &str) -> bool {
 /// Prints a row of the table; panics unless the clock has the time of every rank, or, where exchanges overlap, nearly that of the
 /// slowest.
 fn compare(row: &str, config: &Config, ranks: u32, device: Device) {
-    let (real, found) = (run(config, ranks, device), predicted(config, ranks, device).time.total());
+    let (real, found) =
+        (run(config, ranks, alike(device)), predicted(config, ranks, alike(device)).time.total());
     let slowest = *real.iter().max().unwrap();
     let far = 1.0 - found.as_secs() / slowest.as_secs();
     let what = format!(
@@ -101,8 +112,8 @@ fn what_ranks_agree_on_takes_its_time_on_the_clock() {
         let plain = Config { dtype: "f32".into(), width: 64, ..more(row.gpt()) };
         let config = on(row, &Config { amp: "bf16".into(), ..plain.clone() }, (row.data)(4).unwrap());
         compare(name, &config, 4, Device::A100_F32);
-        let slower = predicted(&Config { amp: "none".into(), ..config.clone() }, 4, Device::A100_F32);
-        let narrow = predicted(&config, 4, Device::A100_F32);
+        let slower = predicted(&Config { amp: "none".into(), ..config.clone() }, 4, alike(Device::A100_F32));
+        let narrow = predicted(&config, 4, alike(Device::A100_F32));
         assert!(narrow.time.total() < slower.time.total(), "{name}");
     }
     let channels = vec![4, 6];

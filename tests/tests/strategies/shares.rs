@@ -1,11 +1,11 @@
 //! Unequal shares of a step's samples, and unlike devices.
 
-use crate::{ROWS, Row, SAMPLES, digits, distance, gpt, on, trained};
-use allfold_collectives::{Communicator, Plan, World};
-use allfold_prediction::{ModeledMachine, StepPrediction, predict, shares_by_speed};
-use allfold_sim::{Costs, Device, Faults, Picos, Sharing, Topology};
+use crate::{ROWS, Row, SAMPLES, digits, distance, gpt, on, predicted, trained};
+use allfold_collectives::{Plan, World};
+use allfold_prediction::{ModeledMachine, predict, shares_by_speed};
+use allfold_sim::{Costs, Device, Faults};
 use allfold_tests::training::{bits, run, switch};
-use allfold_trainer::{Config, Observer, StepReport, data, train};
+use allfold_trainer::{Config, data};
 
 /// Whether ranks of the row can have unequally many samples.
 fn shares(row: &Row) -> bool {
@@ -58,23 +58,6 @@ fn losses_dropout_and_batch_norms_of_unequal_shares_are_those_of_one_rank() {
     }
 }
 
-/// The time of a rank's last step.
-#[derive(Default)]
-struct LastStep(Picos);
-
-impl Observer for LastStep {
-    fn step(&mut self, report: &StepReport) {
-        self.0 = report.time.total();
-    }
-}
-
-fn predicted(config: &Config, (topology, devices): (&Topology, &Faults)) -> StepPrediction {
-    let (plan, (train, _)) = (Plan::default(), data::load(config).unwrap());
-    let (device, costs, sharing) = (Device::CPU_CORE, Costs::default(), Sharing::default());
-    let machine = ModeledMachine { device, devices, topology, costs, sharing, plan: &plan };
-    predict(config, train.shape, train.classes, &machine).unwrap()
-}
-
 /// On the clock an exchange begins when its last rank enters it. Where several communicators exchange at once, a run takes up to a
 /// thousandth longer.
 #[test]
@@ -92,15 +75,9 @@ fn the_clock_has_the_time_of_unlike_ranks() {
             for (rule, shares) in cases {
                 let devices = Faults::parse([rule], &topology).unwrap();
                 let config = unequal(row, &base, &shares);
-                let body = |comm: Communicator| {
-                    let mut last = LastStep::default();
-                    train(&config, &comm, &mut last)?;
-                    Ok::<_, allfold_trainer::Error>(last.0)
-                };
-                let world = World::sim(&topology).device(Device::CPU_CORE).costs(Costs::default());
-                let real = world.faults(devices.clone()).run(body).unwrap();
-                let (slowest, found) =
-                    (*real.iter().max().unwrap(), predicted(&config, (&topology, &devices)).time.total());
+                let on = (Device::CPU_CORE, &devices);
+                let slowest = predicted::run(&config, 4, on).into_iter().max().unwrap();
+                let found = predicted::predicted(&config, 4, on).time.total();
                 let far = found.as_secs() / slowest.as_secs() - 1.0;
                 println!(
                     "| {:<16} | {:<4} | {shares:?} | {slowest} | {found} | {far:+.4}",
@@ -120,13 +97,10 @@ fn shares_by_speed_are_the_fastest() {
     let (train, _) = data::load(&base).unwrap();
     let sample = (train.shape, train.classes);
     let wide = Config { model: "mlp".into(), hidden: vec![512; 4], strategy: "ddp".into(), ..base };
-    let machine = |device, devices| ModeledMachine {
-        device,
-        devices,
-        topology: &topology,
-        costs: Costs::default(),
-        sharing: Sharing::default(),
-        plan: &plan,
+    let costs = Costs::default();
+    let machine = |device, devices| {
+        let alike = ModeledMachine::new(&topology, device, &plan);
+        ModeledMachine { devices, costs, ..alike }
     };
     let time = |shares: Vec<u32>| {
         let mut config = wide.clone();

@@ -2,7 +2,7 @@
 
 use allfold_collectives::{Plan, World};
 use allfold_prediction::{ModeledMachine, StepPrediction, predict};
-use allfold_sim::{Costs, Device, Faults, Sharing, Topology};
+use allfold_sim::{Costs, Device, Topology};
 use allfold_tests::training::switch;
 use allfold_trainer::timing::{StepBreakdown, communication};
 use allfold_trainer::{Config, Error, Observer, StepReport, TrainResult, data, train_on};
@@ -30,14 +30,7 @@ fn timed(ranks: u32, device: Device, config: &Config) -> (Vec<(StepBreakdown, Tr
         Ok::<_, Error>((last.0, result))
     });
     let plan = Plan::default();
-    let machine = ModeledMachine {
-        device,
-        devices: &Faults::NONE,
-        topology: &topology,
-        costs,
-        sharing: Sharing::default(),
-        plan: &plan,
-    };
+    let machine = ModeledMachine { costs, ..ModeledMachine::new(&topology, device, &plan) };
     (real.unwrap(), predict(&config, (1, 8, 8), 10, &machine).unwrap())
 }
 
@@ -102,14 +95,7 @@ fn a_thousand_ranks_and_more_are_predicted() {
         let topology = Topology::named("nodes8", ranks).unwrap();
         let plan = Plan::default();
         let (device, costs) = (Device::A100_F32, Costs::default());
-        let machine = ModeledMachine {
-            device,
-            devices: &Faults::NONE,
-            topology: &topology,
-            costs,
-            sharing: Sharing::default(),
-            plan: &plan,
-        };
+        let machine = ModeledMachine { costs, ..ModeledMachine::new(&topology, device, &plan) };
         let step = predict(&Config::default(), (1, 8, 8), 10, &machine).unwrap();
         assert!(step.throughput() > last, "{ranks} ranks: {} samples/s", step.throughput());
         last = step.throughput();

@@ -68,6 +68,15 @@ pub struct ModeledMachine<'a> {
     pub plan: &'a Plan,
 }
 
+impl<'a> ModeledMachine<'a> {
+    /// Ranks with one device each, and the topology's costs; flows share links evenly.
+    pub fn new(topology: &'a Topology, device: Device, plan: &'a Plan) -> ModeledMachine<'a> {
+        static ALIKE: Faults = Faults::NONE;
+        let (costs, sharing) = (topology.costs(), Sharing::default());
+        ModeledMachine { device, devices: &ALIKE, topology, costs, sharing, plan }
+    }
+}
+
 /// A predicted step: no arithmetic was done and no byte sent.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct StepPrediction {
