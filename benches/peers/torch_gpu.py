@@ -171,7 +171,7 @@ def train(args):
     if convolutional:
         model = model.to(memory_format=torch.channels_last)
     if kind == "sgd":
-        optimiser = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=5e-4, fused=True)
+        optimiser = torch.optim.SGD(model.parameters(), 0.01, 0.9, weight_decay=5e-4, fused=True)
     else:
         optimiser = torch.optim.AdamW(model.parameters(), 6e-4, (0.9, 0.95), weight_decay=0.1, fused=True)
     run = torch.compile(model) if args.mode == "compile" else model

@@ -25,7 +25,7 @@ use std::time::Duration;
 /// How ranks on GPUs reduce a buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReducePath {
-    /// NCCL if every rank has it and a GPU of its own (or may share one); otherwise the devices if the ranks, at most 64, share a
+    /// NCCL if every rank has it and a GPU of its own; otherwise the devices if the ranks, at most 64, share a
     /// process and their devices reach each other; otherwise the host.
     #[default]
     Auto,
@@ -249,11 +249,12 @@ impl DeviceGroup<'_> {
     }
 }
 
-/// Whether every rank has a GPU and NCCL, and no two ranks share a GPU that NCCL does not allow them to share.
+/// Whether every rank has NCCL and a GPU of its own. Where ranks share a GPU, one rank's kernel can wait for another rank whose driver
+/// call waits for that kernel, even if NCCL allows it: on an H200, training on 2 ranks hung.
 fn nccl_fits(mut comm: &Communicator, queue: &Queue) -> Result<bool> {
     let presence = NcclLibrary::of(queue).ask(queue, NcclLibrary::offered(queue), &mut comm)?;
     let careless = queue.machine().seeded(7);
-    Ok(presence.lacks.is_none() && (careless || presence.shared.is_none()))
+    Ok(presence.lacks.is_none() && (careless || presence.on_one_gpu.is_none()))
 }
 
 fn join(comm: &Communicator, queue: &Queue, deadline: Duration) -> Result<NcclComm> {

@@ -126,7 +126,7 @@ impl NcclComm {
         if let Some(rank) = presence.lacks {
             return Err(Error::System(format!("rank {rank} has no NCCL; `allfold doctor` there says why")));
         }
-        if let Some(pair) = presence.shared {
+        if let (Some(pair), false) = (presence.on_one_gpu, presence.may_share) {
             return Err(library.refuses(pair));
         }
         let mine = if rank == Rank(0) { UniqueId::by(api)?.0 } else { [0; 128] };

@@ -26,8 +26,10 @@ pub(crate) struct NcclLibrary {
 pub(crate) struct Presence {
     /// The first rank that has no usable NCCL.
     pub lacks: Option<Rank>,
-    /// The first two ranks that share a GPU although NCCL does not allow it.
-    pub shared: Option<(Rank, Rank)>,
+    /// The first two ranks that share a GPU.
+    pub on_one_gpu: Option<(Rank, Rank)>,
+    /// Whether NCCL allows that on every rank.
+    pub may_share: bool,
 }
 
 impl NcclLibrary {
@@ -72,11 +74,11 @@ impl NcclLibrary {
         let all = control.all_gather(&mine)?;
         let rank = |at: usize| Rank(at as u32);
         let lacks = all.iter().position(|said| said.first() != Some(&1)).map(rank);
-        let shares = all.iter().all(|said| said.get(1) == Some(&1));
+        let may_share = all.iter().all(|said| said.get(1) == Some(&1));
         let place = |at: usize| all.get(at).and_then(|said| said.get(2..));
-        let pair =
+        let on_one_gpu =
             (0..all.len()).find_map(|b| (0..b).find(|a| place(*a) == place(b)).map(|a| (rank(a), rank(b))));
-        Ok(Presence { lacks, shared: pair.filter(|_| !shares) })
+        Ok(Presence { lacks, on_one_gpu, may_share })
     }
 
     /// The error that two ranks cannot share a GPU, with possible remedies.

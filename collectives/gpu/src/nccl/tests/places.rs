@@ -82,8 +82,10 @@ fn defect_7_auto_takes_nccl_only_where_ranks_have_gpus_of_their_own() {
     let device = Ok("a fused kernel over all ranks' buffers");
     assert_eq!(auto(&one_gpu(&[], offered)), [device.clone(), device.clone()]);
     let nccl = Ok("NCCL's all-reduce");
-    assert_eq!(auto(&shim(2, &[], offered)), [nccl.clone(), nccl.clone()]);
-    assert_eq!(auto(&one_gpu(&[], StandIn { shares: true, ..offered })), [nccl.clone(), nccl]);
+    assert_eq!(auto(&shim(2, &[], offered)), [nccl.clone(), nccl]);
+    // Even where NCCL lets ranks share a GPU.
+    let sharing = StandIn { shares: true, ..offered };
+    assert_eq!(auto(&one_gpu(&[], sharing)), [device.clone(), device.clone()]);
     // On the shim, `auto` selects NCCL only if a test offers it.
     assert_eq!(auto(&shim(2, &[], StandIn::default())), [device.clone(), device]);
 }
