@@ -183,6 +183,9 @@ impl<'a> State<'a> {
                 let tokens: Vec<u32> = batch.x.iter().map(|token| token.to_f64() as u32).collect();
                 self.feeds[0].send(into, &tokens)?;
             }
+            false if F::DTYPE == DType::F32 => {
+                self.feeds[0].send(into, bytemuck::cast_slice::<F, f32>(&batch.x))?;
+            }
             false => {
                 let x: Vec<f32> = batch.x.iter().map(|x| x.to_f64() as f32).collect();
                 self.feeds[0].send(into, &x)?;
