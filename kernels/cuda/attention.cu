@@ -13,26 +13,21 @@
 // [key % 4], row = h T + t:
 // dv = (r p)' dy,  ds = p (r dy v' - delta);  lse is that without dropout.
 //
+// Here are delta of all types, and the other kernels for f32. attention_mma.cu has these for f16 and bf16, by tensor cores.
+//
 // Sources: M. Milakov and N. Gimelshein, 2018 (online softmax); T. Dao et al., FlashAttention, NeurIPS 2022.
 #define BLOCKS 2
 #include "element.cuh"
+#include "attention.cuh"
 
 #define TILE 32u
 // The rows that each warp handles: all of them use a tile that was read once. With D = 128, four would need more than 48 KiB.
 template <int D> struct Own { static const u32 ROWS = D > 64 ? 2 : 4; };
 
-struct Heads { u64 batch, heads, length, stride, out_stride; u32 causal; f32 scale; u64 stream; u32 size, layer, bound; f32 keep; };
-
-INLINE u64 lse_at(const Heads& s, u64 b, u64 h, u64 t) { return (b * s.heads + h) * s.length + t; }
-
 // The dropout factor r of the probability of query t and a key, in head h of sample b.
 INLINE f32 kept(const Heads& s, u64 b, u64 h, u64 t, u64 key) {
-    const u32* stream = (const u32*)s.stream;
-    if (!stream) return 1.0f;
-    // Only the low 32 bits of the counter are drawn with.
-    u32 length = (u32)s.length, group = ((u32)h * length + (u32)t) * ((length + 3) / 4) + (u32)key / 4;
-    u32 sample = stream[3] + stream[4] * (u32)b;
-    Four four = philox(group, stream[2], sample, s.layer, stream[0], stream[1]);
+    if (!s.stream) return 1.0f;
+    Four four = draws(s, b, h, t, key);
     u32 low = key & 1 ? four.at[1] : four.at[0], high = key & 1 ? four.at[3] : four.at[2];
     return (key & 2 ? high : low) >= s.bound ? s.keep : 0.0f;
 }
@@ -106,7 +101,7 @@ template <class T, int D> INLINE void attention(const T* q, const T* k, const T*
 #pragma unroll
         for (u32 d = 0; d < D / 32; d++)
             if (d * 32 + lane < s.size)
-                y[(b * s.length + query) * s.out_stride + h * s.size + d * 32 + lane] = narrow<T>(sum[r][d] / total[r]);
+                y[(b * s.length + query) * s.y_stride + h * s.size + d * 32 + lane] = narrow<T>(sum[r][d] / total[r]);
     }
 }
 
@@ -115,7 +110,7 @@ template <class T> INLINE void attention_delta(const T* y, const T* dy, Heads s,
     u64 rows = s.batch * s.heads * s.length;
     for (u64 i = (u64)blockIdx.x * (THREADS / 32) + threadIdx.x / 32; i < rows; i += (u64)gridDim.x * (THREADS / 32)) {
         u64 b = i / s.length / s.heads, h = i / s.length % s.heads, t = i % s.length;
-        u64 at = (b * s.length + t) * s.out_stride + h * size;
+        u64 at = (b * s.length + t) * s.y_stride + h * size;
         f32 sum = 0.0f;
         for (u32 d = lane; d < size; d += 32) sum += widen(y[at + d]) * widen(dy[at + d]);
         sum = warp_sum(sum);
@@ -134,7 +129,7 @@ INLINE void attention_query(const T* q, const T* k, const T* v, const T* dy, con
     for (u32 d = lane; d < D; d += 32) {
         bool in = there && d < s.size;
         own[0][warp][d] = in ? widen(q[base + query * s.stride + d]) : 0.0f;
-        own[1][warp][d] = in ? widen(dy[(b * s.length + query) * s.out_stride + h * s.size + d]) : 0.0f;
+        own[1][warp][d] = in ? widen(dy[(b * s.length + query) * s.y_stride + h * s.size + d]) : 0.0f;
     }
     f32 norm = there ? lse[lse_at(s, b, h, query)] : 0.0f, shift = there ? delta[lse_at(s, b, h, query)] : 0.0f;
     f32 sum[D / 32];
@@ -187,7 +182,7 @@ INLINE void attention_key(const T* q, const T* k, const T* v, const T* dy, const
     for (u64 at = s.causal ? first / TILE * TILE : 0; at < s.length; at += TILE) {
         __syncthreads();
         fill<T, D>(queries, q + base, s.stride, at, s.length, s.size);
-        fill<T, D>(gradients, dy + b * s.length * s.out_stride + h * s.size, s.out_stride, at, s.length, s.size);
+        fill<T, D>(gradients, dy + b * s.length * s.y_stride + h * s.size, s.y_stride, at, s.length, s.size);
         __syncthreads();
         f32 score = 0.0f, dp = 0.0f;
 #pragma unroll 8
@@ -231,8 +226,11 @@ INLINE void attention_key(const T* q, const T* k, const T* v, const T* dy, const
            Heads s, T* dk, T* dv) {                                                                                    \
         attention_key<T, D>(q, k, v, dy, lse, delta, s, dk, dv);                                                       \
     }
+#define ATTENTION_f32 ATTENTION_OF(32, f32) ATTENTION_OF(64, f32) ATTENTION_OF(128, f32)
+#define ATTENTION_f16
+#define ATTENTION_bf16
 #define ATTENTION(T)                                                                                                   \
-    ATTENTION_OF(32, T) ATTENTION_OF(64, T) ATTENTION_OF(128, T)                                                       \
+    ATTENTION_##T                                                                                                      \
     KERNEL(attention_delta_##T, const T* y, const T* dy, Heads s, u32 size, f32* delta) {                              \
         attention_delta<T>(y, dy, s, size, delta);                                                                     \
     }

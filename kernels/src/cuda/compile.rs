@@ -2,7 +2,7 @@
 
 use super::libraries::CudaLibrary;
 use super::symbols::symbols;
-use super::{Error, Family, HEADER, Result};
+use super::{Error, Family, HEADERS, Result};
 use crate::DType;
 use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
 use std::collections::BTreeMap;
@@ -147,13 +147,14 @@ fn text(from: &str) -> Result<CString> {
 fn compile(family: Family, only: Option<DType>, form: CodeFormat) -> Result<Vec<u8>> {
     let nvrtc = nvrtc()?;
     let (source, name) = (text(family.source())?, text(family.file())?);
-    let (header, header_name) = (text(HEADER)?, text("element.cuh")?);
+    let all = HEADERS.iter().flat_map(|(name, header)| [text(name), text(header)]);
+    let all = all.collect::<Result<Vec<_>>>()?;
+    let [names, headers] = [0, 1].map(|first| [all[first].as_ptr(), all[first + 2].as_ptr()]);
     let mut program = Program(ptr::null_mut(), nvrtc);
-    // SAFETY: every string lives until the end of this function; one header and one header name are passed, as the count says.
+    // SAFETY: every string lives until the end of this function; two headers and two names are passed, as the count says.
     check("take a source", unsafe {
-        let (headers, names) = ([header.as_ptr()], [header_name.as_ptr()]);
-        let (headers, names) = (headers.as_ptr(), names.as_ptr());
-        (nvrtc.nvrtcCreateProgram)(&mut program.0, source.as_ptr(), name.as_ptr(), 1, headers, names)
+        let (source, name) = (source.as_ptr(), name.as_ptr());
+        (nvrtc.nvrtcCreateProgram)(&mut program.0, source, name, 2, headers.as_ptr(), names.as_ptr())
     })?;
     let mut options = vec![format!("--gpu-architecture={}", form.target())];
     // Without fused multiply-add: it rounds once where the CPU rounds twice.

@@ -54,4 +54,4 @@ pub use pool::PoolUsage;
 pub use probe::{Probe, ProbedDevice, probe};
 #[cfg(feature = "testing")]
 pub use seeded::seed_defects;
-pub use source::{Family, HEADER, Kernel};
+pub use source::{Family, HEADERS, Kernel};

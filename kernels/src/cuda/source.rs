@@ -2,8 +2,11 @@
 
 use crate::DType;
 
-/// The header that every family includes.
-pub const HEADER: &str = include_str!("../../cuda/element.cuh");
+/// The headers that families include, by their names.
+pub const HEADERS: [(&str, &str); 2] = [
+    ("element.cuh", include_str!("../../cuda/element.cuh")),
+    ("attention.cuh", include_str!("../../cuda/attention.cuh")),
+];
 
 macro_rules! families {
     ($($(#[$doc:meta])* $family:ident = $name:literal),*) => {
@@ -57,8 +60,10 @@ families! {
     Dropout = "dropout",
     /// Norms of gradients, and clipping by them.
     Norm = "norm",
-    /// Attention of several heads.
+    /// Attention of several heads in f32, and the part of its gradient that all types share.
     Attention = "attention",
+    /// Attention of several heads in 16-bit types, by tensor cores.
+    AttentionMma = "attention_mma",
     /// Matrix products and convolutions without a vendor library.
     Matmul = "matmul"
 }

@@ -50,7 +50,7 @@ struct Shape {
     heads: u64,
     length: u64,
     stride: u64,
-    out_stride: u64,
+    y_stride: u64,
     causal: u32,
     scale: f32,
     stream: u64,
@@ -89,24 +89,11 @@ impl Heads<'_> {
             (stream, layer) = (dropped.stream.address(), dropped.layer);
             (bound, keep) = ((dropped.share * 4_294_967_296.0) as u32, (1.0 / (1.0 - dropped.share)) as f32);
         }
-        let (stride, out_stride) = (3 * self.width(), self.width());
+        let (stride, y_stride) = (3 * self.width(), self.width());
         let (batch, heads, length) = (self.batch as u64, self.heads as u64, self.length as u64);
-        let (causal, scale) = (u32::from(self.causal), 1.0 / (self.size as f32).sqrt());
-        let size = self.size as u32;
-        Ok(Shape {
-            batch,
-            heads,
-            length,
-            stride,
-            out_stride,
-            causal,
-            scale,
-            stream,
-            size,
-            layer,
-            bound,
-            keep,
-        })
+        let (causal, size, scale) =
+            (u32::from(self.causal), self.size as u32, 1.0 / (self.size as f32).sqrt());
+        Ok(Shape { batch, heads, length, stride, y_stride, causal, scale, stream, size, layer, bound, keep })
     }
 
     /// Addresses of q, k and v in their common matrix `[B T, 3 H D]`.
@@ -125,11 +112,13 @@ impl Heads<'_> {
     }
 
     fn kernel(&self, stem: &str) -> Kernel {
-        Kernel::typed(Family::Attention, &format!("{stem}_{}", self.columns()), self.dtype)
+        let family = if self.dtype == DType::F32 { Family::Attention } else { Family::AttentionMma };
+        Kernel::typed(family, &format!("{stem}_{}", self.columns()), self.dtype)
     }
 
-    /// The grid with a block for every `rows` tokens of every pair of sequence and head.
+    /// The grid with a block for every `rows` tokens (128 of a 16-bit type) of every pair of sequence and head.
     fn grid(&self, rows: usize) -> [u32; 3] {
+        let rows = if self.dtype == DType::F32 { rows } else { 128 };
         [self.length.div_ceil(rows) as u32, (self.batch * self.heads) as u32, 1]
     }
 }

@@ -3,6 +3,7 @@
 use super::entry::entries;
 use super::options::Nvrtc;
 use crate::lock::lock;
+use allfold_kernels::cuda::HEADERS;
 use cudarc::nvrtc::sys::nvrtcResult as Code;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int};
@@ -103,8 +104,8 @@ entries! {
         place: *mut u64, source: *const c_char, name: *const c_char, headers: c_int,
         _texts: *const *const c_char, _names: *const *const c_char,
     )
-    "a source that is not empty, with one header" {
-        if string(source).is_empty() || headers != 1 {
+    "a source that is not empty, with all headers" {
+        if string(source).is_empty() || headers as usize != HEADERS.len() {
             return Err(Code::NVRTC_ERROR_INVALID_INPUT);
         }
         let mut state = lock(&STATE);

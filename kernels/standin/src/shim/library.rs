@@ -1,6 +1,6 @@
 //! The kernels' own source as a library for this CPU: compiled once per version of the sources, and never unloaded.
 
-use allfold_kernels::cuda::{Error, Family, HEADER, Result};
+use allfold_kernels::cuda::{Error, Family, HEADERS, Result};
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_void};
 use std::hash::{Hash, Hasher};
@@ -80,7 +80,7 @@ fn build() -> Result<PathBuf> {
         reason = "stable between runs, which the default hasher does not promise and this one does"
     )]
     let mut hash = std::hash::SipHasher::new();
-    (HEADER, SHIM_H, SHIM_CC, &sources, FLAGS).hash(&mut hash);
+    (HEADERS, SHIM_H, SHIM_CC, &sources, FLAGS).hash(&mut hash);
     // The library is beside cargo's other results; two processes may build at once, and the last one writes equal bytes.
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
     let name = format!("shim-{:016x}", hash.finish());
@@ -97,8 +97,8 @@ fn build() -> Result<PathBuf> {
 
 fn compile(folder: &Path, sources: &[(&str, &str)]) -> Result<PathBuf> {
     std::fs::create_dir_all(folder).map_err(|error| failed(&error))?;
-    let fixed = [("element.cuh", HEADER), ("shim.h", SHIM_H), ("shim.cc", SHIM_CC)];
-    for (name, text) in fixed.iter().chain(sources) {
+    let fixed = [("shim.h", SHIM_H), ("shim.cc", SHIM_CC)];
+    for (name, text) in HEADERS.iter().chain(&fixed).chain(sources) {
         std::fs::write(folder.join(name), text).map_err(|error| failed(&error))?;
     }
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
