@@ -187,6 +187,26 @@ template <class T, int W> INLINE void store(T* into, const Pack<T, W>& pack) {
     for (int i = 0; i < Pack<T, W>::WORDS; i++) words[i] = pack.words[i];
 }
 
+// Stores a word to device memory whole. Without this, the compiler splits some 16-byte stores into four of 4 bytes.
+#ifndef SHIM
+INLINE void put(uint4* at, uint4 w) {
+    asm volatile("{ .reg .u64 g; cvta.to.global.u64 g, %0; st.global.v4.u32 [g], {%1, %2, %3, %4}; }"
+                 : : "l"(at), "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w) : "memory");
+}
+INLINE void put(uint2* at, uint2 w) {
+    asm volatile("{ .reg .u64 g; cvta.to.global.u64 g, %0; st.global.v2.u32 [g], {%1, %2}; }"
+                 : : "l"(at), "r"(w.x), "r"(w.y) : "memory");
+}
+#endif
+template <class Word> INLINE void put(Word* at, Word w) { *at = w; }
+
+// As `store`, by whole words. It keeps the compiler from moving loads across it: a kernel that stores one word per load is slower.
+template <class T, int W> INLINE void store_whole(T* into, const Pack<T, W>& pack) {
+    typename Pack<T, W>::Word* words = (typename Pack<T, W>::Word*)into;
+#pragma unroll
+    for (int i = 0; i < Pack<T, W>::WORDS; i++) put(words + i, pack.words[i]);
+}
+
 // The number of elements before the first one that is 16-byte aligned.
 template <class T> INLINE u64 until_aligned(const T* at) { return (16u - ((u64)at & 15u)) % 16u / sizeof(T); }
 

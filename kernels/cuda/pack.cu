@@ -14,17 +14,23 @@
 struct Piece { u64 tensor, at, count; };
 struct Job { u32 piece, nth; };
 
+// Both bodies load all U packs, which are `apart` elements from each other, before they use the first.
 template <class T> struct PackBody {
     T* bucket;
     const T* tensor;
     u32 parts;
-    template <int W> INLINE void run(u64 i) const {
-        Pack<T, W> x = load<T, W>(tensor + i);
-        if (parts) {
+    template <int W, int U> INLINE void run(u32 i, u32 apart) const {
+        Pack<T, W> x[U];
 #pragma unroll
-            for (int k = 0; k < W; k++) x.at[k] = Quotient<T>::run(x.at[k], parts);
+        for (int u = 0; u < U; u++) x[u] = load<T, W>(tensor + i + u * apart);
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            if (parts) {
+#pragma unroll
+                for (int k = 0; k < W; k++) x[u].at[k] = Quotient<T>::run(x[u].at[k], parts);
+            }
+            store_whole<T, W>(bucket + i + u * apart, x[u]);
         }
-        store<T, W>(bucket + i, x);
     }
 };
 
@@ -32,33 +38,39 @@ template <class T> struct UnpackBody {
     T* tensor;
     const T* bucket;
     f32 factor;
-    template <int W> INLINE void run(u64 i) const {
-        Pack<T, W> x = load<T, W>(bucket + i);
+    template <int W, int U> INLINE void run(u32 i, u32 apart) const {
+        Pack<T, W> x[U];
 #pragma unroll
-        for (int k = 0; k < W; k++) x.at[k] = Narrow<T>::from(widen(x.at[k]) * factor);
-        store<T, W>(tensor + i, x);
+        for (int u = 0; u < U; u++) x[u] = load<T, W>(bucket + i + u * apart);
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+#pragma unroll
+            for (int k = 0; k < W; k++) x[u].at[k] = Narrow<T>::from(widen(x[u].at[k]) * factor);
+            store_whole<T, W>(tensor + i + u * apart, x[u]);
+        }
     }
 };
 
-// Like `sweep`, but by the threads of one block.
-template <int W, class Body> INLINE void sweep_block(u64 n, u64 head, const Body& body) {
-    u64 groups = (n - head) / W, rest = n - groups * W;
-    for (u64 i = threadIdx.x; i < groups; i += blockDim.x) body.template run<W>(head + i * W);
-    for (u64 i = threadIdx.x; i < rest; i += blockDim.x) body.template run<1>(i < head ? i : i + groups * W);
+// Like `sweep`, but by the threads of one block over at most JOB elements, and with 4 packs of a thread in flight.
+template <int W, class Body> INLINE void sweep_block(u32 n, u32 head, const Body& body) {
+    u32 groups = (n - head) / W, rest = n - groups * W, i = threadIdx.x;
+    for (; i + 3 * THREADS < groups; i += 4 * THREADS) body.template run<W, 4>(head + i * W, THREADS * W);
+    for (; i < groups; i += THREADS) body.template run<W, 1>(head + i * W, 0);
+    for (i = threadIdx.x; i < rest; i += THREADS) body.template run<1, 1>(i < head ? i : i + groups * W, 0);
 }
 
 template <class T> INLINE void pack(T* bucket, const Piece* pieces, const Job* jobs, u32 parts) {
     Piece piece = pieces[jobs[blockIdx.x].piece];
     u64 first = (u64)jobs[blockIdx.x].nth * JOB, left = piece.count - first, n = left < JOB ? left : JOB;
     PackBody<T> body = {bucket + piece.at + first, (const T*)piece.tensor + first, parts};
-    sweep_block<16 / sizeof(T)>(n, head_of(body.bucket, body.tensor, n), body);
+    sweep_block<16 / sizeof(T)>((u32)n, (u32)head_of(body.bucket, body.tensor, n), body);
 }
 
 template <class T> INLINE void unpack(const T* bucket, const Piece* pieces, const Job* jobs, f32 factor) {
     Piece piece = pieces[jobs[blockIdx.x].piece];
     u64 first = (u64)jobs[blockIdx.x].nth * JOB, left = piece.count - first, n = left < JOB ? left : JOB;
     UnpackBody<T> body = {(T*)piece.tensor + first, bucket + piece.at + first, factor};
-    sweep_block<16 / sizeof(T)>(n, head_of(body.tensor, body.bucket, n), body);
+    sweep_block<16 / sizeof(T)>((u32)n, (u32)head_of(body.tensor, body.bucket, n), body);
 }
 
 template <class T> struct Search {

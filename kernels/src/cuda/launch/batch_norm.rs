@@ -1,8 +1,8 @@
 //! Batch normalisation, within one rank and over several ranks.
 
-use super::{Moved, blocks, holds, reads_if, run, trained};
+use super::{Moved, blocks, holds, reads_if, run, small, trained};
 use crate::DType;
-use crate::cuda::{Arguments, Family, Kernel, Queue, Result, Slice};
+use crate::cuda::{Arguments, Family, Kernel, Memory, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
 
 /// The memory layout of pictures.
@@ -58,28 +58,25 @@ impl BatchNormLaunch {
         Plane { n, channels, plane, last: u32::from(self.layout == TensorLayout::ChannelsLast), unused: 0 }
     }
 
-    /// The number of blocks side by side: one for each channel, or for each 32 channels where channels are the last dimension.
-    fn columns(&self) -> u32 {
-        let each = if self.layout == TensorLayout::ChannelsLast { 32 } else { 1 };
-        self.channels.div_ceil(each) as u32
-    }
-
-    /// The number of slices of a channel's values, so that few channels fill the device too.
-    fn slices(&self, queue: &Queue) -> u32 {
-        let values = (self.n * self.plane) as u64;
-        let wanted = blocks(queue, self.all(), 4).div_ceil(self.columns().max(1));
-        let (least, most) = if self.layout == TensorLayout::ChannelsLast { (32, 512) } else { (1024, 64) };
-        wanted.clamp(1, values.div_ceil(least).clamp(1, most) as u32)
+    /// The grid of a kernel that reads pictures: one column for each channel, or for each 32 channels where channels are the last
+    /// dimension, and slices of a channel's values. There are several times as many blocks as run at once, so that the last blocks
+    /// are a small part of the time.
+    fn grid(&self, queue: &Queue) -> [u32; 3] {
+        let (wide, least) = if self.layout == TensorLayout::ChannelsLast { (32, 64) } else { (1, 1024) };
+        let columns = self.channels.div_ceil(wide) as u32;
+        let most = (self.n * self.plane).div_ceil(least).clamp(1, 512) as u32;
+        [columns, (2 * blocks(queue, self.all(), 4)).div_ceil(columns.max(1)).clamp(1, most), 1]
     }
 
     fn checks(&self, pictures: &[Slice<'_>], channels: &[Slice<'_>]) -> Result<()> {
         trained(self.dtype)?;
+        small("values of a channel", self.n * self.plane)?;
         pictures.iter().try_for_each(|x| holds("a batch norm's input", *x, self.all(), self.dtype.size()))?;
         channels.iter().try_for_each(|c| holds("a value per channel", *c, self.channels as u64, 4))
     }
 
     fn per_channel(&self, queue: &Queue, name: &str, arguments: Arguments) -> Result<()> {
-        let grid = [blocks(queue, self.channels as u64, 1), 1, 1];
+        let grid = [blocks(queue, self.channels as u64 * 32, 1), 1, 1];
         run(queue, Kernel::plain(Family::BatchNorm, name), grid, arguments)
     }
 
@@ -87,7 +84,17 @@ impl BatchNormLaunch {
         Kernel::typed(Family::BatchNorm, stem, self.dtype)
     }
 
-    /// Writes the batch's own statistics (Welford, one pass) to `saved`; updates the running statistics, `[2 C]`.
+    /// The moments of every slice of every channel: `[C, S]` of (count, mean, M2), and the arguments that begin with them.
+    fn moments(&self, queue: &Queue, x: Slice<'_>) -> Result<(Memory, Arguments)> {
+        let grid = self.grid(queue);
+        let parts = queue.memory(self.channels * grid[1] as usize * 12)?;
+        let arguments = Arguments::new().reads(x).with(self.shape()).writes(parts.all());
+        run(queue, self.kernel("bn_partial"), grid, arguments)?;
+        let arguments = Arguments::new().reads(parts.all()).with(grid[1]).with(self.channels as u64);
+        Ok((parts, arguments))
+    }
+
+    /// Writes the batch's own statistics (one pass) to `saved`; updates the running statistics, `[2 C]`.
     ///
     /// # Errors
     /// A buffer of the wrong length.
@@ -103,11 +110,7 @@ impl BatchNormLaunch {
         if self.channels == 0 {
             return Ok(0);
         }
-        let slices = self.slices(queue);
-        let parts = queue.memory(self.channels * slices as usize * 12)?;
-        let arguments = Arguments::new().reads(x).with(self.shape()).writes(parts.all());
-        run(queue, self.kernel("bn_partial"), [self.columns(), slices, 1], arguments)?;
-        let arguments = Arguments::new().reads(parts.all()).with(slices).with(self.channels as u64);
+        let (_parts, arguments) = self.moments(queue, x)?;
         let arguments = arguments.writes(running).writes(saved.means);
         self.per_channel(queue, "bn_finish", arguments.writes(saved.rs))?;
         Ok(x.len() as u64)
@@ -123,11 +126,7 @@ impl BatchNormLaunch {
         if self.channels == 0 {
             return Ok(0);
         }
-        let slices = self.slices(queue);
-        let parts = queue.memory(self.channels * slices as usize * 16)?;
-        let arguments = Arguments::new().reads(x).with(self.shape()).writes(parts.all());
-        run(queue, self.kernel("bn_sums"), [self.columns(), slices, 1], arguments)?;
-        let arguments = Arguments::new().reads(parts.all()).with(slices).with(self.channels as u64);
+        let (_parts, arguments) = self.moments(queue, x)?;
         let arguments = arguments.with((self.n * self.plane) as f64).writes(totals);
         self.per_channel(queue, "bn_gather", arguments)?;
         Ok(x.len() as u64)
@@ -185,7 +184,7 @@ impl BatchNormLaunch {
         let arguments = Arguments::new().reads(x).with(self.shape());
         let per_channel = [w, b, saved.means, saved.rs];
         let arguments = per_channel.iter().fold(arguments, |a, c| a.reads(*c)).writes(y);
-        run(queue, self.kernel("bn_apply"), [blocks(queue, self.all(), 4), 1, 1], arguments)?;
+        run(queue, self.kernel("bn_apply"), self.grid(queue), arguments)?;
         Ok(2 * x.len() as u64)
     }
 
@@ -204,12 +203,12 @@ impl BatchNormLaunch {
         if self.channels == 0 {
             return Ok(0);
         }
-        let slices = self.slices(queue);
-        let parts = queue.memory(self.channels * slices as usize * 16)?;
+        let grid = self.grid(queue);
+        let parts = queue.memory(self.channels * grid[1] as usize * 16)?;
         let arguments = Arguments::new().reads(x).reads(dy).with(self.shape());
         let arguments = arguments.reads(saved.means).writes(parts.all());
-        run(queue, self.kernel("bn_reduce"), [self.columns(), slices, 1], arguments)?;
-        let arguments = Arguments::new().reads(parts.all()).with(slices).with(self.channels as u64);
+        run(queue, self.kernel("bn_reduce"), grid, arguments)?;
+        let arguments = Arguments::new().reads(parts.all()).with(grid[1]).with(self.channels as u64);
         let arguments = arguments.reads(saved.rs).writes(dw).writes(db);
         self.per_channel(queue, "bn_params", arguments)?;
         Ok(2 * x.len() as u64)
@@ -242,7 +241,7 @@ impl BatchNormLaunch {
             holds("the count of values", count, 1, 8)?;
         }
         let arguments = reads_if(arguments.with(m), count).writes(dx);
-        run(queue, self.kernel("bn_input"), [blocks(queue, self.all(), 4), 1, 1], arguments)?;
+        run(queue, self.kernel("bn_input"), self.grid(queue), arguments)?;
         Ok(3 * x.len() as u64)
     }
 }

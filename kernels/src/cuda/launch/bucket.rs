@@ -183,10 +183,9 @@ pub fn transpose(
     if each == 0 || !n.is_multiple_of(each) {
         return Err(Error::Argument(format!("{n} values do not divide into matrices of {rows} x {columns}")));
     }
-    let tiles = n / each * (rows.div_ceil(32) * columns.div_ceil(32)) as u64;
-    let arguments = Arguments::new().writes(into).reads(from).with(n / each);
-    let arguments = arguments.with(rows as u64).with(columns as u64);
-    let grid = [blocks(queue, tiles * 256, 1), 1, 1];
+    let tiles = n / each * (rows.div_ceil(64) * columns.div_ceil(64)) as u64;
+    let arguments = Arguments::new().writes(into).reads(from).with(rows as u64).with(columns as u64);
+    let grid = [small("tiles", tiles as usize)?, 1, 1];
     run(queue, Kernel::typed(Family::Cast, "turn", dtype), grid, arguments)?;
     Ok(2 * from.len() as u64)
 }
