@@ -68,8 +68,14 @@ template <class T> struct Bias {
     u64 columns, plane;
     template <int W> INLINE void run(u64 i) const {
         Pack<T, W> a = load<T, W>(y + i);
+        // The column of the first value; the others follow from it.
+        u64 row = plane == 1 ? i : i / plane, inside = i - row * plane;
+        u64 c = (row | columns) >> 32 ? row % columns : (u32)row % (u32)columns;
 #pragma unroll
-        for (int k = 0; k < W; k++) a.at[k] = narrow<T>(widen(a.at[k]) + b[(i + k) / plane % columns]);
+        for (int k = 0; k < W; k++) {
+            a.at[k] = narrow<T>(widen(a.at[k]) + b[c]);
+            if (++inside == plane) inside = 0, c = c + 1 == columns ? 0 : c + 1;
+        }
         store<T, W>(y + i, a);
     }
 };

@@ -3,9 +3,21 @@
 //   table, dtable [V, C]     tokens [n] u32     y, dy [n, C]     places [T, C]: a row per position in the sequence; null: none
 //
 //   embedding_T        y[i] = table[tokens[i]] + places[i % T]          a token that is no row of the table reads as NaN
-//   embedding_back_T   dtable[v] = sum of dy[i] where tokens[i] = v, in the order of i: no atomics, always the same bits
+//   embedding_back_T   dtable[v] = sum of dy[i] where tokens[i] = v, in the order of i: no atomics, always the same bits;
+//                      rows without a token are not written
 //   places_back_T      dplaces[t] = sum of dy[i] where i % T = t, in the order of i
 #include "element.cuh"
+
+// Whether any thread of the block has a value that is not 0.
+INLINE bool block_any(u32 value, u32* shared) {
+    u32 votes = __ballot_sync(0xffffffffu, value != 0);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = votes;
+    __syncthreads();
+    u32 all = 0;
+    for (u32 warp = 0; warp < THREADS / 32; warp++) all |= shared[warp];
+    return all != 0;
+}
 
 template <class T>
 INLINE void embedding(const T* table, const u32* tokens, const T* places, u64 vocabulary, u64 columns, u64 length, u64 n, T* y) {
@@ -19,35 +31,42 @@ INLINE void embedding(const T* table, const u32* tokens, const T* places, u64 vo
     }
 }
 
-// A block per row of the table: it searches the tokens, 256 at a time, lists the matches in order, and adds their rows.
+// A block per token. If no earlier token is of the same row, the block looks through the tokens from its own on, 256 at a time, lists
+// those of that row in order, and adds up their gradients; otherwise an earlier token's block does so.
 template <class T>
 INLINE void embedding_back(const u32* tokens, const T* dy, u64 vocabulary, u64 columns, u64 n, T* dtable) {
     __shared__ u32 hits[THREADS];
-    __shared__ u32 before[THREADS / 32 + 1];
+    __shared__ u32 before[THREADS / 32];
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (u64 v = blockIdx.x; v < vocabulary; v += gridDim.x)
+    for (u64 own = blockIdx.x; own < n; own += gridDim.x) {
+        u32 row = tokens[own];
+        u32 earlier = 0;
+        for (u64 i = threadIdx.x; i < own; i += THREADS) earlier |= tokens[i] == row;
+        if (block_any(earlier, before) || row >= vocabulary) continue;
         for (u64 first = 0; first < columns; first += THREADS) {
             u64 c = first + threadIdx.x;
             f32 sum = 0.0f;
-            for (u64 base = 0; base < n; base += THREADS) {
+            for (u64 base = own; base < n; base += THREADS) {
                 u64 i = base + threadIdx.x;
-                bool hit = i < n && tokens[i] == (u32)v;
+                bool hit = i < n && tokens[i] == row;
                 u32 votes = __ballot_sync(0xffffffffu, hit);
                 __syncthreads();
-                if (lane == 0) before[warp + 1] = (u32)__popc(votes);
+                if (lane == 0) before[warp] = (u32)__popc(votes);
                 __syncthreads();
                 u32 start = 0, count = 0;
                 for (u32 w = 0; w < THREADS / 32; w++) {
                     if (w == warp) start = count;
-                    count += before[w + 1];
+                    count += before[w];
                 }
                 if (hit) hits[start + (u32)__popc(votes & ((1u << lane) - 1))] = threadIdx.x;
+                if (count == 0) continue;
                 __syncthreads();
                 if (c < columns)
                     for (u32 k = 0; k < count; k++) sum += widen(dy[(base + hits[k]) * columns + c]);
             }
-            if (c < columns) dtable[v * columns + c] = narrow<T>(sum);
+            if (c < columns) dtable[row * columns + c] = narrow<T>(sum);
         }
+    }
 }
 
 template <class T> INLINE void places_back(const T* dy, u64 columns, u64 length, u64 n, T* dplaces) {

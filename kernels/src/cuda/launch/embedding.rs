@@ -77,11 +77,12 @@ pub fn embedding_back(
     if s.columns == 0 {
         return Ok(0);
     }
-    if s.vocabulary > 0 {
+    queue.fill(dtable, 0)?;
+    if n > 0 {
         let arguments = Arguments::new().reads(tokens).reads(dy);
         let arguments = arguments.with(s.vocabulary as u64).with(s.columns as u64).with(n);
         let kernel = Kernel::typed(Family::Embedding, "embedding_back", s.dtype);
-        let grid = [blocks(queue, s.vocabulary as u64 * 256, 1), 1, 1];
+        let grid = [blocks(queue, n * 256, 1), 1, 1];
         run(queue, kernel, grid, arguments.writes(dtable))?;
     }
     if let Some(dplaces) = dplaces {
