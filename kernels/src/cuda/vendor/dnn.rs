@@ -6,6 +6,7 @@ use crate::cuda::launch::{Conv, Moved, TensorLayout};
 use crate::cuda::libraries::CudaLibrary;
 use crate::cuda::{Error, Queue, Result, Slice};
 use cudarc::cudnn::{result, sys};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -36,9 +37,40 @@ type Shape = (ConvProduct, DType, [usize; 10]);
 
 /// cuDNN on one device.
 pub(super) struct Dnn {
-    handle: Mutex<Handle<sys::cudnnHandle_t>>,
     /// The algorithm of each shape; `None` where cuDNN has none.
     chosen: Mutex<BTreeMap<Shape, Option<Choice>>>,
+}
+
+/// The handles of threads that have ended, with their devices.
+static FREE: Mutex<Vec<(usize, Handle<sys::cudnnHandle_t>)>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// This thread's handles by device: cuDNN refuses a stream while another thread captures the stream that the handle had before.
+    static HANDLES: RefCell<ThreadHandles> = const { RefCell::new(ThreadHandles(Vec::new())) };
+}
+
+struct ThreadHandles(Vec<(usize, Handle<sys::cudnnHandle_t>)>);
+
+impl Drop for ThreadHandles {
+    fn drop(&mut self) {
+        // To destroy a handle would wait for the device, where a lost rank's kernel may never end.
+        lock(&FREE).append(&mut self.0);
+    }
+}
+
+/// This thread's handle on a device, which must be current.
+fn handle(device: usize) -> Result<sys::cudnnHandle_t> {
+    HANDLES.with_borrow_mut(|ThreadHandles(own)| {
+        if let Some((_, Handle(known))) = own.iter().find(|(on, _)| *on == device) {
+            return Ok(*known);
+        }
+        let mut free = lock(&FREE);
+        let unused = free.iter().position(|(on, _)| *on == device).map(|at| free.swap_remove(at).1.0);
+        let made = || result::create_handle().map_err(|error| refused("start cuDNN", error.0));
+        let handle = unused.map_or_else(made, Ok)?;
+        own.push((device, Handle(handle)));
+        Ok(handle)
+    })
 }
 
 /// Whether cuDNN can be loaded by its name.
@@ -199,10 +231,7 @@ impl Dnn {
     /// cuDNN on the queue's device; `None` without a GPU, or if the library is missing or does not start.
     pub fn of(queue: &Queue) -> Result<Option<Arc<Dnn>>> {
         static ALL: Handles<Dnn> = Handles::new();
-        ALL.of(queue, CudaLibrary::Cudnn, || {
-            let handle = result::create_handle().map_err(|error| refused("start cuDNN", error.0))?;
-            Ok(Dnn { handle: Mutex::new(Handle(handle)), chosen: Mutex::default() })
-        })
+        ALL.of(queue, CudaLibrary::Cudnn, || handle(queue.device()).map(|_| Dnn { chosen: Mutex::default() }))
     }
 
     /// One product of a convolution whose operands have been checked; `None` if cuDNN has no algorithm for it.
@@ -215,9 +244,10 @@ impl Dnn {
         out: Slice<'_>,
     ) -> Result<Option<Moved>> {
         let described = Described::new(s)?;
-        let handle = lock(&self.handle);
+        let stream = native(queue)?;
+        let handle = handle(queue.device())?;
         // SAFETY: the handle and the stream are live.
-        check("set the stream of cuDNN", unsafe { result::set_stream(handle.0, native(queue)?.cast()) })?;
+        check("set the stream of cuDNN", unsafe { result::set_stream(handle, stream.cast()) })?;
         let last = usize::from(s.layout == TensorLayout::ChannelsLast);
         let (h, w) = s.picture;
         let sides = [s.n, s.channels, h, w, s.filters, s.side, s.stride, s.padding, s.groups, last];
@@ -226,9 +256,9 @@ impl Dnn {
         let choice = match known {
             Some(known) => known,
             None => {
-                let found = search(handle.0, part, &described)?;
-                lock(&self.chosen).insert(shape, found);
-                found
+                let found = search(handle, part, &described)?;
+                // Threads that search at the same time all take the algorithm of the first.
+                *lock(&self.chosen).entry(shape).or_insert(found)
             }
         };
         let Some(choice) = choice else { return Ok(None) };
@@ -246,13 +276,13 @@ impl Dnn {
         check("convolve", unsafe {
             match choice.algorithm {
                 Algorithm::Forward(by) => result::convolution_forward(
-                    handle.0, one, *x, a, *w, b, *conv, by, work, bytes, zero, *y, into,
+                    handle, one, *x, a, *w, b, *conv, by, work, bytes, zero, *y, into,
                 ),
                 Algorithm::Input(by) => result::convolution_backward_data(
-                    handle.0, one, *w, b, *y, a, *conv, by, work, bytes, zero, *x, into,
+                    handle, one, *w, b, *y, a, *conv, by, work, bytes, zero, *x, into,
                 ),
                 Algorithm::Weight(by) => result::convolution_backward_filter(
-                    handle.0, one, *x, a, *y, b, *conv, by, work, bytes, zero, *w, into,
+                    handle, one, *x, a, *y, b, *conv, by, work, bytes, zero, *w, into,
                 ),
             }
         })?;
