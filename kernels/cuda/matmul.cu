@@ -7,6 +7,8 @@
 //   conv_input_T    dx from dy and w       conv_weight_T   dw from x and dy, in a fixed order
 //                   channels last: y [N, P, Q, K], x [N, H, W, C], w [K, R, R, C / G]
 //                   one thread an output (a block for a weight): the sums of the formula, in f32
+//
+//   restride        rows of 16-bit elements at another distance, with zeros between; reads and writes n
 #define BLOCKS 3
 #include "element.cuh"
 
@@ -147,3 +149,34 @@ template <class T> INLINE void conv_weight(const T* x, const T* dy, Conv s, T* d
     KERNEL(conv_input_##T, const T* dy, const T* w, Conv s, T* dx) { conv_input<T>(dy, w, s, dx); }  \
     KERNEL(conv_weight_##T, const T* x, const T* dy, Conv s, T* dw) { conv_weight<T>(x, dy, s, dw); }
 FOR_TRAINED(MATMUL)
+
+// Copies rows of 16-bit elements that are `from` elements apart to rows `to` apart, and writes zeros after them: up to the end of
+// each row, and up to `all` rows. A block per row, two elements a word.
+KERNEL(restride, const u16* x, u64 rows, u64 columns, u64 from, u64 to, u64 all, u16* y) {
+    const u32 U = 4;
+    for (u64 row = blockIdx.x; row < all; row += gridDim.x) {
+        const u16* in = x + row * from;
+        u16* out = y + row * to;
+        u64 end = row < rows ? columns : 0, pairs = end / 2;
+        bool whole_in = ((u64)in & 2) == 0, whole_out = ((u64)out & 2) == 0;
+        for (u64 first = threadIdx.x; first < pairs; first += U * THREADS) {
+            u32 words[U];
+#pragma unroll
+            for (u32 k = 0; k < U; k++) {
+                u64 p = first + k * THREADS;
+                if (p < pairs) words[k] = whole_in ? ((const u32*)in)[p] : in[2 * p] | (u32)in[2 * p + 1] << 16;
+            }
+#pragma unroll
+            for (u32 k = 0; k < U; k++) {
+                u64 p = first + k * THREADS;
+                if (p >= pairs) continue;
+                if (whole_out)
+                    ((u32*)out)[p] = words[k];
+                else
+                    out[2 * p] = (u16)words[k], out[2 * p + 1] = (u16)(words[k] >> 16);
+            }
+        }
+        if (end % 2 != 0 && threadIdx.x == 0) out[end - 1] = in[end - 1];
+        for (u64 c = end + threadIdx.x; c < to; c += THREADS) out[c] = 0;
+    }
+}

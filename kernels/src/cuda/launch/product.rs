@@ -40,6 +40,30 @@ struct Product {
     unused: u32,
 }
 
+/// Copies rows of `columns` 16-bit elements that lie `from` elements apart in `x` to rows `to` elements apart in `into`, and writes
+/// zeros to the rest of `into`.
+///
+/// # Errors
+/// A buffer of the wrong length.
+pub fn restride(
+    queue: &Queue,
+    (x, from): (Slice<'_>, usize),
+    (into, to): (Slice<'_>, usize),
+    (rows, columns): (usize, usize),
+) -> Result<Moved> {
+    let all = (into.elements(2)? as usize / to.max(1)).max(rows);
+    holds("the copied rows", x, (rows * from) as u64, 2)?;
+    holds("the copy of the rows", into, (all * to) as u64, 2)?;
+    if columns > from.min(to) {
+        return Err(Error::Argument(format!("rows of {columns} elements do not fit {from} or {to} apart")));
+    }
+    let arguments = Arguments::new().reads(x).with(rows as u64).with(columns as u64);
+    let arguments = arguments.with(from as u64).with(to as u64).with(all as u64).writes(into);
+    let grid = [blocks(queue, all as u64 * 256, 1), 1, 1];
+    run(queue, Kernel::plain(Family::Matmul, "restride"), grid, arguments)?;
+    Ok((x.len() + into.len()) as u64)
+}
+
 /// `c = a b + keep c + bias`, with sums in f32, rounded once; `bias` is f32, one value per column.
 ///
 /// # Errors

@@ -5,7 +5,7 @@ use super::{Handle, Handles, deterministic, lock, native, pointer, refused};
 use crate::DType;
 use crate::cuda::launch::{self, DeviceMatrix, Moved};
 use crate::cuda::libraries::CudaLibrary;
-use crate::cuda::{Error, Queue, Result, Slice};
+use crate::cuda::{Error, Memory, Queue, Result, Slice};
 use cudarc::cublaslt::sys;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -18,6 +18,15 @@ const WORKSPACE: usize = 32 << 20;
 const TRIED: usize = 8;
 /// The number of timed runs of each algorithm.
 const RUNS: u32 = 3;
+
+/// From so many elements on, a 16-bit matrix whose sides tensor cores cannot read is copied to one with larger sides.
+const COPIED: usize = 1 << 16;
+
+/// Whether a matrix is copied if its sides are no multiples of 8, the 16 bytes that tensor cores load at once. Otherwise cuBLASLt
+/// takes kernels for single elements: on an H200, the logits of GPT-2 took five times as long with them.
+fn is_padded(dtype: DType, rows: usize, columns: usize) -> bool {
+    dtype.size() == 2 && rows * columns >= COPIED
+}
 
 /// A product's m, n, k, two transposes, type, whether it adds to c, whether it adds a bias, and the operands' alignments.
 type Shape = (usize, usize, usize, bool, bool, DType, bool, bool, [u32; 3]);
@@ -68,13 +77,19 @@ fn type_of(dtype: DType) -> Result<sys::cudaDataType> {
 struct TensorLayout(sys::cublasLtMatrixLayout_t, &'static CublasLt);
 
 impl TensorLayout {
-    /// The layout of a row-major matrix of `rows` by `columns`. cuBLASLt counts column by column and sees the matrix's transpose.
-    fn of(library: &'static CublasLt, dtype: DType, rows: usize, columns: usize) -> Result<TensorLayout> {
+    /// The layout of a row-major matrix of `rows` by `columns` with rows `stride` apart. cuBLASLt counts column by column and sees the
+    /// matrix's transpose.
+    fn of(
+        library: &'static CublasLt,
+        dtype: DType,
+        (rows, columns): (usize, usize),
+        stride: usize,
+    ) -> Result<TensorLayout> {
         let (kind, mut made) = (type_of(dtype)?, ptr::null_mut());
         let (across, down) = (columns as u64, rows as u64);
         // SAFETY: the library writes one handle to `made`.
         let answer =
-            unsafe { (library.cublasLtMatrixLayoutCreate)(&mut made, kind, across, down, columns as i64) };
+            unsafe { (library.cublasLtMatrixLayoutCreate)(&mut made, kind, across, down, stride as i64) };
         check("describe a matrix", answer).map(|()| TensorLayout(made, library))
     }
 }
@@ -153,6 +168,34 @@ struct Call<'a> {
     queue: &'a Queue,
 }
 
+/// An operand of a product, copied to larger sides if it must be.
+struct Operand<'a> {
+    matrix: DeviceMatrix<'a>,
+    copy: Option<Memory>,
+    /// Rows and columns in memory, and the distance of rows.
+    sides: (usize, usize),
+    stride: usize,
+}
+
+impl<'a> Operand<'a> {
+    /// `matrix` with the sides `wanted`, which are its own or larger; what is added is zeros.
+    fn new(queue: &Queue, dtype: DType, matrix: DeviceMatrix<'a>, wanted: (usize, usize)) -> Result<Self> {
+        let stored = |(rows, columns)| if matrix.transposed { (columns, rows) } else { (rows, columns) };
+        let (own, sides) = (stored((matrix.rows, matrix.columns)), stored(wanted));
+        let stride = if is_padded(dtype, own.0, own.1) { sides.1.next_multiple_of(8) } else { sides.1 };
+        let copied = (sides.0, stride) != own;
+        let copy = copied.then(|| queue.memory(2 * sides.0 * stride)).transpose()?;
+        if let Some(copy) = &copy {
+            launch::restride(queue, (matrix.data, own.1), (copy.all(), stride), own)?;
+        }
+        Ok(Operand { matrix, copy, sides, stride })
+    }
+
+    fn data(&self) -> Slice<'_> {
+        self.copy.as_ref().map_or(self.matrix.data, Memory::all)
+    }
+}
+
 impl Blas {
     /// cuBLASLt on the queue's device; `None` without a GPU, or if the library is missing or does not start.
     pub fn of(queue: &Queue) -> Result<Option<Arc<Blas>>> {
@@ -182,16 +225,22 @@ impl Blas {
         bias.map_or(Ok(()), |bias| launch::holds("a bias", bias, n as u64, 4))?;
         // cuBLASLt takes only a bias of c's own type.
         let inside = bias.filter(|_| dtype == DType::F32);
-        let lies = |matrix: &DeviceMatrix<'_>| match matrix.transposed {
-            true => TensorLayout::of(self.library, dtype, matrix.columns, matrix.rows),
-            false => TensorLayout::of(self.library, dtype, matrix.rows, matrix.columns),
-        };
+        // Zeros beyond k change no sum, and columns beyond n are not copied back.
+        let padded = |side: usize, pad: bool| if pad { side.next_multiple_of(8) } else { side };
+        let wide = padded(n, keep == 0.0 && is_padded(dtype, m, n));
+        let deep = padded(k, is_padded(dtype, m, k) || is_padded(dtype, k, n));
+        let (a, b) =
+            (Operand::new(queue, dtype, a, (m, deep))?, Operand::new(queue, dtype, b, (deep, wide))?);
+        let copied_c = (wide != n).then(|| queue.memory(2 * m * wide)).transpose()?;
+        let into = copied_c.as_ref().map_or(c, Memory::all);
+        let lies =
+            |operand: &Operand<'_>| TensorLayout::of(self.library, dtype, operand.sides, operand.stride);
         let description = Description::new(self.library)?;
         // cublasOperation_t: 0 reads the matrix as stored, 1 reads its transpose.
         let turn = |turned: bool| i32::from(turned);
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
-        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, turn(b.transposed))?;
-        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, turn(a.transposed))?;
+        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, turn(b.matrix.transposed))?;
+        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, turn(a.matrix.transposed))?;
         if let Some(bias) = inside {
             let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
             description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue)?;
@@ -199,28 +248,31 @@ impl Blas {
         }
         let call = Call {
             description,
-            layouts: [lies(&b)?, lies(&a)?, TensorLayout::of(self.library, dtype, m, n)?],
-            operands: [pointer(b.data), pointer(a.data)],
-            aligned: [b.data, a.data, c].map(|operand| alignment(operand.address())),
+            layouts: [lies(&b)?, lies(&a)?, TensorLayout::of(self.library, dtype, (m, wide), wide)?],
+            operands: [pointer(b.data()), pointer(a.data())],
+            aligned: [b.data(), a.data(), into].map(|operand| alignment(operand.address())),
             keep,
             queue,
         };
         let adds = (keep != 0.0, inside.is_some());
-        let shape = (m, n, k, a.transposed, b.transposed, dtype, adds.0, adds.1, call.aligned);
+        let shape = (m, n, k, a.matrix.transposed, b.matrix.transposed, dtype, adds.0, adds.1, call.aligned);
         let known = lock(&self.chosen).get(&shape).copied();
         let algorithm = match known {
             Some(known) => known,
             None => {
-                let best = self.fastest(&call, c)?;
-                lock(&self.chosen).insert(shape, best);
-                best
+                let best = self.fastest(&call, into)?;
+                // Threads that search at the same time all take the algorithm of the first.
+                *lock(&self.chosen).entry(shape).or_insert(best)
             }
         };
-        self.run(&call, &algorithm, c)?;
+        self.run(&call, &algorithm, into)?;
+        if copied_c.is_some() {
+            launch::restride(queue, (into, wide), (c, n), (m, n))?;
+        }
         if let (Some(bias), None) = (bias, inside) {
             launch::bias(queue, dtype, c, bias, 1)?;
         }
-        Ok((a.data.len() + b.data.len() + c.len()) as u64)
+        Ok((a.matrix.data.len() + b.matrix.data.len() + c.len()) as u64)
     }
 
     fn run(&self, call: &Call<'_>, algorithm: &sys::cublasLtMatmulAlgo_t, c: Slice<'_>) -> Result<()> {

@@ -203,23 +203,3 @@ fn refused(call: &'static str, answer: impl std::fmt::Debug) -> Error {
 fn pointer(of: Slice<'_>) -> *mut std::ffi::c_void {
     of.address() as *mut std::ffi::c_void
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn without_a_library_there_is_one_error_that_says_what_to_do() {
-        for library in [CudaLibrary::CublasLt, CudaLibrary::Cudnn] {
-            match version(library) {
-                Ok((major, ..)) => assert!(major >= 9),
-                Err(error) => {
-                    let text = error.to_string();
-                    assert!(text.contains(library.name()) && text.contains(library.how_to_get()), "{text}");
-                    assert!(!text.contains('\n'), "{text}");
-                }
-            }
-        }
-        assert!(version(CudaLibrary::Driver).is_err());
-    }
-}

@@ -8,6 +8,32 @@ use allfold_kernels::nn::Conv2dShape;
 pub fn check(queue: &Queue) {
     crate::for_trained!(products, queue);
     crate::for_trained!(convolutions, queue);
+    rows(queue);
+}
+
+/// Rows whose first elements are on words or between them, there and back; zeros fill the rest, rows included.
+fn rows(queue: &Queue) {
+    for (rows, columns, apart, more) in [(3, 5, 8, 0), (2, 4, 7, 2), (1, 1, 2, 0), (2, 2051, 2056, 1)] {
+        let x: Vec<u16> = (0..rows * columns).map(|i| i as u16 + 1).collect();
+        let (from, back) = (queue.upload(&x).unwrap(), queue.upload(&vec![0u16; x.len()]).unwrap());
+        let there = queue.upload(&vec![9u16; (rows + more) * apart]).unwrap();
+        let sides = (rows, columns);
+        launch::restride(queue, (from.all(), columns), (there.all(), apart), sides).unwrap();
+        let copied: Vec<u16> = queue.download(there.all()).unwrap();
+        for (row, copied) in copied.chunks(apart).enumerate() {
+            let own = if row < rows { &x[row * columns..(row + 1) * columns] } else { &[] };
+            assert_eq!(&copied[..own.len()], own, "{sides:?}");
+            assert!(copied[own.len()..].iter().all(|rest| *rest == 0), "{sides:?}");
+        }
+        let within = there.all().part(0, 2 * rows * apart).unwrap();
+        launch::restride(queue, (within, apart), (back.all(), columns), sides).unwrap();
+        assert_eq!(queue.download::<u16>(back.all()).unwrap(), x);
+        assert!(launch::restride(queue, (from.all(), apart), (back.all(), columns), sides).is_err());
+        assert!(
+            launch::restride(queue, (from.all(), columns), (back.all(), columns), (rows, columns + 1))
+                .is_err()
+        );
+    }
 }
 
 fn products<T: Trained>(queue: &Queue) {
