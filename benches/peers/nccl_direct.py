@@ -14,11 +14,23 @@ import sys
 import threading
 
 CALLS, STRETCHES = 20, 5
+# The thread blocks of NCCL's kernels on a GPU that ranks share, as in collectives/gpu/src/nccl/comm.rs.
+BLOCKS = 32
 FLOAT32, SUM = 7, 0
 
 
 class UniqueId(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_char * 128)]
+
+
+class Config(ctypes.Structure):
+    """The first fields of ncclConfig_t, from NCCL 2.18 on; what is -2**31 is left to NCCL."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint), ("blocking", ctypes.c_int),
+        ("cga_cluster_size", ctypes.c_int), ("min_ctas", ctypes.c_int), ("max_ctas", ctypes.c_int),
+        ("net_name", ctypes.c_char_p), ("split_share", ctypes.c_int),
+    ]
 
 
 def calling(library, name):
@@ -41,7 +53,12 @@ def rank_of(cuda, nccl, rank, ranks, devices, unique, sizes, times, meet):
     calling(cuda, "cuStreamCreate")(ctypes.byref(stream), 1)
     calling(cuda, "cuEventCreate")(ctypes.byref(first), 0)
     calling(cuda, "cuEventCreate")(ctypes.byref(last), 0)
-    calling(nccl, "ncclCommInitRank")(ctypes.byref(comm), ranks, unique, rank)
+    left = -(2**31)
+    # As Allfold joins: blocks of all ranks on a GPU must run at once.
+    together = -(-ranks // devices)
+    blocks = BLOCKS // together if together > 1 else left
+    config = Config(ctypes.sizeof(Config), 0xCAFEBEEF, 21800, 1, left, left, blocks, None, left)
+    calling(nccl, "ncclCommInitRankConfig")(ctypes.byref(comm), ranks, unique, rank, ctypes.byref(config))
     all_reduce = calling(nccl, "ncclAllReduce")
     synchronize = calling(cuda, "cuStreamSynchronize")
     # One buffer for all sizes, and waits for this stream alone: allocating, freeing and waiting for the device would also
@@ -117,6 +134,8 @@ def main():
         cuda, nccl = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnccl.so.2")
     except OSError as error:
         sys.exit(f"nccl_direct.py: {error}")
+    # Read by the driver when it starts: a stream must not wait behind another rank's.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     calling(cuda, "cuInit")(0)
     devices, version = ctypes.c_int(), ctypes.c_int()
     calling(cuda, "cuDeviceGetCount")(ctypes.byref(devices))

@@ -12,6 +12,7 @@ of `allfold train`. Kernels: one call is not counted, then the best of three str
 """
 import argparse
 import json
+import math
 import statistics
 import sys
 import time
@@ -197,7 +198,8 @@ def train(args):
         last["loss"], last["step"] = loss, last["step"] + 1
 
     seconds = timed(device, steps, step)
-    return {"steps": steps, "step_us": seconds * 1e6, "samples_per_s": samples / seconds, "loss": last["loss"].item()}
+    loss = last["loss"].item()
+    return {"steps": steps, "step_us": seconds * 1e6, "samples_per_s": samples / seconds, "loss": loss if math.isfinite(loss) else None}
 
 
 def main():

@@ -36,7 +36,7 @@ pub(super) struct Config {
     pub(super) blocking: c_int,
     cga_cluster_size: c_int,
     min_ctas: c_int,
-    max_ctas: c_int,
+    pub(super) max_ctas: c_int,
     net_name: *const c_char,
     split_share: c_int,
 }

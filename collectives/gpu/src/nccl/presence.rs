@@ -28,6 +28,8 @@ pub(crate) struct Presence {
     pub lacks: Option<Rank>,
     /// The first two ranks that share a GPU.
     pub on_one_gpu: Option<(Rank, Rank)>,
+    /// The largest number of ranks on one GPU.
+    pub most_on_one_gpu: u32,
     /// Whether NCCL allows that on every rank.
     pub may_share: bool,
 }
@@ -78,7 +80,9 @@ impl NcclLibrary {
         let place = |at: usize| all.get(at).and_then(|said| said.get(2..));
         let on_one_gpu =
             (0..all.len()).find_map(|b| (0..b).find(|a| place(*a) == place(b)).map(|a| (rank(a), rank(b))));
-        Ok(Presence { lacks, on_one_gpu, may_share })
+        let beside = |at: usize| (0..all.len()).filter(|other| place(*other) == place(at)).count() as u32;
+        let most_on_one_gpu = (0..all.len()).map(beside).max().unwrap_or(1);
+        Ok(Presence { lacks, on_one_gpu, most_on_one_gpu, may_share })
     }
 
     /// The error that two ranks cannot share a GPU, with possible remedies.
