@@ -23,7 +23,8 @@ pub struct Used {
 }
 
 static USED: Mutex<Used> = Mutex::new(Used { same_bits: 0, other_bits: 0, searches: 0, described: 0 });
-static STREAM: Mutex<u64> = Mutex::new(0);
+/// The stream of each handle.
+static HANDLES: Table<u64> = Table::new();
 static TENSORS: Table<Tensor> = Table::new();
 static TURNS: Table<Turn> = Table::new();
 
@@ -141,6 +142,7 @@ fn convolve(part: ConvProduct, turn: Turn, [x, w, y]: [Tensor; 3], at: [u64; 3])
 }
 
 fn run(
+    handle: u64,
     part: ConvProduct,
     turn: u64,
     [x, w, y]: [u64; 3],
@@ -161,7 +163,7 @@ fn run(
         *(if algorithm == 0 { &mut used.other_bits } else { &mut used.same_bits }) += 1;
     }
     let ranges = [x, w, y].iter().zip(at).map(|(t, at)| (at, t.len() as u64 * t.kind.size())).collect();
-    let stream = *lock(&STREAM);
+    let stream = HANDLES.get(handle).ok_or(Code::CUDNN_STATUS_BAD_PARAM)?;
     give(stream, "a convolution", ranges, move || convolve(part, turn, [x, w, y], at))
         .map_err(|_| Code::CUDNN_STATUS_EXECUTION_FAILED)
 }
@@ -212,13 +214,18 @@ pub(super) const TABLE: &[&[Entry]] = &[
 entries! {
     cudnnCreate(place: *mut u64) "in a context; refused where the library is newer than the driver" {
         match here().current().is_ok() && options().starts {
-            true => put(place, 16),
+            true => put(place, HANDLES.make(0)),
             false => Err(Code::CUDNN_STATUS_NOT_INITIALIZED),
         }
     }
-    cudnnSetStream(_handle: u64, stream: u64) "for the calls that follow" {
-        *lock(&STREAM) = stream;
-        Ok(())
+    cudnnSetStream(handle: u64, stream: u64)
+    "for the calls that follow; refused while the handle's earlier stream is being captured" {
+        let before = HANDLES.get(handle).ok_or(Code::CUDNN_STATUS_BAD_PARAM)?;
+        let captured = here().streams.get(&before).is_some_and(|before| before.capture.is_some());
+        match captured && before != stream {
+            true => Err(Code::CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH),
+            false => done(HANDLES.change(handle, |own| *own = stream)),
+        }
     }
     cudnnCreateTensorDescriptor(place: *mut u64) "refused where memory runs out" {
         room()?;
@@ -275,15 +282,15 @@ entries! {
         _h: u64, _x: u64, _y: u64, _turn: u64, _w: u64, asked: c_int, count: *mut c_int, place: *mut Found,
     ) "as the search, without a run" { find(asked, count, place, false) }
     cudnnConvolutionForward(
-        _h: u64, _one: *const f32, x: u64, at_x: u64, w: u64, at_w: u64, turn: u64, algorithm: c_int, _work: u64,
+        h: u64, _one: *const f32, x: u64, at_x: u64, w: u64, at_w: u64, turn: u64, algorithm: c_int, _work: u64,
         _bytes: usize, _zero: *const f32, y: u64, at_y: u64,
-    ) "on the handle's stream" { run(ConvProduct::Y, turn, [x, w, y], [at_x, at_w, at_y], algorithm) }
+    ) "on the handle's stream" { run(h, ConvProduct::Y, turn, [x, w, y], [at_x, at_w, at_y], algorithm) }
     cudnnConvolutionBackwardData(
-        _h: u64, _one: *const f32, w: u64, at_w: u64, y: u64, at_y: u64, turn: u64, algorithm: c_int, _work: u64,
+        h: u64, _one: *const f32, w: u64, at_w: u64, y: u64, at_y: u64, turn: u64, algorithm: c_int, _work: u64,
         _bytes: usize, _zero: *const f32, x: u64, at_x: u64,
-    ) "on the handle's stream" { run(ConvProduct::X, turn, [x, w, y], [at_x, at_w, at_y], algorithm) }
+    ) "on the handle's stream" { run(h, ConvProduct::X, turn, [x, w, y], [at_x, at_w, at_y], algorithm) }
     cudnnConvolutionBackwardFilter(
-        _h: u64, _one: *const f32, x: u64, at_x: u64, y: u64, at_y: u64, turn: u64, algorithm: c_int, _work: u64,
+        h: u64, _one: *const f32, x: u64, at_x: u64, y: u64, at_y: u64, turn: u64, algorithm: c_int, _work: u64,
         _bytes: usize, _zero: *const f32, w: u64, at_w: u64,
-    ) "on the handle's stream" { run(ConvProduct::W, turn, [x, w, y], [at_x, at_w, at_y], algorithm) }
+    ) "on the handle's stream" { run(h, ConvProduct::W, turn, [x, w, y], [at_x, at_w, at_y], algorithm) }
 }

@@ -163,22 +163,42 @@ fn d21_descriptions_are_given_back_where_one_cannot_be_made() {
     }
 }
 
+const ONE: Conv = Conv {
+    dtype: DType::F32,
+    n: 1,
+    channels: 1,
+    picture: (3, 3),
+    filters: 1,
+    side: 1,
+    stride: 1,
+    padding: 0,
+    groups: 1,
+    layout: TensorLayout::Planes,
+};
+
 fn convolutions_once(queue: &Queue) -> Found {
-    let s = Conv {
-        dtype: DType::F32,
-        n: 1,
-        channels: 1,
-        picture: (3, 3),
-        filters: 1,
-        side: 1,
-        stride: 1,
-        padding: 0,
-        groups: 1,
-        layout: TensorLayout::Planes,
-    };
     let (x, w, y) = (queue.upload(&[1.0f32; 9])?, queue.upload(&[2.0f32])?, queue.memory(36)?);
-    vendor::conv(queue, ConvProduct::Forward, &s, (x.all(), w.all()), y.all())?;
+    vendor::conv(queue, ConvProduct::Forward, &ONE, (x.all(), w.all()), y.all())?;
     ensure(queue.download::<f32>(y.all())? == [2.0; 9], "2.0")
+}
+
+/// On an H200, cuDNN refused a thread's stream while another thread captured the stream that their common handle had before.
+#[test]
+fn a_thread_convolves_while_another_thread_captures() {
+    alone("vendor::a_thread_convolves_while_another_thread_captures", "", both(), || {
+        let queue = Queue::new(Gpu::open()?, 0)?.pooled();
+        convolutions_once(&queue)?;
+        let machine = queue.machine().clone();
+        machine.begin_capture(queue.stream())?;
+        let (x, w, y) = (queue.memory(36)?, queue.memory(4)?, queue.memory(36)?);
+        let captured = vendor::conv(&queue, ConvProduct::Forward, &ONE, (x.all(), w.all()), y.all());
+        let other = || convolutions_once(&Queue::new(queue.machine().clone(), 0)?);
+        let told = || other().map_err(|error| error.to_string());
+        let beside = std::thread::scope(|scope| scope.spawn(told).join().unwrap());
+        machine.forget(machine.end_capture(queue.stream())?);
+        captured?;
+        Ok(beside?)
+    });
 }
 
 #[test]
