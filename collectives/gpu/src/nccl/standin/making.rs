@@ -10,6 +10,11 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+/// The blocks of NCCL's kernels that run on a GPU at once: one for each multiprocessor of an H200.
+const AT_ONCE: u32 = 132;
+/// The blocks of a rank's kernels if the settings do not limit them.
+const UNLIMITED: u32 = 64;
+
 /// Communicators that ranks are joining, by the number in their unique id.
 static JOINING: Mutex<BTreeMap<u64, Arc<Group>>> = Mutex::new(BTreeMap::new());
 
@@ -37,30 +42,34 @@ pub(super) unsafe extern "C" fn init(
     let made = || Group::new(size as usize, options(&place.machine));
     let group = lock(&JOINING).entry(number).or_insert_with(made).clone();
     // SAFETY: the caller promises that the settings live during the call.
-    let blocking = unsafe { (*config).blocking } != 0;
+    let (blocking, blocks) = unsafe { ((*config).blocking != 0, (*config).max_ctas) };
+    let blocks = u32::try_from(blocks).unwrap_or(UNLIMITED);
     let comm = Comm::register(&group, rank as usize, blocking, place);
     // SAFETY: the caller promises a place for a handle. NCCL stores the handle before it waits for the other ranks.
     unsafe { publish(out, comm.raw()) };
     let joining = comm.clone();
     comm.work(move || {
-        let answer = join(&joining);
+        let answer = join(&joining, blocks);
         lock(&JOINING).remove(&number);
         answer
     })
 }
 
-/// Waits until all ranks of a communicator have joined.
-fn join(comm: &Comm) -> Answer {
+/// Waits until all ranks of a communicator have joined. Where blocks of ranks on one GPU cannot run at once, NCCL's kernels wait for
+/// each other for ever; here the ranks are refused.
+fn join(comm: &Comm, blocks: u32) -> Answer {
     let (machine, device) = comm.device();
     let (identity, size) = (machine.identity(device), comm.group.size);
-    lock(&comm.group.state).joined.insert(comm.rank, identity);
+    lock(&comm.group.state).joined.insert(comm.rank, (identity, blocks));
     comm.group.changed.notify_all();
     let all = comm.await_all(|state| (state.joined.len() == size).then(|| state.joined.clone()));
     match all {
         Err(answer) => answer,
         Ok(all) => {
-            let twice = all.iter().any(|(a, gpu)| all.iter().any(|(b, other)| a < b && gpu == other));
-            if twice && !comm.group.options.shares { INVALID_USAGE } else { SUCCESS }
+            let beside = all.values().filter(|(gpu, _)| *gpu == identity);
+            let (ranks, blocks) = beside.fold((0, 0), |(ranks, sum), (_, blocks)| (ranks + 1, sum + blocks));
+            let refused = ranks > 1 && (!comm.group.options.shares || blocks > AT_ONCE);
+            if refused { INVALID_USAGE } else { SUCCESS }
         }
     }
 }
@@ -92,7 +101,8 @@ fn child(
         Ok(None) => SUCCESS,
         Ok(Some((group, rank))) => {
             let comm = Comm::register(&group, rank, blocking, of.place());
-            let answer = join(&comm);
+            // The child has its parent's limit, which was checked.
+            let answer = join(&comm, 0);
             comm.state.store(answer, Ordering::Release);
             if answer == SUCCESS {
                 // SAFETY: the caller keeps the place for the handle until the parent is no longer in progress.

@@ -63,8 +63,8 @@ pub(super) struct Group {
 
 #[derive(Default)]
 pub(super) struct State {
-    /// The GPU of each rank that has joined.
-    pub joined: BTreeMap<usize, [u8; 16]>,
+    /// The GPU of each rank that has joined, and the blocks of the rank's kernels there.
+    pub joined: BTreeMap<usize, ([u8; 16], u32)>,
     /// Ranks that have aborted, died or were destroyed.
     pub gone: BTreeSet<usize>,
     pub links: BTreeMap<Link, BTreeSet<usize>>,

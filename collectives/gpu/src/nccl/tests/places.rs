@@ -60,6 +60,15 @@ fn two_ranks_on_one_gpu_are_one_line_that_says_what_would_be_right() {
     assert_eq!(sums, [Ok(4), Ok(4)]);
 }
 
+/// On an H200, NCCL's kernels of four ranks on one GPU waited for each other for ever, because not all of their blocks ran at once.
+#[test]
+fn defect_23_the_blocks_of_ranks_on_one_gpu_run_at_once() {
+    let sharing = StandIn { shares: true, ..StandIn::default() };
+    let sums = |seeded| each(&one_gpu(seeded, sharing), 4, LONG, |mut comm| sum(&mut comm, 2));
+    assert!(sums(&[23]).iter().all(Result::is_err));
+    assert_eq!(sums(&[]), [Ok(8), Ok(8), Ok(8), Ok(8)]);
+}
+
 /// The reduce paths that `auto` selects for two ranks on one machine.
 fn auto(machine: &Arc<dyn CudaMachine>) -> Vec<Result<&'static str>> {
     let report = World::threads(2).deadline(LONG).run_each(|comm| {
