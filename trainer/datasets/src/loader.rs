@@ -5,11 +5,13 @@
 //! worker 1   | batch 1 | batch 3 | ...
 //! steps           | 0 | 1 | 2 | 3 ...                      always in order, whichever worker is quicker
 //! ```
+//!
+//! A batch that a step has used goes back to the worker of the step's next batch, which fills its memory again.
 
 use super::{Augment, Batch, Dataset};
 use crate::{Error, Result};
 use allfold_kernels::nn::Float;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 
 /// The batches of an epoch, one after another.
 pub struct Batches<'a, F> {
@@ -17,7 +19,13 @@ pub struct Batches<'a, F> {
     augment: Augment,
     chunks: &'a [Vec<usize>],
     at: usize,
-    workers: Vec<Receiver<Result<Batch<F>>>>,
+    workers: Vec<Worker<F>>,
+}
+
+/// A thread that prepares batches: its batches, and the way back for those that were used.
+struct Worker<F> {
+    ready: Receiver<Result<Batch<F>>>,
+    used: Sender<Batch<F>>,
 }
 
 /// The parameters of loading an epoch.
@@ -42,10 +50,11 @@ pub fn batches<F: Float, R>(
     let Loading { dataset, augment, workers, prefetch } = loading;
     std::thread::scope(|scope| {
         let start = |worker: usize| {
-            let (send, receive) = sync_channel(prefetch.max(1));
+            let (send, ready) = sync_channel(prefetch.max(1));
+            let (used, given_back) = channel::<Batch<F>>();
             scope.spawn(move || {
                 for chunk in chunks.iter().skip(worker).step_by(workers) {
-                    let mut batch = Batch::default();
+                    let mut batch = given_back.try_recv().unwrap_or_default();
                     let gathered = dataset.gather_changed(&augment, chunk, &mut batch);
                     // If the run has stopped, the receiver is dropped and the worker ends.
                     if send.send(gathered.map(|()| batch)).is_err() {
@@ -53,7 +62,7 @@ pub fn batches<F: Float, R>(
                     }
                 }
             });
-            receive
+            Worker { ready, used }
         };
         let workers = (0..workers).map(start).collect();
         body(&mut Batches { dataset, augment, chunks, at: 0, workers })
@@ -75,7 +84,12 @@ impl<F: Float> Batches<'_, F> {
         let chunk = self.chunks.get(self.at).ok_or_else(gone)?;
         match self.at.checked_rem(self.workers.len()) {
             None => self.dataset.gather_changed(&self.augment, chunk, batch)?,
-            Some(worker) => *batch = self.workers[worker].recv().map_err(|_| gone())??,
+            Some(worker) => {
+                let Worker { ready, used } = &self.workers[worker];
+                let next = ready.recv().map_err(|_| gone())??;
+                // A worker that has prepared its last batch has ended and takes none back.
+                let _ = used.send(std::mem::replace(batch, next));
+            }
         }
         self.at += 1;
         Ok(())
@@ -94,8 +108,9 @@ mod tests {
             |workers, prefetch| Loading { dataset: &train, augment: Augment::NONE, workers, prefetch };
         let all = |workers, prefetch| {
             batches::<f32, _>(loading(workers, prefetch), &chunks, |batches| {
-                let mut all = vec![Batch::default(); chunks.len()];
-                all.iter_mut().try_for_each(|batch| batches.next(batch))?;
+                let mut batch = Batch::default();
+                let each = chunks.iter().map(|_| batches.next(&mut batch).map(|()| batch.clone()));
+                let all = each.collect::<Result<Vec<_>>>()?;
                 assert!(batches.next(&mut Batch::default()).is_err());
                 Ok::<_, Error>(all)
             })
