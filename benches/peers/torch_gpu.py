@@ -111,6 +111,10 @@ SMALL = {
 }
 
 
+# Learning rates and weight decays of the configurations with SGD.
+RATES = {"mlp": (0.05, 0.0), "resnet18": (0.01, 5e-4), "resnet50": (0.01, 5e-5)}
+
+
 def finish(device):
     if device == "cuda":
         torch.cuda.synchronize()
@@ -172,7 +176,8 @@ def train(args):
     if convolutional:
         model = model.to(memory_format=torch.channels_last)
     if kind == "sgd":
-        optimiser = torch.optim.SGD(model.parameters(), 0.01, 0.9, weight_decay=5e-4, fused=True)
+        rate, decay = RATES[args.model]
+        optimiser = torch.optim.SGD(model.parameters(), rate, 0.9, weight_decay=decay, fused=True)
     else:
         optimiser = torch.optim.AdamW(model.parameters(), 6e-4, (0.9, 0.95), weight_decay=0.1, fused=True)
     run = torch.compile(model) if args.mode == "compile" else model
