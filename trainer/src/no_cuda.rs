@@ -6,7 +6,8 @@ mod outcome;
 pub use outcome::StepOutcome;
 
 use crate::optim::Optimiser;
-use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse, Result};
+use crate::engine::StepInput;
+use crate::{Batch, Config, Error, MemoryUse, Result};
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::Float;
 use std::convert::Infallible;
@@ -71,7 +72,7 @@ impl<'a> Replica<'a> {
         match self.0 {}
     }
 
-    pub fn load_hook_state<F: Float>(&mut self, _: u64, _: &[Vec<F>]) {
+    pub fn load_hook_state<F: Float>(&mut self, _: &[Vec<F>]) {
         match self.0 {}
     }
 
@@ -87,6 +88,18 @@ impl<'a> Replica<'a> {
         match self.0 {}
     }
 
+    pub fn is_sharded(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub fn open(&mut self) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub fn close(&mut self) -> Result<()> {
+        match self.0 {}
+    }
+
     pub fn stage<F: Float>(&mut self, _: &Batch<F>) -> Result<()> {
         match self.0 {}
     }
@@ -95,7 +108,7 @@ impl<'a> Replica<'a> {
         match self.0 {}
     }
 
-    pub fn start(&mut self, _: DrawKey, _: u64, _: f64, _: Option<&GradScaler>) -> Result<usize> {
+    pub fn start(&mut self, _: StepInput, _: u64, _: bool) -> Result<usize> {
         match self.0 {}
     }
 

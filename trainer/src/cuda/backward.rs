@@ -2,7 +2,6 @@
 
 use super::layout::TensorFormat;
 use super::passes::{PassContext, Passes, conv, plane, pool};
-use crate::Phase;
 use crate::layers::LayerOperation;
 use crate::{Error, Result};
 use allfold_collectives::ReduceOp;
@@ -13,37 +12,6 @@ use allfold_kernels::cuda::{self, Memory, Slice};
 use std::sync::Arc;
 
 impl Passes {
-    /// Computes the gradients of all parameters from that with respect to the logits, which [`Passes::loss`] computed. `ready`
-    /// is called for each parameter as soon as its gradient is queued.
-    pub fn backward(
-        &mut self,
-        with: &mut PassContext<'_, '_>,
-        mut ready: impl FnMut(usize, &mut PassContext<'_, '_>) -> Result<()>,
-    ) -> Result<()> {
-        let phases = self.network.backward_phases();
-        for (at, phase) in phases.iter().enumerate() {
-            match *phase {
-                Phase::WeightGrad(l) => self.layer_params(l, with)?,
-                Phase::Ready(param) => ready(param, with)?,
-                Phase::SyncBackward(l) => self.sums_back(l, with)?,
-                Phase::InputGrad(l) => self.layer_input(l, with)?,
-                Phase::Loss | Phase::Forward(_) | Phase::SyncForward(_) => {}
-            }
-            let layer = |phase: &Phase| match *phase {
-                Phase::WeightGrad(l) | Phase::SyncBackward(l) | Phase::InputGrad(l) => Some(l),
-                _ => None,
-            };
-            // In the last phase of a layer, the layer's output is freed.
-            if let Some(l) = layer(phase)
-                && !phases[at + 1..].iter().any(|later| layer(later) == Some(l))
-            {
-                self.done(l);
-            }
-        }
-        self.clear();
-        Ok(())
-    }
-
     fn dy(&self, l: usize) -> Result<Arc<Memory>> {
         let missing = || {
             Error::Network(format!("no gradient reached the output of layer `{}`", self.network.names()[l]))
@@ -106,7 +74,7 @@ impl Passes {
         Ok(())
     }
 
-    fn layer_params(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
+    pub(super) fn layer_params(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
         let dy = self.dy(l)?;
         let x = self.x(l, n)?;
@@ -176,7 +144,7 @@ impl Passes {
     }
 
     /// Sums the gradients of a synchronised batch norm's parameters over all ranks, and keeps the sums for the input gradient.
-    fn sums_back(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
+    pub(super) fn sums_back(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let [.., totals, own] = &self.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
         debug_assert!(totals.len() >= 8);
         let all = with.queue.memory(own.len())?;
@@ -188,7 +156,7 @@ impl Passes {
         Ok(())
     }
 
-    fn layer_input(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
+    pub(super) fn layer_input(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
         let dy = self.dy(l)?;
         let from = self.network.from(l).to_vec();

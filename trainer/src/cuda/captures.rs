@@ -1,6 +1,9 @@
 //! Which parts of a training step are CUDA graphs. A part runs uncaptured the first time, which compiles what it needs; is captured
 //! the second time; and is replayed from then on.
 //!
+//! A part begins when a micro-batch is loaded and ends before the next one is, or before the optimiser's launch. While a part is
+//! replayed its graph is under way already, so the driver's calls queue nothing.
+//!
 //! NCCL requires that a collective is captured on all ranks or on none; a replay counts as captured. So all ranks must decide
 //! alike, without communication: a part is looked up by a [`StepPart`], and whenever two ranks run the same part of a step, each
 //! rank has seen its own `StepPart` equally often. Where ranks have equally many samples, this holds because all ranks run the same
@@ -36,63 +39,95 @@ enum GraphState {
     Captured(CudaGraph),
 }
 
+/// How the part that has begun runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Course {
+    /// No part has begun, or its work is launched as it is queued.
+    #[default]
+    Launched,
+    /// What is queued becomes a graph.
+    Captured(StepPart),
+    /// The graph of an earlier capture runs.
+    Replayed,
+}
+
 /// The parts of a step that have been run, and their graphs.
 #[derive(Default)]
 pub(super) struct Captures {
-    courses: BTreeMap<StepPart, GraphState>,
+    parts: BTreeMap<StepPart, GraphState>,
+    course: Course,
 }
 
 impl Captures {
     /// The number of parts that have become graphs.
     pub fn graphs(&self) -> usize {
-        self.courses.values().filter(|course| matches!(course, GraphState::Captured(_))).count()
+        self.parts.values().filter(|part| matches!(part, GraphState::Captured(_))).count()
     }
 
-    /// Runs `body`, the work of `part`: uncaptured the first time, captured as a graph the second time, and as that graph from then
-    /// on. If `capturable` is false and the part is new, `body` runs uncaptured and the part is not remembered.
+    /// Whether the part that has begun is replayed: its work must not be queued again.
+    pub fn replays(&self) -> bool {
+        self.course == Course::Replayed
+    }
+
+    /// Begins `part`: launched the first time, captured the second time, and replayed from then on. If `capturable` is false, a new
+    /// part is launched and not remembered.
     ///
     /// # Errors
-    /// The error of `body` or of the driver.
-    pub fn run(
-        &mut self,
-        queue: &Queue,
-        part: StepPart,
-        capturable: bool,
-        body: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
-        let machine = queue.machine();
-        let graph = match self.courses.get(&part) {
-            Some(GraphState::Captured(graph)) => *graph,
+    /// The driver's.
+    pub fn begin(&mut self, queue: &Queue, part: StepPart, capturable: bool) -> Result<()> {
+        self.course = match self.parts.get(&part) {
+            Some(GraphState::Captured(graph)) => {
+                replay(queue, *graph)?;
+                Course::Replayed
+            }
             Some(GraphState::Warm) => {
-                machine.begin_capture(queue.stream())?;
-                let done = body();
-                // The capture is ended even if the body failed; the stream would stay in capture mode otherwise.
-                let graph = machine.end_capture(queue.stream());
-                done?;
-                let graph = graph?;
-                self.courses.insert(part, GraphState::Captured(graph));
-                graph
+                queue.machine().begin_capture(queue.stream())?;
+                Course::Captured(part)
             }
             None => {
                 if capturable {
-                    self.courses.insert(part, GraphState::Warm);
+                    self.parts.insert(part, GraphState::Warm);
                 }
-                return body();
+                Course::Launched
             }
         };
-        #[allow(unsafe_code, reason = "graphs name memory by address")]
-        // SAFETY: the memory that the graph names belongs to the state and lives as long, or belongs to the queue's pool, which
-        // frees nothing while the state lives. None of this memory is replaced.
-        unsafe { machine.replay(queue.stream(), graph) }?;
         Ok(())
     }
 
-    /// Destroys all graphs, because NCCL's abort waits for graphs that contain its collectives.
-    pub fn clear(&mut self, machine: &dyn CudaMachine) {
-        for course in std::mem::take(&mut self.courses).into_values() {
-            if let GraphState::Captured(graph) = course {
+    /// Ends the part that has begun; a part that was captured runs now.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn end(&mut self, queue: &Queue) -> Result<()> {
+        if let Course::Captured(part) = std::mem::take(&mut self.course) {
+            let graph = queue.machine().end_capture(queue.stream())?;
+            self.parts.insert(part, GraphState::Captured(graph));
+            replay(queue, graph)?;
+        }
+        Ok(())
+    }
+
+    /// Destroys all graphs, because NCCL's abort waits for graphs that contain its collectives. A capture that failed half-way is
+    /// ended first: the stream would stay in capture mode otherwise.
+    pub fn clear(&mut self, queue: &Queue) {
+        let machine: &dyn CudaMachine = &**queue.machine();
+        if let Course::Captured(_) = std::mem::take(&mut self.course)
+            && let Ok(graph) = machine.end_capture(queue.stream())
+        {
+            machine.forget(graph);
+        }
+        for part in std::mem::take(&mut self.parts).into_values() {
+            if let GraphState::Captured(graph) = part {
                 machine.forget(graph);
             }
         }
     }
+}
+
+fn replay(queue: &Queue, graph: CudaGraph) -> Result<()> {
+    #[allow(unsafe_code, reason = "graphs name memory by address")]
+    // SAFETY: the memory that the graph names belongs to the worker and lives as long, or belongs to the queue's pool, which
+    // frees nothing while the worker lives. None of this memory is replaced.
+    unsafe { queue.machine().replay(queue.stream(), graph) }?;
+    Ok(())
 }

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! run ---- Replica          what a run calls; how it ends when a rank or the device fails
-//!             |-- State           a step: stage a batch, start, finish; evaluate; copy weights and state to and from the host
-//!             |-- Captures        the parts of a step that are CUDA graphs, chosen alike on all ranks
-//!             |-- Passes          forward and backward by each layer's LayerOperation, over kernels::cuda::launch
-//!             |     '-- Precision     the type of every layer and activation under autocast, and the layout of pictures
-//!             |-- Weights         f32 parameters with narrow copies, gradients bucket by bucket
-//!             |-- DeviceOptimiser     one launch for all tensors
-//!             |-- Exchange        compression and exchange of gradient buckets, by the configuration's hook
-//!             '-- DeviceGroup     sums over ranks on a separate stream (allfold_gpu::device)
+//!             |-- Driver          the strategy's step (crate::strategies), over the RankEngine that follows
+//!             '-- GpuWorker       stages batches, evaluates, copies weights and state to and from the host; in `rank` the RankEngine
+//!                   |-- Captures        the parts of a step that are CUDA graphs, chosen alike on all ranks
+//!                   |-- Passes          each phase by the layer's LayerOperation, over kernels::cuda::launch
+//!                   |     '-- Precision     the type of every layer and activation under autocast, and the layout of pictures
+//!                   |-- Weights         f32 parameters with narrow copies, and gradients, by unit
+//!                   |-- DeviceOptimiser     one launch for all tensors
+//!                   |-- Exchange        gradients in buckets, compressed by the configuration's hook
+//!                   '-- DeviceGroup     sums and gathers over ranks on a separate stream (allfold_gpu::device)
 //! ```
 //!
 //! The trait [`CudaMachine`] defines a device: a GPU, or the shim that runs the source of the GPU kernels on this CPU, with which
@@ -26,12 +27,14 @@ mod optimiser;
 mod outcome;
 mod passes;
 mod precision;
+mod rank;
 mod replica;
-mod state;
 #[cfg(test)]
 mod tests;
+mod unit;
 mod weights;
 mod within;
+mod worker;
 
 pub use device::device_of;
 pub use outcome::StepOutcome;

@@ -1,13 +1,16 @@
-//! Optimisers on a device: one launch for all parameters, or two if some have narrow copies. LARS launches matrices and vectors
-//! separately, and needs one more launch for the norms.
+//! Optimisers on a device, over this rank's parts of its units: one launch for all parameters, or two if some have narrow copies. LARS
+//! launches matrices and vectors separately, and needs one more launch for the norms.
 
-use super::weights::Weights;
+use super::unit::UnitMemory;
+use super::weights::{Weights, gathered, here, part};
 use crate::optim::Optimiser;
 use crate::{Config, Error, Network, Result};
+use allfold_gpu::device::DeviceGroup;
 use allfold_kernels::DType;
 use allfold_kernels::cuda::launch::{self, AdamRule, LarsRule, Param, Params, SgdRule};
 use allfold_kernels::cuda::{Memory, Queue, Slice};
 use allfold_kernels::nn::Float;
+use std::ops::Range;
 use std::sync::Arc;
 
 enum Kind {
@@ -16,11 +19,26 @@ enum Kind {
     Lars,
 }
 
+impl Kind {
+    fn of(config: &Config) -> Result<Kind> {
+        match config.optimiser.as_str() {
+            "sgd" => Ok(Kind::Sgd),
+            "adam" => Ok(Kind::Adam { decoupled: false }),
+            "adamw" => Ok(Kind::Adam { decoupled: true }),
+            "lars" => Ok(Kind::Lars),
+            other => Err(Error::Config(format!(
+                "optimiser `{other}` has no GPU kernel; set device = \"cpu\" or another `optimiser`"
+            ))),
+        }
+    }
+}
+
 /// The memory and the tables of an optimiser.
 pub(super) struct DeviceOptimiser {
     kind: Kind,
-    /// The first and second moment of Adam; for other optimisers, none and the velocity, if they have one.
-    states: [Option<Arc<Memory>>; 2],
+    /// For each unit, the first and second moment of Adam over this rank's part; for other optimisers, none and the velocity, if they
+    /// have one.
+    states: Vec<[Option<Arc<Memory>>; 2]>,
     /// The table of each launch: f32 parameters or those with a narrow copy; and whether these parameters have adaptive rates.
     tables: Vec<(Params<'static>, bool)>,
     /// The number of steps taken.
@@ -28,48 +46,49 @@ pub(super) struct DeviceOptimiser {
 }
 
 impl DeviceOptimiser {
+    /// The optimiser of `config` for this rank's parts of its units, which have their memory.
     pub fn new(
         config: &Config,
         network: &Network<f32>,
         weights: &Weights,
         queue: &Queue,
     ) -> Result<DeviceOptimiser> {
-        let kind = match config.optimiser.as_str() {
-            "sgd" => Kind::Sgd,
-            "adam" => Kind::Adam { decoupled: false },
-            "adamw" => Kind::Adam { decoupled: true },
-            "lars" => Kind::Lars,
-            other => {
-                return Err(Error::Config(format!(
-                    "optimiser `{other}` has no GPU kernel; set device = \"cpu\" or another `optimiser`"
-                )));
-            }
-        };
-        let state = |wanted: bool| -> Result<Option<Arc<Memory>>> {
+        let kind = Kind::of(config)?;
+        let state = |wanted: bool, elements: usize| -> Result<Option<Arc<Memory>>> {
             if !wanted {
                 return Ok(None);
             }
-            let memory = Memory::new(queue.machine(), queue.device(), weights.params.len())?;
+            let memory = Memory::new(queue.machine(), queue.device(), 4 * elements)?;
             queue.fill(memory.all(), 0)?;
             Ok(Some(Arc::new(memory)))
         };
         let (adam, lars) = (matches!(kind, Kind::Adam { .. }), matches!(kind, Kind::Lars));
-        let states = [state(adam)?, state(adam || lars || config.momentum != 0.0)?];
+        let second = adam || lars || config.momentum != 0.0;
+        let states = weights.units.iter().map(|unit| {
+            let elements = unit.own.len();
+            Ok([state(adam, elements)?, state(second, elements)?])
+        });
+        let states: Vec<_> = states.collect::<Result<_>>()?;
+        let mut owners: Vec<Arc<Memory>> = states.iter().flatten().flatten().cloned().collect();
+        for unit in &weights.units {
+            owners.extend(unit.own_params().0.into_iter().chain(unit.own_grads().0).cloned());
+            owners.extend(unit.narrow.clone());
+        }
         let mut tables = Vec::new();
-        let mut owners = vec![weights.params.clone(), weights.grads.clone()];
-        owners.extend(states.iter().flatten().cloned());
-        owners.extend(weights.narrow.iter().map(|(_, memory)| memory.clone()));
         // Whether a parameter has a rate of its own.
         let own = |param: usize| lars && network.params()[param].shape.len() > 1;
-        let trained = |narrow: bool, apart: bool| {
-            let all = (0..network.params().len()).filter(move |param| weights.narrowed[*param] == narrow);
-            all.filter(move |param| weights.slot(*param).is_some() && own(*param) == apart)
-        };
+        // A rank with a part of the parameters writes no narrow copies: they are made when the whole is gathered.
+        let narrows = |param: usize, unit: usize| weights.narrowed[param] && weights.units[unit].narrow.is_some();
         for (narrow, apart) in [(false, false), (false, true), (true, false), (true, true)] {
-            let list = trained(narrow, apart)
-                .map(|param| row(weights, &states, param, narrow))
-                .collect::<Result<Vec<_>>>()?;
-            let dtype = weights.narrow.as_ref().filter(|_| narrow).map_or(DType::F32, |(dtype, _)| *dtype);
+            let mut list = Vec::new();
+            for param in (0..network.params().len()).filter(|param| own(*param) == apart) {
+                if let Some((unit, span, grad)) = weights.own(param)
+                    && narrows(param, unit) == narrow
+                {
+                    list.push(row((&weights.units[unit], &states[unit]), (span, grad), weights.narrow, narrow)?);
+                }
+            }
+            let dtype = weights.narrow.filter(|_| narrow).unwrap_or(DType::F32);
             if !list.is_empty() {
                 tables.push((Params::new(queue, dtype, &list)?.owning(owners.clone())?, apart));
             }
@@ -118,24 +137,27 @@ impl DeviceOptimiser {
 
     /// The bytes of the optimiser's state on the device.
     pub fn bytes(&self) -> u64 {
-        self.states.iter().flatten().map(|state| state.len() as u64).sum()
+        self.states.iter().flatten().flatten().map(|state| state.len() as u64).sum()
     }
 
-    /// Copies the optimiser's state into a CPU optimiser of the same kind, which a checkpoint stores.
+    /// Copies the optimiser's state into a CPU optimiser of the same kind, which a checkpoint stores. Where ranks have parts, every rank
+    /// must call it.
     pub fn save<F: Float>(
         &self,
-        network: &Network<f32>,
-        weights: &Weights,
-        queue: &Queue,
+        (network, weights): (&Network<f32>, &Weights),
+        (queue, link): (&Queue, &mut DeviceGroup<'_>),
         into: &mut dyn Optimiser<F>,
     ) -> Result<()> {
         let state = into.state();
         *state.steps = self.steps;
-        for ((_, values), memory) in state.vectors.into_iter().zip(self.states.iter().flatten()) {
+        for (number, (_, values)) in self.kept().into_iter().zip(state.vectors) {
             values.clear();
             if self.steps > 0 {
                 values.resize(network.param_count(), F::ZERO);
-                weights.read_like_params(network, queue, memory, values)?;
+                for (at, (unit, states)) in weights.units.iter().zip(&self.states).enumerate() {
+                    let flat = gathered(unit, here(&states[number])?, queue, link)?;
+                    weights.from_unit(network, at, &flat, values);
+                }
             }
         }
         Ok(())
@@ -144,40 +166,49 @@ impl DeviceOptimiser {
     /// Loads the optimiser's state from a CPU optimiser of the same kind, as read from a checkpoint.
     pub fn load<F: Float>(
         &mut self,
-        network: &Network<f32>,
-        weights: &Weights,
+        (network, weights): (&Network<f32>, &Weights),
         queue: &Queue,
         from: &mut dyn Optimiser<F>,
     ) -> Result<()> {
         let state = from.state();
         self.steps = *state.steps;
-        for ((_, values), memory) in state.vectors.into_iter().zip(self.states.iter().flatten()) {
-            if !values.is_empty() {
-                weights.write_like_params(network, queue, memory, values)?;
+        for (number, (_, values)) in self.kept().into_iter().zip(state.vectors) {
+            for (at, (unit, states)) in weights.units.iter().zip(&self.states).enumerate() {
+                if !values.is_empty() {
+                    let flat = weights.to_unit(network, at, values);
+                    queue.write(here(&states[number])?.all(), &flat[unit.own.clone()])?;
+                }
             }
         }
         Ok(())
     }
+
+    /// The vectors of state that this optimiser keeps, by number.
+    fn kept(&self) -> Vec<usize> {
+        let first = self.states.first();
+        (0..2).filter(|number| first.is_some_and(|states| states[*number].is_some())).collect()
+    }
 }
 
-/// Builds the optimiser's table entry of a parameter: its weights, its gradient, its f32 master copy and its optimiser state.
+/// Builds the optimiser's table entry of the elements `span` of a unit, with gradients `grad`: weights, gradient, f32 master copy and
+/// optimiser state.
 fn row<'w>(
-    weights: &'w Weights,
-    states: &'w [Option<Arc<Memory>>; 2],
-    param: usize,
+    (unit, states): (&'w UnitMemory, &'w [Option<Arc<Memory>>; 2]),
+    (span, grad): (Range<usize>, Range<usize>),
+    narrow_type: Option<DType>,
     narrow: bool,
 ) -> Result<Param<'w>> {
-    let place = weights.place(param);
-    let of = |memory: &'w Option<Arc<Memory>>| {
-        memory.as_ref().map(|memory| super::weights::part(memory.all(), place, 4)).transpose()
+    let cut = |(memory, from): (Option<&'w Arc<Memory>>, usize), span: &Range<usize>| {
+        memory.map(|memory| part(memory.all(), &(span.start - from..span.end - from), 4)).transpose()
     };
-    let grad = weights.grad(param)?;
-    let grad = grad.ok_or_else(|| Error::Network(format!("parameter {param} has no gradient")))?;
+    let missing = || Error::Strategy("an optimiser needs its unit's parameters and gradients".into());
+    let params = cut(unit.own_params(), &span)?.ok_or_else(missing)?;
+    let size = narrow_type.map_or(4, DType::size);
     Ok(Param {
-        param: weights.read(param, narrow)?,
-        grad,
-        master: if narrow { Some(weights.param(param)?) } else { None },
-        m: of(&states[0])?,
-        v: of(&states[1])?,
+        param: if narrow { part(here(&unit.narrow)?.all(), &span, size)? } else { params },
+        grad: cut(unit.own_grads(), &grad)?.ok_or_else(missing)?,
+        master: narrow.then_some(params),
+        m: cut((states[0].as_ref(), unit.own.start), &span)?,
+        v: cut((states[1].as_ref(), unit.own.start), &span)?,
     })
 }

@@ -9,7 +9,7 @@ use super::precision::Precision;
 use super::weights::Weights;
 use crate::Phase;
 use crate::layers::LayerOperation;
-use crate::model::{normalises, normalises_all};
+use crate::model::normalises_all;
 use crate::{Error, Network, Result};
 use allfold_collectives::ReduceOp;
 use allfold_gpu::device::DeviceGroup;
@@ -17,6 +17,7 @@ use allfold_kernels::DType;
 use allfold_kernels::cuda::launch::{self, DeviceMatrix, EmbeddingLaunch};
 use allfold_kernels::cuda::{Memory, Queue, Slice, vendor};
 use allfold_kernels::nn::{DropoutStream, LossKind};
+use allfold_networks::layer_of;
 use std::sync::Arc;
 
 /// The queue, the weights and the group that a pass works with.
@@ -38,6 +39,8 @@ pub(super) struct Passes {
     pub precision: Precision,
     /// For each parameter that is a filter stored with channels last: its number of channels and of pixels.
     pub filters: Vec<ChannelsLast>,
+    /// For each layer, the last phase of its backward pass.
+    last_phases: Vec<Option<Phase>>,
     /// The activations by number. Activation 0 is the network's input, which is stored in `input`.
     acts: Vec<Option<Arc<Memory>>>,
     /// The samples, or their tokens as u32. The memory fits `batch` samples, or a larger batch while that is evaluated.
@@ -71,7 +74,14 @@ impl Passes {
         }
         let fresh = |bytes| Memory::new(queue.machine(), queue.device(), bytes);
         let layers = operations.len();
+        let mut last_phases = vec![None; layers];
+        for phase in network.backward_phases() {
+            if let Some(l) = layer_of(phase) {
+                last_phases[l] = Some(phase);
+            }
+        }
         Ok(Passes {
+            last_phases,
             precision: Precision::new(&network, narrow, &operations, channels_last),
             filters: filters(&network, &operations, channels_last),
             operations,
@@ -141,28 +151,34 @@ impl Passes {
         Ok((self.precision.acts[last], self.act(last, n)?))
     }
 
-    /// Computes the logits from the input. If `train` is true, the values that the backward pass needs are kept.
-    pub fn forward(&mut self, with: &mut PassContext<'_, '_>, train: bool) -> Result<()> {
-        if !train {
-            for l in 0..self.operations.len() {
-                self.forward_layer(l, with, false)?;
-                // Activations that no later layer reads are freed.
-                let last =
-                    |act: usize| (l + 1..self.operations.len()).all(|m| !self.network.from(m).contains(&act));
-                let gone: Vec<usize> =
-                    self.network.from(l).iter().copied().filter(|act| last(*act)).collect();
-                gone.into_iter().for_each(|act| self.acts[act] = None);
-                self.casts[l] = None;
-            }
-            return Ok(());
+    /// Runs a phase of a training step but the loss. Tensors of a layer are freed in the last phase of its backward pass.
+    pub fn run(&mut self, phase: Phase, with: &mut PassContext<'_, '_>) -> Result<()> {
+        match phase {
+            Phase::SyncForward(l) => self.sums(l, with)?,
+            Phase::Forward(l) => self.forward_layer(l, with, true)?,
+            Phase::WeightGrad(l) => self.layer_params(l, with)?,
+            Phase::SyncBackward(l) => self.sums_back(l, with)?,
+            Phase::InputGrad(l) => self.layer_input(l, with)?,
+            Phase::Loss | Phase::Ready(_) => {}
         }
-        normalises(&self.network, with.n)?;
-        for phase in self.network.forward_phases() {
-            match phase {
-                Phase::SyncForward(l) => self.sums(l, with)?,
-                Phase::Forward(l) => self.forward_layer(l, with, true)?,
-                _ => {}
-            }
+        if let Some(l) = layer_of(phase)
+            && self.last_phases[l] == Some(phase)
+        {
+            self.done(l);
+        }
+        Ok(())
+    }
+
+    /// Computes the logits from the input, without training.
+    pub fn evaluate(&mut self, with: &mut PassContext<'_, '_>) -> Result<()> {
+        for l in 0..self.operations.len() {
+            self.forward_layer(l, with, false)?;
+            // Activations that no later layer reads are freed.
+            let last =
+                |act: usize| (l + 1..self.operations.len()).all(|m| !self.network.from(m).contains(&act));
+            let gone: Vec<usize> = self.network.from(l).iter().copied().filter(|act| last(*act)).collect();
+            gone.into_iter().for_each(|act| self.acts[act] = None);
+            self.casts[l] = None;
         }
         Ok(())
     }

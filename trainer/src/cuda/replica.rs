@@ -12,10 +12,12 @@
 //! ranks' communicator does.
 
 use super::outcome::StepOutcome;
-use super::state::State;
+use super::worker::GpuWorker;
 use super::within::Within;
 use crate::optim::Optimiser;
-use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse as Held, Network, Result, models};
+use crate::engine::StepInput;
+use crate::strategies::{self, Driver, EnginePlan, ddp};
+use crate::{Batch, Config, Error, MemoryUse as Held, Network, Result, models};
 use allfold_collectives::{Communicator, Error as Failure};
 use allfold_kernels::nn::Float;
 use std::mem::ManuallyDrop;
@@ -32,7 +34,8 @@ pub fn kept() -> u64 {
 
 /// One rank's model on a device. After an error it cannot train any more.
 pub struct Replica<'a> {
-    state: ManuallyDrop<State<'a>>,
+    worker: ManuallyDrop<GpuWorker<'a>>,
+    driver: Box<dyn Driver>,
     comm: &'a Communicator,
     deadline: Duration,
     failed: bool,
@@ -64,26 +67,26 @@ impl<'a> Replica<'a> {
         on: impl Into<Within>,
     ) -> Result<Replica<'a>> {
         refuse(config)?;
-        if !network.unreached().is_empty() && !config.find_unused && !config.static_graph {
-            let name = &network.params()[network.unreached()[0]].name;
-            return Err(Error::Config(format!(
-                "the loss does not depend on parameter `{name}`; set `find_unused`"
-            )));
-        }
+        let (rank, ranks) = (comm.rank().index(), comm.size());
+        let EnginePlan { mesh, mut driver, .. } = strategies::plan(config, rank, ranks)?;
+        ddp::fits_network(config, &network)?;
         let within = on.into();
         let deadline = within.deadline;
-        let state = ManuallyDrop::new(State::new(config, network, comm, within)?);
-        Ok(Replica { state, comm, deadline, failed: false })
+        let units = driver.units(&network.outline())?;
+        let mut worker = GpuWorker::new(config, network, (units, mesh), comm, within)?;
+        driver.start(&mut worker)?;
+        worker.allocate()?;
+        Ok(Replica { worker: ManuallyDrop::new(worker), driver, comm, deadline, failed: false })
     }
 
     /// The name of the path by which the ranks sum gradients.
     pub fn link(&self) -> &'static str {
-        self.state.link.name()
+        self.worker.link.name()
     }
 
     /// The number of parts of a step that have become graphs.
     pub fn graphs(&self) -> usize {
-        self.state.captures.graphs()
+        self.worker.captures.graphs()
     }
 
     /// Copies parameters and buffers, in the network's layout, and the optimiser's state to the device.
@@ -96,7 +99,7 @@ impl<'a> Replica<'a> {
         buffers: &[F],
         state: &mut dyn Optimiser<F>,
     ) -> Result<()> {
-        self.guarded(|own| own.upload(params, buffers, state))
+        self.guarded(|own, _| own.upload(params, buffers, state))
     }
 
     /// Copies parameters and buffers, in the network's layout, and the optimiser's state to the host.
@@ -109,39 +112,64 @@ impl<'a> Replica<'a> {
         buffers: &mut [F],
         state: &mut dyn Optimiser<F>,
     ) -> Result<()> {
-        self.guarded(|own| own.download(params, buffers, state))
+        self.guarded(|own, _| own.download(params, buffers, state))
     }
 
     /// The state of this rank's hook, by name; equally long on every rank.
     pub fn hook_state<F: Float>(&mut self) -> Vec<(&'static str, Vec<F>)> {
-        let State { exchange, passes, weights, .. } = &mut *self.state;
+        let GpuWorker { exchange, passes, weights, .. } = &mut *self.worker;
         let all = exchange.hook_state(&passes.network, weights);
         let wide = |values: Vec<f32>| values.into_iter().map(|x| F::from_f64(f64::from(x))).collect();
         all.into_iter().map(|(name, values)| (name, wide(values))).collect()
     }
 
-    /// Restores the state of this rank's hook from `values`, which [`Replica::hook_state`] returned after `steps` steps.
-    pub fn load_hook_state<F: Float>(&mut self, steps: u64, values: &[Vec<F>]) {
+    /// Restores the state of this rank's hook from `values`, which [`Replica::hook_state`] returned.
+    pub fn load_hook_state<F: Float>(&mut self, values: &[Vec<F>]) {
         let narrow = |values: &Vec<F>| values.iter().map(|x| x.to_f64() as f32).collect();
         let values: Vec<Vec<f32>> = values.iter().map(narrow).collect();
-        let State { exchange, passes, weights, .. } = &mut *self.state;
-        exchange.load_hook_state(&passes.network, weights, steps, &values);
+        let GpuWorker { exchange, passes, weights, .. } = &mut *self.worker;
+        exchange.load_hook_state(&passes.network, weights, &values);
+    }
+
+    /// Whether this rank has parts of gradients or optimiser state: all ranks must download together then.
+    pub fn is_sharded(&self) -> bool {
+        self.worker.is_sharded()
+    }
+
+    /// Gathers the parameters of which this rank has a part, until [`Replica::close`], so that the model can be evaluated. Every rank
+    /// must call it.
+    ///
+    /// # Errors
+    /// If the driver or another rank fails.
+    pub fn open(&mut self) -> Result<()> {
+        self.guarded(|own, _| own.open_units())
+    }
+
+    /// Frees what [`Replica::open`] has gathered.
+    ///
+    /// # Errors
+    /// If queued work failed.
+    pub fn close(&mut self) -> Result<()> {
+        self.guarded(|own, _| {
+            own.close_units();
+            Ok(())
+        })
     }
 
     /// Undoes the last step's changes of the hook's state, because the step was skipped.
     pub fn undo(&mut self) {
-        self.state.exchange.undo();
+        self.worker.exchange.undo();
     }
 
     /// Multiplies the errors that this rank's hook remembers by `by`; these errors are in units of the loss scale.
     pub fn rescale(&mut self, by: f32) {
-        self.state.exchange.rescale(by);
+        self.worker.exchange.rescale(by);
     }
 
     /// The bytes that the model takes on the device. `activations` is the peak of a step, including the tensors saved for the
     /// backward pass.
     pub fn memory(&self) -> Held {
-        self.state.memory()
+        self.worker.memory()
     }
 
     /// Copies a batch to the device while the device computes. The device holds at most two staged batches.
@@ -149,29 +177,27 @@ impl<'a> Replica<'a> {
     /// # Errors
     /// If the driver refuses a call.
     pub fn stage<F: Float>(&mut self, batch: &Batch<F>) -> Result<()> {
-        self.guarded(|own| own.stage(batch))
+        self.guarded(|own, _| own.stage(batch))
     }
 
     /// Whether the device holds a staged batch.
     pub fn is_staged(&self) -> bool {
-        self.state.is_staged()
+        self.worker.is_staged()
     }
 
-    /// Queues a step over the batch that was staged first: forward, backward, the sums over ranks, the optimiser. Returns the
-    /// number of samples of the batch. `everywhere` is the number of samples of all ranks together in this step; it must be the
-    /// same on every rank. The ranks decide by `everywhere` which parts of the step are captured as graphs: equal values must mean
-    /// that this rank has equally many samples.
+    /// Queues a step over the batch that was staged first, as the strategy does it. Returns the number of samples of the batch.
+    /// `everywhere` is the number of samples of all ranks together in this step; it must be the same on every rank. The ranks decide by
+    /// `everywhere` which parts of the step are captured as graphs: equal values must mean that this rank has equally many samples.
+    /// `scaled`: whether there is a loss scale, by which gradients that are not finite skip the step.
     ///
     /// # Errors
     /// If no batch is staged, the batch has more samples than `batch`, or the driver or another rank fails.
-    pub fn start(
-        &mut self,
-        draw_key: DrawKey,
-        everywhere: u64,
-        lr: f64,
-        scaler: Option<&GradScaler>,
-    ) -> Result<usize> {
-        self.guarded(|own| own.start(draw_key, everywhere, lr, scaler))
+    pub fn start(&mut self, input: StepInput, everywhere: u64, scaled: bool) -> Result<usize> {
+        self.guarded(|own, driver| {
+            let samples = own.begin(input, everywhere, scaled)?;
+            driver.step(own)?;
+            Ok(samples)
+        })
     }
 
     /// Waits for the step that was started last, and returns its outcome.
@@ -179,7 +205,7 @@ impl<'a> Replica<'a> {
     /// # Errors
     /// If the device failed or did not finish by the deadline, or if a rank was lost, which the error names.
     pub fn finish(&mut self, samples: usize) -> Result<StepOutcome> {
-        self.guarded(|own| own.finish(samples))
+        self.guarded(|own, _| own.finish(samples))
     }
 
     /// Evaluates the model on a batch: the sum of the losses, and the number of correct answers.
@@ -187,11 +213,14 @@ impl<'a> Replica<'a> {
     /// # Errors
     /// If the driver refuses a call, or queued work failed.
     pub fn evaluate<F: Float>(&mut self, batch: &Batch<F>) -> Result<(f64, u64)> {
-        self.guarded(|own| own.evaluate(batch))
+        self.guarded(|own, _| own.evaluate(batch))
     }
 
-    fn guarded<R>(&mut self, body: impl FnOnce(&mut State<'a>) -> Result<R>) -> Result<R> {
-        body(&mut self.state).map_err(|error| {
+    fn guarded<R>(
+        &mut self,
+        body: impl FnOnce(&mut GpuWorker<'a>, &mut dyn Driver) -> Result<R>,
+    ) -> Result<R> {
+        body(&mut self.worker, &mut *self.driver).map_err(|error| {
             self.give_up();
             self.named(error)
         })
@@ -204,8 +233,8 @@ impl<'a> Replica<'a> {
         if !matches!(error, Error::Collective(NcclDeadline { .. } | QueueDeadline { .. } | Nccl { .. })) {
             return error;
         }
-        let machine = self.state.queue.machine();
-        let lost = self.state.queues().into_iter().find_map(|queue| machine.idle(queue.stream()).err());
+        let machine = self.worker.queue.machine();
+        let lost = self.worker.queues().into_iter().find_map(|queue| machine.idle(queue.stream()).err());
         if let Some(lost) = lost {
             return lost.into();
         }
@@ -220,24 +249,24 @@ impl<'a> Replica<'a> {
     /// Ends this rank's part in the sums over ranks that are under way.
     fn give_up(&mut self) {
         if !std::mem::replace(&mut self.failed, true) {
-            let machine = self.state.queue.machine().clone();
-            self.state.captures.clear(&*machine);
-            self.state.link.abandon();
+            let GpuWorker { captures, queue, link, .. } = &mut *self.worker;
+            captures.clear(queue);
+            link.abandon();
         }
     }
 
     /// Waits, by the deadline, until no work on the device uses this rank's memory. Returns false if such work remains, or if the
     /// device is lost, since the driver frees no memory then.
     fn quiet(&self) -> bool {
-        let machine = self.state.queue.machine();
+        let machine = self.worker.queue.machine();
         let begun = clock();
         loop {
-            let idle = self.state.queues().map(|queue| machine.idle(queue.stream()));
+            let idle = self.worker.queues().map(|queue| machine.idle(queue.stream()));
             if idle.iter().any(std::result::Result::is_err) {
                 return false;
             }
             if idle.iter().all(|idle| *idle == Ok(true)) {
-                return !self.state.link.is_lent();
+                return !self.worker.link.is_lent();
             }
             if begun.elapsed() > self.deadline {
                 return false;
@@ -249,19 +278,19 @@ impl<'a> Replica<'a> {
 
 impl Drop for Replica<'_> {
     fn drop(&mut self) {
-        if !self.failed && self.state.settle("finish what was under way").is_err() {
+        if !self.failed && self.worker.settle("finish what was under way").is_err() {
             self.give_up();
         }
-        let machine = self.state.queue.machine().clone();
-        self.state.captures.clear(&*machine);
+        let GpuWorker { captures, queue, .. } = &mut *self.worker;
+        captures.clear(queue);
         if !self.quiet() {
             KEPT.fetch_add(1, Ordering::Relaxed);
             return;
         }
         #[allow(unsafe_code, reason = "memory that a device may use is not dropped")]
-        // SAFETY: only this line drops the state, once, and `self` is not used afterwards.
+        // SAFETY: only this line drops the worker, once, and `self` is not used afterwards.
         unsafe {
-            ManuallyDrop::drop(&mut self.state);
+            ManuallyDrop::drop(&mut self.worker);
         }
     }
 }

@@ -1,18 +1,20 @@
-//! A model's values on a device: parameters with their narrow copies, gradients, and buffers.
+//! A model's values on a device: for each unit parameters with narrow copies and gradients, and buffers.
 //!
 //! ```text
 //! params   f32   the network's layout, each parameter begins at a multiple of 64 elements      the master weights
 //! narrow   16    the layout of params: what autocast's layers read, written by the optimiser's launch that updates params
-//! grads    f32   bucket by bucket, in the order in which they become ready: a bucket is sent from this memory
+//! grads    f32   the layout of params, or bucket by bucket in the order in which they become ready: a bucket is sent from here
 //! ```
 
 use super::layout::{ChannelsLast, turned};
 use super::precision::Precision;
-use crate::Result;
-use crate::buckets::{Bucket, grouped};
-use crate::{Config, Network};
+use super::unit::UnitMemory;
+use crate::buckets::Bucket;
+use crate::engine::{Keep, ParamUnit};
+use crate::{Config, Error, Network, Outline, Result};
+use allfold_gpu::device::DeviceGroup;
 use allfold_kernels::DType;
-use allfold_kernels::cuda::{Memory, Queue, Slice, launch};
+use allfold_kernels::cuda::{Memory, Queue, Slice};
 use allfold_kernels::nn::Float;
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,21 +25,21 @@ const GRAIN: usize = 64;
 /// A range of elements of a flat buffer.
 type Span = Range<usize>;
 
-/// The tensors that live as long as the run.
+/// The tensors of a rank's units, and its buffers.
 pub(super) struct Weights {
-    /// The range of each parameter in `params`, `narrow` and the optimiser's state.
-    places: Vec<Span>,
-    /// The range of each parameter's gradient; `None` for a frozen or unreached parameter.
+    pub units: Vec<UnitMemory>,
+    /// Each parameter's unit, and its elements there.
+    places: Vec<(usize, Span)>,
+    /// The elements of each parameter's gradient among its unit's; `None` for a frozen parameter.
     slots: Vec<Option<Span>>,
-    /// For each bucket, its range of `grads`.
+    /// Whether the optimiser updates a parameter.
+    trained: Vec<bool>,
+    /// For each bucket, its range of the gradients; empty without buckets.
     pub buckets: Vec<Span>,
     /// The parameters of each bucket, in order.
     pub members: Vec<Bucket>,
-    pub params: Arc<Memory>,
-    pub narrow: Option<(DType, Arc<Memory>)>,
-    pub grads: Arc<Memory>,
-    /// The sum of the gradients of the step's earlier micro-batches; `None` without accumulation.
-    pub held: Option<Arc<Memory>>,
+    /// The type of the narrow copies.
+    pub narrow: Option<DType>,
     /// The network's buffers, in the network's layout.
     pub buffers: Memory,
     /// For each parameter, whether a layer reads it in the narrow type.
@@ -47,58 +49,78 @@ pub(super) struct Weights {
 }
 
 impl Weights {
+    /// The units `specs` of a network on rank `index` of the `size` ranks that share their parts; without memory for them yet.
     pub fn new(
-        network: &Network<f32>,
-        config: &Config,
+        (network, outline): (&Network<f32>, &Outline),
+        (specs, place): (&[ParamUnit], (usize, usize)),
         (precision, filters): (&Precision, &[ChannelsLast]),
         queue: &Queue,
     ) -> Result<Weights> {
-        let mut end = 0;
-        let mut place = |n: usize| {
-            let start = end;
-            end = (start + n).next_multiple_of(GRAIN);
-            start..start + n
-        };
-        let places: Vec<Span> = network.params().iter().map(|param| place(param.range.len())).collect();
-        let elements = end.max(GRAIN);
-        let members = grouped(&network.order(), network.params(), (4, config.caps()), &config.groups);
-        let (mut slots, mut buckets, mut end) = (vec![None; places.len()], Vec::new(), 0);
-        for bucket in &members {
-            let start = end;
-            for &param in &bucket.params {
-                let n = places[param].len();
-                slots[param] = Some(end..end + n);
-                end = (end + n).next_multiple_of(GRAIN);
+        let mut places = vec![(0, 0..0); network.params().len()];
+        let mut units = Vec::new();
+        for spec in specs {
+            let (values, mut end) = (outline.values_in(&spec.layers), 0);
+            for (param, own) in network.params().iter().enumerate() {
+                if values.start <= own.range.start && own.range.end <= values.end && !values.is_empty() {
+                    places[param] = (units.len(), end..end + own.range.len());
+                    end = (end + own.range.len()).next_multiple_of(GRAIN);
+                }
             }
-            buckets.push(start..end);
+            let grain = if spec.keep == Keep::Whole { GRAIN } else { GRAIN * place.1 };
+            units.push(UnitMemory::new(spec.keep, end.max(GRAIN).next_multiple_of(grain), place));
         }
-        let graded = end.max(GRAIN);
-        let fresh = |bytes: usize| -> Result<Memory> {
-            let memory = Memory::new(queue.machine(), queue.device(), bytes)?;
-            queue.fill(memory.all(), 0)?;
-            Ok(memory)
-        };
+        let mut trained = vec![false; places.len()];
+        network.order().into_iter().for_each(|param| trained[param] = true);
         let mut narrowed = vec![false; places.len()];
         for (l, _) in network.layers().iter().enumerate().filter(|(l, _)| precision.narrows(network, *l)) {
             network.params_of(l).for_each(|param| narrowed[param] = true);
         }
-        let narrow = match precision.narrow {
-            Some(dtype) => Some((dtype, Arc::new(fresh(elements * dtype.size())?))),
-            None => None,
-        };
+        let buffers =
+            Memory::new(queue.machine(), queue.device(), 4 * network.buffer_count().max(1))?;
+        queue.fill(buffers.all(), 0)?;
+        let slot = |(param, (_, place)): (usize, &(usize, Span))| trained[param].then(|| place.clone());
         Ok(Weights {
+            slots: places.iter().enumerate().map(slot).collect(),
+            units,
             places,
-            slots,
-            buckets,
-            members,
-            params: Arc::new(fresh(4 * elements)?),
-            narrow,
-            grads: Arc::new(fresh(4 * graded)?),
-            held: if config.accumulate > 1 { Some(Arc::new(fresh(4 * graded)?)) } else { None },
-            buffers: fresh(4 * network.buffer_count().max(1))?,
+            trained,
+            buckets: Vec::new(),
+            members: Vec::new(),
+            narrow: precision.narrow,
+            buffers,
             narrowed,
             filters: filters.to_vec(),
         })
+    }
+
+    /// Lays the gradients out in these buckets, before the units' memory is allocated.
+    ///
+    /// # Errors
+    /// Several units.
+    pub fn use_buckets(&mut self, members: &[Bucket]) -> Result<()> {
+        let [unit] = &mut self.units[..] else {
+            return Err(Error::Strategy("buckets need all layers in one unit".into()));
+        };
+        let mut end = 0;
+        self.slots.fill(None);
+        for bucket in members {
+            let start = end;
+            for &param in &bucket.params {
+                let n = self.places[param].1.len();
+                self.slots[param] = Some(end..end + n);
+                end = (end + n).next_multiple_of(GRAIN);
+            }
+            self.buckets.push(start..end);
+        }
+        unit.graded = end.max(GRAIN);
+        self.members = members.to_vec();
+        Ok(())
+    }
+
+    /// Allocates what the rank keeps of its units between steps.
+    pub fn allocate(&mut self, config: &Config, queue: &Queue) -> Result<()> {
+        let (narrow, accumulates) = (self.narrow, config.accumulate > 1);
+        self.units.iter_mut().try_for_each(|unit| unit.allocate(queue, narrow, accumulates))
     }
 
     /// Converts a parameter's values from the network's layout to the device's.
@@ -139,107 +161,130 @@ impl Weights {
         Ok(())
     }
 
-    /// The number of elements of `params`, including gaps for alignment.
-    pub fn elements(&self) -> usize {
-        self.params.len() / 4
-    }
-
-    /// The range of a parameter in the flat buffers.
-    pub fn place(&self, param: usize) -> &Span {
-        &self.places[param]
-    }
-
-    /// The range of a parameter's gradient, if it has one.
-    pub fn slot(&self, param: usize) -> Option<&Span> {
-        self.slots[param].as_ref()
+    /// A parameter's elements in this rank's part of its unit, if the optimiser updates any of them here: the parameter's unit, the
+    /// elements there, and those of the gradient.
+    pub fn own(&self, param: usize) -> Option<(usize, Span, Span)> {
+        let ((at, place), slot) = (&self.places[param], self.slots[param].as_ref()?);
+        let unit = &self.units[*at];
+        let own = place.start.max(unit.own.start)..place.end.min(unit.own.end);
+        let shift = |of: usize| slot.start + of - place.start;
+        (self.trained[param] && !own.is_empty()).then(|| (*at, own.clone(), shift(own.start)..shift(own.end)))
     }
 
     /// A parameter's f32 values.
     pub fn param(&self, param: usize) -> Result<Slice<'_>> {
-        part(self.params.all(), &self.places[param], 4)
+        let (unit, place) = &self.places[param];
+        part(here(&self.units[*unit].params)?.all(), place, 4)
     }
 
     /// A parameter's values in the narrow type if `narrow` is true and there is a narrow type, else in f32.
     pub fn read(&self, param: usize, narrow: bool) -> Result<Slice<'_>> {
-        match &self.narrow {
-            Some((dtype, memory)) if narrow => part(memory.all(), &self.places[param], dtype.size()),
+        let (unit, place) = &self.places[param];
+        match self.narrow {
+            Some(dtype) if narrow => part(here(&self.units[*unit].narrow)?.all(), place, dtype.size()),
             _ => self.param(param),
         }
     }
 
     /// A parameter's gradient.
     pub fn grad(&self, param: usize) -> Result<Option<Slice<'_>>> {
-        self.slots[param].as_ref().map(|slot| part(self.grads.all(), slot, 4)).transpose()
-    }
-
-    /// Writes the narrow copies of all parameters again.
-    pub fn narrow_all(&self, queue: &Queue) -> Result<()> {
-        let Some((dtype, memory)) = &self.narrow else { return Ok(()) };
-        launch::cast(queue, (DType::F32, self.params.all()), (*dtype, memory.all()), 1.0)?;
-        Ok(())
+        let grads = &self.units[self.places[param].0].grads;
+        self.slots[param].as_ref().map(|slot| part(here(grads)?.all(), slot, 4)).transpose()
     }
 
     /// Copies parameters and buffers, in the network's layout, from the host to the device.
     pub fn upload<F: Float>(
-        &self,
+        &mut self,
         network: &Network<f32>,
         queue: &Queue,
         params: &[F],
         buffers: &[F],
     ) -> Result<()> {
-        self.write_like_params(network, queue, &self.params, params)?;
+        for at in 0..self.units.len() {
+            let flat = self.to_unit(network, at, params);
+            let unit = &mut self.units[at];
+            match &unit.param_part {
+                Some(own) => queue.write(own.all(), &flat[unit.own.clone()])?,
+                None => {
+                    queue.write(here(&unit.params)?.all(), &flat)?;
+                    unit.narrow_params(queue, self.narrow)?;
+                }
+            }
+        }
         if !buffers.is_empty() {
             queue.write(self.buffers.all(), &narrowed(buffers))?;
         }
-        self.narrow_all(queue)
+        Ok(())
     }
 
-    /// Copies parameters and buffers from the device to the host, in the network's layout.
+    /// Copies parameters and buffers from the device to the host, in the network's layout. Where ranks have parts, every rank must
+    /// call it.
     pub fn download<F: Float>(
         &self,
         network: &Network<f32>,
-        queue: &Queue,
+        (queue, link): (&Queue, &mut DeviceGroup<'_>),
         params: &mut [F],
         buffers: &mut [F],
     ) -> Result<()> {
-        self.read_like_params(network, queue, &self.params, params)?;
+        for (at, unit) in self.units.iter().enumerate() {
+            let flat: Vec<f32> = match (&unit.params, &unit.param_part) {
+                (_, Some(own)) => gathered(unit, own, queue, link)?,
+                (whole, None) => queue.download(here(whole)?.all())?,
+            };
+            self.from_unit(network, at, &flat, params);
+        }
         if !buffers.is_empty() {
             widened(&queue.download::<f32>(self.buffers.all())?, buffers);
         }
         Ok(())
     }
 
-    /// Writes `values`, in the network's layout of the parameters, to `into`, in the device's layout.
-    pub fn write_like_params<F: Float>(
-        &self,
-        network: &Network<f32>,
-        queue: &Queue,
-        into: &Memory,
-        values: &[F],
-    ) -> Result<()> {
-        let mut flat = vec![0.0f32; self.elements()];
-        for (param, (place, at)) in network.params().iter().zip(&self.places).enumerate() {
-            let own = self.there(param, narrowed(&values[place.range.clone()]));
-            flat[at.clone()].copy_from_slice(&own);
+    /// The values of a unit's parameters, of all parameters in the network's layout, in the device's layout.
+    pub fn to_unit<F: Float>(&self, network: &Network<f32>, unit: usize, values: &[F]) -> Vec<f32> {
+        let mut flat = vec![0.0f32; self.units[unit].elements];
+        for (param, (spec, (at, place))) in network.params().iter().zip(&self.places).enumerate() {
+            if *at == unit {
+                let own = self.there(param, narrowed(&values[spec.range.clone()]));
+                flat[place.clone()].copy_from_slice(&own);
+            }
         }
-        Ok(queue.write(into.all(), &flat)?)
+        flat
     }
 
-    /// Reads `from`, in the device's layout of the parameters, into `values`, in the network's layout.
-    pub fn read_like_params<F: Float>(
-        &self,
-        network: &Network<f32>,
-        queue: &Queue,
-        from: &Memory,
-        values: &mut [F],
-    ) -> Result<()> {
-        let flat: Vec<f32> = queue.download(from.all())?;
-        for (param, (place, at)) in network.params().iter().zip(&self.places).enumerate() {
-            let own = self.back(param, flat[at.clone()].to_vec());
-            widened(&own, &mut values[place.range.clone()]);
+    /// The inverse of [`Weights::to_unit`]: puts the values of a unit's parameters among those of all.
+    pub fn from_unit<F: Float>(&self, network: &Network<f32>, unit: usize, flat: &[f32], values: &mut [F]) {
+        for (param, (spec, (at, place))) in network.params().iter().zip(&self.places).enumerate() {
+            if *at == unit {
+                let own = self.back(param, flat[place.clone()].to_vec());
+                widened(&own, &mut values[spec.range.clone()]);
+            }
         }
-        Ok(())
     }
+}
+
+/// All ranks' parts of a vector laid out like a unit's parameters. Every rank must call it.
+pub(super) fn gathered(
+    unit: &UnitMemory,
+    own: &Arc<Memory>,
+    queue: &Queue,
+    link: &mut DeviceGroup<'_>,
+) -> Result<Vec<f32>> {
+    if unit.own.len() == unit.elements {
+        return Ok(queue.download(own.all())?);
+    }
+    let whole = queue.memory(4 * unit.elements)?;
+    queue.copy(part(whole.all(), &unit.own, 4)?, own.all())?;
+    link.all_gather(queue, DType::F32, whole.all())?;
+    link.join(queue)?;
+    link.wait(queue, "gather all ranks' parts")?;
+    Ok(queue.download(whole.all())?)
+}
+
+/// Memory that must be there by now.
+pub(super) fn here(memory: &Option<Arc<Memory>>) -> Result<&Arc<Memory>> {
+    memory.as_ref().ok_or_else(|| {
+        Error::Strategy("a unit's parameters or gradients are used while this rank has only its part".into())
+    })
 }
 
 /// The elements `span` of a buffer whose elements have `size` bytes.

@@ -5,6 +5,7 @@
 //!    '-- sharing (ddp, zero1, zero2, zero3)   what becomes of parameters and gradients over the data axis
 //!          '-- RankEngine                     runs phases, holds units and micro-batches in flight, exchanges them
 //!                |-- Worker                   the engine of the CPU
+//!                |-- GpuWorker                the engine of GPUs: `crate::cuda`
 //!                '-- ClockRank                time alone, without arithmetic: `allfold-prediction`
 //! ```
 //!
@@ -32,7 +33,7 @@ pub use allfold_networks::{AxisPosition, Mesh, MeshAxis, NetworkSplit};
 pub(crate) use bucket_exchange::COPIES;
 pub use bucketing::Bucketing;
 pub use serving::{Serving, ServingRole};
-pub use unit_layout::{UnitLayout, trained_parts};
+pub use unit_layout::{UnitLayout, filled_micro_batches, trained_parts, unit_of, units_of_layers};
 pub(crate) use worker::Worker;
 pub use worker::{StepInput, StepResult};
 

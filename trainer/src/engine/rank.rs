@@ -2,7 +2,10 @@
 
 use super::unit::Tensor;
 use super::worker::Worker;
-use super::{AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Slot, UnitExchange};
+use super::{
+    AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Slot, UnitExchange,
+    filled_micro_batches, unit_of,
+};
 use crate::costs::pack_cost;
 use crate::model::{Activations, normalises, normalises_all};
 use crate::timing::{BucketTimes, LayerSpan, StepWork, work, work_of};
@@ -40,9 +43,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
     }
 
     fn unit_of(&self, phase: Phase) -> Option<usize> {
-        let layer =
-            layer_of(phase).filter(|_| !matches!(phase, Phase::SyncForward(_) | Phase::SyncBackward(_)))?;
-        (!self.outline.values_of(layer).is_empty()).then(|| self.unit_of[layer])
+        unit_of(&self.outline, &self.unit_of, phase)
     }
 
     fn is_copied(&self, unit: usize) -> bool {
@@ -56,8 +57,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         if self.config.uneven || !self.config.parallel.shares.is_empty() {
             return of;
         }
-        let samples = self.batch.labels.len() / self.network.rows();
-        samples.div_ceil(samples.div_ceil(of.max(1)).max(1)).max(1)
+        filled_micro_batches(self.batch.labels.len() / self.network.rows(), of)
     }
 
     fn load(&mut self, micro: usize, of: usize, slot: Slot) -> Result<()> {

@@ -3,7 +3,7 @@
 //! Each server has a part of every unit. A worker and all servers share a communicator, so that no worker's messages wait for
 //! another's.
 
-use crate::Result;
+use crate::{Error, Result};
 use allfold_collectives::{Buffer, Work};
 use allfold_kernels::nn::Float;
 
@@ -18,7 +18,8 @@ pub struct ServingRole {
     pub server: Option<usize>,
 }
 
-/// The operations of a rank of a parameter server besides those of a [`RankEngine`](super::RankEngine).
+/// The operations of a rank of a parameter server besides those of a [`RankEngine`](super::RankEngine). An engine without parameter
+/// servers has the role alone.
 pub trait Serving {
     /// The numbers of servers and workers, and the role of this rank.
     fn role(&self) -> ServingRole;
@@ -27,50 +28,70 @@ pub trait Serving {
     ///
     /// # Errors
     /// Failed communication.
-    fn pull(&mut self, unit: usize) -> Result<()>;
+    fn pull(&mut self, _unit: usize) -> Result<()> {
+        Err(without_servers())
+    }
 
     /// On a worker: waits for a unit's parameters that were [pulled](Serving::pull).
     ///
     /// # Errors
     /// Failed communication.
-    fn pulled(&mut self, unit: usize) -> Result<()>;
+    fn pulled(&mut self, _unit: usize) -> Result<()> {
+        Err(without_servers())
+    }
 
     /// On a worker: divides a unit's gradient by the number of workers and sends each server its part.
     ///
     /// # Errors
     /// A gradient that is not there; failed communication.
-    fn push(&mut self, unit: usize) -> Result<()>;
+    fn push(&mut self, _unit: usize) -> Result<()> {
+        Err(without_servers())
+    }
 
     /// On a server: sends a worker this server's part of a unit's parameters.
     ///
     /// # Errors
     /// Failed communication.
-    fn serve(&mut self, unit: usize, worker: usize) -> Result<()>;
+    fn serve(&mut self, _unit: usize, _worker: usize) -> Result<()> {
+        Err(without_servers())
+    }
 
     /// On a server: begins to receive this server's part of the gradient of these units, in this order, from a worker.
     ///
     /// # Errors
     /// Failed communication.
-    fn expect(&mut self, units: &[usize], worker: usize) -> Result<()>;
+    fn expect(&mut self, _units: &[usize], _worker: usize) -> Result<()> {
+        Err(without_servers())
+    }
 
     /// On a server: waits until all gradients that are [expected](Serving::expect) of one of these workers have arrived. Returns
     /// the worker whose gradients arrived first.
     ///
     /// # Errors
     /// No workers, or one from which nothing is expected.
-    fn first_pushed(&mut self, workers: &[usize]) -> Result<usize>;
+    fn first_pushed(&mut self, _workers: &[usize]) -> Result<usize> {
+        Err(without_servers())
+    }
 
     /// On a server: waits for the gradients that are expected of a worker, and adds them to this step's sum.
     ///
     /// # Errors
     /// Failed communication.
-    fn take_push(&mut self, worker: usize) -> Result<()>;
+    fn take_push(&mut self, _worker: usize) -> Result<()> {
+        Err(without_servers())
+    }
 
     /// On a server: updates the parameters with the sum of the gradients, and starts a new sum.
     ///
     /// # Errors
     /// Failed communication.
-    fn apply_pushes(&mut self) -> Result<()>;
+    fn apply_pushes(&mut self) -> Result<()> {
+        Err(without_servers())
+    }
+}
+
+fn without_servers() -> Error {
+    Error::Strategy("this engine has no parameter servers; strategy `parameter_server` runs on the CPU".into())
 }
 
 /// The messages of a parameter server that are under way.

@@ -1,8 +1,9 @@
 //! Where a unit's elements lie on one rank.
 
-use super::Keep;
-use crate::{Network, Outline, TensorSplit};
+use super::{Keep, ParamUnit};
+use crate::{Network, Outline, Phase, TensorSplit};
 use allfold_kernels::nn::Float;
+use allfold_networks::layer_of;
 use std::ops::Range;
 
 /// A unit's elements on one rank, numbered from its first parameter on. Padding at the end makes them divide into equal parts.
@@ -48,6 +49,27 @@ impl UnitLayout {
     pub fn trained_len(&self) -> usize {
         self.pieces.iter().map(|(range, _)| range.len()).sum()
     }
+}
+
+/// For each layer, the unit of its parameters, which for a tied layer are those of its owner.
+pub fn units_of_layers(outline: &Outline, units: &[ParamUnit]) -> Vec<usize> {
+    let unit_of = |layer: usize| {
+        let owner = outline.owner(layer);
+        units.iter().position(|unit| unit.layers.contains(&owner)).unwrap_or_default()
+    };
+    (0..outline.layers()).map(unit_of).collect()
+}
+
+/// The unit whose parameters a phase reads or whose gradient it computes, if it does either; `units` is each layer's.
+pub fn unit_of(outline: &Outline, units: &[usize], phase: Phase) -> Option<usize> {
+    let sums = matches!(phase, Phase::SyncForward(_) | Phase::SyncBackward(_));
+    let layer = layer_of(phase).filter(|_| !sums)?;
+    (!outline.values_of(layer).is_empty()).then(|| units[layer])
+}
+
+/// The number of micro-batches that have samples, if `samples` samples are cut into `of` micro-batches.
+pub fn filled_micro_batches(samples: usize, of: usize) -> usize {
+    samples.div_ceil(samples.div_ceil(of.max(1)).max(1)).max(1)
 }
 
 /// The trained elements, each range with whether this rank's copy counts in sums over all ranks: for parameters that every rank

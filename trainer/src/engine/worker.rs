@@ -6,7 +6,7 @@ use super::observed::Observed;
 use super::serving::ServingState;
 use super::slot::{self, SlotState};
 use super::unit::UnitState;
-use super::unit_layout::trained_parts;
+use super::unit_layout::{trained_parts, units_of_layers};
 use super::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, Route, Slot};
 use crate::model::Arithmetic;
 use crate::timing::{BucketTimes, LayerSpan, StepSpan, StepWork};
@@ -138,17 +138,13 @@ impl<'a, F: Float> Worker<'a, F> {
             Ok(UnitState { some_experts, ..state })
         };
         let units = specs.iter().map(make).collect::<Result<Vec<_>>>()?;
-        let unit_of = |layer: usize| {
-            let owner = outline.owner(layer);
-            specs.iter().position(|unit| unit.layers.contains(&owner)).unwrap_or_default()
-        };
         let layers = outline.layers();
         let mut on = Arithmetic::new();
         if let Some(narrow) = config.narrow() {
             on.amp = crate::amp::Autocast::new(narrow, &network);
         }
         let mut worker = Worker {
-            unit_of: (0..layers).map(unit_of).collect(),
+            unit_of: units_of_layers(&outline, &specs),
             begun: vec![false; layers],
             readers: slot::readers(&network, &outline, &held_layers(&specs, &outline)),
             buffers: vec![F::ZERO; network.buffer_count()],

@@ -31,8 +31,12 @@ impl<F: Float> Run<'_, F> {
         if self.engine.is_some() {
             self.download_units()?;
             self.download_state()?;
-        } else if self.comm.rank() == ROOT || ddp::replicas_diverge(self.config) {
-            self.download()?;
+        } else {
+            let shares = ddp::replicas_diverge(self.config)
+                || self.device.as_ref().is_some_and(|device| device.is_sharded());
+            if self.comm.rank() == ROOT || shares {
+                self.download()?;
+            }
         }
         let mut own = self.own();
         for (_, values) in &mut own {
@@ -100,7 +104,7 @@ impl<F: Float> Run<'_, F> {
                 engine.worker.load_hook_state(&mine);
             }
             if let Some(device) = &mut self.device {
-                device.load_hook_state(step, &mine);
+                device.load_hook_state(&mine);
             }
         }
         Ok(())

@@ -55,9 +55,14 @@ impl<F: Float> Run<'_, F> {
     pub(super) fn evaluate(&mut self, set: (&Dataset, usize), steps: u64) -> Result<Evaluation> {
         let (batch, comm) = (self.config.batch, self.comm);
         let score = match &mut self.device {
-            Some(device) => evaluate_by::<F>(set, batch, comm, |samples| device.evaluate(samples)),
-            None => self.evaluate_units(set),
-        }?;
+            Some(device) => {
+                device.open()?;
+                let score = evaluate_by::<F>(set, batch, comm, |samples| device.evaluate(samples))?;
+                device.close()?;
+                score
+            }
+            None => self.evaluate_units(set)?,
+        };
         match score.loss.is_finite() {
             true => Ok(score),
             false => Err(self.diverged(("the test loss", score.loss), steps, None)),
@@ -74,15 +79,15 @@ impl<F: Float> Run<'_, F> {
         let Run { device: Some(device), comm, batch, scaler, sampler, config, .. } = self else {
             return Ok(None);
         };
-        let StepInput { draw_key, lr, .. } = input;
-        let everywhere = sampler.in_step(config, u64::from(draw_key.step) % sampler.steps(config).max(1));
+        let of_epoch = u64::from(input.draw_key.step) % sampler.steps(config).max(1);
+        let everywhere = sampler.in_step(config, of_epoch);
         let start = comm.now();
         if !device.is_staged() {
             batches.next(batch)?;
             device.stage(batch)?;
         }
         let gathered = comm.now();
-        let samples = device.start(draw_key, everywhere, lr, scaler.as_ref())?;
+        let samples = device.start(input, everywhere, scaler.is_some())?;
         if batches.left() > 0 {
             batches.next(batch)?;
             device.stage(batch)?;

@@ -57,9 +57,45 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ADDED.names()
 }
 
-/// Whether the strategy of `config` also runs on GPUs and in predictions. It then takes all keys of data-parallel training.
-pub fn has_own_gpu_step(config: &Config) -> bool {
+/// Whether the strategy of `config` takes all keys of data-parallel training.
+fn takes_all_keys(config: &Config) -> bool {
     matches!(config.strategy.as_str(), "single" | "ddp")
+}
+
+/// The strategies that also run on GPUs.
+pub const ON_GPUS: &[&str] = &["single", "ddp", "zero1", "zero2", "zero3"];
+
+/// Checks that GPUs run the strategy of `config` as it asks, if it asks for GPUs.
+fn fits_gpus(config: &Config, mesh: &Mesh) -> Result<()> {
+    if config.device == "cpu" {
+        return Ok(());
+    }
+    if !ON_GPUS.contains(&config.strategy.as_str()) {
+        return Err(Error::Config(format!(
+            "strategy `{}` runs on the CPU alone: set `device` to cpu, or use one of {} on GPUs",
+            config.strategy,
+            ON_GPUS.join(", ")
+        )));
+    }
+    let shared = [
+        ("tensor", mesh.tensor),
+        ("context", mesh.context),
+        ("expert", mesh.expert),
+        ("shard", mesh.data / mesh.shard),
+    ];
+    if let Some((key, _)) = shared.into_iter().find(|(_, size)| *size > 1) {
+        return Err(Error::Config(format!(
+            "`parallel.{key}` is for ranks on the CPU: leave it out, or set `device` to cpu"
+        )));
+    }
+    if config.strategy.starts_with("zero") && config.optimiser == "lars" {
+        return Err(Error::Config(format!(
+            "optimiser `lars` needs the norm of each whole parameter, and with `{}` ranks on GPUs have parts of them; use `ddp`, another \
+             optimiser, or set `device` to cpu",
+            config.strategy
+        )));
+    }
+    Ok(())
 }
 
 /// The mesh of `ranks` ranks.
@@ -127,12 +163,12 @@ pub fn fits(config: &Config, ranks: u32) -> Result<()> {
     }
     shares_work(config, ranks)?;
     shares::fits(config, &mesh(config, ranks)?)?;
-    if has_own_gpu_step(config) {
+    fits_gpus(config, &mesh(config, ranks)?)?;
+    if takes_all_keys(config) {
         return Ok(());
     }
     let name = &config.strategy;
     let refused = [
-        (config.device != "cpu", "`device`", "cpu"),
         (config.hook != "none", "`hook`", "none"),
         (!config.groups.is_empty(), "`groups`", "empty"),
         (config.find_unused, "`find_unused`", "false"),
@@ -171,7 +207,7 @@ fn takes_sharding(config: &Config) -> bool {
 /// Checks that the strategy allows the sharing of layers, positions or experts that `config` asks for.
 fn shares_work(config: &Config, ranks: u32) -> Result<()> {
     let whole =
-        has_own_gpu_step(config) || ["data_parallel", "parameter_server"].contains(&config.strategy.as_str());
+        takes_all_keys(config) || ["data_parallel", "parameter_server"].contains(&config.strategy.as_str());
     let parallel = &config.parallel;
     let keys = [
         ("tensor", parallel.tensor, "layers"),

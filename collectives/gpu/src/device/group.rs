@@ -1,4 +1,4 @@
-//! Sums over the GPU buffers of ranks that are separate threads or processes, on a stream beside the computation's stream.
+//! Sums and gathers over the GPU buffers of ranks that are separate threads or processes, on a stream beside the computation's.
 //!
 //! ```text
 //! compute   ... | bucket 0 ready | ...             | bucket 1 ready | ...        | join | ...
@@ -12,14 +12,12 @@
 //! | device | the canonical tree, by the fused kernel: the same bits as on the CPU | threads of one process over its GPUs |
 //! | host | the communicator's own: the same bits as between CPUs; the calling thread waits | machines without NCCL, and the shim |
 
-use super::shared::{Shared, together};
+use super::shared::{Shared, SharedCall, together};
 use crate::driver::failed;
 use crate::nccl::{self, NcclComm, NcclLibrary};
 use crate::registry::{Shape, find};
-use crate::schedule::Schedule;
 use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Mark, Queue, Slice};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How ranks on GPUs reduce a buffer.
@@ -31,7 +29,7 @@ pub enum ReducePath {
     Auto,
     /// NCCL's own collectives.
     Nccl,
-    /// The schedule of the `direct` algorithm, over NCCL's sends and receives.
+    /// The schedules of the `direct` algorithms, over NCCL's sends and receives.
     Scheduled,
     /// The fused kernel over all ranks' buffers, which are in one process.
     Device,
@@ -59,7 +57,7 @@ enum Over {
     /// A single rank, which has nothing to reduce.
     Nobody,
     Nccl(Box<NcclComm>),
-    Scheduled(Box<NcclComm>, Arc<dyn Schedule>),
+    Scheduled(Box<NcclComm>),
     Device(Box<Shared>),
     Host,
 }
@@ -104,11 +102,7 @@ impl<'a> DeviceGroup<'a> {
                 }
             },
             ReducePath::Nccl => Over::Nccl(Box::new(join(comm, &queue, deadline)?)),
-            ReducePath::Scheduled => {
-                // The direct algorithm is canonical and sends the fewest bytes for any number of ranks.
-                let schedule = find(Collective::AllReduce, "direct")?.build(Shape::new(comm.size())?);
-                Over::Scheduled(Box::new(join(comm, &queue, deadline)?), schedule)
-            }
+            ReducePath::Scheduled => Over::Scheduled(Box::new(join(comm, &queue, deadline)?)),
         };
         Ok(DeviceGroup { comm, queue, over, marks, forked: false, deadline })
     }
@@ -134,7 +128,7 @@ impl<'a> DeviceGroup<'a> {
         match self.over {
             Over::Nobody => "no other rank",
             Over::Nccl(_) => "NCCL's all-reduce",
-            Over::Scheduled(..) => "a scheduled all-reduce over NCCL",
+            Over::Scheduled(_) => "a scheduled all-reduce over NCCL",
             Over::Device(_) => "a fused kernel over all ranks' buffers",
             Over::Host => "the host's all-reduce",
         }
@@ -154,7 +148,7 @@ impl<'a> DeviceGroup<'a> {
         self.fork(queue)?;
         match &mut self.over {
             Over::Nobody => return Ok(()),
-            Over::Nccl(comm) | Over::Scheduled(comm, _) => comm.broadcast(data, Rank(0))?,
+            Over::Nccl(comm) | Over::Scheduled(comm) => comm.broadcast(data, Rank(0))?,
             Over::Device(_) | Over::Host => {
                 let mut bytes: Vec<u8> = self.queue.download(data).map_err(failed)?;
                 self.comm.broadcast(&mut bytes, Rank(0))?;
@@ -169,24 +163,71 @@ impl<'a> DeviceGroup<'a> {
     /// # Errors
     /// The error of the path: a lost peer, a deadline, a type that the path cannot reduce.
     pub fn all_reduce(&mut self, after: &Queue, dtype: DType, op: ReduceOp, data: Slice<'_>) -> Result<()> {
+        self.run(after, SharedCall { collective: Collective::AllReduce, dtype, op }, data)
+    }
+
+    /// Queues the reduction of `data`, which has a block for each rank, after all earlier work of `after`. Block r of rank r becomes
+    /// the reduction of all ranks' blocks r; the values of the other blocks are undefined afterwards.
+    ///
+    /// # Errors
+    /// Those of [`DeviceGroup::all_reduce`]; elements that do not divide into equal blocks.
+    pub fn reduce_scatter(
+        &mut self,
+        after: &Queue,
+        dtype: DType,
+        op: ReduceOp,
+        data: Slice<'_>,
+    ) -> Result<()> {
+        self.run(after, SharedCall { collective: Collective::ReduceScatter, dtype, op }, data)
+    }
+
+    /// Copies block r of rank r's `data`, which has a block for each rank, to all ranks, in place, after all earlier work of `after`.
+    ///
+    /// # Errors
+    /// Those of [`DeviceGroup::reduce_scatter`].
+    pub fn all_gather(&mut self, after: &Queue, dtype: DType, data: Slice<'_>) -> Result<()> {
+        self.run(after, SharedCall { collective: Collective::AllGather, dtype, op: ReduceOp::Sum }, data)
+    }
+
+    fn run(&mut self, after: &Queue, call: SharedCall, data: Slice<'_>) -> Result<()> {
+        let SharedCall { collective, dtype, op } = call;
         if matches!(self.over, Over::Nobody) {
             return Ok(());
         }
+        let (rank, ranks) = (self.comm.rank(), self.comm.size());
+        let count = data.elements(dtype.size()).map_err(failed)?;
+        if collective.blocked() && !count.is_multiple_of(u64::from(ranks)) {
+            return Err(Error::Argument(format!("{count} elements cannot be cut into {ranks} equal blocks")));
+        }
         self.fork(after)?;
+        let bytes = data.len() / ranks as usize;
+        let block = data.part(rank.index() * bytes, bytes).map_err(failed)?;
         match &mut self.over {
             Over::Nobody => Ok(()),
-            Over::Nccl(comm) => comm.all_reduce(dtype, op, data, data),
-            Over::Scheduled(comm, schedule) => {
-                let count = data.elements(dtype.size()).map_err(failed)?;
-                let (geometry, divide) = (Geometry::whole(&**schedule, count), op == ReduceOp::Avg);
-                let rank = comm.rank();
+            Over::Nccl(comm) => match collective {
+                Collective::ReduceScatter => comm.reduce_scatter(dtype, op, data, block),
+                Collective::AllGather => comm.all_gather(block, data),
+                _ => comm.all_reduce(dtype, op, data, data),
+            },
+            Over::Scheduled(comm) => {
+                // The direct algorithms are canonical and send the fewest bytes for any number of ranks.
+                let schedule = find(collective, "direct")?.build(Shape::new(ranks)?);
+                let geometry = match collective.blocked() {
+                    true => Geometry::blocked(&*schedule, count / u64::from(ranks)),
+                    false => Geometry::whole(&*schedule, count),
+                };
+                let divide = collective.reduces() && op == ReduceOp::Avg;
                 comm.enter_schedule(count as usize, dtype, op)?;
-                nccl::run_scheduled(comm, rank, &**schedule, &geometry, (dtype, op), divide, data)
+                nccl::run_scheduled(comm, rank, &*schedule, &geometry, (dtype, op), divide, data)
             }
-            Over::Device(shared) => {
-                shared.all_reduce(self.comm, &self.queue, &self.marks.0, (dtype, op), data)
+            Over::Device(shared) => shared.run(self.comm, &self.queue, &self.marks.0, call, data),
+            Over::Host if collective == Collective::AllGather => {
+                let own: Vec<u8> = self.queue.download(block).map_err(failed)?;
+                let mut all = vec![0; data.len()];
+                self.comm.all_gather(&own, &mut all)?;
+                self.queue.write(data, &all).map_err(failed)
             }
-            Over::Host => over_host(self.comm, &self.queue, dtype, op, data),
+            Over::Host => over_host(self.comm, &self.queue, call, (data, block)),
         }
     }
 
@@ -226,7 +267,7 @@ impl DeviceGroup<'_> {
     /// # Errors
     /// The deadline, with the ranks that may have caused it; a failure that NCCL or the driver reported.
     pub fn wait(&mut self, queue: &Queue, what: &str) -> Result<()> {
-        if let Over::Nccl(comm) | Over::Scheduled(comm, _) = &mut self.over {
+        if let Over::Nccl(comm) | Over::Scheduled(comm) = &mut self.over {
             return comm.wait_for(queue, what);
         }
         let idle = || queue.machine().idle(queue.stream()).map_err(failed);
@@ -243,7 +284,7 @@ impl DeviceGroup<'_> {
     /// captured graphs that hold sums of this group. A second call does nothing; dropping the group after an error of
     /// [`DeviceGroup::wait`] has the same effect.
     pub fn abandon(&mut self) {
-        if let Over::Nccl(comm) | Over::Scheduled(comm, _) = &mut self.over {
+        if let Over::Nccl(comm) | Over::Scheduled(comm) = &mut self.over {
             comm.abandon();
         }
     }
@@ -267,22 +308,34 @@ fn join(comm: &Communicator, queue: &Queue, deadline: Duration) -> Result<NcclCo
     NcclComm::join(queue.clone(), (comm.rank(), comm.size()), Box::new(control), deadline, false)
 }
 
-fn over_host(comm: &Communicator, queue: &Queue, dtype: DType, op: ReduceOp, data: Slice<'_>) -> Result<()> {
+/// Reduces `data` by copies to host memory; of a reduce-scatter, `block` gets the result.
+fn over_host(
+    comm: &Communicator,
+    queue: &Queue,
+    call: SharedCall,
+    (data, block): (Slice<'_>, Slice<'_>),
+) -> Result<()> {
     fn of<T: crate::Element>(
         comm: &Communicator,
         queue: &Queue,
-        op: ReduceOp,
-        data: Slice<'_>,
+        call: SharedCall,
+        (data, block): (Slice<'_>, Slice<'_>),
     ) -> Result<()> {
         let mut values: Vec<T> = queue.download(data).map_err(failed)?;
-        comm.all_reduce(&mut values, op)?;
-        queue.write(data, &values).map_err(failed)
+        if call.collective == Collective::AllReduce {
+            comm.all_reduce(&mut values, call.op)?;
+            return queue.write(data, &values).map_err(failed);
+        }
+        let mut own = values[..values.len() / comm.size() as usize].to_vec();
+        comm.reduce_scatter(&values, &mut own, call.op)?;
+        queue.write(block, &own).map_err(failed)
     }
-    match dtype {
-        DType::F32 => of::<f32>(comm, queue, op, data),
-        DType::F64 => of::<f64>(comm, queue, op, data),
-        DType::F16 => of::<allfold_kernels::f16>(comm, queue, op, data),
-        DType::Bf16 => of::<allfold_kernels::bf16>(comm, queue, op, data),
-        other => Err(Error::Argument(format!("GPUs cannot add up {other}; use f64, f32, f16 or bf16"))),
+    match call.dtype {
+        DType::F32 => of::<f32>(comm, queue, call, (data, block)),
+        DType::F64 => of::<f64>(comm, queue, call, (data, block)),
+        DType::F16 => of::<allfold_kernels::f16>(comm, queue, call, (data, block)),
+        DType::Bf16 => of::<allfold_kernels::bf16>(comm, queue, call, (data, block)),
+        DType::I32 => of::<i32>(comm, queue, call, (data, block)),
+        other => Err(Error::Argument(format!("GPUs cannot reduce {other}; use f64, f32, f16, bf16 or i32"))),
     }
 }

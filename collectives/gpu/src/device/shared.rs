@@ -1,7 +1,11 @@
-//! Sums between ranks that are threads of one process: each rank runs the fused kernel over its own slice of all buffers.
+//! Collectives between ranks that are threads of one process, whose kernels and copies access the buffers of all ranks.
 //!
 //! ```text
-//! rank r    show address and event | wait for all other events | fused over slice r of all buffers | show event | wait for all
+//! rank r    show address and event | wait for all other events | own part, below | show event | wait for all
+//!
+//! all-reduce        the fused kernel over slice r of all buffers, written to all
+//! reduce-scatter    the fused kernel over block r of all buffers, written to r's own
+//! all-gather        block r copied to all other buffers
 //! ```
 //!
 //! Addresses and events are exchanged over the communicator; the host waits for nothing else. The tree is the canonical one, so the
@@ -27,8 +31,38 @@ pub(super) struct Shared {
     _marks: Vec<[Mark; 2]>,
     /// Whether other ranks know this rank's memory and may still queue work that uses it.
     lent: bool,
-    /// Kernel tables by type, operator and number of elements of the slice.
-    tables: BTreeMap<(DType, ReduceOp, u64), launch::Uploaded>,
+    /// Kernel tables by collective and number of elements of the slice.
+    tables: BTreeMap<(SharedCall, u64), launch::Uploaded>,
+}
+
+/// A collective in place over buffers of one length, on which all ranks must agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SharedCall {
+    /// All-reduce, reduce-scatter or all-gather.
+    pub collective: Collective,
+    pub dtype: DType,
+    /// The operator, where values are reduced.
+    pub op: ReduceOp,
+}
+
+impl SharedCall {
+    /// The call as numbers that ranks show to each other.
+    fn numbers(self) -> [i64; 3] {
+        [self.collective as i64, self.dtype as i64, self.op as i64]
+    }
+
+    /// The call in words, from its numbers.
+    fn told([collective, dtype, op]: [i64; 3], bytes: i64) -> String {
+        let collective = Collective::ALL.iter().find(|known| **known as i64 == collective);
+        let dtype = DType::ALL.iter().find(|known| **known as i64 == dtype);
+        let op = ReduceOp::ALL.iter().find(|known| **known as i64 == op);
+        match (collective, dtype, op) {
+            (Some(collective), Some(dtype), Some(op)) => {
+                format!("{}({bytes} bytes of {dtype}, {op})", collective.name())
+            }
+            _ => format!("an unknown collective over {bytes} bytes"),
+        }
+    }
 }
 
 /// Events that ranks show to each other, under a unique number for each rank.
@@ -71,75 +105,90 @@ impl Shared {
         self.lent
     }
 
-    /// Queues this rank's part of an all-reduce. Later work of `queue` runs after every rank's part.
-    pub fn all_reduce(
+    /// Queues this rank's part of a collective. Later work of `queue` runs after every rank's part.
+    pub fn run(
         &mut self,
         comm: &Communicator,
         queue: &Queue,
         ready: &Mark,
-        (dtype, op): (DType, ReduceOp),
+        call: SharedCall,
         data: Slice<'_>,
     ) -> Result<()> {
         let ranks = comm.size() as usize;
-        // One number encodes element type and operator, on which the ranks must agree.
-        let kind = |dtype: DType, op: ReduceOp| dtype as i64 * 16 + op as i64;
+        let [collective, dtype, op] = call.numbers();
         let (address, device) = (data.address() as i64, data.device() as i64);
-        let mine = [address, device, data.len() as i64, i64::from(ready.event().0), kind(dtype, op)];
+        let mine = [address, device, i64::from(ready.event().0), data.len() as i64, collective, dtype, op];
         let mut all = vec![0i64; mine.len() * ranks];
         comm.all_gather(&mine, &mut all)?;
-        let differs = |other: &[i64]| other[2] != mine[2] || other[4] != mine[4];
-        if let Some((rank, other)) = all.chunks_exact(5).enumerate().find(|(_, other)| differs(other)) {
-            let kinds = DType::ALL.iter().flat_map(|dtype| ReduceOp::ALL.iter().map(move |op| (*dtype, *op)));
-            let theirs = kinds.into_iter().find(|(dtype, op)| kind(*dtype, *op) == other[4]);
-            let theirs = theirs.map_or_else(String::new, |(dtype, op)| format!("{dtype}, {op}"));
+        let (all, _) = all.as_chunks::<7>();
+        if let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| other[3..] != mine[3..]) {
+            let told = |[_, _, _, bytes, rest @ ..]: &[i64; 7]| SharedCall::told(*rest, *bytes);
             return Err(Error::Argument(format!(
-                "ranks disagree: rank {} called all_reduce({} bytes of {dtype}, {op}), but rank {rank} called \
-                 all_reduce({} bytes of {theirs})",
+                "ranks disagree: rank {} called {}, but rank {rank} called {}",
                 comm.rank(),
-                mine[2],
-                other[2]
+                told(&mine),
+                told(other)
             )));
         }
         self.lent = true;
         let peers: Vec<Memory> = all
-            .chunks_exact(5)
-            .map(|other| {
+            .iter()
+            .map(|[address, device, _, bytes, ..]| {
                 #[allow(unsafe_code, reason = "threads of one process show each other addresses")]
                 // SAFETY: the rank that showed the address lends its buffer to this call. Every rank leaves the call only after all
                 // ranks have queued their work on the buffer, and the owner's queue runs after that work before the buffer is used
                 // again.
                 unsafe {
-                    Memory::lent(queue.machine(), other[1] as usize, other[0] as u64, other[2] as usize)
+                    Memory::lent(queue.machine(), *device as usize, *address as u64, *bytes as usize)
                 }
             })
             .collect();
-        for other in all.chunks_exact(5) {
-            queue.wait_for(CudaEvent(other[3] as u32)).map_err(failed)?;
+        for other in all {
+            queue.wait_for(CudaEvent(other[2] as u32)).map_err(failed)?;
         }
-        let n = data.elements(dtype.size()).map_err(failed)?;
-        let rank = u64::from(comm.rank().0);
-        let (first, last) = (n * rank / ranks as u64, n * (rank + 1) / ranks as u64);
-        if last > first {
-            let (at, bytes) = (first as usize * dtype.size(), (last - first) as usize * dtype.size());
-            let slices = peers.iter().map(|peer| peer.all().part(at, bytes).map_err(failed));
-            let slices = slices.collect::<Result<Vec<_>>>()?;
-            let job = job(dtype, op)?;
-            let key = (dtype, op, last - first);
-            if let Entry::Vacant(place) = self.tables.entry(key) {
-                let schedule = job.algorithm.build(Shape::new(comm.size())?);
-                let geometry = Geometry::whole(&*schedule, last - first);
-                let tables = fused::tables(&job, &*schedule, &geometry)?;
-                place.insert(tables.upload(queue, ranks).map_err(failed)?);
-            }
-            if let Some(tables) = self.tables.get(&key) {
-                fused::run(queue, &job, tables, &slices)?;
-            }
-        }
+        self.own_part(comm, queue, call, &peers)?;
         self.done.move_to(queue).map_err(failed)?;
         let mut done = vec![0i64; ranks];
         comm.all_gather(&[i64::from(self.done.event().0)], &mut done)?;
         done.iter().try_for_each(|event| queue.wait_for(CudaEvent(*event as u32))).map_err(failed)?;
         self.lent = false;
+        Ok(())
+    }
+
+    /// Queues the work of this rank's part, between the events of all ranks.
+    fn own_part(
+        &mut self,
+        comm: &Communicator,
+        queue: &Queue,
+        call: SharedCall,
+        peers: &[Memory],
+    ) -> Result<()> {
+        let (rank, ranks, size) = (comm.rank().index(), peers.len(), call.dtype.size());
+        let n = peers[rank].all().elements(size).map_err(failed)?;
+        let (first, last) = (n * rank as u64 / ranks as u64, n * (rank as u64 + 1) / ranks as u64);
+        if last == first {
+            return Ok(());
+        }
+        let (at, bytes) = (first as usize * size, (last - first) as usize * size);
+        let slices = peers.iter().map(|peer| peer.all().part(at, bytes).map_err(failed));
+        let slices = slices.collect::<Result<Vec<_>>>()?;
+        if call.collective == Collective::AllGather {
+            let mut others = (0..ranks).filter(|peer| *peer != rank);
+            return others.try_for_each(|peer| queue.copy(slices[peer], slices[rank]).map_err(failed));
+        }
+        let job = job(call.dtype, call.op)?;
+        if let Entry::Vacant(place) = self.tables.entry((call, last - first)) {
+            let schedule = job.algorithm.build(Shape::new(comm.size())?);
+            let geometry = Geometry::whole(&*schedule, last - first);
+            let mut tables = fused::tables(&job, &*schedule, &geometry)?;
+            if call.collective == Collective::ReduceScatter {
+                tables.chunks.iter_mut().for_each(|(_, targets)| *targets = 1 << rank);
+            }
+            place.insert(tables.upload(queue, ranks).map_err(failed)?);
+        }
+        if let Some(tables) = self.tables.get(&(call, last - first)) {
+            fused::run(queue, &job, tables, &slices)?;
+        }
         Ok(())
     }
 }

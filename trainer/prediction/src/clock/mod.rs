@@ -141,14 +141,10 @@ impl<'a> ClockRank<'a> {
             ClockUnit { keep: unit.keep, some_experts, layout, gathering, reducing, unfinished, copies }
         };
         let units = specs.iter().enumerate().map(make).collect();
-        let unit_of = |layer: usize| {
-            let owner = outline.owner(layer);
-            specs.iter().position(|unit| unit.layers.contains(&owner)).unwrap_or_default()
-        };
         ClockRank {
             rank,
             number,
-            unit_of: (0..outline.layers()).map(unit_of).collect(),
+            unit_of: units_of_layers(&outline, &specs),
             outline,
             units,
             slots: Vec::new(),

@@ -6,7 +6,8 @@ use crate::meetings::Post;
 use allfold_collectives::{Collective, DType, Rank};
 use allfold_sim::Picos;
 use allfold_trainer::engine::{
-    AxisPosition, Boundary, MeshAxis, ParamUnit, RankEngine, Route, Slot, UnitExchange,
+    AxisPosition, Boundary, MeshAxis, ParamUnit, RankEngine, Route, Slot, UnitExchange, filled_micro_batches,
+    unit_of,
 };
 use allfold_trainer::timing::{BucketTimes, StepWork, work_of};
 use allfold_trainer::{Error, Outline, Phase, Result, layer_of};
@@ -84,9 +85,7 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn unit_of(&self, phase: Phase) -> Option<usize> {
-        let layer =
-            layer_of(phase).filter(|_| !matches!(phase, Phase::SyncForward(_) | Phase::SyncBackward(_)))?;
-        (!self.outline.values_of(layer).is_empty()).then(|| self.unit_of[layer])
+        unit_of(&self.outline, &self.unit_of, phase)
     }
 
     fn is_copied(&self, unit: usize) -> bool {
@@ -97,8 +96,7 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn micro_batches(&self, of: usize) -> usize {
-        let (samples, of) = (self.samples(), of.max(1));
-        if self.with.rules.uneven { of } else { samples.div_ceil(samples.div_ceil(of).max(1)).max(1) }
+        if self.with.rules.uneven { of } else { filled_micro_batches(self.samples(), of) }
     }
 
     fn load(&mut self, micro: usize, of: usize, slot: Slot) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use super::super::Within;
 use super::{Replica, small};
+use crate::engine::StepInput;
 use crate::{Batch, Config, DrawKey, Error, Model, Result, models, optim};
 use allfold_collectives::{Communicator, Rank, World};
 use allfold_gpu::nccl::{PeerLoss, StandIn, stand_in};
@@ -34,7 +35,8 @@ fn step(replica: &mut Replica<'_>, step: u32, lr: f64) -> Result<f64> {
 fn step_over(replica: &mut Replica<'_>, step: u32, (own, everywhere): (u32, u64), lr: f64) -> Result<f64> {
     replica.stage(&batch(step, own))?;
     let draw_key = DrawKey { step, ..DrawKey::default() };
-    let samples = replica.start(draw_key, everywhere, lr, None)?;
+    let input = StepInput { draw_key, lr, ..StepInput::default() };
+    let samples = replica.start(input, everywhere, false)?;
     Ok(replica.finish(samples)?.loss)
 }
 

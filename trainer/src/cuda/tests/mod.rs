@@ -13,7 +13,7 @@ use crate::layers::{
     Add, BatchNorm, Conv2d, Gelu, GlobalMeanPool, Init, Layer, LayerNorm, Linear, MaxPool, MeanPool, Relu,
 };
 use crate::optim::{Optimiser, Sgd};
-use crate::{Batch, Config, Dataset, DrawKey, Model, Network, RankTrainer, Result, TrainResult, train_with};
+use crate::{Batch, Config, Dataset, Model, Network, RankTrainer, Result, TrainResult, train_with};
 use allfold_collectives::World;
 use allfold_kernels::cuda::CudaMachine;
 use allfold_kernels::nn::{self, PoolShape};
@@ -348,7 +348,7 @@ fn a_batch_norm_of_one_value_per_channel_is_refused() {
             }
             let mut replica = Replica::of(&config, network, &comm, (machine(), 0))?;
             replica.stage(&Batch::<f32> { x: vec![1.0, 2.0], labels: vec![3] })?;
-            replica.start(DrawKey::default(), 1, 0.1, None)
+            replica.start(StepInput { lr: 0.1, ..StepInput::default() }, 1, false)
         });
         let error = refused.unwrap_err().to_string();
         assert!(error.contains("`bn` normalises over the batch") && error.contains(needs), "{error}");
@@ -426,7 +426,7 @@ fn residual(config: Config) {
         for step in 0..9 {
             let n = if step % 3 == 2 { 3 } else { 5 };
             replica.stage(&batch(n, step))?;
-            let samples = replica.start(DrawKey::default(), n as u64, config.lr, None)?;
+            let samples = replica.start(StepInput { lr: config.lr, ..StepInput::default() }, n as u64, false)?;
             losses.push(replica.finish(samples)?.loss);
             if step == 5 {
                 peak = replica.memory().activations;

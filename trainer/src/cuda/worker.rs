@@ -1,4 +1,4 @@
-//! A rank's state on its device, and the work on it: steps, evaluations, copies to and from the host.
+//! A rank's state on its device: staged batches, its units, and the outcome of a step. The step itself is [`super::rank`].
 //!
 //! ```text
 //! host      | copy batch t+1 into pinned memory |            read loss and flag of step t |
@@ -8,91 +8,134 @@
 //! ```
 //!
 //! Data that changes in every step (samples, labels, seeds of draws) lies in memory that a graph names. The learning rate is an
-//! argument of the optimiser's launch, which is not part of the graph. Before the host reads, it waits by [`State::settle`] or
+//! argument of the optimiser's launch, which is not part of the graph. Before the host reads, it waits by [`GpuWorker::settle`] or
 //! [`DeviceGroup::wait`], which have a deadline.
 
-use super::captures::{Captures, StepPart};
+use super::captures::Captures;
 use super::exchange::Exchange;
 use super::optimiser::DeviceOptimiser;
 use super::outcome::StepOutcome;
 use super::passes::{PassContext, Passes};
 use super::weights::{Weights, part};
 use super::within::Within;
+use crate::engine::{Mesh, ParamUnit, StepInput, units_of_layers};
 use crate::optim::Optimiser;
-use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse as Held, Network, Result};
+use crate::{Batch, Config, Error, MemoryUse as Held, Network, Outline, Result};
 use allfold_collectives::Communicator;
 use allfold_gpu::device::{DeviceGroup, ReducePath};
 use allfold_kernels::DType;
 use allfold_kernels::cuda::{Feed, Mark, Memory, Queue, Slice, launch};
 use allfold_kernels::nn::{Float, Narrow};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// The number of partial sums for the squares of gradients.
-const SLICES: usize = 512;
+pub(super) const SLICES: usize = 512;
 
 /// A batch on the device.
-struct Staged {
-    half: usize,
-    samples: usize,
+#[derive(Clone, Copy)]
+pub(super) struct Staged {
+    pub half: usize,
+    pub samples: usize,
 }
 
-/// The state of a rank on its device.
-pub(super) struct State<'a> {
-    config: &'a Config,
+/// The micro-batch that is loaded.
+#[derive(Clone, Copy)]
+pub(super) struct MicroBatch {
+    /// Its number in the step.
+    pub number: usize,
+    /// Its samples.
+    pub n: usize,
+    /// The divisor of the sum of its losses, which includes the loss scale.
+    pub divisor: f32,
+    /// Whether it is the first of the step, and the last.
+    pub first: bool,
+    pub last: bool,
+}
+
+/// The step under way.
+pub(super) struct Step {
+    pub input: StepInput,
+    pub batch: Staged,
+    /// The number of samples of all ranks.
+    pub everywhere: u64,
+    /// Whether there is a loss scale, by which gradients that are not finite skip the step.
+    pub scaled: bool,
+}
+
+/// A rank that computes on a device.
+pub(super) struct GpuWorker<'a> {
+    pub config: &'a Config,
     pub queue: Queue,
     pub passes: Passes,
     pub weights: Weights,
-    optimiser: DeviceOptimiser,
+    pub outline: Arc<Outline>,
+    pub specs: Vec<ParamUnit>,
+    /// For each layer: the unit of its parameters.
+    pub unit_of: Vec<usize>,
+    pub mesh: Mesh,
+    pub rank: usize,
+    optimiser: Option<DeviceOptimiser>,
     pub link: DeviceGroup<'a>,
     pub exchange: Exchange<'a>,
+    pub step: Step,
+    pub micro: Option<MicroBatch>,
     feeds: [Feed; 2],
     /// Samples and labels of the two batches that can be staged.
     stages: [[Memory; 2]; 2],
-    used: [Option<Mark>; 2],
+    pub used: [Option<Mark>; 2],
     staged: VecDeque<Staged>,
     turn: usize,
     arrived: [Option<Mark>; 2],
     pub captures: Captures,
     /// The loss of each row of a micro-batch.
-    losses: Memory,
+    pub losses: Memory,
     /// The loss of each micro-batch, then the flag that a gradient was not finite, then the norm of the gradients.
-    report: Memory,
-    squares: Memory,
+    pub report: Memory,
+    /// The units that an evaluation has gathered.
+    opened: Vec<usize>,
+    pub squares: Memory,
 }
 
-impl<'a> State<'a> {
+impl<'a> GpuWorker<'a> {
+    /// A rank of `mesh` that holds `specs` of its network; [`GpuWorker::allocate`] gives it memory for them.
     pub fn new(
         config: &'a Config,
         network: Network<f32>,
+        (specs, mesh): (Vec<ParamUnit>, Mesh),
         comm: &'a Communicator,
         Within { machine, device, deadline }: Within,
-    ) -> Result<State<'a>> {
+    ) -> Result<GpuWorker<'a>> {
         let queue = Queue::new(machine.clone(), device)?.pooled();
         let narrow = config.narrow().map(|narrow| match narrow {
             Narrow::F16 => DType::F16,
             Narrow::Bf16 => DType::Bf16,
         });
+        let outline = Arc::new(network.outline());
         let mut passes = Passes::new(network, narrow, config.channels_last, &queue)?;
         // Allocates for the largest batch of the run at the start: memory that graphs name must never be replaced, on no rank.
         drop(passes.reserve(config.batch, &queue)?);
         let (inputs, rows) = (4 * passes.network.inputs(), 4 * passes.network.rows());
         let forms = (&passes.precision, &passes.filters[..]);
-        let weights = Weights::new(&passes.network, config, forms, &queue)?;
-        let optimiser = DeviceOptimiser::new(config, &passes.network, &weights, &queue)?;
+        let place = (comm.rank().index(), comm.size() as usize);
+        let weights = Weights::new((&passes.network, &outline), (&specs, place), forms, &queue)?;
         let way = ReducePath::named(&config.exchange).unwrap_or_default();
         let link = DeviceGroup::open(comm, Queue::new(machine.clone(), device)?.pooled(), way, deadline)?;
-        let exchange = Exchange::new(config, &weights, comm, &queue)?;
         let copies = Queue::new(machine.clone(), device)?;
         let fresh = |bytes: usize| Memory::new(&machine, device, bytes);
         let stage = || Ok::<_, Error>([fresh(config.batch * inputs)?, fresh(config.batch * rows)?]);
         let report = fresh(4 * (config.accumulate + 2))?;
         queue.fill(report.all(), 0)?;
-        Ok(State {
+        let batch = Staged { half: 0, samples: 0 };
+        Ok(GpuWorker {
             config,
-            weights,
-            optimiser,
+            unit_of: units_of_layers(&outline, &specs),
+            rank: place.0,
+            optimiser: None,
             link,
-            exchange,
+            exchange: Exchange::new(config, comm)?,
+            step: Step { input: StepInput::default(), batch, everywhere: 0, scaled: false },
+            micro: None,
             feeds: [Feed::new(copies.clone()), Feed::new(copies)],
             stages: [stage()?, stage()?],
             used: [None, None],
@@ -102,10 +145,25 @@ impl<'a> State<'a> {
             captures: Captures::default(),
             losses: fresh(config.micro_batch(config.batch) * rows)?,
             report,
-            squares: fresh(8 * SLICES)?,
+            opened: Vec::new(),
+            squares: fresh(8 * SLICES * specs.len())?,
             passes,
+            weights,
+            outline,
+            specs,
+            mesh,
             queue,
         })
+    }
+
+    /// Allocates parameters, gradients and optimiser state, after the strategy has said how gradients are laid out.
+    pub fn allocate(&mut self) -> Result<()> {
+        self.weights.allocate(self.config, &self.queue)?;
+        self.exchange.allocate(&self.weights, &self.queue)?;
+        let optimiser =
+            DeviceOptimiser::new(self.config, &self.passes.network, &self.weights, &self.queue)?;
+        self.optimiser = Some(optimiser);
+        Ok(())
     }
 
     /// Waits until the device has done the queued work; `what` describes the work in words that follow "could not". The wait has a
@@ -133,7 +191,10 @@ impl<'a> State<'a> {
     ) -> Result<()> {
         self.settle("finish what was under way")?;
         self.weights.upload(&self.passes.network, &self.queue, params, buffers)?;
-        self.optimiser.load(&self.passes.network, &self.weights, &self.queue, state)
+        let GpuWorker { optimiser: Some(optimiser), passes, weights, queue, .. } = self else {
+            return Err(unallocated());
+        };
+        optimiser.load((&passes.network, weights), queue, state)
     }
 
     pub fn download<F: Float>(
@@ -143,22 +204,45 @@ impl<'a> State<'a> {
         state: &mut dyn Optimiser<F>,
     ) -> Result<()> {
         self.settle("finish what was under way")?;
-        self.weights.download(&self.passes.network, &self.queue, params, buffers)?;
-        self.optimiser.save(&self.passes.network, &self.weights, &self.queue, state)
+        let GpuWorker { optimiser: Some(optimiser), passes, weights, queue, link, .. } = self else {
+            return Err(unallocated());
+        };
+        weights.download(&passes.network, (queue, link), params, buffers)?;
+        optimiser.save((&passes.network, weights), (queue, link), state)
+    }
+
+    /// Gathers the units of which this rank has a part, for an evaluation. Every rank must call it.
+    pub fn open_units(&mut self) -> Result<()> {
+        let closed = (0..self.weights.units.len()).filter(|unit| self.weights.units[*unit].params.is_none());
+        self.opened = closed.collect();
+        for at in self.opened.clone() {
+            self.gather(at)?;
+            self.gathered(at)?;
+        }
+        Ok(())
+    }
+
+    /// Frees the units that [`GpuWorker::open_units`] has gathered.
+    pub fn close_units(&mut self) {
+        for at in std::mem::take(&mut self.opened) {
+            (self.weights.units[at].params, self.weights.units[at].narrow) = (None, None);
+        }
     }
 
     pub fn memory(&self) -> Held {
-        let narrow = self.weights.narrow.as_ref().map_or(0, |(_, memory)| memory.len());
-        let held = self.weights.held.as_ref().map_or(0, |held| held.len());
-        Held {
-            params: (self.weights.params.len() + narrow) as u64,
-            gradients: (self.weights.grads.len() + held) as u64,
+        let mut held = Held {
             buffers: self.weights.buffers.len() as u64,
             activations: self.queue.usage().peak,
-            optimiser: self.optimiser.bytes(),
+            optimiser: self.optimiser.as_ref().map_or(0, DeviceOptimiser::bytes),
             buckets: self.exchange.bytes(),
             ..Held::default()
+        };
+        for unit in &self.weights.units {
+            let [params, gradients] = unit.bytes();
+            held.params += params;
+            held.gradients += gradients;
         }
+        held
     }
 
     pub fn stage<F: Float>(&mut self, batch: &Batch<F>) -> Result<()> {
@@ -201,51 +285,30 @@ impl<'a> State<'a> {
         !self.staged.is_empty()
     }
 
-    pub fn start(
-        &mut self,
-        draw_key: DrawKey,
-        everywhere: u64,
-        lr: f64,
-        scaler: Option<&GradScaler>,
-    ) -> Result<usize> {
-        let staged =
-            self.staged.pop_front().ok_or_else(|| Error::Lost("the device holds no batch".into()))?;
-        let Staged { half, samples } = staged;
-        if samples > self.config.batch {
+    /// Begins a step over the batch that was staged first. Returns its number of samples.
+    pub fn begin(&mut self, input: StepInput, everywhere: u64, scaled: bool) -> Result<usize> {
+        let batch = self.staged.pop_front().ok_or_else(|| Error::Lost("the device holds no batch".into()))?;
+        if batch.samples > self.config.batch {
             let most = self.config.batch;
-            return Err(Error::Config(format!("a step has {samples} samples, but `batch` is {most}")));
+            return Err(Error::Config(format!(
+                "a step has {} samples, but `batch` is {most}",
+                batch.samples
+            )));
         }
-        if let Some(arrived) = &self.arrived[half] {
+        if let Some(arrived) = &self.arrived[batch.half] {
             self.queue.wait(arrived)?;
         }
-        let size = self.config.micro_batch(samples);
-        let count = if self.config.uneven { self.config.accumulate } else { samples.div_ceil(size) };
-        let scale = scaler.map_or(1.0, |scaler| f64::from(scaler.scale));
+        self.step = Step { input, batch, everywhere, scaled };
         self.queue.fill(self.flag()?, 0)?;
-        if self.config.broadcast_buffers && self.config.strategy != "single" {
-            self.link.broadcast(&self.queue, self.weights.buffers.all())?;
-        }
-        for micro in 0..count {
-            let from = (micro * size).min(samples);
-            let n = size.min(samples - from);
-            self.copy_micro_batch(half, from, n)?;
-            // The key is that of layer 0: kernels get the layer's number as an argument.
-            let draws = draw_key.after(from).stream(0).words();
-            self.queue.write(self.passes.stream.all(), &draws)?;
-            let share = n as f64 / samples.max(1) as f64;
-            let divisor = ((n * self.passes.network.rows()) as f64 / (share * scale)) as f32;
-            let place = if self.config.uneven { micro } else { 0 };
-            let (first, last) = (micro == 0, micro + 1 == count);
-            let part = StepPart { everywhere, place, samples: n, divisor: divisor.to_bits(), first, last };
-            self.micro(part, scaler.is_some())?;
-            let loss = self.report.all().part(4 * micro, 4)?;
-            launch::mean(&self.queue, self.losses.all().part(0, 4 * n * self.passes.network.rows())?, loss)?;
-        }
-        mark(&mut self.used[half], &self.queue)?;
-        self.update(lr, scale, scaler.is_some())?;
-        let State { queue, weights, link, exchange, config, .. } = self;
-        exchange.after_step(config, &mut PassContext { queue, weights, link, n: size })?;
-        Ok(samples)
+        Ok(batch.samples)
+    }
+
+    /// Queues the optimiser's step, which changes nothing if the flag of a non-finite gradient is set on the device. `factor` scales
+    /// gradients.
+    pub fn step_optimiser(&self, factor: f32) -> Result<()> {
+        let skip = if self.step.scaled { Some(self.flag()?) } else { None };
+        let optimiser = self.optimiser.as_ref().ok_or_else(unallocated)?;
+        optimiser.step(self.config, self.step.input.lr, factor, skip, &self.queue)
     }
 
     pub fn finish(&mut self, samples: usize) -> Result<StepOutcome> {
@@ -258,7 +321,7 @@ impl<'a> State<'a> {
             if n == 0 { 0.0 } else { n as f64 / samples as f64 * f64::from(f32::from_bits(*bits)) }
         });
         let (loss, skipped) = (loss.sum(), report[self.config.accumulate] != 0);
-        self.optimiser.steps += u64::from(!skipped);
+        self.optimiser.as_mut().ok_or_else(unallocated)?.steps += u64::from(!skipped);
         Ok(StepOutcome { loss, skipped })
     }
 
@@ -285,7 +348,7 @@ impl<'a> State<'a> {
         let rows = n * self.passes.network.rows();
         let (losses, hits) = (self.queue.memory(4 * rows)?, self.queue.memory(4 * rows)?);
         let mut with = PassContext { queue: &self.queue, weights: &self.weights, link: &mut self.link, n };
-        self.passes.forward(&mut with, false)?;
+        self.passes.evaluate(&mut with)?;
         self.passes.loss(&with, None, losses.all())?;
         let (dtype, logits) = self.passes.logits(n)?;
         launch::correct(&self.queue, dtype, logits, self.passes.labels_of(n)?, hits.all())?;
@@ -298,12 +361,12 @@ impl<'a> State<'a> {
     }
 
     /// The device memory in which a step notes that a gradient was not finite.
-    fn flag(&self) -> Result<Slice<'_>> {
+    pub fn flag(&self) -> Result<Slice<'_>> {
         Ok(self.report.all().part(4 * self.config.accumulate, 4)?)
     }
 
     /// Copies `n` samples of the staged batch `half`, from sample `from` on, to the memory that the passes read.
-    fn copy_micro_batch(&self, half: usize, from: usize, n: usize) -> Result<()> {
+    pub fn copy_micro_batch(&self, half: usize, from: usize, n: usize) -> Result<()> {
         let [x, labels] = &self.stages[half];
         let wide = [self.passes.network.inputs(), self.passes.network.rows()];
         for ((stage, into), wide) in
@@ -314,89 +377,17 @@ impl<'a> State<'a> {
         }
         Ok(())
     }
-
-    /// Forward and backward passes over the loaded samples, launched one by one or as a graph.
-    fn micro(&mut self, part: StepPart, scaled: bool) -> Result<()> {
-        let capturable = self.link.captures() && self.exchange.captures();
-        let queue = self.queue.clone();
-        // Seeded defect 19 of a test: with a key by this rank's samples alone, ranks decide differently.
-        let key =
-            if queue.machine().seeded(19) { StepPart { everywhere: 0, place: 0, ..part } } else { part };
-        let mut captures = std::mem::take(&mut self.captures);
-        let done = captures.run(&queue, key, capturable, || self.pass(part, scaled));
-        self.captures = captures;
-        done
-    }
-
-    /// Queues forward, loss and backward of a micro-batch. In the last micro-batch, each bucket is sent when it is full.
-    fn pass(&mut self, part_of_step: StepPart, scaled: bool) -> Result<()> {
-        let State { queue, passes, weights, link, exchange, losses, report, config, .. } = self;
-        let StepPart { samples: n, first, last, .. } = part_of_step;
-        let divisor = f32::from_bits(part_of_step.divisor);
-        let mut with = PassContext { queue, weights, link, n };
-        passes.forward(&mut with, true)?;
-        let rows = passes.network.rows();
-        passes.loss(&with, Some(divisor), losses.all().part(0, 4 * n * rows)?)?;
-        let mut missing: Vec<usize> = weights.members.iter().map(|bucket| bucket.params.len()).collect();
-        let mut next = 0;
-        let bucket_of =
-            |param: usize| weights.members.iter().position(|bucket| bucket.params.contains(&param));
-        passes.backward(&mut with, |param, with| {
-            if let Some(bucket) = bucket_of(param).filter(|_| last) {
-                missing[bucket] -= 1;
-            }
-            while last && next < missing.len() && missing[next] == 0 {
-                if let Some(held) = weights.held.as_ref().filter(|_| !first) {
-                    let bucket = part(weights.grads.all(), &weights.buckets[next], 4)?;
-                    let held = part(held.all(), &weights.buckets[next], 4)?;
-                    launch::add(with.queue, DType::F32, (bucket, held), bucket)?;
-                }
-                exchange.send(next, with)?;
-                next += 1;
-            }
-            Ok(())
-        })?;
-        let Some(held) = weights.held.as_ref().filter(|_| !last) else {
-            exchange.finish(&passes.network, &mut with)?;
-            if scaled && config.clip_norm == 0.0 {
-                let flag = report.all().part(4 * config.accumulate, 4)?;
-                launch::found_inf(queue, DType::F32, weights.grads.all(), flag)?;
-            }
-            return Ok(());
-        };
-        match first {
-            true => queue.copy(held.all(), weights.grads.all())?,
-            false => {
-                launch::add(queue, DType::F32, (held.all(), weights.grads.all()), held.all())?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Clips the gradients and steps the optimiser. If the flag of a non-finite gradient is set on the device, the step changes
-    /// nothing.
-    fn update(&self, lr: f64, scale: f64, scaled: bool) -> Result<()> {
-        let (grads, inverse) = (self.weights.grads.all(), (1.0 / scale) as f32);
-        let mut factor = inverse;
-        if self.config.clip_norm > 0.0 {
-            if scaled {
-                launch::unscale(&self.queue, DType::F32, grads, inverse, self.flag()?)?;
-                factor = 1.0;
-            }
-            let norm = self.report.all().part(4 * (self.config.accumulate + 1), 4)?;
-            launch::squares(&self.queue, grads, self.squares.all())?;
-            launch::clip(&self.queue, grads, self.squares.all(), self.config.clip_norm, norm)?;
-        }
-        let skip = if scaled { Some(self.flag()?) } else { None };
-        self.optimiser.step(self.config, lr, factor, skip, &self.queue)
-    }
 }
 
 /// Moves `mark` to the current end of `queue`.
-fn mark(mark: &mut Option<Mark>, queue: &Queue) -> Result<()> {
+pub(super) fn mark(mark: &mut Option<Mark>, queue: &Queue) -> Result<()> {
     match mark {
         Some(mark) => mark.move_to(queue)?,
         None => *mark = Some(queue.record()?),
     }
     Ok(())
+}
+
+fn unallocated() -> Error {
+    Error::Strategy("the rank's units have no memory yet".into())
 }

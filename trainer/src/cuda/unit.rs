@@ -1,0 +1,214 @@
+//! A unit's memory on a device: parameters, gradients, and this rank's parts of them.
+//!
+//! | kept | parameters | gradients | state |
+//! |---|---|---|---|
+//! | whole | whole | whole | whole |
+//! | sharded state | whole | whole | a part |
+//! | sharded gradients | whole | a part, and the whole from its first weight gradient until it is reduced | a part |
+//! | sharded | a part, and the whole from its gather until its release | as above | a part |
+//!
+//! Wholes that come and go are of the compute queue's pool. The stream of the exchanges uses them too: it begins after the work that
+//! the compute queue has so far, and the compute queue waits for it before the memory is given back.
+
+use super::weights::part;
+use crate::Result;
+use crate::engine::{Keep, UnitExchange};
+use allfold_kernels::DType;
+use allfold_kernels::cuda::{Mark, Memory, Queue, Slice, launch};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The memory of a unit. Elements are numbered from its first parameter on, with gaps between parameters for alignment, and with
+/// padding that makes them divide into equal parts.
+pub(super) struct UnitMemory {
+    pub keep: Keep,
+    /// The number of elements of the whole.
+    pub elements: usize,
+    /// The elements of this rank's part; all of them if the rank keeps the whole.
+    pub own: Range<usize>,
+    /// The number of elements of the whole gradient, which has a layout of its own where it is exchanged in buckets.
+    pub graded: usize,
+    /// The whole parameters in f32, and in the narrow type of autocast.
+    pub params: Option<Arc<Memory>>,
+    pub narrow: Option<Arc<Memory>>,
+    pub param_part: Option<Arc<Memory>>,
+    pub grads: Option<Arc<Memory>>,
+    pub grad_part: Option<Arc<Memory>>,
+    /// The sum of the gradients of the step's earlier micro-batches, where whole gradients are kept and there are several.
+    pub held: Option<Arc<Memory>>,
+    /// Whether the gradient contains what is held.
+    pub merged: bool,
+    /// The end of a gather, and of an exchange of the gradient.
+    gathered: Option<Mark>,
+    reduced: Option<Mark>,
+    /// Whether a gather was started and not finished; the exchange of the gradient that was.
+    pub gathering: bool,
+    pub reducing: Option<UnitExchange>,
+}
+
+impl UnitMemory {
+    /// A unit of `elements` elements, of which this rank's part is number `index` of `size`; without memory yet.
+    pub fn new(keep: Keep, elements: usize, (index, size): (usize, usize)) -> UnitMemory {
+        let part = elements / size;
+        let own = if keep == Keep::Whole { 0..elements } else { index * part..(index + 1) * part };
+        UnitMemory {
+            keep,
+            elements,
+            own,
+            graded: elements,
+            params: None,
+            narrow: None,
+            param_part: None,
+            grads: None,
+            grad_part: None,
+            held: None,
+            merged: false,
+            gathered: None,
+            reduced: None,
+            gathering: false,
+            reducing: None,
+        }
+    }
+
+    /// Allocates what the rank keeps between steps, filled with zeros: with a copy of the parameters in `narrow`, and with room for
+    /// the gradients of earlier micro-batches if `accumulates`.
+    pub fn allocate(&mut self, queue: &Queue, narrow: Option<DType>, accumulates: bool) -> Result<()> {
+        let zeros = |bytes: usize| -> Result<Option<Arc<Memory>>> {
+            let memory = Memory::new(queue.machine(), queue.device(), bytes)?;
+            queue.fill(memory.all(), 0)?;
+            Ok(Some(Arc::new(memory)))
+        };
+        if self.keep == Keep::Sharded {
+            self.param_part = zeros(4 * self.own.len())?;
+        } else {
+            self.params = zeros(4 * self.elements)?;
+            self.narrow = narrow.map_or(Ok(None), |narrow| zeros(self.elements * narrow.size()))?;
+        }
+        if self.shards_gradients() {
+            self.grad_part = zeros(4 * self.own.len())?;
+        } else {
+            self.grads = zeros(4 * self.graded)?;
+            self.held = if accumulates { zeros(4 * self.graded)? } else { None };
+        }
+        Ok(())
+    }
+
+    /// Whether this rank keeps a part of the gradient only.
+    pub fn shards_gradients(&self) -> bool {
+        matches!(self.keep, Keep::ShardedGradients | Keep::Sharded)
+    }
+
+    /// The memory that holds this rank's part of the parameters, and the part's offset there.
+    pub fn own_params(&self) -> (Option<&Arc<Memory>>, usize) {
+        match self.keep {
+            Keep::Sharded => (self.param_part.as_ref(), self.own.start),
+            _ => (self.params.as_ref(), 0),
+        }
+    }
+
+    /// The memory that holds this rank's part of the reduced gradient, and the part's offset there.
+    pub fn own_grads(&self) -> (Option<&Arc<Memory>>, usize) {
+        match self.shards_gradients() {
+            true => (self.grad_part.as_ref(), self.own.start),
+            false => (self.grads.as_ref(), 0),
+        }
+    }
+
+    /// This rank's part of the reduced gradient; the whole where it keeps the whole.
+    pub fn reduced_grad(&self) -> Result<Option<Slice<'_>>> {
+        match (&self.grads, &self.grad_part) {
+            (_, Some(own)) => Ok(Some(own.all())),
+            (Some(whole), _) if self.keep == Keep::Whole => Ok(Some(whole.all())),
+            (Some(whole), _) => Ok(Some(part(whole.all(), &self.own, 4)?)),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Makes the whole gradient's memory, filled with zeros, unless it is there.
+    pub fn room_for_grads(&mut self, queue: &Queue) -> Result<()> {
+        if self.grads.is_none() {
+            let grads = queue.memory(4 * self.graded)?;
+            queue.fill(grads.all(), 0)?;
+            self.grads = Some(Arc::new(grads));
+        }
+        Ok(())
+    }
+
+    /// A whole with this rank's part of the parameters in its place.
+    pub fn room_for_params(&self, queue: &Queue) -> Result<Memory> {
+        let whole = queue.memory(4 * self.elements)?;
+        if let Some(own) = &self.param_part {
+            queue.copy(part(whole.all(), &self.own, 4)?, own.all())?;
+        }
+        Ok(whole)
+    }
+
+    /// Adds what is held of earlier micro-batches to the gradient's elements `span`.
+    pub fn merge(&self, queue: &Queue, span: &Range<usize>) -> Result<()> {
+        if let (Some(held), Some(grads)) = (&self.held, &self.grads) {
+            let (held, grads) = (part(held.all(), span, 4)?, part(grads.all(), span, 4)?);
+            launch::add(queue, DType::F32, (grads, held), grads)?;
+        }
+        Ok(())
+    }
+
+    /// After a micro-batch: holds its gradient, or in the last one adds what was held to it.
+    pub fn hold(&mut self, queue: &Queue, (first, last): (bool, bool)) -> Result<()> {
+        let merged = std::mem::take(&mut self.merged);
+        let (Some(held), Some(grads)) = (&self.held, &self.grads) else { return Ok(()) };
+        match (first, last) {
+            (true, true) => {}
+            (true, false) => queue.copy(held.all(), grads.all())?,
+            (false, false) => {
+                launch::add(queue, DType::F32, (held.all(), grads.all()), held.all())?;
+            }
+            (false, true) if !merged => self.merge(queue, &(0..self.graded))?,
+            (false, true) => {}
+        }
+        Ok(())
+    }
+
+    /// After the reduction of the gradient: stores this rank's part, or adds it to that of earlier micro-batches, and frees the whole.
+    pub fn keep_part(&mut self, queue: &Queue, first: bool) -> Result<()> {
+        let Some(own) = &self.grad_part else { return Ok(()) };
+        let Some(whole) = self.grads.take() else { return Ok(()) };
+        let came = part(whole.all(), &self.own, 4)?;
+        match first {
+            true => queue.copy(own.all(), came)?,
+            false => {
+                launch::add(queue, DType::F32, (own.all(), came), own.all())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the narrow copy of the whole parameters, which is made if it is not there.
+    pub fn narrow_params(&mut self, queue: &Queue, narrow: Option<DType>) -> Result<()> {
+        let (Some(narrow), Some(params)) = (narrow, &self.params) else { return Ok(()) };
+        let copy = match self.narrow.take() {
+            Some(copy) => copy,
+            None => Arc::new(queue.memory(self.elements * narrow.size())?),
+        };
+        launch::cast(queue, (DType::F32, params.all()), (narrow, copy.all()), 1.0)?;
+        self.narrow = Some(copy);
+        Ok(())
+    }
+
+    /// Marks the end of a gather (`gather`) or of a reduction on the stream of exchanges.
+    pub fn mark(&mut self, gather: bool, exchanges: &Queue) -> Result<()> {
+        let mark = if gather { &mut self.gathered } else { &mut self.reduced };
+        super::worker::mark(mark, exchanges)
+    }
+
+    /// Makes `queue` wait for the mark.
+    pub fn wait(&self, gather: bool, queue: &Queue) -> Result<()> {
+        let mark = if gather { &self.gathered } else { &self.reduced };
+        Ok(mark.as_ref().map_or(Ok(()), |mark| queue.wait(mark))?)
+    }
+
+    /// The bytes of parameters and of gradients.
+    pub fn bytes(&self) -> [u64; 2] {
+        let sum = |all: [&Option<Arc<Memory>>; 3]| all.into_iter().flatten().map(|m| m.len() as u64).sum();
+        [sum([&self.params, &self.narrow, &self.param_part]), sum([&self.grads, &self.held, &self.grad_part])]
+    }
+}
