@@ -5,8 +5,8 @@ mod outcome;
 
 pub use outcome::StepOutcome;
 
-use crate::optim::Optimiser;
 use crate::engine::StepInput;
+use crate::optim::Optimiser;
 use crate::{Batch, Config, Error, MemoryUse, Result};
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::Float;

@@ -78,14 +78,20 @@ impl DeviceOptimiser {
         // Whether a parameter has a rate of its own.
         let own = |param: usize| lars && network.params()[param].shape.len() > 1;
         // A rank with a part of the parameters writes no narrow copies: they are made when the whole is gathered.
-        let narrows = |param: usize, unit: usize| weights.narrowed[param] && weights.units[unit].narrow.is_some();
+        let narrows =
+            |param: usize, unit: usize| weights.narrowed[param] && weights.units[unit].narrow.is_some();
         for (narrow, apart) in [(false, false), (false, true), (true, false), (true, true)] {
             let mut list = Vec::new();
             for param in (0..network.params().len()).filter(|param| own(*param) == apart) {
                 if let Some((unit, span, grad)) = weights.own(param)
                     && narrows(param, unit) == narrow
                 {
-                    list.push(row((&weights.units[unit], &states[unit]), (span, grad), weights.narrow, narrow)?);
+                    list.push(row(
+                        (&weights.units[unit], &states[unit]),
+                        (span, grad),
+                        weights.narrow,
+                        narrow,
+                    )?);
                 }
             }
             let dtype = weights.narrow.filter(|_| narrow).unwrap_or(DType::F32);

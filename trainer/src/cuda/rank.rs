@@ -79,6 +79,8 @@ impl RankEngine for GpuWorker<'_> {
         // Seeded defect 19 of a test: with a key by this rank's samples alone, ranks decide differently.
         let seeded = self.queue.machine().seeded(19);
         let part = if seeded { StepPart { everywhere: 0, place: 0, ..part } } else { part };
+        // Exchanges since the last part, such as gathers after an update, end before this one begins.
+        self.link.join(&self.queue)?;
         let capturable = self.link.captures() && self.exchange.captures();
         self.captures.begin(&self.queue, part, capturable)?;
         self.micro = Some(MicroBatch { number: micro, n, divisor, first, last });

@@ -12,10 +12,10 @@
 //! ranks' communicator does.
 
 use super::outcome::StepOutcome;
-use super::worker::GpuWorker;
 use super::within::Within;
-use crate::optim::Optimiser;
+use super::worker::GpuWorker;
 use crate::engine::StepInput;
+use crate::optim::Optimiser;
 use crate::strategies::{self, Driver, EnginePlan, ddp};
 use crate::{Batch, Config, Error, MemoryUse as Held, Network, Result, models};
 use allfold_collectives::{Communicator, Error as Failure};
@@ -68,6 +68,7 @@ impl<'a> Replica<'a> {
     ) -> Result<Replica<'a>> {
         refuse(config)?;
         let (rank, ranks) = (comm.rank().index(), comm.size());
+        strategies::fits_gpus(config, ranks)?;
         let EnginePlan { mesh, mut driver, .. } = strategies::plan(config, rank, ranks)?;
         ddp::fits_network(config, &network)?;
         let within = on.into();

@@ -75,8 +75,7 @@ impl Weights {
         for (l, _) in network.layers().iter().enumerate().filter(|(l, _)| precision.narrows(network, *l)) {
             network.params_of(l).for_each(|param| narrowed[param] = true);
         }
-        let buffers =
-            Memory::new(queue.machine(), queue.device(), 4 * network.buffer_count().max(1))?;
+        let buffers = Memory::new(queue.machine(), queue.device(), 4 * network.buffer_count().max(1))?;
         queue.fill(buffers.all(), 0)?;
         let slot = |(param, (_, place)): (usize, &(usize, Span))| trained[param].then(|| place.clone());
         Ok(Weights {

@@ -160,8 +160,7 @@ impl<'a> GpuWorker<'a> {
     pub fn allocate(&mut self) -> Result<()> {
         self.weights.allocate(self.config, &self.queue)?;
         self.exchange.allocate(&self.weights, &self.queue)?;
-        let optimiser =
-            DeviceOptimiser::new(self.config, &self.passes.network, &self.weights, &self.queue)?;
+        let optimiser = DeviceOptimiser::new(self.config, &self.passes.network, &self.weights, &self.queue)?;
         self.optimiser = Some(optimiser);
         Ok(())
     }

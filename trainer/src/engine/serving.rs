@@ -91,7 +91,9 @@ pub trait Serving {
 }
 
 fn without_servers() -> Error {
-    Error::Strategy("this engine has no parameter servers; strategy `parameter_server` runs on the CPU".into())
+    Error::Strategy(
+        "this engine has no parameter servers; strategy `parameter_server` runs on the CPU".into(),
+    )
 }
 
 /// The messages of a parameter server that are under way.

@@ -34,5 +34,6 @@ pub mod zero3;
 
 pub use driver::{DataSharing, Driver};
 pub use plain::Plain;
+pub(crate) use registry::fits_gpus;
 pub(crate) use registry::{ADDED, mesh};
 pub use registry::{EnginePlan, ON_GPUS, OwnStrategy, STRATEGIES, axes, fits, names, plan};

@@ -65,11 +65,12 @@ fn takes_all_keys(config: &Config) -> bool {
 /// The strategies that also run on GPUs.
 pub const ON_GPUS: &[&str] = &["single", "ddp", "zero1", "zero2", "zero3"];
 
-/// Checks that GPUs run the strategy of `config` as it asks, if it asks for GPUs.
-fn fits_gpus(config: &Config, mesh: &Mesh) -> Result<()> {
-    if config.device == "cpu" {
-        return Ok(());
-    }
+/// Checks that GPUs run the strategy of `config` on `ranks` ranks.
+///
+/// # Errors
+/// What they do not run, and what would be right.
+pub(crate) fn fits_gpus(config: &Config, ranks: u32) -> Result<()> {
+    let mesh = mesh(config, ranks)?;
     if !ON_GPUS.contains(&config.strategy.as_str()) {
         return Err(Error::Config(format!(
             "strategy `{}` runs on the CPU alone: set `device` to cpu, or use one of {} on GPUs",
@@ -163,7 +164,9 @@ pub fn fits(config: &Config, ranks: u32) -> Result<()> {
     }
     shares_work(config, ranks)?;
     shares::fits(config, &mesh(config, ranks)?)?;
-    fits_gpus(config, &mesh(config, ranks)?)?;
+    if config.device != "cpu" {
+        fits_gpus(config, ranks)?;
+    }
     if takes_all_keys(config) {
         return Ok(());
     }

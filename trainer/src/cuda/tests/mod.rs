@@ -3,6 +3,7 @@
 
 mod ends;
 mod ways;
+mod zero;
 
 use super::Replica;
 use super::layout::layouts;
@@ -426,7 +427,8 @@ fn residual(config: Config) {
         for step in 0..9 {
             let n = if step % 3 == 2 { 3 } else { 5 };
             replica.stage(&batch(n, step))?;
-            let samples = replica.start(StepInput { lr: config.lr, ..StepInput::default() }, n as u64, false)?;
+            let samples =
+                replica.start(StepInput { lr: config.lr, ..StepInput::default() }, n as u64, false)?;
             losses.push(replica.finish(samples)?.loss);
             if step == 5 {
                 peak = replica.memory().activations;

@@ -9,7 +9,7 @@ use allfold_kernels::cuda::CudaMachine;
 use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 
-fn devices(devices: usize) -> Arc<dyn CudaMachine> {
+pub(super) fn devices(devices: usize) -> Arc<dyn CudaMachine> {
     of(ShimOptions { devices, ..ShimOptions::default() })
 }
 
@@ -28,7 +28,7 @@ fn run(
     World::threads(ranks).run(|comm| train_with(config, train, test, &comm, machine.cloned(), &mut ()))
 }
 
-fn by(exchange: &str, config: &Config) -> Config {
+pub(super) fn by(exchange: &str, config: &Config) -> Config {
     Config { exchange: exchange.into(), first_bucket_kib: 0, bucket_kib: 1, ..config.clone() }
 }
 

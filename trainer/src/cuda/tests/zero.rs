@@ -1,0 +1,195 @@
+//! ZeRO on devices: the bits of `ddp`, the losses of the CPU, a part of the memory on each rank, and checkpoints that any strategy
+//! continues. On shims that detect races, over every path of the exchange.
+
+use super::ways::{by, devices};
+use super::{agrees, assert_near, cnn, pictures, run as run_on, sentences, small};
+use crate::cuda::Replica;
+use crate::engine::StepInput;
+use crate::{Config, Dataset, Error, Model, TrainResult, models, optim, train_with};
+use allfold_collectives::World;
+use allfold_kernels::cuda::CudaMachine;
+use std::sync::Arc;
+
+const ZERO: [&str; 3] = ["zero1", "zero2", "zero3"];
+
+fn zero(strategy: &str, config: &Config) -> Config {
+    Config { strategy: strategy.into(), ..config.clone() }
+}
+
+fn run(
+    config: &Config,
+    (train, test): &(Dataset, Dataset),
+    ranks: u32,
+    machine: &Arc<dyn CudaMachine>,
+) -> TrainResult {
+    let body = |comm: allfold_collectives::Communicator| {
+        train_with(config, train, test, &comm, Some(machine.clone()), &mut ())
+    };
+    let ran = World::threads(ranks).run(body).unwrap();
+    assert!(ran.iter().all(|rank| rank.weights_hash == ran[0].weights_hash));
+    ran.into_iter().next().unwrap()
+}
+
+fn gpt() -> Config {
+    Config {
+        model: "gpt".into(),
+        layers: 2,
+        width: 64,
+        heads: 2,
+        dropout: 0.2,
+        batch: 2,
+        epochs: 2,
+        optimiser: "adamw".into(),
+        lr: 3e-3,
+        ..Config::default()
+    }
+}
+
+/// Where no norm over all parameters is needed, every element is updated alike: the weights have the bits of `ddp`. A step is launched,
+/// captured and replayed over NCCL, and launched on the other paths.
+#[test]
+fn sharded_training_has_the_bits_of_ddp_on_every_path() {
+    let (digits, text) = (pictures(), (sentences(8, 9, 11), sentences(3, 9, 11)));
+    let amp = Config { amp: "f16".into(), loss_scale: 512.0, ..small() };
+    let mut kept = small();
+    kept.parallel.reshard_after_forward = false;
+    let sync = Config { sync_batch_norm: true, ..cnn() };
+    let cases = [
+        (small(), &digits),
+        (kept, &digits),
+        (amp, &digits),
+        (Config { accumulate: 2, ..small() }, &digits),
+        (Config { frozen: vec!["fc1".into()], accumulate: 2, ..small() }, &digits),
+        (sync, &digits),
+        (gpt(), &text),
+        (Config { accumulate: 2, batch: 4, amp: "bf16".into(), ..gpt() }, &text),
+    ];
+    for (case, (config, data)) in cases.iter().enumerate() {
+        for count in [1, 2] {
+            let machine = devices(count);
+            let ways: &[&str] = &["host", "device", "scheduled", "nccl"][..2 * count];
+            for exchange in ways.iter().copied() {
+                let ddp = run(&by(exchange, config), data, 2, &machine);
+                for strategy in ZERO {
+                    let ran = run(&zero(strategy, &by(exchange, config)), data, 2, &machine);
+                    let what = format!("case {case}: {strategy} over {exchange} on {count} devices");
+                    match config.accumulate > 1 && strategy != "zero1" {
+                        // Each micro-batch's gradients are summed over ranks before they are added up.
+                        true => assert_near(&ddp, &ran, 2e-2),
+                        // Two addends have one sum, also over NCCL.
+                        false => {
+                            assert_eq!(
+                                (ran.losses, ran.weights_hash),
+                                (ddp.losses.clone(), ddp.weights_hash),
+                                "{what}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Norms over shards, a common decision about gradients that are not finite, and parts that do not divide evenly.
+#[test]
+fn sharded_training_clips_and_skips_as_the_cpu() {
+    let data = pictures();
+    let some = [
+        (Config { optimiser: "adamw".into(), lr: 0.01, clip_norm: 0.5, ..small() }, 2, 1e-5),
+        (Config { momentum: 0.0, clip_norm: 0.1, loss_scale: 1024.0, ..small() }, 3, 1e-5),
+        // The scale is halved until gradients are finite.
+        (Config { amp: "f16".into(), loss_scale: 1e6, ..small() }, 2, 2e-2),
+    ];
+    for (config, ranks, within) in some {
+        for strategy in ZERO {
+            agrees(&zero(strategy, &config), &data, ranks, within);
+        }
+    }
+}
+
+/// A run begun by one strategy goes on by another, on the devices and on the CPU.
+#[test]
+fn a_checkpoint_of_one_strategy_is_continued_by_any_other() {
+    let data = pictures();
+    for (name, first, second) in [("a", "ddp", "zero3"), ("b", "zero3", "zero1"), ("c", "zero2", "ddp")] {
+        let folder = std::env::temp_dir().join(format!("allfold-cuda-zero-{name}-{}", std::process::id()));
+        let config = Config {
+            optimiser: "adam".into(),
+            lr: 0.01,
+            checkpoint_dir: folder.to_string_lossy().into_owned(),
+            checkpoint_every: 3,
+            ..small()
+        };
+        let whole = run_on(&config, &data, 2, true).remove(0);
+        std::fs::remove_dir_all(&folder).unwrap();
+        run_on(&Config { max_steps: 3, ..zero(first, &config) }, &data, 2, true);
+        let rest = Config { resume: true, ..zero(second, &config) };
+        let rest = run_on(&rest, &data, 2, true).remove(0);
+        assert_eq!((whole.losses, whole.weights_hash), (rest.losses, rest.weights_hash), "{first}, {second}");
+        std::fs::remove_dir_all(&folder).unwrap();
+        run_on(&Config { max_steps: 3, ..zero(first, &config) }, &data, 2, true);
+        let cpu = run_on(&Config { resume: true, ..zero(second, &config) }, &data, 2, false).remove(0);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_near(&run_on(&config, &data, 2, false).remove(0), &cpu, 1e-5);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
+
+/// Bytes of parameters, gradients and optimiser state of each rank between two steps.
+#[test]
+fn each_rank_keeps_its_part_of_the_memory() {
+    let config = Config { optimiser: "adam".into(), model: "mlp".into(), hidden: vec![256, 256], ..small() };
+    let held = |strategy: &str| {
+        let (config, machine) = (zero(strategy, &config), devices(4));
+        let ran = World::threads(4).run(|comm| {
+            let on = (machine.clone(), comm.rank().index());
+            let mut replica = Replica::new(&config, ((1, 8, 8), 10), &comm, on)?;
+            let network = models::build::<f32>(&config, (1, 8, 8), 10)?;
+            let mut optimiser = optim::build(&config, network.params())?;
+            let start = Model::new(network, 1)?;
+            replica.upload(&start.params, &start.buffers, &mut *optimiser)?;
+            let batch = crate::Batch { x: vec![0.5f32; 4 * 64], labels: vec![1; 4] };
+            for _ in 0..3 {
+                replica.stage(&batch)?;
+                let samples = replica.start(StepInput { lr: 0.1, ..StepInput::default() }, 16, false)?;
+                replica.finish(samples)?;
+            }
+            let memory = replica.memory();
+            Ok::<_, Error>([memory.params, memory.gradients, memory.optimiser])
+        });
+        ran.unwrap().remove(0)
+    };
+    let whole = held("ddp");
+    println!("{:<8} {:>10} {:>10} {:>10}", "", "params", "gradients", "state");
+    for (strategy, parts) in
+        [("ddp", [1, 1, 1]), ("zero1", [1, 1, 4]), ("zero2", [1, 4, 4]), ("zero3", [4, 4, 4])]
+    {
+        let bytes = held(strategy);
+        println!("{strategy:<8} {:>10} {:>10} {:>10}", bytes[0], bytes[1], bytes[2]);
+        for at in 0..3 {
+            let (got, want) = (bytes[at] as f64, whole[at] as f64 / f64::from(parts[at]));
+            // Parts are padded to 256 bytes.
+            assert!((got / want - 1.0).abs() < 0.02, "{strategy}: {bytes:?}, not {want} of {whole:?}");
+        }
+    }
+}
+
+#[test]
+fn what_gpus_do_not_run_is_refused_in_one_line() {
+    let data = pictures();
+    let refused = |config: Config| {
+        let machine = devices(1);
+        let (train, test) = &data;
+        let world = World::threads(2);
+        let ran = world.run(|comm| train_with(&config, train, test, &comm, Some(machine.clone()), &mut ()));
+        let text = ran.unwrap_err().to_string();
+        assert!(!text.contains('\n'), "{text}");
+        text
+    };
+    assert!(refused(zero("pipeline", &small())).contains("runs on the CPU alone"));
+    assert!(refused(zero("zero2", &Config { optimiser: "lars".into(), ..small() })).contains("lars"));
+    let mut sharded = zero("zero3", &small());
+    sharded.parallel.shard = 1;
+    assert!(refused(sharded).contains("`parallel.shard` is for ranks on the CPU"));
+}
