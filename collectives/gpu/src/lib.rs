@@ -39,6 +39,6 @@ pub mod testing;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use allfold_collectives::World;
 pub(crate) use allfold_collectives::{
-    Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, Result, check, registry,
-    schedule,
+    Buffer, Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, Result, check,
+    registry, schedule,
 };

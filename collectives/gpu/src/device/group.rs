@@ -18,6 +18,7 @@ use crate::nccl::{self, NcclComm, NcclLibrary};
 use crate::registry::{Shape, find};
 use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_kernels::cuda::{Mark, Queue, Slice};
+use std::ops::Deref;
 use std::time::Duration;
 
 /// How ranks on GPUs reduce a buffer.
@@ -53,6 +54,37 @@ impl ReducePath {
     }
 }
 
+/// The communicator of a group: the caller's, or the group's own.
+pub enum Grouped<'a> {
+    /// One that others use too.
+    Lent(&'a Communicator),
+    /// One that was split off for the group.
+    Own(Box<Communicator>),
+}
+
+impl<'a> From<&'a Communicator> for Grouped<'a> {
+    fn from(comm: &'a Communicator) -> Grouped<'a> {
+        Grouped::Lent(comm)
+    }
+}
+
+impl From<Communicator> for Grouped<'_> {
+    fn from(comm: Communicator) -> Self {
+        Grouped::Own(Box::new(comm))
+    }
+}
+
+impl Deref for Grouped<'_> {
+    type Target = Communicator;
+
+    fn deref(&self) -> &Communicator {
+        match self {
+            Grouped::Lent(comm) => comm,
+            Grouped::Own(comm) => comm,
+        }
+    }
+}
+
 enum Over {
     /// A single rank, which has nothing to reduce.
     Nobody,
@@ -64,7 +96,7 @@ enum Over {
 
 /// A rank's handle for sums over a group of ranks with GPUs.
 pub struct DeviceGroup<'a> {
-    comm: &'a Communicator,
+    comm: Grouped<'a>,
     queue: Queue,
     over: Over,
     /// The event after which the input of a sum is ready, and the event after which the sum is done.
@@ -80,11 +112,13 @@ impl<'a> DeviceGroup<'a> {
     /// # Errors
     /// The ranks cannot use the path that `way` names; some rank did not join by the deadline; the driver refused a call.
     pub fn open(
-        comm: &'a Communicator,
+        comm: impl Into<Grouped<'a>>,
         queue: Queue,
         way: ReducePath,
         deadline: Duration,
     ) -> Result<DeviceGroup<'a>> {
+        let grouped = comm.into();
+        let comm: &Communicator = &grouped;
         let marks = (queue.record().map_err(failed)?, queue.record().map_err(failed)?);
         let over = match way {
             _ if comm.size() == 1 => Over::Nobody,
@@ -104,7 +138,7 @@ impl<'a> DeviceGroup<'a> {
             ReducePath::Nccl => Over::Nccl(Box::new(join(comm, &queue, deadline)?)),
             ReducePath::Scheduled => Over::Scheduled(Box::new(join(comm, &queue, deadline)?)),
         };
-        Ok(DeviceGroup { comm, queue, over, marks, forked: false, deadline })
+        Ok(DeviceGroup { comm: grouped, queue, over, marks, forked: false, deadline })
     }
 
     /// The stream on which sums run.
@@ -140,18 +174,33 @@ impl<'a> DeviceGroup<'a> {
         matches!(self.over, Over::Nobody | Over::Nccl(_))
     }
 
-    /// Copies rank 0's bytes to all ranks, in place; later work of `queue` uses them.
+    /// The path that the ranks have taken. A single rank, which takes none, gives [`ReducePath::Host`].
+    pub fn path(&self) -> ReducePath {
+        match self.over {
+            Over::Nccl(_) => ReducePath::Nccl,
+            Over::Scheduled(_) => ReducePath::Scheduled,
+            Over::Device(_) => ReducePath::Device,
+            Over::Nobody | Over::Host => ReducePath::Host,
+        }
+    }
+
+    /// This rank's number in the group.
+    pub fn rank(&self) -> Rank {
+        self.comm.rank()
+    }
+
+    /// Copies the bytes of rank `root` to all ranks, in place; later work of `queue` uses them.
     ///
     /// # Errors
     /// The errors of [`DeviceGroup::all_reduce`].
-    pub fn broadcast(&mut self, queue: &Queue, data: Slice<'_>) -> Result<()> {
+    pub fn broadcast(&mut self, queue: &Queue, data: Slice<'_>, root: Rank) -> Result<()> {
         self.fork(queue)?;
         match &mut self.over {
             Over::Nobody => return Ok(()),
-            Over::Nccl(comm) | Over::Scheduled(comm) => comm.broadcast(data, Rank(0))?,
+            Over::Nccl(comm) | Over::Scheduled(comm) => comm.broadcast(data, root)?,
             Over::Device(_) | Over::Host => {
                 let mut bytes: Vec<u8> = self.queue.download(data).map_err(failed)?;
-                self.comm.broadcast(&mut bytes, Rank(0))?;
+                self.comm.broadcast(&mut bytes, root)?;
                 self.queue.write(data, &bytes).map_err(failed)?;
             }
         }
@@ -194,7 +243,7 @@ impl<'a> DeviceGroup<'a> {
         if matches!(self.over, Over::Nobody) {
             return Ok(());
         }
-        let (rank, ranks) = (self.comm.rank(), self.comm.size());
+        let (rank, ranks) = (self.rank(), self.ranks());
         let count = data.elements(dtype.size()).map_err(failed)?;
         if collective.blocked() && !count.is_multiple_of(u64::from(ranks)) {
             return Err(Error::Argument(format!("{count} elements cannot be cut into {ranks} equal blocks")));
@@ -220,14 +269,14 @@ impl<'a> DeviceGroup<'a> {
                 comm.enter_schedule(count as usize, dtype, op)?;
                 nccl::run_scheduled(comm, rank, &*schedule, &geometry, (dtype, op), divide, data)
             }
-            Over::Device(shared) => shared.run(self.comm, &self.queue, &self.marks.0, call, data),
+            Over::Device(shared) => shared.run(&self.comm, &self.queue, &self.marks.0, call, data),
             Over::Host if collective == Collective::AllGather => {
                 let own: Vec<u8> = self.queue.download(block).map_err(failed)?;
                 let mut all = vec![0; data.len()];
                 self.comm.all_gather(&own, &mut all)?;
                 self.queue.write(data, &all).map_err(failed)
             }
-            Over::Host => over_host(self.comm, &self.queue, call, (data, block)),
+            Over::Host => over_host(&self.comm, &self.queue, call, (data, block)),
         }
     }
 
@@ -298,7 +347,7 @@ fn nccl_fits(mut comm: &Communicator, queue: &Queue) -> Result<bool> {
     Ok(presence.lacks.is_none() && (careless || presence.on_one_gpu.is_none()))
 }
 
-fn join(comm: &Communicator, queue: &Queue, deadline: Duration) -> Result<NcclComm> {
+pub(super) fn join(comm: &Communicator, queue: &Queue, deadline: Duration) -> Result<NcclComm> {
     let control = comm.split(Some(0), comm.rank().0)?;
     let control = control.ok_or_else(|| {
         Error::System(

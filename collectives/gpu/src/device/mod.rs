@@ -16,11 +16,13 @@ mod fused;
 mod group;
 mod job;
 mod messages;
+mod point_to_point;
 mod reach;
 mod shared;
 
-pub use group::{DeviceGroup, ReducePath};
+pub use group::{DeviceGroup, Grouped, ReducePath};
 pub use job::{DeviceCollective, ExecutionMode};
+pub use point_to_point::DeviceMessages;
 
 use crate::driver::failed;
 use crate::registry::Shape;

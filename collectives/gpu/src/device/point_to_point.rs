@@ -1,0 +1,193 @@
+//! Messages between GPU buffers of ranks that are separate threads or processes: of a pipeline's stages.
+//!
+//! | path | a message |
+//! |---|---|
+//! | NCCL, scheduled | NCCL's send and receive, on a stream of their own |
+//! | device | the sender shows address and event; the receiver copies from there, and shows the event after which that is done |
+//! | host | copied to host memory, sent by the communicator, copied from there; the calling threads wait |
+//!
+//! A rank that receives waits, on the host, until the sender has sent; a rank that sends waits for nothing. Memory that was sent is
+//! kept until [`DeviceMessages::flush`].
+
+use super::group::{Grouped, ReducePath, join};
+use crate::driver::failed;
+use crate::nccl::NcclComm;
+use crate::{Buffer, Communicator, Error, Rank, Result};
+use allfold_base::lock;
+use allfold_collectives::Work;
+use allfold_kernels::cuda::{Mark, Memory, Queue, Slice};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+enum Over {
+    Nccl(Box<NcclComm>),
+    /// The communicator by which receivers answer.
+    Device(Communicator),
+    Host,
+}
+
+/// A message that was sent, and that its receiver may still read.
+struct Sent {
+    to: Rank,
+    told: Option<Work<Buffer<i64>>>,
+    bytes: Option<Work<Buffer<u8>>>,
+    _memory: Arc<Memory>,
+}
+
+/// A rank's end of the messages of a group: those to one peer arrive in order.
+pub struct DeviceMessages<'a> {
+    comm: Grouped<'a>,
+    queue: Queue,
+    over: Over,
+    /// The event after which NCCL may begin, and the one after which it is done.
+    marks: (Mark, Mark),
+    sent: Vec<Sent>,
+    /// Answers that may not have arrived yet.
+    answers: Vec<Work<Buffer<i64>>>,
+}
+
+/// Events on their way to another thread, each under a number of its own.
+static SHOWN: Mutex<BTreeMap<i64, Mark>> = Mutex::new(BTreeMap::new());
+
+fn show(mark: Mark) -> i64 {
+    static NUMBERS: AtomicI64 = AtomicI64::new(0);
+    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+    lock(&SHOWN).insert(number, mark);
+    number
+}
+
+fn shown(number: i64) -> Result<Mark> {
+    let found = lock(&SHOWN).remove(&number);
+    found.ok_or_else(|| Error::System("a rank showed an event that does not exist".into()))
+}
+
+impl<'a> DeviceMessages<'a> {
+    /// Joins the other ranks of `comm`, all of which must call this with an equal `path`, which is a group's
+    /// [`super::DeviceGroup::path`]. `queue` is the stream of NCCL's messages.
+    ///
+    /// # Errors
+    /// Some rank did not join by the deadline; the driver refused a call.
+    pub fn open(
+        comm: impl Into<Grouped<'a>>,
+        queue: Queue,
+        path: ReducePath,
+        deadline: Duration,
+    ) -> Result<DeviceMessages<'a>> {
+        let comm = comm.into();
+        let marks = (queue.record().map_err(failed)?, queue.record().map_err(failed)?);
+        let over = match path {
+            ReducePath::Nccl | ReducePath::Scheduled => Over::Nccl(Box::new(join(&comm, &queue, deadline)?)),
+            ReducePath::Device => {
+                let answers = comm.split(Some(0), comm.rank().0)?;
+                let alone = || Error::System("the communicator of answers could not be split".into());
+                Over::Device(answers.ok_or_else(alone)?)
+            }
+            ReducePath::Auto | ReducePath::Host => Over::Host,
+        };
+        Ok(DeviceMessages { comm, queue, over, marks, sent: Vec::new(), answers: Vec::new() })
+    }
+
+    /// The stream of NCCL's messages.
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    /// Sends `data`, as it is after all earlier work of `after`, without waiting until it has arrived.
+    ///
+    /// # Errors
+    /// A lost peer, a deadline, a call that the driver refused.
+    pub fn send(&mut self, after: &Queue, data: Arc<Memory>, to: Rank) -> Result<()> {
+        let (mut told, mut bytes) = (None, None);
+        match &mut self.over {
+            Over::Nccl(comm) => {
+                self.marks.0.move_to(after).map_err(failed)?;
+                self.queue.wait(&self.marks.0).map_err(failed)?;
+                comm.send(data.all(), to)?;
+            }
+            Over::Device(_) => {
+                let number = show(after.record().map_err(failed)?);
+                let message = vec![data.address() as i64, data.device() as i64, data.len() as i64, number];
+                told = Some(self.comm.send_async(message.into(), to)?);
+            }
+            Over::Host => {
+                let values: Vec<u8> = after.download(data.all()).map_err(failed)?;
+                bytes = Some(self.comm.send_async(values.into(), to)?);
+            }
+        }
+        self.sent.push(Sent { to, told, bytes, _memory: data });
+        Ok(())
+    }
+
+    /// Receives into `data`; later work of `before` uses it.
+    ///
+    /// # Errors
+    /// Those of [`DeviceMessages::send`]; a message of another length.
+    pub fn receive(&mut self, before: &Queue, data: Slice<'_>, from: Rank) -> Result<()> {
+        match &mut self.over {
+            Over::Nccl(comm) => {
+                self.marks.0.move_to(before).map_err(failed)?;
+                self.queue.wait(&self.marks.0).map_err(failed)?;
+                comm.recv(data, from)?;
+                self.marks.1.move_to(&self.queue).map_err(failed)?;
+                before.wait(&self.marks.1).map_err(failed)
+            }
+            Over::Device(answers) => {
+                let mut message = [0i64; 4];
+                self.comm.recv(&mut message, from)?;
+                let [address, device, bytes, ready] = message;
+                let ready = shown(ready)?;
+                if bytes != data.len() as i64 {
+                    return Err(Error::Argument(format!(
+                        "rank {from} sent {bytes} bytes, and this rank receives {}",
+                        data.len()
+                    )));
+                }
+                #[allow(unsafe_code, reason = "threads of one process show each other addresses")]
+                // SAFETY: the sender keeps the memory until it has this rank's answer, and its later work waits for the copy.
+                let lent = unsafe {
+                    Memory::lent(before.machine(), device as usize, address as u64, bytes as usize)
+                };
+                before.wait(&ready).map_err(failed)?;
+                before.copy(data, lent.all()).map_err(failed)?;
+                let done = show(before.record().map_err(failed)?);
+                self.answers.push(answers.send_async(vec![done].into(), from)?);
+                Ok(())
+            }
+            Over::Host => {
+                let mut values = vec![0u8; data.len()];
+                self.comm.recv(&mut values, from)?;
+                before.write(data, &values).map_err(failed)
+            }
+        }
+    }
+
+    /// Gives back the memory of all messages that were sent: later work of `queue` runs after their receivers have read them.
+    ///
+    /// # Errors
+    /// Those of [`DeviceMessages::send`].
+    pub fn flush(&mut self, queue: &Queue) -> Result<()> {
+        if let (Over::Nccl(_), false) = (&self.over, self.sent.is_empty()) {
+            self.marks.1.move_to(&self.queue).map_err(failed)?;
+            queue.wait(&self.marks.1).map_err(failed)?;
+        }
+        for Sent { to, told, bytes, .. } in self.sent.drain(..) {
+            bytes.map_or(Ok(()), |sent| sent.wait().map(drop))?;
+            told.map_or(Ok(()), |told| told.wait().map(drop))?;
+            if let Over::Device(answers) = &self.over {
+                let mut done = [0i64];
+                answers.recv(&mut done, to)?;
+                queue.wait(&shown(done[0])?).map_err(failed)?;
+            }
+        }
+        self.answers.drain(..).try_for_each(|answer| answer.wait().map(drop))
+    }
+
+    /// Aborts this rank's part in NCCL's messages under way, as [`super::DeviceGroup::abandon`] does for sums.
+    pub fn abandon(&mut self) {
+        if let Over::Nccl(comm) = &mut self.over {
+            comm.abandon();
+        }
+    }
+}
