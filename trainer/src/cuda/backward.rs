@@ -16,11 +16,11 @@ impl Passes {
         let missing = || {
             Error::Network(format!("no gradient reached the output of layer `{}`", self.network.names()[l]))
         };
-        self.act_grads[l + 1].clone().ok_or_else(missing)
+        self.slot.act_grads[l + 1].clone().ok_or_else(missing)
     }
 
-    /// Lets `body` write the gradient of weight `nth` of layer `l`, in the layer's type, and stores it in its slot. If layers share
-    /// the weight, the gradient is added to those of the other layers.
+    /// Lets `body` write the gradient of weight `nth` of layer `l`, in the layer's type, and stores it in its slot, or adds it to the
+    /// gradient of earlier micro-batches and of other layers that share the weight.
     fn weight<R>(
         &self,
         l: usize,
@@ -28,28 +28,15 @@ impl Passes {
         with: &PassContext<'_, '_>,
         body: impl FnOnce(Slice<'_>) -> cuda::Result<R>,
     ) -> Result<()> {
-        let param = self.network.params_of(l).start + nth;
-        let Some(slot) = with.weights.grad(param)? else { return Ok(()) };
-        let (dtype, queue, shares) = (self.precision.layers[l], with.queue, self.network.shares(l));
-        if dtype == DType::F32 && !shares {
-            body(slot)?;
-            return Ok(());
-        }
-        let own = queue.memory(slot.len() / 4 * dtype.size())?;
-        body(own.all())?;
-        if !shares {
-            launch::cast(queue, (dtype, own.all()), (DType::F32, slot), 1.0)?;
-            return Ok(());
-        }
-        let wide = queue.memory(slot.len())?;
-        let part = if dtype == DType::F32 {
-            own.all()
-        } else {
-            launch::cast(queue, (dtype, own.all()), (DType::F32, wide.all()), 1.0)?;
-            wide.all()
-        };
-        launch::add(queue, DType::F32, (slot, part), slot)?;
-        Ok(())
+        let (dtype, queue) = (self.precision.layers[l], with.queue);
+        self.gradient(l, nth, with, |slot| {
+            if dtype == DType::F32 {
+                return body(slot).map(drop);
+            }
+            let own = queue.memory(slot.len() / 4 * dtype.size())?;
+            body(own.all())?;
+            launch::cast(queue, (dtype, own.all()), (DType::F32, slot), 1.0).map(drop)
+        })
     }
 
     /// Like [`Passes::weight`], for gradients that kernels compute in f32. Gradients of layers under autocast are rounded
@@ -61,16 +48,36 @@ impl Passes {
         with: &PassContext<'_, '_>,
         body: impl FnOnce(Slice<'_>) -> cuda::Result<R>,
     ) -> Result<()> {
-        let Some(slot) = with.weights.grad(self.network.params_of(l).start + nth)? else { return Ok(()) };
-        if !self.precision.narrows(&self.network, l) {
-            body(slot)?;
-            return Ok(());
-        }
         let (dtype, queue) = (self.precision.layers[l], with.queue);
-        let (own, narrow) = (queue.memory(slot.len())?, queue.memory(slot.len() / 4 * dtype.size())?);
+        let narrows = self.precision.narrows(&self.network, l);
+        self.gradient(l, nth, with, |slot| {
+            if !narrows {
+                return body(slot).map(drop);
+            }
+            let (own, narrow) = (queue.memory(slot.len())?, queue.memory(slot.len() / 4 * dtype.size())?);
+            body(own.all())?;
+            launch::cast(queue, (DType::F32, own.all()), (dtype, narrow.all()), 1.0)?;
+            launch::cast(queue, (dtype, narrow.all()), (DType::F32, slot), 1.0).map(drop)
+        })
+    }
+
+    /// Lets `body` write a gradient in f32 to its slot, or, if the slot has a gradient of this step, to memory that is added to it.
+    fn gradient(
+        &self,
+        l: usize,
+        nth: usize,
+        with: &PassContext<'_, '_>,
+        body: impl FnOnce(Slice<'_>) -> cuda::Result<()>,
+    ) -> Result<()> {
+        let param = self.network.params_of(l).start + nth;
+        let begun = with.weights.begin_grad(param);
+        let Some(slot) = with.weights.grad(param)? else { return Ok(()) };
+        if !begun {
+            return Ok(body(slot)?);
+        }
+        let own = with.queue.memory(slot.len())?;
         body(own.all())?;
-        launch::cast(queue, (DType::F32, own.all()), (dtype, narrow.all()), 1.0)?;
-        launch::cast(queue, (dtype, narrow.all()), (DType::F32, slot), 1.0)?;
+        launch::add(with.queue, DType::F32, (slot, own.all()), slot)?;
         Ok(())
     }
 
@@ -105,13 +112,18 @@ impl Passes {
                 let shape = self.batch_norm(l, *channels, *plane, n);
                 let both = queue.memory(8 * channels)?;
                 let (dw, db) = halves(&both, *channels)?;
-                shape.backward_params(queue, (x, dy.all()), stats(&self.saved[l], *channels)?, (dw, db))?;
+                shape.backward_params(
+                    queue,
+                    (x, dy.all()),
+                    stats(&self.slot.saved[l], *channels)?,
+                    (dw, db),
+                )?;
                 self.wide(l, 0, with, |slot| queue.copy(slot, dw))?;
                 self.wide(l, 1, with, |slot| queue.copy(slot, db))?;
                 keep = Some(both);
             }
-            // A layer norm computes its weight gradients together with its input gradient.
-            LayerOperation::LayerNorm { .. } => self.layer_norm(l, with, &dy)?,
+            // A layer norm computes its weight gradients together with its input gradient, which is there already if it came first.
+            LayerOperation::LayerNorm { .. } => self.layer_norm(l, with, &dy, true)?,
             LayerOperation::Embedding { positions, rows, width } => {
                 let s =
                     launch::EmbeddingLaunch { dtype, vocabulary: *rows, columns: *width, length: *positions };
@@ -122,37 +134,40 @@ impl Passes {
             }
             _ => {}
         }
-        self.saved[l].extend(keep);
+        self.slot.saved[l].extend(keep);
         Ok(())
     }
 
-    /// Computes the three gradients of a layer norm. The input gradient is kept among the saved tensors until its phase.
-    fn layer_norm(&mut self, l: usize, with: &PassContext<'_, '_>, dy: &Memory) -> Result<()> {
+    /// Computes the three gradients of a layer norm: stores those of its parameters if `params` is true, and keeps the input gradient
+    /// among the saved tensors until its phase.
+    fn layer_norm(&mut self, l: usize, with: &PassContext<'_, '_>, dy: &Memory, params: bool) -> Result<()> {
         let LayerOperation::LayerNorm { rows, width, eps } = self.operations[l] else { return Ok(()) };
         let (queue, dtype) = (with.queue, self.precision.layers[l]);
         let s = launch::LayerNormLaunch { dtype, rows: with.n * rows, columns: width, eps: eps as f32 };
         let (dx, both) = (queue.memory(dy.len())?, queue.memory(8 * width)?);
-        let [means, rs] = &self.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
+        let [means, rs] = &self.slot.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
         let w = self.wide_param(l, 0, with.weights)?;
         let x = self.x(l, with.n)?;
         launch::layer_norm_back(queue, &s, (x, dy.all()), w, (means.all(), rs.all()), dx.all(), both.all())?;
         let (dw, db) = halves(&both, width)?;
-        self.wide(l, 0, with, |slot| queue.copy(slot, dw))?;
-        self.wide(l, 1, with, |slot| queue.copy(slot, db))?;
-        self.saved[l].push(dx);
+        if params {
+            self.wide(l, 0, with, |slot| queue.copy(slot, dw))?;
+            self.wide(l, 1, with, |slot| queue.copy(slot, db))?;
+        }
+        self.slot.saved[l].push(dx);
         Ok(())
     }
 
     /// Sums the gradients of a synchronised batch norm's parameters over all ranks, and keeps the sums for the input gradient.
     pub(super) fn sums_back(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
-        let [.., totals, own] = &self.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
+        let [.., totals, own] = &self.slot.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
         debug_assert!(totals.len() >= 8);
         let all = with.queue.memory(own.len())?;
         with.queue.copy(all.all(), own.all())?;
         with.link.all_reduce(with.queue, DType::F32, ReduceOp::Sum, all.all())?;
         with.link.join(with.queue)?;
-        self.saved[l].pop();
-        self.saved[l].push(all);
+        self.slot.saved[l].pop();
+        self.slot.saved[l].push(all);
         Ok(())
     }
 
@@ -185,10 +200,10 @@ impl Passes {
                 self.batch_norm_input(l, with, &shape, *synchronised, (&dy, &dx))?;
             }
             LayerOperation::LayerNorm { .. } => {
-                if self.saved[l].len() == 2 {
-                    self.layer_norm(l, with, &dy)?;
+                if self.slot.saved[l].len() == 2 {
+                    self.layer_norm(l, with, &dy, false)?;
                 }
-                ready = self.saved[l].pop();
+                ready = self.slot.saved[l].pop();
             }
             // The input of a ReLU is above 0 exactly where its output is.
             LayerOperation::Relu => {
@@ -199,7 +214,7 @@ impl Passes {
                 launch::activate_back(queue, launch::Function::Gelu, dtype, (x, dy.all()), dx.all())?;
             }
             LayerOperation::MaxPool(shape) => {
-                let winners = self.saved[l].first().ok_or_else(|| gone(&self.network.names()[l]))?;
+                let winners = self.slot.saved[l].first().ok_or_else(|| gone(&self.network.names()[l]))?;
                 let s = pool(shape, self.precision.reads(l), n);
                 launch::max_pool_back(queue, dtype, &s, winners.all(), dy.all(), dx.all())?;
             }
@@ -213,12 +228,12 @@ impl Passes {
             }
             LayerOperation::Attention { .. } => {
                 let s = self.heads(l, n, true)?;
-                let lse = self.saved[l].first().ok_or_else(|| gone(&self.network.names()[l]))?;
+                let lse = self.slot.saved[l].first().ok_or_else(|| gone(&self.network.names()[l]))?;
                 let y = self.act(l + 1, n)?;
                 launch::attention_back(queue, &s, x, (y, dy.all()), lse.all(), dx.all())?;
             }
             LayerOperation::Dropout { share } => {
-                let draws = (self.stream.all(), l as u32);
+                let draws = (self.slot.stream.all(), l as u32);
                 let width = self.network.layers()[l].outputs();
                 launch::dropout(queue, dtype, (dy.all(), dx.all()), draws, (width, *share))?;
             }
@@ -240,7 +255,7 @@ impl Passes {
         synchronised: bool,
         (dy, dx): (&Memory, &Memory),
     ) -> Result<()> {
-        let saved = &self.saved[l];
+        let saved = &self.slot.saved[l];
         let own = saved.last().filter(|_| saved.len() > 1 + usize::from(synchronised));
         let both = own.ok_or_else(|| gone(&self.network.names()[l]))?;
         let count = match synchronised {
@@ -265,12 +280,12 @@ impl Passes {
         let (queue, wanted) = (with.queue, self.precision.acts[act]);
         let brought = is.to(self.precision.act(act), dx.all(), queue)?;
         let mut dx = brought.map_or(dx, Arc::new);
-        if let Some(held) = self.act_grads[act].take() {
+        if let Some(held) = self.slot.act_grads[act].take() {
             let sum = queue.memory(dx.len())?;
             launch::add(queue, wanted, (dx.all(), held.all()), sum.all())?;
             dx = Arc::new(sum);
         }
-        self.act_grads[act] = Some(dx);
+        self.slot.act_grads[act] = Some(dx);
         Ok(())
     }
 }

@@ -9,13 +9,13 @@
 //!
 //! A bucket is divided by the number of ranks as a whole, when it is sent.
 
-use super::weights::{Weights, here, part};
+use super::weights::{Weights, here, part, zeroed};
 use super::worker::GpuWorker;
 use crate::buckets::Bucket;
 use crate::engine::Bucketing;
 use crate::strategies::hooks::Hook;
 use crate::{Config, Error, Network, ParamSpec, Result};
-use allfold_collectives::{Buffer, Communicator, ReduceOp};
+use allfold_collectives::{Buffer, Communicator, Rank, ReduceOp};
 use allfold_kernels::DType;
 use allfold_kernels::cuda::{Memory, Queue, launch};
 
@@ -57,9 +57,7 @@ impl<'a> Exchange<'a> {
     /// Allocates the memory of narrow gradients.
     pub fn allocate(&mut self, weights: &Weights, queue: &Queue) -> Result<()> {
         if let (ReducePath::Narrow(dtype, narrow), [unit]) = (&mut self.reduce_path, &weights.units[..]) {
-            let memory = Memory::new(queue.machine(), queue.device(), unit.graded * dtype.size())?;
-            queue.fill(memory.all(), 0)?;
-            *narrow = Some(memory);
+            *narrow = Some(zeroed(queue, unit.graded * dtype.size())?);
         }
         Ok(())
     }
@@ -133,13 +131,9 @@ impl Bucketing for GpuWorker<'_> {
         if self.captures.replays() {
             return Ok(());
         }
-        let GpuWorker { weights, exchange, link, queue, micro, .. } = self;
-        let (span, unit) = (&weights.buckets[bucket], &mut weights.units[0]);
-        if micro.is_some_and(|micro| !micro.first) {
-            unit.merge(queue, span)?;
-        }
-        unit.merged = true;
-        let data = part(here(&unit.grads)?.all(), span, 4)?;
+        let GpuWorker { weights, exchange, groups, queue, .. } = self;
+        let (span, link) = (&weights.buckets[bucket], groups.data());
+        let data = part(here(&weights.units[0].grads)?.all(), span, 4)?;
         let world = exchange.comm.size();
         if world > 1 && !matches!(exchange.reduce_path, ReducePath::Kept) {
             launch::divide(queue, DType::F32, data, world)?;
@@ -160,7 +154,8 @@ impl Bucketing for GpuWorker<'_> {
         if self.captures.replays() {
             return Ok(());
         }
-        let GpuWorker { weights, exchange, link, queue, passes, .. } = self;
+        let GpuWorker { weights, exchange, groups, queue, passes, .. } = self;
+        let link = groups.data();
         link.join(queue)?;
         match &mut exchange.reduce_path {
             ReducePath::Whole | ReducePath::Kept | ReducePath::Narrow(_, None) => Ok(()),
@@ -190,11 +185,12 @@ impl Bucketing for GpuWorker<'_> {
     }
 
     fn broadcast_buffers(&mut self) -> Result<()> {
-        Ok(self.link.broadcast(&self.queue, self.weights.buffers.all())?)
+        Ok(self.groups.data().broadcast(&self.queue, self.weights.buffers.all(), Rank(0))?)
     }
 
     fn average_params(&mut self) -> Result<()> {
-        let GpuWorker { weights, link, queue, .. } = self;
+        let GpuWorker { weights, groups, queue, .. } = self;
+        let link = groups.data();
         for unit in &mut weights.units {
             link.all_reduce(queue, DType::F32, ReduceOp::Avg, here(&unit.params)?.all())?;
             link.join(queue)?;

@@ -6,11 +6,12 @@
 //!             '-- GpuWorker       stages batches, evaluates, copies weights and state to and from the host; in `rank` the RankEngine
 //!                   |-- Captures        the parts of a step that are CUDA graphs, chosen alike on all ranks
 //!                   |-- Passes          each phase by the layer's LayerOperation, over kernels::cuda::launch
+//!                   |     |-- SlotTensors     the tensors of a micro-batch in flight
 //!                   |     '-- Precision     the type of every layer and activation under autocast, and the layout of pictures
 //!                   |-- Weights         f32 parameters with narrow copies, and gradients, by unit
 //!                   |-- DeviceOptimiser     one launch for all tensors
 //!                   |-- Exchange        gradients in buckets, compressed by the configuration's hook
-//!                   '-- DeviceGroup     sums and gathers over ranks on a separate stream (allfold_gpu::device)
+//!                   '-- GpuGroups       for each axis a DeviceGroup: sums and gathers on a separate stream (allfold_gpu::device)
 //! ```
 //!
 //! The trait [`CudaMachine`] defines a device: a GPU, or the shim that runs the source of the GPU kernels on this CPU, with which
@@ -22,6 +23,7 @@ mod backward;
 mod captures;
 mod device;
 mod exchange;
+mod groups;
 mod layout;
 mod optimiser;
 mod outcome;
@@ -29,6 +31,7 @@ mod passes;
 mod precision;
 mod rank;
 mod replica;
+mod slot;
 #[cfg(test)]
 mod tests;
 mod unit;

@@ -1,11 +1,11 @@
 //! Optimisers on a device, over this rank's parts of its units: one launch for all parameters, or two if some have narrow copies. LARS
 //! launches matrices and vectors separately, and needs one more launch for the norms.
 
+use super::groups::GpuGroups;
 use super::unit::UnitMemory;
-use super::weights::{Weights, gathered, here, part};
+use super::weights::{Weights, here, part, whole_of, zeroed};
 use crate::optim::Optimiser;
 use crate::{Config, Error, Network, Result};
-use allfold_gpu::device::DeviceGroup;
 use allfold_kernels::DType;
 use allfold_kernels::cuda::launch::{self, AdamRule, LarsRule, Param, Params, SgdRule};
 use allfold_kernels::cuda::{Memory, Queue, Slice};
@@ -58,9 +58,7 @@ impl DeviceOptimiser {
             if !wanted {
                 return Ok(None);
             }
-            let memory = Memory::new(queue.machine(), queue.device(), 4 * elements)?;
-            queue.fill(memory.all(), 0)?;
-            Ok(Some(Arc::new(memory)))
+            Ok(Some(Arc::new(zeroed(queue, 4 * elements)?)))
         };
         let (adam, lars) = (matches!(kind, Kind::Adam { .. }), matches!(kind, Kind::Lars));
         let second = adam || lars || config.momentum != 0.0;
@@ -151,7 +149,7 @@ impl DeviceOptimiser {
     pub fn save<F: Float>(
         &self,
         (network, weights): (&Network<f32>, &Weights),
-        (queue, link): (&Queue, &mut DeviceGroup<'_>),
+        (queue, groups): (&Queue, &mut GpuGroups<'_>),
         into: &mut dyn Optimiser<F>,
     ) -> Result<()> {
         let state = into.state();
@@ -161,8 +159,9 @@ impl DeviceOptimiser {
             if self.steps > 0 {
                 values.resize(network.param_count(), F::ZERO);
                 for (at, (unit, states)) in weights.units.iter().zip(&self.states).enumerate() {
-                    let flat = gathered(unit, here(&states[number])?, queue, link)?;
-                    weights.from_unit(network, at, &flat, values);
+                    let whole = whole_of((at, unit), states[number].as_ref(), queue, groups)?;
+                    groups.world.wait(queue, "gather the optimiser's state")?;
+                    weights.from_unit(network, at, &queue.download::<f32>(whole.all())?, values);
                 }
             }
         }

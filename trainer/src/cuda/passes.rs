@@ -6,6 +6,7 @@
 
 use super::layout::{ChannelsLast, TensorFormat, filters};
 use super::precision::Precision;
+use super::slot::{BackwardCounts, SlotTensors};
 use super::weights::Weights;
 use crate::Phase;
 use crate::layers::LayerOperation;
@@ -16,7 +17,7 @@ use allfold_gpu::device::DeviceGroup;
 use allfold_kernels::DType;
 use allfold_kernels::cuda::launch::{self, DeviceMatrix, EmbeddingLaunch};
 use allfold_kernels::cuda::{Memory, Queue, Slice, vendor};
-use allfold_kernels::nn::{DropoutStream, LossKind};
+use allfold_kernels::nn::LossKind;
 use allfold_networks::layer_of;
 use std::sync::Arc;
 
@@ -32,28 +33,19 @@ pub(super) struct PassContext<'a, 'c> {
     pub n: usize,
 }
 
-/// A network on a device, with its activations and saved tensors.
+/// A network on a device, with its micro-batches in flight.
 pub(super) struct Passes {
     pub network: Network<f32>,
     pub operations: Vec<LayerOperation>,
     pub precision: Precision,
     /// For each parameter that is a filter stored with channels last: its number of channels and of pixels.
     pub filters: Vec<ChannelsLast>,
-    /// For each layer, the last phase of its backward pass.
-    last_phases: Vec<Option<Phase>>,
-    /// The activations by number. Activation 0 is the network's input, which is stored in `input`.
-    acts: Vec<Option<Arc<Memory>>>,
-    /// The samples, or their tokens as u32. The memory fits `batch` samples, or a larger batch while that is evaluated.
-    pub input: Memory,
-    pub labels: Memory,
-    /// The key of dropout's random draws, as the words of a [`DropoutStream`].
-    pub stream: Memory,
-    /// For each layer, its first input converted to the layer's type and layout, if the input has others.
-    pub(super) casts: Vec<Option<Memory>>,
-    /// For each layer, what its forward pass saves for its backward pass.
-    pub(super) saved: Vec<Vec<Memory>>,
-    /// The gradients with respect to activations that the backward pass has computed.
-    pub(super) act_grads: Vec<Option<Arc<Memory>>>,
+    counts: BackwardCounts,
+    /// The micro-batch that the passes work on, and its number among the slots.
+    pub(super) slot: SlotTensors,
+    at: usize,
+    /// The other micro-batches in flight; the place of the one above holds an empty slot.
+    others: Vec<SlotTensors>,
 }
 
 impl Passes {
@@ -72,28 +64,29 @@ impl Passes {
             let what = "`channels_last` is for networks with convolutions, and this one has none";
             return Err(Error::Config(what.into()));
         }
-        let fresh = |bytes| Memory::new(queue.machine(), queue.device(), bytes);
-        let layers = operations.len();
-        let mut last_phases = vec![None; layers];
-        for phase in network.backward_phases() {
-            if let Some(l) = layer_of(phase) {
-                last_phases[l] = Some(phase);
-            }
-        }
         Ok(Passes {
-            last_phases,
             precision: Precision::new(&network, narrow, &operations, channels_last),
             filters: filters(&network, &operations, channels_last),
+            counts: BackwardCounts::of(&network),
+            slot: SlotTensors::new(operations.len(), queue)?,
+            at: 0,
+            others: Vec::new(),
             operations,
             network,
-            acts: vec![None; layers + 1],
-            input: fresh(0)?,
-            labels: fresh(0)?,
-            stream: fresh(4 * DropoutStream::WORDS)?,
-            casts: (0..layers).map(|_| None).collect(),
-            saved: (0..layers).map(|_| Vec::new()).collect(),
-            act_grads: vec![None; layers + 1],
         })
+    }
+
+    /// Makes the micro-batch of slot `at` the one that the passes work on.
+    pub fn select(&mut self, at: usize, queue: &Queue) -> Result<()> {
+        while self.others.len() <= at.max(self.at) {
+            self.others.push(SlotTensors::new(self.operations.len(), queue)?);
+        }
+        if at != self.at {
+            std::mem::swap(&mut self.slot, &mut self.others[self.at]);
+            std::mem::swap(&mut self.slot, &mut self.others[at]);
+            self.at = at;
+        }
+        Ok(())
     }
 
     /// Whether the network's samples are tokens.
@@ -101,25 +94,24 @@ impl Passes {
         matches!(self.operations.first(), Some(LayerOperation::Embedding { .. }))
     }
 
-    /// Makes the memory of samples and labels large enough for `n` samples. Returns the old memory if that was too small.
+    /// Makes the slot's memory of samples and labels large enough for `n` samples. Returns the old memory if that was too small.
     pub fn reserve(&mut self, n: usize, queue: &Queue) -> Result<Option<[Memory; 2]>> {
         let (input, labels) = (4 * n * self.network.inputs(), 4 * n * self.network.rows());
-        if self.input.len() >= input && self.labels.len() >= labels {
+        if self.slot.input.len() >= input && self.slot.labels.len() >= labels {
             return Ok(None);
         }
         let fresh = |bytes| Memory::new(queue.machine(), queue.device(), bytes);
-        let fresh = [fresh(input)?, fresh(labels)?];
-        let [input, labels] = fresh;
-        let input = std::mem::replace(&mut self.input, input);
-        let labels = std::mem::replace(&mut self.labels, labels);
+        let (input, labels) = (fresh(input)?, fresh(labels)?);
+        let input = std::mem::replace(&mut self.slot.input, input);
+        let labels = std::mem::replace(&mut self.slot.labels, labels);
         Ok(Some([input, labels]))
     }
 
     /// Activation number `act` of a batch of `n` samples.
     pub(super) fn act(&self, act: usize, n: usize) -> Result<Slice<'_>> {
-        match &self.acts[act] {
+        match &self.slot.acts[act] {
             Some(memory) => Ok(memory.all()),
-            None if act == 0 => Ok(self.input.all().part(0, 4 * n * self.network.inputs())?),
+            None if act == 0 => Ok(self.slot.input.all().part(0, 4 * n * self.network.inputs())?),
             None => Err(Error::Network(format!(
                 "the output of layer `{}` is read before it is computed: this is a bug of Allfold",
                 self.network.names()[act - 1]
@@ -129,7 +121,7 @@ impl Passes {
 
     /// The first input of layer `l`, in the layer's type and layout.
     pub(super) fn x(&self, l: usize, n: usize) -> Result<Slice<'_>> {
-        match &self.casts[l] {
+        match &self.slot.casts[l] {
             Some(cast) => Ok(cast.all()),
             None => self.act(self.network.from(l)[0], n),
         }
@@ -142,7 +134,7 @@ impl Passes {
 
     /// The labels of n samples.
     pub(super) fn labels_of(&self, n: usize) -> Result<Slice<'_>> {
-        Ok(self.labels.all().part(0, 4 * n * self.network.rows())?)
+        Ok(self.slot.labels.all().part(0, 4 * n * self.network.rows())?)
     }
 
     /// The logits of the last forward pass, and their type.
@@ -151,7 +143,7 @@ impl Passes {
         Ok((self.precision.acts[last], self.act(last, n)?))
     }
 
-    /// Runs a phase of a training step but the loss. Tensors of a layer are freed in the last phase of its backward pass.
+    /// Runs a phase of a training step but the loss.
     pub fn run(&mut self, phase: Phase, with: &mut PassContext<'_, '_>) -> Result<()> {
         match phase {
             Phase::SyncForward(l) => self.sums(l, with)?,
@@ -161,10 +153,10 @@ impl Passes {
             Phase::InputGrad(l) => self.layer_input(l, with)?,
             Phase::Loss | Phase::Ready(_) => {}
         }
-        if let Some(l) = layer_of(phase)
-            && self.last_phases[l] == Some(phase)
+        if matches!(phase, Phase::WeightGrad(_) | Phase::SyncBackward(_) | Phase::InputGrad(_))
+            && let Some(l) = layer_of(phase)
         {
-            self.done(l);
+            self.slot.after_backward(l, self.network.from(l));
         }
         Ok(())
     }
@@ -177,34 +169,23 @@ impl Passes {
             let last =
                 |act: usize| (l + 1..self.operations.len()).all(|m| !self.network.from(m).contains(&act));
             let gone: Vec<usize> = self.network.from(l).iter().copied().filter(|act| last(*act)).collect();
-            gone.into_iter().for_each(|act| self.acts[act] = None);
-            self.casts[l] = None;
+            gone.into_iter().for_each(|act| self.slot.acts[act] = None);
+            self.slot.casts[l] = None;
         }
         Ok(())
     }
 
-    /// Drops all activations, saved tensors and gradients of activations, after a backward pass or a pass that none follows.
+    /// Drops the slot's activations, saved tensors and gradients of activations: before a micro-batch, and when it is done.
     pub fn clear(&mut self) {
-        self.acts.iter_mut().for_each(|act| *act = None);
-        self.casts.iter_mut().for_each(|cast| *cast = None);
-        self.saved.iter_mut().for_each(Vec::clear);
-        self.act_grads.fill(None);
-    }
-
-    /// Frees the memory that only the backward pass of layer `l` still needed.
-    pub(super) fn done(&mut self, l: usize) {
-        self.acts[l + 1] = None;
-        self.casts[l] = None;
-        self.saved[l].clear();
-        self.act_grads[l + 1] = None;
+        self.slot.clear(&self.counts);
     }
 
     /// Converts the first input of layer `l` to the format in which the layer reads it.
     pub(super) fn take_in(&mut self, l: usize, with: &PassContext<'_, '_>) -> Result<()> {
         let from = self.network.from(l)[0];
-        self.casts[l] = None;
+        self.slot.casts[l] = None;
         let x = self.act(from, with.n)?;
-        self.casts[l] = self.precision.act(from).to(self.precision.reads(l), x, with.queue)?;
+        self.slot.casts[l] = self.precision.act(from).to(self.precision.reads(l), x, with.queue)?;
         Ok(())
     }
 
@@ -224,7 +205,7 @@ impl Passes {
         shape.sums(with.queue, self.x(l, with.n)?, totals.all())?;
         with.link.all_reduce(with.queue, DType::F64, ReduceOp::Sum, totals.all())?;
         with.link.join(with.queue)?;
-        self.saved[l] = vec![totals];
+        self.slot.saved[l] = vec![totals];
         Ok(())
     }
 
@@ -246,7 +227,7 @@ impl Passes {
             return Err(own(&self.network.names()[l]));
         };
         let (dtype, size) = (self.precision.layers[l], width / heads.max(1));
-        let draws = launch::Dropped { stream: self.stream.all(), layer: l as u32, share: dropped };
+        let draws = launch::Dropped { stream: self.slot.stream.all(), layer: l as u32, share: dropped };
         let dropped = (train && dropped > 0.0).then_some(draws);
         Ok(launch::Heads { dtype, batch: n, length: positions, heads, size, causal, dropped })
     }
@@ -262,7 +243,7 @@ impl Passes {
     }
 
     fn forward_layer(&mut self, l: usize, with: &mut PassContext<'_, '_>, train: bool) -> Result<()> {
-        let totals = if train { self.saved[l].pop() } else { None };
+        let totals = if train { self.slot.saved[l].pop() } else { None };
         // The sums of a synchronised batch norm have cast the layer's input already.
         if totals.is_none() {
             self.take_in(l, with)?;
@@ -276,8 +257,8 @@ impl Passes {
             _ => self.forward_operation(l, with, train, &y)?,
         };
         saved.extend(totals);
-        self.saved[l] = if train { saved } else { Vec::new() };
-        self.acts[l + 1] = Some(Arc::new(y));
+        self.slot.saved[l] = if train { saved } else { Vec::new() };
+        self.slot.acts[l + 1] = Some(Arc::new(y));
         Ok(())
     }
 
@@ -380,7 +361,13 @@ impl Passes {
             }
             LayerOperation::Dropout { share } if train => {
                 let width = self.network.layers()[l].outputs();
-                launch::dropout(queue, dtype, (x, y.all()), (self.stream.all(), l as u32), (width, *share))?;
+                launch::dropout(
+                    queue,
+                    dtype,
+                    (x, y.all()),
+                    (self.slot.stream.all(), l as u32),
+                    (width, *share),
+                )?;
             }
             LayerOperation::Dropout { .. } => queue.copy(y.all(), x)?,
             LayerOperation::BatchNorm { .. } | LayerOperation::Own => Err(own(&self.network.names()[l]))?,
@@ -405,7 +392,7 @@ impl Passes {
         };
         let into = dx.as_ref().map(Memory::all);
         by(with.queue, dtype, logits, self.labels_of(with.n)?, divisor.unwrap_or(1.0), into, losses)?;
-        self.act_grads[last] = dx.map(Arc::new);
+        self.slot.act_grads[last] = dx.map(Arc::new);
         Ok(())
     }
 }

@@ -3,19 +3,22 @@
 //! ```text
 //! load | forward, backward, exchanges ... | load | ... | update
 //! '-------- one part, or its graph -------'            '-- ends the last part, then clips and steps the optimiser
+//!
+//! A pipeline's micro-batches overlap, so its steps have no parts: they are launched.
 //! ```
 
 use super::captures::StepPart;
 use super::passes::PassContext;
+use super::slot::SlotTensors;
 use super::weights::here;
-use super::worker::{GpuWorker, MicroBatch, SLICES, mark};
+use super::worker::{GpuWorker, SLICES, mark};
 use crate::engine::{
     AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Serving, ServingRole, Slot,
     UnitExchange, filled_micro_batches, unit_of,
 };
 use crate::model::normalises;
 use crate::{Error, Outline, Phase, Result};
-use allfold_collectives::ReduceOp;
+use allfold_collectives::{Rank, ReduceOp};
 use allfold_kernels::DType;
 use allfold_kernels::cuda::launch;
 use std::sync::Arc;
@@ -51,27 +54,37 @@ impl RankEngine for GpuWorker<'_> {
         unit_of(&self.outline, &self.unit_of, phase)
     }
 
-    fn is_copied(&self, _unit: usize) -> bool {
-        false
+    fn is_copied(&self, unit: usize) -> bool {
+        let values = self.outline.values_in(&self.specs[unit].layers);
+        let mut trained = self.outline.trained().iter();
+        self.groups.copies[unit].is_some()
+            && trained.any(|range| range.start < values.end && values.start < range.end)
     }
 
     fn micro_batches(&self, of: usize) -> usize {
         if self.config.uneven { of } else { filled_micro_batches(self.step.batch.samples, of) }
     }
 
-    fn load(&mut self, micro: usize, of: usize, _slot: Slot) -> Result<()> {
+    fn load(&mut self, micro: usize, of: usize, slot: Slot) -> Result<()> {
         self.end_part()?;
         let (samples, rows) = (self.step.batch.samples, self.passes.network.rows());
         let size = samples.div_ceil(of.max(1)).max(1);
         let from = (micro * size).min(samples);
         let n = size.min(samples - from);
         normalises(&self.passes.network, n)?;
+        self.passes.select(slot.0, &self.queue)?;
+        self.passes.reserve(self.config.micro_batch(self.config.batch), &self.queue)?;
+        self.passes.clear();
         self.copy_micro_batch(self.step.batch.half, from, n)?;
         // The key is that of layer 0: kernels get the layer's number as an argument.
         let draws = self.step.input.draw_key.after(from).stream(0).words();
-        self.queue.write(self.passes.stream.all(), &draws)?;
+        self.queue.write(self.passes.slot.stream.all(), &draws)?;
         let share = n as f64 / samples.max(1) as f64;
         let divisor = ((n * rows) as f64 / (share * self.step.input.loss_scale)) as f32;
+        (self.passes.slot.n, self.passes.slot.micro, self.passes.slot.divisor) = (n, micro, divisor);
+        if self.groups.pipeline.is_some() {
+            return Ok(());
+        }
         let (first, last) = (micro == 0, micro + 1 == self.micro_batches(of));
         let place = if self.config.uneven { micro } else { 0 };
         let everywhere = self.step.everywhere;
@@ -80,29 +93,38 @@ impl RankEngine for GpuWorker<'_> {
         let seeded = self.queue.machine().seeded(19);
         let part = if seeded { StepPart { everywhere: 0, place: 0, ..part } } else { part };
         // Exchanges since the last part, such as gathers after an update, end before this one begins.
-        self.link.join(&self.queue)?;
-        let capturable = self.link.captures() && self.exchange.captures();
+        self.groups.data().join(&self.queue)?;
+        let capturable = self.groups.captures() && self.exchange.captures();
         self.captures.begin(&self.queue, part, capturable)?;
-        self.micro = Some(MicroBatch { number: micro, n, divisor, first, last });
+        self.in_part = true;
         Ok(())
     }
 
-    fn run(&mut self, phase: Phase, _slot: Slot) -> Result<()> {
-        let Some(micro) = self.micro.filter(|_| !self.captures.replays()) else { return Ok(()) };
+    fn run(&mut self, phase: Phase, slot: Slot) -> Result<()> {
+        if self.captures.replays() {
+            return Ok(());
+        }
+        self.passes.select(slot.0, &self.queue)?;
         if let (Phase::WeightGrad(_), Some(unit)) = (phase, self.unit_of(phase)) {
-            self.weights.units[unit].room_for_grads(&self.queue)?;
+            // Where layers of several passes share parameters, the previous gradient may still be in an exchange.
+            if self.weights.units[unit].keep != Keep::Whole {
+                self.reduced(unit)?;
+            }
+            self.weights.room_for_grads(unit, &self.queue)?;
         }
-        let GpuWorker { queue, passes, weights, link, losses, .. } = self;
-        let rows = 4 * micro.n * passes.network.rows();
-        let mut with = PassContext { queue, weights, link, n: micro.n };
-        match phase {
-            Phase::Loss => passes.loss(&with, Some(micro.divisor), losses.all().part(0, rows)?),
-            _ => passes.run(phase, &mut with),
+        let GpuWorker { queue, passes, weights, groups, losses, .. } = self;
+        let SlotTensors { n, divisor, .. } = passes.slot;
+        let rows = 4 * n * passes.network.rows();
+        let mut with = PassContext { queue, weights, link: groups.data(), n };
+        if phase != Phase::Loss {
+            return passes.run(phase, &mut with);
         }
+        passes.loss(&with, Some(divisor), losses.all().part(0, rows)?)?;
+        if self.groups.pipeline.is_some() { self.report_loss() } else { Ok(()) }
     }
 
-    fn forget(&mut self, _slot: Slot) {
-        if !self.captures.replays() {
+    fn forget(&mut self, slot: Slot) {
+        if !self.captures.replays() && self.passes.select(slot.0, &self.queue).is_ok() {
             self.passes.clear();
         }
     }
@@ -114,12 +136,9 @@ impl RankEngine for GpuWorker<'_> {
         if exchange == UnitExchange::GatherParams {
             return self.gather(unit);
         }
-        let GpuWorker { queue, weights, link, micro, .. } = self;
-        let unit = &mut weights.units[unit];
-        if micro.is_some_and(|micro| !micro.first) && unit.held.is_some() {
-            unit.merge(queue, &(0..unit.graded))?;
-        }
-        (unit.merged, unit.reducing) = (true, Some(exchange));
+        let GpuWorker { queue, weights, groups, .. } = self;
+        let (unit, link) = (&mut weights.units[unit], groups.data());
+        unit.reducing = Some(exchange);
         if link.ranks() == 1 {
             return Ok(());
         }
@@ -149,28 +168,51 @@ impl RankEngine for GpuWorker<'_> {
         }
     }
 
-    fn sum_copies(&mut self, _unit: usize) -> Result<()> {
+    fn sum_copies(&mut self, unit: usize) -> Result<()> {
+        let GpuWorker { queue, weights, groups, .. } = self;
+        let Some(copies) = &mut groups.copies[unit] else { return Ok(()) };
+        let grads = here(&weights.units[unit].grads)?;
+        copies.all_reduce(queue, DType::F32, ReduceOp::Sum, grads.all())?;
+        Ok(copies.join(queue)?)
+    }
+
+    fn send(&mut self, what: Boundary, slot: Slot, to: Route) -> Result<()> {
+        self.passes.select(slot.0, &self.queue)?;
+        let data = match what {
+            Boundary::Activation(act) => self.passes.slot.acts[act].clone(),
+            Boundary::Gradient(act) => self.passes.slot.act_grads[act].take(),
+        };
+        let gone = || Error::Strategy(format!("{what:?} was not computed before it is sent"));
+        let data = data.ok_or_else(gone)?;
+        let messages = self.groups.messages.get_mut(to.channel).ok_or_else(without_channel)?;
+        Ok(messages.send(&self.queue, data, Rank(to.peer as u32))?)
+    }
+
+    fn receive(&mut self, what: Boundary, slot: Slot, from: Route) -> Result<()> {
+        self.passes.select(slot.0, &self.queue)?;
+        let GpuWorker { queue, passes, groups, .. } = self;
+        let (Boundary::Activation(act) | Boundary::Gradient(act)) = what;
+        let elements = passes.slot.n * passes.network.layers()[act.saturating_sub(1)].outputs();
+        let data = Arc::new(queue.memory(elements * passes.precision.act(act).dtype.size())?);
+        let messages = groups.messages.get_mut(from.channel).ok_or_else(without_channel)?;
+        messages.receive(queue, data.all(), Rank(from.peer as u32))?;
+        match what {
+            Boundary::Activation(act) => passes.slot.acts[act] = Some(data),
+            Boundary::Gradient(act) => passes.slot.act_grads[act] = Some(data),
+        }
         Ok(())
     }
 
-    fn send(&mut self, _what: Boundary, _slot: Slot, _to: Route) -> Result<()> {
-        Err(without_messages())
-    }
-
-    fn receive(&mut self, _what: Boundary, _slot: Slot, _from: Route) -> Result<()> {
-        Err(without_messages())
-    }
-
     fn broadcast(&mut self, unit: usize) -> Result<()> {
-        let GpuWorker { queue, weights, link, .. } = self;
+        let GpuWorker { queue, weights, groups, .. } = self;
         let unit = &mut weights.units[unit];
-        link.broadcast(queue, here(&unit.params)?.all())?;
+        groups.data().broadcast(queue, here(&unit.params)?.all(), Rank(0))?;
         unit.narrow_params(queue, weights.narrow)
     }
 
     fn reduce(&mut self, unit: usize) -> Result<()> {
-        let GpuWorker { queue, weights, link, .. } = self;
-        let grads = here(&weights.units[unit].grads)?.all();
+        let GpuWorker { queue, weights, groups, .. } = self;
+        let (grads, link) = (here(&weights.units[unit].grads)?.all(), groups.data());
         link.all_reduce(queue, DType::F32, ReduceOp::Sum, grads)?;
         Ok(link.join(queue)?)
     }
@@ -187,6 +229,12 @@ impl RankEngine for GpuWorker<'_> {
             self.share_flag()?;
         }
         self.end_part()?;
+        self.groups.messages.iter_mut().try_for_each(|messages| messages.flush(&self.queue))?;
+        if let Some(pipeline) = &mut self.groups.pipeline {
+            let losses = self.report.all().part(0, 4 * self.config.accumulate)?;
+            pipeline.all_reduce(&self.queue, DType::F32, ReduceOp::Sum, losses)?;
+            pipeline.join(&self.queue)?;
+        }
         mark(&mut self.used[self.step.batch.half], &self.queue)?;
         match limit > 0.0 {
             true => {
@@ -199,29 +247,36 @@ impl RankEngine for GpuWorker<'_> {
 }
 
 impl GpuWorker<'_> {
-    /// Ends the part of the step that began with the micro-batch that is loaded, if one is: its exchanges end with it.
+    /// Ends the part of the step that has begun, if one has: its exchanges end with it.
     fn end_part(&mut self) -> Result<()> {
-        let Some(micro) = self.micro else { return Ok(()) };
+        if !std::mem::take(&mut self.in_part) {
+            return Ok(());
+        }
         if !self.captures.replays() {
             for unit in 0..self.weights.units.len() {
                 self.reduced(unit)?;
                 self.gathered(unit)?;
-                self.weights.units[unit].hold(&self.queue, (micro.first, micro.last))?;
             }
-            self.link.join(&self.queue)?;
+            self.groups.data().join(&self.queue)?;
         }
         self.captures.end(&self.queue)?;
-        self.micro = None;
-        let loss = self.report.all().part(4 * micro.number, 4)?;
-        let rows = micro.n * self.passes.network.rows();
-        launch::mean(&self.queue, self.losses.all().part(0, 4 * rows)?, loss)?;
+        // A replay has written every gradient, though nothing here has noted it.
+        self.weights.all_begun(true);
+        self.report_loss()
+    }
+
+    /// Queues the mean of a micro-batch's losses.
+    fn report_loss(&self) -> Result<()> {
+        let SlotTensors { n, micro, .. } = self.passes.slot;
+        let rows = 4 * n * self.passes.network.rows();
+        launch::mean(&self.queue, self.losses.all().part(0, rows)?, self.report.all().part(4 * micro, 4)?)?;
         Ok(())
     }
 
     /// Starts the gather of a unit's parameters.
     pub fn gather(&mut self, unit: usize) -> Result<()> {
-        let GpuWorker { queue, weights, link, .. } = self;
-        let unit = &mut weights.units[unit];
+        let GpuWorker { queue, weights, groups, .. } = self;
+        let (unit, link) = (&mut weights.units[unit], groups.data());
         if unit.keep == Keep::Sharded {
             unit.params = Some(Arc::new(unit.room_for_params(queue)?));
         }
@@ -249,41 +304,54 @@ impl GpuWorker<'_> {
         let unit = &mut self.weights.units[unit];
         if unit.reducing.take().is_some() {
             unit.wait(false, &self.queue)?;
-            unit.keep_part(&self.queue, self.micro.is_none_or(|micro| micro.first))?;
+            unit.keep_part(&self.queue)?;
         }
         Ok(())
     }
 
-    /// Whether ranks have parts of gradients or of optimiser state.
+    /// Whether ranks have parts of the model, of gradients or of optimiser state.
     pub fn is_sharded(&self) -> bool {
-        self.link.ranks() > 1 && self.specs.iter().any(|unit| unit.keep != Keep::Whole)
+        self.groups.world.ranks() > 1 && self.specs.iter().any(|unit| unit.keep != Keep::Whole)
+    }
+
+    /// Whether this rank's gradient of a unit counts in a norm over all ranks: each element counts on one rank alone.
+    fn counts(&self, unit: usize) -> bool {
+        let [stage, data] =
+            [MeshAxis::Pipeline, MeshAxis::Data].map(|axis| self.mesh.position(self.rank, axis).index);
+        let whole = self.specs[unit].keep == Keep::Whole;
+        self.groups.holders[unit].index() == stage && (data == 0 || !whole)
     }
 
     /// Sets the flag of a non-finite gradient on every rank if it is set on any, where ranks have parts of the gradients.
     fn share_flag(&mut self) -> Result<()> {
         if self.is_sharded() {
             let flag = self.report.all().part(4 * self.config.accumulate, 4)?;
-            self.link.all_reduce(&self.queue, DType::I32, ReduceOp::Max, flag)?;
-            self.link.join(&self.queue)?;
+            self.groups.world.all_reduce(&self.queue, DType::I32, ReduceOp::Max, flag)?;
+            self.groups.world.join(&self.queue)?;
         }
         Ok(())
     }
 
     /// Bounds the norm of all gradients of all ranks by `limit`; with a loss scale, multiplies the gradients by `inverse` before.
     fn clip(&mut self, limit: f64, inverse: f32) -> Result<()> {
+        let shared = self.is_sharded();
         for (at, unit) in self.weights.units.iter().enumerate() {
-            let Some(grads) = unit.reduced_grad()? else { continue };
-            if self.step.scaled {
+            let sums = self.squares.all().part(8 * SLICES * at, 8 * SLICES)?;
+            let grads = unit.reduced_grad()?;
+            if let (Some(grads), true) = (grads, self.step.scaled) {
                 launch::unscale(&self.queue, DType::F32, grads, inverse, self.flag()?)?;
             }
-            launch::squares(&self.queue, grads, self.squares.all().part(8 * SLICES * at, 8 * SLICES)?)?;
+            match grads.filter(|_| !shared || self.counts(at)) {
+                Some(grads) => drop(launch::squares(&self.queue, grads, sums)?),
+                None => self.queue.fill(sums, 0)?,
+            }
         }
         if self.step.scaled {
             self.share_flag()?;
         }
-        if self.is_sharded() {
-            self.link.all_reduce(&self.queue, DType::F64, ReduceOp::Sum, self.squares.all())?;
-            self.link.join(&self.queue)?;
+        if shared {
+            self.groups.world.all_reduce(&self.queue, DType::F64, ReduceOp::Sum, self.squares.all())?;
+            self.groups.world.join(&self.queue)?;
         }
         let norm = self.report.all().part(4 * (self.config.accumulate + 1), 4)?;
         for unit in &self.weights.units {
@@ -295,6 +363,6 @@ impl GpuWorker<'_> {
     }
 }
 
-fn without_messages() -> Error {
-    Error::Strategy("ranks on GPUs exchange no activations; strategies that need it run on the CPU".into())
+fn without_channel() -> Error {
+    Error::Strategy("a message goes over a channel that the strategy has not asked for".into())
 }

@@ -69,20 +69,23 @@ impl<'a> Replica<'a> {
         refuse(config)?;
         let (rank, ranks) = (comm.rank().index(), comm.size());
         strategies::fits_gpus(config, ranks)?;
-        let EnginePlan { mesh, mut driver, .. } = strategies::plan(config, rank, ranks)?;
+        let EnginePlan { mesh, channels, driver } = strategies::plan(config, rank, ranks)?;
         ddp::fits_network(config, &network)?;
         let within = on.into();
         let deadline = within.deadline;
         let units = driver.units(&network.outline())?;
-        let mut worker = GpuWorker::new(config, network, (units, mesh), comm, within)?;
-        driver.start(&mut worker)?;
-        worker.allocate()?;
-        Ok(Replica { worker: ManuallyDrop::new(worker), driver, comm, deadline, failed: false })
+        let worker = GpuWorker::new(config, network, units, (mesh, channels), comm, within)?;
+        let mut own = Replica { worker: ManuallyDrop::new(worker), driver, comm, deadline, failed: false };
+        own.guarded(|worker, driver| {
+            driver.start(worker)?;
+            worker.allocate()
+        })?;
+        Ok(own)
     }
 
     /// The name of the path by which the ranks sum gradients.
     pub fn link(&self) -> &'static str {
-        self.worker.link.name()
+        self.worker.groups.world.name()
     }
 
     /// The number of parts of a step that have become graphs.
@@ -222,7 +225,7 @@ impl<'a> Replica<'a> {
         body: impl FnOnce(&mut GpuWorker<'a>, &mut dyn Driver) -> Result<R>,
     ) -> Result<R> {
         body(&mut self.worker, &mut *self.driver).map_err(|error| {
-            self.give_up();
+            self.give_up(&error.to_string());
             self.named(error)
         })
     }
@@ -235,7 +238,7 @@ impl<'a> Replica<'a> {
             return error;
         }
         let machine = self.worker.queue.machine();
-        let lost = self.worker.queues().into_iter().find_map(|queue| machine.idle(queue.stream()).err());
+        let lost = self.worker.queues().find_map(|queue| machine.idle(queue.stream()).err());
         if let Some(lost) = lost {
             return lost.into();
         }
@@ -248,11 +251,11 @@ impl<'a> Replica<'a> {
     }
 
     /// Ends this rank's part in the sums over ranks that are under way.
-    fn give_up(&mut self) {
+    fn give_up(&mut self, why: &str) {
         if !std::mem::replace(&mut self.failed, true) {
-            let GpuWorker { captures, queue, link, .. } = &mut *self.worker;
+            let GpuWorker { captures, queue, groups, .. } = &mut *self.worker;
             captures.clear(queue);
-            link.abandon();
+            groups.abandon(why);
         }
     }
 
@@ -262,12 +265,12 @@ impl<'a> Replica<'a> {
         let machine = self.worker.queue.machine();
         let begun = clock();
         loop {
-            let idle = self.worker.queues().map(|queue| machine.idle(queue.stream()));
+            let idle: Vec<_> = self.worker.queues().map(|queue| machine.idle(queue.stream())).collect();
             if idle.iter().any(std::result::Result::is_err) {
                 return false;
             }
             if idle.iter().all(|idle| *idle == Ok(true)) {
-                return !self.worker.link.is_lent();
+                return !self.worker.groups.is_lent();
             }
             if begun.elapsed() > self.deadline {
                 return false;
@@ -279,8 +282,10 @@ impl<'a> Replica<'a> {
 
 impl Drop for Replica<'_> {
     fn drop(&mut self) {
-        if !self.failed && self.worker.settle("finish what was under way").is_err() {
-            self.give_up();
+        if !self.failed
+            && let Err(error) = self.worker.settle("finish what was under way")
+        {
+            self.give_up(&error.to_string());
         }
         let GpuWorker { captures, queue, .. } = &mut *self.worker;
         captures.clear(queue);

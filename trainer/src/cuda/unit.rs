@@ -6,11 +6,12 @@
 //! | sharded state | whole | whole | a part |
 //! | sharded gradients | whole | a part, and the whole from its first weight gradient until it is reduced | a part |
 //! | sharded | a part, and the whole from its gather until its release | as above | a part |
+//! | nothing | none | none | none |
 //!
 //! Wholes that come and go are of the compute queue's pool. The stream of the exchanges uses them too: it begins after the work that
 //! the compute queue has so far, and the compute queue waits for it before the memory is given back.
 
-use super::weights::part;
+use super::weights::{part, zeroed};
 use crate::Result;
 use crate::engine::{Keep, UnitExchange};
 use allfold_kernels::DType;
@@ -34,10 +35,8 @@ pub(super) struct UnitMemory {
     pub param_part: Option<Arc<Memory>>,
     pub grads: Option<Arc<Memory>>,
     pub grad_part: Option<Arc<Memory>>,
-    /// The sum of the gradients of the step's earlier micro-batches, where whole gradients are kept and there are several.
-    pub held: Option<Arc<Memory>>,
-    /// Whether the gradient contains what is held.
-    pub merged: bool,
+    /// Whether `grad_part` has a gradient of this step.
+    pub part_begun: bool,
     /// The end of a gather, and of an exchange of the gradient.
     gathered: Option<Mark>,
     reduced: Option<Mark>,
@@ -50,7 +49,11 @@ impl UnitMemory {
     /// A unit of `elements` elements, of which this rank's part is number `index` of `size`; without memory yet.
     pub fn new(keep: Keep, elements: usize, (index, size): (usize, usize)) -> UnitMemory {
         let part = elements / size;
-        let own = if keep == Keep::Whole { 0..elements } else { index * part..(index + 1) * part };
+        let own = match keep {
+            Keep::Whole => 0..elements,
+            Keep::Nothing => 0..0,
+            _ => index * part..(index + 1) * part,
+        };
         UnitMemory {
             keep,
             elements,
@@ -61,8 +64,7 @@ impl UnitMemory {
             param_part: None,
             grads: None,
             grad_part: None,
-            held: None,
-            merged: false,
+            part_begun: false,
             gathered: None,
             reduced: None,
             gathering: false,
@@ -70,14 +72,12 @@ impl UnitMemory {
         }
     }
 
-    /// Allocates what the rank keeps between steps, filled with zeros: with a copy of the parameters in `narrow`, and with room for
-    /// the gradients of earlier micro-batches if `accumulates`.
-    pub fn allocate(&mut self, queue: &Queue, narrow: Option<DType>, accumulates: bool) -> Result<()> {
-        let zeros = |bytes: usize| -> Result<Option<Arc<Memory>>> {
-            let memory = Memory::new(queue.machine(), queue.device(), bytes)?;
-            queue.fill(memory.all(), 0)?;
-            Ok(Some(Arc::new(memory)))
-        };
+    /// Allocates what the rank keeps between steps, filled with zeros, with a copy of the parameters in `narrow`.
+    pub fn allocate(&mut self, queue: &Queue, narrow: Option<DType>) -> Result<()> {
+        if self.keep == Keep::Nothing {
+            return Ok(());
+        }
+        let zeros = |bytes: usize| zeroed(queue, bytes).map(|memory| Some(Arc::new(memory)));
         if self.keep == Keep::Sharded {
             self.param_part = zeros(4 * self.own.len())?;
         } else {
@@ -88,7 +88,6 @@ impl UnitMemory {
             self.grad_part = zeros(4 * self.own.len())?;
         } else {
             self.grads = zeros(4 * self.graded)?;
-            self.held = if accumulates { zeros(4 * self.graded)? } else { None };
         }
         Ok(())
     }
@@ -114,7 +113,7 @@ impl UnitMemory {
         }
     }
 
-    /// This rank's part of the reduced gradient; the whole where it keeps the whole.
+    /// This rank's part of the reduced gradient; the whole where it keeps the whole, `None` where it keeps nothing.
     pub fn reduced_grad(&self) -> Result<Option<Slice<'_>>> {
         match (&self.grads, &self.grad_part) {
             (_, Some(own)) => Ok(Some(own.all())),
@@ -124,14 +123,15 @@ impl UnitMemory {
         }
     }
 
-    /// Makes the whole gradient's memory, filled with zeros, unless it is there.
-    pub fn room_for_grads(&mut self, queue: &Queue) -> Result<()> {
-        if self.grads.is_none() {
+    /// Makes the whole gradient's memory, filled with zeros, unless it is there. Returns whether it was not.
+    pub fn room_for_grads(&mut self, queue: &Queue) -> Result<bool> {
+        let absent = self.grads.is_none();
+        if absent {
             let grads = queue.memory(4 * self.graded)?;
             queue.fill(grads.all(), 0)?;
             self.grads = Some(Arc::new(grads));
         }
-        Ok(())
+        Ok(absent)
     }
 
     /// A whole with this rank's part of the parameters in its place.
@@ -143,41 +143,15 @@ impl UnitMemory {
         Ok(whole)
     }
 
-    /// Adds what is held of earlier micro-batches to the gradient's elements `span`.
-    pub fn merge(&self, queue: &Queue, span: &Range<usize>) -> Result<()> {
-        if let (Some(held), Some(grads)) = (&self.held, &self.grads) {
-            let (held, grads) = (part(held.all(), span, 4)?, part(grads.all(), span, 4)?);
-            launch::add(queue, DType::F32, (grads, held), grads)?;
-        }
-        Ok(())
-    }
-
-    /// After a micro-batch: holds its gradient, or in the last one adds what was held to it.
-    pub fn hold(&mut self, queue: &Queue, (first, last): (bool, bool)) -> Result<()> {
-        let merged = std::mem::take(&mut self.merged);
-        let (Some(held), Some(grads)) = (&self.held, &self.grads) else { return Ok(()) };
-        match (first, last) {
-            (true, true) => {}
-            (true, false) => queue.copy(held.all(), grads.all())?,
-            (false, false) => {
-                launch::add(queue, DType::F32, (held.all(), grads.all()), held.all())?;
-            }
-            (false, true) if !merged => self.merge(queue, &(0..self.graded))?,
-            (false, true) => {}
-        }
-        Ok(())
-    }
-
     /// After the reduction of the gradient: stores this rank's part, or adds it to that of earlier micro-batches, and frees the whole.
-    pub fn keep_part(&mut self, queue: &Queue, first: bool) -> Result<()> {
+    pub fn keep_part(&mut self, queue: &Queue) -> Result<()> {
         let Some(own) = &self.grad_part else { return Ok(()) };
         let Some(whole) = self.grads.take() else { return Ok(()) };
         let came = part(whole.all(), &self.own, 4)?;
-        match first {
-            true => queue.copy(own.all(), came)?,
-            false => {
-                launch::add(queue, DType::F32, (own.all(), came), own.all())?;
-            }
+        if std::mem::replace(&mut self.part_begun, true) {
+            launch::add(queue, DType::F32, (own.all(), came), own.all())?;
+        } else {
+            queue.copy(own.all(), came)?;
         }
         Ok(())
     }
@@ -208,7 +182,7 @@ impl UnitMemory {
 
     /// The bytes of parameters and of gradients.
     pub fn bytes(&self) -> [u64; 2] {
-        let sum = |all: [&Option<Arc<Memory>>; 3]| all.into_iter().flatten().map(|m| m.len() as u64).sum();
-        [sum([&self.params, &self.narrow, &self.param_part]), sum([&self.grads, &self.held, &self.grad_part])]
+        let sum = |all: &[&Option<Arc<Memory>>]| all.iter().copied().flatten().map(|m| m.len() as u64).sum();
+        [sum(&[&self.params, &self.narrow, &self.param_part]), sum(&[&self.grads, &self.grad_part])]
     }
 }

@@ -6,16 +6,17 @@
 //! grads    f32   the layout of params, or bucket by bucket in the order in which they become ready: a bucket is sent from here
 //! ```
 
+use super::groups::GpuGroups;
 use super::layout::{ChannelsLast, turned};
 use super::precision::Precision;
 use super::unit::UnitMemory;
 use crate::buckets::Bucket;
 use crate::engine::{Keep, ParamUnit};
-use crate::{Config, Error, Network, Outline, Result};
-use allfold_gpu::device::DeviceGroup;
+use crate::{Error, Network, Outline, Result};
 use allfold_kernels::DType;
 use allfold_kernels::cuda::{Memory, Queue, Slice};
 use allfold_kernels::nn::Float;
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -34,6 +35,8 @@ pub(super) struct Weights {
     slots: Vec<Option<Span>>,
     /// Whether the optimiser updates a parameter.
     trained: Vec<bool>,
+    /// Whether a parameter has a gradient of this step.
+    begun: Vec<Cell<bool>>,
     /// For each bucket, its range of the gradients; empty without buckets.
     pub buckets: Vec<Span>,
     /// The parameters of each bucket, in order.
@@ -58,6 +61,9 @@ impl Weights {
     ) -> Result<Weights> {
         let mut places = vec![(0, 0..0); network.params().len()];
         let mut units = Vec::new();
+        // Every stage of a pipeline pads alike, whatever it keeps of a unit.
+        let is_cut = specs.iter().any(|spec| !matches!(spec.keep, Keep::Whole | Keep::Nothing));
+        let grain = if is_cut { GRAIN * place.1 } else { GRAIN };
         for spec in specs {
             let (values, mut end) = (outline.values_in(&spec.layers), 0);
             for (param, own) in network.params().iter().enumerate() {
@@ -66,7 +72,6 @@ impl Weights {
                     end = (end + own.range.len()).next_multiple_of(GRAIN);
                 }
             }
-            let grain = if spec.keep == Keep::Whole { GRAIN } else { GRAIN * place.1 };
             units.push(UnitMemory::new(spec.keep, end.max(GRAIN).next_multiple_of(grain), place));
         }
         let mut trained = vec![false; places.len()];
@@ -75,13 +80,13 @@ impl Weights {
         for (l, _) in network.layers().iter().enumerate().filter(|(l, _)| precision.narrows(network, *l)) {
             network.params_of(l).for_each(|param| narrowed[param] = true);
         }
-        let buffers = Memory::new(queue.machine(), queue.device(), 4 * network.buffer_count().max(1))?;
-        queue.fill(buffers.all(), 0)?;
+        let buffers = zeroed(queue, 4 * network.buffer_count().max(1))?;
         let slot = |(param, (_, place)): (usize, &(usize, Span))| trained[param].then(|| place.clone());
         Ok(Weights {
             slots: places.iter().enumerate().map(slot).collect(),
             units,
             places,
+            begun: vec![Cell::new(false); trained.len()],
             trained,
             buckets: Vec::new(),
             members: Vec::new(),
@@ -117,9 +122,29 @@ impl Weights {
     }
 
     /// Allocates what the rank keeps of its units between steps.
-    pub fn allocate(&mut self, config: &Config, queue: &Queue) -> Result<()> {
-        let (narrow, accumulates) = (self.narrow, config.accumulate > 1);
-        self.units.iter_mut().try_for_each(|unit| unit.allocate(queue, narrow, accumulates))
+    pub fn allocate(&mut self, queue: &Queue) -> Result<()> {
+        let narrow = self.narrow;
+        self.units.iter_mut().try_for_each(|unit| unit.allocate(queue, narrow))
+    }
+
+    /// Notes that all parameters have gradients of this step, or that none has.
+    pub fn all_begun(&mut self, begun: bool) {
+        self.begun.fill(Cell::new(begun));
+        self.units.iter_mut().for_each(|unit| unit.part_begun = begun);
+    }
+
+    /// Makes room for the whole gradient of a unit, unless it is there.
+    pub fn room_for_grads(&mut self, unit: usize, queue: &Queue) -> Result<()> {
+        if self.units[unit].room_for_grads(queue)? {
+            let own = self.places.iter().zip(&self.begun).filter(|((at, _), _)| *at == unit);
+            own.for_each(|(_, begun)| begun.set(false));
+        }
+        Ok(())
+    }
+
+    /// Notes that a parameter gets a gradient. Returns whether it had one of this step before.
+    pub fn begin_grad(&self, param: usize) -> bool {
+        self.begun[param].replace(true)
     }
 
     /// Converts a parameter's values from the network's layout to the device's.
@@ -202,12 +227,11 @@ impl Weights {
         for at in 0..self.units.len() {
             let flat = self.to_unit(network, at, params);
             let unit = &mut self.units[at];
-            match &unit.param_part {
-                Some(own) => queue.write(own.all(), &flat[unit.own.clone()])?,
-                None => {
-                    queue.write(here(&unit.params)?.all(), &flat)?;
-                    unit.narrow_params(queue, self.narrow)?;
-                }
+            if let Some(own) = &unit.param_part {
+                queue.write(own.all(), &flat[unit.own.clone()])?;
+            } else if let Some(whole) = &unit.params {
+                queue.write(whole.all(), &flat)?;
+                unit.narrow_params(queue, self.narrow)?;
             }
         }
         if !buffers.is_empty() {
@@ -216,20 +240,16 @@ impl Weights {
         Ok(())
     }
 
-    /// Copies parameters and buffers from the device to the host, in the network's layout. Where ranks have parts, every rank must
-    /// call it.
+    /// Copies parameters, whose units are whole, and buffers from the device to the host, in the network's layout.
     pub fn download<F: Float>(
         &self,
         network: &Network<f32>,
-        (queue, link): (&Queue, &mut DeviceGroup<'_>),
+        queue: &Queue,
         params: &mut [F],
         buffers: &mut [F],
     ) -> Result<()> {
         for (at, unit) in self.units.iter().enumerate() {
-            let flat: Vec<f32> = match (&unit.params, &unit.param_part) {
-                (_, Some(own)) => gathered(unit, own, queue, link)?,
-                (whole, None) => queue.download(here(whole)?.all())?,
-            };
+            let flat: Vec<f32> = queue.download(here(&unit.params)?.all())?;
             self.from_unit(network, at, &flat, params);
         }
         if !buffers.is_empty() {
@@ -261,22 +281,40 @@ impl Weights {
     }
 }
 
-/// All ranks' parts of a vector laid out like a unit's parameters. Every rank must call it.
-pub(super) fn gathered(
-    unit: &UnitMemory,
-    own: &Arc<Memory>,
+/// All ranks' parts of a vector laid out like the parameters of unit `at`, of which `own` is this rank's. Every rank must call it.
+pub(super) fn whole_of(
+    (at, unit): (usize, &UnitMemory),
+    own: Option<&Arc<Memory>>,
     queue: &Queue,
-    link: &mut DeviceGroup<'_>,
-) -> Result<Vec<f32>> {
-    if unit.own.len() == unit.elements {
-        return Ok(queue.download(own.all())?);
+    groups: &mut GpuGroups<'_>,
+) -> Result<Arc<Memory>> {
+    let holder = groups.holders[at];
+    let (data, pipeline) = groups.axes();
+    let whole = match own {
+        Some(own) if own.len() == 4 * unit.elements => own.clone(),
+        _ => {
+            let whole = queue.memory(4 * unit.elements)?;
+            if let Some(own) = own.filter(|_| unit.keep != Keep::Nothing) {
+                queue.copy(part(whole.all(), &unit.own, 4)?, own.all())?;
+                data.all_gather(queue, DType::F32, whole.all())?;
+                data.join(queue)?;
+            }
+            Arc::new(whole)
+        }
+    };
+    if let Some(pipeline) = pipeline {
+        pipeline.broadcast(queue, whole.all(), holder)?;
     }
-    let whole = queue.memory(4 * unit.elements)?;
-    queue.copy(part(whole.all(), &unit.own, 4)?, own.all())?;
-    link.all_gather(queue, DType::F32, whole.all())?;
-    link.join(queue)?;
-    link.wait(queue, "gather all ranks' parts")?;
-    Ok(queue.download(whole.all())?)
+    Ok(whole)
+}
+
+/// Memory that lives as long as the run, filled with zeros. Nothing uses it any more when this returns, so that it may be given back if
+/// a later allocation fails.
+pub(super) fn zeroed(queue: &Queue, bytes: usize) -> Result<Memory> {
+    let memory = Memory::new(queue.machine(), queue.device(), bytes)?;
+    queue.fill(memory.all(), 0)?;
+    queue.finish()?;
+    Ok(memory)
 }
 
 /// Memory that must be there by now.

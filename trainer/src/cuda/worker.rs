@@ -9,20 +9,20 @@
 //!
 //! Data that changes in every step (samples, labels, seeds of draws) lies in memory that a graph names. The learning rate is an
 //! argument of the optimiser's launch, which is not part of the graph. Before the host reads, it waits by [`GpuWorker::settle`] or
-//! [`DeviceGroup::wait`], which have a deadline.
+//! [`allfold_gpu::device::DeviceGroup::wait`], which have a deadline.
 
 use super::captures::Captures;
 use super::exchange::Exchange;
+use super::groups::GpuGroups;
 use super::optimiser::DeviceOptimiser;
 use super::outcome::StepOutcome;
 use super::passes::{PassContext, Passes};
-use super::weights::{Weights, part};
+use super::weights::{Weights, part, whole_of, zeroed};
 use super::within::Within;
-use crate::engine::{Mesh, ParamUnit, StepInput, units_of_layers};
+use crate::engine::{Mesh, MeshAxis, ParamUnit, StepInput, units_of_layers};
 use crate::optim::Optimiser;
 use crate::{Batch, Config, Error, MemoryUse as Held, Network, Outline, Result};
 use allfold_collectives::Communicator;
-use allfold_gpu::device::{DeviceGroup, ReducePath};
 use allfold_kernels::DType;
 use allfold_kernels::cuda::{Feed, Mark, Memory, Queue, Slice, launch};
 use allfold_kernels::nn::{Float, Narrow};
@@ -37,20 +37,6 @@ pub(super) const SLICES: usize = 512;
 pub(super) struct Staged {
     pub half: usize,
     pub samples: usize,
-}
-
-/// The micro-batch that is loaded.
-#[derive(Clone, Copy)]
-pub(super) struct MicroBatch {
-    /// Its number in the step.
-    pub number: usize,
-    /// Its samples.
-    pub n: usize,
-    /// The divisor of the sum of its losses, which includes the loss scale.
-    pub divisor: f32,
-    /// Whether it is the first of the step, and the last.
-    pub first: bool,
-    pub last: bool,
 }
 
 /// The step under way.
@@ -76,10 +62,11 @@ pub(super) struct GpuWorker<'a> {
     pub mesh: Mesh,
     pub rank: usize,
     optimiser: Option<DeviceOptimiser>,
-    pub link: DeviceGroup<'a>,
+    pub groups: GpuGroups<'a>,
     pub exchange: Exchange<'a>,
     pub step: Step,
-    pub micro: Option<MicroBatch>,
+    /// Whether a part of the step has begun, which is launched, captured or replayed.
+    pub in_part: bool,
     feeds: [Feed; 2],
     /// Samples and labels of the two batches that can be staged.
     stages: [[Memory; 2]; 2],
@@ -102,7 +89,8 @@ impl<'a> GpuWorker<'a> {
     pub fn new(
         config: &'a Config,
         network: Network<f32>,
-        (specs, mesh): (Vec<ParamUnit>, Mesh),
+        specs: Vec<ParamUnit>,
+        (mesh, channels): (Mesh, usize),
         comm: &'a Communicator,
         Within { machine, device, deadline }: Within,
     ) -> Result<GpuWorker<'a>> {
@@ -117,25 +105,25 @@ impl<'a> GpuWorker<'a> {
         drop(passes.reserve(config.batch, &queue)?);
         let (inputs, rows) = (4 * passes.network.inputs(), 4 * passes.network.rows());
         let forms = (&passes.precision, &passes.filters[..]);
-        let place = (comm.rank().index(), comm.size() as usize);
+        let rank = comm.rank().index();
+        let data = mesh.position(rank, MeshAxis::Data);
+        let place = (data.index, data.size);
         let weights = Weights::new((&passes.network, &outline), (&specs, place), forms, &queue)?;
-        let way = ReducePath::named(&config.exchange).unwrap_or_default();
-        let link = DeviceGroup::open(comm, Queue::new(machine.clone(), device)?.pooled(), way, deadline)?;
+        let groups = GpuGroups::open(config, comm, (&mesh, channels), &specs, (&queue, deadline))?;
         let copies = Queue::new(machine.clone(), device)?;
         let fresh = |bytes: usize| Memory::new(&machine, device, bytes);
         let stage = || Ok::<_, Error>([fresh(config.batch * inputs)?, fresh(config.batch * rows)?]);
-        let report = fresh(4 * (config.accumulate + 2))?;
-        queue.fill(report.all(), 0)?;
+        let report = zeroed(&queue, 4 * (config.accumulate + 2))?;
         let batch = Staged { half: 0, samples: 0 };
         Ok(GpuWorker {
             config,
             unit_of: units_of_layers(&outline, &specs),
-            rank: place.0,
+            rank,
             optimiser: None,
-            link,
+            groups,
             exchange: Exchange::new(config, comm)?,
             step: Step { input: StepInput::default(), batch, everywhere: 0, scaled: false },
-            micro: None,
+            in_part: false,
             feeds: [Feed::new(copies.clone()), Feed::new(copies)],
             stages: [stage()?, stage()?],
             used: [None, None],
@@ -158,7 +146,7 @@ impl<'a> GpuWorker<'a> {
 
     /// Allocates parameters, gradients and optimiser state, after the strategy has said how gradients are laid out.
     pub fn allocate(&mut self) -> Result<()> {
-        self.weights.allocate(self.config, &self.queue)?;
+        self.weights.allocate(&self.queue)?;
         self.exchange.allocate(&self.weights, &self.queue)?;
         let optimiser = DeviceOptimiser::new(self.config, &self.passes.network, &self.weights, &self.queue)?;
         self.optimiser = Some(optimiser);
@@ -174,12 +162,12 @@ impl<'a> GpuWorker<'a> {
         if self.queue.machine().seeded(5) {
             return Ok(self.queue.finish()?);
         }
-        Ok(self.link.wait(&self.queue, what)?)
+        Ok(self.groups.world.wait(&self.queue, what)?)
     }
 
     /// The queues of the streams that use this rank's memory.
-    pub fn queues(&self) -> [&Queue; 3] {
-        [&self.queue, self.link.queue(), self.feeds[0].queue()]
+    pub fn queues(&self) -> impl Iterator<Item = &Queue> {
+        [&self.queue, self.feeds[0].queue()].into_iter().chain(self.groups.queues())
     }
 
     pub fn upload<F: Float>(
@@ -203,29 +191,52 @@ impl<'a> GpuWorker<'a> {
         state: &mut dyn Optimiser<F>,
     ) -> Result<()> {
         self.settle("finish what was under way")?;
-        let GpuWorker { optimiser: Some(optimiser), passes, weights, queue, link, .. } = self else {
+        self.open_units()?;
+        self.share_buffers()?;
+        self.settle("gather what other ranks hold")?;
+        self.weights.download(&self.passes.network, &self.queue, params, buffers)?;
+        self.close_units();
+        let GpuWorker { optimiser: Some(optimiser), passes, weights, queue, groups, .. } = self else {
             return Err(unallocated());
         };
-        weights.download(&passes.network, (queue, link), params, buffers)?;
-        optimiser.save((&passes.network, weights), (queue, link), state)
+        optimiser.save((&passes.network, weights), (queue, groups), state)
     }
 
-    /// Gathers the units of which this rank has a part, for an evaluation. Every rank must call it.
+    /// Gets whole parameters of all units, until [`GpuWorker::close_units`]. Every rank must call it.
     pub fn open_units(&mut self) -> Result<()> {
-        let closed = (0..self.weights.units.len()).filter(|unit| self.weights.units[*unit].params.is_none());
-        self.opened = closed.collect();
-        for at in self.opened.clone() {
-            self.gather(at)?;
-            self.gathered(at)?;
+        let GpuWorker { queue, weights, groups, opened, .. } = self;
+        for (at, unit) in weights.units.iter_mut().enumerate() {
+            let own = unit.params.as_ref().or(unit.param_part.as_ref());
+            let whole = whole_of((at, unit), own, queue, groups)?;
+            if unit.params.is_none() {
+                unit.params = Some(whole);
+                unit.narrow_params(queue, weights.narrow)?;
+                opened.push(at);
+            }
         }
         Ok(())
     }
 
-    /// Frees the units that [`GpuWorker::open_units`] has gathered.
+    /// Frees what [`GpuWorker::open_units`] has gathered.
     pub fn close_units(&mut self) {
         for at in std::mem::take(&mut self.opened) {
             (self.weights.units[at].params, self.weights.units[at].narrow) = (None, None);
         }
+    }
+
+    /// Gives every stage of a pipeline the running statistics of all layers.
+    fn share_buffers(&mut self) -> Result<()> {
+        let GpuWorker { queue, weights, groups, specs, passes, .. } = self;
+        let Some(pipeline) = &mut groups.pipeline else { return Ok(()) };
+        for (unit, holder) in specs.iter().zip(&groups.holders) {
+            for layer in unit.layers.clone() {
+                let range = passes.network.buffers_of(layer);
+                if !range.is_empty() {
+                    pipeline.broadcast(queue, part(weights.buffers.all(), &range, 4)?, *holder)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     pub fn memory(&self) -> Held {
@@ -298,7 +309,8 @@ impl<'a> GpuWorker<'a> {
             self.queue.wait(arrived)?;
         }
         self.step = Step { input, batch, everywhere, scaled };
-        self.queue.fill(self.flag()?, 0)?;
+        self.queue.fill(self.report.all(), 0)?;
+        self.weights.all_begun(false);
         Ok(batch.samples)
     }
 
@@ -332,11 +344,12 @@ impl<'a> GpuWorker<'a> {
         if let Some(arrived) = &self.arrived[half] {
             self.queue.wait(arrived)?;
         }
+        self.passes.select(0, &self.queue)?;
         // Graphs name the memory for a step's samples, so a larger batch gets memory for the duration of this call.
         let kept = self.passes.reserve(n, &self.queue)?;
         let scored = self.score(half, n);
         if let Some([input, labels]) = kept {
-            (self.passes.input, self.passes.labels) = (input, labels);
+            (self.passes.slot.input, self.passes.slot.labels) = (input, labels);
         }
         scored
     }
@@ -346,7 +359,8 @@ impl<'a> GpuWorker<'a> {
         mark(&mut self.used[half], &self.queue)?;
         let rows = n * self.passes.network.rows();
         let (losses, hits) = (self.queue.memory(4 * rows)?, self.queue.memory(4 * rows)?);
-        let mut with = PassContext { queue: &self.queue, weights: &self.weights, link: &mut self.link, n };
+        let link = self.groups.data();
+        let mut with = PassContext { queue: &self.queue, weights: &self.weights, link, n };
         self.passes.evaluate(&mut with)?;
         self.passes.loss(&with, None, losses.all())?;
         let (dtype, logits) = self.passes.logits(n)?;
@@ -369,7 +383,7 @@ impl<'a> GpuWorker<'a> {
         let [x, labels] = &self.stages[half];
         let wide = [self.passes.network.inputs(), self.passes.network.rows()];
         for ((stage, into), wide) in
-            [(x, &self.passes.input), (labels, &self.passes.labels)].into_iter().zip(wide)
+            [(x, &self.passes.slot.input), (labels, &self.passes.slot.labels)].into_iter().zip(wide)
         {
             let span = from * wide..(from + n) * wide;
             self.queue.copy(into.all().part(0, 4 * n * wide)?, part(stage.all(), &span, 4)?)?;

@@ -63,7 +63,7 @@ fn takes_all_keys(config: &Config) -> bool {
 }
 
 /// The strategies that also run on GPUs.
-pub const ON_GPUS: &[&str] = &["single", "ddp", "zero1", "zero2", "zero3"];
+pub const ON_GPUS: &[&str] = &["single", "ddp", "zero1", "zero2", "zero3", "pipeline"];
 
 /// Checks that GPUs run the strategy of `config` on `ranks` ranks.
 ///
@@ -89,12 +89,13 @@ pub(crate) fn fits_gpus(config: &Config, ranks: u32) -> Result<()> {
             "`parallel.{key}` is for ranks on the CPU: leave it out, or set `device` to cpu"
         )));
     }
-    if config.strategy.starts_with("zero") && config.optimiser == "lars" {
-        return Err(Error::Config(format!(
-            "optimiser `lars` needs the norm of each whole parameter, and with `{}` ranks on GPUs have parts of them; use `ddp`, another \
-             optimiser, or set `device` to cpu",
-            config.strategy
-        )));
+    let shards = config.strategy.starts_with("zero") || config.parallel.sharding != StageSharing::Ddp;
+    if shards && config.optimiser == "lars" {
+        return Err(Error::Config(
+            "optimiser `lars` needs the norm of each whole parameter, and ranks on GPUs that shard have parts of them; do not shard, \
+             use another optimiser, or set `device` to cpu"
+                .into(),
+        ));
     }
     Ok(())
 }

@@ -62,6 +62,15 @@ pub enum Grouped<'a> {
     Own(Box<Communicator>),
 }
 
+impl Grouped<'_> {
+    /// Fails a communicator that nobody else uses, so that ranks that wait for this one learn why.
+    pub(super) fn abort_own(&self, why: &str) {
+        if let Grouped::Own(comm) = self {
+            comm.abort(why);
+        }
+    }
+}
+
 impl<'a> From<&'a Communicator> for Grouped<'a> {
     fn from(comm: &'a Communicator) -> Grouped<'a> {
         Grouped::Lent(comm)
@@ -329,10 +338,11 @@ impl DeviceGroup<'_> {
         Err(Error::QueueDeadline { rank, what: what.into(), suspects, after: self.deadline })
     }
 
-    /// Aborts this rank's part in sums under way, so that no kernel of this rank waits for ever. The caller must first destroy the
-    /// captured graphs that hold sums of this group. A second call does nothing; dropping the group after an error of
-    /// [`DeviceGroup::wait`] has the same effect.
-    pub fn abandon(&mut self) {
+    /// Aborts this rank's part in sums under way, so that no kernel of this rank waits for ever; a communicator that the group alone
+    /// has fails because of `why`. The caller must first destroy the captured graphs that hold sums of this group. A second call does
+    /// nothing; dropping the group after an error of [`DeviceGroup::wait`] has the same effect.
+    pub fn abandon(&mut self, why: &str) {
+        self.comm.abort_own(why);
         if let Over::Nccl(comm) | Over::Scheduled(comm) = &mut self.over {
             comm.abandon();
         }

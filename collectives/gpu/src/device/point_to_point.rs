@@ -185,7 +185,11 @@ impl<'a> DeviceMessages<'a> {
     }
 
     /// Aborts this rank's part in NCCL's messages under way, as [`super::DeviceGroup::abandon`] does for sums.
-    pub fn abandon(&mut self) {
+    pub fn abandon(&mut self, why: &str) {
+        self.comm.abort_own(why);
+        if let Over::Device(answers) = &self.over {
+            answers.abort(why);
+        }
         if let Over::Nccl(comm) = &mut self.over {
             comm.abandon();
         }

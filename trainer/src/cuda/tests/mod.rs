@@ -2,6 +2,7 @@
 //! file run on a GPU if ALLFOLD_TEST_GPU is set, with larger tolerances: the GPU's libraries sum in their own orders.
 
 mod ends;
+mod pipeline;
 mod ways;
 mod zero;
 
@@ -18,7 +19,7 @@ use crate::{Batch, Config, Dataset, Model, Network, RankTrainer, Result, TrainRe
 use allfold_collectives::World;
 use allfold_kernels::cuda::CudaMachine;
 use allfold_kernels::nn::{self, PoolShape};
-use allfold_standin::{FiberOrder, Shim};
+use allfold_standin::{FiberOrder, Shim, ShimOptions};
 use std::sync::{Arc, OnceLock};
 
 fn machine() -> Arc<dyn CudaMachine> {
@@ -27,6 +28,14 @@ fn machine() -> Arc<dyn CudaMachine> {
     match std::env::var_os("ALLFOLD_TEST_GPU") {
         Some(_) => GPU.get_or_init(|| allfold_standin::gpu().unwrap()).clone(),
         None => Shim::open(FiberOrder::Upwards).unwrap(),
+    }
+}
+
+/// The GPU, or a shim of so many devices.
+fn placed(devices: usize) -> Arc<dyn CudaMachine> {
+    match std::env::var_os("ALLFOLD_TEST_GPU") {
+        Some(_) => machine(),
+        None => Shim::with(ShimOptions { devices, ..ShimOptions::default() }).unwrap(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! ZeRO on devices: the bits of `ddp`, the losses of the CPU, a part of the memory on each rank, and checkpoints that any strategy
 //! continues. On shims that detect races, over every path of the exchange.
 
-use super::ways::{by, devices};
-use super::{agrees, assert_near, cnn, pictures, run as run_on, sentences, small};
+use super::ways::by;
+use super::{agrees, assert_near, cnn, pictures, placed, room, run as run_on, sentences, small};
 use crate::cuda::Replica;
 use crate::engine::StepInput;
 use crate::{Config, Dataset, Error, Model, TrainResult, models, optim, train_with};
@@ -54,36 +54,32 @@ fn sharded_training_has_the_bits_of_ddp_on_every_path() {
     let mut kept = small();
     kept.parallel.reshard_after_forward = false;
     let sync = Config { sync_batch_norm: true, ..cnn() };
+    let every = &["host", "device", "scheduled", "nccl"][..];
     let cases = [
-        (small(), &digits),
-        (kept, &digits),
-        (amp, &digits),
-        (Config { accumulate: 2, ..small() }, &digits),
-        (Config { frozen: vec!["fc1".into()], accumulate: 2, ..small() }, &digits),
-        (sync, &digits),
-        (gpt(), &text),
-        (Config { accumulate: 2, batch: 4, amp: "bf16".into(), ..gpt() }, &text),
+        (small(), &digits, every),
+        (kept, &digits, &["device", "nccl"]),
+        (amp, &digits, &["nccl"]),
+        (Config { accumulate: 2, ..small() }, &digits, &["nccl"]),
+        (Config { frozen: vec!["fc1".into()], accumulate: 2, ..small() }, &digits, &["nccl"]),
+        (sync, &digits, &["nccl"]),
+        (gpt(), &text, &["nccl"]),
+        (Config { accumulate: 2, batch: 4, amp: "bf16".into(), ..gpt() }, &text, &["nccl"]),
     ];
-    for (case, (config, data)) in cases.iter().enumerate() {
-        for count in [1, 2] {
-            let machine = devices(count);
-            let ways: &[&str] = &["host", "device", "scheduled", "nccl"][..2 * count];
-            for exchange in ways.iter().copied() {
-                let ddp = run(&by(exchange, config), data, 2, &machine);
-                for strategy in ZERO {
-                    let ran = run(&zero(strategy, &by(exchange, config)), data, 2, &machine);
-                    let what = format!("case {case}: {strategy} over {exchange} on {count} devices");
-                    match config.accumulate > 1 && strategy != "zero1" {
-                        // Each micro-batch's gradients are summed over ranks before they are added up.
-                        true => assert_near(&ddp, &ran, 2e-2),
-                        // Two addends have one sum, also over NCCL.
-                        false => {
-                            assert_eq!(
-                                (ran.losses, ran.weights_hash),
-                                (ddp.losses.clone(), ddp.weights_hash),
-                                "{what}"
-                            );
-                        }
+    for (case, (config, data, paths)) in cases.iter().enumerate() {
+        for exchange in paths.iter().copied() {
+            // NCCL needs a GPU for each rank; the other paths are tried on one.
+            let machine = placed(if ["nccl", "scheduled"].contains(&exchange) { 2 } else { 1 });
+            let ddp = run(&by(exchange, config), data, 2, &machine);
+            for strategy in ZERO {
+                let ran = run(&zero(strategy, &by(exchange, config)), data, 2, &machine);
+                match config.accumulate > 1 && strategy != "zero1" {
+                    // Each micro-batch's gradients are summed over ranks before they are added up.
+                    true => assert_near(&ddp, &ran, 2e-2),
+                    // Two addends have one sum, also over NCCL.
+                    false => {
+                        let what = format!("case {case}: {strategy} over {exchange}");
+                        let bits = (ddp.losses.clone(), ddp.weights_hash);
+                        assert_eq!((ran.losses, ran.weights_hash), bits, "{what}");
                     }
                 }
             }
@@ -131,7 +127,7 @@ fn a_checkpoint_of_one_strategy_is_continued_by_any_other() {
         run_on(&Config { max_steps: 3, ..zero(first, &config) }, &data, 2, true);
         let cpu = run_on(&Config { resume: true, ..zero(second, &config) }, &data, 2, false).remove(0);
         std::fs::remove_dir_all(&folder).unwrap();
-        assert_near(&run_on(&config, &data, 2, false).remove(0), &cpu, 1e-5);
+        assert_near(&run_on(&config, &data, 2, false).remove(0), &cpu, 1e-5 * room());
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }
@@ -141,9 +137,9 @@ fn a_checkpoint_of_one_strategy_is_continued_by_any_other() {
 fn each_rank_keeps_its_part_of_the_memory() {
     let config = Config { optimiser: "adam".into(), model: "mlp".into(), hidden: vec![256, 256], ..small() };
     let held = |strategy: &str| {
-        let (config, machine) = (zero(strategy, &config), devices(4));
+        let (config, machine) = (zero(strategy, &config), placed(4));
         let ran = World::threads(4).run(|comm| {
-            let on = (machine.clone(), comm.rank().index());
+            let on = (machine.clone(), comm.rank().index() % machine.devices());
             let mut replica = Replica::new(&config, ((1, 8, 8), 10), &comm, on)?;
             let network = models::build::<f32>(&config, (1, 8, 8), 10)?;
             let mut optimiser = optim::build(&config, network.params())?;
@@ -179,7 +175,7 @@ fn each_rank_keeps_its_part_of_the_memory() {
 fn what_gpus_do_not_run_is_refused_in_one_line() {
     let data = pictures();
     let refused = |config: Config| {
-        let machine = devices(1);
+        let machine = placed(1);
         let (train, test) = &data;
         let world = World::threads(2);
         let ran = world.run(|comm| train_with(&config, train, test, &comm, Some(machine.clone()), &mut ()));
@@ -187,7 +183,7 @@ fn what_gpus_do_not_run_is_refused_in_one_line() {
         assert!(!text.contains('\n'), "{text}");
         text
     };
-    assert!(refused(zero("pipeline", &small())).contains("runs on the CPU alone"));
+    assert!(refused(zero("tensor", &small())).contains("runs on the CPU alone"));
     assert!(refused(zero("zero2", &Config { optimiser: "lars".into(), ..small() })).contains("lars"));
     let mut sharded = zero("zero3", &small());
     sharded.parallel.shard = 1;

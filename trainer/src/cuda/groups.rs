@@ -1,0 +1,118 @@
+//! The groups of a rank on a device: one for each axis of the mesh, and those that carry messages between stages.
+
+use crate::engine::{Keep, Mesh, MeshAxis, ParamUnit};
+use crate::{Config, Result};
+use allfold_collectives::{Communicator, Rank};
+use allfold_gpu::device::{DeviceGroup, DeviceMessages, ReducePath};
+use allfold_kernels::cuda::Queue;
+use std::time::Duration;
+
+/// A rank's groups.
+pub(super) struct GpuGroups<'a> {
+    /// All ranks.
+    pub world: DeviceGroup<'a>,
+    /// The ranks of the data axis, unless they are all ranks.
+    data: Option<DeviceGroup<'a>>,
+    /// The stages of the pipeline, if there is one.
+    pub pipeline: Option<DeviceGroup<'a>>,
+    /// For each channel: the messages between stages.
+    pub messages: Vec<DeviceMessages<'a>>,
+    /// For each unit that several stages hold, on those stages: their group.
+    pub copies: Vec<Option<DeviceGroup<'a>>>,
+    /// For each unit, the first stage that holds it.
+    pub holders: Vec<Rank>,
+}
+
+impl<'a> GpuGroups<'a> {
+    /// The groups of a rank of `mesh` that keeps `specs`, with `channels` channels, on the device of `queue`. Every rank must call it.
+    pub fn open(
+        config: &Config,
+        comm: &'a Communicator,
+        (mesh, channels): (&Mesh, usize),
+        specs: &[ParamUnit],
+        (queue, deadline): (&Queue, Duration),
+    ) -> Result<GpuGroups<'a>> {
+        let stream = || Ok::<_, crate::Error>(Queue::new(queue.machine().clone(), queue.device())?.pooled());
+        let way = ReducePath::named(&config.exchange).unwrap_or_default();
+        let world = DeviceGroup::open(comm, stream()?, way, deadline)?;
+        let path = world.path();
+        let mut groups = GpuGroups {
+            world,
+            data: None,
+            pipeline: None,
+            messages: Vec::new(),
+            copies: specs.iter().map(|_| None).collect(),
+            holders: vec![Rank(0); specs.len()],
+        };
+        if mesh.pipeline == 1 {
+            return Ok(groups);
+        }
+        let rank = comm.rank().index();
+        let place = |axis| mesh.position(rank, axis).index as u32;
+        let (data, stage) = (place(MeshAxis::Data), place(MeshAxis::Pipeline));
+        let open = |comm: Option<Communicator>| {
+            comm.map(|comm| DeviceGroup::open(comm, stream()?, path, deadline).map_err(crate::Error::from))
+                .transpose()
+        };
+        groups.data = open(comm.split(Some(stage), data)?)?;
+        let line = comm.split(Some(data), stage)?;
+        for (at, unit) in specs.iter().enumerate() {
+            let Some(line) = &line else { continue };
+            let held = unit.keep != Keep::Nothing;
+            let mut holders = vec![0i64; mesh.pipeline];
+            line.all_gather(&[i64::from(held)], &mut holders)?;
+            let first = holders.iter().position(|held| *held == 1).unwrap_or_default();
+            groups.holders[at] = Rank(first as u32);
+            if holders.iter().sum::<i64>() > 1 {
+                groups.copies[at] = open(line.split(held.then_some(0), stage)?)?;
+            }
+        }
+        groups.pipeline = open(line)?;
+        for _ in 0..channels {
+            if let Some(line) = comm.split(Some(data), rank as u32)? {
+                groups.messages.push(DeviceMessages::open(line, stream()?, path, deadline)?);
+            }
+        }
+        Ok(groups)
+    }
+
+    /// The ranks that hold the same layers and have samples of their own.
+    pub fn data(&mut self) -> &mut DeviceGroup<'a> {
+        self.data.as_mut().unwrap_or(&mut self.world)
+    }
+
+    /// The data axis and the pipeline.
+    pub fn axes(&mut self) -> (&mut DeviceGroup<'a>, Option<&mut DeviceGroup<'a>>) {
+        (self.data.as_mut().unwrap_or(&mut self.world), self.pipeline.as_mut())
+    }
+
+    /// Whether all exchanges are queued without waiting, so that a part of a step can be captured.
+    pub fn captures(&self) -> bool {
+        self.world.captures() && self.pipeline.is_none()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &DeviceGroup<'a>> {
+        let copies = self.copies.iter().flatten();
+        [&self.world].into_iter().chain(&self.data).chain(&self.pipeline).chain(copies)
+    }
+
+    /// The queues of the streams of all groups.
+    pub fn queues(&self) -> impl Iterator<Item = &Queue> {
+        self.all().map(DeviceGroup::queue).chain(self.messages.iter().map(DeviceMessages::queue))
+    }
+
+    /// Whether kernels of another rank may still use this rank's memory.
+    pub fn is_lent(&self) -> bool {
+        self.all().any(DeviceGroup::is_lent)
+    }
+
+    /// Ends this rank's part in all exchanges under way, and tells the other ranks of its own groups why.
+    pub fn abandon(&mut self, why: &str) {
+        let GpuGroups { world, data, pipeline, messages, copies, .. } = self;
+        let copies = copies.iter_mut().flatten();
+        for group in [world].into_iter().chain(data).chain(pipeline).chain(copies) {
+            group.abandon(why);
+        }
+        messages.iter_mut().for_each(|messages| messages.abandon(why));
+    }
+}

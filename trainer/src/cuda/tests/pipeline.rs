@@ -1,0 +1,132 @@
+//! Pipelines on devices: losses and weights of the CPU by every schedule and over every path, with ZeRO in each stage, tied parameters on
+//! two stages, running statistics, and checkpoints. On shims that detect races.
+
+use super::ways::by;
+use super::{assert_near, cnn, pictures, placed, room, run as run_on, sentences, small};
+use crate::config::{ScheduleName, StageSharing};
+use crate::{Config, Dataset, TrainResult, train_with};
+use allfold_collectives::{Communicator, World};
+use allfold_kernels::cuda::CudaMachine;
+use std::sync::Arc;
+
+fn pipeline(schedule: ScheduleName, stages: usize, config: &Config) -> Config {
+    let mut config = Config { strategy: "pipeline".into(), ..config.clone() };
+    (config.parallel.schedule, config.parallel.stages) = (schedule, stages);
+    if schedule == ScheduleName::Interleaved {
+        config.parallel.chunks = 2;
+    }
+    config
+}
+
+fn run(
+    config: &Config,
+    (train, test): &(Dataset, Dataset),
+    ranks: u32,
+    machine: &Arc<dyn CudaMachine>,
+) -> TrainResult {
+    let body = |comm: Communicator| train_with(config, train, test, &comm, Some(machine.clone()), &mut ());
+    let ran = World::threads(ranks).run(body).unwrap();
+    assert!(
+        ran.iter().all(|rank| (rank.weights_hash, &rank.losses) == (ran[0].weights_hash, &ran[0].losses))
+    );
+    ran.into_iter().next().unwrap()
+}
+
+/// A GPT whose head shares the embedding's weight: the first and the last stage hold a copy.
+fn gpt() -> Config {
+    Config {
+        model: "gpt".into(),
+        layers: 4,
+        width: 32,
+        heads: 2,
+        dropout: 0.2,
+        batch: 4,
+        accumulate: 4,
+        epochs: 1,
+        optimiser: "adamw".into(),
+        lr: 3e-3,
+        ..Config::default()
+    }
+}
+
+fn text() -> (Dataset, Dataset) {
+    (sentences(16, 9, 11), sentences(3, 9, 11))
+}
+
+const SCHEDULES: [ScheduleName; 5] = [
+    ScheduleName::Gpipe,
+    ScheduleName::OneFOneB,
+    ScheduleName::Interleaved,
+    ScheduleName::ZbH1,
+    ScheduleName::ZbV,
+];
+
+#[test]
+fn every_schedule_trains_as_one_rank_of_the_cpu() {
+    let data = text();
+    let cpu = run_on(&Config { strategy: "single".into(), ..gpt() }, &data, 1, false).remove(0);
+    for schedule in SCHEDULES {
+        let config = pipeline(schedule, 2, &gpt());
+        assert_near(&cpu, &run(&by("device", &config), &data, 2, &placed(1)), 5e-5 * room());
+    }
+}
+
+#[test]
+fn a_pipeline_gives_the_same_bits_over_devices_and_host_and_trains_over_nccl() {
+    let (data, machine) = (text(), placed(4));
+    let config = pipeline(ScheduleName::OneFOneB, 4, &gpt());
+    let [host, device, scheduled, nccl] = ["host", "device", "scheduled", "nccl"]
+        .map(|exchange| run(&by(exchange, &config), &data, 4, &machine));
+    assert_eq!((&host.losses, host.weights_hash), (&device.losses, device.weights_hash));
+    assert_eq!((&host.losses, host.weights_hash), (&scheduled.losses, scheduled.weights_hash));
+    assert_near(&host, &nccl, 1e-5 * room());
+}
+
+/// Norms and the flag of gradients that are not finite are those of all stages; stages of several ranks shard what they keep.
+#[test]
+fn pipelines_of_several_ranks_a_stage_clip_scale_and_shard_as_the_cpu() {
+    let data = text();
+    let amp = Config { amp: "f16".into(), loss_scale: 512.0, ..gpt() };
+    let clipped = Config { clip_norm: 0.05, ..gpt() };
+    for (config, sharding, within) in [
+        (&clipped, StageSharing::Ddp, 5e-5),
+        (&clipped, StageSharing::Zero2, 5e-5),
+        (&amp, StageSharing::Zero1, 2e-2),
+        (&amp, StageSharing::Zero3, 2e-2),
+    ] {
+        let config = Config { batch: 2, accumulate: 2, ..config.clone() };
+        let mut config = pipeline(ScheduleName::OneFOneB, 2, &config);
+        config.parallel.sharding = sharding;
+        let cpu = run_on(&config, &data, 4, false).remove(0);
+        assert_near(&cpu, &run(&by("device", &config), &data, 4, &placed(2)), within * room());
+    }
+}
+
+/// Running statistics are those of the stage that has the layer, in evaluations and in checkpoints.
+#[test]
+fn a_pipeline_with_batch_norms_is_scored_and_continued_as_on_the_cpu() {
+    let data = pictures();
+    let folder = std::env::temp_dir().join(format!("allfold-cuda-pipeline-{}", std::process::id()));
+    let config = pipeline(ScheduleName::OneFOneB, 2, &Config { accumulate: 2, epochs: 2, ..cnn() });
+    let whole = run(&config, &data, 2, &placed(2));
+    assert_near(&run_on(&config, &data, 2, false).remove(0), &whole, 2e-5 * room());
+    let kept = Config {
+        checkpoint_dir: folder.to_string_lossy().into_owned(),
+        checkpoint_every: 3,
+        ..config.clone()
+    };
+    run(&Config { max_steps: 3, ..kept.clone() }, &data, 2, &placed(2));
+    let rest = run(&Config { resume: true, ..kept }, &data, 2, &placed(2));
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!((rest.losses, rest.weights_hash), (whole.losses, whole.weights_hash));
+}
+
+#[test]
+fn a_single_layer_of_a_stage_may_be_named() {
+    let data = pictures();
+    let mut config =
+        pipeline(ScheduleName::Gpipe, 2, &Config { hidden: vec![16, 16], accumulate: 2, ..small() });
+    config.parallel.split = vec!["fc2".into()];
+    let cpu = run_on(&config, &data, 2, false).remove(0);
+    assert_near(&cpu, &run(&config, &data, 2, &placed(1)), 1e-5 * room());
+}
