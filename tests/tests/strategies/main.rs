@@ -5,6 +5,7 @@ mod draws;
 mod faults;
 mod memory;
 mod observed;
+mod on_gpus;
 mod optimisers;
 mod parameter_server;
 mod predicted;

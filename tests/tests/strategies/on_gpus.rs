@@ -1,0 +1,66 @@
+//! Every strategy that GPUs run, there: on the shim, in f32, by the same drivers as on the CPU.
+
+use super::{ROWS, Row, digits, distance, gpt, on};
+use allfold_collectives::{Communicator, World};
+use allfold_kernels::cuda::CudaMachine;
+use allfold_standin::{Shim, ShimOptions};
+use allfold_trainer::{Config, Model, checkpoint, data, models, strategies, train_with, weights};
+use std::sync::Arc;
+
+/// The weights after the last step on `ranks` ranks with a device each, or on the CPU.
+fn trained(config: &Config, ranks: u32, on_gpus: bool) -> Vec<Vec<f64>> {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoint_dir = directory.path().display().to_string();
+    let config = Config { checkpoint_dir, checkpoint_every: config.max_steps, ..config.clone() };
+    let (train, test) = data::load(&config).unwrap();
+    let machine: Option<Arc<dyn CudaMachine>> = on_gpus
+        .then(|| Shim::with(ShimOptions { devices: ranks as usize, ..ShimOptions::default() }).unwrap());
+    let body =
+        |comm: Communicator| train_with(&config, &train, &test, &comm, machine.clone(), &mut ()).map(drop);
+    World::threads(ranks).run(body).unwrap();
+    let network = models::build(&config, train.shape, train.classes).unwrap();
+    let mut model = Model::<f64>::new(network, 0).unwrap();
+    weights::load(&checkpoint::newest(directory.path()).unwrap().unwrap(), &mut model).unwrap();
+    (0..model.network().params().len()).map(|param| model.param(param).to_vec()).collect()
+}
+
+/// Whether GPUs run a row on these ranks; otherwise the reason.
+fn runs(row: &Row, ranks: u32) -> Result<(), String> {
+    let data = (row.data)(ranks).unwrap_or(1);
+    let config = Config { device: "cuda".into(), dtype: "f32".into(), ..on(row, &row.gpt(), data) };
+    strategies::fits(&config, ranks).map_err(|refused| refused.to_string())
+}
+
+#[test]
+fn every_strategy_that_gpus_run_equals_one_rank_of_the_cpu() {
+    let ranks = 4;
+    let short = |base: Config| Config { dtype: "f32".into(), max_steps: 4, validation: 4, ..base };
+    let bases = [short(digits()), short(Config { positions: 8, ..gpt() })];
+    let alone: Vec<_> = bases
+        .iter()
+        .map(|base| {
+            trained(&Config { strategy: "single".into(), batch: super::SAMPLES, ..base.clone() }, 1, false)
+        })
+        .collect();
+    println!("\n{ranks} GPUs (shim): distance of the weights from one rank's of the CPU");
+    println!("| {:<22} | {:>6} | {:>6} |", "strategy", "mlp", "gpt");
+    let mut ran = Vec::new();
+    for row in &ROWS {
+        if let Err(refused) = runs(row, ranks) {
+            assert!(refused.contains("CPU") || refused.contains("device"), "{}: {refused}", row.name);
+            println!("| {:<22} | {:>6} | {:>6} |", row.name, "-", "-");
+            continue;
+        }
+        ran.push(row.strategy);
+        let Some(data) = (row.data)(ranks) else { continue };
+        let far: Vec<f64> = bases
+            .iter()
+            .zip(&alone)
+            .map(|(base, alone)| distance(alone, &trained(&on(row, base, data), ranks, true)))
+            .collect();
+        println!("| {:<22} | {:6.0e} | {:6.0e} |", row.name, far[0], far[1]);
+        assert!(far.iter().all(|far| *far < 1e-4), "{}: {far:?}", row.name);
+    }
+    let missing: Vec<_> = strategies::ON_GPUS.iter().filter(|name| !ran.contains(name)).collect();
+    assert_eq!(missing, [&"single"], "strategies of GPUs without a row");
+}
