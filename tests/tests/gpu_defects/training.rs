@@ -7,6 +7,7 @@ use allfold_kernels::cuda::CudaMachine;
 use allfold_standin::{Shim, ShimOptions};
 use allfold_trainer::cuda::{Replica, Within};
 use allfold_trainer::data::digits;
+use allfold_trainer::engine::StepInput;
 use allfold_trainer::{Batch, Config, DrawKey, Model, models, optim, train_with};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,7 +53,8 @@ fn steps<R: Send>(
             let labels = (0..own).map(|i| (i + at) % 10).collect();
             replica.stage(&Batch { x: vec![0.5; own as usize * 64], labels })?;
             let draw_key = DrawKey { step: at, ..DrawKey::default() };
-            let samples = replica.start(draw_key, everywhere, 0.1, None)?;
+            let input = StepInput { draw_key, lr: 0.1, ..StepInput::default() };
+            let samples = replica.start(input, everywhere, false)?;
             replica.finish(samples).map(|_| ())
         };
         body(comm.rank(), &mut step)

@@ -25,7 +25,7 @@ use crate::{RankGroups, StepCosts};
 use allfold_collectives::DType;
 use allfold_sim::Picos;
 use allfold_trainer::Outline;
-use allfold_trainer::engine::{Keep, Mesh, MeshAxis, ParamUnit, UnitExchange, UnitLayout};
+use allfold_trainer::engine::{Keep, Mesh, MeshAxis, ParamUnit, UnitExchange, UnitLayout, units_of_layers};
 use allfold_trainer::timing::{BucketTimes, StepSpan, StepWork};
 use bucketing::ClockBuckets;
 pub(crate) use exchanges::Queue;

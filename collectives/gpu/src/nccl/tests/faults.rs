@@ -111,7 +111,7 @@ fn rank(
         machine.forget(graph);
     }
     if let Err(error) = result {
-        link.abandon();
+        link.abandon("the test ends it");
         return if error == (Error::Poisoned { cause: "dies".into() }) { Ok(None) } else { Err(error) };
     }
     Ok(Some(compute.download::<f32>(data.all()).unwrap()[0]))
