@@ -1,0 +1,10 @@
+//! Gradients of layers against central differences, and values of layers that are known in closed form.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod batch_norm;
+#[path = "../../src/nn/gradcheck.rs"]
+mod gradcheck;
+mod layer_norm;
+mod linear;
+mod loss;
+mod pool;
