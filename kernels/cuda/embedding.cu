@@ -1,9 +1,10 @@
 // Embedding lookup: rows of a table by number, and the sum of the gradients of each row.
 //
 //   table, dtable [V, C]     tokens [n] u32     y, dy [n, C]     places [T, C]: a row per position in the sequence; null: none
+//   first: the token of the table's first row
 //
-//   embedding_T        y[i] = table[tokens[i]] + places[i % T]          a token that is no row of the table reads as NaN
-//   embedding_back_T   dtable[v] = sum of dy[i] where tokens[i] = v, in the order of i: no atomics, always the same bits;
+//   embedding_T        y[i] = table[tokens[i] - first] + places[i % T]          a token that is no row of the table reads as `outside`
+//   embedding_back_T   dtable[v] = sum of dy[i] where tokens[i] - first = v, in the order of i: no atomics, always the same bits;
 //                      rows without a token are not written
 //   places_back_T      dplaces[t] = sum of dy[i] where i % T = t, in the order of i
 #include "element.cuh"
@@ -20,12 +21,13 @@ INLINE bool block_any(u32 value, u32* shared) {
 }
 
 template <class T>
-INLINE void embedding(const T* table, const u32* tokens, const T* places, u64 vocabulary, u64 columns, u64 length, u64 n, T* y) {
+INLINE void embedding(const T* table, const u32* tokens, const T* places, u32 first, u64 vocabulary, u64 columns, u64 length, u64 n,
+                      f32 outside, T* y) {
     u64 all = n * columns;
     for (u64 at = (u64)blockIdx.x * THREADS + threadIdx.x; at < all; at += (u64)gridDim.x * THREADS) {
         u64 i = at / columns, c = at % columns;
-        u32 token = tokens[i];
-        f32 value = token < vocabulary ? widen(table[token * columns + c]) : f32_of(0x7fc00000u);
+        u64 token = tokens[i] - first;
+        f32 value = token < vocabulary ? widen(table[token * columns + c]) : outside;
         if (places) value += widen(places[i % length * columns + c]);
         y[at] = narrow<T>(value);
     }
@@ -34,7 +36,7 @@ INLINE void embedding(const T* table, const u32* tokens, const T* places, u64 vo
 // A block per token. If no earlier token is of the same row, the block looks through the tokens from its own on, 256 at a time, lists
 // those of that row in order, and adds up their gradients; otherwise an earlier token's block does so.
 template <class T>
-INLINE void embedding_back(const u32* tokens, const T* dy, u64 vocabulary, u64 columns, u64 n, T* dtable) {
+INLINE void embedding_back(const u32* tokens, const T* dy, u32 first, u64 vocabulary, u64 columns, u64 n, T* dtable) {
     __shared__ u32 hits[THREADS];
     __shared__ u32 before[THREADS / 32];
     u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -42,9 +44,10 @@ INLINE void embedding_back(const u32* tokens, const T* dy, u64 vocabulary, u64 c
         u32 row = tokens[own];
         u32 earlier = 0;
         for (u64 i = threadIdx.x; i < own; i += THREADS) earlier |= tokens[i] == row;
-        if (block_any(earlier, before) || row >= vocabulary) continue;
-        for (u64 first = 0; first < columns; first += THREADS) {
-            u64 c = first + threadIdx.x;
+        u64 own_row = row - first;
+        if (block_any(earlier, before) || own_row >= vocabulary) continue;
+        for (u64 start_column = 0; start_column < columns; start_column += THREADS) {
+            u64 c = start_column + threadIdx.x;
             f32 sum = 0.0f;
             for (u64 base = own; base < n; base += THREADS) {
                 u64 i = base + threadIdx.x;
@@ -64,7 +67,7 @@ INLINE void embedding_back(const u32* tokens, const T* dy, u64 vocabulary, u64 c
                 if (c < columns)
                     for (u32 k = 0; k < count; k++) sum += widen(dy[(base + hits[k]) * columns + c]);
             }
-            if (c < columns) dtable[row * columns + c] = narrow<T>(sum);
+            if (c < columns) dtable[own_row * columns + c] = narrow<T>(sum);
         }
     }
 }
@@ -79,12 +82,13 @@ template <class T> INLINE void places_back(const T* dy, u64 columns, u64 length,
 }
 
 #define EMBEDDING(T)                                                                                                \
-    KERNEL(embedding_##T, const T* table, const u32* tokens, const T* places, u64 vocabulary, u64 columns,          \
-           u64 length, u64 n, T* y) {                                                                               \
-        embedding<T>(table, tokens, places, vocabulary, columns, length, n, y);                                     \
+    KERNEL(embedding_##T, const T* table, const u32* tokens, const T* places, u32 first, u64 vocabulary,            \
+           u64 columns, u64 length, u64 n, f32 outside, T* y) {                                                     \
+        embedding<T>(table, tokens, places, first, vocabulary, columns, length, n, outside, y);                     \
     }                                                                                                               \
-    KERNEL(embedding_back_##T, const u32* tokens, const T* dy, u64 vocabulary, u64 columns, u64 n, T* dtable) {     \
-        embedding_back<T>(tokens, dy, vocabulary, columns, n, dtable);                                              \
+    KERNEL(embedding_back_##T, const u32* tokens, const T* dy, u32 first, u64 vocabulary, u64 columns, u64 n,       \
+           T* dtable) {                                                                                             \
+        embedding_back<T>(tokens, dy, first, vocabulary, columns, n, dtable);                                       \
     }                                                                                                               \
     KERNEL(places_back_##T, const T* dy, u64 columns, u64 length, u64 n, T* dplaces) {                              \
         places_back<T>(dy, columns, length, n, dplaces);                                                            \

@@ -52,6 +52,8 @@ families! {
     Activation = "activation",
     /// Losses.
     Loss = "loss",
+    /// Losses of classes that ranks share.
+    SplitLoss = "split_loss",
     /// Maximum and mean pooling.
     Pool = "pool",
     /// Embedding tables.

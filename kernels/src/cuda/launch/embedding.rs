@@ -11,6 +11,9 @@ pub struct EmbeddingLaunch {
     pub dtype: DType,
     /// The number of rows of the table, V.
     pub vocabulary: usize,
+    /// The token of the first row, if the table is a part of one that several ranks share: tokens of other ranks' rows give 0. `None`
+    /// for a whole table.
+    pub part_from: Option<u32>,
     /// The number of columns, C.
     pub columns: usize,
     /// The number of tokens of a sequence, T; at least 1.
@@ -38,7 +41,7 @@ impl EmbeddingLaunch {
     }
 }
 
-/// `y[i] = table[tokens[i]] + places[i % T]`; tokens are u32, and a token beyond the table gives NaN.
+/// `y[i] = table[tokens[i]] + places[i % T]`; tokens are u32, and a token beyond a whole table gives NaN.
 ///
 /// # Errors
 /// A buffer of the wrong length.
@@ -55,7 +58,9 @@ pub fn embedding(
     }
     let arguments = Arguments::new().reads(table).reads(tokens);
     let arguments = reads_if(arguments, places);
-    let arguments = arguments.with(s.vocabulary as u64).with(s.columns as u64).with(s.length as u64).with(n);
+    let arguments = arguments.with(s.part_from.unwrap_or(0)).with(s.vocabulary as u64);
+    let arguments = arguments.with(s.columns as u64).with(s.length as u64).with(n);
+    let arguments = arguments.with(if s.part_from.is_some() { 0.0 } else { f32::NAN });
     let grid = [blocks(queue, n * s.columns as u64, 1), 1, 1];
     let kernel = Kernel::typed(Family::Embedding, "embedding", s.dtype);
     run(queue, kernel, grid, arguments.writes(y))?;
@@ -80,7 +85,8 @@ pub fn embedding_back(
     queue.fill(dtable, 0)?;
     if n > 0 {
         let arguments = Arguments::new().reads(tokens).reads(dy);
-        let arguments = arguments.with(s.vocabulary as u64).with(s.columns as u64).with(n);
+        let arguments = arguments.with(s.part_from.unwrap_or(0)).with(s.vocabulary as u64);
+        let arguments = arguments.with(s.columns as u64).with(n);
         let kernel = Kernel::typed(Family::Embedding, "embedding_back", s.dtype);
         let grid = [blocks(queue, n * 256, 1), 1, 1];
         run(queue, kernel, grid, arguments.writes(dtable))?;

@@ -17,6 +17,7 @@ mod optim;
 mod pool;
 mod product;
 mod reduce;
+mod split_loss;
 
 pub use activation::{Function, activate, activate_back, add, bias, bias_back};
 pub use attention::{Dropped, Heads, attention, attention_back};
@@ -32,6 +33,7 @@ pub use optim::{AdamRule, LarsRule, Param, Params, SgdRule, adam, lars, sgd};
 pub use pool::{PoolLaunch, max_pool, max_pool_back, mean_pool, mean_pool_back, plane_mean, plane_mean_back};
 pub use product::{Conv, DeviceMatrix, conv, conv_input, conv_weight, matmul, restride};
 pub use reduce::{divide, reduce};
+pub use split_loss::{ClassPart, class_hits};
 
 use super::machine::{Arguments, Launch, THREADS};
 use super::{Error, Kernel, Queue, Result, Slice};

@@ -292,7 +292,7 @@ fn embeddings<T: Trained>(queue: &Queue) {
         let table: Vec<T> = of(&units(vocabulary * columns, 1));
         let places: Vec<T> = of(&units(length * columns, 2));
         let dy: Vec<T> = of(&units(n * columns, 3));
-        let s = EmbeddingLaunch { dtype: T::DTYPE, vocabulary, columns, length };
+        let s = EmbeddingLaunch { dtype: T::DTYPE, vocabulary, part_from: None, columns, length };
         let mut y = Vec::new();
         let (mut dtable, mut dplaces) = (vec![0.0f32; vocabulary * columns], vec![0.0f32; length * columns]);
         for (i, token) in tokens.iter().enumerate() {
