@@ -157,7 +157,12 @@ pub fn class_hits(queue: &Queue, best: Slice<'_>, labels: Slice<'_>, hits: Slice
     holds("the hits", hits, rows, 4)?;
     if rows > 0 {
         let arguments = Arguments::new().reads(best).reads(labels).with(rows).writes(hits);
-        run(queue, Kernel::plain(Family::SplitLoss, "class_hits"), [blocks(queue, rows, 1), 1, 1], arguments)?;
+        run(
+            queue,
+            Kernel::plain(Family::SplitLoss, "class_hits"),
+            [blocks(queue, rows, 1), 1, 1],
+            arguments,
+        )?;
     }
     Ok(best.len() as u64)
 }
