@@ -19,7 +19,7 @@ case "${1:-}" in
         cd "$here"
         # As the gate builds them, so that its results are used again.
         cargo build --release --quiet --workspace --bin allfold
-        tests=$(cargo test --quiet --workspace --lib --test cuda_kernels --bench gpu --no-run --message-format=json)
+        tests=$(cargo test --quiet --workspace --lib --test cuda --test cuda_kernels --bench gpu --no-run --message-format=json)
         built() { # the executable of a target, as cargo names it
             sed -n 's/.*"name":"'"$1"'".*"executable":"\([^"]*\)".*/\1/p' <<<"$tests" | tail -1
         }
@@ -28,7 +28,7 @@ case "${1:-}" in
         cp target/release/allfold target/gpu-check/
         cp "$(built cuda_kernels)" target/gpu-check/cuda_kernels
         cp "$(built allfold_gpu)" target/gpu-check/collectives
-        cp "$(built allfold_trainer)" target/gpu-check/trainer
+        cp "$(built cuda)" target/gpu-check/trainer
         cp "$(built gpu)" target/gpu-check/gpu
         cp -r experiments/configs/gpu target/gpu-check/configs
         cp benches/peers/{torch_gpu,nccl_direct}.py target/gpu-check/
@@ -196,7 +196,7 @@ step 20 "bandwidth: kernels against a copy" "$folder/gpu" kernels 512
 step 20 "bandwidth: 8 ranks on the devices there are" "$folder/gpu" device 64
 step 50 "NCCL with 1, 2, 4 and 8 ranks" "$folder/gpu" nccl 256
 [[ -z $interpreter ]] || step 20 "NCCL alone, called from Python" peer nccl_direct.py 256
-step 30 "training parity: the CPU's losses" env ALLFOLD_TEST_GPU=1 "$folder/trainer" cuda::tests --skip ::ends:: --skip ::ways:: --test-threads=8
+step 30 "training parity: the CPU's losses" env ALLFOLD_TEST_GPU=1 "$folder/trainer" --skip ends:: --skip ways:: --test-threads=8
 step 12 "bench: the device backend" "$folder/allfold" bench all_reduce --backend device --ranks 8 -b 1M -e 64M -f 8 --json "$ALLFOLD_RECORDS"
 if own_gpus 2; then
     step 12 "bench: NCCL native, 2 ranks" "$folder/allfold" bench all_reduce --backend nccl --ranks 2 -b 8 -e 64M -f 64 --json "$ALLFOLD_RECORDS"

@@ -24,6 +24,17 @@ impl Evaluation {
     }
 }
 
+/// A rank's place among the parts of a set that is evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvaluationPlace {
+    /// The number of this rank's part.
+    pub index: usize,
+    /// The number of parts.
+    pub size: usize,
+    /// Whether the rank's result counts: of several ranks with the same part, one's does.
+    pub counts: bool,
+}
+
 /// [`evaluate_first`] with a function that returns (sum of losses, correct answers) of a batch.
 ///
 /// # Errors
@@ -31,10 +42,10 @@ impl Evaluation {
 pub fn evaluate_by<F: Float>(
     (set, count): (&Dataset, usize),
     batch: usize,
-    comm: &Communicator,
+    (comm, place): (&Communicator, EvaluationPlace),
     mut over: impl FnMut(&Batch<F>) -> Result<(f64, u64)>,
 ) -> Result<Evaluation> {
-    let mine = exactly_once(set.len().min(count), comm.size() as usize, comm.rank().index());
+    let mine = exactly_once(set.len().min(count), place.size, place.index);
     let (mut loss, mut counts, mut samples) = ([0.0], [0i64; 2], Batch::default());
     for indices in mine.chunks(batch.max(1)) {
         set.gather::<F>(indices, &mut samples)?;
@@ -42,6 +53,9 @@ pub fn evaluate_by<F: Float>(
         loss[0] += sum;
         counts[0] += samples.labels.len() as i64;
         counts[1] += correct as i64;
+    }
+    if !place.counts {
+        (loss, counts) = ([0.0], [0; 2]);
     }
     comm.all_reduce(&mut loss, ReduceOp::Sum)?;
     comm.all_reduce(&mut counts, ReduceOp::Sum)?;
@@ -72,7 +86,8 @@ pub fn evaluate_first<F: Float>(
     batch: usize,
     comm: &Communicator,
 ) -> Result<Evaluation> {
-    evaluate_by((set, count), batch, comm, |samples| {
+    let place = EvaluationPlace { index: comm.rank().index(), size: comm.size() as usize, counts: true };
+    evaluate_by((set, count), batch, (comm, place), |samples| {
         let (sum, correct) = model.evaluate(samples, |cost| comm.charge(&work(cost)));
         Ok((sum.to_f64(), correct))
     })

@@ -6,6 +6,7 @@ mod outcome;
 pub use outcome::StepOutcome;
 
 use crate::engine::StepInput;
+use crate::evaluate::EvaluationPlace;
 use crate::optim::Optimiser;
 use crate::{Batch, Config, Error, MemoryUse, Result};
 use allfold_collectives::Communicator;
@@ -89,6 +90,10 @@ impl<'a> Replica<'a> {
     }
 
     pub fn is_sharded(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub fn evaluates(&self) -> EvaluationPlace {
         match self.0 {}
     }
 

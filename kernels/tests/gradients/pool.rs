@@ -13,7 +13,8 @@ const SHAPES: [PoolShape; 4] = [
 #[test]
 fn gradients() {
     for s in SHAPES {
-        let (count, out) = s.sizes(2);
+        let ((rows, columns), (p, q)) = (s.picture, s.output_picture());
+        let (count, out) = (2 * s.channels * rows * columns, 2 * s.channels * p * q);
         let (x, r) = (numbers(count, 1), numbers(out, 2));
         let max = |x: &[f64]| {
             let (mut y, mut winners) = (vec![0.0; out], vec![0; out]);

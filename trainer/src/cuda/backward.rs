@@ -6,7 +6,7 @@ use crate::layers::LayerOperation;
 use crate::{Error, Result};
 use allfold_collectives::ReduceOp;
 use allfold_kernels::DType;
-use allfold_kernels::cuda::launch::{self, DeviceMatrix};
+use allfold_kernels::cuda::launch;
 use allfold_kernels::cuda::vendor::{self, ConvProduct};
 use allfold_kernels::cuda::{self, Memory, Slice};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Passes {
 
     /// Lets `body` write the gradient of weight `nth` of layer `l`, in the layer's type, and stores it in its slot, or adds it to the
     /// gradient of earlier micro-batches and of other layers that share the weight.
-    fn weight<R>(
+    pub(super) fn weight<R>(
         &self,
         l: usize,
         nth: usize,
@@ -41,7 +41,7 @@ impl Passes {
 
     /// Like [`Passes::weight`], for gradients that kernels compute in f32. Gradients of layers under autocast are rounded
     /// afterwards.
-    fn wide<R>(
+    pub(super) fn wide<R>(
         &self,
         l: usize,
         nth: usize,
@@ -87,16 +87,10 @@ impl Passes {
         let x = self.x(l, n)?;
         let mut keep = None;
         match &self.operations[l] {
-            LayerOperation::Linear { rows, inputs, outputs, bias } => {
-                let m = n * rows;
-                self.weight(l, 0, with, |dw| {
-                    let a = DeviceMatrix { data: dy.all(), rows: *outputs, columns: m, transposed: true };
-                    let b = DeviceMatrix { data: x, rows: m, columns: *inputs, transposed: false };
-                    vendor::matmul(queue, dtype, (a, b), dw, 0.0, None)
-                })?;
-                if *bias {
-                    self.wide(l, 1, with, |db| launch::bias_back(queue, dtype, dy.all(), db, 1))?;
-                }
+            LayerOperation::Linear { bias, .. }
+            | LayerOperation::ColumnParallel { bias, .. }
+            | LayerOperation::RowParallel { bias, .. } => {
+                self.linear_params(l, with, (x, dy.all()), *bias)?
             }
             LayerOperation::Conv { shape, bias } => {
                 let s = conv(shape, self.precision.reads(l), n);
@@ -124,10 +118,10 @@ impl Passes {
             }
             // A layer norm computes its weight gradients together with its input gradient, which is there already if it came first.
             LayerOperation::LayerNorm { .. } => self.layer_norm(l, with, &dy, true)?,
-            LayerOperation::Embedding { positions, rows, width } => {
-                let s =
-                    launch::EmbeddingLaunch { dtype, vocabulary: *rows, columns: *width, length: *positions };
-                self.weight(l, 0, with, |dw| launch::embedding_back(queue, &s, x, dy.all(), (dw, None)))?;
+            LayerOperation::Embedding { .. } | LayerOperation::VocabParallel { .. } => {
+                if let Some(s) = self.table(l) {
+                    self.weight(l, 0, with, |dw| launch::embedding_back(queue, &s, x, dy.all(), (dw, None)))?;
+                }
             }
             LayerOperation::Positions { .. } => {
                 self.wide(l, 0, with, |dw| launch::bias_back(queue, dtype, dy.all(), dw, 1))?;
@@ -184,12 +178,9 @@ impl Passes {
         let weights = with.weights;
         let mut ready = None;
         match &self.operations[l] {
-            LayerOperation::Linear { rows, inputs, outputs, .. } => {
-                let (w, m) = (self.param(l, 0, weights)?, n * rows);
-                let a = DeviceMatrix { data: dy.all(), rows: m, columns: *outputs, transposed: false };
-                let b = DeviceMatrix { data: w, rows: *outputs, columns: *inputs, transposed: false };
-                vendor::matmul(queue, dtype, (a, b), dx.all(), 0.0, None)?;
-            }
+            LayerOperation::Linear { .. }
+            | LayerOperation::ColumnParallel { .. }
+            | LayerOperation::RowParallel { .. } => self.linear_input(l, with, (&dy, &dx))?,
             LayerOperation::Conv { shape, .. } => {
                 let s = conv(shape, self.precision.reads(l), n);
                 let w = self.param(l, 0, weights)?;
@@ -239,6 +230,7 @@ impl Passes {
             }
             // Tokens have no gradient. The other layers do not get here: two pass their output's gradient on, and `Own` is refused.
             LayerOperation::Embedding { .. }
+            | LayerOperation::VocabParallel { .. }
             | LayerOperation::Positions { .. }
             | LayerOperation::Add
             | LayerOperation::Own => queue.fill(dx.all(), 0)?,

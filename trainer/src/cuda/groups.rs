@@ -15,12 +15,22 @@ pub(super) struct GpuGroups<'a> {
     data: Option<DeviceGroup<'a>>,
     /// The stages of the pipeline, if there is one.
     pub pipeline: Option<DeviceGroup<'a>>,
+    /// The ranks that share layers, if several do; and the same ranks' communicator on the host.
+    pub tensor: Option<DeviceGroup<'a>>,
+    pub tensor_host: Option<Communicator>,
     /// For each channel: the messages between stages.
     pub messages: Vec<DeviceMessages<'a>>,
     /// For each unit that several stages hold, on those stages: their group.
     pub copies: Vec<Option<DeviceGroup<'a>>>,
     /// For each unit, the first stage that holds it.
     pub holders: Vec<Rank>,
+}
+
+/// The groups of a rank's axes.
+pub(super) struct Axes<'g, 'a> {
+    pub data: &'g mut DeviceGroup<'a>,
+    pub pipeline: Option<&'g mut DeviceGroup<'a>>,
+    pub tensor: Option<&'g mut DeviceGroup<'a>>,
 }
 
 impl<'a> GpuGroups<'a> {
@@ -40,22 +50,32 @@ impl<'a> GpuGroups<'a> {
             world,
             data: None,
             pipeline: None,
+            tensor: None,
+            tensor_host: None,
             messages: Vec::new(),
             copies: specs.iter().map(|_| None).collect(),
             holders: vec![Rank(0); specs.len()],
         };
-        if mesh.pipeline == 1 {
+        if mesh.pipeline == 1 && mesh.tensor == 1 {
             return Ok(groups);
         }
         let rank = comm.rank().index();
         let place = |axis| mesh.position(rank, axis).index as u32;
-        let (data, stage) = (place(MeshAxis::Data), place(MeshAxis::Pipeline));
+        let [data, stage, tensor] = [MeshAxis::Data, MeshAxis::Pipeline, MeshAxis::Tensor].map(place);
+        let (tensors, column) = (mesh.tensor as u32, stage * mesh.data as u32 + data);
         let open = |comm: Option<Communicator>| {
             comm.map(|comm| DeviceGroup::open(comm, stream()?, path, deadline).map_err(crate::Error::from))
                 .transpose()
         };
-        groups.data = open(comm.split(Some(stage), data)?)?;
-        let line = comm.split(Some(data), stage)?;
+        groups.data = open(comm.split(Some(stage * tensors + tensor), data)?)?;
+        if mesh.tensor > 1 {
+            groups.tensor = open(comm.split(Some(column), tensor)?)?;
+            groups.tensor_host = comm.split(Some(column), tensor)?;
+        }
+        if mesh.pipeline == 1 {
+            return Ok(groups);
+        }
+        let line = comm.split(Some(data * tensors + tensor), stage)?;
         for (at, unit) in specs.iter().enumerate() {
             let Some(line) = &line else { continue };
             let held = unit.keep != Keep::Nothing;
@@ -69,7 +89,7 @@ impl<'a> GpuGroups<'a> {
         }
         groups.pipeline = open(line)?;
         for _ in 0..channels {
-            if let Some(line) = comm.split(Some(data), rank as u32)? {
+            if let Some(line) = comm.split(Some(data * tensors + tensor), rank as u32)? {
                 groups.messages.push(DeviceMessages::open(line, stream()?, path, deadline)?);
             }
         }
@@ -81,9 +101,15 @@ impl<'a> GpuGroups<'a> {
         self.data.as_mut().unwrap_or(&mut self.world)
     }
 
-    /// The data axis and the pipeline.
-    pub fn axes(&mut self) -> (&mut DeviceGroup<'a>, Option<&mut DeviceGroup<'a>>) {
-        (self.data.as_mut().unwrap_or(&mut self.world), self.pipeline.as_mut())
+    /// The groups of the data axis, of the pipeline and of the tensor axis.
+    pub fn axes(&mut self) -> Axes<'_, 'a> {
+        let GpuGroups { world, data, pipeline, tensor, .. } = self;
+        Axes { data: data.as_mut().unwrap_or(world), pipeline: pipeline.as_mut(), tensor: tensor.as_mut() }
+    }
+
+    /// Whether ranks of the tensor axis share layers, and this one is not the first of them.
+    pub fn is_further_part(&self) -> bool {
+        self.tensor.as_ref().is_some_and(|tensor| tensor.rank() != Rank(0))
     }
 
     /// Whether all exchanges are queued without waiting, so that a part of a step can be captured.
@@ -93,7 +119,7 @@ impl<'a> GpuGroups<'a> {
 
     fn all(&self) -> impl Iterator<Item = &DeviceGroup<'a>> {
         let copies = self.copies.iter().flatten();
-        [&self.world].into_iter().chain(&self.data).chain(&self.pipeline).chain(copies)
+        [&self.world].into_iter().chain(&self.data).chain(&self.pipeline).chain(&self.tensor).chain(copies)
     }
 
     /// The queues of the streams of all groups.
@@ -108,10 +134,13 @@ impl<'a> GpuGroups<'a> {
 
     /// Ends this rank's part in all exchanges under way, and tells the other ranks of its own groups why.
     pub fn abandon(&mut self, why: &str) {
-        let GpuGroups { world, data, pipeline, messages, copies, .. } = self;
+        let GpuGroups { world, data, pipeline, tensor, tensor_host, messages, copies, .. } = self;
         let copies = copies.iter_mut().flatten();
-        for group in [world].into_iter().chain(data).chain(pipeline).chain(copies) {
+        for group in [world].into_iter().chain(data).chain(pipeline).chain(tensor).chain(copies) {
             group.abandon(why);
+        }
+        if let Some(host) = tensor_host {
+            host.abort(why);
         }
         messages.iter_mut().for_each(|messages| messages.abandon(why));
     }

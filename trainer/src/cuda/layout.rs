@@ -103,3 +103,41 @@ pub(super) fn turned(values: &[f32], (rows, columns): (usize, usize)) -> Vec<f32
     }
     turned
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Builder;
+    use crate::layers::{BatchNorm, Conv2d, GlobalMeanPool, LayerNorm, Linear, Relu};
+    use allfold_kernels::nn::Conv2dShape;
+
+    #[test]
+    fn channels_last_goes_from_the_first_convolution_as_far_as_layers_keep_it() {
+        let shape = |inputs| Conv2dShape {
+            inputs,
+            outputs: 4,
+            picture: (5, 5),
+            kernel: 3,
+            stride: 1,
+            padding: 1,
+            groups: 1,
+        };
+        let mut builder = Builder::<f32>::new(2 * 25);
+        let a = builder.push("norm", LayerNorm::new(2, 25), &[0]).unwrap();
+        let b = builder.push("conv1", Conv2d::new(shape(2)), &[a]).unwrap();
+        let c = builder.push("bn", BatchNorm::new(4, 25), &[b]).unwrap();
+        let d = builder.push("relu", Relu::new(100), &[c]).unwrap();
+        let e = builder.push("conv2", Conv2d::new(shape(4)), &[d]).unwrap();
+        let f = builder.push("ln", LayerNorm::new(4, 25), &[e]).unwrap();
+        let g = builder.push("mean", GlobalMeanPool::new(4, 25), &[f]).unwrap();
+        builder.push("fc", Linear::new(4, 3), &[g]).unwrap();
+        let network = builder.build(1).unwrap();
+        let operations: Vec<_> = network.layers().iter().map(|layer| layer.operation()).collect();
+        let (reads, acts) = layouts(&network, &operations, true);
+        let kept = network.names().iter().zip(&reads).filter(|(_, last)| last.is_some());
+        let kept: Vec<&str> = kept.map(|(name, _)| &**name).collect();
+        assert_eq!(kept, ["conv1", "bn", "relu", "conv2"]);
+        assert_eq!((acts[1], acts[2], acts[5]), (None, Some((4, 25)), Some((4, 25))));
+        assert!(layouts(&network, &operations, false).1.iter().all(Option::is_none));
+    }
+}

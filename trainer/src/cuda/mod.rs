@@ -20,11 +20,14 @@
 //! as on the CPU.
 
 mod backward;
+mod bucketing;
 mod captures;
 mod device;
 mod exchange;
 mod groups;
 mod layout;
+mod linear;
+mod loss;
 mod optimiser;
 mod outcome;
 mod passes;
@@ -32,8 +35,7 @@ mod precision;
 mod rank;
 mod replica;
 mod slot;
-#[cfg(test)]
-mod tests;
+mod spans;
 mod unit;
 mod weights;
 mod within;

@@ -2,8 +2,9 @@
 //! launches matrices and vectors separately, and needs one more launch for the norms.
 
 use super::groups::GpuGroups;
+use super::spans::{part, zeroed};
 use super::unit::UnitMemory;
-use super::weights::{Weights, here, part, whole_of, zeroed};
+use super::weights::{Weights, here, whole_of};
 use crate::optim::Optimiser;
 use crate::{Config, Error, Network, Result};
 use allfold_kernels::DType;
@@ -144,43 +145,45 @@ impl DeviceOptimiser {
         self.states.iter().flatten().flatten().map(|state| state.len() as u64).sum()
     }
 
-    /// Copies the optimiser's state into a CPU optimiser of the same kind, which a checkpoint stores. Where ranks have parts, every rank
-    /// must call it.
+    /// The vectors of state, in the layout of this rank's network, as a CPU optimiser of the same kind has them; empty before the first
+    /// step. Where ranks have parts, every rank must call it.
     pub fn save<F: Float>(
         &self,
         (network, weights): (&Network<f32>, &Weights),
         (queue, groups): (&Queue, &mut GpuGroups<'_>),
-        into: &mut dyn Optimiser<F>,
-    ) -> Result<()> {
-        let state = into.state();
-        *state.steps = self.steps;
-        for (number, (_, values)) in self.kept().into_iter().zip(state.vectors) {
-            values.clear();
+    ) -> Result<Vec<Vec<F>>> {
+        let mut vectors = Vec::new();
+        for number in self.kept() {
+            let mut values = Vec::new();
             if self.steps > 0 {
                 values.resize(network.param_count(), F::ZERO);
                 for (at, (unit, states)) in weights.units.iter().zip(&self.states).enumerate() {
                     let whole = whole_of((at, unit), states[number].as_ref(), queue, groups)?;
                     groups.world.wait(queue, "gather the optimiser's state")?;
-                    weights.from_unit(network, at, &queue.download::<f32>(whole.all())?, values);
+                    weights.put_unit(network, at, &queue.download::<f32>(whole.all())?, &mut values);
                 }
             }
+            vectors.push(values);
         }
-        Ok(())
+        Ok(vectors)
     }
 
-    /// Loads the optimiser's state from a CPU optimiser of the same kind, as read from a checkpoint.
+    /// Loads the optimiser's state from a CPU optimiser of the same kind, as read from a checkpoint; `own` selects what this rank's network
+    /// has.
     pub fn load<F: Float>(
         &mut self,
         (network, weights): (&Network<f32>, &Weights),
         queue: &Queue,
         from: &mut dyn Optimiser<F>,
+        own: impl Fn(&[F]) -> Vec<F>,
     ) -> Result<()> {
         let state = from.state();
         self.steps = *state.steps;
         for (number, (_, values)) in self.kept().into_iter().zip(state.vectors) {
+            let values = own(values);
             for (at, (unit, states)) in weights.units.iter().zip(&self.states).enumerate() {
                 if !values.is_empty() {
-                    let flat = weights.to_unit(network, at, values);
+                    let flat = weights.to_unit(network, at, &values);
                     queue.write(here(&states[number])?.all(), &flat[unit.own.clone()])?;
                 }
             }

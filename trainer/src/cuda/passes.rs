@@ -15,9 +15,8 @@ use crate::{Error, Network, Result};
 use allfold_collectives::ReduceOp;
 use allfold_gpu::device::DeviceGroup;
 use allfold_kernels::DType;
-use allfold_kernels::cuda::launch::{self, DeviceMatrix, EmbeddingLaunch};
+use allfold_kernels::cuda::launch;
 use allfold_kernels::cuda::{Memory, Queue, Slice, vendor};
-use allfold_kernels::nn::LossKind;
 use allfold_networks::layer_of;
 use std::sync::Arc;
 
@@ -27,8 +26,10 @@ pub(super) struct PassContext<'a, 'c> {
     pub queue: &'a Queue,
     /// Parameters, gradients and running statistics.
     pub weights: &'a Weights,
-    /// The group over which ranks sum.
+    /// The group of the data axis.
     pub link: &'a mut DeviceGroup<'c>,
+    /// The group of the tensor axis, where there are several ranks.
+    pub tensor: Option<&'a mut DeviceGroup<'c>>,
     /// The number of samples in the pass.
     pub n: usize,
 }
@@ -91,7 +92,10 @@ impl Passes {
 
     /// Whether the network's samples are tokens.
     pub fn tokens(&self) -> bool {
-        matches!(self.operations.first(), Some(LayerOperation::Embedding { .. }))
+        matches!(
+            self.operations.first(),
+            Some(LayerOperation::Embedding { .. } | LayerOperation::VocabParallel { .. })
+        )
     }
 
     /// Makes the slot's memory of samples and labels large enough for `n` samples. Returns the old memory if that was too small.
@@ -256,6 +260,7 @@ impl Passes {
             }
             _ => self.forward_operation(l, with, train, &y)?,
         };
+        self.sum_output(l, with, &y)?;
         saved.extend(totals);
         self.slot.saved[l] = if train { saved } else { Vec::new() };
         self.slot.acts[l + 1] = Some(Arc::new(y));
@@ -302,13 +307,9 @@ impl Passes {
         let x = self.x(l, n)?;
         let mut saved = Vec::new();
         match &self.operations[l] {
-            LayerOperation::Linear { rows, inputs, outputs, bias } => {
-                let w = self.param(l, 0, weights)?;
-                let a = DeviceMatrix { data: x, rows: n * rows, columns: *inputs, transposed: false };
-                let b = DeviceMatrix { data: w, rows: *inputs, columns: *outputs, transposed: true };
-                let bias = bias.then(|| self.wide_param(l, 1, weights)).transpose()?;
-                vendor::matmul(queue, dtype, (a, b), y.all(), 0.0, bias)?;
-            }
+            LayerOperation::Linear { .. }
+            | LayerOperation::ColumnParallel { .. }
+            | LayerOperation::RowParallel { .. } => self.forward_linear(l, with, y)?,
             LayerOperation::Conv { shape, bias } => {
                 let s = conv(shape, self.precision.reads(l), n);
                 let w = self.param(l, 0, weights)?;
@@ -345,9 +346,8 @@ impl Passes {
                 let last = self.precision.reads(l).channels_last.map(|_| *channels);
                 launch::plane_mean(queue, dtype, x, y.all(), last)?;
             }
-            LayerOperation::Embedding { positions, rows, width } => {
-                let s = EmbeddingLaunch { dtype, vocabulary: *rows, columns: *width, length: *positions };
-                launch::embedding(queue, &s, (self.wide_param(l, 0, weights)?, None), x, y.all())?;
+            LayerOperation::Embedding { .. } | LayerOperation::VocabParallel { .. } => {
+                self.forward_table(l, with, y)?;
             }
             LayerOperation::Positions { .. } => {
                 queue.copy(y.all(), x)?;
@@ -374,26 +374,14 @@ impl Passes {
         }
         Ok(saved)
     }
+}
 
-    /// Computes the loss of each row of the last forward pass into `losses`. With `divisor`, also computes the gradient
-    /// with respect to the logits of the losses' sum divided by `divisor`.
-    pub fn loss(
-        &mut self,
-        with: &PassContext<'_, '_>,
-        divisor: Option<f32>,
-        losses: Slice<'_>,
-    ) -> Result<()> {
-        let last = self.network.layers().len();
-        let (dtype, logits) = self.logits(with.n)?;
-        let dx = divisor.map(|_| with.queue.memory(logits.len())).transpose()?;
-        let by = match self.network.loss().kind {
-            LossKind::CrossEntropy => launch::cross_entropy,
-            LossKind::Mse => launch::mse,
-        };
-        let into = dx.as_ref().map(Memory::all);
-        by(with.queue, dtype, logits, self.labels_of(with.n)?, divisor.unwrap_or(1.0), into, losses)?;
-        self.slot.act_grads[last] = dx.map(Arc::new);
-        Ok(())
+impl PassContext<'_, '_> {
+    /// Combines `data` over the ranks of the tensor axis, in place.
+    pub(super) fn sum_parts(&mut self, dtype: DType, op: ReduceOp, data: Slice<'_>) -> Result<()> {
+        let Some(tensor) = &mut self.tensor else { return Ok(()) };
+        tensor.all_reduce(self.queue, dtype, op, data)?;
+        Ok(tensor.join(self.queue)?)
     }
 }
 

@@ -8,10 +8,12 @@
 //! ```
 
 use super::captures::StepPart;
+use super::groups::Axes;
 use super::passes::PassContext;
 use super::slot::SlotTensors;
+use super::spans::{mark, part};
 use super::weights::here;
-use super::worker::{GpuWorker, SLICES, mark};
+use super::worker::{GpuWorker, SLICES};
 use crate::engine::{
     AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Serving, ServingRole, Slot,
     UnitExchange, filled_micro_batches, unit_of,
@@ -20,7 +22,7 @@ use crate::model::normalises;
 use crate::{Error, Outline, Phase, Result};
 use allfold_collectives::{Rank, ReduceOp};
 use allfold_kernels::DType;
-use allfold_kernels::cuda::launch;
+use allfold_kernels::cuda::{Slice, launch};
 use std::sync::Arc;
 
 impl Serving for GpuWorker<'_> {
@@ -73,7 +75,6 @@ impl RankEngine for GpuWorker<'_> {
         let n = size.min(samples - from);
         normalises(&self.passes.network, n)?;
         self.passes.select(slot.0, &self.queue)?;
-        self.passes.reserve(self.config.micro_batch(self.config.batch), &self.queue)?;
         self.passes.clear();
         self.copy_micro_batch(self.step.batch.half, from, n)?;
         // The key is that of layer 0: kernels get the layer's number as an argument.
@@ -115,11 +116,12 @@ impl RankEngine for GpuWorker<'_> {
         let GpuWorker { queue, passes, weights, groups, losses, .. } = self;
         let SlotTensors { n, divisor, .. } = passes.slot;
         let rows = 4 * n * passes.network.rows();
-        let mut with = PassContext { queue, weights, link: groups.data(), n };
+        let Axes { data: link, tensor, .. } = groups.axes();
+        let mut with = PassContext { queue, weights, link, tensor, n };
         if phase != Phase::Loss {
             return passes.run(phase, &mut with);
         }
-        passes.loss(&with, Some(divisor), losses.all().part(0, rows)?)?;
+        passes.loss(&mut with, Some(divisor), losses.all().part(0, rows)?)?;
         if self.groups.pipeline.is_some() { self.report_loss() } else { Ok(()) }
     }
 
@@ -229,12 +231,13 @@ impl RankEngine for GpuWorker<'_> {
             self.share_flag()?;
         }
         self.end_part()?;
-        self.groups.messages.iter_mut().try_for_each(|messages| messages.flush(&self.queue))?;
         if let Some(pipeline) = &mut self.groups.pipeline {
             let losses = self.report.all().part(0, 4 * self.config.accumulate)?;
             pipeline.all_reduce(&self.queue, DType::F32, ReduceOp::Sum, losses)?;
             pipeline.join(&self.queue)?;
         }
+        // The sum of losses over the stages has come after all messages of the step.
+        self.groups.messages.iter_mut().try_for_each(|messages| messages.flush(&self.queue))?;
         mark(&mut self.used[self.step.batch.half], &self.queue)?;
         match limit > 0.0 {
             true => {
@@ -311,7 +314,8 @@ impl GpuWorker<'_> {
 
     /// Whether ranks have parts of the model, of gradients or of optimiser state.
     pub fn is_sharded(&self) -> bool {
-        self.groups.world.ranks() > 1 && self.specs.iter().any(|unit| unit.keep != Keep::Whole)
+        let parts = self.groups.tensor.is_some() || self.specs.iter().any(|unit| unit.keep != Keep::Whole);
+        self.groups.world.ranks() > 1 && parts
     }
 
     /// Whether this rank's gradient of a unit counts in a norm over all ranks: each element counts on one rank alone.
@@ -335,15 +339,27 @@ impl GpuWorker<'_> {
     /// Bounds the norm of all gradients of all ranks by `limit`; with a loss scale, multiplies the gradients by `inverse` before.
     fn clip(&mut self, limit: f64, inverse: f32) -> Result<()> {
         let shared = self.is_sharded();
+        self.queue.fill(self.squares.all(), 0)?;
+        let mut sums = 0;
+        let squares = |grads: Slice<'_>, sums: &mut usize| {
+            let into = self.squares.all().part(8 * SLICES * *sums, 8 * SLICES)?;
+            *sums += 1;
+            launch::squares(&self.queue, grads, into)
+        };
         for (at, unit) in self.weights.units.iter().enumerate() {
-            let sums = self.squares.all().part(8 * SLICES * at, 8 * SLICES)?;
-            let grads = unit.reduced_grad()?;
-            if let (Some(grads), true) = (grads, self.step.scaled) {
+            let Some(grads) = unit.reduced_grad()? else { continue };
+            if self.step.scaled {
                 launch::unscale(&self.queue, DType::F32, grads, inverse, self.flag()?)?;
             }
-            match grads.filter(|_| !shared || self.counts(at)) {
-                Some(grads) => drop(launch::squares(&self.queue, grads, sums)?),
-                None => self.queue.fill(sums, 0)?,
+            match &self.split {
+                _ if shared && !self.counts(at) => {}
+                // What every rank of the tensor axis has counts on its first rank alone.
+                Some(split) if self.groups.is_further_part() => {
+                    for span in self.weights.reduced_of(at, |param| !split.is_whole(param)) {
+                        squares(part(grads, &span, 4)?, &mut sums)?;
+                    }
+                }
+                _ => drop(squares(grads, &mut sums)?),
             }
         }
         if self.step.scaled {

@@ -14,7 +14,8 @@
 use super::outcome::StepOutcome;
 use super::within::Within;
 use super::worker::GpuWorker;
-use crate::engine::StepInput;
+use crate::engine::{MeshAxis, NetworkSplit, StepInput};
+use crate::evaluate::EvaluationPlace;
 use crate::optim::Optimiser;
 use crate::strategies::{self, Driver, EnginePlan, ddp};
 use crate::{Batch, Config, Error, MemoryUse as Held, Network, Result, models};
@@ -73,8 +74,9 @@ impl<'a> Replica<'a> {
         ddp::fits_network(config, &network)?;
         let within = on.into();
         let deadline = within.deadline;
+        let (network, split) = NetworkSplit::of(network, &mesh, rank, config.parallel.sequence_parallel)?;
         let units = driver.units(&network.outline())?;
-        let worker = GpuWorker::new(config, network, units, (mesh, channels), comm, within)?;
+        let worker = GpuWorker::new(config, (network, split), units, (mesh, channels), comm, within)?;
         let mut own = Replica { worker: ManuallyDrop::new(worker), driver, comm, deadline, failed: false };
         own.guarded(|worker, driver| {
             driver.start(worker)?;
@@ -138,6 +140,14 @@ impl<'a> Replica<'a> {
     /// Whether this rank has parts of gradients or optimiser state: all ranks must download together then.
     pub fn is_sharded(&self) -> bool {
         self.worker.is_sharded()
+    }
+
+    /// This rank's place in an evaluation: ranks that share layers evaluate the same samples, which count once.
+    pub fn evaluates(&self) -> EvaluationPlace {
+        let GpuWorker { mesh, rank, .. } = &*self.worker;
+        let tensor = mesh.position(*rank, MeshAxis::Tensor);
+        let size = self.comm.size() as usize / tensor.size;
+        EvaluationPlace { index: rank / tensor.size, size, counts: tensor.index == 0 }
     }
 
     /// Gathers the parameters of which this rank has a part, until [`Replica::close`], so that the model can be evaluated. Every rank

@@ -11,7 +11,7 @@
 //! Wholes that come and go are of the compute queue's pool. The stream of the exchanges uses them too: it begins after the work that
 //! the compute queue has so far, and the compute queue waits for it before the memory is given back.
 
-use super::weights::{part, zeroed};
+use super::spans::{mark, part, zeroed};
 use crate::Result;
 use crate::engine::{Keep, UnitExchange};
 use allfold_kernels::DType;
@@ -170,8 +170,7 @@ impl UnitMemory {
 
     /// Marks the end of a gather (`gather`) or of a reduction on the stream of exchanges.
     pub fn mark(&mut self, gather: bool, exchanges: &Queue) -> Result<()> {
-        let mark = if gather { &mut self.gathered } else { &mut self.reduced };
-        super::worker::mark(mark, exchanges)
+        mark(if gather { &mut self.gathered } else { &mut self.reduced }, exchanges)
     }
 
     /// Makes `queue` wait for the mark.

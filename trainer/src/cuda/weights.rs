@@ -6,9 +6,10 @@
 //! grads    f32   the layout of params, or bucket by bucket in the order in which they become ready: a bucket is sent from here
 //! ```
 
-use super::groups::GpuGroups;
+use super::groups::{Axes, GpuGroups};
 use super::layout::{ChannelsLast, turned};
 use super::precision::Precision;
+use super::spans::{part, zeroed};
 use super::unit::UnitMemory;
 use crate::buckets::Bucket;
 use crate::engine::{Keep, ParamUnit};
@@ -195,6 +196,13 @@ impl Weights {
         (self.trained[param] && !own.is_empty()).then(|| (*at, own.clone(), shift(own.start)..shift(own.end)))
     }
 
+    /// The elements of unit `unit`'s reduced gradient, as far as this rank has them, of the parameters that `counts` selects.
+    pub fn reduced_of(&self, unit: usize, counts: impl Fn(usize) -> bool) -> Vec<Span> {
+        let from = self.units[unit].own_grads().1;
+        let own = (0..self.places.len()).filter(|param| counts(*param)).filter_map(|param| self.own(param));
+        own.filter(|(at, ..)| *at == unit).map(|(_, _, grad)| grad.start - from..grad.end - from).collect()
+    }
+
     /// A parameter's f32 values.
     pub fn param(&self, param: usize) -> Result<Slice<'_>> {
         let (unit, place) = &self.places[param];
@@ -250,7 +258,7 @@ impl Weights {
     ) -> Result<()> {
         for (at, unit) in self.units.iter().enumerate() {
             let flat: Vec<f32> = queue.download(here(&unit.params)?.all())?;
-            self.from_unit(network, at, &flat, params);
+            self.put_unit(network, at, &flat, params);
         }
         if !buffers.is_empty() {
             widened(&queue.download::<f32>(self.buffers.all())?, buffers);
@@ -271,7 +279,7 @@ impl Weights {
     }
 
     /// The inverse of [`Weights::to_unit`]: puts the values of a unit's parameters among those of all.
-    pub fn from_unit<F: Float>(&self, network: &Network<f32>, unit: usize, flat: &[f32], values: &mut [F]) {
+    pub fn put_unit<F: Float>(&self, network: &Network<f32>, unit: usize, flat: &[f32], values: &mut [F]) {
         for (param, (spec, (at, place))) in network.params().iter().zip(&self.places).enumerate() {
             if *at == unit {
                 let own = self.back(param, flat[place.clone()].to_vec());
@@ -289,7 +297,7 @@ pub(super) fn whole_of(
     groups: &mut GpuGroups<'_>,
 ) -> Result<Arc<Memory>> {
     let holder = groups.holders[at];
-    let (data, pipeline) = groups.axes();
+    let Axes { data, pipeline, .. } = groups.axes();
     let whole = match own {
         Some(own) if own.len() == 4 * unit.elements => own.clone(),
         _ => {
@@ -308,25 +316,11 @@ pub(super) fn whole_of(
     Ok(whole)
 }
 
-/// Memory that lives as long as the run, filled with zeros. Nothing uses it any more when this returns, so that it may be given back if
-/// a later allocation fails.
-pub(super) fn zeroed(queue: &Queue, bytes: usize) -> Result<Memory> {
-    let memory = Memory::new(queue.machine(), queue.device(), bytes)?;
-    queue.fill(memory.all(), 0)?;
-    queue.finish()?;
-    Ok(memory)
-}
-
 /// Memory that must be there by now.
 pub(super) fn here(memory: &Option<Arc<Memory>>) -> Result<&Arc<Memory>> {
     memory.as_ref().ok_or_else(|| {
         Error::Strategy("a unit's parameters or gradients are used while this rank has only its part".into())
     })
-}
-
-/// The elements `span` of a buffer whose elements have `size` bytes.
-pub(super) fn part<'a>(of: Slice<'a>, span: &Span, size: usize) -> Result<Slice<'a>> {
-    Ok(of.part(span.start * size, span.len() * size)?)
 }
 
 fn narrowed<F: Float>(values: &[F]) -> Vec<f32> {

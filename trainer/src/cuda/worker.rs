@@ -13,18 +13,19 @@
 
 use super::captures::Captures;
 use super::exchange::Exchange;
-use super::groups::GpuGroups;
+use super::groups::{Axes, GpuGroups};
 use super::optimiser::DeviceOptimiser;
 use super::outcome::StepOutcome;
 use super::passes::{PassContext, Passes};
-use super::weights::{Weights, part, whole_of, zeroed};
+use super::spans::{mark, part, zeroed};
+use super::weights::{Weights, whole_of};
 use super::within::Within;
-use crate::engine::{Mesh, MeshAxis, ParamUnit, StepInput, units_of_layers};
+use crate::engine::{Mesh, MeshAxis, NetworkSplit, ParamUnit, StepInput, units_of_layers};
 use crate::optim::Optimiser;
-use crate::{Batch, Config, Error, MemoryUse as Held, Network, Outline, Result};
-use allfold_collectives::Communicator;
+use crate::{Batch, Config, Error, MemoryUse as Held, Network, Outline, ParamLayout, Result, TensorSplit};
+use allfold_collectives::{Communicator, Rank};
 use allfold_kernels::DType;
-use allfold_kernels::cuda::{Feed, Mark, Memory, Queue, Slice, launch};
+use allfold_kernels::cuda::{Feed, Mark, Memory, Queue, Slice};
 use allfold_kernels::nn::{Float, Narrow};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -60,6 +61,8 @@ pub(super) struct GpuWorker<'a> {
     /// For each layer: the unit of its parameters.
     pub unit_of: Vec<usize>,
     pub mesh: Mesh,
+    /// How the rank's network is a part of the whole one.
+    pub split: Option<TensorSplit>,
     pub rank: usize,
     optimiser: Option<DeviceOptimiser>,
     pub groups: GpuGroups<'a>,
@@ -88,7 +91,7 @@ impl<'a> GpuWorker<'a> {
     /// A rank of `mesh` that holds `specs` of its network; [`GpuWorker::allocate`] gives it memory for them.
     pub fn new(
         config: &'a Config,
-        network: Network<f32>,
+        (network, split): (Network<f32>, NetworkSplit),
         specs: Vec<ParamUnit>,
         (mesh, channels): (Mesh, usize),
         comm: &'a Communicator,
@@ -134,7 +137,9 @@ impl<'a> GpuWorker<'a> {
             losses: fresh(config.micro_batch(config.batch) * rows)?,
             report,
             opened: Vec::new(),
-            squares: fresh(8 * SLICES * specs.len())?,
+            // A part of the sums for each unit, and for each parameter where ranks count some of a unit's alone.
+            squares: fresh(8 * SLICES * (specs.len() + passes.network.params().len()))?,
+            split: split.tensor,
             passes,
             weights,
             outline,
@@ -146,6 +151,13 @@ impl<'a> GpuWorker<'a> {
 
     /// Allocates parameters, gradients and optimiser state, after the strategy has said how gradients are laid out.
     pub fn allocate(&mut self) -> Result<()> {
+        // A pipeline has several micro-batches in flight. Giving memory back while a step is queued would wait for the device, where
+        // messages may wait for another rank's host.
+        let slots = if self.groups.pipeline.is_some() { self.config.accumulate } else { 1 };
+        for slot in (0..slots).rev() {
+            self.passes.select(slot, &self.queue)?;
+            drop(self.passes.reserve(self.config.micro_batch(self.config.batch), &self.queue)?);
+        }
         self.weights.allocate(&self.queue)?;
         self.exchange.allocate(&self.weights, &self.queue)?;
         let optimiser = DeviceOptimiser::new(self.config, &self.passes.network, &self.weights, &self.queue)?;
@@ -177,11 +189,41 @@ impl<'a> GpuWorker<'a> {
         state: &mut dyn Optimiser<F>,
     ) -> Result<()> {
         self.settle("finish what was under way")?;
-        self.weights.upload(&self.passes.network, &self.queue, params, buffers)?;
+        let layout = self.layouts().into_iter().nth(self.part());
+        let own = |whole: &[F]| match &layout {
+            Some(layout) if !whole.is_empty() => layout.take(whole),
+            _ => whole.to_vec(),
+        };
+        self.weights.upload(&self.passes.network, &self.queue, &own(params), buffers)?;
         let GpuWorker { optimiser: Some(optimiser), passes, weights, queue, .. } = self else {
             return Err(unallocated());
         };
-        optimiser.load((&passes.network, weights), queue, state)
+        optimiser.load((&passes.network, weights), queue, state, own)
+    }
+
+    /// This rank's position on the tensor axis.
+    fn part(&self) -> usize {
+        self.mesh.position(self.rank, MeshAxis::Tensor).index
+    }
+
+    /// For each position on the tensor axis, where its elements lie among those of the whole network; none if ranks have all.
+    fn layouts(&self) -> Vec<ParamLayout> {
+        let split = self.split.iter();
+        split.flat_map(|split| (0..split.size()).map(|index| split.layout(index))).collect()
+    }
+
+    /// All elements of the whole network, from this rank's in `own`. Every rank of the tensor axis must call it.
+    fn share<F: Float>(&self, layouts: &[ParamLayout], own: &[F], whole: &mut [F]) -> Result<()> {
+        let Some(host) = &self.groups.tensor_host else {
+            whole.copy_from_slice(own);
+            return Ok(());
+        };
+        for (rank, layout) in layouts.iter().enumerate() {
+            let mut part = if rank == self.part() { own.to_vec() } else { vec![F::ZERO; layout.part()] };
+            host.broadcast(&mut part, Rank(rank as u32))?;
+            layout.put(0, &part, whole);
+        }
+        Ok(())
     }
 
     pub fn download<F: Float>(
@@ -194,12 +236,25 @@ impl<'a> GpuWorker<'a> {
         self.open_units()?;
         self.share_buffers()?;
         self.settle("gather what other ranks hold")?;
-        self.weights.download(&self.passes.network, &self.queue, params, buffers)?;
+        let layouts = self.layouts();
+        let mut own = vec![F::ZERO; self.passes.network.param_count()];
+        self.weights.download(&self.passes.network, &self.queue, &mut own, buffers)?;
         self.close_units();
+        self.share(&layouts, &own, params)?;
         let GpuWorker { optimiser: Some(optimiser), passes, weights, queue, groups, .. } = self else {
             return Err(unallocated());
         };
-        optimiser.save((&passes.network, weights), (queue, groups), state)
+        let parts = optimiser.save((&passes.network, weights), (queue, groups))?;
+        let into = state.state();
+        *into.steps = optimiser.steps;
+        for (own, (_, values)) in parts.iter().zip(into.vectors) {
+            values.clear();
+            if !own.is_empty() {
+                values.resize(params.len(), F::ZERO);
+                self.share(&layouts, own, values)?;
+            }
+        }
+        Ok(())
     }
 
     /// Gets whole parameters of all units, until [`GpuWorker::close_units`]. Every rank must call it.
@@ -359,12 +414,11 @@ impl<'a> GpuWorker<'a> {
         mark(&mut self.used[half], &self.queue)?;
         let rows = n * self.passes.network.rows();
         let (losses, hits) = (self.queue.memory(4 * rows)?, self.queue.memory(4 * rows)?);
-        let link = self.groups.data();
-        let mut with = PassContext { queue: &self.queue, weights: &self.weights, link, n };
+        let Axes { data: link, tensor, .. } = self.groups.axes();
+        let mut with = PassContext { queue: &self.queue, weights: &self.weights, link, tensor, n };
         self.passes.evaluate(&mut with)?;
-        self.passes.loss(&with, None, losses.all())?;
-        let (dtype, logits) = self.passes.logits(n)?;
-        launch::correct(&self.queue, dtype, logits, self.passes.labels_of(n)?, hits.all())?;
+        self.passes.loss(&mut with, None, losses.all())?;
+        self.passes.hits(&mut with, hits.all())?;
         self.settle("evaluate")?;
         let losses: Vec<f32> = self.queue.download(losses.all())?;
         let hits: Vec<u32> = self.queue.download(hits.all())?;
@@ -390,15 +444,6 @@ impl<'a> GpuWorker<'a> {
         }
         Ok(())
     }
-}
-
-/// Moves `mark` to the current end of `queue`.
-pub(super) fn mark(mark: &mut Option<Mark>, queue: &Queue) -> Result<()> {
-    match mark {
-        Some(mark) => mark.move_to(queue)?,
-        None => *mark = Some(queue.record()?),
-    }
-    Ok(())
 }
 
 fn unallocated() -> Error {

@@ -57,7 +57,8 @@ impl<F: Float> Run<'_, F> {
         let score = match &mut self.device {
             Some(device) => {
                 device.open()?;
-                let score = evaluate_by::<F>(set, batch, comm, |samples| device.evaluate(samples))?;
+                let place = (comm, device.evaluates());
+                let score = evaluate_by::<F>(set, batch, place, |samples| device.evaluate(samples))?;
                 device.close()?;
                 score
             }

@@ -63,7 +63,7 @@ fn takes_all_keys(config: &Config) -> bool {
 }
 
 /// The strategies that also run on GPUs.
-pub const ON_GPUS: &[&str] = &["single", "ddp", "zero1", "zero2", "zero3", "pipeline"];
+pub const ON_GPUS: &[&str] = &["single", "ddp", "zero1", "zero2", "zero3", "pipeline", "tensor"];
 
 /// Checks that GPUs run the strategy of `config` on `ranks` ranks.
 ///
@@ -78,22 +78,26 @@ pub(crate) fn fits_gpus(config: &Config, ranks: u32) -> Result<()> {
             ON_GPUS.join(", ")
         )));
     }
-    let shared = [
-        ("tensor", mesh.tensor),
-        ("context", mesh.context),
-        ("expert", mesh.expert),
-        ("shard", mesh.data / mesh.shard),
-    ];
+    let shared = [("context", mesh.context), ("expert", mesh.expert), ("shard", mesh.data / mesh.shard)];
     if let Some((key, _)) = shared.into_iter().find(|(_, size)| *size > 1) {
         return Err(Error::Config(format!(
             "`parallel.{key}` is for ranks on the CPU: leave it out, or set `device` to cpu"
         )));
     }
-    let shards = config.strategy.starts_with("zero") || config.parallel.sharding != StageSharing::Ddp;
+    if mesh.tensor > 1 && (config.parallel.sequence_parallel || config.attention_dropout > 0.0) {
+        return Err(Error::Config(
+            "GPUs that share layers have neither `parallel.sequence_parallel` nor `attention_dropout`: leave them out, or set `device` \
+             to cpu"
+                .into(),
+        ));
+    }
+    let shards = mesh.tensor > 1
+        || config.strategy.starts_with("zero")
+        || config.parallel.sharding != StageSharing::Ddp;
     if shards && config.optimiser == "lars" {
         return Err(Error::Config(
-            "optimiser `lars` needs the norm of each whole parameter, and ranks on GPUs that shard have parts of them; do not shard, \
-             use another optimiser, or set `device` to cpu"
+            "optimiser `lars` needs the norm of each whole parameter, and ranks on GPUs that share parameters have parts of them; use \
+             `ddp`, another optimiser, or set `device` to cpu"
                 .into(),
         ));
     }

@@ -395,6 +395,9 @@ fn over_host(
         DType::F16 => of::<allfold_kernels::f16>(comm, queue, call, (data, block)),
         DType::Bf16 => of::<allfold_kernels::bf16>(comm, queue, call, (data, block)),
         DType::I32 => of::<i32>(comm, queue, call, (data, block)),
-        other => Err(Error::Argument(format!("GPUs cannot reduce {other}; use f64, f32, f16, bf16 or i32"))),
+        DType::I64 => of::<i64>(comm, queue, call, (data, block)),
+        other => Err(Error::Argument(format!(
+            "GPUs cannot reduce {other} over the host; use f64, f32, f16, bf16, i32 or i64"
+        ))),
     }
 }

@@ -3,16 +3,18 @@
 //! | path | a message |
 //! |---|---|
 //! | NCCL, scheduled | NCCL's send and receive, on a stream of their own |
-//! | device | the sender shows address and event; the receiver copies from there, and shows the event after which that is done |
+//! | device | the sender shows address and event; the receiver copies from there |
 //! | host | copied to host memory, sent by the communicator, copied from there; the calling threads wait |
 //!
 //! A rank that receives waits, on the host, until the sender has sent; a rank that sends waits for nothing. Memory that was sent is
-//! kept until [`DeviceMessages::flush`].
+//! kept until [`DeviceMessages::flush`], before which all ranks take part in a sum over the same compute queues: on the device path it
+//! orders a sender's later work after its receivers' copies. Answers by messages would not do, as on a ring of stages each would stand
+//! behind another.
 
 use super::group::{Grouped, ReducePath, join};
 use crate::driver::failed;
 use crate::nccl::NcclComm;
-use crate::{Buffer, Communicator, Error, Rank, Result};
+use crate::{Buffer, Error, Rank, Result};
 use allfold_base::lock;
 use allfold_collectives::Work;
 use allfold_kernels::cuda::{Mark, Memory, Queue, Slice};
@@ -23,14 +25,12 @@ use std::time::Duration;
 
 enum Over {
     Nccl(Box<NcclComm>),
-    /// The communicator by which receivers answer.
-    Device(Communicator),
+    Device,
     Host,
 }
 
 /// A message that was sent, and that its receiver may still read.
 struct Sent {
-    to: Rank,
     told: Option<Work<Buffer<i64>>>,
     bytes: Option<Work<Buffer<u8>>>,
     _memory: Arc<Memory>,
@@ -44,8 +44,6 @@ pub struct DeviceMessages<'a> {
     /// The event after which NCCL may begin, and the one after which it is done.
     marks: (Mark, Mark),
     sent: Vec<Sent>,
-    /// Answers that may not have arrived yet.
-    answers: Vec<Work<Buffer<i64>>>,
 }
 
 /// Events on their way to another thread, each under a number of its own.
@@ -79,14 +77,10 @@ impl<'a> DeviceMessages<'a> {
         let marks = (queue.record().map_err(failed)?, queue.record().map_err(failed)?);
         let over = match path {
             ReducePath::Nccl | ReducePath::Scheduled => Over::Nccl(Box::new(join(&comm, &queue, deadline)?)),
-            ReducePath::Device => {
-                let answers = comm.split(Some(0), comm.rank().0)?;
-                let alone = || Error::System("the communicator of answers could not be split".into());
-                Over::Device(answers.ok_or_else(alone)?)
-            }
+            ReducePath::Device => Over::Device,
             ReducePath::Auto | ReducePath::Host => Over::Host,
         };
-        Ok(DeviceMessages { comm, queue, over, marks, sent: Vec::new(), answers: Vec::new() })
+        Ok(DeviceMessages { comm, queue, over, marks, sent: Vec::new() })
     }
 
     /// The stream of NCCL's messages.
@@ -106,7 +100,7 @@ impl<'a> DeviceMessages<'a> {
                 self.queue.wait(&self.marks.0).map_err(failed)?;
                 comm.send(data.all(), to)?;
             }
-            Over::Device(_) => {
+            Over::Device => {
                 let number = show(after.record().map_err(failed)?);
                 let message = vec![data.address() as i64, data.device() as i64, data.len() as i64, number];
                 told = Some(self.comm.send_async(message.into(), to)?);
@@ -116,7 +110,7 @@ impl<'a> DeviceMessages<'a> {
                 bytes = Some(self.comm.send_async(values.into(), to)?);
             }
         }
-        self.sent.push(Sent { to, told, bytes, _memory: data });
+        self.sent.push(Sent { told, bytes, _memory: data });
         Ok(())
     }
 
@@ -133,7 +127,7 @@ impl<'a> DeviceMessages<'a> {
                 self.marks.1.move_to(&self.queue).map_err(failed)?;
                 before.wait(&self.marks.1).map_err(failed)
             }
-            Over::Device(answers) => {
+            Over::Device => {
                 let mut message = [0i64; 4];
                 self.comm.recv(&mut message, from)?;
                 let [address, device, bytes, ready] = message;
@@ -145,15 +139,12 @@ impl<'a> DeviceMessages<'a> {
                     )));
                 }
                 #[allow(unsafe_code, reason = "threads of one process show each other addresses")]
-                // SAFETY: the sender keeps the memory until it has this rank's answer, and its later work waits for the copy.
+                // SAFETY: the sender keeps the memory until a sum over all ranks' compute queues, which comes after this copy.
                 let lent = unsafe {
                     Memory::lent(before.machine(), device as usize, address as u64, bytes as usize)
                 };
                 before.wait(&ready).map_err(failed)?;
-                before.copy(data, lent.all()).map_err(failed)?;
-                let done = show(before.record().map_err(failed)?);
-                self.answers.push(answers.send_async(vec![done].into(), from)?);
-                Ok(())
+                before.copy(data, lent.all()).map_err(failed)
             }
             Over::Host => {
                 let mut values = vec![0u8; data.len()];
@@ -163,7 +154,7 @@ impl<'a> DeviceMessages<'a> {
         }
     }
 
-    /// Gives back the memory of all messages that were sent: later work of `queue` runs after their receivers have read them.
+    /// Gives back the memory of all messages that were sent, after a sum over all ranks' compute queues, of which `queue` is this rank's.
     ///
     /// # Errors
     /// Those of [`DeviceMessages::send`].
@@ -172,24 +163,16 @@ impl<'a> DeviceMessages<'a> {
             self.marks.1.move_to(&self.queue).map_err(failed)?;
             queue.wait(&self.marks.1).map_err(failed)?;
         }
-        for Sent { to, told, bytes, .. } in self.sent.drain(..) {
+        for Sent { told, bytes, .. } in self.sent.drain(..) {
             bytes.map_or(Ok(()), |sent| sent.wait().map(drop))?;
             told.map_or(Ok(()), |told| told.wait().map(drop))?;
-            if let Over::Device(answers) = &self.over {
-                let mut done = [0i64];
-                answers.recv(&mut done, to)?;
-                queue.wait(&shown(done[0])?).map_err(failed)?;
-            }
         }
-        self.answers.drain(..).try_for_each(|answer| answer.wait().map(drop))
+        Ok(())
     }
 
     /// Aborts this rank's part in NCCL's messages under way, as [`super::DeviceGroup::abandon`] does for sums.
     pub fn abandon(&mut self, why: &str) {
         self.comm.abort_own(why);
-        if let Over::Device(answers) = &self.over {
-            answers.abort(why);
-        }
         if let Over::Nccl(comm) = &mut self.over {
             comm.abandon();
         }

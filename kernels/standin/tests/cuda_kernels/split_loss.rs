@@ -83,20 +83,7 @@ fn parts<T: Trained>(queue: &Queue) {
             let mean = each.iter().map(|loss| f64::from(*loss)).sum::<f64>() / n as f64;
             assert!((mean - want).abs() < 3e-6 * want.abs().max(1.0), "{kind:?}: {mean}, not {want}");
         }
-        let best: Vec<i64> = shares
-            .iter()
-            .map(|(own, x)| {
-                let best = queue.memory(8 * n).unwrap();
-                own.best(queue, x.all(), best.all()).unwrap();
-                queue.download::<i64>(best.all()).unwrap()
-            })
-            .reduce(|a, b| a.into_iter().zip(b).map(|(a, b)| a.max(b)).collect())
-            .unwrap();
-        let (best, hits) = (queue.upload(&best).unwrap(), queue.memory(4 * n).unwrap());
-        launch::class_hits(queue, best.all(), glabels.all(), hits.all()).unwrap();
-        let hits: Vec<u32> = queue.download(hits.all()).unwrap();
-        let cpu = Loss::cross_entropy(total);
-        assert_eq!(hits.iter().sum::<u32>() as u64, cpu.correct(&f64s, &labels), "{sizes:?}");
+        hits(queue, &shares, (&f64s, &labels));
         // A label that is no class gives NaN and no gradient.
         let (wrong, (own, x)) = (queue.upload(&vec![total as u32; n]).unwrap(), &shares[0]);
         let (gdx, given) = (queue.memory(x.len()).unwrap(), (x.all(), wrong.all()));
@@ -105,6 +92,25 @@ fn parts<T: Trained>(queue: &Queue) {
         assert!(queue.download::<f32>(losses[0].all()).unwrap().iter().all(|x| x.is_nan()));
         assert!(queue.download::<T>(gdx.all()).unwrap().iter().all(|x| x.wide() == 0.0));
     }
+}
+
+/// The ranks find together which rows have their largest logit, the first of equal ones, at the label.
+fn hits(queue: &Queue, shares: &[(ClassPart, Memory)], (logits, labels): (&[f64], &[u32])) {
+    let glabels = queue.upload(labels).unwrap();
+    let best: Vec<i64> = shares
+        .iter()
+        .map(|(own, x)| {
+            let best = queue.memory(8 * labels.len()).unwrap();
+            own.best(queue, x.all(), best.all()).unwrap();
+            queue.download::<i64>(best.all()).unwrap()
+        })
+        .reduce(|a, b| a.into_iter().zip(b).map(|(a, b)| a.max(b)).collect())
+        .unwrap();
+    let (best, hits) = (queue.upload(&best).unwrap(), queue.memory(4 * labels.len()).unwrap());
+    launch::class_hits(queue, best.all(), glabels.all(), hits.all()).unwrap();
+    let hits: Vec<u32> = queue.download(hits.all()).unwrap();
+    let cpu = Loss::cross_entropy(shares[0].0.total);
+    assert_eq!(hits.iter().sum::<u32>() as u64, cpu.correct(logits, labels));
 }
 
 /// Each row of a table is on one rank: another rank reads 0, and has no gradient for it.

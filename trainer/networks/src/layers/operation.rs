@@ -1,6 +1,7 @@
 //! The operation of a layer as data, for devices with kernels of their own.
 
 use allfold_kernels::nn::{Conv2dShape, PoolShape};
+use std::ops::Range;
 
 /// The formula of a layer and its shape, per sample.
 #[derive(Clone, Debug, PartialEq)]
@@ -10,6 +11,30 @@ pub enum LayerOperation {
         /// The number of rows of a sample.
         rows: usize,
         /// The number of inputs of a row.
+        inputs: usize,
+        /// The number of outputs of a row.
+        outputs: usize,
+        /// Whether there is a bias.
+        bias: bool,
+    },
+    /// [`LayerOperation::Linear`] of which this rank of the tensor axis has some outputs: the gradient of its input is the sum over the
+    /// ranks.
+    ColumnParallel {
+        /// The number of rows of a sample.
+        rows: usize,
+        /// The number of inputs of a row.
+        inputs: usize,
+        /// The number of this rank's outputs of a row.
+        outputs: usize,
+        /// Whether there is a bias.
+        bias: bool,
+    },
+    /// [`LayerOperation::Linear`] of which this rank of the tensor axis has some inputs: its output is the sum over the ranks, to which the
+    /// whole bias is added.
+    RowParallel {
+        /// The number of rows of a sample.
+        rows: usize,
+        /// The number of this rank's inputs of a row.
         inputs: usize,
         /// The number of outputs of a row.
         outputs: usize,
@@ -64,6 +89,15 @@ pub enum LayerOperation {
         positions: usize,
         /// The number of rows of the table.
         rows: usize,
+        /// The number of values in a row.
+        width: usize,
+    },
+    /// [`LayerOperation::Embedding`] of which this rank of the tensor axis has some rows: its output is the sum over the ranks.
+    VocabParallel {
+        /// The number of tokens of a sample.
+        positions: usize,
+        /// This rank's rows of the table.
+        rows: Range<usize>,
         /// The number of values in a row.
         width: usize,
     },

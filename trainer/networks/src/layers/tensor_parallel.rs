@@ -11,7 +11,8 @@
 
 use super::sequence_parallel::PositionSharing;
 use super::{
-    Backward, Cast, Forward, Init, Layer, LayerCost, Linear, MeshAxis, PassKind, PeerCall, Peers, Tensor,
+    Backward, Cast, Forward, Init, Layer, LayerCost, LayerOperation, Linear, MeshAxis, PassKind, PeerCall,
+    Peers, Tensor,
 };
 use allfold_kernels::nn::{EmbeddingShape, Float, LinearShape, add_to};
 use std::ops::Range;
@@ -88,6 +89,14 @@ impl<F: Float> Layer<F> for ColumnParallelLinear {
         }
     }
 
+    fn operation(&self) -> LayerOperation {
+        let Part { rows, shape, bias, sharing } = self.0;
+        match sharing.0 {
+            1 => LayerOperation::ColumnParallel { rows, inputs: shape.inputs, outputs: shape.outputs, bias },
+            _ => LayerOperation::Own,
+        }
+    }
+
     fn needs_output(&self) -> bool {
         false
     }
@@ -151,6 +160,14 @@ impl<F: Float> Layer<F> for RowParallelLinear {
 
     fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {
         self.0.sharing.calls_of_sum(pass, n * Layer::<F>::outputs(self))
+    }
+
+    fn operation(&self) -> LayerOperation {
+        let Part { rows, shape, bias, sharing } = self.0;
+        match sharing.0 {
+            1 => LayerOperation::RowParallel { rows, inputs: shape.inputs, outputs: shape.outputs, bias },
+            _ => LayerOperation::Own,
+        }
     }
 
     fn needs_output(&self) -> bool {
@@ -243,6 +260,14 @@ impl<F: Float> Layer<F> for VocabParallelEmbedding {
 
     fn peer_calls(&self, pass: PassKind, n: usize) -> Vec<PeerCall> {
         self.sharing.calls_of_sum(pass, n * Layer::<F>::outputs(self))
+    }
+
+    fn operation(&self) -> LayerOperation {
+        let VocabParallelEmbedding { positions, rows, width, sharing } = self;
+        match sharing.0 {
+            1 => LayerOperation::VocabParallel { positions: *positions, rows: rows.clone(), width: *width },
+            _ => LayerOperation::Own,
+        }
     }
 
     fn gradient_len(&self) -> usize {

@@ -144,7 +144,7 @@ impl<'a> ClockRank<'a> {
         ClockRank {
             rank,
             number,
-            unit_of: units_of_layers(&outline, &specs),
+            unit_of: units_of_layers(&outline, specs),
             outline,
             units,
             slots: Vec::new(),

@@ -1,12 +1,12 @@
 //! Training over every path of the exchange, on shims that detect races: with several hooks and with AMP, on one device and on two,
 //! captured and not. Also: an error of one line names what a machine lacks.
 
-use super::{assert_near, cnn, pictures, small};
-use crate::{Config, Dataset, TrainResult, train_with};
+use crate::{assert_near, cnn, pictures, small};
 use allfold_collectives::World;
 use allfold_gpu::nccl::{StandIn, stand_in};
 use allfold_kernels::cuda::CudaMachine;
 use allfold_standin::{Shim, ShimOptions};
+use allfold_trainer::{Config, Dataset, TrainResult, train_with};
 use std::sync::Arc;
 
 pub(super) fn devices(devices: usize) -> Arc<dyn CudaMachine> {
@@ -17,7 +17,7 @@ fn of(options: ShimOptions) -> Arc<dyn CudaMachine> {
     Shim::with(options).unwrap()
 }
 
-type Trained = crate::Result<Vec<TrainResult>>;
+type Trained = allfold_trainer::Result<Vec<TrainResult>>;
 
 fn run(
     config: &Config,

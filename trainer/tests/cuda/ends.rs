@@ -1,13 +1,13 @@
 //! How ranks end when one of them stops early: by the deadline, with an error that names it, and with their memory freed.
 
-use super::super::Within;
-use super::{Replica, small};
-use crate::engine::StepInput;
-use crate::{Batch, Config, DrawKey, Error, Model, Result, models, optim};
+use crate::small;
 use allfold_collectives::{Communicator, Rank, World};
 use allfold_gpu::nccl::{PeerLoss, StandIn, stand_in};
 use allfold_kernels::cuda::{CudaMachine, Memory};
 use allfold_standin::{Shim, ShimOptions};
+use allfold_trainer::cuda::{Replica, Within};
+use allfold_trainer::engine::StepInput;
+use allfold_trainer::{Batch, Config, DrawKey, Error, Model, Result, models, optim};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};

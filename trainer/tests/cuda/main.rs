@@ -1,25 +1,26 @@
 //! Training on the shim gives the CPU's losses, evaluation and weights, whatever the model and the precision. The tests of this
 //! file run on a GPU if ALLFOLD_TEST_GPU is set, with larger tolerances: the GPU's libraries sum in their own orders.
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod ends;
 mod pipeline;
+mod tensor;
 mod ways;
 mod zero;
 
-use super::Replica;
-use super::layout::layouts;
-use crate::Builder;
-use crate::data::{Samples, digits};
-use crate::engine::StepInput;
-use crate::layers::{
-    Add, BatchNorm, Conv2d, Gelu, GlobalMeanPool, Init, Layer, LayerNorm, Linear, MaxPool, MeanPool, Relu,
-};
-use crate::optim::{Optimiser, Sgd};
-use crate::{Batch, Config, Dataset, Model, Network, RankTrainer, Result, TrainResult, train_with};
 use allfold_collectives::World;
 use allfold_kernels::cuda::CudaMachine;
 use allfold_kernels::nn::{self, PoolShape};
 use allfold_standin::{FiberOrder, Shim, ShimOptions};
+use allfold_trainer::Builder;
+use allfold_trainer::cuda::Replica;
+use allfold_trainer::data::{Samples, digits};
+use allfold_trainer::engine::StepInput;
+use allfold_trainer::layers::{
+    Add, BatchNorm, Conv2d, Gelu, GlobalMeanPool, Init, Layer, LayerNorm, Linear, MaxPool, MeanPool, Relu,
+};
+use allfold_trainer::optim::{Optimiser, Sgd};
+use allfold_trainer::{Batch, Config, Dataset, Model, Network, RankTrainer, Result, TrainResult, train_with};
 use std::sync::{Arc, OnceLock};
 
 fn machine() -> Arc<dyn CudaMachine> {
@@ -37,6 +38,13 @@ fn placed(devices: usize) -> Arc<dyn CudaMachine> {
         Some(_) => machine(),
         None => Shim::with(ShimOptions { devices, ..ShimOptions::default() }).unwrap(),
     }
+}
+
+/// Whether so many ranks can be tried over `exchange`: not over NCCL where they would share a GPU, since one rank's kernel then waits
+/// for another's, and nothing bounds how many communicators' kernels wait.
+fn can_try(exchange: &str, ranks: usize) -> bool {
+    let shares = std::env::var_os("ALLFOLD_TEST_GPU").is_some() && machine().devices() < ranks;
+    !shares || ["host", "device"].contains(&exchange)
 }
 
 /// The factor of the tolerances: on a GPU, results may differ more from the CPU's.
@@ -203,23 +211,6 @@ fn channels_last_trains_as_on_the_cpu() {
         let there = run(&Config { channels_last: true, ..config.clone() }, &data, ranks, true).remove(0);
         assert_near(&cpu, &there, within * room());
     }
-}
-
-#[test]
-fn channels_last_goes_from_the_first_convolution_as_far_as_layers_keep_it() {
-    let network = block();
-    let operations: Vec<_> = network.layers().iter().map(|layer| layer.operation()).collect();
-    let (reads, acts) = layouts(&network, &operations, true);
-    let kept: Vec<&str> = network
-        .names()
-        .iter()
-        .zip(&reads)
-        .filter(|(_, last)| last.is_some())
-        .map(|(name, _)| &**name)
-        .collect();
-    assert_eq!(kept, ["stem", "pool", "conv1", "bn1", "relu", "conv2", "short", "add"]);
-    assert_eq!((acts[1], acts[2], acts[8]), (Some((4, 56)), Some((4, 16)), Some((6, 4))));
-    assert!(layouts(&network, &operations, false).1.iter().all(Option::is_none));
 }
 
 #[test]
@@ -422,7 +413,7 @@ fn residual(config: Config) {
         let step = |step: usize| rank.step(&mut batch(if step % 3 == 2 { 3 } else { 5 }, step), input, None);
         let losses = (0..9).map(step).map(|done| done.map(|done| done.loss)).collect::<Result<Vec<_>>>()?;
         rank.download(&mut model.params, &mut model.buffers)?;
-        Ok::<_, crate::Error>((losses, model.params, model.buffers))
+        Ok::<_, allfold_trainer::Error>((losses, model.params, model.buffers))
     });
     let (losses, host_params, host_buffers) = host.unwrap().remove(0);
     let config = &config;
@@ -448,7 +439,7 @@ fn residual(config: Config) {
         assert!(peak > 0 && replica.memory().activations == peak);
         replica.download(&mut start.params, &mut start.buffers, &mut memory)?;
         assert_eq!(*memory.state().steps, 9);
-        Ok::<_, crate::Error>((losses, start.params, start.buffers))
+        Ok::<_, allfold_trainer::Error>((losses, start.params, start.buffers))
     });
     let (device, params, buffers) = device.unwrap().remove(0);
     for (step, (a, b)) in losses.iter().zip(&device).enumerate() {
