@@ -25,8 +25,10 @@ struct Scale {
 };
 
 KERNEL(clip, f32* x, u64 n, const f64* parts, u32 slices, f64 limit, f32* norm) {
+    __shared__ f64 shared[THREADS / 32];
     f64 sum = 0.0;
-    for (u32 i = 0; i < slices; i++) sum += parts[i];
+    for (u32 i = threadIdx.x; i < slices; i += THREADS) sum += parts[i];
+    sum = block_sum(sum, shared);
     f64 before = sqrt(sum), by = limit / (before + 1e-6);
     if (blockIdx.x == 0 && threadIdx.x == 0) *norm = (f32)before;
     if (by >= 1.0) return;

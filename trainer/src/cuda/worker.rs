@@ -138,7 +138,9 @@ impl<'a> GpuWorker<'a> {
             report,
             opened: Vec::new(),
             // A part of the sums for each unit, and for each parameter where ranks count some of a unit's alone.
-            squares: fresh(8 * SLICES * (specs.len() + passes.network.params().len()))?,
+            squares: fresh(
+                8 * SLICES * (specs.len() + split.tensor.iter().len() * passes.network.params().len()),
+            )?,
             split: split.tensor,
             passes,
             weights,
