@@ -90,15 +90,11 @@ fn config(exchange: &str) -> Config {
     Config { exchange: exchange.into(), first_bucket_kib: 0, bucket_kib: 1, ..small() }
 }
 
-fn lost(
-    exchange: &'static str,
-    how: PeerLoss,
-    options: ShimOptions,
-) -> Vec<Option<(String, Duration, usize)>> {
-    watched(exchange, move || {
+fn lost(config: Config, how: PeerLoss, options: ShimOptions) -> Vec<Option<(String, Duration, usize)>> {
+    let name = format!("{} over {}", config.strategy, config.exchange);
+    watched(&name, move || {
         let machine = Shim::with(ShimOptions { devices: 3, memory: BYTES, ..options }).unwrap();
         stand_in(&machine, StandIn { lost: how, ..StandIn::default() });
-        let config = config(exchange);
         let world = World::threads(3).deadline(DEADLINE);
         let ends = world.run(|comm| one_goes(&config, &comm, &machine)).unwrap();
         all_given_back(&machine);
@@ -117,7 +113,7 @@ fn a_rank_that_goes_while_the_others_replay_is_named_by_each_of_them_in_time() {
         ("scheduled", PeerLoss::Told),
         ("scheduled", PeerLoss::Silent),
     ] {
-        let ends = lost(exchange, how, ShimOptions::default());
+        let ends = lost(config(exchange), how, ShimOptions::default());
         for (rank, end) in ends.iter().enumerate().filter(|(rank, _)| *rank != 1) {
             let (error, took, graphs) = end.as_ref().unwrap();
             println!("{exchange:<10} {how:<7?} {rank:>5} {graphs:>7} {:>7}  {error}", took.as_millis());
@@ -128,12 +124,31 @@ fn a_rank_that_goes_while_the_others_replay_is_named_by_each_of_them_in_time() {
     }
 }
 
+/// Ranks that share parameters, stages or layers notice it too, whichever of their groups they wait in.
+#[test]
+fn a_rank_that_goes_is_missed_by_those_that_share_with_it() {
+    println!("{:<10} {:<10} {:>5} {:>7}  error", "strategy", "exchange", "rank", "ms");
+    for strategy in ["zero3", "pipeline", "tensor"] {
+        for exchange in ["device", "host", "nccl"] {
+            let hidden = vec![16, 12, 9];
+            let shared = Config { strategy: strategy.into(), accumulate: 2, hidden, ..config(exchange) };
+            let ends = lost(shared, PeerLoss::Told, ShimOptions::default());
+            for (rank, end) in ends.iter().enumerate().filter(|(rank, _)| *rank != 1) {
+                let (error, took, _) = end.as_ref().unwrap();
+                println!("{strategy:<10} {exchange:<10} {rank:>5} {:>7}  {error}", took.as_millis());
+                assert!(error.contains("rank 1"), "{strategy}, {exchange}, rank {rank}: {error}");
+                assert!(*took < 4 * DEADLINE, "{strategy}, {exchange}, rank {rank}: {took:?}");
+            }
+        }
+    }
+}
+
 /// Defect 5: a wait in the driver for a sum that never ends. The shim reports an error instead of hanging.
 #[test]
 fn a_wait_without_a_deadline_would_hang_when_a_rank_is_lost() {
     let timeout = Duration::from_millis(500);
     let seeded = ShimOptions { seeded: &[5], timeout, ..ShimOptions::default() };
-    let ends = lost("nccl", PeerLoss::Silent, seeded);
+    let ends = lost(config("nccl"), PeerLoss::Silent, seeded);
     for (error, ..) in ends.into_iter().flatten() {
         assert!(error.contains("a hang"), "{error}");
     }
