@@ -34,6 +34,7 @@ pub mod zero3;
 
 pub use driver::{DataSharing, Driver};
 pub use plain::Plain;
+#[cfg(feature = "cuda")]
 pub(crate) use registry::fits_gpus;
 pub(crate) use registry::{ADDED, mesh};
 pub use registry::{EnginePlan, ON_GPUS, OwnStrategy, STRATEGIES, axes, fits, names, plan};
