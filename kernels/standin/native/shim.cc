@@ -1,6 +1,7 @@
 // The scheduler of shim.h: fibres with their own stacks, switched by assembly on known processors, else by ucontext.
 #include "shim.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -17,21 +18,28 @@ unsigned thread;
 namespace {
 const size_t STACK = 64 << 10;
 
-enum State { READY, BARRIER, WARP, ENDED };
+enum State : unsigned char { UNBEGUN, READY, BARRIER, WARP, ENDED };
 
 struct Fibre {
-    State state;
+    // Where it waits, and the mask of its warp's exchange.
     const char* file;
     int line;
-    // The fibre's mask and value in its warp's current exchange.
     unsigned mask;
-    uint64_t value;
     char* stack;
 #if defined(__x86_64__)
     void* sp;
 #else
     ucontext_t context;
 #endif
+};
+
+// The exchange of a warp that is under way: the lanes that have arrived, which of them was first, and whether they do not agree.
+struct Warp {
+    unsigned arrived, first;
+    bool mixed;
+    // The lanes' values, of this exchange and of the one before, which some lanes may not have read yet.
+    unsigned turn;
+    uint64_t values[2][32];
 };
 
 struct Kernel {
@@ -47,8 +55,14 @@ std::map<std::string, Kernel>& kernels() {
 }
 
 std::vector<Fibre> fibres;
-// The value of each lane of each warp in the last completed exchange.
-std::vector<uint64_t> brought;
+std::vector<State> states;
+std::vector<Warp> warps;
+// The block under way: how many threads it has, whether the last runs first, how many have ended, and how many wait in warps.
+struct {
+    unsigned threads;
+    bool downwards;
+    unsigned ended, in_warps;
+} block;
 const Kernel* running;
 void** arguments;
 std::string failure;
@@ -56,7 +70,8 @@ std::string failure;
 #if defined(__x86_64__)
 void* scheduler;
 extern "C" void shim_switch(void** from, void* to);
-// Saves the registers that a call must preserve, and continues where `to` was saved.
+// Saves the registers that a call must preserve, and continues where `to` was saved. Fibres mostly wait in the same function, so the
+// processor predicts the return; a jump instead would spoil its prediction of the callers' returns.
 asm(R"(
 .text
 .globl shim_switch
@@ -79,23 +94,57 @@ shim_switch:
     ret
 .size shim_switch, .-shim_switch
 )");
-void leave() { shim_switch(&fibres[thread].sp, scheduler); }
 void resume(unsigned t) { shim_switch(&scheduler, fibres[t].sp); }
+void leave(unsigned t) { shim_switch(&fibres[t].sp, scheduler); }
+void pass(unsigned from, unsigned to) { shim_switch(&fibres[from].sp, fibres[to].sp); }
 #else
 ucontext_t scheduler;
-void leave() { swapcontext(&fibres[thread].context, &scheduler); }
 void resume(unsigned t) { swapcontext(&scheduler, &fibres[t].context); }
+void leave(unsigned t) { swapcontext(&fibres[t].context, &scheduler); }
+void pass(unsigned from, unsigned to) { swapcontext(&fibres[from].context, &fibres[to].context); }
 #endif
 
+void prepare(unsigned t);
+
+// Moves on to the first thread at `t` or after it, in the block's order, that can run; false if there is none.
+bool find_runnable(unsigned t) {
+    for (; t < block.threads; block.downwards ? t-- : t++) {
+        if (states[t] > READY) continue;
+        if (states[t] == UNBEGUN) prepare(t);
+        thread = t;
+        return true;
+    }
+    return false;
+}
+
+// Runs the threads after this one, in their order; it goes on in a later round if it is ready then.
+void hand_over() {
+    unsigned from = thread;
+    if (find_runnable(block.downwards ? from - 1 : from + 1))
+        pass(from, thread);
+    else
+        leave(from);
+}
+
+// Threads that follow and have not begun run on the same stack, without a switch.
 void body() {
-    running->call(running->kernel, arguments);
-    fibres[thread].state = ENDED;
-    leave();
+    for (;;) {
+        running->call(running->kernel, arguments);
+        unsigned ended = thread, next = block.downwards ? ended - 1 : ended + 1;
+        states[ended] = ENDED;
+        block.ended++;
+        if (next >= block.threads || states[next] != UNBEGUN) break;
+        std::swap(fibres[ended].stack, fibres[next].stack);
+        states[next] = READY;
+        thread = next;
+    }
+    hand_over();
     std::abort();
 }
 
-void prepare(Fibre& fibre) {
-    fibre.state = READY;
+void prepare(unsigned t) {
+    Fibre& fibre = fibres[t];
+    states[t] = READY;
     if (!fibre.stack) fibre.stack = static_cast<char*>(std::malloc(STACK));
 #if defined(__x86_64__)
     // The stack as if body() had been called: a return address, with six registers below it.
@@ -114,8 +163,9 @@ void prepare(Fibre& fibre) {
 
 void wait(State state, const char* file, int line) {
     Fibre& fibre = fibres[thread];
-    fibre.state = state, fibre.file = file, fibre.line = line;
-    leave();
+    fibre.file = file, fibre.line = line;
+    states[thread] = state;
+    hand_over();
 }
 
 std::string place(const Fibre& fibre) {
@@ -123,103 +173,92 @@ std::string place(const Fibre& fibre) {
     return std::string(name ? name + 1 : fibre.file) + ":" + std::to_string(fibre.line);
 }
 
-// Completes a warp's exchange if all lanes that it names have arrived. Returns whether it did; `failure` says what is wrong.
-bool release_warp(unsigned first, unsigned threads) {
-    unsigned end = first + 32 < threads ? first + 32 : threads, arrived = 0;
-    const Fibre* one = nullptr;
-    for (unsigned t = first; t < end; t++)
-        if (fibres[t].state == WARP) arrived |= 1u << (t - first), one = &fibres[t];
-    if (!one) return false;
-    for (unsigned t = first; t < end; t++) {
+// Completes a warp's exchange if all lanes that it names have arrived; otherwise `failure` says what is wrong.
+void release_warp(unsigned number) {
+    Warp& warp = warps[number];
+    unsigned first = number * 32, lanes = block.threads - first;
+    unsigned exist = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
+    const Fibre& one = fibres[warp.first];
+    for (unsigned t = first; warp.mixed && t < block.threads; t++) {
         const Fibre& other = fibres[t];
-        if (other.state == WARP && (other.mask != one->mask || other.line != one->line || other.file != one->file)) {
-            failure = "lanes of one warp wait at different exchanges: " + place(*one) + " and " + place(other);
-            return false;
+        if (states[t] == WARP && (other.mask != one.mask || other.line != one.line || other.file != one.file)) {
+            failure = "lanes of one warp wait at different exchanges: " + place(one) + " and " + place(other);
+            return;
         }
     }
-    unsigned exist = end - first == 32 ? 0xffffffffu : (1u << (end - first)) - 1;
-    if ((one->mask & exist) != arrived) {
-        // Lanes that are ready to run may still arrive.
-        for (unsigned t = first; t < end; t++)
-            if (fibres[t].state == READY) return false;
-        failure = "not all lanes that the mask names have reached the exchange at " + place(*one);
-        return false;
+    if ((one.mask & exist) != warp.arrived) {
+        failure = "not all lanes that the mask names have reached the exchange at " + place(one);
+        return;
     }
-    for (unsigned t = first; t < end; t++)
-        if (fibres[t].state == WARP) brought[t] = fibres[t].value, fibres[t].state = READY;
-    return true;
+    for (unsigned lane = 0; lane < 32; lane++)
+        if (warp.arrived >> lane & 1) states[first + lane] = READY, block.in_warps--;
+    warp.arrived = 0, warp.turn ^= 1;
 }
 
-bool release_block(unsigned threads) {
-    unsigned waiting = 0, ended = 0;
+// Lets the threads of the block go on if all of them wait at one barrier; otherwise `failure` says what is wrong.
+void release_block() {
+    unsigned waiting = 0;
     const Fibre* one = nullptr;
-    for (unsigned t = 0; t < threads; t++) {
-        if (fibres[t].state == ENDED) ended++;
-        if (fibres[t].state != BARRIER) continue;
-        if (one && (one->line != fibres[t].line || one->file != fibres[t].file)) {
-            failure = "threads of one block wait at different barriers: " + place(*one) + " and " + place(fibres[t]);
-            return false;
+    for (unsigned t = 0; t < block.threads; t++) {
+        if (states[t] != BARRIER) continue;
+        const Fibre& other = fibres[t];
+        if (one && (one->line != other.line || one->file != other.file)) {
+            failure = "threads of one block wait at different barriers: " + place(*one) + " and " + place(other);
+            return;
         }
-        one = &fibres[t];
+        one = &other;
         waiting++;
     }
-    if (!one) return false;
-    if (waiting != threads) {
+    if (waiting != block.threads) {
         failure = "divergent barrier at " + place(*one) + ": " + std::to_string(waiting) + " of " +
-                  std::to_string(threads) + " threads wait, " + std::to_string(ended) + " have ended";
-        return false;
+                  std::to_string(block.threads) + " threads wait, " + std::to_string(block.ended) + " have ended";
+        return;
     }
-    for (unsigned t = 0; t < threads; t++) fibres[t].state = READY;
-    return true;
+    std::fill_n(states.begin(), block.threads, READY);
 }
 
-// Runs one block from start to end. If it returns false, `failure` says why the block could not end.
+// Runs one block from start to end, in rounds: each thread until it ends or must wait. If it returns false, `failure` says why the
+// block could not end.
 bool run_block(unsigned threads, bool downwards) {
-    for (unsigned t = 0; t < threads; t++) prepare(fibres[t]);
+    block = {threads, downwards, 0, 0};
+    std::fill_n(states.begin(), threads, UNBEGUN);
     for (;;) {
-        bool any = false;
-        for (unsigned i = 0; i < threads; i++) {
-            unsigned t = downwards ? threads - 1 - i : i;
-            if (fibres[t].state != READY) continue;
-            thread = t;
-            resume(t);
-            any = true;
-        }
-        bool released = false;
-        for (unsigned first = 0; first < threads; first += 32) released |= release_warp(first, threads);
+        if (find_runnable(downwards ? threads - 1 : 0)) resume(thread);
+        if (block.ended == threads) return true;
+        if (!block.in_warps) release_block();
+        for (unsigned number = 0; block.in_warps && number * 32 < threads && failure.empty(); number++)
+            if (warps[number].arrived) release_warp(number);
         if (!failure.empty()) return false;
-        if (released || any) {
-            bool ready = false, warp = false;
-            for (unsigned t = 0; t < threads; t++) {
-                ready |= fibres[t].state == READY;
-                warp |= fibres[t].state == WARP;
-            }
-            if (ready) continue;
-            if (warp) {
-                failure = "a warp waits for lanes that wait elsewhere";
-                return false;
-            }
-        }
-        if (release_block(threads)) continue;
-        return failure.empty();
     }
+}
+
+// This lane's warp's values, after all lanes of `mask` have brought theirs.
+const uint64_t* exchanged(unsigned mask, uint64_t value, const char* file, int line) {
+    Warp& warp = warps[thread / 32];
+    if (!warp.arrived) warp.first = thread, warp.mixed = false;
+    const Fibre& one = fibres[warp.first];
+    warp.mixed |= warp.arrived && (one.mask != mask || one.line != line || one.file != file);
+    warp.arrived |= 1u << thread % 32;
+    uint64_t* values = warp.values[warp.turn];
+    values[thread % 32] = value;
+    block.in_warps++;
+    fibres[thread].mask = mask;
+    wait(WARP, file, line);
+    return values;
 }
 }  // namespace
 
 void barrier(const char* file, int line) { wait(BARRIER, file, line); }
 
 uint64_t exchange(unsigned mask, uint64_t value, unsigned lane, const char* file, int line) {
-    Fibre& fibre = fibres[thread];
-    fibre.mask = mask, fibre.value = value;
-    wait(WARP, file, line);
-    return brought[thread / 32 * 32 + lane];
+    return exchanged(mask, value, file, line)[lane];
 }
 
 unsigned ballot(unsigned mask, bool value, const char* file, int line) {
-    exchange(mask, value, shim::lane(), file, line);
-    unsigned votes = 0, first = thread / 32 * 32;
-    for (unsigned lane = 0; lane < 32 && first + lane < brought.size(); lane++)
-        if (mask >> lane & 1 && brought[first + lane]) votes |= 1u << lane;
+    const uint64_t* values = exchanged(mask, value, file, line);
+    unsigned votes = 0;
+    for (unsigned lane = 0; lane < 32; lane++)
+        if (mask >> lane & 1 && values[lane]) votes |= 1u << lane;
     return votes;
 }
 
@@ -236,8 +275,8 @@ extern "C" int shim_launch(const char* name, const unsigned grid[3], unsigned th
     if (found == kernels().end()) return 1;
     grid_dim = {grid[0], grid[1], grid[2]};
     block_dim = {threads, 1, 1};
-    if (fibres.size() < threads) fibres.resize(threads);
-    brought.assign((threads + 31) / 32 * 32, 0);
+    if (fibres.size() < threads) fibres.resize(threads), states.resize(threads);
+    warps.assign((threads + 31) / 32, Warp());
     running = &found->second;
     shim::arguments = arguments;
     failure.clear();

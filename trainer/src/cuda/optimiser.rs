@@ -5,8 +5,9 @@ use super::groups::GpuGroups;
 use super::spans::{part, zeroed};
 use super::unit::UnitMemory;
 use super::weights::{Weights, here, whole_of};
+use crate::engine::part_of;
 use crate::optim::Optimiser;
-use crate::{Config, Error, Network, Result};
+use crate::{Config, Error, Network, ParamLayout, Result};
 use allfold_kernels::DType;
 use allfold_kernels::cuda::launch::{self, AdamRule, LarsRule, Param, Params, SgdRule};
 use allfold_kernels::cuda::{Memory, Queue, Slice};
@@ -168,19 +169,19 @@ impl DeviceOptimiser {
         Ok(vectors)
     }
 
-    /// Loads the optimiser's state from a CPU optimiser of the same kind, as read from a checkpoint; `own` selects what this rank's network
-    /// has.
+    /// Loads the optimiser's state from a CPU optimiser of the same kind, as read from a checkpoint; `layout` is that of
+    /// this rank's elements, if it has not all.
     pub fn load<F: Float>(
         &mut self,
         (network, weights): (&Network<f32>, &Weights),
         queue: &Queue,
         from: &mut dyn Optimiser<F>,
-        own: impl Fn(&[F]) -> Vec<F>,
+        layout: Option<&ParamLayout>,
     ) -> Result<()> {
         let state = from.state();
         self.steps = *state.steps;
         for (number, (_, values)) in self.kept().into_iter().zip(state.vectors) {
-            let values = own(values);
+            let values = part_of(values, layout);
             for (at, (unit, states)) in weights.units.iter().zip(&self.states).enumerate() {
                 if !values.is_empty() {
                     let flat = weights.to_unit(network, at, &values);

@@ -58,9 +58,7 @@ impl RankEngine for GpuWorker<'_> {
 
     fn is_copied(&self, unit: usize) -> bool {
         let values = self.outline.values_in(&self.specs[unit].layers);
-        let mut trained = self.outline.trained().iter();
-        self.groups.copies[unit].is_some()
-            && trained.any(|range| range.start < values.end && values.start < range.end)
+        self.groups.copies[unit].is_some() && self.outline.trains_some_of(&values)
     }
 
     fn micro_batches(&self, of: usize) -> usize {

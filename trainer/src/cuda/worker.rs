@@ -20,7 +20,7 @@ use super::passes::{PassContext, Passes};
 use super::spans::{mark, part, zeroed};
 use super::weights::{Weights, whole_of};
 use super::within::Within;
-use crate::engine::{Mesh, MeshAxis, NetworkSplit, ParamUnit, StepInput, units_of_layers};
+use crate::engine::{Mesh, MeshAxis, NetworkSplit, ParamUnit, StepInput, part_of, units_of_layers};
 use crate::optim::Optimiser;
 use crate::{Batch, Config, Error, MemoryUse as Held, Network, Outline, ParamLayout, Result, TensorSplit};
 use allfold_collectives::{Communicator, Rank};
@@ -192,15 +192,12 @@ impl<'a> GpuWorker<'a> {
     ) -> Result<()> {
         self.settle("finish what was under way")?;
         let layout = self.layouts().into_iter().nth(self.part());
-        let own = |whole: &[F]| match &layout {
-            Some(layout) if !whole.is_empty() => layout.take(whole),
-            _ => whole.to_vec(),
-        };
-        self.weights.upload(&self.passes.network, &self.queue, &own(params), buffers)?;
+        let params = part_of(params, layout.as_ref());
+        self.weights.upload(&self.passes.network, &self.queue, &params, buffers)?;
         let GpuWorker { optimiser: Some(optimiser), passes, weights, queue, .. } = self else {
             return Err(unallocated());
         };
-        optimiser.load((&passes.network, weights), queue, state, own)
+        optimiser.load((&passes.network, weights), queue, state, layout.as_ref())
     }
 
     /// This rank's position on the tensor axis.
@@ -215,13 +212,14 @@ impl<'a> GpuWorker<'a> {
     }
 
     /// All elements of the whole network, from this rank's in `own`. Every rank of the tensor axis must call it.
-    fn share<F: Float>(&self, layouts: &[ParamLayout], own: &[F], whole: &mut [F]) -> Result<()> {
+    fn share<F: Float>(&self, own: &[F], whole: &mut [F]) -> Result<()> {
         let Some(host) = &self.groups.tensor_host else {
             whole.copy_from_slice(own);
             return Ok(());
         };
-        for (rank, layout) in layouts.iter().enumerate() {
-            let mut part = if rank == self.part() { own.to_vec() } else { vec![F::ZERO; layout.part()] };
+        let index = self.part();
+        for (rank, layout) in self.layouts().into_iter().enumerate() {
+            let mut part = if rank == index { own.to_vec() } else { vec![F::ZERO; layout.part()] };
             host.broadcast(&mut part, Rank(rank as u32))?;
             layout.put(0, &part, whole);
         }
@@ -238,11 +236,10 @@ impl<'a> GpuWorker<'a> {
         self.open_units()?;
         self.share_buffers()?;
         self.settle("gather what other ranks hold")?;
-        let layouts = self.layouts();
         let mut own = vec![F::ZERO; self.passes.network.param_count()];
         self.weights.download(&self.passes.network, &self.queue, &mut own, buffers)?;
         self.close_units();
-        self.share(&layouts, &own, params)?;
+        self.share(&own, params)?;
         let GpuWorker { optimiser: Some(optimiser), passes, weights, queue, groups, .. } = self else {
             return Err(unallocated());
         };
@@ -253,7 +250,7 @@ impl<'a> GpuWorker<'a> {
             values.clear();
             if !own.is_empty() {
                 values.resize(params.len(), F::ZERO);
-                self.share(&layouts, own, values)?;
+                self.share(own, values)?;
             }
         }
         Ok(())

@@ -33,6 +33,8 @@ pub use allfold_networks::{AxisPosition, Mesh, MeshAxis, NetworkSplit};
 pub(crate) use bucket_exchange::COPIES;
 pub use bucketing::Bucketing;
 pub use serving::{Serving, ServingRole};
+#[cfg(feature = "cuda")]
+pub(crate) use transfer::part_of;
 pub use unit_layout::{UnitLayout, filled_micro_batches, trained_parts, unit_of, units_of_layers};
 pub(crate) use worker::Worker;
 pub use worker::{StepInput, StepResult};

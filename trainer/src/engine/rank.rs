@@ -47,10 +47,8 @@ impl<F: Float> RankEngine for Worker<'_, F> {
     }
 
     fn is_copied(&self, unit: usize) -> bool {
-        let values = &self.units[unit].values;
-        let trained = self.outline.trained().iter();
         self.copies.get(unit).is_some_and(Option::is_some)
-            && trained.clone().any(|range| range.start < values.end && values.start < range.end)
+            && self.outline.trains_some_of(&self.units[unit].values)
     }
 
     fn micro_batches(&self, of: usize) -> usize {

@@ -11,21 +11,22 @@ use allfold_collectives::{Buffer, Rank, ReduceOp};
 use allfold_kernels::nn::Float;
 use std::borrow::Cow;
 
+/// A rank's part of values of the whole network, whose layout is `None` if the rank has all; nothing of nothing.
+pub(crate) fn part_of<'v, F: Float>(whole: &'v [F], layout: Option<&ParamLayout>) -> Cow<'v, [F]> {
+    match layout {
+        Some(layout) if !whole.is_empty() => Cow::Owned(layout.take(whole)),
+        _ => Cow::Borrowed(whole),
+    }
+}
+
 impl<F: Float> Worker<'_, F> {
     /// Copies the parts that this rank keeps from a whole model's parameters, buffers and optimiser state.
     pub fn upload(&mut self, params: &[F], buffers: &[F], optimiser: &mut dyn Optimiser<F>) -> Result<()> {
         self.buffers.copy_from_slice(buffers);
         let layout = self.layout();
-        let own = |whole| match &layout {
-            None => Cow::Borrowed(whole),
-            Some(layout) => Cow::Owned(layout.take(whole)),
-        };
-        let params = own(params);
+        let params = part_of(params, layout.as_ref());
         let state = optimiser.state();
-        let vectors = state.vectors.iter().map(|(_, whole)| match whole.is_empty() {
-            true => Cow::Borrowed(&[][..]),
-            false => own(whole),
-        });
+        let vectors = state.vectors.iter().map(|(_, whole)| part_of(whole, layout.as_ref()));
         let vectors: Vec<Cow<[F]>> = vectors.collect();
         for at in 0..self.units.len() {
             if self.units[at].keep == Keep::Nothing {

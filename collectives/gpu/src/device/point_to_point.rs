@@ -31,9 +31,16 @@ enum Over {
 
 /// A message that was sent, and that its receiver may still read.
 struct Sent {
-    told: Option<Work<Buffer<i64>>>,
-    bytes: Option<Work<Buffer<u8>>>,
+    by: SentBy,
     _memory: Arc<Memory>,
+}
+
+enum SentBy {
+    Nccl,
+    /// The address and the event.
+    Device(Work<Buffer<i64>>),
+    /// The bytes.
+    Host(Work<Buffer<u8>>),
 }
 
 /// A rank's end of the messages of a group: those to one peer arrive in order.
@@ -93,24 +100,24 @@ impl<'a> DeviceMessages<'a> {
     /// # Errors
     /// A lost peer, a deadline, a call that the driver refused.
     pub fn send(&mut self, after: &Queue, data: Arc<Memory>, to: Rank) -> Result<()> {
-        let (mut told, mut bytes) = (None, None);
-        match &mut self.over {
+        let by = match &mut self.over {
             Over::Nccl(comm) => {
                 self.marks.0.move_to(after).map_err(failed)?;
                 self.queue.wait(&self.marks.0).map_err(failed)?;
                 comm.send(data.all(), to)?;
+                SentBy::Nccl
             }
             Over::Device => {
                 let number = show(after.record().map_err(failed)?);
                 let message = vec![data.address() as i64, data.device() as i64, data.len() as i64, number];
-                told = Some(self.comm.send_async(message.into(), to)?);
+                SentBy::Device(self.comm.send_async(message.into(), to)?)
             }
             Over::Host => {
                 let values: Vec<u8> = after.download(data.all()).map_err(failed)?;
-                bytes = Some(self.comm.send_async(values.into(), to)?);
+                SentBy::Host(self.comm.send_async(values.into(), to)?)
             }
-        }
-        self.sent.push(Sent { told, bytes, _memory: data });
+        };
+        self.sent.push(Sent { by, _memory: data });
         Ok(())
     }
 
@@ -163,9 +170,12 @@ impl<'a> DeviceMessages<'a> {
             self.marks.1.move_to(&self.queue).map_err(failed)?;
             queue.wait(&self.marks.1).map_err(failed)?;
         }
-        for Sent { told, bytes, .. } in self.sent.drain(..) {
-            bytes.map_or(Ok(()), |sent| sent.wait().map(drop))?;
-            told.map_or(Ok(()), |told| told.wait().map(drop))?;
+        for Sent { by, .. } in self.sent.drain(..) {
+            match by {
+                SentBy::Nccl => {}
+                SentBy::Device(work) => drop(work.wait()?),
+                SentBy::Host(work) => drop(work.wait()?),
+            }
         }
         Ok(())
     }

@@ -1,12 +1,15 @@
 //! The kernels' own source as a library for this CPU: compiled once per version of the sources, and never unloaded.
 
+use super::options::FiberOrder;
+use crate::lock::lock;
 use allfold_kernels::cuda::{Error, Family, HEADERS, Result};
 use libloading::Library;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 type ShimLaunch = unsafe extern "C" fn(
     *const c_char,
@@ -40,29 +43,87 @@ const FLAGS: &[&str] = &[
     "-c",
 ];
 
-/// The functions of the loaded library.
+/// The functions of the loaded library that say what it has.
 #[derive(Clone, Copy)]
 pub(super) struct Entries {
-    pub launch: ShimLaunch,
     pub kernel: unsafe extern "C" fn(usize) -> *const c_char,
     pub describe: unsafe extern "C" fn(*const c_char, *mut *const usize) -> *const c_char,
 }
 
-pub(super) fn loaded() -> Result<Entries> {
-    static LOADED: OnceLock<Result<Entries>> = OnceLock::new();
-    LOADED.get_or_init(load).clone()
+/// The library, loaded several times: fibres and shared memory are globals, so each of the loaded runs one kernel at a time.
+struct Loaded {
+    entries: Entries,
+    runs: Vec<Mutex<ShimLaunch>>,
 }
 
-fn load() -> Result<Entries> {
+fn all_loaded() -> Result<&'static Loaded> {
+    static LOADED: OnceLock<Result<Loaded>> = OnceLock::new();
+    LOADED.get_or_init(load).as_ref().map_err(Error::clone)
+}
+
+/// The functions of the library, which is compiled and loaded by the first call.
+pub(super) fn loaded() -> Result<Entries> {
+    Ok(all_loaded()?.entries)
+}
+
+/// Runs a kernel.
+///
+/// # Safety
+/// `arguments` are as many as the kernel has, and point to values of its arguments' types, which name memory that it may use.
+///
+/// # Errors
+/// No kernel has this name; a barrier that some threads did not reach.
+pub(super) unsafe fn run_kernel(
+    name: &CStr,
+    grid: [u32; 3],
+    threads: u32,
+    arguments: &mut [*mut c_void],
+    order: FiberOrder,
+) -> std::result::Result<(), String> {
+    static TURN: AtomicUsize = AtomicUsize::new(0);
+    let runs = &all_loaded().map_err(|error| error.to_string())?.runs;
+    let free = runs.iter().find_map(|run| run.try_lock().ok());
+    let run = free.unwrap_or_else(|| lock(&runs[TURN.fetch_add(1, Ordering::Relaxed) % runs.len()]));
+    let mut message = [0 as c_char; 512];
+    let downwards = c_int::from(order == FiberOrder::Downwards);
+    // SAFETY: the caller vouches for the arguments; the message buffer has the size that is passed.
+    let answer = unsafe {
+        let (arguments, message) = (arguments.as_mut_ptr(), message.as_mut_ptr());
+        run(name.as_ptr(), grid.as_ptr(), threads, arguments, downwards, message, 512)
+    };
+    drop(run);
+    match answer {
+        0 => Ok(()),
+        1 => Err("no such kernel".into()),
+        _ => Err(message.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect()),
+    }
+}
+
+fn load() -> Result<Loaded> {
     let library = build()?;
+    let mut runs = Vec::new();
+    let (first, launch) = load_from(&library)?;
+    runs.push(Mutex::new(launch));
+    // The same file would be the same library.
+    let copy = library.with_extension(format!("so-{}", std::process::id()));
+    for _ in 1..std::thread::available_parallelism().map_or(1, usize::from).min(8) {
+        let loaded =
+            std::fs::copy(&library, &copy).map_err(|error| failed(&error)).and_then(|_| load_from(&copy));
+        let _ = std::fs::remove_file(&copy);
+        runs.push(Mutex::new(loaded?.1));
+    }
+    Ok(Loaded { entries: first, runs })
+}
+
+fn load_from(path: &Path) -> Result<(Entries, ShimLaunch)> {
     // SAFETY: the library is Allfold's own and its initialisers only list kernels; it stays loaded.
-    let library = Box::leak(Box::new(unsafe { Library::new(&library) }.map_err(|error| failed(&error))?));
+    let library = Box::leak(Box::new(unsafe { Library::new(path) }.map_err(|error| failed(&error))?));
     // SAFETY: the functions have these types in shim.cc.
     unsafe {
         let launch = *library.get(b"shim_launch").map_err(|error| failed(&error))?;
         let kernel = *library.get(b"shim_kernel").map_err(|error| failed(&error))?;
         let describe = *library.get(b"shim_describe").map_err(|error| failed(&error))?;
-        Ok(Entries { launch, kernel, describe })
+        Ok((Entries { kernel, describe }, launch))
     }
 }
 
@@ -104,9 +165,9 @@ fn compile(folder: &Path, sources: &[(&str, &str)]) -> Result<PathBuf> {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     let files: Vec<&str> = sources.iter().map(|source| source.0).chain(["shim.cc"]).collect();
     // Several files are compiled at a time; each takes one or two seconds.
-    let next = std::sync::atomic::AtomicUsize::new(0);
+    let next = AtomicUsize::new(0);
     let work = || -> Result<()> {
-        while let Some(file) = files.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+        while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
             let mut command = Command::new(&compiler);
             run(command.current_dir(folder).args(FLAGS).arg(file).args(["-o", &format!("{file}.o")]))?;
         }

@@ -34,7 +34,8 @@ impl Shim {
     /// # Errors
     /// [`Error::Compile`] with the compiler's message, or that no compiler is installed.
     pub fn with(options: ShimOptions) -> Result<Arc<dyn CudaMachine>> {
-        let runner = Runner { entries: library::loaded()?, order: options.order, audit: options.audit };
+        library::loaded()?;
+        let runner = Runner { order: options.order, audit: options.audit };
         let streams = Streams::new(runner, Blocks::new(options.memory, options.peers));
         Ok(Arc::new(Shim { options, streams: Mutex::new(streams), lost: Mutex::default() }))
     }

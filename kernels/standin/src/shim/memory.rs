@@ -117,6 +117,9 @@ impl Blocks {
             for (side, start) in [("before", address as usize - STRIP), ("after", address as usize + bytes)] {
                 // SAFETY: both strips belong to the allocation of this buffer.
                 let strip = unsafe { std::slice::from_raw_parts(start as *const u8, STRIP) };
+                if *strip == [STRIP_BYTE; STRIP] {
+                    continue;
+                }
                 if let Some(at) = strip.iter().position(|byte| *byte != STRIP_BYTE) {
                     return Err(format!("wrote to byte {at} of the strip {side} a buffer of {bytes} bytes"));
                 }

@@ -1,9 +1,10 @@
 //! Kernels by name, for the stand-in driver: a driver's launch has a kernel's name and pointers to its arguments.
 
-use super::library::loaded;
-use super::work::{LAUNCHED, RUNNING};
+use super::library::{loaded, run_kernel};
+use super::options::FiberOrder;
+use super::work::LAUNCHED;
 use crate::lock::lock;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_void};
 
 /// The names of all kernels of the shim.
 pub fn shim_kernels() -> Vec<String> {
@@ -49,21 +50,8 @@ pub(crate) fn run_by_name(
     threads: u32,
     arguments: &mut [*mut c_void],
 ) -> Result<(), String> {
-    let entries = loaded().map_err(|error| error.to_string())?;
-    let mut message = [0 as c_char; 512];
-    let running = lock(&RUNNING);
-    // SAFETY: the caller has copied as many arguments as the kernel has; the message buffer has the size that is passed.
-    let answer = unsafe {
-        let (arguments, message) = (arguments.as_mut_ptr(), message.as_mut_ptr());
-        (entries.launch)(name.as_ptr(), grid.as_ptr(), threads, arguments, 0, message, 512)
-    };
-    drop(running);
-    match answer {
-        0 => {
-            lock(&LAUNCHED).insert(name.to_string_lossy().into_owned());
-            Ok(())
-        }
-        1 => Err("no such kernel".into()),
-        _ => Err(message.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect()),
-    }
+    // SAFETY: the caller has copied as many arguments as the kernel has.
+    unsafe { run_kernel(name, grid, threads, arguments, FiberOrder::Upwards) }?;
+    lock(&LAUNCHED).insert(name.to_string_lossy().into_owned());
+    Ok(())
 }

@@ -1,18 +1,16 @@
 //! The tasks that streams of the shim run.
 
 use super::foreign::Foreign;
-use super::library::Entries;
+use super::library;
 use super::memory::Blocks;
 use super::options::FiberOrder;
 use crate::lock::lock;
 use allfold_kernels::cuda::THREADS;
 use allfold_kernels::cuda::{Error, Launch, MemoryAccess, Result};
 use std::collections::BTreeSet;
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::CString;
 use std::sync::{Arc, Mutex};
 
-/// Held while a kernel runs: fibres and blocks are globals of the loaded library, so all shims run one kernel at a time.
-pub(super) static RUNNING: Mutex<()> = Mutex::new(());
 /// The names of kernels that have run to their end.
 pub(super) static LAUNCHED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
@@ -68,9 +66,8 @@ impl Work {
     }
 }
 
-/// The function that runs kernels, with the options of the shim.
+/// The options of the shim for running kernels.
 pub(super) struct Runner {
-    pub entries: Entries,
     pub order: FiberOrder,
     /// Whether memory that a launch does not name is changed while the kernel runs.
     pub audit: bool,
@@ -111,23 +108,10 @@ impl Runner {
         let name = CString::new(launch.kernel.name.as_str()).map_err(|_| failed("no such name".into()))?;
         let mut arguments = launch.arguments.clone();
         let mut pointers = arguments.pointers();
-        let mut message = [0 as c_char; 512];
-        let (grid, downwards) = (launch.grid, c_int::from(self.order == FiberOrder::Downwards));
-        let running = lock(&RUNNING);
-        // SAFETY: the launch was queued with arguments of the kernel's types; the message buffer has the size that is passed.
-        let answer = unsafe {
-            let (pointers, message) = (pointers.as_mut_ptr(), message.as_mut_ptr());
-            (self.entries.launch)(name.as_ptr(), grid.as_ptr(), THREADS, pointers, downwards, message, 512)
-        };
-        drop(running);
-        let message: String = message.iter().take_while(|c| **c != 0).map(|c| *c as u8 as char).collect();
-        match answer {
-            0 => {
-                lock(&LAUNCHED).insert(launch.kernel.name.clone());
-                blocks.strips().map_err(failed)
-            }
-            1 => Err(failed("no such kernel".into())),
-            _ => Err(failed(message)),
-        }
+        // SAFETY: the launch was queued with arguments of the kernel's types.
+        unsafe { library::run_kernel(&name, launch.grid, THREADS, &mut pointers, self.order) }
+            .map_err(failed)?;
+        lock(&LAUNCHED).insert(launch.kernel.name.clone());
+        blocks.strips().map_err(failed)
     }
 }

@@ -210,6 +210,11 @@ impl Outline {
         &self.trained
     }
 
+    /// Whether some of these elements of the parameters are trained, and the loss depends on them.
+    pub fn trains_some_of(&self, values: &Range<usize>) -> bool {
+        self.trained.iter().any(|range| range.start < values.end && values.start < range.end)
+    }
+
     /// Whether the backward pass computes a gradient with respect to an activation; not if the activation depends on no trained
     /// parameter.
     pub fn has_gradient(&self, act: usize) -> bool {

@@ -89,10 +89,8 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn is_copied(&self, unit: usize) -> bool {
-        let values = &self.units[unit].layout.values;
-        let mut trained = self.outline.trained().iter();
-        self.units[unit].copies.is_some()
-            && trained.any(|range| range.start < values.end && values.start < range.end)
+        let unit = &self.units[unit];
+        unit.copies.is_some() && self.outline.trains_some_of(&unit.layout.values)
     }
 
     fn micro_batches(&self, of: usize) -> usize {
