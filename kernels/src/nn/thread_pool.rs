@@ -9,6 +9,7 @@
 //! idle worker spins for a while before it sleeps: waking a worker takes longer than many kernels.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -117,20 +118,21 @@ pub(crate) fn threads() -> usize {
 /// # Panics
 /// If a call of `body` panicked.
 pub(crate) fn share(tasks: usize, body: impl Fn(usize) + Sync) {
+    share_tasks(tasks, &body);
+}
+
+/// [`share`], compiled once for all bodies.
+fn share_tasks(tasks: usize, body: &(dyn Fn(usize) + Sync)) {
     let pool = if tasks > 1 { POOL.with(|pool| pool.borrow().clone()) } else { None };
     match pool {
         // Inside a task this thread has no pool, so kernels that the task calls run on this thread alone.
-        Some(pool) => ThreadPool { shared: None, workers: Vec::new() }.enter(|| pool.run(tasks, &body)),
+        Some(pool) => ThreadPool { shared: None, workers: Vec::new() }.enter(|| pool.run(tasks, body)),
         None => (0..tasks).for_each(body),
     }
 }
 
 /// Calls `body` once per thread, with a range of rows and that range's part of `all`. Rows have `width` elements.
-pub(crate) fn share_rows<T: Send>(
-    all: &mut [T],
-    width: usize,
-    body: impl Fn(std::ops::Range<usize>, &mut [T]) + Sync,
-) {
+pub(crate) fn share_rows<T: Send>(all: &mut [T], width: usize, body: impl Fn(Range<usize>, &mut [T]) + Sync) {
     let work = all.len();
     share_rows_of(work, (all, width), (&mut [(); 0], 0), |rows, all, _| body(rows, all));
 }
@@ -138,9 +140,21 @@ pub(crate) fn share_rows<T: Send>(
 /// Like [`share_rows`], for the rows of two slices together. The number of threads depends on `work`, a number of elements.
 pub(crate) fn share_rows_of<T: Send, U: Send>(
     work: usize,
+    a: (&mut [T], usize),
+    b: (&mut [U], usize),
+    body: impl Fn(Range<usize>, &mut [T], &mut [U]) + Sync,
+) {
+    share_parts(work, a, b, &body);
+}
+
+type RowsBody<'b, T, U> = &'b (dyn Fn(Range<usize>, &mut [T], &mut [U]) + Sync);
+
+/// [`share_rows_of`], compiled once for all bodies over the same types.
+fn share_parts<T: Send, U: Send>(
+    work: usize,
     (a, a_width): (&mut [T], usize),
     (b, b_width): (&mut [U], usize),
-    body: impl Fn(std::ops::Range<usize>, &mut [T], &mut [U]) + Sync,
+    body: RowsBody<'_, T, U>,
 ) {
     let rows = a.len().checked_div(a_width).unwrap_or(0);
     let parts = if work < SMALL { 1 } else { threads().min(rows).max(1) };

@@ -438,17 +438,28 @@ struct Line([u64; 8]);
 /// Calls `body` with a scratch buffer of `count` elements of undefined content. The thread keeps the buffer for its next call.
 /// Nested calls get different buffers.
 pub(super) fn with_thread_scratch<F: Float, R>(count: usize, body: impl FnOnce(&mut [F]) -> R) -> R {
-    thread_local! {
-        static SCRATCH: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
-    }
-    let mut lines = SCRATCH.with(|buffers| buffers.borrow_mut().pop()).unwrap_or_default();
     let needed = (count * size_of::<F>()).div_ceil(size_of::<Line>());
+    let mut lines = take_scratch(needed);
+    let result = body(&mut bytemuck::cast_slice_mut(&mut lines[..needed])[..count]);
+    keep_scratch(lines);
+    result
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A vector of at least `needed` lines, out of this thread's scratch memory.
+fn take_scratch(needed: usize) -> Vec<Line> {
+    let mut lines = SCRATCH.with(|buffers| buffers.borrow_mut().pop()).unwrap_or_default();
     if lines.len() < needed {
         lines.resize(needed, Line([0; 8]));
     }
-    let result = body(&mut bytemuck::cast_slice_mut(&mut lines[..needed])[..count]);
+    lines
+}
+
+fn keep_scratch(lines: Vec<Line>) {
     SCRATCH.with(|buffers| buffers.borrow_mut().push(lines));
-    result
 }
 
 #[cfg(test)]
