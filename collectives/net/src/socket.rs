@@ -12,6 +12,7 @@ use tokio::net::{TcpSocket, TcpStream};
 const NEAR: usize = 256 << 10;
 /// The congestion control between processes of one host, where nothing is ever congested. BBR, which is some systems' default,
 /// paces what it sends by timers, and reaches two thirds of what the processors can copy.
+#[cfg(target_os = "linux")]
 const UNPACED: &[u8] = b"reno";
 
 /// Connects to this address.
@@ -52,6 +53,7 @@ pub fn listen(listener: &TcpListener) {
 fn hasten(socket: &impl AsFd) {
     let socket = SockRef::from(socket);
     // An option that the system does not allow is not an error.
+    #[cfg(target_os = "linux")]
     let _ = socket.set_tcp_congestion(UNPACED);
     let _ = socket.set_send_buffer_size(NEAR);
     let _ = socket.set_recv_buffer_size(NEAR);
@@ -65,6 +67,7 @@ pub fn tune(socket: &TcpStream, dead: Duration) {
     // An option that the system does not know is not an error: heartbeats find the same failures.
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_keepalive(&probes.with_retries(4));
+    #[cfg(target_os = "linux")]
     let _ = socket.set_tcp_user_timeout(Some(dead));
 }
 

@@ -16,11 +16,12 @@ use crate::processes::Processes;
 use crate::program;
 use crate::signals::{News, Signals, asking};
 use crate::start::Start;
+use crate::system;
 use crate::variables::variables;
 use allfold_collectives::Rank;
 use allfold_collectives::rendezvous::{self, Hello, PeerKind, RendezvousTimeouts, Server};
 use allfold_collectives::tcp::AuthenticatedStream;
-use rustix::process::{Signal, set_child_subreaper};
+use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpSocket;
@@ -51,7 +52,7 @@ pub fn run(job: LaunchJob) -> LaunchResult {
 }
 
 async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
-    set_child_subreaper(Some(rustix::process::getpid())).map_err(Error::run)?;
+    system::adopt_orphans().map_err(Error::run)?;
     let mut guard = Guard::start().map_err(|error| Error::run(format!("cannot start the guard: {error}")))?;
     let printer = Printer::start(pumps).map_err(Error::run)?;
     let mut coordinator = None;

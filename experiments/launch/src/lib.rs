@@ -54,6 +54,7 @@ mod program;
 pub mod shim;
 mod signals;
 mod start;
+mod system;
 mod variables;
 
 pub use agent::run;

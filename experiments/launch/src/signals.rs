@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 const ASKED: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
 /// Other signals that would end a process. The launcher handles them to end its ranks, and processes that left their groups, first.
-const FATAL: [Signal; 9] = [
+const FATAL: &[Signal] = &[
     Signal::ABORT,
     Signal::ALARM,
     Signal::VTALARM,
@@ -16,7 +16,9 @@ const FATAL: [Signal; 9] = [
     Signal::XCPU,
     Signal::IO,
     Signal::SYS,
+    #[cfg(target_os = "linux")]
     Signal::POWER,
+    #[cfg(target_os = "linux")]
     Signal::STKFLT,
 ];
 
@@ -44,7 +46,7 @@ impl Signals {
         // If the caller ignores SIGHUP, as `nohup` arranges, the launcher leaves it ignored. It handles SIGINT in any case: shells
         // let background processes ignore SIGINT, so that this says nothing about the user's wish.
         let nohup = ignored & 1 << (Signal::HUP.as_raw() - 1) != 0;
-        let ends = ASKED.iter().chain(&FATAL).filter(|which| **which != Signal::HUP || !nohup);
+        let ends = ASKED.iter().chain(FATAL).filter(|which| **which != Signal::HUP || !nohup);
         Ok(Signals {
             end: ends.map(hear).collect::<std::io::Result<_>>()?,
             passed: [Signal::USR1, Signal::USR2].iter().map(hear).collect::<std::io::Result<_>>()?,

@@ -3,8 +3,8 @@
 //! Shared memory is a sealed `memfd`: it has no name in any file system, cannot shrink under a mapping, and is freed when the last
 //! process that holds it ends.
 
+use super::mapping;
 use std::alloc::Layout;
-#[cfg(target_os = "linux")]
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 
@@ -16,7 +16,6 @@ pub(super) struct Memory {
 
 enum Kind {
     Own(Layout),
-    #[cfg(target_os = "linux")]
     Mapped(usize),
 }
 
@@ -42,23 +41,15 @@ impl Memory {
     }
 
     /// Allocates shared memory of the host, with the file descriptor by which other processes map it.
-    #[cfg(target_os = "linux")]
     pub fn shared(name: &str, bytes: usize) -> std::io::Result<(Memory, OwnedFd)> {
-        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-        let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&fd, bytes as u64)?;
-        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let fd = mapping::create(name, bytes)?;
         Ok((Memory::map(&fd, bytes)?, fd))
     }
 
     /// Maps another process's shared memory by its file descriptor; its size must be one of `sizes`.
-    #[cfg(target_os = "linux")]
     pub fn attach(fd: OwnedFd, sizes: [usize; 2]) -> std::io::Result<Memory> {
-        use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
-        let found = fstat(&fd)?.st_size;
+        let (found, sealed) = mapping::size(&fd)?;
         let bytes = sizes.into_iter().find(|bytes| *bytes as i64 == found);
-        // The seals ensure that no later access to the memory can fault.
-        let sealed = fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK | SealFlags::SEAL);
         match bytes.filter(|_| sealed) {
             Some(bytes) => Memory::map(&fd, bytes),
             None => {
@@ -68,18 +59,8 @@ impl Memory {
         }
     }
 
-    #[cfg(target_os = "linux")]
     fn map(fd: &OwnedFd, bytes: usize) -> std::io::Result<Memory> {
-        use rustix::mm::{MapFlags, ProtFlags, mmap};
-        // SAFETY: a new mapping at a place that the system chooses, so no code refers to it yet.
-        let base = unsafe {
-            let protection = ProtFlags::READ | ProtFlags::WRITE;
-            mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED | MapFlags::NORESERVE, fd, 0)?
-        };
-        match NonNull::new(base.cast()) {
-            Some(base) => Ok(Memory { base, kind: Kind::Mapped(bytes) }),
-            None => Err(std::io::ErrorKind::OutOfMemory.into()),
-        }
+        Ok(Memory { base: mapping::map(fd, bytes)?, kind: Kind::Mapped(bytes) })
     }
 
     pub fn base(&self) -> NonNull<u8> {
@@ -89,30 +70,24 @@ impl Memory {
     pub fn bytes(&self) -> usize {
         match self.kind {
             Kind::Own(layout) => layout.size(),
-            #[cfg(target_os = "linux")]
             Kind::Mapped(bytes) => bytes,
         }
     }
 
-    /// Asks the system for large pages from byte `from` on, so that large buffers need fewer pages.
-    #[cfg(target_os = "linux")]
+    /// Asks the system for large pages from byte `from` on.
     pub fn prefer_large_pages(&self, from: usize) {
-        use rustix::mm::{Advice, madvise};
-        let (Kind::Mapped(bytes), true) = (&self.kind, from < self.bytes()) else { return };
-        // SAFETY: the range is inside the mapping, and this advice does not change the memory's content.
-        let _ = unsafe { madvise(self.base.as_ptr().add(from).cast(), bytes - from, Advice::LinuxHugepage) };
+        if let (Kind::Mapped(bytes), true) = (&self.kind, from < self.bytes()) {
+            // SAFETY: the range is inside the mapping.
+            unsafe { mapping::prefer_large_pages(self.base.add(from), bytes - from) };
+        }
     }
 
     /// Gives the pages of `range` back to the system, so that they read as zeros; this process must be their last user. Returns
     /// false if the system refuses.
-    #[cfg(target_os = "linux")]
     pub fn give_back(&self, range: std::ops::Range<usize>) -> bool {
-        use rustix::mm::{Advice, madvise};
         debug_assert!(range.end <= self.bytes());
         // SAFETY: the range is inside the mapping, and no code refers to these bytes any more.
-        unsafe {
-            madvise(self.base.as_ptr().add(range.start).cast(), range.len(), Advice::LinuxRemove).is_ok()
-        }
+        unsafe { mapping::give_back(self.base.add(range.start), range.len()) }
     }
 
     /// Replaces shared pages by zeroed pages of this process alone. Other processes that have the shared pages mapped can no
@@ -120,17 +95,10 @@ impl Memory {
     ///
     /// # Safety
     /// The range is whole pages, and no code of this process relies on their content.
-    #[cfg(target_os = "linux")]
     pub unsafe fn part_from_others(&self, range: std::ops::Range<usize>) {
-        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
         debug_assert!(range.end <= self.bytes());
-        let (protection, flags) =
-            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE);
-        // SAFETY: the range is inside this mapping and is replaced there; the caller guarantees that its old content is not needed.
-        let parted = unsafe {
-            mmap_anonymous(self.base.as_ptr().add(range.start).cast(), range.len(), protection, flags)
-        };
-        if parted.is_err() {
+        // SAFETY: the range is inside this mapping; the caller guarantees that its old content is not needed.
+        if !unsafe { mapping::replace(self.base.add(range.start), range.len()) } {
             // Continuing would leave a borrowed buffer that other processes may still write to.
             std::alloc::handle_alloc_error(Layout::new::<[u8; 4096]>());
         }
@@ -142,11 +110,8 @@ impl Drop for Memory {
         match self.kind {
             // SAFETY: the memory was allocated with this layout, and no borrow of it is left.
             Kind::Own(layout) => unsafe { std::alloc::dealloc(self.base.as_ptr(), layout) },
-            #[cfg(target_os = "linux")]
-            Kind::Mapped(bytes) => {
-                // SAFETY: the memory was mapped with this size, and no borrow of it is left.
-                let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), bytes) };
-            }
+            // SAFETY: the memory was mapped with this size, and no borrow of it is left.
+            Kind::Mapped(bytes) => unsafe { mapping::unmap(self.base, bytes) },
         }
     }
 }

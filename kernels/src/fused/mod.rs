@@ -22,6 +22,8 @@ mod barrier;
 mod exchange;
 mod fill;
 mod formula;
+#[cfg_attr(not(target_os = "linux"), path = "mapping_elsewhere.rs")]
+mod mapping;
 mod member;
 mod memory;
 mod pipe;

@@ -12,7 +12,6 @@
 use super::memory::Memory;
 use super::sync::{Nap, Word};
 use crate::reduce::simd::copy_apart;
-#[cfg(target_os = "linux")]
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -59,7 +58,6 @@ impl Pipe {
     ///
     /// # Errors
     /// The system cannot provide the memory.
-    #[cfg(target_os = "linux")]
     pub fn shared(name: &str) -> std::io::Result<(Pipe, OwnedFd)> {
         let (memory, fd) = Memory::shared(name, BYTES)?;
         Ok((Pipe { memory: Arc::new(memory), side: 0, put: 0, taken: 0 }, fd))
@@ -69,7 +67,6 @@ impl Pipe {
     ///
     /// # Errors
     /// The descriptor is not a pipe.
-    #[cfg(target_os = "linux")]
     pub fn attach(fd: OwnedFd) -> std::io::Result<Pipe> {
         let memory = Arc::new(Memory::attach(fd, [BYTES, BYTES])?);
         Ok(Pipe { memory, side: 1, put: 0, taken: 0 })

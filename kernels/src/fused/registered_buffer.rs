@@ -55,13 +55,10 @@ impl SyncSegment {
             held.lost = true;
         }
         let pages = range.start..range.end.next_multiple_of(UNIT);
-        #[cfg(target_os = "linux")]
         // SAFETY: the range is whole pages that only this borrower uses, as the caller guarantees.
         unsafe {
             self.memory.part_from_others(pages);
         }
-        #[cfg(not(target_os = "linux"))]
-        let _ = pages;
     }
 }
 
@@ -87,15 +84,12 @@ impl DerefMut for RegisteredBuffer {
 
 impl Drop for RegisteredBuffer {
     fn drop(&mut self) {
-        #[cfg(target_os = "linux")]
-        {
-            let mut held = self.sync_segment.registered_buffers.held();
-            let Some(buffer) = held.get_mut(&self.at).filter(|buffer| !buffer.lost) else { return };
-            // The lock is held, so that the memory is zeroed before it can be taken again.
-            match self.sync_segment.memory.give_back(self.at..buffer.end(self.at)) {
-                true => drop(held.remove(&self.at)),
-                false => buffer.lost = true,
-            }
+        let mut held = self.sync_segment.registered_buffers.held();
+        let Some(buffer) = held.get_mut(&self.at).filter(|buffer| !buffer.lost) else { return };
+        // The lock is held, so that the memory is zeroed before it can be taken again.
+        match self.sync_segment.memory.give_back(self.at..buffer.end(self.at)) {
+            true => drop(held.remove(&self.at)),
+            false => buffer.lost = true,
         }
     }
 }

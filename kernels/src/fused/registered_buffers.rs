@@ -46,7 +46,6 @@ impl RegisteredBuffers {
         RegisteredBuffers { from: 0, each: 0, held: Mutex::default() }
     }
 
-    #[cfg(target_os = "linux")]
     pub fn behind(from: usize, each: usize) -> RegisteredBuffers {
         RegisteredBuffers { from, each, held: Mutex::default() }
     }

@@ -12,10 +12,8 @@
 
 use super::memory::Memory;
 use super::registered_buffers::RegisteredBuffers;
-#[cfg(target_os = "linux")]
 use super::registered_buffers::{LARGE, RESERVE};
 use super::sync::Waker;
-#[cfg(target_os = "linux")]
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
@@ -44,7 +42,6 @@ impl Pace {
 const LINE: usize = 128;
 /// The most address space that the mappings of all members may take together, if all members are threads of one process: half of
 /// the address space.
-#[cfg(target_os = "linux")]
 const ADDRESSES: usize = 64 << 40;
 const MEMBERS: usize = 4 * LINE;
 /// The size in bytes of a slot's header, before its data.
@@ -108,7 +105,6 @@ impl SyncSegment {
     ///
     /// # Errors
     /// The system cannot provide the memory.
-    #[cfg(target_os = "linux")]
     pub fn shared(
         name: &str,
         members: u32,
@@ -126,14 +122,12 @@ impl SyncSegment {
     ///
     /// # Errors
     /// The descriptor is not a sync segment, or one of another size.
-    #[cfg(target_os = "linux")]
     pub fn attach(fd: OwnedFd, members: u32, room: usize, pace: Pace) -> std::io::Result<SyncSegment> {
         let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
         let memory = Memory::attach(fd, SyncSegment::sizes(members, room))?;
         Ok(SyncSegment::mapped(memory, members, room, pace))
     }
 
-    #[cfg(target_os = "linux")]
     fn mapped(memory: Memory, members: u32, room: usize, pace: Pace) -> SyncSegment {
         let [with, without] = SyncSegment::sizes(members, room);
         let registered_buffers = match memory.bytes() == with {
@@ -145,7 +139,6 @@ impl SyncSegment {
     }
 
     /// The sizes of the shared memory in bytes: with space for registered buffers, and without.
-    #[cfg(target_os = "linux")]
     fn sizes(members: u32, room: usize) -> [usize; 2] {
         let without = SyncSegment::bytes(members, room).next_multiple_of(LARGE);
         let members = members as usize;

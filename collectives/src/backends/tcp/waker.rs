@@ -1,7 +1,8 @@
 //! Wakes a rank's thread that waits for its sockets, when another thread has an event for it.
 
 use crate::{Error, Result};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,22 +11,38 @@ use std::time::Duration;
 pub(super) struct Waker {
     news: AtomicU64,
     asleep: AtomicBool,
+    /// Readable after a write to itself or, on systems without such a descriptor, to the other end.
     event: OwnedFd,
+    other_end: Option<OwnedFd>,
+}
+
+#[cfg(target_os = "linux")]
+fn event() -> io::Result<(OwnedFd, Option<OwnedFd>)> {
+    use rustix::event::{EventfdFlags, eventfd};
+    Ok((eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?, None))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn event() -> io::Result<(OwnedFd, Option<OwnedFd>)> {
+    let (here, there) = std::os::unix::net::UnixStream::pair()?;
+    here.set_nonblocking(true)?;
+    there.set_nonblocking(true)?;
+    Ok((here.into(), Some(there.into())))
 }
 
 impl Waker {
     pub fn new() -> Result<Waker> {
-        let failed = |error| Error::System(format!("cannot create an event descriptor: {error}"));
-        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(failed)?;
-        Ok(Waker { news: AtomicU64::new(0), asleep: AtomicBool::new(false), event })
+        let failed = |error: io::Error| Error::System(format!("cannot create an event descriptor: {error}"));
+        let (event, other_end) = event().map_err(failed)?;
+        Ok(Waker { news: AtomicU64::new(0), asleep: AtomicBool::new(false), event, other_end })
     }
 
     /// Announces an event, which must be stored before this call.
     pub fn ring(&self) {
         self.news.fetch_add(1, Ordering::SeqCst);
         if self.asleep.load(Ordering::SeqCst) {
-            // The write fails only if the descriptor's counter is full, after almost 2^64 events that no sleep has read.
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+            // The write fails only if the descriptor is full of events that no sleep has read, and then it is readable.
+            let _ = rustix::io::write(self.other_end.as_ref().unwrap_or(&self.event), &1u64.to_ne_bytes());
         }
     }
 

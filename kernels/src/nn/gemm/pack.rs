@@ -139,11 +139,10 @@ pub(crate) fn transpose<F: Float>(
     assert!(
         depth == 0 || cols == 0 || data.len() >= (cols - 1) * step + depth && lines.len() >= depth * width
     );
-    let mut done = (0, 0);
     #[cfg(target_arch = "x86_64")]
-    if vectors::<F>() {
-        done = blocks(data, (depth, cols), step, lines, width);
-    }
+    let done = if vectors::<F>() { blocks(data, (depth, cols), step, lines, width) } else { (0, 0) };
+    #[cfg(not(target_arch = "x86_64"))]
+    let done = (0, 0);
     for (k, line) in lines.chunks_exact_mut(width).enumerate().take(depth) {
         let from = if k < done.0 { done.1 } else { 0 };
         for (j, to) in line.iter_mut().enumerate().skip(from) {

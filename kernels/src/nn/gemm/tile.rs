@@ -23,6 +23,10 @@ pub(super) const WIDTH: usize = 3 * VECTOR;
 /// The target of a tile's vectors: `line` elements from one line to the next; `add` says whether the vectors are added to the
 /// content.
 #[derive(Clone, Copy)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "vectors of other processors go through slices")
+)]
 pub(super) struct Target<F> {
     pub start: *mut F,
     pub line: usize,

@@ -6,6 +6,7 @@ use std::hint::black_box;
 /// Copies `from` to `into`, which has the same length. `stream` selects non-temporal stores, which write past the caches and spare
 /// reading every line first; faster only for buffers larger than the caches. [`fence`] must follow before others read `into`.
 #[inline]
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "no such stores"))]
 pub(crate) fn copy(isa: Isa, into: &mut [u8], from: &[u8], stream: bool) {
     assert!(isa <= Isa::best(), "this processor has no {isa}");
     match isa {

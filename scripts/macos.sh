@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Checks that the command without GPUs and TLS compiles for macOS: simulation, proofs, reports, and training on threads. What runs
+# there is not tested. The target's standard library comes by rustup; where it cannot be had this says so.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+target=aarch64-apple-darwin
+if ! timeout 120 rustup target add "$target" >/dev/null 2>&1; then
+    mkdir -p target/tests
+    echo "SKIP macOS: rustup cannot fetch the standard library for $target" | tee target/tests/macos.log
+    exit 0
+fi
+RUSTFLAGS="-D warnings" cargo check --quiet --target "$target" -p allfold-experiments --no-default-features
+echo "macos.sh: the command compiles for $target"
