@@ -35,7 +35,7 @@ row engines $((20000 * factor)) PROPTEST_CASES -p allfold-timing --test time --t
 row bounds $((200000 * factor)) BOUNDS_CASES -p allfold-timing --test bounds
 row conformance $((2000 * factor)) PROPTEST_CASES -p allfold-tests --test conformance
 row fault_schedules $((50000 * factor)) FAULT_SCHEDULES -p allfold-tests --test fault_schedules
-row mutations $((200000 * factor)) ALLFOLD_MUTATIONS -p allfold-tests --test mutations
+row mutations $((200000 * factor)) ALLFOLD_MUTATIONS -p allfold-parsers --test mutations
 row two_runs $((200 * factor)) TRIALS -p allfold-experiments --test launch of_two_runs
 row full_disk $((200 * factor)) TRIALS -p allfold-experiments --test launch a_disk_that_fills
 row stopped_rank $((200 * factor)) TRIALS -p allfold-experiments --test launch a_rank_that_is_stopped

@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|text: &[u8]| allfold_tests::parsers::run("astra_network", text));
+libfuzzer_sys::fuzz_target!(|text: &[u8]| allfold_parsers::run("astra_network", text));

@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|text: &[u8]| allfold_tests::parsers::run("scaling_table", text));
+libfuzzer_sys::fuzz_target!(|text: &[u8]| allfold_parsers::run("scaling_table", text));

@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| allfold_tests::parsers::run("weights", bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| allfold_parsers::run("weights", bytes));

@@ -1,6 +1,5 @@
 //! What the tests of Allfold share.
 
-pub mod parsers;
 pub mod training;
 
 /// How many cases a property is tried on: `PROPTEST_CASES` where that is set, for a longer search, else `usual`.

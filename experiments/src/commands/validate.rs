@@ -13,7 +13,7 @@ use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
 use crate::cli::progress;
 use crate::measure::machine_limits::cores;
-use crate::scaling::{published as throughput, tables as scaling_tables};
+use crate::scaling::published as throughput;
 use allfold_nccl_model::physics::{ModelTerm, Parameters, Terms};
 use allfold_report::records::Validated;
 use allfold_sim::read_text_at_most;
@@ -120,7 +120,7 @@ pub fn run(args: &Args) -> CommandResult {
     }
     // Tables of training throughput are recognised by their schema.
     let (tables, files): (Vec<PathBuf>, Vec<PathBuf>) =
-        args.files.iter().cloned().partition(|file| scaling_tables::is_table_file(file));
+        args.files.iter().cloned().partition(|file| allfold_validation::scaling_tables::is_table_file(file));
     if !tables.is_empty() {
         let options = throughput::ScoreOptions { rows: args.rows, ..Default::default() };
         throughput::run(&tables, &options, &mut output)?;

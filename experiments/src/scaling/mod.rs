@@ -6,5 +6,4 @@ pub mod explain;
 pub mod points;
 pub mod published;
 pub mod table;
-pub mod tables;
 pub mod workload;

@@ -30,6 +30,7 @@ pub mod prepare;
 pub mod published_scores;
 pub mod repeatability;
 pub mod runs;
+pub mod scaling_tables;
 pub mod score;
 pub mod systems;
 pub mod tables;

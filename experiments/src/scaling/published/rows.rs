@@ -1,6 +1,5 @@
 //! The rows of one published curve, predicted from its row of one GPU.
 
-use crate::scaling::tables::{Curve, ScalingTable};
 use crate::scaling::workload;
 use allfold_nccl_model::Overrides;
 use allfold_prediction::{
@@ -11,6 +10,7 @@ use allfold_sim::Picos;
 use allfold_sim::machines::presets::Preset;
 use allfold_trainer::buckets::Caps;
 use allfold_trainer::workloads::{Accelerator, Precision, Workload};
+use allfold_validation::scaling_tables::{Curve, ScalingTable};
 
 /// The terms of the prediction: the name, and what the term is and where its size is from. No term counts the multiprocessors that
 /// an exchange's channels take: such a term improved no table's prediction.
@@ -234,12 +234,12 @@ impl Base<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scaling::tables;
+    use allfold_validation::scaling_tables;
     use std::path::Path;
 
     fn fixture(name: &str) -> ScalingTable {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/scaling");
-        tables::read(&folder.join(format!("{name}.json"))).unwrap()
+        scaling_tables::read(&folder.join(format!("{name}.json"))).unwrap()
     }
 
     #[test]

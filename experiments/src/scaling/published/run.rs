@@ -5,8 +5,8 @@ use super::score::{RowError, plot, quantiles, scores};
 use crate::cli::columns::columns;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::RunOutput;
-use crate::scaling::tables::{self, Curve, ScalingTable};
 use allfold_report::records::ScalingRow;
+use allfold_validation::scaling_tables::{self, Curve, ScalingTable};
 use std::path::PathBuf;
 
 /// Options of the score.
@@ -54,7 +54,7 @@ pub fn term(name: &str) -> Result<String, String> {
 pub fn run(files: &[PathBuf], options: &ScoreOptions, output: &mut RunOutput) -> CommandResult {
     let tables: Vec<ScalingTable> = files
         .iter()
-        .map(|file| tables::read(file).map_err(CommandError::usage))
+        .map(|file| scaling_tables::read(file).map_err(CommandError::usage))
         .collect::<CommandResult<_>>()?;
     options.plot.iter().try_for_each(|path| output.will_write(path))?;
     let head = ["table", "curve", "GPUs", "published", "predicted", "error (%)"];

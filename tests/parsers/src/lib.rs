@@ -3,7 +3,6 @@
 //! A parser may refuse its file; it must not panic, hang or allocate a size that the file claims.
 
 use allfold_collectives::schedule::ScheduleTable;
-use allfold_experiments::scaling::tables as scaling_tables;
 use allfold_report::records::{MeasuredCollective, Records, SimulatedCollective};
 use allfold_sim::files::{NcclGraphs, NcclTopology};
 use allfold_sim::machines::node::Fabrics;
@@ -12,7 +11,7 @@ use allfold_sim::{BytesPerSec, Faults, Link, Picos, Topology};
 use allfold_trainer::models::mlp;
 use allfold_trainer::{Config, Model, Sgd, checkpoint, data, weights};
 use allfold_validation::file::ParameterFile;
-use allfold_validation::runs;
+use allfold_validation::{runs, scaling_tables};
 use std::path::{Path, PathBuf};
 
 /// A parser: its name, which is also its folder of seeds in `fuzz/corpus`, and what it does with a file.
@@ -131,7 +130,7 @@ pub fn run(name: &str, bytes: &[u8]) {
 
 /// The seeds of a parser, in the order of their names; empty if there is no folder of seeds.
 pub fn seeds(parser: &Parser) -> Vec<Vec<u8>> {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let mut files = files(&corpus.join(parser.name));
     files.sort();
     files.into_iter().filter_map(|file| std::fs::read(file).ok()).collect()

@@ -5,7 +5,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
-use allfold_tests::parsers::{PARSERS, seeds};
+use allfold_parsers::{PARSERS, seeds};
 use cap::Cap;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

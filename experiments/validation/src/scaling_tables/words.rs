@@ -1,6 +1,6 @@
 //! The meaning of the words in published tables.
 
-use allfold_trainer::workloads::Precision;
+use allfold_networks::workloads::Precision;
 use std::collections::BTreeMap;
 
 /// The machine that a published title or system names, such as `NVIDIA DGX A100 (8x A100 80GB)` or `dgx2h`.

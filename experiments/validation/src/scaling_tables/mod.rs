@@ -8,9 +8,9 @@
 
 mod words;
 
+use crate::runs::Flaw;
+use allfold_networks::workloads::Precision;
 use allfold_sim::read_text_at_most;
-use allfold_trainer::workloads::Precision;
-use allfold_validation::runs::Flaw;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     fn fixture(name: &str) -> ScalingTable {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/scaling");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/scaling");
         read(&folder.join(format!("{name}.json"))).unwrap()
     }
 
