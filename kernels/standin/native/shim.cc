@@ -11,6 +11,8 @@
 #include <ucontext.h>
 #endif
 
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
 namespace shim {
 dim3 grid_dim, block_dim, block_idx;
 unsigned thread;
@@ -268,7 +270,7 @@ void enrol(const char* name, const char* file, void (*call)(const void*, void**)
 }  // namespace shim
 
 // Runs a kernel. Returns 0 if it ended, 1 if no such kernel exists, 2 if it failed; `message` then says how.
-extern "C" int shim_launch(const char* name, const unsigned grid[3], unsigned threads, void** arguments, int downwards,
+EXPORTED int shim_launch(const char* name, const unsigned grid[3], unsigned threads, void** arguments, int downwards,
                            char* message, size_t room) {
     using namespace shim;
     auto found = kernels().find(name);
@@ -293,14 +295,14 @@ extern "C" int shim_launch(const char* name, const unsigned grid[3], unsigned th
 }
 
 // The name of the nth kernel, or null.
-extern "C" const char* shim_kernel(size_t nth) {
+EXPORTED const char* shim_kernel(size_t nth) {
     for (auto& entry : shim::kernels())
         if (nth-- == 0) return entry.first.c_str();
     return nullptr;
 }
 
 // The source file of a kernel, and the sizes of its arguments in bytes, ended by 0; null if no kernel has this name.
-extern "C" const char* shim_describe(const char* name, const size_t** sizes) {
+EXPORTED const char* shim_describe(const char* name, const size_t** sizes) {
     auto found = shim::kernels().find(name);
     if (found == shim::kernels().end()) return nullptr;
     *sizes = found->second.sizes;

@@ -26,7 +26,8 @@ const SHIM_CC: &str = include_str!("../../native/shim.cc");
 /// A source file of kernels with one mistake each.
 const WRONG: (&str, &str) = ("wrong.cu", include_str!("../../native/wrong.cu"));
 /// The compiler's flags: `-fno-tree-sra` since GCC 12 crashes in its scalar replacement of unions, `-fno-strict-aliasing` since
-/// kernels move words by unions and casts.
+/// kernels move words by unions and casts, `-fvisibility=hidden` since the linker would give shared memory in templates, as any symbol
+/// that many files define, to all loaded copies of the library together.
 const FLAGS: &[&str] = &[
     "-std=c++17",
     "-O1",
@@ -34,6 +35,7 @@ const FLAGS: &[&str] = &[
     "-ffp-contract=off",
     "-fno-strict-aliasing",
     "-fno-tree-sra",
+    "-fvisibility=hidden",
     "-Wno-unknown-pragmas",
     "-include",
     "shim.h",

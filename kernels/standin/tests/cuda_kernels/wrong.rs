@@ -1,6 +1,7 @@
 //! Tests that the shim finds mistakes: each kernel here has one.
 
 use allfold_kernels::DType;
+use allfold_kernels::cuda::launch::{self, DeviceMatrix};
 use allfold_kernels::cuda::{Arguments, CudaMachine, Error, Family, Kernel, Launch, Queue, Result, Slice};
 use allfold_standin::{FiberOrder, Shim, ShimOptions};
 use std::sync::Arc;
@@ -49,6 +50,28 @@ fn a_shuffle_without_its_lanes_is_caught() {
 #[test]
 fn a_write_beyond_the_end_is_caught() {
     assert_eq!(caught("wrong_bounds"), "wrote to byte 0 of the strip after a buffer of 1024 bytes");
+}
+
+/// Shared memory and fibres are globals of a copy of the library, and each copy has its own.
+#[test]
+fn kernels_that_run_at_the_same_time_share_no_memory() {
+    const SIDE: usize = 128;
+    let products = |value: f32| {
+        let queue = Queue::new(Shim::open(FiberOrder::Upwards).unwrap(), 0).unwrap();
+        let (a, product) =
+            (queue.upload(&vec![value; SIDE * SIDE]).unwrap(), queue.memory(4 * SIDE * SIDE).unwrap());
+        let matrix = || DeviceMatrix { data: a.all(), rows: SIDE, columns: SIDE, transposed: false };
+        for _ in 0..20 {
+            launch::matmul(&queue, DType::F32, matrix(), matrix(), product.all(), 0.0, None).unwrap();
+            let sums: Vec<f32> = queue.download(product.all()).unwrap();
+            assert!(sums.iter().all(|sum| *sum == value * value * SIDE as f32));
+        }
+    };
+    std::thread::scope(|scope| {
+        for value in [1.0, 2.0] {
+            scope.spawn(move || products(value));
+        }
+    });
 }
 
 #[test]
