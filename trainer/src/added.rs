@@ -1,6 +1,7 @@
 //! The rows that a program adds to one of the tables of names: models, optimisers, hooks, strategies or datasets.
 
 use crate::{Error, Result};
+use allfold_kernels::nn::Float;
 use std::any::Any;
 use std::sync::OnceLock;
 
@@ -66,4 +67,9 @@ impl<T: Named> Added<T> {
 /// Of the two functions that build a part, for f32 and for f64, the one that has the type `T`.
 pub(crate) fn typed<T: Any + Copy>(f32: &dyn Any, f64: &dyn Any) -> Option<T> {
     f32.downcast_ref::<T>().or_else(|| f64.downcast_ref::<T>()).copied()
+}
+
+/// The error for a type that is neither f32 nor f64.
+pub(crate) fn no_such_type<F: Float>() -> Error {
+    Error::Config(format!("networks compute in f32 or f64, not in {}", F::DTYPE))
 }

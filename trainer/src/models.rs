@@ -4,9 +4,10 @@ pub use allfold_networks::models::{
     Bert, Cnn, Experts, Gpt, ResNet, Vgg, bert, cnn, gpt, mlp, moe_gpt, resnet, vgg,
 };
 
-use crate::added::{Added, Named, typed};
+use crate::added::{Added, Named, no_such_type, typed};
 use crate::{Config, Network, Result};
 use allfold_kernels::nn::{Float, LossKind};
+use allfold_networks::{Mesh, NetworkSplit};
 
 /// The names by which a configuration asks for a model.
 pub const MODELS: &[(&str, &str)] = &[
@@ -53,6 +54,40 @@ pub(crate) static ADDED: Added<OwnModel> = Added::to("model", MODELS);
 /// # Errors
 /// If no model has that name, or its layers do not fit the samples.
 pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<Network<F>> {
+    /// Compiled here for both types; otherwise every crate that builds a network would compile all layers and their kernels.
+    static BUILT: (BuildModel<f32>, BuildModel<f64>) = (built, built);
+    typed::<BuildModel<F>>(&BUILT.0, &BUILT.1).ok_or_else(no_such_type::<F>)?(config, shape, classes)
+}
+
+type BuildPart<F> =
+    fn(&Config, ((usize, usize, usize), usize), &Mesh, usize) -> Result<(Network<F>, NetworkSplit)>;
+
+/// The part that `rank` of `mesh` has of the network that [`build`] makes for samples of a shape and a number of classes.
+///
+/// # Errors
+/// Those of [`build`]; a network that the ranks cannot share in this way.
+pub fn build_part<F: Float>(
+    config: &Config,
+    samples: ((usize, usize, usize), usize),
+    mesh: &Mesh,
+    rank: usize,
+) -> Result<(Network<F>, NetworkSplit)> {
+    /// As in [`build`].
+    static BUILT: (BuildPart<f32>, BuildPart<f64>) = (part_built, part_built);
+    typed::<BuildPart<F>>(&BUILT.0, &BUILT.1).ok_or_else(no_such_type::<F>)?(config, samples, mesh, rank)
+}
+
+fn part_built<F: Float>(
+    config: &Config,
+    (shape, classes): ((usize, usize, usize), usize),
+    mesh: &Mesh,
+    rank: usize,
+) -> Result<(Network<F>, NetworkSplit)> {
+    let whole = built(config, shape, classes)?;
+    Ok(NetworkSplit::of(whole, mesh, rank, config.parallel.sequence_parallel)?)
+}
+
+fn built<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<Network<F>> {
     let network = match config.model.as_str() {
         "mlp" => mlp(shape.0 * shape.1 * shape.2, &config.hidden, classes),
         "cnn" => cnn(&Cnn { shape, channels: &config.channels, batch_norm: config.batch_norm, classes }),

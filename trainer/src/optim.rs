@@ -2,7 +2,7 @@
 
 pub use allfold_optim::{Adam, Lars, Optimiser, OptimiserState, Sgd, clip};
 
-use crate::added::{Added, Named, typed};
+use crate::added::{Added, Named, no_such_type, typed};
 use crate::{Config, ParamSpec, Result};
 use allfold_kernels::nn::Float;
 
@@ -44,6 +44,12 @@ pub(crate) static ADDED: Added<OwnOptimiser> = Added::to("optimiser", OPTIMISERS
 /// # Errors
 /// If no optimiser has that name.
 pub fn build<F: Float>(config: &Config, params: &[ParamSpec]) -> Result<Box<dyn Optimiser<F>>> {
+    /// Compiled here for both types, and in no crate that builds an optimiser.
+    static BUILT: (BuildOptimiser<f32>, BuildOptimiser<f64>) = (built, built);
+    typed::<BuildOptimiser<F>>(&BUILT.0, &BUILT.1).ok_or_else(no_such_type::<F>)?(config, params)
+}
+
+fn built<F: Float>(config: &Config, params: &[ParamSpec]) -> Result<Box<dyn Optimiser<F>>> {
     let Config { momentum, weight_decay, nesterov, .. } = *config;
     let adam = |decoupled| Adam::new((config.beta1, config.beta2), config.eps, weight_decay, decoupled);
     match config.optimiser.as_str() {

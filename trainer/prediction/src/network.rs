@@ -36,11 +36,7 @@ impl<'a, F: Float> NetworkCosts<'a, F> {
         let whole: Network<F> = models::build(config, shape, classes)?;
         let (parameters, inputs) = (whole.param_count() as u64, whole.inputs());
         // Of parts that are not equally large, the largest: the other ranks wait for it.
-        let part = |rank| {
-            let whole: Network<F> = models::build(config, shape, classes)?;
-            NetworkSplit::of(whole, mesh, rank, config.parallel.sequence_parallel)
-                .map_err(allfold_trainer::Error::from)
-        };
+        let part = |rank| models::build_part(config, (shape, classes), mesh, rank);
         let mut parts = (0..mesh.tensor).map(part).collect::<Result<Vec<_>>>()?;
         let largest = (0..parts.len()).max_by_key(|at| (parts[*at].0.param_count(), usize::MAX - at));
         let (network, split) = parts.swap_remove(largest.unwrap_or_default());
