@@ -17,8 +17,51 @@ use allfold_kernels::cuda::MemoryAccess;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A vector clock: for each stream, the number of its latest task that happened before a point.
-pub(super) type Clock = BTreeMap<u32, u64>;
+/// A vector clock: for each stream, in order, the number of its latest task that happened before a point. Tests join millions of
+/// clocks of some tens of streams, which a vector does several times as fast as a tree.
+#[derive(Clone, Default)]
+pub(super) struct Clock(Vec<(u32, u64)>);
+
+impl Clock {
+    fn position(&self, stream: u32) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&stream, |(stream, _)| *stream)
+    }
+
+    /// The number of the stream's latest task; 0 if there is none.
+    fn tick(&self, stream: u32) -> u64 {
+        self.position(stream).map_or(0, |at| self.0[at].1)
+    }
+
+    /// Counts a task of the stream, and returns its number.
+    fn advance(&mut self, stream: u32) -> u64 {
+        let at = self.position(stream).unwrap_or_else(|at| {
+            self.0.insert(at, (stream, 0));
+            at
+        });
+        self.0[at].1 += 1;
+        self.0[at].1
+    }
+
+    fn remove(&mut self, stream: u32) {
+        if let Ok(at) = self.position(stream) {
+            self.0.remove(at);
+        }
+    }
+
+    /// What happened before this point or before that of the other clock.
+    fn join(&mut self, other: &Clock) {
+        let mut at = 0;
+        for &(stream, tick) in &other.0 {
+            while self.0.get(at).is_some_and(|(own, _)| *own < stream) {
+                at += 1;
+            }
+            match self.0.get_mut(at) {
+                Some((own, known)) if *own == stream => *known = tick.max(*known),
+                _ => self.0.insert(at, (stream, tick)),
+            }
+        }
+    }
+}
 
 /// A task's access to memory: its stream and its number in that stream.
 #[derive(Clone)]
@@ -30,7 +73,7 @@ struct Touch {
 
 impl Touch {
     fn known(&self, clock: &Clock) -> bool {
-        clock.get(&self.stream).is_some_and(|tick| *tick >= self.tick)
+        clock.tick(self.stream) >= self.tick
     }
 }
 
@@ -52,13 +95,6 @@ pub(super) struct Races {
     segments: BTreeMap<u64, Segment>,
 }
 
-fn join(into: &mut Clock, other: &Clock) {
-    for (stream, tick) in other {
-        let known = into.entry(*stream).or_default();
-        *known = (*known).max(*tick);
-    }
-}
-
 impl Races {
     /// The clock of an event that is recorded now on `stream`.
     pub fn snapshot(&self, stream: u32) -> Clock {
@@ -67,7 +103,7 @@ impl Races {
 
     /// Orders later work of the stream after an event.
     pub fn wait(&mut self, stream: u32, snapshot: &Clock) {
-        join(self.clocks.entry(stream).or_default(), snapshot);
+        self.clocks.entry(stream).or_default().join(snapshot);
     }
 
     /// Records that the host has waited for all work of a stream.
@@ -78,7 +114,7 @@ impl Races {
 
     /// Records that the host has waited for an event. Earlier accesses are ordered before all later work, and are forgotten.
     pub fn host_knows(&mut self, snapshot: &Clock) {
-        join(&mut self.host, snapshot);
+        self.host.join(snapshot);
         let host = &self.host;
         self.segments.retain(|_, segment| {
             segment.reads.retain(|read| !read.known(host));
@@ -90,7 +126,7 @@ impl Races {
 
     /// Retires a destroyed stream. The stream's last task is remembered until the host has waited for that task.
     pub fn retire(&mut self, stream: u32) {
-        let last = self.clocks.remove(&stream).and_then(|clock| clock.get(&stream).copied()).unwrap_or(0);
+        let last = self.clocks.remove(&stream).map_or(0, |clock| clock.tick(stream));
         self.retired.insert(stream, last);
         self.forget_retired();
     }
@@ -99,12 +135,10 @@ impl Races {
     fn forget_retired(&mut self) {
         let Races { clocks, host, retired, .. } = self;
         retired.retain(|stream, last| {
-            let known = *last == 0 || host.get(stream).is_some_and(|tick| tick >= last);
+            let known = host.tick(*stream) >= *last;
             if known {
-                host.remove(stream);
-                clocks.values_mut().for_each(|clock| {
-                    clock.remove(stream);
-                });
+                host.remove(*stream);
+                clocks.values_mut().for_each(|clock| clock.remove(*stream));
             }
             !known
         });
@@ -116,10 +150,8 @@ impl Races {
     /// The other task and the common bytes, if the two tasks are not ordered.
     pub fn touch(&mut self, stream: u32, name: &str, accesses: &[MemoryAccess]) -> Result<(), String> {
         let clock = self.clocks.entry(stream).or_default();
-        join(clock, &self.host);
-        let tick = clock.entry(stream).or_default();
-        *tick += 1;
-        let touch = Touch { stream, tick: *tick, name: name.into() };
+        clock.join(&self.host);
+        let touch = Touch { stream, tick: clock.advance(stream), name: name.into() };
         let clock = clock.clone();
         for access in accesses.iter().filter(|access| access.bytes > 0) {
             let range = access.address..access.address + access.bytes;
@@ -248,6 +280,6 @@ mod tests {
         (0..10).for_each(|stream| races.host_waits_for(stream));
         assert!(races.segments.is_empty());
         (0..10).for_each(|stream| races.retire(stream));
-        assert!(races.clocks.is_empty() && races.host.is_empty());
+        assert!(races.clocks.is_empty() && races.host.0.is_empty());
     }
 }
