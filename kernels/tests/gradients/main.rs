@@ -2,9 +2,13 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod batch_norm;
+mod embedding;
+mod gelu;
 #[path = "../../src/nn/gradcheck.rs"]
 mod gradcheck;
 mod layer_norm;
 mod linear;
 mod loss;
 mod pool;
+mod relu;
+mod tanh;
