@@ -7,8 +7,8 @@ use crate::ParamSpec;
 use crate::layers::Init;
 use crate::{Error, Result};
 use allfold_kernels::nn::Float;
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
 
 /// The initial values of all parameters or buffers in `places`, one after another.
 ///

@@ -9,9 +9,9 @@
 //! Padding repeats samples, which is harmless in training and wrong in evaluation: see [`exactly_once`].
 
 use crate::{Config, Error};
+use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::SeedableRng;
 
 /// The rules by which ranks share a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@
 
 use allfold_parsers::{PARSERS, seeds};
 use cap::Cap;
+use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use std::alloc::System;
 use std::panic;
 

@@ -13,8 +13,8 @@ use crate::samples::{Pictures, Samples};
 use crate::{Dataset, Error, Result};
 use allfold_kernels::nn::Float;
 use allfold_tensor_files::{Dtype, StoredTensor, npy, tensor_file};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::SeedableRng;
+use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 

@@ -16,8 +16,8 @@ use super::crop::{RandomCrop, Rectangle};
 use super::{Batch, Dataset};
 use crate::{Error, Result};
 use allfold_kernels::nn::Float;
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
 
 /// The changes that training pictures may undergo.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -7,8 +7,8 @@
 //!
 //! Sizes are in pixels. torchvision rounds as Python does: to the nearest, halves to the even number.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::Rng;
+use rand::Rng;
+use rand::rngs::ChaCha8Rng;
 
 /// A part of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl RandomCrop {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rand_chacha::rand_core::SeedableRng;
+    use rand::SeedableRng;
 
     const USUAL: RandomCrop = RandomCrop { scale: [0.08, 1.0], ratio: [0.75, 4.0 / 3.0] };
 

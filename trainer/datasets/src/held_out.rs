@@ -1,7 +1,7 @@
 //! Which samples are held out as a test set, by a draw.
 
+use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
 
 /// For each of `count` samples, 2 or more, whether it is held out: this share of them, one at least and not all.
 pub fn drawn(count: usize, share: f64, random: &mut ChaCha8Rng) -> Vec<bool> {

@@ -2,8 +2,8 @@
 
 use super::{Dataset, Samples};
 use crate::{Error, Result};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
 
 /// The size and kind of a synthetic set.
 #[derive(Clone, Copy, Debug)]

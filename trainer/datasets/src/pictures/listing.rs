@@ -10,8 +10,8 @@
 
 use super::header;
 use crate::held_out::drawn;
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::SeedableRng;
+use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};

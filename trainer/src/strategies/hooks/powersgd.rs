@@ -17,8 +17,8 @@ use crate::buckets::Bucket;
 use crate::timing::work;
 use allfold_collectives::{Communicator, ReduceOp};
 use allfold_kernels::nn::{Float, Matrix, OpCost, Store, matmul};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
 
 /// The state of each bucket: errors, and the right matrices of its parameters.
 pub struct PowerSgd<F> {
