@@ -124,3 +124,11 @@ fn folding_changes_no_step_that_divides() {
     assert!(by_symmetry.time.total() > stepped.time.total());
     assert!(by_symmetry.time.total().0 < stepped.time.total().0 * 11 / 10);
 }
+
+#[test]
+fn an_accelerator_is_named_by_whole_words() {
+    let name = |text: &str| Accelerator::named(text).map(|device| device.name).ok();
+    assert_eq!((name("a100"), name("A100-SXM")), (Some("A100 SXM"), Some("A100 SXM")));
+    // GPUs that exist and are not listed.
+    assert_eq!([name("a10"), name("l4"), name("a"), name("")], [None; 4]);
+}

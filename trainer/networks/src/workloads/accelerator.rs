@@ -180,7 +180,8 @@ pub const ACCELERATORS: [Accelerator; 17] = [
 const LAUNCH: Picos = Picos(900_000);
 
 impl Accelerator {
-    /// The accelerator of this name, or the first whose name begins with it. Case, spaces, `-` and `_` make no difference.
+    /// The accelerator of this name, or the first whose name begins with these whole words. Case, spaces, `-` and `_` make no
+    /// difference.
     ///
     /// # Errors
     /// If no accelerator has this name; the error names the nearest one, and all.
@@ -188,9 +189,10 @@ impl Accelerator {
         let flat = |text: &str| text.to_lowercase().replace([' ', '-', '_'], "");
         let wanted = flat(name);
         let found = ACCELERATORS.iter().find(|device| flat(device.name) == wanted);
-        let found =
-            found.or_else(|| ACCELERATORS.iter().find(|device| flat(device.name).starts_with(&wanted)));
-        found.filter(|_| !wanted.is_empty()).ok_or_else(|| {
+        // Whole words: `a10` is another GPU than `A100 SXM`.
+        let begins = |name: &str| name.match_indices(' ').any(|(end, _)| flat(&name[..end]) == wanted);
+        let found = found.or_else(|| ACCELERATORS.iter().find(|device| begins(device.name)));
+        found.ok_or_else(|| {
             let names: Vec<&str> = ACCELERATORS.iter().map(|device| device.name).collect();
             Error::Config(suggest::unknown("accelerator", name, &names))
         })
