@@ -32,6 +32,7 @@
 //!     security: Security::Loopback,
 //!     log_dir: None,
 //!     tee: false,
+//!     log: None,
 //!     command: vec!["./train".into()],
 //! };
 //! allfold_launch::run(job)?;
@@ -61,4 +62,5 @@ pub use agent::run;
 pub use end::End;
 pub use error::{Error, LaunchResult};
 pub use job::LaunchJob;
+pub use limits::control_groups;
 pub use program::{program, start_by};

@@ -4,6 +4,7 @@
 use crate::error::{Error, LaunchResult};
 use crate::job::LaunchJob;
 use rustix::process::{Resource, geteuid, getrlimit};
+use std::path::Path;
 
 /// Descriptors that a launcher needs for itself: its runtimes, its signals, the guard, the rendezvous, and a start under way.
 const OWN: u64 = 40;
@@ -50,8 +51,10 @@ fn fits(job: &LaunchJob, open: u64, limit: u64) -> Result<(), String> {
 /// The limits on processes, with what sets them; `read` reads a file of the system.
 fn processes(read: &dyn Fn(&str) -> Option<String>) -> Vec<(u64, &'static str)> {
     let number = |path: &str| read(path)?.trim().parse::<u64>().ok();
-    let group =
-        || Some(number("/sys/fs/cgroup/pids.max")?.saturating_sub(number("/sys/fs/cgroup/pids.current")?));
+    let left = |group: &String| {
+        Some(number(&format!("{group}/pids.max"))?.saturating_sub(number(&format!("{group}/pids.current"))?))
+    };
+    let group = || control_groups(read).iter().filter_map(left).min();
     // Linux does not apply RLIMIT_NPROC to root.
     let user = || getrlimit(Resource::Nproc).current.filter(|_| !geteuid().is_root());
     let limits = [
@@ -61,6 +64,15 @@ fn processes(read: &dyn Fn(&str) -> Option<String>) -> Vec<(u64, &'static str)> 
         (user(), "`ulimit -u`"),
     ];
     limits.into_iter().filter_map(|(limit, of)| Some((limit?, of))).collect()
+}
+
+/// The folders of this process's control groups (version 2), the innermost first: the limits of all of them count. `read` reads
+/// a file of the system.
+pub fn control_groups(read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    let text = read("/proc/self/cgroup").unwrap_or_default();
+    let own = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
+    let name = |group: &Path| format!("/sys/fs/cgroup{}", group.display()).trim_end_matches('/').to_string();
+    Path::new(own).ancestors().map(name).collect()
 }
 
 fn least(limits: &[(u64, &'static str)]) -> Option<(u64, &'static str)> {
@@ -87,6 +99,7 @@ mod tests {
             security: Security::Loopback,
             log_dir: None,
             tee: false,
+            log: None,
             command: vec!["true".into()],
         }
     }

@@ -1,13 +1,17 @@
 //! The memory that this process may still allocate, so that a run that is too large is refused before it starts.
 
 use crate::cli::error::{CommandError, CommandResult};
+use allfold_launch::control_groups;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 
 /// Bytes that can still be allocated: the kernel's estimate, or the limit of the control group or of the process
 /// (`ulimit -v`) if that is lower. `None` where none can be read.
 pub fn available() -> Option<u64> {
-    [from_kernel(), from_cgroup(), from_process()].into_iter().flatten().min()
+    [from_kernel(), from_cgroups(&|path| fs::read_to_string(path).ok()), from_process()]
+        .into_iter()
+        .flatten()
+        .min()
 }
 
 /// The memory of the machine in bytes.
@@ -36,11 +40,13 @@ fn from_process() -> Option<u64> {
     Some(limit.saturating_sub(from_table("/proc/self/status", "VmSize:")?))
 }
 
-/// Bytes that control group v2 still allows: its limit less what is in use.
-fn from_cgroup() -> Option<u64> {
-    let read = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}"));
-    let stat = read("memory.stat").unwrap_or_default();
-    left(&read("memory.max").ok()?, &read("memory.current").ok()?, &stat)
+/// Bytes that the control groups of this process still allow: the least, over all of them, of the limit less what is in use.
+fn from_cgroups(read: &dyn Fn(&str) -> Option<String>) -> Option<u64> {
+    let of = |group: &String| {
+        let stat = read(&format!("{group}/memory.stat")).unwrap_or_default();
+        left(&read(&format!("{group}/memory.max"))?, &read(&format!("{group}/memory.current"))?, &stat)
+    };
+    control_groups(read).iter().filter_map(of).min()
 }
 
 /// Bytes that a control group's limit still allows, from the texts of its files. Cached pages of files count as free: the
@@ -97,6 +103,25 @@ mod tests {
         let Err(CommandError::Usage(text)) = require(Some(1 << 62), "buffers") else { panic!("not refused") };
         assert!(text.contains("4294967296.0 GiB") && text.contains("available"), "{text}");
         assert!(require(None, "buffers").is_err());
+    }
+
+    #[test]
+    fn the_least_of_nested_groups_counts() {
+        let files = |path: &str| {
+            let text = match path {
+                "/proc/self/cgroup" => "1:name=old:/x\n0::/job/step\n",
+                "/sys/fs/cgroup/job/step/memory.max" => "max\n",
+                "/sys/fs/cgroup/job/memory.max" => "500\n",
+                "/sys/fs/cgroup/memory.max" => "1000\n",
+                "/sys/fs/cgroup/job/memory.current" => "100\n",
+                path if path.ends_with("memory.current") => "10\n",
+                _ => return None,
+            };
+            Some(text.to_string())
+        };
+        assert_eq!(from_cgroups(&files), Some(400));
+        assert_eq!(from_cgroups(&|path| files(path).filter(|_| !path.contains("job"))), Some(990));
+        assert_eq!(from_cgroups(&|_| None), None);
     }
 
     #[test]
