@@ -15,6 +15,7 @@ use allfold_trainer::models::{self, Cnn, MODELS, cnn, mlp};
 use allfold_trainer::strategies::STRATEGIES;
 use allfold_trainer::{
     Batch, Config, Dataset, Error, Model, Network, RankTrainer, Result, Sampler, data, evaluate, train,
+    train_on,
 };
 
 /// All-reduces in which every element has the same reduction tree.
@@ -307,6 +308,27 @@ fn ranks_with_different_models_are_refused_by_name() {
     let error = World::threads(4).run(body).unwrap_err();
     assert!(matches!(error, Error::Replicas(_)));
     assert!(error.to_string().contains("rank 2 has 4 parameters of 1285 elements"), "{error}");
+}
+
+/// Every rank draws its share of the same samples, so a label or a value that differs on one rank would train silently wrong.
+#[test]
+fn ranks_with_different_data_are_refused_by_name() {
+    let (train, test) = data::digits().unwrap();
+    let changed = |change: &dyn Fn(&mut Dataset)| {
+        let mut other = train.clone();
+        change(&mut other);
+        other
+    };
+    let label = changed(&|set| set.labels[700] = (set.labels[700] + 1) % 10);
+    let shorter = changed(&|set| *set = set.clone().first(1000));
+    for other in [&label, &shorter] {
+        let body = |comm: Communicator| {
+            let mine = if comm.rank().0 == 2 { other } else { &train };
+            train_on(&small(), mine, &test, &comm, &mut ())
+        };
+        let error = World::threads(4).run(body).unwrap_err();
+        assert!(matches!(error, Error::Data(_)) && error.to_string().contains("rank 2 has "), "{error}");
+    }
 }
 
 #[test]

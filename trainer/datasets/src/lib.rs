@@ -32,7 +32,7 @@ pub use crop::RandomCrop;
 pub use digits::digits;
 pub use samples::{Pictures, Samples};
 
-use allfold_base::read_at_most;
+use allfold_base::{hash, read_at_most};
 use allfold_kernels::nn::Float;
 use std::path::Path;
 
@@ -138,6 +138,28 @@ impl Dataset {
     /// The number of features of a sample.
     pub fn features(&self) -> usize {
         self.shape.0 * self.shape.1 * self.shape.2
+    }
+
+    /// A hash of what the set holds: its form, all labels, and some samples unless they are in files of their own. Sets with other
+    /// samples or labels have other hashes, but for a difference in a sample that was not looked at.
+    ///
+    /// # Errors
+    /// As [`Dataset::gather`].
+    pub fn fingerprint(&self) -> Result<u64> {
+        /// The number of samples that are looked at.
+        const SEEN: usize = 16;
+        let mut hash = hash::SplitMix(0);
+        let mut add = |word: u64| hash.0 = hash.word() ^ word;
+        let form = [self.len(), self.classes, self.shape.0, self.shape.1, self.shape.2];
+        form.iter().for_each(|size| add(*size as u64));
+        self.labels.iter().for_each(|label| add(u64::from(*label)));
+        if !matches!(self.samples, Samples::Files(_)) {
+            let (mut batch, count) = (Batch::<f32>::default(), self.len());
+            let seen: Vec<usize> = (0..count.min(SEEN)).map(|at| at * count / count.min(SEEN)).collect();
+            self.gather(&seen, &mut batch)?;
+            batch.x.iter().for_each(|value| add(u64::from(value.to_bits())));
+        }
+        Ok(hash.word())
     }
 
     /// Fills `batch` with the samples `indices`, in that order.

@@ -1,7 +1,7 @@
 //! Agreement between ranks besides gradients: equal weights at the start and at the end, mean losses, and aborts after divergence.
 
 use super::Run;
-use crate::{Error, Model, Network, Result, checkpoint, hash};
+use crate::{Dataset, Error, Model, Network, Result, checkpoint, hash};
 use allfold_collectives::{Communicator, Rank, ReduceOp};
 use allfold_kernels::nn::Float;
 use std::path::Path;
@@ -89,6 +89,23 @@ impl<F: Float> Run<'_, F> {
 pub(super) fn begin_alike<F: Float>(comm: &Communicator, model: &mut Model<F>) -> Result<()> {
     comm.broadcast(&mut model.params, ROOT)?;
     Ok(comm.broadcast(&mut model.buffers, ROOT)?)
+}
+
+/// Refuses ranks with other data than rank 0: every rank draws its share of the same samples.
+pub(super) fn same_data(comm: &Communicator, sets: [&Dataset; 2]) -> Result<()> {
+    let [train, test] = sets.map(|set| (set.len() as i64, set.fingerprint()));
+    let mine = [train.0, test.0, train.1? as i64, test.1? as i64];
+    let mut all = vec![0i64; mine.len() * comm.size() as usize];
+    comm.all_gather(&mine, &mut all)?;
+    let mut rows = all.chunks_exact(mine.len()).zip(0..);
+    let first = rows.next().map_or(&mine[..], |(row, _)| row);
+    rows.find(|(row, _)| *row != first).map_or(Ok(()), |(row, rank)| {
+        Err(Error::Data(format!(
+            "rank {rank} has {} samples to train on and {} to test, and rank 0 {} and {}, or their values or labels differ; every \
+             rank needs the same data, of which it takes its share",
+            row[0], row[1], first[0], first[1]
+        )))
+    })
 }
 
 /// Refuses ranks whose parameters or buffers differ from rank 0's in number, name or shape.
