@@ -4,10 +4,13 @@
 
 use allfold_collectives::World;
 use allfold_trainer::engine::StepInput;
+use allfold_trainer::layers::{Forward, Layer, LayerCost, Linear};
 use allfold_trainer::models::{Gpt, ResNet, gpt, resnet};
-use allfold_trainer::{Batch, Config, Error, Model, Network, RankTrainer, weights};
+use allfold_trainer::{Batch, Config, Error, Model, Network, RankTrainer, optim, weights};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 fn formula(number: usize, count: usize) -> Vec<f64> {
     (0..count).map(|i| ((i * 37 + number * 101 + i / 7) % 211) as f64 / 211.0 - 0.5).collect()
@@ -135,4 +138,52 @@ fn weights_of_another_model_are_refused_by_name() {
     assert_eq!(refused(&tensors), "checkpoint: FILE: has no tensor `conv1.weight`");
     tensors[0].0 = "bn.weight".into();
     assert_eq!(refused(&tensors), "checkpoint: FILE: has a tensor `bn.weight` that the model does not have");
+}
+
+/// The identity. It counts the calls of `sync_len`: one each time the phases of a pass are listed.
+struct Counted(Arc<AtomicUsize>);
+
+impl Layer<f64> for Counted {
+    fn inputs(&self) -> usize {
+        3
+    }
+    fn outputs(&self) -> usize {
+        3
+    }
+    fn sync_len(&self) -> (usize, usize) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        (0, 0)
+    }
+    fn identity_backward(&self) -> bool {
+        true
+    }
+    fn forward(&self, pass: Forward<f64>) {
+        pass.y.copy_from_slice(pass.x);
+    }
+    fn cost(&self, _n: usize) -> LayerCost {
+        LayerCost::default()
+    }
+}
+
+/// Regression: every backward pass listed the phases again, to find the parameters that the loss does not depend on.
+#[test]
+fn a_step_lists_no_phases() {
+    let asked = Arc::<AtomicUsize>::default();
+    let layers: Vec<(String, Box<dyn Layer<f64>>)> = vec![
+        ("fc".into(), Box::new(Linear::new(2, 3))),
+        ("counted".into(), Box::new(Counted(asked.clone()))),
+    ];
+    let network = Mutex::new(Some(Network::new(layers).unwrap()));
+    let config = Config { strategy: "single".into(), ..Config::default() };
+    let again = World::threads(1).run(|comm| {
+        let mut rank = RankTrainer::new(&config, network.lock().unwrap().take().unwrap(), &comm)?;
+        rank.upload(&[0.5; 9], &[], &mut *optim::build(&config, &[])?)?;
+        let mut step = || {
+            let mut batch = Batch { x: vec![0.5, 0.25], labels: vec![1] };
+            rank.step(&mut batch, StepInput::default(), None).map(|_| asked.load(Ordering::Relaxed))
+        };
+        Ok::<_, Error>((step()?, step()?))
+    });
+    let (first, second) = again.unwrap()[0];
+    assert!(first > 0 && first == second, "{first} {second}");
 }

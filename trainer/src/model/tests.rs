@@ -310,51 +310,6 @@ fn layers_that_do_not_fit_are_refused() {
     assert_eq!(error.to_string(), "network: a outputs 4 numbers per sample but layer b takes 5");
 }
 
-/// The identity. It counts the calls of `sync_len`: one each time the phases of a pass are listed.
-struct Counted(std::sync::Arc<std::sync::atomic::AtomicUsize>);
-
-impl Layer<f64> for Counted {
-    fn inputs(&self) -> usize {
-        3
-    }
-    fn outputs(&self) -> usize {
-        3
-    }
-    fn sync_len(&self) -> (usize, usize) {
-        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        (0, 0)
-    }
-    fn identity_backward(&self) -> bool {
-        true
-    }
-    fn forward(&self, pass: crate::layers::Forward<f64>) {
-        pass.y.copy_from_slice(pass.x);
-    }
-    fn cost(&self, _n: usize) -> crate::layers::LayerCost {
-        crate::layers::LayerCost::default()
-    }
-}
-
-/// Regression: every backward pass listed the phases again, to find the parameters that the loss does not depend on.
-#[test]
-fn a_step_lists_no_phases() {
-    let asked = std::sync::Arc::<std::sync::atomic::AtomicUsize>::default();
-    let network = || {
-        let layers: Vec<(String, Box<dyn Layer<f64>>)> = vec![
-            ("fc".into(), Box::new(Linear::new(2, 3))),
-            ("counted".into(), Box::new(Counted(asked.clone()))),
-        ];
-        Network::new(layers).unwrap()
-    };
-    let again = alone(network, &Config::default(), |model, rank| {
-        pass(model, rank, &[0.5, 0.25], &[1]);
-        let before = asked.load(std::sync::atomic::Ordering::Relaxed);
-        pass(model, rank, &[0.5, 0.25], &[1]);
-        asked.load(std::sync::atomic::Ordering::Relaxed) - before
-    });
-    assert_eq!(again, 0);
-}
-
 /// Regression: micro-batches were counted in 16 bits, and `accumulate` may be 65,536.
 #[test]
 fn every_sample_of_the_largest_step_draws_apart() {
