@@ -73,6 +73,14 @@ pub fn run_words(words: Vec<OsString>, program: Vec<OsString>) -> u8 {
     ended(cli::invocation::with_words(words, commands::dispatch::run))
 }
 
+/// Begins the log of this project's crates on standard error, as `ALLFOLD_LOG` says, for a program that runs no command.
+///
+/// # Errors
+/// The variable names no level; the text says which there are.
+pub fn begin_log() -> Result<(), String> {
+    cli::log::begin(0, false).map_err(|error| error.to_string())
+}
+
 /// Prints why a command ended early. Returns the exit code.
 fn ended(result: cli::error::CommandResult) -> u8 {
     let Err(error) = result else { return 0 };

@@ -10,6 +10,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
 const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
 
@@ -61,13 +62,74 @@ fn a_training_run_is_heard_at_once_and_an_interrupted_one_leaves_what_it_did() {
     }
 }
 
+/// Records of progress are in the file while the run goes on: a run that SIGKILL ends leaves them.
 #[test]
-fn a_long_wait_is_told_on_standard_error() {
-    let mut child = started(&["verify", "all_reduce", "--algo", "ring", "--ranks", "3000"]);
-    let line = first_line(&mut BufReader::new(child.stderr.take().unwrap()));
+fn a_run_that_is_killed_leaves_its_records_of_progress() {
+    let folder = folder();
+    let json = folder.path().join("part.jsonl");
+    let mut child =
+        started(&["train", "--config", MLP, "--set", "epochs=100000", "--json", json.to_str().unwrap()]);
+    let begun = || fs::read_to_string(&json).is_ok_and(|text| text.ends_with('\n'));
+    while !begun() {
+        assert_eq!(child.try_wait().unwrap(), None, "the run has ended");
+        thread::yield_now();
+    }
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(line.starts_with("proving: 0 of 1, ") && line.trim_end().ends_with("so far"), "{line}");
+    assert_eq!(kinds(&json)[0]["kind"], "train_progress");
+}
+
+#[test]
+fn a_long_wait_is_told_on_standard_error() {
+    for (args, begins) in [
+        (&["verify", "all_reduce", "--algo", "ring", "--ranks", "3000"][..], "proving: 0 of 1, "),
+        (&["train", "--config", MLP, "--ranks", "3000", "--set", "batch=1"], "step "),
+        (
+            &[
+                "bench",
+                "all_reduce",
+                "--backend",
+                "threads",
+                "--ranks",
+                "128",
+                "-b",
+                "1M",
+                "-e",
+                "1M",
+                "-n",
+                "2000",
+            ],
+            "all_reduce, 1 MiB",
+        ),
+    ] {
+        let mut child = started(args);
+        let line = first_line(&mut BufReader::new(child.stderr.take().unwrap()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(line.starts_with(begins) && line.trim_end().ends_with("so far"), "{args:?}: {line}");
+    }
+}
+
+/// `-v` adds what a run does, with time, level and rank; other ranks say less than rank 0, and each operation takes `-vv`.
+#[test]
+fn a_verbose_run_says_what_it_does_and_rank_0_says_most() {
+    let said = |flag: &str| {
+        let args = ["train", "--config", MLP, "--ranks", "2", "--steps", "2", "--backend", "threads", flag];
+        let output = started(&args).wait_with_output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let count = |text: &str, what: &str| text.lines().filter(|line| line.contains(what)).count();
+    let debug = said("-v");
+    assert_eq!((count(&debug, "DEBUG rank 0: has "), count(&debug, "rank 1: ")), (1, 0), "{debug}");
+    assert!(debug.lines().all(|line| line.contains("Z ")) && count(&debug, "TRACE") == 0, "{debug}");
+    let trace = said("-vv");
+    assert_eq!((count(&trace, "DEBUG rank 0: has "), count(&trace, "DEBUG rank 1: has ")), (1, 1), "{trace}");
+    assert!(count(&trace, "TRACE rank 0: all_reduce(") > 0 && count(&trace, "TRACE rank 1") == 0, "{trace}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_allfold"));
+    let wrong = command.arg("doctor").env("ALLFOLD_LOG", "loud").output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("there are warn, info, debug, trace"));
 }
 
 /// With `-q` no progress is printed on standard error, however long the run takes. This run ends after a few seconds.
@@ -83,13 +145,29 @@ fn a_quiet_run_tells_no_progress() {
 }
 
 #[test]
-fn an_interrupted_report_leaves_no_folder() {
+fn an_interrupted_report_has_the_parts_that_were_done_and_after_two_signals_nothing() {
     let folder = folder();
-    let out = folder.path().join("a/report");
-    let mut child = started(&["report", "--out", out.to_str().unwrap()]);
-    let line = first_line(&mut BufReader::new(child.stdout.take().unwrap()));
-    assert!(line.starts_with("proofs "), "{line}");
-    interrupt(&child, Signal::INT);
-    assert!(!child.wait().unwrap().success());
-    assert!(!folder.path().join("a").exists());
+    for (name, twice) in [("once", false), ("twice", true)] {
+        let out = folder.path().join(name).join("report");
+        let mut child = started(&["report", "--quick", "--out", out.to_str().unwrap()]);
+        let line = first_line(&mut BufReader::new(child.stdout.take().unwrap()));
+        assert!(line.starts_with("proofs "), "{line}");
+        interrupt(&child, Signal::INT);
+        // A signal that comes before the one before it was heard counts as the same.
+        while twice && child.try_wait().unwrap().is_none() {
+            interrupt(&child, Signal::INT);
+            thread::yield_now();
+        }
+        let end = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&end.stderr);
+        if twice {
+            assert!(!end.status.success());
+            assert!(!folder.path().join(name).exists());
+        } else {
+            assert_eq!(end.status.code(), Some(130), "{said}");
+            let page = fs::read_to_string(out.join("report.html")).unwrap();
+            assert!(page.contains("id=\"proofs\"") && !page.contains("id=\"predicted\""));
+            assert!(said.contains("of 8 parts") && page.contains("(interrupted after "), "{said}");
+        }
+    }
 }

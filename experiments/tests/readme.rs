@@ -64,6 +64,35 @@ fn comments_before_a_block_give_its_exit_code_and_what_varies() {
     assert_eq!(session(document), expected);
 }
 
+/// What only `trycmd` or rustdoc understands would be printed as it is on a web page.
+#[test]
+fn documents_hold_nothing_that_only_a_tool_understands() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut documents = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+    documents.extend(std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path()));
+    documents.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    assert!(documents.len() > 5);
+    for path in documents {
+        let (text, mut block) = (std::fs::read_to_string(&path).unwrap(), "");
+        for line in text.lines() {
+            if let Some(opened) = line.strip_prefix("```") {
+                block = if block.is_empty() { opened } else { "" };
+            }
+            let exit =
+                line.strip_prefix("? ").is_some_and(|code| code.starts_with(|c: char| c.is_ascii_digit()));
+            let hidden = block.starts_with("rust") && line.starts_with("# ");
+            assert!(!exit && !hidden && !line.contains("[..]"), "{}: {line}", path.display());
+        }
+    }
+}
+
+#[test]
+fn the_path_is_explained_before_the_first_example() {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
+    let (path, example) = (readme.find("on your `PATH`").unwrap(), readme.find("$ allfold ").unwrap());
+    assert!(path < example);
+}
+
 #[test]
 fn the_readme_lists_the_commands_that_there_are() {
     let help = std::process::Command::new(env!("CARGO_BIN_EXE_allfold")).arg("--help").output().unwrap();

@@ -26,6 +26,9 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _allfold {
+    use pyo3::exceptions::PyValueError;
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use super::command::{capture, main, plots};
     #[pymodule_export]
@@ -40,4 +43,9 @@ mod _allfold {
     use super::simulated::{SimulatedCommunicator, SimulatedRun, SimulatedWork, device_peak, simulate_ranks};
     #[pymodule_export]
     use super::work::NativeWork;
+
+    #[pymodule_init]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        allfold_experiments::begin_log().map_err(PyValueError::new_err)
+    }
 }

@@ -139,6 +139,7 @@ pub fn save<F: Float>(run: Snapshot<'_, F>, files: Files) -> Result<PathBuf> {
         path = name;
         folder::put(directory, &path, keep, &bytes)
             .map_err(|error| Error::Storage(format!("{}: {error}", path.display())))?;
+        tracing::debug!("wrote the checkpoint {} of {} bytes", path.display(), bytes.len());
     }
     Ok(path)
 }
@@ -233,6 +234,7 @@ fn wrong(path: &Path, what: &str) -> Error {
 pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(TrainingProgress, History)> {
     let bytes = tensor_file::read(path).map_err(|error| unread(path, &error))?;
     let (progress, history) = restore(path, &bytes, into)?;
+    tracing::debug!("read the checkpoint {} of step {}", path.display(), progress.step);
     match folder::step(path).filter(|named| *named != progress.step) {
         // A file named with a later step would count as the newest checkpoint, and each new one would be removed as older.
         Some(named) => Err(Error::Checkpoint(format!(

@@ -31,7 +31,7 @@ use crate::{
 };
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::{Float, ThreadPool};
-use consensus::{begin_alike, same_layout};
+use consensus::{begin_alike, same_data, same_layout};
 use data_place::DataPlace;
 use epochs::Progress;
 use std::sync::Arc;
@@ -167,6 +167,8 @@ impl<'a, F: Float> Run<'a, F> {
     }
 
     fn all(mut self, observer: &mut dyn Observer) -> Result<TrainResult> {
+        same_data(self.comm, [self.train, self.test])?;
+        tracing::debug!(rank = self.comm.rank().0, "has {} samples to train on", self.train.len());
         begin_alike(self.comm, &mut self.model)?;
         if let Some(note) = self.note.take().filter(|_| self.comm.rank().0 == 0) {
             observer.note(&note);

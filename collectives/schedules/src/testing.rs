@@ -43,7 +43,7 @@ pub fn proves(algorithm: &Algorithm, ranks: u32) -> Result<(), ConformanceFailur
     let shape = Shape::new(ranks).map_err(|error| ConformanceFailure::new(algorithm, ranks, error))?;
     let schedule = algorithm.build(shape);
     if schedule.ranks() != ranks {
-        return fail(format!("its schedule is for {} ranks", schedule.ranks()));
+        return fail(format!("its schedule is for a group of {}", schedule.ranks()));
     }
     match check::verify(algorithm, shape).failure {
         Some((form, flaw)) => fail(format!("{form}: {flaw}")),
@@ -69,6 +69,6 @@ mod tests {
             Algorithm::new(Collective::AllReduce, "small", "", |_| Arc::new(RingAllReduce(1)));
         assert_eq!(proves(&SMALL, 1), Ok(()));
         let error = proves(&SMALL, 2).unwrap_err().to_string();
-        assert_eq!(error, "all_reduce by small, 2 ranks: its schedule is for 1 ranks");
+        assert_eq!(error, "all_reduce by small, 2 ranks: its schedule is for a group of 1");
     }
 }

@@ -12,7 +12,6 @@ use crate::rendezvous::{
 use crate::tcp::{Deadlines, Host, PeerOptions, Secret, Security, random, runtime};
 use crate::{Error, Rank, Result, flight};
 use allfold_sim::fnv1a;
-use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::pin::pin;
@@ -193,7 +192,10 @@ impl Communicator {
             let addresses = table.peers.iter().map(|peer| peer.address).collect();
             PeerOptions { rank, job: table.world, epoch, listener, addresses, host, security, deadlines }
         };
-        Communicator::with_peers(peers, joining.share, flight)
+        let comm = Communicator::with_peers(peers, joining.share, flight)?;
+        let met = &environment.rendezvous_address;
+        tracing::debug!(rank = rank.0, "joined a world of {world_size} ranks at {met}, in epoch {epoch}");
+        Ok(comm)
     }
 
     /// This process as one rank of a world whose ranks have exchanged their addresses by means of their own. `share`: whether
@@ -234,8 +236,7 @@ fn meet(
         match Server::bind(address) {
             Ok(server) => {
                 if let Some(warning) = joining.security.warning(rendezvous_address.port) {
-                    // An error is ignored, because standard error may be closed.
-                    let _ = writeln!(std::io::stderr(), "{warning}");
+                    tracing::warn!(rank = rank.0, "{warning}");
                 }
                 serving = Some(runtime.spawn(serve_world(server, authenticator.clone(), timeout)));
             }
@@ -267,15 +268,14 @@ fn meet(
 /// How long a rank waits for the others before it prints that it waits.
 const SILENT: Duration = Duration::from_secs(2);
 
-/// Prints on standard error what this rank waits for. Of the ranks of a launcher only rank 0 prints it.
+/// Warns that this rank waits, and for what. Of the ranks of a launcher only rank 0 does.
 fn say_who_waits(environment: &Environment, timeout: Duration) {
     let Environment { rank, world_size, ref rendezvous_address, .. } = *environment;
     if rendezvous_address.served && rank != Rank(0) {
         return;
     }
-    // Standard error may be closed.
-    let _ = writeln!(
-        std::io::stderr(),
+    tracing::warn!(
+        rank = rank.0,
         "rank {rank} waits at {rendezvous_address} for all {world_size} ranks of the world to come, for up to {timeout:?}"
     );
 }

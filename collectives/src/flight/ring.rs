@@ -4,7 +4,6 @@ use super::record::{Entry, Header, Record, State, Writer};
 use crate::backends::{Scale, Stamp};
 use crate::{Call, Rank};
 use allfold_base::lock;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -110,7 +109,20 @@ impl Recorder {
             slot.times[2] = Some(now);
             slot.state = if result.is_ok() { State::Done } else { State::Failed };
             slot.error = result.as_ref().err().map(crate::Error::to_string);
+            self.tell(slot);
         });
+    }
+
+    /// Tells the log of an operation that has ended.
+    fn tell(&self, slot: &Slot) {
+        let Slot { call, times: [_, Some(from), Some(to)], error, .. } = slot else { return };
+        if !tracing::enabled!(tracing::Level::TRACE) {
+            return;
+        }
+        let took = (self.scale)().time(Stamp(to.0.saturating_sub(from.0))).as_micros();
+        let peer = slot.peer.map_or(String::new(), |peer| format!(" with rank {peer}"));
+        let end = error.as_deref().unwrap_or("done");
+        tracing::trace!(rank = self.rank.0, "{call}{peer}: {end} after {took:.1} us");
     }
 
     fn change(&self, Ticket(ticket): Ticket, change: impl FnOnce(&mut Slot)) {
@@ -165,8 +177,8 @@ impl Recorder {
         record.header.writer = Some(Writer::here());
         // An error while writing must not hide the error that the record is about.
         if let Err(error) = record.write(folder) {
-            let _ = writeln!(
-                std::io::stderr(),
+            tracing::warn!(
+                rank = self.rank.0,
                 "the flight record of rank {} cannot be written: {error}",
                 self.rank
             );

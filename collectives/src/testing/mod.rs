@@ -150,7 +150,7 @@ mod tests {
         static SMALL: Algorithm =
             Algorithm::new(Collective::AllReduce, "small", "", |_| Arc::new(RingAllReduce(1)));
         let error = conforms(&SMALL).unwrap_err().to_string();
-        assert_eq!(error, "all_reduce by small, 2 ranks: its schedule is for 1 ranks");
+        assert_eq!(error, "all_reduce by small, 2 ranks: its schedule is for a group of 1");
     }
 
     /// The samples depend on the order of additions: the exact sums in the ring's order and in the canonical order differ.

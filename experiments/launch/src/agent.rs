@@ -217,7 +217,14 @@ impl Agent {
                     }
                 },
                 news = signals.next() => match news {
-                    News::Passed(signal) => ranks.signal(signal),
+                    News::Passed(signal) => {
+                        tracing::debug!("passes signal {} to every rank", signal.as_raw());
+                        if signal == Signal::USR2 && self.output.folder.is_none() {
+                            let hint = "ranks of allfold write their flight records on SIGUSR2 with --log-dir only";
+                            self.output.printer.say(hint);
+                        }
+                        ranks.signal(signal);
+                    }
                     News::End(signal) => {
                         said = Some(Message::Interrupted { epoch, signal: signal.as_raw() });
                     }

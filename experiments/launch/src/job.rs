@@ -31,6 +31,8 @@ pub struct LaunchJob {
     pub log_dir: Option<PathBuf>,
     /// Whether the output that goes to files is printed as well.
     pub tee: bool,
+    /// How much ranks log: `ALLFOLD_LOG` in their environment; `None`: as this process's environment says.
+    pub log: Option<&'static str>,
     /// The command that each rank runs.
     pub command: Vec<OsString>,
 }

@@ -75,6 +75,7 @@ impl Process {
             .spawn()?;
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         let group = id.and_then(Pid::from_raw).ok_or(std::io::ErrorKind::NotFound)?;
+        tracing::debug!("started rank {} as process {group} for epoch {epoch}", at.rank);
         let (last, said) = watch::channel(String::new());
         let out = child.stdout.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
         let err = child.stderr.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
@@ -83,6 +84,7 @@ impl Process {
         pumps.spawn_on(sink(Stream::Err)?.pump(err, last), output.printer.pumps());
         tokio::spawn(async move {
             let end = child.wait().await.map_or(End::Code(1), End::of);
+            tracing::debug!("rank {} {end}", at.rank);
             // The group is killed at once, before its number can be reused: processes that the rank started end with it.
             let _ = kill_process_group(group, Signal::KILL);
             // If the launcher has ended, no one receives this.

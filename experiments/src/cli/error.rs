@@ -22,6 +22,8 @@ pub enum CommandError {
     Run(String),
     /// A launched job failed, by a rank, a node or a signal: the message, and the launcher's exit code.
     Launched(String, u8),
+    /// A signal ended the run early: what is left of it, and the exit code that a shell reports for the signal.
+    Interrupted(String, u8),
     /// The reader of the output has closed it. Exit code 0, no message.
     Closed,
 }
@@ -55,7 +57,7 @@ impl CommandError {
         match self {
             CommandError::Usage(_) => 2,
             CommandError::Check(_) | CommandError::Run(_) => 1,
-            CommandError::Launched(_, code) => *code,
+            CommandError::Launched(_, code) | CommandError::Interrupted(_, code) => *code,
             CommandError::Closed => 0,
         }
     }
@@ -67,6 +69,7 @@ impl fmt::Display for CommandError {
             CommandError::Usage(what) | CommandError::Run(what) | CommandError::Launched(what, _) => {
                 write!(f, "error: {what}")
             }
+            CommandError::Interrupted(what, _) => write!(f, "interrupted: {what}"),
             CommandError::Check(what) => write!(f, "check failed: {what}"),
             CommandError::Closed => Ok(()),
         }

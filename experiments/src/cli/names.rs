@@ -2,7 +2,9 @@
 
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::{Collective, DType, ReduceOp};
+use allfold_report::format::counted;
 use allfold_sim::suggest::{nearest, unknown};
+use std::fmt::Display;
 
 fn find<T: Copy>(kind: &str, word: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T, String> {
     let wanted = word.to_lowercase().replace('-', "_");
@@ -58,9 +60,18 @@ pub fn root_inside(root: u32, ranks: u32) -> CommandResult {
         return Ok(());
     }
     Err(CommandError::usage(format!(
-        "root {root} is outside the group of {ranks} ranks; give 0 to {}",
+        "root {root} is outside the group of {}; give 0 to {}",
+        counted(ranks as usize, "rank"),
         ranks.saturating_sub(1)
     )))
+}
+
+/// Refuses a `--ranks` that is not the number of ranks that `launcher` has started.
+pub fn other_ranks(ranks: u32, launcher: impl Display, started: u32) -> CommandError {
+    let started = counted(started as usize, "rank");
+    CommandError::usage(format!(
+        "--ranks is {ranks}, but {launcher} has started {started}; leave --ranks out"
+    ))
 }
 
 #[cfg(test)]

@@ -2,9 +2,11 @@
 //! after two seconds and then one every five seconds.
 
 use crate::cli::invocation;
-use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
+use allfold_base::lock;
+use indicatif::{HumanDuration, ProgressBar, ProgressStyle, WeakProgressBar};
 use std::io::Write;
 use std::ops::Deref;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -18,9 +20,21 @@ const BETWEEN: Duration = Duration::from_secs(5);
 /// Whether the user asked for no progress.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
+/// The bar that was shown last; it may have ended.
+static SHOWN: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
+
 /// Shows no progress from now on.
 pub fn quiet() {
     QUIET.store(true, Ordering::Relaxed);
+}
+
+/// Prints something on standard error, above the bar if one is shown.
+pub fn aside(print: impl FnOnce()) {
+    let bar = lock(&SHOWN).as_ref().and_then(WeakProgressBar::upgrade);
+    match bar {
+        Some(bar) => bar.suspend(print),
+        None => print(),
+    }
 }
 
 /// The progress of one piece of work; it ends when it is dropped. Everything of a [`ProgressBar`] can be called on it.
@@ -74,6 +88,7 @@ fn shown(bar: ProgressBar, template: &str, message: &str) -> ProgressDisplay {
         bar.set_style(style);
     }
     bar.set_message(message.to_string());
+    *lock(&SHOWN) = Some(bar.downgrade());
     let lines = match bar.is_hidden() {
         true => Lines::of(bar.clone()),
         false => {

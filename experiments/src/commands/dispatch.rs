@@ -6,14 +6,14 @@ use super::{
 };
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::RunOutput;
-use crate::cli::progress;
-use crate::cli::renamed;
-use crate::cli::{invocation, launched};
+use crate::cli::{invocation, launched, log, progress, renamed};
+use allfold_collectives::environment::variable;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::SIGUSR2;
 use std::ffi::OsString;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// A testbed for collective communication and data-parallel training.
 #[derive(Parser, Debug)]
@@ -25,9 +25,12 @@ use std::sync::OnceLock;
                   Start with:\n  allfold report\n  allfold show all_reduce --algo ring --ranks 8"
 )]
 pub struct Cli {
-    /// Show no progress on standard error
+    /// Show no progress and no notes on standard error
     #[arg(short, long, global = true)]
     quiet: bool,
+    /// Say on standard error what is done, with times and ranks; -vv also each operation. Rank 0 is louder than the rest
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    verbose: u8,
     #[command(subcommand)]
     command: Command,
 }
@@ -103,6 +106,15 @@ fn raise_descriptors() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
+/// Keeps a launched rank without a folder for its flight record alive when SIGUSR2 asks for the record.
+fn outlive_dumps() {
+    let asks = |name: &str| variable(name).is_some();
+    if asks("ALLFOLD_RENDEZVOUS") && !asks("ALLFOLD_FLIGHT_DIR") {
+        // If the system refuses a handler, the signal ends the rank, as it ends any program.
+        let _ = signal_hook::flag::register(SIGUSR2, Arc::default());
+    }
+}
+
 /// Reads the command line and runs the command.
 pub fn run() -> CommandResult {
     raise_descriptors();
@@ -118,6 +130,8 @@ pub fn run() -> CommandResult {
     if let Some(name) = words.first().and_then(|word| word.to_str()).filter(|_| !invocation::is_called()) {
         launched::here(name)?;
     }
+    log::begin(cli.verbose, cli.quiet)?;
+    outlive_dumps();
     if cli.quiet {
         progress::quiet();
     }
@@ -221,6 +235,7 @@ fn elsewhere(command: &str, argument: &str) -> Option<&'static str> {
         ("bench" | "simulate", "-c" | "-G" | "-a" | "-m") => {
             Some("--help lists the flags of nccl-tests that exist here")
         }
+        ("launch", word) if !word.starts_with('-') => Some("write -- before the ranks' command"),
         ("scale" | "train" | "compare", "--amp") => Some("--config takes it as a key: --set amp=f16"),
         ("scale" | "train" | "compare", "--batch") => Some("--config takes it as a key: --set batch=64"),
         _ => None,
@@ -282,6 +297,7 @@ mod tests {
             (&["scale", "--config", "x", "--ranks", "1", "--batch", "64"][..], "--batch"),
             (&["scale", "workload", "resnet50", "--ranks", "1", "--steps", "20"][..], "--steps"),
             (&["scale", "--config", "x", "--ranks", "1", "workload", "resnet50"][..], "workload"),
+            (&["launch", "-n", "2", "python", "train.py"], "write -- before"),
             (&["scale", "--workload", "resnet50", "--ranks", "1", "--amp"][..], "scale workload NAME"),
         ] {
             let line = refused(args);

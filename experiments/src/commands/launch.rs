@@ -1,7 +1,7 @@
 //! `allfold launch`: starts one process per rank, here or on many hosts, and watches them.
 
 use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::launched;
+use crate::cli::{launched, log};
 use allfold_collectives::Joining;
 use allfold_collectives::environment::{RendezvousAddress, seconds};
 use allfold_launch::{LaunchJob, shim};
@@ -137,6 +137,7 @@ pub fn run(args: &Args, own: &[String]) -> CommandResult {
         security: Joining::from_env().map_err(CommandError::usage)?.security,
         log_dir: args.log_dir.clone(),
         tee: args.tee,
+        log: log::level(),
         command,
     };
     Ok(allfold_launch::run(job)?)

@@ -7,8 +7,9 @@ mod summary;
 use crate::cli::common::Common;
 use crate::cli::devices::RankDevices;
 use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::interruption::Interruption;
 use crate::cli::output::{self, RunOutput};
-use crate::cli::{invocation, launched, memory, progress};
+use crate::cli::{invocation, launched, memory, names, progress};
 use crate::predict::trace;
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
 use crate::training::profile::{self, ProfileSchedule};
@@ -29,7 +30,7 @@ use allfold_sim::Topology;
 use allfold_trainer::run::fits_network;
 use allfold_trainer::{Config, Dataset, Sampler, StepReport};
 use clap::ValueEnum;
-use live::{Interruption, Live};
+use live::Live;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -214,10 +215,7 @@ impl Args {
             }
             (Backend::Mpi, _) => self.within_mpi(),
             (_, Some(launched)) => match self.ranks.filter(|ranks| *ranks != launched.world_size) {
-                Some(ranks) => Err(CommandError::usage(format!(
-                    "--ranks is {ranks}, but {} has started {} ranks; leave --ranks out",
-                    launched.launcher, launched.world_size
-                ))),
+                Some(ranks) => Err(names::other_ranks(ranks, launched.launcher, launched.world_size)),
                 None => Ok(LaunchMode::Process(Box::new(launched))),
             },
             (Backend::Tcp, None) => Err(CommandError::usage(
@@ -240,9 +238,7 @@ impl Args {
             ));
         };
         match self.ranks.filter(|ranks| *ranks != size) {
-            Some(ranks) => Err(CommandError::usage(format!(
-                "--ranks is {ranks}, but mpirun has started {size} ranks; leave --ranks out"
-            ))),
+            Some(ranks) => Err(names::other_ranks(ranks, "mpirun", size)),
             None => Ok(LaunchMode::Mpi(Rank(rank), size)),
         }
     }

@@ -140,7 +140,12 @@ fn proof(algorithm: &Algorithm, ranks: u32) -> CommandResult<ProofRecord> {
 
 fn failure(proof: &ProofRecord) -> Option<String> {
     let what = proof.counterexample.as_deref()?;
-    Some(format!("{} by {} over {} ranks: {what}", proof.collective, proof.algorithm, proof.ranks))
+    Some(format!(
+        "{} by {} over {}: {what}",
+        proof.collective,
+        proof.algorithm,
+        counted(proof.ranks as usize, "rank")
+    ))
 }
 
 /// What the order of an algorithm's sums promises at all rank counts: the least of them.

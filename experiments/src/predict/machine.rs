@@ -31,7 +31,8 @@ pub struct SimulatedMachine {
     pub nodes: Option<Nodes>,
 }
 
-/// The nodes of the machine that a topology's name begins with, if there is one.
+/// The nodes of the machine that a topology's name begins with, if there is one. Nodes without a name have none: their lanes share a
+/// node's first NIC, and so many are alike that 131,072 ranks are simulated in a second.
 fn nodes(name: &str) -> Option<Nodes> {
     let head = name.split([':', ',']).next()?;
     let preset = Preset::named(head).ok()?;
@@ -42,8 +43,10 @@ impl SimulatedMachine {
     /// A simulated machine without faults: a built-in topology or a file.
     pub fn named(name: &str, ranks: u32) -> CommandResult<SimulatedMachine> {
         let topology = Topology::named(name, ranks).map_err(CommandError::usage)?;
-        topology.notes().iter().for_each(|note| eprintln!("note: {note}"));
+        topology.notes().iter().for_each(|note| tracing::info!("{note}"));
+        tracing::debug!("simulates {ranks} ranks of {name}, which have {} links", topology.links());
         Ok(SimulatedMachine {
+            nodes: nodes(name),
             name: name.into(),
             costs: topology.costs(),
             topology,
@@ -52,7 +55,6 @@ impl SimulatedMachine {
             rules: Vec::new(),
             sharing: LinkSharing::default(),
             engine: Engine::Auto,
-            nodes: nodes(name),
         })
     }
 

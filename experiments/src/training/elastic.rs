@@ -22,7 +22,6 @@ use allfold_collectives::environment::Environment;
 use allfold_collectives::rendezvous;
 use allfold_collectives::{Communicator, Error, Joining, Lost, Rank, ReduceOp};
 use allfold_trainer::Config;
-use std::io::Write;
 
 /// How many times a rank tries to join a later epoch while more ranks fail.
 const TRIES: u32 = 100;
@@ -109,11 +108,11 @@ fn next(
         }
         if left.all_reduce(&mut next, ReduceOp::Max).is_ok() && left.rank().0 == 0 {
             let ranks: Vec<String> = ranks.iter().map(|rank| rank.to_string()).collect();
-            say(&format!(
+            tracing::warn!(
                 "{said}; ranks {} are left, and wait for the others in epoch {}",
                 ranks.join(", "),
                 next[0]
-            ));
+            );
         }
     }
     Some(u32::try_from(next[0]).unwrap_or(u32::MAX))
@@ -122,13 +121,8 @@ fn next(
 /// Reports ranks to the launcher, which replaces their processes.
 fn report(joining: &Joining, environment: &Environment, lost: &[Rank]) {
     if let Err(error) = joining.report_loss(environment, lost) {
-        say(&format!("the launcher was not told of the loss of {}: {error}", Rank::list(lost)));
+        tracing::warn!("the launcher was not told of the loss of {}: {error}", Rank::list(lost));
     }
-}
-
-fn say(line: &str) {
-    // The error is ignored: the reader of standard error may have closed it.
-    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Joins the other ranks in this rank's epoch, or in the later epoch that they are in.

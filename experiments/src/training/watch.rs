@@ -8,7 +8,6 @@ use allfold_collectives::Communicator;
 use allfold_sim::Picos;
 use allfold_trainer::{Config, EpochReport, Observer, StepReport};
 use indicatif::ProgressBar;
-use std::io::Write;
 use std::sync::MutexGuard;
 
 /// Called after each step of rank 0.
@@ -48,8 +47,7 @@ impl Observer for Watch<'_> {
     }
 
     fn note(&mut self, text: &str) {
-        let print = || drop(writeln!(std::io::stderr(), "note: {text}"));
-        self.bar.map_or_else(print, |bar| bar.suspend(print));
+        tracing::info!(rank = self.comm.rank().0, "{text}");
     }
 
     fn step(&mut self, report: &StepReport) {
@@ -145,7 +143,7 @@ impl Watch<'_> {
     }
 
     fn end_events(&mut self, failure: &CommandError) {
-        let _ = writeln!(std::io::stderr(), "{failure}; TensorBoard will see no more of this run");
+        tracing::warn!("{failure}; TensorBoard will see no more of this run");
         if let Some(events) = self.events.as_deref_mut() {
             *events = None;
         }

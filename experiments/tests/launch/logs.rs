@@ -69,6 +69,28 @@ fn links_in_the_folder_of_logs_are_not_written_through() {
     assert!(said.contains("start-0 is a link"), "{said}");
 }
 
+/// A rank whose flight record finds no room says so once, and leaves no part of it.
+#[test]
+fn a_flight_record_that_finds_no_room_is_told_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let cnn = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
+    let script = format!(
+        "if [ $RANK = 1 ]; then (sleep 1; kill -9 $$) & fi; exec {ALLFOLD} train --config {cnn} --set epochs=100000"
+    );
+    let logs = folder.path().join("logs").display().to_string();
+    // A record of 30 operations is longer than the 2 KiB that a file may hold.
+    let flags = ["-n", "3", "--grace", "0.5", "--log-dir", &logs, "--tee", "--", "sh", "-c", &script];
+    let output = end(limited("trap '' XFSZ; ulimit -f 4", &flags));
+    let said = text(&output.stderr);
+    for rank in [0, 2] {
+        let told = format!("the flight record of rank {rank} cannot be written: ");
+        assert_eq!(said.lines().filter(|line| line.contains(&told)).count(), 1, "{said}");
+    }
+    let left = folder.path().join("logs/start-0").read_dir().unwrap().map(|file| file.unwrap().file_name());
+    let left: Vec<_> = left.filter(|name| name.to_string_lossy().contains("flight")).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 fn triage(args: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(ALLFOLD).arg("triage").args(args).output().unwrap();
     (output.status.code(), text(&output.stdout) + &text(&output.stderr))
@@ -103,6 +125,39 @@ fn a_job_with_a_stopped_rank_is_explained() {
     );
 }
 
+/// Waits for something that a job does.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..2_000 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("it never {what}");
+}
+
+/// Without a folder for records SIGUSR2 writes none, and ends nobody: it is what one sends to a job that hangs.
+#[test]
+fn a_job_without_a_folder_outlives_the_signal_for_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = training::config(folder.path(), 100_000);
+    let child = launch(&["-n", "2", "--", "train", "--config", &config]).spawn().unwrap();
+    let checkpoint = |than: usize| {
+        folder.path().join("checkpoints").read_dir().is_ok_and(|all| {
+            let names = all.map(|file| file.unwrap().file_name().into_string().unwrap());
+            names.filter_map(|name| name.get(5..13)?.parse::<usize>().ok()).any(|step| step > than)
+        })
+    };
+    until("trains", || checkpoint(0));
+    signal(&child, "-USR2");
+    until("goes on", || checkpoint(40));
+    signal(&child, "-INT");
+    let output = ended(child);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(said.contains("on SIGUSR2 with --log-dir only"), "{said}");
+}
+
 /// SIGUSR2 to the launcher makes each rank of a running job write its flight record, and the job goes on.
 #[test]
 fn a_job_under_way_writes_its_records_when_asked() {
@@ -115,18 +170,9 @@ fn a_job_under_way_writes_its_records_when_asked() {
     let checkpoint =
         || folder.path().join("checkpoints").read_dir().is_ok_and(|mut all| all.next().is_some());
     let records = || (0..2).all(|rank| logs.join(format!("start-0/flight-rank-{rank}.jsonl")).exists());
-    for (what, done) in [("trains", &checkpoint as &dyn Fn() -> bool), ("writes", &records)] {
-        if what == "writes" {
-            signal(&child, "-USR2");
-        }
-        for _ in 0..2_000 {
-            if done() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        assert!(done(), "it never {what}");
-    }
+    until("trains", checkpoint);
+    signal(&child, "-USR2");
+    until("writes", records);
     let (code, said) = triage(&[&place]);
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(said.matches("written because: it was asked for its record (SIGUSR2)").count(), 2, "{said}");

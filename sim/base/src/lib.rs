@@ -1,5 +1,5 @@
 //! What every crate of Allfold needs, and nothing else: [`Rank`], the units of time and data, the error text for an unknown name
-//! ([`suggest`]), [hashes](hash), a mutex helper, and [reading](read_at_most) of input files up to a limit.
+//! ([`suggest`]), [hashes](hash), [dates](utc), a mutex helper, and [reading](read_at_most) of input files up to a limit.
 //!
 //! This crate depends on no other crate of Allfold. The feature `serde` makes ranks and units serialisable as plain
 //! numbers.
@@ -11,12 +11,14 @@
 //! assert_eq!(suggest::nearest("rnig", ["mesh", "ring"]), Some("ring"));
 //! ```
 
+mod date;
 pub mod hash;
 mod lock;
 mod read;
 pub mod suggest;
 mod units;
 
+pub use date::utc;
 pub use hash::fnv1a;
 pub use lock::lock;
 pub use read::{read_at_most, read_text_at_most};

@@ -23,7 +23,12 @@ pub(super) fn same_ranks(
              take its weights alone by `weights`",
             progress.config.accumulate,
             config.accumulate,
-            if follows { "the same" } else { "as many samples in a step" }
+            match (per_rank, follows) {
+                (true, _) =>
+                    "the same, since the checkpoint holds what each rank has of its own, such as statistics of batch norms",
+                (false, true) => "the same",
+                _ => "as many samples in a step",
+            }
         ));
     }
     Ok(())

@@ -186,6 +186,10 @@ impl<F: Float> Run<'_, F> {
         if let Some(scaler) = self.scaler.as_mut().filter(|_| step > 0) {
             (scaler.scale, scaler.good) = (f32::from_bits(scale as u32), good);
         }
+        if step > 0 && self.comm.rank() == ROOT {
+            let left = progress.steps - step;
+            tracing::info!(rank = 0, "resumed from the checkpoint of step {step}; {left} steps are left");
+        }
         self.share_state(optimiser_steps)?;
         self.take_own(step, own)?;
         Ok(held.unwrap_or_default())

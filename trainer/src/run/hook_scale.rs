@@ -18,6 +18,11 @@ impl<F: Float> Run<'_, F> {
     pub(super) fn after_scaled(&mut self, before: Option<f32>) {
         let (Some(scaler), Some(before)) = (self.scaler, before) else { return };
         let by = f64::from(scaler.scale) / f64::from(before);
+        if by != 1.0 {
+            let skipped =
+                if scaler.skipped { "a gradient was not finite, the step is skipped: " } else { "" };
+            tracing::debug!(rank = self.comm.rank().0, "{skipped}loss scale {before} -> {}", scaler.scale);
+        }
         match &mut self.device {
             Some(device) => {
                 if scaler.skipped {

@@ -72,11 +72,14 @@ struct Kind {
     faults: Vec<String>,
 }
 
+/// The series of NCCL's model, whichever algorithm it chose.
+const NCCL: &str = "NCCL";
+
 impl Kind {
     fn of(row: &SimulatedCollective) -> Kind {
         let nccl = row.call.algorithm.starts_with("NCCL ");
         Kind {
-            algorithm: if nccl { "NCCL".into() } else { row.call.algorithm.clone() },
+            algorithm: if nccl { NCCL.into() } else { row.call.algorithm.clone() },
             sharing: row.sharing.clone(),
             lanes: row.lanes,
             faults: row.faults.clone(),
@@ -87,8 +90,9 @@ impl Kind {
     fn name(&self, all: &[Kind]) -> String {
         let differ = |of: fn(&Kind) -> String| all.iter().any(|kind| of(kind) != of(self));
         let mut name = self.algorithm.clone();
-        if let Some(lanes) = self.lanes.filter(|lanes| *lanes > 1) {
-            name.push_str(&format!(", {lanes} lanes"));
+        // NCCL's model chooses the number for each size.
+        if self.algorithm != NCCL {
+            name.push_str(&format!(", {}", format::counted(self.lanes.unwrap_or(1) as usize, "lane")));
         }
         if differ(|kind| kind.sharing.clone()) {
             name.push_str(&format!(", {} sharing", self.sharing));
@@ -209,7 +213,7 @@ mod tests {
         let plots = plots(&rows.iter().collect::<Vec<_>>()).unwrap();
         let [plot] = &*plots else { panic!("{} plots", plots.len()) };
         let legend: Vec<&str> = plot.figure.legend.iter().map(|key| &*key.name).collect();
-        assert_eq!(legend, ["ring", "NCCL", "bound of bandwidth and latency"]);
+        assert_eq!(legend, ["ring, 1 lane", "NCCL", "bound of bandwidth and latency"]);
         assert!(plot.finding.as_deref().unwrap().contains("NCCL"), "{:?}", plot.finding);
         assert_eq!(plot.choices[2], ("over", "sizes, 64 ranks".to_string()));
         assert!(plot.figure.wide.contains("1 GiB") && !plot.caption.contains("sharing"));
@@ -232,6 +236,6 @@ mod tests {
             rows.iter().filter(|row| row.call.algorithm == "ring").collect();
         assert!(!super::plots(&rows).unwrap()[0].caption.contains("sharing"));
         let name = |rows: &[&SimulatedCollective]| Kind::of(rows[0]).name(&[Kind::of(rows[0])]);
-        assert_eq!(name(&rows), "ring");
+        assert_eq!(name(&rows), "ring, 1 lane");
     }
 }

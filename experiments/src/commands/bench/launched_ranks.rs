@@ -3,6 +3,7 @@
 use super::args::{Args, HostBackend, Mode};
 use crate::call::plan::Choice;
 use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::names;
 use crate::measure::bench::{Path, RunsOn};
 use crate::training::launch_mode;
 use allfold_collectives::environment::Environment;
@@ -70,11 +71,7 @@ fn threads(choice: &Choice, world: impl Into<World>, how: String) -> LaunchedRan
 
 fn process(args: &Args, choice: &Choice, comm: Communicator, how: String) -> CommandResult<LaunchedRanks> {
     if comm.size() != args.sweep.ranks {
-        return Err(CommandError::usage(format!(
-            "--ranks is {0}, but the launcher started {1} ranks; give --ranks {1}, or start {0} ranks",
-            args.sweep.ranks,
-            comm.size()
-        )));
+        return Err(names::other_ranks(args.sweep.ranks, "the launcher", comm.size()));
     }
     Ok(LaunchedRanks { runs_on: RunsOn::Process(choice.within(comm)?), how })
 }

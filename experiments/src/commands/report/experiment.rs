@@ -4,6 +4,7 @@ use super::files;
 use super::predictions;
 use super::scale::{CNN, DEVICE, MLP, ReportScale, choice};
 use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::interruption::Interruption;
 use crate::cli::output::{self, RunOutput};
 use crate::cli::progress;
 use crate::commands::compare::{Compared, Comparison};
@@ -25,11 +26,64 @@ use allfold_validation::published_scores;
 use std::path::Path;
 use std::time::Instant;
 
+/// The experiment so far.
+struct Experiment {
+    report_scale: ReportScale,
+    output: RunOutput,
+    /// The checks that failed.
+    wrong: Vec<String>,
+    /// What the ranks of one run on virtual time did.
+    activities: Vec<Activity>,
+}
+
+/// Does one part of the experiment.
+type Part = fn(&mut Experiment) -> CommandResult;
+
+/// The parts, in order. A run that is interrupted ends after one of them.
+const PARTS: [Part; 8] = [
+    |so_far| so_far.check(prove),
+    |so_far| {
+        let (differ, activities) = train(&so_far.report_scale, &mut so_far.output)?;
+        so_far.activities = activities;
+        so_far.wrong.extend(differ);
+        Ok(())
+    },
+    |so_far| so_far.check(compare),
+    |so_far| so_far.check(measure),
+    |so_far| predictions::collectives(&so_far.report_scale, &mut so_far.output),
+    |so_far| predictions::sweep(&so_far.report_scale, &mut so_far.output),
+    |so_far| predictions::training(&so_far.report_scale, &mut so_far.output),
+    |so_far| predictions::networks(&so_far.report_scale, &mut so_far.output),
+];
+
+impl Experiment {
+    /// Does a part that returns a line for each check that failed.
+    fn check<L: IntoIterator<Item = String>>(
+        &mut self,
+        part: fn(&ReportScale, &mut RunOutput) -> CommandResult<L>,
+    ) -> CommandResult {
+        self.wrong.extend(part(&self.report_scale, &mut self.output)?);
+        Ok(())
+    }
+
+    /// Does every part, or those before the first signal that ends the program. Returns how many, and the signal's exit code.
+    fn all(&mut self) -> CommandResult<(usize, Option<i32>)> {
+        let interruption = Interruption::listen();
+        for (done, part) in (1..).zip(PARTS) {
+            part(self)?;
+            if let Some(code) = interruption.code().filter(|_| done < PARTS.len()) {
+                return Ok((done, Some(code)));
+            }
+        }
+        Ok((PARTS.len(), None))
+    }
+}
+
 /// Runs every part, and writes the page.
 ///
 /// # Errors
 /// An unknown machine or a folder that cannot be written, before the first part; a failed proof or a wrong result, after the
-/// page is written.
+/// page is written; a signal, after a page of the parts that were done.
 #[allow(clippy::disallowed_methods, reason = "tells the user how long it took")]
 pub fn run(out: &Path, quick: bool, topology: &str) -> CommandResult {
     let start = Instant::now();
@@ -44,26 +98,26 @@ pub fn run(out: &Path, quick: bool, topology: &str) -> CommandResult {
     published_scores::published_scores()
         .iter()
         .try_for_each(|score| output.record_as(score, Some(published_scores::COMMAND)))?;
-    let mut wrong = Vec::new();
+    let mut experiment = Experiment { report_scale, output, wrong: Vec::new(), activities: Vec::new() };
+    let (done, interrupted) = experiment.all()?;
+    let Experiment { mut output, wrong, activities, .. } = experiment;
 
-    wrong.extend(prove(&report_scale, &mut output)?);
-    let (differ, activities) = train(&report_scale, &mut output)?;
-    wrong.extend(differ);
-    wrong.extend(compare(&report_scale, &mut output)?);
-    wrong.extend(measure(&report_scale, &mut output)?);
-    predictions::collectives(&report_scale, &mut output)?;
-    predictions::sweep(&report_scale, &mut output)?;
-    predictions::training(&report_scale, &mut output)?;
-    predictions::networks(&report_scale, &mut output)?;
-
-    let made = allfold_report::render(&output.records()?, output.stamp())?;
-    // The folder is made only now: a run that is interrupted leaves none.
+    let mut stamp = output.stamp().clone();
+    if interrupted.is_some() {
+        stamp.command.push_str(&format!(" (interrupted after {done} of {} parts)", PARTS.len()));
+    }
+    let made = allfold_report::render(&output.records()?, &stamp)?;
+    // The folder is made only now: a run that a second signal ends leaves none.
     output::folder(out)?;
     trace::activities(&out.join("trace.json"), &activities)?;
     files::write(out, &output.lines(), &made)?;
     output.say(format!(
         "\n{} in {:.0} s; the report: {}",
-        if wrong.is_empty() { "all checks passed" } else { "CHECKS FAILED" },
+        match (wrong.is_empty(), interrupted) {
+            (true, None) => "all checks passed",
+            (true, Some(_)) => "all checks so far passed",
+            (false, _) => "CHECKS FAILED",
+        },
         start.elapsed().as_secs_f64(),
         out.join("report.html").display()
     ))?;
@@ -73,6 +127,10 @@ pub fn run(out: &Path, quick: bool, topology: &str) -> CommandResult {
         counted(made.plots.len(), "plot")
     ))?;
     output.close()?;
+    if let Some(code) = interrupted {
+        let what = format!("the page has {done} of {} parts; run it again for the others", PARTS.len());
+        return Err(CommandError::Interrupted(what, u8::try_from(code).unwrap_or(1)));
+    }
     wrong.into_iter().next().map_or(Ok(()), |first| Err(CommandError::check(first)))
 }
 

@@ -1,43 +1,16 @@
 //! A training run while it goes on: records of progress, and a summary when the user interrupts the run.
 
+use crate::cli::interruption::Interruption;
 use crate::cli::recorder::Recorder;
 use allfold_report::format;
 use allfold_report::records::{MeasuredProgress, Setup, SimulatedProgress, Stamp};
 use allfold_trainer::StepReport;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{self, Write};
 use std::process::exit;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The time between two records of progress.
 const BETWEEN: Duration = Duration::from_secs(2);
-
-/// Signals that end a run, each with the exit code that a shell reports for a program that the signal ended.
-const SIGNALS: [(i32, i32); 2] = [(SIGINT, 128 + SIGINT), (SIGTERM, 128 + SIGTERM)];
-
-/// Receives the signals that end a run. The first signal ends the program after the current step; a second one ends it at once.
-pub struct Interruption(Vec<(Arc<AtomicBool>, i32)>);
-
-impl Interruption {
-    /// Listens from now on.
-    pub fn listen() -> Interruption {
-        let heard = SIGNALS.map(|(signal, code)| {
-            let came = Arc::new(AtomicBool::new(false));
-            // If the system refuses a handler, the signal ends the program as it does without one.
-            let _ = signal_hook::flag::register_conditional_default(signal, came.clone())
-                .and_then(|_| signal_hook::flag::register(signal, came.clone()));
-            (came, code)
-        });
-        Interruption(heard.into())
-    }
-
-    /// The exit code of a program that was interrupted; `None` as long as it was not.
-    fn code(&self) -> Option<i32> {
-        self.0.iter().find(|(came, _)| came.load(Ordering::Relaxed)).map(|(_, code)| *code)
-    }
-}
 
 /// Follows the steps of rank 0.
 pub struct Live {
