@@ -1,9 +1,11 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
 //! Groups that ranks make and drop: they leave no resources behind, and harm no rank that still uses them or their parent.
 
+use allfold_collectives::registry::Algorithm;
+use allfold_collectives::schedule::{Combine, Schedule, Span, Step};
 use allfold_collectives::tcp::{Secret, Security};
-use allfold_collectives::{Communicator, Error, Lost, Rank, ReduceOp, World};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use allfold_collectives::{Collective, Communicator, Error, Lost, Rank, ReduceOp, World};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The tests count the descriptors and mappings of the whole process, so they run one at a time.
@@ -181,5 +183,40 @@ fn what_was_sent_in_a_group_arrives_after_its_sender_has_dropped_it() {
                 comm.barrier()
             })
             .unwrap_or_else(|error: Error| panic!("{name}: {error}"));
+    }
+}
+
+/// Ranks that send in a circle, in which the last one sends to a rank that does not exist.
+struct Beyond(u32);
+
+impl Schedule for Beyond {
+    fn ranks(&self) -> u32 {
+        self.0
+    }
+    fn chunks(&self) -> u32 {
+        1
+    }
+    fn rounds(&self) -> u64 {
+        1
+    }
+    fn step(&self, rank: Rank, _round: u64) -> Step {
+        let all = Span::data(0, 1);
+        let before = Rank((rank.0 + self.0 - 1) % self.0);
+        Step { send: Some((Rank(rank.0 + 1), all)), recv: Some((before, all, Combine::Reduce)) }
+    }
+}
+
+/// Regression: a rank that panicked within a collective counted as one that would finish it, and the others waited for their deadline.
+#[test]
+fn a_rank_that_panics_within_a_collective_fails_it_for_those_who_wait() {
+    static BEYOND: Algorithm =
+        Algorithm::new(Collective::AllReduce, "beyond", "", |shape| Arc::new(Beyond(shape.ranks())));
+    let world = World::threads(4).deadline(Duration::from_secs(20)).with(&BEYOND);
+    let report = world.run_each(|comm: Communicator| comm.all_reduce(&mut [1.0f32; 8], ReduceOp::Sum));
+    let mut ranks = report.unwrap().ranks;
+    // Ranks 1 and 2 may have what they need from each other and from rank 0.
+    for waiting in [3, 0] {
+        let error = ranks.swap_remove(waiting).unwrap_err();
+        assert!(matches!(&error, Error::PeerLost { rank: Rank(3), cause: Lost::Panicked(_), .. }), "{error}");
     }
 }

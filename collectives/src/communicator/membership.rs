@@ -173,6 +173,11 @@ impl Membership {
         self.sequence.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Takes the last number back.
+    pub fn take_back(&self) {
+        self.sequence.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// The number of operations so far.
     pub fn operations(&self) -> u64 {
         self.sequence.load(Ordering::Relaxed)

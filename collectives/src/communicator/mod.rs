@@ -129,6 +129,22 @@ impl AbortHandle {
     }
 }
 
+/// An operation that this rank's own thread is in. If it unwinds, the operation does not count among those that the rank has done,
+/// so that the other ranks do not wait for the rest of it.
+struct Unfinished<'a>(Option<&'a Membership>);
+
+impl Unfinished<'_> {
+    fn end(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|membership| membership.take_back());
+    }
+}
+
 /// Point-to-point messages, counted by peer.
 #[derive(Default)]
 struct PeerSequences {
@@ -323,6 +339,7 @@ impl Communicator {
     fn numbered(&self, request: Request, buffers: CallBuffers<'_>) -> Result<u64> {
         let prepared = self.prepare(request)?;
         let number = self.membership.number();
+        let unfinished = Unfinished(Some(&self.membership));
         let run = |begin: &dyn Fn()| prepared.run(number, buffers, &mut self.connection.borrow_mut(), begin);
         let result = match self.membership.outstanding() {
             None => self.membership.run_recording(|| prepared.call(number), run),
@@ -332,6 +349,7 @@ impl Communicator {
                     .and_then(|()| self.membership.run_recorded(ticket, self.membership.task, || run(&|| ())))
             }
         };
+        unfinished.end();
         self.membership.tell(result.map(|()| number))
     }
 

@@ -101,7 +101,8 @@ impl CallLedger {
         self.open.remove(&sequence);
     }
 
-    /// `rank` leaves after it entered `operations` operations. Returns an error if another rank is in a later operation.
+    /// `rank` leaves after `operations` operations, each of which it finishes. Returns an error if another rank is in a later one, or if
+    /// this rank has entered a later one.
     pub fn leave(&mut self, rank: Rank, operations: u64, cause: Lost) -> Result<()> {
         if self.left[rank.index()].is_some() {
             return Ok(());
@@ -113,6 +114,8 @@ impl CallLedger {
                 let call = entry.call.clone();
                 Err(self.lose(rank, rank, Some(&call)))
             }
+            // All ranks have entered an operation that this one does not finish.
+            None if operations < self.progress[rank.index()] => Err(self.lose(rank, rank, None)),
             None => Ok(()),
         }
     }

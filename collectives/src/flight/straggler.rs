@@ -9,6 +9,9 @@
 //! If every rank needs every other rank's part, no rank finishes before the last has arrived, and all finish at about the same
 //! time. So a rank is late by the difference between the longest time in the operation and its own. This needs no common clock,
 //! which processes do not have.
+//!
+//! A rank that is stopped within an operation, after it has sent its part, is long in it as well, and nobody waited: so the operation
+//! is the one in which half of the ranks stayed long. In the next one the others wait for the stopped rank.
 
 use super::record::{Entry, Record, State};
 use super::triage::of_group;
@@ -55,13 +58,16 @@ pub fn straggler(records: &[Record]) -> Option<Straggler> {
         }
     }
     let whole = operations.into_iter().filter(|(_, stays)| stays.len() == stays[0].1.size as usize);
-    let found = whole.filter_map(|((group, sequence), stays)| {
-        let (short, last) = stays.iter().min_by(|a, b| a.0.total_cmp(&b.0))?;
-        let (long, first) = stays.iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
-        let (rank, first, call) = (Rank(last.rank), Rank(first.rank), last.call());
-        Some(Straggler { group, sequence, call, rank, first, late_us: long - short })
+    let found = whole.filter_map(|((group, sequence), mut stays)| {
+        stays.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let [(short, last), .., (long, first)] = stays[..] else { return None };
+        let (rank, call, half) = (Rank(last.rank), last.call(), stays[stays.len() / 2].0 - short);
+        Some((
+            half,
+            Straggler { group, sequence, call, rank, first: Rank(first.rank), late_us: long - short },
+        ))
     });
-    found.filter(|found| found.rank != found.first).max_by(|a, b| a.late_us.total_cmp(&b.late_us))
+    found.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, straggler)| straggler)
 }
 
 impl fmt::Display for Straggler {
@@ -90,6 +96,19 @@ mod tests {
         });
         let header = Header { flight: 1, rank, size: 3, reason: String::new(), step: None, writer: None };
         Record { header, entries: entries.collect() }
+    }
+
+    /// Regression: rank 1 is stopped for 8 s within the first operation, after it has sent its part.
+    #[test]
+    fn a_rank_that_was_stopped_within_an_operation_is_no_witness() {
+        use Collective::AllReduce;
+        let all = [
+            record(0, 0.0, &[(AllReduce, 1.0, 3.0), (AllReduce, 10.0, 8000.0)]),
+            record(1, 7e6, &[(AllReduce, 1.0, 7999.0), (AllReduce, 7999.0, 8000.0)]),
+            record(2, -9.0, &[(AllReduce, 2.0, 3.0), (AllReduce, 11.0, 8001.0)]),
+        ];
+        let found = straggler(&all).unwrap();
+        assert_eq!((found.rank, found.sequence), (Rank(1), 1), "{found}");
     }
 
     #[test]
