@@ -24,6 +24,7 @@ fn mistakes_are_answered_by_what_would_be_right() {
     refused(&["train", "--config", MLP, "--amp"], "--set amp=f16");
     refused(&["data", "fetch"], "mnist");
     refused(&["scale", "--config", MLP, "--ranks", "1", "--set", "bach=3"], "batch");
+    refused(&["simulate", "all_reduce", "--ranks", "8", "--topology", "my.toml", "--algo", "nccl"], "nics=4");
 }
 
 #[test]

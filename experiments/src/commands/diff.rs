@@ -58,6 +58,8 @@ fn percent(text: &str) -> Result<f64, String> {
 struct Times {
     /// Mean times and their standard errors, in microseconds.
     each: Vec<(f64, f64)>,
+    /// The number of rows that came before this one in the file.
+    place: usize,
 }
 
 impl Times {
@@ -73,8 +75,10 @@ impl Times {
 /// Compares the rows that both files have, prints them, and fails if one became slower.
 pub fn run(args: &Args) -> CommandResult {
     let (before, after) = (read(&args.before)?, read(&args.after)?);
-    let changes: Vec<RowChange> = before
-        .iter()
+    let mut rows: Vec<(&String, &Times)> = before.iter().collect();
+    rows.sort_by_key(|(_, times)| times.place);
+    let changes: Vec<RowChange> = rows
+        .into_iter()
         .filter_map(|(row, times)| Some(change(row, times, after.get(row)?, args.tolerance / 100.0)))
         .collect();
     if changes.is_empty() {
@@ -154,7 +158,9 @@ fn read(path: &Path) -> CommandResult<BTreeMap<String, Times>> {
     let mut rows: BTreeMap<String, Times> = BTreeMap::new();
     let mut add = |row: String, time: f64, error: f64| {
         if time > 0.0 && time.is_finite() {
-            rows.entry(row).or_default().each.push((time, error));
+            let place = rows.len();
+            let times = rows.entry(row).or_insert_with(|| Times { place, ..Times::default() });
+            times.each.push((time, error));
         }
     };
     for r in records.all::<MeasuredCollective>() {
@@ -220,7 +226,7 @@ mod tests {
     use super::*;
 
     fn times(each: &[(f64, f64)]) -> Times {
-        Times { each: each.to_vec() }
+        Times { each: each.to_vec(), place: 0 }
     }
 
     #[test]
@@ -231,6 +237,22 @@ mod tests {
         assert_eq!(verdict((100.0, 0.0), (104.0, 0.0)), "same", "within the tolerance");
         assert_eq!(verdict((100.0, 4.0), (110.0, 5.0)), "same", "within the noise");
         assert_eq!(verdict((100.0, 1.0), (80.0, 1.0)), "faster");
+    }
+
+    /// Regression: rows were sorted as text, 16 MiB before 2 MiB.
+    #[test]
+    fn rows_stay_in_the_order_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.jsonl");
+        let args = ["simulate", "all_reduce", "--topology", "switch", "--ranks", "4"];
+        let sizes = ["-b", "1M", "-e", "16M", "--json", path.to_str().unwrap()];
+        let words = args.iter().chain(&sizes).map(Into::into).collect();
+        assert_eq!(crate::run_words(words, Vec::new()), 0);
+        let rows = read(&path).unwrap();
+        let mut places: Vec<(usize, &String)> = rows.iter().map(|(row, times)| (times.place, row)).collect();
+        places.sort();
+        let sizes: Vec<&str> = places.iter().map(|(_, row)| row.split(' ').nth(2).unwrap()).collect();
+        assert_eq!(sizes, ["1", "2", "4", "8", "16"]);
     }
 
     #[test]

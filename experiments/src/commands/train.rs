@@ -328,7 +328,7 @@ pub fn run(args: &Args) -> CommandResult {
         false => None,
     };
     let bar = match place.is_reporter() {
-        true => progress::steps(1, &format!("{} on {}", config.model, counted(ranks as usize, "rank"))),
+        true => progress::steps(steps, &format!("{} on {}", config.model, counted(ranks as usize, "rank"))),
         false => progress::hidden(),
     };
     let noted = RecordOptions {

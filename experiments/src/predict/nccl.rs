@@ -160,6 +160,12 @@ const LONGEST: u64 = 1 << 20;
 
 /// The machine with this name, or the machine of a JSON file that holds an object like a run's `hardware`.
 fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
+    if topology.to_ascii_lowercase().ends_with(".toml") {
+        return Err(CommandError::usage(format!(
+            "{topology} describes links, and NCCL chooses by GPUs and NICs; name a machine with its options, such as \
+             hgx-h100:8,nics=4, or a JSON file like a run's `hardware`"
+        )));
+    }
     if !topology.to_ascii_lowercase().ends_with(".json") {
         return Preset::machine(topology, ranks).map_err(CommandError::usage);
     }

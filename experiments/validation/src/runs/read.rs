@@ -53,7 +53,8 @@ fn json(name: &str, text: &str) -> Result<Run, Flaw> {
         (Some(_), _) => report::parse(name, text),
         (None, Some(_)) => published::parse(name, text),
         (None, None) => Err(Flaw::whole(
-            "expected the `results` of nccl-tests' JSON or the `rows` of a published run; it has neither",
+            "expected the `results` of nccl-tests' JSON or the `rows` of a published run; it has neither; a file on \
+             hardware is given by --machine",
         )),
     }
 }
