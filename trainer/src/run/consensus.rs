@@ -73,13 +73,10 @@ impl<F: Float> Run<'_, F> {
     /// The hash of the weights, after a check that every rank has the same weights.
     pub(super) fn same_weights(&self) -> Result<u64> {
         let mine = hash::weights(&self.model);
-        let mut all = vec![0i64; self.comm.size() as usize];
-        self.comm.all_gather(&[mine as i64], &mut all)?;
-        match all.iter().position(|&hash| hash != all[0]) {
+        match other_rank(self.comm, [mine as i64])? {
             None => Ok(mine),
-            Some(rank) => Err(Error::Replicas(format!(
-                "after training rank {rank} has weights {:016x} and rank 0 {:016x}",
-                all[rank], all[0]
+            Some(OtherRank { rank, theirs: [theirs], first: [first] }) => Err(Error::Replicas(format!(
+                "after training rank {rank} has weights {theirs:016x} and rank 0 {first:016x}"
             ))),
         }
     }
@@ -91,21 +88,32 @@ pub(super) fn begin_alike<F: Float>(comm: &Communicator, model: &mut Model<F>) -
     Ok(comm.broadcast(&mut model.buffers, ROOT)?)
 }
 
+/// A rank whose numbers are not those of rank 0.
+struct OtherRank<const N: usize> {
+    rank: usize,
+    theirs: [i64; N],
+    first: [i64; N],
+}
+
+/// The first rank whose numbers are not those of rank 0, if there is one. Every rank must call it.
+fn other_rank<const N: usize>(comm: &Communicator, mine: [i64; N]) -> Result<Option<OtherRank<N>>> {
+    let mut all = vec![0i64; N * comm.size() as usize];
+    comm.all_gather(&mine, &mut all)?;
+    let (rows, _) = all.as_chunks::<N>();
+    let rank = rows.iter().position(|row| *row != rows[0]);
+    Ok(rank.map(|rank| OtherRank { rank, theirs: rows[rank], first: rows[0] }))
+}
+
 /// Refuses ranks with other data than rank 0: every rank draws its share of the same samples.
 pub(super) fn same_data(comm: &Communicator, sets: [&Dataset; 2]) -> Result<()> {
     let [train, test] = sets.map(|set| (set.len() as i64, set.fingerprint()));
     let mine = [train.0, test.0, train.1? as i64, test.1? as i64];
-    let mut all = vec![0i64; mine.len() * comm.size() as usize];
-    comm.all_gather(&mine, &mut all)?;
-    let mut rows = all.chunks_exact(mine.len()).zip(0..);
-    let first = rows.next().map_or(&mine[..], |(row, _)| row);
-    rows.find(|(row, _)| *row != first).map_or(Ok(()), |(row, rank)| {
-        Err(Error::Data(format!(
-            "rank {rank} has {} samples to train on and {} to test, and rank 0 {} and {}, or their values or labels differ; every \
-             rank needs the same data, of which it takes its share",
-            row[0], row[1], first[0], first[1]
-        )))
-    })
+    let Some(OtherRank { rank, theirs, first }) = other_rank(comm, mine)? else { return Ok(()) };
+    Err(Error::Data(format!(
+        "rank {rank} has {} samples to train on and {} to test, and rank 0 {} and {}, or their values or labels differ; every \
+         rank needs the same data, of which it takes its share",
+        theirs[0], theirs[1], first[0], first[1]
+    )))
 }
 
 /// Refuses ranks whose parameters or buffers differ from rank 0's in number, name or shape.
@@ -117,23 +125,10 @@ pub(super) fn same_layout<F: Float>(comm: &Communicator, network: &Network<F>) -
         network.param_count() as i64,
         allfold_sim::fnv1a(text.as_bytes()) as i64,
     ];
-    let mut all = vec![0i64; mine.len() * comm.size() as usize];
-    comm.all_gather(&mine, &mut all)?;
-    let mut rows = all.chunks_exact(mine.len());
-    let Some(first) = rows.next() else { return Ok(()) };
-    match rows.position(|row| row != first) {
-        None => Ok(()),
-        Some(at) => {
-            let row = &all[(at + 1) * mine.len()..][..mine.len()];
-            Err(Error::Replicas(format!(
-                "rank {} has {} parameters of {} elements and rank 0 has {} of {}, or their names and shapes differ; \
-                 every rank must build the same model",
-                at + 1,
-                row[0],
-                row[1],
-                first[0],
-                first[1]
-            )))
-        }
-    }
+    let Some(OtherRank { rank, theirs, first }) = other_rank(comm, mine)? else { return Ok(()) };
+    Err(Error::Replicas(format!(
+        "rank {rank} has {} parameters of {} elements and rank 0 has {} of {}, or their names and shapes differ; \
+         every rank must build the same model",
+        theirs[0], theirs[1], first[0], first[1]
+    )))
 }
