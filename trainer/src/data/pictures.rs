@@ -26,6 +26,3 @@ pub fn load(config: &Config) -> Result<(Dataset, Dataset)> {
     };
     Ok(pictures::load(Path::new(&config.data_dir), &options)?)
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,8 +1,10 @@
-use super::*;
-use crate::data::{Batch, form, load};
-use crate::{Error, TrainResult, train};
+//! Pictures in folders, by the keys of a configuration.
+
 use allfold_collectives::World;
+use allfold_trainer::data::{Batch, form, load};
+use allfold_trainer::{Config, Dataset, Error, TrainResult, train};
 use image::{ExtendedColorType, ImageFormat};
+use std::path::Path;
 use tempfile::TempDir;
 
 /// Writes an RGB picture, in the format of the file's name.

@@ -1,6 +1,8 @@
 //! Configurations: their keys, and what is refused.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod pictures;
+
 use allfold_trainer::Config;
 use allfold_trainer::config::{Parallel, ScheduleName};
 
