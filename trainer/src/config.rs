@@ -12,10 +12,12 @@
 
 mod check;
 mod default;
+mod devices;
 mod key_list;
 mod parallel;
 mod pictures;
 
+pub use devices::RankDevice;
 pub use parallel::{Parallel, ScheduleName, StageSharing};
 
 use crate::buckets::Caps;
@@ -77,7 +79,9 @@ pub struct Config {
     pub dtype: String,
     /// Autocast's type: `none`, `f16` or `bf16`. Parameters stay f32.
     pub amp: String,
-    /// `cpu`, or `cuda`: one GPU for each rank; ranks share GPUs in turn if there are fewer.
+    /// `cpu`; `cuda`: one GPU for each rank, and ranks share GPUs in turn if there are fewer; or a list with a device for each
+    /// rank: `["cuda:0", "cpu"]`.
+    #[serde(deserialize_with = "devices::one_or_each")]
     pub device: String,
     /// Whether pictures on GPUs are laid out with channels last, as tensor cores need them. Results differ by rounding only.
     pub channels_last: bool,

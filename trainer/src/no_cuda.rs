@@ -39,14 +39,14 @@ fn absent() -> Error {
 /// # Errors
 /// The configuration asks for GPUs.
 pub fn open(config: &Config) -> Result<Option<Arc<dyn CudaMachine>>> {
-    if config.device == "cuda" { Err(absent()) } else { Ok(None) }
+    if config.uses_gpus() { Err(absent()) } else { Ok(None) }
 }
 
 /// No rank has a device.
 ///
 /// # Errors
 /// Always.
-pub fn device_of(_: &Communicator, _: &dyn CudaMachine) -> Result<usize> {
+pub fn device_of(_: &Config, _: &Communicator, _: &dyn CudaMachine) -> Result<usize> {
     Err(absent())
 }
 

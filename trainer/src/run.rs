@@ -20,6 +20,7 @@ pub use engine::fits_network;
 pub use rank_trainer::RankTrainer;
 pub use report::{Observer, StepReport, TrainResult};
 
+use crate::config::RankDevice;
 use crate::cuda::{self, CudaMachine, Replica};
 use crate::data::loader::Batches;
 use crate::engine::StepInput;
@@ -57,10 +58,15 @@ pub fn train_on(
     observer: &mut dyn Observer,
 ) -> Result<TrainResult> {
     config.check()?;
-    train_with(config, train, test, comm, cuda::open(config)?, observer)
+    let machine = match config.device_of(comm.rank().index())? {
+        RankDevice::Cpu => None,
+        RankDevice::Cuda(_) => cuda::open(config)?,
+    };
+    train_with(config, train, test, comm, machine, observer)
 }
 
-/// [`train_on`] on a given machine of GPUs: the tests' shim, or one that is open already. `None` means the CPU.
+/// [`train_on`] on a given machine of GPUs: the tests' shim, or one that is open already. `None` means the CPU. If `config` gives
+/// some ranks the CPU and others GPUs, the former ignore `machine`.
 ///
 /// # Errors
 /// As [`train`].
@@ -121,8 +127,10 @@ impl<'a, F: Float> Run<'a, F> {
                 train.rows()
             )));
         }
-        let device = machine.map(|machine| {
-            let device = cuda::device_of(comm, &*machine)?;
+        let rank = comm.rank().index();
+        let elsewhere = config.mixes_devices() && config.device_of(rank)? == RankDevice::Cpu;
+        let device = machine.filter(|_| !elsewhere).map(|machine| {
+            let device = cuda::device_of(config, comm, &*machine)?;
             Replica::new(config, (train.shape, train.classes), comm, (machine, device))
         });
         let device = device.transpose()?;

@@ -49,7 +49,6 @@ pub(crate) fn fits(config: &Config, mesh: &Mesh) -> Result<()> {
             ["data_parallel", "parameter_server"].contains(&strategy) || mesh.expert > 1,
             "strategy `data_parallel` or `parameter_server`, and for ranks that share experts",
         ),
-        (config.device != "cpu", "`device` cuda"),
         (config.uneven, "`uneven`, which shares samples by its own rule"),
         (config.hook == "local_sgd", "`hook` local_sgd, which averages weights and not gradients"),
     ];

@@ -99,7 +99,7 @@ pub fn run(args: &Args) -> CommandResult {
     // There are enough epochs for the steps, no checkpoints and no early end.
     (config.max_steps, config.epochs) = (args.steps, args.steps);
     config.fixed_length();
-    if config.device != "cpu" {
+    if config.uses_gpus() {
         return Err(CommandError::usage(
             "`device` is cuda, and strategies are compared on the CPU; use --set device=cpu",
         ));

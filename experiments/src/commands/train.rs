@@ -248,13 +248,13 @@ impl Args {
 fn checked(args: &Args, path: &Path) -> CommandResult<(Config, LaunchMode)> {
     let mut config = args.over(config::read(path)?)?;
     args.check()?;
-    if args.backend == Backend::Sim && config.device != "cpu" {
+    if args.backend == Backend::Sim && config.uses_gpus() {
         return Err(CommandError::usage(
             "`device` is cuda, which computes in real time and cannot run with --backend sim",
         ));
     }
     memory::threads(args.ranks.unwrap_or(1))?;
-    if args.profile.is_some() && config.device == "cuda" {
+    if args.profile.is_some() && config.uses_gpus() {
         return Err(CommandError::usage(
             "--profile times the layers on the CPU and on virtual time, and `device` is cuda; NVIDIA's nsys profiles kernels",
         ));

@@ -154,10 +154,11 @@ impl Scaling {
     /// # Errors
     /// The configuration trains on GPUs.
     pub fn check_virtual_clock(&self) -> CommandResult {
-        match self.config.device.as_str() {
-            "cpu" => Ok(()),
-            device => Err(CommandError::usage(format!(
-                "`device` is {device}, which computes in real time and cannot run on the virtual clock: leave --sim-ranks out"
+        match self.config.uses_gpus() {
+            false => Ok(()),
+            true => Err(CommandError::usage(format!(
+                "`device` is {}, which computes in real time and cannot run on the virtual clock: leave --sim-ranks out",
+                self.config.device
             ))),
         }
     }

@@ -59,7 +59,7 @@ pub fn run_on(
 ) -> CommandResult<Trained> {
     let each =
         allfold_trainer::models::memory(config, data.shape, data.classes).map_err(CommandError::from)?;
-    let (device, on_gpus) = (place.device(config)?, config.device == "cuda");
+    let (device, on_gpus) = (place.device(config)?, config.uses_gpus());
     let ranks = place.ranks();
     if !matches!(place, LaunchMode::Process(_) | LaunchMode::Mpi(..)) {
         memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;

@@ -64,6 +64,8 @@ pub(super) fn same_run(progress: &TrainingProgress, config: &Config) -> std::res
         checkpoint_best: config.checkpoint_best,
         checkpoint_keep: config.checkpoint_keep,
         resume: config.resume,
+        device: config.device.clone(),
+        channels_last: config.channels_last,
         exchange: config.exchange.clone(),
         threads: config.threads,
         workers: config.workers,

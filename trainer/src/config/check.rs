@@ -1,6 +1,6 @@
 //! Checks that the values of a configuration make sense, one by one and together.
 
-use super::{Config, DEVICES, EXCHANGES};
+use super::{Config, EXCHANGES};
 use crate::lr_schedule::SCHEDULES;
 use crate::scores::SCORES;
 use crate::strategies::hooks;
@@ -77,7 +77,7 @@ impl Config {
                 "model `bert` classifies arrays of tokens; set data = \"arrays\"",
             ),
             (self.experts > 0 && !gpt, "`experts` are for model `gpt`; the others have none"),
-            (self.experts > 0 && self.device != "cpu", "`experts` have no GPU kernels; set device = \"cpu\""),
+            (self.experts > 0 && self.uses_gpus(), "`experts` have no GPU kernels; set device = \"cpu\""),
             (
                 self.frozen.is_empty() && !self.trained.is_empty(),
                 "`trained` excepts layers from `frozen`, which names none; to train these alone, set frozen = [\"*\"]",
@@ -108,7 +108,7 @@ impl Config {
             ("optimiser", &self.optimiser, optim::ADDED.find(&self.optimiser).is_some()),
             ("hook", &self.hook, hooks::ADDED.find(&self.hook).is_some()),
         ];
-        if let Some((key, name, _)) = on_gpus.iter().find(|(.., own)| *own && self.device != "cpu") {
+        if let Some((key, name, _)) = on_gpus.iter().find(|(.., own)| *own && self.uses_gpus()) {
             return Err(Error::Config(format!(
                 "`{key}` is `{name}`, which is the program's own and computes on the CPU; set device = \"cpu\""
             )));
@@ -117,7 +117,7 @@ impl Config {
         known("lr_unit", &self.lr_unit, &[("step", ""), ("epoch", "")])?;
         known("score", &self.score, SCORES)?;
         known("dtype", &self.dtype, &[("f32", ""), ("f64", "")])?;
-        known("device", &self.device, DEVICES)?;
+        self.devices()?;
         known("exchange", &self.exchange, EXCHANGES)
     }
 

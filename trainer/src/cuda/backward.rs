@@ -5,6 +5,7 @@ use super::passes::{PassContext, Passes, conv, plane, pool};
 use crate::layers::LayerOperation;
 use crate::{Error, Result};
 use allfold_collectives::ReduceOp;
+use allfold_gpu::device::ReducePath;
 use allfold_kernels::DType;
 use allfold_kernels::cuda::launch;
 use allfold_kernels::cuda::vendor::{self, ConvProduct};
@@ -157,9 +158,18 @@ impl Passes {
         let [.., totals, own] = &self.slot.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
         debug_assert!(totals.len() >= 8);
         let all = with.queue.memory(own.len())?;
-        with.queue.copy(all.all(), own.all())?;
-        with.link.all_reduce(with.queue, DType::F32, ReduceOp::Sum, all.all())?;
-        with.link.join(with.queue)?;
+        if with.link.path() == ReducePath::Host {
+            // As on the CPU.
+            let wide = with.queue.memory(2 * own.len())?;
+            launch::cast(with.queue, (DType::F32, own.all()), (DType::F64, wide.all()), 1.0)?;
+            with.link.all_reduce(with.queue, DType::F64, ReduceOp::Sum, wide.all())?;
+            with.link.join(with.queue)?;
+            launch::cast(with.queue, (DType::F64, wide.all()), (DType::F32, all.all()), 1.0)?;
+        } else {
+            with.queue.copy(all.all(), own.all())?;
+            with.link.all_reduce(with.queue, DType::F32, ReduceOp::Sum, all.all())?;
+            with.link.join(with.queue)?;
+        }
         self.slot.saved[l].pop();
         self.slot.saved[l].push(all);
         Ok(())

@@ -1,16 +1,28 @@
 //! Which device a rank computes on.
 
-use crate::Result;
+use crate::config::RankDevice;
+use crate::{Config, Error, Result};
 use allfold_collectives::Communicator;
 use allfold_collectives::environment::{Environment, variable};
 use allfold_kernels::cuda::CudaMachine;
 
-/// The device of a rank: the rank's number on its host if a launcher gives one, else its rank, modulo the number of devices.
+/// The device of a rank: the one that `config` names; otherwise the rank's number on its host if a launcher gives one, else its
+/// rank, modulo the number of devices.
 ///
 /// # Errors
-/// If the launcher's variables are malformed: a guess could put two ranks of a host on one device.
-pub fn device_of(comm: &Communicator, machine: &dyn CudaMachine) -> Result<usize> {
+/// A device that the machine does not have; launcher's variables that are malformed: a guess could put two ranks of a host on one
+/// device.
+pub fn device_of(config: &Config, comm: &Communicator, machine: &dyn CudaMachine) -> Result<usize> {
     let (rank, devices) = (comm.rank().index(), machine.devices().max(1));
+    if let RankDevice::Cuda(Some(number)) = config.device_of(rank)? {
+        return match number < devices {
+            true => Ok(number),
+            false => Err(Error::Config(format!(
+                "`device` is cuda:{number} for rank {rank}, and its machine has {devices}: {}; numbers begin at 0",
+                machine.name()
+            ))),
+        };
+    }
     match comm.of_one_process() {
         true => Ok(rank % devices),
         false => device_of_process(rank, devices, variable),

@@ -6,6 +6,8 @@
 //! | `fp16`, `bf16` | rounded on the device, summed in 16 bits during backward, widened |
 //! | `powersgd`, `topk`, `int8` | copied to the host after backward and exchanged by the CPU's hook: the same bits, slowly |
 //! | `local_sgd` | not exchanged; weights are averaged every `local_steps` steps |
+//!
+//! If other ranks compute on the CPU, every hook, `none` too, is the CPU's.
 
 use super::spans::zeroed;
 use super::weights::Weights;
@@ -30,6 +32,8 @@ pub(super) enum ReducePath {
 pub(super) struct Exchange<'a> {
     pub comm: &'a Communicator,
     pub reduce_path: ReducePath,
+    /// Whether other ranks compute on the CPU: exchanges are then those of the CPU, call by call.
+    pub with_cpus: bool,
 }
 
 impl<'a> Exchange<'a> {
@@ -37,6 +41,7 @@ impl<'a> Exchange<'a> {
         let reduce_path = match config.hook.as_str() {
             // A single rank has nothing to exchange.
             _ if config.strategy == "single" => ReducePath::Whole,
+            _ if config.mixes_devices() => ReducePath::Host(Box::new(Hook::named(config))),
             "fp16" => ReducePath::Narrow(DType::F16, None),
             "bf16" => ReducePath::Narrow(DType::Bf16, None),
             "powersgd" | "topk" | "int8" => ReducePath::Host(Box::new(Hook::named(config))),
@@ -47,7 +52,7 @@ impl<'a> Exchange<'a> {
             "local_sgd" => ReducePath::Kept,
             _ => ReducePath::Whole,
         };
-        Ok(Exchange { comm, reduce_path })
+        Ok(Exchange { comm, reduce_path, with_cpus: config.mixes_devices() })
     }
 
     /// Allocates the memory of narrow gradients.

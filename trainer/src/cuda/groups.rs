@@ -43,7 +43,10 @@ impl<'a> GpuGroups<'a> {
         (queue, deadline): (&Queue, Duration),
     ) -> Result<GpuGroups<'a>> {
         let stream = || Ok::<_, crate::Error>(Queue::new(queue.machine().clone(), queue.device())?.pooled());
-        let way = ReducePath::named(&config.exchange).unwrap_or_default();
+        let way = match config.mixes_devices() {
+            true => ReducePath::Host,
+            false => ReducePath::named(&config.exchange).unwrap_or_default(),
+        };
         let world = DeviceGroup::open(comm, stream()?, way, deadline)?;
         let path = world.path();
         let mut groups = GpuGroups {

@@ -52,14 +52,14 @@ pub use allfold_kernels::cuda::CudaMachine;
 use allfold_kernels::cuda::Gpu;
 use std::sync::{Arc, OnceLock};
 
-/// Opens the GPUs of this machine, once, if `config` asks for them; `None` for the CPU.
+/// Opens the GPUs of this machine, once, if `config` asks for them for any rank; `None` for the CPU.
 ///
 /// # Errors
 /// If no GPU can be used; the message names what is missing, and how to get it.
 pub fn open(config: &Config) -> Result<Option<Arc<dyn CudaMachine>>> {
     static GPU: OnceLock<allfold_kernels::cuda::Result<Arc<dyn CudaMachine>>> = OnceLock::new();
-    match config.device.as_str() {
-        "cuda" => Ok(Some(GPU.get_or_init(Gpu::open).clone()?)),
-        _ => Ok(None),
+    match config.uses_gpus() {
+        true => Ok(Some(GPU.get_or_init(Gpu::open).clone()?)),
+        false => Ok(None),
     }
 }

@@ -16,10 +16,10 @@ use super::weights::here;
 use super::worker::{GpuWorker, SLICES};
 use crate::engine::{
     AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Serving, ServingRole, Slot,
-    UnitExchange, filled_micro_batches, unit_of,
+    StepInput, UnitExchange, filled_micro_batches, unit_of,
 };
 use crate::model::normalises;
-use crate::{Error, Outline, Phase, Result};
+use crate::{Error, GradScaler, Outline, Phase, Result};
 use allfold_collectives::{Rank, ReduceOp};
 use allfold_kernels::DType;
 use allfold_kernels::cuda::{Slice, launch};
@@ -62,7 +62,7 @@ impl RankEngine for GpuWorker<'_> {
     }
 
     fn micro_batches(&self, of: usize) -> usize {
-        if self.config.uneven { of } else { filled_micro_batches(self.step.batch.samples, of) }
+        if self.has_uneven_steps() { of } else { filled_micro_batches(self.step.batch.samples, of) }
     }
 
     fn load(&mut self, micro: usize, of: usize, slot: Slot) -> Result<()> {
@@ -79,13 +79,14 @@ impl RankEngine for GpuWorker<'_> {
         let draws = self.step.input.draw_key.after(from).stream(0).words();
         self.queue.write(self.passes.slot.stream.all(), &draws)?;
         let share = n as f64 / samples.max(1) as f64;
-        let divisor = ((n * rows) as f64 / (share * self.step.input.loss_scale)) as f32;
+        let StepInput { loss_scale, weight, .. } = self.step.input;
+        let divisor = ((n * rows) as f64 / (share * weight * loss_scale)) as f32;
         (self.passes.slot.n, self.passes.slot.micro, self.passes.slot.divisor) = (n, micro, divisor);
         if self.groups.pipeline.is_some() {
             return Ok(());
         }
         let (first, last) = (micro == 0, micro + 1 == self.micro_batches(of));
-        let place = if self.config.uneven { micro } else { 0 };
+        let place = if self.has_uneven_steps() { micro } else { 0 };
         let everywhere = self.step.everywhere;
         let part = StepPart { everywhere, place, samples: n, divisor: divisor.to_bits(), first, last };
         // Seeded defect 19 of a test: with a key by this rank's samples alone, ranks decide differently.
@@ -310,6 +311,11 @@ impl GpuWorker<'_> {
         Ok(())
     }
 
+    /// Whether ranks may have unequally many samples in a step.
+    fn has_uneven_steps(&self) -> bool {
+        self.config.uneven || !self.config.parallel.shares.is_empty()
+    }
+
     /// Whether ranks have parts of the model, of gradients or of optimiser state.
     pub fn is_sharded(&self) -> bool {
         let parts = self.groups.tensor.is_some() || self.specs.iter().any(|unit| unit.keep != Keep::Whole);
@@ -324,14 +330,32 @@ impl GpuWorker<'_> {
         self.groups.holders[unit].index() == stage && (data == 0 || !whole)
     }
 
-    /// Sets the flag of a non-finite gradient on every rank if it is set on any, where ranks have parts of the gradients.
-    fn share_flag(&mut self) -> Result<()> {
+    /// Sets the flag of a non-finite gradient on every rank if it is set on any, where ranks have parts of the gradients or others
+    /// compute on the CPU. Returns whether the host knows that it is set.
+    fn share_flag(&mut self) -> Result<bool> {
+        if self.exchange.with_cpus {
+            self.settle("find out whether a gradient is not finite")?;
+            let flag: Vec<i32> = self.queue.download(self.flag()?)?;
+            let found = GradScaler::found_anywhere(flag != [0], self.exchange.comm)?;
+            self.queue.write(self.flag()?, &[i32::from(found)])?;
+            return Ok(found);
+        }
         if self.is_sharded() {
             let flag = self.report.all().part(4 * self.config.accumulate, 4)?;
             self.groups.world.all_reduce(&self.queue, DType::I32, ReduceOp::Max, flag)?;
             self.groups.world.join(&self.queue)?;
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// Replaces the sum of the gradients' squares by rank 0's, so that ranks on GPUs and on the CPU clip alike.
+    fn share_squares(&mut self) -> Result<()> {
+        self.settle("compute the norm of the gradients")?;
+        let squares: Vec<f64> = self.queue.download(self.squares.all())?;
+        let mut sum = [squares.iter().sum::<f64>()];
+        self.exchange.comm.broadcast(&mut sum, Rank(0))?;
+        self.queue.fill(self.squares.all(), 0)?;
+        Ok(self.queue.write(self.squares.all().part(0, 8)?, &sum)?)
     }
 
     /// Bounds the norm of all gradients of all ranks by `limit`; with a loss scale, multiplies the gradients by `inverse` before.
@@ -360,8 +384,11 @@ impl GpuWorker<'_> {
                 _ => drop(squares(grads, &mut sums)?),
             }
         }
-        if self.step.scaled {
-            self.share_flag()?;
+        if self.step.scaled && self.share_flag()? {
+            return Ok(());
+        }
+        if self.exchange.with_cpus {
+            self.share_squares()?;
         }
         if shared {
             self.groups.world.all_reduce(&self.queue, DType::F64, ReduceOp::Sum, self.squares.all())?;

@@ -22,6 +22,7 @@ use super::weights::{Weights, whole_of};
 use super::within::Within;
 use crate::engine::{Mesh, MeshAxis, NetworkSplit, ParamUnit, StepInput, part_of, units_of_layers};
 use crate::optim::Optimiser;
+use crate::shares::batch_of;
 use crate::{Batch, Config, Error, MemoryUse as Held, Network, Outline, ParamLayout, Result, TensorSplit};
 use allfold_collectives::{Communicator, Rank};
 use allfold_kernels::DType;
@@ -64,6 +65,8 @@ pub(super) struct GpuWorker<'a> {
     /// How the rank's network is a part of the whole one.
     pub split: Option<TensorSplit>,
     pub rank: usize,
+    /// The most samples that this rank has in a step.
+    most: usize,
     optimiser: Option<DeviceOptimiser>,
     pub groups: GpuGroups<'a>,
     pub exchange: Exchange<'a>,
@@ -104,24 +107,26 @@ impl<'a> GpuWorker<'a> {
         });
         let outline = Arc::new(network.outline());
         let mut passes = Passes::new(network, narrow, config.channels_last, &queue)?;
-        // Allocates for the largest batch of the run at the start: memory that graphs name must never be replaced, on no rank.
-        drop(passes.reserve(config.batch, &queue)?);
         let (inputs, rows) = (4 * passes.network.inputs(), 4 * passes.network.rows());
-        let forms = (&passes.precision, &passes.filters[..]);
         let rank = comm.rank().index();
+        let most = batch_of(config, &mesh, rank);
+        // Allocates for the largest batch of the run at the start: memory that graphs name must never be replaced, on no rank.
+        drop(passes.reserve(most, &queue)?);
+        let forms = (&passes.precision, &passes.filters[..]);
         let data = mesh.position(rank, MeshAxis::Data);
         let place = (data.index, data.size);
         let weights = Weights::new((&passes.network, &outline), (&specs, place), forms, &queue)?;
         let groups = GpuGroups::open(config, comm, (&mesh, channels), &specs, (&queue, deadline))?;
         let copies = Queue::new(machine.clone(), device)?;
         let fresh = |bytes: usize| Memory::new(&machine, device, bytes);
-        let stage = || Ok::<_, Error>([fresh(config.batch * inputs)?, fresh(config.batch * rows)?]);
+        let stage = || Ok::<_, Error>([fresh(most * inputs)?, fresh(most * rows)?]);
         let report = zeroed(&queue, 4 * (config.accumulate + 2))?;
         let batch = Staged { half: 0, samples: 0 };
         Ok(GpuWorker {
             config,
             unit_of: units_of_layers(&outline, &specs),
             rank,
+            most,
             optimiser: None,
             groups,
             exchange: Exchange::new(config, comm)?,
@@ -134,7 +139,7 @@ impl<'a> GpuWorker<'a> {
             turn: 0,
             arrived: [None, None],
             captures: Captures::default(),
-            losses: fresh(config.micro_batch(config.batch) * rows)?,
+            losses: fresh(config.micro_batch(most) * rows)?,
             report,
             opened: Vec::new(),
             // A part of the sums for each unit, and for each parameter where ranks count some of a unit's alone.
@@ -158,7 +163,7 @@ impl<'a> GpuWorker<'a> {
         let slots = if self.groups.pipeline.is_some() { self.config.accumulate } else { 1 };
         for slot in (0..slots).rev() {
             self.passes.select(slot, &self.queue)?;
-            drop(self.passes.reserve(self.config.micro_batch(self.config.batch), &self.queue)?);
+            drop(self.passes.reserve(self.config.micro_batch(self.most), &self.queue)?);
         }
         self.weights.allocate(&self.queue)?;
         self.exchange.allocate(&self.weights, &self.queue)?;
@@ -352,12 +357,9 @@ impl<'a> GpuWorker<'a> {
     /// Begins a step over the batch that was staged first. Returns its number of samples.
     pub fn begin(&mut self, input: StepInput, everywhere: u64, scaled: bool) -> Result<usize> {
         let batch = self.staged.pop_front().ok_or_else(|| Error::Lost("the device holds no batch".into()))?;
-        if batch.samples > self.config.batch {
-            let most = self.config.batch;
-            return Err(Error::Config(format!(
-                "a step has {} samples, but `batch` is {most}",
-                batch.samples
-            )));
+        if batch.samples > self.most {
+            let (samples, most) = (batch.samples, self.most);
+            return Err(Error::Config(format!("a step has {samples} samples, but this rank takes {most}")));
         }
         if let Some(arrived) = &self.arrived[batch.half] {
             self.queue.wait(arrived)?;

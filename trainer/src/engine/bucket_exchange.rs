@@ -68,7 +68,9 @@ impl<F: Float> Bucketing for Worker<'_, F> {
         // A shared buffer is not cut into views: the exchange would have to copy views that share a memory page.
         let shared = |bucket: &Bucket| data.buffer::<F>(bucket.elements).is_shared();
         let cut = buckets.len() > 1 && buckets.iter().any(shared);
-        let views = views(buckets, params).filter(|_| matches!(hook, Hook::None) && !cut);
+        // The elements of a view have another order than those of a GPU's bucket.
+        let can_view = matches!(hook, Hook::None) && !cut && !self.config.mixes_devices();
+        let views = views(buckets, params).filter(|_| can_view);
         unit.grads = Tensor::Here(match (&views, buckets) {
             (Some(_), [_]) => data.buffer(unit.padded),
             _ => Buffer::zeroed(unit.padded),

@@ -8,7 +8,7 @@ use super::worker::Worker;
 use crate::scaler::{GradScaler, unscale_cost};
 use crate::timing::{StepWork, work};
 use crate::{Result, optim};
-use allfold_collectives::ReduceOp;
+use allfold_collectives::{Rank, ReduceOp};
 use allfold_kernels::nn::{Float, norm};
 
 impl<F: Float> Worker<'_, F> {
@@ -120,6 +120,10 @@ impl<F: Float> Worker<'_, F> {
             let before = self.groups.world.now();
             self.groups.world.all_reduce(&mut squares, ReduceOp::Sum)?;
             self.waited_since(before);
+        }
+        if self.config.mixes_devices() {
+            // GPUs add up in another order, and all ranks must clip alike.
+            self.groups.world.broadcast(&mut squares, Rank(0))?;
         }
         let norm = squares[0].sqrt();
         self.norm = Some(norm);

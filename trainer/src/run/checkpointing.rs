@@ -28,7 +28,7 @@ impl<F: Float> Run<'_, F> {
     /// Writes a checkpoint of what the run has recorded to `files`, on rank 0.
     pub(super) fn checkpoint(&mut self, result: &TrainResult, files: Files) -> Result<()> {
         let (losses, epochs) = (&result.losses[..], &result.epochs[..]);
-        if self.engine.is_some() {
+        if self.engine.is_some() || self.config.mixes_devices() {
             self.download_units()?;
             self.download_state()?;
         } else {

@@ -29,10 +29,14 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// Before an evaluation: gives every rank the same weights, and on GPUs rank 0's running statistics.
+    /// Before an evaluation: gives every rank the same weights, and on GPUs rank 0's running statistics. Where other ranks compute on
+    /// the CPU, [`Run::download_units`] does so.
     pub(super) fn settle(&mut self) -> Result<()> {
         if let Some(engine) = &mut self.engine {
             return engine.worker.settle();
+        }
+        if self.config.mixes_devices() {
+            return Ok(());
         }
         self.download()?;
         if ddp::replicas_diverge(self.config) {
@@ -54,6 +58,10 @@ impl<F: Float> Run<'_, F> {
     /// The score on the first samples of a set after `steps` steps. If its loss is not finite, the last step has ruined the weights, and the run fails.
     pub(super) fn evaluate(&mut self, set: (&Dataset, usize), steps: u64) -> Result<Evaluation> {
         let (batch, comm) = (self.config.batch, self.comm);
+        if self.device.is_some() && self.config.mixes_devices() {
+            self.download_units()?;
+            self.upload()?;
+        }
         let score = match &mut self.device {
             Some(device) => {
                 device.open()?;

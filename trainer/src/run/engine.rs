@@ -8,6 +8,7 @@ use crate::evaluate::{Evaluation, evaluate_first};
 use crate::strategies::{self, ddp};
 use crate::timing::{StepBreakdown, work};
 use crate::{Config, Dataset, Result, models};
+use allfold_collectives::Rank;
 use allfold_kernels::nn::Float;
 
 /// Checks that the strategy of `config` can train its network, for samples of `shape` with `classes` classes, on `ranks` ranks.
@@ -41,10 +42,15 @@ impl<F: Float> Run<'_, F> {
         Ok(())
     }
 
-    /// Gives the host's model all weights. Every rank must call it.
+    /// Gives the host's model all weights, and rank 0's running statistics. Every rank on the CPU must call it, and every other rank
+    /// of the same run.
     pub(super) fn download_units(&mut self) -> Result<()> {
         match &mut self.engine {
             Some(engine) => engine.download(&mut self.model.params, &mut self.model.buffers),
+            None if self.config.mixes_devices() => {
+                self.download()?;
+                Ok(self.comm.broadcast(&mut self.model.buffers, Rank(0))?)
+            }
             None => Ok(()),
         }
     }

@@ -169,7 +169,8 @@ pub fn fits(config: &Config, ranks: u32) -> Result<()> {
     }
     shares_work(config, ranks)?;
     shares::fits(config, &mesh(config, ranks)?)?;
-    if config.device != "cpu" {
+    config.check_devices(ranks)?;
+    if config.uses_gpus() {
         fits_gpus(config, ranks)?;
     }
     if takes_all_keys(config) {

@@ -5,6 +5,7 @@
 mod ends;
 mod pipeline;
 mod tensor;
+mod unlike;
 mod ways;
 mod zero;
 
