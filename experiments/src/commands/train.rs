@@ -27,6 +27,7 @@ use allfold_report::plots::Origin;
 use allfold_report::records::{MeasuredLayer, RecordKind, SimulatedLayer};
 use allfold_report::sizes::rank_count;
 use allfold_sim::Topology;
+use allfold_trainer::config::DEVICES;
 use allfold_trainer::run::fits_network;
 use allfold_trainer::{Config, Dataset, Sampler, StepReport};
 use clap::ValueEnum;
@@ -77,8 +78,8 @@ pub(crate) struct Args {
     /// Seed of the random draws of faults
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "fault")]
     fault_seed: u64,
-    /// What each rank computes on: cpu or cuda [default: the configuration's]; with sim, a device model [default: a100_f32], also
-    /// with others for some ranks, such as a100_f32,4-7:v100_f32
+    /// What each rank computes on: cpu or cuda, or a device for each rank, such as cuda:0,cpu [default: the configuration's]; with
+    /// sim, a device model [default: a100_f32], also with others for some ranks, such as a100_f32,4-7:v100_f32
     #[arg(long, value_name = "D")]
     device: Option<String>,
     /// With sim: share the samples of a step by the speed of these devices, not equally
@@ -130,7 +131,7 @@ impl Args {
                 ));
             }
             return match self.real() {
-                Some("cuda") => Err(CommandError::usage(
+                Some(device) if device != "cpu" => Err(CommandError::usage(
                     "--device cuda computes in real time and cannot run with --backend sim",
                 )),
                 _ => Ok(()),
@@ -175,9 +176,10 @@ impl Args {
         }
     }
 
-    /// The real device (not a device model) that `--device` names, if any.
+    /// The real devices (not device models) that `--device` names, if any: one for all ranks, or one for each.
     fn real(&self) -> Option<&str> {
-        let known = |name: &&str| allfold_trainer::config::DEVICES.iter().any(|(known, _)| known == name);
+        let first = |names: &str| names.split([',', ':']).next().unwrap_or_default().trim().to_string();
+        let known = |names: &&str| DEVICES.iter().any(|(known, _)| *known == first(names));
         self.device.as_deref().filter(known)
     }
 }
@@ -281,7 +283,9 @@ fn loaded(args: &Args, config: &mut Config, place: &LaunchMode) -> CommandResult
     if let Some(sample) = allfold_trainer::data::form(config) {
         fits(config, sample)?;
     }
-    let data = run::load(config)?;
+    // A missing device is reported once and not by every rank.
+    place.device(config)?;
+    let data = allfold_trainer::data::load(config)?;
     let sample = (data.0.shape, data.0.classes);
     if args.share_by_speed {
         config.parallel.shares = place.shares_by_speed(config, sample)?;

@@ -7,6 +7,7 @@ use allfold_collectives::{Communicator, Plan, Rank};
 use allfold_prediction::{ModeledMachine, shares_by_speed};
 use allfold_sim::{Device, Faults, Topology};
 use allfold_trainer::Config;
+use allfold_trainer::config::RankDevice;
 
 /// Simulated ranks: one per rank of a topology, each computing on a device.
 #[derive(Clone)]
@@ -57,7 +58,8 @@ impl LaunchMode {
         }
     }
 
-    /// The name of the device of each rank: `cpu`, a GPU's name, or on virtual time a device model's.
+    /// The devices of the ranks in words: `cpu`, the name of the GPUs, both, or on virtual time the names of device models. A process
+    /// that is one rank looks for its own device alone.
     ///
     /// # Errors
     /// A GPU that is missing.
@@ -65,8 +67,15 @@ impl LaunchMode {
         if let LaunchMode::Sim(machine) = self {
             return Ok(machine.devices.to_string());
         }
-        let gpus = allfold_trainer::cuda::open(config)?;
-        Ok(gpus.map_or_else(|| "cpu".into(), |gpus| gpus.name()))
+        let is_one = matches!(self, LaunchMode::Process(_) | LaunchMode::Mpi(..));
+        let gpus = match is_one && config.device_of(self.first_rank() as usize)? == RankDevice::Cpu {
+            true => None,
+            false => allfold_trainer::cuda::open(config)?.map(|gpus| gpus.name()),
+        };
+        Ok(match (gpus, config.mixes_devices()) {
+            (gpus, true) => format!("{} and cpu", gpus.unwrap_or_else(|| "cuda".into())),
+            (gpus, false) => gpus.unwrap_or_else(|| "cpu".into()),
+        })
     }
 
     /// The shares of a step's samples by the speed of each rank's device model.

@@ -28,7 +28,11 @@ fn gpus_and_cpus_train_together() {
     let parallel = allfold_trainer::config::Parallel { shares, ..Default::default() };
     let cases = [
         ("sgd", small(), 1e-5),
-        ("micro-batches of small buckets", Config { accumulate: 3, first_bucket_kib: 0, bucket_kib: 1, ..small() }, 1e-5),
+        (
+            "micro-batches of small buckets",
+            Config { accumulate: 3, first_bucket_kib: 0, bucket_kib: 1, ..small() },
+            1e-5,
+        ),
         ("adamw, clipped, scored twice", clipped, 1e-5),
         ("f16 from a scale that overflows", scaled, 2e-2),
         ("synchronised batch norms", Config { sync_batch_norm: true, ..cnn() }, 2e-5),
@@ -44,10 +48,8 @@ fn gpus_and_cpus_train_together() {
 
 #[test]
 fn unequal_shares_train_on_gpus_as_on_the_cpu() {
-    let parallel = |shares: &[u32]| allfold_trainer::config::Parallel {
-        shares: shares.to_vec(),
-        ..Default::default()
-    };
+    let parallel =
+        |shares: &[u32]| allfold_trainer::config::Parallel { shares: shares.to_vec(), ..Default::default() };
     let data = pictures();
     // 32 samples in steps of 3 x 3: the last step has 5, of which the smallest share gets none.
     for (strategy, accumulate) in [("ddp", 1), ("ddp", 2), ("zero2", 1), ("zero3", 2)] {

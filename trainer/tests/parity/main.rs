@@ -3,7 +3,10 @@
 //! `trainer/fixtures/README.md` says how the numbers were made.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../oracle/mod.rs"]
 mod oracle;
+mod sampler;
+mod scaler;
 
 use allfold_collectives::{Communicator, World};
 use allfold_kernels::nn::Float;
