@@ -13,12 +13,15 @@ pub(super) struct GpuGroups<'a> {
     pub world: DeviceGroup<'a>,
     /// The ranks of the data axis, unless they are all ranks.
     data: Option<DeviceGroup<'a>>,
+    /// If there are several copies of what is sharded: the ranks that share a copy, and those that hold the same part of each.
+    shard: Option<DeviceGroup<'a>>,
+    pub replicas: Option<DeviceGroup<'a>>,
     /// The stages of the pipeline, if there is one.
     pub pipeline: Option<DeviceGroup<'a>>,
     /// The ranks that share layers, if several do; and the same ranks' communicator on the host.
     pub tensor: Option<DeviceGroup<'a>>,
     pub tensor_host: Option<Communicator>,
-    /// For each channel: the messages between stages.
+    /// For each channel: the messages between stages, or between the first rank and those that compute for it.
     pub messages: Vec<DeviceMessages<'a>>,
     /// For each unit that several stages hold, on those stages: their group.
     pub copies: Vec<Option<DeviceGroup<'a>>>,
@@ -29,7 +32,6 @@ pub(super) struct GpuGroups<'a> {
 /// The groups of a rank's axes.
 pub(super) struct Axes<'g, 'a> {
     pub data: &'g mut DeviceGroup<'a>,
-    pub pipeline: Option<&'g mut DeviceGroup<'a>>,
     pub tensor: Option<&'g mut DeviceGroup<'a>>,
 }
 
@@ -52,6 +54,8 @@ impl<'a> GpuGroups<'a> {
         let mut groups = GpuGroups {
             world,
             data: None,
+            shard: None,
+            replicas: None,
             pipeline: None,
             tensor: None,
             tensor_host: None,
@@ -59,10 +63,14 @@ impl<'a> GpuGroups<'a> {
             copies: specs.iter().map(|_| None).collect(),
             holders: vec![Rank(0); specs.len()],
         };
+        let rank = comm.rank().index();
+        if mesh.shard < mesh.data {
+            groups.shard(comm, mesh, (queue, deadline))?;
+        }
         if mesh.pipeline == 1 && mesh.tensor == 1 {
+            groups.open_channels(comm, (channels, 0), (queue, deadline))?;
             return Ok(groups);
         }
-        let rank = comm.rank().index();
         let place = |axis| mesh.position(rank, axis).index as u32;
         let [data, stage, tensor] = [MeshAxis::Data, MeshAxis::Pipeline, MeshAxis::Tensor].map(place);
         let (tensors, column) = (mesh.tensor as u32, stage * mesh.data as u32 + data);
@@ -91,12 +99,56 @@ impl<'a> GpuGroups<'a> {
             }
         }
         groups.pipeline = open(line)?;
+        groups.open_channels(comm, (channels, data * tensors + tensor), (queue, deadline))?;
+        Ok(groups)
+    }
+
+    /// Opens channels for messages between the ranks of `comm` with an equal `line`.
+    fn open_channels(
+        &mut self,
+        comm: &Communicator,
+        (channels, line): (usize, u32),
+        (queue, deadline): (&Queue, Duration),
+    ) -> Result<()> {
         for _ in 0..channels {
-            if let Some(line) = comm.split(Some(data * tensors + tensor), rank as u32)? {
-                groups.messages.push(DeviceMessages::open(line, stream()?, path, deadline)?);
+            if let Some(line) = comm.split(Some(line), comm.rank().0)? {
+                let stream = Queue::new(queue.machine().clone(), queue.device())?.pooled();
+                self.messages.push(DeviceMessages::open(line, stream, self.world.path(), deadline)?);
             }
         }
-        Ok(groups)
+        Ok(())
+    }
+
+    /// Splits the ranks of the data axis into those that share a copy and those that hold the same part.
+    fn shard(
+        &mut self,
+        comm: &Communicator,
+        mesh: &Mesh,
+        (queue, deadline): (&Queue, Duration),
+    ) -> Result<()> {
+        let rank = comm.rank().index();
+        let places = [MeshAxis::Pipeline, MeshAxis::Tensor, MeshAxis::Shard, MeshAxis::Replica];
+        let [stage, tensor, part, copy] = places.map(|axis| mesh.position(rank, axis).index as u32);
+        let column = stage * mesh.tensor as u32 + tensor;
+        let all = mesh.data as u32;
+        let open = |color: u32, key: u32| -> Result<Option<DeviceGroup<'a>>> {
+            let Some(comm) = comm.split(Some(column * all + color), key)? else { return Ok(None) };
+            let stream = Queue::new(queue.machine().clone(), queue.device())?.pooled();
+            Ok(Some(DeviceGroup::open(comm, stream, self.world.path(), deadline)?))
+        };
+        (self.shard, self.replicas) = (open(copy, part)?, open(part, copy)?);
+        Ok(())
+    }
+
+    /// The ranks that share what is sharded.
+    pub fn sharers(&mut self) -> &mut DeviceGroup<'a> {
+        self.shard.as_mut().or(self.data.as_mut()).unwrap_or(&mut self.world)
+    }
+
+    /// Makes `queue` wait for all sums and gathers of the data axis.
+    pub fn join_data(&mut self, queue: &Queue) -> Result<()> {
+        self.sharers().join(queue)?;
+        Ok(self.data().join(queue)?)
     }
 
     /// The ranks that hold the same layers and have samples of their own.
@@ -104,10 +156,10 @@ impl<'a> GpuGroups<'a> {
         self.data.as_mut().unwrap_or(&mut self.world)
     }
 
-    /// The groups of the data axis, of the pipeline and of the tensor axis.
+    /// The groups of the data axis and of the tensor axis.
     pub fn axes(&mut self) -> Axes<'_, 'a> {
-        let GpuGroups { world, data, pipeline, tensor, .. } = self;
-        Axes { data: data.as_mut().unwrap_or(world), pipeline: pipeline.as_mut(), tensor: tensor.as_mut() }
+        let GpuGroups { world, data, tensor, .. } = self;
+        Axes { data: data.as_mut().unwrap_or(world), tensor: tensor.as_mut() }
     }
 
     /// Whether ranks of the tensor axis share layers, and this one is not the first of them.
@@ -121,8 +173,9 @@ impl<'a> GpuGroups<'a> {
     }
 
     fn all(&self) -> impl Iterator<Item = &DeviceGroup<'a>> {
-        let copies = self.copies.iter().flatten();
-        [&self.world].into_iter().chain(&self.data).chain(&self.pipeline).chain(&self.tensor).chain(copies)
+        let GpuGroups { world, data, shard, replicas, pipeline, tensor, copies, .. } = self;
+        let some = [data, shard, replicas, pipeline, tensor].into_iter().chain(copies).flatten();
+        [world].into_iter().chain(some)
     }
 
     /// The queues of the streams of all groups.
@@ -137,11 +190,11 @@ impl<'a> GpuGroups<'a> {
 
     /// Ends this rank's part in all exchanges under way, and tells the other ranks of its own groups why.
     pub fn abandon(&mut self, why: &str) {
-        let GpuGroups { world, data, pipeline, tensor, tensor_host, messages, copies, .. } = self;
-        let copies = copies.iter_mut().flatten();
-        for group in [world].into_iter().chain(data).chain(pipeline).chain(tensor).chain(copies) {
-            group.abandon(why);
-        }
+        let GpuGroups {
+            world, data, shard, replicas, pipeline, tensor, tensor_host, messages, copies, ..
+        } = self;
+        let some = [data, shard, replicas, pipeline, tensor].into_iter().chain(copies).flatten();
+        [world].into_iter().chain(some).for_each(|group| group.abandon(why));
         if let Some(host) = tensor_host {
             host.abort(why);
         }

@@ -4,7 +4,8 @@
 //! load | forward, backward, exchanges ... | load | ... | update
 //! '-------- one part, or its graph -------'            '-- ends the last part, then clips and steps the optimiser
 //!
-//! A pipeline's micro-batches overlap, so its steps have no parts: they are launched.
+//! Micro-batches of a pipeline overlap, as do those that the first rank of `data_parallel` holds: such steps have no parts, they are
+//! launched.
 //! ```
 
 use super::captures::StepPart;
@@ -82,7 +83,7 @@ impl RankEngine for GpuWorker<'_> {
         let StepInput { loss_scale, weight, .. } = self.step.input;
         let divisor = ((n * rows) as f64 / (share * weight * loss_scale)) as f32;
         (self.passes.slot.n, self.passes.slot.micro, self.passes.slot.divisor) = (n, micro, divisor);
-        if self.groups.pipeline.is_some() {
+        if self.overlaps_micro_batches() {
             return Ok(());
         }
         let (first, last) = (micro == 0, micro + 1 == self.micro_batches(of));
@@ -93,7 +94,7 @@ impl RankEngine for GpuWorker<'_> {
         let seeded = self.queue.machine().seeded(19);
         let part = if seeded { StepPart { everywhere: 0, place: 0, ..part } } else { part };
         // Exchanges since the last part, such as gathers after an update, end before this one begins.
-        self.groups.data().join(&self.queue)?;
+        self.groups.join_data(&self.queue)?;
         let capturable = self.groups.captures() && self.exchange.captures();
         self.captures.begin(&self.queue, part, capturable)?;
         self.in_part = true;
@@ -121,7 +122,7 @@ impl RankEngine for GpuWorker<'_> {
             return passes.run(phase, &mut with);
         }
         passes.loss(&mut with, Some(divisor), losses.all().part(0, rows)?)?;
-        if self.groups.pipeline.is_some() { self.report_loss() } else { Ok(()) }
+        if self.overlaps_micro_batches() { self.report_loss() } else { Ok(()) }
     }
 
     fn forget(&mut self, slot: Slot) {
@@ -138,19 +139,25 @@ impl RankEngine for GpuWorker<'_> {
             return self.gather(unit);
         }
         let GpuWorker { queue, weights, groups, .. } = self;
-        let (unit, link) = (&mut weights.units[unit], groups.data());
+        let (unit, ranks) = (&mut weights.units[unit], groups.data().ranks());
         unit.reducing = Some(exchange);
-        if link.ranks() == 1 {
+        if ranks == 1 {
             return Ok(());
         }
         let grads = here(&unit.grads)?.clone();
-        launch::divide(queue, DType::F32, grads.all(), link.ranks())?;
-        match exchange {
+        launch::divide(queue, DType::F32, grads.all(), ranks)?;
+        let link = match exchange {
             UnitExchange::ReduceScatterGrad => {
+                let link = groups.sharers();
                 link.reduce_scatter(queue, DType::F32, ReduceOp::Sum, grads.all())?;
+                link
             }
-            _ => link.all_reduce(queue, DType::F32, ReduceOp::Sum, grads.all())?,
-        }
+            _ => {
+                let link = groups.data();
+                link.all_reduce(queue, DType::F32, ReduceOp::Sum, grads.all())?;
+                link
+            }
+        };
         unit.mark(false, link.queue())
     }
 
@@ -180,6 +187,12 @@ impl RankEngine for GpuWorker<'_> {
     fn send(&mut self, what: Boundary, slot: Slot, to: Route) -> Result<()> {
         self.passes.select(slot.0, &self.queue)?;
         let data = match what {
+            Boundary::Activation(0) => {
+                let samples = self.passes.act(0, self.passes.slot.n)?;
+                let data = Arc::new(self.queue.memory(samples.len())?);
+                self.queue.copy(data.all(), samples)?;
+                Some(data)
+            }
             Boundary::Activation(act) => self.passes.slot.acts[act].clone(),
             Boundary::Gradient(act) => self.passes.slot.act_grads[act].take(),
         };
@@ -193,8 +206,11 @@ impl RankEngine for GpuWorker<'_> {
         self.passes.select(slot.0, &self.queue)?;
         let GpuWorker { queue, passes, groups, .. } = self;
         let (Boundary::Activation(act) | Boundary::Gradient(act)) = what;
-        let elements = passes.slot.n * passes.network.layers()[act.saturating_sub(1)].outputs();
-        let data = Arc::new(queue.memory(elements * passes.precision.act(act).dtype.size())?);
+        let bytes = match act {
+            0 => 4 * passes.network.inputs(),
+            _ => passes.network.layers()[act - 1].outputs() * passes.precision.act(act).dtype.size(),
+        };
+        let data = Arc::new(queue.memory(passes.slot.n * bytes)?);
         let messages = groups.messages.get_mut(from.channel).ok_or_else(without_channel)?;
         messages.receive(queue, data.all(), Rank(from.peer as u32))?;
         match what {
@@ -221,6 +237,7 @@ impl RankEngine for GpuWorker<'_> {
     fn update(&mut self) -> Result<()> {
         let (scaled, limit) = (self.step.scaled, self.config.clip_norm);
         let inverse = (1.0 / self.step.input.loss_scale) as f32;
+        self.sum_replicas()?;
         if scaled && limit == 0.0 && !self.captures.replays() {
             for unit in &self.weights.units {
                 if let Some(grads) = unit.reduced_grad()? {
@@ -231,7 +248,7 @@ impl RankEngine for GpuWorker<'_> {
         }
         self.end_part()?;
         if let Some(pipeline) = &mut self.groups.pipeline {
-            let losses = self.report.all().part(0, 4 * self.config.accumulate)?;
+            let losses = self.report.all().part(0, 4 * self.micros)?;
             pipeline.all_reduce(&self.queue, DType::F32, ReduceOp::Sum, losses)?;
             pipeline.join(&self.queue)?;
         }
@@ -249,6 +266,18 @@ impl RankEngine for GpuWorker<'_> {
 }
 
 impl GpuWorker<'_> {
+    /// Where several copies are sharded, sums this rank's parts of the gradients over the ranks that hold the same parts.
+    fn sum_replicas(&mut self) -> Result<()> {
+        let GpuWorker { queue, weights, groups, captures, .. } = self;
+        let Some(replicas) = groups.replicas.as_mut().filter(|_| !captures.replays()) else { return Ok(()) };
+        for unit in weights.units.iter().filter(|unit| !matches!(unit.keep, Keep::Whole | Keep::First)) {
+            if let Some(grads) = unit.reduced_grad()? {
+                replicas.all_reduce(queue, DType::F32, ReduceOp::Sum, grads)?;
+            }
+        }
+        Ok(replicas.join(queue)?)
+    }
+
     /// Ends the part of the step that has begun, if one has: its exchanges end with it.
     fn end_part(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.in_part) {
@@ -259,7 +288,7 @@ impl GpuWorker<'_> {
                 self.reduced(unit)?;
                 self.gathered(unit)?;
             }
-            self.groups.data().join(&self.queue)?;
+            self.groups.join_data(&self.queue)?;
         }
         self.captures.end(&self.queue)?;
         // A replay has written every gradient, though nothing here has noted it.
@@ -278,7 +307,7 @@ impl GpuWorker<'_> {
     /// Starts the gather of a unit's parameters.
     pub fn gather(&mut self, unit: usize) -> Result<()> {
         let GpuWorker { queue, weights, groups, .. } = self;
-        let (unit, link) = (&mut weights.units[unit], groups.data());
+        let (unit, link) = (&mut weights.units[unit], groups.sharers());
         if unit.keep == Keep::Sharded {
             unit.params = Some(Arc::new(unit.room_for_params(queue)?));
         }
@@ -324,10 +353,10 @@ impl GpuWorker<'_> {
 
     /// Whether this rank's gradient of a unit counts in a norm over all ranks: each element counts on one rank alone.
     fn counts(&self, unit: usize) -> bool {
-        let [stage, data] =
-            [MeshAxis::Pipeline, MeshAxis::Data].map(|axis| self.mesh.position(self.rank, axis).index);
-        let whole = self.specs[unit].keep == Keep::Whole;
-        self.groups.holders[unit].index() == stage && (data == 0 || !whole)
+        // What every rank of an axis has counts on its first one.
+        let alike = if self.specs[unit].keep == Keep::Whole { MeshAxis::Data } else { MeshAxis::Replica };
+        let [stage, copy] = [MeshAxis::Pipeline, alike].map(|axis| self.mesh.position(self.rank, axis).index);
+        self.groups.holders[unit].index() == stage && copy == 0
     }
 
     /// Sets the flag of a non-finite gradient on every rank if it is set on any, where ranks have parts of the gradients or others
@@ -341,7 +370,7 @@ impl GpuWorker<'_> {
             return Ok(found);
         }
         if self.is_sharded() {
-            let flag = self.report.all().part(4 * self.config.accumulate, 4)?;
+            let flag = self.report.all().part(4 * self.micros, 4)?;
             self.groups.world.all_reduce(&self.queue, DType::I32, ReduceOp::Max, flag)?;
             self.groups.world.join(&self.queue)?;
         }
@@ -394,7 +423,7 @@ impl GpuWorker<'_> {
             self.groups.world.all_reduce(&self.queue, DType::F64, ReduceOp::Sum, self.squares.all())?;
             self.groups.world.join(&self.queue)?;
         }
-        let norm = self.report.all().part(4 * (self.config.accumulate + 1), 4)?;
+        let norm = self.report.all().part(4 * (self.micros + 1), 4)?;
         for unit in &self.weights.units {
             if let Some(grads) = unit.reduced_grad()? {
                 launch::clip(&self.queue, grads, self.squares.all(), limit, norm)?;

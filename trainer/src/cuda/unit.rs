@@ -51,7 +51,8 @@ impl UnitMemory {
         let part = elements / size;
         let own = match keep {
             Keep::Whole => 0..elements,
-            Keep::Nothing => 0..0,
+            Keep::First if index == 0 => 0..elements,
+            Keep::First | Keep::Nothing => 0..0,
             _ => index * part..(index + 1) * part,
         };
         UnitMemory {
@@ -113,11 +114,12 @@ impl UnitMemory {
         }
     }
 
-    /// This rank's part of the reduced gradient; the whole where it keeps the whole, `None` where it keeps nothing.
+    /// This rank's part of the reduced gradient; the whole where it keeps the whole, `None` where it has none.
     pub fn reduced_grad(&self) -> Result<Option<Slice<'_>>> {
         match (&self.grads, &self.grad_part) {
             (_, Some(own)) => Ok(Some(own.all())),
             (Some(whole), _) if self.keep == Keep::Whole => Ok(Some(whole.all())),
+            (Some(_), _) if self.own.is_empty() => Ok(None),
             (Some(whole), _) => Ok(Some(part(whole.all(), &self.own, 4)?)),
             (None, None) => Ok(None),
         }

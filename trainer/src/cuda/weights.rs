@@ -6,7 +6,7 @@
 //! grads    f32   the layout of params, or bucket by bucket in the order in which they become ready: a bucket is sent from here
 //! ```
 
-use super::groups::{Axes, GpuGroups};
+use super::groups::GpuGroups;
 use super::layout::{ChannelsLast, turned};
 use super::precision::Precision;
 use super::spans::{part, zeroed};
@@ -14,6 +14,7 @@ use super::unit::UnitMemory;
 use crate::buckets::Bucket;
 use crate::engine::{Keep, ParamUnit};
 use crate::{Error, Network, Outline, Result};
+use allfold_collectives::Rank;
 use allfold_kernels::DType;
 use allfold_kernels::cuda::{Memory, Queue, Slice};
 use allfold_kernels::nn::Float;
@@ -63,7 +64,7 @@ impl Weights {
         let mut places = vec![(0, 0..0); network.params().len()];
         let mut units = Vec::new();
         // Every stage of a pipeline pads alike, whatever it keeps of a unit.
-        let is_cut = specs.iter().any(|spec| !matches!(spec.keep, Keep::Whole | Keep::Nothing));
+        let is_cut = specs.iter().any(|spec| !matches!(spec.keep, Keep::Whole | Keep::First | Keep::Nothing));
         let grain = if is_cut { GRAIN * place.1 } else { GRAIN };
         for spec in specs {
             let (values, mut end) = (outline.values_in(&spec.layers), 0);
@@ -289,7 +290,8 @@ impl Weights {
     }
 }
 
-/// All ranks' parts of a vector laid out like the parameters of unit `at`, of which `own` is this rank's. Every rank must call it.
+/// All ranks' parts of a vector laid out like the parameters of unit `at`, of which `own` is this rank's; with [`Keep::First`] the
+/// first rank's. Every rank must call it.
 pub(super) fn whole_of(
     (at, unit): (usize, &UnitMemory),
     own: Option<&Arc<Memory>>,
@@ -297,20 +299,28 @@ pub(super) fn whole_of(
     groups: &mut GpuGroups<'_>,
 ) -> Result<Arc<Memory>> {
     let holder = groups.holders[at];
-    let Axes { data, pipeline, .. } = groups.axes();
     let whole = match own {
+        _ if unit.keep == Keep::First => {
+            let whole = match own.filter(|own| own.len() == 4 * unit.elements) {
+                Some(own) => own.clone(),
+                None => Arc::new(queue.memory(4 * unit.elements)?),
+            };
+            groups.data().broadcast(queue, whole.all(), Rank(0))?;
+            whole
+        }
         Some(own) if own.len() == 4 * unit.elements => own.clone(),
         _ => {
             let whole = queue.memory(4 * unit.elements)?;
             if let Some(own) = own.filter(|_| unit.keep != Keep::Nothing) {
                 queue.copy(part(whole.all(), &unit.own, 4)?, own.all())?;
-                data.all_gather(queue, DType::F32, whole.all())?;
-                data.join(queue)?;
+                let sharers = groups.sharers();
+                sharers.all_gather(queue, DType::F32, whole.all())?;
+                sharers.join(queue)?;
             }
             Arc::new(whole)
         }
     };
-    if let Some(pipeline) = pipeline {
+    if let Some(pipeline) = &mut groups.pipeline {
         pipeline.broadcast(queue, whole.all(), holder)?;
     }
     Ok(whole)

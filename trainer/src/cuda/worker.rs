@@ -20,7 +20,7 @@ use super::passes::{PassContext, Passes};
 use super::spans::{mark, part, zeroed};
 use super::weights::{Weights, whole_of};
 use super::within::Within;
-use crate::engine::{Mesh, MeshAxis, NetworkSplit, ParamUnit, StepInput, part_of, units_of_layers};
+use crate::engine::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, StepInput, part_of, units_of_layers};
 use crate::optim::Optimiser;
 use crate::shares::batch_of;
 use crate::{Batch, Config, Error, MemoryUse as Held, Network, Outline, ParamLayout, Result, TensorSplit};
@@ -65,8 +65,11 @@ pub(super) struct GpuWorker<'a> {
     /// How the rank's network is a part of the whole one.
     pub split: Option<TensorSplit>,
     pub rank: usize,
-    /// The most samples that this rank has in a step.
+    /// Whether the first rank trains and the others compute for it.
+    pub first_trains: bool,
+    /// The most samples that this rank has in a step, and the most losses of micro-batches.
     most: usize,
+    pub micros: usize,
     optimiser: Option<DeviceOptimiser>,
     pub groups: GpuGroups<'a>,
     pub exchange: Exchange<'a>,
@@ -109,24 +112,34 @@ impl<'a> GpuWorker<'a> {
         let mut passes = Passes::new(network, narrow, config.channels_last, &queue)?;
         let (inputs, rows) = (4 * passes.network.inputs(), 4 * passes.network.rows());
         let rank = comm.rank().index();
-        let most = batch_of(config, &mesh, rank);
+        let own = batch_of(config, &mesh, rank);
         // Allocates for the largest batch of the run at the start: memory that graphs name must never be replaced, on no rank.
-        drop(passes.reserve(most, &queue)?);
+        drop(passes.reserve(own, &queue)?);
         let forms = (&passes.precision, &passes.filters[..]);
         let data = mesh.position(rank, MeshAxis::Data);
-        let place = (data.index, data.size);
+        let first_trains = specs.iter().any(|unit| unit.keep == Keep::First);
+        // The first rank holds a micro-batch of each rank's samples then.
+        let (most, micros) = match (first_trains, data.index) {
+            (true, 0) => (own * data.size, data.size),
+            (true, _) => (own, 1),
+            (false, _) => (own, config.accumulate),
+        };
+        let part = mesh.position(rank, MeshAxis::Shard);
+        let place = (part.index, part.size);
         let weights = Weights::new((&passes.network, &outline), (&specs, place), forms, &queue)?;
         let groups = GpuGroups::open(config, comm, (&mesh, channels), &specs, (&queue, deadline))?;
         let copies = Queue::new(machine.clone(), device)?;
         let fresh = |bytes: usize| Memory::new(&machine, device, bytes);
         let stage = || Ok::<_, Error>([fresh(most * inputs)?, fresh(most * rows)?]);
-        let report = zeroed(&queue, 4 * (config.accumulate + 2))?;
+        let report = zeroed(&queue, 4 * (micros + 2))?;
         let batch = Staged { half: 0, samples: 0 };
         Ok(GpuWorker {
             config,
             unit_of: units_of_layers(&outline, &specs),
             rank,
+            first_trains,
             most,
+            micros,
             optimiser: None,
             groups,
             exchange: Exchange::new(config, comm)?,
@@ -139,7 +152,7 @@ impl<'a> GpuWorker<'a> {
             turn: 0,
             arrived: [None, None],
             captures: Captures::default(),
-            losses: fresh(config.micro_batch(most) * rows)?,
+            losses: fresh(most.div_ceil(micros) * rows)?,
             report,
             opened: Vec::new(),
             // A part of the sums for each unit, and for each parameter where ranks count some of a unit's alone.
@@ -160,10 +173,10 @@ impl<'a> GpuWorker<'a> {
     pub fn allocate(&mut self) -> Result<()> {
         // A pipeline has several micro-batches in flight. Giving memory back while a step is queued would wait for the device, where
         // messages may wait for another rank's host.
-        let slots = if self.groups.pipeline.is_some() { self.config.accumulate } else { 1 };
+        let slots = if self.overlaps_micro_batches() { self.micros } else { 1 };
         for slot in (0..slots).rev() {
             self.passes.select(slot, &self.queue)?;
-            drop(self.passes.reserve(self.config.micro_batch(self.most), &self.queue)?);
+            drop(self.passes.reserve(self.most.div_ceil(self.micros), &self.queue)?);
         }
         self.weights.allocate(&self.queue)?;
         self.exchange.allocate(&self.weights, &self.queue)?;
@@ -182,6 +195,11 @@ impl<'a> GpuWorker<'a> {
             return Ok(self.queue.finish()?);
         }
         Ok(self.groups.world.wait(&self.queue, what)?)
+    }
+
+    /// Whether several micro-batches are in flight at a time. Such steps have no parts.
+    pub fn overlaps_micro_batches(&self) -> bool {
+        self.groups.pipeline.is_some() || self.first_trains
     }
 
     /// The queues of the streams that use this rank's memory.
@@ -267,6 +285,9 @@ impl<'a> GpuWorker<'a> {
         for (at, unit) in weights.units.iter_mut().enumerate() {
             let own = unit.params.as_ref().or(unit.param_part.as_ref());
             let whole = whole_of((at, unit), own, queue, groups)?;
+            if unit.keep == Keep::First {
+                unit.narrow_params(queue, weights.narrow)?;
+            }
             if unit.params.is_none() {
                 unit.params = Some(whole);
                 unit.narrow_params(queue, weights.narrow)?;
@@ -381,13 +402,13 @@ impl<'a> GpuWorker<'a> {
     pub fn finish(&mut self, samples: usize) -> Result<StepOutcome> {
         self.settle("finish a step")?;
         let report: Vec<u32> = self.queue.download(self.report.all())?;
-        let size = self.config.micro_batch(samples);
-        let micros = report[..self.config.accumulate].iter().enumerate();
+        let size = samples.div_ceil(self.micros).max(1);
+        let micros = report[..self.micros].iter().enumerate();
         let loss = micros.map(|(micro, bits)| {
             let n = size.min(samples.saturating_sub(micro * size));
             if n == 0 { 0.0 } else { n as f64 / samples as f64 * f64::from(f32::from_bits(*bits)) }
         });
-        let (loss, skipped) = (loss.sum(), report[self.config.accumulate] != 0);
+        let (loss, skipped) = (loss.sum(), report[self.micros] != 0);
         self.optimiser.as_mut().ok_or_else(unallocated)?.steps += u64::from(!skipped);
         Ok(StepOutcome { loss, skipped })
     }
@@ -430,7 +451,7 @@ impl<'a> GpuWorker<'a> {
 
     /// The device memory in which a step notes that a gradient was not finite.
     pub fn flag(&self) -> Result<Slice<'_>> {
-        Ok(self.report.all().part(4 * self.config.accumulate, 4)?)
+        Ok(self.report.all().part(4 * self.micros, 4)?)
     }
 
     /// Copies `n` samples of the staged batch `half`, from sample `from` on, to the memory that the passes read.

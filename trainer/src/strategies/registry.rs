@@ -63,7 +63,8 @@ fn takes_all_keys(config: &Config) -> bool {
 }
 
 /// The strategies that also run on GPUs.
-pub const ON_GPUS: &[&str] = &["single", "ddp", "zero1", "zero2", "zero3", "pipeline", "tensor"];
+pub const ON_GPUS: &[&str] =
+    &["single", "ddp", "data_parallel", "zero1", "zero2", "zero3", "pipeline", "tensor"];
 
 /// Checks that GPUs run the strategy of `config` on `ranks` ranks.
 ///
@@ -78,7 +79,7 @@ pub(crate) fn fits_gpus(config: &Config, ranks: u32) -> Result<()> {
             ON_GPUS.join(", ")
         )));
     }
-    let shared = [("context", mesh.context), ("expert", mesh.expert), ("shard", mesh.data / mesh.shard)];
+    let shared = [("context", mesh.context), ("expert", mesh.expert)];
     if let Some((key, _)) = shared.into_iter().find(|(_, size)| *size > 1) {
         return Err(Error::Config(format!(
             "`parallel.{key}` is for ranks on the CPU: leave it out, or set `device` to cpu"

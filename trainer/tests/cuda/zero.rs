@@ -16,7 +16,8 @@ fn zero(strategy: &str, config: &Config) -> Config {
     Config { strategy: strategy.into(), ..config.clone() }
 }
 
-fn run(
+/// Trains on a machine of devices. All ranks end with the same weights.
+pub fn run(
     config: &Config,
     (train, test): &(Dataset, Dataset),
     ranks: u32,
@@ -104,6 +105,36 @@ fn sharded_training_clips_and_skips_as_the_cpu() {
     }
 }
 
+/// Two copies, each sharded over two ranks: sums over both groups, and norms in which each part counts once.
+#[test]
+fn copies_that_are_sharded_over_pairs_train_as_whole_ones() {
+    let data = pictures();
+    let clipped = Config { optimiser: "adamw".into(), lr: 0.01, clip_norm: 0.5, batch: 2, ..small() };
+    // The scale is halved until gradients are finite.
+    let scaled =
+        Config { amp: "f16".into(), loss_scale: 1e6, accumulate: 2, clip_norm: 0.5, batch: 2, ..small() };
+    let on = |strategy: &str, exchange: &str, config: &Config, shard: usize| {
+        let mut config = Config { exchange: exchange.into(), ..zero(strategy, config) };
+        config.parallel.shard = shard;
+        run(&config, &data, 4, &placed(if exchange == "nccl" { 4 } else { 1 }))
+    };
+    assert_near(
+        &run_on(&clipped, &data, 4, false).remove(0),
+        &on("zero3", "device", &clipped, 2),
+        1e-5 * room(),
+    );
+    for (config, within) in [(clipped, 1e-5), (scaled, 2e-2)] {
+        let whole = on("ddp", "device", &config, 0);
+        for (strategy, exchange) in
+            [("zero1", "device"), ("zero2", "nccl"), ("zero3", "nccl"), ("zero3", "host")]
+        {
+            if can_try(exchange, 4) {
+                assert_near(&whole, &on(strategy, exchange, &config, 2), within * room());
+            }
+        }
+    }
+}
+
 /// A run begun by one strategy goes on by another, on the devices and on the CPU.
 #[test]
 fn a_checkpoint_of_one_strategy_is_continued_by_any_other() {
@@ -185,7 +216,7 @@ fn what_gpus_do_not_run_is_refused_in_one_line() {
     };
     assert!(refused(zero("context", &small())).contains("runs on the CPU alone"));
     assert!(refused(zero("zero2", &Config { optimiser: "lars".into(), ..small() })).contains("lars"));
-    let mut sharded = zero("zero3", &small());
-    sharded.parallel.shard = 1;
-    assert!(refused(sharded).contains("`parallel.shard` is for ranks on the CPU"));
+    let mut positions = zero("zero3", &small());
+    positions.parallel.context = 2;
+    assert!(refused(positions).contains("`parallel.context` is for ranks on the CPU"));
 }
