@@ -206,6 +206,7 @@ fi
 
 # Where there is one GPU, both ranks are on it, and add up by the fused kernel.
 step 12 "training: mlp on 2 ranks" "$folder/allfold" train --config "$folder/configs/mlp.toml" --device cuda --ranks 2 --json "$ALLFOLD_RECORDS"
+step 12 "training: mlp on a GPU and the CPU" "$folder/allfold" train --config "$folder/configs/mlp.toml" --device cuda:0,cpu --ranks 2 --set 'parallel.shares=[60,4]' --steps 60 --json "$ALLFOLD_RECORDS"
 
 # The same models beside PyTorch; what is not there is said and passed over.
 torch=no

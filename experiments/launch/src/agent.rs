@@ -332,6 +332,11 @@ impl Agent {
         }
         let folder = self.output.folder(start.epoch).map_err(unwritable)?;
         let flight = folder.as_ref().map(|folder| folder.display().to_string());
+        if let (Some(folder), false, 0) = (&flight, self.output.tee, self.job.node) {
+            self.output
+                .printer
+                .say(&format!("the ranks write to {folder}/rank-N.out and rank-N.err; --tee prints it too"));
+        }
         for at in which.into_iter().map(|local| start.rank(local)) {
             if let Some(signal) = signals.ended().await {
                 return Err(Halt::Signal(signal));

@@ -59,10 +59,11 @@ pub fn run(args: &Args) -> CommandResult {
     output.say(&verdict)?;
     if !unseen.is_empty() {
         let ranks: Vec<String> = unseen.iter().map(|rank| rank.to_string()).collect();
-        output.say(format!(
-            "no record of rank {}: it was killed, or was not told of the failure",
-            ranks.join(", ")
-        ))?;
+        let (ranks, they) = match &ranks[..] {
+            [one] => (format!("rank {one}"), "it was killed, or was"),
+            many => (format!("ranks {}", many.join(", ")), "they were killed, or were"),
+        };
+        output.say(format!("no record of {ranks}: {they} not told of the failure"))?;
     }
     if let Some(straggler) = straggler(&records) {
         output.say(straggler)?;

@@ -12,6 +12,7 @@ fn output_goes_to_files_and_with_tee_to_the_console_as_well() {
         let output = end(launch(&flags));
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert_eq!(by_rank(&text(&output.stdout)).len(), printed);
+        assert_eq!(text(&output.stderr).contains("start-0/rank-N.out"), tee.is_empty());
         for rank in 0..2 {
             let file = folder.path().join(format!("start-0/rank-{rank}.out"));
             assert_eq!(std::fs::read_to_string(file).unwrap(), format!("rank {rank}\n"));
@@ -201,7 +202,10 @@ fn records_that_are_empty_or_were_not_completed_are_named() {
     let (code, said) = triage(&[&place]);
     assert_eq!(code, Some(0), "{said}");
     named(&said);
-    assert!(said.contains("of 2 starts, ") && said.contains("no record of rank 1, 2"), "{said}");
+    assert!(
+        said.contains("of 2 starts, ") && said.contains("no record of ranks 1, 2: they were killed"),
+        "{said}"
+    );
     // A new run with this folder removes the old records.
     assert!(end(launch(&["-n", "1", "--log-dir", &place, "--", "true"])).status.success());
     assert_eq!(start.read_dir().unwrap().count(), 0);

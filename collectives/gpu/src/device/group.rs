@@ -207,7 +207,16 @@ impl<'a> DeviceGroup<'a> {
         match &mut self.over {
             Over::Nobody => return Ok(()),
             Over::Nccl(comm) | Over::Scheduled(comm) => comm.broadcast(data, root)?,
-            Over::Device(_) | Over::Host => {
+            Over::Device(shared) => {
+                let call = SharedCall {
+                    collective: Collective::Broadcast,
+                    dtype: DType::U8,
+                    op: ReduceOp::Sum,
+                    root,
+                };
+                shared.run(&self.comm, &self.queue, &self.marks.0, call, data)?;
+            }
+            Over::Host => {
                 let mut bytes: Vec<u8> = self.queue.download(data).map_err(failed)?;
                 self.comm.broadcast(&mut bytes, root)?;
                 self.queue.write(data, &bytes).map_err(failed)?;
@@ -221,7 +230,7 @@ impl<'a> DeviceGroup<'a> {
     /// # Errors
     /// The error of the path: a lost peer, a deadline, a type that the path cannot reduce.
     pub fn all_reduce(&mut self, after: &Queue, dtype: DType, op: ReduceOp, data: Slice<'_>) -> Result<()> {
-        self.run(after, SharedCall { collective: Collective::AllReduce, dtype, op }, data)
+        self.run(after, shared_call(Collective::AllReduce, dtype, op), data)
     }
 
     /// Queues the reduction of `data`, which has a block for each rank, after all earlier work of `after`. Block r of rank r becomes
@@ -236,7 +245,7 @@ impl<'a> DeviceGroup<'a> {
         op: ReduceOp,
         data: Slice<'_>,
     ) -> Result<()> {
-        self.run(after, SharedCall { collective: Collective::ReduceScatter, dtype, op }, data)
+        self.run(after, shared_call(Collective::ReduceScatter, dtype, op), data)
     }
 
     /// Copies block r of rank r's `data`, which has a block for each rank, to all ranks, in place, after all earlier work of `after`.
@@ -244,11 +253,11 @@ impl<'a> DeviceGroup<'a> {
     /// # Errors
     /// Those of [`DeviceGroup::reduce_scatter`].
     pub fn all_gather(&mut self, after: &Queue, dtype: DType, data: Slice<'_>) -> Result<()> {
-        self.run(after, SharedCall { collective: Collective::AllGather, dtype, op: ReduceOp::Sum }, data)
+        self.run(after, shared_call(Collective::AllGather, dtype, ReduceOp::Sum), data)
     }
 
     fn run(&mut self, after: &Queue, call: SharedCall, data: Slice<'_>) -> Result<()> {
-        let SharedCall { collective, dtype, op } = call;
+        let SharedCall { collective, dtype, op, .. } = call;
         if matches!(self.over, Over::Nobody) {
             return Ok(());
         }
@@ -347,6 +356,10 @@ impl DeviceGroup<'_> {
             comm.abandon();
         }
     }
+}
+
+fn shared_call(collective: Collective, dtype: DType, op: ReduceOp) -> SharedCall {
+    SharedCall { collective, dtype, op, root: Rank(0) }
 }
 
 /// Whether every rank has NCCL and a GPU of its own. Where ranks share a GPU, one rank's kernel can wait for another rank whose driver

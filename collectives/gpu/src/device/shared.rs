@@ -6,6 +6,7 @@
 //! all-reduce        the fused kernel over slice r of all buffers, written to all
 //! reduce-scatter    the fused kernel over block r of all buffers, written to r's own
 //! all-gather        block r copied to all other buffers
+//! broadcast         the root's buffer copied to r's own
 //! ```
 //!
 //! Addresses and events are exchanged over the communicator; the host waits for nothing else. The tree is the canonical one, so the
@@ -38,25 +39,28 @@ pub(super) struct Shared {
 /// A collective in place over buffers of one length, on which all ranks must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SharedCall {
-    /// All-reduce, reduce-scatter or all-gather.
+    /// All-reduce, reduce-scatter, all-gather or broadcast.
     pub collective: Collective,
     pub dtype: DType,
     /// The operator, where values are reduced.
     pub op: ReduceOp,
+    /// The rank whose data all get, in a broadcast.
+    pub root: Rank,
 }
 
 impl SharedCall {
     /// The call as numbers that ranks show to each other.
-    fn numbers(self) -> [i64; 3] {
-        [self.collective as i64, self.dtype as i64, self.op as i64]
+    fn numbers(self) -> [i64; 4] {
+        [self.collective as i64, self.dtype as i64, self.op as i64, i64::from(self.root.0)]
     }
 
     /// The call in words, from its numbers.
-    fn told([collective, dtype, op]: [i64; 3], bytes: i64) -> String {
+    fn told([collective, dtype, op, root]: [i64; 4], bytes: i64) -> String {
         let collective = Collective::ALL.iter().find(|known| **known as i64 == collective);
         let dtype = DType::ALL.iter().find(|known| **known as i64 == dtype);
         let op = ReduceOp::ALL.iter().find(|known| **known as i64 == op);
         match (collective, dtype, op) {
+            (Some(Collective::Broadcast), ..) => format!("broadcast({bytes} bytes from rank {root})"),
             (Some(collective), Some(dtype), Some(op)) => {
                 format!("{}({bytes} bytes of {dtype}, {op})", collective.name())
             }
@@ -115,14 +119,15 @@ impl Shared {
         data: Slice<'_>,
     ) -> Result<()> {
         let ranks = comm.size() as usize;
-        let [collective, dtype, op] = call.numbers();
         let (address, device) = (data.address() as i64, data.device() as i64);
-        let mine = [address, device, i64::from(ready.event().0), data.len() as i64, collective, dtype, op];
+        let [collective, dtype, op, root] = call.numbers();
+        let (event, bytes) = (i64::from(ready.event().0), data.len() as i64);
+        let mine = [address, device, event, bytes, collective, dtype, op, root];
         let mut all = vec![0i64; mine.len() * ranks];
         comm.all_gather(&mine, &mut all)?;
-        let (all, _) = all.as_chunks::<7>();
+        let (all, _) = all.as_chunks::<8>();
         if let Some((rank, other)) = all.iter().enumerate().find(|(_, other)| other[3..] != mine[3..]) {
-            let told = |[_, _, _, bytes, rest @ ..]: &[i64; 7]| SharedCall::told(*rest, *bytes);
+            let told = |[_, _, _, bytes, rest @ ..]: &[i64; 8]| SharedCall::told(*rest, *bytes);
             return Err(Error::Argument(format!(
                 "ranks disagree: rank {} called {}, but rank {rank} called {}",
                 comm.rank(),
@@ -164,6 +169,14 @@ impl Shared {
         peers: &[Memory],
     ) -> Result<()> {
         let (rank, ranks, size) = (comm.rank().index(), peers.len(), call.dtype.size());
+        if call.collective == Collective::Broadcast {
+            let root = peers.get(call.root.index());
+            let root = root.ok_or_else(|| Error::Argument(format!("there is no rank {}", call.root)))?;
+            return match call.root.index() == rank {
+                true => Ok(()),
+                false => queue.copy(peers[rank].all(), root.all()).map(drop).map_err(failed),
+            };
+        }
         let n = peers[rank].all().elements(size).map_err(failed)?;
         let (first, last) = (n * rank as u64 / ranks as u64, n * (rank as u64 + 1) / ranks as u64);
         if last == first {

@@ -125,6 +125,12 @@ impl LayerTable {
                 "the table has {count} layers; give 1 to {MOST_LAYERS} as [[layer]]"
             )));
         }
+        if let Some(row) = self.layers.iter().find(|row| row.repeat == Some(0)) {
+            return Err(Error::Config(format!(
+                "layer `{}` has repeat = 0; give 1 or more, or leave the layer out",
+                row.name
+            )));
+        }
         let mut layers = Vec::with_capacity(count);
         for row in &self.layers {
             for at in 0..row.repeat.unwrap_or(1) {
@@ -175,6 +181,13 @@ mod tests {
         assert!(said(row("a", Kind::Product, &[1.5], 1.0)).contains("`params` is 1.5"));
         assert!(said(row("a", Kind::Product, &[], 1.0)).contains("nothing to train"));
         assert!(table(Vec::new()).unwrap_err().to_string().contains("0 layers"));
+        let none = Row { repeat: Some(0), ..row("a", Kind::Product, &[1.0], 1.0) };
+        assert!(
+            table(vec![none, row("b", Kind::Product, &[1.0], 1.0)])
+                .unwrap_err()
+                .to_string()
+                .contains("`a` has repeat = 0")
+        );
         let many = Row { repeat: Some(usize::MAX), ..row("a", Kind::Product, &[1.0], 1.0) };
         assert!(said(many).contains("give 1 to 100000"));
     }
