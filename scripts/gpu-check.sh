@@ -190,7 +190,7 @@ own_gpus() { # own_gpus RANKS
     ((${gpus:-0} >= $1)) || { read -r major minor <<<"$nccl" && ((major > 2 || (major == 2 && minor >= 30))); }
 }
 
-step 60 "kernel parity: every kernel against the CPU" "$folder/cuda_kernels" gpu --exact --nocapture
+step 48 "kernel parity: every kernel against the CPU" "$folder/cuda_kernels" gpu --exact --nocapture
 step 45 "conformance: devices and NCCL" "$folder/collectives" every_algorithm_on_a_gpu --nocapture
 step 20 "bandwidth: kernels against a copy" "$folder/gpu" kernels 512
 step 20 "bandwidth: 8 ranks on the devices there are" "$folder/gpu" device 64

@@ -36,6 +36,14 @@ pub fn initial<F: Float>(places: &[ParamSpec], seed: u64) -> Result<Vec<F>> {
     Ok(values)
 }
 
+/// As many zeros as [`initial`] gives values.
+pub(crate) fn zeros<F: Float>(places: &[ParamSpec]) -> Result<Vec<F>> {
+    let count = places.last().map_or(0, |last| last.range.end);
+    let mut values = reserved(count)?;
+    values.resize(count, F::ZERO);
+    Ok(values)
+}
+
 /// An empty vector with room for `count` elements.
 pub(crate) fn reserved<F: Float>(count: usize) -> Result<Vec<F>> {
     let mut room = Vec::new();

@@ -9,9 +9,9 @@ pub use pass::{DrawKey, MemoryUse};
 pub(crate) use pass::{Objective, normalises, normalises_all};
 
 use crate::amp::Autocast;
-use crate::init::initial;
+use crate::init::{initial, zeros};
 use crate::layers::NoPeers;
-use crate::{Batch, Network, Result};
+use crate::{Batch, Network, ParamSpec, Result};
 use allfold_kernels::nn::{Float, Narrow, OpCost};
 
 /// A network with parameters and buffers. A [`RankTrainer`](crate::RankTrainer) trains them.
@@ -31,9 +31,18 @@ impl<F: Float> Model<F> {
     /// # Errors
     /// If its parameters do not fit in memory.
     pub fn new(network: Network<F>, seed: u64) -> Result<Model<F>> {
+        Model::with(network, |places| initial(places, seed))
+    }
+
+    /// A model of zeros, for a rank that is about to get the weights of another.
+    pub(crate) fn zeros(network: Network<F>) -> Result<Model<F>> {
+        Model::with(network, zeros)
+    }
+
+    fn with(network: Network<F>, values: impl Fn(&[ParamSpec]) -> Result<Vec<F>>) -> Result<Model<F>> {
         Ok(Model {
-            params: initial(network.params(), seed)?,
-            buffers: initial(network.buffers(), seed)?,
+            params: values(network.params())?,
+            buffers: values(network.buffers())?,
             pass: Activations::new(network.layers().len()),
             on: Arithmetic::new(),
             network,

@@ -97,6 +97,10 @@ impl<'a> Replica<'a> {
         match self.0 {}
     }
 
+    pub fn share_statistics(&mut self) -> Result<()> {
+        match self.0 {}
+    }
+
     pub fn open(&mut self) -> Result<()> {
         match self.0 {}
     }

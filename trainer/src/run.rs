@@ -151,7 +151,11 @@ impl<'a, F: Float> Run<'a, F> {
             }
         };
         let optimiser = optim::build(config, network.params())?;
-        let mut model = Model::new(network, config.seed)?;
+        // The others get rank 0's weights before the first step.
+        let mut model = match rank {
+            0 => Model::new(network, config.seed)?,
+            _ => Model::zeros(network)?,
+        };
         let note = weights::initial(config, &mut model)?;
         if let Some(narrow) = config.narrow() {
             model.autocast(narrow);

@@ -150,6 +150,15 @@ impl<'a> Replica<'a> {
         EvaluationPlace { index: rank / tensor.size, size, counts: tensor.index == 0 }
     }
 
+    /// Gives every rank rank 0's running statistics, and in a pipeline those of all layers. Every rank must call it.
+    ///
+    /// # Errors
+    /// If the driver or another rank fails.
+    pub fn share_statistics(&mut self) -> Result<()> {
+        let comm = self.comm;
+        self.guarded(|own, _| own.share_statistics(comm))
+    }
+
     /// Gathers the parameters of which this rank has a part, until [`Replica::close`], so that the model can be evaluated. Every rank
     /// must call it.
     ///

@@ -319,6 +319,16 @@ impl<'a> GpuWorker<'a> {
         Ok(())
     }
 
+    /// Gives every rank rank 0's running statistics. Every rank must call it.
+    pub fn share_statistics(&mut self, comm: &Communicator) -> Result<()> {
+        self.share_buffers()?;
+        self.settle("finish what was under way")?;
+        let own = self.weights.buffers.all().part(0, 4 * self.passes.network.buffer_count())?;
+        let mut values: Vec<f32> = self.queue.download(own)?;
+        comm.broadcast(&mut values, Rank(0))?;
+        Ok(self.queue.write(own, &values)?)
+    }
+
     pub fn memory(&self) -> Held {
         let mut held = Held {
             buffers: self.weights.buffers.len() as u64,

@@ -1,6 +1,7 @@
 //! A run on a GPU: transfers of weights and optimiser state, and its step.
 
 use super::Run;
+use crate::cuda::Replica;
 use crate::data::loader::Batches;
 use crate::engine::StepInput;
 use crate::evaluate::{Evaluation, evaluate_by};
@@ -29,19 +30,18 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// Before an evaluation: gives every rank the same weights, and on GPUs rank 0's running statistics. Where other ranks compute on
-    /// the CPU, [`Run::download_units`] does so.
+    /// Before the evaluations of an epoch: gives every rank the same weights, and on GPUs rank 0's running statistics. Where other
+    /// ranks compute on the CPU, each evaluation does that.
     pub(super) fn settle(&mut self) -> Result<()> {
         if let Some(engine) = &mut self.engine {
             return engine.worker.settle();
         }
-        if self.config.mixes_devices() {
-            return Ok(());
+        if !ddp::replicas_diverge(self.config) {
+            let device = self.device.as_mut().filter(|_| !self.config.mixes_devices());
+            return device.map_or(Ok(()), Replica::share_statistics);
         }
         self.download()?;
-        if ddp::replicas_diverge(self.config) {
-            self.comm.all_reduce(&mut self.model.params, ReduceOp::Avg)?;
-        }
+        self.comm.all_reduce(&mut self.model.params, ReduceOp::Avg)?;
         self.comm.broadcast(&mut self.model.buffers, Rank(0))?;
         self.upload()
     }
@@ -58,12 +58,11 @@ impl<F: Float> Run<'_, F> {
     /// The score on the first samples of a set after `steps` steps. If its loss is not finite, the last step has ruined the weights, and the run fails.
     pub(super) fn evaluate(&mut self, set: (&Dataset, usize), steps: u64) -> Result<Evaluation> {
         let (batch, comm) = (self.config.batch, self.comm);
-        if self.device.is_some() && self.config.mixes_devices() {
-            self.download_units()?;
-            self.upload()?;
-        }
         let score = match &mut self.device {
             Some(device) => {
+                if self.config.mixes_devices() {
+                    device.share_statistics()?;
+                }
                 device.open()?;
                 let place = (comm, device.evaluates());
                 let score = evaluate_by::<F>(set, batch, place, |samples| device.evaluate(samples))?;

@@ -42,16 +42,17 @@ impl<F: Float> Run<'_, F> {
         Ok(())
     }
 
-    /// Gives the host's model all weights, and rank 0's running statistics. Every rank on the CPU must call it, and every other rank
-    /// of the same run.
+    /// Gives the host's model all weights, and from the CPU rank 0's running statistics. Every rank must call it.
     pub(super) fn download_units(&mut self) -> Result<()> {
         match &mut self.engine {
             Some(engine) => engine.download(&mut self.model.params, &mut self.model.buffers),
-            None if self.config.mixes_devices() => {
+            None => {
                 self.download()?;
-                Ok(self.comm.broadcast(&mut self.model.buffers, Rank(0))?)
+                match self.config.mixes_devices() {
+                    true => Ok(self.comm.broadcast(&mut self.model.buffers, Rank(0))?),
+                    false => Ok(()),
+                }
             }
-            None => Ok(()),
         }
     }
 

@@ -121,7 +121,11 @@ fn a_pipeline_with_batch_norms_is_scored_and_continued_as_on_the_cpu() {
     run(&Config { max_steps: 3, ..kept.clone() }, &data, 2, &placed(2));
     let rest = run(&Config { resume: true, ..kept }, &data, 2, &placed(2));
     std::fs::remove_dir_all(&folder).unwrap();
-    assert_eq!((rest.losses, rest.weights_hash), (whole.losses, whole.weights_hash));
+    assert_near(&whole, &rest, 1e-5 * room());
+    // A GPU's fastest convolutions add up in any order.
+    if std::env::var_os("ALLFOLD_TEST_GPU").is_none() {
+        assert_eq!((rest.losses, rest.weights_hash), (whole.losses, whole.weights_hash));
+    }
 }
 
 #[test]
