@@ -44,7 +44,7 @@ fn a_training_run_is_heard_at_once_and_an_interrupted_one_leaves_what_it_did() {
         let mut text = BufReader::new(child.stdout.take().unwrap());
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let head = first_line(&mut text);
-        assert!(head.starts_with("mlp with ") && head.contains("parameters, ddp, 1 rank"), "{head}");
+        assert!(head.starts_with("mlp with ") && head.contains("parameters, ddp, 1 rank, "), "{head}");
         let line = first_line(&mut log);
         assert!(line.starts_with("step ") && line.contains("loss ") && line.contains("so far"), "{line}");
         interrupt(&child, signal);

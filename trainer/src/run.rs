@@ -20,8 +20,7 @@ pub use engine::fits_network;
 pub use rank_trainer::RankTrainer;
 pub use report::{Observer, StepReport, TrainResult};
 
-use crate::config::RankDevice;
-use crate::cuda::{self, CudaMachine, Replica};
+use crate::cuda::{CudaMachine, Replica};
 use crate::data::loader::Batches;
 use crate::engine::StepInput;
 use crate::strategies;
@@ -58,11 +57,7 @@ pub fn train_on(
     observer: &mut dyn Observer,
 ) -> Result<TrainResult> {
     config.check()?;
-    let machine = match config.device_of(comm.rank().index())? {
-        RankDevice::Cpu => None,
-        RankDevice::Cuda(_) => cuda::open(config)?,
-    };
-    train_with(config, train, test, comm, machine, observer)
+    train_with(config, train, test, comm, device::machine(config, comm)?, observer)
 }
 
 /// [`train_on`] on a given machine of GPUs: the tests' shim, or one that is open already. `None` means the CPU. If `config` gives
@@ -127,13 +122,7 @@ impl<'a, F: Float> Run<'a, F> {
                 train.rows()
             )));
         }
-        let rank = comm.rank().index();
-        let elsewhere = config.mixes_devices() && config.device_of(rank)? == RankDevice::Cpu;
-        let device = machine.filter(|_| !elsewhere).map(|machine| {
-            let device = cuda::device_of(config, comm, &*machine)?;
-            Replica::new(config, (train.shape, train.classes), comm, (machine, device))
-        });
-        let device = device.transpose()?;
+        let device = device::replica(config, (train.shape, train.classes), comm, machine)?;
         if config.channels_last && device.is_none() {
             let what = "`channels_last` is for device \"cuda\"; the CPU lays pictures out as it needs them";
             return Err(Error::Config(what.into()));
@@ -152,7 +141,7 @@ impl<'a, F: Float> Run<'a, F> {
         };
         let optimiser = optim::build(config, network.params())?;
         // The others get rank 0's weights before the first step.
-        let mut model = match rank {
+        let mut model = match comm.rank().0 {
             0 => Model::new(network, config.seed)?,
             _ => Model::zeros(network)?,
         };

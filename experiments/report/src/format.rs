@@ -88,6 +88,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn one_of_something_has_no_plural() {
+        assert_eq!([0, 1, 2].map(|count| counted(count, "rank")), ["0 ranks", "1 rank", "2 ranks"]);
+    }
+
+    #[test]
     fn numbers_read_well() {
         assert_eq!(bytes(1 << 30), "1 GiB");
         assert_eq!(bytes(12), "12 B");

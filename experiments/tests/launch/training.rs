@@ -31,6 +31,26 @@ pub(super) fn train(config: &str, more: &[&str]) -> Vec<String> {
     hashes
 }
 
+/// Rank 0 says what it trains at once, and how far it is while it trains.
+#[test]
+fn a_launched_run_is_heard_before_its_end() {
+    let mlp = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
+    let mut child =
+        launch(&["-n", "2", "--", "train", "--config", mlp, "--set", "epochs=100000"]).spawn().unwrap();
+    let line = |from: &mut dyn BufRead| {
+        let mut line = String::new();
+        from.read_line(&mut line).unwrap();
+        line
+    };
+    let head = line(&mut BufReader::new(child.stdout.take().unwrap()));
+    assert!(head.starts_with("[rank 0] mlp with ") && head.contains(", ddp, 2 ranks, "), "{head}");
+    let log = line(&mut BufReader::new(child.stderr.take().unwrap()));
+    assert!(log.starts_with("[rank 0] step ") && log.trim_end().ends_with("so far"), "{log}");
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(killed.unwrap().success());
+    assert!(!ended(child).status.success());
+}
+
 #[test]
 fn four_processes_train_to_the_bits_of_threads_and_of_virtual_time() {
     let folder = tempfile::tempdir().unwrap();

@@ -89,6 +89,21 @@ fn every_test_that_security_names_is_there() {
     }
 }
 
+/// The page of defects names tests as `path::test`.
+#[test]
+fn every_test_that_the_page_of_defects_names_is_there() {
+    let root = root();
+    let text = std::fs::read_to_string(root.join("docs/results/defects.md")).unwrap();
+    let quoted = text.split('`').skip(1).step_by(2);
+    let named: Vec<(&str, &str)> =
+        quoted.filter_map(|word| word.split_once("::")).filter(|(path, _)| path.ends_with(".rs")).collect();
+    assert!(named.len() > 60, "only {} tests were found", named.len());
+    for (path, test) in named {
+        let file = std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert!(file.contains(&format!("fn {test}(")), "`{path}::{test}` is not there");
+    }
+}
+
 #[test]
 fn paths_and_links_are_found_where_they_are() {
     let text = "see [a](b/c.md#d) and [e](https://f/g), `h/i.rs`, `400Gb/s`, `--j/k`, `l/NAME.rs`, `m` and `o.rs`\n`n/`";

@@ -1,15 +1,40 @@
 //! A run on a GPU: transfers of weights and optimiser state, and its step.
 
 use super::Run;
-use crate::cuda::Replica;
+use crate::config::RankDevice;
+use crate::cuda::{self, CudaMachine, Replica};
 use crate::data::loader::Batches;
 use crate::engine::StepInput;
 use crate::evaluate::{Evaluation, evaluate_by};
 use crate::strategies::ddp;
 use crate::timing::StepBreakdown;
-use crate::{Dataset, MemoryUse, Result};
-use allfold_collectives::{Rank, ReduceOp};
+use crate::{Config, Dataset, MemoryUse, Result};
+use allfold_collectives::{Communicator, Rank, ReduceOp};
 use allfold_kernels::nn::Float;
+use std::sync::Arc;
+
+/// The GPUs of this machine, if `config` lets this rank compute on one.
+pub(super) fn machine(config: &Config, comm: &Communicator) -> Result<Option<Arc<dyn CudaMachine>>> {
+    match config.device_of(comm.rank().index())? {
+        RankDevice::Cpu => Ok(None),
+        RankDevice::Cuda(_) => cuda::open(config),
+    }
+}
+
+/// This rank's model on a device of `machine`, unless the rank computes on the CPU and others on GPUs.
+pub(super) fn replica<'a>(
+    config: &'a Config,
+    sample: ((usize, usize, usize), usize),
+    comm: &'a Communicator,
+    machine: Option<Arc<dyn CudaMachine>>,
+) -> Result<Option<Replica<'a>>> {
+    let here = !config.mixes_devices() || config.device_of(comm.rank().index())? != RankDevice::Cpu;
+    let device = machine.filter(|_| here).map(|machine| {
+        let device = cuda::device_of(config, comm, &*machine)?;
+        Replica::new(config, sample, comm, (machine, device))
+    });
+    device.transpose()
+}
 
 impl<F: Float> Run<'_, F> {
     /// Copies the host's weights and optimiser state to the device, or on the CPU to the engine.
