@@ -6,7 +6,7 @@
 //! ```
 
 use crate::score::BANDS;
-use allfold_report::records::ValidationScore;
+use allfold_report::records::{TrainingScore, ValidationScore};
 
 /// The command that makes the scores.
 pub const COMMAND: &str = "allfold validate RUNS --leave-one-system-out";
@@ -48,10 +48,36 @@ pub fn published_scores() -> Vec<ValidationScore> {
     bands.collect()
 }
 
+/// The command that makes the score of training.
+pub const TRAINING_COMMAND: &str = "allfold scale validate TABLES_DIRECTORY/*.json";
+
+/// The score of predicted training rates, as `docs/results/scaling` publishes it.
+pub fn training_score() -> TrainingScore {
+    TrainingScore {
+        networks: "image networks".into(),
+        ranks: 8,
+        rows: 76,
+        median_error: 0.032,
+        ninetieth_error: 0.31,
+        source: "docs/results/scaling/README.md".into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::path::Path;
+
+    #[test]
+    fn the_score_of_training_that_ships_is_that_of_the_document() {
+        let TrainingScore { ranks, rows, median_error, ninetieth_error, source, .. } = training_score();
+        let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(source))
+            .unwrap();
+        assert!(text.contains(TRAINING_COMMAND));
+        let [median, ninetieth] = [median_error, ninetieth_error].map(|error| 100.0 * error);
+        let row = format!("| all image tables on {ranks} GPUs | {rows} | {median:.1} % | {ninetieth:.0} % |");
+        assert!(text.contains(&row), "{row}");
+    }
 
     /// The table of the document that is named as the source, row by row.
     #[test]

@@ -31,4 +31,4 @@ pub use training::{
     MeasuredScale, MeasuredStep, Parity, RankMemory, ScalingRow, Setup, SimulatedComparison, SimulatedEnd,
     SimulatedLayer, SimulatedProgress, SimulatedScale, SimulatedStep, TimelineSpan,
 };
-pub use validation::{Validated, ValidationScore};
+pub use validation::{TrainingScore, Validated, ValidationScore};

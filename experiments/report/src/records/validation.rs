@@ -62,3 +62,25 @@ impl RecordKind for ValidationScore {
     const KIND: &'static str = "validation_score";
     const MEASURED: Option<bool> = None;
 }
+
+/// The error of predicted training rates of several GPUs, each from the published rate of one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainingScore {
+    /// What was predicted, in the plural: `image networks`.
+    pub networks: String,
+    /// The number of GPUs that were predicted.
+    pub ranks: u32,
+    /// Number of published rates.
+    pub rows: u64,
+    /// Median of the relative errors.
+    pub median_error: f64,
+    /// 90th percentile of the relative errors.
+    pub ninetieth_error: f64,
+    /// The document that publishes the score.
+    pub source: String,
+}
+
+impl RecordKind for TrainingScore {
+    const KIND: &'static str = "training_score";
+    const MEASURED: Option<bool> = None;
+}

@@ -1,9 +1,10 @@
 //! How far predictions of collectives are off, on systems that took no part in the fit.
 
 use super::part::{Part, commands, distinct, fact, head};
+use crate::format;
 use crate::page::{Question, ReportTable, Section};
 use crate::plots::DrawError;
-use crate::records::{Records, ValidationScore};
+use crate::records::{Records, TrainingScore, ValidationScore};
 
 /// The part's anchor.
 pub const ID: &str = "accuracy";
@@ -56,6 +57,17 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
             None,
         ));
     }
+    for score in records.all::<TrainingScore>() {
+        let text = format!(
+            "typical error of predicted training rates of {} on {} GPUs, each from the rate of one; nine in ten within {} ({} \
+             published rates)",
+            score.networks,
+            score.ranks,
+            format::percent(score.ninetieth_error),
+            score.rows
+        );
+        facts.push(fact(Question::Trust, format::percent(score.median_error), text, None));
+    }
     let section = Section {
         id: ID,
         title: "Accuracy of predicted collectives".into(),
@@ -75,7 +87,21 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     Ok(Some(Part { answer: None, facts, limits, section }))
 }
 
-/// The typical error in words, for the first line; `None` without scores.
+/// The typical error of predicted training in words, for a first line about training; `None` without scores.
+pub fn training_error(records: &Records) -> Option<String> {
+    let scores = records.all::<TrainingScore>();
+    scores.first().map(|score| {
+        format!(
+            "published rates of {} on {} GPUs are predicted with a typical error of {}, nine in ten within {}",
+            score.networks,
+            score.ranks,
+            format::percent(score.median_error),
+            format::percent(score.ninetieth_error)
+        )
+    })
+}
+
+/// The typical error of predicted collectives in words, for any other first line; `None` without scores.
 pub fn typical_error(records: &Records) -> Option<String> {
     let (median, ninetieth) = ranges(&records.all::<ValidationScore>())?;
     Some(format!(

@@ -10,7 +10,7 @@ use crate::records::Records;
 type Make = fn(&Records) -> Result<Option<Part>, DrawError>;
 
 /// Every part that has records, in order. The page's answer is that of the first part that gives one (else the first part's title),
-/// with the typical error of predictions if there are scores.
+/// with the typical error of such predictions if there are scores.
 ///
 /// # Errors
 /// A plot cannot be drawn.
@@ -32,15 +32,19 @@ pub fn all(records: &Records) -> Result<Contents, DrawError> {
     for part in parts.iter_mut().filter(|part| part.section.id == accuracy::ID) {
         contents.facts.append(&mut part.facts);
     }
+    let mut error = accuracy::typical_error(records);
     for part in parts {
         if let Some(answer) = part.answer.filter(|_| contents.answer.is_empty()) {
             contents.answer = answer;
+            if part.section.id == scaling::ID {
+                error = accuracy::training_error(records).or(error);
+            }
         }
         contents.facts.extend(part.facts);
         contents.limits.extend(part.limits);
         contents.sections.push(part.section);
     }
-    if let Some(error) = accuracy::typical_error(records) {
+    if let Some(error) = error {
         contents.answer = format!("{}; {error}", contents.answer.trim_end_matches('.'));
     }
     if let Some(first) = contents.sections.first().filter(|_| contents.answer.is_empty()) {

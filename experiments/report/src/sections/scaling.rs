@@ -11,6 +11,9 @@ use crate::records::{MeasuredScale, Records, SimulatedScale};
 /// The number of ranks that the first line of the page is about, if there is a point of that many.
 const ANSWERED: u32 = 64;
 
+/// The part's anchor.
+pub const ID: &str = "scaling";
+
 pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let measured = records.stamped::<MeasuredScale>();
     let simulated = records.stamped::<SimulatedScale>();
@@ -44,7 +47,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         ));
     }
     let section = Section {
-        id: "scaling",
+        id: ID,
         title: "Scaling of training".into(),
         text: vec![
             "Weak scaling: every rank brings its own batch, and every counted step takes a whole batch, so that measured, \

@@ -87,7 +87,7 @@ impl Experiment {
 #[allow(clippy::disallowed_methods, reason = "tells the user how long it took")]
 pub fn run(out: &Path, quick: bool, topology: &str) -> CommandResult {
     let start = Instant::now();
-    let report_scale = ReportScale::of(quick, topology);
+    let report_scale = ReportScale::of(quick, topology)?;
     // An unknown machine is refused before the experiment starts.
     let most = report_scale.scaling.iter().chain(report_scale.predicted).max().copied().unwrap_or(1);
     Topology::named(&report_scale.topology, most).map_err(CommandError::usage)?;
@@ -98,6 +98,7 @@ pub fn run(out: &Path, quick: bool, topology: &str) -> CommandResult {
     published_scores::published_scores()
         .iter()
         .try_for_each(|score| output.record_as(score, Some(published_scores::COMMAND)))?;
+    output.record_as(&published_scores::training_score(), Some(published_scores::TRAINING_COMMAND))?;
     let mut experiment = Experiment { report_scale, output, wrong: Vec::new(), activities: Vec::new() };
     let (done, interrupted) = experiment.all()?;
     let Experiment { mut output, wrong, activities, .. } = experiment;

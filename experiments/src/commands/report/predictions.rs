@@ -1,6 +1,6 @@
 //! What the standard experiment predicts: collectives over ranks and over sizes, training, and large networks.
 
-use super::scale::{CLUSTER, CNN, DEVICE, NETWORKS, ReportScale, SWEPT_LANES, SWEPT_RANKS, WIDE, choice};
+use super::scale::{CNN, Cluster, DEVICE, NETWORKS, ReportScale, SWEPT_RANKS, WIDE, choice};
 use crate::call::plan::Choice;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::RunOutput;
@@ -10,6 +10,7 @@ use crate::predict::machine::SimulatedMachine;
 use crate::predict::nccl::{NcclMachine, NcclOptions};
 use crate::scaling::curve::{self, Reach};
 use crate::scaling::points::{Scaling, simulated_efficiency};
+use crate::scaling::published::{DEVICE_VARIATION, JITTER_US};
 use crate::scaling::workload::{Collectives, WorkloadScaling};
 use allfold_collectives::Collective;
 use allfold_nccl_model::physics::Terms;
@@ -20,7 +21,7 @@ use allfold_report::records::SimulatedScale;
 use allfold_report::sizes::{RankCounts, Size};
 use allfold_sim::Device;
 use allfold_trainer::Config;
-use allfold_trainer::workloads::{Accelerator, Precision, Workload};
+use allfold_trainer::workloads::{Precision, Workload};
 use allfold_validation::file::ParameterFile;
 
 /// The number of ranks for which the report says where the time went.
@@ -114,20 +115,21 @@ fn this_machine(config: Config, output: &mut RunOutput) -> CommandResult {
 pub fn sweep(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult {
     let names = ["ring", "double_binary_tree"];
     let sizes = report_scale.sweep;
-    let (ranks, lanes) = (SWEPT_RANKS, SWEPT_LANES);
+    let Cluster { topology: cluster, lanes, .. } = &report_scale.cluster;
+    let ranks = SWEPT_RANKS;
     let bar = progress::bar(((names.len() + 1) * sizes.len()) as u64, "predicting over sizes");
-    let machine = SimulatedMachine::named(CLUSTER, ranks)?;
+    let machine = SimulatedMachine::named(cluster, ranks)?;
     let command = |name: &str, lanes: &str| {
         let ends = (sizes.first().copied().unwrap_or(0), sizes.last().copied().unwrap_or(0));
         let factor = sizes.get(1).map_or(2, |second| second / ends.0.max(1));
         format!(
-            "allfold simulate all_reduce --topology {CLUSTER} --ranks {ranks} --algo {name}{lanes} -b {} -e {} -f {factor}",
+            "allfold simulate all_reduce --topology {cluster} --ranks {ranks} --algo {name}{lanes} -b {} -e {} -f {factor}",
             Size(ends.0),
             Size(ends.1)
         )
     };
     for name in names {
-        let choice = Choice { lanes, ..choice(Collective::AllReduce, Some(name), ranks)? };
+        let choice = Choice { lanes: *lanes, ..choice(Collective::AllReduce, Some(name), ranks)? };
         for &size in sizes {
             let (record, _) = machine.time(&choice, size)?;
             output.record_as(&record, Some(&command(name, &format!(" --lanes {lanes}"))))?;
@@ -140,7 +142,7 @@ pub fn sweep(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResul
         parameters: ParameterFile::published().map_err(CommandError::run)?.parameters(),
         terms: Terms::default(),
     };
-    let nccl = NcclMachine::new(CLUSTER, ranks, options)?;
+    let nccl = NcclMachine::new(cluster, ranks, options)?;
     let call = choice(Collective::AllReduce, None, ranks)?;
     let mut last = None;
     for &size in sizes {
@@ -152,7 +154,7 @@ pub fn sweep(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResul
     bar.finish_and_clear();
     let Some(last) = last else { return Ok(()) };
     output.say(format!(
-        "predicted    NCCL's all_reduce of {} over {ranks} ranks of {CLUSTER}: {:.1} GB/s busbw",
+        "predicted    NCCL's all_reduce of {} over {ranks} ranks of {cluster}: {:.1} GB/s busbw",
         format::bytes(last.call.bytes),
         last.busbw_gbps
     ))
@@ -165,19 +167,21 @@ pub fn sweep(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResul
 pub fn networks(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult {
     output.seed(None);
     let counts = RankCounts(report_scale.workload.to_vec());
+    let Cluster { topology: cluster, accelerator, .. } = &report_scale.cluster;
     for (name, batch) in NETWORKS {
         let scaling = WorkloadScaling {
             workload: Workload::named(name).map_err(CommandError::run)?,
-            topology: CLUSTER.into(),
-            accelerator: Accelerator::named("A100 SXM").map_err(CommandError::run)?,
+            topology: cluster.clone(),
+            accelerator,
             precision: Precision::Half,
             batch,
             strong: false,
             accumulate: 1,
             sync_batch_norm: false,
             measured: None,
-            terms: Overheads { node: 8, ..Overheads::NONE },
-            collectives: Collectives::Simulated,
+            // Those with which published rates were predicted.
+            terms: Overheads { device_variation: DEVICE_VARIATION, jitter_us: JITTER_US, ..Overheads::NONE },
+            collectives: Collectives::Nccl,
         };
         let bar = progress::bar(counts.0.len() as u64, name);
         let mut points: Vec<SimulatedScale> = Vec::new();
@@ -188,13 +192,15 @@ pub fn networks(report_scale: &ReportScale, output: &mut RunOutput) -> CommandRe
         bar.finish_and_clear();
         simulated_efficiency(&mut points);
         let command = format!(
-            "allfold scale workload {name} --topology {CLUSTER} --ranks {counts} --batch {batch} --amp"
+            "allfold scale workload {name} --topology {cluster} --ranks {counts} --batch {batch} --amp --collectives nccl \
+             --device-variation {DEVICE_VARIATION} --jitter {JITTER_US}"
         );
         points.iter().try_for_each(|point| output.record_as(point, Some(&command)))?;
         if let Some(last) = points.last() {
             output.say(format!(
-                "predicted    {name} on {} A100 of {CLUSTER}: {} samples/s, {} efficient; a sample is {}",
+                "predicted    {name} on {} {} of {cluster}: {} samples/s, {} efficient; a sample is {}",
                 last.setup.ranks,
+                accelerator.name,
                 format::grouped(last.samples_per_s),
                 format::percent(last.efficiency),
                 scaling.workload.sample()

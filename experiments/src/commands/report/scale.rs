@@ -2,10 +2,12 @@
 
 use crate::call::plan::Choice;
 use crate::cli::error::{CommandError, CommandResult};
+use crate::scaling::workload;
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_report::sizes::RankCounts;
 use allfold_sim::Device;
+use allfold_trainer::workloads::Accelerator;
 
 /// The configuration of the small convolutional network.
 pub const CNN: &str = include_str!("../../../configs/digits-cnn.toml");
@@ -15,14 +17,12 @@ pub const MLP: &str = include_str!("../../../configs/digits-mlp.toml");
 pub const WIDE: &str = include_str!("../../../configs/wide-mlp.toml");
 /// The machine that the experiment predicts for, unless `--topology` names another.
 pub const TOPOLOGY: &str = "nodes8";
-/// The real machine that the experiment predicts large networks and NCCL on.
-pub const CLUSTER: &str = "dgx-a100";
+/// The real machine that the experiment predicts large networks and NCCL on, unless `--topology` names another real one.
+const CLUSTER: &str = "dgx-a100";
 /// The large networks, and samples of each rank and step.
 pub const NETWORKS: [(&str, usize); 2] = [("resnet50", 256), ("bert-large", 16)];
 /// The number of ranks of the sweep over sizes.
 pub const SWEPT_RANKS: u32 = 64;
-/// Lanes of an algorithm in the sweep: one for each NIC of a node.
-pub const SWEPT_LANES: u32 = 8;
 /// The device that the experiment predicts for.
 pub const DEVICE: Device = Device::A100_F32;
 
@@ -52,14 +52,40 @@ pub struct ReportScale {
     pub workload: &'static [u32],
     /// The simulated machine.
     pub topology: String,
+    /// The real machine of large networks and NCCL.
+    pub cluster: Cluster,
+}
+
+/// A real machine, with what a prediction on it needs.
+pub struct Cluster {
+    /// Its name, as `--topology` takes it.
+    pub topology: String,
+    /// Its GPU.
+    pub accelerator: &'static Accelerator,
+    /// Lanes of an algorithm in the sweep: one for each NIC of a node.
+    pub lanes: u32,
+}
+
+impl Cluster {
+    /// The machine that `topology` names, if it is a real one that NCCL drives.
+    fn named(topology: &str) -> CommandResult<Cluster> {
+        let preset = workload::machine(topology)?;
+        workload::platform(&preset, SWEPT_RANKS)?;
+        let accelerator = Accelerator::named(&preset.gpu).map_err(CommandError::usage)?;
+        Ok(Cluster { topology: topology.into(), accelerator, lanes: preset.nics.count.max(1) })
+    }
 }
 
 impl ReportScale {
     /// The extent of the quick or of the whole experiment.
-    pub fn of(quick: bool, topology: &str) -> ReportScale {
+    ///
+    /// # Errors
+    /// If the machine that stands in for one that is not real is unknown.
+    pub fn of(quick: bool, topology: &str) -> CommandResult<ReportScale> {
+        let cluster = Cluster::named(topology).or_else(|_| Cluster::named(CLUSTER))?;
         let topology = topology.to_string();
         if quick {
-            return ReportScale {
+            return Ok(ReportScale {
                 proofs: RankCounts((1..=16).collect()),
                 training: &[1, 2, 4],
                 steps: 6,
@@ -72,9 +98,10 @@ impl ReportScale {
                 sweep: &[64 << 10, 4 << 20, 256 << 20],
                 workload: &[1, 8, 64, 512],
                 topology,
-            };
+                cluster,
+            });
         }
-        ReportScale {
+        Ok(ReportScale {
             proofs: RankCounts((1..=64).collect()),
             training: &[1, 2, 4, 8],
             steps: 0,
@@ -87,7 +114,8 @@ impl ReportScale {
             sweep: &[1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 256 << 20, 1 << 30],
             workload: &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024],
             topology,
-        }
+            cluster,
+        })
     }
 }
 

@@ -10,4 +10,5 @@ mod rows;
 mod run;
 mod score;
 
+pub use rows::{DEVICE_VARIATION, JITTER_US};
 pub use run::{ScoreOptions, run, term};

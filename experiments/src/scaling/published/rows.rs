@@ -27,8 +27,10 @@ pub const TERMS: [(&str, &str); 3] = [
     ),
 ];
 
-const DEVICE_VARIATION: f64 = 0.02;
-const JITTER_US: f64 = 1000.0;
+/// The standard deviation of the speed of GPUs of one kind, as a share of a step (P. Sinha et al., SC 2022).
+pub const DEVICE_VARIATION: f64 = 0.02;
+/// The standard deviation of a host's lateness in a step, in microseconds (assumed).
+pub const JITTER_US: f64 = 1000.0;
 
 /// Parameters of the networks in published tables that have no layer table here: a part of the model's path, and millions of
 /// parameters. From the papers and the repositories' model descriptions; approximate for detectors and U-Nets, which is enough:
