@@ -54,6 +54,20 @@ fn machines_describes_a_topology_file() {
     assert!(text.contains("8 ranks") && text.contains("nic_out") && text.contains("25.00"), "{text}");
 }
 
+/// What `--topology` takes, `machines` describes.
+#[test]
+fn machines_describes_shapes_and_machines_with_options() {
+    for (name, ranks, link) in [("nodes8", 8, "nic_out"), ("dgx-a100:2", 16, "nic_out")] {
+        let output = allfold(&["machines", name]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.starts_with(&format!("{name}: {ranks} ranks")) && text.contains(link), "{text}");
+    }
+    let output = allfold(&["machines", "dgx-a10"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("did you mean `dgx-a100`?"), "{text}");
+}
+
 /// The path of a file in the repository's folder `examples`.
 fn example(path: &str) -> String {
     format!("{}/../examples/{path}", env!("CARGO_MANIFEST_DIR"))

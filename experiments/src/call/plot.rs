@@ -7,6 +7,24 @@ use allfold_report::records::{MeasuredCollective, SimulatedCollective};
 use allfold_report::{Plot, measured_plots, simulated_plots};
 use std::path::Path;
 
+/// The fewest sizes that make a plot.
+const FEWEST: usize = 3;
+
+/// Refuses `--plot` for a sweep with too few sizes, before it runs.
+///
+/// # Errors
+/// Fewer than three sizes.
+pub fn can_draw(sizes: &[u64]) -> CommandResult {
+    match sizes.len() < FEWEST {
+        true => Err(too_few()),
+        false => Ok(()),
+    }
+}
+
+fn too_few() -> CommandError {
+    CommandError::usage("--plot draws three sizes or more; give -b and -e a wider sweep")
+}
+
 /// Draws simulated calls into an SVG file.
 ///
 /// # Errors
@@ -26,7 +44,7 @@ pub fn measured(path: &Path, records: &[MeasuredCollective], output: &mut RunOut
 fn write(path: &Path, plots: Result<Vec<Plot>, DrawError>, output: &mut RunOutput) -> CommandResult {
     let plots = plots.map_err(CommandError::run)?;
     let Some(plot) = plots.first() else {
-        return Err(CommandError::usage("--plot draws three sizes or more; give -b and -e a wider sweep"));
+        return Err(too_few());
     };
     output::replace(path, plot.figure.file(&plot.caption).as_bytes())?;
     plot.finding.iter().try_for_each(|finding| output.say(format!("# {finding}")))?;

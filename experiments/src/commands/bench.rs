@@ -38,6 +38,9 @@ pub fn run(args: &Args) -> CommandResult {
             "--plot draws measured sizes; `allfold simulate --plot` draws simulated ones",
         ));
     }
+    if args.plot.is_some() {
+        each.iter().try_for_each(|args| plot::can_draw(&args.sweep.sizes()?))?;
+    }
     args.plot.iter().try_for_each(|path| output::writable(path))?;
     let mut records = Vec::new();
     for (args, bench) in benches {

@@ -39,14 +39,26 @@ pub fn run(args: &Args) -> CommandResult {
             file(path, args.machine.as_deref(), &mut output)?
         }
         Some(path) if path.ends_with(".toml") => own_file(path, &mut output)?,
-        Some(name) => {
-            let preset = Preset::named(name).map_err(CommandError::usage)?;
-            output.say(format!("{}: {}", preset.name, preset.title))?;
-            for source in preset.sources() {
-                output.say(format!("  {source}"))?;
+        Some(name) => match Preset::named(name) {
+            Ok(preset) => {
+                output.say(format!("{}: {}", preset.name, preset.title))?;
+                for source in preset.sources() {
+                    output.say(format!("  {source}"))?;
+                }
+                output.record(&listed(&preset))?;
             }
-            output.record(&listed(&preset))?;
-        }
+            Err(unknown) => {
+                // A shape of links, or a machine with options: whatever else `--topology` takes.
+                let ranks = named_ranks(name).unwrap_or(RANKS);
+                let topology =
+                    Topology::named(name, ranks).map_err(|error| match name.contains([':', ',']) {
+                        true => CommandError::usage(error),
+                        false => CommandError::usage(unknown),
+                    })?;
+                output.say(format!("{name}: {}", counted(ranks as usize, "rank")))?;
+                links(&topology, &mut output)?;
+            }
+        },
         None => {
             let presets = Preset::all().map_err(CommandError::run)?;
             let mut rows = vec![["name", "also", "machine"].map(String::from).to_vec()];
@@ -64,8 +76,15 @@ pub fn run(args: &Args) -> CommandResult {
     output.close()
 }
 
-/// The number of ranks that a topology file is described for if it names none: that of a usual node.
+/// The number of ranks that a topology is described for if it names none: that of a usual node.
 const RANKS: u32 = 8;
+
+/// The number of devices of a machine with a number of nodes, such as `dgx-a100:2`.
+fn named_ranks(name: &str) -> Option<u32> {
+    let (head, options) = name.split_once(':')?;
+    let nodes: u32 = options.split(',').next()?.parse().ok()?;
+    Preset::named(head).ok()?.devices.checked_mul(nodes).filter(|ranks| *ranks > 0)
+}
 
 /// Prints the links that a topology file describes.
 fn own_file(path: &str, output: &mut RunOutput) -> CommandResult {
@@ -77,6 +96,11 @@ fn own_file(path: &str, output: &mut RunOutput) -> CommandResult {
     let topology = Topology::from_toml(path, &text, ranks).map_err(CommandError::usage)?;
     let asked = if own.is_some() { "" } else { "; the file names no number, so that any fits" };
     output.say(format!("{path}: {}{asked}", counted(ranks as usize, "rank")))?;
+    links(&topology, output)
+}
+
+/// Prints the links of a topology.
+fn links(topology: &Topology, output: &mut RunOutput) -> CommandResult {
     let mut rows = vec![["links", "count", "GB/s one way", "latency (us)"].map(String::from).to_vec()];
     for family in topology.families() {
         rows.push(vec![

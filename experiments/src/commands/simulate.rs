@@ -111,6 +111,9 @@ pub fn run(args: &Args) -> CommandResult {
     let by_nccl = |sweep: &&SweepArgs| sweep.algo.as_deref() == Some(nccl::NAME);
     refuse_mixtures(args, &sweeps, sweeps.iter().filter(by_nccl).count())?;
     // Everything is checked before the first algorithm runs.
+    if args.plot.is_some() {
+        sweeps.iter().try_for_each(|sweep| plot::can_draw(&sweep.sizes()?))?;
+    }
     let calls = sweeps.iter().map(|sweep| Call::new(args, sweep)).collect::<CommandResult<Vec<_>>>()?;
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     let files = args.trace.iter().chain(&args.timeline).chain(&args.plot);
