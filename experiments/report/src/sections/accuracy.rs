@@ -2,7 +2,7 @@
 
 use super::part::{Part, commands, distinct, fact, head};
 use crate::format;
-use crate::page::{Question, ReportTable, Section};
+use crate::page::{Headline, Question, ReportTable, Section};
 use crate::plots::DrawError;
 use crate::records::{Records, TrainingScore, ValidationScore};
 
@@ -57,17 +57,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
             None,
         ));
     }
-    for score in records.all::<TrainingScore>() {
-        let text = format!(
-            "typical error of predicted training rates of {} on {} GPUs, each from the rate of one; nine in ten within {} ({} \
-             published rates)",
-            score.networks,
-            score.ranks,
-            format::percent(score.ninetieth_error),
-            score.rows
-        );
-        facts.push(fact(Question::Trust, format::percent(score.median_error), text, None));
-    }
+    facts.extend(records.all::<TrainingScore>().iter().map(trained));
     let section = Section {
         id: ID,
         title: "Accuracy of predicted collectives".into(),
@@ -85,6 +75,19 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         "No published run with more than {nodes} nodes is in these scores: a prediction for more nodes is not tested by them."
     )];
     Ok(Some(Part { answer: None, facts, limits, section }))
+}
+
+/// The fact of a score of predicted training.
+fn trained(score: &TrainingScore) -> (Question, Headline) {
+    let text = format!(
+        "typical error of predicted training rates of {} on {} GPUs, each from the rate of one; nine in ten within {} ({} published \
+         rates)",
+        score.networks,
+        score.ranks,
+        format::percent(score.ninetieth_error),
+        score.rows
+    );
+    fact(Question::Trust, format::percent(score.median_error), text, None)
 }
 
 /// The typical error of predicted training in words, for a first line about training; `None` without scores.
