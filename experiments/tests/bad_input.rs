@@ -200,6 +200,16 @@ fn traces_of_steps_that_a_run_does_not_make() {
 }
 
 #[test]
+fn devices_that_ranks_do_not_have() {
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
+    let devices = |more: &[&'static str]| [&["train", "--config", config, "--ranks", "2"], more].concat();
+    says(&devices(&["--share-by-speed"]), &["--share-by-speed needs unlike devices", "cuda:0,cpu"]);
+    says(&devices(&["--device", "cpu,cpu,cpu"]), &["`device` names 3 devices and there are 2 ranks"]);
+    says(&devices(&["--device", "cpu,cuda:x"]), &["after `cuda:` comes the number of a GPU"]);
+    says(&devices(&["--device", "cuda,cpu", "--strategy", "zero1"]), &["`strategy` is zero1", "needs ddp"]);
+}
+
+#[test]
 fn more_ranks_than_memory_holds() {
     let full = ["simulate", "all_reduce", "--topology", "switch", "--ranks", "2000000000", "-b", "8"];
     says(&[&full[..], &["-e", "8", "--engine", "full"]].concat(), &["clocks of 2000000000 ranks", "memory"]);

@@ -12,6 +12,7 @@ use crate::cli::output::{self, RunOutput};
 use crate::cli::{invocation, launched, memory, names, progress};
 use crate::predict::trace;
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
+use crate::training::measured_shares::measured_shares;
 use crate::training::profile::{self, ProfileSchedule};
 use crate::training::records::setup;
 use crate::training::run::{self, RecordOptions};
@@ -82,7 +83,8 @@ pub(crate) struct Args {
     /// sim, a device model [default: a100_f32], also with others for some ranks, such as a100_f32,4-7:v100_f32
     #[arg(long, value_name = "D")]
     device: Option<String>,
-    /// With sim: share the samples of a step by the speed of these devices, not equally
+    /// Share the samples of a step by the speed of these devices, not equally: with sim that of the models, on threads that of a few
+    /// steps of each
     #[arg(long)]
     share_by_speed: bool,
     /// Write a Chrome trace: with sim, everything on every rank; with threads, one step of every rank; with processes, one
@@ -288,7 +290,10 @@ fn loaded(args: &Args, config: &mut Config, place: &LaunchMode) -> CommandResult
     let data = allfold_trainer::data::load(config)?;
     let sample = (data.0.shape, data.0.classes);
     if args.share_by_speed {
-        config.parallel.shares = place.shares_by_speed(config, sample)?;
+        config.parallel.shares = match place {
+            LaunchMode::Threads(ranks) => measured_shares(config, &data, *ranks)?,
+            _ => place.shares_by_speed(config, sample)?,
+        };
     }
     fits(config, sample)?;
     Ok(data)

@@ -89,7 +89,7 @@ impl LaunchMode {
     ) -> CommandResult<Vec<u32>> {
         let LaunchMode::Sim(machine) = self else {
             return Err(CommandError::usage(
-                "--share-by-speed knows the speed of the device models of --backend sim; for real devices, set parallel.shares",
+                "--share-by-speed knows the speed of the device models of --backend sim and of this process's devices; for ranks that are processes, set parallel.shares",
             ));
         };
         let plan = Plan::default();

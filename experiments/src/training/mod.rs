@@ -4,6 +4,7 @@ pub mod comparison;
 pub mod config;
 pub mod elastic;
 pub mod launch_mode;
+pub mod measured_shares;
 pub mod profile;
 pub mod records;
 pub mod reference_losses;

@@ -35,7 +35,7 @@ pub use groups::RankGroups;
 pub use overheads::{Overheads, expected_max};
 pub use step_costs::{DdpOptions, StepCosts};
 pub use uniform_costs::UniformCosts;
-pub use unlike::shares_by_speed;
+pub use unlike::{alone, shares_by_speed, shares_by_time};
 pub use workload::{WorkloadTraining, predict_data_parallel, predict_workload};
 
 use allfold_collectives::Plan;

@@ -1,0 +1,39 @@
+//! Shares of a step's samples by the speed of real devices, each timed alone for a few steps.
+
+use super::launch_mode::LaunchMode;
+use super::run::{RecordOptions, run_on};
+use crate::cli::error::{CommandError, CommandResult};
+use allfold_prediction::{alone, shares_by_time};
+use allfold_trainer::{Config, Dataset};
+use indicatif::ProgressBar;
+
+/// The number of steps by which a device is timed, of which those that warm up do not count.
+const STEPS: u64 = 8;
+
+/// `parallel.shares` for ranks that are threads of this process, so that all compute equally long.
+///
+/// # Errors
+/// Ranks that all have one kind of device; a device that is missing; a run that fails.
+pub fn measured_shares(
+    config: &Config,
+    (train, test): &(Dataset, Dataset),
+    ranks: u32,
+) -> CommandResult<Vec<u32>> {
+    let names: Vec<&str> = config.device.split(',').map(str::trim).collect();
+    if names.iter().all(|name| *name == names[0]) {
+        return Err(CommandError::usage(
+            "--share-by-speed needs unlike devices, and all ranks have one kind: name others by --device, such as cuda:0,cpu",
+        ));
+    }
+    let device_of = |rank: usize| names[rank.min(names.len() - 1)];
+    let seconds = |device: &str, batch: usize| -> CommandResult<f64> {
+        let mut one =
+            Config { device: device.into(), batch, max_steps: STEPS, epochs: STEPS, ..alone(config) };
+        one.fixed_length();
+        let data = (train.clone().first(batch * STEPS as usize), test.clone().first(1));
+        let (place, bar) = (LaunchMode::Threads(1), ProgressBar::hidden());
+        let timed = run_on(&one, &data, &place, &bar, RecordOptions::default())?;
+        Ok(timed.step_us().0 / 1e6)
+    };
+    shares_by_time(config, ranks, device_of, seconds)
+}
