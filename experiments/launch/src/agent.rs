@@ -332,7 +332,7 @@ impl Agent {
         }
         let folder = self.output.folder(start.epoch).map_err(unwritable)?;
         let flight = folder.as_ref().map(|folder| folder.display().to_string());
-        if let (Some(folder), false, 0) = (&flight, self.output.tee, self.job.node) {
+        if let (Some(folder), 0, 0, false) = (&flight, start.epoch, self.job.node, self.output.tee) {
             self.output
                 .printer
                 .say(&format!("the ranks write to {folder}/rank-N.out and rank-N.err; --tee prints it too"));

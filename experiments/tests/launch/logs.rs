@@ -108,7 +108,7 @@ fn a_job_with_a_stopped_rank_is_explained() {
     let mut command = launch(&["-n", "3", "--grace", "0.5", "--log-dir", &logs, "--", "sh", "-c", &script]);
     command.env("ALLFOLD_TIMEOUT_FACTOR", "0.1");
     let said = text(&end(command).stderr);
-    let lines: Vec<&str> = said.lines().collect();
+    let lines: Vec<&str> = said.lines().skip(1).collect();
     assert_eq!(lines[0], format!("what each rank was in: allfold triage {logs}"), "{said}");
     assert!(
         lines[1].starts_with("error: rank 1 is stopped by a signal such as SIGSTOP, and rank "),
