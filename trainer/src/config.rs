@@ -17,7 +17,7 @@ mod key_list;
 mod parallel;
 mod pictures;
 
-pub use devices::RankDevice;
+pub use devices::{RankDevice, are_real_devices};
 pub use parallel::{Parallel, ScheduleName, StageSharing};
 
 use crate::buckets::Caps;

@@ -12,7 +12,7 @@ use crate::cli::output::{self, RunOutput};
 use crate::cli::{invocation, launched, memory, names, progress};
 use crate::predict::trace;
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
-use crate::training::measured_shares::measured_shares;
+use crate::training::measured_shares::shares_by_speed;
 use crate::training::profile::{self, ProfileSchedule};
 use crate::training::records::setup;
 use crate::training::run::{self, RecordOptions};
@@ -28,7 +28,7 @@ use allfold_report::plots::Origin;
 use allfold_report::records::{MeasuredLayer, RecordKind, SimulatedLayer};
 use allfold_report::sizes::rank_count;
 use allfold_sim::Topology;
-use allfold_trainer::config::DEVICES;
+use allfold_trainer::config::are_real_devices;
 use allfold_trainer::run::fits_network;
 use allfold_trainer::{Config, Dataset, Sampler, StepReport};
 use clap::ValueEnum;
@@ -180,9 +180,7 @@ impl Args {
 
     /// The real devices (not device models) that `--device` names, if any: one for all ranks, or one for each.
     fn real(&self) -> Option<&str> {
-        let first = |names: &str| names.split([',', ':']).next().unwrap_or_default().trim().to_string();
-        let known = |names: &&str| DEVICES.iter().any(|(known, _)| *known == first(names));
-        self.device.as_deref().filter(known)
+        self.device.as_deref().filter(|names| are_real_devices(names))
     }
 }
 
@@ -290,10 +288,7 @@ fn loaded(args: &Args, config: &mut Config, place: &LaunchMode) -> CommandResult
     let data = allfold_trainer::data::load(config)?;
     let sample = (data.0.shape, data.0.classes);
     if args.share_by_speed {
-        config.parallel.shares = match place {
-            LaunchMode::Threads(ranks) => measured_shares(config, &data, *ranks)?,
-            _ => place.shares_by_speed(config, sample)?,
-        };
+        config.parallel.shares = shares_by_speed(config, &data, place)?;
     }
     fits(config, sample)?;
     Ok(data)

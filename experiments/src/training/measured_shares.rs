@@ -1,4 +1,4 @@
-//! Shares of a step's samples by the speed of real devices, each timed alone for a few steps.
+//! Shares of a step's samples by the speed of the ranks' devices: of models by prediction, of real ones by a few steps on each.
 
 use super::launch_mode::LaunchMode;
 use super::run::{RecordOptions, run_on};
@@ -10,15 +10,23 @@ use indicatif::ProgressBar;
 /// The number of steps by which a device is timed, of which those that warm up do not count.
 const STEPS: u64 = 8;
 
-/// `parallel.shares` for ranks that are threads of this process, so that all compute equally long.
+/// `parallel.shares` for the ranks of `place`, so that all compute equally long.
 ///
 /// # Errors
-/// Ranks that all have one kind of device; a device that is missing; a run that fails.
-pub fn measured_shares(
+/// Ranks that are processes, or that all have one kind of device; a device that is missing; a step that cannot be timed.
+pub fn shares_by_speed(
     config: &Config,
-    (train, test): &(Dataset, Dataset),
-    ranks: u32,
+    data: &(Dataset, Dataset),
+    place: &LaunchMode,
 ) -> CommandResult<Vec<u32>> {
+    match place {
+        LaunchMode::Threads(ranks) => measured(config, data, *ranks),
+        _ => place.shares_by_speed(config, (data.0.shape, data.0.classes)),
+    }
+}
+
+/// The shares of ranks that are threads of this process.
+fn measured(config: &Config, (train, test): &(Dataset, Dataset), ranks: u32) -> CommandResult<Vec<u32>> {
     let names: Vec<&str> = config.device.split(',').map(str::trim).collect();
     if names.iter().all(|name| *name == names[0]) {
         return Err(CommandError::usage(

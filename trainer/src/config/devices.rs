@@ -40,6 +40,12 @@ impl RankDevice {
     }
 }
 
+/// Whether the first of these names, between commas, is that of a real device and not of a model of one.
+pub fn are_real_devices(names: &str) -> bool {
+    let first = names.split([',', ':']).next().unwrap_or_default().trim();
+    DEVICES.iter().any(|(known, _)| *known == first)
+}
+
 impl Config {
     /// The devices of the ranks: one for all of them, or one for each.
     ///
