@@ -86,7 +86,7 @@ pub fn d8_peer_access(run: &Run) -> Found {
 /// Two ranks that are threads: the first loads a kernel after its part of a collective, the second before its own part.
 #[allow(clippy::disallowed_methods, reason = "the second rank comes when the first one waits in the driver")]
 pub fn d9_loading_beside_a_collective(run: &Run) -> Found {
-    let options = StandinOptions { devices: 2, limit: Duration::from_secs(3), ..StandinOptions::default() };
+    let options = StandinOptions { devices: 2, limit: Duration::from_secs(15), ..StandinOptions::default() };
     run.alone(options, || {
         let (gpu, gate) = (Gpu::open()?, Gate::new(2));
         let queues = [Queue::new(gpu.clone(), 0)?, Queue::new(gpu.clone(), 1)?];
@@ -98,7 +98,7 @@ pub fn d9_loading_beside_a_collective(run: &Run) -> Found {
         let sums = std::thread::scope(|scope| {
             let first = scope.spawn(|| collective(0).and_then(|()| load(0)));
             let second = scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(500));
+                std::thread::sleep(Duration::from_secs(2));
                 load(1).and_then(|sum| collective(1).map(|()| sum))
             });
             [first.join().unwrap(), second.join().unwrap()]

@@ -12,7 +12,7 @@ use allfold_trainer::{Batch, Config, DrawKey, Model, models, optim, train_with};
 use std::sync::Arc;
 use std::time::Duration;
 
-const DEADLINE: Duration = Duration::from_secs(4);
+const DEADLINE: Duration = Duration::from_secs(10);
 
 fn config() -> Config {
     let (model, exchange) = ("mlp".into(), "nccl".into());
@@ -64,7 +64,7 @@ fn steps<R: Send>(
 
 /// Rank 1 stops silently after four steps: by its deadline rank 0 must get an error that names rank 1.
 pub fn d5_lost_peer(seeded: Seeded) -> Found {
-    let machine = machine(seeded, Duration::from_secs(6));
+    let machine = machine(seeded, Duration::from_secs(15));
     stand_in(&machine, StandIn { lost: PeerLoss::Silent, ..StandIn::default() });
     let ends = steps(&config(), &machine, |rank, step| {
         (0..4).try_for_each(|at| step(at, 4, 8))?;
