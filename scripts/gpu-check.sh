@@ -41,6 +41,8 @@ case "${1:-}" in
     -*) echo "gpu-check: unknown flag $1; there are --bundle and --dry-run" >&2; exit 2 ;;
 esac
 folder=$(realpath -m "${1:-$here/target/gpu-check}")
+# From here on in that folder, so that records name no path of a machine.
+[[ ! -d $folder ]] || cd "$folder"
 
 # Wheels put libraries under site-packages/nvidia/PACKAGE/lib.
 interpreter=
@@ -54,17 +56,17 @@ print(":".join(dict.fromkeys(lib for root in roots for lib in sorted(glob.glob(r
     break
 done
 # Ranks that share a GPU need a stream each that waits for no other; allfold sets the same by itself.
-export NCCL_MULTI_RANK_GPU_ENABLE=1 CUDA_DEVICE_MAX_CONNECTIONS=32 ALLFOLD_RECORDS="$folder/records.jsonl"
+export NCCL_MULTI_RANK_GPU_ENABLE=1 CUDA_DEVICE_MAX_CONNECTIONS=32 ALLFOLD_RECORDS=records.jsonl
 
 # A peer's records are printed and kept with ours.
 # shellcheck disable=SC2317 # called by `bash -c`, to which it is exported
 peer() {
     local lines
-    lines=$("$interpreter" "$folder/$1" "${@:2}") || return
+    lines=$("$interpreter" "$1" "${@:2}") || return
     echo "$lines" | tee -a "$ALLFOLD_RECORDS"
 }
 export -f peer
-export interpreter folder
+export interpreter
 
 # One row of the table per record; what is beside PyTorch has its ratio.
 table() {
@@ -128,7 +130,7 @@ step() { # step SECONDS WHAT COMMAND...
     local limit=$1 what=$2
     shift 2
     if [[ $dry == yes ]]; then
-        printf '%-44s up to %3d s: %s\n' "$what" "$limit" "${*/#$folder\//}"
+        printf '%-44s up to %3d s: %s\n' "$what" "$limit" "$*"
         return
     fi
     if ((SECONDS + 5 > budget)); then
@@ -148,13 +150,13 @@ step() { # step SECONDS WHAT COMMAND...
 }
 
 if [[ $dry == no ]]; then
-    [[ -x $folder/gpu ]] || { echo "gpu-check: no binaries in $folder; build them with scripts/gpu-check.sh --bundle" >&2; exit 2; }
+    [[ -d $folder && -x gpu ]] || { echo "gpu-check: no binaries in $folder; build them with scripts/gpu-check.sh --bundle" >&2; exit 2; }
     rm -f "$ALLFOLD_RECORDS"
-    echo "commit $(cat "$folder/commit")"
+    echo "commit $(cat commit)"
 fi
-step 10 "what is here" "$folder/allfold" doctor
+step 10 "what is here" ./allfold doctor
 doctor=
-[[ $dry == yes ]] || doctor=$("$folder/allfold" doctor) || doctor=
+[[ $dry == yes ]] || doctor=$(./allfold doctor) || doctor=
 if [[ $dry == no ]] && ! grep -q '^cuda  *yes' <<<"$doctor"; then
     # Everything starts, says what is missing, and does nothing else.
     without() { # without WHAT COMMAND...
@@ -166,13 +168,13 @@ if [[ $dry == no ]] && ! grep -q '^cuda  *yes' <<<"$doctor"; then
         fi
         printf '%-28s %s\n' "$1" "$said"
     }
-    without "kernel parity" "$folder/cuda_kernels" gpu --exact --nocapture
-    without "conformance" "$folder/collectives" every_algorithm_on_a_gpu --nocapture
-    without "bandwidth, NCCL" "$folder/gpu" kernels 16
-    without "bench, device" "$folder/allfold" bench all_reduce --backend device --ranks 8
-    without "bench, NCCL" "$folder/allfold" bench all_reduce --backend nccl --ranks 2
+    without "kernel parity" ./cuda_kernels gpu --exact --nocapture
+    without "conformance" ./collectives every_algorithm_on_a_gpu --nocapture
+    without "bandwidth, NCCL" ./gpu kernels 16
+    without "bench, device" ./allfold bench all_reduce --backend device --ranks 8
+    without "bench, NCCL" ./allfold bench all_reduce --backend nccl --ranks 2
     for model in mlp resnet18 resnet50 gpt2; do
-        without "training: $model" "$folder/allfold" train --config "$folder/configs/$model.toml"
+        without "training: $model" ./allfold train --config "configs/$model.toml"
     done
     echo "gpu-check: there is no GPU that could be used; what is missing stands above" >&2
     ((failed)) && exit 1
@@ -190,23 +192,23 @@ own_gpus() { # own_gpus RANKS
     ((${gpus:-0} >= $1)) || { read -r major minor <<<"$nccl" && ((major > 2 || (major == 2 && minor >= 30))); }
 }
 
-step 48 "kernel parity: every kernel against the CPU" "$folder/cuda_kernels" gpu --exact --nocapture
-step 45 "conformance: devices and NCCL" "$folder/collectives" every_algorithm_on_a_gpu --nocapture
-step 20 "bandwidth: kernels against a copy" "$folder/gpu" kernels 512
-step 20 "bandwidth: 8 ranks on the devices there are" "$folder/gpu" device 64
-step 50 "NCCL with 1, 2, 4 and 8 ranks" "$folder/gpu" nccl 256
+step 48 "kernel parity: every kernel against the CPU" ./cuda_kernels gpu --exact --nocapture
+step 35 "conformance: devices and NCCL" ./collectives every_algorithm_on_a_gpu --nocapture
+step 20 "bandwidth: kernels against a copy" ./gpu kernels 512
+step 20 "bandwidth: 8 ranks on the devices there are" ./gpu device 64
+step 50 "NCCL with 1, 2, 4 and 8 ranks" ./gpu nccl 256
 [[ -z $interpreter ]] || step 20 "NCCL alone, called from Python" peer nccl_direct.py 256
-step 30 "training parity: the CPU's losses" env ALLFOLD_TEST_GPU=1 "$folder/trainer" --skip ends:: --skip ways:: --test-threads=8
-step 12 "bench: the device backend" "$folder/allfold" bench all_reduce --backend device --ranks 8 -b 1M -e 64M -f 8 --json "$ALLFOLD_RECORDS"
+step 30 "training parity: the CPU's losses" env ALLFOLD_TEST_GPU=1 ./trainer --skip ends:: --skip ways:: --test-threads=8
+step 12 "bench: the device backend" ./allfold bench all_reduce --backend device --ranks 8 -b 1M -e 64M -f 8 --json "$ALLFOLD_RECORDS"
 if own_gpus 2; then
-    step 12 "bench: NCCL native, 2 ranks" "$folder/allfold" bench all_reduce --backend nccl --ranks 2 -b 8 -e 64M -f 64 --json "$ALLFOLD_RECORDS"
+    step 12 "bench: NCCL native, 2 ranks" ./allfold bench all_reduce --backend nccl --ranks 2 -b 8 -e 64M -f 64 --json "$ALLFOLD_RECORDS"
 else
     echo "SKIP bench: NCCL native, 2 ranks: ranks that share a GPU need NCCL 2.30 or newer"
 fi
 
 # Where there is one GPU, both ranks are on it, and add up by the fused kernel.
-step 12 "training: mlp on 2 ranks" "$folder/allfold" train --config "$folder/configs/mlp.toml" --device cuda --ranks 2 --json "$ALLFOLD_RECORDS"
-step 12 "training: mlp on a GPU and the CPU" "$folder/allfold" train --config "$folder/configs/mlp.toml" --device cuda:0,cpu --ranks 2 --set 'parallel.shares=[60,4]' --steps 60 --json "$ALLFOLD_RECORDS"
+step 12 "training: mlp on 2 ranks" ./allfold train --config configs/mlp.toml --device cuda --ranks 2 --json "$ALLFOLD_RECORDS"
+step 12 "training: mlp on a GPU and the CPU" ./allfold train --config configs/mlp.toml --device cuda:0,cpu --ranks 2 --set 'parallel.shares=[60,4]' --steps 60 --json "$ALLFOLD_RECORDS"
 
 # The same models beside PyTorch; what is not there is said and passed over.
 torch=no
@@ -217,13 +219,13 @@ if [[ $torch == yes ]]; then
     step 10 "PyTorch: AdamW, fused" peer torch_gpu.py adamw eager
 fi
 # The limits up to here and of this loop add up to the budget; what they leave is for torch.compile, which is slow to start.
-for part in "mlp 12 15" "resnet18 12 20" "resnet50 30 30" "gpt2 20 30"; do
+for part in "mlp 12 15" "resnet18 12 30" "resnet50 30 30" "gpt2 20 30"; do
     read -r model own theirs <<<"$part"
-    step "$own" "training: $model" "$folder/allfold" train --config "$folder/configs/$model.toml" --device cuda --json "$ALLFOLD_RECORDS"
+    step "$own" "training: $model" ./allfold train --config "configs/$model.toml" --device cuda --json "$ALLFOLD_RECORDS"
     if [[ $torch == yes ]]; then step "$theirs" "PyTorch eager: $model" peer torch_gpu.py "$model" eager; fi
 done
 for model in gpt2 resnet50 resnet18 mlp; do
-    if [[ $torch == yes ]]; then step 60 "PyTorch compile: $model" peer torch_gpu.py "$model" compile; fi
+    if [[ $torch == yes ]]; then step 90 "PyTorch compile: $model" peer torch_gpu.py "$model" compile; fi
 done
 if [[ $dry == no ]]; then
     echo "== in short"
