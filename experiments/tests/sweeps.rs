@@ -5,6 +5,7 @@ mod common;
 
 use common::{allfold, folder, records, said};
 use std::fs;
+use std::process::Command;
 
 fn refused(args: &[&str]) -> String {
     let output = allfold(args);
@@ -120,4 +121,23 @@ fn diff_fails_on_a_regression_and_names_the_worst_row() {
     let other = file("c.jsonl", "direct", &[]);
     assert!(refused(&["diff", &before, &other]).contains("no row in common"));
     assert!(refused(&["diff", &before, "missing.jsonl"]).contains("name a file of records"));
+}
+
+#[test]
+fn operations_on_threads_have_the_deadline_of_the_environment() {
+    let bench = |timeout: &str, backend: &str, ranks: &str| {
+        let args =
+            ["bench", "all_reduce", "--backend", backend, "--ranks", ranks, "-b", "256K", "-e", "256K"];
+        let command = &mut Command::new(env!("CARGO_BIN_EXE_allfold"));
+        let output = command.args(args).env("ALLFOLD_TIMEOUT", timeout).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for backend in ["threads", "shm", "tcp"] {
+        let (code, said) = bench("0", backend, "2");
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.contains("ALLFOLD_TIMEOUT is `0`") && said.contains("0.001 seconds or more"), "{said}");
+    }
+    // So many threads cannot all have begun within a millisecond.
+    let (code, said) = bench("0.001", "threads", "512");
+    assert!(code == Some(1) && said.contains("deadline of 1ms exceeded"), "{code:?}: {said}");
 }

@@ -143,7 +143,13 @@ impl Joining {
 /// The value of a variable in seconds; `otherwise` if it is not set.
 fn seconds(variables: &Variables<'_>, name: &str, otherwise: Duration) -> Result<Duration> {
     let Some(read) = variables.text(name) else { return Ok(otherwise) };
-    environment::seconds(&read).map_err(|wanted| wrong(name, Some(&read), &wanted).into())
+    let seconds = environment::seconds(&read).map_err(|wanted| wrong(name, Some(&read), &wanted))?;
+    if seconds < Duration::from_millis(1) {
+        return Err(
+            wrong(name, Some(&read), "no other rank answers so soon: give 0.001 seconds or more").into()
+        );
+    }
+    Ok(seconds)
 }
 
 impl Communicator {
@@ -321,6 +327,7 @@ mod tests {
         for (name, value) in [
             ("ALLFOLD_TIMEOUT", "soon"),
             ("ALLFOLD_TIMEOUT", "-1"),
+            ("ALLFOLD_TIMEOUT", "0"),
             ("ALLFOLD_TIMEOUT", "1e19"),
             ("ALLFOLD_RENDEZVOUS_TIMEOUT", "1e19"),
             ("ALLFOLD_RENDEZVOUS_TIMEOUT", "NaN"),

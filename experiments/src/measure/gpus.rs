@@ -11,6 +11,7 @@ use crate::cli::error::{CommandError, CommandResult};
 use crate::measure::inputs::{self, Sample};
 use crate::measure::ranks::{Data, MeasuredSide, Timing, fits};
 use crate::measure::statistics::mean_and_error;
+use crate::training::launch_mode::operation_deadline;
 use allfold_collectives::meaning::Portion;
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank, World};
 use allfold_gpu::device::{DeviceCollective, DeviceRanks, ExecutionMode};
@@ -217,7 +218,7 @@ fn over_nccl<T: Sample>(gpus: &Gpus, choice: &Choice, timing: Timing, size: u64)
     fits(choice, size)?;
     let plan = choice.at(size)?;
     let data = Data::<T>::new(choice, &plan, timing)?;
-    let world = World::threads(choice.shape.ranks());
+    let world = World::threads(choice.shape.ranks()).deadline(operation_deadline()?);
     let seen = world.run(|control: Communicator| nccl_rank(gpus, choice, &plan, &data, timing, control));
     let seen: Vec<Seen<T>> = seen.map_err(CommandError::from)?;
     let stretches = seen.first().map_or(0, |(_, times, _)| times.len());

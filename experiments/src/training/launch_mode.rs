@@ -3,11 +3,12 @@
 use crate::cli::devices::RankDevices;
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::environment::Environment;
-use allfold_collectives::{Communicator, Plan, Rank};
+use allfold_collectives::{Communicator, Joining, Plan, Rank};
 use allfold_prediction::{ModeledMachine, shares_by_speed};
 use allfold_sim::{Device, Faults, Topology};
 use allfold_trainer::Config;
 use allfold_trainer::config::RankDevice;
+use std::time::Duration;
 
 /// Simulated ranks: one per rank of a topology, each computing on a device.
 #[derive(Clone)]
@@ -104,13 +105,20 @@ impl LaunchMode {
     }
 }
 
+/// How long an operation of ranks on real time may take: five minutes, or what `ALLFOLD_TIMEOUT` says.
+///
+/// # Errors
+/// A variable with a value that makes no sense.
+pub fn operation_deadline() -> CommandResult<Duration> {
+    Ok(Joining::from_env()?.deadlines.operation)
+}
+
 /// The communicator of this process as a rank of its MPI job. `native`: MPI's own collectives run where no algorithm is named.
 ///
 /// # Errors
 /// MPI cannot be started.
 #[cfg(feature = "mpi")]
 pub fn over_mpi(native: bool) -> CommandResult<Communicator> {
-    use allfold_collectives::Joining;
     use allfold_collectives::mpi::Options;
     let flight = Joining::from_env().map_err(CommandError::from)?.flight;
     Communicator::over_mpi(Options { native, flight, ..Options::default() }).map_err(CommandError::from)

@@ -54,19 +54,20 @@ pub fn ranks(args: &Args, host: HostBackend, choice: &Choice) -> CommandResult<L
         (HostBackend::Threads, None) => {
             let world = World::threads(args.sweep.ranks);
             let world = if path == Path::Messages { world.messages() } else { world };
-            Ok(threads(choice, world, format!("on threads, {}", path.name())))
+            threads(choice, world, format!("on threads, {}", path.name()))
         }
         (HostBackend::Shm, None) => {
             let buffers = buffers(args);
             let how = format!("as threads of one process that share a segment, as processes do, {buffers}");
-            Ok(threads(choice, World::shm(args.sweep.ranks), how))
+            threads(choice, World::shm(args.sweep.ranks), how)
         }
         (HostBackend::Tcp, None) => over_loopback(args, choice),
     }
 }
 
-fn threads(choice: &Choice, world: impl Into<World>, how: String) -> LaunchedRanks {
-    LaunchedRanks { runs_on: RunsOn::World(choice.on(world.into())), how }
+fn threads(choice: &Choice, world: impl Into<World>, how: String) -> CommandResult<LaunchedRanks> {
+    let world = world.into().deadline(launch_mode::operation_deadline()?);
+    Ok(LaunchedRanks { runs_on: RunsOn::World(choice.on(world)), how })
 }
 
 fn process(args: &Args, choice: &Choice, comm: Communicator, how: String) -> CommandResult<LaunchedRanks> {
@@ -90,7 +91,7 @@ fn over_loopback(args: &Args, choice: &Choice) -> CommandResult<LaunchedRanks> {
         Some(each) => (world.ranks_per_host(each), format!("{how}, as hosts of {each} ranks")),
         None => (world, how),
     };
-    Ok(threads(choice, world, how))
+    threads(choice, world, how)
 }
 
 /// The kind of buffers, as the table shows it.
