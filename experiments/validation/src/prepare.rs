@@ -50,6 +50,14 @@ pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
         Ok(machine) => machine,
         Err(error) => return refuse(&error),
     };
+    if u64::from(machine.devices) * u64::from(machine.nodes) != u64::from(run.ranks) {
+        let (devices, nodes) = (hardware.gpus_per_node.unwrap_or(1), hardware.nodes.unwrap_or(1));
+        return refuse(&format!(
+            "its hardware is {nodes} nodes of {devices} GPUs, and it has {} ranks; expected `gpus_per_node` times `nodes` to be the \
+             number of ranks",
+            run.ranks
+        ));
+    }
     let env = |key: &str| run.env.get(key).map(String::as_str);
     if let Some(nics) = &mut machine.nics {
         if env("NCCL_IB_DISABLE") == Some("1")

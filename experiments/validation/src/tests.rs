@@ -105,6 +105,21 @@ fn what_cannot_be_predicted_says_what_is_missing() {
 }
 
 #[test]
+fn hardware_of_other_ranks_or_with_an_unknown_key_is_refused() {
+    let text = |hardware: &str| {
+        format!(
+            r#"{{"collective":"all_reduce","dtype":"float","ranks":16,"hardware":{{"gpu":"H100 SXM","nodes":2,{hardware}}},
+            "rows":[{{"bytes":1048576,"time_us":100.0}}]}}"#
+        )
+    };
+    let run = &runs::parse("x_all_reduce", &text(r#""gpus_per_node":4"#)).unwrap()[0];
+    let said = prepare(run, false).unwrap_err();
+    assert!(said.contains("2 nodes of 4 GPUs, and it has 16 ranks"), "{said}");
+    let said = runs::parse("x_all_reduce", &text(r#""gpus_per_nodes":8"#)).unwrap_err().to_string();
+    assert!(said.contains("unknown field `gpus_per_nodes`") && said.contains("`gpus_per_node`"), "{said}");
+}
+
+#[test]
 fn what_the_environment_turns_off_is_not_used() {
     let machine = |env: &str| {
         let text = format!(

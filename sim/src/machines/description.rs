@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 /// The description of a machine in words.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Description {
     /// The GPU's name.
     pub gpu: Option<String>,
