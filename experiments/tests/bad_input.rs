@@ -54,7 +54,7 @@ fn an_unknown_name_is_told_the_nearest() {
     says(&["train", "--config", config, "--strategy", "dpd"], &["ddp"]);
     says(&["train", "--config", config, "--set", "bach=4"], &["--set bach=4", "`batch`"]);
     says(&["train", "--config", config, "--set", "lr"], &["KEY=VALUE"]);
-    says(&["train", "--config", config, "--set", "batch=few"], &["`batch`", "usize"]);
+    says(&["train", "--config", config, "--set", "batch=few"], &["`batch`", "whole number"]);
 }
 
 #[test]

@@ -25,6 +25,7 @@ use crate::scaler::{GradScaler, ScalerOptions};
 use crate::unknown::{suggestion, unknown};
 use crate::{Error, Result};
 use allfold_kernels::nn::Narrow;
+use allfold_sim::expected;
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
@@ -317,7 +318,7 @@ impl Config {
         let read = toml::from_str::<toml::Table>(&format!("value = {value}"));
         let read = read.ok().and_then(|mut read| read.remove("value"));
         *place = read.unwrap_or_else(|| toml::Value::String(value.into()));
-        *self = table.try_into().map_err(|error: toml::de::Error| wrong(error.message().into()))?;
+        *self = table.try_into().map_err(|error: toml::de::Error| wrong(expected(error.message())))?;
         Ok(())
     }
 
@@ -384,7 +385,7 @@ fn located(error: &toml::de::Error, text: &str, name: &str) -> String {
     let before = &text[..at];
     let line = before.matches('\n').count() + 1;
     let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
-    let message = error.message().lines().collect::<Vec<_>>().join("; ");
+    let message = expected(error.message());
     let mut quoted = message.split('`').skip(1).step_by(2);
     let what = match (message.starts_with("unknown field"), quoted.next()) {
         (true, Some(key)) => {

@@ -1,5 +1,5 @@
 //! What every crate of Allfold needs, and nothing else: [`Rank`], the units of time and data, the error text for an unknown name
-//! ([`suggest`]), [hashes](hash), [dates](utc), a mutex helper, and [reading](read_at_most) of input files up to a limit.
+//! ([`suggest`]), [hashes](hash), [dates](utc), a mutex helper, [reading](read_at_most) of input files up to a limit, and their errors [in words](expected).
 //!
 //! This crate depends on no other crate of Allfold. The feature `serde` makes ranks and units serialisable as plain
 //! numbers.
@@ -12,6 +12,7 @@
 //! ```
 
 mod date;
+mod expected;
 pub mod hash;
 mod lock;
 mod read;
@@ -19,6 +20,7 @@ pub mod suggest;
 mod units;
 
 pub use date::utc;
+pub use expected::expected;
 pub use hash::fnv1a;
 pub use lock::lock;
 pub use read::{read_at_most, read_text_at_most};

@@ -33,7 +33,7 @@
 use super::graph::Edge;
 use super::{Link, Topology};
 use crate::quantity::{Bandwidth, Latency};
-use crate::{Costs, Error, Result, Rounding, read_text_at_most, suggest};
+use crate::{Costs, Error, Result, Rounding, expected, read_text_at_most, suggest};
 use serde::Deserialize;
 use std::ops::Range;
 use std::path::Path;
@@ -266,7 +266,7 @@ fn said(message: &str) -> String {
     let old = WITH_UNITS.iter().find(|(old, _)| message.contains(&format!("unknown field `{old}`")));
     match old {
         Some((old, new)) => format!("`{old}` is a key of earlier versions; write {new}, with its unit"),
-        None => message.replace('\n', " "),
+        None => expected(message),
     }
 }
 

@@ -1,0 +1,31 @@
+//! Errors of readers of files in the words of those who write the files.
+
+/// What a reader of types says it expected, and what that is in words.
+const KINDS: [(&str, &str); 8] = [
+    ("usize", "a whole number, 0 or more"),
+    ("u64", "a whole number, 0 or more"),
+    ("u32", "a whole number, 0 or more"),
+    ("u16", "a whole number, 0 or more"),
+    ("f64", "a number"),
+    ("f32", "a number"),
+    ("a boolean", "true or false"),
+    ("a sequence", "a list"),
+];
+
+/// A message of serde or of a format's reader in one line, with words for Rust's names of what was expected.
+///
+/// ```
+/// use allfold_base::expected;
+///
+/// let message = "invalid type: string \"many\", expected usize";
+/// assert_eq!(expected(message), "invalid type: string \"many\", expected a whole number, 0 or more");
+/// assert_eq!(expected("invalid boolean\nexpected `true`"), "invalid boolean; expected `true`");
+/// ```
+pub fn expected(message: &str) -> String {
+    let line = message.lines().collect::<Vec<_>>().join("; ");
+    let Some((before, kind)) = line.rsplit_once("expected ") else { return line };
+    match KINDS.iter().find(|(name, _)| *name == kind) {
+        Some((_, words)) => format!("{before}expected {words}"),
+        None => line,
+    }
+}
