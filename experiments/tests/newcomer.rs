@@ -84,7 +84,10 @@ fn a_layer_table_is_predicted_like_a_known_network() {
     fs::write(&wrong, "name = \"n\"\n[[layer]]\nname = \"a\"\nkind = \"matmul\"\nflops = 1\nvalues = 1\n")
         .unwrap();
     let workload = |path: &str, hint: &str| refused(&["scale", "workload", path, "--ranks", "1"], hint);
-    workload(wrong.to_str().unwrap(), "expected one of");
+    workload(wrong.to_str().unwrap(), "wrong.toml:4:8: unknown variant `matmul`, expected one of");
+    let endless = folder.path().join("endless.toml");
+    std::os::unix::fs::symlink("/dev/zero", &endless).unwrap();
+    workload(endless.to_str().unwrap(), "a layer table may have 16 MiB");
     workload("missing.toml", "missing.toml");
     workload("resnet", "ends in .toml");
 }

@@ -25,7 +25,7 @@ use crate::scaler::{GradScaler, ScalerOptions};
 use crate::unknown::{suggestion, unknown};
 use crate::{Error, Result};
 use allfold_kernels::nn::Narrow;
-use allfold_sim::expected;
+use allfold_sim::{expected, line_and_column};
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
@@ -381,10 +381,7 @@ impl Config {
 
 /// `file:line:column: what is wrong and what would be right`, in one line.
 fn located(error: &toml::de::Error, text: &str, name: &str) -> String {
-    let at = error.span().map_or(0, |span| span.start).min(text.len());
-    let before = &text[..at];
-    let line = before.matches('\n').count() + 1;
-    let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
+    let (line, column) = line_and_column(text, error.span().map_or(0, |span| span.start));
     let message = expected(error.message());
     let mut quoted = message.split('`').skip(1).step_by(2);
     let what = match (message.starts_with("unknown field"), quoted.next()) {

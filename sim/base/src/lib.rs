@@ -12,7 +12,7 @@
 //! ```
 
 mod date;
-mod expected;
+mod file_errors;
 pub mod hash;
 mod lock;
 mod read;
@@ -20,7 +20,7 @@ pub mod suggest;
 mod units;
 
 pub use date::utc;
-pub use expected::expected;
+pub use file_errors::{expected, line_and_column};
 pub use hash::fnv1a;
 pub use lock::lock;
 pub use read::{read_at_most, read_text_at_most};

@@ -33,7 +33,7 @@
 use super::graph::Edge;
 use super::{Link, Topology};
 use crate::quantity::{Bandwidth, Latency};
-use crate::{Costs, Error, Result, Rounding, expected, read_text_at_most, suggest};
+use crate::{Costs, Error, Result, Rounding, expected, line_and_column, read_text_at_most, suggest};
 use serde::Deserialize;
 use std::ops::Range;
 use std::path::Path;
@@ -119,9 +119,7 @@ impl Topology {
         let parsed = toml::from_str::<File>(text)
             .map_err(|error| Wrong(error.span().unwrap_or(0..0), said(error.message())));
         parsed.and_then(|file| file.build(path, ranks)).map_err(|Wrong(span, what)| {
-            let before = text.get(..span.start).unwrap_or(text);
-            let line = before.matches('\n').count() + 1;
-            let column = before.chars().rev().take_while(|&c| c != '\n').count() + 1;
+            let (line, column) = line_and_column(text, span.start);
             Error::Parse { path: path.into(), line, column, what }
         })
     }

@@ -29,3 +29,14 @@ pub fn expected(message: &str) -> String {
         None => line,
     }
 }
+
+/// The line and the column, both counted from 1, of byte `at` of a text; of its end if the text is shorter.
+///
+/// ```
+/// assert_eq!(allfold_base::line_and_column("a = 1\nb = x\n", 10), (2, 5));
+/// ```
+pub fn line_and_column(text: &str, at: usize) -> (usize, usize) {
+    let before = text.get(..at).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    (line, before.chars().rev().take_while(|&c| c != '\n').count() + 1)
+}
