@@ -71,6 +71,19 @@ fn a_run_with_all_its_epochs_tells_of_no_early_end() {
     assert!(scores["train_accuracy"].is_null() && records.last().unwrap()["ended_early_after"].is_null());
 }
 
+/// The file of the best weights is written at the end of whole epochs: of one that is cut short nothing is kept or announced.
+#[test]
+fn the_best_epoch_is_one_whose_weights_are_kept() {
+    let folder = folder();
+    let kept = folder.path().join("kept");
+    let keys = format!("checkpoint_dir = {kept:?}\ncheckpoint_best = true\nvalidation = 32\nepochs = 2\n");
+    let (printed, records) = train(folder.path(), &keys, &["--steps", "3"]);
+    assert!(records.len() == 3 && !printed.contains("the best"), "{printed}");
+    assert!(!kept.join("best.safetensors").exists());
+    let (printed, _) = train(folder.path(), &keys, &["--steps", "11"]);
+    assert!(printed.contains("the best is epoch 1 ") && kept.join("best.safetensors").exists(), "{printed}");
+}
+
 /// The bars of a row of a Chrome trace: rank, name and length in microseconds.
 fn bars(trace: &Path, row: u64) -> Vec<(u64, String, f64)> {
     let trace: Value = serde_json::from_str(&fs::read_to_string(trace).unwrap()).unwrap();

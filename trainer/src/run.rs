@@ -194,6 +194,8 @@ impl<'a, F: Float> Run<'a, F> {
             self.end_epoch(epoch, &mut progress, observer)?;
         }
         let mut result = progress.result;
+        let whole = result.epochs.iter().filter(|epoch| epoch.steps.is_multiple_of(per_epoch));
+        result.whole_epochs = whole.count();
         if let Some(last) = result.epochs.last() {
             result.test = last.test;
         }

@@ -185,6 +185,7 @@ mod tests {
             result: TrainResult {
                 losses: vec![1.0; steps],
                 epochs: Vec::new(),
+                whole_epochs: 0,
                 ended_early: false,
                 test: Evaluation { labels: 0, correct: 0, loss: 0.0 },
                 weights_hash: 0,

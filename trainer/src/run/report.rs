@@ -64,6 +64,8 @@ pub struct TrainResult {
     /// The outcome of each epoch, from the first; of a resumed run, also of those before. Epochs whose scores the checkpoint lacks, as
     /// those of earlier versions do, are missing.
     pub epochs: Vec<EpochReport>,
+    /// How many of `epochs` are whole. `max_steps` may cut the last one short, which is scored and not in a checkpoint.
+    pub whole_epochs: usize,
     /// Whether the run ended because `patience` epochs brought no better score.
     pub ended_early: bool,
     /// The score after the last epoch, on the test set or the samples that `validation` holds out.
@@ -88,6 +90,7 @@ impl TrainResult {
         TrainResult {
             losses: Vec::new(),
             epochs: Vec::new(),
+            whole_epochs: 0,
             ended_early: false,
             test: Evaluation { labels: 0, correct: 0, loss: 0.0 },
             weights_hash: 0,

@@ -66,7 +66,11 @@ pub fn say(config: &Config, trained: &Trained, output: &mut RunOutput) -> Comman
 
 /// Why the run ended before all its epochs, and which epoch was the best; `None` if the run compares no scores.
 fn best_epoch(config: &Config, trained: &Trained) -> Option<String> {
-    let (by, epochs) = (ScoreBy::of(config), &trained.result.epochs);
+    let (by, mut epochs) = (ScoreBy::of(config), &trained.result.epochs[..]);
+    // The file of the best weights holds those of a whole epoch.
+    if config.checkpoint_best {
+        epochs = &epochs[..trained.result.whole_epochs];
+    }
     let best = epochs.get(by.best(epochs).filter(|_| config.compares_scores())?)?;
     let score = match by {
         ScoreBy::Accuracy => format!("accuracy {:.2} %", best.test.accuracy() * 100.0),
