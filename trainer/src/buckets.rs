@@ -68,7 +68,7 @@ pub fn flat<F: Copy + Default>(buckets: &[Bucket], params: &[ParamSpec], by_buck
 }
 
 /// The inverse of [`flat`].
-pub fn parted<F: Copy>(buckets: &[Bucket], params: &[ParamSpec], all: &[F]) -> Vec<Vec<F>> {
+pub fn split_by_bucket<F: Copy>(buckets: &[Bucket], params: &[ParamSpec], all: &[F]) -> Vec<Vec<F>> {
     let of = |bucket: &Bucket| {
         let places = bucket.places(params);
         places.flat_map(|(param, _)| all[params[param].range.clone()].iter().copied()).collect()

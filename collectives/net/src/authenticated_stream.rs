@@ -93,14 +93,14 @@ impl Authenticator {
         timeout(self.timeout, whole).await.unwrap_or_else(|_| Err(self.late()))
     }
 
-    /// Accepts a connection: verifies the other side's proof and sends it the answer that `judge` gives to its identity.
+    /// Accepts a connection: verifies the other side's proof and sends it the answer that `answer` gives to its identity.
     ///
     /// # Errors
     /// Why no connection was made.
     pub async fn accept(
         &self,
         mut socket: TcpStream,
-        judge: impl FnOnce(&PeerIdentity) -> HandshakeAnswer,
+        answer: impl FnOnce(&PeerIdentity) -> HandshakeAnswer,
     ) -> std::result::Result<(AuthenticatedStream, PeerIdentity), Refusal> {
         let whole = async {
             socket.set_nodelay(true).map_err(broken)?;
@@ -115,10 +115,10 @@ impl Authenticator {
             let proof: [u8; PROOF] = exactly(&mut socket).await?;
             let mut acceptor = Acceptor::new(&self.security, &hello, &challenge);
             let identity = acceptor.verify(&proof).ok_or(Refusal::Secret)?;
-            let verdict = judge(&identity);
-            socket.write_all(&acceptor.welcome(verdict)).await.map_err(broken)?;
-            if !verdict.is_welcome() {
-                return Err(Refusal::Answer(verdict, verdict.explain(&identity)));
+            let answer = answer(&identity);
+            socket.write_all(&acceptor.welcome(answer)).await.map_err(broken)?;
+            if !answer.is_welcome() {
+                return Err(Refusal::Answer(answer, answer.explain(&identity)));
             }
             let Some(credentials) = &self.credentials else {
                 return Ok((AuthenticatedStream { socket, tls: None }, identity));

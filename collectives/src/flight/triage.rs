@@ -120,12 +120,17 @@ impl Group<'_> {
         };
         // Unfinished operations are looked for last: a rank that is behind when the others disagree in a later operation does
         // not finish its own.
-        find(&|sequence, entries| self.parted(group, sequence, entries))
+        find(&|sequence, entries| self.diverged_or_absent(group, sequence, entries))
             .or_else(|| find(&|sequence, entries| unfinished(group, sequence, entries)))
     }
 
     /// The diagnosis if ranks made different calls, or some never made this call.
-    fn parted(&self, group: u64, sequence: u64, entries: &BTreeMap<Rank, &Entry>) -> Option<Diagnosis> {
+    fn diverged_or_absent(
+        &self,
+        group: u64,
+        sequence: u64,
+        entries: &BTreeMap<Rank, &Entry>,
+    ) -> Option<Diagnosis> {
         let mut calls: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
         entries.iter().for_each(|(rank, entry)| calls.entry(entry.call()).or_default().push(*rank));
         if calls.len() > 1 {

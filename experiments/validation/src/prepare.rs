@@ -1,6 +1,6 @@
 //! Makes cases that can be predicted from a run: its machine from a description, and NCCL's choice for every row.
 
-use crate::runs::Run;
+use crate::runs::{Hardware, Run};
 use crate::systems::system;
 use allfold_nccl_model::physics::{PhysicsCase, STORED, Setting};
 use allfold_nccl_model::{Library, Overrides, Platform};
@@ -50,13 +50,8 @@ pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
         Ok(machine) => machine,
         Err(error) => return refuse(&error),
     };
-    if u64::from(machine.devices) * u64::from(machine.nodes) != u64::from(run.ranks) {
-        let (devices, nodes) = (hardware.gpus_per_node.unwrap_or(1), hardware.nodes.unwrap_or(1));
-        return refuse(&format!(
-            "its hardware is {nodes} nodes of {devices} GPUs, and it has {} ranks; expected `gpus_per_node` times `nodes` to be the \
-             number of ranks",
-            run.ranks
-        ));
+    if let Some(other) = other_ranks(&machine, hardware, run.ranks) {
+        return refuse(&other);
     }
     let env = |key: &str| run.env.get(key).map(String::as_str);
     if let Some(nics) = &mut machine.nics {
@@ -109,14 +104,25 @@ pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
             Err(error) => return refuse(&error),
         }
     }
-    let nodes = hardware.nodes.unwrap_or(1);
     Ok(Prepared {
         name: run.name.clone(),
         system: system(run),
-        nodes,
+        nodes: hardware.nodes.unwrap_or(1),
         setting,
         rows,
         left_out: run.left_out.clone(),
+    })
+}
+
+/// What is wrong if a machine has another number of GPUs than a run has ranks.
+fn other_ranks(machine: &Machine, hardware: &Hardware, ranks: u32) -> Option<String> {
+    let gpus = u64::from(machine.devices) * u64::from(machine.nodes);
+    let (devices, nodes) = (hardware.gpus_per_node.unwrap_or(1), hardware.nodes.unwrap_or(1));
+    (gpus != u64::from(ranks)).then(|| {
+        format!(
+            "its hardware is {nodes} nodes of {devices} GPUs, and it has {ranks} ranks; expected `gpus_per_node` times `nodes` to be \
+             the number of ranks"
+        )
     })
 }
 

@@ -91,20 +91,20 @@ impl<S: Schedule> Schedule for FoldedToPowerOfTwo<S> {
     }
     fn step(&self, rank: Rank, round: u64) -> Step {
         let partner = self.pairs.partner(rank.0).map(Rank);
-        let speaks = |odd: bool| partner.filter(|_| (rank.0 % 2 == 1) == odd);
+        let partner_if = |odd: bool| partner.filter(|_| (rank.0 % 2 == 1) == odd);
         if round < self.extra() {
-            let send = speaks(true).map(|even| (even, self.everything()));
-            Step { send, recv: speaks(false).map(|odd| (odd, self.everything(), Combine::Reduce)) }
+            let send = partner_if(true).map(|even| (even, self.everything()));
+            Step { send, recv: partner_if(false).map(|odd| (odd, self.everything(), Combine::Reduce)) }
         } else if round - self.extra() < self.of.rounds() {
-            if speaks(true).is_some() {
+            if partner_if(true).is_some() {
                 return Step::IDLE;
             }
             let place = Rank(self.pairs.place(rank.0));
             let step = self.of.step(place, round - self.extra());
             step.map(|place| Rank(self.pairs.first(place.0)), |span| span)
         } else {
-            let send = speaks(false).map(|odd| (odd, self.everything()));
-            Step { send, recv: speaks(true).map(|even| (even, self.everything(), Combine::Copy)) }
+            let send = partner_if(false).map(|odd| (odd, self.everything()));
+            Step { send, recv: partner_if(true).map(|even| (even, self.everything(), Combine::Copy)) }
         }
     }
     fn symmetry(&self) -> Vec<Permutation> {

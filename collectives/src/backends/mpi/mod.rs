@@ -98,9 +98,8 @@ impl Mpi {
         }
         let all = self.groups(|groups| groups.all.clone());
         all.iter().try_for_each(|group| group.listen())?;
-        let parted = all[0].comm()?.barrier()?;
-        let mut parted = parted;
-        while parted.test()?.is_none() || !all.iter().all(|group| group.is_said()) {
+        let mut barrier = all[0].comm()?.barrier()?;
+        while barrier.test()?.is_none() || !all.iter().all(|group| group.is_said()) {
             all.iter().try_for_each(|group| group.listen())?;
             if clock() > until {
                 return Err(Error::System("the other ranks did not reach the end of the job".into()));

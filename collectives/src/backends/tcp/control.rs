@@ -189,12 +189,12 @@ pub(super) fn accept(node: &Arc<Node>, listener: TcpListener) -> Result<tokio::t
             let one = node.clone();
             let task = tokio::spawn(async move {
                 let mut memory = None;
-                let judge = |identity: &PeerIdentity| {
-                    let (verdict, pipe) = one.admit(identity);
+                let answer = |identity: &PeerIdentity| {
+                    let (answer, pipe) = one.admit(identity);
                     memory = pipe;
-                    verdict
+                    answer
                 };
-                match one.authenticator.accept(socket, judge).await {
+                match one.authenticator.accept(socket, answer).await {
                     Ok((stream, identity)) => join(&one, identity.rank, &identity, stream, memory),
                     Err(refusal) => {
                         one.refused.fetch_add(1, Ordering::Relaxed);

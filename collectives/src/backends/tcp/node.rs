@@ -142,8 +142,8 @@ impl Node {
             // Both locks are held: the end of a connection is either seen here, or removes its peer from the group's speakers
             // afterwards.
             let peers = lock(&self.peers);
-            let speaks = |rank: &Rank| *rank != self.rank && !peers[rank.index()].is_over();
-            groups.make(group.clone(), group.members.iter().copied().filter(speaks).collect())
+            let is_connected = |rank: &Rank| *rank != self.rank && !peers[rank.index()].is_over();
+            groups.make(group.clone(), group.members.iter().copied().filter(is_connected).collect())
         };
         early.into_iter().for_each(|(from, news)| self.take(&group, from, news));
         let lost: Vec<(Rank, Lost)> = lock(&self.peers)
@@ -157,8 +157,8 @@ impl Node {
         Ok(id)
     }
 
-    /// Whether a connection with this identity is accepted.
-    pub fn judge(&self, identity: &PeerIdentity) -> HandshakeAnswer {
+    /// The answer to a connection with this identity.
+    pub fn answer(&self, identity: &PeerIdentity) -> HandshakeAnswer {
         let other = identity.rank;
         if identity.job != self.job {
             let mut first = [0; 8];
@@ -192,10 +192,10 @@ impl Node {
 
     /// Decides on a peer's connection; also opens the memory for its messages, if the peer is on this host and offers some.
     pub fn admit(&self, identity: &PeerIdentity) -> (HandshakeAnswer, Option<Pipe>) {
-        let verdict = self.judge(identity);
-        match SegmentOffer::accept(&identity.memory, self.host.filter(|_| verdict.is_welcome())) {
+        let answer = self.answer(identity);
+        match SegmentOffer::accept(&identity.memory, self.host.filter(|_| answer.is_welcome())) {
             Some(pipe) => (HandshakeAnswer::SharedMemoryLink, Some(pipe)),
-            None => (verdict, None),
+            None => (answer, None),
         }
     }
 

@@ -108,7 +108,7 @@ impl Skip {
         self.piece = piece;
         self.seen += 1;
         match self.candidate.take_if(|candidate| candidate.ends == self.seen) {
-            Some(candidate) => self.judge(now, events, candidate),
+            Some(candidate) => self.skip_if_repeated(now, events, candidate),
             None => self.search(now, took, events),
         }
     }
@@ -133,7 +133,12 @@ impl Skip {
     }
 
     /// Skips ahead if the candidate's state has occurred again.
-    fn judge<C: Representatives>(&mut self, now: u64, events: &mut Events<'_, '_, C>, before: Candidate) {
+    fn skip_if_repeated<C: Representatives>(
+        &mut self,
+        now: u64,
+        events: &mut Events<'_, '_, C>,
+        before: Candidate,
+    ) {
         let state = State::of(now, self.piece, self.reference, events);
         let Some(state) = state.filter(|state| state.hash == before.state.hash) else {
             self.quiet = self.seen + self.wait;

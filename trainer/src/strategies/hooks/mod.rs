@@ -21,7 +21,7 @@ pub mod topk;
 pub use own::{BucketHook, BuildHook, OwnHook};
 
 use crate::added::{Added, typed};
-use crate::buckets::{Bucket, flat, parted};
+use crate::buckets::{Bucket, flat, split_by_bucket};
 use crate::timing::work;
 use crate::{ParamSpec, Result};
 use allfold_collectives::{Buffer, Communicator, ReduceOp, Work};
@@ -136,9 +136,9 @@ impl<F: Float> Hook<F> {
     pub fn load_hook_state(&mut self, buckets: &[Bucket], params: &[ParamSpec], values: &[Vec<F>]) {
         match (self, values) {
             (Hook::PowerSgd(state), [errors, rights]) => {
-                state.load_hook_state(buckets, params, parted(buckets, params, errors), rights);
+                state.load_hook_state(buckets, params, split_by_bucket(buckets, params, errors), rights);
             }
-            (Hook::TopK(state), [errors]) => state.errors_mut().set(parted(buckets, params, errors)),
+            (Hook::TopK(state), [errors]) => state.errors_mut().set(split_by_bucket(buckets, params, errors)),
             _ => {}
         }
     }
