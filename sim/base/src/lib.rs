@@ -1,5 +1,6 @@
 //! What every crate of Allfold needs, and nothing else: [`Rank`], the units of time and data, the error text for an unknown name
-//! ([`suggest`]), [hashes](hash), [dates](utc), a mutex helper, [reading](read_at_most) of input files up to a limit, and their errors [in words](expected).
+//! ([`suggest`]), [hashes](hash), [dates](utc), a mutex helper, [reading](read_at_most) of input files up to a limit,
+//! and their errors [in words](expected).
 //!
 //! This crate depends on no other crate of Allfold. The feature `serde` makes ranks and units serialisable as plain
 //! numbers.

@@ -52,6 +52,18 @@ type Seeded = &'static [u8];
 /// What a body found wrong.
 type Found = Result<(), String>;
 
+/// What the ranks returned, or the errors of all that failed: which of them fails first is up to their threads.
+fn of_all<R, E: std::fmt::Display>(ranks: Vec<Result<R, E>>) -> Result<Vec<R>, String> {
+    let (mut returned, mut failed) = (Vec::new(), Vec::new());
+    for rank in ranks {
+        match rank {
+            Ok(value) => returned.push(value),
+            Err(error) => failed.push(error.to_string()),
+        }
+    }
+    if failed.is_empty() { Ok(returned) } else { Err(failed.join("; ")) }
+}
+
 const RACES: &str = "race detector";
 const MEMORY: &str = "reach of devices";
 const NCCL: &str = "stand-in for NCCL";

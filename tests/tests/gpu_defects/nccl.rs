@@ -1,6 +1,6 @@
 //! Defects of our use of NCCL, over the stand-in for its library.
 
-use crate::{Found, Seeded};
+use crate::{Found, Seeded, of_all};
 use allfold_collectives::{Communicator, DType, Error, ReduceOp, Result, World};
 use allfold_gpu::device::{DeviceGroup, ReducePath};
 use allfold_gpu::nccl::{NcclComm, StandIn, stand_in};
@@ -21,14 +21,14 @@ fn queue(machine: &Arc<dyn CudaMachine>, comm: &Communicator) -> Result<Queue> {
     Queue::new(machine.clone(), comm.rank().index()).map_err(|error| Error::System(error.to_string()))
 }
 
-/// Runs a body on two ranks with a device each. Returns the first error of a rank.
+/// Runs a body on two ranks with a device each.
 fn two(machine: &Arc<dyn CudaMachine>, body: impl Fn(NcclComm) -> Result<()> + Sync) -> Found {
     let world = World::threads(2).deadline(DEADLINE);
-    let ended = world.run(|control| {
+    let ended = world.run_each(|control| {
         let (queue, place) = (queue(machine, &control)?, (control.rank(), control.size()));
         body(NcclComm::join(queue, place, Box::new(control), DEADLINE, false)?)
     });
-    ended.map(|_| ()).map_err(|error| error.to_string())
+    of_all(ended.map_err(|error| error.to_string())?.ranks).map(|_| ())
 }
 
 /// Each rank splits off a communicator of its own and passes a barrier in it.
@@ -64,9 +64,9 @@ pub fn d4_estimate(seeded: Seeded) -> Found {
 pub fn d7_one_gpu(seeded: Seeded) -> Found {
     let options = ShimOptions { devices: 2, one_gpu: true, seeded, ..ShimOptions::default() };
     let machine = machine(options, StandIn { offered: true, ..StandIn::default() });
-    let opened = World::threads(2).deadline(DEADLINE).run(|comm| {
+    let opened = World::threads(2).deadline(DEADLINE).run_each(|comm| {
         let link = DeviceGroup::open(&comm, queue(&machine, &comm)?, ReducePath::Auto, DEADLINE)?;
         Ok::<_, Error>(link.name())
     });
-    opened.map(|_| ()).map_err(|error| error.to_string())
+    of_all(opened.map_err(|error| error.to_string())?.ranks).map(|_| ())
 }

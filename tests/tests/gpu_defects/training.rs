@@ -1,6 +1,6 @@
 //! Defects of training on devices whose sums go over NCCL, on the shim and over the stand-in for NCCL's library.
 
-use crate::{Found, Seeded};
+use crate::{Found, Seeded, of_all};
 use allfold_collectives::{Rank, World};
 use allfold_gpu::nccl::{PeerLoss, StandIn, stand_in};
 use allfold_kernels::cuda::CudaMachine;
@@ -29,8 +29,8 @@ fn train(config: &Config, seeded: Seeded) -> Found {
     let machine = machine(seeded, Duration::from_secs(20));
     let world = World::threads(2).deadline(Duration::from_secs(20));
     let trained =
-        world.run(|comm| train_with(config, &data.0, &data.1, &comm, Some(machine.clone()), &mut ()));
-    trained.map(|_| ()).map_err(|error| error.to_string())
+        world.run_each(|comm| train_with(config, &data.0, &data.1, &comm, Some(machine.clone()), &mut ()));
+    of_all(trained.map_err(|error| error.to_string())?.ranks).map(|_| ())
 }
 
 /// Runs a step: its number, the number of this rank's samples, and that of all ranks' samples.
@@ -42,7 +42,7 @@ fn steps<R: Send>(
     machine: &Arc<dyn CudaMachine>,
     body: impl Fn(Rank, Step<'_>) -> allfold_trainer::Result<R> + Sync,
 ) -> Result<Vec<R>, String> {
-    let ended = World::threads(2).deadline(DEADLINE).run(|comm| {
+    let ended = World::threads(2).deadline(DEADLINE).run_each(|comm| {
         let within = Within { machine: machine.clone(), device: comm.rank().index(), deadline: DEADLINE };
         let mut replica = Replica::new(config, ((1, 8, 8), 10), &comm, within)?;
         let network = models::build::<f32>(config, (1, 8, 8), 10)?;
@@ -59,7 +59,7 @@ fn steps<R: Send>(
         };
         body(comm.rank(), &mut step)
     });
-    ended.map_err(|error| error.to_string())
+    of_all(ended.map_err(|error| error.to_string())?.ranks)
 }
 
 /// Rank 1 stops silently after four steps: by its deadline rank 0 must get an error that names rank 1.
