@@ -108,7 +108,8 @@ fn what_cannot_be_predicted_says_what_is_missing() {
 fn hardware_of_other_ranks_or_with_an_unknown_key_is_refused() {
     let text = |hardware: &str| {
         format!(
-            r#"{{"collective":"all_reduce","dtype":"float","ranks":16,"hardware":{{"gpu":"H100 SXM","nodes":2,{hardware}}},
+            r#"{{"collective":"all_reduce","dtype":"float","ranks":16,"hardware":{{"gpu":"H100 SXM","nodes":2,
+            "intra_node":"NVLink4 NVSwitch","inter_node":"8x400Gb/s IB NDR",{hardware}}},
             "rows":[{{"bytes":1048576,"time_us":100.0}}]}}"#
         )
     };
