@@ -52,7 +52,7 @@ pub use communicator::{AbortHandle, Communicator, Joining, Plan, Planned};
 pub use contract::{Call, Operation, interruptible, interruption};
 pub use error::{Error, Lost, Result};
 pub use work::Work;
-pub use world::{Report, World};
+pub use world::{OnThreads, Report, World};
 
 /// The Rust examples of the README.
 #[cfg(doctest)]

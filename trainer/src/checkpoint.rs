@@ -26,7 +26,7 @@ use crate::scaler::GradScaler;
 use crate::scores::{self, EpochReport};
 use crate::{Config, Error, Model, Result};
 use allfold_kernels::nn::Float;
-use allfold_sim::fnv1a;
+use allfold_sim::{expected, fnv1a};
 use allfold_tensor_files::tensor_file;
 use compatible::{same_ranks, same_run};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -252,7 +252,7 @@ fn described(bytes: &[u8]) -> std::result::Result<(TrainingProgress, String), St
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| damage(bytes, &error))?;
     let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY)).cloned();
     let text = text.ok_or("is no checkpoint of a run")?;
-    let progress: TrainingProgress = toml::from_str(&text).map_err(|error| error.message().to_string())?;
+    let progress: TrainingProgress = toml::from_str(&text).map_err(|error| expected(error.message()))?;
     match progress.version {
         VERSION => Ok((progress, text)),
         other => Err(format!(

@@ -25,7 +25,7 @@ use crate::scaler::{GradScaler, ScalerOptions};
 use crate::unknown::{suggestion, unknown};
 use crate::{Error, Result};
 use allfold_kernels::nn::Narrow;
-use allfold_sim::{expected, line_and_column};
+use allfold_sim::{expected, located};
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
@@ -291,7 +291,7 @@ impl Config {
     /// [`Config::check`] refuses.
     pub fn parse(text: &str, name: &str) -> Result<Config> {
         let config: Config =
-            toml::from_str(text).map_err(|error| Error::Config(located(&error, text, name)))?;
+            toml::from_str(text).map_err(|error| Error::Config(mistake(&error, text, name)))?;
         config.check().map_err(|error| Error::Config(format!("{name}: {error}")))?;
         Ok(config)
     }
@@ -380,8 +380,7 @@ impl Config {
 }
 
 /// `file:line:column: what is wrong and what would be right`, in one line.
-fn located(error: &toml::de::Error, text: &str, name: &str) -> String {
-    let (line, column) = line_and_column(text, error.span().map_or(0, |span| span.start));
+fn mistake(error: &toml::de::Error, text: &str, name: &str) -> String {
     let message = expected(error.message());
     let mut quoted = message.split('`').skip(1).step_by(2);
     let what = match (message.starts_with("unknown field"), quoted.next()) {
@@ -390,5 +389,5 @@ fn located(error: &toml::de::Error, text: &str, name: &str) -> String {
         }
         _ => message,
     };
-    format!("{name}:{line}:{column}: {what}")
+    located(name, text, error.span().map_or(0, |span| span.start), &what)
 }

@@ -59,6 +59,14 @@ impl Joining {
         Joining::read(&Variables::new(&environment::variable))
     }
 
+    /// The deadlines that the environment gives, for ranks that join no others.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] for invalid values.
+    pub fn deadlines_from_env() -> Result<Deadlines> {
+        deadlines(&Variables::new(&environment::variable))
+    }
+
     fn read(variables: &Variables<'_>) -> Result<Joining> {
         let secret = match variables.text(SECRET) {
             None if variables.is_set(SECRET) => {
@@ -86,14 +94,7 @@ impl Joining {
         };
         let mut timeout = RendezvousTimeouts::default();
         timeout.rendezvous = seconds(variables, "ALLFOLD_RENDEZVOUS_TIMEOUT", timeout.rendezvous)?;
-        let mut deadlines = Deadlines::default();
-        if let Some(read) = variables.text("ALLFOLD_TIMEOUT_FACTOR") {
-            let factor = read.parse().ok().filter(|factor| (1e-4..=1e4).contains(factor));
-            let wanted = "a number from 0.0001 to 10000";
-            deadlines =
-                deadlines.scaled(factor.ok_or_else(|| wrong("ALLFOLD_TIMEOUT_FACTOR", Some(&read), wanted))?);
-        }
-        deadlines.operation = seconds(variables, "ALLFOLD_TIMEOUT", deadlines.operation)?;
+        let deadlines = deadlines(variables)?;
         let flight = variables.text(flight::FOLDER).map(PathBuf::from);
         Ok(Joining { share, security, timeout, deadlines, configuration: 0, flight })
     }
@@ -138,6 +139,18 @@ impl Joining {
             host: host(),
         }
     }
+}
+
+fn deadlines(variables: &Variables<'_>) -> Result<Deadlines> {
+    let mut deadlines = Deadlines::default();
+    if let Some(read) = variables.text("ALLFOLD_TIMEOUT_FACTOR") {
+        let factor = read.parse().ok().filter(|factor| (1e-4..=1e4).contains(factor));
+        let wanted = "a number from 0.0001 to 10000";
+        deadlines =
+            deadlines.scaled(factor.ok_or_else(|| wrong("ALLFOLD_TIMEOUT_FACTOR", Some(&read), wanted))?);
+    }
+    deadlines.operation = seconds(variables, "ALLFOLD_TIMEOUT", deadlines.operation)?;
+    Ok(deadlines)
 }
 
 /// The value of a variable in seconds; `otherwise` if it is not set.
@@ -320,6 +333,14 @@ mod tests {
         let chosen = read(&chosen).unwrap();
         assert_eq!((chosen.deadlines.operation, chosen.deadlines.dead), (seconds(1.5), seconds(0.2)));
         assert_eq!(chosen.timeout.rendezvous, seconds(7.0));
+    }
+
+    #[test]
+    fn deadlines_alone_need_no_secret() {
+        let lookup = |name: &str| (name == SECRET).then(|| "/no/such/secret".to_string());
+        let variables = Variables::new(&lookup);
+        assert_eq!(deadlines(&variables).unwrap().operation, Deadlines::default().operation);
+        assert!(Joining::read(&variables).is_err());
     }
 
     #[test]

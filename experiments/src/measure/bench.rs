@@ -4,7 +4,7 @@ use crate::call::plan::{self, Choice};
 use crate::cli::error::{CommandError, CommandResult};
 use crate::measure::ranks::{MeasuredSide, Timing, measure_process, measure_size};
 use crate::predict::machine::SimulatedMachine;
-use crate::training::launch_mode::operation_deadline;
+use crate::training::launch_mode::on_threads;
 use allfold_collectives::{Communicator, World, check};
 use allfold_kernels::for_dtype;
 use allfold_report::records::{CollectiveCall, MeasuredCollective, SimulatedCollective};
@@ -72,7 +72,7 @@ impl Bench {
     /// # Errors
     /// Not enough memory, or a failed run.
     pub fn on_threads(&self, size: u64) -> CommandResult<Vec<Checked<MeasuredCollective>>> {
-        let world = World::threads(self.choice.shape.ranks()).deadline(operation_deadline()?);
+        let world = on_threads(self.choice.shape.ranks())?;
         let world = if self.path == Path::Messages { world.messages() } else { world };
         self.on("threads", &RunsOn::World(self.choice.on(world)), size)
     }

@@ -3,7 +3,7 @@
 use crate::cli::devices::RankDevices;
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_collectives::environment::Environment;
-use allfold_collectives::{Communicator, Joining, Plan, Rank};
+use allfold_collectives::{Communicator, Joining, OnThreads, Plan, Rank, World};
 use allfold_prediction::{ModeledMachine, shares_by_speed};
 use allfold_sim::{Device, Faults, Topology};
 use allfold_trainer::Config;
@@ -110,7 +110,15 @@ impl LaunchMode {
 /// # Errors
 /// A variable with a value that makes no sense.
 pub fn operation_deadline() -> CommandResult<Duration> {
-    Ok(Joining::from_env()?.deadlines.operation)
+    Ok(Joining::deadlines_from_env()?.operation)
+}
+
+/// A world of threads of this process, with the [`operation_deadline`].
+///
+/// # Errors
+/// Those of [`operation_deadline`].
+pub fn on_threads(ranks: u32) -> CommandResult<World<OnThreads>> {
+    Ok(World::threads(ranks).deadline(operation_deadline()?))
 }
 
 /// The communicator of this process as a rank of its MPI job. `native`: MPI's own collectives run where no algorithm is named.

@@ -1,7 +1,7 @@
 //! A training run on threads, as one process of several, or on virtual time, with a progress bar.
 
 use super::elastic;
-use super::launch_mode::{LaunchMode, operation_deadline, over_mpi};
+use super::launch_mode::{LaunchMode, on_threads, over_mpi};
 use super::profile::{ProfileSchedule, RankProfile};
 use super::tensorboard::Events;
 use super::trained::{RankStep, Trained};
@@ -92,7 +92,7 @@ pub fn run_on(
         })
     };
     let world = match place {
-        LaunchMode::Threads(ranks) => World::threads(*ranks).deadline(operation_deadline()?).any(),
+        LaunchMode::Threads(ranks) => on_threads(*ranks)?.any(),
         LaunchMode::Sim(machine) => {
             let topology = &machine.topology;
             let world = World::sim(topology).costs(topology.costs()).device(machine.devices.device);

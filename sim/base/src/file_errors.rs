@@ -30,6 +30,16 @@ pub fn expected(message: &str) -> String {
     }
 }
 
+/// `file:line:column: message`, with the place of byte `at` of the file's text.
+///
+/// ```
+/// assert_eq!(allfold_base::located("a.toml", "a = 1\nb = x\n", 10, "no value"), "a.toml:2:5: no value");
+/// ```
+pub fn located(name: &str, text: &str, at: usize, message: &str) -> String {
+    let (line, column) = line_and_column(text, at);
+    format!("{name}:{line}:{column}: {message}")
+}
+
 /// The line and the column, both counted from 1, of byte `at` of a text; of its end if the text is shorter.
 ///
 /// ```

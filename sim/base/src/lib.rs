@@ -21,7 +21,7 @@ pub mod suggest;
 mod units;
 
 pub use date::utc;
-pub use file_errors::{expected, line_and_column};
+pub use file_errors::{expected, line_and_column, located};
 pub use hash::fnv1a;
 pub use lock::lock;
 pub use read::{read_at_most, read_text_at_most};

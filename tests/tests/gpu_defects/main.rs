@@ -10,7 +10,7 @@ mod training;
 
 use allfold_collectives::registry::{ALGORITHMS, find};
 use allfold_collectives::testing::Case;
-use allfold_collectives::{Collective, DType, Rank, ReduceOp};
+use allfold_collectives::{Collective, DType, Rank, ReduceOp, Report};
 use allfold_gpu::device::{DeviceCollective, DeviceRanks, ExecutionMode};
 use allfold_gpu::testing::runs_on;
 use allfold_kernels::cuda::{CudaMachine, Memory};
@@ -53,7 +53,10 @@ type Seeded = &'static [u8];
 type Found = Result<(), String>;
 
 /// What the ranks returned, or the errors of all that failed: which of them fails first is up to their threads.
-fn of_all<R, E: std::fmt::Display>(ranks: Vec<Result<R, E>>) -> Result<Vec<R>, String> {
+fn of_all<R, E: std::fmt::Display>(
+    report: allfold_collectives::Result<Report<R, E>>,
+) -> Result<Vec<R>, String> {
+    let ranks = report.map_err(|error| error.to_string())?.ranks;
     let (mut returned, mut failed) = (Vec::new(), Vec::new());
     for rank in ranks {
         match rank {

@@ -30,7 +30,7 @@ fn train(config: &Config, seeded: Seeded) -> Found {
     let world = World::threads(2).deadline(Duration::from_secs(20));
     let trained =
         world.run_each(|comm| train_with(config, &data.0, &data.1, &comm, Some(machine.clone()), &mut ()));
-    of_all(trained.map_err(|error| error.to_string())?.ranks).map(|_| ())
+    of_all(trained).map(|_| ())
 }
 
 /// Runs a step: its number, the number of this rank's samples, and that of all ranks' samples.
@@ -59,7 +59,7 @@ fn steps<R: Send>(
         };
         body(comm.rank(), &mut step)
     });
-    of_all(ended.map_err(|error| error.to_string())?.ranks)
+    of_all(ended)
 }
 
 /// Rank 1 stops silently after four steps: by its deadline rank 0 must get an error that names rank 1.

@@ -13,7 +13,7 @@ use allfold_report::format;
 use allfold_report::plots::{Axis, Curves, Ideal, Origin, Point, Series};
 use allfold_report::records::SimulatedScale;
 use allfold_report::sizes::RankCounts;
-use allfold_sim::{expected, line_and_column, read_text_at_most};
+use allfold_sim::{expected, located, read_text_at_most};
 use allfold_trainer::workloads::{Accelerator, LayerTable, Precision, Workload};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -114,8 +114,8 @@ fn named_or_read(name: &str) -> CommandResult<Workload> {
     let wrong = |error: &dyn std::fmt::Display| CommandError::usage(format!("{name}: {error}"));
     let text = read_text_at_most(Path::new(name), LONGEST, "a layer table").map_err(|error| wrong(&error))?;
     let table: LayerTable = toml::from_str(&text).map_err(|error| {
-        let (line, column) = line_and_column(&text, error.span().map_or(0, |span| span.start));
-        CommandError::usage(format!("{name}:{line}:{column}: {}", expected(error.message())))
+        let at = error.span().map_or(0, |span| span.start);
+        CommandError::usage(located(name, &text, at, &expected(error.message())))
     })?;
     table.workload().map_err(|error| wrong(&error))
 }

@@ -19,7 +19,7 @@ pub(crate) use spec::Spec;
 
 use super::node::{LinkKind, Nic, Node};
 use crate::quantity::Bandwidth;
-use crate::{Error, Result, Topology, suggest};
+use crate::{Error, Result, Topology, expected, suggest};
 use serde::Deserialize;
 
 macro_rules! machines {
@@ -176,7 +176,7 @@ impl Preset {
 
     fn parse(name: &str, text: &str) -> Result<Preset> {
         let preset: Preset = toml::from_str(text)
-            .map_err(|error| Error::Topology(format!("{name}: {}", error.message().replace('\n', " "))))?;
+            .map_err(|error| Error::Topology(format!("{name}: {}", expected(error.message()))))?;
         Ok(Preset { name: name.into(), ..preset })
     }
 
