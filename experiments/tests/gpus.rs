@@ -10,13 +10,12 @@ use allfold_experiments::call::plan::Choice;
 use allfold_experiments::measure::gpus::Gpus;
 use allfold_experiments::measure::ranks::Timing;
 use allfold_gpu::device::ExecutionMode;
-use allfold_kernels::cuda;
 use allfold_standin::{FiberOrder, Shim};
 use common::{allfold, folder, said};
 
 /// What this machine lacks for GPUs; `None` if it lacks nothing.
 fn missing(test: &str) -> Option<String> {
-    match cuda::probe() {
+    match allfold_cuda::probe() {
         Ok(_) => {
             println!("SKIP {test}: there is a GPU");
             None

@@ -1,4 +1,4 @@
-//! Arithmetic on buffers: reductions, layers ([`nn`]), GPU kernels (`cuda`) and collectives in shared memory ([`fused`]). Backends
+//! Arithmetic on buffers: reductions, layers ([`nn`]) and collectives in shared memory ([`fused`]). Backends
 //! of collectives use the same reductions, and so give the same bits. The crate opens no sockets.
 //!
 //! ```
@@ -10,8 +10,6 @@
 //! assert_eq!(sum.map(f32::from), [2.0, 0.0]);
 //! ```
 
-#[cfg(feature = "cuda")]
-pub mod cuda;
 mod element;
 pub mod fused;
 mod isa;

@@ -8,8 +8,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::registry::ALGORITHMS;
+use allfold_cuda::Gpu;
 use allfold_gpu::testing::conforms_on;
-use allfold_kernels::cuda::Gpu;
 use allfold_standin::{StandinOptions, install, standin_live, standin_violations};
 use std::process::Command;
 use std::time::Duration;

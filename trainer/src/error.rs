@@ -65,7 +65,7 @@ pub enum Error {
     /// A GPU failed or is missing.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
-    Device(#[from] allfold_kernels::cuda::Error),
+    Device(#[from] allfold_cuda::Error),
     /// A step cannot be predicted.
     #[error(transparent)]
     Time(#[from] allfold_collectives::time::Error),

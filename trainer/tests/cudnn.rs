@@ -2,9 +2,9 @@
 //! cuDNN are called with Allfold's descriptors, without a GPU. If the Python wheels of cuDNN are missing, the test prints SKIP.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+use allfold_cuda::launch::{Conv, TensorLayout};
+use allfold_cuda::vendor::convolved;
 use allfold_kernels::DType;
-use allfold_kernels::cuda::launch::{Conv, TensorLayout};
-use allfold_kernels::cuda::vendor::convolved;
 use allfold_kernels::nn::Conv2dShape;
 use allfold_standin::abi::each;
 use allfold_trainer::layers::LayerOperation;

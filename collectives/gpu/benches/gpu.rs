@@ -8,12 +8,12 @@
 
 use allfold_collectives::registry::of;
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank, ReduceOp, World};
-use allfold_gpu::device::{DeviceCollective, DeviceRanks, ExecutionMode};
-use allfold_gpu::nccl::{NcclComm, version};
-use allfold_kernels::cuda::launch::{
+use allfold_cuda::launch::{
     self, AdamRule, BatchNormLaunch, BucketLaunch, Param, Params, Saved, TensorLayout,
 };
-use allfold_kernels::cuda::{CudaMachine, Gpu, Memory, Queue, probe};
+use allfold_cuda::{CudaMachine, Gpu, Memory, Queue, probe};
+use allfold_gpu::device::{DeviceCollective, DeviceRanks, ExecutionMode};
+use allfold_gpu::nccl::{NcclComm, version};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -175,7 +175,7 @@ fn nccl(machine: &Arc<dyn CudaMachine>, ranks: u32, mib: usize) -> Result<(), Er
     let devices = machine.devices();
     let times = World::threads(ranks).run(|control: Communicator| {
         let rank = control.rank();
-        let system = |error: allfold_kernels::cuda::Error| Error::System(error.to_string());
+        let system = |error: allfold_cuda::Error| Error::System(error.to_string());
         let queue = Queue::new(machine.clone(), rank.index() % devices).map_err(system)?.pooled();
         let (from, to) = (queue.record().map_err(system)?, queue.record().map_err(system)?);
         // One buffer serves all sizes and is freed when all ranks are done, because freeing waits for the whole device.

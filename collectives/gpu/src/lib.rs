@@ -6,13 +6,13 @@
 //! ```
 //!
 //! Both modules use the public interface of `allfold_collectives`: a [`allfold_collectives::Communicator`] by which ranks agree.
-//! Machines are those of `allfold_kernels::cuda`: a GPU machine, or the CPU shim, which runs the same kernels, as in this example:
+//! Machines are those of `allfold_cuda`: a GPU machine, or the CPU shim, which runs the same kernels, as in this example:
 //!
 //! ```
 //! use allfold_collectives::registry::find;
 //! use allfold_collectives::{Collective, DType, Error, Rank, ReduceOp};
 //! use allfold_gpu::device::{DeviceRanks, ExecutionMode, DeviceCollective};
-//! use allfold_kernels::cuda::Memory;
+//! use allfold_cuda::Memory;
 //! use allfold_standin::{FiberOrder, Shim};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -17,7 +17,7 @@ use crate::registry::{Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};
 use crate::{Collective, Communicator, DType, Element, Error, Geometry, Rank, ReduceOp, World};
 use allfold_collectives::testing::{Case, ConformanceFailure, Exact, extent, fixed};
-use allfold_kernels::cuda::{self, CudaMachine, Memory, Queue, Slice};
+use allfold_cuda::{CudaMachine, Memory, Queue, Slice};
 use allfold_kernels::for_dtype;
 use allfold_standin::Shim;
 use std::ops::Range;
@@ -95,7 +95,7 @@ fn segments(case: &Case, schedule: &dyn Schedule, total: usize) -> u32 {
     pieces.clamp(1, chunk.max(1)) as u32
 }
 
-fn failed(error: cuda::Error) -> Error {
+fn failed(error: allfold_cuda::Error) -> Error {
     Error::System(error.to_string())
 }
 

@@ -4,8 +4,8 @@
 //! The NCCL stand-in's functions return at once here, so only this crate's own time is measured.
 
 use allfold_collectives::{DType, Error, Rank, ReduceOp};
+use allfold_cuda::{Queue, Slice};
 use allfold_gpu::nccl::{Alone, NcclComm, StandIn, stand_in};
-use allfold_kernels::cuda::{Queue, Slice};
 use allfold_standin::{FiberOrder, Shim};
 use cap::Cap;
 use std::alloc::System;

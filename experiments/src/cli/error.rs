@@ -7,7 +7,6 @@
 //! ```
 
 #[cfg(feature = "cuda")]
-use allfold_kernels::cuda;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -93,10 +92,12 @@ impl From<allfold_collectives::Error> for CommandError {
 
 /// A missing library or device is a usage error, because another try would fail in the same way.
 #[cfg(feature = "cuda")]
-impl From<cuda::Error> for CommandError {
-    fn from(error: cuda::Error) -> CommandError {
+impl From<allfold_cuda::Error> for CommandError {
+    fn from(error: allfold_cuda::Error) -> CommandError {
         match error {
-            cuda::Error::Missing { .. } | cuda::Error::NoDevice(_) => CommandError::usage(error),
+            allfold_cuda::Error::Missing { .. } | allfold_cuda::Error::NoDevice(_) => {
+                CommandError::usage(error)
+            }
             error => CommandError::run(error),
         }
     }

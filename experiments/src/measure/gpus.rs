@@ -14,9 +14,9 @@ use crate::measure::statistics::mean_and_error;
 use crate::training::launch_mode::on_threads;
 use allfold_collectives::meaning::Portion;
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank};
+use allfold_cuda::{CudaMachine, Gpu, Memory, Queue};
 use allfold_gpu::device::{DeviceCollective, DeviceRanks, ExecutionMode};
 use allfold_gpu::nccl::{self, NcclComm};
-use allfold_kernels::cuda::{self, CudaMachine, Gpu, Memory, Queue};
 use allfold_kernels::{bf16, f16, for_dtype};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub struct Timed {
     pub nccl_estimate_us: Option<f64>,
 }
 
-fn system(error: cuda::Error) -> Error {
+fn system(error: allfold_cuda::Error) -> Error {
     Error::System(error.to_string())
 }
 

@@ -3,12 +3,13 @@
 //!
 //! ```text
 //! shim        a `CudaMachine` that is this CPU: the kernels' own source, a fibre per thread, with a race detector
-//! libraries   the driver, NVRTC, cuBLASLt and cuDNN under `allfold_kernels::cuda::Gpu`; kernels run on the shim
+//! libraries   the driver, NVRTC, cuBLASLt and cuDNN under `allfold_cuda::Gpu`; kernels run on the shim
 //! abi         comparison of Allfold's declarations of NVIDIA's libraries with NVIDIA's headers
 //! ```
 //!
 //! ```
-//! use allfold_kernels::{DType, ReduceOp, cuda};
+//! use allfold_cuda as cuda;
+//! use allfold_kernels::{DType, ReduceOp};
 //! use allfold_standin::{FiberOrder, Shim};
 //!
 //! # fn main() -> Result<(), cuda::Error> {

@@ -84,7 +84,11 @@ fn crates_depend_downwards_only() {
     assert_eq!(ours("allfold-nccl-model"), all);
     assert_eq!(ours("allfold-net"), ["allfold-base", "allfold-kernels", "allfold-net"]);
     assert_eq!(ours("allfold-kernels"), ["allfold-base", "allfold-kernels"]);
-    assert_eq!(ours("allfold-standin"), ["allfold-base", "allfold-kernels", "allfold-standin"]);
+    assert_eq!(ours("allfold-cuda"), ["allfold-base", "allfold-cuda", "allfold-kernels"]);
+    assert_eq!(
+        ours("allfold-standin"),
+        ["allfold-base", "allfold-cuda", "allfold-kernels", "allfold-standin"]
+    );
     assert!(!needs("allfold-collectives", &[]).contains("allfold-nccl-model"));
     assert!(!needs("allfold-experiments", &[]).contains("allfold-standin"), "stand-ins are for tests");
     assert_eq!(ours("allfold-report"), ["allfold-report"], "a page is made of records alone");

@@ -1,6 +1,6 @@
 //! Defects of calls of the CUDA driver, on the stand-in for it: each body runs in its own process, since a process has one driver.
 
-use allfold_kernels::cuda::{Error, Gpu, Queue, launch};
+use allfold_cuda::{Error, Gpu, Queue, launch};
 use allfold_kernels::{DType, ReduceOp};
 use allfold_standin::{Gate, StandinOptions, install, standin_live, standin_spin, standin_violations};
 use std::process::Command;

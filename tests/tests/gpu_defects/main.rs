@@ -11,9 +11,9 @@ mod training;
 use allfold_collectives::registry::{ALGORITHMS, find};
 use allfold_collectives::testing::Case;
 use allfold_collectives::{Collective, DType, Rank, ReduceOp, Report};
+use allfold_cuda::{CudaMachine, Memory};
 use allfold_gpu::device::{DeviceCollective, DeviceRanks, ExecutionMode};
 use allfold_gpu::testing::runs_on;
-use allfold_kernels::cuda::{CudaMachine, Memory};
 use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 

@@ -2,9 +2,9 @@
 
 use crate::{Found, Seeded, of_all};
 use allfold_collectives::{Communicator, DType, Error, ReduceOp, Result, World};
+use allfold_cuda::{CudaMachine, Queue};
 use allfold_gpu::device::{DeviceGroup, ReducePath};
 use allfold_gpu::nccl::{NcclComm, StandIn, stand_in};
-use allfold_kernels::cuda::{CudaMachine, Queue};
 use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub fn d3_split(seeded: Seeded) -> Found {
 pub fn d4_estimate(seeded: Seeded) -> Found {
     let options = ShimOptions { devices: 2, seeded, ..ShimOptions::default() };
     two(&machine(options, StandIn::default()), |mut comm| {
-        let system = |error: allfold_kernels::cuda::Error| Error::System(error.to_string());
+        let system = |error: allfold_cuda::Error| Error::System(error.to_string());
         let data = comm.queue().upload(&[1i32]).map_err(system)?;
         let all = data.all();
         let estimate = comm.estimate(|comm| comm.all_reduce(DType::I32, ReduceOp::Sum, all, all));

@@ -2,8 +2,8 @@
 
 use crate::{Found, Seeded, of_all};
 use allfold_collectives::{Rank, World};
+use allfold_cuda::CudaMachine;
 use allfold_gpu::nccl::{PeerLoss, StandIn, stand_in};
-use allfold_kernels::cuda::CudaMachine;
 use allfold_standin::{Shim, ShimOptions};
 use allfold_trainer::cuda::{Replica, Within};
 use allfold_trainer::data::digits;

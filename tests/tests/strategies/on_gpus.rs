@@ -2,7 +2,7 @@
 
 use super::{ROWS, Row, digits, distance, gpt, on};
 use allfold_collectives::{Communicator, World};
-use allfold_kernels::cuda::CudaMachine;
+use allfold_cuda::CudaMachine;
 use allfold_standin::{Shim, ShimOptions};
 use allfold_trainer::{Config, Model, checkpoint, data, models, strategies, train_with, weights};
 use std::sync::Arc;

@@ -5,11 +5,11 @@ use super::passes::{PassContext, Passes, conv, plane, pool};
 use crate::layers::LayerOperation;
 use crate::{Error, Result};
 use allfold_collectives::ReduceOp;
+use allfold_cuda::launch;
+use allfold_cuda::vendor::{self, ConvProduct};
+use allfold_cuda::{Memory, Slice};
 use allfold_gpu::device::ReducePath;
 use allfold_kernels::DType;
-use allfold_kernels::cuda::launch;
-use allfold_kernels::cuda::vendor::{self, ConvProduct};
-use allfold_kernels::cuda::{self, Memory, Slice};
 use std::sync::Arc;
 
 impl Passes {
@@ -27,7 +27,7 @@ impl Passes {
         l: usize,
         nth: usize,
         with: &PassContext<'_, '_>,
-        body: impl FnOnce(Slice<'_>) -> cuda::Result<R>,
+        body: impl FnOnce(Slice<'_>) -> allfold_cuda::Result<R>,
     ) -> Result<()> {
         let (dtype, queue) = (self.precision.layers[l], with.queue);
         self.gradient(l, nth, with, |slot| {
@@ -47,7 +47,7 @@ impl Passes {
         l: usize,
         nth: usize,
         with: &PassContext<'_, '_>,
-        body: impl FnOnce(Slice<'_>) -> cuda::Result<R>,
+        body: impl FnOnce(Slice<'_>) -> allfold_cuda::Result<R>,
     ) -> Result<()> {
         let (dtype, queue) = (self.precision.layers[l], with.queue);
         let narrows = self.precision.narrows(&self.network, l);
@@ -68,7 +68,7 @@ impl Passes {
         l: usize,
         nth: usize,
         with: &PassContext<'_, '_>,
-        body: impl FnOnce(Slice<'_>) -> cuda::Result<()>,
+        body: impl FnOnce(Slice<'_>) -> allfold_cuda::Result<()>,
     ) -> Result<()> {
         let param = self.network.params_of(l).start + nth;
         let begun = with.weights.begin_grad(param);

@@ -8,8 +8,8 @@ use crate::buckets::Bucket;
 use crate::engine::Bucketing;
 use crate::{ParamSpec, Result};
 use allfold_collectives::{Buffer, Rank, ReduceOp};
+use allfold_cuda::launch;
 use allfold_kernels::DType;
-use allfold_kernels::cuda::launch;
 
 impl Bucketing for GpuWorker<'_> {
     fn params(&self) -> &[ParamSpec] {

@@ -11,7 +11,7 @@
 //! sampler, determines the number of each rank, so a `StepPart` contains that total, and the number of the micro-batch too.
 
 use crate::Result;
-use allfold_kernels::cuda::{CudaGraph, CudaMachine, Queue};
+use allfold_cuda::{CudaGraph, CudaMachine, Queue};
 use std::collections::BTreeMap;
 
 /// The properties of a part of a step that its captured graph depends on.

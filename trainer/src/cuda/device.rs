@@ -4,7 +4,7 @@ use crate::config::RankDevice;
 use crate::{Config, Error, Result};
 use allfold_collectives::Communicator;
 use allfold_collectives::environment::{Environment, variable};
-use allfold_kernels::cuda::CudaMachine;
+use allfold_cuda::CudaMachine;
 
 /// The device of a rank: the one that `config` names; otherwise the rank's number on its host if a launcher gives one, else its
 /// rank, modulo the number of devices.

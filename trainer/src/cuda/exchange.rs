@@ -14,8 +14,8 @@ use super::weights::Weights;
 use crate::strategies::hooks::Hook;
 use crate::{Config, Error, Network, Result};
 use allfold_collectives::Communicator;
+use allfold_cuda::{Memory, Queue};
 use allfold_kernels::DType;
-use allfold_kernels::cuda::{Memory, Queue};
 
 pub(super) enum ReducePath {
     /// Gradients are exchanged uncompressed.

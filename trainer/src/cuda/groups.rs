@@ -3,8 +3,8 @@
 use crate::engine::{Keep, Mesh, MeshAxis, ParamUnit};
 use crate::{Config, Result};
 use allfold_collectives::{Communicator, Rank};
+use allfold_cuda::Queue;
 use allfold_gpu::device::{DeviceGroup, DeviceMessages, ReducePath};
-use allfold_kernels::cuda::Queue;
 use std::time::Duration;
 
 /// A rank's groups.

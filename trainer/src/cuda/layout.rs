@@ -6,9 +6,9 @@
 
 use crate::layers::LayerOperation;
 use crate::{Network, Result};
+use allfold_cuda::launch::{self, TensorLayout};
+use allfold_cuda::{Memory, Queue, Slice};
 use allfold_kernels::DType;
-use allfold_kernels::cuda::launch::{self, TensorLayout};
-use allfold_kernels::cuda::{Memory, Queue, Slice};
 
 /// Channels and pixels of a sample whose channels are the last dimension; `None` for the network's layout, in planes.
 pub(super) type ChannelsLast = Option<(usize, usize)>;

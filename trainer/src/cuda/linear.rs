@@ -4,8 +4,8 @@ use super::passes::{PassContext, Passes};
 use crate::Result;
 use crate::layers::LayerOperation;
 use allfold_collectives::ReduceOp;
-use allfold_kernels::cuda::launch::{self, DeviceMatrix, EmbeddingLaunch};
-use allfold_kernels::cuda::{Memory, Slice, vendor};
+use allfold_cuda::launch::{self, DeviceMatrix, EmbeddingLaunch};
+use allfold_cuda::{Memory, Slice, vendor};
 
 impl Passes {
     /// The inputs and the outputs of each row of a linear layer or of a part of one, and its number of rows for a sample.

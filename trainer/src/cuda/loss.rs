@@ -3,8 +3,8 @@
 use super::passes::{PassContext, Passes};
 use crate::Result;
 use allfold_collectives::ReduceOp;
+use allfold_cuda::{Memory, Slice, launch};
 use allfold_kernels::DType;
-use allfold_kernels::cuda::{Memory, Slice, launch};
 use allfold_kernels::nn::{ClassSplit, LossKind};
 use std::sync::Arc;
 

@@ -47,9 +47,9 @@ pub use replica::{Replica, kept};
 pub use within::Within;
 
 use crate::{Config, Result};
-pub use allfold_kernels::cuda::CudaMachine;
+pub use allfold_cuda::CudaMachine;
 
-use allfold_kernels::cuda::Gpu;
+use allfold_cuda::Gpu;
 use std::sync::{Arc, OnceLock};
 
 /// Opens the GPUs of this machine, once, if `config` asks for them for any rank; `None` for the CPU.
@@ -57,7 +57,7 @@ use std::sync::{Arc, OnceLock};
 /// # Errors
 /// If no GPU can be used; the message names what is missing, and how to get it.
 pub fn open(config: &Config) -> Result<Option<Arc<dyn CudaMachine>>> {
-    static GPU: OnceLock<allfold_kernels::cuda::Result<Arc<dyn CudaMachine>>> = OnceLock::new();
+    static GPU: OnceLock<allfold_cuda::Result<Arc<dyn CudaMachine>>> = OnceLock::new();
     match config.uses_gpus() {
         true => Ok(Some(GPU.get_or_init(Gpu::open).clone()?)),
         false => Ok(None),

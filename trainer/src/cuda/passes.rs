@@ -13,10 +13,10 @@ use crate::layers::LayerOperation;
 use crate::model::normalises_all;
 use crate::{Error, Network, Result};
 use allfold_collectives::ReduceOp;
+use allfold_cuda::launch;
+use allfold_cuda::{Memory, Queue, Slice, vendor};
 use allfold_gpu::device::DeviceGroup;
 use allfold_kernels::DType;
-use allfold_kernels::cuda::launch;
-use allfold_kernels::cuda::{Memory, Queue, Slice, vendor};
 use allfold_networks::layer_of;
 use std::sync::Arc;
 

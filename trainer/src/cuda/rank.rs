@@ -22,8 +22,8 @@ use crate::engine::{
 use crate::model::normalises;
 use crate::{Error, GradScaler, Outline, Phase, Result};
 use allfold_collectives::{Rank, ReduceOp};
+use allfold_cuda::{Slice, launch};
 use allfold_kernels::DType;
-use allfold_kernels::cuda::{Slice, launch};
 use std::sync::Arc;
 
 impl Serving for GpuWorker<'_> {

@@ -2,7 +2,7 @@
 //! them, in whatever order those run.
 
 use crate::{Network, Phase, Result};
-use allfold_kernels::cuda::{Memory, Queue};
+use allfold_cuda::{Memory, Queue};
 use allfold_kernels::nn::DropoutStream;
 use allfold_networks::layer_of;
 use std::sync::Arc;

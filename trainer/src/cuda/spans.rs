@@ -1,7 +1,7 @@
 //! Parts of flat buffers by ranges of elements, and marks that move along a queue.
 
 use crate::Result;
-use allfold_kernels::cuda::{Mark, Memory, Queue, Slice};
+use allfold_cuda::{Mark, Memory, Queue, Slice};
 use std::ops::Range;
 
 /// The elements `span` of a buffer whose elements have `size` bytes.

@@ -14,8 +14,8 @@
 use super::spans::{mark, part, zeroed};
 use crate::Result;
 use crate::engine::{Keep, UnitExchange};
+use allfold_cuda::{Mark, Memory, Queue, Slice, launch};
 use allfold_kernels::DType;
-use allfold_kernels::cuda::{Mark, Memory, Queue, Slice, launch};
 use std::ops::Range;
 use std::sync::Arc;
 

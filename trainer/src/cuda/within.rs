@@ -1,6 +1,6 @@
 //! The device of a replica and its deadline.
 
-use allfold_kernels::cuda::CudaMachine;
+use allfold_cuda::CudaMachine;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 
 use crate::small;
 use allfold_collectives::{Communicator, Rank, World};
+use allfold_cuda::{CudaMachine, Memory};
 use allfold_gpu::nccl::{PeerLoss, StandIn, stand_in};
-use allfold_kernels::cuda::{CudaMachine, Memory};
 use allfold_standin::{Shim, ShimOptions};
 use allfold_trainer::cuda::{Replica, Within};
 use allfold_trainer::engine::StepInput;

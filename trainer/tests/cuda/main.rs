@@ -11,7 +11,7 @@ mod ways;
 mod zero;
 
 use allfold_collectives::World;
-use allfold_kernels::cuda::CudaMachine;
+use allfold_cuda::CudaMachine;
 use allfold_kernels::nn::{self, PoolShape};
 use allfold_standin::{FiberOrder, Shim, ShimOptions};
 use allfold_trainer::Builder;

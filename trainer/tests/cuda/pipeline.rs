@@ -4,7 +4,7 @@
 use crate::ways::by;
 use crate::{assert_near, can_try, cnn, pictures, placed, room, run as run_on, sentences, small};
 use allfold_collectives::{Communicator, World};
-use allfold_kernels::cuda::CudaMachine;
+use allfold_cuda::CudaMachine;
 use allfold_trainer::config::{ScheduleName, StageSharing};
 use allfold_trainer::{Config, Dataset, TrainResult, train_with};
 use std::sync::Arc;

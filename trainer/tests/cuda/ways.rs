@@ -3,8 +3,8 @@
 
 use crate::{assert_near, cnn, pictures, small};
 use allfold_collectives::World;
+use allfold_cuda::CudaMachine;
 use allfold_gpu::nccl::{StandIn, stand_in};
-use allfold_kernels::cuda::CudaMachine;
 use allfold_standin::{Shim, ShimOptions};
 use allfold_trainer::{Config, Dataset, TrainResult, train_with};
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 use crate::ways::by;
 use crate::{agrees, assert_near, can_try, cnn, pictures, placed, room, run as run_on, sentences, small};
 use allfold_collectives::World;
-use allfold_kernels::cuda::CudaMachine;
+use allfold_cuda::CudaMachine;
 use allfold_trainer::cuda::Replica;
 use allfold_trainer::engine::StepInput;
 use allfold_trainer::{Config, Dataset, Error, Model, TrainResult, models, optim, train_with};

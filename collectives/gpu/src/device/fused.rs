@@ -5,7 +5,7 @@ use crate::check::{Forest, Proof, Tree, symbolic};
 use crate::driver::failed;
 use crate::schedule::Schedule;
 use crate::{Error, Geometry, Rank, ReduceOp, Result};
-use allfold_kernels::cuda::{Queue, Slice, launch};
+use allfold_cuda::{Queue, Slice, launch};
 
 /// The tree of the result in a chunk's segment, and as bits the ranks that end with it; `None` if no rank does. The result is the
 /// whole reduction, or for a collective without reductions the final value.

@@ -17,7 +17,7 @@ use crate::driver::failed;
 use crate::nccl::{self, NcclComm, NcclLibrary};
 use crate::registry::{Shape, find};
 use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
-use allfold_kernels::cuda::{Mark, Queue, Slice};
+use allfold_cuda::{Mark, Queue, Slice};
 use std::ops::Deref;
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ use super::job::DeviceCollective;
 use crate::driver::failed;
 use crate::schedule::{Combine, Region, Schedule, Span};
 use crate::{DType, Error, Geometry, Rank, ReduceOp, Result};
-use allfold_kernels::cuda::{Mark, Memory, Queue, Slice, launch};
+use allfold_cuda::{Mark, Memory, Queue, Slice, launch};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Each rank's scratch copies, as large as its data, and a buffer for saved values.

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Both forms run every algorithm of the table that they can express, with the bits that the algorithm's trees determine. A machine
-//! is a GPU machine or the shim of `allfold_kernels::cuda` on the CPU, on which tests run without a GPU.
+//! is a GPU machine or the shim of `allfold_cuda` on the CPU, on which tests run without a GPU.
 
 mod fused;
 mod group;
@@ -28,7 +28,7 @@ use crate::driver::failed;
 use crate::registry::Shape;
 use crate::schedule::{Schedule, Segments};
 use crate::{Collective, DType, Error, Geometry, Rank, ReduceOp, Result};
-use allfold_kernels::cuda::{CudaGraph, CudaMachine, Mark, Memory, Queue, Slice, launch};
+use allfold_cuda::{CudaGraph, CudaMachine, Mark, Memory, Queue, Slice, launch};
 use reach::reachable;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -17,7 +17,7 @@ use crate::nccl::NcclComm;
 use crate::{Buffer, Error, Rank, Result};
 use allfold_base::lock;
 use allfold_collectives::Work;
-use allfold_kernels::cuda::{Mark, Memory, Queue, Slice};
+use allfold_cuda::{Mark, Memory, Queue, Slice};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};

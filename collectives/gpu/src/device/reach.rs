@@ -1,7 +1,7 @@
 //! Checks which devices' kernels can access each other's memory.
 
 use crate::{Error, Result};
-use allfold_kernels::cuda::CudaMachine;
+use allfold_cuda::CudaMachine;
 
 /// Refuses a set of devices in which kernels of one device cannot access the memory of another.
 pub(super) fn reachable(

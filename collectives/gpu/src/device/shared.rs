@@ -19,7 +19,7 @@ use crate::driver::failed;
 use crate::registry::{Shape, find};
 use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
 use allfold_base::lock;
-use allfold_kernels::cuda::{CudaEvent, Mark, Memory, Queue, Slice, launch};
+use allfold_cuda::{CudaEvent, Mark, Memory, Queue, Slice, launch};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -2,7 +2,7 @@
 
 use super::comm::NcclComm;
 use crate::{Collective, DType, Error, Rank, ReduceOp, Result};
-use allfold_kernels::cuda::Slice;
+use allfold_cuda::Slice;
 
 /// A collective over a rank's buffers: the input and, on ranks that get a result, the output.
 #[derive(Clone, Copy)]

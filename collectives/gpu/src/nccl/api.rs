@@ -4,8 +4,8 @@
 //! that is unknown here.
 
 use crate::{Error, Result};
-use allfold_kernels::cuda::libraries::CudaLibrary;
-use allfold_kernels::cuda::{self, Queue};
+use allfold_cuda::Queue;
+use allfold_cuda::libraries::CudaLibrary;
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::sync::OnceLock;
@@ -81,9 +81,9 @@ macro_rules! table {
         #[allow(clippy::type_complexity, reason = "functions as nccl.h declares them")]
         pub(super) struct Api {
             /// The library's handle of a queue's stream.
-            pub native: fn(&Queue) -> cuda::Result<u64>,
+            pub native: fn(&Queue) -> allfold_cuda::Result<u64>,
             /// Whether all work issued on a queue is done.
-            pub idle: fn(&Queue) -> cuda::Result<bool>,
+            pub idle: fn(&Queue) -> allfold_cuda::Result<bool>,
             $(pub $field: unsafe extern "C" fn($($argument),*) -> Answer,)*
             $(pub $late: Option<unsafe extern "C" fn($($late_argument),*) -> Answer>,)*
         }
@@ -142,9 +142,7 @@ table! {
 }
 
 fn missing(looked_for: String) -> Error {
-    Error::System(
-        allfold_kernels::cuda::Error::Missing { library: CudaLibrary::Nccl, looked_for }.to_string(),
-    )
+    Error::System(allfold_cuda::Error::Missing { library: CudaLibrary::Nccl, looked_for }.to_string())
 }
 
 fn lacking(symbol: &str) -> Error {

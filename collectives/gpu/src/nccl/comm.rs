@@ -8,7 +8,7 @@ use super::deadline::{Wait, until};
 use super::presence::NcclLibrary;
 use crate::driver::failed;
 use crate::{Error, Rank, Result};
-use allfold_kernels::cuda::{self, Memory, Queue};
+use allfold_cuda::{Memory, Queue};
 use std::collections::BTreeSet;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -363,7 +363,7 @@ impl NcclComm {
         }
     }
 
-    fn at_fault(&self, what: &str, error: &cuda::Error) -> Error {
+    fn at_fault(&self, what: &str, error: &allfold_cuda::Error) -> Error {
         Error::System(format!("rank {} could not {what}: {error}", self.rank))
     }
 

@@ -140,12 +140,7 @@ impl NcclComm {
 }
 
 /// Aborts a communicator on a separate thread: kernels and calls within NCCL end at once. Returns whether the abort ended in time.
-fn abort(
-    api: &'static Api,
-    raw: Sent<RawComm>,
-    queue: allfold_kernels::cuda::Queue,
-    deadline: Duration,
-) -> bool {
+fn abort(api: &'static Api, raw: Sent<RawComm>, queue: allfold_cuda::Queue, deadline: Duration) -> bool {
     let body = move || {
         // The error is ignored because an abort needs no device: the loss of the device must not prevent it.
         let _ = (api.native)(&queue);

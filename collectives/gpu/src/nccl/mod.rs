@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! NcclComm --- Api        libnccl.so.2, loaded at run time: a missing library or function is a typed error
-//!     |    \-- Queue      buffers and streams of `allfold_kernels::cuda`
+//!     |    \-- Queue      buffers and streams of `allfold_cuda`
 //!     |     \- Control    bytes beside NCCL: the unique id, and descriptions of calls to compare
 //!     |
 //!     native              NCCL's own collectives: fast, in NCCL's own order, so without a promise of bits
@@ -15,7 +15,7 @@
 //! other ranks are made on a separate thread with the deadline (see `aside`). Every wait has a deadline and polls NCCL's
 //! asynchronous errors, and a late or failed communicator is aborted from another thread.
 //!
-//! On the shim of `allfold_kernels::cuda`, the NCCL stand-in replaces the library (module `standin`, feature `testing`).
+//! On the shim of `allfold_cuda`, the NCCL stand-in replaces the library (module `standin`, feature `testing`).
 //!
 //! A scheduled collective runs one step at a time, because a stream runs its groups one after another. Scheduled collectives are
 //! for conformance tests and for the user's own algorithms, not for speed.

@@ -5,7 +5,7 @@ use super::comm::NcclComm;
 use super::numbers::{number, operator};
 use crate::driver::failed;
 use crate::{DType, Error, Rank, ReduceOp, Result};
-use allfold_kernels::cuda::Slice;
+use allfold_cuda::Slice;
 use std::ffi::c_int;
 
 fn reduced(dtype: DType) -> Result<c_int> {

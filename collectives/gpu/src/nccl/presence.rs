@@ -5,7 +5,7 @@
 use super::api::{self, Api};
 use super::control::Control;
 use crate::{Error, Rank, Result};
-use allfold_kernels::cuda::Queue;
+use allfold_cuda::Queue;
 #[cfg(any(test, feature = "testing"))]
 use allfold_standin::Shim;
 

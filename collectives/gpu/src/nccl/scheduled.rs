@@ -10,7 +10,7 @@ use super::comm::NcclComm;
 use crate::driver::failed;
 use crate::schedule::{Combine, Region, Schedule, Span};
 use crate::{DType, Error, Geometry, Rank, ReduceOp, Result};
-use allfold_kernels::cuda::{Memory, Queue, Slice, launch};
+use allfold_cuda::{Memory, Queue, Slice, launch};
 use std::collections::BTreeMap;
 
 /// A rank's buffers during one collective.

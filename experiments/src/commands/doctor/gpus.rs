@@ -1,7 +1,6 @@
 //! The driver, its devices and NVIDIA's libraries.
 
 use super::finding::{found, missing};
-use allfold_kernels::cuda;
 use allfold_report::records::DoctorFinding;
 
 /// The findings about CUDA, its libraries and NCCL.
@@ -11,9 +10,9 @@ pub fn findings() -> Vec<DoctorFinding> {
 
 /// The finding about the CUDA driver, its devices and the compiler, looked up as the kernels do.
 fn cuda() -> DoctorFinding {
-    match cuda::probe() {
+    match allfold_cuda::probe() {
         Ok(probe) => {
-            let device = |d: &cuda::ProbedDevice| {
+            let device = |d: &allfold_cuda::ProbedDevice| {
                 format!("{}, sm_{}, {:.0} GiB", d.name, d.arch, d.memory as f64 / f64::from(1 << 30))
             };
             let devices: Vec<String> = probe.devices.iter().map(device).collect();
@@ -21,7 +20,7 @@ fn cuda() -> DoctorFinding {
             let versions = format!("CUDA {major}.{minor}, NVRTC {nvrtc}.{nvrtc_minor}");
             found("cuda", format!("{} GPUs ({}), {versions}", devices.len(), devices.join("; ")))
         }
-        Err(cuda::Error::Missing { library, looked_for }) => {
+        Err(allfold_cuda::Error::Missing { library, looked_for }) => {
             let advice =
                 format!("{}; without it everything runs on CPUs and on the simulator", library.how_to_get());
             missing("cuda", &looked_for, &advice)
@@ -33,27 +32,29 @@ fn cuda() -> DoctorFinding {
 }
 
 fn cublas() -> DoctorFinding {
-    multiplies("cublaslt", cuda::libraries::CudaLibrary::CublasLt)
+    multiplies("cublaslt", allfold_cuda::libraries::CudaLibrary::CublasLt)
 }
 
 fn cudnn() -> DoctorFinding {
-    multiplies("cudnn", cuda::libraries::CudaLibrary::Cudnn)
+    multiplies("cudnn", allfold_cuda::libraries::CudaLibrary::Cudnn)
 }
 
 /// The finding about a CUDA library of matrix products or convolutions.
-fn multiplies(item: &str, library: cuda::libraries::CudaLibrary) -> DoctorFinding {
-    match cuda::vendor::version(library) {
+fn multiplies(item: &str, library: allfold_cuda::libraries::CudaLibrary) -> DoctorFinding {
+    match allfold_cuda::vendor::version(library) {
         Ok((major, minor, patch)) => {
             let place = library.load().map_or(String::new(), |path| format!(", {}", path.display()));
             found(item, format!("{major}.{minor}.{patch}{place}"))
         }
-        Err(cuda::Error::Missing { looked_for, .. }) => missing(item, &looked_for, library.how_to_get()),
+        Err(allfold_cuda::Error::Missing { looked_for, .. }) => {
+            missing(item, &looked_for, library.how_to_get())
+        }
         Err(error) => missing(item, &error.to_string(), library.how_to_get()),
     }
 }
 
 fn nccl() -> DoctorFinding {
-    let library = cuda::libraries::CudaLibrary::Nccl;
+    let library = allfold_cuda::libraries::CudaLibrary::Nccl;
     match allfold_gpu::nccl::version() {
         Ok((major, minor, patch)) => {
             let place = library.load().map_or(String::new(), |path| format!(", {}", path.display()));

@@ -2,8 +2,8 @@
 
 use super::options::StandinOptions;
 use super::{blas, dnn, library, nvrtc, tables, world};
-use allfold_kernels::cuda::libraries::{CudaLibrary, hide};
-use allfold_kernels::cuda::{CudaMachine, Error, Gpu, Result, seed_defects};
+use allfold_cuda::libraries::{CudaLibrary, hide};
+use allfold_cuda::{CudaMachine, Error, Gpu, Result, seed_defects};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 

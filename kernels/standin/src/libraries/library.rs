@@ -1,7 +1,7 @@
 //! Builds libraries with the names of NVIDIA's, loads them by path, and points their functions at tables.
 
 use super::entry::Entry;
-use allfold_kernels::cuda::{Error, Result};
+use allfold_cuda::{Error, Result};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::c_void;
 use std::fmt::Write;

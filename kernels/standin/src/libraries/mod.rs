@@ -1,4 +1,4 @@
-//! Stand-ins for NVIDIA's driver and libraries, so that [`allfold_kernels::cuda::Gpu`] and all of cudarc's calls run on machines
+//! Stand-ins for NVIDIA's driver and libraries, so that [`allfold_cuda::Gpu`] and all of cudarc's calls run on machines
 //! without a GPU.
 //!
 //! ```text

@@ -3,7 +3,7 @@
 use super::entry::entries;
 use super::options::Nvrtc;
 use crate::lock::lock;
-use allfold_kernels::cuda::HEADERS;
+use allfold_cuda::HEADERS;
 use cudarc::nvrtc::sys::nvrtcResult as Code;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int};

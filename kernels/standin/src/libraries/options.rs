@@ -33,7 +33,7 @@ pub struct StandinOptions {
     pub seed: u64,
     /// The time after which a waiting call is a violation and returns that a launch timed out.
     pub limit: Duration,
-    /// The seeded defects, by their numbers in `docs/GPU.md`; [`allfold_kernels::cuda::CudaMachine::seeded`] answers by this list.
+    /// The seeded defects, by their numbers in `docs/GPU.md`; [`allfold_cuda::CudaMachine::seeded`] answers by this list.
     pub seeded: &'static [u8],
 }
 

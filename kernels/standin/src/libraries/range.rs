@@ -3,7 +3,7 @@
 //! An address is never allocated twice, and memory that is not allocated cannot be accessed, so that a use after free is detected,
 //! in kernels too.
 
-use allfold_kernels::cuda::{Error, Result};
+use allfold_cuda::{Error, Result};
 use libloading::os::unix::Library;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect};
 use std::ffi::c_void;

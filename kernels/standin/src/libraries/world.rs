@@ -5,7 +5,7 @@ use super::options::StandinOptions;
 use super::range;
 use super::task::{Task, Ticket};
 use crate::lock::lock;
-use allfold_kernels::cuda::{Error, Result};
+use allfold_cuda::{Error, Result};
 use cudarc::driver::sys::CUresult as Code;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

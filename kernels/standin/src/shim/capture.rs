@@ -18,7 +18,7 @@
 //! the driver's reference. The driver also loads modules and allocates memory during a relaxed capture; so does the shim.
 
 use super::work::Work;
-use allfold_kernels::cuda::{Error, Result};
+use allfold_cuda::{Error, Result};
 use std::collections::BTreeMap;
 
 /// One entry of a capture, on one of the capture's streams.

@@ -1,6 +1,6 @@
 //! Work of a foreign library on a stream of the shim, such as work that a stand-in for NCCL queues.
 
-use allfold_kernels::cuda::MemoryAccess;
+use allfold_cuda::MemoryAccess;
 use std::sync::Arc;
 
 /// The progress of a piece of foreign work.

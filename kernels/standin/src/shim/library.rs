@@ -2,7 +2,7 @@
 
 use super::options::FiberOrder;
 use crate::lock::lock;
-use allfold_kernels::cuda::{Error, Family, HEADERS, Result};
+use allfold_cuda::{Error, Family, HEADERS, Result};
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::hash::{Hash, Hasher};

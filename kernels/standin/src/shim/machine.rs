@@ -7,7 +7,7 @@ use super::options::{FiberOrder, ShimOptions};
 use super::streams::Streams;
 use super::work::{Runner, Work};
 use crate::lock::lock;
-use allfold_kernels::cuda::{CudaEvent, CudaGraph, CudaMachine, CudaStream, Error, Launch, Result};
+use allfold_cuda::{CudaEvent, CudaGraph, CudaMachine, CudaStream, Error, Launch, Result};
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};

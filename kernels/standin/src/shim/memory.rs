@@ -1,6 +1,6 @@
 //! The memory of the shim's devices: guard strips of known bytes around every block, the block's device, and limits on size.
 
-use allfold_kernels::cuda::{Error, MemoryAccess, Result};
+use allfold_cuda::{Error, MemoryAccess, Result};
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
 

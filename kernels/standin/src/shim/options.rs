@@ -24,7 +24,7 @@ pub struct ShimOptions {
     pub memory: u64,
     /// Whether all devices are the same GPU, listed several times.
     pub one_gpu: bool,
-    /// The defects that a test puts back, by their numbers in `docs/GPU.md`; see [`allfold_kernels::cuda::CudaMachine::seeded`].
+    /// The defects that a test puts back, by their numbers in `docs/GPU.md`; see [`allfold_cuda::CudaMachine::seeded`].
     pub seeded: &'static [u8],
     /// The longest wait of the host without a deadline of its own; a longer wait is an error, since it would never end.
     pub timeout: Duration,

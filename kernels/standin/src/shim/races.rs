@@ -13,7 +13,7 @@
 //!
 //! The method is that of vector clocks (Mattern 1989; Flanagan and Freund, FastTrack, PLDI 2009).
 
-use allfold_kernels::cuda::MemoryAccess;
+use allfold_cuda::MemoryAccess;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ use super::foreign::{Poll, Progress};
 use super::memory::Blocks;
 use super::races::{Clock, Races};
 use super::work::{Runner, Work};
-use allfold_kernels::cuda::{Error, MemoryAccess, Result};
+use allfold_cuda::{Error, MemoryAccess, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! Tests of the driver's rules as the shim enforces them: order between streams, captures, memory, waits.
 
 use super::{Foreign, Poll, Progress, Shim, ShimOptions};
-use allfold_kernels::cuda::{Memory, MemoryAccess, Queue, Result, Slice};
+use allfold_cuda::{Memory, MemoryAccess, Queue, Result, Slice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -170,7 +170,7 @@ fn kernels_stay_within_the_reach_of_their_device_and_copies_do_not_need_it() {
     b.finish().unwrap();
     a.copy(x.all(), y.all()).unwrap();
     let sum = |q: &Queue| {
-        allfold_kernels::cuda::launch::reduce(
+        allfold_cuda::launch::reduce(
             q,
             allfold_kernels::DType::F32,
             allfold_kernels::ReduceOp::Sum,

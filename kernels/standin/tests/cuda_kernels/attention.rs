@@ -1,8 +1,8 @@
 //! Tests of attention.cu and attention_mma.cu against the whole matrix of scores in f64.
 
 use crate::common::{Trained, near, of, units, wide};
-use allfold_kernels::cuda::Queue;
-use allfold_kernels::cuda::launch::{self, Dropped, Heads};
+use allfold_cuda::Queue;
+use allfold_cuda::launch::{self, Dropped, Heads};
 use allfold_kernels::nn::DropoutStream;
 
 pub fn check(queue: &Queue) {

@@ -1,7 +1,7 @@
 //! Tests of cast.cu and pack.cu.
 
 use crate::common::{LENGTHS, Trained, raw, same, turned};
-use allfold_kernels::cuda::{Queue, launch};
+use allfold_cuda::{Queue, launch};
 use allfold_kernels::{DType, Element, bf16, divide, f16};
 
 pub fn check(queue: &Queue) {

@@ -1,8 +1,8 @@
 //! Tests of fused.cu: every chunk equals its tree as the CPU evaluates it, and only the ranks that receive a chunk are written.
 
 use crate::common::{Random, raw, same};
-use allfold_kernels::cuda::Queue;
-use allfold_kernels::cuda::launch::{self, BufferTree, Trees};
+use allfold_cuda::Queue;
+use allfold_cuda::launch::{self, BufferTree, Trees};
 use allfold_kernels::{Element, ReduceOp, bf16, divide, f16, reduce};
 
 pub fn check(queue: &Queue) {

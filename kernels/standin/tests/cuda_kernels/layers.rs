@@ -1,8 +1,8 @@
 //! Tests of activation.cu, dropout.cu, loss.cu, norm.cu, pool.cu and embedding.cu, against f64 or the CPU's layers.
 
 use crate::common::{LENGTHS, Random, Trained, near, of, same, turned, units, wide};
-use allfold_kernels::cuda::Queue;
-use allfold_kernels::cuda::launch::{self, EmbeddingLaunch, Function, PoolLaunch, TensorLayout};
+use allfold_cuda::Queue;
+use allfold_cuda::launch::{self, EmbeddingLaunch, Function, PoolLaunch, TensorLayout};
 use allfold_kernels::nn;
 
 pub fn check(queue: &Queue) {

@@ -23,7 +23,7 @@ mod split_loss;
 mod table;
 mod wrong;
 
-use allfold_kernels::cuda::{Gpu, Queue};
+use allfold_cuda::{Gpu, Queue};
 
 /// Runs every check of every kernel on one machine.
 fn everything(queue: &Queue) {

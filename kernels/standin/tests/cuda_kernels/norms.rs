@@ -1,8 +1,8 @@
 //! Tests of batch_norm.cu and layer_norm.cu against f64.
 
 use crate::common::{Trained, near, of, units, wide};
-use allfold_kernels::cuda::Queue;
-use allfold_kernels::cuda::launch::{self, BatchNormLaunch, LayerNormLaunch, Saved, TensorLayout};
+use allfold_cuda::Queue;
+use allfold_cuda::launch::{self, BatchNormLaunch, LayerNormLaunch, Saved, TensorLayout};
 use allfold_kernels::nn;
 
 pub fn check(queue: &Queue) {

@@ -1,8 +1,8 @@
 //! Tests of optim.cu over five tensors, with and without master weights: Adam and SGD are bitwise what the tests compute.
 
 use crate::common::{Trained, near, of, same, units};
-use allfold_kernels::cuda::Queue;
-use allfold_kernels::cuda::launch::{self, AdamRule, LarsRule, Param, Params, SgdRule};
+use allfold_cuda::Queue;
+use allfold_cuda::launch::{self, AdamRule, LarsRule, Param, Params, SgdRule};
 
 const LENGTHS: [usize; 5] = [3, 20_000, 0, 16_384, 77];
 
@@ -101,7 +101,7 @@ fn run<T: Trained>(
     master: bool,
     what: &str,
     update: impl Fn(u64, f32, f32, &mut f32, &mut f32) -> f32,
-    step: impl Fn(&Params<'_>, u64, Option<allfold_kernels::cuda::Slice<'_>>),
+    step: impl Fn(&Params<'_>, u64, Option<allfold_cuda::Slice<'_>>),
 ) {
     let upload = |x: &[f32]| queue.upload(x).unwrap();
     let start: Vec<Vec<f32>> = LENGTHS.iter().map(|n| units(*n, *n as u64)).collect();

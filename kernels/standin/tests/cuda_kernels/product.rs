@@ -1,8 +1,8 @@
 //! Tests of matmul.cu: products and convolutions against their definitions in f64.
 
 use crate::common::{Trained, near, of, turned, units, wide};
-use allfold_kernels::cuda::launch::{self, Conv, DeviceMatrix, TensorLayout};
-use allfold_kernels::cuda::{Memory, Queue};
+use allfold_cuda::launch::{self, Conv, DeviceMatrix, TensorLayout};
+use allfold_cuda::{Memory, Queue};
 use allfold_kernels::nn::Conv2dShape;
 
 pub fn check(queue: &Queue) {

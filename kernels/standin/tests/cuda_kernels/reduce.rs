@@ -1,7 +1,7 @@
 //! Tests of reduce.cu: bitwise equal to the CPU, for every type and operator, at any alignment.
 
 use crate::common::{LENGTHS, raw, same};
-use allfold_kernels::cuda::{Queue, launch};
+use allfold_cuda::{Queue, launch};
 use allfold_kernels::{Element, ReduceOp, bf16, divide, f16, reduce};
 
 pub fn check(queue: &Queue) {

@@ -1,8 +1,8 @@
 //! Tests of split_loss.cu, and of embedding.cu with tables in parts: ranks are taken in turn, and combined on the host.
 
 use super::common::{Trained, near, of, same, units, wide};
-use allfold_kernels::cuda::launch::{self, ClassPart, EmbeddingLaunch};
-use allfold_kernels::cuda::{Memory, Queue};
+use allfold_cuda::launch::{self, ClassPart, EmbeddingLaunch};
+use allfold_cuda::{Memory, Queue};
 use allfold_kernels::nn::{Loss, LossKind};
 use allfold_kernels::{bf16, f16};
 

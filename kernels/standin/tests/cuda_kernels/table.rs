@@ -3,8 +3,8 @@
 //! The record is `kernels/cuda/registers.txt`; ALLFOLD_BLESS=1 writes it anew. Run with `--nocapture` to see the table.
 
 use crate::everything;
-use allfold_kernels::cuda::libraries::folders;
-use allfold_kernels::cuda::{Family, Queue, compile_ptx, nvrtc_version};
+use allfold_cuda::libraries::folders;
+use allfold_cuda::{Family, Queue, compile_ptx, nvrtc_version};
 use allfold_standin::{FiberOrder, Shim, ShimOptions, shim_kernels, shim_launched};
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -1,8 +1,8 @@
 //! Tests that the shim finds mistakes: each kernel here has one.
 
+use allfold_cuda::launch::{self, DeviceMatrix};
+use allfold_cuda::{Arguments, CudaMachine, Error, Family, Kernel, Launch, Queue, Result, Slice};
 use allfold_kernels::DType;
-use allfold_kernels::cuda::launch::{self, DeviceMatrix};
-use allfold_kernels::cuda::{Arguments, CudaMachine, Error, Family, Kernel, Launch, Queue, Result, Slice};
 use allfold_standin::{FiberOrder, Shim, ShimOptions};
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Tests that cuBLASLt accepts the descriptions of `vendor/blas.rs` and understands them as meant: attributes in the sizes in which
 //! they are set, row-major matrices as their column-major transposes.
 
-use allfold_kernels::cuda::libraries::CudaLibrary;
+use allfold_cuda::libraries::CudaLibrary;
 use allfold_standin::abi::each;
 use cudarc::cublaslt::{result, sys};
 

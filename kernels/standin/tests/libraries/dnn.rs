@@ -1,8 +1,8 @@
 //! Tests that cuDNN computes the same output shapes of convolutions as Allfold, from Allfold's descriptors.
 
+use allfold_cuda::launch::{Conv, TensorLayout};
+use allfold_cuda::vendor::convolved;
 use allfold_kernels::DType;
-use allfold_kernels::cuda::launch::{Conv, TensorLayout};
-use allfold_kernels::cuda::vendor::convolved;
 use allfold_standin::abi::each;
 
 /// Convolutions by samples, channels, height, width, filters, side, stride, padding, groups.

@@ -7,9 +7,9 @@
 mod blas;
 mod dnn;
 
+use allfold_cuda::libraries::CudaLibrary;
+use allfold_cuda::{Family, compile_ptx, nvrtc_version, vendor};
 use allfold_kernels::DType;
-use allfold_kernels::cuda::libraries::CudaLibrary;
-use allfold_kernels::cuda::{Family, compile_ptx, nvrtc_version, vendor};
 use allfold_standin::abi::each;
 
 /// The library versions that scripts/install-cuda-libraries.sh installs.

@@ -1,7 +1,7 @@
 //! Tests of machines that cannot be used, or that lack what a call needs: each error is one line that says what would help.
 
 use crate::alone::{Found, alone, ensure, is_child};
-use allfold_kernels::cuda::{Gpu, Queue, launch};
+use allfold_cuda::{Gpu, Queue, launch};
 use allfold_kernels::{DType, ReduceOp};
 use allfold_standin::{Nvrtc, StandinOptions};
 

@@ -2,7 +2,7 @@
 //! caught by the body or a rule of the stand-in; without the defect the same body must find no error.
 
 use crate::alone::{Found, alone, ensure, is_child, seeded};
-use allfold_kernels::cuda::{CudaMachine, Error, Gpu, Queue, launch};
+use allfold_cuda::{CudaMachine, Error, Gpu, Queue, launch};
 use allfold_kernels::{DType, ReduceOp};
 use allfold_standin::{StandinOptions, standin_compilations, standin_live};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A test from the probe to a kernel's result, with the rules that hold in between.
 
 use crate::alone::{alone, ensure};
-use allfold_kernels::cuda::{Gpu, Queue, launch, probe};
+use allfold_cuda::{Gpu, Queue, launch, probe};
 use allfold_kernels::{DType, ReduceOp};
 use allfold_standin::{StandinOptions, standin_live, standin_rules};
 

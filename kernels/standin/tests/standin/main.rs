@@ -1,4 +1,4 @@
-//! Tests of [`allfold_kernels::cuda::Gpu`] and all its calls of cudarc on a stand-in for NVIDIA's driver: no GPU is needed.
+//! Tests of [`allfold_cuda::Gpu`] and all its calls of cudarc on a stand-in for NVIDIA's driver: no GPU is needed.
 //!
 //! ```text
 //! alone.rs       runs a test in a process of its own, with a stand-in of its own

@@ -1,7 +1,7 @@
 //! Tests of the driver's rules by the calls of a [`CudaMachine`]: order, captures, memory, errors that persist.
 
 use crate::alone::{alone, ensure};
-use allfold_kernels::cuda::{Error, Feed, Gpu, Queue, launch};
+use allfold_cuda::{Error, Feed, Gpu, Queue, launch};
 use allfold_kernels::{DType, ReduceOp};
 use allfold_standin::{StandinOptions, standin_live, standin_violations};
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! Tests of products and convolutions by stand-ins for cuBLASLt and cuDNN, against Allfold's own kernels on the same device.
 
 use crate::alone::{Found, alone, ensure, is_child, seeded};
-use allfold_kernels::cuda::launch::{self, Conv, DeviceMatrix, TensorLayout};
-use allfold_kernels::cuda::libraries::CudaLibrary;
-use allfold_kernels::cuda::vendor::{self, ConvProduct};
-use allfold_kernels::cuda::{Gpu, Memory, Queue};
+use allfold_cuda::launch::{self, Conv, DeviceMatrix, TensorLayout};
+use allfold_cuda::libraries::CudaLibrary;
+use allfold_cuda::vendor::{self, ConvProduct};
+use allfold_cuda::{Gpu, Memory, Queue};
 use allfold_kernels::{DType, bf16, f16};
 use allfold_standin::{
     Convolutions, Nvrtc, Products, StandinOptions, standin_convolutions, standin_products,
@@ -20,7 +20,7 @@ fn values(count: usize, salt: usize) -> Vec<f32> {
     (0..count).map(|nth| ((nth * 7 + salt * 5) % 13) as f32 / 8.0 - 0.75).collect()
 }
 
-fn upload(queue: &Queue, dtype: DType, values: &[f32]) -> Result<Memory, allfold_kernels::cuda::Error> {
+fn upload(queue: &Queue, dtype: DType, values: &[f32]) -> Result<Memory, allfold_cuda::Error> {
     match dtype {
         DType::F16 => queue.upload(&values.iter().map(|x| f16::from_f32(*x)).collect::<Vec<_>>()),
         DType::Bf16 => queue.upload(&values.iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>()),
@@ -28,7 +28,7 @@ fn upload(queue: &Queue, dtype: DType, values: &[f32]) -> Result<Memory, allfold
     }
 }
 
-fn download(queue: &Queue, dtype: DType, memory: &Memory) -> Result<Vec<f32>, allfold_kernels::cuda::Error> {
+fn download(queue: &Queue, dtype: DType, memory: &Memory) -> Result<Vec<f32>, allfold_cuda::Error> {
     Ok(match dtype {
         DType::F16 => queue.download::<f16>(memory.all())?.iter().map(|x| x.to_f32()).collect(),
         DType::Bf16 => queue.download::<bf16>(memory.all())?.iter().map(|x| x.to_f32()).collect(),

@@ -8,7 +8,7 @@ use super::world::{Comm, Link, State, stream};
 use super::{INVALID_ARGUMENT, REMOTE_ERROR, UNHANDLED_CUDA};
 use crate::{DType, ReduceOp};
 use allfold_base::lock;
-use allfold_kernels::cuda::MemoryAccess;
+use allfold_cuda::MemoryAccess;
 use allfold_kernels::{Element, divide, for_dtype, reduce};
 use allfold_standin::{Foreign, Poll, Progress, Shim};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The options that a test sets for the stand-in for NCCL, for one machine.
 
 use allfold_base::lock;
-use allfold_kernels::cuda::CudaMachine;
+use allfold_cuda::CudaMachine;
 use std::sync::{Arc, Mutex, Weak};
 
 /// How the other ranks of a communicator notice a lost rank.

@@ -5,7 +5,7 @@ use super::options::StandIn;
 use super::traffic::{Gathering, SentMessage};
 use super::{INTERNAL_ERROR, INVALID_ARGUMENT};
 use allfold_base::lock;
-use allfold_kernels::cuda::{CudaMachine, CudaStream, Queue};
+use allfold_cuda::{CudaMachine, CudaStream, Queue};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};

@@ -2,7 +2,7 @@
 
 use super::super::standin::threads_started;
 use super::*;
-use allfold_kernels::cuda::CudaGraph;
+use allfold_cuda::CudaGraph;
 
 /// Estimates a sum, and returns for each rank the estimate and the rank's value afterwards.
 fn estimates(seeded: &'static [u8]) -> Vec<(Result<f64>, i32)> {
@@ -130,7 +130,7 @@ fn more_calls_than_nccls_queue_holds_still_have_a_deadline() {
 }
 
 /// Captures a sum as a graph.
-fn captured(comm: &mut NcclComm, data: &allfold_kernels::cuda::Memory) -> Result<CudaGraph> {
+fn captured(comm: &mut NcclComm, data: &allfold_cuda::Memory) -> Result<CudaGraph> {
     let queue = comm.queue().clone();
     queue.machine().begin_capture(queue.stream()).unwrap();
     comm.all_reduce(DType::I32, ReduceOp::Sum, data.all(), data.all())?;

@@ -15,7 +15,7 @@ mod places;
 use super::standin::{PeerLoss, StandIn, stand_in};
 use super::{NcclComm, UniqueId};
 use crate::{DType, Error, Rank, ReduceOp, Result, World};
-use allfold_kernels::cuda::{CudaMachine, Queue};
+use allfold_cuda::{CudaMachine, Queue};
 use allfold_standin::{Shim, ShimOptions};
 use std::sync::Arc;
 use std::time::Duration;

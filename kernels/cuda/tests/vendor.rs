@@ -1,0 +1,20 @@
+//! NVIDIA's libraries where they are missing.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use allfold_cuda::libraries::CudaLibrary;
+use allfold_cuda::vendor::version;
+
+#[test]
+fn without_a_library_there_is_one_error_that_says_what_to_do() {
+    for library in [CudaLibrary::CublasLt, CudaLibrary::Cudnn] {
+        match version(library) {
+            Ok((major, ..)) => assert!(major >= 9),
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains(library.name()) && text.contains(library.how_to_get()), "{text}");
+                assert!(!text.contains('\n'), "{text}");
+            }
+        }
+    }
+    assert!(version(CudaLibrary::Driver).is_err());
+}
