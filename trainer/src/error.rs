@@ -86,7 +86,21 @@ impl From<allfold_networks::Error> for Error {
         match error {
             allfold_networks::Error::Config(what) => Error::Config(what),
             allfold_networks::Error::Network(what) => Error::Network(what),
+            allfold_networks::Error::Batch(what) => Error::Data(what),
             other => Error::Network(other.to_string()),
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl From<allfold_gpu_passes::Error> for Error {
+    fn from(error: allfold_gpu_passes::Error) -> Error {
+        match error {
+            allfold_gpu_passes::Error::Network(error) => error.into(),
+            allfold_gpu_passes::Error::Absent(what) => Error::Strategy(what),
+            allfold_gpu_passes::Error::Collective(error) => error.into(),
+            allfold_gpu_passes::Error::Device(error) => error.into(),
+            other => Error::Strategy(other.to_string()),
         }
     }
 }

@@ -5,8 +5,8 @@ mod buffer_pool;
 mod pass;
 
 pub(crate) use activations::{Activations, Arithmetic, LayerPass};
+pub(crate) use pass::Objective;
 pub use pass::{DrawKey, MemoryUse};
-pub(crate) use pass::{Objective, normalises, normalises_all};
 
 use crate::amp::Autocast;
 use crate::init::{initial, zeros};

@@ -10,6 +10,9 @@ pub enum Error {
     /// A configuration that does not fit the network: an unknown layer, or a cut where none is possible.
     #[error("{0}")]
     Config(String),
+    /// A batch from which a layer cannot compute its statistics.
+    #[error("data: {0}")]
+    Batch(String),
 }
 
 /// The result of an operation of this crate.

@@ -268,6 +268,35 @@ impl<F: Float> Network<F> {
         self.layers.iter_mut().filter_map(|layer| layer.synchronise().then_some(())).count()
     }
 
+    /// Checks a batch of `n` samples on a rank.
+    ///
+    /// # Errors
+    /// [`Error::Batch`]: a layer would compute its statistics from one value.
+    pub fn normalises(&self, n: usize) -> Result<()> {
+        match self.layers.iter().position(|layer| (1..layer.min_batch()).contains(&n)) {
+            Some(layer) => Err(self.one_value(layer, "a rank needs 2 samples or more, or `sync_batch_norm`")),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks a batch of all ranks by `totals`, the sums over ranks of a synchronised layer.
+    ///
+    /// # Errors
+    /// [`Error::Batch`]: the layer would compute its statistics from one value.
+    pub fn normalises_all(&self, layer: usize, totals: &[f64]) -> Result<()> {
+        match self.layers[layer].batch_suffices(totals) {
+            true => Ok(()),
+            false => Err(self.one_value(layer, "all ranks together need 2 samples or more")),
+        }
+    }
+
+    fn one_value(&self, layer: usize, needs: &str) -> Error {
+        Error::Batch(format!(
+            "layer `{}` normalises over the batch, and the batch has 1 value per channel; {needs}",
+            self.names[layer]
+        ))
+    }
+
     /// The phases of a forward pass in training.
     pub fn forward_phases(&self) -> Vec<Phase> {
         let phases = |layer: usize| {

@@ -5,9 +5,7 @@
 //!             |-- Driver          the strategy's step (crate::strategies), over the RankEngine that follows
 //!             '-- GpuWorker       stages batches, evaluates, copies weights and state to and from the host; in `rank` the RankEngine
 //!                   |-- Captures        the parts of a step that are CUDA graphs, chosen alike on all ranks
-//!                   |-- Passes          each phase by the layer's LayerOperation, over kernels::cuda::launch
-//!                   |     |-- SlotTensors     the tensors of a micro-batch in flight
-//!                   |     '-- Precision     the type of every layer and activation under autocast, and the layout of pictures
+//!                   |-- Passes          each phase on the device (allfold_gpu_passes)
 //!                   |-- Weights         f32 parameters with narrow copies, and gradients, by unit
 //!                   |-- DeviceOptimiser     one launch for all tensors
 //!                   |-- Exchange        gradients in buckets, compressed by the configuration's hook
@@ -19,22 +17,15 @@
 //! are rounded where tensors are stored. With `exchange = "host"`, `"device"` or `"scheduled"`, sums over ranks have the same bits
 //! as on the CPU.
 
-mod backward;
 mod bucketing;
 mod captures;
 mod device;
 mod exchange;
 mod groups;
-mod layout;
-mod linear;
-mod loss;
 mod optimiser;
 mod outcome;
-mod passes;
-mod precision;
 mod rank;
 mod replica;
-mod slot;
 mod spans;
 mod unit;
 mod weights;

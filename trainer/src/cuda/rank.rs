@@ -10,8 +10,6 @@
 
 use super::captures::StepPart;
 use super::groups::Axes;
-use super::passes::PassContext;
-use super::slot::SlotTensors;
 use super::spans::{mark, part};
 use super::weights::here;
 use super::worker::{GpuWorker, SLICES};
@@ -19,10 +17,10 @@ use crate::engine::{
     AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Serving, ServingRole, Slot,
     StepInput, UnitExchange, filled_micro_batches, unit_of,
 };
-use crate::model::normalises;
 use crate::{Error, GradScaler, Outline, Phase, Result};
 use allfold_collectives::{Rank, ReduceOp};
 use allfold_cuda::{Slice, launch};
+use allfold_gpu_passes::{PassContext, SlotTensors};
 use allfold_kernels::DType;
 use std::sync::Arc;
 
@@ -72,7 +70,7 @@ impl RankEngine for GpuWorker<'_> {
         let size = samples.div_ceil(of.max(1)).max(1);
         let from = (micro * size).min(samples);
         let n = size.min(samples - from);
-        normalises(&self.passes.network, n)?;
+        self.passes.network.normalises(n)?;
         self.passes.select(slot.0, &self.queue)?;
         self.passes.clear();
         self.copy_micro_batch(self.step.batch.half, from, n)?;
@@ -119,7 +117,7 @@ impl RankEngine for GpuWorker<'_> {
         let Axes { data: link, tensor, .. } = groups.axes();
         let mut with = PassContext { queue, weights, link, tensor, n };
         if phase != Phase::Loss {
-            return passes.run(phase, &mut with);
+            return Ok(passes.run(phase, &mut with)?);
         }
         passes.loss(&mut with, Some(divisor), losses.all().part(0, rows)?)?;
         if self.overlaps_micro_batches() { self.report_loss() } else { Ok(()) }

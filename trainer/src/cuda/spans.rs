@@ -5,8 +5,8 @@ use allfold_cuda::{Mark, Memory, Queue, Slice};
 use std::ops::Range;
 
 /// The elements `span` of a buffer whose elements have `size` bytes.
-pub(super) fn part<'a>(of: Slice<'a>, span: &Range<usize>, size: usize) -> Result<Slice<'a>> {
-    Ok(of.part(span.start * size, span.len() * size)?)
+pub(super) fn part<'a>(of: Slice<'a>, span: &Range<usize>, size: usize) -> allfold_cuda::Result<Slice<'a>> {
+    of.part(span.start * size, span.len() * size)
 }
 
 /// Memory that lives as long as the run, filled with zeros. Nothing uses it any more when this returns, so that it may be given back if

@@ -7,8 +7,6 @@
 //! ```
 
 use super::groups::GpuGroups;
-use super::layout::{ChannelsLast, turned};
-use super::precision::Precision;
 use super::spans::{part, zeroed};
 use super::unit::UnitMemory;
 use crate::buckets::Bucket;
@@ -16,6 +14,7 @@ use crate::engine::{Keep, ParamUnit};
 use crate::{Error, Network, Outline, Result};
 use allfold_collectives::Rank;
 use allfold_cuda::{Memory, Queue, Slice};
+use allfold_gpu_passes::{ChannelsLast, Precision, Values, turned};
 use allfold_kernels::DType;
 use allfold_kernels::nn::Float;
 use std::cell::Cell;
@@ -144,11 +143,6 @@ impl Weights {
         Ok(())
     }
 
-    /// Notes that a parameter gets a gradient. Returns whether it had one of this step before.
-    pub fn begin_grad(&self, param: usize) -> bool {
-        self.begun[param].replace(true)
-    }
-
     /// Converts a parameter's values from the network's layout to the device's.
     fn there(&self, param: usize, values: Vec<f32>) -> Vec<f32> {
         match self.filters[param] {
@@ -202,27 +196,6 @@ impl Weights {
         let from = self.units[unit].own_grads().1;
         let own = (0..self.places.len()).filter(|param| counts(*param)).filter_map(|param| self.own(param));
         own.filter(|(at, ..)| *at == unit).map(|(_, _, grad)| grad.start - from..grad.end - from).collect()
-    }
-
-    /// A parameter's f32 values.
-    pub fn param(&self, param: usize) -> Result<Slice<'_>> {
-        let (unit, place) = &self.places[param];
-        part(here(&self.units[*unit].params)?.all(), place, 4)
-    }
-
-    /// A parameter's values in the narrow type if `narrow` is true and there is a narrow type, else in f32.
-    pub fn read(&self, param: usize, narrow: bool) -> Result<Slice<'_>> {
-        let (unit, place) = &self.places[param];
-        match self.narrow {
-            Some(dtype) if narrow => part(here(&self.units[*unit].narrow)?.all(), place, dtype.size()),
-            _ => self.param(param),
-        }
-    }
-
-    /// A parameter's gradient.
-    pub fn grad(&self, param: usize) -> Result<Option<Slice<'_>>> {
-        let grads = &self.units[self.places[param].0].grads;
-        self.slots[param].as_ref().map(|slot| part(here(grads)?.all(), slot, 4)).transpose()
     }
 
     /// Copies parameters and buffers, in the network's layout, from the host to the device.
@@ -290,6 +263,35 @@ impl Weights {
     }
 }
 
+impl Values for Weights {
+    fn param(&self, param: usize) -> allfold_gpu_passes::Result<Slice<'_>> {
+        let (unit, place) = &self.places[param];
+        Ok(part(here(&self.units[*unit].params)?.all(), place, 4)?)
+    }
+
+    fn read(&self, param: usize, narrow: bool) -> allfold_gpu_passes::Result<Slice<'_>> {
+        let (unit, place) = &self.places[param];
+        match self.narrow {
+            Some(dtype) if narrow => Ok(part(here(&self.units[*unit].narrow)?.all(), place, dtype.size())?),
+            _ => self.param(param),
+        }
+    }
+
+    fn grad(&self, param: usize) -> allfold_gpu_passes::Result<Option<Slice<'_>>> {
+        let Some(slot) = &self.slots[param] else { return Ok(None) };
+        let grads = here(&self.units[self.places[param].0].grads)?;
+        Ok(Some(part(grads.all(), slot, 4)?))
+    }
+
+    fn begin_grad(&self, param: usize) -> bool {
+        self.begun[param].replace(true)
+    }
+
+    fn buffers(&self) -> Slice<'_> {
+        self.buffers.all()
+    }
+}
+
 /// All ranks' parts of a vector laid out like the parameters of unit `at`, of which `own` is this rank's; with [`Keep::First`] the
 /// first rank's. Every rank must call it.
 pub(super) fn whole_of(
@@ -327,9 +329,11 @@ pub(super) fn whole_of(
 }
 
 /// Memory that must be there by now.
-pub(super) fn here(memory: &Option<Arc<Memory>>) -> Result<&Arc<Memory>> {
+pub(super) fn here(memory: &Option<Arc<Memory>>) -> allfold_gpu_passes::Result<&Arc<Memory>> {
     memory.as_ref().ok_or_else(|| {
-        Error::Strategy("a unit's parameters or gradients are used while this rank has only its part".into())
+        allfold_gpu_passes::Error::Absent(
+            "a unit's parameters or gradients are used while this rank has only its part".into(),
+        )
     })
 }
 

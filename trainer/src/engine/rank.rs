@@ -7,7 +7,7 @@ use super::{
     filled_micro_batches, unit_of,
 };
 use crate::costs::pack_cost;
-use crate::model::{Activations, normalises, normalises_all};
+use crate::model::Activations;
 use crate::timing::{BucketTimes, LayerSpan, StepWork, work, work_of};
 use crate::{Error, Network, Outline, Phase, Result};
 use allfold_collectives::{Buffer, Rank, ReduceOp};
@@ -64,7 +64,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         let samples = self.batch.labels.len() / rows;
         let size = samples.div_ceil(of.max(1)).max(1);
         let part = (micro * size).min(samples)..((micro + 1) * size).min(samples);
-        normalises(&self.network, part.len())?;
+        self.network.normalises(part.len())?;
         let AxisPosition { index, size: data } = self.position(MeshAxis::Data);
         let outside = index > 0 && self.specs.iter().any(|unit| unit.keep == Keep::First);
         let Worker { slots, batch, readers, on, outline, input, .. } = self;
@@ -132,7 +132,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
         if let Phase::SyncForward(l) | Phase::SyncBackward(l) = phase {
             self.sum_totals(at)?;
             if matches!(phase, Phase::SyncForward(_)) {
-                normalises_all(&self.network, l, &self.slots[at.0].acts.totals)?;
+                self.network.normalises_all(l, &self.slots[at.0].acts.totals)?;
             }
         }
         let Worker { slots, network, on, .. } = self;

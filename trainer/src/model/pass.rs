@@ -1,7 +1,6 @@
 //! The arguments of a pass over a network, and the memory that a rank holds.
 
-use crate::{Error, Network, Result};
-use allfold_kernels::nn::{DropoutStream, Float};
+use allfold_kernels::nn::DropoutStream;
 
 /// The objective of a backward pass: `scale` times the mean loss over these labels.
 #[derive(Clone, Copy, Debug)]
@@ -81,28 +80,4 @@ impl MemoryUse {
             + optimiser
             + buckets
     }
-}
-
-/// Refuses a batch of `n` samples if a layer would compute its statistics from one value.
-pub(crate) fn normalises<F: Float>(network: &Network<F>, n: usize) -> Result<()> {
-    match (0..network.layers().len()).find(|&l| (1..network.layers()[l].min_batch()).contains(&n)) {
-        Some(l) => {
-            Err(one_value(&network.names()[l], "a rank needs 2 samples or more, or `sync_batch_norm`"))
-        }
-        None => Ok(()),
-    }
-}
-
-/// Refuses a batch of all ranks if layer `l` would compute its statistics from one value. `totals` has the layer's sums over ranks.
-pub(crate) fn normalises_all<F: Float>(network: &Network<F>, l: usize, totals: &[f64]) -> Result<()> {
-    match network.layers()[l].batch_suffices(totals) {
-        true => Ok(()),
-        false => Err(one_value(&network.names()[l], "all ranks together need 2 samples or more")),
-    }
-}
-
-fn one_value(layer: &str, needs: &str) -> Error {
-    Error::Data(format!(
-        "layer `{layer}` normalises over the batch, and the batch has 1 value per channel; {needs}"
-    ))
 }

@@ -2,7 +2,7 @@
 
 use super::layout::TensorFormat;
 use super::passes::{PassContext, Passes, conv, plane, pool};
-use crate::layers::LayerOperation;
+use crate::error::network;
 use crate::{Error, Result};
 use allfold_collectives::ReduceOp;
 use allfold_cuda::launch;
@@ -10,19 +10,19 @@ use allfold_cuda::vendor::{self, ConvProduct};
 use allfold_cuda::{Memory, Slice};
 use allfold_gpu::device::ReducePath;
 use allfold_kernels::DType;
+use allfold_networks::layers::LayerOperation;
 use std::sync::Arc;
 
 impl Passes {
     fn dy(&self, l: usize) -> Result<Arc<Memory>> {
-        let missing = || {
-            Error::Network(format!("no gradient reached the output of layer `{}`", self.network.names()[l]))
-        };
+        let missing =
+            || network(format!("no gradient reached the output of layer `{}`", self.network.names()[l]));
         self.slot.act_grads[l + 1].clone().ok_or_else(missing)
     }
 
     /// Lets `body` write the gradient of weight `nth` of layer `l`, in the layer's type, and stores it in its slot, or adds it to the
     /// gradient of earlier micro-batches and of other layers that share the weight.
-    pub(super) fn weight<R>(
+    pub(crate) fn weight<R>(
         &self,
         l: usize,
         nth: usize,
@@ -42,7 +42,7 @@ impl Passes {
 
     /// Like [`Passes::weight`], for gradients that kernels compute in f32. Gradients of layers under autocast are rounded
     /// afterwards.
-    pub(super) fn wide<R>(
+    pub(crate) fn wide<R>(
         &self,
         l: usize,
         nth: usize,
@@ -82,7 +82,7 @@ impl Passes {
         Ok(())
     }
 
-    pub(super) fn layer_params(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
+    pub(crate) fn layer_params(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
         let dy = self.dy(l)?;
         let x = self.x(l, n)?;
@@ -154,7 +154,7 @@ impl Passes {
     }
 
     /// Sums the gradients of a synchronised batch norm's parameters over all ranks, and keeps the sums for the input gradient.
-    pub(super) fn sums_back(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
+    pub(crate) fn sums_back(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let [.., totals, own] = &self.slot.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
         debug_assert!(totals.len() >= 8);
         let all = with.queue.memory(own.len())?;
@@ -175,7 +175,7 @@ impl Passes {
         Ok(())
     }
 
-    pub(super) fn layer_input(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
+    pub(crate) fn layer_input(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
         let dy = self.dy(l)?;
         let from = self.network.from(l).to_vec();
@@ -293,7 +293,7 @@ impl Passes {
 }
 
 fn gone(name: &str) -> Error {
-    Error::Network(format!("layer `{name}` has no saved values for its backward pass"))
+    network(format!("layer `{name}` has no saved values for its backward pass"))
 }
 
 /// Splits `both` into two vectors of `n` f32 that are stored one after the other.

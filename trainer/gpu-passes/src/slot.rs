@@ -1,14 +1,15 @@
 //! A micro-batch in flight on a device. Activations come from the queue's pool and return to it as soon as no backward phase needs
 //! them, in whatever order those run.
 
-use crate::{Network, Phase, Result};
+use crate::Result;
 use allfold_cuda::{Memory, Queue};
 use allfold_kernels::nn::DropoutStream;
 use allfold_networks::layer_of;
+use allfold_networks::{Network, Phase};
 use std::sync::Arc;
 
 /// The tensors of one micro-batch.
-pub(super) struct SlotTensors {
+pub struct SlotTensors {
     /// The number of samples, and of samples of the rank's batch before them.
     pub n: usize,
     /// The number of the micro-batch in its step.
@@ -19,6 +20,7 @@ pub(super) struct SlotTensors {
     pub acts: Vec<Option<Arc<Memory>>>,
     /// The samples, or their tokens as u32. The memory fits a micro-batch, or a larger batch while that is evaluated.
     pub input: Memory,
+    /// The labels as u32, one for each row of logits.
     pub labels: Memory,
     /// The key of dropout's random draws, as the words of a [`DropoutStream`].
     pub stream: Memory,
@@ -33,7 +35,7 @@ pub(super) struct SlotTensors {
 
 /// The numbers of backward phases that are still to run: of each layer, and of all layers that read or write each activation.
 #[derive(Clone, Default)]
-pub(super) struct BackwardCounts {
+pub(crate) struct BackwardCounts {
     layers: Vec<u32>,
     acts: Vec<u32>,
 }
@@ -75,7 +77,7 @@ impl SlotTensors {
     }
 
     /// Drops all tensors but samples and labels, and begins to count backward phases.
-    pub fn clear(&mut self, counts: &BackwardCounts) {
+    pub(crate) fn clear(&mut self, counts: &BackwardCounts) {
         self.acts.fill(None);
         self.casts.iter_mut().for_each(|cast| *cast = None);
         self.saved.iter_mut().for_each(Vec::clear);
@@ -84,7 +86,7 @@ impl SlotTensors {
     }
 
     /// After a backward phase of layer `l`, which reads the activations `from`: frees what no later phase needs.
-    pub fn after_backward(&mut self, l: usize, from: &[usize]) {
+    pub(crate) fn after_backward(&mut self, l: usize, from: &[usize]) {
         for &act in from.iter().chain(&[l + 1]) {
             self.left.acts[act] = self.left.acts[act].saturating_sub(1);
             if self.left.acts[act] == 0 {

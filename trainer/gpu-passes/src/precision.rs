@@ -1,13 +1,13 @@
-//! The element types of layers and activations under autocast, by the lists of [`crate::amp`].
+//! The element types of layers and activations under autocast, by the lists of [`allfold_networks::amp`].
 
 use super::layout::{ChannelsLast, TensorFormat, layouts};
-use crate::Network;
-use crate::amp::Cast;
-use crate::layers::LayerOperation;
 use allfold_kernels::DType;
+use allfold_networks::Network;
+use allfold_networks::amp::Cast;
+use allfold_networks::layers::LayerOperation;
 
 /// The types of a network's tensors on a device. Parameters and their gradients are f32, whatever type the layer computes in.
-pub(super) struct Precision {
+pub struct Precision {
     /// Autocast's narrow type, if there is one.
     pub narrow: Option<DType>,
     /// For each layer, the type of its inputs, its outputs and their gradients.
@@ -19,6 +19,7 @@ pub(super) struct Precision {
 }
 
 impl Precision {
+    /// The types of a network's tensors; with `narrow` under autocast.
     pub fn new(
         network: &Network<f32>,
         narrow: Option<DType>,

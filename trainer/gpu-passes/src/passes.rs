@@ -7,25 +7,25 @@
 use super::layout::{ChannelsLast, TensorFormat, filters};
 use super::precision::Precision;
 use super::slot::{BackwardCounts, SlotTensors};
-use super::weights::Weights;
-use crate::Phase;
-use crate::layers::LayerOperation;
-use crate::model::normalises_all;
-use crate::{Error, Network, Result};
+use crate::Values;
+
+use crate::error::{network, unsupported};
+use crate::{Error, Result};
 use allfold_collectives::ReduceOp;
 use allfold_cuda::launch;
 use allfold_cuda::{Memory, Queue, Slice, vendor};
 use allfold_gpu::device::DeviceGroup;
 use allfold_kernels::DType;
-use allfold_networks::layer_of;
+use allfold_networks::layers::LayerOperation;
+use allfold_networks::{Network, Phase, layer_of};
 use std::sync::Arc;
 
 /// The queue, the weights and the group that a pass works with.
-pub(super) struct PassContext<'a, 'c> {
+pub struct PassContext<'a, 'c> {
     /// The queue on which the pass runs.
     pub queue: &'a Queue,
     /// Parameters, gradients and running statistics.
-    pub weights: &'a Weights,
+    pub weights: &'a dyn Values,
     /// The group of the data axis.
     pub link: &'a mut DeviceGroup<'c>,
     /// The group of the tensor axis, where there are several ranks.
@@ -35,21 +35,28 @@ pub(super) struct PassContext<'a, 'c> {
 }
 
 /// A network on a device, with its micro-batches in flight.
-pub(super) struct Passes {
+pub struct Passes {
+    /// The network; the passes use its structure alone.
     pub network: Network<f32>,
+    /// What each layer computes.
     pub operations: Vec<LayerOperation>,
+    /// The types and layouts of its tensors.
     pub precision: Precision,
     /// For each parameter that is a filter stored with channels last: its number of channels and of pixels.
     pub filters: Vec<ChannelsLast>,
     counts: BackwardCounts,
     /// The micro-batch that the passes work on, and its number among the slots.
-    pub(super) slot: SlotTensors,
+    pub slot: SlotTensors,
     at: usize,
     /// The other micro-batches in flight; the place of the one above holds an empty slot.
     others: Vec<SlotTensors>,
 }
 
 impl Passes {
+    /// The passes of a network on the device of `queue`; with `narrow` under autocast.
+    ///
+    /// # Errors
+    /// A layer that the kernels do not compute, `channels_last` for a network without convolutions, memory that is not there.
     pub fn new(
         network: Network<f32>,
         narrow: Option<DType>,
@@ -63,7 +70,7 @@ impl Passes {
         }
         if channels_last && !operations.iter().any(|op| matches!(op, LayerOperation::Conv { .. })) {
             let what = "`channels_last` is for networks with convolutions, and this one has none";
-            return Err(Error::Config(what.into()));
+            return Err(unsupported(what.into()));
         }
         Ok(Passes {
             precision: Precision::new(&network, narrow, &operations, channels_last),
@@ -112,11 +119,11 @@ impl Passes {
     }
 
     /// Activation number `act` of a batch of `n` samples.
-    pub(super) fn act(&self, act: usize, n: usize) -> Result<Slice<'_>> {
+    pub fn act(&self, act: usize, n: usize) -> Result<Slice<'_>> {
         match &self.slot.acts[act] {
             Some(memory) => Ok(memory.all()),
             None if act == 0 => Ok(self.slot.input.all().part(0, 4 * n * self.network.inputs())?),
-            None => Err(Error::Network(format!(
+            None => Err(network(format!(
                 "the output of layer `{}` is read before it is computed: this is a bug of Allfold",
                 self.network.names()[act - 1]
             ))),
@@ -124,7 +131,7 @@ impl Passes {
     }
 
     /// The first input of layer `l`, in the layer's type and layout.
-    pub(super) fn x(&self, l: usize, n: usize) -> Result<Slice<'_>> {
+    pub(crate) fn x(&self, l: usize, n: usize) -> Result<Slice<'_>> {
         match &self.slot.casts[l] {
             Some(cast) => Ok(cast.all()),
             None => self.act(self.network.from(l)[0], n),
@@ -132,17 +139,17 @@ impl Passes {
     }
 
     /// Allocates memory for `elements` elements of a layer's type.
-    pub(super) fn fresh(&self, l: usize, elements: usize, queue: &Queue) -> Result<Memory> {
+    pub(crate) fn fresh(&self, l: usize, elements: usize, queue: &Queue) -> Result<Memory> {
         Ok(queue.memory(elements * self.precision.layers[l].size())?)
     }
 
     /// The labels of n samples.
-    pub(super) fn labels_of(&self, n: usize) -> Result<Slice<'_>> {
+    pub(crate) fn labels_of(&self, n: usize) -> Result<Slice<'_>> {
         Ok(self.slot.labels.all().part(0, 4 * n * self.network.rows())?)
     }
 
     /// The logits of the last forward pass, and their type.
-    pub(super) fn logits(&self, n: usize) -> Result<(DType, Slice<'_>)> {
+    pub(crate) fn logits(&self, n: usize) -> Result<(DType, Slice<'_>)> {
         let last = self.network.layers().len();
         Ok((self.precision.acts[last], self.act(last, n)?))
     }
@@ -185,7 +192,7 @@ impl Passes {
     }
 
     /// Converts the first input of layer `l` to the format in which the layer reads it.
-    pub(super) fn take_in(&mut self, l: usize, with: &PassContext<'_, '_>) -> Result<()> {
+    pub(crate) fn take_in(&mut self, l: usize, with: &PassContext<'_, '_>) -> Result<()> {
         let from = self.network.from(l)[0];
         self.slot.casts[l] = None;
         let x = self.act(from, with.n)?;
@@ -202,7 +209,7 @@ impl Passes {
         if with.link.ranks() == 1 {
             // Counts of several ranks are summed on the device, where the host does not see them, so only a single rank's count
             // is checked.
-            normalises_all(&self.network, l, &[(with.n * plane) as f64])?;
+            self.network.normalises_all(l, &[(with.n * plane) as f64])?;
         }
         let shape = self.batch_norm(l, channels, plane, with.n);
         let totals = with.queue.memory(8 * (1 + 2 * channels))?;
@@ -213,7 +220,7 @@ impl Passes {
         Ok(())
     }
 
-    pub(super) fn batch_norm(
+    pub(crate) fn batch_norm(
         &self,
         l: usize,
         channels: usize,
@@ -225,7 +232,7 @@ impl Passes {
     }
 
     /// The launch shape of attention layer `l`; in training it includes the random draws of dropout, if the layer has dropout.
-    pub(super) fn heads(&self, l: usize, n: usize, train: bool) -> Result<launch::Heads<'_>> {
+    pub(crate) fn heads(&self, l: usize, n: usize, train: bool) -> Result<launch::Heads<'_>> {
         let LayerOperation::Attention { positions, width, heads, causal, dropped } = self.operations[l]
         else {
             return Err(own(&self.network.names()[l]));
@@ -237,12 +244,12 @@ impl Passes {
     }
 
     /// Parameter number `nth` of layer `l`, in the type in which the layer computes.
-    pub(super) fn param<'w>(&self, l: usize, nth: usize, weights: &'w Weights) -> Result<Slice<'w>> {
+    pub(crate) fn param<'w>(&self, l: usize, nth: usize, weights: &'w dyn Values) -> Result<Slice<'w>> {
         let narrow = self.precision.narrows(&self.network, l);
         weights.read(self.network.params_of(l).start + nth, narrow)
     }
 
-    pub(super) fn wide_param<'w>(&self, l: usize, nth: usize, weights: &'w Weights) -> Result<Slice<'w>> {
+    pub(crate) fn wide_param<'w>(&self, l: usize, nth: usize, weights: &'w dyn Values) -> Result<Slice<'w>> {
         weights.param(self.network.params_of(l).start + nth)
     }
 
@@ -284,7 +291,7 @@ impl Passes {
         let (means, rs) = (both.all().part(0, 4 * channels)?, both.all().part(4 * channels, 4 * channels)?);
         let stats = launch::Saved { means, rs };
         let at = self.network.buffers_of(l);
-        let running = weights.buffers.all().part(4 * at.start, 4 * at.len())?;
+        let running = weights.buffers().part(4 * at.start, 4 * at.len())?;
         match totals {
             Some(totals) => shape.by_totals(queue, totals.all(), running, stats)?,
             None if train => shape.statistics(queue, x, running, stats)?,
@@ -378,7 +385,7 @@ impl Passes {
 
 impl PassContext<'_, '_> {
     /// Combines `data` over the ranks of the tensor axis, in place.
-    pub(super) fn sum_parts(&mut self, dtype: DType, op: ReduceOp, data: Slice<'_>) -> Result<()> {
+    pub(crate) fn sum_parts(&mut self, dtype: DType, op: ReduceOp, data: Slice<'_>) -> Result<()> {
         let Some(tensor) = &mut self.tensor else { return Ok(()) };
         tensor.all_reduce(self.queue, dtype, op, data)?;
         Ok(tensor.join(self.queue)?)
@@ -386,12 +393,12 @@ impl PassContext<'_, '_> {
 }
 
 /// The number of values of one channel that are adjacent in memory.
-pub(super) fn plane(s: &launch::Conv) -> Result<usize> {
+pub(crate) fn plane(s: &launch::Conv) -> Result<usize> {
     let (p, q) = s.output_picture()?;
     Ok(if s.layout == launch::TensorLayout::ChannelsLast { 1 } else { p * q })
 }
 
-pub(super) fn conv(shape: &allfold_kernels::nn::Conv2dShape, form: TensorFormat, n: usize) -> launch::Conv {
+pub(crate) fn conv(shape: &allfold_kernels::nn::Conv2dShape, form: TensorFormat, n: usize) -> launch::Conv {
     launch::Conv {
         dtype: form.dtype,
         groups: shape.groups,
@@ -406,7 +413,7 @@ pub(super) fn conv(shape: &allfold_kernels::nn::Conv2dShape, form: TensorFormat,
     }
 }
 
-pub(super) fn pool(
+pub(crate) fn pool(
     shape: &allfold_kernels::nn::PoolShape,
     form: TensorFormat,
     n: usize,
@@ -423,7 +430,7 @@ pub(super) fn pool(
 }
 
 fn own(name: &str) -> Error {
-    Error::Config(format!("layer `{name}` has no GPU kernel; set device = \"cpu\""))
+    unsupported(format!("layer `{name}` has no GPU kernel; set device = \"cpu\""))
 }
 
 /// Refuses, before anything runs, a layer that the kernels cannot do.
@@ -432,11 +439,11 @@ fn supported(name: &str, operation: &LayerOperation) -> Result<()> {
         LayerOperation::Own => Err(own(name)),
         LayerOperation::Attention { width, heads, .. } if width / (*heads).max(1) > 128 => {
             let size = width / (*heads).max(1);
-            Err(Error::Config(format!(
+            Err(unsupported(format!(
                 "layer `{name}` has heads of {size} columns; GPU kernels take at most 128: change `width` or `heads`"
             )))
         }
-        LayerOperation::MeanPool(shape) if shape.padding > 0 => Err(Error::Config(format!(
+        LayerOperation::MeanPool(shape) if shape.padding > 0 => Err(unsupported(format!(
             "layer `{name}` is mean pooling over padding, for which there is no GPU kernel; set device = \"cpu\""
         ))),
         _ => Ok(()),

@@ -4,19 +4,22 @@
 //! they can. A layer that needs planes (a linear layer over pixels, dropout with the CPU's draws) transposes its input. Filters are
 //! stored with channels last too, as `[K, R, R, C / G]`, so that no step transposes them.
 
-use crate::layers::LayerOperation;
-use crate::{Network, Result};
+use crate::Result;
 use allfold_cuda::launch::{self, TensorLayout};
 use allfold_cuda::{Memory, Queue, Slice};
 use allfold_kernels::DType;
+use allfold_networks::Network;
+use allfold_networks::layers::LayerOperation;
 
 /// Channels and pixels of a sample whose channels are the last dimension; `None` for the network's layout, in planes.
-pub(super) type ChannelsLast = Option<(usize, usize)>;
+pub type ChannelsLast = Option<(usize, usize)>;
 
 /// The type and the layout of an activation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct TensorFormat {
+pub struct TensorFormat {
+    /// The element type.
     pub dtype: DType,
+    /// Whether pictures have their channels last.
     pub channels_last: ChannelsLast,
 }
 
@@ -51,7 +54,7 @@ impl TensorFormat {
 }
 
 /// The layout of each layer's inputs, and the layout of each activation; activation 0 is the network's input.
-pub(super) fn layouts(
+pub(crate) fn layouts(
     network: &Network<f32>,
     operations: &[LayerOperation],
     channels_last: bool,
@@ -80,7 +83,7 @@ pub(super) fn layouts(
 }
 
 /// For each parameter that is a filter stored with channels last: its number of channels and of pixels. `None` for others.
-pub(super) fn filters(
+pub(crate) fn filters(
     network: &Network<f32>,
     operations: &[LayerOperation],
     channels_last: bool,
@@ -96,7 +99,7 @@ pub(super) fn filters(
 }
 
 /// Transposes each of several `rows` by `columns` matrices that are stored one after another.
-pub(super) fn turned(values: &[f32], (rows, columns): (usize, usize)) -> Vec<f32> {
+pub fn turned(values: &[f32], (rows, columns): (usize, usize)) -> Vec<f32> {
     let mut turned = Vec::with_capacity(values.len());
     for matrix in values.chunks_exact((rows * columns).max(1)) {
         turned.extend((0..columns).flat_map(|c| (0..rows).map(move |r| matrix[r * columns + c])));
@@ -107,9 +110,9 @@ pub(super) fn turned(values: &[f32], (rows, columns): (usize, usize)) -> Vec<f32
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Builder;
-    use crate::layers::{BatchNorm, Conv2d, GlobalMeanPool, LayerNorm, Linear, Relu};
     use allfold_kernels::nn::Conv2dShape;
+    use allfold_networks::Builder;
+    use allfold_networks::layers::{BatchNorm, Conv2d, GlobalMeanPool, LayerNorm, Linear, Relu};
 
     #[test]
     fn channels_last_goes_from_the_first_convolution_as_far_as_layers_keep_it() {

@@ -2,14 +2,14 @@
 
 use super::passes::{PassContext, Passes};
 use crate::Result;
-use crate::layers::LayerOperation;
 use allfold_collectives::ReduceOp;
 use allfold_cuda::launch::{self, DeviceMatrix, EmbeddingLaunch};
 use allfold_cuda::{Memory, Slice, vendor};
+use allfold_networks::layers::LayerOperation;
 
 impl Passes {
     /// The inputs and the outputs of each row of a linear layer or of a part of one, and its number of rows for a sample.
-    pub(super) fn linear(&self, l: usize) -> Option<[usize; 3]> {
+    pub(crate) fn linear(&self, l: usize) -> Option<[usize; 3]> {
         match self.operations[l] {
             LayerOperation::Linear { rows, inputs, outputs, .. }
             | LayerOperation::ColumnParallel { rows, inputs, outputs, .. }
@@ -19,7 +19,7 @@ impl Passes {
     }
 
     /// The launch of an embedding, by a whole table or by this rank's rows of it.
-    pub(super) fn table(&self, l: usize) -> Option<EmbeddingLaunch> {
+    pub(crate) fn table(&self, l: usize) -> Option<EmbeddingLaunch> {
         let (rows, part, columns, length) = match &self.operations[l] {
             LayerOperation::Embedding { positions, rows, width } => (0..*rows, false, *width, *positions),
             LayerOperation::VocabParallel { positions, rows, width } => {
@@ -32,7 +32,7 @@ impl Passes {
     }
 
     /// Computes an embedding from its tokens to `y`.
-    pub(super) fn forward_table(&self, l: usize, with: &PassContext<'_, '_>, y: &Memory) -> Result<()> {
+    pub(crate) fn forward_table(&self, l: usize, with: &PassContext<'_, '_>, y: &Memory) -> Result<()> {
         let Some(s) = self.table(l) else { return Ok(()) };
         let (x, rows) = (self.x(l, with.n)?, self.wide_param(l, 0, with.weights)?);
         launch::embedding(with.queue, &s, (rows, None), x, y.all())?;
@@ -40,7 +40,7 @@ impl Passes {
     }
 
     /// Computes a linear layer from its input to `y`. A row-parallel layer adds its bias later, to the sum over ranks.
-    pub(super) fn forward_linear(&self, l: usize, with: &PassContext<'_, '_>, y: &Memory) -> Result<()> {
+    pub(crate) fn forward_linear(&self, l: usize, with: &PassContext<'_, '_>, y: &Memory) -> Result<()> {
         let Some([inputs, outputs, rows]) = self.linear(l) else { return Ok(()) };
         let (x, w) = (self.x(l, with.n)?, self.param(l, 0, with.weights)?);
         let a = DeviceMatrix { data: x, rows: with.n * rows, columns: inputs, transposed: false };
@@ -56,7 +56,7 @@ impl Passes {
     }
 
     /// Sums the output of a layer of which ranks of the tensor axis have parts, and adds the bias that belongs to the sum.
-    pub(super) fn sum_output(&self, l: usize, with: &mut PassContext<'_, '_>, y: &Memory) -> Result<()> {
+    pub(crate) fn sum_output(&self, l: usize, with: &mut PassContext<'_, '_>, y: &Memory) -> Result<()> {
         let bias = match self.operations[l] {
             LayerOperation::RowParallel { bias, .. } => bias,
             LayerOperation::VocabParallel { .. } => false,
@@ -71,7 +71,7 @@ impl Passes {
     }
 
     /// Computes the gradients of a linear layer's weights from its input and the gradient of its output.
-    pub(super) fn linear_params(
+    pub(crate) fn linear_params(
         &self,
         l: usize,
         with: &PassContext<'_, '_>,
@@ -92,7 +92,7 @@ impl Passes {
     }
 
     /// Computes the gradient of a linear layer's input; of a column-parallel one it is the sum over the ranks.
-    pub(super) fn linear_input(
+    pub(crate) fn linear_input(
         &self,
         l: usize,
         with: &mut PassContext<'_, '_>,
