@@ -8,6 +8,7 @@
 //   attention_delta_T     delta = sum over D of dy y
 //   attention_query_D_T   dq: a warp per query over all its keys;    p = exp(s - lse),  ds = p (dy v' - delta)
 //   attention_key_D_T     dk, dv: a warp per key over all its queries
+//   attention_merge_T     two results over other keys of the same queries become the result over all of them
 //
 // With dropout (a stream, as dropout.cu has it) y = r p v, where r is 0 or `keep` by a sample's draw (row ceil(T / 4) + key / 4)
 // [key % 4], row = h T + t:
@@ -28,6 +29,7 @@ template <int D> struct Own { static const u32 ROWS = D > 64 ? 2 : 4; };
 INLINE f32 kept(const Heads& s, u64 b, u64 h, u64 t, u64 key) {
     if (!s.stream) return 1.0f;
     Four four = draws(s, b, h, t, key);
+    key += s.key;
     u32 low = key & 1 ? four.at[1] : four.at[0], high = key & 1 ? four.at[3] : four.at[2];
     return (key & 2 ? high : low) >= s.bound ? s.keep : 0.0f;
 }
@@ -115,6 +117,27 @@ template <class T> INLINE void attention_delta(const T* y, const T* dy, Heads s,
         for (u32 d = lane; d < size; d += 32) sum += widen(y[at + d]) * widen(dy[at + d]);
         sum = warp_sum(sum);
         if (lane == 0) delta[i] = sum;
+    }
+}
+
+// Merges the result of attending to some of the keys into that of attending to others: y (f32) and lse of rows `first` on of each
+// sequence of `own` rows. If these are the first keys of the rows, y and lse have no values yet.
+template <class T> INLINE void attention_merge(const T* part, const f32* part_lse, Heads s, u64 own, u64 first, u32 begins, f32* y, f32* lse) {
+    u32 lane = threadIdx.x % 32;
+    u64 rows = s.batch * s.heads * s.length;
+    for (u64 i = (u64)blockIdx.x * (THREADS / 32) + threadIdx.x / 32; i < rows; i += (u64)gridDim.x * (THREADS / 32)) {
+        u64 b = i / s.length / s.heads, h = i / s.length % s.heads, t = i % s.length;
+        u64 at = (b * s.heads + h) * own + first + t;
+        f32 before = lane == 0 && !begins ? lse[at] : MINUS_INFINITY, now = part_lse[i];
+        before = __shfl_sync(0xffffffffu, before, 0);
+        f32 most = fmaxf(before, now), sum = most + logf(expf(before - most) + expf(now - most));
+        f32 keep = expf(before - sum), share = expf(now - sum);
+        for (u32 d = lane; d < s.size; d += 32) {
+            f32* to = y + ((b * own + first + t) * s.heads + h) * s.size + d;
+            f32 old = begins ? 0.0f : *to * keep;
+            *to = old + share * widen(part[((b * s.length + t) * s.heads + h) * s.size + d]);
+        }
+        if (lane == 0) lse[at] = sum;
     }
 }
 
@@ -233,5 +256,9 @@ INLINE void attention_key(const T* q, const T* k, const T* v, const T* dy, const
     ATTENTION_##T                                                                                                      \
     KERNEL(attention_delta_##T, const T* y, const T* dy, Heads s, u32 size, f32* delta) {                              \
         attention_delta<T>(y, dy, s, size, delta);                                                                     \
+    }                                                                                                                  \
+    KERNEL(attention_merge_##T, const T* part, const f32* part_lse, Heads s, u64 own, u64 first, u32 begins, f32* y,   \
+           f32* lse) {                                                                                                 \
+        attention_merge<T>(part, part_lse, s, own, first, begins, y, lse);                                             \
     }
 FOR_TRAINED(ATTENTION)

@@ -175,7 +175,7 @@ pub fn folders() -> Vec<PathBuf> {
     // The folder of scripts/install-cuda-compiler.sh is always searched, so that tests find NVRTC without a setting.
     #[cfg(feature = "testing")]
     folders.extend(
-        std::fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/../target/cuda"))
+        std::fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/cuda"))
             .iter()
             .flat_map(|root| wheels(root)),
     );

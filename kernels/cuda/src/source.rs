@@ -58,6 +58,10 @@ families! {
     Embedding = "embedding",
     /// Dropout.
     Dropout = "dropout",
+    /// Mixtures of experts.
+    Experts = "experts",
+    /// Copies of rows between places with other strides.
+    Rows = "rows",
     /// Norms of gradients, and clipping by them.
     Norm = "norm",
     /// Attention of several heads in f32, and the part of its gradient that all types share.

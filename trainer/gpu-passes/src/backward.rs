@@ -1,7 +1,7 @@
 //! The backward pass on a device: parameter gradients into their slots, activation gradients down to the input.
 
 use super::layout::TensorFormat;
-use super::passes::{PassContext, Passes, conv, plane, pool};
+use super::passes::{PassContext, Passes, conv, cut, plane, pool};
 use crate::error::network;
 use crate::{Error, Result};
 use allfold_collectives::ReduceOp;
@@ -127,6 +127,9 @@ impl Passes {
             LayerOperation::Positions { .. } => {
                 self.wide(l, 0, with, |dw| launch::bias_back(queue, dtype, dy.all(), dw, 1))?;
             }
+            LayerOperation::PositionsPart { .. } => self.positions_params(l, with, &dy)?,
+            LayerOperation::ExpertRouter { .. } => self.router_params(l, with, &dy)?,
+            LayerOperation::ExpertLinear { .. } => self.expert_linear_params(l, with, &dy)?,
             _ => {}
         }
         self.slot.saved[l].extend(keep);
@@ -158,17 +161,17 @@ impl Passes {
         let [.., totals, own] = &self.slot.saved[l][..] else { return Err(gone(&self.network.names()[l])) };
         debug_assert!(totals.len() >= 8);
         let all = with.queue.memory(own.len())?;
-        if with.link.path() == ReducePath::Host {
+        if with.axes.data.path() == ReducePath::Host {
             // As on the CPU.
             let wide = with.queue.memory(2 * own.len())?;
             launch::cast(with.queue, (DType::F32, own.all()), (DType::F64, wide.all()), 1.0)?;
-            with.link.all_reduce(with.queue, DType::F64, ReduceOp::Sum, wide.all())?;
-            with.link.join(with.queue)?;
+            with.axes.data.all_reduce(with.queue, DType::F64, ReduceOp::Sum, wide.all())?;
+            with.axes.data.join(with.queue)?;
             launch::cast(with.queue, (DType::F64, wide.all()), (DType::F32, all.all()), 1.0)?;
         } else {
             with.queue.copy(all.all(), own.all())?;
-            with.link.all_reduce(with.queue, DType::F32, ReduceOp::Sum, all.all())?;
-            with.link.join(with.queue)?;
+            with.axes.data.all_reduce(with.queue, DType::F32, ReduceOp::Sum, all.all())?;
+            with.axes.data.join(with.queue)?;
         }
         self.slot.saved[l].pop();
         self.slot.saved[l].push(all);
@@ -233,15 +236,25 @@ impl Passes {
                 let y = self.act(l + 1, n)?;
                 launch::attention_back(queue, &s, x, (y, dy.all()), lse.all(), dx.all())?;
             }
-            LayerOperation::Dropout { share } => {
-                let draws = (self.slot.stream.all(), l as u32);
-                let width = self.network.layers()[l].outputs();
-                launch::dropout(queue, dtype, (dy.all(), dx.all()), draws, (width, *share))?;
+            LayerOperation::Dropout { share, runs } => {
+                let (s, draws) = (launch::DropoutLaunch { runs, share: *share }, self.slot.stream.all());
+                launch::dropout(queue, dtype, (dy.all(), dx.all()), (draws, l as u32), &s)?;
             }
-            // Tokens have no gradient. The other layers do not get here: two pass their output's gradient on, and `Own` is refused.
+            LayerOperation::RingAttention { .. } => self.ring_input(l, with, (&dy, &dx))?,
+            LayerOperation::ExpertRouter { .. } => self.router_input(l, with, (&dy, &dx))?,
+            LayerOperation::ExpertLinear { .. } => self.expert_linear_input(l, with, (&dy, &dx))?,
+            LayerOperation::ExpertGelu { slots, .. } => {
+                let bytes = 4 * n * slots;
+                let ([dy, end], [dx, rest]) = (cut(dy.all(), bytes)?, cut(dx.all(), bytes)?);
+                launch::activate_back(queue, launch::Function::Gelu, dtype, (x.part(0, bytes)?, dy), dx)?;
+                queue.copy(rest, end)?;
+            }
+            LayerOperation::ExpertCombine { .. } => self.combine_input(l, with, (&dy, &dx))?,
+            // Tokens have no gradient. The other layers do not get here: three pass their output's gradient on, and `Own` is refused.
             LayerOperation::Embedding { .. }
             | LayerOperation::VocabParallel { .. }
             | LayerOperation::Positions { .. }
+            | LayerOperation::PositionsPart { .. }
             | LayerOperation::Add
             | LayerOperation::Own => queue.fill(dx.all(), 0)?,
         }
@@ -292,7 +305,7 @@ impl Passes {
     }
 }
 
-fn gone(name: &str) -> Error {
+pub(crate) fn gone(name: &str) -> Error {
     network(format!("layer `{name}` has no saved values for its backward pass"))
 }
 

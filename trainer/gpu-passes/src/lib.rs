@@ -14,17 +14,19 @@
 
 mod backward;
 mod error;
+mod experts;
 mod layout;
 mod linear;
 mod loss;
 mod passes;
 mod precision;
+mod ring;
 mod slot;
 mod values;
 
 pub use error::{Error, Result};
 pub use layout::{ChannelsLast, TensorFormat, turned};
-pub use passes::{PassContext, Passes};
+pub use passes::{AxisGroups, PassContext, Passes};
 pub use precision::Precision;
 pub use slot::SlotTensors;
 pub use values::Values;

@@ -20,16 +20,26 @@ use allfold_networks::layers::LayerOperation;
 use allfold_networks::{Network, Phase, layer_of};
 use std::sync::Arc;
 
-/// The queue, the weights and the group that a pass works with.
+/// A rank's groups along the axes over which layers exchange values.
+pub struct AxisGroups<'a, 'c> {
+    /// The data axis.
+    pub data: &'a mut DeviceGroup<'c>,
+    /// The tensor axis, where several ranks share layers.
+    pub tensor: Option<&'a mut DeviceGroup<'c>>,
+    /// The context axis, where several ranks share positions.
+    pub context: Option<&'a mut DeviceGroup<'c>>,
+    /// The expert axis, where several ranks share experts.
+    pub experts: Option<&'a mut DeviceGroup<'c>>,
+}
+
+/// The queue, the weights and the groups that a pass works with.
 pub struct PassContext<'a, 'c> {
     /// The queue on which the pass runs.
     pub queue: &'a Queue,
     /// Parameters, gradients and running statistics.
     pub weights: &'a dyn Values,
-    /// The group of the data axis.
-    pub link: &'a mut DeviceGroup<'c>,
-    /// The group of the tensor axis, where there are several ranks.
-    pub tensor: Option<&'a mut DeviceGroup<'c>>,
+    /// The groups of the rank's axes.
+    pub axes: AxisGroups<'a, 'c>,
     /// The number of samples in the pass.
     pub n: usize,
 }
@@ -206,7 +216,7 @@ impl Passes {
         let LayerOperation::BatchNorm { channels, plane, .. } = self.operations[l] else {
             return Ok(());
         };
-        if with.link.ranks() == 1 {
+        if with.axes.data.ranks() == 1 {
             // Counts of several ranks are summed on the device, where the host does not see them, so only a single rank's count
             // is checked.
             self.network.normalises_all(l, &[(with.n * plane) as f64])?;
@@ -214,8 +224,8 @@ impl Passes {
         let shape = self.batch_norm(l, channels, plane, with.n);
         let totals = with.queue.memory(8 * (1 + 2 * channels))?;
         shape.sums(with.queue, self.x(l, with.n)?, totals.all())?;
-        with.link.all_reduce(with.queue, DType::F64, ReduceOp::Sum, totals.all())?;
-        with.link.join(with.queue)?;
+        with.axes.data.all_reduce(with.queue, DType::F64, ReduceOp::Sum, totals.all())?;
+        with.axes.data.join(with.queue)?;
         self.slot.saved[l] = vec![totals];
         Ok(())
     }
@@ -233,12 +243,15 @@ impl Passes {
 
     /// The launch shape of attention layer `l`; in training it includes the random draws of dropout, if the layer has dropout.
     pub(crate) fn heads(&self, l: usize, n: usize, train: bool) -> Result<launch::Heads<'_>> {
-        let LayerOperation::Attention { positions, width, heads, causal, dropped } = self.operations[l]
+        let LayerOperation::Attention { positions, width, heads, causal, dropped, first_head } =
+            self.operations[l]
         else {
             return Err(own(&self.network.names()[l]));
         };
         let (dtype, size) = (self.precision.layers[l], width / heads.max(1));
-        let draws = launch::Dropped { stream: self.slot.stream.all(), layer: l as u32, share: dropped };
+        let part = launch::AttentionPart { length: positions, head: first_head, query: 0, key: 0 };
+        let stream = self.slot.stream.all();
+        let draws = launch::Dropped { stream, layer: l as u32, share: dropped, part: Some(part) };
         let dropped = (train && dropped > 0.0).then_some(draws);
         Ok(launch::Heads { dtype, batch: n, length: positions, heads, size, causal, dropped })
     }
@@ -265,6 +278,9 @@ impl Passes {
                 let shape = self.batch_norm(l, channels, plane, with.n);
                 self.forward_batch_norm(l, with, train, &shape, totals.as_ref(), &y)?
             }
+            LayerOperation::RingAttention { .. } => self.forward_ring(l, with, train, &y)?,
+            LayerOperation::ExpertRouter { .. } => self.route(l, with, &y)?,
+            LayerOperation::ExpertCombine { .. } => self.combine(l, with, &y)?,
             _ => self.forward_operation(l, with, train, &y)?,
         };
         self.sum_output(l, with, &y)?;
@@ -360,24 +376,29 @@ impl Passes {
                 queue.copy(y.all(), x)?;
                 launch::bias(queue, dtype, y.all(), self.wide_param(l, 0, weights)?, 1)?;
             }
+            LayerOperation::PositionsPart { .. } => self.add_positions(l, with, y)?,
+            LayerOperation::ExpertLinear { .. } => self.forward_expert_linear(l, with, y)?,
+            LayerOperation::ExpertGelu { slots, .. } => {
+                let ([x, end], [y, rest]) = (cut(x, 4 * n * slots)?, cut(y.all(), 4 * n * slots)?);
+                launch::activate(queue, launch::Function::Gelu, dtype, x, y)?;
+                queue.copy(rest, end)?;
+            }
             LayerOperation::Attention { positions, heads, .. } => {
                 let s = self.heads(l, n, train)?;
                 let lse = queue.memory(4 * n * heads * positions)?;
                 launch::attention(queue, &s, x, y.all(), lse.all())?;
                 saved.push(lse);
             }
-            LayerOperation::Dropout { share } if train => {
-                let width = self.network.layers()[l].outputs();
-                launch::dropout(
-                    queue,
-                    dtype,
-                    (x, y.all()),
-                    (self.slot.stream.all(), l as u32),
-                    (width, *share),
-                )?;
+            LayerOperation::Dropout { share, runs } if train => {
+                let (s, draws) = (launch::DropoutLaunch { runs, share: *share }, self.slot.stream.all());
+                launch::dropout(queue, dtype, (x, y.all()), (draws, l as u32), &s)?;
             }
             LayerOperation::Dropout { .. } => queue.copy(y.all(), x)?,
-            LayerOperation::BatchNorm { .. } | LayerOperation::Own => Err(own(&self.network.names()[l]))?,
+            LayerOperation::BatchNorm { .. }
+            | LayerOperation::RingAttention { .. }
+            | LayerOperation::ExpertRouter { .. }
+            | LayerOperation::ExpertCombine { .. }
+            | LayerOperation::Own => Err(own(&self.network.names()[l]))?,
         }
         Ok(saved)
     }
@@ -386,10 +407,15 @@ impl Passes {
 impl PassContext<'_, '_> {
     /// Combines `data` over the ranks of the tensor axis, in place.
     pub(crate) fn sum_parts(&mut self, dtype: DType, op: ReduceOp, data: Slice<'_>) -> Result<()> {
-        let Some(tensor) = &mut self.tensor else { return Ok(()) };
+        let Some(tensor) = &mut self.axes.tensor else { return Ok(()) };
         tensor.all_reduce(self.queue, dtype, op, data)?;
         Ok(tensor.join(self.queue)?)
     }
+}
+
+/// The first `bytes` bytes of a slice, and the others.
+pub(crate) fn cut(of: Slice<'_>, bytes: usize) -> Result<[Slice<'_>; 2]> {
+    Ok([of.part(0, bytes)?, of.part(bytes, of.len().saturating_sub(bytes))?])
 }
 
 /// The number of values of one channel that are adjacent in memory.
@@ -437,7 +463,10 @@ fn own(name: &str) -> Error {
 fn supported(name: &str, operation: &LayerOperation) -> Result<()> {
     match operation {
         LayerOperation::Own => Err(own(name)),
-        LayerOperation::Attention { width, heads, .. } if width / (*heads).max(1) > 128 => {
+        LayerOperation::Attention { width, heads, .. }
+        | LayerOperation::RingAttention { width, heads, .. }
+            if width / (*heads).max(1) > 128 =>
+        {
             let size = width / (*heads).max(1);
             Err(unsupported(format!(
                 "layer `{name}` has heads of {size} columns; GPU kernels take at most 128: change `width` or `heads`"

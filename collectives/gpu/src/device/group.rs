@@ -214,7 +214,7 @@ impl<'a> DeviceGroup<'a> {
                     op: ReduceOp::Sum,
                     root,
                 };
-                shared.run(&self.comm, &self.queue, &self.marks.0, call, data)?;
+                shared.run(&self.comm, &self.queue, &self.marks.0, call, (data, data))?;
             }
             Over::Host => {
                 let mut bytes: Vec<u8> = self.queue.download(data).map_err(failed)?;
@@ -256,6 +256,64 @@ impl<'a> DeviceGroup<'a> {
         self.run(after, shared_call(Collective::AllGather, dtype, ReduceOp::Sum), data)
     }
 
+    /// Sends block s of `sent`, which has a block for each rank, to rank s, after all earlier work of `after`. Block r of `received` is
+    /// that of rank r.
+    ///
+    /// # Errors
+    /// Those of [`DeviceGroup::reduce_scatter`]; buffers that differ in length.
+    pub fn all_to_all(&mut self, after: &Queue, sent: Slice<'_>, received: Slice<'_>) -> Result<()> {
+        self.exchange(after, Collective::AllToAll, sent, received)
+    }
+
+    /// Sends `sent` to the next rank, the last rank's to rank 0, after all earlier work of `after`, and receives the previous rank's.
+    ///
+    /// # Errors
+    /// Those of [`DeviceGroup::all_to_all`].
+    pub fn shift(&mut self, after: &Queue, sent: Slice<'_>, received: Slice<'_>) -> Result<()> {
+        self.exchange(after, Collective::SendRecv, sent, received)
+    }
+
+    fn exchange(
+        &mut self,
+        after: &Queue,
+        collective: Collective,
+        sent: Slice<'_>,
+        received: Slice<'_>,
+    ) -> Result<()> {
+        let ranks = self.ranks() as usize;
+        let cut = collective == Collective::AllToAll && !sent.len().is_multiple_of(ranks);
+        if sent.len() != received.len() || cut {
+            let (sent, received) = (sent.len(), received.len());
+            return Err(Error::Argument(format!(
+                "{sent} bytes to send and {received} to receive are no equal blocks of {ranks} ranks"
+            )));
+        }
+        if matches!(self.over, Over::Nobody) {
+            return after.copy(received, sent).map_err(failed);
+        }
+        self.fork(after)?;
+        let all_to_all = collective == Collective::AllToAll;
+        match &mut self.over {
+            Over::Nobody => Ok(()),
+            // Without a reduction a schedule has no order of its own to keep.
+            Over::Nccl(comm) | Over::Scheduled(comm) if all_to_all => comm.all_to_all(sent, received),
+            Over::Nccl(comm) | Over::Scheduled(comm) => comm.shift(sent, received),
+            Over::Device(shared) => {
+                let call = shared_call(collective, DType::U8, ReduceOp::Sum);
+                shared.run(&self.comm, &self.queue, &self.marks.0, call, (sent, received))
+            }
+            Over::Host => {
+                let mut bytes: Vec<u8> = self.queue.download(sent).map_err(failed)?;
+                if all_to_all {
+                    self.comm.all_to_all(&bytes.clone(), &mut bytes)?;
+                } else {
+                    self.comm.shift(&mut bytes)?;
+                }
+                self.queue.write(received, &bytes).map_err(failed)
+            }
+        }
+    }
+
     fn run(&mut self, after: &Queue, call: SharedCall, data: Slice<'_>) -> Result<()> {
         let SharedCall { collective, dtype, op, .. } = call;
         if matches!(self.over, Over::Nobody) {
@@ -287,7 +345,7 @@ impl<'a> DeviceGroup<'a> {
                 comm.enter_schedule(count as usize, dtype, op)?;
                 nccl::run_scheduled(comm, rank, &*schedule, &geometry, (dtype, op), divide, data)
             }
-            Over::Device(shared) => shared.run(&self.comm, &self.queue, &self.marks.0, call, data),
+            Over::Device(shared) => shared.run(&self.comm, &self.queue, &self.marks.0, call, (data, data)),
             Over::Host if collective == Collective::AllGather => {
                 let own: Vec<u8> = self.queue.download(block).map_err(failed)?;
                 let mut all = vec![0; data.len()];

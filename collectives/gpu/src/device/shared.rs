@@ -7,6 +7,8 @@
 //! reduce-scatter    the fused kernel over block r of all buffers, written to r's own
 //! all-gather        block r copied to all other buffers
 //! broadcast         the root's buffer copied to r's own
+//! all-to-all        block r of all buffers copied to r's second buffer
+//! shift             the previous rank's buffer copied to r's second buffer
 //! ```
 //!
 //! Addresses and events are exchanged over the communicator; the host waits for nothing else. The tree is the canonical one, so the
@@ -36,10 +38,10 @@ pub(super) struct Shared {
     tables: BTreeMap<(SharedCall, u64), launch::Uploaded>,
 }
 
-/// A collective in place over buffers of one length, on which all ranks must agree.
+/// A collective over buffers of one length, on which all ranks must agree: in place, or from a first to a second buffer of each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SharedCall {
-    /// All-reduce, reduce-scatter, all-gather or broadcast.
+    /// All-reduce, reduce-scatter, all-gather or broadcast; all-to-all or a shift (send-receive).
     pub collective: Collective,
     pub dtype: DType,
     /// The operator, where values are reduced.
@@ -60,6 +62,9 @@ impl SharedCall {
         let dtype = DType::ALL.iter().find(|known| **known as i64 == dtype);
         let op = ReduceOp::ALL.iter().find(|known| **known as i64 == op);
         match (collective, dtype, op) {
+            (Some(collective @ (Collective::AllToAll | Collective::SendRecv)), ..) => {
+                format!("{}({bytes} bytes)", collective.name())
+            }
             (Some(Collective::Broadcast), ..) => format!("broadcast({bytes} bytes from rank {root})"),
             (Some(collective), Some(dtype), Some(op)) => {
                 format!("{}({bytes} bytes of {dtype}, {op})", collective.name())
@@ -109,14 +114,15 @@ impl Shared {
         self.lent
     }
 
-    /// Queues this rank's part of a collective. Later work of `queue` runs after every rank's part.
+    /// Queues this rank's part of a collective over `data` of all ranks, whose result is in `into`: `data` itself if the collective is in
+    /// place. Later work of `queue` runs after every rank's part.
     pub fn run(
         &mut self,
         comm: &Communicator,
         queue: &Queue,
         ready: &Mark,
         call: SharedCall,
-        data: Slice<'_>,
+        (data, into): (Slice<'_>, Slice<'_>),
     ) -> Result<()> {
         let ranks = comm.size() as usize;
         let (address, device) = (data.address() as i64, data.device() as i64);
@@ -151,7 +157,7 @@ impl Shared {
         for other in all {
             queue.wait_for(CudaEvent(other[2] as u32)).map_err(failed)?;
         }
-        self.own_part(comm, queue, call, &peers)?;
+        self.own_part(comm, queue, call, (&peers, into))?;
         self.done.move_to(queue).map_err(failed)?;
         let mut done = vec![0i64; ranks];
         comm.all_gather(&[i64::from(self.done.event().0)], &mut done)?;
@@ -166,9 +172,19 @@ impl Shared {
         comm: &Communicator,
         queue: &Queue,
         call: SharedCall,
-        peers: &[Memory],
+        (peers, into): (&[Memory], Slice<'_>),
     ) -> Result<()> {
         let (rank, ranks, size) = (comm.rank().index(), peers.len(), call.dtype.size());
+        if call.collective == Collective::SendRecv {
+            return queue.copy(into, peers[(rank + ranks - 1) % ranks].all()).map_err(failed);
+        }
+        if call.collective == Collective::AllToAll {
+            let block = into.len() / ranks;
+            return peers.iter().enumerate().try_for_each(|(peer, sent)| {
+                let sent = sent.all().part(rank * block, block).map_err(failed)?;
+                queue.copy(into.part(peer * block, block).map_err(failed)?, sent).map_err(failed)
+            });
+        }
         if call.collective == Collective::Broadcast {
             let root = peers.get(call.root.index());
             let root = root.ok_or_else(|| Error::Argument(format!("there is no rank {}", call.root)))?;

@@ -143,6 +143,20 @@ impl NcclComm {
         })
     }
 
+    /// Shift: sends every rank's input to the next rank, the last rank's to rank 0, by a grouped send and receive.
+    ///
+    /// # Errors
+    /// The errors of [`NcclComm::all_reduce`].
+    pub fn shift(&mut self, input: Slice<'_>, output: Slice<'_>) -> Result<()> {
+        let (rank, ranks, bytes) = (self.rank().0, self.size(), input.len());
+        want("the output of a shift", output, bytes)?;
+        self.enter(Some(("shift", bytes, BYTES, 0)), || format!("shift({bytes} bytes)"))?;
+        self.group("issue a shift", |comm| {
+            comm.post_send(input, Rank((rank + 1) % ranks))?;
+            comm.post_recv(output, Rank((rank + ranks - 1) % ranks))
+        })
+    }
+
     /// Gather: copies every rank's block to the root's `output`.
     ///
     /// # Errors

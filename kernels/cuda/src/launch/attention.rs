@@ -34,11 +34,26 @@ pub struct Dropped<'a> {
     pub layer: u32,
     /// The dropped share of probabilities, at least 0 and less than 1.
     pub share: f64,
+    /// The attention that this one is a part of, whose draws it makes; `None` for a whole one.
+    pub part: Option<AttentionPart>,
+}
+
+/// Where the heads, queries and keys of an attention lie in a larger one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionPart {
+    /// The number of tokens of a whole sequence.
+    pub length: usize,
+    /// The first head.
+    pub head: usize,
+    /// The first query.
+    pub query: usize,
+    /// The first key; with 16-bit types a multiple of 4.
+    pub key: usize,
 }
 
 impl PartialEq for Dropped<'_> {
     fn eq(&self, other: &Self) -> bool {
-        let by = |d: &Self| (d.stream.address(), d.layer, d.share.to_bits());
+        let by = |d: &Self| (d.stream.address(), d.layer, d.share.to_bits(), d.part);
         by(self) == by(other)
     }
 }
@@ -58,6 +73,10 @@ struct Shape {
     layer: u32,
     bound: u32,
     keep: f32,
+    whole: u32,
+    head: u32,
+    query: u32,
+    key: u32,
 }
 
 impl Heads<'_> {
@@ -78,12 +97,20 @@ impl Heads<'_> {
             )));
         }
         let (mut stream, mut layer, mut bound, mut keep) = (0, 0, 0, 1.0);
+        let mut part = AttentionPart { length: self.length, head: 0, query: 0, key: 0 };
         if let Some(dropped) = self.dropped {
             holds("a stream of draws", dropped.stream, DropoutStream::WORDS as u64, 4)?;
             if !(0.0..1.0).contains(&dropped.share) {
                 return Err(Error::Argument(format!(
                     "the dropout probability is {}; it must be at least 0 and less than 1",
                     dropped.share
+                )));
+            }
+            part = dropped.part.unwrap_or(part);
+            if self.dtype != DType::F32 && !part.key.is_multiple_of(4) {
+                return Err(Error::Argument(format!(
+                    "the keys of a part of an attention in {} begin at {}; with dropout they must begin at a multiple of 4",
+                    self.dtype, part.key
                 )));
             }
             (stream, layer) = (dropped.stream.address(), dropped.layer);
@@ -93,7 +120,26 @@ impl Heads<'_> {
         let (batch, heads, length) = (self.batch as u64, self.heads as u64, self.length as u64);
         let (causal, size, scale) =
             (u32::from(self.causal), self.size as u32, 1.0 / (self.size as f32).sqrt());
-        Ok(Shape { batch, heads, length, stride, y_stride, causal, scale, stream, size, layer, bound, keep })
+        let [whole, head, query, key] =
+            [part.length, part.head, part.query, part.key].map(|place| place as u32);
+        Ok(Shape {
+            batch,
+            heads,
+            length,
+            stride,
+            y_stride,
+            causal,
+            scale,
+            stream,
+            size,
+            layer,
+            bound,
+            keep,
+            whole,
+            head,
+            query,
+            key,
+        })
     }
 
     /// Addresses of q, k and v in their common matrix `[B T, 3 H D]`.
@@ -184,4 +230,39 @@ pub fn attention_back(
     run(queue, s.kernel("attention_query"), s.grid(8), head.clone().with(dq))?;
     run(queue, s.kernel("attention_key"), s.grid(8), head.with(dk).with(dv))?;
     Ok(2 * (qkv.len() + y.len()) as u64)
+}
+
+/// Merges the attention `part` of the queries in rows `first` on of `own` rows per sequence to some keys into their attention `merged`
+/// to other keys: `part` is the result and the log-sum-exps of [`attention`], `merged` f32 `[B own, H D]` and `[B H own]`. If the keys
+/// are the rows' first (`begins`), `merged` has no values of these rows yet.
+///
+/// # Errors
+/// A buffer of the wrong length.
+pub fn attention_merge(
+    queue: &Queue,
+    s: &Heads<'_>,
+    part: (Slice<'_>, Slice<'_>),
+    (own, first, begins): (usize, usize, bool),
+    merged: (Slice<'_>, Slice<'_>),
+) -> Result<Moved> {
+    let (shape, rows) = (s.shape()?, (s.batch * own) as u64);
+    holds("the attention to some keys", part.0, s.tokens() * s.width(), s.dtype.size())?;
+    holds("its rows' log-sum-exps", part.1, s.tokens() * s.heads as u64, 4)?;
+    holds("the attention to all keys", merged.0, rows * s.width(), 4)?;
+    holds("its rows' log-sum-exps", merged.1, rows * s.heads as u64, 4)?;
+    if first + s.length > own {
+        return Err(Error::Argument(format!("rows {first} on do not hold {} of {own} rows", s.length)));
+    }
+    let arguments = Arguments::new()
+        .reads(part.0)
+        .reads(part.1)
+        .with(shape)
+        .with(own as u64)
+        .with(first as u64)
+        .with(u32::from(begins));
+    let arguments = arguments.writes(merged.0).writes(merged.1);
+    let kernel = Kernel::typed(Family::Attention, "attention_merge", s.dtype);
+    let rows = s.tokens() * s.heads as u64;
+    run(queue, kernel, [blocks(queue, rows * 32, 1), 1, 1], arguments)?;
+    Ok((part.0.len() + 2 * 4 * (s.tokens() * s.width()) as usize) as u64)
 }

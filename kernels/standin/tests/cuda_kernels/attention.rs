@@ -107,7 +107,8 @@ fn attention<T: Trained>(queue: &Queue) {
         let shape = Shape { batch, length, heads, size, causal };
         let Wanted { y, lse, dqkv } = shape.wanted(&wide(&qkv), &wide(&dy), kept);
         let draws = queue.upload(&stream.words()).unwrap();
-        let dropped = (share > 0.0).then_some(Dropped { stream: draws.all(), layer: stream.layer, share });
+        let dropped =
+            (share > 0.0).then_some(Dropped { stream: draws.all(), layer: stream.layer, share, part: None });
         let s = Heads { dtype: T::DTYPE, batch, length, heads, size, causal, dropped };
         let (gqkv, gdy) = (queue.upload(&qkv).unwrap(), queue.upload(&dy).unwrap());
         let (gy, gdqkv) = (queue.memory(gdy.len()).unwrap(), queue.memory(gqkv.len()).unwrap());

@@ -2,7 +2,7 @@
 
 use crate::common::{LENGTHS, Random, Trained, near, of, same, turned, units, wide};
 use allfold_cuda::Queue;
-use allfold_cuda::launch::{self, EmbeddingLaunch, Function, PoolLaunch, TensorLayout};
+use allfold_cuda::launch::{self, DropoutLaunch, EmbeddingLaunch, Function, PoolLaunch, TensorLayout};
 use allfold_kernels::nn;
 
 pub fn check(queue: &Queue) {
@@ -92,7 +92,9 @@ fn dropouts<T: Trained>(queue: &Queue) {
         nn::DropoutKernel { share: 0.3 }.apply(stream, width, &wide(&x), &mut want);
         let (gx, y) = (queue.upload(&x).unwrap(), queue.memory(n * size_of::<T>()).unwrap());
         let place = queue.upload(&stream.words()).unwrap();
-        launch::dropout(queue, T::DTYPE, (gx.all(), y.all()), (place.all(), 3), (width, 0.3)).unwrap();
+        let whole = 0..width;
+        let s = DropoutLaunch { runs: std::slice::from_ref(&whole), share: 0.3 };
+        launch::dropout(queue, T::DTYPE, (gx.all(), y.all()), (place.all(), 3), &s).unwrap();
         near::<T>(
             &format!("dropout of {n} by {width}, {}", T::DTYPE),
             &queue.download(y.all()).unwrap(),

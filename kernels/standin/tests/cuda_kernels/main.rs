@@ -1,7 +1,7 @@
 //! Tests of every CUDA kernel against the CPU's arithmetic: one body, on the shim in both orders of its fibres, and on a GPU.
 //!
 //! ```text
-//! everything(queue)   reduce, fused, bucket, optim, norms, layers, attention, product, split_loss
+//! everything(queue)   reduce, fused, bucket, optim, norms, layers, attention, parallel, product, split_loss
 //!    table.rs         on the shim, fibres upwards and downwards; then NVRTC for compute_80, 90, 100 and ptxas: registers
 //!                     as recorded, no spills
 //!    gpu              where there is one, else SKIP with the reason
@@ -17,6 +17,7 @@ mod fused;
 mod layers;
 mod norms;
 mod optim;
+mod parallel;
 mod product;
 mod reduce;
 mod split_loss;
@@ -34,6 +35,7 @@ fn everything(queue: &Queue) {
     norms::check(queue);
     layers::check(queue);
     attention::check(queue);
+    parallel::check(queue);
     product::check(queue);
     split_loss::check(queue);
 }

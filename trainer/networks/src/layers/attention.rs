@@ -45,7 +45,8 @@ impl<F: Float> Layer<F> for Attention {
 
     fn operation(&self) -> LayerOperation {
         let Shape { positions, width, heads, causal } = self.shape;
-        LayerOperation::Attention { positions, width, heads, causal, dropped: self.dropped }
+        let (dropped, first_head) = (self.dropped, self.first_head);
+        LayerOperation::Attention { positions, width, heads, causal, dropped, first_head }
     }
 
     fn cast(&self) -> Cast {

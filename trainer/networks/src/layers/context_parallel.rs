@@ -12,7 +12,9 @@
 //! of pairs of queries and keys (W. Brandon et al., "Striped attention", 2023, compares such orders). A row's softmax is built up
 //! round by round from its maximum and its sum so far.
 
-use super::{Backward, Cast, Forward, Init, Layer, LayerCost, MeshAxis, PassKind, PeerCall, Tensor};
+use super::{
+    Backward, Cast, Forward, Init, Layer, LayerCost, LayerOperation, MeshAxis, PassKind, PeerCall, Tensor,
+};
 use allfold_kernels::nn::{
     AttentionDropout, AttentionShape, DropoutKernel, DropoutStream, Float, Matrix, OpCost, Store, add,
     add_cost, add_to, matmul, matmul_within,
@@ -230,6 +232,11 @@ impl<F: Float> Layer<F> for RingAttention {
         self.own() * self.whole.width
     }
 
+    fn operation(&self) -> LayerOperation {
+        let AttentionShape { positions, width, heads, .. } = self.whole;
+        LayerOperation::RingAttention { positions, width, heads, dropped: self.dropped }
+    }
+
     fn axis(&self) -> Option<MeshAxis> {
         Some(MeshAxis::Context)
     }
@@ -386,6 +393,10 @@ impl<F: Float> Layer<F> for PositionsPart {
 
     fn outputs(&self) -> usize {
         self.outputs()
+    }
+
+    fn operation(&self) -> LayerOperation {
+        LayerOperation::PositionsPart { rows: self.own.clone(), width: self.width }
     }
 
     fn params(&self) -> Vec<Tensor> {

@@ -38,7 +38,7 @@ impl<F: Float> Layer<F> for Dropout {
     }
 
     fn operation(&self) -> LayerOperation {
-        LayerOperation::Dropout { share: self.share }
+        LayerOperation::Dropout { share: self.share, runs: self.runs.clone() }
     }
 
     fn needs_output(&self) -> bool {

@@ -1,5 +1,6 @@
 //! The operation of a layer as data, for devices with kernels of their own.
 
+use super::ExpertShape;
 use allfold_kernels::nn::{Conv2dShape, PoolShape};
 use std::ops::Range;
 
@@ -120,11 +121,71 @@ pub enum LayerOperation {
         causal: bool,
         /// In training, the share of probabilities that is dropped.
         dropped: f64,
+        /// The number of the first head among those of all ranks of the tensor axis.
+        first_head: usize,
+    },
+    /// [`LayerOperation::Attention`], causal, of which each rank of the context axis has two chunks of positions.
+    RingAttention {
+        /// The number of tokens of a whole sample.
+        positions: usize,
+        /// Numbers of a token, over all heads.
+        width: usize,
+        /// The number of heads.
+        heads: usize,
+        /// In training, the share of probabilities that is dropped.
+        dropped: f64,
+    },
+    /// [`LayerOperation::Positions`] of which this rank of the context axis adds these two runs of rows.
+    PositionsPart {
+        /// The rows, in order of the rank's positions.
+        rows: [Range<usize>; 2],
+        /// The number of values in a row.
+        width: usize,
     },
     /// Dropout.
     Dropout {
         /// The share of values that is set to zero.
         share: f64,
+        /// The elements of a whole sample that the layer has.
+        runs: Vec<Range<usize>>,
+    },
+    /// The router of a mixture of experts.
+    ExpertRouter {
+        /// The mixture's sizes.
+        shape: ExpertShape,
+        /// The weight of the balance loss.
+        balance: f64,
+        /// The number of ranks that share the experts.
+        ranks: usize,
+    },
+    /// A linear layer with weights for each expert that the rank has, over the slots of these experts.
+    ExpertLinear {
+        /// The number of inputs of a slot.
+        inputs: usize,
+        /// The number of outputs of a slot.
+        outputs: usize,
+        /// The number of experts of all ranks.
+        experts: usize,
+        /// The number of ranks that share the experts.
+        ranks: usize,
+        /// Slots of an expert for each sample.
+        capacity: usize,
+        /// The numbers at the end of a sample that pass through.
+        tail: usize,
+    },
+    /// [`LayerOperation::Gelu`] of the experts' slots.
+    ExpertGelu {
+        /// The numbers of a sample in slots.
+        slots: usize,
+        /// The numbers at the end of a sample that pass through.
+        tail: usize,
+    },
+    /// The sum of the outputs of each token's experts, times their gates.
+    ExpertCombine {
+        /// The mixture's sizes.
+        shape: ExpertShape,
+        /// The number of ranks that share the experts.
+        ranks: usize,
     },
     /// A layer without a description as data; only its [`super::Layer::forward`] computes it.
     Own,

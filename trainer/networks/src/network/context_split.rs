@@ -93,7 +93,7 @@ impl ContextSplit {
             LayerOperation::Relu => Box::new(Relu::new(outputs)),
             LayerOperation::Gelu => Box::new(Gelu::new(outputs)),
             LayerOperation::Add => Box::new(Add::new(outputs)),
-            LayerOperation::Dropout { share } => {
+            LayerOperation::Dropout { share, .. } => {
                 let width = whole.outputs() / self.positions;
                 let own = own_positions(self.positions, index, self.size);
                 let runs = own.map(|own| own.start * width..own.end * width);
@@ -105,7 +105,7 @@ impl ContextSplit {
             LayerOperation::Positions { positions, width } => {
                 Box::new(PositionsPart::new(positions, width, (index, self.size)))
             }
-            LayerOperation::Attention { positions, width, heads, causal: true, dropped } => {
+            LayerOperation::Attention { positions, width, heads, causal: true, dropped, .. } => {
                 let whole = AttentionShape { positions, width, heads, causal: true };
                 Box::new(RingAttention::new(whole, self.size, dropped))
             }

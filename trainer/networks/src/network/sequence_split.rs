@@ -79,7 +79,7 @@ impl SequenceSplit {
             LayerOperation::Relu => Box::new(Relu::new(outputs)),
             LayerOperation::Gelu => Box::new(Gelu::new(outputs)),
             LayerOperation::Add => Box::new(Add::new(outputs)),
-            LayerOperation::Dropout { share } => {
+            LayerOperation::Dropout { share, .. } => {
                 let run = self.own(index, whole.outputs() / self.positions);
                 Box::new(Dropout::of_part(share, vec![run]))
             }

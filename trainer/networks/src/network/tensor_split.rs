@@ -260,7 +260,7 @@ impl TensorSplit {
                 let part = RowParallelLinear::new(rows, (part(heads, inputs), outputs), bias);
                 Box::new(part.sharing_positions(sharers))
             }
-            (Role::Heads, &LayerOperation::Attention { positions, width, heads, causal, dropped }) => {
+            (Role::Heads, &LayerOperation::Attention { positions, width, heads, causal, dropped, .. }) => {
                 let own = share(heads, index, self.size);
                 let shape =
                     AttentionShape { positions, width: part(Some(heads), width), heads: own.len(), causal };

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::device::{DeviceGroup, ReducePath};
+use allfold_cuda::Memory;
 
 /// The errors of two ranks that cannot join a communicator.
 fn refused(machine: &Arc<dyn CudaMachine>) -> Vec<String> {
@@ -97,4 +98,33 @@ fn defect_7_auto_takes_nccl_only_where_ranks_have_gpus_of_their_own() {
     assert_eq!(auto(&one_gpu(&[], sharing)), [device.clone(), device.clone()]);
     // On the shim, `auto` selects NCCL only if a test offers it.
     assert_eq!(auto(&shim(2, &[], StandIn::default())), [device.clone(), device]);
+}
+
+#[test]
+fn every_path_exchanges_blocks_and_shifts_buffers() {
+    for way in [ReducePath::Nccl, ReducePath::Scheduled, ReducePath::Device, ReducePath::Host] {
+        let machine = shim(3, &[], StandIn { offered: true, ..StandIn::default() });
+        let report = World::threads(3).deadline(LONG).run_each(|comm| {
+            let (me, compute) = (comm.rank().0, queue(&machine, comm.rank().0));
+            let mut link = DeviceGroup::open(&comm, queue(&machine, me), way, Duration::from_secs(5))?;
+            let sent = compute.upload(&[0, 1, 2].map(|to| 10 * me + to)).unwrap();
+            let [blocks, previous] = [(); 2].map(|()| compute.memory(sent.len()).unwrap());
+            for _ in 0..2 {
+                link.all_to_all(&compute, sent.all(), blocks.all())?;
+                link.shift(&compute, sent.all(), previous.all())?;
+                link.join(&compute)?;
+            }
+            let uneven = compute.memory(4).unwrap();
+            assert!(link.all_to_all(&compute, uneven.all(), uneven.all()).is_err(), "{way:?}");
+            assert!(link.shift(&compute, sent.all(), uneven.all()).is_err(), "{way:?}");
+            link.wait(&compute, "exchange")?;
+            let read = |memory: &Memory| compute.download::<u32>(memory.all()).unwrap();
+            Ok::<_, Error>((read(&blocks), read(&previous)))
+        });
+        for (rank, got) in (0u32..).zip(report.unwrap().ranks) {
+            let before = (rank + 2) % 3;
+            let wanted = ([0, 10, 20].map(|from| from + rank), [0, 1, 2].map(|to| 10 * before + to));
+            assert_eq!(got, Ok((wanted.0.to_vec(), wanted.1.to_vec())), "{way:?}, rank {rank}");
+        }
+    }
 }

@@ -1,7 +1,9 @@
 //! The weighted sum of the outputs of a token's experts.
 
 use super::{ExpertShape, from_experts, to_experts};
-use crate::layers::{Backward, Cast, Forward, Layer, LayerCost, MeshAxis, PassKind, PeerCall};
+use crate::layers::{
+    Backward, Cast, Forward, Layer, LayerCost, LayerOperation, MeshAxis, PassKind, PeerCall,
+};
 use allfold_kernels::nn::{Float, OpCost};
 
 /// Adds up the outputs of each token's experts by their gates: the last layer of a mixture.
@@ -51,6 +53,10 @@ impl<F: Float> Layer<F> for ExpertCombine {
             PassKind::InputGrad => vec![PeerCall::Charge(cost.input), slots],
             PassKind::GatherGradient | PassKind::WeightGrad => Vec::new(),
         }
+    }
+
+    fn operation(&self) -> LayerOperation {
+        LayerOperation::ExpertCombine { shape: self.shape, ranks: self.ranks }
     }
 
     fn experts(&self) -> usize {

@@ -1,6 +1,6 @@
 //! The function between an expert's two linear layers.
 
-use crate::layers::{Backward, Cast, Forward, Layer, LayerCost};
+use crate::layers::{Backward, Cast, Forward, Layer, LayerCost, LayerOperation};
 use allfold_kernels::nn::{Float, GeluKernel};
 
 /// The Gaussian error linear unit over the experts' slots; the numbers at the end of a sample pass through.
@@ -23,6 +23,10 @@ impl<F: Float> Layer<F> for ExpertGelu {
 
     fn outputs(&self) -> usize {
         self.slots + self.tail
+    }
+
+    fn operation(&self) -> LayerOperation {
+        LayerOperation::ExpertGelu { slots: self.slots, tail: self.tail }
     }
 
     fn cast(&self) -> Cast {

@@ -1,6 +1,6 @@
 //! A linear layer with weights for each expert.
 
-use crate::layers::{Backward, Cast, Forward, Init, Layer, LayerCost, Tensor};
+use crate::layers::{Backward, Cast, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
 use allfold_kernels::nn::{Float, LinearShape, OpCost};
 use std::ops::Range;
 
@@ -72,6 +72,12 @@ impl<F: Float> Layer<F> for ExpertLinear {
         let (LinearShape { inputs, outputs }, own) = (self.shape, self.own());
         let bias = Tensor::new("bias", &[own, outputs], Init::Constant(0.0));
         vec![Tensor::new("weight", &[own, outputs, inputs], self.init), bias]
+    }
+
+    fn operation(&self) -> LayerOperation {
+        let ExpertLinear { shape: LinearShape { inputs, outputs }, experts, ranks, capacity, tail, .. } =
+            *self;
+        LayerOperation::ExpertLinear { inputs, outputs, experts, ranks, capacity, tail }
     }
 
     fn experts(&self) -> usize {

@@ -1,7 +1,9 @@
 //! The router: which experts each token goes to, with which gates.
 
 use super::{ExpertShape, from_experts, to_experts};
-use crate::layers::{Backward, Cast, Forward, Init, Layer, LayerCost, MeshAxis, PassKind, PeerCall, Tensor};
+use crate::layers::{
+    Backward, Cast, Forward, Init, Layer, LayerCost, LayerOperation, MeshAxis, PassKind, PeerCall, Tensor,
+};
 use allfold_kernels::nn::{Float, LinearShape, OpCost, add_to};
 
 /// Chooses the experts of each token and puts the token into their slots: the first layer of a mixture. It computes in f32 or f64
@@ -135,6 +137,10 @@ impl<F: Float> Layer<F> for ExpertRouter {
             PassKind::InputGrad => vec![slots, PeerCall::Charge(cost.input)],
             PassKind::GatherGradient => Vec::new(),
         }
+    }
+
+    fn operation(&self) -> LayerOperation {
+        LayerOperation::ExpertRouter { shape: self.shape, balance: self.balance, ranks: self.ranks }
     }
 
     fn experts(&self) -> usize {
