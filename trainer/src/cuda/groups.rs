@@ -5,6 +5,7 @@ use crate::{Config, Result};
 use allfold_collectives::{Communicator, Rank};
 use allfold_cuda::Queue;
 use allfold_gpu::device::{DeviceGroup, DeviceMessages, ReducePath};
+use allfold_gpu_passes::AxisGroups;
 use std::time::Duration;
 
 /// A rank's groups.
@@ -18,21 +19,22 @@ pub(super) struct GpuGroups<'a> {
     pub replicas: Option<DeviceGroup<'a>>,
     /// The stages of the pipeline, if there is one.
     pub pipeline: Option<DeviceGroup<'a>>,
-    /// The ranks that share layers, if several do; and the same ranks' communicator on the host.
+    /// The ranks that share layers, if several do.
     pub tensor: Option<DeviceGroup<'a>>,
-    pub tensor_host: Option<Communicator>,
+    /// The ranks that share positions, if several do; and the same ranks' communicator on the host.
+    context: Option<DeviceGroup<'a>>,
+    pub context_host: Option<Communicator>,
+    /// If several ranks share experts: these ranks, and those that hold the same experts.
+    experts: Option<DeviceGroup<'a>>,
+    expert_replicas: Option<DeviceGroup<'a>>,
+    /// The host's communicator of the ranks that have parts of the parameters: of the tensor or of the expert axis.
+    pub parts_host: Option<Communicator>,
     /// For each channel: the messages between stages, or between the first rank and those that compute for it.
     pub messages: Vec<DeviceMessages<'a>>,
     /// For each unit that several stages hold, on those stages: their group.
     pub copies: Vec<Option<DeviceGroup<'a>>>,
     /// For each unit, the first stage that holds it.
     pub holders: Vec<Rank>,
-}
-
-/// The groups of a rank's axes.
-pub(super) struct Axes<'g, 'a> {
-    pub data: &'g mut DeviceGroup<'a>,
-    pub tensor: Option<&'g mut DeviceGroup<'a>>,
 }
 
 impl<'a> GpuGroups<'a> {
@@ -58,7 +60,11 @@ impl<'a> GpuGroups<'a> {
             replicas: None,
             pipeline: None,
             tensor: None,
-            tensor_host: None,
+            context: None,
+            context_host: None,
+            experts: None,
+            expert_replicas: None,
+            parts_host: None,
             messages: Vec::new(),
             copies: specs.iter().map(|_| None).collect(),
             holders: vec![Rank(0); specs.len()],
@@ -67,6 +73,7 @@ impl<'a> GpuGroups<'a> {
         if mesh.shard < mesh.data {
             groups.shard(comm, mesh, (queue, deadline))?;
         }
+        groups.share_samples(comm, mesh, (queue, deadline))?;
         if mesh.pipeline == 1 && mesh.tensor == 1 {
             groups.open_channels(comm, (channels, 0), (queue, deadline))?;
             return Ok(groups);
@@ -81,7 +88,7 @@ impl<'a> GpuGroups<'a> {
         groups.data = open(comm.split(Some(stage * tensors + tensor), data)?)?;
         if mesh.tensor > 1 {
             groups.tensor = open(comm.split(Some(column), tensor)?)?;
-            groups.tensor_host = comm.split(Some(column), tensor)?;
+            groups.parts_host = comm.split(Some(column), tensor)?;
         }
         if mesh.pipeline == 1 {
             return Ok(groups);
@@ -140,15 +147,58 @@ impl<'a> GpuGroups<'a> {
         Ok(())
     }
 
-    /// The ranks that share what is sharded.
-    pub fn sharers(&mut self) -> &mut DeviceGroup<'a> {
-        self.shard.as_mut().or(self.data.as_mut()).unwrap_or(&mut self.world)
+    /// Splits the ranks of the data axis into those that share positions, or experts.
+    fn share_samples(
+        &mut self,
+        comm: &Communicator,
+        mesh: &Mesh,
+        (queue, deadline): (&Queue, Duration),
+    ) -> Result<()> {
+        let rank = comm.rank().index();
+        let places =
+            [MeshAxis::Pipeline, MeshAxis::Tensor, MeshAxis::Data].map(|axis| mesh.position(rank, axis));
+        let [stage, tensor, data] = places.map(|place| place.index as u32);
+        let column = (stage * mesh.tensor as u32 + tensor) * mesh.data as u32;
+        let split = |color: usize, key: usize| comm.split(Some(column + color as u32), key as u32);
+        let open = |comm: Option<Communicator>| -> Result<Option<DeviceGroup<'a>>> {
+            let Some(comm) = comm else { return Ok(None) };
+            let stream = Queue::new(queue.machine().clone(), queue.device())?.pooled();
+            Ok(Some(DeviceGroup::open(comm, stream, self.world.path(), deadline)?))
+        };
+        if mesh.context > 1 {
+            let (samples, own) = (data as usize / mesh.context, data as usize % mesh.context);
+            self.context = open(split(samples, own)?)?;
+            self.context_host = split(samples, own)?;
+        }
+        if mesh.expert > 1 {
+            let [part, copy] =
+                [MeshAxis::Expert, MeshAxis::ExpertReplica].map(|axis| mesh.position(rank, axis).index);
+            self.experts = open(split(copy, part)?)?;
+            self.expert_replicas = open(split(part, copy)?)?;
+            self.parts_host = split(copy, part)?;
+        }
+        Ok(())
+    }
+
+    /// The ranks that share what is sharded: of parameters of some experts, or of others.
+    pub fn sharers(&mut self, some_experts: bool) -> &mut DeviceGroup<'a> {
+        let experts = self.expert_replicas.as_mut().filter(|_| some_experts);
+        experts.or(self.shard.as_mut()).or(self.data.as_mut()).unwrap_or(&mut self.world)
+    }
+
+    /// The ranks that hold the same parameters: of some experts, or others.
+    pub fn param_holders(&mut self, some_experts: bool) -> &mut DeviceGroup<'a> {
+        let experts = self.expert_replicas.as_mut().filter(|_| some_experts);
+        experts.or(self.data.as_mut()).unwrap_or(&mut self.world)
     }
 
     /// Makes `queue` wait for all sums and gathers of the data axis.
     pub fn join_data(&mut self, queue: &Queue) -> Result<()> {
-        self.sharers().join(queue)?;
-        Ok(self.data().join(queue)?)
+        for some_experts in [false, true] {
+            self.sharers(some_experts).join(queue)?;
+            self.param_holders(some_experts).join(queue)?;
+        }
+        Ok(())
     }
 
     /// The ranks that hold the same layers and have samples of their own.
@@ -156,10 +206,15 @@ impl<'a> GpuGroups<'a> {
         self.data.as_mut().unwrap_or(&mut self.world)
     }
 
-    /// The groups of the data axis and of the tensor axis.
-    pub fn axes(&mut self) -> Axes<'_, 'a> {
-        let GpuGroups { world, data, tensor, .. } = self;
-        Axes { data: data.as_mut().unwrap_or(world), tensor: tensor.as_mut() }
+    /// The groups over which layers exchange values.
+    pub fn axes(&mut self) -> AxisGroups<'_, 'a> {
+        let GpuGroups { world, data, tensor, context, experts, .. } = self;
+        AxisGroups {
+            data: data.as_mut().unwrap_or(world),
+            tensor: tensor.as_mut(),
+            context: context.as_mut(),
+            experts: experts.as_mut(),
+        }
     }
 
     /// Whether ranks of the tensor axis share layers, and this one is not the first of them.
@@ -174,7 +229,9 @@ impl<'a> GpuGroups<'a> {
 
     fn all(&self) -> impl Iterator<Item = &DeviceGroup<'a>> {
         let GpuGroups { world, data, shard, replicas, pipeline, tensor, copies, .. } = self;
-        let some = [data, shard, replicas, pipeline, tensor].into_iter().chain(copies).flatten();
+        let shared = [&self.context, &self.experts, &self.expert_replicas];
+        let some =
+            [data, shard, replicas, pipeline, tensor].into_iter().chain(shared).chain(copies).flatten();
         [world].into_iter().chain(some)
     }
 
@@ -190,14 +247,12 @@ impl<'a> GpuGroups<'a> {
 
     /// Ends this rank's part in all exchanges under way, and tells the other ranks of its own groups why.
     pub fn abandon(&mut self, why: &str) {
-        let GpuGroups {
-            world, data, shard, replicas, pipeline, tensor, tensor_host, messages, copies, ..
-        } = self;
-        let some = [data, shard, replicas, pipeline, tensor].into_iter().chain(copies).flatten();
+        let GpuGroups { world, data, shard, replicas, pipeline, tensor, messages, copies, .. } = self;
+        let shared = [&mut self.context, &mut self.experts, &mut self.expert_replicas];
+        let some =
+            [data, shard, replicas, pipeline, tensor].into_iter().chain(shared).chain(copies).flatten();
         [world].into_iter().chain(some).for_each(|group| group.abandon(why));
-        if let Some(host) = tensor_host {
-            host.abort(why);
-        }
+        [&self.parts_host, &self.context_host].into_iter().flatten().for_each(|host| host.abort(why));
         messages.iter_mut().for_each(|messages| messages.abandon(why));
     }
 }

@@ -9,7 +9,6 @@
 //! ```
 
 use super::captures::StepPart;
-use super::groups::Axes;
 use super::spans::{mark, part};
 use super::weights::here;
 use super::worker::{GpuWorker, SLICES};
@@ -77,7 +76,10 @@ impl RankEngine for GpuWorker<'_> {
         // The key is that of layer 0: kernels get the layer's number as an argument.
         let draws = self.step.input.draw_key.after(from).stream(0).words();
         self.queue.write(self.passes.slot.stream.all(), &draws)?;
-        let share = n as f64 / samples.max(1) as f64;
+        // With `data_parallel`, ranks after the first hold only their own samples, one of `data` parts of those in the loss.
+        let data = self.position(MeshAxis::Data);
+        let of = if self.first_trains && data.index > 0 { data.size } else { 1 };
+        let share = n as f64 / samples.max(1) as f64 / of as f64;
         let StepInput { loss_scale, weight, .. } = self.step.input;
         let divisor = ((n * rows) as f64 / (share * weight * loss_scale)) as f32;
         (self.passes.slot.n, self.passes.slot.micro, self.passes.slot.divisor) = (n, micro, divisor);
@@ -114,8 +116,7 @@ impl RankEngine for GpuWorker<'_> {
         let GpuWorker { queue, passes, weights, groups, losses, .. } = self;
         let SlotTensors { n, divisor, .. } = passes.slot;
         let rows = 4 * n * passes.network.rows();
-        let Axes { data: link, tensor, .. } = groups.axes();
-        let mut with = PassContext { queue, weights, link, tensor, n };
+        let mut with = PassContext { queue, weights, axes: groups.axes(), n };
         if phase != Phase::Loss {
             return Ok(passes.run(phase, &mut with)?);
         }
@@ -142,16 +143,17 @@ impl RankEngine for GpuWorker<'_> {
         if ranks == 1 {
             return Ok(());
         }
+        // A mean over all samples, also of experts, whose gradients come from the samples of all ranks.
         let grads = here(&unit.grads)?.clone();
         launch::divide(queue, DType::F32, grads.all(), ranks)?;
         let link = match exchange {
             UnitExchange::ReduceScatterGrad => {
-                let link = groups.sharers();
+                let link = groups.sharers(unit.some_experts);
                 link.reduce_scatter(queue, DType::F32, ReduceOp::Sum, grads.all())?;
                 link
             }
             _ => {
-                let link = groups.data();
+                let link = groups.param_holders(unit.some_experts);
                 link.all_reduce(queue, DType::F32, ReduceOp::Sum, grads.all())?;
                 link
             }
@@ -305,7 +307,8 @@ impl GpuWorker<'_> {
     /// Starts the gather of a unit's parameters.
     pub fn gather(&mut self, unit: usize) -> Result<()> {
         let GpuWorker { queue, weights, groups, .. } = self;
-        let (unit, link) = (&mut weights.units[unit], groups.sharers());
+        let unit = &mut weights.units[unit];
+        let link = groups.sharers(unit.some_experts);
         if unit.keep == Keep::Sharded {
             unit.params = Some(Arc::new(unit.room_for_params(queue)?));
         }
@@ -345,14 +348,19 @@ impl GpuWorker<'_> {
 
     /// Whether ranks have parts of the model, of gradients or of optimiser state.
     pub fn is_sharded(&self) -> bool {
-        let parts = self.groups.tensor.is_some() || self.specs.iter().any(|unit| unit.keep != Keep::Whole);
+        let parts =
+            self.groups.parts_host.is_some() || self.specs.iter().any(|unit| unit.keep != Keep::Whole);
         self.groups.world.ranks() > 1 && parts
     }
 
     /// Whether this rank's gradient of a unit counts in a norm over all ranks: each element counts on one rank alone.
     fn counts(&self, unit: usize) -> bool {
         // What every rank of an axis has counts on its first one.
-        let alike = if self.specs[unit].keep == Keep::Whole { MeshAxis::Data } else { MeshAxis::Replica };
+        let alike = match (self.specs[unit].keep, self.weights.units[unit].some_experts) {
+            (Keep::Whole, true) => MeshAxis::ExpertReplica,
+            (Keep::Whole, false) => MeshAxis::Data,
+            _ => MeshAxis::Replica,
+        };
         let [stage, copy] = [MeshAxis::Pipeline, alike].map(|axis| self.mesh.position(self.rank, axis).index);
         self.groups.holders[unit].index() == stage && copy == 0
     }
@@ -400,7 +408,7 @@ impl GpuWorker<'_> {
             if self.step.scaled {
                 launch::unscale(&self.queue, DType::F32, grads, inverse, self.flag()?)?;
             }
-            match &self.split {
+            match &self.split.tensor {
                 _ if shared && !self.counts(at) => {}
                 // What every rank of the tensor axis has counts on its first rank alone.
                 Some(split) if self.groups.is_further_part() => {

@@ -142,12 +142,15 @@ impl<'a> Replica<'a> {
         self.worker.is_sharded()
     }
 
-    /// This rank's place in an evaluation: ranks that share layers evaluate the same samples, which count once.
+    /// This rank's place in an evaluation: ranks that share layers, positions or experts evaluate the same samples, which count once.
     pub fn evaluates(&self) -> EvaluationPlace {
         let GpuWorker { mesh, rank, .. } = &*self.worker;
-        let tensor = mesh.position(*rank, MeshAxis::Tensor);
-        let size = self.comm.size() as usize / tensor.size;
-        EvaluationPlace { index: rank / tensor.size, size, counts: tensor.index == 0 }
+        let axes = [MeshAxis::Tensor, MeshAxis::Context, MeshAxis::Expert];
+        let places = axes.map(|axis| mesh.position(*rank, axis));
+        // Ranks that differ only in these are neighbours.
+        let alike: usize = places.iter().map(|place| place.size).product();
+        let counts = places.iter().all(|place| place.index == 0);
+        EvaluationPlace { index: rank / alike, size: self.comm.size() as usize / alike, counts }
     }
 
     /// Gives every rank rank 0's running statistics, and in a pipeline those of all layers. Every rank must call it.

@@ -23,6 +23,8 @@ use std::sync::Arc;
 /// padding that makes them divide into equal parts.
 pub(super) struct UnitMemory {
     pub keep: Keep,
+    /// Whether its parameters are those of some experts.
+    pub some_experts: bool,
     /// The number of elements of the whole.
     pub elements: usize,
     /// The elements of this rank's part; all of them if the rank keeps the whole.
@@ -46,8 +48,12 @@ pub(super) struct UnitMemory {
 }
 
 impl UnitMemory {
-    /// A unit of `elements` elements, of which this rank's part is number `index` of `size`; without memory yet.
-    pub fn new(keep: Keep, elements: usize, (index, size): (usize, usize)) -> UnitMemory {
+    /// A unit of `elements` elements, of some experts' parameters or of others, of which this rank's part is number `index` of `size`; without memory yet.
+    pub fn new(
+        (keep, some_experts): (Keep, bool),
+        elements: usize,
+        (index, size): (usize, usize),
+    ) -> UnitMemory {
         let part = elements / size;
         let own = match keep {
             Keep::Whole => 0..elements,
@@ -57,6 +63,7 @@ impl UnitMemory {
         };
         UnitMemory {
             keep,
+            some_experts,
             elements,
             own,
             graded: elements,

@@ -53,10 +53,11 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    /// The units `specs` of a network on rank `index` of the `size` ranks that share their parts; without memory for them yet.
+    /// The units `specs` of a network; without memory for them yet. `places_of` says which of how many ranks this rank is that share the
+    /// parts of a unit: of parameters of some experts, or of others.
     pub fn new(
         (network, outline): (&Network<f32>, &Outline),
-        (specs, place): (&[ParamUnit], (usize, usize)),
+        (specs, places_of): (&[ParamUnit], impl Fn(bool) -> (usize, usize)),
         (precision, filters): (&Precision, &[ChannelsLast]),
         queue: &Queue,
     ) -> Result<Weights> {
@@ -64,8 +65,10 @@ impl Weights {
         let mut units = Vec::new();
         // Every stage of a pipeline pads alike, whatever it keeps of a unit.
         let is_cut = specs.iter().any(|spec| !matches!(spec.keep, Keep::Whole | Keep::First | Keep::Nothing));
-        let grain = if is_cut { GRAIN * place.1 } else { GRAIN };
         for spec in specs {
+            let some_experts = outline.has_some_experts(&spec.layers);
+            let place = places_of(some_experts);
+            let grain = if is_cut { GRAIN * place.1 } else { GRAIN };
             let (values, mut end) = (outline.values_in(&spec.layers), 0);
             for (param, own) in network.params().iter().enumerate() {
                 if values.start <= own.range.start && own.range.end <= values.end && !values.is_empty() {
@@ -73,7 +76,8 @@ impl Weights {
                     end = (end + own.range.len()).next_multiple_of(GRAIN);
                 }
             }
-            units.push(UnitMemory::new(spec.keep, end.max(GRAIN).next_multiple_of(grain), place));
+            let elements = end.max(GRAIN).next_multiple_of(grain);
+            units.push(UnitMemory::new((spec.keep, some_experts), elements, place));
         }
         let mut trained = vec![false; places.len()];
         network.order().into_iter().for_each(|param| trained[param] = true);
@@ -315,7 +319,7 @@ pub(super) fn whole_of(
             let whole = queue.memory(4 * unit.elements)?;
             if let Some(own) = own.filter(|_| unit.keep != Keep::Nothing) {
                 queue.copy(part(whole.all(), &unit.own, 4)?, own.all())?;
-                let sharers = groups.sharers();
+                let sharers = groups.sharers(unit.some_experts);
                 sharers.all_gather(queue, DType::F32, whole.all())?;
                 sharers.join(queue)?;
             }

@@ -13,7 +13,7 @@
 
 use super::captures::Captures;
 use super::exchange::Exchange;
-use super::groups::{Axes, GpuGroups};
+use super::groups::GpuGroups;
 use super::optimiser::DeviceOptimiser;
 use super::outcome::StepOutcome;
 use super::spans::{mark, part, zeroed};
@@ -22,8 +22,8 @@ use super::within::Within;
 use crate::engine::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, StepInput, part_of, units_of_layers};
 use crate::optim::Optimiser;
 use crate::shares::batch_of;
-use crate::{Batch, Config, Error, MemoryUse as Held, Network, Outline, ParamLayout, Result, TensorSplit};
-use allfold_collectives::{Communicator, Rank};
+use crate::{Batch, Config, Error, MemoryUse as Held, Network, Outline, Result};
+use allfold_collectives::{Communicator, Rank, ReduceOp};
 use allfold_cuda::{Feed, Mark, Memory, Queue, Slice};
 use allfold_gpu_passes::{PassContext, Passes};
 use allfold_kernels::DType;
@@ -63,7 +63,7 @@ pub(super) struct GpuWorker<'a> {
     pub unit_of: Vec<usize>,
     pub mesh: Mesh,
     /// How the rank's network is a part of the whole one.
-    pub split: Option<TensorSplit>,
+    pub split: NetworkSplit,
     pub rank: usize,
     /// Whether the first rank trains and the others compute for it.
     pub first_trains: bool,
@@ -124,8 +124,11 @@ impl<'a> GpuWorker<'a> {
             (true, _) => (own, 1),
             (false, _) => (own, config.accumulate),
         };
-        let part = mesh.position(rank, MeshAxis::Shard);
-        let place = (part.index, part.size);
+        let place = |some_experts: bool| {
+            let axis = if some_experts { MeshAxis::ExpertReplica } else { MeshAxis::Shard };
+            let part = mesh.position(rank, axis);
+            (part.index, part.size)
+        };
         let weights = Weights::new((&passes.network, &outline), (&specs, place), forms, &queue)?;
         let groups = GpuGroups::open(config, comm, (&mesh, channels), &specs, (&queue, deadline))?;
         let copies = Queue::new(machine.clone(), device)?;
@@ -157,9 +160,9 @@ impl<'a> GpuWorker<'a> {
             opened: Vec::new(),
             // A part of the sums for each unit, and for each parameter where ranks count some of a unit's alone.
             squares: fresh(
-                8 * SLICES * (specs.len() + split.tensor.iter().len() * passes.network.params().len()),
+                8 * SLICES * (specs.len() + split.tensor.iter().count() * passes.network.params().len()),
             )?,
-            split: split.tensor,
+            split,
             passes,
             weights,
             outline,
@@ -214,7 +217,10 @@ impl<'a> GpuWorker<'a> {
         state: &mut dyn Optimiser<F>,
     ) -> Result<()> {
         self.settle("finish what was under way")?;
-        let layout = self.layouts().into_iter().nth(self.part());
+        let layout = self
+            .split
+            .parts()
+            .map(|(axis, mut layouts)| layouts.swap_remove(self.mesh.position(self.rank, axis).index));
         let params = part_of(params, layout.as_ref());
         self.weights.upload(&self.passes.network, &self.queue, &params, buffers)?;
         let GpuWorker { optimiser: Some(optimiser), passes, weights, queue, .. } = self else {
@@ -223,25 +229,14 @@ impl<'a> GpuWorker<'a> {
         optimiser.load((&passes.network, weights), queue, state, layout.as_ref())
     }
 
-    /// This rank's position on the tensor axis.
-    fn part(&self) -> usize {
-        self.mesh.position(self.rank, MeshAxis::Tensor).index
-    }
-
-    /// For each position on the tensor axis, where its elements lie among those of the whole network; none if ranks have all.
-    fn layouts(&self) -> Vec<ParamLayout> {
-        let split = self.split.iter();
-        split.flat_map(|split| (0..split.size()).map(|index| split.layout(index))).collect()
-    }
-
-    /// All elements of the whole network, from this rank's in `own`. Every rank of the tensor axis must call it.
+    /// All elements of the whole network, from this rank's in `own`. Every rank of the axis that shares parameters must call it.
     fn share<F: Float>(&self, own: &[F], whole: &mut [F]) -> Result<()> {
-        let Some(host) = &self.groups.tensor_host else {
+        let (Some(host), Some((_, layouts))) = (&self.groups.parts_host, self.split.parts()) else {
             whole.copy_from_slice(own);
             return Ok(());
         };
-        let index = self.part();
-        for (rank, layout) in self.layouts().into_iter().enumerate() {
+        let index = host.rank().index();
+        for (rank, layout) in layouts.into_iter().enumerate() {
             let mut part = if rank == index { own.to_vec() } else { vec![F::ZERO; layout.part()] };
             host.broadcast(&mut part, Rank(rank as u32))?;
             layout.put(0, &part, whole);
@@ -346,6 +341,8 @@ impl<'a> GpuWorker<'a> {
     }
 
     pub fn stage<F: Float>(&mut self, batch: &Batch<F>) -> Result<()> {
+        let own = self.own_positions(batch);
+        let batch = own.as_ref().unwrap_or(batch);
         let rows = self.passes.network.rows();
         let (half, samples) = (self.turn, batch.labels.len() / rows.max(1));
         self.turn = 1 - half;
@@ -379,6 +376,13 @@ impl<'a> GpuWorker<'a> {
         mark(&mut self.arrived[half], &copies)?;
         self.staged.push_back(Staged { half, samples });
         Ok(())
+    }
+
+    /// This rank's positions of a batch, where ranks share samples.
+    fn own_positions<F: Float>(&self, batch: &Batch<F>) -> Option<Batch<F>> {
+        let split = self.split.context.as_ref()?;
+        let index = self.mesh.position(self.rank, MeshAxis::Context).index;
+        Some(Batch { x: split.cut(index, &batch.x), labels: split.cut(index, &batch.labels) })
     }
 
     pub fn is_staged(&self) -> bool {
@@ -446,8 +450,8 @@ impl<'a> GpuWorker<'a> {
         mark(&mut self.used[half], &self.queue)?;
         let rows = n * self.passes.network.rows();
         let (losses, hits) = (self.queue.memory(4 * rows)?, self.queue.memory(4 * rows)?);
-        let Axes { data: link, tensor, .. } = self.groups.axes();
-        let mut with = PassContext { queue: &self.queue, weights: &self.weights, link, tensor, n };
+        let mut with =
+            PassContext { queue: &self.queue, weights: &self.weights, axes: self.groups.axes(), n };
         self.passes.evaluate(&mut with)?;
         self.passes.loss(&mut with, None, losses.all())?;
         self.passes.hits(&mut with, hits.all())?;
@@ -456,7 +460,11 @@ impl<'a> GpuWorker<'a> {
         let hits: Vec<u32> = self.queue.download(hits.all())?;
         self.passes.clear();
         let loss = losses.iter().map(|loss| f64::from(*loss)).sum();
-        Ok((loss, hits.iter().map(|hit| u64::from(*hit)).sum()))
+        let mut sums = [loss, f64::from(hits.iter().sum::<u32>())];
+        if let Some(context) = &self.groups.context_host {
+            context.all_reduce(&mut sums, ReduceOp::Sum)?;
+        }
+        Ok((sums[0], sums[1] as u64))
     }
 
     /// The device memory in which a step notes that a gradient was not finite.

@@ -64,7 +64,7 @@ fn takes_all_keys(config: &Config) -> bool {
 
 /// The strategies that also run on GPUs.
 pub const ON_GPUS: &[&str] =
-    &["single", "ddp", "data_parallel", "zero1", "zero2", "zero3", "pipeline", "tensor"];
+    &["single", "ddp", "data_parallel", "zero1", "zero2", "zero3", "pipeline", "tensor", "context", "expert"];
 
 /// Checks that GPUs run the strategy of `config` on `ranks` ranks.
 ///
@@ -79,20 +79,13 @@ pub(crate) fn fits_gpus(config: &Config, ranks: u32) -> Result<()> {
             ON_GPUS.join(", ")
         )));
     }
-    let shared = [("context", mesh.context), ("expert", mesh.expert)];
-    if let Some((key, _)) = shared.into_iter().find(|(_, size)| *size > 1) {
-        return Err(Error::Config(format!(
-            "`parallel.{key}` is for ranks on the CPU: leave it out, or set `device` to cpu"
-        )));
-    }
-    if mesh.tensor > 1 && (config.parallel.sequence_parallel || config.attention_dropout > 0.0) {
+    if mesh.tensor > 1 && config.parallel.sequence_parallel {
         return Err(Error::Config(
-            "GPUs that share layers have neither `parallel.sequence_parallel` nor `attention_dropout`: leave them out, or set `device` \
-             to cpu"
-                .into(),
+            "GPUs that share layers have no `parallel.sequence_parallel`: leave it out, or set `device` to cpu".into(),
         ));
     }
     let shards = mesh.tensor > 1
+        || mesh.expert > 1
         || config.strategy.starts_with("zero")
         || config.parallel.sharding != StageSharing::Ddp;
     if shards && config.optimiser == "lars" {
