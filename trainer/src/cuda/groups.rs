@@ -31,6 +31,10 @@ pub(super) struct GpuGroups<'a> {
     pub parts_host: Option<Communicator>,
     /// For each channel: the messages between stages, or between the first rank and those that compute for it.
     pub messages: Vec<DeviceMessages<'a>>,
+    /// With servers: for each worker the messages between it and all servers, of parameters and of gradients. A worker has its own alone.
+    pub serving: Vec<[DeviceMessages<'a>; 2]>,
+    /// The number of servers.
+    pub servers: usize,
     /// For each unit that several stages hold, on those stages: their group.
     pub copies: Vec<Option<DeviceGroup<'a>>>,
     /// For each unit, the first stage that holds it.
@@ -66,6 +70,8 @@ impl<'a> GpuGroups<'a> {
             expert_replicas: None,
             parts_host: None,
             messages: Vec::new(),
+            serving: Vec::new(),
+            servers: mesh.servers,
             copies: specs.iter().map(|_| None).collect(),
             holders: vec![Rank(0); specs.len()],
         };
@@ -74,6 +80,10 @@ impl<'a> GpuGroups<'a> {
             groups.shard(comm, mesh, (queue, deadline))?;
         }
         groups.share_samples(comm, mesh, (queue, deadline))?;
+        if mesh.servers > 0 {
+            groups.separate_servers(comm, mesh, (queue, deadline))?;
+            return Ok(groups);
+        }
         if mesh.pipeline == 1 && mesh.tensor == 1 {
             groups.open_channels(comm, (channels, 0), (queue, deadline))?;
             return Ok(groups);
@@ -144,6 +154,32 @@ impl<'a> GpuGroups<'a> {
             Ok(Some(DeviceGroup::open(comm, stream, self.world.path(), deadline)?))
         };
         (self.shard, self.replicas) = (open(copy, part)?, open(part, copy)?);
+        Ok(())
+    }
+
+    /// Separates servers from workers, and opens the messages between each worker and all servers.
+    fn separate_servers(
+        &mut self,
+        comm: &Communicator,
+        mesh: &Mesh,
+        (queue, deadline): (&Queue, Duration),
+    ) -> Result<()> {
+        let stream = || Ok::<_, crate::Error>(Queue::new(queue.machine().clone(), queue.device())?.pooled());
+        let (rank, path) = (comm.rank().index(), self.world.path());
+        let serves = mesh.is_server(rank);
+        if let Some(data) = comm.split(Some(u32::from(serves)), comm.rank().0)? {
+            self.data = Some(DeviceGroup::open(data, stream()?, path, deadline)?);
+        }
+        for worker in 0..mesh.data {
+            let belongs = (serves || rank == mesh.servers + worker).then_some(0);
+            let params = comm.split(belongs, comm.rank().0)?;
+            let gradients = comm.split(belongs, comm.rank().0)?;
+            if let (Some(params), Some(gradients)) = (params, gradients) {
+                let open =
+                    |comm| DeviceMessages::open(comm, stream()?, path, deadline).map_err(crate::Error::from);
+                self.serving.push([open(params)?, open(gradients)?]);
+            }
+        }
         Ok(())
     }
 
@@ -224,7 +260,7 @@ impl<'a> GpuGroups<'a> {
 
     /// Whether all exchanges are queued without waiting, so that a part of a step can be captured.
     pub fn captures(&self) -> bool {
-        self.world.captures() && self.pipeline.is_none()
+        self.world.captures() && self.pipeline.is_none() && self.serving.is_empty()
     }
 
     fn all(&self) -> impl Iterator<Item = &DeviceGroup<'a>> {
@@ -237,7 +273,8 @@ impl<'a> GpuGroups<'a> {
 
     /// The queues of the streams of all groups.
     pub fn queues(&self) -> impl Iterator<Item = &Queue> {
-        self.all().map(DeviceGroup::queue).chain(self.messages.iter().map(DeviceMessages::queue))
+        let messages = self.messages.iter().chain(self.serving.iter().flatten());
+        self.all().map(DeviceGroup::queue).chain(messages.map(DeviceMessages::queue))
     }
 
     /// Whether kernels of another rank may still use this rank's memory.
@@ -247,12 +284,14 @@ impl<'a> GpuGroups<'a> {
 
     /// Ends this rank's part in all exchanges under way, and tells the other ranks of its own groups why.
     pub fn abandon(&mut self, why: &str) {
-        let GpuGroups { world, data, shard, replicas, pipeline, tensor, messages, copies, .. } = self;
+        let GpuGroups { world, data, shard, replicas, pipeline, tensor, messages, serving, copies, .. } =
+            self;
         let shared = [&mut self.context, &mut self.experts, &mut self.expert_replicas];
         let some =
             [data, shard, replicas, pipeline, tensor].into_iter().chain(shared).chain(copies).flatten();
         [world].into_iter().chain(some).for_each(|group| group.abandon(why));
         [&self.parts_host, &self.context_host].into_iter().flatten().for_each(|host| host.abort(why));
-        messages.iter_mut().for_each(|messages| messages.abandon(why));
+        let messages = messages.iter_mut().chain(serving.iter_mut().flatten());
+        messages.for_each(|messages| messages.abandon(why));
     }
 }

@@ -26,6 +26,7 @@ mod optimiser;
 mod outcome;
 mod rank;
 mod replica;
+mod serving;
 mod spans;
 mod unit;
 mod weights;

@@ -13,8 +13,8 @@ use super::spans::{mark, part};
 use super::weights::here;
 use super::worker::{GpuWorker, SLICES};
 use crate::engine::{
-    AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Serving, ServingRole, Slot,
-    StepInput, UnitExchange, filled_micro_batches, unit_of,
+    AxisPosition, Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Slot, StepInput, UnitExchange,
+    filled_micro_batches, unit_of,
 };
 use crate::{Error, GradScaler, Outline, Phase, Result};
 use allfold_collectives::{Rank, ReduceOp};
@@ -22,12 +22,6 @@ use allfold_cuda::{Slice, launch};
 use allfold_gpu_passes::{PassContext, SlotTensors};
 use allfold_kernels::DType;
 use std::sync::Arc;
-
-impl Serving for GpuWorker<'_> {
-    fn role(&self) -> ServingRole {
-        ServingRole { servers: 0, workers: self.mesh.data, server: None }
-    }
-}
 
 impl RankEngine for GpuWorker<'_> {
     fn outline(&self) -> Arc<Outline> {
@@ -146,18 +140,17 @@ impl RankEngine for GpuWorker<'_> {
         // A mean over all samples, also of experts, whose gradients come from the samples of all ranks.
         let grads = here(&unit.grads)?.clone();
         launch::divide(queue, DType::F32, grads.all(), ranks)?;
-        let link = match exchange {
-            UnitExchange::ReduceScatterGrad => {
-                let link = groups.sharers(unit.some_experts);
-                link.reduce_scatter(queue, DType::F32, ReduceOp::Sum, grads.all())?;
-                link
-            }
-            _ => {
-                let link = groups.param_holders(unit.some_experts);
-                link.all_reduce(queue, DType::F32, ReduceOp::Sum, grads.all())?;
-                link
-            }
+        let scatters = exchange == UnitExchange::ReduceScatterGrad;
+        let link = match scatters {
+            true => groups.sharers(unit.some_experts),
+            false => groups.param_holders(unit.some_experts),
         };
+        match scatters {
+            // The only rank with these experts.
+            _ if link.ranks() == 1 => return Ok(()),
+            true => link.reduce_scatter(queue, DType::F32, ReduceOp::Sum, grads.all())?,
+            false => link.all_reduce(queue, DType::F32, ReduceOp::Sum, grads.all())?,
+        }
         unit.mark(false, link.queue())
     }
 

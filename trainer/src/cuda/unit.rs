@@ -6,6 +6,7 @@
 //! | sharded state | whole | whole | a part |
 //! | sharded gradients | whole | a part, and the whole from its first weight gradient until it is reduced | a part |
 //! | sharded | a part, and the whole from its gather until its release | as above | a part |
+//! | a copy | whole | whole | none |
 //! | nothing | none | none | none |
 //!
 //! Wholes that come and go are of the compute queue's pool. The stream of the exchanges uses them too: it begins after the work that
@@ -58,7 +59,7 @@ impl UnitMemory {
         let own = match keep {
             Keep::Whole => 0..elements,
             Keep::First if index == 0 => 0..elements,
-            Keep::First | Keep::Nothing => 0..0,
+            Keep::First | Keep::Nothing | Keep::Copy => 0..0,
             _ => index * part..(index + 1) * part,
         };
         UnitMemory {
@@ -78,6 +79,12 @@ impl UnitMemory {
             gathering: false,
             reducing: None,
         }
+    }
+
+    /// The parts of `servers` servers.
+    pub fn parts(&self, servers: usize) -> Vec<Range<usize>> {
+        let part = self.elements / servers.max(1);
+        (0..servers).map(|server| server * part..(server + 1) * part).collect()
     }
 
     /// Allocates what the rank keeps between steps, filled with zeros, with a copy of the parameters in `narrow`.

@@ -7,7 +7,7 @@
 //! ```
 
 use super::groups::GpuGroups;
-use super::spans::{part, zeroed};
+use super::spans::{self, part, zeroed};
 use super::unit::UnitMemory;
 use crate::buckets::Bucket;
 use crate::engine::{Keep, ParamUnit};
@@ -305,6 +305,9 @@ pub(super) fn whole_of(
     groups: &mut GpuGroups<'_>,
 ) -> Result<Arc<Memory>> {
     let holder = groups.holders[at];
+    if !groups.serving.is_empty() {
+        return of_servers(unit, own, queue, groups);
+    }
     let whole = match own {
         _ if unit.keep == Keep::First => {
             let whole = match own.filter(|own| own.len() == 4 * unit.elements) {
@@ -328,6 +331,27 @@ pub(super) fn whole_of(
     };
     if let Some(pipeline) = &mut groups.pipeline {
         pipeline.broadcast(queue, whole.all(), holder)?;
+    }
+    Ok(whole)
+}
+
+/// What all servers have of a vector laid out like a unit's parameters, of which `own` is this rank's part, or a worker's copy, which
+/// becomes the whole.
+fn of_servers(
+    unit: &UnitMemory,
+    own: Option<&Arc<Memory>>,
+    queue: &Queue,
+    groups: &mut GpuGroups<'_>,
+) -> Result<Arc<Memory>> {
+    let whole = match own.filter(|own| unit.own.is_empty() && own.len() == 4 * unit.elements) {
+        Some(copy) => copy.clone(),
+        None => Arc::new(queue.memory(4 * unit.elements)?),
+    };
+    if let Some(own) = own.filter(|_| !unit.own.is_empty()) {
+        queue.copy(part(whole.all(), &unit.own, 4)?, own.all())?;
+    }
+    for (server, part) in unit.parts(groups.servers).into_iter().enumerate() {
+        groups.world.broadcast(queue, spans::part(whole.all(), &part, 4)?, Rank(server as u32))?;
     }
     Ok(whole)
 }

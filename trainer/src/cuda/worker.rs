@@ -88,6 +88,10 @@ pub(super) struct GpuWorker<'a> {
     pub losses: Memory,
     /// The loss of each micro-batch, then the flag that a gradient was not finite, then the norm of the gradients.
     pub report: Memory,
+    /// On a server, for each worker: the units whose gradients are expected of it.
+    pub expected: Vec<Vec<usize>>,
+    /// On a worker: whether the servers have not yet sent parameters of this step.
+    pub is_unanswered: bool,
     /// The units that an evaluation has gathered.
     opened: Vec<usize>,
     pub squares: Memory,
@@ -125,6 +129,9 @@ impl<'a> GpuWorker<'a> {
             (false, _) => (own, config.accumulate),
         };
         let place = |some_experts: bool| {
+            if mesh.servers > 0 {
+                return (if mesh.is_server(rank) { rank } else { 0 }, mesh.servers);
+            }
             let axis = if some_experts { MeshAxis::ExpertReplica } else { MeshAxis::Shard };
             let part = mesh.position(rank, axis);
             (part.index, part.size)
@@ -157,6 +164,8 @@ impl<'a> GpuWorker<'a> {
             captures: Captures::default(),
             losses: fresh(most.div_ceil(micros) * rows)?,
             report,
+            expected: Vec::new(),
+            is_unanswered: false,
             opened: Vec::new(),
             // A part of the sums for each unit, and for each parameter where ranks count some of a unit's alone.
             squares: fresh(
@@ -280,7 +289,7 @@ impl<'a> GpuWorker<'a> {
         for (at, unit) in weights.units.iter_mut().enumerate() {
             let own = unit.params.as_ref().or(unit.param_part.as_ref());
             let whole = whole_of((at, unit), own, queue, groups)?;
-            if unit.keep == Keep::First {
+            if matches!(unit.keep, Keep::First | Keep::Copy) {
                 unit.narrow_params(queue, weights.narrow)?;
             }
             if unit.params.is_none() {
@@ -314,13 +323,13 @@ impl<'a> GpuWorker<'a> {
         Ok(())
     }
 
-    /// Gives every rank rank 0's running statistics. Every rank must call it.
+    /// Gives every rank the running statistics of the first rank that has samples. Every rank must call it.
     pub fn share_statistics(&mut self, comm: &Communicator) -> Result<()> {
         self.share_buffers()?;
         self.settle("finish what was under way")?;
         let own = self.weights.buffers.all().part(0, 4 * self.passes.network.buffer_count())?;
         let mut values: Vec<f32> = self.queue.download(own)?;
-        comm.broadcast(&mut values, Rank(0))?;
+        comm.broadcast(&mut values, Rank(self.mesh.servers as u32))?;
         Ok(self.queue.write(own, &values)?)
     }
 
@@ -423,8 +432,17 @@ impl<'a> GpuWorker<'a> {
             if n == 0 { 0.0 } else { n as f64 / samples as f64 * f64::from(f32::from_bits(*bits)) }
         });
         let (loss, skipped) = (loss.sum(), report[self.micros] != 0);
-        self.optimiser.as_mut().ok_or_else(unallocated)?.steps += u64::from(!skipped);
+        // A server that does not wait for all workers has counted its steps.
+        if self.config.parallel.staleness == 0 || !self.mesh.is_server(self.rank) {
+            self.count_update(!skipped)?;
+        }
         Ok(StepOutcome { loss, skipped })
+    }
+
+    /// Counts an update of the parameters that was made.
+    pub fn count_update(&mut self, made: bool) -> Result<()> {
+        self.optimiser.as_mut().ok_or_else(unallocated)?.steps += u64::from(made);
+        Ok(())
     }
 
     pub fn evaluate<F: Float>(&mut self, batch: &Batch<F>) -> Result<(f64, u64)> {

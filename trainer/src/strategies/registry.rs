@@ -63,8 +63,19 @@ fn takes_all_keys(config: &Config) -> bool {
 }
 
 /// The strategies that also run on GPUs.
-pub const ON_GPUS: &[&str] =
-    &["single", "ddp", "data_parallel", "zero1", "zero2", "zero3", "pipeline", "tensor", "context", "expert"];
+pub const ON_GPUS: &[&str] = &[
+    "single",
+    "ddp",
+    "data_parallel",
+    "parameter_server",
+    "zero1",
+    "zero2",
+    "zero3",
+    "pipeline",
+    "tensor",
+    "context",
+    "expert",
+];
 
 /// Checks that GPUs run the strategy of `config` on `ranks` ranks.
 ///

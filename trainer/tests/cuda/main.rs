@@ -4,7 +4,9 @@
 
 mod data_parallel;
 mod ends;
+mod parameter_server;
 mod pipeline;
+mod shared_samples;
 mod tensor;
 mod unlike;
 mod ways;

@@ -8,8 +8,8 @@
 //!
 //! A rank that receives waits, on the host, until the sender has sent; a rank that sends waits for nothing. Memory that was sent is
 //! kept until [`DeviceMessages::flush`], before which all ranks take part in a sum over the same compute queues: on the device path it
-//! orders a sender's later work after its receivers' copies. Answers by messages would not do, as on a ring of stages each would stand
-//! behind another.
+//! orders a sender's later work after its receivers' copies. On a ring of stages answers by messages would not do, as each would stand
+//! behind another; a server and a worker answer each other.
 
 use super::group::{Grouped, ReducePath, join};
 use crate::driver::failed;
@@ -43,6 +43,21 @@ enum SentBy {
     Host(Work<Buffer<u8>>),
 }
 
+/// A message that this rank receives.
+struct Expected {
+    by: ExpectedBy,
+    data: Arc<Memory>,
+    from: Rank,
+}
+
+enum ExpectedBy {
+    Nccl,
+    /// The address and the event.
+    Device(Work<Buffer<i64>>),
+    /// The bytes.
+    Host(Work<Buffer<u8>>),
+}
+
 /// A rank's end of the messages of a group: those to one peer arrive in order.
 pub struct DeviceMessages<'a> {
     comm: Grouped<'a>,
@@ -51,6 +66,7 @@ pub struct DeviceMessages<'a> {
     /// The event after which NCCL may begin, and the one after which it is done.
     marks: (Mark, Mark),
     sent: Vec<Sent>,
+    expected: Vec<Expected>,
 }
 
 /// Events on their way to another thread, each under a number of its own.
@@ -87,7 +103,7 @@ impl<'a> DeviceMessages<'a> {
             ReducePath::Device => Over::Device,
             ReducePath::Auto | ReducePath::Host => Over::Host,
         };
-        Ok(DeviceMessages { comm, queue, over, marks, sent: Vec::new() })
+        Ok(DeviceMessages { comm, queue, over, marks, sent: Vec::new(), expected: Vec::new() })
     }
 
     /// The stream of NCCL's messages.
@@ -126,32 +142,15 @@ impl<'a> DeviceMessages<'a> {
     /// # Errors
     /// Those of [`DeviceMessages::send`]; a message of another length.
     pub fn receive(&mut self, before: &Queue, data: Slice<'_>, from: Rank) -> Result<()> {
-        match &mut self.over {
-            Over::Nccl(comm) => {
-                self.marks.0.move_to(before).map_err(failed)?;
-                self.queue.wait(&self.marks.0).map_err(failed)?;
-                comm.recv(data, from)?;
-                self.marks.1.move_to(&self.queue).map_err(failed)?;
-                before.wait(&self.marks.1).map_err(failed)
+        match &self.over {
+            Over::Nccl(_) => {
+                let expected = self.begin(before, data, from)?;
+                self.end(before, expected, data, from)
             }
             Over::Device => {
-                let mut message = [0i64; 4];
-                self.comm.recv(&mut message, from)?;
-                let [address, device, bytes, ready] = message;
-                let ready = shown(ready)?;
-                if bytes != data.len() as i64 {
-                    return Err(Error::Argument(format!(
-                        "rank {from} sent {bytes} bytes, and this rank receives {}",
-                        data.len()
-                    )));
-                }
-                #[allow(unsafe_code, reason = "threads of one process show each other addresses")]
-                // SAFETY: the sender keeps the memory until a sum over all ranks' compute queues, which comes after this copy.
-                let lent = unsafe {
-                    Memory::lent(before.machine(), device as usize, address as u64, bytes as usize)
-                };
-                before.wait(&ready).map_err(failed)?;
-                before.copy(data, lent.all()).map_err(failed)
+                let mut shown = [0i64; 4];
+                self.comm.recv(&mut shown, from)?;
+                copy_shown(before, shown, data, from)
             }
             Over::Host => {
                 let mut values = vec![0u8; data.len()];
@@ -161,7 +160,72 @@ impl<'a> DeviceMessages<'a> {
         }
     }
 
-    /// Gives back the memory of all messages that were sent, after a sum over all ranks' compute queues, of which `queue` is this rank's.
+    /// Begins to receive into `data`, which [`DeviceMessages::take`] gives back.
+    ///
+    /// # Errors
+    /// Those of [`DeviceMessages::receive`].
+    pub fn expect(&mut self, before: &Queue, data: Arc<Memory>, from: Rank) -> Result<()> {
+        let by = self.begin(before, data.all(), from)?;
+        self.expected.push(Expected { by, data, from });
+        Ok(())
+    }
+
+    /// Whether all messages that are expected have come.
+    ///
+    /// # Errors
+    /// Those of [`DeviceMessages::receive`].
+    pub fn have_come(&self) -> Result<bool> {
+        let come = |expected: &Expected| match &expected.by {
+            ExpectedBy::Nccl => self.queue.machine().idle(self.queue.stream()).map_err(failed),
+            ExpectedBy::Device(work) => Ok(work.is_done()),
+            ExpectedBy::Host(work) => Ok(work.is_done()),
+        };
+        // Those of one peer come in order.
+        self.expected.last().map_or(Ok(true), come)
+    }
+
+    /// Waits for all messages that are expected; later work of `before` uses them. They are in the order in which they were expected.
+    ///
+    /// # Errors
+    /// Those of [`DeviceMessages::receive`].
+    pub fn take(&mut self, before: &Queue) -> Result<Vec<Arc<Memory>>> {
+        let mut came = Vec::new();
+        for Expected { by, data, from } in std::mem::take(&mut self.expected) {
+            self.end(before, by, data.all(), from)?;
+            came.push(data);
+        }
+        Ok(came)
+    }
+
+    fn begin(&mut self, before: &Queue, data: Slice<'_>, from: Rank) -> Result<ExpectedBy> {
+        match &mut self.over {
+            Over::Nccl(comm) => {
+                self.marks.0.move_to(before).map_err(failed)?;
+                self.queue.wait(&self.marks.0).map_err(failed)?;
+                comm.recv(data, from)?;
+                Ok(ExpectedBy::Nccl)
+            }
+            Over::Device => Ok(ExpectedBy::Device(self.comm.recv_async(vec![0i64; 4].into(), from)?)),
+            Over::Host => Ok(ExpectedBy::Host(self.comm.recv_async(vec![0u8; data.len()].into(), from)?)),
+        }
+    }
+
+    fn end(&mut self, before: &Queue, expected: ExpectedBy, data: Slice<'_>, from: Rank) -> Result<()> {
+        match expected {
+            ExpectedBy::Nccl => {
+                self.marks.1.move_to(&self.queue).map_err(failed)?;
+                before.wait(&self.marks.1).map_err(failed)
+            }
+            ExpectedBy::Device(work) => {
+                let message = work.wait()?;
+                copy_shown(before, [0, 1, 2, 3].map(|at| message[at]), data, from)
+            }
+            ExpectedBy::Host(work) => before.write(data, &work.wait()?).map_err(failed),
+        }
+    }
+
+    /// Gives back the memory of all messages that were sent, after a sum over all ranks' compute queues, of which `queue` is this rank's; or
+    /// after a message that each receiver has sent back later than it took these.
     ///
     /// # Errors
     /// Those of [`DeviceMessages::send`].
@@ -187,4 +251,25 @@ impl<'a> DeviceMessages<'a> {
             comm.abandon();
         }
     }
+}
+
+/// Copies memory that rank `from` has shown, by its address, its device, its bytes and the event after which it is ready.
+fn copy_shown(
+    before: &Queue,
+    [address, device, bytes, ready]: [i64; 4],
+    data: Slice<'_>,
+    from: Rank,
+) -> Result<()> {
+    let ready = shown(ready)?;
+    if bytes != data.len() as i64 {
+        return Err(Error::Argument(format!(
+            "rank {from} sent {bytes} bytes, and this rank receives {}",
+            data.len()
+        )));
+    }
+    #[allow(unsafe_code, reason = "threads of one process show each other addresses")]
+    // SAFETY: the sender keeps the memory until its compute queue waits for work that comes after this copy.
+    let lent = unsafe { Memory::lent(before.machine(), device as usize, address as u64, bytes as usize) };
+    before.wait(&ready).map_err(failed)?;
+    before.copy(data, lent.all()).map_err(failed)
 }
