@@ -1,7 +1,7 @@
 //! The backward pass on a device: parameter gradients into their slots, activation gradients down to the input.
 
 use super::layout::TensorFormat;
-use super::passes::{PassContext, Passes, conv, cut, plane, pool};
+use super::passes::{PassContext, Passes, conv, plane, pool};
 use crate::error::network;
 use crate::{Error, Result};
 use allfold_collectives::ReduceOp;
@@ -84,6 +84,9 @@ impl Passes {
 
     pub(crate) fn layer_params(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
+        self.gather_gradient(l, with)?;
+        // Freed with the layer's other tensors.
+        drop(self.gather_input(l, with)?);
         let dy = self.dy(l)?;
         let x = self.x(l, n)?;
         let mut keep = None;
@@ -118,7 +121,10 @@ impl Passes {
                 keep = Some(both);
             }
             // A layer norm computes its weight gradients together with its input gradient, which is there already if it came first.
-            LayerOperation::LayerNorm { .. } => self.layer_norm(l, with, &dy, true)?,
+            LayerOperation::LayerNorm { .. } | LayerOperation::SequenceLayerNorm { .. } => {
+                self.layer_norm(l, with, &dy, true)?
+            }
+            LayerOperation::SequencePositions { .. } => self.sequence_positions_params(l, with, &dy)?,
             LayerOperation::Embedding { .. } | LayerOperation::VocabParallel { .. } => {
                 if let Some(s) = self.table(l) {
                     self.weight(l, 0, with, |dw| launch::embedding_back(queue, &s, x, dy.all(), (dw, None)))?;
@@ -138,8 +144,18 @@ impl Passes {
 
     /// Computes the three gradients of a layer norm: stores those of its parameters if `params` is true, and keeps the input gradient
     /// among the saved tensors until its phase.
-    fn layer_norm(&mut self, l: usize, with: &PassContext<'_, '_>, dy: &Memory, params: bool) -> Result<()> {
-        let LayerOperation::LayerNorm { rows, width, eps } = self.operations[l] else { return Ok(()) };
+    fn layer_norm(
+        &mut self,
+        l: usize,
+        with: &mut PassContext<'_, '_>,
+        dy: &Memory,
+        params: bool,
+    ) -> Result<()> {
+        let (LayerOperation::LayerNorm { rows, width, eps }
+        | LayerOperation::SequenceLayerNorm { rows, width, eps }) = self.operations[l]
+        else {
+            return Ok(());
+        };
         let (queue, dtype) = (with.queue, self.precision.layers[l]);
         let s = launch::LayerNormLaunch { dtype, rows: with.n * rows, columns: width, eps: eps as f32 };
         let (dx, both) = (queue.memory(dy.len())?, queue.memory(8 * width)?);
@@ -149,6 +165,9 @@ impl Passes {
         launch::layer_norm_back(queue, &s, (x, dy.all()), w, (means.all(), rs.all()), dx.all(), both.all())?;
         let (dw, db) = halves(&both, width)?;
         if params {
+            if matches!(self.operations[l], LayerOperation::SequenceLayerNorm { .. }) {
+                with.sum_parts(DType::F32, ReduceOp::Sum, both.all())?;
+            }
             self.wide(l, 0, with, |slot| queue.copy(slot, dw))?;
             self.wide(l, 1, with, |slot| queue.copy(slot, db))?;
         }
@@ -180,6 +199,7 @@ impl Passes {
 
     pub(crate) fn layer_input(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
+        self.gather_gradient(l, with)?;
         let dy = self.dy(l)?;
         let from = self.network.from(l).to_vec();
         if self.network.layers()[l].identity_backward() {
@@ -203,7 +223,7 @@ impl Passes {
                 let shape = self.batch_norm(l, *channels, *plane, n);
                 self.batch_norm_input(l, with, &shape, *synchronised, (&dy, &dx))?;
             }
-            LayerOperation::LayerNorm { .. } => {
+            LayerOperation::LayerNorm { .. } | LayerOperation::SequenceLayerNorm { .. } => {
                 if self.slot.saved[l].len() == 2 {
                     self.layer_norm(l, with, &dy, false)?;
                 }
@@ -230,35 +250,35 @@ impl Passes {
                 let last = self.precision.reads(l).channels_last.map(|_| *channels);
                 launch::plane_mean_back(queue, dtype, dy.all(), dx.all(), last)?;
             }
-            LayerOperation::Attention { .. } => {
-                let s = self.heads(l, n, true)?;
-                let lse = self.slot.saved[l].first().ok_or_else(|| gone(&self.network.names()[l]))?;
-                let y = self.act(l + 1, n)?;
-                launch::attention_back(queue, &s, x, (y, dy.all()), lse.all(), dx.all())?;
-            }
-            LayerOperation::Dropout { share, runs } => {
-                let (s, draws) = (launch::DropoutLaunch { runs, share: *share }, self.slot.stream.all());
-                launch::dropout(queue, dtype, (dy.all(), dx.all()), (draws, l as u32), &s)?;
-            }
+            LayerOperation::Attention { .. } => self.attention_input(l, with, (&dy, &dx))?,
+            LayerOperation::Dropout { .. } => self.drop_values(l, queue, (dy.all(), dx.all()))?,
             LayerOperation::RingAttention { .. } => self.ring_input(l, with, (&dy, &dx))?,
             LayerOperation::ExpertRouter { .. } => self.router_input(l, with, (&dy, &dx))?,
             LayerOperation::ExpertLinear { .. } => self.expert_linear_input(l, with, (&dy, &dx))?,
-            LayerOperation::ExpertGelu { slots, .. } => {
-                let bytes = 4 * n * slots;
-                let ([dy, end], [dx, rest]) = (cut(dy.all(), bytes)?, cut(dx.all(), bytes)?);
-                launch::activate_back(queue, launch::Function::Gelu, dtype, (x.part(0, bytes)?, dy), dx)?;
-                queue.copy(rest, end)?;
-            }
+            LayerOperation::ExpertGelu { .. } => self.expert_gelu_input(l, with, (&dy, &dx))?,
             LayerOperation::ExpertCombine { .. } => self.combine_input(l, with, (&dy, &dx))?,
-            // Tokens have no gradient. The other layers do not get here: three pass their output's gradient on, and `Own` is refused.
+            // Tokens have no gradient. The other layers do not get here: four pass their output's gradient on, and `Own` is refused.
             LayerOperation::Embedding { .. }
             | LayerOperation::VocabParallel { .. }
             | LayerOperation::Positions { .. }
             | LayerOperation::PositionsPart { .. }
+            | LayerOperation::SequencePositions { .. }
             | LayerOperation::Add
             | LayerOperation::Own => queue.fill(dx.all(), 0)?,
         }
         self.accumulate_grad(from[0], (self.precision.reads(l), Arc::new(ready.unwrap_or(dx))), with)
+    }
+
+    fn attention_input(
+        &self,
+        l: usize,
+        with: &PassContext<'_, '_>,
+        (dy, dx): (&Memory, &Memory),
+    ) -> Result<()> {
+        let (s, x, y) = (self.heads(l, with.n, true)?, self.x(l, with.n)?, self.act(l + 1, with.n)?);
+        let lse = self.slot.saved[l].first().ok_or_else(|| gone(&self.network.names()[l]))?;
+        launch::attention_back(with.queue, &s, x, (y, dy.all()), lse.all(), dx.all())?;
+        Ok(())
     }
 
     /// Computes the gradient of a batch norm's input, `dx`, from the gradients of its output, `dy`, and of its parameters.

@@ -87,7 +87,7 @@ impl Passes {
         queue.fill(slots, 0)?;
         m.s.route(queue, p.all(), [best, places], (gates, numbers))?;
         m.s.dispatch(queue, x, places, slots)?;
-        with.to_experts(slots, m.own)?;
+        with.send_to_experts(slots, m.own)?;
         Ok(vec![p, choices])
     }
 
@@ -127,7 +127,7 @@ impl Passes {
         let [came, ..] = m.parts(dy.all())?;
         let slots = queue.memory(came.len())?;
         queue.copy(slots.all(), came)?;
-        with.from_experts(slots.all(), m.own)?;
+        with.return_from_experts(slots.all(), m.own)?;
         let dp = self.logits_back(l, &m, with, dy)?;
         let (w, experts) = (self.wide_param(l, 0, with.weights)?, m.s.experts);
         let a = DeviceMatrix { data: dp.all(), rows: m.tokens(), columns: experts, transposed: false };
@@ -154,7 +154,7 @@ impl Passes {
         }
         let outputs = queue.memory(slots.len())?;
         queue.copy(outputs.all(), slots)?;
-        with.from_experts(outputs.all(), m.own)?;
+        with.return_from_experts(outputs.all(), m.own)?;
         m.s.combine(queue, outputs.all(), (gates, numbers), y.all())?;
         Ok(vec![outputs])
     }
@@ -172,7 +172,7 @@ impl Passes {
         queue.fill(dx.all(), 0)?;
         let [dslots, dgates, _] = m.parts(dx.all())?;
         m.s.combine_back(queue, (outputs, dy.all()), (gates, numbers), (dslots, dgates))?;
-        with.to_experts(dslots, m.own)
+        with.send_to_experts(dslots, m.own)
     }
 
     fn expert_rows(&self, l: usize, n: usize) -> Result<ExpertRows> {
@@ -261,6 +261,32 @@ impl Passes {
     }
 }
 
+impl Passes {
+    /// The function of the experts' slots; what follows the slots passes through.
+    pub(crate) fn forward_expert_gelu(&self, l: usize, with: &PassContext<'_, '_>, y: &Memory) -> Result<()> {
+        let LayerOperation::ExpertGelu { slots, .. } = self.operations[l] else { return Ok(()) };
+        let bytes = 4 * with.n * slots;
+        let ([x, end], [y, rest]) = (cut(self.x(l, with.n)?, bytes)?, cut(y.all(), bytes)?);
+        launch::activate(with.queue, launch::Function::Gelu, DType::F32, x, y)?;
+        Ok(with.queue.copy(rest, end)?)
+    }
+
+    /// The gradient of [`Passes::forward_expert_gelu`]'s input.
+    pub(crate) fn expert_gelu_input(
+        &self,
+        l: usize,
+        with: &PassContext<'_, '_>,
+        (dy, dx): (&Memory, &Memory),
+    ) -> Result<()> {
+        let LayerOperation::ExpertGelu { slots, .. } = self.operations[l] else { return Ok(()) };
+        let bytes = 4 * with.n * slots;
+        let [x, _] = cut(self.x(l, with.n)?, bytes)?;
+        let ([dy, end], [dx, rest]) = (cut(dy.all(), bytes)?, cut(dx.all(), bytes)?);
+        launch::activate_back(with.queue, launch::Function::Gelu, DType::F32, (x, dy), dx)?;
+        Ok(with.queue.copy(rest, end)?)
+    }
+}
+
 /// The slots and what follows them, on the side of the experts' inputs and on that of their outputs.
 fn ends<'a>(parts: &[ExpertPart], x: Slice<'a>, y: Slice<'a>) -> Result<[[Slice<'a>; 2]; 2]> {
     let (x_end, y_end) = parts.last().map_or((0, 0), |part| (part.x.end, part.y.end));
@@ -270,7 +296,7 @@ fn ends<'a>(parts: &[ExpertPart], x: Slice<'a>, y: Slice<'a>) -> Result<[[Slice<
 impl PassContext<'_, '_> {
     /// Sends every expert's slots to the rank that has the expert, of which each has `own`. A rank receives slots in the order of its
     /// experts, and for each expert in the order of the sending ranks.
-    fn to_experts(&mut self, slots: Slice<'_>, own: usize) -> Result<()> {
+    fn send_to_experts(&mut self, slots: Slice<'_>, own: usize) -> Result<()> {
         let Some(group) = &mut self.axes.experts else { return Ok(()) };
         let received = self.queue.memory(slots.len())?;
         group.all_to_all(self.queue, slots, received.all())?;
@@ -281,8 +307,8 @@ impl PassContext<'_, '_> {
         Ok(())
     }
 
-    /// Sends every slot back to the rank that [`PassContext::to_experts`] got it from.
-    fn from_experts(&mut self, slots: Slice<'_>, own: usize) -> Result<()> {
+    /// Sends every slot back to the rank that [`PassContext::send_to_experts`] got it from.
+    fn return_from_experts(&mut self, slots: Slice<'_>, own: usize) -> Result<()> {
         let Some(group) = &mut self.axes.experts else { return Ok(()) };
         let sent = self.queue.memory(slots.len())?;
         let (by_rank, by_expert) = orders(slots, own, group.ranks() as usize);

@@ -21,6 +21,7 @@ mod loss;
 mod passes;
 mod precision;
 mod ring;
+mod sequence;
 mod slot;
 mod values;
 

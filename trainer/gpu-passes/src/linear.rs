@@ -22,7 +22,7 @@ impl Passes {
     pub(crate) fn table(&self, l: usize) -> Option<EmbeddingLaunch> {
         let (rows, part, columns, length) = match &self.operations[l] {
             LayerOperation::Embedding { positions, rows, width } => (0..*rows, false, *width, *positions),
-            LayerOperation::VocabParallel { positions, rows, width } => {
+            LayerOperation::VocabParallel { positions, rows, width, .. } => {
                 (rows.clone(), true, *width, *positions)
             }
             _ => return None,
@@ -55,19 +55,35 @@ impl Passes {
         Ok(())
     }
 
-    /// Sums the output of a layer of which ranks of the tensor axis have parts, and adds the bias that belongs to the sum.
-    pub(crate) fn sum_output(&self, l: usize, with: &mut PassContext<'_, '_>, y: &Memory) -> Result<()> {
+    /// Sums the output `all` of a layer of which ranks of the tensor axis have parts, and adds the bias that belongs to the sum. `own` is
+    /// the memory of this rank's positions, where ranks share them.
+    pub(crate) fn sum_output(
+        &self,
+        l: usize,
+        with: &mut PassContext<'_, '_>,
+        all: Memory,
+        own: Option<Memory>,
+    ) -> Result<Memory> {
         let bias = match self.operations[l] {
             LayerOperation::RowParallel { bias, .. } => bias,
             LayerOperation::VocabParallel { .. } => false,
-            _ => return Ok(()),
+            _ => return Ok(all),
         };
         let dtype = self.precision.layers[l];
-        with.sum_parts(dtype, ReduceOp::Sum, y.all())?;
+        let y = match own {
+            Some(own) => {
+                with.sum_positions(dtype, all.all(), own.all())?;
+                own
+            }
+            None => {
+                with.sum_parts(dtype, ReduceOp::Sum, all.all())?;
+                all
+            }
+        };
         if bias {
             launch::bias(with.queue, dtype, y.all(), self.wide_param(l, 1, with.weights)?, 1)?;
         }
-        Ok(())
+        Ok(y)
     }
 
     /// Computes the gradients of a linear layer's weights from its input and the gradient of its output.
@@ -102,6 +118,11 @@ impl Passes {
         let (w, dtype) = (self.param(l, 0, with.weights)?, self.precision.layers[l]);
         let a = DeviceMatrix { data: dy.all(), rows: with.n * rows, columns: outputs, transposed: false };
         let b = DeviceMatrix { data: w, rows: outputs, columns: inputs, transposed: false };
+        if let LayerOperation::ColumnParallel { sharers: 2.., .. } = self.operations[l] {
+            let all = with.queue.memory(with.n * rows * inputs * dtype.size())?;
+            vendor::matmul(with.queue, dtype, (a, b), all.all(), 0.0, None)?;
+            return with.sum_positions(dtype, all.all(), dx.all());
+        }
         vendor::matmul(with.queue, dtype, (a, b), dx.all(), 0.0, None)?;
         match self.operations[l] {
             LayerOperation::ColumnParallel { .. } => with.sum_parts(dtype, ReduceOp::Sum, dx.all()),

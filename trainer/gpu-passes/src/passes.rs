@@ -272,7 +272,12 @@ impl Passes {
         if totals.is_none() {
             self.take_in(l, with)?;
         }
-        let y = self.fresh(l, with.n * self.network.layers()[l].outputs(), with.queue)?;
+        // Where ranks share the positions of an output, its parts have all positions before they are summed.
+        let layer = &self.network.layers()[l];
+        let [own, all] = [layer.outputs(), layer.gradient_len()].map(|each| with.n * each);
+        let y = self.fresh(l, all, with.queue)?;
+        let summed = if own < all { Some(self.fresh(l, own, with.queue)?) } else { None };
+        let own_input = self.gather_input(l, with)?;
         let mut saved = match self.operations[l] {
             LayerOperation::BatchNorm { channels, plane, .. } => {
                 let shape = self.batch_norm(l, channels, plane, with.n);
@@ -283,7 +288,10 @@ impl Passes {
             LayerOperation::ExpertCombine { .. } => self.combine(l, with, &y)?,
             _ => self.forward_operation(l, with, train, &y)?,
         };
-        self.sum_output(l, with, &y)?;
+        let y = self.sum_output(l, with, y, summed)?;
+        if let Some(own) = own_input {
+            self.slot.casts[l] = own;
+        }
         saved.extend(totals);
         self.slot.saved[l] = if train { saved } else { Vec::new() };
         self.slot.acts[l + 1] = Some(Arc::new(y));
@@ -341,7 +349,8 @@ impl Passes {
                     launch::bias(queue, dtype, y.all(), self.wide_param(l, 1, weights)?, plane(&s)?)?;
                 }
             }
-            LayerOperation::LayerNorm { rows, width, eps } => {
+            LayerOperation::LayerNorm { rows, width, eps }
+            | LayerOperation::SequenceLayerNorm { rows, width, eps } => {
                 let s = launch::LayerNormLaunch { dtype, rows: n * rows, columns: *width, eps: *eps as f32 };
                 let (means, rs) = (queue.memory(4 * s.rows)?, queue.memory(4 * s.rows)?);
                 let wb = (self.wide_param(l, 0, weights)?, self.wide_param(l, 1, weights)?);
@@ -377,22 +386,16 @@ impl Passes {
                 launch::bias(queue, dtype, y.all(), self.wide_param(l, 0, weights)?, 1)?;
             }
             LayerOperation::PositionsPart { .. } => self.add_positions(l, with, y)?,
+            LayerOperation::SequencePositions { .. } => self.add_sequence_positions(l, with, y)?,
             LayerOperation::ExpertLinear { .. } => self.forward_expert_linear(l, with, y)?,
-            LayerOperation::ExpertGelu { slots, .. } => {
-                let ([x, end], [y, rest]) = (cut(x, 4 * n * slots)?, cut(y.all(), 4 * n * slots)?);
-                launch::activate(queue, launch::Function::Gelu, dtype, x, y)?;
-                queue.copy(rest, end)?;
-            }
+            LayerOperation::ExpertGelu { .. } => self.forward_expert_gelu(l, with, y)?,
             LayerOperation::Attention { positions, heads, .. } => {
                 let s = self.heads(l, n, train)?;
                 let lse = queue.memory(4 * n * heads * positions)?;
                 launch::attention(queue, &s, x, y.all(), lse.all())?;
                 saved.push(lse);
             }
-            LayerOperation::Dropout { share, runs } if train => {
-                let (s, draws) = (launch::DropoutLaunch { runs, share: *share }, self.slot.stream.all());
-                launch::dropout(queue, dtype, (x, y.all()), (draws, l as u32), &s)?;
-            }
+            LayerOperation::Dropout { .. } if train => self.drop_values(l, queue, (x, y.all()))?,
             LayerOperation::Dropout { .. } => queue.copy(y.all(), x)?,
             LayerOperation::BatchNorm { .. }
             | LayerOperation::RingAttention { .. }
@@ -401,6 +404,16 @@ impl Passes {
             | LayerOperation::Own => Err(own(&self.network.names()[l]))?,
         }
         Ok(saved)
+    }
+}
+
+impl Passes {
+    /// Dropout of values, or of their gradients, by the draws of layer `l`.
+    pub(crate) fn drop_values(&self, l: usize, queue: &Queue, values: (Slice<'_>, Slice<'_>)) -> Result<()> {
+        let LayerOperation::Dropout { share, runs } = &self.operations[l] else { return Ok(()) };
+        let (s, draws) = (launch::DropoutLaunch { runs, share: *share }, self.slot.stream.all());
+        launch::dropout(queue, self.precision.layers[l], values, (draws, l as u32), &s)?;
+        Ok(())
     }
 }
 

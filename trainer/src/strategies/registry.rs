@@ -90,11 +90,6 @@ pub(crate) fn fits_gpus(config: &Config, ranks: u32) -> Result<()> {
             ON_GPUS.join(", ")
         )));
     }
-    if mesh.tensor > 1 && config.parallel.sequence_parallel {
-        return Err(Error::Config(
-            "GPUs that share layers have no `parallel.sequence_parallel`: leave it out, or set `device` to cpu".into(),
-        ));
-    }
     let shards = mesh.tensor > 1
         || mesh.expert > 1
         || config.strategy.starts_with("zero")

@@ -1,4 +1,4 @@
-//! Ranks on devices that share the positions of a sample, or the experts of a mixture: losses, scores and weights of the CPU, with
+//! Ranks on devices that share the positions of a sample (context and sequence parallelism), or the experts of a mixture: losses, scores and weights of the CPU, with
 //! dropout, clipping, loss scales and autocast, over every path of the exchange. On shims that detect races.
 
 use crate::{agrees, can_try, room, sentences};
@@ -23,6 +23,13 @@ fn gpt() -> Config {
 
 fn context() -> Config {
     Config { strategy: "context".into(), attention_dropout: 0.3, ..gpt() }
+}
+
+/// Ranks that share layers, and the positions between them.
+fn sequence(base: &Config) -> Config {
+    let mut config = Config { strategy: "tensor".into(), ..base.clone() };
+    config.parallel.sequence_parallel = true;
+    config
 }
 
 /// A mixture in which some experts are full.
@@ -57,6 +64,13 @@ fn ranks_that_share_samples_train_and_score_as_on_the_cpu() {
             2,
             5e-5,
         ),
+        (sequence(&gpt()), 2, 5e-5),
+        (
+            Config { accumulate: 2, clip_norm: 0.5, attention_dropout: 0.3, tied: false, ..sequence(&gpt()) },
+            2,
+            5e-5,
+        ),
+        (Config { amp: "bf16".into(), ..sequence(&gpt()) }, 2, 3e-2),
         (expert(), 2, 5e-5),
         (Config { accumulate: 2, clip_norm: 0.5, ..expert() }, 4, 5e-5),
         (sharded(Config { loss_scale: 1024.0, ..expert() }, StageSharing::Zero3), 2, 5e-5),
@@ -85,7 +99,7 @@ fn chunks_of_any_length_drop_what_the_cpu_drops() {
 #[test]
 fn every_path_shares_samples() {
     let text = text(16);
-    for config in [context(), Config { capacity_factor: 0.0, ..expert() }] {
+    for config in [context(), sequence(&gpt()), Config { capacity_factor: 0.0, ..expert() }] {
         let cpu = run_on(&config, &text, 2, false).remove(0);
         for exchange in ["host", "device", "scheduled", "nccl"].into_iter().filter(|way| can_try(way, 2)) {
             // The third step of a kind is a replay of a graph, where the path can be captured.

@@ -127,9 +127,6 @@ fn what_cannot_be_shared_is_refused_in_one_line() {
         assert!(!text.contains('\n'), "{text}");
         text
     };
-    let mut shares = tensor(&gpt());
-    shares.parallel.sequence_parallel = true;
-    assert!(refused(&shares, &text()).contains("sequence_parallel"));
     let lars = Config { optimiser: "lars".into(), ..tensor(&small()) };
     assert!(refused(&lars, &pictures()).contains("lars"));
 }

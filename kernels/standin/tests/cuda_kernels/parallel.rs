@@ -132,7 +132,7 @@ fn parts_of_attention<T: Trained>(queue: &Queue) {
 }
 
 fn parts_of_dropout<T: Trained>(queue: &Queue) {
-    for runs in [vec![3..10], vec![8..16, 24..32], vec![0..5, 7..9], vec![4..4, 8..12]] {
+    for runs in [vec![3..7, 7..10], vec![8..16, 24..32], vec![0..5, 7..9], vec![4..4, 8..12]] {
         let width: usize = runs.iter().map(|run| run.len()).sum();
         let x: Vec<T> = of(&units(3 * width, 1));
         let mut want = vec![0.0f64; x.len()];

@@ -29,6 +29,8 @@ pub enum LayerOperation {
         outputs: usize,
         /// Whether there is a bias.
         bias: bool,
+        /// The number of ranks that share the rows of the input evenly; 1 if each has all.
+        sharers: usize,
     },
     /// [`LayerOperation::Linear`] of which this rank of the tensor axis has some inputs: its output is the sum over the ranks, to which the
     /// whole bias is added.
@@ -41,6 +43,8 @@ pub enum LayerOperation {
         outputs: usize,
         /// Whether there is a bias.
         bias: bool,
+        /// The number of ranks that share the rows of the output evenly; 1 if each gets all.
+        sharers: usize,
     },
     /// A convolution, with a bias per channel or without.
     Conv {
@@ -66,6 +70,24 @@ pub enum LayerOperation {
         width: usize,
         /// The constant that is added to the variance.
         eps: f64,
+    },
+    /// [`LayerOperation::LayerNorm`] of this rank's rows: the gradients of its parameters are summed over the tensor axis.
+    SequenceLayerNorm {
+        /// The number of this rank's rows of a sample.
+        rows: usize,
+        /// The number of values in a row.
+        width: usize,
+        /// The constant that is added to the variance.
+        eps: f64,
+    },
+    /// [`LayerOperation::Positions`] of which this rank of the tensor axis adds these rows.
+    SequencePositions {
+        /// The number of rows of the table.
+        positions: usize,
+        /// This rank's rows.
+        rows: Range<usize>,
+        /// The number of values in a row.
+        width: usize,
     },
     /// The rectifier, max(x, 0).
     Relu,
@@ -101,6 +123,8 @@ pub enum LayerOperation {
         rows: Range<usize>,
         /// The number of values in a row.
         width: usize,
+        /// The number of ranks that share the positions of the output evenly; 1 if each gets all.
+        sharers: usize,
     },
     /// A table whose row is added to each position.
     Positions {

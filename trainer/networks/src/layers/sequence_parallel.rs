@@ -15,7 +15,8 @@
 //! positions.
 
 use super::{
-    Backward, Cast, Forward, Init, Layer, LayerCost, LayerNorm, MeshAxis, PassKind, PeerCall, Peers, Tensor,
+    Backward, Cast, Forward, Init, Layer, LayerCost, LayerNorm, LayerOperation, MeshAxis, PassKind, PeerCall,
+    Peers, Tensor,
 };
 use allfold_kernels::nn::{Float, add, add_cost, add_to};
 use std::borrow::Cow;
@@ -130,6 +131,15 @@ impl<F: Float> Layer<F> for SequenceLayerNorm {
         self.inner::<F>().outputs()
     }
 
+    fn operation(&self) -> LayerOperation {
+        match self.inner::<F>().operation() {
+            LayerOperation::LayerNorm { rows, width, eps } => {
+                LayerOperation::SequenceLayerNorm { rows, width, eps }
+            }
+            other => other,
+        }
+    }
+
     fn axis(&self) -> Option<MeshAxis> {
         Some(MeshAxis::Tensor)
     }
@@ -200,6 +210,11 @@ impl<F: Float> Layer<F> for SequencePositions {
 
     fn outputs(&self) -> usize {
         self.outputs()
+    }
+
+    fn operation(&self) -> LayerOperation {
+        let SequencePositions { positions, width, ref own } = *self;
+        LayerOperation::SequencePositions { positions, rows: own.clone(), width }
     }
 
     fn axis(&self) -> Option<MeshAxis> {

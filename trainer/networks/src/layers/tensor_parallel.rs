@@ -91,10 +91,8 @@ impl<F: Float> Layer<F> for ColumnParallelLinear {
 
     fn operation(&self) -> LayerOperation {
         let Part { rows, shape, bias, sharing } = self.0;
-        match sharing.0 {
-            1 => LayerOperation::ColumnParallel { rows, inputs: shape.inputs, outputs: shape.outputs, bias },
-            _ => LayerOperation::Own,
-        }
+        let (inputs, outputs, sharers) = (shape.inputs, shape.outputs, sharing.0);
+        LayerOperation::ColumnParallel { rows, inputs, outputs, bias, sharers }
     }
 
     fn needs_output(&self) -> bool {
@@ -164,10 +162,8 @@ impl<F: Float> Layer<F> for RowParallelLinear {
 
     fn operation(&self) -> LayerOperation {
         let Part { rows, shape, bias, sharing } = self.0;
-        match sharing.0 {
-            1 => LayerOperation::RowParallel { rows, inputs: shape.inputs, outputs: shape.outputs, bias },
-            _ => LayerOperation::Own,
-        }
+        let (inputs, outputs, sharers) = (shape.inputs, shape.outputs, sharing.0);
+        LayerOperation::RowParallel { rows, inputs, outputs, bias, sharers }
     }
 
     fn needs_output(&self) -> bool {
@@ -264,10 +260,8 @@ impl<F: Float> Layer<F> for VocabParallelEmbedding {
 
     fn operation(&self) -> LayerOperation {
         let VocabParallelEmbedding { positions, rows, width, sharing } = self;
-        match sharing.0 {
-            1 => LayerOperation::VocabParallel { positions: *positions, rows: rows.clone(), width: *width },
-            _ => LayerOperation::Own,
-        }
+        let (positions, width, sharers) = (*positions, *width, sharing.0);
+        LayerOperation::VocabParallel { positions, rows: rows.clone(), width, sharers }
     }
 
     fn gradient_len(&self) -> usize {
