@@ -1,4 +1,4 @@
-//! Dynamic loss scaling (P. Micikevicius et al., "Mixed Precision Training", ICLR 2018), by PyTorch's `GradScaler`.
+//! Dynamic loss scaling (P. Micikevicius et al., "Mixed TensorFormats Training", ICLR 2018), by PyTorch's `GradScaler`.
 //!
 //! ```text
 //! loss x scale -> backward -> exchange -> found inf or NaN on any rank?

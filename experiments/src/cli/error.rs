@@ -6,7 +6,6 @@
 //! 2  a wrong flag, file or value, or a failure that every retry would meet again
 //! ```
 
-#[cfg(feature = "cuda")]
 use std::fmt;
 use std::process::ExitCode;
 

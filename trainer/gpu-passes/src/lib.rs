@@ -6,7 +6,7 @@
 //! Passes              runs a phase of the micro-batch of one slot
 //!    |-- Values          parameters and gradients: the caller's
 //!    |-- SlotTensors     the tensors of a micro-batch in flight
-//!    '-- Precision       the type of every layer and activation under autocast, and the layout of pictures
+//!    '-- TensorFormats       the type of every layer and activation under autocast, and the layout of pictures
 //! ```
 //!
 //! Losses equal the CPU's up to rounding: products are summed in another order, and 16-bit results are rounded where tensors are
@@ -28,6 +28,6 @@ mod values;
 pub use error::{Error, Result};
 pub use layout::{ChannelsLast, TensorFormat, turned};
 pub use passes::{AxisGroups, PassContext, Passes};
-pub use precision::Precision;
+pub use precision::TensorFormats;
 pub use slot::SlotTensors;
 pub use values::Values;

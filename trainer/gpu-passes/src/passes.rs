@@ -5,7 +5,7 @@
 //! another type than its input has reads a cast copy of the input ([`super::precision`]).
 
 use super::layout::{ChannelsLast, TensorFormat, filters};
-use super::precision::Precision;
+use super::precision::TensorFormats;
 use super::slot::{BackwardCounts, SlotTensors};
 use crate::Values;
 
@@ -51,7 +51,7 @@ pub struct Passes {
     /// What each layer computes.
     pub operations: Vec<LayerOperation>,
     /// The types and layouts of its tensors.
-    pub precision: Precision,
+    pub precision: TensorFormats,
     /// For each parameter that is a filter stored with channels last: its number of channels and of pixels.
     pub filters: Vec<ChannelsLast>,
     counts: BackwardCounts,
@@ -83,7 +83,7 @@ impl Passes {
             return Err(unsupported(what.into()));
         }
         Ok(Passes {
-            precision: Precision::new(&network, narrow, &operations, channels_last),
+            precision: TensorFormats::new(&network, narrow, &operations, channels_last),
             filters: filters(&network, &operations, channels_last),
             counts: BackwardCounts::of(&network),
             slot: SlotTensors::new(operations.len(), queue)?,

@@ -7,7 +7,7 @@ use allfold_networks::amp::Cast;
 use allfold_networks::layers::LayerOperation;
 
 /// The types of a network's tensors on a device. Parameters and their gradients are f32, whatever type the layer computes in.
-pub struct Precision {
+pub struct TensorFormats {
     /// Autocast's narrow type, if there is one.
     pub narrow: Option<DType>,
     /// For each layer, the type of its inputs, its outputs and their gradients.
@@ -18,14 +18,14 @@ pub struct Precision {
     layouts: (Vec<ChannelsLast>, Vec<ChannelsLast>),
 }
 
-impl Precision {
+impl TensorFormats {
     /// The types of a network's tensors; with `narrow` under autocast.
     pub fn new(
         network: &Network<f32>,
         narrow: Option<DType>,
         operations: &[LayerOperation],
         channels_last: bool,
-    ) -> Precision {
+    ) -> TensorFormats {
         let (mut layers, mut acts) = (Vec::new(), vec![DType::F32]);
         for (l, layer) in network.layers().iter().enumerate() {
             let follows = network.from(l).iter().all(|&from| acts[from] != DType::F32);
@@ -37,7 +37,7 @@ impl Precision {
             layers.push(dtype);
             acts.push(dtype);
         }
-        Precision { narrow, layers, acts, layouts: layouts(network, operations, channels_last) }
+        TensorFormats { narrow, layers, acts, layouts: layouts(network, operations, channels_last) }
     }
 
     /// The format in which a layer reads its inputs.

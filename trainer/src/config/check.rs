@@ -107,6 +107,7 @@ impl Config {
         let on_gpus = [
             ("optimiser", &self.optimiser, optim::ADDED.find(&self.optimiser).is_some()),
             ("hook", &self.hook, hooks::ADDED.find(&self.hook).is_some()),
+            ("strategy", &self.strategy, strategies::ADDED.find(&self.strategy).is_some()),
         ];
         if let Some((key, name, _)) = on_gpus.iter().find(|(.., own)| *own && self.uses_gpus()) {
             return Err(Error::Config(format!(

@@ -20,6 +20,7 @@
 mod bucketing;
 mod captures;
 mod device;
+mod evaluate;
 mod exchange;
 mod groups;
 mod optimiser;

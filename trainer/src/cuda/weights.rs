@@ -14,7 +14,7 @@ use crate::engine::{Keep, ParamUnit};
 use crate::{Error, Network, Outline, Result};
 use allfold_collectives::Rank;
 use allfold_cuda::{Memory, Queue, Slice};
-use allfold_gpu_passes::{ChannelsLast, Precision, Values, turned};
+use allfold_gpu_passes::{ChannelsLast, TensorFormats, Values, turned};
 use allfold_kernels::DType;
 use allfold_kernels::nn::Float;
 use std::cell::Cell;
@@ -58,7 +58,7 @@ impl Weights {
     pub fn new(
         (network, outline): (&Network<f32>, &Outline),
         (specs, places_of): (&[ParamUnit], impl Fn(bool) -> (usize, usize)),
-        (precision, filters): (&Precision, &[ChannelsLast]),
+        (precision, filters): (&TensorFormats, &[ChannelsLast]),
         queue: &Queue,
     ) -> Result<Weights> {
         let mut places = vec![(0, 0..0); network.params().len()];

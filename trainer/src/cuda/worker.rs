@@ -23,9 +23,9 @@ use crate::engine::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, StepInput, pa
 use crate::optim::Optimiser;
 use crate::shares::batch_of;
 use crate::{Batch, Config, Error, MemoryUse as Held, Network, Outline, Result};
-use allfold_collectives::{Communicator, Rank, ReduceOp};
+use allfold_collectives::{Communicator, Rank};
 use allfold_cuda::{Feed, Mark, Memory, Queue, Slice};
-use allfold_gpu_passes::{PassContext, Passes};
+use allfold_gpu_passes::Passes;
 use allfold_kernels::DType;
 use allfold_kernels::nn::{Float, Narrow};
 use std::collections::VecDeque;
@@ -80,9 +80,9 @@ pub(super) struct GpuWorker<'a> {
     /// Samples and labels of the two batches that can be staged.
     stages: [[Memory; 2]; 2],
     pub used: [Option<Mark>; 2],
-    staged: VecDeque<Staged>,
+    pub staged: VecDeque<Staged>,
     turn: usize,
-    arrived: [Option<Mark>; 2],
+    pub arrived: [Option<Mark>; 2],
     pub captures: Captures,
     /// The loss of each row of a micro-batch.
     pub losses: Memory,
@@ -443,46 +443,6 @@ impl<'a> GpuWorker<'a> {
     pub fn count_update(&mut self, made: bool) -> Result<()> {
         self.optimiser.as_mut().ok_or_else(unallocated)?.steps += u64::from(made);
         Ok(())
-    }
-
-    pub fn evaluate<F: Float>(&mut self, batch: &Batch<F>) -> Result<(f64, u64)> {
-        self.settle("finish a step")?;
-        self.staged.clear();
-        self.stage(batch)?;
-        let Some(Staged { half, samples: n }) = self.staged.pop_front() else { return Ok((0.0, 0)) };
-        if let Some(arrived) = &self.arrived[half] {
-            self.queue.wait(arrived)?;
-        }
-        self.passes.select(0, &self.queue)?;
-        // Graphs name the memory for a step's samples, so a larger batch gets memory for the duration of this call.
-        let kept = self.passes.reserve(n, &self.queue)?;
-        let scored = self.score(half, n);
-        if let Some([input, labels]) = kept {
-            (self.passes.slot.input, self.passes.slot.labels) = (input, labels);
-        }
-        scored
-    }
-
-    fn score(&mut self, half: usize, n: usize) -> Result<(f64, u64)> {
-        self.copy_micro_batch(half, 0, n)?;
-        mark(&mut self.used[half], &self.queue)?;
-        let rows = n * self.passes.network.rows();
-        let (losses, hits) = (self.queue.memory(4 * rows)?, self.queue.memory(4 * rows)?);
-        let mut with =
-            PassContext { queue: &self.queue, weights: &self.weights, axes: self.groups.axes(), n };
-        self.passes.evaluate(&mut with)?;
-        self.passes.loss(&mut with, None, losses.all())?;
-        self.passes.hits(&mut with, hits.all())?;
-        self.settle("evaluate")?;
-        let losses: Vec<f32> = self.queue.download(losses.all())?;
-        let hits: Vec<u32> = self.queue.download(hits.all())?;
-        self.passes.clear();
-        let loss = losses.iter().map(|loss| f64::from(*loss)).sum();
-        let mut sums = [loss, f64::from(hits.iter().sum::<u32>())];
-        if let Some(context) = &self.groups.context_host {
-            context.all_reduce(&mut sums, ReduceOp::Sum)?;
-        }
-        Ok((sums[0], sums[1] as u64))
     }
 
     /// The device memory in which a step notes that a gradient was not finite.

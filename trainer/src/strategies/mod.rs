@@ -37,4 +37,4 @@ pub use plain::Plain;
 #[cfg(feature = "cuda")]
 pub(crate) use registry::fits_gpus;
 pub(crate) use registry::{ADDED, mesh};
-pub use registry::{EnginePlan, ON_GPUS, OwnStrategy, STRATEGIES, axes, fits, names, plan};
+pub use registry::{EnginePlan, OwnStrategy, STRATEGIES, axes, fits, names, plan};

@@ -62,34 +62,12 @@ fn takes_all_keys(config: &Config) -> bool {
     matches!(config.strategy.as_str(), "single" | "ddp")
 }
 
-/// The strategies that also run on GPUs.
-pub const ON_GPUS: &[&str] = &[
-    "single",
-    "ddp",
-    "data_parallel",
-    "parameter_server",
-    "zero1",
-    "zero2",
-    "zero3",
-    "pipeline",
-    "tensor",
-    "context",
-    "expert",
-];
-
 /// Checks that GPUs run the strategy of `config` on `ranks` ranks.
 ///
 /// # Errors
 /// What they do not run, and what would be right.
 pub(crate) fn fits_gpus(config: &Config, ranks: u32) -> Result<()> {
     let mesh = mesh(config, ranks)?;
-    if !ON_GPUS.contains(&config.strategy.as_str()) {
-        return Err(Error::Config(format!(
-            "strategy `{}` runs on the CPU alone: set `device` to cpu, or use one of {} on GPUs",
-            config.strategy,
-            ON_GPUS.join(", ")
-        )));
-    }
     let shards = mesh.tensor > 1
         || mesh.expert > 1
         || config.strategy.starts_with("zero")
