@@ -10,6 +10,7 @@
 //   lars_T   v = momentum v + rate (factor grad + decay p);  p -= v        rate = lr ratio
 //            ratio = trust |p| / (|g| + decay |p|), 1 where a norm is 0 or `own` is 0; decay is 0 where `own` is 0
 //            lars_norms_T   sums [jobs, 2] f64 = squares of p and of g = factor grad, a job each
+//            lars_totals    totals [parameters, 2] f64 = the sums of the jobs of a tensor, at its number; ranks with parts add them up
 //
 // Every product and sum rounds once, in the order written, as on the CPU, so the bits are equal, except for LARS: its norms are
 // summed in another order.
@@ -94,8 +95,23 @@ template <class T> INLINE void lars_norms(const Tensor* tensors, const Job* jobs
     if (threadIdx.x == 0) sums[2 * blockIdx.x] = params, sums[2 * blockIdx.x + 1] = grads;
 }
 
+// The sums over all jobs of a tensor, of which `first` is the first.
+INLINE void job_sums(const Tensor& t, u64 first, const f64* sums, f64& params, f64& grads, f64* shared) {
+    for (u64 i = threadIdx.x; i < (t.count + JOB - 1) / JOB; i += THREADS) {
+        params += sums[2 * (first + i)];
+        grads += sums[2 * (first + i) + 1];
+    }
+    params = block_sum(params, shared);
+    grads = block_sum(grads, shared);
+}
+
+// In the number of a tensor: this rank's elements do not count, as another rank's that are the same do.
+#define UNCOUNTED 0x80000000u
+
+// Without totals the norms are those of the tensor's own jobs.
 template <class T>
-INLINE void lars(const Tensor* tensors, const Job* jobs, LarsRule rule, const f64* sums, const u32* skip) {
+INLINE void lars(const Tensor* tensors, const Job* jobs, LarsRule rule, const f64* sums, const f64* totals,
+                 const u32* numbers, const u32* skip) {
     __shared__ f64 shared[THREADS / 32];
     if (skip && *skip) return;
     Tensor t = tensors[jobs[blockIdx.x].tensor];
@@ -103,12 +119,13 @@ INLINE void lars(const Tensor* tensors, const Job* jobs, LarsRule rule, const f6
     u64 first = (u64)nth * JOB, end = first + JOB < t.count ? first + JOB : t.count;
     // All jobs of a tensor are consecutive.
     f64 params = 0.0, grads = 0.0;
-    for (u64 i = threadIdx.x; i < (t.count + JOB - 1) / JOB; i += THREADS) {
-        params += sums[2 * (blockIdx.x - nth + i)];
-        grads += sums[2 * (blockIdx.x - nth + i) + 1];
+    if (totals) {
+        u64 number = numbers[jobs[blockIdx.x].tensor] & ~UNCOUNTED;
+        params = sqrt(totals[2 * number]), grads = sqrt(totals[2 * number + 1]);
+    } else {
+        job_sums(t, blockIdx.x - nth, sums, params, grads, shared);
+        params = sqrt(params), grads = sqrt(grads);
     }
-    params = sqrt(block_sum(params, shared));
-    grads = sqrt(block_sum(grads, shared));
     f64 ratio = rule.own && params != 0.0 && grads != 0.0 ? rule.trust * params / (grads + rule.decay * params) : 1.0;
     f32 rate = (f32)(rule.lr * ratio), decay = rule.own ? (f32)rule.decay : 0.0f;
     for (u64 i = first + threadIdx.x; i < end; i += THREADS) {
@@ -131,7 +148,17 @@ INLINE void lars(const Tensor* tensors, const Job* jobs, LarsRule rule, const f6
     KERNEL(lars_norms_##T, const Tensor* tensors, const Job* jobs, f32 factor, f64* sums) {                    \
         lars_norms<T>(tensors, jobs, factor, sums);                                                            \
     }                                                                                                          \
-    KERNEL(lars_##T, const Tensor* tensors, const Job* jobs, LarsRule rule, const f64* sums, const u32* skip) { \
-        lars<T>(tensors, jobs, rule, sums, skip);                                                              \
+    KERNEL(lars_##T, const Tensor* tensors, const Job* jobs, LarsRule rule, const f64* sums, const f64* totals, \
+           const u32* numbers, const u32* skip) {                                                              \
+        lars<T>(tensors, jobs, rule, sums, totals, numbers, skip);                                             \
     }
 FOR_TRAINED(OPTIM)
+
+KERNEL(lars_totals, const Tensor* tensors, const Job* jobs, const f64* sums, const u32* numbers, f64* totals) {
+    __shared__ f64 shared[THREADS / 32];
+    u32 number = numbers[jobs[blockIdx.x].tensor];
+    if (jobs[blockIdx.x].nth || number & UNCOUNTED) return;
+    f64 params = 0.0, grads = 0.0;
+    job_sums(tensors[jobs[blockIdx.x].tensor], blockIdx.x, sums, params, grads, shared);
+    if (threadIdx.x == 0) totals[2 * number] = params, totals[2 * number + 1] = grads;
+}

@@ -41,6 +41,30 @@ pub(super) struct GpuGroups<'a> {
     pub holders: Vec<Rank>,
 }
 
+/// How the groups of a rank are opened: each with a stream of its own, and all over one path.
+#[derive(Clone, Copy)]
+struct Opening<'o> {
+    queue: &'o Queue,
+    path: ReducePath,
+    deadline: Duration,
+}
+
+impl Opening<'_> {
+    fn stream(self) -> Result<Queue> {
+        Ok(Queue::new(self.queue.machine().clone(), self.queue.device())?.pooled())
+    }
+
+    /// The group of the ranks of a communicator that was split off, if this rank is among them.
+    fn group<'a>(self, comm: Option<Communicator>) -> Result<Option<DeviceGroup<'a>>> {
+        let Some(comm) = comm else { return Ok(None) };
+        Ok(Some(DeviceGroup::open(comm, self.stream()?, self.path, self.deadline)?))
+    }
+
+    fn messages<'a>(self, comm: Communicator) -> Result<DeviceMessages<'a>> {
+        Ok(DeviceMessages::open(comm, self.stream()?, self.path, self.deadline)?)
+    }
+}
+
 impl<'a> GpuGroups<'a> {
     /// The groups of a rank of `mesh` that keeps `specs`, with `channels` channels, on the device of `queue`. Every rank must call it.
     pub fn open(
@@ -50,13 +74,12 @@ impl<'a> GpuGroups<'a> {
         specs: &[ParamUnit],
         (queue, deadline): (&Queue, Duration),
     ) -> Result<GpuGroups<'a>> {
-        let stream = || Ok::<_, crate::Error>(Queue::new(queue.machine().clone(), queue.device())?.pooled());
         let way = match config.mixes_devices() {
             true => ReducePath::Host,
             false => ReducePath::named(&config.exchange).unwrap_or_default(),
         };
-        let world = DeviceGroup::open(comm, stream()?, way, deadline)?;
-        let path = world.path();
+        let world = DeviceGroup::open(comm, Opening { queue, path: way, deadline }.stream()?, way, deadline)?;
+        let opening = Opening { queue, path: world.path(), deadline };
         let mut groups = GpuGroups {
             world,
             data: None,
@@ -77,27 +100,23 @@ impl<'a> GpuGroups<'a> {
         };
         let rank = comm.rank().index();
         if mesh.shard < mesh.data {
-            groups.shard(comm, mesh, (queue, deadline))?;
+            groups.shard(comm, mesh, opening)?;
         }
-        groups.share_samples(comm, mesh, (queue, deadline))?;
+        groups.share_samples(comm, mesh, opening)?;
         if mesh.servers > 0 {
-            groups.separate_servers(comm, mesh, (queue, deadline))?;
+            groups.separate_servers(comm, mesh, opening)?;
             return Ok(groups);
         }
         if mesh.pipeline == 1 && mesh.tensor == 1 {
-            groups.open_channels(comm, (channels, 0), (queue, deadline))?;
+            groups.open_channels(comm, (channels, 0), opening)?;
             return Ok(groups);
         }
         let place = |axis| mesh.position(rank, axis).index as u32;
         let [data, stage, tensor] = [MeshAxis::Data, MeshAxis::Pipeline, MeshAxis::Tensor].map(place);
         let (tensors, column) = (mesh.tensor as u32, stage * mesh.data as u32 + data);
-        let open = |comm: Option<Communicator>| {
-            comm.map(|comm| DeviceGroup::open(comm, stream()?, path, deadline).map_err(crate::Error::from))
-                .transpose()
-        };
-        groups.data = open(comm.split(Some(stage * tensors + tensor), data)?)?;
+        groups.data = opening.group(comm.split(Some(stage * tensors + tensor), data)?)?;
         if mesh.tensor > 1 {
-            groups.tensor = open(comm.split(Some(column), tensor)?)?;
+            groups.tensor = opening.group(comm.split(Some(column), tensor)?)?;
             groups.parts_host = comm.split(Some(column), tensor)?;
         }
         if mesh.pipeline == 1 {
@@ -112,11 +131,11 @@ impl<'a> GpuGroups<'a> {
             let first = holders.iter().position(|held| *held == 1).unwrap_or_default();
             groups.holders[at] = Rank(first as u32);
             if holders.iter().sum::<i64>() > 1 {
-                groups.copies[at] = open(line.split(held.then_some(0), stage)?)?;
+                groups.copies[at] = opening.group(line.split(held.then_some(0), stage)?)?;
             }
         }
-        groups.pipeline = open(line)?;
-        groups.open_channels(comm, (channels, data * tensors + tensor), (queue, deadline))?;
+        groups.pipeline = opening.group(line)?;
+        groups.open_channels(comm, (channels, data * tensors + tensor), opening)?;
         Ok(groups)
     }
 
@@ -125,93 +144,52 @@ impl<'a> GpuGroups<'a> {
         &mut self,
         comm: &Communicator,
         (channels, line): (usize, u32),
-        (queue, deadline): (&Queue, Duration),
+        opening: Opening<'_>,
     ) -> Result<()> {
         for _ in 0..channels {
             if let Some(line) = comm.split(Some(line), comm.rank().0)? {
-                let stream = Queue::new(queue.machine().clone(), queue.device())?.pooled();
-                self.messages.push(DeviceMessages::open(line, stream, self.world.path(), deadline)?);
+                self.messages.push(opening.messages(line)?);
             }
         }
-        Ok(())
-    }
-
-    /// Splits the ranks of the data axis into those that share a copy and those that hold the same part.
-    fn shard(
-        &mut self,
-        comm: &Communicator,
-        mesh: &Mesh,
-        (queue, deadline): (&Queue, Duration),
-    ) -> Result<()> {
-        let rank = comm.rank().index();
-        let places = [MeshAxis::Pipeline, MeshAxis::Tensor, MeshAxis::Shard, MeshAxis::Replica];
-        let [stage, tensor, part, copy] = places.map(|axis| mesh.position(rank, axis).index as u32);
-        let column = stage * mesh.tensor as u32 + tensor;
-        let all = mesh.data as u32;
-        let open = |color: u32, key: u32| -> Result<Option<DeviceGroup<'a>>> {
-            let Some(comm) = comm.split(Some(column * all + color), key)? else { return Ok(None) };
-            let stream = Queue::new(queue.machine().clone(), queue.device())?.pooled();
-            Ok(Some(DeviceGroup::open(comm, stream, self.world.path(), deadline)?))
-        };
-        (self.shard, self.replicas) = (open(copy, part)?, open(part, copy)?);
         Ok(())
     }
 
     /// Separates servers from workers, and opens the messages between each worker and all servers.
-    fn separate_servers(
-        &mut self,
-        comm: &Communicator,
-        mesh: &Mesh,
-        (queue, deadline): (&Queue, Duration),
-    ) -> Result<()> {
-        let stream = || Ok::<_, crate::Error>(Queue::new(queue.machine().clone(), queue.device())?.pooled());
-        let (rank, path) = (comm.rank().index(), self.world.path());
+    fn separate_servers(&mut self, comm: &Communicator, mesh: &Mesh, opening: Opening<'_>) -> Result<()> {
+        let rank = comm.rank().index();
         let serves = mesh.is_server(rank);
-        if let Some(data) = comm.split(Some(u32::from(serves)), comm.rank().0)? {
-            self.data = Some(DeviceGroup::open(data, stream()?, path, deadline)?);
-        }
+        self.data = opening.group(comm.split(Some(u32::from(serves)), comm.rank().0)?)?;
         for worker in 0..mesh.data {
             let belongs = (serves || rank == mesh.servers + worker).then_some(0);
-            let params = comm.split(belongs, comm.rank().0)?;
-            let gradients = comm.split(belongs, comm.rank().0)?;
-            if let (Some(params), Some(gradients)) = (params, gradients) {
-                let open =
-                    |comm| DeviceMessages::open(comm, stream()?, path, deadline).map_err(crate::Error::from);
-                self.serving.push([open(params)?, open(gradients)?]);
+            let split = || comm.split(belongs, comm.rank().0);
+            if let (Some(params), Some(gradients)) = (split()?, split()?) {
+                self.serving.push([opening.messages(params)?, opening.messages(gradients)?]);
             }
         }
         Ok(())
     }
 
+    /// Splits the ranks of the data axis into those that share a copy of what is sharded and those that hold the same part.
+    fn shard(&mut self, comm: &Communicator, mesh: &Mesh, opening: Opening<'_>) -> Result<()> {
+        let [part, copy] = [MeshAxis::Shard, MeshAxis::Replica].map(|axis| place_on(mesh, comm, axis));
+        self.shard = opening.group(of_column(mesh, comm, copy, part)?)?;
+        self.replicas = opening.group(of_column(mesh, comm, part, copy)?)?;
+        Ok(())
+    }
+
     /// Splits the ranks of the data axis into those that share positions, or experts.
-    fn share_samples(
-        &mut self,
-        comm: &Communicator,
-        mesh: &Mesh,
-        (queue, deadline): (&Queue, Duration),
-    ) -> Result<()> {
-        let rank = comm.rank().index();
-        let places =
-            [MeshAxis::Pipeline, MeshAxis::Tensor, MeshAxis::Data].map(|axis| mesh.position(rank, axis));
-        let [stage, tensor, data] = places.map(|place| place.index as u32);
-        let column = (stage * mesh.tensor as u32 + tensor) * mesh.data as u32;
-        let split = |color: usize, key: usize| comm.split(Some(column + color as u32), key as u32);
-        let open = |comm: Option<Communicator>| -> Result<Option<DeviceGroup<'a>>> {
-            let Some(comm) = comm else { return Ok(None) };
-            let stream = Queue::new(queue.machine().clone(), queue.device())?.pooled();
-            Ok(Some(DeviceGroup::open(comm, stream, self.world.path(), deadline)?))
-        };
+    fn share_samples(&mut self, comm: &Communicator, mesh: &Mesh, opening: Opening<'_>) -> Result<()> {
         if mesh.context > 1 {
-            let (samples, own) = (data as usize / mesh.context, data as usize % mesh.context);
-            self.context = open(split(samples, own)?)?;
-            self.context_host = split(samples, own)?;
+            let [data, own] = [MeshAxis::Data, MeshAxis::Context].map(|axis| place_on(mesh, comm, axis));
+            let split = || of_column(mesh, comm, data / mesh.context as u32, own);
+            (self.context, self.context_host) = (opening.group(split()?)?, split()?);
         }
         if mesh.expert > 1 {
             let [part, copy] =
-                [MeshAxis::Expert, MeshAxis::ExpertReplica].map(|axis| mesh.position(rank, axis).index);
-            self.experts = open(split(copy, part)?)?;
-            self.expert_replicas = open(split(part, copy)?)?;
-            self.parts_host = split(copy, part)?;
+                [MeshAxis::Expert, MeshAxis::ExpertReplica].map(|axis| place_on(mesh, comm, axis));
+            self.experts = opening.group(of_column(mesh, comm, copy, part)?)?;
+            self.expert_replicas = opening.group(of_column(mesh, comm, part, copy)?)?;
+            self.parts_host = of_column(mesh, comm, copy, part)?;
         }
         Ok(())
     }
@@ -294,4 +272,16 @@ impl<'a> GpuGroups<'a> {
         let messages = messages.iter_mut().chain(serving.iter_mut().flatten());
         messages.for_each(|messages| messages.abandon(why));
     }
+}
+
+/// This rank's position on an axis.
+fn place_on(mesh: &Mesh, comm: &Communicator, axis: MeshAxis) -> u32 {
+    mesh.position(comm.rank().index(), axis).index as u32
+}
+
+/// Of the ranks that differ from this one on the data axis alone, those with an equal `color`, in the order of `key`.
+fn of_column(mesh: &Mesh, comm: &Communicator, color: u32, key: u32) -> Result<Option<Communicator>> {
+    let [stage, tensor] = [MeshAxis::Pipeline, MeshAxis::Tensor].map(|axis| place_on(mesh, comm, axis));
+    let column = stage * mesh.tensor as u32 + tensor;
+    Ok(comm.split(Some(column * mesh.data as u32 + color), key)?)
 }

@@ -8,8 +8,10 @@ use super::weights::{Weights, here, whole_of};
 use crate::engine::part_of;
 use crate::optim::Optimiser;
 use crate::{Config, Error, Network, ParamLayout, Result};
-use allfold_cuda::launch::{self, AdamRule, LarsRule, Param, Params, SgdRule};
+use allfold_collectives::ReduceOp;
+use allfold_cuda::launch::{self, AdamRule, LarsNorms, LarsRule, Param, Params, SgdRule};
 use allfold_cuda::{Memory, Queue, Slice};
+use allfold_gpu::device::DeviceGroup;
 use allfold_kernels::DType;
 use allfold_kernels::nn::Float;
 use std::ops::Range;
@@ -35,24 +37,43 @@ impl Kind {
     }
 }
 
+/// The parameters of a launch.
+struct Table {
+    params: Params<'static>,
+    /// Whether they have rates of their own.
+    apart: bool,
+    /// The number of each of them, where ranks share parameters and they have rates of their own.
+    numbers: Option<Memory>,
+}
+
+impl Table {
+    fn norms<'t>(&'t self, totals: Option<&'t Memory>) -> Option<LarsNorms<'t>> {
+        Some(LarsNorms { numbers: self.numbers.as_ref()?.all(), totals: totals?.all() })
+    }
+}
+
 /// The memory and the tables of an optimiser.
 pub(super) struct DeviceOptimiser {
     kind: Kind,
     /// For each unit, the first and second moment of Adam over this rank's part; for other optimisers, none and the velocity, if they
     /// have one.
     states: Vec<[Option<Arc<Memory>>; 2]>,
-    /// The table of each launch: f32 parameters or those with a narrow copy; and whether these parameters have adaptive rates.
-    tables: Vec<(Params<'static>, bool)>,
+    /// The table of each launch: f32 parameters or those with a narrow copy.
+    tables: Vec<Table>,
+    /// Of LARS, where ranks share parameters: the norms of all parameters.
+    totals: Option<Memory>,
     /// The number of steps taken.
     pub steps: u64,
 }
 
 impl DeviceOptimiser {
-    /// The optimiser of `config` for this rank's parts of its units, which have their memory.
+    /// The optimiser of `config` for this rank's parts of its units, which have their memory. If ranks share parameters, `counts` says
+    /// whether this rank's elements of a parameter count in its norm.
     pub fn new(
         config: &Config,
         network: &Network<f32>,
         weights: &Weights,
+        counts: Option<&dyn Fn(usize) -> bool>,
         queue: &Queue,
     ) -> Result<DeviceOptimiser> {
         let kind = Kind::of(config)?;
@@ -81,7 +102,7 @@ impl DeviceOptimiser {
         let narrows =
             |param: usize, unit: usize| weights.narrowed[param] && weights.units[unit].narrow.is_some();
         for (narrow, apart) in [(false, false), (false, true), (true, false), (true, true)] {
-            let mut list = Vec::new();
+            let (mut list, mut numbers) = (Vec::new(), Vec::new());
             for param in (0..network.params().len()).filter(|param| own(*param) == apart) {
                 if let Some((unit, span, grad)) = weights.own(param)
                     && narrows(param, unit) == narrow
@@ -92,14 +113,35 @@ impl DeviceOptimiser {
                         weights.narrow,
                         narrow,
                     )?);
+                    let counted = counts.is_none_or(|counts| counts(param));
+                    numbers.push(param as u32 | if counted { 0 } else { LarsNorms::UNCOUNTED });
                 }
             }
             let dtype = weights.narrow.filter(|_| narrow).unwrap_or(DType::F32);
             if !list.is_empty() {
-                tables.push((Params::new(queue, dtype, &list)?.owning(owners.clone())?, apart));
+                let params = Params::new(queue, dtype, &list)?.owning(owners.clone())?;
+                let numbers = if apart && counts.is_some() { Some(queue.upload(&numbers)?) } else { None };
+                tables.push(Table { params, apart, numbers });
             }
         }
-        Ok(DeviceOptimiser { kind, states, tables, steps: 0 })
+        let totals = match counts {
+            Some(_) if lars => Some(zeroed(queue, 16 * network.params().len())?),
+            _ => None,
+        };
+        Ok(DeviceOptimiser { kind, states, tables, totals, steps: 0 })
+    }
+
+    /// If ranks share parameters and the optimiser needs the norms of whole ones, queues their computation. Every rank must call it.
+    pub fn share_norms(&self, factor: f32, queue: &Queue, world: &mut DeviceGroup<'_>) -> Result<()> {
+        let Some(totals) = &self.totals else { return Ok(()) };
+        queue.fill(totals.all(), 0)?;
+        for table in &self.tables {
+            if let Some(norms) = table.norms(Some(totals)) {
+                launch::lars_norms(queue, &table.params, factor, norms)?;
+            }
+        }
+        world.all_reduce(queue, DType::F64, ReduceOp::Sum, totals.all())?;
+        Ok(world.join(queue)?)
     }
 
     /// Queues a step, which changes nothing if the flag `skip` is set on the device when it runs. `factor` scales gradients.
@@ -111,7 +153,8 @@ impl DeviceOptimiser {
         skip: Option<Slice<'_>>,
         queue: &Queue,
     ) -> Result<()> {
-        for (table, own) in &self.tables {
+        for table in &self.tables {
+            let params = &table.params;
             match self.kind {
                 Kind::Sgd => {
                     let rule = SgdRule {
@@ -122,19 +165,19 @@ impl DeviceOptimiser {
                         first: u32::from(self.steps == 0),
                         nesterov: u32::from(config.nesterov),
                     };
-                    launch::sgd(queue, table, rule, skip)?;
+                    launch::sgd(queue, params, rule, skip)?;
                 }
                 Kind::Adam { decoupled } => {
                     let (betas, decay) = ((config.beta1, config.beta2), config.weight_decay);
                     let rule = AdamRule::new(self.steps + 1, lr, betas, config.eps, decay, decoupled);
-                    launch::adam(queue, table, AdamRule { factor, ..rule }, skip)?;
+                    launch::adam(queue, params, AdamRule { factor, ..rule }, skip)?;
                 }
                 Kind::Lars => {
                     let (decay, trust, momentum) =
                         (config.weight_decay, config.trust, config.momentum as f32);
-                    let own = u32::from(*own);
+                    let own = u32::from(table.apart);
                     let rule = LarsRule { lr, decay, trust, momentum, factor, own, unused: 0 };
-                    launch::lars(queue, table, rule, skip)?;
+                    launch::lars(queue, params, rule, table.norms(self.totals.as_ref()), skip)?;
                 }
             }
         }

@@ -358,6 +358,13 @@ impl GpuWorker<'_> {
         self.groups.holders[unit].index() == stage && copy == 0
     }
 
+    /// Whether this rank's elements of a parameter count in its norm.
+    pub fn counts_param(&self, param: usize) -> bool {
+        // What every rank of the tensor axis has counts on its first rank alone.
+        let split = self.split.tensor.as_ref().filter(|_| self.groups.is_further_part());
+        self.counts(self.weights.unit_of(param)) && !split.is_some_and(|split| split.is_whole(param))
+    }
+
     /// Sets the flag of a non-finite gradient on every rank if it is set on any, where ranks have parts of the gradients or others
     /// compute on the CPU. Returns whether the host knows that it is set.
     fn share_flag(&mut self) -> Result<bool> {

@@ -69,7 +69,6 @@ impl<'a> Replica<'a> {
     ) -> Result<Replica<'a>> {
         refuse(config)?;
         let (rank, ranks) = (comm.rank().index(), comm.size());
-        strategies::fits_gpus(config, ranks)?;
         let EnginePlan { mesh, channels, driver } = strategies::plan(config, rank, ranks)?;
         ddp::fits_network(config, &network)?;
         let within = on.into();

@@ -195,6 +195,11 @@ impl Weights {
         (self.trained[param] && !own.is_empty()).then(|| (*at, own.clone(), shift(own.start)..shift(own.end)))
     }
 
+    /// The unit of a parameter.
+    pub fn unit_of(&self, param: usize) -> usize {
+        self.places[param].0
+    }
+
     /// The elements of unit `unit`'s reduced gradient, as far as this rank has them, of the parameters that `counts` selects.
     pub fn reduced_of(&self, unit: usize, counts: impl Fn(usize) -> bool) -> Vec<Span> {
         let from = self.units[unit].own_grads().1;

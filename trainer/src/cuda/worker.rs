@@ -192,7 +192,12 @@ impl<'a> GpuWorker<'a> {
         }
         self.weights.allocate(&self.queue)?;
         self.exchange.allocate(&self.weights, &self.queue)?;
-        let optimiser = DeviceOptimiser::new(self.config, &self.passes.network, &self.weights, &self.queue)?;
+        let counts = |param: usize| self.counts_param(param);
+        // A server steps when it has gradients, not when other ranks do.
+        let shares = self.is_sharded() && self.mesh.servers == 0;
+        let counts: Option<&dyn Fn(usize) -> bool> = if shares { Some(&counts) } else { None };
+        let optimiser =
+            DeviceOptimiser::new(self.config, &self.passes.network, &self.weights, counts, &self.queue)?;
         self.optimiser = Some(optimiser);
         Ok(())
     }
@@ -416,7 +421,9 @@ impl<'a> GpuWorker<'a> {
 
     /// Queues the optimiser's step, which changes nothing if the flag of a non-finite gradient is set on the device. `factor` scales
     /// gradients.
-    pub fn step_optimiser(&self, factor: f32) -> Result<()> {
+    pub fn step_optimiser(&mut self, factor: f32) -> Result<()> {
+        let GpuWorker { optimiser, queue, groups, .. } = self;
+        optimiser.as_ref().ok_or_else(unallocated)?.share_norms(factor, queue, &mut groups.world)?;
         let skip = if self.step.scaled { Some(self.flag()?) } else { None };
         let optimiser = self.optimiser.as_ref().ok_or_else(unallocated)?;
         optimiser.step(self.config, self.step.input.lr, factor, skip, &self.queue)

@@ -92,7 +92,7 @@ pub trait Serving {
 
 fn without_servers() -> Error {
     Error::Strategy(
-        "this engine has no parameter servers; strategy `parameter_server` runs on the CPU".into(),
+        "this engine has no parameter servers: strategy `parameter_server` runs on CPUs and GPUs, and is not predicted".into(),
     )
 }
 

@@ -34,7 +34,5 @@ pub mod zero3;
 
 pub use driver::{DataSharing, Driver};
 pub use plain::Plain;
-#[cfg(feature = "cuda")]
-pub(crate) use registry::fits_gpus;
 pub(crate) use registry::{ADDED, mesh};
 pub use registry::{EnginePlan, OwnStrategy, STRATEGIES, axes, fits, names, plan};

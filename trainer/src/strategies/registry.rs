@@ -62,26 +62,6 @@ fn takes_all_keys(config: &Config) -> bool {
     matches!(config.strategy.as_str(), "single" | "ddp")
 }
 
-/// Checks that GPUs run the strategy of `config` on `ranks` ranks.
-///
-/// # Errors
-/// What they do not run, and what would be right.
-pub(crate) fn fits_gpus(config: &Config, ranks: u32) -> Result<()> {
-    let mesh = mesh(config, ranks)?;
-    let shards = mesh.tensor > 1
-        || mesh.expert > 1
-        || config.strategy.starts_with("zero")
-        || config.parallel.sharding != StageSharing::Ddp;
-    if shards && config.optimiser == "lars" {
-        return Err(Error::Config(
-            "optimiser `lars` needs the norm of each whole parameter, and ranks on GPUs that share parameters have parts of them; use \
-             `ddp`, another optimiser, or set `device` to cpu"
-                .into(),
-        ));
-    }
-    Ok(())
-}
-
 /// The mesh of `ranks` ranks.
 ///
 /// # Errors
@@ -148,9 +128,6 @@ pub fn fits(config: &Config, ranks: u32) -> Result<()> {
     shares_work(config, ranks)?;
     shares::fits(config, &mesh(config, ranks)?)?;
     config.check_devices(ranks)?;
-    if config.uses_gpus() {
-        fits_gpus(config, ranks)?;
-    }
     if takes_all_keys(config) {
         return Ok(());
     }

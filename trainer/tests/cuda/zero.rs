@@ -95,6 +95,8 @@ fn sharded_training_clips_and_skips_as_the_cpu() {
     let some = [
         (Config { optimiser: "adamw".into(), lr: 0.01, clip_norm: 0.5, ..small() }, 2, 1e-5),
         (Config { momentum: 0.0, clip_norm: 0.1, loss_scale: 1024.0, ..small() }, 3, 1e-5),
+        // Norms of whole parameters, of which ranks have parts.
+        (Config { optimiser: "lars".into(), lr: 0.5, ..small() }, 3, 1e-5),
         // The scale is halved until gradients are finite.
         (Config { amp: "f16".into(), loss_scale: 1e6, ..small() }, 2, 2e-2),
     ];
@@ -200,19 +202,4 @@ fn each_rank_keeps_its_part_of_the_memory() {
             assert!((got / want - 1.0).abs() < 0.02, "{strategy}: {bytes:?}, not {want} of {whole:?}");
         }
     }
-}
-
-#[test]
-fn what_gpus_do_not_run_is_refused_in_one_line() {
-    let data = pictures();
-    let refused = |config: Config| {
-        let machine = placed(1);
-        let (train, test) = &data;
-        let world = World::threads(2);
-        let ran = world.run(|comm| train_with(&config, train, test, &comm, Some(machine.clone()), &mut ()));
-        let text = ran.unwrap_err().to_string();
-        assert!(!text.contains('\n'), "{text}");
-        text
-    };
-    assert!(refused(zero("zero2", &Config { optimiser: "lars".into(), ..small() })).contains("lars"));
 }

@@ -32,7 +32,7 @@ pub use fused::{BufferTree, Trees, Uploaded, fused, fused_balanced};
 pub use layer_norm::{LayerNormLaunch, layer_norm, layer_norm_back};
 pub use loss::{correct, cross_entropy, mean, mse};
 pub use norm::{clip, squares};
-pub use optim::{AdamRule, LarsRule, Param, Params, SgdRule, adam, lars, sgd};
+pub use optim::{AdamRule, LarsNorms, LarsRule, Param, Params, SgdRule, adam, lars, lars_norms, sgd};
 pub use pool::{PoolLaunch, max_pool, max_pool_back, mean_pool, mean_pool_back, plane_mean, plane_mean_back};
 pub use product::{Conv, DeviceMatrix, conv, conv_input, conv_weight, matmul, restride};
 pub use reduce::{divide, reduce};

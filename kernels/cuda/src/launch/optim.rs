@@ -261,27 +261,81 @@ pub fn adam(queue: &Queue, params: &Params<'_>, rule: AdamRule, skip: Option<Sli
     params.step(queue, "adam", rule, skip)
 }
 
-/// A step of LARS; norms are summed in f64, in a fixed order. If `skip` is nonzero on the device, nothing changes.
+/// The norms of a network's parameters, where ranks have parts of them.
+#[derive(Clone, Copy, Debug)]
+pub struct LarsNorms<'a> {
+    /// For each tensor of the tables (u32): the number of its parameter in the network, with the highest bit set where the elements do not
+    /// count, because another rank counts the same ones.
+    pub numbers: Slice<'a>,
+    /// For each parameter of the network (f64): the sum of the squares of its values, and of its gradient.
+    pub totals: Slice<'a>,
+}
+
+impl LarsNorms<'_> {
+    /// The bit of a number that says that the elements do not count.
+    pub const UNCOUNTED: u32 = 1 << 31;
+
+    fn fit(&self, params: &Params<'_>) -> Result<()> {
+        let tensors = params.tensors.len() / size_of::<Tensor>();
+        holds("the numbers of parameters", self.numbers, tensors as u64, 4)?;
+        self.totals.elements(8).map(drop)
+    }
+}
+
+fn lars_sums(queue: &Queue, params: &Params<'_>, factor: f32) -> Result<Memory> {
+    let sums = queue.memory(16 * params.jobs as usize)?;
+    let read = |role| matches!(role, Role::Param | Role::Grad | Role::Master).then_some(false);
+    let arguments = params.tables(read).with(factor).writes(sums.all());
+    let kernel = Kernel::typed(Family::Optim, "lars_norms", params.dtype);
+    run(queue, kernel, [params.jobs, 1, 1], arguments)?;
+    Ok(sums)
+}
+
+/// Writes the sums of squares of this rank's elements, as far as they count, to the totals; `factor` scales gradients. The totals of other
+/// parameters are not written.
+///
+/// # Errors
+/// [`Error::Argument`] for a buffer of the wrong length.
+pub fn lars_norms(queue: &Queue, params: &Params<'_>, factor: f32, norms: LarsNorms<'_>) -> Result<Moved> {
+    norms.fit(params)?;
+    if params.jobs == 0 {
+        return Ok(0);
+    }
+    let sums = lars_sums(queue, params, factor)?;
+    let arguments = params.tables(|_| None).reads(sums.all()).reads(norms.numbers).writes(norms.totals);
+    run(queue, Kernel::plain(Family::Optim, "lars_totals"), [params.jobs, 1, 1], arguments)?;
+    Ok(params.bytes)
+}
+
+/// A step of LARS; norms are summed in f64, in a fixed order, or are those of `norms`. If `skip` is nonzero on the device, nothing changes.
 ///
 /// # Errors
 /// [`Error::Argument`] without a velocity.
-pub fn lars(queue: &Queue, params: &Params<'_>, rule: LarsRule, skip: Option<Slice<'_>>) -> Result<Moved> {
+pub fn lars(
+    queue: &Queue,
+    params: &Params<'_>,
+    rule: LarsRule,
+    norms: Option<LarsNorms<'_>>,
+    skip: Option<Slice<'_>>,
+) -> Result<Moved> {
     if !params.whole.0 {
         return Err(Error::Argument("LARS needs a velocity for every parameter".into()));
     }
     if let Some(skip) = skip {
         holds("the flag", skip, 1, 4)?;
     }
+    if let Some(norms) = norms {
+        norms.fit(params)?;
+    }
     if params.jobs == 0 {
         return Ok(0);
     }
-    let sums = queue.memory(16 * params.jobs as usize)?;
-    let read = |role| matches!(role, Role::Param | Role::Grad | Role::Master).then_some(false);
-    let norms = params.tables(read).with(rule.factor).writes(sums.all());
-    let grid = [params.jobs, 1, 1];
-    run(queue, Kernel::typed(Family::Optim, "lars_norms", params.dtype), grid, norms)?;
-    let arguments = params.tables(|role| (role != Role::First).then_some(role != Role::Grad));
-    let arguments = reads_if(arguments.with(rule).reads(sums.all()), skip);
-    run(queue, Kernel::typed(Family::Optim, "lars", params.dtype), grid, arguments)?;
+    let sums = if norms.is_none() { Some(lars_sums(queue, params, rule.factor)?) } else { None };
+    let arguments = params.tables(|role| (role != Role::First).then_some(role != Role::Grad)).with(rule);
+    let arguments = reads_if(arguments, sums.as_ref().map(Memory::all));
+    let arguments =
+        reads_if(reads_if(arguments, norms.map(|norms| norms.totals)), norms.map(|norms| norms.numbers));
+    let kernel = Kernel::typed(Family::Optim, "lars", params.dtype);
+    run(queue, kernel, [params.jobs, 1, 1], reads_if(arguments, skip))?;
     Ok(2 * params.bytes)
 }

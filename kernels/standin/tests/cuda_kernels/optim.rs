@@ -2,7 +2,7 @@
 
 use crate::common::{Trained, near, of, same, units};
 use allfold_cuda::Queue;
-use allfold_cuda::launch::{self, AdamRule, LarsRule, Param, Params, SgdRule};
+use allfold_cuda::launch::{self, AdamRule, LarsNorms, LarsRule, Param, Params, SgdRule};
 
 const LENGTHS: [usize; 5] = [3, 20_000, 0, 16_384, 77];
 
@@ -48,7 +48,7 @@ fn sgd<T: Trained>(queue: &Queue) {
 
 /// Compares LARS with f64 within rounding: the kernel sums the norms in an order of its own.
 fn lars<T: Trained>(queue: &Queue) {
-    for (own, master) in [(1, true), (0, true), (1, false)] {
+    for (own, master, shared) in [(1, true, false), (0, true, false), (1, false, false), (1, true, true)] {
         let rule = LarsRule { lr: 0.5, decay: 0.01, trust: 0.02, momentum: 0.9, factor: 0.5, own, unused: 0 };
         let start: Vec<Vec<f32>> = LENGTHS.iter().map(|n| units(*n, *n as u64)).collect();
         // One tensor's gradient is zero, so its rate is not scaled.
@@ -70,8 +70,25 @@ fn lars<T: Trained>(queue: &Queue) {
         let list: Vec<Param<'_>> = (0..LENGTHS.len()).map(param).collect();
         let params = Params::new(queue, T::DTYPE, &list).unwrap();
         let stop = queue.upload(&[1u32]).unwrap();
+        // The norms of the third tensor are another rank's.
+        let squares =
+            |x: &[f32], factor: f64| x.iter().map(|x| (factor * f64::from(*x)).powi(2)).sum::<f64>();
+        let mut totals = vec![0.0f64; 2 * LENGTHS.len()];
+        let numbers: Vec<u32> = (0..LENGTHS.len() as u32).rev().collect();
+        let other = numbers[2] as usize;
+        (totals[2 * other], totals[2 * other + 1]) = (squares(&start[2], 1.0), squares(&grads[2], 0.5));
+        let numbers: Vec<u32> = numbers
+            .iter()
+            .map(|n| if *n as usize == other { n | LarsNorms::UNCOUNTED } else { *n })
+            .collect();
+        let (numbers, totals) = (queue.upload(&numbers).unwrap(), queue.upload(&totals).unwrap());
+        let norms = LarsNorms { numbers: numbers.all(), totals: totals.all() };
         for i in 0..2 {
-            launch::lars(queue, &params, rule, (i == 0).then(|| stop.all())).unwrap();
+            let norms = shared.then_some(norms);
+            if let Some(norms) = norms {
+                launch::lars_norms(queue, &params, rule.factor, norms).unwrap();
+            }
+            launch::lars(queue, &params, rule, norms, (i == 0).then(|| stop.all())).unwrap();
         }
         for (i, (start, grads)) in start.iter().zip(&grads).enumerate() {
             let p: Vec<f64> = match master {
