@@ -23,6 +23,7 @@ mod precision;
 mod ring;
 mod sequence;
 mod slot;
+mod supported;
 mod values;
 
 pub use error::{Error, Result};

@@ -7,10 +7,9 @@
 use super::layout::{ChannelsLast, TensorFormat, filters};
 use super::precision::TensorFormats;
 use super::slot::{BackwardCounts, SlotTensors};
-use crate::Values;
-
+use super::supported::{drops_whole_groups, own, supported};
 use crate::error::{network, unsupported};
-use crate::{Error, Result};
+use crate::{Result, Values};
 use allfold_collectives::ReduceOp;
 use allfold_cuda::launch;
 use allfold_cuda::{Memory, Queue, Slice, vendor};
@@ -82,8 +81,12 @@ impl Passes {
             let what = "`channels_last` is for networks with convolutions, and this one has none";
             return Err(unsupported(what.into()));
         }
+        let precision = TensorFormats::new(&network, narrow, &operations, channels_last);
+        for (l, operation) in operations.iter().enumerate() {
+            drops_whole_groups(&network, l, operation, precision.layers[l])?;
+        }
         Ok(Passes {
-            precision: TensorFormats::new(&network, narrow, &operations, channels_last),
+            precision,
             filters: filters(&network, &operations, channels_last),
             counts: BackwardCounts::of(&network),
             slot: SlotTensors::new(operations.len(), queue)?,
@@ -465,29 +468,5 @@ pub(crate) fn pool(
         window: shape.window,
         stride: shape.stride,
         padding: shape.padding,
-    }
-}
-
-fn own(name: &str) -> Error {
-    unsupported(format!("layer `{name}` has no GPU kernel; set device = \"cpu\""))
-}
-
-/// Refuses, before anything runs, a layer that the kernels cannot do.
-fn supported(name: &str, operation: &LayerOperation) -> Result<()> {
-    match operation {
-        LayerOperation::Own => Err(own(name)),
-        LayerOperation::Attention { width, heads, .. }
-        | LayerOperation::RingAttention { width, heads, .. }
-            if width / (*heads).max(1) > 128 =>
-        {
-            let size = width / (*heads).max(1);
-            Err(unsupported(format!(
-                "layer `{name}` has heads of {size} columns; GPU kernels take at most 128: change `width` or `heads`"
-            )))
-        }
-        LayerOperation::MeanPool(shape) if shape.padding > 0 => Err(unsupported(format!(
-            "layer `{name}` is mean pooling over padding, for which there is no GPU kernel; set device = \"cpu\""
-        ))),
-        _ => Ok(()),
     }
 }

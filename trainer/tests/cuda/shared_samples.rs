@@ -75,6 +75,7 @@ fn ranks_that_share_samples_train_and_score_as_on_the_cpu() {
         (Config { accumulate: 2, clip_norm: 0.5, ..expert() }, 4, 5e-5),
         (Config { optimiser: "lars".into(), lr: 0.1, ..expert() }, 4, 5e-5),
         (sharded(Config { loss_scale: 1024.0, ..expert() }, StageSharing::Zero3), 2, 5e-5),
+        (Config { amp: "bf16".into(), ..expert() }, 2, 3e-2),
     ] {
         let (cpu, device) = agrees(&config, &text, ranks, within);
         if config.amp.is_empty() {
