@@ -217,7 +217,7 @@ impl<'a> GpuGroups<'a> {
 
     /// The ranks that hold the same layers and have samples of their own.
     pub fn data(&mut self) -> &mut DeviceGroup<'a> {
-        self.data.as_mut().unwrap_or(&mut self.world)
+        self.param_holders(false)
     }
 
     /// The groups over which layers exchange values.

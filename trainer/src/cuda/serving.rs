@@ -7,14 +7,13 @@ use super::spans::part;
 use super::unit::UnitMemory;
 use super::weights::here;
 use super::worker::GpuWorker;
-use crate::engine::{RankEngine, Serving, ServingRole};
+use crate::engine::{RankEngine, Serving, ServingRole, first_of};
 use crate::{Error, Result};
 use allfold_collectives::Rank;
 use allfold_cuda::{Memory, Queue, Slice, launch};
 use allfold_gpu::device::DeviceMessages;
 use allfold_kernels::DType;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The messages of parameters, and those of gradients, between a worker and all servers.
 fn messages<'w, 'a>(
@@ -99,25 +98,10 @@ impl Serving for GpuWorker<'_> {
     }
 
     fn first_pushed(&mut self, workers: &[usize]) -> Result<usize> {
-        let nobody = || {
-            Error::Strategy("the server waits for a gradient, but no worker is expected to send one".into())
-        };
-        for round in 0.. {
-            for &worker in workers {
-                let [_, gradients] = messages(&mut self.groups.serving, worker)?;
-                if gradients.have_come()? {
-                    return Ok(worker);
-                }
-            }
-            if workers.is_empty() {
-                break;
-            }
-            match round {
-                0..256 => std::thread::yield_now(),
-                _ => std::thread::park_timeout(Duration::from_micros(50)),
-            }
-        }
-        Err(nobody())
+        first_of(workers, |worker| {
+            let [_, gradients] = messages(&mut self.groups.serving, worker)?;
+            Ok(gradients.have_come()?)
+        })
     }
 
     fn take_push(&mut self, worker: usize) -> Result<()> {

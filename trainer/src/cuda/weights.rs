@@ -7,7 +7,7 @@
 //! ```
 
 use super::groups::GpuGroups;
-use super::spans::{self, part, zeroed};
+use super::spans::{part, zeroed};
 use super::unit::UnitMemory;
 use crate::buckets::Bucket;
 use crate::engine::{Keep, ParamUnit};
@@ -355,8 +355,8 @@ fn of_servers(
     if let Some(own) = own.filter(|_| !unit.own.is_empty()) {
         queue.copy(part(whole.all(), &unit.own, 4)?, own.all())?;
     }
-    for (server, part) in unit.parts(groups.servers).into_iter().enumerate() {
-        groups.world.broadcast(queue, spans::part(whole.all(), &part, 4)?, Rank(server as u32))?;
+    for (server, range) in unit.parts(groups.servers).into_iter().enumerate() {
+        groups.world.broadcast(queue, part(whole.all(), &range, 4)?, Rank(server as u32))?;
     }
     Ok(whole)
 }

@@ -32,6 +32,8 @@ pub use allfold_networks::{AxisPosition, Mesh, MeshAxis, NetworkSplit};
 #[cfg(test)]
 pub(crate) use bucket_exchange::COPIES;
 pub use bucketing::Bucketing;
+#[cfg(feature = "cuda")]
+pub(crate) use serving::first_of;
 pub use serving::{Serving, ServingRole};
 #[cfg(feature = "cuda")]
 pub(crate) use transfer::part_of;

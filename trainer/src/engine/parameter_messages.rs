@@ -1,6 +1,6 @@
 //! The messages between servers and workers, on the CPU.
 
-use super::serving::{Serving, ServingRole};
+use super::serving::{Serving, ServingRole, first_of, nobody_expected};
 use super::unit::Tensor;
 use super::worker::Worker;
 use crate::costs::pack_cost;
@@ -10,7 +10,6 @@ use crate::{Error, Result};
 use allfold_collectives::{Buffer, Communicator, Rank, Work};
 use allfold_kernels::nn::{Float, add_to, divide};
 use std::ops::Range;
-use std::time::Duration;
 
 /// The list at index `at`, which is added if it does not exist.
 fn at<T>(lists: &mut Vec<Vec<T>>, at: usize) -> &mut Vec<T> {
@@ -106,27 +105,13 @@ impl<F: Float> Serving for Worker<'_, F> {
 
     fn first_pushed(&mut self, workers: &[usize]) -> Result<usize> {
         let before = self.groups.world.now();
-        let nobody = || {
-            Error::Strategy("the server waits for a gradient, but no worker is expected to send one".into())
-        };
-        for round in 0.. {
-            for &worker in workers {
-                let (_, last) = at(&mut self.serving.expected, worker).last().ok_or_else(nobody)?;
-                if last.is_done() {
-                    self.waited_since(before);
-                    return Ok(worker);
-                }
-            }
-            if workers.is_empty() {
-                break;
-            }
-            // On virtual time each call of `is_done` advances the clock.
-            match round {
-                0..256 => std::thread::yield_now(),
-                _ => std::thread::park_timeout(Duration::from_micros(50)),
-            }
-        }
-        Err(nobody())
+        // On virtual time each call of `is_done` advances the clock.
+        let first = first_of(workers, |worker| {
+            let (_, last) = at(&mut self.serving.expected, worker).last().ok_or_else(nobody_expected)?;
+            Ok(last.is_done())
+        })?;
+        self.waited_since(before);
+        Ok(first)
     }
 
     fn take_push(&mut self, worker: usize) -> Result<()> {

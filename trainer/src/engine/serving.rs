@@ -6,6 +6,7 @@
 use crate::{Error, Result};
 use allfold_collectives::{Buffer, Work};
 use allfold_kernels::nn::Float;
+use std::time::Duration;
 
 /// The servers and workers of a parameter server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +89,33 @@ pub trait Serving {
     fn apply_pushes(&mut self) -> Result<()> {
         Err(without_servers())
     }
+}
+
+/// The first of these workers of which `has_come` says that its gradients have. Asks in turn until one has.
+///
+/// # Errors
+/// No workers; those of `has_come`.
+pub(crate) fn first_of(workers: &[usize], mut has_come: impl FnMut(usize) -> Result<bool>) -> Result<usize> {
+    if workers.is_empty() {
+        return Err(nobody_expected());
+    }
+    let mut round = 0u32;
+    loop {
+        for &worker in workers {
+            if has_come(worker)? {
+                return Ok(worker);
+            }
+        }
+        match round {
+            0..256 => std::thread::yield_now(),
+            _ => std::thread::park_timeout(Duration::from_micros(50)),
+        }
+        round = round.saturating_add(1);
+    }
+}
+
+pub(crate) fn nobody_expected() -> Error {
+    Error::Strategy("the server waits for a gradient, but no worker is expected to send one".into())
 }
 
 fn without_servers() -> Error {
