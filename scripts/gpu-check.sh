@@ -154,7 +154,7 @@ if [[ $dry == no ]]; then
     rm -f "$ALLFOLD_RECORDS"
     echo "commit $(cat commit)"
 fi
-step 10 "what is here" ./allfold doctor
+step 5 "what is here" ./allfold doctor
 doctor=
 [[ $dry == yes ]] || doctor=$(./allfold doctor) || doctor=
 if [[ $dry == no ]] && ! grep -q '^cuda  *yes' <<<"$doctor"; then
@@ -196,9 +196,9 @@ step 48 "kernel parity: every kernel against the CPU" ./cuda_kernels gpu --exact
 step 35 "conformance: devices and NCCL" ./collectives every_algorithm_on_a_gpu --nocapture
 step 20 "bandwidth: kernels against a copy" ./gpu kernels 512
 step 20 "bandwidth: 8 ranks on the devices there are" ./gpu device 64
-step 50 "NCCL with 1, 2, 4 and 8 ranks" ./gpu nccl 256
+step 45 "NCCL with 1, 2, 4 and 8 ranks" ./gpu nccl 256
 [[ -z $interpreter ]] || step 20 "NCCL alone, called from Python" peer nccl_direct.py 256
-step 45 "training parity: the CPU's losses" env ALLFOLD_TEST_GPU=1 ./trainer --skip ends:: --skip ways:: --test-threads=8
+step 40 "training parity: the CPU's losses" env ALLFOLD_TEST_GPU=1 ./trainer --skip ends:: --skip ways:: --test-threads=8
 step 12 "bench: the device backend" ./allfold bench all_reduce --backend device --ranks 8 -b 1M -e 64M -f 8 --json "$ALLFOLD_RECORDS"
 if own_gpus 2; then
     step 12 "bench: NCCL native, 2 ranks" ./allfold bench all_reduce --backend nccl --ranks 2 -b 8 -e 64M -f 64 --json "$ALLFOLD_RECORDS"
