@@ -6,6 +6,7 @@ mod common;
 
 use common::folder;
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -81,8 +82,17 @@ fn a_run_that_is_killed_leaves_its_records_of_progress() {
 
 #[test]
 fn a_long_wait_is_told_on_standard_error() {
+    let folder = folder();
+    let run = folder.path().join("large.json");
+    let rows: Vec<_> =
+        (0..400).map(|row| json!({"bytes": (1 << 30) + (row << 20), "time_us": 1e4})).collect();
+    let hardware = json!({"gpu": "H100 80GB HBM3", "gpus_per_node": 8, "intra_node": "NVLink4 NVSwitch",
+        "inter_node": "8x400Gb/s IB NDR", "nodes": 4096});
+    let large = json!({"hardware": hardware, "collective": "all_reduce", "dtype": "float", "ranks": 32_768, "rows": rows});
+    fs::write(&run, large.to_string()).unwrap();
     for (args, begins) in [
-        (&["verify", "all_reduce", "--algo", "ring", "--ranks", "3000"][..], "proving: 0 of 1, "),
+        (&["validate", run.to_str().unwrap()][..], "predicting calls: "),
+        (&["verify", "all_reduce", "--algo", "ring", "--ranks", "3000"], "proving: 0 of 1, "),
         (&["train", "--config", MLP, "--ranks", "3000", "--set", "batch=1"], "step "),
         (
             &[
@@ -126,6 +136,20 @@ fn a_verbose_run_says_what_it_does_and_rank_0_says_most() {
     let trace = said("-vv");
     assert_eq!((count(&trace, "DEBUG rank 0: has "), count(&trace, "DEBUG rank 1: has ")), (1, 1), "{trace}");
     assert!(count(&trace, "TRACE rank 0: all_reduce(") > 0 && count(&trace, "TRACE rank 1") == 0, "{trace}");
+    for (args, what) in [
+        (
+            &["verify", "all_reduce", "--algo", "ring", "--ranks", "4", "-v"][..],
+            "proved all_reduce by ring over 4",
+        ),
+        (&["scale", "workload", "resnet18", "--ranks", "8", "-v"], "a step of 8 ranks takes"),
+        (
+            &["scale", "collective", "all_reduce", "--algo", "ring", "--ranks", "8", "-v"],
+            "ring over 8 ranks takes",
+        ),
+    ] {
+        let output = started(args).wait_with_output().unwrap();
+        assert_eq!(count(&String::from_utf8(output.stderr).unwrap(), what), 1, "{args:?}");
+    }
     let mut command = Command::new(env!("CARGO_BIN_EXE_allfold"));
     let wrong = command.arg("doctor").env("ALLFOLD_LOG", "loud").output().unwrap();
     assert_eq!(wrong.status.code(), Some(2));

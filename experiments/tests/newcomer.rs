@@ -92,6 +92,15 @@ fn a_layer_table_is_predicted_like_a_known_network() {
     workload("resnet", "ends in .toml");
 }
 
+/// A network that a GPU cannot hold is predicted all the same, but this is said.
+#[test]
+fn what_a_gpu_holds_is_said_of_a_workload() {
+    let on = |gpu: &str| said(&["scale", "workload", "gpt2-xl", "--ranks", "1", "--accelerator", gpu]);
+    // 1,557,611,200 parameters, gradients and Adam's two moments of 4 bytes each.
+    assert!(on("H200").contains("take 24.9 of 141 GB on each GPU; activations are not counted"));
+    assert!(on("RTX 3090").contains("take 24.9 of 24 GB on each GPU; they do not fit"));
+}
+
 #[test]
 fn every_gpu_has_one_name_everywhere() {
     for gpu in ["RTX 2080 Ti", "RTX 3090", "RTX 4090", "RTX 5090"] {

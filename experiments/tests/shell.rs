@@ -4,6 +4,21 @@
 mod common;
 
 use common::{allfold, said};
+use std::process::Command;
+
+/// Text and records that find no standard output are a failure, not lost.
+#[test]
+fn a_standard_output_that_is_closed_from_the_start_is_an_error() {
+    for args in
+        ["verify all_reduce --algo ring --ranks 2", "verify all_reduce --algo ring --ranks 2 --json -"]
+    {
+        let script = format!("exec {} {args} >&-", env!("CARGO_BIN_EXE_allfold"));
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args}: {line}");
+        assert!(line.contains("error: the output cannot be written: Bad file descriptor"), "{args}: {line}");
+    }
+}
 
 #[test]
 fn without_a_command_the_help_is_printed() {

@@ -137,6 +137,10 @@ fn operations_on_threads_have_the_deadline_of_the_environment() {
         assert_eq!(code, Some(2), "{said}");
         assert!(said.contains("ALLFOLD_TIMEOUT is `0`") && said.contains("0.001 seconds or more"), "{said}");
     }
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
+    let train = &mut Command::new(env!("CARGO_BIN_EXE_allfold"));
+    let train = train.args(["train", "--config", config]).env("ALLFOLD_TIMEOUT", "0").output().unwrap();
+    assert!(train.status.code() == Some(2) && train.stdout.is_empty(), "{train:?}");
     // So many threads cannot all have begun within a millisecond.
     let (code, said) = bench("0.001", "threads", "512");
     assert!(code == Some(1) && said.contains("deadline of 1ms exceeded"), "{code:?}: {said}");

@@ -277,6 +277,7 @@ impl Agent {
         let (end, lost) = (cause.end, cause.lost);
         let text = match lost {
             true => "the other ranks had lost it".into(),
+            false if end.is_from_outside() => String::new(),
             false => cause.last_words().await,
         };
         // A stopped rank is blamed only for a rank that exited by itself: a rank that was killed is itself the cause.

@@ -30,6 +30,13 @@ impl End {
         !matches!(self, End::Code(2 | 126 | 127))
     }
 
+    /// Whether a signal ended the rank that others send and no program raises by its own mistakes: what the rank printed last is not
+    /// the cause.
+    pub fn is_from_outside(self) -> bool {
+        let outside = [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
+        outside.iter().any(|signal| self == End::Signal(signal.as_raw()))
+    }
+
     /// The launcher's exit code for this end, by the convention of shells.
     pub fn code(self) -> u8 {
         match self {

@@ -12,6 +12,7 @@
 
 pub use crate::cli::files::{can_make_folder, folder, replace, writable};
 
+use crate::cli::closed_output;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::files::{appendable, unsaid};
 use crate::cli::invocation;
@@ -43,7 +44,7 @@ impl RunOutput {
         let text: Box<dyn Write> = match invocation::keeper() {
             Some(keeper) => Box::new(keeper),
             None if to_stdout => Box::new(io::stderr()),
-            None => Box::new(io::stdout()),
+            None => closed_output::stdout(),
         };
         let to = match json {
             None => To::Memory,

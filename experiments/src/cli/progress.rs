@@ -17,6 +17,9 @@ const FIRST: Duration = Duration::from_secs(2);
 /// The time between two lines.
 const BETWEEN: Duration = Duration::from_secs(5);
 
+/// What a bar shows. A message that does not fit on what is left of the line is cut, so that no line of a narrow terminal wraps.
+const BAR: &str = "{bar:12} {pos}/{len} {elapsed} eta {eta} {wide_msg}";
+
 /// Whether the user asked for no progress.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
@@ -60,14 +63,13 @@ impl Drop for ProgressDisplay {
 
 /// A progress bar of `total` units with a message.
 pub fn bar(total: u64, message: &str) -> ProgressDisplay {
-    // The bar takes what the message and the numbers leave of a line, so that no line of a narrow terminal wraps.
-    shown(ProgressBar::new(total), "{msg} {wide_bar} {pos}/{len} {elapsed} eta {eta}", message)
+    shown(ProgressBar::new(total), BAR, message)
 }
 
 /// A bar of the steps of a run, whose lines begin with the step.
 pub fn steps(total: u64, message: &str) -> ProgressDisplay {
     let bar = ProgressBar::new(total).with_prefix("step");
-    shown(bar, "{msg} {wide_bar} {pos}/{len} {elapsed} eta {eta}", message)
+    shown(bar, BAR, message)
 }
 
 /// A spinner for work whose length is not known.
@@ -168,6 +170,9 @@ fn line(prefix: &str, message: &str, length: Option<u64>, before: Option<Seen>, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use indicatif::{ProgressDrawTarget, TermLike};
+    use std::io;
+    use std::sync::Arc;
 
     fn seen(seconds: u64, position: u64) -> Seen {
         Seen { at: Duration::from_secs(seconds), position }
@@ -187,6 +192,56 @@ mod tests {
     fn work_without_a_length_says_how_long() {
         assert_eq!(line("", "all_reduce", None, None, seen(7, 0)), "all_reduce, 7 seconds so far");
         assert_eq!(line("", "proving", Some(1), None, seen(7, 0)), "proving: 0 of 1, 7 seconds so far");
+    }
+
+    /// A terminal of 60 columns that keeps what it is told.
+    #[derive(Clone, Debug, Default)]
+    struct Narrow(Arc<Mutex<Vec<String>>>);
+
+    impl TermLike for Narrow {
+        fn width(&self) -> u16 {
+            60
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, line: &str) -> io::Result<()> {
+            self.write_str(line)
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            lock(&self.0).push(text.into());
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            self.write_str("\n")
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_bar_fits_on_a_narrow_terminal() {
+        for message in ["proving", "gpt on 4 ranks: loss 0.123456, 1.2M samples/s, best 0.1"] {
+            let terminal = Narrow::default();
+            let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
+            let bar = ProgressBar::with_draw_target(Some(1000), target);
+            bar.set_style(ProgressStyle::with_template(BAR).unwrap());
+            bar.set_message(message);
+            bar.tick();
+            let told = lock(&terminal.0).concat();
+            let widest = told.lines().map(|line| line.trim_end().chars().count()).max().unwrap();
+            assert!(told.contains("/1000") && widest <= 60, "{widest}: {told:?}");
+        }
     }
 
     #[test]

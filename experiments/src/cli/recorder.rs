@@ -1,5 +1,6 @@
 //! Writes records: each as soon as it is made, from any thread of the run.
 
+use crate::cli::closed_output;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::files::{cannot_write, open_to_append, special, unsaid};
 use allfold_report::records::{self, RecordKind, Stamp};
@@ -88,7 +89,7 @@ impl Written {
         match &self.to {
             To::Memory => Ok(()),
             To::StandardOutput => {
-                let mut output = io::stdout();
+                let mut output = closed_output::stdout();
                 output
                     .write_all(line.as_bytes())
                     .and_then(|()| output.flush())

@@ -225,7 +225,8 @@ impl Comparison {
         place: LaunchMode,
     ) -> CommandResult<Trained> {
         let kind = if matches!(place, LaunchMode::Threads(_)) { "threads" } else { "sim" };
-        let bar = progress::bar(1, &format!("{} on {kind}", contender.config.strategy));
+        let bar =
+            progress::steps(contender.config.max_steps, &format!("{} on {kind}", contender.config.strategy));
         let trained = contender.train(data, &place, &bar);
         bar.finish_and_clear();
         trained

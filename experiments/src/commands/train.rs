@@ -11,7 +11,7 @@ use crate::cli::interruption::Interruption;
 use crate::cli::output::{self, RunOutput};
 use crate::cli::{invocation, launched, memory, names, progress};
 use crate::predict::trace;
-use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
+use crate::training::launch_mode::{LaunchMode, SimulatedRanks, operation_deadline};
 use crate::training::measured_shares::shares_by_speed;
 use crate::training::profile::{self, ProfileSchedule};
 use crate::training::records::setup;
@@ -262,6 +262,9 @@ fn checked(args: &Args, path: &Path) -> CommandResult<(Config, LaunchMode)> {
         ));
     }
     let place = args.place()?;
+    if place.kind().1 {
+        operation_deadline()?;
+    }
     let ranks = place.ranks();
     if config.strategy == "single" && ranks > 1 {
         return Err(CommandError::usage(format!(
@@ -390,7 +393,7 @@ fn files(
 
 /// Writes the records of the steps, and of the layers of a profiled run.
 fn records(config: &Config, place: &LaunchMode, trained: &Trained, output: &mut RunOutput) -> CommandResult {
-    let (backend, measured) = kind(place);
+    let (backend, measured) = place.kind();
     match place {
         LaunchMode::Threads(_) => keep(output, &trained.measured(config))?,
         LaunchMode::Process(_) => keep(output, &trained.measured_over_tcp(config))?,
@@ -422,16 +425,6 @@ fn profile_path(path: &Path, place: &LaunchMode) -> PathBuf {
     }
 }
 
-/// The name of a place in records, and whether its times are measured.
-fn kind(place: &LaunchMode) -> (&'static str, bool) {
-    match place {
-        LaunchMode::Threads(_) => ("threads", true),
-        LaunchMode::Process(_) => ("tcp", true),
-        LaunchMode::Mpi(..) => ("mpi", true),
-        LaunchMode::Sim(_) => ("sim", false),
-    }
-}
-
 /// Elements of all parameters of the network.
 fn parameters(config: &Config, data: &Dataset) -> CommandResult<usize> {
     use allfold_trainer::models::build;
@@ -447,7 +440,7 @@ fn parameters(config: &Config, data: &Dataset) -> CommandResult<usize> {
     reason = "records of progress are written every few seconds of real time"
 )]
 fn live(args: &Args, config: &Config, place: &LaunchMode, output: &RunOutput) -> CommandResult<Live> {
-    let (backend, measured) = kind(place);
+    let (backend, measured) = place.kind();
     // A launcher, or a program that called this command, decides itself what a signal means.
     let alone =
         matches!(place, LaunchMode::Threads(_) | LaunchMode::Sim(_)) && invocation::keeper().is_none();

@@ -261,6 +261,10 @@ fn predict_all(plans: &[Plan<'_>], predictors: &[Predictor], terms: Terms) -> Co
     let work = || {
         while let Some(&(place, plan, predictor, row)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
             let found = predict_row(plan, predictor, row, terms);
+            if let Ok(row) = &found {
+                let what = format!("{}: {} bytes by {}", row.run, row.bytes, row.predictor);
+                tracing::debug!("{what}: {:.1} us, measured {:.1}", row.predicted_us, row.measured_us);
+            }
             bar.inc(1);
             if let Ok(mut done) = done.lock() {
                 done.push((place, found));

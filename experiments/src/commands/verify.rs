@@ -105,7 +105,17 @@ pub fn prove(algorithms: &[&'static Algorithm], ranks: &RankCounts) -> CommandRe
     let work = || {
         let mut mine = Vec::new();
         while let Some(&(place, algorithm, ranks)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            mine.push((place, proof(algorithm, ranks)));
+            let proof = proof(algorithm, ranks);
+            if let Ok(proof) = &proof {
+                let (over, rounds) = (counted(ranks as usize, "rank"), proof.rounds);
+                let ok = if proof.ok { "proved" } else { "refuted" };
+                tracing::debug!(
+                    "{ok} {} by {} over {over}, {rounds} rounds",
+                    proof.collective,
+                    proof.algorithm
+                );
+            }
+            mine.push((place, proof));
             bar.inc(1);
         }
         if let Ok(mut done) = done.lock() {

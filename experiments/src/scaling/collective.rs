@@ -112,7 +112,13 @@ fn point(args: &CollectiveScaling, algorithm: &'static Algorithm, ranks: u32) ->
     #[allow(clippy::disallowed_methods, reason = "the simulator's own speed is measured")]
     let start = Instant::now();
     let (record, _) = machine.time(&choice, args.size.0)?;
-    Ok(Timed { record, wall_s: start.elapsed().as_secs_f64() })
+    let wall_s = start.elapsed().as_secs_f64();
+    tracing::debug!(
+        "{} over {ranks} ranks takes {:.1} us, found in {wall_s:.2} s",
+        algorithm.name,
+        record.time_us
+    );
+    Ok(Timed { record, wall_s })
 }
 
 fn row(timed: &Timed) -> Vec<String> {

@@ -136,6 +136,7 @@ impl Scaling {
         }
         let trained = self.train(LaunchMode::Threads(ranks))?;
         let (time_us, time_error_us) = trained.step_us();
+        tracing::debug!("measured a step of {ranks} ranks: {time_us:.1} us");
         Ok(MeasuredScale {
             setup: trained.setup(&self.config, "threads"),
             batch: self.config.batch as u64,
@@ -174,6 +175,7 @@ impl Scaling {
         let place = SimulatedRanks { topology, devices: self.devices.clone(), faults };
         let trained = self.train(LaunchMode::Sim(Box::new(place)))?;
         let (time_us, time_error_us) = trained.step_us();
+        tracing::debug!("simulated a step of {ranks} ranks: {time_us:.1} us");
         Ok(SimulatedScale {
             setup: trained.setup(&self.config, "sim"),
             batch: self.config.batch as u64,

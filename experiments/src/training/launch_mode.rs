@@ -59,6 +59,16 @@ impl LaunchMode {
         }
     }
 
+    /// The name of this mode in records, and whether its times are measured.
+    pub fn kind(&self) -> (&'static str, bool) {
+        match self {
+            LaunchMode::Threads(_) => ("threads", true),
+            LaunchMode::Process(_) => ("tcp", true),
+            LaunchMode::Mpi(..) => ("mpi", true),
+            LaunchMode::Sim(_) => ("sim", false),
+        }
+    }
+
     /// The devices of the ranks in words: `cpu`, the name of the GPUs, both, or on virtual time the names of device models. A process
     /// that is one rank looks for its own device alone.
     ///

@@ -115,13 +115,15 @@ fn finding(simulated: &[&SimulatedComparison]) -> Option<(Question, Headline)> {
     let peak = |record: &SimulatedComparison| record.peak_bytes.iter().max().copied().unwrap_or(0);
     let smallest = many.min_by_key(|record| peak(record));
     let (fastest, smallest) = (fastest?, smallest?);
+    let whole = simulated.iter().map(|record| record.memory.params).max()?;
     Some(fact(
         Question::Scale,
         fastest.setup.strategy.clone(),
         format!(
-            "is the fastest of {} to train the {} on {} of {} (simulated); {} holds the least, {} on a rank",
+            "is the fastest of {} to train the {} ({} of parameters) on {} of {} (simulated); {} holds the least, {} on a rank",
             format::counted(simulated.len(), "way"),
             fastest.setup.model,
+            format::rounded_bytes(whole),
             format::counted(fastest.setup.ranks as usize, "rank"),
             fastest.topology,
             if smallest.setup.strategy == fastest.setup.strategy {

@@ -170,6 +170,7 @@ pub fn run(args: &Args) -> CommandResult {
         first.topology,
         scaling.workload.sample()
     ))?;
+    output.say(memory(&scaling))?;
     output.say(table(&points))?;
     let engines: BTreeSet<&str> =
         points.iter().flat_map(|point| point.engines.iter().map(String::as_str)).collect();
@@ -184,6 +185,18 @@ pub fn run(args: &Args) -> CommandResult {
         page::write(path, &mut output)?;
     }
     output.close()
+}
+
+/// What a GPU holds whatever the batch is, and whether it can.
+fn memory(scaling: &WorkloadScaling) -> String {
+    let (bytes, device) = (scaling.workload.model_bytes(), scaling.accelerator);
+    let fits = bytes as f64 <= device.capacity * 1e9;
+    let but = if fits { "activations are not counted" } else { "they do not fit, which no time here says" };
+    format!(
+        "weights, gradients and optimiser state take {:.1} of {} GB on each GPU; {but}",
+        bytes as f64 / 1e9,
+        device.capacity
+    )
 }
 
 /// The points of the curve, including one rank, up to the largest count at which every rank has a sample.
@@ -204,6 +217,11 @@ fn points(
             ))?;
             break;
         };
+        tracing::debug!(
+            "a step of {ranks} ranks takes {:.1} us, {:.1} of them exposed",
+            point.time_us,
+            point.exposed_us
+        );
         points.push(point);
         bar.inc(1);
     }

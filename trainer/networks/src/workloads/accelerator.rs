@@ -114,6 +114,8 @@ pub struct Accelerator {
     pub half: f64,
     /// The memory bandwidth in GB/s.
     pub memory: f64,
+    /// The size of the memory in GB.
+    pub capacity: f64,
     /// The number of multiprocessors; the channels of an exchange occupy some of them.
     pub cores: u32,
     /// The source of these figures.
@@ -123,56 +125,74 @@ pub struct Accelerator {
 const fn device(
     name: &'static str,
     [f32, tf32, half]: [f64; 3],
-    memory: f64,
+    [memory, capacity]: [f64; 2],
     cores: u32,
     source: &'static str,
 ) -> Accelerator {
-    Accelerator { name, f32, tf32, half, memory, cores, source }
+    Accelerator { name, f32, tf32, half, memory, capacity, cores, source }
 }
 
 /// Every device.
 pub const ACCELERATORS: [Accelerator; 17] = [
-    device("V100 SXM", [15.7, 15.7, 125.0], 900.0, 80, "V100 datasheet (NVIDIA, 2018)"),
-    device("V100 PCIe", [14.0, 14.0, 112.0], 900.0, 80, "V100 datasheet (NVIDIA, 2018)"),
-    device("A100 SXM", [19.5, 156.0, 312.0], 2039.0, 108, "A100 80 GB datasheet (NVIDIA, 2021)"),
-    device("A100 PCIe", [19.5, 156.0, 312.0], 1935.0, 108, "A100 80 GB datasheet (NVIDIA, 2021)"),
-    device("H100 SXM", [67.0, 494.7, 989.4], 3350.0, 132, "H100 datasheet (NVIDIA, 2023), dense"),
-    device("H100 PCIe", [51.0, 378.0, 756.0], 2000.0, 114, "H100 datasheet (NVIDIA, 2023), dense"),
-    device("H200", [67.0, 494.7, 989.4], 4800.0, 132, "H200 datasheet (NVIDIA, 2024), dense"),
-    device("GH200", [67.0, 494.7, 989.4], 4000.0, 132, "GH200 datasheet (NVIDIA, 2023), 96 GB, dense"),
-    device("B200", [75.0, 1100.0, 2250.0], 8000.0, 148, "DGX B200 datasheet (NVIDIA, 2024), dense"),
-    device("GB200", [80.0, 1250.0, 2500.0], 8000.0, 148, "GB200 NVL72 datasheet (NVIDIA, 2024), dense"),
-    device("L40S", [91.6, 183.0, 362.0], 864.0, 142, "L40S datasheet (NVIDIA, 2023), dense"),
+    device("V100 SXM", [15.7, 15.7, 125.0], [900.0, 32.0], 80, "V100 datasheet (NVIDIA, 2018), 32 GB"),
+    device("V100 PCIe", [14.0, 14.0, 112.0], [900.0, 32.0], 80, "V100 datasheet (NVIDIA, 2018), 32 GB"),
+    device("A100 SXM", [19.5, 156.0, 312.0], [2039.0, 80.0], 108, "A100 80 GB datasheet (NVIDIA, 2021)"),
+    device("A100 PCIe", [19.5, 156.0, 312.0], [1935.0, 80.0], 108, "A100 80 GB datasheet (NVIDIA, 2021)"),
+    device("H100 SXM", [67.0, 494.7, 989.4], [3350.0, 80.0], 132, "H100 datasheet (NVIDIA, 2023), dense"),
+    device("H100 PCIe", [51.0, 378.0, 756.0], [2000.0, 80.0], 114, "H100 datasheet (NVIDIA, 2023), dense"),
+    device("H200", [67.0, 494.7, 989.4], [4800.0, 141.0], 132, "H200 datasheet (NVIDIA, 2024), dense"),
+    device(
+        "GH200",
+        [67.0, 494.7, 989.4],
+        [4000.0, 96.0],
+        132,
+        "GH200 datasheet (NVIDIA, 2023), 96 GB, dense",
+    ),
+    device("B200", [75.0, 1100.0, 2250.0], [8000.0, 180.0], 148, "DGX B200 datasheet (NVIDIA, 2024), dense"),
+    device(
+        "GB200",
+        [80.0, 1250.0, 2500.0],
+        [8000.0, 186.0],
+        148,
+        "GB200 NVL72 datasheet (NVIDIA, 2024), dense",
+    ),
+    device("L40S", [91.6, 183.0, 362.0], [864.0, 48.0], 142, "L40S datasheet (NVIDIA, 2023), dense"),
     device(
         "RTX 4090",
         [82.6, 82.6, 165.2],
-        1008.0,
+        [1008.0, 24.0],
         128,
         "Ada architecture white paper (NVIDIA, 2022), dense, f32 sums",
     ),
     device(
         "RTX 5090",
         [104.8, 104.8, 209.5],
-        1792.0,
+        [1792.0, 32.0],
         170,
         "RTX Blackwell architecture white paper (NVIDIA, 2025), dense, f32 sums",
     ),
     device(
         "RTX 3090",
         [35.6, 35.6, 71.0],
-        936.0,
+        [936.0, 24.0],
         82,
         "GA102 architecture white paper (NVIDIA, 2021), dense, f32 sums",
     ),
     device(
         "RTX 2080 Ti",
         [13.4, 13.4, 53.8],
-        616.0,
+        [616.0, 11.0],
         68,
         "Turing architecture white paper (NVIDIA, 2018), reference card, f32 sums",
     ),
-    device("A10G", [31.2, 62.5, 125.0], 600.0, 80, "A10 datasheet (NVIDIA, 2021); A10G assumed alike"),
-    device("T4", [8.1, 8.1, 65.0], 320.0, 40, "T4 datasheet (NVIDIA, 2018)"),
+    device(
+        "A10G",
+        [31.2, 62.5, 125.0],
+        [600.0, 24.0],
+        80,
+        "A10 datasheet (NVIDIA, 2021); A10G assumed alike",
+    ),
+    device("T4", [8.1, 8.1, 65.0], [320.0, 16.0], 40, "T4 datasheet (NVIDIA, 2018)"),
 ];
 
 /// The time of a launch beyond the kernel itself: 3.8 us in all for a kernel of 2.9 us, launched without waiting for the one before

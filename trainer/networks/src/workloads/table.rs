@@ -95,6 +95,13 @@ impl Workload {
         self.passes
     }
 
+    /// Bytes that a rank with all parameters holds in them, their gradients and the optimiser's state, in f32. A step reads the
+    /// gradients, and reads and writes everything else.
+    pub fn model_bytes(&self) -> u64 {
+        let arrays = 1 + self.passes.saturating_sub(1) / 2;
+        4 * arrays as u64 * self.parameters() as u64
+    }
+
     /// The kernel of a phase; `None` if the phase runs none.
     pub fn kernel(&self, phase: Phase) -> Option<&KernelCost> {
         match phase {
