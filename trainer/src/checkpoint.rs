@@ -9,7 +9,8 @@
 //!                   metadata     version, step, ranks, optimiser steps, loss scale, checksum of all, configuration
 //! ```
 //!
-//! `best.safetensors` has the same contents, as of the end of the epoch with the best score.
+//! `best.safetensors` has the same contents, as of the end of the epoch with the best score. Of [`sharded`] checkpoints each rank
+//! writes a part.
 //!
 //! Rank 0 writes a temporary file, syncs it to disk, and then renames it: after a crash the earlier checkpoints are
 //! intact. Rank 0 holds a lock on the folder, so that no other run writes there at the same time. The order of samples is a
@@ -17,6 +18,7 @@
 
 mod compatible;
 mod folder;
+pub mod sharded;
 
 pub(crate) use folder::taken;
 pub use folder::{BEST, FolderLock, newest};
@@ -24,7 +26,7 @@ pub use folder::{BEST, FolderLock, newest};
 use crate::optim::Optimiser;
 use crate::scaler::GradScaler;
 use crate::scores::{self, EpochReport};
-use crate::{Config, Error, Model, Result};
+use crate::{Config, Error, Model, ParamSpec, Result};
 use allfold_kernels::nn::Float;
 use allfold_sim::{expected, fnv1a};
 use allfold_tensor_files::tensor_file;
@@ -54,6 +56,15 @@ pub struct TrainingProgress {
     checksum: String,
     /// The run's configuration.
     pub config: Config,
+}
+
+impl TrainingProgress {
+    /// Whether another file is of the same moment of the same run.
+    fn is_of(&self, other: &TrainingProgress) -> bool {
+        let whole =
+            |progress: &TrainingProgress| TrainingProgress { checksum: String::new(), ..progress.clone() };
+        whole(self) == whole(other)
+    }
 }
 
 /// The version of the format that is written, and the only one that is read. The first version had no number.
@@ -96,15 +107,13 @@ pub struct Snapshot<'a, F: Float> {
     pub ranks: u32,
     /// The weights and buffers.
     pub model: &'a Model<F>,
-    /// The optimiser, for its state.
-    pub optimiser: &'a mut dyn Optimiser<F>,
     /// The loss scaler, if the run has one.
     pub scaler: Option<&'a GradScaler>,
     /// The loss of every step so far.
     pub losses: &'a [f64],
     /// The outcome of every epoch so far.
     pub epochs: &'a [EpochReport],
-    /// State that each rank has of its own.
+    /// State that each rank has of its own: of all ranks, or for a part of this one.
     pub own: &'a Own<F>,
 }
 
@@ -122,64 +131,101 @@ pub struct Restored<'a, F: Float> {
     pub own: &'a mut Own<F>,
 }
 
+/// Tensors of a file: name, type, shape and bytes.
+type Named<'a> = Vec<(String, Dtype, Vec<usize>, &'a [u8])>;
+
+impl<F: Float> Snapshot<'_, F> {
+    /// What the file says of the run, but for the checksum; `steps` is the number of the optimiser's steps.
+    fn progress(&self, steps: u64) -> TrainingProgress {
+        TrainingProgress {
+            version: VERSION,
+            step: self.step,
+            ranks: self.ranks,
+            optimiser_steps: steps,
+            loss_scale: self.scaler.map_or(0.0, |scaler| scaler.scale),
+            good: self.scaler.map_or(0, |scaler| scaler.good),
+            checksum: String::new(),
+            config: self.config.clone(),
+        }
+    }
+
+    /// The network's buffers.
+    fn buffers(&self, dtype: Dtype) -> Named<'_> {
+        of_model(self.model.network().buffers(), &self.model.buffers, dtype)
+    }
+
+    /// What the run has recorded; `rows` are those of [`rows`].
+    fn recorded<'a>(&'a self, rows: &'a [f64]) -> Named<'a> {
+        let scores = vec![self.epochs.len(), scores::COLUMNS];
+        vec![
+            ("losses".into(), Dtype::F64, vec![self.losses.len()], bytemuck::cast_slice(self.losses)),
+            ("epochs".into(), Dtype::F64, scores, bytemuck::cast_slice(rows)),
+        ]
+    }
+}
+
+/// The numbers of the epochs, a row for each.
+fn rows(epochs: &[EpochReport]) -> Vec<f64> {
+    epochs.iter().flat_map(EpochReport::row).collect()
+}
+
+/// Parameters or buffers of a model, by name.
+fn of_model<'a, F: Float>(places: &[ParamSpec], values: &'a [F], dtype: Dtype) -> Named<'a> {
+    let named = |place: &ParamSpec| {
+        let bytes = bytemuck::cast_slice(&values[place.range.clone()]);
+        (format!("{MODEL}{}", place.name), dtype, place.shape.clone(), bytes)
+    };
+    places.iter().map(named).collect()
+}
+
 /// Writes the checkpoint of a run into the directory that its configuration names, and removes all but the best and the newest
 /// `checkpoint_keep`. For rank 0 alone. Returns the path of the last file that was written.
 ///
 /// # Errors
 /// If the directory or a file cannot be written; the newest `checkpoint_keep` checkpoints and the best are then unchanged, and no
 /// incomplete file is left.
-pub fn save<F: Float>(run: Snapshot<'_, F>, files: Files) -> Result<PathBuf> {
+pub fn save<F: Float>(
+    run: Snapshot<'_, F>,
+    optimiser: &mut dyn Optimiser<F>,
+    files: Files,
+) -> Result<PathBuf> {
     let directory = Path::new(&run.config.checkpoint_dir);
-    let (keep, named) = (run.config.checkpoint_keep, directory.join(folder::name(run.step)));
-    let bytes = contents(run)?;
+    let (keep, named) = (run.config.checkpoint_keep, directory.join(folder::name(run.step, false)));
+    let bytes = contents(&run, optimiser)?;
     let mut path = directory.to_path_buf();
     for (_, name) in
         [(files.step, named), (files.best, directory.join(BEST))].into_iter().filter(|(due, _)| *due)
     {
         path = name;
-        folder::put(directory, &path, keep, &bytes)
-            .map_err(|error| Error::Storage(format!("{}: {error}", path.display())))?;
+        folder::put(directory, &path, keep, &bytes).map_err(|error| unwritten(&path, &error))?;
         tracing::debug!("wrote the checkpoint {} of {} bytes", path.display(), bytes.len());
     }
     Ok(path)
 }
 
 /// The bytes of a checkpoint's file.
-fn contents<F: Float>(run: Snapshot<'_, F>) -> Result<Vec<u8>> {
-    let Snapshot { config, step, ranks, model, optimiser, scaler, losses, epochs, own } = run;
-    let state = optimiser.state();
+fn contents<F: Float>(run: &Snapshot<'_, F>, optimiser: &mut dyn Optimiser<F>) -> Result<Vec<u8>> {
     let dtype = if size_of::<F>() == 8 { Dtype::F64 } else { Dtype::F32 };
-    let network = model.network();
-    let mut tensors: Vec<(String, Dtype, Vec<usize>, &[u8])> = Vec::new();
-    for (places, values) in [(network.params(), &model.params), (network.buffers(), &model.buffers)] {
-        tensors.extend(places.iter().map(|place| {
-            let bytes = bytemuck::cast_slice(&values[place.range.clone()]);
-            (format!("model.{}", place.name), dtype, place.shape.clone(), bytes)
-        }));
-    }
+    let rows = rows(run.epochs);
+    let mut tensors = of_model(run.model.network().params(), &run.model.params, dtype);
+    tensors.extend(of_model(run.model.network().buffers(), &run.model.buffers, dtype));
+    tensors.extend(run.own.iter().map(|(name, values)| {
+        let shape = vec![run.ranks as usize, values.len() / run.ranks as usize];
+        (format!("rank.{name}"), dtype, shape, bytemuck::cast_slice(&values[..]))
+    }));
+    tensors.extend(run.recorded(&rows));
+    let state = optimiser.state();
+    let steps = *state.steps;
     let started = state.vectors.iter().filter(|(_, values)| !values.is_empty());
     tensors.extend(started.map(|(name, values)| {
         (format!("optimiser.{name}"), dtype, vec![values.len()], bytemuck::cast_slice(&values[..]))
     }));
-    tensors.extend(own.iter().map(|(name, values)| {
-        let shape = vec![ranks as usize, values.len() / ranks as usize];
-        (format!("rank.{name}"), dtype, shape, bytemuck::cast_slice(&values[..]))
-    }));
-    tensors.push(("losses".into(), Dtype::F64, vec![losses.len()], bytemuck::cast_slice(losses)));
-    let rows: Vec<f64> = epochs.iter().flat_map(EpochReport::row).collect();
-    let shape = vec![epochs.len(), scores::COLUMNS];
-    tensors.push(("epochs".into(), Dtype::F64, shape, bytemuck::cast_slice(&rows)));
+    file(run.progress(steps), tensors)
+}
+
+/// A file of these tensors, with a checksum.
+fn file(mut progress: TrainingProgress, mut tensors: Named<'_>) -> Result<Vec<u8>> {
     tensors.sort_by(|a, b| a.0.cmp(&b.0));
-    let mut progress = TrainingProgress {
-        version: VERSION,
-        step,
-        ranks,
-        optimiser_steps: *state.steps,
-        loss_scale: scaler.map_or(0.0, |scaler| scaler.scale),
-        good: scaler.map_or(0, |scaler| scaler.good),
-        checksum: String::new(),
-        config: config.clone(),
-    };
     let text = |progress: &TrainingProgress| {
         toml::to_string(progress).map_err(|error| Error::Checkpoint(error.to_string()))
     };
@@ -191,6 +237,11 @@ fn contents<F: Float>(run: Snapshot<'_, F>) -> Result<Vec<u8>> {
     progress.checksum = checksum(&text(&progress)?, &views);
     safetensors::serialize(views, Some([(KEY.to_string(), text(&progress)?)].into()))
         .map_err(|error| Error::Checkpoint(error.to_string()))
+}
+
+/// The error for a path that cannot be written.
+fn unwritten(path: &Path, error: &std::io::Error) -> Error {
+    Error::Storage(format!("{}: {error}", path.display()))
 }
 
 /// The error for a path that cannot be read: a wrong path is the user's error, any other cause may be temporary.
@@ -232,8 +283,13 @@ fn wrong(path: &Path, what: &str) -> Error {
 /// If the file cannot be read, is damaged, or is of another model, number of ranks or configuration. Model and optimiser
 /// are then not to be used.
 pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(TrainingProgress, History)> {
-    let bytes = tensor_file::read(path).map_err(|error| unread(path, &error))?;
-    let (progress, history) = restore(path, &bytes, into)?;
+    let (progress, history) = match path.is_dir() {
+        true => sharded::load(path, into)?,
+        false => {
+            let bytes = tensor_file::read(path).map_err(|error| unread(path, &error))?;
+            restore(path, &bytes, into)?
+        }
+    };
     tracing::debug!("read the checkpoint {} of step {}", path.display(), progress.step);
     match folder::step(path).filter(|named| *named != progress.step) {
         // A file named with a later step would count as the newest checkpoint, and each new one would be removed as older.
@@ -241,7 +297,7 @@ pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(TrainingPro
             "{}: is named as of step {named} and holds step {}: remove it, or name it {}",
             path.display(),
             progress.step,
-            folder::name(progress.step)
+            folder::name(progress.step, path.is_dir())
         ))),
         None => Ok((progress, history)),
     }
@@ -273,32 +329,12 @@ pub fn restore<F: Float>(
 ) -> Result<(TrainingProgress, History)> {
     let Restored { config, ranks, model, optimiser, own } = into;
     let bad = |what: String| wrong(path, &what);
-    let all = SafeTensors::deserialize(bytes).map_err(|error| bad(damage(bytes, &error)))?;
-    let (progress, text) = described(bytes).map_err(bad)?;
-    let mut tensors = all.tensors();
-    tensors.sort_by(|a, b| a.0.cmp(&b.0));
-    let said = format!("checksum = \"{}\"", progress.checksum);
-    if checksum(&text.replacen(&said, "checksum = \"\"", 1), &tensors) != progress.checksum {
-        return Err(bad("does not have the checksum that it was written with".into()));
-    }
+    let (all, progress) = verified(bytes).map_err(bad)?;
     let tensor = |name: &str| all.tensor(name).map_err(|_| bad(format!("has no tensor `{name}`")));
-    let per_rank = !own.is_empty() || model.network().buffer_count() > 0 && !config.sync_batch_norm;
-    same_ranks(&progress, (config, ranks), per_rank).map_err(bad)?;
-    same_run(&progress, config).map_err(bad)?;
-
-    let places = model.network().params().iter().map(|place| (place.clone(), true));
-    let places: Vec<_> =
-        places.chain(model.network().buffers().iter().map(|place| (place.clone(), false))).collect();
-    for (place, is_param) in places {
-        let name = format!("model.{}", place.name);
-        let view = tensor(&name)?;
-        let to = if is_param { &mut model.params } else { &mut model.buffers };
-        if view.shape() != place.shape {
-            let (has, wants) = (view.shape(), &place.shape);
-            return Err(bad(format!("`{name}` has the shape {has:?} where the model wants {wants:?}")));
-        }
-        copy(&view, &mut to[place.range]).map_err(|what| bad(format!("`{name}` {what}")))?;
-    }
+    fits(&progress, (config, ranks), model, own).map_err(bad)?;
+    let places = model.network().params().to_vec();
+    restored(&all, &places, &mut model.params).map_err(bad)?;
+    restore_buffers(&all, model).map_err(bad)?;
     let state = optimiser.state();
     *state.steps = progress.optimiser_steps;
     for (name, values) in state.vectors {
@@ -315,6 +351,54 @@ pub fn restore<F: Float>(
     }
     let history = history(&all, progress.step).map_err(bad)?;
     Ok((progress, history))
+}
+
+/// The tensors of a file and the state that its metadata describe, if it is as it was written.
+fn verified(bytes: &[u8]) -> std::result::Result<(SafeTensors<'_>, TrainingProgress), String> {
+    let all = SafeTensors::deserialize(bytes).map_err(|error| damage(bytes, &error))?;
+    let (progress, text) = described(bytes)?;
+    let mut tensors = all.tensors();
+    tensors.sort_by(|a, b| a.0.cmp(&b.0));
+    let said = format!("checksum = \"{}\"", progress.checksum);
+    if checksum(&text.replacen(&said, "checksum = \"\"", 1), &tensors) != progress.checksum {
+        return Err("does not have the checksum that it was written with".into());
+    }
+    Ok((all, progress))
+}
+
+/// Refuses the checkpoint of a run that this one does not go on.
+fn fits<F: Float>(
+    progress: &TrainingProgress,
+    run: (&Config, u32),
+    model: &Model<F>,
+    own: &Own<F>,
+) -> std::result::Result<(), String> {
+    let per_rank = !own.is_empty() || model.network().buffer_count() > 0 && !run.0.sync_batch_norm;
+    same_ranks(progress, run, per_rank)?;
+    same_run(progress, run.0)
+}
+
+/// Copies a model's parameters or buffers, which lie at `places` of `to`.
+fn restored<F: Float>(
+    all: &SafeTensors,
+    places: &[ParamSpec],
+    to: &mut [F],
+) -> std::result::Result<(), String> {
+    for place in places {
+        let name = format!("{MODEL}{}", place.name);
+        let view = all.tensor(&name).map_err(|_| format!("has no tensor `{name}`"))?;
+        if view.shape() != place.shape {
+            let (has, wants) = (view.shape(), &place.shape);
+            return Err(format!("`{name}` has the shape {has:?} where the model wants {wants:?}"));
+        }
+        copy(&view, &mut to[place.range.clone()]).map_err(|what| format!("`{name}` {what}"))?;
+    }
+    Ok(())
+}
+
+fn restore_buffers<F: Float>(all: &SafeTensors, model: &mut Model<F>) -> std::result::Result<(), String> {
+    let places = model.network().buffers().to_vec();
+    restored(all, &places, &mut model.buffers)
 }
 
 /// The losses and scores of a checkpoint after `step` steps. Checkpoints of earlier versions have no scores.

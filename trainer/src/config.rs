@@ -261,6 +261,9 @@ pub struct Config {
     pub checkpoint_every_epochs: u64,
     /// How many of the newest checkpoints are kept.
     pub checkpoint_keep: usize,
+    /// Whether each rank writes the part that it holds, into a folder `step-N.sharded`, instead of rank 0 everything into a file. All
+    /// ranks then need the same `checkpoint_dir`. `best.safetensors` is a file all the same.
+    pub checkpoint_sharded: bool,
     /// Whether the checkpoint of the epoch with the best score is kept beside the newest ones, as `best.safetensors`. An epoch that
     /// `max_steps` cuts short does not count.
     pub checkpoint_best: bool,

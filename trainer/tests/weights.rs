@@ -20,19 +20,18 @@ fn a_checkpoints_weights_are_carried_over_and_a_cut_one_says_where_it_ends() {
     sgd.step(0.1, &mut model.params, &grads);
     let path = {
         let (losses, own) = (&[0.5], &Vec::new());
-        let (model, optimiser) = (&model, &mut sgd);
+        let model = &model;
         let run = checkpoint::Snapshot {
             config: &config,
             step: 1,
             ranks: 2,
             model,
-            optimiser,
             scaler: None,
             losses,
             epochs: &[],
             own,
         };
-        checkpoint::save(run, checkpoint::Files { step: true, best: false }).unwrap()
+        checkpoint::save(run, &mut sgd, checkpoint::Files { step: true, best: false }).unwrap()
     };
     let mut other = Model::<f32>::new(mlp(4, &[3], 2).unwrap(), 8).unwrap();
     load(&path, &mut other).unwrap();

@@ -4,6 +4,7 @@ use crate::{ROWS, distance, gpt, on, trained};
 use allfold_collectives::World;
 use allfold_tests::training::run;
 use allfold_trainer::Config;
+use std::path::Path;
 
 /// Three steps, a checkpoint, and the other steps in a run that is resumed from it.
 #[test]
@@ -18,9 +19,12 @@ fn a_resumed_run_ends_with_the_bits_of_one_that_was_not_interrupted() {
             ..on(row, &base, data)
         };
         let whole = run(&World::threads(2), &Config { checkpoint_every: 0, ..config.clone() });
-        run(&World::threads(2), &Config { max_steps: 3, ..config.clone() });
-        let resumed = run(&World::threads(2), &Config { resume: true, ..config });
-        assert_eq!(resumed.weights_hash, whole.weights_hash, "{}", row.name);
+        for checkpoint_sharded in [false, true] {
+            run(&World::threads(2), &Config { max_steps: 3, checkpoint_sharded, ..config.clone() });
+            let resumed = run(&World::threads(2), &Config { resume: true, max_steps: 6, ..config.clone() });
+            assert_eq!(resumed.weights_hash, whole.weights_hash, "{}, {checkpoint_sharded}", row.name);
+            std::fs::remove_dir_all(directory.path()).unwrap();
+        }
     }
 }
 
@@ -67,8 +71,10 @@ fn a_run_goes_on_by_another_strategy_on_another_number_of_ranks() {
     let legs = [("ddp", 4), ("zero3", 2), ("tensor", 4), ("1f1b", 3), ("zero1, by pairs", 6)];
     for (leg, (name, ranks)) in legs.into_iter().enumerate() {
         let row = row(name);
-        let config =
-            on(row, &Config { max_steps: 2 * leg as u64 + 2, ..keep.clone() }, (row.data)(ranks).unwrap());
+        // Checkpoints of parts and whole ones, in turn.
+        let (max_steps, checkpoint_sharded) = (2 * leg as u64 + 2, leg % 2 == 0 && leg < 4);
+        let keep = Config { max_steps, checkpoint_sharded, ..keep.clone() };
+        let config = on(row, &keep, (row.data)(ranks).unwrap());
         run(&World::threads(ranks), &config);
     }
     let config = on(row("ddp"), &keep, 4);
@@ -81,4 +87,53 @@ fn a_run_goes_on_by_another_strategy_on_another_number_of_ranks() {
         said.contains("6 ranks with batches of 4") && said.contains("as many samples in a step"),
         "{said}"
     );
+}
+
+/// Each rank writes what it holds: of `zero3` a part each, of `ddp` an equal share. What is missing, or of another moment, is named.
+#[test]
+fn each_rank_writes_its_part_of_a_sharded_checkpoint() {
+    let parts = |folder: &Path| -> Vec<u64> {
+        let size =
+            |rank| std::fs::metadata(folder.join(format!("rank-{rank:05}.safetensors"))).unwrap().len();
+        (0..4).map(size).collect()
+    };
+    for name in ["zero3", "ddp"] {
+        let directory = tempfile::tempdir().unwrap();
+        let row = ROWS.iter().find(|row| row.name == name).unwrap();
+        let keep = Config {
+            optimiser: "adam".into(),
+            width: 64,
+            max_steps: 4,
+            checkpoint_dir: directory.path().display().to_string(),
+            checkpoint_every: 1,
+            checkpoint_keep: 2,
+            checkpoint_sharded: true,
+            ..gpt()
+        };
+        let config = on(row, &keep, 4);
+        run(&World::threads(4), &config);
+        let folders =
+            ["step-00000003.sharded", "step-00000004.sharded"].map(|name| directory.path().join(name));
+        let mut left: Vec<_> =
+            directory.path().read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+        left.sort();
+        assert_eq!(left, folders);
+        let sizes = parts(&folders[1]);
+        let (least, most) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
+        assert!(*most < least + least / 5, "{name}: {sizes:?}");
+        let resumed = |what: &str| {
+            let config = Config { resume: true, max_steps: 5, ..config.clone() };
+            let refused = World::threads(4).run(|comm| allfold_trainer::train(&config, &comm, &mut ()));
+            let said = refused.unwrap_err().to_string();
+            assert!(said.contains("rank-00002.safetensors") && said.contains(what), "{name}: {said}");
+        };
+        let part = |folder: usize| folders[folder].join("rank-00002.safetensors");
+        let whole = std::fs::read(part(1)).unwrap();
+        std::fs::copy(part(0), part(1)).unwrap();
+        resumed("is of step 3 of 4 ranks, and rank 0's part of step 4 of 4");
+        std::fs::write(part(1), &whole[..whole.len() - 9]).unwrap();
+        resumed("ends at byte");
+        std::fs::remove_file(part(1)).unwrap();
+        resumed("No such file");
+    }
 }

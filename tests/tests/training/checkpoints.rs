@@ -105,13 +105,12 @@ fn a_checkpoint_of_another_number_of_losses_is_refused() {
         step: 2,
         ranks: 1,
         model: &model,
-        optimiser: &mut sgd,
         scaler: None,
         losses: &[0.5],
         epochs: &[],
         own: &Vec::new(),
     };
-    let path = checkpoint::save(run, checkpoint::Files { step: true, best: false }).unwrap();
+    let path = checkpoint::save(run, &mut sgd, checkpoint::Files { step: true, best: false }).unwrap();
     let (model, optimiser, own) = (&mut model, &mut sgd, &mut Vec::new());
     let into = checkpoint::Restored { config: &config, ranks: 1, model, optimiser, own };
     let error = checkpoint::load(&path, into).unwrap_err();

@@ -63,6 +63,7 @@ pub(super) fn same_run(progress: &TrainingProgress, config: &Config) -> std::res
         checkpoint_every_epochs: config.checkpoint_every_epochs,
         checkpoint_best: config.checkpoint_best,
         checkpoint_keep: config.checkpoint_keep,
+        checkpoint_sharded: config.checkpoint_sharded,
         resume: config.resume,
         device: config.device.clone(),
         channels_last: config.channels_last,

@@ -1,6 +1,6 @@
 //! The folder of a run's checkpoints: the names of its files, the lock that one run holds on the folder, and how files are written.
 
-use super::unread;
+use super::{unread, unwritten};
 use crate::{Error, Result};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
@@ -32,9 +32,17 @@ impl FolderLock {
 /// The file name of the checkpoint of the epoch with the best score.
 pub const BEST: &str = "best.safetensors";
 
-/// The file name of the checkpoint after `step` steps.
-pub(super) fn name(step: u64) -> String {
-    format!("step-{step:08}.safetensors")
+/// The extension of a file that has a whole checkpoint, and of a folder that has its parts.
+const KINDS: [&str; 2] = ["safetensors", "sharded"];
+
+/// The name of the checkpoint after `step` steps: of a file, or of a folder of parts.
+pub(super) fn name(step: u64, sharded: bool) -> String {
+    format!("step-{step:08}.{}", KINDS[usize::from(sharded)])
+}
+
+/// The file name of a rank's part.
+pub(super) fn rank_file(rank: usize) -> String {
+    format!("rank-{rank:05}.safetensors")
 }
 
 /// The number of steps in a checkpoint's file name; `None` if the name does not have the form of [`name`].
@@ -50,6 +58,48 @@ pub(super) fn put(directory: &Path, path: &Path, keep: usize, bytes: &[u8]) -> i
     prune(directory, keep)?;
     write(directory, path, |file| file.write_all(bytes))?;
     prune(directory, keep)
+}
+
+/// The folder of the parts of a checkpoint, and its name until all parts are written.
+fn parts(directory: &Path, step: u64) -> (PathBuf, PathBuf) {
+    let path = directory.join(name(step, true));
+    let temporary = path.with_extension("tmp");
+    (path, temporary)
+}
+
+/// Makes the folder of the parts of a checkpoint, under its temporary name.
+pub(super) fn begin(directory: &Path, step: u64, keep: usize) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    prune(directory, keep)?;
+    fs::create_dir(parts(directory, step).1)
+}
+
+/// Writes a rank's part; an error names the file.
+pub(super) fn put_part(directory: &Path, step: u64, rank: usize, bytes: &[u8]) -> Result<()> {
+    let folder = parts(directory, step).1;
+    let path = folder.join(rank_file(rank));
+    write(&folder, &path, |file| file.write_all(bytes)).map_err(|error| unwritten(&path, &error))
+}
+
+/// Gives the folder of parts its name, and removes all but the best and the newest `keep` checkpoints.
+pub(super) fn commit(directory: &Path, step: u64, keep: usize) -> io::Result<()> {
+    let (path, temporary) = parts(directory, step);
+    fs::rename(temporary, path)?;
+    File::open(directory)?.sync_all()?;
+    prune(directory, keep)
+}
+
+/// Removes the parts of a checkpoint that is not complete.
+pub(super) fn discard(directory: &Path, step: u64) -> io::Result<()> {
+    remove(&parts(directory, step).1)
+}
+
+/// Removes a file or a link, or a folder with what is in it.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path)?.is_dir() {
+        true => fs::remove_dir_all(path),
+        false => fs::remove_file(path),
+    }
 }
 
 /// Writes under another name first, so that a file with the final name is complete. If writing fails, no file is left.
@@ -69,17 +119,18 @@ fn write(directory: &Path, path: &Path, fill: impl FnOnce(&mut File) -> io::Resu
 
 /// Removes all but the best and the newest `keep` checkpoints, and incomplete files from a crash.
 fn prune(directory: &Path, keep: usize) -> io::Result<()> {
-    let all = named(directory, "safetensors")?;
+    let all = named(directory, &KINDS)?;
     let old = &all[..all.len().saturating_sub(keep.max(1))];
-    old.iter().chain(&named(directory, "tmp")?).try_for_each(fs::remove_file)?;
+    old.iter().chain(&named(directory, &["tmp"])?).try_for_each(|path| remove(path))?;
     match fs::remove_file(directory.join(BEST).with_extension("tmp")) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
-/// The files of a directory that are named after a step and have this extension, oldest first; none if the directory does not exist.
-fn named(directory: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
+/// What a directory has that is named after a step and has one of these extensions, oldest first; nothing if the directory does not
+/// exist.
+fn named(directory: &Path, extensions: &[&str]) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -90,12 +141,15 @@ fn named(directory: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
         let ours = path.file_stem().and_then(|stem| stem.to_str()).is_some_and(|stem| {
             stem.strip_prefix("step-").is_some_and(|step| step.bytes().all(|b| b.is_ascii_digit()))
         });
-        if ours && path.extension().is_some_and(|found| found == extension) {
+        if ours
+            && path.extension().is_some_and(|found| extensions.iter().any(|extension| found == *extension))
+        {
             paths.push(path);
         }
     }
     // Longer numbers are later; of equal length, the names' order is the numbers'.
-    paths.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
+    let stem = |path: &Path| path.file_stem().map(|stem| stem.to_os_string());
+    paths.sort_by_key(|path| (stem(path).map_or(0, |stem| stem.len()), path.clone()));
     Ok(paths)
 }
 
@@ -104,7 +158,7 @@ fn named(directory: &Path, extension: &str) -> io::Result<Vec<PathBuf>> {
 /// # Errors
 /// If the directory cannot be read.
 pub fn newest(directory: &Path) -> Result<Option<PathBuf>> {
-    let all = named(directory, "safetensors").map_err(|error| unread(directory, &error))?;
+    let all = named(directory, &KINDS).map_err(|error| unread(directory, &error))?;
     Ok(all.into_iter().next_back())
 }
 
@@ -130,7 +184,7 @@ mod tests {
     #[test]
     fn a_write_that_fails_at_any_byte_leaves_what_was_there_and_nothing_else() {
         let directory = tempfile::tempdir().unwrap();
-        let (first, second) = (directory.path().join(name(1)), directory.path().join(name(2)));
+        let (first, second) = (directory.path().join(name(1, false)), directory.path().join(name(2, false)));
         put(directory.path(), &first, 1, b"the first").unwrap();
         for written in 0..10 {
             let fails = |file: &mut File| {
@@ -139,7 +193,7 @@ mod tests {
             };
             let error = write(directory.path(), &second, fails).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::StorageFull);
-            assert_eq!(files(directory.path()), [name(1)], "after {written} bytes");
+            assert_eq!(files(directory.path()), [name(1, false)], "after {written} bytes");
         }
         // The best is replaced whole, too, and stays when the newest are removed.
         let best = directory.path().join(BEST);
@@ -151,19 +205,19 @@ mod tests {
             };
             write(directory.path(), &best, fails).unwrap_err();
             assert_eq!(fs::read_to_string(&best).unwrap(), "the best so far");
-            assert_eq!(files(directory.path()), [BEST.to_string(), name(1)]);
+            assert_eq!(files(directory.path()), [BEST.to_string(), name(1, false)]);
         }
         fs::write(directory.path().join("best.tmp"), "half of one").unwrap();
         put(directory.path(), &best, 1, b"the better").unwrap();
         assert_eq!(fs::read_to_string(&best).unwrap(), "the better");
-        assert_eq!(files(directory.path()), [BEST.to_string(), name(1)]);
+        assert_eq!(files(directory.path()), [BEST.to_string(), name(1, false)]);
         // A file left by a crash is removed before the next write, which may need its space; a link is not written through.
         let elsewhere = directory.path().join("elsewhere");
         fs::write(&elsewhere, "kept").unwrap();
         fs::write(directory.path().join("step-00000009.tmp"), "half of one").unwrap();
         std::os::unix::fs::symlink(&elsewhere, directory.path().join("step-00000002.tmp")).unwrap();
         put(directory.path(), &second, 1, b"the second").unwrap();
-        assert_eq!(files(directory.path()), [BEST.to_string(), "elsewhere".to_string(), name(2)]);
+        assert_eq!(files(directory.path()), [BEST.to_string(), "elsewhere".to_string(), name(2, false)]);
         assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "kept");
         assert!(fs::symlink_metadata(&second).unwrap().is_file());
     }
@@ -173,10 +227,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("step-00000009.tmp"), "half of one").unwrap();
         // The write fails: a folder has the name that the file should get.
-        let path = directory.path().join(name(2));
+        let path = directory.path().join(name(2, false));
         fs::create_dir(&path).unwrap();
         fs::write(path.join("inside"), "").unwrap();
         put(directory.path(), &path, 1, b"the second").unwrap_err();
-        assert_eq!(files(directory.path()), [name(2)]);
+        assert_eq!(files(directory.path()), [name(2, false)]);
     }
 }

@@ -112,6 +112,7 @@ impl Default for Config {
             checkpoint_every: 0,
             checkpoint_every_epochs: 0,
             checkpoint_keep: 3,
+            checkpoint_sharded: false,
             checkpoint_best: false,
             resume: false,
             parallel: Parallel::default(),

@@ -2,7 +2,7 @@
 
 use super::epochs::Progress;
 use super::{Run, TrainResult};
-use crate::checkpoint::{Files, FolderLock, History, TrainingProgress};
+use crate::checkpoint::{Files, FolderLock, History, TrainingProgress, sharded};
 use crate::strategies::ddp;
 use crate::{EpochReport, Error, Result, checkpoint, scores};
 use allfold_collectives::Rank;
@@ -27,17 +27,84 @@ impl<F: Float> Run<'_, F> {
 
     /// Writes a checkpoint of what the run has recorded to `files`, on rank 0.
     pub(super) fn checkpoint(&mut self, result: &TrainResult, files: Files) -> Result<()> {
-        let (losses, epochs) = (&result.losses[..], &result.epochs[..]);
+        let mut files = files;
+        if files.step && self.config.checkpoint_sharded {
+            self.write_parts(result)?;
+            files.step = false;
+        }
+        match files.step || files.best {
+            true => self.write_whole(result, files),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes a checkpoint of which each rank writes its part. Every rank ends with the error of the first that could not.
+    fn write_parts(&mut self, result: &TrainResult) -> Result<()> {
+        let (step, ranks) = (result.losses.len() as u64, self.comm.size());
+        let part = match &mut self.engine {
+            Some(engine) if !self.config.mixes_devices() => engine.part(&mut self.model.buffers)?,
+            _ => {
+                // What devices hold is laid out as they need it: ranks gather the whole and share the writing.
+                self.gather_whole()?;
+                let state = self.optimiser.state();
+                let place = (self.comm.rank().index(), ranks as usize);
+                sharded::cut(&self.model.params, &state.vectors, *state.steps, place)
+            }
+        };
+        let own = self.own();
+        let weights = own.iter().filter(|(name, _)| *name == "weights").flat_map(|(_, values)| values);
+        let mut kept = weights.chain(part.params.values()).chain(&self.model.buffers);
+        if let Some(bad) = kept.find(|value| !value.to_f64().is_finite()) {
+            return Err(self.diverged(("a weight", bad.to_f64()), step, None));
+        }
+        let (directory, keep) = (Path::new(&self.config.checkpoint_dir), self.config.checkpoint_keep);
+        let first = self.comm.rank() == ROOT;
+        self.outcome_of_all(if first { sharded::begin(directory, step, keep) } else { Ok(()) })?;
+        let run = checkpoint::Snapshot {
+            config: self.config,
+            step,
+            ranks,
+            model: &self.model,
+            scaler: self.scaler.as_ref(),
+            losses: &result.losses,
+            epochs: &result.epochs,
+            own: &own,
+        };
+        let written = sharded::write(&run, self.comm.rank().index(), &part);
+        let all = self.outcome_of_all(written);
+        let ended = if first { sharded::end(directory, step, keep, all.is_ok()) } else { Ok(()) };
+        self.free_model();
+        all.and(self.outcome_of_all(ended))
+    }
+
+    /// The outcome of all ranks: the error of the first that has one, on every rank.
+    fn outcome_of_all(&self, own: Result<()>) -> Result<()> {
+        let said = own.as_ref().err().map(Error::to_string).unwrap_or_default();
+        let mut lengths = vec![0i64; self.comm.size() as usize];
+        self.comm.all_gather(&[said.len() as i64], &mut lengths)?;
+        let Some(first) = lengths.iter().position(|length| *length > 0) else { return own };
+        let mut text = said.into_bytes();
+        text.resize(lengths[first].unsigned_abs() as usize, 0);
+        self.comm.broadcast(&mut text, Rank(first as u32))?;
+        Err(Error::Storage(String::from_utf8_lossy(&text).into_owned()))
+    }
+
+    /// Gives the host of rank 0, or of all ranks if they share the network, the whole model and optimiser state.
+    fn gather_whole(&mut self) -> Result<()> {
         if self.engine.is_some() || self.config.mixes_devices() {
             self.download_units()?;
-            self.download_state()?;
-        } else {
-            let shares = ddp::replicas_diverge(self.config)
-                || self.device.as_ref().is_some_and(|device| device.is_sharded());
-            if self.comm.rank() == ROOT || shares {
-                self.download()?;
-            }
+            return self.download_state();
         }
+        let shares = ddp::replicas_diverge(self.config)
+            || self.config.checkpoint_sharded
+            || self.device.as_ref().is_some_and(|device| device.is_sharded());
+        if self.comm.rank() == ROOT || shares { self.download() } else { Ok(()) }
+    }
+
+    /// Writes a checkpoint into files on rank 0.
+    fn write_whole(&mut self, result: &TrainResult, files: Files) -> Result<()> {
+        let (losses, epochs) = (&result.losses[..], &result.epochs[..]);
+        self.gather_whole()?;
         let mut own = self.own();
         for (_, values) in &mut own {
             let mine = std::mem::take(values);
@@ -56,13 +123,12 @@ impl<F: Float> Run<'_, F> {
                 step: losses.len() as u64,
                 ranks: self.comm.size(),
                 model: &self.model,
-                optimiser: &mut *self.optimiser,
                 scaler: self.scaler.as_ref(),
                 losses,
                 epochs,
                 own: &own,
             };
-            checkpoint::save(run, files)?;
+            checkpoint::save(run, &mut *self.optimiser, files)?;
         }
         self.free_model();
         Ok(())

@@ -275,13 +275,19 @@ fn hooks_change_gradients_as_on_the_cpu() {
 #[test]
 fn a_run_with_a_hook_goes_on_from_its_checkpoint_to_the_same_bits() {
     let data = pictures();
-    for (hook, name) in [("topk", "topk"), ("local_sgd", "local")] {
+    for (hook, name, sharded) in [
+        ("topk", "topk", false),
+        ("local_sgd", "local", false),
+        ("topk", "topk-s", true),
+        ("local_sgd", "local-s", true),
+    ] {
         let folder = std::env::temp_dir().join(format!("allfold-cuda-{name}-{}", std::process::id()));
         let config = Config {
             hook: hook.into(),
             topk_share: 0.2,
             checkpoint_dir: folder.to_string_lossy().into_owned(),
             checkpoint_every: 3,
+            checkpoint_sharded: sharded,
             ..small()
         };
         let whole = run(&config, &data, 2, true).remove(0);

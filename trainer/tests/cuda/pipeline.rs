@@ -116,6 +116,7 @@ fn a_pipeline_with_batch_norms_is_scored_and_continued_as_on_the_cpu() {
     let kept = Config {
         checkpoint_dir: folder.to_string_lossy().into_owned(),
         checkpoint_every: 3,
+        checkpoint_sharded: true,
         ..config.clone()
     };
     run(&Config { max_steps: 3, ..kept.clone() }, &data, 2, &placed(2));

@@ -73,6 +73,7 @@ fn a_run_on_unlike_devices_continues_on_cpus_and_back() {
         device: device.into(),
         max_steps: steps,
         checkpoint_every: 2,
+        checkpoint_sharded: steps < 6,
         checkpoint_dir: folder.path().display().to_string(),
         resume: true,
         optimiser: "adam".into(),

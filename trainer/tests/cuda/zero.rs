@@ -148,6 +148,7 @@ fn a_checkpoint_of_one_strategy_is_continued_by_any_other() {
             lr: 0.01,
             checkpoint_dir: folder.to_string_lossy().into_owned(),
             checkpoint_every: 3,
+            checkpoint_sharded: name != "a",
             ..small()
         };
         let whole = run_on(&config, &data, 2, true).remove(0);

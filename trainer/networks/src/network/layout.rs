@@ -31,18 +31,28 @@ impl ParamLayout {
 
     /// Copies `part`, which begins at the rank's element `first`, to its places in `whole`.
     pub fn put<T: Copy>(&self, first: usize, part: &[T], whole: &mut [T]) {
-        let (mut at, end) = (0, first + part.len());
+        let mut rest = part;
+        for run in self.runs_of(first..first + part.len()) {
+            let (own, after) = rest.split_at(run.len());
+            whole[run].copy_from_slice(own);
+            rest = after;
+        }
+    }
+
+    /// The places in the whole of the rank's elements `range`, in order.
+    pub fn runs_of(&self, range: Range<usize>) -> Vec<Range<usize>> {
+        let (mut at, mut found) = (0, Vec::new());
         for run in &self.runs {
-            let (from, to) = (at.max(first), (at + run.len()).min(end));
+            let (from, to) = (at.max(range.start), (at + run.len()).min(range.end));
             if from < to {
-                whole[run.start + from - at..run.start + to - at]
-                    .copy_from_slice(&part[from - first..to - first]);
+                found.push(run.start + from - at..run.start + to - at);
             }
             at += run.len();
-            if at >= end {
-                return;
+            if at >= range.end {
+                break;
             }
         }
+        found
     }
 
     /// The number of elements that the rank has.
