@@ -119,10 +119,18 @@ fn five_hundred_ranks_on_threads_take_little_memory() {
 /// A network that a GPU cannot hold is predicted all the same, but this is said.
 #[test]
 fn what_a_gpu_holds_is_said_of_a_workload() {
-    let on = |gpu: &str| said(&["scale", "workload", "gpt2-xl", "--ranks", "1", "--accelerator", gpu]);
+    let on = |network: &str, gpu: &str, batch: &str| {
+        said(&["scale", "workload", network, "--ranks", "1", "--accelerator", gpu, "--batch", batch])
+    };
     // 1,557,611,200 parameters, gradients and Adam's two moments of 4 bytes each.
-    assert!(on("H200").contains("take 24.9 of 141 GB on each GPU; activations are not counted"));
-    assert!(on("RTX 3090").contains("take 24.9 of 24 GB on each GPU; they do not fit"));
+    let fits = on("gpt2-xl", "H200", "1");
+    assert!(fits.contains("each GPU of 141 GB holds 24.9 GB of weights") && !fits.contains("MORE"), "{fits}");
+    for (gpu, batch) in [("RTX 3090", "1"), ("H200", "64")] {
+        assert!(on("gpt2-xl", gpu, batch).contains("MORE THAN IT HAS"), "{gpu}");
+    }
+    // A ResNet-50 of 256 pictures in f32 takes 22 GB or so with PyTorch: it fits on a V100 of 32 GB and on no RTX 3090.
+    assert!(!on("resnet50", "V100 SXM", "256").contains("MORE"));
+    assert!(on("resnet50", "RTX 2080 Ti", "256").contains("MORE"));
 }
 
 #[test]

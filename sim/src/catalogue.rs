@@ -54,6 +54,11 @@ impl Topology {
                 what: "a topology file ends in .toml, an NCCL topology in .xml, one of ASTRA-sim in .yml"
                     .into(),
             }),
+            None if head != name && (NAMES.contains(&head) || head.starts_with("nodes")) => {
+                Err(Error::Topology(format!(
+                    "`{head}` takes no options; machines do, such as dgx-a100:4,fat-tree=2:1"
+                )))
+            }
             None => {
                 let what = suggest::unknown("topology", head, &[&NAMES[..], &Preset::names()].concat());
                 Err(Error::Topology(format!(

@@ -195,7 +195,7 @@ pub struct Config {
     pub lr_floor: f64,
     /// The polynomial's power.
     pub lr_power: f64,
-    /// Epochs without a better score that plateau lets pass; one more lowers the rate.
+    /// After more than this many epochs without a better score, plateau lowers the rate.
     pub lr_patience: u64,
     /// The share of the best score by which a better score must exceed it, for plateau.
     pub lr_threshold: f64,
@@ -250,7 +250,7 @@ pub struct Config {
     pub static_graph: bool,
     /// Whether rank 0's running statistics are broadcast before every step, not only before evaluation.
     pub broadcast_buffers: bool,
-    /// Whether samples are neither repeated nor dropped: ranks without samples take part in the last steps with empty batches.
+    /// Whether each sample is used exactly once: ranks that run out take part in the last steps with empty batches.
     pub uneven: bool,
     /// The folder of checkpoints, written by rank 0. A run that writes checkpoints and does not resume refuses a folder that
     /// contains some.
@@ -387,6 +387,9 @@ fn mistake(error: &toml::de::Error, text: &str, name: &str) -> String {
     let message = expected(error.message());
     let mut quoted = message.split('`').skip(1).step_by(2);
     let what = match (message.starts_with("unknown field"), quoted.next()) {
+        (true, Some(key)) if Parallel::FIELD_NAMES.contains(&key) => {
+            format!("unknown key `{key}`; it belongs to the table [parallel]")
+        }
         (true, Some(key)) => {
             format!("unknown key `{key}`; {}", suggestion(key, &quoted.collect::<Vec<_>>()))
         }

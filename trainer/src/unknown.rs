@@ -12,6 +12,8 @@ pub(crate) fn unknown<'a>(what: &str, got: &str, names: impl Iterator<Item = &'a
 pub(crate) fn suggestion(got: &str, names: &[&str]) -> String {
     match allfold_sim::suggest::nearest(got, names.iter().copied()) {
         Some(nearest) => format!("the nearest is `{nearest}`"),
+        // More than a line can hold are the configuration's keys.
+        None if names.len() > 50 => "`allfold train --keys` lists the keys".into(),
         None => format!("there are {}", names.join(", ")),
     }
 }

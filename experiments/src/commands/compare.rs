@@ -104,11 +104,8 @@ pub fn run(args: &Args) -> CommandResult {
             "`device` is cuda, and strategies are compared on the CPU; use --set device=cpu",
         ));
     }
-    let names: Vec<&str> = strategies::names().collect();
-    if let Some(name) = args.strategies.iter().find(|name| !names.contains(&name.as_str())) {
-        return Err(CommandError::usage(allfold_sim::suggest::unknown("strategy", name, &names)));
-    }
-    let all = || names.iter().map(|name| (*name).to_string()).collect();
+    args.strategies.iter().try_for_each(|name| strategies::check_name(name))?;
+    let all = || strategies::names().map(String::from).collect();
     let strategies = if args.strategies.is_empty() { all() } else { args.strategies.clone() };
     let device = Device::named(&args.device).map_err(CommandError::usage)?;
     Topology::named(&args.topology, args.ranks).map_err(CommandError::usage)?;

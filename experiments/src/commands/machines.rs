@@ -82,8 +82,13 @@ const RANKS: u32 = 8;
 /// The number of devices of a machine with a number of nodes, such as `dgx-a100:2`.
 fn named_ranks(name: &str) -> Option<u32> {
     let (head, options) = name.split_once(':')?;
-    let nodes: u32 = options.split(',').next()?.parse().ok()?;
-    Preset::named(head).ok()?.devices.checked_mul(nodes).filter(|ranks| *ranks > 0)
+    let mut options = options.split(',');
+    let nodes: u32 = options.next()?.parse().ok()?;
+    let devices = match options.find_map(|option| option.strip_prefix("devices=")) {
+        Some(devices) => devices.parse().ok()?,
+        None => Preset::named(head).ok()?.devices,
+    };
+    nodes.checked_mul(devices).filter(|ranks| *ranks > 0)
 }
 
 /// Prints the links that a topology file describes.

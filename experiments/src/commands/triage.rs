@@ -60,8 +60,8 @@ pub fn run(args: &Args) -> CommandResult {
     if !unseen.is_empty() {
         let ranks: Vec<String> = unseen.iter().map(|rank| rank.to_string()).collect();
         let (ranks, they) = match &ranks[..] {
-            [one] => (format!("rank {one}"), "it was killed, or was"),
-            many => (format!("ranks {}", many.join(", ")), "they were killed, or were"),
+            [one] => (format!("rank {one}"), "it was killed or stopped, or was"),
+            many => (format!("ranks {}", many.join(", ")), "they were killed or stopped, or were"),
         };
         output.say(format!("no record of {ranks}: {they} not told of the failure"))?;
     }

@@ -101,7 +101,7 @@ impl Config {
     fn check_names(&self) -> Result<()> {
         among("model", &self.model, models::ADDED.names())?;
         among("data", &self.data, data::ADDED.names())?;
-        among("strategy", &self.strategy, strategies::ADDED.names())?;
+        strategies::check_name(&self.strategy)?;
         among("optimiser", &self.optimiser, optim::ADDED.names())?;
         among("hook", &self.hook, hooks::ADDED.names())?;
         let on_gpus = [

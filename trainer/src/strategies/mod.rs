@@ -35,4 +35,4 @@ pub mod zero3;
 pub use driver::{DataSharing, Driver};
 pub use plain::Plain;
 pub(crate) use registry::{ADDED, mesh};
-pub use registry::{EnginePlan, OwnStrategy, STRATEGIES, axes, fits, names, plan};
+pub use registry::{EnginePlan, OwnStrategy, STRATEGIES, axes, check_name, fits, names, plan};

@@ -14,6 +14,7 @@ use super::zero3::Zero3;
 use crate::added::{Added, Named};
 use crate::config::StageSharing;
 use crate::engine::{Mesh, MeshAxis, ServingRole};
+use crate::unknown::unknown;
 use crate::{Config, Error, Result, shares};
 use std::collections::BTreeMap;
 
@@ -55,6 +56,31 @@ pub(crate) static ADDED: Added<OwnStrategy> = Added::to("strategy", STRATEGIES);
 /// The names of all strategies, own ones included.
 pub fn names() -> impl Iterator<Item = &'static str> {
     ADDED.names()
+}
+
+/// Names that PyTorch's users know strategies by, and the names here.
+const OF_PYTORCH: [(&str, &str); 5] = [
+    ("fsdp", "zero3"),
+    ("fsdp2", "zero3"),
+    ("fully_shard", "zero3"),
+    ("dp", "data_parallel"),
+    ("dataparallel", "data_parallel"),
+];
+
+/// Whether there is a strategy of this name.
+///
+/// # Errors
+/// There is none: the error names the nearest, or what PyTorch's name stands for.
+pub fn check_name(name: &str) -> Result<()> {
+    if names().any(|known| known == name) {
+        return Ok(());
+    }
+    match OF_PYTORCH.iter().find(|(theirs, _)| *theirs == name.to_lowercase()) {
+        Some((_, ours)) => {
+            Err(Error::Config(format!("unknown strategy `{name}`; here it is called `{ours}`")))
+        }
+        None => Err(unknown("strategy", name, names())),
+    }
 }
 
 /// Whether the strategy of `config` takes all keys of data-parallel training.

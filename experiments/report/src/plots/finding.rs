@@ -1,7 +1,7 @@
 //! One sentence about a plot of curves, computed from the points.
 //!
 //! ```text
-//! ring falls behind double_binary_tree from 64 ranks on; at 1024 ranks it is 2.4 times better than ring
+//! ring falls behind double_binary_tree from 64 ranks on, which at 1024 ranks is 2.4 times better than ring
 //! ```
 
 use super::curves::{Axis, Curves, Series};
@@ -73,27 +73,30 @@ impl Curves {
         let last = leads.last()?;
         let name = |lead: &Lead| &series[lead.series].name;
         let ratio = self.ratio(series, last, better);
+        let place = at(&self.x, last.last);
+        let among = if ratio.is_empty() { ratio.clone() } else { format!(", which at {place} is {ratio}") };
+        let at_end = if ratio.is_empty() { ratio.clone() } else { format!(", at {place} {ratio}") };
         Some(match &*leads {
             [] => return None,
-            [only] if only.first == only.last => {
-                format!("at {} {} is the best{ratio}", at(&self.x, only.last), name(only))
+            [only] if only.first == only.last && ratio.is_empty() => {
+                format!("at {place} {} is the best", name(only))
             }
+            [only] if only.first == only.last => format!("at {place} {} is {ratio}", name(only)),
             [only] => format!(
-                "{} is the best or within 1 % of it from {} to {}{ratio}",
+                "{} is the best or within 1 % of it from {} to {place}{at_end}",
                 name(only),
                 at(&self.x, only.first),
-                at(&self.x, only.last)
             ),
             [before, after] => {
                 format!(
-                    "{} falls behind {} from {} on{ratio}",
+                    "{} falls behind {} from {} on{among}",
                     name(before),
                     name(after),
                     at(&self.x, after.first)
                 )
             }
             [first, .., before, after] => format!(
-                "{} is the best up to {}; {} falls behind {} from {} on{ratio}",
+                "{} is the best up to {}; {} falls behind {} from {} on{among}",
                 name(first),
                 at(&self.x, first.last),
                 name(before),
@@ -116,8 +119,8 @@ impl Curves {
         if !factor.is_finite() || factor < 1.0 + EQUAL {
             return String::new();
         }
-        let place = at(&self.x, lead.last);
-        format!("; at {place} it is {} times better than {}", format::number(factor), worst.name)
+        let rank = if series.len() > 2 { ", the last" } else { "" };
+        format!("{} times better than {}{rank}", format::number(factor), worst.name)
     }
 }
 
@@ -197,7 +200,7 @@ mod tests {
         let said = both.finding(Better::Higher).unwrap();
         assert_eq!(
             said,
-            "ring falls behind tree from 64 ranks on; at 1024 ranks it is 3 times better than ring"
+            "ring falls behind tree from 64 ranks on, which at 1024 ranks is 3 times better than ring"
         );
         let said = both.finding(Better::Lower).unwrap();
         assert!(said.starts_with("tree falls behind ring from 64 ranks on"), "{said}");
@@ -209,7 +212,7 @@ mod tests {
         let said = curves(&[("a", &high), ("b", &low)]).finding(Better::Higher).unwrap();
         assert_eq!(
             said,
-            "a is the best or within 1 % of it from 1 rank to 2 ranks; at 2 ranks it is 2 times better than b"
+            "a is the best or within 1 % of it from 1 rank to 2 ranks, at 2 ranks 2 times better than b"
         );
         let said = curves(&[("a", &high)]).finding(Better::Higher).unwrap();
         assert_eq!(said, "a: busbw (GB/s) is 2 at 1 rank and 4 at 2 ranks");

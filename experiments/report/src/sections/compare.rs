@@ -1,8 +1,8 @@
 //! Which way to train: several strategies on the same samples, by time, bytes and memory, and a step of each on every rank.
 
-use super::part::{Part, commands, distinct, fact, head};
+use super::part::{Part, commands, distinct, head};
 use crate::format;
-use crate::page::{Headline, Plot, Question, ReportTable, Section};
+use crate::page::{Plot, ReportTable, Section};
 use crate::plots::{Bar, DrawError, Figure, Timeline};
 use crate::records::{
     Breakdown, MeasuredComparison, RankMemory, Records, SimulatedComparison, Stamp, TimelineSpan,
@@ -67,9 +67,9 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         commands: commands(stamps),
         folded: false,
     };
-    let fastest = finding(&simulated.iter().map(|(record, _)| record).collect::<Vec<_>>());
-    let answer = fastest.as_ref().map(|(_, fastest)| format!("{} {}", fastest.value, fastest.text));
-    Ok(Some(Part { answer, facts: fastest.into_iter().collect(), limits: Vec::new(), section }))
+    let answer = finding(&simulated.iter().map(|(record, _)| record).collect::<Vec<_>>());
+    // No tile: which way is the fastest depends on the network, and does not say how far it scales.
+    Ok(Some(Part { answer, facts: Vec::new(), limits: Vec::new(), section }))
 }
 
 /// Times, memory, bytes, and a step of every strategy on every rank.
@@ -109,31 +109,21 @@ fn of_simulated(
 }
 
 /// The fastest strategy and the one that needs the least memory on a rank, as predicted; `None` if all train on one rank.
-fn finding(simulated: &[&SimulatedComparison]) -> Option<(Question, Headline)> {
+fn finding(simulated: &[&SimulatedComparison]) -> Option<String> {
     let many = simulated.iter().filter(|record| record.setup.ranks > 1);
     let fastest = many.clone().min_by(|a, b| a.step_us.total_cmp(&b.step_us));
     let peak = |record: &SimulatedComparison| record.peak_bytes.iter().max().copied().unwrap_or(0);
     let smallest = many.min_by_key(|record| peak(record));
     let (fastest, smallest) = (fastest?, smallest?);
-    let whole = simulated.iter().map(|record| record.memory.params).max()?;
-    Some(fact(
-        Question::Scale,
-        fastest.setup.strategy.clone(),
-        format!(
-            "is the fastest of {} to train the {} ({} of parameters) on {} of {} (simulated); {} holds the least, {} on a rank",
-            format::counted(simulated.len(), "way"),
-            fastest.setup.model,
-            format::rounded_bytes(whole),
-            format::counted(fastest.setup.ranks as usize, "rank"),
-            fastest.topology,
-            if smallest.setup.strategy == fastest.setup.strategy {
-                "it also"
-            } else {
-                &smallest.setup.strategy
-            },
-            format::rounded_bytes(peak(smallest))
-        ),
-        None,
+    Some(format!(
+        "{} is the fastest of {} to train the {} on {} of {} (simulated); {} holds the least, {} on a rank",
+        fastest.setup.strategy,
+        format::counted(simulated.len(), "way"),
+        fastest.setup.model,
+        format::counted(fastest.setup.ranks as usize, "rank"),
+        fastest.topology,
+        if smallest.setup.strategy == fastest.setup.strategy { "it also" } else { &smallest.setup.strategy },
+        format::rounded_bytes(peak(smallest))
     ))
 }
 

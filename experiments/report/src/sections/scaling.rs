@@ -31,7 +31,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let off = scaling_curves::model_of_this_machine(&measured, &simulated);
     facts.extend(off.map(|off| {
         let text = "the data sheet's model of a CPU core, compared with training measured here; nothing is fitted to this machine";
-        fact(Question::Trust, format!("x{} off", format::number(off)), text.into(), None)
+        fact(Question::Trust, format!("up to x{} off", format::number(off)), text.into(), None)
     }));
 
     let mut tables = Vec::new();
@@ -63,7 +63,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     };
     let limits = off.map(|off| {
         format!(
-            "The model of a CPU core comes from a data sheet. On this machine its training rate is off by a factor of {}: \
+            "The model of a CPU core comes from a data sheet. On this machine its training rate is off by a factor of up to {}: \
              trust it for the shape of a curve, not for its height.",
             format::number(off)
         )

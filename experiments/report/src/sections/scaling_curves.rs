@@ -158,17 +158,17 @@ fn modeled_too_fast(points: &[&Of<'_>]) -> Option<String> {
     ))
 }
 
-/// The factor between the measured and the modeled rate of training on this machine's cores, at the most ranks that have both.
+/// The greatest factor between a measured and the modeled rate of training on this machine's cores.
 pub fn model_of_this_machine(measured: &[&MeasuredScale], simulated: &[&SimulatedScale]) -> Option<f64> {
     let here = measured.iter().filter(|m| m.setup.device == "cpu");
     let pairs = here.filter_map(|m| {
         let same = |s: &&&SimulatedScale| {
             s.setup.device == CORE && s.setup.model == m.setup.model && s.setup.ranks == m.setup.ranks
         };
-        Some((m.setup.ranks, m.samples_per_s / simulated.iter().find(same)?.samples_per_s))
+        Some(m.samples_per_s / simulated.iter().find(same)?.samples_per_s)
     });
-    let (_, ratio) = pairs.max_by_key(|pair| pair.0)?;
-    (ratio > 0.0 && ratio.is_finite()).then(|| ratio.max(1.0 / ratio))
+    let factors = pairs.filter(|ratio| *ratio > 0.0 && ratio.is_finite()).map(|ratio| ratio.max(1.0 / ratio));
+    factors.reduce(f64::max)
 }
 
 #[cfg(test)]

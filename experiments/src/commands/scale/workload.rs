@@ -170,7 +170,7 @@ pub fn run(args: &Args) -> CommandResult {
         first.topology,
         scaling.workload.sample()
     ))?;
-    output.say(memory(&scaling))?;
+    output.say(memory(&scaling, points.last().map_or(1, |point| point.batch)))?;
     output.say(table(&points))?;
     let engines: BTreeSet<&str> =
         points.iter().flat_map(|point| point.engines.iter().map(String::as_str)).collect();
@@ -187,15 +187,22 @@ pub fn run(args: &Args) -> CommandResult {
     output.close()
 }
 
-/// What a GPU holds whatever the batch is, and whether it can.
-fn memory(scaling: &WorkloadScaling) -> String {
-    let (bytes, device) = (scaling.workload.model_bytes(), scaling.accelerator);
-    let fits = bytes as f64 <= device.capacity * 1e9;
-    let but = if fits { "activations are not counted" } else { "they do not fit, which no time here says" };
+/// What a GPU holds, and whether it can: weights and what goes with them, and activations of a micro-batch of `batch` samples.
+fn memory(scaling: &WorkloadScaling, batch: u64) -> String {
+    let samples = batch.div_ceil(scaling.accumulate.max(1) as u64);
+    let model = scaling.workload.model_bytes() as f64;
+    let activations = scaling.workload.kept() as f64 * samples as f64 * scaling.precision.bytes() as f64;
+    let capacity = scaling.accelerator.capacity;
+    let fits = if model + activations <= capacity * 1e9 {
+        ""
+    } else {
+        ": MORE THAN IT HAS, which no time here says"
+    };
     format!(
-        "weights, gradients and optimiser state take {:.1} of {} GB on each GPU; {but}",
-        bytes as f64 / 1e9,
-        device.capacity
+        "each GPU of {capacity} GB holds {:.1} GB of weights, gradients and optimiser state, and about {:.1} GB of activations of {}{fits}",
+        model / 1e9,
+        activations / 1e9,
+        format::counted(samples as usize, "sample")
     )
 }
 

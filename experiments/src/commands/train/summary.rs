@@ -39,6 +39,15 @@ pub fn say(config: &Config, trained: &Trained, output: &mut RunOutput) -> Comman
     if let Some(line) = best_epoch(config, trained) {
         output.say(line)?;
     }
+    match trained.made() {
+        0 => output.say("no step was left to do: the checkpoint is of the last one")?,
+        _ => steps(trained, output)?,
+    }
+    output.say(format!("losses_hash {}\nweights_hash {}", trained.losses_hash(), trained.weights_hash()))
+}
+
+/// How long the steps of this process took, and what rank 0 holds.
+fn steps(trained: &Trained, output: &mut RunOutput) -> CommandResult {
     let (step_us, error_us) = trained.step_us();
     output.say(format!(
         "{:.0} samples/s; a step takes {step_us:.1} +- {error_us:.1} us:",
@@ -61,7 +70,7 @@ pub fn say(config: &Config, trained: &Trained, output: &mut RunOutput) -> Comman
             kib(held.activations + held.saved_for_backward + held.activation_gradients)
         ))?;
     }
-    output.say(format!("losses_hash {}\nweights_hash {}", trained.losses_hash(), trained.weights_hash()))
+    Ok(())
 }
 
 /// Why the run ended before all its epochs, and which epoch was the best; `None` if the run compares no scores.

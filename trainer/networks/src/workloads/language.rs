@@ -26,6 +26,7 @@ impl Draft {
         forward: KernelCost,
         by_params: Option<KernelCost>,
         by_input: KernelCost,
+        kept: usize,
     ) {
         self.layers.push(TableLayer {
             name,
@@ -33,6 +34,7 @@ impl Draft {
             forward,
             by_params,
             by_input: Some(by_input),
+            kept: kept as u64,
             sync_len: (0, 0),
         });
     }
@@ -45,14 +47,15 @@ impl Draft {
         // Dense gradients are written in full.
         let dense = tables.iter().sum::<usize>() * self.width;
         let scatter = kernel(Class::Elementwise, 0, moved, dense);
-        self.layer(name.into(), params, gather, Some(scatter), kernel(Class::Elementwise, 0, 0, 0));
+        self.layer(name.into(), params, gather, Some(scatter), kernel(Class::Elementwise, 0, 0, 0), 0);
     }
 
     fn linear(&mut self, name: String, inputs: usize, outputs: usize) {
         let flops = 2 * self.tokens * inputs * outputs;
         let each = || kernel(Class::Product, flops, self.tokens * (inputs + outputs), inputs * outputs);
         let (forward, by_params, by_input) = (each(), each(), each());
-        self.layer(name, vec![inputs * outputs, outputs], forward, Some(by_params), by_input);
+        let params = vec![inputs * outputs, outputs];
+        self.layer(name, params, forward, Some(by_params), by_input, self.tokens * inputs);
     }
 
     fn norm(&mut self, name: String) {
@@ -65,10 +68,12 @@ impl Draft {
             kernel(class, 0, 2 * x, 0),
             Some(kernel(class, 0, 2 * x, 0)),
             kernel(class, 0, 3 * x, 0),
+            x,
         );
     }
 
-    fn element(&mut self, name: String, width: usize, forward: usize, backward: usize) {
+    /// `keeps`: whether the input is kept, as a GELU needs it.
+    fn element(&mut self, name: String, width: usize, (forward, backward): (usize, usize), keeps: bool) {
         let x = self.tokens * width;
         let class = Class::Elementwise;
         self.layer(
@@ -77,6 +82,7 @@ impl Draft {
             kernel(class, 0, forward * x, 0),
             None,
             kernel(class, 0, backward * x, 0),
+            if keeps { x } else { 0 },
         );
     }
 
@@ -89,7 +95,8 @@ impl Draft {
             KernelCost { launches: 4, ..kernel(Class::Attention, flops, 4 * t * d + 6 * scores, 0) };
         let backward =
             KernelCost { launches: 6, ..kernel(Class::Attention, 2 * flops, 8 * t * d + 10 * scores, 0) };
-        self.layer(name, Vec::new(), forward, None, backward);
+        // Queries, keys and values, and the scores before and after dropout.
+        self.layer(name, Vec::new(), forward, None, backward, 3 * t * d + 2 * scores);
     }
 
     /// Attention with the products before and after it, and the residual sum.
@@ -99,18 +106,20 @@ impl Draft {
             self.linear(format!("{at}.qkv"), d, 3 * d);
         } else {
             ["query", "key", "value"].iter().for_each(|name| self.linear(format!("{at}.{name}"), d, d));
+            // The three read the same.
+            self.layers.iter_mut().rev().take(2).for_each(|layer| layer.kept = 0);
         }
         self.attention(format!("{at}.attention"), heads);
         self.linear(format!("{at}.proj"), d, d);
-        self.element(format!("{at}.add1"), d, 4, 3);
+        self.element(format!("{at}.add1"), d, (4, 3), false);
     }
 
     fn mlp(&mut self, at: &str) {
         let d = self.width;
         self.linear(format!("{at}.fc1"), d, 4 * d);
-        self.element(format!("{at}.gelu"), 4 * d, 2, 3);
+        self.element(format!("{at}.gelu"), 4 * d, (2, 3), true);
         self.linear(format!("{at}.fc2"), 4 * d, d);
-        self.element(format!("{at}.add2"), d, 4, 3);
+        self.element(format!("{at}.add2"), d, (4, 3), false);
     }
 }
 
@@ -148,6 +157,7 @@ pub(super) fn gpt2(name: &str, blocks: usize, width: usize) -> Workload {
         kernel(Class::Product, 2 * tokens * width * words, tokens * (width + 3 * words), width * words);
     let backward =
         KernelCost { flops: 2 * product.flops, values: 2 * product.values, launches: 2, ..product };
-    draft.layer("head".into(), Vec::new(), product, None, backward);
+    // Its input, and the logarithms of the probabilities.
+    draft.layer("head".into(), Vec::new(), product, None, backward, tokens * (width + words));
     Workload::new(name, "a sequence of 1,024 tokens", draft.layers, ADAM_PASSES)
 }

@@ -18,6 +18,8 @@ pub struct TableLayer {
     pub by_params: Option<KernelCost>,
     /// The cost of the gradient with respect to the input.
     pub by_input: Option<KernelCost>,
+    /// The number of values that a pass over one sample keeps for the backward pass, as PyTorch keeps them.
+    pub kept: u64,
     /// How many numbers the ranks add up for a synchronised batch norm, in the forward and in the backward pass.
     pub sync_len: (usize, usize),
 }
@@ -100,6 +102,11 @@ impl Workload {
     pub fn model_bytes(&self) -> u64 {
         let arrays = 1 + self.passes.saturating_sub(1) / 2;
         4 * arrays as u64 * self.parameters() as u64
+    }
+
+    /// Values that a forward pass over one sample keeps for the backward pass.
+    pub fn kept(&self) -> u64 {
+        self.layers.iter().map(|layer| layer.kept).sum()
     }
 
     /// The kernel of a phase; `None` if the phase runs none.

@@ -39,6 +39,7 @@ impl Draft {
             forward: each(),
             by_params: Some(each()),
             by_input: Some(each()),
+            kept: inputs as u64,
             sync_len: (0, 0),
         });
     }
@@ -59,6 +60,7 @@ impl Draft {
             forward: kernel(Class::Normalisation, 0, 3 * x, 0),
             by_params: Some(kernel(Class::Normalisation, 0, 2 * x, 0)),
             by_input: Some(kernel(Class::Normalisation, 0, 3 * x, 0)),
+            kept: x as u64,
             sync_len: (2 * channels + 1, 2 * channels),
         });
     }
@@ -71,6 +73,8 @@ impl Draft {
             forward: kernel(Class::Elementwise, 0, forward * x, 0),
             by_params: None,
             by_input: Some(kernel(Class::Elementwise, 0, backward * x, 0)),
+            // A rectifier keeps its output, which the next layer keeps as its input.
+            kept: 0,
             sync_len: (0, 0),
         });
     }
@@ -90,6 +94,7 @@ impl Draft {
             forward: kernel(Class::Elementwise, 0, moved, 0),
             by_params: None,
             by_input: Some(kernel(Class::Elementwise, 0, moved, 0)),
+            kept: x as u64,
             sync_len: (0, 0),
         });
     }
@@ -103,6 +108,7 @@ impl Draft {
             forward: each(),
             by_params: Some(each()),
             by_input: Some(each()),
+            kept: inputs as u64,
             sync_len: (0, 0),
         });
         (self.channels, self.side) = (outputs, 1);
