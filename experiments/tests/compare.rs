@@ -67,7 +67,7 @@ fn a_comparison_names_what_it_leaves_out_and_refuses_what_it_cannot_do() {
             &["--ranks", "3", "--set", "parallel.stages=2", "--strategies", "pipeline"][..],
             "does not divide the 3 ranks",
         ),
-        (&["--ranks", "4", "--strategies", "zero9"], "no strategy is called `zero9`; did you mean"),
+        (&["--ranks", "4", "--strategies", "zero9"], "unknown strategy `zero9`; the nearest is `zero1`"),
         (&["--ranks", "4", "--set", "device=cuda"], "use --set device=cpu"),
         (&["--ranks", "4", "--topology", "nowhere"], "nowhere"),
         (&["--ranks", "4", "--set", "batch"], "write KEY=VALUE"),

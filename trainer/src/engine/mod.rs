@@ -17,6 +17,7 @@ mod bucketing;
 mod groups;
 mod observed;
 mod parameter_messages;
+mod part;
 mod passes;
 mod peers;
 mod rank;

@@ -42,7 +42,10 @@ impl<F: Float> Run<'_, F> {
     fn write_parts(&mut self, result: &TrainResult) -> Result<()> {
         let (step, ranks) = (result.losses.len() as u64, self.comm.size());
         let part = match &mut self.engine {
-            Some(engine) if !self.config.mixes_devices() => engine.part(&mut self.model.buffers)?,
+            Some(engine) if !self.config.mixes_devices() => {
+                let part = engine.worker.part(&mut self.model.buffers);
+                part.map_err(|error| engine.worker.failed(error))?
+            }
             _ => {
                 // What devices hold is laid out as they need it: ranks gather the whole and share the writing.
                 self.gather_whole()?;

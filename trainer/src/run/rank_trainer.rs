@@ -1,7 +1,6 @@
 //! One rank of a strategy, step by step: for a run, and for programs with a training loop of their own.
 
 use super::consensus::{begin_alike, same_layout};
-use crate::checkpoint::sharded::Part;
 use crate::engine::{Bucketing, NetworkSplit, RankEngine, StepInput, StepResult, Worker};
 use crate::strategies::{self, Driver, ddp};
 use crate::timing::BucketTimes;
@@ -87,15 +86,6 @@ impl<'a, F: Float> RankTrainer<'a, F> {
     pub fn download_state(&mut self, optimiser: &mut dyn Optimiser<F>) -> Result<()> {
         let downloaded = self.worker.download_state(optimiser);
         downloaded.map_err(|error| self.worker.failed(error))
-    }
-
-    /// What this rank writes of a sharded checkpoint; gives `buffers` the running statistics. Every rank must call it.
-    ///
-    /// # Errors
-    /// Failed communication.
-    pub fn part(&mut self, buffers: &mut Vec<F>) -> Result<Part<F>> {
-        let part = self.worker.part(buffers);
-        part.map_err(|error| self.worker.failed(error))
     }
 
     /// The gradients of the last step in the layout of the parameters: unscaled and clipped, and 0 for parameters that are not
