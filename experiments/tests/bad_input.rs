@@ -238,8 +238,8 @@ fn curves_that_cannot_be_what_they_say() {
         fs::write(&path, text).unwrap();
         refused(&["scale", "--config", &path, "--ranks", "2", "--steps", "1"])
     };
-    let hook = scale("hook.toml", "hook = \"topk\"\n");
-    assert!(hook.contains("`hook` is topk, and only the exchange of `none` can be modeled"), "{hook}");
+    let hook = scale("hook.toml", "hook = \"local_sgd\"\n");
+    assert!(hook.contains("`hook` is local_sgd, whose steps differ"), "{hook}");
 }
 
 #[test]

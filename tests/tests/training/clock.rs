@@ -88,6 +88,32 @@ fn the_prediction_is_the_virtual_clock_of_a_real_run() {
     }
 }
 
+/// What a hook computes and sends takes the same time modeled as run: buckets of 4 ranks' CNN, in which all elements divide.
+#[test]
+fn hooks_cost_what_they_cost_on_the_virtual_clock() {
+    let plain = Config { batch: 4, first_bucket_kib: 1, bucket_kib: 32, ..Config::default() };
+    let time = |hook: &str, device| {
+        let config = Config { hook: hook.into(), topk_share: 0.25, ..plain.clone() };
+        let (real, predicted) = timed(4, device, &config);
+        let slowest = real.iter().map(|(step, _)| step.total()).max().unwrap();
+        let predicted = predicted.time.total();
+        println!("{hook} on {}: {slowest} and {predicted}", device.name);
+        assert!(slowest.0.abs_diff(predicted.0) <= 10_000, "{hook}: {slowest} {predicted}");
+        predicted
+    };
+    for device in [Device::CPU_CORE, Device::A100_F32] {
+        let none = time("none", device);
+        for hook in ["fp16", "bf16", "int8", "topk", "powersgd"] {
+            assert_ne!(time(hook, device), none, "{hook} costs nothing");
+        }
+    }
+    let local = Config { hook: "local_sgd".into(), ..plain };
+    let (topology, plan) = (switch(4), Plan::default());
+    let machine = ModeledMachine::new(&topology, Device::CPU_CORE, &plan);
+    let said = predict(&local, (1, 8, 8), 10, &machine).unwrap_err().to_string();
+    assert!(said.contains("every `local_steps`-th") && said.contains("virtual clock"), "{said}");
+}
+
 #[test]
 fn a_thousand_ranks_and_more_are_predicted() {
     let mut last = 0.0;

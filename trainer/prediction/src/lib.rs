@@ -44,7 +44,7 @@ use allfold_sim::{Costs, Device, Faults, Picos, Rank, Sharing, Topology};
 use allfold_trainer::engine::Mesh;
 use allfold_trainer::strategies::ddp::Ddp;
 use allfold_trainer::strategies::single::Single;
-use allfold_trainer::strategies::{self, DataSharing, Driver, Plain};
+use allfold_trainer::strategies::{self, DataSharing, Driver, Plain, hooks};
 use allfold_trainer::timing::{BucketTimes, StepBreakdown, StepSpan};
 use allfold_trainer::{Config, Error, Result, optim, shares};
 use clock::StepRules;
@@ -117,12 +117,7 @@ pub fn predict(
     machine: &ModeledMachine,
 ) -> Result<StepPrediction> {
     config.check()?;
-    if config.hook != "none" {
-        return Err(Error::Config(format!(
-            "`hook` is {}, and only the exchange of `none` can be modeled",
-            config.hook
-        )));
-    }
+    hooks::check_predicted(config)?;
     match config.dtype.as_str() {
         "f64" => predict_network::<f64>(config, (shape, classes), machine),
         _ => predict_network::<f32>(config, (shape, classes), machine),
@@ -155,7 +150,7 @@ fn predict_network<F: Float>(
     };
     let rules = StepRules {
         uneven: config.uneven || !config.parallel.shares.is_empty(),
-        views: true,
+        views: config.hook == "none",
         scaler: config.scaler().is_some(),
         clip: config.clip_norm > 0.0,
         norms: optim::build::<F>(config, &[])?.needs_norms(),

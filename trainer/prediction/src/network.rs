@@ -4,9 +4,11 @@ use crate::StepCosts;
 use allfold_kernels::nn::{Float, OpCost};
 use allfold_sim::{Device, DeviceWork, Picos};
 use allfold_trainer::amp::Autocast;
+use allfold_trainer::buckets::Bucket;
 use allfold_trainer::costs::{accumulate_cost, clip_cost, data_cost, pack_cost, unpack_cost, unscale_cost};
 use allfold_trainer::engine::{Mesh, MeshAxis, NetworkSplit, trained_parts};
 use allfold_trainer::layers::{PassKind, PeerCall};
+use allfold_trainer::strategies::hooks::{self, HookCalls};
 use allfold_trainer::timing::work;
 use allfold_trainer::{Config, Network, Outline, ParamSpec, Phase, Result, layer_of, models, optim};
 use std::ops::Range;
@@ -110,6 +112,9 @@ impl<F: Float> StepCosts for NetworkCosts<'_, F> {
     }
     fn buffers(&self) -> usize {
         self.network.buffer_count()
+    }
+    fn hook_calls(&self, bucket: &Bucket) -> Option<HookCalls> {
+        hooks::calls::<F>(self.config, bucket, self.network.params())
     }
     fn activation(&self, act: usize) -> usize {
         act.checked_sub(1)

@@ -2,9 +2,10 @@
 
 use allfold_kernels::nn::OpCost;
 use allfold_sim::Picos;
-use allfold_trainer::buckets::Caps;
+use allfold_trainer::buckets::{Bucket, Caps};
 use allfold_trainer::engine::MeshAxis;
 use allfold_trainer::layers::PeerCall;
+use allfold_trainer::strategies::hooks::HookCalls;
 use allfold_trainer::{Outline, ParamSpec, Phase};
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,6 +50,10 @@ pub trait StepCosts: Sync {
     /// Elements of all running statistics.
     fn buffers(&self) -> usize {
         0
+    }
+    /// What a hook does to exchange a bucket; `None` if the bucket is summed as it is.
+    fn hook_calls(&self, _bucket: &Bucket) -> Option<HookCalls> {
+        None
     }
     /// The number of elements of an activation of one sample.
     fn activation(&self, _act: usize) -> usize {

@@ -5,14 +5,17 @@ use allfold_collectives::Collective;
 use allfold_sim::Picos;
 use allfold_trainer::buckets::{Bucket, views};
 use allfold_trainer::engine::{Bucketing, MeshAxis, RankEngine};
+use allfold_trainer::strategies::hooks::{HookCall, HookCalls};
 use allfold_trainer::timing::{BucketTimes, StepWork};
-use allfold_trainer::{Error, ParamSpec, Result};
+use allfold_trainer::{Error, ParamSpec, Phase, Result};
 
 /// The buckets, and when those that were sent are done.
 pub(super) struct ClockBuckets {
     buckets: Vec<Bucket>,
     /// Whether buckets are views of the gradients: nothing is copied, and the last one is sent when the backward pass has ended.
     views: bool,
+    /// How each bucket is exchanged, if a hook does it.
+    hook: Vec<Option<HookCalls>>,
     under_way: Vec<Picos>,
 }
 
@@ -26,8 +29,44 @@ impl ClockRank<'_> {
     /// Starts the exchange of a bucket. Returns when it is done.
     fn reduce_bucket(&mut self, bucket: usize) -> Result<Picos> {
         let elements = self.buckets()?.buckets[bucket].elements;
-        let data = self.along(MeshAxis::Data);
-        self.start_collective(data, Collective::AllReduce, (elements, self.dtype()))
+        let sum = HookCall::Collective(Collective::AllReduce, elements, self.dtype());
+        let calls = self.buckets()?.hook[bucket].as_ref().map_or_else(|| vec![sum], |hook| hook.sent.clone());
+        let mut done = self.now;
+        for call in calls {
+            done = self.hook_call(call)?;
+        }
+        Ok(done)
+    }
+
+    /// Waits for a bucket that is done at `done`, and does what its hook does then. Returns when its sum is there.
+    fn finish_bucket(&mut self, bucket: usize, done: Picos) -> Result<Picos> {
+        let Some(HookCalls { sent, finished }) = self.buckets()?.hook[bucket].clone() else {
+            self.wait_until(done);
+            return Ok(done);
+        };
+        // A real rank counts all of it as waiting.
+        let start = self.now;
+        self.now = self.now.later(done);
+        for call in finished {
+            self.now = self.now.later(self.hook_call(call)?);
+        }
+        self.waited += self.now - start;
+        self.did(StepWork::Waiting, None, start);
+        Ok(if sent.is_empty() { self.now } else { done })
+    }
+
+    /// Does a part of a hook's exchange. Returns when it is done: a collective is started only.
+    fn hook_call(&mut self, call: HookCall) -> Result<Picos> {
+        match call {
+            HookCall::Work(cost) => {
+                self.now += self.with.costs.operation(Phase::Loss, cost);
+                Ok(self.now)
+            }
+            HookCall::Collective(collective, count, dtype) => {
+                let data = self.along(MeshAxis::Data);
+                self.start_collective(data, collective, (count, dtype))
+            }
+        }
     }
 }
 
@@ -49,7 +88,8 @@ impl Bucketing for ClockRank<'_> {
             return Err(Error::Strategy("buckets need all layers in one unit".into()));
         }
         let views = self.with.rules.views && views(buckets, self.with.costs.params()).is_some();
-        self.bucketing = Some(ClockBuckets { buckets: buckets.to_vec(), views, under_way: Vec::new() });
+        let hook = buckets.iter().map(|bucket| self.with.costs.hook_calls(bucket)).collect();
+        self.bucketing = Some(ClockBuckets { buckets: buckets.to_vec(), views, hook, under_way: Vec::new() });
         Ok(())
     }
 
@@ -76,8 +116,7 @@ impl Bucketing for ClockRank<'_> {
         let state = self.buckets()?;
         let (views, last) = (state.views, state.buckets.len().checked_sub(1));
         for (at, done) in std::mem::take(&mut state.under_way).into_iter().enumerate() {
-            self.wait_until(done);
-            self.log[at].done = done;
+            self.log[at].done = self.finish_bucket(at, done)?;
             if !views {
                 let takes = self.with.costs.unpack(self.buckets()?.buckets[at].elements);
                 self.does(StepWork::Divide, None, takes);

@@ -8,7 +8,7 @@ use allfold_collectives::Buffer;
 use allfold_kernels::nn::Float;
 
 /// The size of the scale in bytes.
-const HEAD: usize = 4;
+pub(super) const HEAD: usize = 4;
 /// The integer that stands for the largest element.
 const TOP: f64 = 127.0;
 

@@ -12,12 +12,14 @@
 //! A hook other than `local_sgd` gets a bucket that is already divided by the number of ranks, and returns the sum over ranks.
 //! `none`, `fp16` and `bf16` do not mix elements: with them and a canonical algorithm, the size of buckets changes no bits.
 
+mod calls;
 mod feedback;
 mod int8;
 mod own;
 pub mod powersgd;
 pub mod topk;
 
+pub use calls::{HookCall, HookCalls, calls, check_predicted};
 pub use own::{BucketHook, BuildHook, OwnHook};
 
 use crate::added::{Added, typed};

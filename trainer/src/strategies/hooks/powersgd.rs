@@ -96,7 +96,7 @@ impl<F: Float> PowerSgd<F> {
         mut each: impl FnMut(usize, &mut [F]),
     ) {
         for (index, bucket) in buckets.iter().enumerate() {
-            let (parts, _) = self.split(bucket, params);
+            let (parts, _) = split(self.rank, bucket, params);
             self.prepare(index, &parts, bucket.elements);
             let mut rest = &mut self.rights.bucket(index)[..];
             for part in parts {
@@ -119,7 +119,7 @@ impl<F: Float> PowerSgd<F> {
         buffer: &mut [F],
         comm: &Communicator,
     ) -> Result<()> {
-        let (parts, plain) = self.split(bucket, params);
+        let (parts, plain) = split(self.rank, bucket, params);
         self.prepare(index, &parts, buffer.len());
         let (r, error) = (self.rank, &self.errors.values()[index]);
         for part in &parts {
@@ -176,23 +176,8 @@ impl<F: Float> PowerSgd<F> {
             error[range.clone()].iter_mut().zip(&buffer[range]).for_each(|(e, &sum)| *e = *e - sum * share);
             (p_at, q_at) = (p_at + part.rows * r, q_at + part.cols * r);
         }
-        comm.charge(&work(OpCost::launch(6 * r * buffer.len(), 6 * buffer.len(), size_of::<F>())));
+        comm.charge(&work(cost::<F>(r, buffer.len())));
         Ok(())
-    }
-
-    /// The parameters that become matrices, and the elements that do not.
-    fn split(&self, bucket: &Bucket, params: &[ParamSpec]) -> (Vec<Part>, Vec<std::ops::Range<usize>>) {
-        let (mut parts, mut plain) = (Vec::new(), Vec::new());
-        for (param, range) in bucket.places(params) {
-            let rows = params[param].shape.first().copied().unwrap_or(1).max(1);
-            let cols = range.len() / rows;
-            if params[param].shape.len() > 1 && (rows + cols) * self.rank < rows * cols {
-                parts.push(Part { param, start: range.start, rows, cols });
-            } else {
-                plain.push(range);
-            }
-        }
-        (parts, plain)
     }
 
     /// Prepares a bucket that is new: errors of zero, and random right matrices that are the same on all ranks.
@@ -208,6 +193,33 @@ impl<F: Float> PowerSgd<F> {
         let uniform = |_| F::from_f64((random.next_u64() >> 11) as f64 / (1u64 << 52) as f64 - 1.0);
         *self.rights.bucket(index) = (0..count).map(uniform).collect();
     }
+}
+
+/// The parameters that become matrices, and the elements that do not.
+fn split(rank: usize, bucket: &Bucket, params: &[ParamSpec]) -> (Vec<Part>, Vec<std::ops::Range<usize>>) {
+    let (mut parts, mut plain) = (Vec::new(), Vec::new());
+    for (param, range) in bucket.places(params) {
+        let rows = params[param].shape.first().copied().unwrap_or(1).max(1);
+        let cols = range.len() / rows;
+        if params[param].shape.len() > 1 && (rows + cols) * rank < rows * cols {
+            parts.push(Part { param, start: range.start, rows, cols });
+        } else {
+            plain.push(range);
+        }
+    }
+    (parts, plain)
+}
+
+/// The numbers of elements that are summed for a bucket, one after the other: uncompressed ones, left matrices, right matrices.
+pub(super) fn sums(rank: usize, bucket: &Bucket, params: &[ParamSpec]) -> [usize; 3] {
+    let (parts, plain) = split(rank, bucket, params);
+    let of = |side: fn(&Part) -> usize| parts.iter().map(|part| side(part) * rank).sum();
+    [plain.iter().map(ExactSizeIterator::len).sum(), of(|part| part.rows), of(|part| part.cols)]
+}
+
+/// The cost of a bucket's products.
+pub(super) fn cost<F>(rank: usize, elements: usize) -> OpCost {
+    OpCost::launch(6 * rank * elements, 6 * elements, size_of::<F>())
 }
 
 /// Makes the `r` columns of `p` orthonormal, in place (Gram and Schmidt's process, column after column); a column that

@@ -42,7 +42,7 @@ impl<F: Float> TopK<F> {
                 m.iter_mut().zip(errors.iter().zip(gradient)).for_each(|(m, (&e, &g))| *m = e + g);
             }
         }
-        let k = ((gradient.len() as f64 * self.share).ceil() as usize).clamp(1.min(m.len()), m.len());
+        let k = sent_of(gradient.len(), self.share);
         let mut order: Vec<i32> = (0..m.len() as i32).collect();
         // The largest elements first, equal ones in order; NaN counts as larger than all numbers.
         let size = |at: i32| m[at as usize].to_f64().abs();
@@ -59,6 +59,11 @@ impl<F: Float> TopK<F> {
         }
         (places, values)
     }
+}
+
+/// The number of elements of `n` that are sent if this share of them is: at least one.
+pub(super) fn sent_of(n: usize, share: f64) -> usize {
+    ((n as f64 * share).ceil() as usize).clamp(1.min(n), n)
 }
 
 /// Writes to `sum` the sum of the elements that all ranks sent, rank after rank.

@@ -1,0 +1,66 @@
+//! What a hook does to exchange a bucket, for predictions: the work and the collectives, without the values.
+
+use super::{compress_cost, powersgd, topk};
+use crate::buckets::Bucket;
+use crate::{Config, Error, ParamSpec, Result};
+use allfold_collectives::{Collective, DType};
+use allfold_kernels::nn::{Float, OpCost};
+
+/// A part of a bucket's exchange.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum HookCall {
+    /// The rank computes.
+    Work(OpCost),
+    /// All ranks exchange this number of elements each.
+    Collective(Collective, usize, DType),
+}
+
+/// How a hook exchanges a bucket.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HookCalls {
+    /// When the bucket is full. Collectives are started and not waited for.
+    pub sent: Vec<HookCall>,
+    /// When the bucket is waited for, once the collectives of `sent` are done. Each call ends before the next begins.
+    pub finished: Vec<HookCall>,
+}
+
+/// Checks that the hook of `config` does the same in every step, and does it by [`calls`].
+///
+/// # Errors
+/// `local_sgd`, whose steps differ, and hooks that the program added.
+pub fn check_predicted(config: &Config) -> Result<()> {
+    let why = match config.hook.as_str() {
+        "none" | "fp16" | "bf16" | "powersgd" | "topk" | "int8" => return Ok(()),
+        "local_sgd" => "whose steps differ: every `local_steps`-th averages the weights",
+        _ => "whose exchange is known by running it alone",
+    };
+    Err(Error::Config(format!("`hook` is {}, {why}: run it on the virtual clock, not modeled", config.hook)))
+}
+
+/// What the hook of `config` does with a bucket; `None` if the bucket is summed as it is.
+pub fn calls<F: Float>(config: &Config, bucket: &Bucket, params: &[ParamSpec]) -> Option<HookCalls> {
+    use Collective::{AllGather, AllReduce};
+    let n = bucket.elements;
+    let compressed = |collectives: &[HookCall]| {
+        let work = HookCall::Work(compress_cost::<F>(n));
+        HookCalls { sent: [&[work], collectives].concat(), finished: vec![work] }
+    };
+    Some(match config.hook.as_str() {
+        "fp16" => compressed(&[HookCall::Collective(AllReduce, n, DType::F16)]),
+        "bf16" => compressed(&[HookCall::Collective(AllReduce, n, DType::Bf16)]),
+        "int8" => compressed(&[HookCall::Collective(AllGather, super::int8::HEAD + n, DType::U8)]),
+        "topk" => {
+            let k = topk::sent_of(n, config.topk_share);
+            let of = |dtype| HookCall::Collective(AllGather, k, dtype);
+            compressed(&[of(DType::I32), of(F::DTYPE)])
+        }
+        "powersgd" => {
+            let sums = powersgd::sums(config.powersgd_rank, bucket, params);
+            let mut finished: Vec<HookCall> =
+                sums.into_iter().map(|count| HookCall::Collective(AllReduce, count, F::DTYPE)).collect();
+            finished.push(HookCall::Work(powersgd::cost::<F>(config.powersgd_rank, n)));
+            HookCalls { sent: Vec::new(), finished }
+        }
+        _ => return None,
+    })
+}
