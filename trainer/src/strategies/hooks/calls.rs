@@ -1,6 +1,6 @@
 //! What a hook does to exchange a bucket, for predictions: the work and the collectives, without the values.
 
-use super::{compress_cost, powersgd, topk};
+use super::{powersgd, topk};
 use crate::buckets::Bucket;
 use crate::{Config, Error, ParamSpec, Result};
 use allfold_collectives::{Collective, DType};
@@ -63,4 +63,9 @@ pub fn calls<F: Float>(config: &Config, bucket: &Bucket, params: &[ParamSpec]) -
         }
         _ => return None,
     })
+}
+
+/// The cost of compressing `elements`, or of decompressing them.
+pub(super) fn compress_cost<F>(elements: usize) -> OpCost {
+    OpCost::launch(2 * elements, 2 * elements, size_of::<F>())
 }

@@ -27,9 +27,10 @@ use crate::buckets::{Bucket, flat, split_by_bucket};
 use crate::timing::work;
 use crate::{ParamSpec, Result};
 use allfold_collectives::{Buffer, Communicator, ReduceOp, Work};
-use allfold_kernels::nn::{Float, OpCost};
+use allfold_kernels::nn::Float;
 use allfold_kernels::{bf16, f16};
 use allfold_sim::Picos;
+use calls::compress_cost;
 
 /// The names by which a configuration asks for a hook.
 pub const HOOKS: &[(&str, &str)] = &[
@@ -244,9 +245,4 @@ impl<F: Float> Hook<F> {
         comm.charge(&work(compress_cost::<F>(buffer.len())));
         Ok((buffer, done))
     }
-}
-
-/// The cost of compressing `elements`, or of decompressing them.
-fn compress_cost<F>(elements: usize) -> OpCost {
-    OpCost::launch(2 * elements, 2 * elements, size_of::<F>())
 }
