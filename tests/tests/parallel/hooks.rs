@@ -111,7 +111,8 @@ fn a_ring_depends_on_the_bucket() {
 /// is resumed after any step has the same bits, with buckets of the same size.
 #[test]
 fn a_resumed_run_with_a_hook_has_the_bits_of_one_that_never_stopped() {
-    for hook in ["powersgd", "topk", "local_sgd"] {
+    let hooks = ["powersgd", "topk", "local_sgd"];
+    for (hook, checkpoint_sharded) in hooks.into_iter().flat_map(|hook| [(hook, false), (hook, true)]) {
         let directory = tempfile::tempdir().unwrap();
         let config = Config {
             hook: hook.into(),
@@ -121,6 +122,7 @@ fn a_resumed_run_with_a_hook_has_the_bits_of_one_that_never_stopped() {
             checkpoint_dir: directory.path().display().to_string(),
             checkpoint_every: 1,
             checkpoint_keep: 6,
+            checkpoint_sharded,
             ..small()
         };
         let want = run(&World::threads(2), &config);
@@ -135,8 +137,11 @@ fn a_resumed_run_with_a_hook_has_the_bits_of_one_that_never_stopped() {
         for newest in (1..=6).rev() {
             let got = run(&World::threads(2), &resumed);
             assert_eq!((bits(&got), got.test), (bits(&want), want.test), "{hook} after step {newest}");
-            let name = format!("step-{newest:08}.safetensors");
-            std::fs::remove_file(directory.path().join(name)).unwrap();
+            let step = directory.path().join(format!("step-{newest:08}"));
+            match checkpoint_sharded {
+                true => std::fs::remove_dir_all(step.with_extension("sharded")).unwrap(),
+                false => std::fs::remove_file(step.with_extension("safetensors")).unwrap(),
+            }
         }
     }
 }

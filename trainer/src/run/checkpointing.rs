@@ -41,13 +41,15 @@ impl<F: Float> Run<'_, F> {
     /// Writes a checkpoint of which each rank writes its part. Every rank ends with the error of the first that could not.
     fn write_parts(&mut self, result: &TrainResult) -> Result<()> {
         let (step, ranks) = (result.losses.len() as u64, self.comm.size());
+        let gathers = self.config.mixes_devices() || ddp::replicas_diverge(self.config);
         let part = match &mut self.engine {
-            Some(engine) if !self.config.mixes_devices() => {
+            Some(engine) if !gathers => {
                 let part = engine.worker.part(&mut self.model.buffers);
                 part.map_err(|error| engine.worker.failed(error))?
             }
             _ => {
-                // What devices hold is laid out as they need it: ranks gather the whole and share the writing.
+                // What devices hold is laid out as they need it, and ranks whose weights differ write all of them as their own: ranks
+                // gather the whole and share the writing.
                 self.gather_whole()?;
                 let state = self.optimiser.state();
                 let place = (self.comm.rank().index(), ranks as usize);
