@@ -119,7 +119,11 @@ fn diff_fails_on_a_regression_and_names_the_worst_row() {
     assert!(said(&["diff", &slow, &before]).contains("3 faster"));
     assert!(said(&["diff", &before, &slow, "--tolerance", "150"]).contains("3 same"));
     let other = file("c.jsonl", "direct", &[]);
-    assert!(refused(&["diff", &before, &other]).contains("no row in common"));
+    let said = refused(&["diff", &before, &other]);
+    assert!(
+        said.contains("no row in common: the first are `") && said.contains("of the same command"),
+        "{said}"
+    );
     assert!(refused(&["diff", &before, "missing.jsonl"]).contains("name a file of records"));
 }
 

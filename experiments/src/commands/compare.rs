@@ -273,7 +273,7 @@ fn range<T: PartialOrd + Copy>(values: &[T], read: impl Fn(T) -> String) -> Stri
     match (smallest.map(&read), greatest.map(&read)) {
         (Some(smallest), Some(greatest)) if smallest != greatest => format!("{smallest} .. {greatest}"),
         (Some(one), _) => one,
-        _ => String::new(),
+        _ => "-".into(),
     }
 }
 

@@ -82,10 +82,16 @@ pub fn run(args: &Args) -> CommandResult {
         .filter_map(|(row, times)| Some(change(row, times, after.get(row)?, args.tolerance / 100.0)))
         .collect();
     if changes.is_empty() {
+        let first = |rows: &BTreeMap<String, Times>| {
+            let first = rows.iter().min_by_key(|(_, times)| times.place);
+            first.map_or_else(|| "no row".into(), |(row, _)| format!("`{row}`"))
+        };
         return Err(CommandError::usage(format!(
-            "{} and {} have no row in common; compare runs of the same command",
+            "{} and {} have no row in common: the first are {} and {}; compare runs of the same command",
             args.before.display(),
-            args.after.display()
+            args.after.display(),
+            first(&before),
+            first(&after)
         )));
     }
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
