@@ -12,6 +12,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
 
@@ -166,6 +167,24 @@ fn a_quiet_run_tells_no_progress() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// A step of several seconds is ended before the run: the user is told that the signal was heard.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "a moment within the first step")]
+fn an_interruption_that_takes_effect_later_is_heard_at_once() {
+    let long =
+        ["train", "--config", MLP, "--set", "hidden=[4096,4096]", "--set", "batch=1024", "--steps", "50"];
+    let mut child = started(&long);
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    assert!(first_line(&mut out).starts_with("mlp with"));
+    // The step is under way: whatever comes of the run first, it was told of the signal before.
+    thread::sleep(Duration::from_millis(400));
+    interrupt(&child, Signal::INT);
+    let end = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&end.stderr);
+    assert_eq!(end.status.code(), Some(130), "{said}");
+    assert!(said.contains("interrupted: what is under way is ended first"), "{said}");
 }
 
 #[test]

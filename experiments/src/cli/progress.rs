@@ -1,7 +1,7 @@
 //! Progress of work that takes long, on standard error: on a terminal a bar that vanishes when the work is done, elsewhere a line
 //! after two seconds and then one every five seconds.
 
-use crate::cli::invocation;
+use crate::cli::{interruption, invocation};
 use allfold_base::lock;
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle, WeakProgressBar};
 use std::io::Write;
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const FIRST: Duration = Duration::from_secs(2);
 /// The time between two lines.
 const BETWEEN: Duration = Duration::from_secs(5);
+/// The time between two looks at whether the user has interrupted the run, and between two moves of a bar.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// What a bar shows. A message that does not fit on what is left of the line is cut, so that no line of a narrow terminal wraps.
 const BAR: &str = "{bar:12} {pos}/{len} {elapsed} eta {eta} {wide_msg}";
@@ -91,17 +93,15 @@ fn shown(bar: ProgressBar, template: &str, message: &str) -> ProgressDisplay {
     }
     bar.set_message(message.to_string());
     *lock(&SHOWN) = Some(bar.downgrade());
-    let lines = match bar.is_hidden() {
-        true => Lines::of(bar.clone()),
-        false => {
-            bar.enable_steady_tick(Duration::from_millis(200));
-            None
-        }
-    };
+    if !bar.is_hidden() {
+        bar.enable_steady_tick(LOOK);
+    }
+    let lines = Lines::of(bar.clone());
     ProgressDisplay { bar, lines }
 }
 
-/// A thread that prints a line about a bar now and then, for readers of a log file.
+/// A thread that prints a line about a bar that no terminal shows now and then, for readers of a log file; and that an interruption was
+/// heard, which may take effect later.
 struct Lines {
     /// Dropping the sender ends the thread.
     end: Option<Sender<()>>,
@@ -131,17 +131,25 @@ impl Drop for Lines {
 /// Prints lines until the sender of `ended` is dropped or the bar is finished.
 #[allow(clippy::disallowed_methods, reason = "tells the user how long it takes")]
 fn print(bar: &ProgressBar, ended: &Receiver<()>) {
-    let (start, mut wait, mut before) = (Instant::now(), FIRST, None);
-    while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+    let (start, mut due, mut before, mut heard) = (Instant::now(), FIRST, None, false);
+    while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
         if bar.is_finished() {
             return;
+        }
+        if !heard && interruption::is_ending() {
+            heard = true;
+            let said = "interrupted: what is under way is ended first; a second signal ends the run at once";
+            bar.suspend(|| drop(writeln!(std::io::stderr(), "{said}")));
+        }
+        if !bar.is_hidden() || start.elapsed() < due {
+            continue;
         }
         let now = Seen { at: start.elapsed(), position: bar.position() };
         // Writing fails if the reader has closed standard error; the work goes on.
         let _ =
             writeln!(std::io::stderr(), "{}", line(&bar.prefix(), &bar.message(), bar.length(), before, now));
         before = before.or(Some(now));
-        wait = BETWEEN;
+        due = start.elapsed() + BETWEEN;
     }
 }
 
