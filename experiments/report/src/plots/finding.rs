@@ -74,29 +74,28 @@ impl Curves {
         let name = |lead: &Lead| &series[lead.series].name;
         let ratio = self.ratio(series, last, better);
         let place = at(&self.x, last.last);
-        let among = if ratio.is_empty() { ratio.clone() } else { format!(", which at {place} is {ratio}") };
-        let at_end = if ratio.is_empty() { ratio.clone() } else { format!(", at {place} {ratio}") };
+        let which = ratio.as_ref().map_or_else(String::new, |ratio| format!(", which at {place} is {ratio}"));
         Some(match &*leads {
             [] => return None,
-            [only] if only.first == only.last && ratio.is_empty() => {
-                format!("at {place} {} is the best", name(only))
+            [only] if only.first == only.last => {
+                format!("at {place} {} is {}", name(only), ratio.as_deref().unwrap_or("the best"))
             }
-            [only] if only.first == only.last => format!("at {place} {} is {ratio}", name(only)),
             [only] => format!(
-                "{} is the best or within 1 % of it from {} to {place}{at_end}",
+                "{} is the best or within 1 % of it from {} to {place}{}",
                 name(only),
                 at(&self.x, only.first),
+                ratio.map_or_else(String::new, |ratio| format!(", at {place} {ratio}"))
             ),
             [before, after] => {
                 format!(
-                    "{} falls behind {} from {} on{among}",
+                    "{} falls behind {} from {} on{which}",
                     name(before),
                     name(after),
                     at(&self.x, after.first)
                 )
             }
             [first, .., before, after] => format!(
-                "{} is the best up to {}; {} falls behind {} from {} on{among}",
+                "{} is the best up to {}; {} falls behind {} from {} on{which}",
                 name(first),
                 at(&self.x, first.last),
                 name(before),
@@ -107,20 +106,20 @@ impl Curves {
     }
 
     /// How much better the last leader is than the worst curve at the same x.
-    fn ratio(&self, series: &[&Series], lead: &Lead, better: Better) -> String {
+    fn ratio(&self, series: &[&Series], lead: &Lead, better: Better) -> Option<String> {
         let here = |series: &Series| value_at(series, lead.last);
-        let Some(best) = here(series[lead.series]) else { return String::new() };
+        let best = here(series[lead.series])?;
         let others = series.iter().enumerate().filter(|(index, _)| *index != lead.series);
         let worst = others
             .filter_map(|(_, series)| Some((series, here(series)?)))
             .reduce(|a, b| if beats(b.1, a.1, better) { a } else { b });
-        let Some((worst, value)) = worst else { return String::new() };
+        let (worst, value) = worst?;
         let factor = if better == Better::Higher { best / value } else { value / best };
         if !factor.is_finite() || factor < 1.0 + EQUAL {
-            return String::new();
+            return None;
         }
         let rank = if series.len() > 2 { ", the last" } else { "" };
-        format!("{} times better than {}{rank}", format::number(factor), worst.name)
+        Some(format!("{} times better than {}{rank}", format::number(factor), worst.name))
     }
 }
 
