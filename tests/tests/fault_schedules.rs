@@ -3,14 +3,23 @@
 //! longer search. For a schedule that breaks the contract, the command that runs it again is printed.
 
 use allfold_experiments::faults::{self, FaultCase, Tally};
+use std::thread;
 
 #[test]
 fn a_thousand_schedules_neither_hang_nor_lie_nor_keep_the_culprit_to_themselves() {
     let count = std::env::var("FAULT_SCHEDULES").ok().and_then(|count| count.parse().ok()).unwrap_or(1000);
     let mut tally = Tally::default();
     let mut broken = Vec::new();
-    for seed in 0..count {
-        let verdict = faults::run(seed).unwrap();
+    // A schedule's ranks mostly wait for each other: several schedules run at a time.
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let share = |first: usize| {
+        move || (first as u64..count).step_by(threads).map(|seed| faults::run(seed).unwrap()).collect()
+    };
+    let shares: Vec<Vec<_>> = thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|first| scope.spawn(share(first))).collect();
+        running.into_iter().map(|share| share.join().unwrap()).collect()
+    });
+    for verdict in shares.into_iter().flatten() {
         tally.add(&verdict);
         if !verdict.holds() {
             broken.push(format!("{}: {}\n  {}", verdict.replay(), verdict.case, verdict.ranks.join("\n  ")));

@@ -11,7 +11,7 @@ use allfold_collectives::registry::ALGORITHMS;
 use allfold_cuda::Gpu;
 use allfold_gpu::testing::conforms_on;
 use allfold_standin::{StandinOptions, install, standin_live, standin_violations};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const NAME: &str = "ALLFOLD_STANDIN_TEST";
@@ -38,11 +38,13 @@ fn every_algorithm_conforms_over_the_drivers_calls() {
     if let Ok(devices) = std::env::var(NAME) {
         return child(devices.parse().unwrap());
     }
-    for devices in [1, 2, 4] {
+    let begin = |devices: u32| {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        let test = "every_algorithm_conforms_over_the_drivers_calls";
-        let output =
-            command.args([test, "--exact", "--nocapture"]).env(NAME, devices.to_string()).output().unwrap();
+        command.args(["every_algorithm_conforms_over_the_drivers_calls", "--exact", "--nocapture"]);
+        command.env(NAME, devices.to_string()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    for (devices, child) in [1, 2, 4].map(|devices| (devices, begin(devices))) {
+        let output = child.wait_with_output().unwrap();
         let text =
             [output.stdout, output.stderr].map(|part| String::from_utf8_lossy(&part).into_owned()).concat();
         assert!(output.status.success() && text.contains("conform"), "{devices} GPUs\n{text}");

@@ -79,9 +79,14 @@ fn fours(ranks: u32) -> Option<u32> {
     ranks.is_multiple_of(4).then_some(ranks / 4)
 }
 
+/// Positions of the gpt's samples: a few for four ranks to share, or as many as six can.
+fn positions() -> usize {
+    counts(&[8], &[24])[0] as usize
+}
+
 /// Twice the ranks of a context axis divides the positions.
-fn positions(ranks: u32) -> Option<u32> {
-    24u32.is_multiple_of(2 * ranks).then_some(1)
+fn shared_positions(ranks: u32) -> Option<u32> {
+    positions().is_multiple_of(2 * ranks as usize).then_some(1)
 }
 
 /// The ranks of a tensor axis divide the heads.
@@ -173,7 +178,7 @@ const ROWS: [Row; 32] = [
         ],
         data: two_stages,
     },
-    Row { name: "context", strategy: "context", keys: &[("accumulate", "2")], data: positions },
+    Row { name: "context", strategy: "context", keys: &[("accumulate", "2")], data: shared_positions },
     Row {
         name: "context x zero3",
         strategy: "context",
@@ -249,7 +254,7 @@ const ROWS: [Row; 32] = [
     },
 ];
 
-/// `few` numbers of ranks, or `all` of them where `STRATEGY_RANKS` is `all`, as in scripts/long.sh.
+/// `few` numbers of ranks or of positions, or `all` of them where `STRATEGY_RANKS` is `all`, as in scripts/long.sh.
 pub(crate) fn counts<'a>(few: &'a [u32], all: &'a [u32]) -> &'a [u32] {
     if std::env::var("STRATEGY_RANKS").is_ok_and(|which| which == "all") { all } else { few }
 }
@@ -275,7 +280,7 @@ fn gpt() -> Config {
         data: "synthetic".into(),
         synthetic_samples: 300,
         synthetic_classes: 13,
-        positions: 24,
+        positions: positions(),
         layers: 4,
         width: 16,
         heads: 4,
@@ -356,7 +361,7 @@ impl Alone {
 fn ten_steps_of_every_strategy_equal_one_rank_s() {
     let all = [1, 2, 3, 4, 6, 8];
     for (model, base) in [("mlp", digits()), ("gpt, tied", gpt()), ("gpt, experts", mixture())] {
-        let ranks = if model == "mlp" { &all[..] } else { counts(&[2, 3, 8], &all) };
+        let ranks = if model == "mlp" { &all[..] } else { counts(&[3, 4, 8], &all) };
         println!("\n{model}: distance of the weights from one rank's, by ranks {ranks:?}");
         let alone = Alone::new(base);
         for row in alone.rows() {

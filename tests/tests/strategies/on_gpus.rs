@@ -24,6 +24,9 @@ fn trained(config: &Config, ranks: u32, on_gpus: bool) -> Vec<Vec<f64>> {
     (0..model.network().params().len()).map(|param| model.param(param).to_vec()).collect()
 }
 
+/// Samples of a step, over all ranks: as few as every row can divide, since the shim runs a lane at a time.
+const SAMPLES: usize = 12;
+
 /// The rows that also train whole experts on each rank.
 const MIXED: [&str; 5] = ["ddp", "data_parallel", "zero3", "1f1b", "tensor"];
 
@@ -35,9 +38,7 @@ fn every_strategy_on_gpus_equals_one_rank_of_the_cpu() {
     let bases = [short(digits()), sequence(gpt()), sequence(mixture())];
     let alone: Vec<_> = bases
         .iter()
-        .map(|base| {
-            trained(&Config { strategy: "single".into(), batch: super::SAMPLES, ..base.clone() }, 1, false)
-        })
+        .map(|base| trained(&Config { strategy: "single".into(), batch: SAMPLES, ..base.clone() }, 1, false))
         .collect();
     println!("\n{ranks} GPUs (shim): distance of the weights from one rank's of the CPU");
     println!("| {:<22} | {:>6} | {:>6} | {:>6} |", "strategy", "mlp", "gpt", "moe");
@@ -48,7 +49,8 @@ fn every_strategy_on_gpus_equals_one_rank_of_the_cpu() {
         let far = bases.iter().zip(&alone).map(|(base, alone)| {
             // A mixture for the rows that share experts, and for one of each kind of the others.
             let takes = base.experts == 0 || row.name.contains("expert") || MIXED.contains(&row.name);
-            (takes && row.takes(base)).then(|| distance(alone, &trained(&on(row, base, data), ranks, true)))
+            let config = Config { batch: SAMPLES / data as usize, ..on(row, base, data) };
+            (takes && row.takes(base)).then(|| distance(alone, &trained(&config, ranks, true)))
         });
         let far: Vec<Option<f64>> = far.collect();
         let shown =
