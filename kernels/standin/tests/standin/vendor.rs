@@ -216,7 +216,7 @@ fn d17_a_shape_that_cudnn_does_not_support_is_ours() {
 fn d17_the_same_bits_in_every_run() {
     alone("vendor::d17_the_same_bits_in_every_run", "", both(), || {
         vendor::set_deterministic(true);
-        let queue = Queue::new(Gpu::open()?, 0)?;
+        let queue = Queue::new(Gpu::open()?, 0)?.pooled();
         products(&queue)?;
         convolutions(&queue)?;
         let used = standin_convolutions();
@@ -255,6 +255,6 @@ fn d16_libraries_of_the_drivers_own_major_version() {
         let found = [CudaLibrary::Nvrtc, CudaLibrary::CublasLt]
             .map(|library| library.load().unwrap().display().to_string());
         ensure(found == ["libnvrtc.so.12", "libcublasLt.so.12"], &found)?;
-        products(&Queue::new(Gpu::open()?, 0)?)
+        products(&Queue::new(Gpu::open()?, 0)?.pooled())
     });
 }
