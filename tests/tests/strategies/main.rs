@@ -79,9 +79,9 @@ fn fours(ranks: u32) -> Option<u32> {
     ranks.is_multiple_of(4).then_some(ranks / 4)
 }
 
-/// Positions of the gpt's samples: a few for four ranks to share, or as many as six can.
+/// Positions of the gpt's samples: 8, which 1, 2 and 4 ranks can share; in a long run 24, which 3 and 6 can share as well.
 fn positions() -> usize {
-    counts(&[8], &[24])[0] as usize
+    if is_long() { 24 } else { 8 }
 }
 
 /// Twice the ranks of a context axis divides the positions.
@@ -254,9 +254,14 @@ const ROWS: [Row; 32] = [
     },
 ];
 
-/// `few` numbers of ranks or of positions, or `all` of them where `STRATEGY_RANKS` is `all`, as in scripts/long.sh.
+/// Whether `STRATEGY_RANKS` is `all`, as in scripts/long.sh.
+fn is_long() -> bool {
+    std::env::var("STRATEGY_RANKS").is_ok_and(|which| which == "all")
+}
+
+/// `few` numbers of ranks, or `all` of them in a long run.
 pub(crate) fn counts<'a>(few: &'a [u32], all: &'a [u32]) -> &'a [u32] {
-    if std::env::var("STRATEGY_RANKS").is_ok_and(|which| which == "all") { all } else { few }
+    if is_long() { all } else { few }
 }
 
 /// A run of ten steps of the digits' network in f64.
@@ -361,7 +366,7 @@ impl Alone {
 fn ten_steps_of_every_strategy_equal_one_rank_s() {
     let all = [1, 2, 3, 4, 6, 8];
     for (model, base) in [("mlp", digits()), ("gpt, tied", gpt()), ("gpt, experts", mixture())] {
-        let ranks = if model == "mlp" { &all[..] } else { counts(&[3, 4, 8], &all) };
+        let ranks = if model == "mlp" { &all[..] } else { counts(&[2, 3, 4, 8], &all) };
         println!("\n{model}: distance of the weights from one rank's, by ranks {ranks:?}");
         let alone = Alone::new(base);
         for row in alone.rows() {

@@ -70,7 +70,7 @@ fn the_clock_has_the_time_of_unlike_ranks() {
         ("device=1:a100_f32", [1, 1, 1, 1]),
     ];
     for row in ROWS.iter().filter(|row| shares(row)) {
-        // Samples that take long, beside what communicators that share links wait for.
+        // With shorter samples, what communicators that share links wait for is more than a thousandth of the time.
         for base in [digits(), Config { positions: 24, ..gpt() }].into_iter().filter(|base| row.takes(base)) {
             let base = Config { max_steps: 4, epochs: 4, ..base };
             for (rule, shares) in cases {
