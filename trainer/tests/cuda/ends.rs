@@ -9,7 +9,7 @@ use allfold_trainer::cuda::{Replica, Within};
 use allfold_trainer::engine::StepInput;
 use allfold_trainer::{Batch, Config, DrawKey, Error, Model, Result, models, optim};
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// The deadline of every wait of a rank.
@@ -61,6 +61,8 @@ fn one_goes(
     for at in 0..STEPS {
         step(&mut replica, at, config.lr)?;
     }
+    // A rank that goes while another is in its last step of these would abort that step.
+    comm.barrier()?;
     if comm.rank() == Rank(1) {
         return Ok(None);
     }
@@ -76,7 +78,10 @@ fn one_goes(
 fn watched<R: Send + 'static>(name: &str, body: impl FnOnce() -> R + Send + 'static) -> R {
     let (send, receive) = channel();
     std::thread::spawn(move || send.send(body()));
-    receive.recv_timeout(HUNG).unwrap_or_else(|_| panic!("{name} has hung"))
+    receive.recv_timeout(HUNG).unwrap_or_else(|error| match error {
+        RecvTimeoutError::Timeout => panic!("{name} has hung"),
+        RecvTimeoutError::Disconnected => panic!("{name} has failed, as said above"),
+    })
 }
 
 /// Checks that the whole memory of every device can be allocated.
