@@ -10,16 +10,15 @@ pub(super) const VECTOR: usize = 16;
 /// The values of [`VECTOR`] neighbouring channels.
 type Vector<F> = [F; VECTOR];
 
+// Arrays, not slices: a copy between slices may stay a call of `memmove`.
 #[inline(always)]
 fn load<F: Float>(from: &[F], at: usize) -> Vector<F> {
-    let mut to = [F::ZERO; VECTOR];
-    to.copy_from_slice(&from[at..at + VECTOR]);
-    to
+    from[at..at + VECTOR].as_chunks().0[0]
 }
 
 #[inline(always)]
 fn put<F: Float>(to: &mut [F], at: usize, from: &Vector<F>) {
-    to[at..at + VECTOR].copy_from_slice(from);
+    to[at..at + VECTOR].as_chunks_mut().0[0] = *from;
 }
 
 #[inline(always)]
