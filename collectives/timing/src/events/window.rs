@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A step that conflicts with an earlier unfinished step waits for that step: it counts its *blockers*, and a finished step
-//! searches for the later steps that it blocked. Steps that may conflict have equal tags. A scan over the window's tags, two bytes
-//! per step and vectorised by the compiler, finds them.
+//! searches for the later steps that it blocked. Only steps of one piece conflict: each window has a hash table of its unfinished
+//! steps by their pieces, lists of slots.
 //!
 //! The windows of many ranks do not fit a cache, so the data of a step under way fits one cache line.
 
@@ -16,8 +16,10 @@ use allfold_schedules::schedule::{Access, Region, Span};
 /// The value that means "no slot", "no channel" or "no list entry".
 pub(super) const NONE: u32 = u32::MAX;
 
-/// The value of `behind` for the last step of a channel's queue.
+/// The value that follows the last step of a list: a channel's queue, or the steps of some pieces.
 const LAST: u16 = u16::MAX;
+/// The steps of a window for each of its lists, unless the window is smaller.
+const LISTED: u32 = 8;
 /// The largest window, in steps.
 const MOST: u32 = 1 << 15;
 
@@ -98,11 +100,6 @@ impl Slot {
         self.segment == earlier.segment
             && access(self).conflicts(&access(earlier), |one, other| one.overlaps(&other))
     }
-
-    /// The step's tag for scans: never 0, and equal for steps of the same piece.
-    fn tag(&self) -> u16 {
-        (self.segment % 0xffff) as u16 + 1
-    }
 }
 
 /// A representative's position in its program.
@@ -126,10 +123,14 @@ pub(super) struct Windows {
     pub(super) slots: Vec<Slot>,
     /// A bit for each slot that holds a posted step, so that most look-ups do not access the slots.
     posted: Vec<u64>,
-    /// The tags of unfinished steps; 0 in all other slots.
-    tags: Vec<u16>,
-    /// Scratch: the slots that the last scan found.
-    hits: Vec<u32>,
+    /// A bit for each slot that holds an unfinished step.
+    unfinished: Vec<u64>,
+    /// The first unfinished step of each list, by its place in the window; a representative has `lists` of them.
+    first: Vec<u16>,
+    /// The next unfinished step of the same list.
+    next: Vec<u16>,
+    /// The number of lists of a window, a power of two. A step is in list `segment % lists`.
+    lists: u32,
 }
 
 impl Windows {
@@ -138,6 +139,7 @@ impl Windows {
     pub(super) fn new(representatives: u32, window: u32, steps: u64) -> Option<Windows> {
         let most = u64::from(window).min(steps.max(1));
         let size = u32::try_from(most).ok().filter(|most| *most <= MOST)?.next_power_of_two();
+        let lists = (size / LISTED).max(1);
         let slots = usize::try_from(u64::from(representatives) * u64::from(size)).ok()?;
         if slots >= NONE as usize {
             return None;
@@ -148,8 +150,10 @@ impl Windows {
             states: vec![State::default(); representatives as usize],
             slots: vec![Slot::new(0, 0); slots],
             posted: vec![0; slots.div_ceil(64)],
-            tags: vec![0; slots],
-            hits: Vec::new(),
+            unfinished: vec![0; slots.div_ceil(64)],
+            first: vec![LAST; representatives as usize * lists as usize],
+            next: vec![LAST; slots],
+            lists,
         })
     }
 
@@ -225,27 +229,26 @@ impl Windows {
         let state = &mut self.states[representative as usize];
         state.head += 1;
         step.posted_chain = state.chain;
-        let tag = step.tag();
-        self.scan(representative, tag);
-        let blocks = |earlier: &&u32| step.conflicts(&self.slots[**earlier as usize]);
-        step.blockers = self.hits.iter().filter(blocks).count() as u16;
+        step.blockers = 0;
+        self.each_listed(at, step.segment, |_, earlier| step.blockers += u16::from(step.conflicts(earlier)));
         let i = at as usize;
-        self.tags[i] = tag;
         self.posted[i / 64] &= !(1 << (at % 64));
+        self.unfinished[i / 64] |= 1 << (at % 64);
         self.slots[i] = step;
+        self.enlist(at);
         (at, step.blockers == 0)
     }
 
-    /// Ends a step at time `now`. Steps that waited only for this step are appended to `ready`.
+    /// Ends a step at time `now`. Steps that waited only for this step are appended to `ready`, in the order of their slots.
     pub(super) fn finish(&mut self, now: u64, slot: u32, ready: &mut Vec<u32>) {
-        let i = slot as usize;
-        self.tags[i] = 0;
-        let (done, representative, mask) = (self.slots[i], self.representative(slot), self.size - 1);
-        self.scan(representative, done.tag());
+        let (done, representative, mask) =
+            (self.slots[slot as usize], self.representative(slot), self.size - 1);
+        self.unlist(slot);
+        self.unfinished[slot as usize / 64] &= !(1 << (slot % 64));
         let base = self.states[representative as usize].base as u32;
         let number = |slot: u32| slot.wrapping_sub(base) & mask;
-        for &other in &self.hits {
-            let step = &mut self.slots[other as usize];
+        let before = ready.len();
+        self.each_listed(slot, done.segment, |other, step| {
             if number(other) > number(slot) && step.conflicts(&done) {
                 step.posted_chain = step.posted_chain.max(done.done_chain);
                 step.blockers -= 1;
@@ -253,62 +256,89 @@ impl Windows {
                     ready.push(other);
                 }
             }
-        }
-        let state = &mut self.states[representative as usize];
+        });
+        ready[before..].sort_unstable();
+        let mut state = self.states[representative as usize];
         state.finish = now;
         while state.base < state.head {
-            let oldest = (representative * self.size + (state.base as u32 & (self.size - 1))) as usize;
-            if self.tags[oldest] > 0 {
+            let oldest = self.slot_of(representative, state.base);
+            if !self.is_done(oldest) {
                 break;
             }
-            state.chain = state.chain.max(self.slots[oldest].done_chain);
+            state.chain = state.chain.max(self.slots[oldest as usize].done_chain);
             state.base += 1;
         }
+        self.states[representative as usize] = state;
     }
 
     /// Whether a step within the window is done.
     pub(super) fn is_done(&self, slot: u32) -> bool {
-        self.tags[slot as usize] == 0
+        self.unfinished[slot as usize / 64] >> (slot % 64) & 1 == 0
     }
 
     /// Advances all steps by whole pieces.
     pub(super) fn jump(&mut self, pieces: u32, rounds: u64, chain: u64) {
-        for (i, tag) in self.tags.iter_mut().enumerate() {
-            let step = &mut self.slots[i];
+        self.first.fill(LAST);
+        for slot in 0..self.slots.len() as u32 {
+            let step = &mut self.slots[slot as usize];
             step.posted_chain += chain;
             step.done_chain += if step.done_chain > 0 { chain } else { 0 };
-            if *tag > 0 {
+            if !self.is_done(slot) {
+                let step = &mut self.slots[slot as usize];
                 step.segment += pieces;
                 step.round += rounds;
-                *tag = step.tag();
+                self.enlist(slot);
             }
         }
         self.states.iter_mut().for_each(|state| state.chain += chain);
     }
 
-    /// Collects a representative's unfinished steps with tag `tag` in `hits`.
-    fn scan(&mut self, representative: u32, tag: u16) {
-        self.hits.clear();
-        let first = representative * self.size;
-        let tags = &self.tags[first as usize..(first + self.size) as usize];
-        tagged(tags, tag, |at| self.hits.push(first + at));
-    }
-
     /// Calls `each` with the unfinished steps of the same window that may conflict with the step in `slot`.
     pub(super) fn related(&self, slot: u32, mut each: impl FnMut(&Slot)) {
-        let first = (slot & !(self.size - 1)) as usize;
-        let (tags, slots) = (first..first + self.size as usize, &self.slots[first..]);
-        tagged(&self.tags[tags], self.slots[slot as usize].tag(), |at| each(&slots[at as usize]));
+        let window = slot & !(self.size - 1);
+        let mut place = self.first[self.list(slot, self.slots[slot as usize].segment)];
+        while place != LAST {
+            let other = (window + u32::from(place)) as usize;
+            each(&self.slots[other]);
+            place = self.next[other];
+        }
     }
-}
 
-/// Calls `each` with every index at which `tags` contains `tag`.
-fn tagged(tags: &[u16], tag: u16, mut each: impl FnMut(u32)) {
-    for (part, first) in tags.chunks(32).zip((0u32..).step_by(32)) {
-        let any = part.iter().fold(0, |any, &other| any | u16::from(other == tag));
-        if any > 0 {
-            let hits = part.iter().zip(first..).filter(|&(&other, _)| other == tag);
-            hits.for_each(|(_, at)| each(at));
+    /// Calls `each` with the unfinished steps, and their slots, of the window of `slot` that are in the list of piece `segment`.
+    fn each_listed(&mut self, slot: u32, segment: u32, mut each: impl FnMut(u32, &mut Slot)) {
+        let window = slot & !(self.size - 1);
+        let mut place = self.first[self.list(slot, segment)];
+        while place != LAST {
+            let other = window + u32::from(place);
+            each(other, &mut self.slots[other as usize]);
+            place = self.next[other as usize];
+        }
+    }
+
+    /// The list of piece `segment` in the window of `slot`.
+    fn list(&self, slot: u32, segment: u32) -> usize {
+        (self.representative(slot) * self.lists + (segment & (self.lists - 1))) as usize
+    }
+
+    /// Adds the step in `slot` to the list of its piece.
+    fn enlist(&mut self, slot: u32) {
+        let list = self.list(slot, self.slots[slot as usize].segment);
+        self.next[slot as usize] = std::mem::replace(&mut self.first[list], (slot & (self.size - 1)) as u16);
+    }
+
+    /// Takes the step in `slot` from the list of its piece.
+    fn unlist(&mut self, slot: u32) {
+        let (window, place) = (slot & !(self.size - 1), (slot & (self.size - 1)) as u16);
+        let list = self.list(slot, self.slots[slot as usize].segment);
+        let (mut before, mut at) = (None, self.first[list]);
+        while at != place {
+            let passed = (window + u32::from(at)) as usize;
+            (before, at) = (Some(passed), self.next[passed]);
+        }
+        let after = self.next[slot as usize];
+        match before {
+            None => self.first[list] = after,
+            Some(before) => self.next[before] = after,
         }
     }
 }
@@ -365,7 +395,7 @@ mod tests {
         let mut windows = Windows::new(1, 4, 100).unwrap();
         assert!(windows.issue(0, step(None, piece(1))).1);
         assert!(windows.issue(0, step(None, piece(2))).1);
-        assert!(windows.issue(0, step(None, piece(0x1_0000))).1, "one tag, two pieces");
+        assert!(windows.issue(0, step(None, piece(0x1_0000))).1, "one list, two pieces");
         assert!(!windows.issue(0, step(piece(2), None)).1);
         assert!(!windows.has_room(0));
     }
