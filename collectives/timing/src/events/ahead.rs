@@ -13,6 +13,7 @@ use super::super::Representatives;
 use super::engine::Events;
 use super::event_queue::ScheduledEvent;
 use super::message::Halves;
+use super::window::Slot;
 use allfold_sim::FlowId;
 use allfold_sim::transit::InFlight;
 use std::hint::black_box;
@@ -27,14 +28,13 @@ impl<C: Representatives> Events<'_, '_, C> {
         black_box(messages().fold(0, |sum, message| sum ^ message.channel));
         let slots = &self.windows.slots;
         let near = |message: &InFlight<Halves>| {
-            let steps =
-                slots[message.of.sender as usize].segment ^ slots[message.of.receiver as usize].segment;
+            let steps = slots[message.of.sender].segment ^ slots[message.of.receiver].segment;
             steps ^ u32::from(self.channels.get(message.channel).busy) ^ self.program(message.of.sender)
         };
         black_box(messages().fold(0, |sum, message| sum ^ near(message)));
         let next = |message: &InFlight<Halves>| {
             let channel = self.channels.get(message.channel);
-            let segment = |slot: u32| slots.get(slot as usize).map_or(0, |step| step.segment);
+            let segment = |slot: u32| slots.get(slot).map_or(0, |step| step.segment);
             let path = self.channels.path(message.channel).map_or(0, |path| path.len() as u32);
             segment(channel.sends.0) ^ segment(channel.receives.0) ^ path ^ self.window(message.of.sender)
         };
@@ -55,9 +55,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         black_box(arriving().fold(0, |sum, message| sum ^ message.channel));
         let near = |message: &InFlight<Halves>| {
             let channel = self.channels.get(message.channel).under_way;
-            self.windows.slots[message.of.receiver as usize].segment
-                ^ channel
-                ^ self.program(message.of.receiver)
+            self.windows.slots[message.of.receiver].segment ^ channel ^ self.program(message.of.receiver)
         };
         black_box(arriving().fold(0, |sum, message| sum ^ near(message)));
         black_box(arriving().fold(0, |sum, message| sum ^ self.window(message.of.receiver)));
@@ -73,8 +71,9 @@ impl<C: Representatives> Events<'_, '_, C> {
     fn window(&self, slot: u32) -> u32 {
         let representative = self.windows.representative(slot);
         let upcoming = self.windows.upcoming(representative);
-        let mut sum = self.windows.slots[upcoming as usize].segment ^ self.programs.upcoming(representative);
-        self.windows.related(slot, |step| sum ^= step.segment);
-        sum
+        let segment = |step: Option<&Slot>| step.map_or(0, |step| step.segment);
+        segment(self.windows.slots.get(upcoming))
+            ^ self.programs.upcoming(representative)
+            ^ segment(self.windows.related(slot))
     }
 }

@@ -100,7 +100,7 @@ impl<C: Representatives> Events<'_, '_, C> {
                 if receives { channel.receives.0 == slot } else { channel.sends.0 == slot }
             }
         };
-        let half = &self.windows.slots[slot as usize];
+        let half = &self.windows.slots[slot];
         match step {
             Step { recv: Some((from, ..)), .. } if from != rank && queued(half.receive.channel, true) => {
                 Wait::Peer(from)
@@ -115,7 +115,7 @@ impl<C: Representatives> Events<'_, '_, C> {
     pub(super) fn deadlock(&self, representative: u32) -> Error {
         let rank = self.cast.rank(representative);
         let oldest = self.windows.oldest(representative);
-        let (step, round) = (&self.windows.slots[oldest as usize], self.windows.round(oldest));
+        let (step, round) = (&self.windows.slots[oldest], self.windows.round(oldest));
         let what = match self.job.schedule.step(rank, round) {
             _ if !self.windows.is_posted(oldest) => "an earlier step".into(),
             Step { recv: Some((from, ..)), .. } if self.channels.get(step.receive.channel).waits() => {
@@ -131,7 +131,7 @@ impl<C: Representatives> Events<'_, '_, C> {
     /// The error for two halves at the heads of one channel that do not belong to one message.
     pub(super) fn unmatched(&self, sender: u32, receiver: u32) -> Error {
         let rank = |slot| self.cast.rank(self.windows.representative(slot));
-        let (sent, received) = (&self.windows.slots[sender as usize], &self.windows.slots[receiver as usize]);
+        let (sent, received) = (&self.windows.slots[sender], &self.windows.slots[receiver]);
         let what = format!(
             "sends {} bytes that rank {} receives in round {} as {} bytes",
             self.bytes(&sent.send, sent.segment).0,

@@ -134,9 +134,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
                 self.die(now, representative);
                 Ok(())
             }
-            ScheduledEvent::Local(slot) => {
-                self.half_done(now, slot, self.windows.slots[slot as usize].posted_chain)
-            }
+            ScheduledEvent::Local(slot) => self.half_done(now, slot, self.windows.slots[slot].posted_chain),
         }
     }
 
@@ -244,10 +242,10 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
             return Ok(());
         }
         self.windows.post(slot);
-        let step = &self.windows.slots[slot as usize];
+        let step = &self.windows.slots[slot];
         let (send, receive) = (step.send.channel, step.receive.channel);
         if send == NONE && receive == NONE {
-            let step = self.windows.slots[slot as usize];
+            let step = self.windows.slots[slot];
             let bytes = self.bytes(&step.receive, step.segment);
             let rank = self.cast.rank(self.windows.representative(slot));
             let span = self.job.costs_of(rank).local(bytes, step.reduces);
@@ -273,7 +271,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         if self.is_dead(self.windows.representative(slot)) {
             return Ok(());
         }
-        let step = &mut self.windows.slots[slot as usize];
+        let step = &mut self.windows.slots[slot];
         step.done_chain = step.done_chain.max(chain);
         step.open -= 1;
         if step.open > 0 {

@@ -20,7 +20,7 @@ impl<C: Representatives> Events<'_, '_, C> {
             return Ok(());
         }
         let (sender, receiver) = (channel.sends.0, channel.receives.0);
-        let (sent, received) = (&self.windows.slots[sender as usize], &self.windows.slots[receiver as usize]);
+        let (sent, received) = (&self.windows.slots[sender], &self.windows.slots[receiver]);
         channel.busy = true;
         channel.under_way += 1;
         channel.sends.0 = self.windows.behind(sender, &sent.send);
@@ -78,7 +78,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         let channel = self.channels.get_mut(number_of_channel);
         channel.busy = false;
         channel.chain = chain;
-        let reduces = self.windows.slots[receiver as usize].reduces;
+        let reduces = self.windows.slots[receiver].reduces;
         let combines = reduces.then(|| self.cast.rank(self.windows.representative(receiver)));
         let way = (Picos(channel.latency), combines);
         let leaving = self.transit.leave(Picos(now), number, way, &self.job.costs, self.job.faults);

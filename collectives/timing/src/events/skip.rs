@@ -100,7 +100,7 @@ impl Skip {
             return;
         }
         let oldest = events.windows.oldest(self.reference);
-        let piece = u64::from(events.windows.slots[oldest as usize].segment);
+        let piece = u64::from(events.windows.slots[oldest].segment);
         if piece == self.piece {
             return;
         }
@@ -226,7 +226,7 @@ impl State {
                     hash.add(&ident);
                     continue;
                 }
-                let step = &events.windows.slots[slot as usize];
+                let step = &events.windows.slots[slot];
                 first = first.min(step.segment.into());
                 let phase = u64::from(step.open) << 1 | u64::from(events.windows.is_posted(slot));
                 let round = hash.step(events.windows.round(slot), step);
@@ -237,7 +237,7 @@ impl State {
         }
         let named = |hash: &Relative, slot: u32| match slot {
             NONE => u64::MAX,
-            slot => hash.step(events.windows.round(slot), &events.windows.slots[slot as usize]),
+            slot => hash.step(events.windows.round(slot), &events.windows.slots[slot]),
         };
         for channel in events.channels.in_use() {
             let (from, to, lane) = channel.key;

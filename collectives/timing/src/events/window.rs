@@ -12,6 +12,7 @@
 //! The windows of many ranks do not fit a cache, so the data of a step under way fits one cache line.
 
 use allfold_schedules::schedule::{Access, Region, Span};
+use std::ops::{Index, IndexMut};
 
 /// The value that means "no slot", "no channel" or "no list entry".
 pub(super) const NONE: u32 = u32::MAX;
@@ -102,6 +103,50 @@ impl Slot {
     }
 }
 
+/// The slots of all windows. Memory is allocated for slots that a step has had: most representatives have fewer steps than a window.
+#[derive(Clone, Debug)]
+pub(super) struct Slots {
+    windows: Vec<Vec<Slot>>,
+    /// A window has `2^shift` slots.
+    shift: u32,
+}
+
+impl Slots {
+    /// The step that is or was in `slot`; `None` if none was.
+    pub(super) fn get(&self, slot: u32) -> Option<&Slot> {
+        self.windows.get((slot >> self.shift) as usize)?.get(self.place(slot))
+    }
+
+    fn place(&self, slot: u32) -> usize {
+        (slot & ((1 << self.shift) - 1)) as usize
+    }
+
+    /// Puts a step into `slot`. Slots of a window are first used in their order.
+    fn put(&mut self, slot: u32, step: Slot) {
+        let place = self.place(slot);
+        let window = &mut self.windows[(slot >> self.shift) as usize];
+        match window.get_mut(place) {
+            Some(used) => *used = step,
+            None => window.push(step),
+        }
+    }
+}
+
+impl Index<u32> for Slots {
+    type Output = Slot;
+
+    fn index(&self, slot: u32) -> &Slot {
+        &self.windows[(slot >> self.shift) as usize][self.place(slot)]
+    }
+}
+
+impl IndexMut<u32> for Slots {
+    fn index_mut(&mut self, slot: u32) -> &mut Slot {
+        let place = self.place(slot);
+        &mut self.windows[(slot >> self.shift) as usize][place]
+    }
+}
+
 /// A representative's position in its program.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State {
@@ -120,7 +165,7 @@ pub(super) struct Windows {
     window: u64,
     pub(super) size: u32,
     pub(super) states: Vec<State>,
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Slots,
     /// A bit for each slot that holds a posted step, so that most look-ups do not access the slots.
     posted: Vec<u64>,
     /// A bit for each slot that holds an unfinished step.
@@ -148,7 +193,10 @@ impl Windows {
             window: most,
             size,
             states: vec![State::default(); representatives as usize],
-            slots: vec![Slot::new(0, 0); slots],
+            slots: Slots {
+                windows: vec![Vec::new(); representatives as usize],
+                shift: size.trailing_zeros(),
+            },
             posted: vec![0; slots.div_ceil(64)],
             unfinished: vec![0; slots.div_ceil(64)],
             first: vec![LAST; representatives as usize * lists as usize],
@@ -185,7 +233,7 @@ impl Windows {
 
     /// The round of the unfinished step in `slot`.
     pub(super) fn round(&self, slot: u32) -> u64 {
-        self.slots[slot as usize].round
+        self.slots[slot].round
     }
 
     /// Whether `slot` holds a posted step.
@@ -201,14 +249,14 @@ impl Windows {
     /// Appends a step to a channel's queue of sends.
     pub(super) fn queue_send(&mut self, queue: &mut (u32, u32), slot: u32) {
         if let Some(last) = enqueue(queue, slot) {
-            self.slots[last as usize].send.behind = (slot % self.size) as u16;
+            self.slots[last].send.behind = (slot % self.size) as u16;
         }
     }
 
     /// Appends a step to a channel's queue of receives.
     pub(super) fn queue_receive(&mut self, queue: &mut (u32, u32), slot: u32) {
         if let Some(last) = enqueue(queue, slot) {
-            self.slots[last as usize].receive.behind = (slot % self.size) as u16;
+            self.slots[last].receive.behind = (slot % self.size) as u16;
         }
     }
 
@@ -234,15 +282,14 @@ impl Windows {
         let i = at as usize;
         self.posted[i / 64] &= !(1 << (at % 64));
         self.unfinished[i / 64] |= 1 << (at % 64);
-        self.slots[i] = step;
+        self.slots.put(at, step);
         self.enlist(at);
         (at, step.blockers == 0)
     }
 
     /// Ends a step at time `now`. Steps that waited only for this step are appended to `ready`, in the order of their slots.
     pub(super) fn finish(&mut self, now: u64, slot: u32, ready: &mut Vec<u32>) {
-        let (done, representative, mask) =
-            (self.slots[slot as usize], self.representative(slot), self.size - 1);
+        let (done, representative, mask) = (self.slots[slot], self.representative(slot), self.size - 1);
         self.unlist(slot);
         self.unfinished[slot as usize / 64] &= !(1 << (slot % 64));
         let base = self.states[representative as usize].base as u32;
@@ -265,7 +312,7 @@ impl Windows {
             if !self.is_done(oldest) {
                 break;
             }
-            state.chain = state.chain.max(self.slots[oldest as usize].done_chain);
+            state.chain = state.chain.max(self.slots[oldest].done_chain);
             state.base += 1;
         }
         self.states[representative as usize] = state;
@@ -279,29 +326,27 @@ impl Windows {
     /// Advances all steps by whole pieces.
     pub(super) fn jump(&mut self, pieces: u32, rounds: u64, chain: u64) {
         self.first.fill(LAST);
-        for slot in 0..self.slots.len() as u32 {
-            let step = &mut self.slots[slot as usize];
-            step.posted_chain += chain;
-            step.done_chain += if step.done_chain > 0 { chain } else { 0 };
-            if !self.is_done(slot) {
-                let step = &mut self.slots[slot as usize];
-                step.segment += pieces;
-                step.round += rounds;
-                self.enlist(slot);
+        for representative in 0..self.states.len() as u32 {
+            for place in 0..self.slots.windows[representative as usize].len() as u32 {
+                let slot = representative * self.size + place;
+                let under_way = !self.is_done(slot);
+                let step = &mut self.slots[slot];
+                step.posted_chain += chain;
+                step.done_chain += if step.done_chain > 0 { chain } else { 0 };
+                if under_way {
+                    step.segment += pieces;
+                    step.round += rounds;
+                    self.enlist(slot);
+                }
             }
         }
         self.states.iter_mut().for_each(|state| state.chain += chain);
     }
 
-    /// Calls `each` with the unfinished steps of the same window that may conflict with the step in `slot`.
-    pub(super) fn related(&self, slot: u32, mut each: impl FnMut(&Slot)) {
-        let window = slot & !(self.size - 1);
-        let mut place = self.first[self.list(slot, self.slots[slot as usize].segment)];
-        while place != LAST {
-            let other = (window + u32::from(place)) as usize;
-            each(&self.slots[other]);
-            place = self.next[other];
-        }
+    /// The latest unfinished step of the same window that may conflict with the step in `slot`.
+    pub(super) fn related(&self, slot: u32) -> Option<&Slot> {
+        let latest = self.first[self.list(slot, self.slots[slot].segment)];
+        (latest < LAST).then(|| &self.slots[(slot & !(self.size - 1)) + u32::from(latest)])
     }
 
     /// Calls `each` with the unfinished steps, and their slots, of the window of `slot` that are in the list of piece `segment`.
@@ -310,7 +355,7 @@ impl Windows {
         let mut place = self.first[self.list(slot, segment)];
         while place != LAST {
             let other = window + u32::from(place);
-            each(other, &mut self.slots[other as usize]);
+            each(other, &mut self.slots[other]);
             place = self.next[other as usize];
         }
     }
@@ -322,14 +367,14 @@ impl Windows {
 
     /// Adds the step in `slot` to the list of its piece.
     fn enlist(&mut self, slot: u32) {
-        let list = self.list(slot, self.slots[slot as usize].segment);
+        let list = self.list(slot, self.slots[slot].segment);
         self.next[slot as usize] = std::mem::replace(&mut self.first[list], (slot & (self.size - 1)) as u16);
     }
 
     /// Takes the step in `slot` from the list of its piece.
     fn unlist(&mut self, slot: u32) {
         let (window, place) = (slot & !(self.size - 1), (slot & (self.size - 1)) as u16);
-        let list = self.list(slot, self.slots[slot as usize].segment);
+        let list = self.list(slot, self.slots[slot].segment);
         let (mut before, mut at) = (None, self.first[list]);
         while at != place {
             let passed = (window + u32::from(at)) as usize;
