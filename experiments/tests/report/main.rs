@@ -1,13 +1,25 @@
 //! The report: one HTML file that needs no network and has every part, and the file of records in the same folder.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod page;
 
 use common::{folder, said};
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 const PARTS: [&str; 8] =
     ["scaling", "predicted", "accuracy", "measured", "training", "compare", "timeline", "proofs"];
+
+/// The folder of a quick report, which all tests here look at, and what the command said.
+static QUICK: LazyLock<(PathBuf, String)> = LazyLock::new(|| {
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("quick-report");
+    let _ = fs::remove_dir_all(&out);
+    let text = said(&["report", "--quick", "--out", out.to_str().unwrap()]);
+    (out, text)
+});
 
 fn check_page(page: &str, parts: &[&str]) {
     for loaded in ["http://", "https://", "src=", "<link", "@import", "url("] {
@@ -24,9 +36,7 @@ fn check_page(page: &str, parts: &[&str]) {
 
 #[test]
 fn the_quick_report_is_whole_and_can_be_made_again_from_its_records() {
-    let folder = folder();
-    let out = folder.path().join("first");
-    let text = said(&["report", "--quick", "--out", out.to_str().unwrap()]);
+    let (folder, (out, text)) = (folder(), &*QUICK);
     assert!(text.contains("all checks passed") && text.contains("report.html"), "{text}");
     let page = fs::read_to_string(out.join("report.html")).unwrap();
     check_page(&page, &PARTS);

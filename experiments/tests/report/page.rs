@@ -1,14 +1,13 @@
 //! The report in a browser: no overflow, no overlap, all controls reachable by keyboard, and enough contrast, at the width of a
 //! desktop and of a phone, in both colour schemes.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
-use common::{folder, said};
+use super::QUICK;
+use super::common::folder;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 /// The widths in CSS pixels.
 const WIDTHS: [u32; 2] = [1400, 390];
@@ -23,9 +22,10 @@ fn browser() -> Option<PathBuf> {
     names.iter().find_map(|name| std::env::split_paths(&path).map(|at| at.join(name)).find(|at| at.is_file()))
 }
 
-/// What `tests/page.js` finds in the page at this width and colour scheme.
+/// What `page.js` finds in the page at this width and colour scheme.
 fn looked_at(browser: &Path, page: &Path, width: u32, scheme: u32) -> Value {
-    let folder = page.parent().unwrap();
+    let folder = folder();
+    let folder = folder.path();
     let text = fs::read_to_string(page).unwrap();
     let script = include_str!("page.js");
     let measured = text.replace("</body>", &format!("<script>{script}</script>\n</body>"));
@@ -59,36 +59,34 @@ fn looked_at(browser: &Path, page: &Path, width: u32, scheme: u32) -> Value {
 
 #[test]
 fn the_page_fits_is_reached_by_keyboard_and_can_be_read() {
-    let folder = folder();
-    let out = folder.path().join("report");
-    said(&["report", "--quick", "--out", out.to_str().unwrap()]);
-    let page = out.join("report.html");
+    let page = QUICK.0.join("report.html");
     assert!(fs::metadata(&page).unwrap().len() < LARGEST);
     let Some(browser) = browser() else {
         println!("SKIP no chromium on the PATH: the page is not looked at (apt-get install chromium)");
         return;
     };
-    for width in WIDTHS {
-        for (scheme, number) in SCHEMES {
-            let found = looked_at(&browser, &page, width, number);
-            let place = format!("{width} px, {scheme}");
-            assert_eq!((&found["width"], &found["scheme"]), (&width.into(), &scheme.into()), "{place}");
-            let none = Value::Array(Vec::new());
-            for kind in ["overflowing", "overlapping", "unreachable", "faint", "errors"] {
-                assert_eq!(found[kind], none, "{place}, {kind}: {:#}", found[kind]);
-            }
-            let least = |what: &str, least: u64| {
-                assert!(found[what].as_u64().unwrap() >= least, "{place}: {} {what}", found[what]);
-            };
-            let counts = [
-                ("focusable", 40),
-                ("texts", 200),
-                ("boxes", 60),
-                ("sorted", 1),
-                ("selected", 2),
-                ("filtered", 1),
-            ];
-            counts.into_iter().for_each(|(what, count)| least(what, count));
-        }
+    let looks = WIDTHS.into_iter().flat_map(|width| SCHEMES.map(|scheme| (width, scheme)));
+    let (browser, page) = (&*browser, &*page);
+    thread::scope(|scope| {
+        let all: Vec<_> =
+            looks.map(|(width, scheme)| scope.spawn(move || fits(browser, page, width, scheme))).collect();
+        all.into_iter().for_each(|look| look.join().unwrap());
+    });
+}
+
+/// Fails if the page cannot be read or used at this width and in this colour scheme.
+fn fits(browser: &Path, page: &Path, width: u32, (scheme, number): (&str, u32)) {
+    let found = looked_at(browser, page, width, number);
+    let place = format!("{width} px, {scheme}");
+    assert_eq!((&found["width"], &found["scheme"]), (&width.into(), &scheme.into()), "{place}");
+    let none = Value::Array(Vec::new());
+    for kind in ["overflowing", "overlapping", "unreachable", "faint", "errors"] {
+        assert_eq!(found[kind], none, "{place}, {kind}: {:#}", found[kind]);
     }
+    let least = |what: &str, least: u64| {
+        assert!(found[what].as_u64().unwrap() >= least, "{place}: {} {what}", found[what]);
+    };
+    let counts =
+        [("focusable", 40), ("texts", 200), ("boxes", 60), ("sorted", 1), ("selected", 2), ("filtered", 1)];
+    counts.into_iter().for_each(|(what, count)| least(what, count));
 }
