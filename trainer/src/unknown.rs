@@ -10,10 +10,9 @@ pub(crate) fn unknown<'a>(what: &str, got: &str, names: impl Iterator<Item = &'a
 
 /// `the nearest is ...` if a name resembles `got`, else `there are ...`.
 pub(crate) fn suggestion(got: &str, names: &[&str]) -> String {
-    match allfold_sim::suggest::nearest(got, names.iter().copied()) {
-        Some(nearest) => format!("the nearest is `{nearest}`"),
-        // More than a line can hold are the configuration's keys.
-        None if names.len() > 50 => "`allfold train --keys` lists the keys".into(),
-        None => format!("there are {}", names.join(", ")),
+    // More than a line can hold are the configuration's keys.
+    if names.len() > 50 && allfold_sim::suggest::nearest(got, names.iter().copied()).is_none() {
+        return "`allfold train --keys` lists the keys".into();
     }
+    allfold_sim::suggest::suggestion(got, names)
 }

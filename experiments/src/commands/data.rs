@@ -47,10 +47,7 @@ pub fn run(args: &Args) -> CommandResult {
                 return Err(CommandError::usage(format!("name a dataset to fetch: {}", names.join(", "))));
             };
             let Some(set) = DATASETS.iter().find(|set| set.name == name) else {
-                let hint = match allfold_sim::suggest::nearest(name, names.iter().copied()) {
-                    Some(nearest) => format!("the nearest is `{nearest}`"),
-                    None => format!("there are {}", names.join(", ")),
-                };
+                let hint = allfold_sim::suggest::suggestion(name, &names);
                 return Err(CommandError::usage(format!("no dataset is called `{name}`; {hint}")));
             };
             let files = set.fetch(dir)?;

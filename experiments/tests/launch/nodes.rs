@@ -100,7 +100,15 @@ fn a_node_that_cannot_start_its_ranks_tells_all_why() {
     gone("unable-mark-31");
 }
 
+/// Both wait for the same silence, so they wait at the same time, in one of the threads of the tests.
 #[test]
+fn launchers_that_say_nothing_are_named() {
+    std::thread::scope(|scope| {
+        scope.spawn(a_launcher_that_is_stopped_is_named_and_ends_when_it_wakes);
+        scope.spawn(a_host_that_vanishes_is_named);
+    });
+}
+
 fn a_launcher_that_is_stopped_is_named_and_ends_when_it_wakes() {
     let at = unused();
     let script = "echo up; while :; do sleep 1; done # stopped-mark-83";
@@ -143,8 +151,8 @@ impl Drop for Hosts {
     }
 }
 
-#[test]
-fn a_host_that_vanishes_is_named_and_no_rank_of_either_is_left() {
+/// And no rank of either host is left.
+fn a_host_that_vanishes_is_named() {
     let hosts = match Hosts::make() {
         Ok(hosts) => hosts,
         Err(why) => {

@@ -78,7 +78,7 @@ fn the_quick_report_is_whole_and_can_be_made_again_from_its_records() {
     ] {
         assert!(page.contains(command), "no command {command}");
     }
-    let plots: Vec<String> = fs::read_dir(&out)
+    let plots: Vec<String> = fs::read_dir(out)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .filter(|name| name.ends_with(".svg"))

@@ -22,7 +22,19 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 pub fn unknown(kind: &str, word: &str, names: &[&str]) -> String {
     let hint = nearest(word, names.iter().copied())
         .map_or(String::new(), |name| format!("; did you mean `{name}`?"));
-    format!("no {kind} is called `{word}`{hint} (there are {})", names.join(", "))
+    format!("no {kind} is called `{word}`{hint} ({})", listed(names))
+}
+
+/// The text "the nearest is `NAME`" if one of `names` resembles `word`; otherwise the list of all.
+pub fn suggestion(word: &str, names: &[&str]) -> String {
+    match nearest(word, names.iter().copied()) {
+        Some(nearest) => format!("the nearest is `{nearest}`"),
+        None => listed(names),
+    }
+}
+
+fn listed(names: &[&str]) -> String {
+    if names.is_empty() { "there are none".into() } else { format!("there are {}", names.join(", ")) }
 }
 
 #[cfg(test)]
@@ -38,5 +50,8 @@ mod tests {
             unknown("topology", "qqq", &names),
             "no topology is called `qqq` (there are ring, mesh, switch)"
         );
+        assert_eq!(suggestion("Rnig", &names), "the nearest is `ring`");
+        assert_eq!(suggestion("qqq", &names), "there are ring, mesh, switch");
+        assert_eq!(unknown("topology", "ring", &[]), "no topology is called `ring` (there are none)");
     }
 }

@@ -20,10 +20,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// The error for a layer that is not among `names`: it suggests the nearest, or lists all.
 pub(crate) fn unknown_layer(what: &str, got: &str, names: &[String]) -> Error {
-    let nearest = allfold_base::suggest::nearest(got, names.iter().map(String::as_str));
-    let suggestion = match nearest {
-        Some(nearest) => format!("the nearest is `{nearest}`"),
-        None => format!("there are {}", names.join(", ")),
-    };
-    Error::Config(format!("unknown {what} `{got}`; {suggestion}"))
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    Error::Config(format!("unknown {what} `{got}`; {}", allfold_base::suggest::suggestion(got, &names)))
 }

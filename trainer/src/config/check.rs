@@ -237,6 +237,7 @@ impl Config {
     /// Checks that shares are at least 0 and less than 1, and that rates are finite and not negative.
     fn check_rates(&self) -> Result<()> {
         if let Some((key, value)) = [
+            ("momentum", self.momentum),
             ("beta1", self.beta1),
             ("beta2", self.beta2),
             ("dropout", self.dropout),
@@ -250,7 +251,6 @@ impl Config {
         }
         let rates = [
             ("lr", self.lr),
-            ("momentum", self.momentum),
             ("weight_decay", self.weight_decay),
             ("eps", self.eps),
             ("trust", self.trust),

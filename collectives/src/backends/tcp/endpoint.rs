@@ -310,9 +310,9 @@ impl Transport for Endpoint {
         let bytes = usize::try_from(call.count).unwrap_or(usize::MAX).saturating_mul(call.dtype.size());
         self.aside = bytes.saturating_mul(self.group.members.len()).saturating_add(ASIDE);
         self.due = after(self.node.deadline());
-        let letter = call.operation == Operation::PointToPoint;
-        let purpose = if letter { Purpose::PointToPoint } else { Purpose::Data };
-        let entered = self.group.ledger(|ledger| match letter {
+        let point_to_point = call.operation == Operation::PointToPoint;
+        let purpose = if point_to_point { Purpose::PointToPoint } else { Purpose::Data };
+        let entered = self.group.ledger(|ledger| match point_to_point {
             true => ledger.failure().map_or(Ok(()), Err),
             false => ledger.enter(call),
         });

@@ -10,17 +10,17 @@ use plotters::style::RGBColor;
 pub struct Sheet {
     pub width: u32,
     pub height: u32,
-    pub letters: u32,
+    pub font_size: u32,
     pub narrow: bool,
 }
 
 impl Sheet {
     pub const fn wide(height: u32) -> Sheet {
-        Sheet { width: 860, height, letters: 14, narrow: false }
+        Sheet { width: 860, height, font_size: 14, narrow: false }
     }
 
     pub const fn narrow(height: u32) -> Sheet {
-        Sheet { width: 350, height, letters: 12, narrow: true }
+        Sheet { width: 350, height, font_size: 12, narrow: true }
     }
 }
 

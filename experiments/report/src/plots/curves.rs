@@ -192,12 +192,12 @@ impl Curves {
         let ys = Scale::over(self.y.log, ys).map(|scale| self.near_the_lowest(scale, &points));
         let (Some(xs), Some(ys)) = (xs, ys) else { return Err("nothing to plot".into()) };
 
-        let letters = sheet.letters;
+        let font_size = sheet.font_size;
         let mut chart = ChartBuilder::on(area)
             .margin_top(8)
             .margin_right(if sheet.narrow { 14 } else { 20 })
-            .x_label_area_size(letters * 3)
-            .y_label_area_size(letters * if sheet.narrow { 4 } else { 5 })
+            .x_label_area_size(font_size * 3)
+            .y_label_area_size(font_size * if sheet.narrow { 4 } else { 5 })
             .build_cartesian_2d(xs, ys)?;
         chart
             .configure_mesh()
@@ -210,8 +210,8 @@ impl Curves {
             .axis_style(INK)
             .bold_line_style(GRID)
             .light_line_style(TRANSPARENT)
-            .label_style(("sans-serif", letters, &INK))
-            .axis_desc_style(("sans-serif", letters, &INK))
+            .label_style(("sans-serif", font_size, &INK))
+            .axis_desc_style(("sans-serif", font_size, &INK))
             .draw()?;
 
         if let Some(ideal) = &self.ideal {

@@ -16,8 +16,8 @@ use crate::escape::escape;
 const STYLE: &str = include_str!("../style.css");
 const MARGIN: u32 = 16;
 const LINE: u32 = 24;
-/// The average width of a letter in the legend.
-const LETTER: u32 = 8;
+/// The average width of a character in the legend.
+const CHARACTER: u32 = 8;
 
 impl Figure {
     /// The figure as an SVG file of its own, in the light colours on white.
@@ -82,7 +82,7 @@ fn height(svg: &str) -> u32 {
 fn legend(keys: &[Key], width: u32) -> (String, u32) {
     let (mut text, mut x, mut row) = (String::new(), MARGIN, 1);
     for key in keys {
-        let needs = 36 + LETTER * key.name.chars().count() as u32 + 16;
+        let needs = 36 + CHARACTER * key.name.chars().count() as u32 + 16;
         if x > MARGIN && x + needs > width {
             (x, row) = (MARGIN, row + 1);
         }

@@ -63,12 +63,12 @@ impl Timeline {
         if end <= 0.0 {
             return Err("nothing to plot".into());
         }
-        let (count, letters) = (self.rows.len(), sheet.letters);
+        let (count, font_size) = (self.rows.len(), sheet.font_size);
         let mut chart = ChartBuilder::on(area)
             .margin_top(4)
             .margin_right(16)
-            .x_label_area_size(letters * 3)
-            .y_label_area_size(if sheet.narrow { letters * 5 } else { letters * 11 })
+            .x_label_area_size(font_size * 3)
+            .y_label_area_size(if sheet.narrow { font_size * 5 } else { font_size * 11 })
             .build_cartesian_2d(0.0..end * 1.01, (0..count.saturating_sub(1)).into_segmented())?;
         let name = |row: &SegmentValue<usize>| match row {
             SegmentValue::CenterOf(at) | SegmentValue::Exact(at) => {
@@ -90,8 +90,8 @@ impl Timeline {
             .bold_line_style(GRID)
             .light_line_style(TRANSPARENT)
             .disable_y_mesh()
-            .label_style(("sans-serif", letters, &INK))
-            .axis_desc_style(("sans-serif", letters, &INK))
+            .label_style(("sans-serif", font_size, &INK))
+            .axis_desc_style(("sans-serif", font_size, &INK))
             .draw()?;
         let mut tips = Vec::new();
         for bar in &self.bars {
