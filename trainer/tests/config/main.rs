@@ -86,6 +86,7 @@ fn mistakes_are_named_in_one_line_with_what_would_be_right() {
         "c.toml: `scale_backoff` is 2; it must be 1.1754943508222875e-38 to 1e0"
     );
     assert_eq!(error("clip_norm = nan"), "c.toml: `clip_norm` is NaN; it must be 0 or more");
+    assert_eq!(error("momentum = 2.0"), "c.toml: `momentum` is 2; it must be at least 0 and less than 1");
     assert_eq!(error("beta2 = 1.0"), "c.toml: `beta2` is 1; it must be at least 0 and less than 1");
     assert_eq!(error("optimiser = \"adan\""), "c.toml: unknown optimiser `adan`; the nearest is `adam`");
     assert_eq!(
