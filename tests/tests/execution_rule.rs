@@ -49,7 +49,7 @@ impl Random {
             // A rank that sends to itself also receives from itself.
             for (rank, step) in (0..ranks).zip(round.iter_mut()) {
                 let own = |peer: Option<Rank>| peer == Some(Rank(rank));
-                debug_assert_eq!(own(step.send.map(|s| s.0)), own(step.recv.map(|r| r.0)));
+                assert_eq!(own(step.send.map(|s| s.0)), own(step.recv.map(|r| r.0)));
             }
         }
         Random { ranks, steps }
