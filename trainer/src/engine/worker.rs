@@ -379,6 +379,6 @@ fn held_layers(specs: &[ParamUnit], outline: &Outline) -> Vec<Range<usize>> {
             _ => held.push(unit.layers.clone()),
         }
     }
-    debug_assert!(held.iter().all(|layers| layers.end <= outline.layers()));
+    assert!(held.iter().all(|layers| layers.end <= outline.layers()));
     held
 }

@@ -9,8 +9,8 @@
 //! The loop takes the next time at which an event is due, processes all events of that time, and then solves the links' shares
 //! once. When a step is done, steps that waited for it are posted and its rank's window advances.
 //!
-//! Cost: memory for `ranks x window` steps and for the channels in use; nothing is allocated per message. The event queue and the
-//! network alone determine the order of events, so equal jobs give equal events.
+//! Cost: memory for at most `ranks x window` steps and for the channels in use; nothing is allocated per message. The event queue
+//! and the network alone determine the order of events, so equal jobs give equal events.
 
 mod ahead;
 mod blame;

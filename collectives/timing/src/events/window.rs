@@ -117,6 +117,7 @@ impl Slots {
         self.windows.get((slot >> self.shift) as usize)?.get(self.place(slot))
     }
 
+    /// The place of `slot` in its window.
     fn place(&self, slot: u32) -> usize {
         (slot & ((1 << self.shift) - 1)) as usize
     }
@@ -221,6 +222,11 @@ impl Windows {
         representative * self.size + (number as u32 & (self.size - 1))
     }
 
+    /// The slot at `place` in the window of `slot`.
+    fn neighbour(&self, slot: u32, place: u16) -> u32 {
+        (slot & !(self.size - 1)) + u32::from(place)
+    }
+
     /// The slot that a representative's next step will have.
     pub(super) fn upcoming(&self, representative: u32) -> u32 {
         self.slot_of(representative, self.states[representative as usize].head)
@@ -249,20 +255,20 @@ impl Windows {
     /// Appends a step to a channel's queue of sends.
     pub(super) fn queue_send(&mut self, queue: &mut (u32, u32), slot: u32) {
         if let Some(last) = enqueue(queue, slot) {
-            self.slots[last].send.behind = (slot % self.size) as u16;
+            self.slots[last].send.behind = self.slots.place(slot) as u16;
         }
     }
 
     /// Appends a step to a channel's queue of receives.
     pub(super) fn queue_receive(&mut self, queue: &mut (u32, u32), slot: u32) {
         if let Some(last) = enqueue(queue, slot) {
-            self.slots[last].receive.behind = (slot % self.size) as u16;
+            self.slots[last].receive.behind = self.slots.place(slot) as u16;
         }
     }
 
     /// The slot of the step that follows `half`'s step in the queue of its channel; `NONE` if there is none.
     pub(super) fn behind(&self, slot: u32, half: &Half) -> u32 {
-        if half.behind == LAST { NONE } else { (slot & !(self.size - 1)) + u32::from(half.behind) }
+        if half.behind == LAST { NONE } else { self.neighbour(slot, half.behind) }
     }
 
     /// Whether a representative has no step under way.
@@ -346,15 +352,14 @@ impl Windows {
     /// The latest unfinished step of the same window that may conflict with the step in `slot`.
     pub(super) fn related(&self, slot: u32) -> Option<&Slot> {
         let latest = self.first[self.list(slot, self.slots[slot].segment)];
-        (latest < LAST).then(|| &self.slots[(slot & !(self.size - 1)) + u32::from(latest)])
+        (latest < LAST).then(|| &self.slots[self.neighbour(slot, latest)])
     }
 
     /// Calls `each` with the unfinished steps, and their slots, of the window of `slot` that are in the list of piece `segment`.
     fn each_listed(&mut self, slot: u32, segment: u32, mut each: impl FnMut(u32, &mut Slot)) {
-        let window = slot & !(self.size - 1);
         let mut place = self.first[self.list(slot, segment)];
         while place != LAST {
-            let other = window + u32::from(place);
+            let other = self.neighbour(slot, place);
             each(other, &mut self.slots[other]);
             place = self.next[other as usize];
         }
@@ -368,16 +373,17 @@ impl Windows {
     /// Adds the step in `slot` to the list of its piece.
     fn enlist(&mut self, slot: u32) {
         let list = self.list(slot, self.slots[slot].segment);
-        self.next[slot as usize] = std::mem::replace(&mut self.first[list], (slot & (self.size - 1)) as u16);
+        let place = self.slots.place(slot) as u16;
+        self.next[slot as usize] = std::mem::replace(&mut self.first[list], place);
     }
 
     /// Takes the step in `slot` from the list of its piece.
     fn unlist(&mut self, slot: u32) {
-        let (window, place) = (slot & !(self.size - 1), (slot & (self.size - 1)) as u16);
+        let place = self.slots.place(slot) as u16;
         let list = self.list(slot, self.slots[slot].segment);
         let (mut before, mut at) = (None, self.first[list]);
         while at != place {
-            let passed = (window + u32::from(at)) as usize;
+            let passed = self.neighbour(slot, at) as usize;
             (before, at) = (Some(passed), self.next[passed]);
         }
         let after = self.next[slot as usize];
