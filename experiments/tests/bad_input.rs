@@ -52,9 +52,9 @@ fn an_unknown_name_is_told_the_nearest() {
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
     says(&["train", "--config", config, "--backend", "sim", "--device", "a10"], &["a100"]);
     says(&["train", "--config", config, "--strategy", "dpd"], &["ddp"]);
-    says(&["train", "--config", config, "--set", "bach=4"], &["--set bach=4", "`batch`"]);
+    says(&["train", "--config", config, "--set", "bach=4"], &["--set bach=4", "`training.batch`"]);
     says(&["train", "--config", config, "--set", "lr"], &["KEY=VALUE"]);
-    says(&["train", "--config", config, "--set", "batch=few"], &["`batch`", "whole number"]);
+    says(&["train", "--config", config, "--set", "training.batch=few"], &["batch`", "whole number"]);
 }
 
 #[test]
@@ -118,28 +118,28 @@ fn flags_of_the_virtual_clock_are_refused_without_it() {
 fn settings_that_do_nothing_or_contradict_each_other() {
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
     let rows: [(&[&str], &str); 19] = [
-        (&["strategy=single", "hook=fp16"], "`hook` is for ddp"),
-        (&["strategy=single", "groups=['conv']"], "`groups` are ddp's"),
-        (&["strategy=single", "broadcast_buffers=true"], "`broadcast_buffers` is for ddp"),
-        (&["uneven=true", "drop_last=true"], "`drop_last`"),
-        (&["find_unused=true", "static_graph=true"], "`static_graph`"),
-        (&["nesterov=true", "momentum=0"], "`momentum` above 0"),
-        (&["nesterov=true", "optimiser=adam"], "optimiser `sgd`"),
-        (&["lr_milestones=[3]"], "lr_schedule `milestones`"),
-        (&["lr_schedule=milestones"], "needs `lr_milestones`"),
-        (&["dropout=0.1"], "models `gpt` and `bert`"),
-        (&["imagenet_stem=true"], "`imagenet_stem` is for resnets"),
-        (&["checkpoint_keep=0"], "`checkpoint_keep` is 0"),
-        (&["min_delta=0.1"], "`min_delta` is for `patience`"),
-        (&["patience=-1"], "`-1`"),
-        (&["score=acuracy"], "unknown score `acuracy`; the nearest is `accuracy`"),
-        (&["lr_schedule=plateau", "lr_factor=1"], "`plateau` needs less than 1"),
+        (&["strategy=single", "ddp.hook=fp16"], "`ddp.hook` is for ddp"),
+        (&["strategy=single", "ddp.groups=['conv']"], "`ddp.groups` are ddp's"),
+        (&["strategy=single", "ddp.broadcast_buffers=true"], "`ddp.broadcast_buffers` is for ddp"),
+        (&["data.uneven=true", "data.drop_last=true"], "`data.drop_last`"),
+        (&["ddp.find_unused=true", "ddp.static_graph=true"], "`ddp.static_graph`"),
+        (&["optimiser.nesterov=true", "optimiser.momentum=0"], "`optimiser.momentum` above 0"),
+        (&["optimiser.nesterov=true", "optimiser.name=adam"], "optimiser `sgd`"),
+        (&["lr_schedule.milestones=[3]"], "need lr_schedule.name = \"milestones\""),
+        (&["lr_schedule.name=milestones"], "needs `lr_schedule.milestones`"),
+        (&["model.dropout=0.1"], "models `gpt` and `bert`"),
+        (&["model.imagenet_stem=true"], "`model.imagenet_stem` is for resnets"),
+        (&["checkpoint.keep=0"], "`checkpoint.keep` is 0"),
+        (&["training.min_delta=0.1"], "`training.min_delta` is for `training.patience`"),
+        (&["training.patience=-1"], "`-1`"),
+        (&["training.score=acuracy"], "unknown value `acuracy`; the nearest is `accuracy`"),
+        (&["lr_schedule.name=plateau", "lr_schedule.factor=1"], "`plateau` needs less than 1"),
         (
-            &["loss_scale=8", "scale_floor=16"],
-            "`scale_floor` is 16, which is above the first scale, `loss_scale` = 8",
+            &["precision.loss_scale=8", "precision.scale_floor=16"],
+            "above the first scale, `precision.loss_scale` = 8",
         ),
-        (&["groups=['fcc']"], "unknown group of parameters `fcc`; the nearest is `fc`"),
-        (&["sync_batch_norm=true", "batch_norm=false"], "`sync_batch_norm` is for batch norms"),
+        (&["ddp.groups=['fcc']"], "unknown group of parameters `fcc`; the nearest is `fc`"),
+        (&["model.sync_batch_norm=true", "model.batch_norm=false"], "is for batch norms"),
     ];
     for (set, hint) in rows {
         let set = set.iter().flat_map(|set| ["--set", set]);
@@ -160,14 +160,14 @@ fn data_devices_and_folders_that_do_not_fit() {
         let train = ["train", "--config", config, "--steps", "2"].into_iter().chain(set);
         says(&train.collect::<Vec<_>>(), &[hint]);
     };
-    train(&["model=gpt"], "a gpt needs one for each position");
+    train(&["model.name=gpt"], "a gpt needs one for each position");
     train(
-        &["model=mlp", "data=text", &format!("data_dir={}", path(""))],
+        &["model.name=mlp", "data.name=text", &format!("data.dir={}", path(""))],
         "a gpt needs one for each position",
     );
-    train(&["data=mnist", "data_dir=no/such"], "`allfold data fetch` brings it");
-    train(&["data=synthetic", "synthetic_samples=0"], "`synthetic_samples` is 0");
-    train(&["model=resnet18", "batch=1"], "1 value per channel");
+    train(&["data.name=mnist", "data.dir=no/such"], "`allfold data fetch` brings it");
+    train(&["data.name=synthetic", "data.synthetic_samples=0"], "`data.synthetic_samples` is 0");
+    train(&["model.name=resnet18", "training.batch=1"], "1 value per channel");
     let events = path("text.txt/events");
     says(&["train", "--config", config, "--steps", "2", "--tensorboard", &events], &["text.txt", "folder"]);
     if fs::exists("/dev/nvidiactl").unwrap() {
@@ -186,7 +186,8 @@ fn traces_of_steps_that_a_run_does_not_make() {
     let with = |more: &[&'static str]| [&train[..], more, &["--trace", &path]].concat();
     says(&with(&["3", "--steps", "3"]), &["--trace-step is 3", "3 steps, counted from 0"]);
     // 1,437 samples for one rank, in batches of 16.
-    says(&with(&["90", "--set", "epochs=1", "--set", "batch=16"]), &["--trace-step is 90", "90 steps"]);
+    let short = ["90", "--set", "training.epochs=1", "--set", "training.batch=16"];
+    says(&with(&short), &["--trace-step is 90", "90 steps"]);
     says(&with(&["0", "--backend", "sim"]), &["leave --trace-step out"]);
     says(&[&train[..], &["0"]].concat(), &["--trace"]);
     let profile = |more: &[&'static str]| {
@@ -238,8 +239,8 @@ fn curves_that_cannot_be_what_they_say() {
         fs::write(&path, text).unwrap();
         refused(&["scale", "--config", &path, "--ranks", "2", "--steps", "1"])
     };
-    let hook = scale("hook.toml", "hook = \"local_sgd\"\n");
-    assert!(hook.contains("`hook` is local_sgd, whose steps differ"), "{hook}");
+    let hook = scale("hook.toml", "ddp.hook = \"local_sgd\"\n");
+    assert!(hook.contains("`ddp.hook` is local_sgd, whose steps differ"), "{hook}");
 }
 
 #[test]
@@ -283,16 +284,16 @@ fn files_that_cannot_be_read_name_line_and_column() {
         fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_string()
     };
-    says(&["train", "--config", &file("a.toml", "epochs = 2\nlr = = 1\n")], &["a.toml:2:6"]);
-    says(&["train", "--config", &file("b.toml", "epochs = 2\nbach = 4\n")], &["b.toml:2:1", "batch"]);
+    says(&["train", "--config", &file("a.toml", "seed = 2\nthreads = = 1\n")], &["a.toml:2:11"]);
+    says(&["train", "--config", &file("b.toml", "seed = 2\nbach = 4\n")], &["b.toml:2:1", "training.batch"]);
     says(&["train", "--config", "no/such.toml"], &["no/such.toml", "name a TOML file"]);
     says(&["report", "--from", &file("c.jsonl", "{}\n")], &["c.jsonl", "line 1"]);
     says(&["report", "--from", "no/such.jsonl"], &["no/such.jsonl"]);
     let topology = file("t.toml", "kind = \"switch\"\nranks = = 4\n");
     says(&["simulate", "all_reduce", "--ranks", "4", "--topology", &topology], &["t.toml:2:9"]);
-    let (run, cut) = (file("d.toml", "max_steps = 1\n"), file("e.safetensors", "cut"));
+    let (run, cut) = (file("d.toml", "training.max_steps = 1\n"), file("e.safetensors", "cut"));
     for (path, why) in [("no/such.safetensors", "No such file"), (&cut, "ends at byte 3")] {
-        let set = format!("weights={path}");
+        let set = format!("model.weights={path}");
         says(&["train", "--config", &run, "--set", &set], &[path, why]);
     }
 }
@@ -310,13 +311,13 @@ fn files_larger_than_what_they_should_be_are_refused_before_they_are_read() {
     }
     fs::create_dir(path("checkpoints")).unwrap();
     let checkpoint = path("checkpoints/step-00000002.safetensors");
-    let resumed = format!("checkpoint_dir={}", path("checkpoints"));
+    let resumed = format!("checkpoint.dir={}", path("checkpoints"));
     for file in [&zeros, &sparse] {
         let _ = fs::remove_file(&checkpoint);
         fs::rename(file, path("now")).unwrap();
         std::os::unix::fs::symlink(path("now"), &checkpoint).unwrap();
         let [toml, json, xml] = ["toml", "json", "xml"].map(|ending| format!("{file}.{ending}"));
-        let (now, weights) = (path("now"), format!("weights={}", path("now")));
+        let (now, weights) = (path("now"), format!("model.weights={}", path("now")));
         let simulate = ["simulate", "all_reduce", "--ranks", "8", "-b", "1K", "-e", "1K", "--topology"];
         let train = ["train", "--config", CNN, "--set"];
         for (args, says) in [
@@ -328,7 +329,7 @@ fn files_larger_than_what_they_should_be_are_refused_before_they_are_read() {
             ([&simulate[..], &[&json, "--algo", "nccl"]].concat(), "a machine's description may have 1 MiB"),
             (vec!["train", "--config", &toml], "a configuration may have 1 MiB"),
             ([&train[..], &[&weights]].concat(), "its header describes"),
-            ([&train[..], &["resume=true", "--set", &resumed]].concat(), "its header describes"),
+            ([&train[..], &["checkpoint.resume=true", "--set", &resumed]].concat(), "its header describes"),
             (
                 vec!["train", "--config", CNN, "--plot", "p.svg", "--compare", &now],
                 "a file of losses may have 16 MiB",
@@ -408,8 +409,8 @@ fn a_folder_of_checkpoints_that_cannot_be_is_found_before_the_first_step() {
     let file = folder.path().join("file");
     fs::write(&file, "").unwrap();
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
-    let within = format!("checkpoint_dir={}", file.join("within").display());
-    let set = ["--set", "checkpoint_every=2", "--set", &within];
+    let within = format!("checkpoint.dir={}", file.join("within").display());
+    let set = ["--set", "checkpoint.every=2", "--set", &within];
     says(&[&["train", "--config", config, "--steps", "2"], &set[..]].concat(), &["file/within", "folder"]);
 }
 
@@ -441,7 +442,7 @@ fn gpus_under_the_virtual_clock() {
 #[test]
 fn faults_of_a_simulated_training_run() {
     let train = |more: &[&'static str]| {
-        let flags = ["train", "--config", CNN, "--ranks", "2", "--steps", "2", "--set", "validation=20"];
+        let flags = ["train", "--config", CNN, "--ranks", "2", "--steps", "2", "--set", "data.validation=20"];
         [&flags[..], more].concat()
     };
     let last =

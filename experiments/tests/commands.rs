@@ -260,7 +260,8 @@ fn show_draws_the_rounds_and_names_the_tree() {
 fn train_gives_the_same_bits_on_threads_and_on_sim() {
     let folder = folder();
     let config = folder.path().join("short.toml");
-    fs::write(&config, "max_steps = 3\nbatch = 8\nfirst_bucket_kib = 16\nbucket_kib = 64\n").unwrap();
+    let text = "[training]\nmax_steps = 3\nbatch = 8\n[ddp]\nfirst_bucket_kib = 16\nbucket_kib = 64\n";
+    fs::write(&config, text).unwrap();
     let train = |more: &[&str]| {
         records(&[&["train", "--config", config.to_str().unwrap(), "--ranks", "2"], more].concat())
     };
@@ -300,7 +301,7 @@ fn lives_of_buckets(run: &[Value], step: usize) {
 fn a_traced_step_has_its_buckets() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let text = "max_steps = 4\nbatch = 8\nfirst_bucket_kib = 16\nbucket_kib = 64\nhook = \"topk\"\n";
+    let text = "[training]\nmax_steps = 4\nbatch = 8\n[ddp]\nfirst_bucket_kib = 16\nbucket_kib = 64\nhook = \"topk\"\n";
     fs::write(path("run.toml"), text).unwrap();
     let (config, trace) = (path("run.toml"), path("trace.json"));
     let train = ["train", "--config", &config, "--ranks", "2", "--trace", &trace, "--trace-step", "1"];
@@ -322,8 +323,8 @@ fn a_traced_step_has_its_buckets() {
 fn a_resumed_run_tells_of_its_own_steps() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    let text =
-        format!("batch = 8\ncheckpoint_dir = '{}'\ncheckpoint_every = 2\nresume = true\n", path("kept"));
+    let keep = "every = 2\nresume = true\n[training]\nbatch = 8\n";
+    let text = format!("[checkpoint]\ndir = '{}'\n{keep}", path("kept"));
     fs::write(path("run.toml"), text).unwrap();
     let config = path("run.toml");
     let train = |steps: &str, more: &[&str]| {
@@ -332,7 +333,7 @@ fn a_resumed_run_tells_of_its_own_steps() {
     };
     let time = |records: &[Value]| records.last().unwrap()["time_us"].as_f64().unwrap();
     let backward = |records: &[Value]| records.last().unwrap()["backward_us"].as_f64().unwrap();
-    let whole = train("8", &["--set", "checkpoint_every=0"]);
+    let whole = train("8", &["--set", "checkpoint.every=0"]);
     train("6", &[]);
     let rest = train("8", &[]);
     assert_eq!((rest.len(), &rest[7]["weights_hash"]), (8, &whole[7]["weights_hash"]));
@@ -343,7 +344,7 @@ fn a_resumed_run_tells_of_its_own_steps() {
     let traced = |step: &str| {
         let trace = path("trace.json");
         let threads = ["train", "--config", &config, "--ranks", "2", "--steps", "10", "--trace", &trace];
-        let more = ["--set", "checkpoint_every=0", "--trace-step", step, "--json", &path("traced.jsonl")];
+        let more = ["--set", "checkpoint.every=0", "--trace-step", step, "--json", &path("traced.jsonl")];
         common::allfold(&[&threads[..], &more].concat())
     };
     let output = traced("7");
@@ -360,7 +361,7 @@ fn a_resumed_run_tells_of_its_own_steps() {
 fn a_record_of_a_loss_that_is_no_number_is_read_back() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    fs::write(path("run.toml"), "max_steps = 2\n").unwrap();
+    fs::write(path("run.toml"), "training.max_steps = 2\n").unwrap();
     said(&["train", "--config", &path("run.toml"), "--json", &path("runs.jsonl")]);
     let records = fs::read_to_string(path("runs.jsonl")).unwrap();
     let of_no_number = |line: &str| {
@@ -383,7 +384,7 @@ fn shipped_configurations_are_valid() {
     let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
     for path in entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()) {
         let text = fs::read_to_string(&path).unwrap();
-        allfold_trainer::Config::parse(&text, &path.display().to_string()).unwrap();
+        allfold_trainer::config::parse(&text, &path.display().to_string()).unwrap();
     }
 }
 
@@ -420,11 +421,11 @@ fn scale_predicts_for_the_data_that_is_configured() {
             records(&["scale", "--modeled-only", "--ranks", "2", "--config", path.to_str().unwrap()]);
         records.last().unwrap()["time_us"].as_f64().unwrap()
     };
-    let digits = time("digits.toml", "batch = 64\n");
-    let wide = "batch = 64\ndata = \"synthetic\"\nsynthetic_shape = [3, 16, 16]\n";
+    let digits = time("digits.toml", "training.batch = 64\n");
+    let wide = "training.batch = 64\ndata.name = \"synthetic\"\ndata.synthetic_shape = [3, 16, 16]\n";
     assert!(time("wide.toml", wide) > 1.5 * digits);
     // CIFAR's files are missing here: the shape of its samples is known without them.
-    assert!(time("cifar.toml", "batch = 64\ndata = \"cifar10\"\n") > 1.5 * digits);
+    assert!(time("cifar.toml", "training.batch = 64\ndata.name = \"cifar10\"\n") > 1.5 * digits);
 }
 
 /// Two ranks take 1,000 samples each in a step, from a dataset of 1,437.
@@ -432,7 +433,7 @@ fn scale_predicts_for_the_data_that_is_configured() {
 fn scale_has_points_of_more_samples_than_there_are() {
     let folder = folder();
     let path = folder.path().join("large.toml");
-    fs::write(&path, "batch = 1000\n").unwrap();
+    fs::write(&path, "training.batch = 1000\n").unwrap();
     let text = said(&[
         "scale",
         "--config",
@@ -452,7 +453,7 @@ fn scale_leaves_checkpoints_alone() {
     let folder = folder();
     let checkpoints = folder.path().join("checkpoints");
     let path = folder.path().join("config.toml");
-    let set = format!("checkpoint_dir = '{}'\ncheckpoint_every = 1\n", checkpoints.display());
+    let set = format!("\n[checkpoint]\ndir = '{}'\nevery = 1\n", checkpoints.display());
     fs::write(&path, format!("{}{set}", fs::read_to_string(CNN).unwrap())).unwrap();
     said(&["scale", "--config", path.to_str().unwrap(), "--ranks", "1", "--steps", "2", "--sim-ranks", "1"]);
     assert!(!checkpoints.exists(), "{checkpoints:?}");

@@ -32,8 +32,8 @@ fn killed_at_any_moment_a_run_goes_on_and_ends_with_the_same_bits() {
     let config = |name: &str| {
         let path = directory.path().join(format!("{name}.toml"));
         let text = format!(
-            "channels = [4]\nbatch = 8\nepochs = 2\ntrain_samples = 400\noptimiser = \"adamw\"\nresume = true\n\
-             loss_scale = 64.0\ncheckpoint_every = 1\ncheckpoint_best = true\ncheckpoint_dir = '{}'\n",
+            "model.channels = [4]\ntraining.batch = 8\ntraining.epochs = 2\ndata.train_samples = 400\noptimiser.name = \"adamw\"\ncheckpoint.resume = true\n\
+             precision.loss_scale = 64.0\ncheckpoint.every = 1\ncheckpoint.best = true\ncheckpoint.dir = '{}'\n",
             directory.path().join(name).display()
         );
         std::fs::write(&path, text).unwrap();

@@ -9,7 +9,7 @@ use allfold_standin::{StandinOptions, install};
 use allfold_trainer::Config;
 
 fn on_gpus() -> Config {
-    Config { device: "cuda".into(), ..Config::default() }
+    Config::default().with(|c| c.device = "cuda".into())
 }
 
 fn refused<T>(outcome: Result<T, CommandError>) -> String {

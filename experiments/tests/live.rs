@@ -41,8 +41,15 @@ fn a_training_run_is_heard_at_once_and_an_interrupted_one_leaves_what_it_did() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let folder = folder();
         let json = folder.path().join("part.jsonl");
-        let mut child =
-            started(&["train", "--config", MLP, "--set", "epochs=100000", "--json", json.to_str().unwrap()]);
+        let mut child = started(&[
+            "train",
+            "--config",
+            MLP,
+            "--set",
+            "training.epochs=100000",
+            "--json",
+            json.to_str().unwrap(),
+        ]);
         let mut text = BufReader::new(child.stdout.take().unwrap());
         let mut log = BufReader::new(child.stderr.take().unwrap());
         let head = first_line(&mut text);
@@ -69,8 +76,15 @@ fn a_training_run_is_heard_at_once_and_an_interrupted_one_leaves_what_it_did() {
 fn a_run_that_is_killed_leaves_its_records_of_progress() {
     let folder = folder();
     let json = folder.path().join("part.jsonl");
-    let mut child =
-        started(&["train", "--config", MLP, "--set", "epochs=100000", "--json", json.to_str().unwrap()]);
+    let mut child = started(&[
+        "train",
+        "--config",
+        MLP,
+        "--set",
+        "training.epochs=100000",
+        "--json",
+        json.to_str().unwrap(),
+    ]);
     let begun = || fs::read_to_string(&json).is_ok_and(|text| text.ends_with('\n'));
     while !begun() {
         assert_eq!(child.try_wait().unwrap(), None, "the run has ended");
@@ -94,7 +108,7 @@ fn a_long_wait_is_told_on_standard_error() {
     for (args, begins) in [
         (&["validate", run.to_str().unwrap()][..], "predicting calls: "),
         (&["verify", "all_reduce", "--algo", "ring", "--ranks", "3000"], "proving: 0 of 1, "),
-        (&["train", "--config", MLP, "--ranks", "3000", "--set", "batch=1"], "step "),
+        (&["train", "--config", MLP, "--ranks", "3000", "--set", "training.batch=1"], "step "),
         (
             &[
                 "bench",
@@ -173,8 +187,17 @@ fn a_quiet_run_tells_no_progress() {
 #[test]
 #[allow(clippy::disallowed_methods, reason = "a moment within the first step")]
 fn an_interruption_that_takes_effect_later_is_heard_at_once() {
-    let long =
-        ["train", "--config", MLP, "--set", "hidden=[4096,4096]", "--set", "batch=1024", "--steps", "50"];
+    let long = [
+        "train",
+        "--config",
+        MLP,
+        "--set",
+        "model.hidden=[4096,4096]",
+        "--set",
+        "training.batch=1024",
+        "--steps",
+        "50",
+    ];
     let mut child = started(&long);
     let mut out = BufReader::new(child.stdout.take().unwrap());
     assert!(first_line(&mut out).starts_with("mlp with"));

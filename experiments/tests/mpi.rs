@@ -40,7 +40,12 @@ fn hashes(output: &Output) -> Vec<String> {
 #[test]
 fn four_processes_of_an_mpi_job_train_to_the_bits_of_threads() {
     // With features in which ranks could differ: batch norms over all ranks, half precision, micro-batches.
-    let more = ["sync_batch_norm=true", "amp=f16", "loss_scale=65536", "accumulate=2"];
+    let more = [
+        "model.sync_batch_norm=true",
+        "precision.amp=f16",
+        "precision.loss_scale=65536",
+        "training.accumulate=2",
+    ];
     let more: Vec<&str> = more.iter().flat_map(|set| ["--set", set]).collect();
     let train = [&["train", "--config", CNN, "--steps", "20"], &more[..]].concat();
     let Some(mpi) = job(&[&train[..], &["--backend", "mpi"]].concat()) else { return };

@@ -23,8 +23,8 @@ fn mistakes_are_answered_by_what_would_be_right() {
     refused(&["simulate", "all_reduce", "--ranks", "4294967295", "--topology", "switch"], "use fewer ranks");
     refused(&["simulate", "all_reduce", "--ranks", "4", "--topology", "empty.txt"], "ends in .toml");
     refused(&["bench", "all_reduce", "--backend", "threads", "--ranks", "2", "-g", "2"], "--ranks N");
-    refused(&["scale", "--config", MLP, "--ranks", "1", "--amp"], "--set amp=f16");
-    refused(&["train", "--config", MLP, "--amp"], "--set amp=f16");
+    refused(&["scale", "--config", MLP, "--ranks", "1", "--amp"], "--set precision.amp=f16");
+    refused(&["train", "--config", MLP, "--amp"], "--set precision.amp=f16");
     refused(&["data", "fetch"], "mnist");
     refused(&["scale", "--config", MLP, "--ranks", "1", "--set", "bach=3"], "batch");
     refused(&["simulate", "all_reduce", "--ranks", "8", "--topology", "my.toml", "--algo", "nccl"], "nics=4");
@@ -32,7 +32,8 @@ fn mistakes_are_answered_by_what_would_be_right() {
 
 #[test]
 fn a_long_range_of_ranks_is_thinned_and_scale_takes_keys() {
-    let text = said(&["scale", "--config", MLP, "--ranks", "1..64", "--modeled-only", "--set", "batch=8"]);
+    let text =
+        said(&["scale", "--config", MLP, "--ranks", "1..64", "--modeled-only", "--set", "training.batch=8"]);
     assert_eq!(
         text.lines().filter(|line| line.trim_start().starts_with(|c: char| c.is_ascii_digit())).count(),
         7,
@@ -99,7 +100,7 @@ fn a_layer_table_is_predicted_like_a_known_network() {
 #[test]
 #[allow(clippy::disallowed_methods, reason = "between two looks at the memory of another process")]
 fn five_hundred_ranks_on_threads_take_little_memory() {
-    let args = ["train", "--config", MLP, "--ranks", "500", "--steps", "2", "--set", "batch=1"];
+    let args = ["train", "--config", MLP, "--ranks", "500", "--steps", "2", "--set", "training.batch=1"];
     let mut child =
         Command::new(env!("CARGO_BIN_EXE_allfold")).args(args).stdout(Stdio::null()).spawn().unwrap();
     let status = format!("/proc/{}/status", child.id());

@@ -34,9 +34,9 @@ fn configuration(folder: &Path) -> String {
     let path = folder.join("run.toml");
     let pictures = folder.join("pictures");
     let text = format!(
-        "data = \"pictures\"\ndata_dir = \"{}\"\npicture_size = 32\nresize = 36\nrandom_resized_crop = true\n\
-         crop_scale = [0.5, 1.0]\nflip = true\nworkers = 1\nmodel = \"resnet18\"\nimagenet_stem = true\n\
-         sync_batch_norm = true\nepochs = 4\nlr = 0.01\n",
+        "data.name = \"pictures\"\ndata.dir = \"{}\"\ndata.picture_size = 32\ndata.resize = 36\ndata.random_resized_crop = true\n\
+         data.crop_scale = [0.5, 1.0]\ndata.flip = true\ndata.workers = 1\nmodel.name = \"resnet18\"\nmodel.imagenet_stem = true\n\
+         model.sync_batch_norm = true\ntraining.epochs = 4\noptimiser.lr = 0.01\n",
         pictures.display()
     );
     fs::write(&path, text).unwrap();
@@ -57,7 +57,7 @@ fn a_resnet_is_trained_on_pictures_by_one_rank_and_by_two() {
     let folder = folder();
     draw(&folder.path().join("pictures"), 20);
     let config = configuration(folder.path());
-    for (ranks, batch) in [("1", "batch=16"), ("2", "batch=8")] {
+    for (ranks, batch) in [("1", "training.batch=16"), ("2", "training.batch=8")] {
         let run = records(&["train", "--config", &config, "--ranks", ranks, "--set", batch]);
         let losses = losses(&run);
         // 48 of 60 pictures are trained on, in 3 steps of each epoch.
@@ -82,7 +82,7 @@ fn a_folder_or_file_that_is_wrong_is_named_in_one_line() {
         let error = refused("1", says);
         assert_eq!(error.trim_end().lines().count(), 1, "{error}");
     };
-    one_line("pictures: is no folder; `data_dir` is the folder of the pictures");
+    one_line("pictures: is no folder; `data.dir` is the folder of the pictures");
     draw(&folder.path().join("pictures"), 6);
     let large = folder.path().join("pictures/red/large.png");
     let mut bytes = fs::read(folder.path().join("pictures/red/1.png")).unwrap();
@@ -111,16 +111,24 @@ fn the_example_of_flowers_trains_its_last_layer_on_one_rank_and_on_two() {
         Command::new("python3").arg(example.join("draw.py")).arg(&flowers).args(["--each", "4"]).output();
     let Ok(drawn) = drawn else { return println!("SKIP flowers: no python3 is here to draw them") };
     assert!(drawn.status.success(), "{}", String::from_utf8_lossy(&drawn.stderr));
-    let (config, from) = (example.join("flowers.toml"), format!("data_dir={}", flowers.display()));
+    let (config, from) = (example.join("flowers.toml"), format!("data.dir={}", flowers.display()));
     let call = |ranks: &str, batch: &str| {
-        let best = format!("checkpoint_dir={}/{ranks}", folder.path().display());
-        let small = ["picture_size=32", "resize=36", "epochs=2", "lr=0.01", &from, &best, batch];
+        let best = format!("checkpoint.dir={}/{ranks}", folder.path().display());
+        let small = [
+            "data.picture_size=32",
+            "data.resize=36",
+            "training.epochs=2",
+            "optimiser.lr=0.01",
+            &from,
+            &best,
+            batch,
+        ];
         let sets = small.iter().flat_map(|set| ["--set", set]);
         let fixed = ["train", "--config", config.to_str().unwrap(), "--ranks", ranks];
         let run = records(&fixed.into_iter().chain(sets).collect::<Vec<_>>());
         losses(&run)
     };
-    let (one, two) = (call("1", "batch=8"), call("2", "batch=4"));
+    let (one, two) = (call("1", "training.batch=8"), call("2", "training.batch=4"));
     // 15 of 20 pictures are trained on, in 2 steps of each epoch.
     assert_eq!((one.len(), two.len()), (4, 4));
     assert!(one.iter().chain(&two).all(|loss| loss.is_finite()), "{one:?} {two:?}");

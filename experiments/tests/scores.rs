@@ -11,7 +11,9 @@ use std::path::Path;
 /// Trains an MLP in ten steps an epoch; returns what was printed, and the records of its steps.
 fn train(folder: &Path, more: &str, flags: &[&str]) -> (String, Vec<Value>) {
     let (config, json) = (folder.join("run.toml"), folder.join("run.jsonl"));
-    let text = format!("model = \"mlp\"\nhidden = [12]\ntrain_samples = 160\nbatch = 16\nlr = 0.1\n{more}");
+    let text = format!(
+        "model.name = \"mlp\"\nmodel.hidden = [12]\ndata.train_samples = 160\ntraining.batch = 16\noptimiser.lr = 0.1\n{more}"
+    );
     fs::write(&config, text).unwrap();
     let run = ["train", "--config", config.to_str().unwrap(), "--json", json.to_str().unwrap()];
     let printed = said(&[&run[..], flags].concat());
@@ -24,7 +26,7 @@ fn train(folder: &Path, more: &str, flags: &[&str]) -> (String, Vec<Value>) {
 fn a_run_that_ends_early_says_so_and_records_and_draws_its_scores() {
     let folder = folder();
     let (plot, events) = (folder.path().join("plot.svg"), folder.path().join("events"));
-    let more = "epochs = 30\npatience = 2\nmin_delta = 0.02\nscore_train = true\n";
+    let more = "training.epochs = 30\ntraining.patience = 2\ntraining.min_delta = 0.02\ntraining.score_train = true\n";
     let flags = ["--plot", plot.to_str().unwrap(), "--tensorboard", events.to_str().unwrap()];
     let (printed, records) = train(folder.path(), more, &flags);
     let epochs = records.len() / 10;
@@ -64,7 +66,7 @@ fn a_run_that_ends_early_says_so_and_records_and_draws_its_scores() {
 #[test]
 fn a_run_with_all_its_epochs_tells_of_no_early_end() {
     let folder = folder();
-    let (printed, records) = train(folder.path(), "epochs = 2\nvalidation = 32\n", &[]);
+    let (printed, records) = train(folder.path(), "training.epochs = 2\ndata.validation = 32\n", &[]);
     assert!(!printed.contains("ended early") && !printed.contains("the best"), "{printed}");
     let scores = &records.last().unwrap()["scores"];
     assert_eq!(scores["scored_on"], "validation");
@@ -76,7 +78,9 @@ fn a_run_with_all_its_epochs_tells_of_no_early_end() {
 fn the_best_epoch_is_one_whose_weights_are_kept() {
     let folder = folder();
     let kept = folder.path().join("kept");
-    let keys = format!("checkpoint_dir = {kept:?}\ncheckpoint_best = true\nvalidation = 32\nepochs = 2\n");
+    let keys = format!(
+        "checkpoint.dir = {kept:?}\ncheckpoint.best = true\ndata.validation = 32\ntraining.epochs = 2\n"
+    );
     let (printed, records) = train(folder.path(), &keys, &["--steps", "3"]);
     assert!(records.len() == 3 && !printed.contains("the best"), "{printed}");
     assert!(!kept.join("best.safetensors").exists());
@@ -113,7 +117,7 @@ fn a_profile_has_the_layers_of_the_scheduled_steps_on_every_rank() {
     ];
     for backend in ["threads", "sim"] {
         let flags = [&flags[..], &["--backend", backend, "--tensorboard", events.to_str().unwrap()]].concat();
-        let (printed, _) = train(folder.path(), "accumulate = 2\n", &flags);
+        let (printed, _) = train(folder.path(), "training.accumulate = 2\n", &flags);
         let steps = bars(&trace, 0);
         for rank in 0..2 {
             let of: Vec<&str> = steps.iter().filter(|bar| bar.0 == rank).map(|bar| bar.1.as_str()).collect();
@@ -153,7 +157,7 @@ fn a_profile_has_the_layers_of_the_scheduled_steps_on_every_rank() {
 fn each_process_writes_the_profile_of_its_rank() {
     let folder = folder();
     let (config, trace) = (folder.path().join("run.toml"), folder.path().join("profile.json"));
-    fs::write(&config, "model = \"mlp\"\nhidden = [12]\n").unwrap();
+    fs::write(&config, "model.name = \"mlp\"\nmodel.hidden = [12]\n").unwrap();
     let launch = ["launch", "-n", "2", "--", "train", "--config", config.to_str().unwrap(), "--steps", "4"];
     said(&[&launch[..], &["--profile", trace.to_str().unwrap()]].concat());
     for rank in 0..2 {

@@ -23,7 +23,7 @@ fn accuracy_is_told_under_the_set_that_it_is_of() {
         let folder = folder();
         let (config, events) = (folder.path().join("run.toml"), folder.path().join("events"));
         let text = format!(
-            "model = \"mlp\"\nepochs = 2\ntrain_samples = 96\nbatch = 16\nvalidation = {validation}\n"
+            "model.name = \"mlp\"\ntraining.epochs = 2\ndata.train_samples = 96\ntraining.batch = 16\ndata.validation = {validation}\n"
         );
         fs::write(&config, text).unwrap();
         let (config, into) = (config.to_str().unwrap(), events.to_str().unwrap());

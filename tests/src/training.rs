@@ -9,15 +9,14 @@ use allfold_trainer::{Config, TrainResult, train};
 /// A convolutional network of 1,242 parameters, trained for six steps.
 pub fn small() -> Config {
     let channels = vec![4, 6];
-    Config {
-        channels,
-        batch: 4,
-        train_samples: 200,
-        max_steps: 6,
-        first_bucket_kib: 1,
-        bucket_kib: 1,
-        ..Config::default()
-    }
+    Config::default().with(|c| {
+        c.model.channels = channels;
+        c.training.batch = 4;
+        c.data.train_samples = 200;
+        c.training.max_steps = 6;
+        c.ddp.first_bucket_kib = 1;
+        c.ddp.bucket_kib = 1;
+    })
 }
 
 /// Ranks around one switch.

@@ -28,8 +28,14 @@ const SIDE: usize = 512;
 const TURNS: usize = 3;
 
 fn case(model: &str) -> Case {
-    let sgd =
-        |momentum, weight_decay, lr, batch| Config { momentum, weight_decay, lr, batch, ..Config::default() };
+    let sgd = |momentum, weight_decay, lr, batch| {
+        Config::default().with(|c| {
+            c.optimiser.momentum = momentum;
+            c.optimiser.weight_decay = weight_decay;
+            c.optimiser.lr = lr;
+            c.training.batch = batch;
+        })
+    };
     match model {
         "mlp" => (|| mlp(784, &[128], 10).unwrap(), sgd(0.0, 0.0, 0.01, 64), (200, 2000)),
         "gpt" => {
@@ -46,13 +52,12 @@ fn case(model: &str) -> Case {
                 })
                 .unwrap()
             };
-            let adam = Config {
-                optimiser: "adamw".into(),
-                beta1: 0.9,
-                beta2: 0.999,
-                eps: 1e-8,
-                ..sgd(0.0, 0.01, 3e-4, 8)
-            };
+            let adam = sgd(0.0, 0.01, 3e-4, 8).with(|c| {
+                c.optimiser.name = "adamw".into();
+                c.optimiser.beta1 = 0.9;
+                c.optimiser.beta2 = 0.999;
+                c.optimiser.eps = 1e-8;
+            });
             (network, adam, (6, 40))
         }
         "resnet18" => {
@@ -73,7 +78,7 @@ fn case(model: &str) -> Case {
                 network.freeze(&["*".into()], &["fc".into()]).unwrap();
                 network
             };
-            let adam = Config { optimiser: "adam".into(), ..sgd(0.0, 0.0, 0.003, 16) };
+            let adam = sgd(0.0, 0.0, 0.003, 16).with(|c| c.optimiser.name = "adam".into());
             (network, adam, (1, 5))
         }
         other => panic!("no model {other}; there are mlp, gpt, resnet18, resnet50, resnet34-fc"),
@@ -101,9 +106,9 @@ impl Timed {
 fn time(name: &str, threads: usize, turns: usize, comm: &Communicator) -> Result<Timed> {
     let (build, config, (warm, steps)) = case(name);
     let strategy = if comm.size() == 1 { "single" } else { "ddp" };
-    let (network, config) = (build(), Config { strategy: strategy.into(), ..config });
+    let (network, config) = (build(), config.with(|c| c.strategy = strategy.into()));
     let (warm, steps) = (warm.div_ceil(turns), steps / turns);
-    let (rows, classes, batch) = (network.rows(), network.classes(), config.batch);
+    let (rows, classes, batch) = (network.rows(), network.classes(), config.training.batch);
     let optimiser = optim::build::<f32>(&config, network.params())?;
     let flops = network.step_cost(batch).flops + optimiser.cost(network.param_count()).flops;
     let whole = name == "gpt";
@@ -119,7 +124,8 @@ fn time(name: &str, threads: usize, turns: usize, comm: &Communicator) -> Result
     ThreadPool::new(threads).enter(|| {
         for step in 0..warm + steps {
             let start = Instant::now();
-            let done = rank.step(&mut samples, StepInput { lr: config.lr, ..StepInput::default() }, None)?;
+            let done =
+                rank.step(&mut samples, StepInput { lr: config.optimiser.lr, ..StepInput::default() }, None)?;
             let all = start.elapsed().as_secs_f64();
             timed.loss = done.loss as f32;
             if step >= warm {

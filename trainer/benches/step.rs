@@ -47,7 +47,10 @@ fn step(c: &mut Criterion) {
         ("cnn of the digits, batch 32", 32, &|| cnn(&parts).unwrap()),
     ];
     let mut group = c.benchmark_group("step");
-    let config = Config { strategy: "single".into(), weight_decay: 1e-4, ..Config::default() };
+    let config = Config::default().with(|c| {
+        c.strategy = "single".into();
+        c.optimiser.weight_decay = 1e-4;
+    });
     for (name, batch, build) in networks {
         let network = build();
         let x: Vec<f32> = (0..batch * network.inputs()).map(|i| (i * 7919 % 17) as f32 / 16.0).collect();

@@ -8,17 +8,10 @@
 //! The first bucket is small, so that sending starts early; the rest are large, so that latency counts little. A parameter is never
 //! cut: a bucket may overshoot its cap by most of one parameter (S. Li et al., "PyTorch Distributed", VLDB 2020, section 4.2).
 
+pub use allfold_config::Caps;
+
 use crate::ParamSpec;
 use std::ops::Range;
-
-/// The sizes at which buckets are full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caps {
-    /// Bytes that close the first bucket.
-    pub first: u64,
-    /// Bytes that close each further bucket.
-    pub rest: u64,
-}
 
 /// One bucket: its parameters in the order in which their gradients become ready, which is also their order in the bucket's
 /// buffer.

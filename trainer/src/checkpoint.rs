@@ -35,6 +35,8 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, Deserializer};
 
 /// The state of a run besides its tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -179,18 +181,18 @@ fn of_model<'a, F: Float>(places: &[ParamSpec], values: &'a [F], dtype: Dtype) -
 }
 
 /// Writes the checkpoint of a run into the directory that its configuration names, and removes all but the best and the newest
-/// `checkpoint_keep`. For rank 0 alone. Returns the path of the last file that was written.
+/// `checkpoint.keep`. For rank 0 alone. Returns the path of the last file that was written.
 ///
 /// # Errors
-/// If the directory or a file cannot be written; the newest `checkpoint_keep` checkpoints and the best are then unchanged, and no
+/// If the directory or a file cannot be written; the newest `checkpoint.keep` checkpoints and the best are then unchanged, and no
 /// incomplete file is left.
 pub fn save<F: Float>(
     run: Snapshot<'_, F>,
     optimiser: &mut dyn Optimiser<F>,
     files: Files,
 ) -> Result<PathBuf> {
-    let directory = Path::new(&run.config.checkpoint_dir);
-    let (keep, named) = (run.config.checkpoint_keep, directory.join(folder::name(run.step, false)));
+    let directory = Path::new(&run.config.checkpoint.dir);
+    let (keep, named) = (run.config.checkpoint.keep, directory.join(folder::name(run.step, false)));
     let bytes = contents(&run, optimiser)?;
     let mut path = directory.to_path_buf();
     for (_, name) in
@@ -303,16 +305,25 @@ pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(TrainingPro
     }
 }
 
+/// Reads a description whose configuration may be from before there were tables.
+fn read_progress(text: &str) -> std::result::Result<TrainingProgress, toml::de::Error> {
+    let mut description = DeTable::parse(text)?;
+    if let Some(DeValue::Table(config)) = description.get_mut().get_mut("config").map(Spanned::get_mut) {
+        allfold_config::into_tables(config);
+    }
+    TrainingProgress::deserialize(Deserializer::from(description))
+}
+
 /// The state that a file's metadata describe, with the text of it.
 fn described(bytes: &[u8]) -> std::result::Result<(TrainingProgress, String), String> {
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| damage(bytes, &error))?;
     let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY)).cloned();
     let text = text.ok_or("is no checkpoint of a run")?;
-    let progress: TrainingProgress = toml::from_str(&text).map_err(|error| expected(error.message()))?;
+    let progress = read_progress(&text).map_err(|error| expected(error.message()))?;
     match progress.version {
         VERSION => Ok((progress, text)),
         other => Err(format!(
-            "is of format {} and this version reads {VERSION}; the key `weights` can still load its weights",
+            "is of format {} and this version reads {VERSION}; the key `model.weights` can still load its weights",
             other.max(1)
         )),
     }
@@ -373,7 +384,7 @@ fn fits<F: Float>(
     model: &Model<F>,
     own: &Own<F>,
 ) -> std::result::Result<(), String> {
-    let per_rank = !own.is_empty() || model.network().buffer_count() > 0 && !run.0.sync_batch_norm;
+    let per_rank = !own.is_empty() || model.network().buffer_count() > 0 && !run.0.model.sync_batch_norm;
     same_ranks(progress, run, per_rank)?;
     same_run(progress, run.0)
 }

@@ -15,6 +15,12 @@ impl From<allfold_datasets::Error> for Error {
     }
 }
 
+impl From<allfold_config::Error> for Error {
+    fn from(error: allfold_config::Error) -> Error {
+        Error::Config(error.0)
+    }
+}
+
 /// An error of the trainer. Each message says what is wrong and what would be right.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]

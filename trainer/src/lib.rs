@@ -9,7 +9,7 @@
 //! use allfold_collectives::World;
 //! use allfold_trainer::{Config, train};
 //!
-//! let config = Config { model: "mlp".into(), max_steps: 20, ..Config::default() };
+//! let config = Config::default().with(|c| { c.model.name = "mlp".into(); c.training.max_steps = 20; });
 //! let ranks = World::threads(2).run(|comm| train(&config, &comm, &mut ())).unwrap();
 //! assert_eq!(ranks[0].losses, ranks[1].losses);
 //! assert_eq!(ranks[0].weights_hash, ranks[1].weights_hash);
@@ -50,13 +50,13 @@ pub mod timing;
 mod unknown;
 pub mod weights;
 
+pub use allfold_config::{Config, ScoreBy};
 pub use allfold_networks::amp;
 pub use allfold_networks::{
     Builder, ContextSplit, ExpertSplit, Network, Outline, ParamLayout, ParamSpec, Phase, TensorSplit,
     layer_of, layers, workloads,
 };
 pub use allfold_pipeline as pipeline;
-pub use config::Config;
 pub use data::{Batch, Dataset};
 pub use error::{Error, Result};
 pub use evaluate::{Evaluation, evaluate};
@@ -66,4 +66,4 @@ pub use optim::{Optimiser, Sgd};
 pub use run::{Observer, RankTrainer, StepReport, TrainResult, train, train_on, train_with};
 pub use sampler::Sampler;
 pub use scaler::GradScaler;
-pub use scores::{EpochReport, ScoreBy};
+pub use scores::EpochReport;

@@ -15,25 +15,8 @@ mod plateau;
 pub use plateau::Plateau;
 
 use crate::Config;
+use allfold_config::{LrScheduleConfig, LrScheduleName, LrUnit};
 use std::f64::consts::PI;
-
-/// The names by which a configuration asks for a schedule.
-pub const SCHEDULES: &[(&str, &str)] = &[
-    ("constant", "the same rate all the time"),
-    ("step", "times `lr_factor` after every `lr_every` steps"),
-    ("milestones", "times `lr_factor` at each of `lr_milestones`"),
-    ("exponential", "times `lr_factor` after every step"),
-    ("polynomial", "down to 0 at the last step, by the power `lr_power`"),
-    ("cosine", "half a cosine, down to `lr_floor` at the last step"),
-    ("restarts", "half a cosine over `lr_every` steps, then again, each time `lr_factor` times as long"),
-    ("plateau", "times `lr_factor` after more than `lr_patience` epochs without a better score"),
-    ("one_cycle", "up from `lr` / 25 over the first 30 % of the steps, then down to nearly 0"),
-];
-
-/// Whether the rates of the schedule of this name depend on where the run ends.
-pub fn spans_the_run(name: &str) -> bool {
-    matches!(name, "polynomial" | "cosine" | "one_cycle")
-}
 
 /// The shape of a learning-rate schedule.
 #[allow(missing_docs, reason = "each variant's line says what its fields are")]
@@ -77,25 +60,31 @@ pub struct LrSchedule {
 impl LrSchedule {
     /// The schedule of `config` for a run of this many steps, with this many in an epoch, on so many ranks.
     pub fn new(config: &Config, (steps, per_epoch): (u64, u64), ranks: u32) -> LrSchedule {
-        let Config { lr_every: every, lr_factor: factor, lr_floor: floor, lr_power: power, .. } = *config;
-        let epoch_steps = (config.lr_unit == "epoch").then(|| per_epoch.max(1));
+        let LrScheduleConfig { every, factor, floor, power, warmup_steps: warmup, warmup_from, .. } =
+            config.lr_schedule;
+        let epoch_steps = (config.lr_schedule.unit == LrUnit::Epoch).then(|| per_epoch.max(1));
         let steps = match epoch_steps {
             Some(per_epoch) => steps.div_ceil(per_epoch),
-            None => steps.saturating_sub(config.warmup_steps),
+            None => steps.saturating_sub(warmup),
         };
-        let shape = match config.lr_schedule.as_str() {
-            "step" => LrShape::Step { every, factor },
-            "milestones" => LrShape::Milestones { at: config.lr_milestones.clone(), factor },
-            "exponential" => LrShape::Exponential { factor },
-            "polynomial" => LrShape::Polynomial { steps, power },
-            "cosine" => LrShape::Cosine { steps, floor },
-            "restarts" => LrShape::Restarts { first: every, growth: factor, floor },
-            "one_cycle" => LrShape::OneCycle { steps },
-            "plateau" => LrShape::Plateau(Plateau::of(config)),
-            _ => LrShape::Constant,
+        let shape = match config.lr_schedule.name {
+            LrScheduleName::Step => LrShape::Step { every, factor },
+            LrScheduleName::Milestones => {
+                LrShape::Milestones { at: config.lr_schedule.milestones.clone(), factor }
+            }
+            LrScheduleName::Exponential => LrShape::Exponential { factor },
+            LrScheduleName::Polynomial => LrShape::Polynomial { steps, power },
+            LrScheduleName::Cosine => LrShape::Cosine { steps, floor },
+            LrScheduleName::Restarts => LrShape::Restarts { first: every, growth: factor, floor },
+            LrScheduleName::OneCycle => LrShape::OneCycle { steps },
+            LrScheduleName::Plateau => LrShape::Plateau(Plateau::of(config)),
+            LrScheduleName::Constant => LrShape::Constant,
         };
-        let base = if config.scale_lr { config.lr * f64::from(ranks) } else { config.lr };
-        let Config { warmup_steps: warmup, warmup_from, .. } = *config;
+        let base = if config.optimiser.scale_lr {
+            config.optimiser.lr * f64::from(ranks)
+        } else {
+            config.optimiser.lr
+        };
         LrSchedule { base, warmup, warmup_from, shape, epoch_steps }
     }
 
@@ -211,52 +200,50 @@ mod tests {
 
     #[test]
     fn a_rate_can_grow_with_the_ranks_and_ends_with_the_run() {
-        let config = Config {
-            lr: 0.1,
-            lr_schedule: "cosine".into(),
-            warmup_steps: 4,
-            warmup_from: 0.0,
-            scale_lr: true,
-            ..Config::default()
-        };
+        let config = Config::default().with(|c| {
+            c.optimiser.lr = 0.1;
+            c.lr_schedule.name = LrScheduleName::Cosine;
+            c.lr_schedule.warmup_steps = 4;
+            c.lr_schedule.warmup_from = 0.0;
+            c.optimiser.scale_lr = true;
+        });
         let schedule = LrSchedule::new(&config, (24, 6), 8);
         assert_eq!((schedule.at(0), schedule.at(1), schedule.at(4)), (0.0, 0.2, 0.8));
         assert!(schedule.at(14) < 0.41 && schedule.at(24).abs() < 1e-15);
-        assert_eq!(LrSchedule::new(&Config { scale_lr: false, ..config }, (24, 6), 8).at(4), 0.1);
+        assert_eq!(LrSchedule::new(&config.with(|c| c.optimiser.scale_lr = false), (24, 6), 8).at(4), 0.1);
     }
 
     /// By epoch, the rates of an epoch's steps are those that PyTorch has for the step of the epoch's number.
     #[test]
     fn by_epoch_every_step_of_an_epoch_has_the_rate_of_the_epoch() {
-        for (name, rate) in [("step", 0.25), ("exponential", 0.0625), ("milestones", 0.25), ("cosine", 0.5)] {
-            let config = Config {
-                lr: 1.0,
-                lr_schedule: name.into(),
-                lr_unit: "epoch".into(),
-                lr_every: 2,
-                lr_milestones: vec![1, 3],
-                warmup_steps: 5,
-                ..Config::default()
-            };
+        use LrScheduleName::{Cosine, Exponential, Milestones, Step};
+        for (name, rate) in [(Step, 0.25), (Exponential, 0.0625), (Milestones, 0.25), (Cosine, 0.5)] {
+            let config = Config::default().with(|c| {
+                c.optimiser.lr = 1.0;
+                c.lr_schedule.name = name;
+                c.lr_schedule.unit = LrUnit::Epoch;
+                c.lr_schedule.every = 2;
+                c.lr_schedule.milestones = vec![1, 3];
+                c.lr_schedule.warmup_steps = 5;
+            });
             // 8 epochs of 10 steps, the last one cut short.
             let schedule = LrSchedule::new(&config, (75, 10), 1);
             assert_eq!(schedule.at(0), 0.1, "{name}: the warm-up goes by steps");
             assert!((5..10).all(|step| schedule.at(step) == 1.0), "{name}: epoch 0 has the base rate");
             assert!((40..50).all(|step| (schedule.at(step) - rate).abs() < 1e-15), "{name}: epoch 4");
-            assert!(schedule.at(39) != schedule.at(40) || name == "milestones", "{name}");
+            assert!(schedule.at(39) != schedule.at(40) || name == Milestones, "{name}");
         }
     }
 
     #[test]
     fn a_plateau_lowers_the_base_that_the_warm_up_rises_to() {
-        let config = Config {
-            lr: 1.0,
-            lr_schedule: "plateau".into(),
-            lr_patience: 0,
-            warmup_steps: 2,
-            warmup_from: 0.0,
-            ..Config::default()
-        };
+        let config = Config::default().with(|c| {
+            c.optimiser.lr = 1.0;
+            c.lr_schedule.name = LrScheduleName::Plateau;
+            c.lr_schedule.patience = 0;
+            c.lr_schedule.warmup_steps = 2;
+            c.lr_schedule.warmup_from = 0.0;
+        });
         let schedule = LrSchedule::new(&config, (100, 10), 1);
         assert_eq!([0, 1, 2, 99].map(|step| schedule.at(step)), [0.0, 0.5, 1.0, 1.0]);
         assert_eq!(schedule.after(&[0.9, 0.8]).at(20), 0.5);
@@ -265,15 +252,25 @@ mod tests {
 
     #[test]
     fn short_runs_have_finite_rates() {
-        for (name, _) in SCHEDULES {
+        let names = [
+            LrScheduleName::Constant,
+            LrScheduleName::Step,
+            LrScheduleName::Milestones,
+            LrScheduleName::Exponential,
+            LrScheduleName::Polynomial,
+            LrScheduleName::Cosine,
+            LrScheduleName::Restarts,
+            LrScheduleName::OneCycle,
+            LrScheduleName::Plateau,
+        ];
+        for name in names {
             for steps in 0..6 {
-                let config = Config {
-                    lr_schedule: name.to_string(),
-                    lr_unit: if steps % 2 == 0 { "step".into() } else { "epoch".into() },
-                    lr_every: 1,
-                    lr_factor: 1.0,
-                    ..Config::default()
-                };
+                let config = Config::default().with(|c| {
+                    c.lr_schedule.name = name;
+                    c.lr_schedule.unit = if steps % 2 == 0 { LrUnit::Step } else { LrUnit::Epoch };
+                    c.lr_schedule.every = 1;
+                    c.lr_schedule.factor = 1.0;
+                });
                 let schedule = LrSchedule::new(&config, (steps, 2), 1);
                 assert!((0..8).all(|step| (0.0..=1.0).contains(&schedule.at(step))), "{name}, {steps}");
             }

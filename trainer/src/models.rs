@@ -6,7 +6,8 @@ pub use allfold_networks::models::{
 
 use crate::added::{Added, Named, no_such_type, typed};
 use crate::{Config, Network, Result};
-use allfold_kernels::nn::{Float, LossKind};
+use allfold_config::{AutocastType, ElementType, LossName, ModelConfig};
+use allfold_kernels::nn::{Float, LossKind, Narrow};
 use allfold_networks::{Mesh, NetworkSplit};
 
 /// The names by which a configuration asks for a model.
@@ -27,16 +28,16 @@ pub const MODELS: &[(&str, &str)] = &[
 /// Builds a network over samples of a shape (channels, height, width) with a number of classes.
 pub type BuildModel<F> = fn(&Config, (usize, usize, usize), usize) -> Result<Network<F>>;
 
-/// A model for `model = "NAME"`.
+/// A model for `model.name = "NAME"`.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnModel {
     /// The name by which a configuration asks for the model.
     pub name: &'static str,
     /// A description of the model in a few words.
     pub about: &'static str,
-    /// Builds the model for `dtype = "f32"`.
+    /// Builds the model for `precision.dtype = "f32"`.
     pub f32: BuildModel<f32>,
-    /// Builds the model for `dtype = "f64"`.
+    /// Builds the model for `precision.dtype = "f64"`.
     pub f64: BuildModel<f64>,
 }
 
@@ -88,9 +89,14 @@ fn part_built<F: Float>(
 }
 
 fn built<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<Network<F>> {
-    let network = match config.model.as_str() {
-        "mlp" => mlp(shape.0 * shape.1 * shape.2, &config.hidden, classes),
-        "cnn" => cnn(&Cnn { shape, channels: &config.channels, batch_norm: config.batch_norm, classes }),
+    let network = match config.model.name.as_str() {
+        "mlp" => mlp(shape.0 * shape.1 * shape.2, &config.model.hidden, classes),
+        "cnn" => cnn(&Cnn {
+            shape,
+            channels: &config.model.channels,
+            batch_norm: config.model.batch_norm,
+            classes,
+        }),
         "resnet18" => residual(config, 18, shape, classes),
         "resnet34" => residual(config, 34, shape, classes),
         "resnet50" => residual(config, 50, shape, classes),
@@ -115,7 +121,7 @@ fn residual<F: Float>(
     shape: (usize, usize, usize),
     classes: usize,
 ) -> allfold_networks::Result<Network<F>> {
-    resnet(&ResNet { layers, imagenet_stem: config.imagenet_stem, shape, classes })
+    resnet(&ResNet { layers, imagenet_stem: config.model.imagenet_stem, shape, classes })
 }
 
 fn convolutions<F: Float>(
@@ -124,7 +130,7 @@ fn convolutions<F: Float>(
     shape: (usize, usize, usize),
     classes: usize,
 ) -> allfold_networks::Result<Network<F>> {
-    let Config { batch_norm, imagenet_stem: large_classifier, dropout, .. } = *config;
+    let ModelConfig { batch_norm, imagenet_stem: large_classifier, dropout, .. } = config.model;
     vgg(&Vgg { layers, batch_norm, large_classifier, dropout, shape, classes })
 }
 
@@ -133,16 +139,8 @@ fn encoder<F: Float>(
     positions: usize,
     classes: usize,
 ) -> allfold_networks::Result<Network<F>> {
-    let Config {
-        vocabulary,
-        positions: most_positions,
-        layers,
-        width,
-        heads,
-        dropout,
-        attention_dropout,
-        ..
-    } = *config;
+    let ModelConfig { vocabulary, layers, width, heads, dropout, attention_dropout, .. } = config.model;
+    let most_positions = config.data.positions;
     bert(&Bert {
         vocabulary,
         positions,
@@ -161,12 +159,13 @@ fn transformer<F: Float>(
     positions: usize,
     vocabulary: usize,
 ) -> allfold_networks::Result<Network<F>> {
-    let Config { layers, width, heads, dropout, attention_dropout, tied, .. } = *config;
+    let ModelConfig { layers, width, heads, dropout, attention_dropout, tied, .. } = config.model;
     let parts = Gpt { vocabulary, positions, layers, width, heads, dropout, attention_dropout, tied };
-    match config.experts {
+    match config.model.experts {
         0 => gpt(&parts),
         experts => {
-            let Config { experts_per_token: chosen, capacity_factor, balance_loss: balance, .. } = *config;
+            let ModelConfig { experts_per_token: chosen, capacity_factor, balance_loss: balance, .. } =
+                config.model;
             moe_gpt(&parts, &Experts { experts, chosen, capacity_factor, balance })
         }
     }
@@ -174,20 +173,29 @@ fn transformer<F: Float>(
 
 /// Applies the keys for every model (synchronised batch norms, frozen parameters, the loss), and checks that groups have members.
 fn settle<F: Float>(config: &Config, mut network: Network<F>) -> Result<Network<F>> {
-    if config.sync_batch_norm && network.synchronise() == 0 {
-        let what = "`sync_batch_norm` is for batch norms, and the model has none";
+    if config.model.sync_batch_norm && network.synchronise() == 0 {
+        let what = "`model.sync_batch_norm` is for batch norms, and the model has none";
         return Err(crate::Error::Config(what.into()));
     }
-    network.freeze(&config.frozen, &config.trained)?;
+    network.freeze(&config.model.frozen, &config.model.trained)?;
     let named = |prefix: &String| network.params().iter().any(|place| place.name.starts_with(&**prefix));
-    if let Some(prefix) = config.groups.iter().find(|prefix| !named(prefix)) {
+    if let Some(prefix) = config.ddp.groups.iter().find(|prefix| !named(prefix)) {
         let names = network.names().iter().map(String::as_str);
         return Err(crate::unknown::unknown("group of parameters", prefix, names));
     }
-    if config.loss == "mse" {
+    if config.training.loss == LossName::Mse {
         network.set_loss(LossKind::Mse);
     }
     Ok(network)
+}
+
+/// Autocast's type for the kernels, if autocast is on.
+pub fn narrow(amp: AutocastType) -> Option<Narrow> {
+    match amp {
+        AutocastType::None => None,
+        AutocastType::F16 => Some(Narrow::F16),
+        AutocastType::Bf16 => Some(Narrow::Bf16),
+    }
 }
 
 /// About how many bytes each rank will hold, see [`crate::Network::memory`]: for a check before a run starts.
@@ -198,13 +206,15 @@ pub fn memory(config: &Config, shape: (usize, usize, usize), classes: usize) -> 
     fn of<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<u64> {
         let network = build::<F>(config, shape, classes)?;
         // Adam keeps one vector more than SGD's velocity, which the network counts; accumulated gradients are one vector more.
-        let more = u64::from(config.optimiser.starts_with("adam")) + u64::from(config.accumulate > 1);
+        let more =
+            u64::from(config.optimiser.name.starts_with("adam")) + u64::from(config.training.accumulate > 1);
         let vector = (network.param_count() * size_of::<F>()) as u64;
-        Ok(network.memory(config.micro_batch(config.batch)).saturating_add(more.saturating_mul(vector)))
+        Ok(network
+            .memory(config.micro_batch(config.training.batch))
+            .saturating_add(more.saturating_mul(vector)))
     }
-    config.check()?;
-    match config.dtype.as_str() {
-        "f64" => of::<f64>(config, shape, classes),
-        _ => of::<f32>(config, shape, classes),
+    match config.precision.dtype {
+        ElementType::F64 => of::<f64>(config, shape, classes),
+        ElementType::F32 => of::<f32>(config, shape, classes),
     }
 }

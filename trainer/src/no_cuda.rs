@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_build_without_gpus_says_so_and_what_would_do() {
-        let config = Config { device: "cuda".into(), ..Config::default() };
+        let config = Config::default().with(|c| c.device = "cuda".into());
         let error = open(&config).err().unwrap().to_string();
         assert!(error.contains("feature `cuda`") && error.contains("device = \"cpu\""), "{error}");
         assert!(open(&Config::default()).unwrap().is_none());

@@ -4,6 +4,7 @@ pub use allfold_optim::{Adam, Lars, Optimiser, OptimiserState, Sgd, clip};
 
 use crate::added::{Added, Named, no_such_type, typed};
 use crate::{Config, ParamSpec, Result};
+use allfold_config::OptimiserConfig;
 use allfold_kernels::nn::Float;
 
 /// The names by which a configuration asks for an optimiser.
@@ -17,16 +18,16 @@ pub const OPTIMISERS: &[(&str, &str)] = &[
 /// Builds an optimiser for parameters with the layout of the second argument.
 pub type BuildOptimiser<F> = fn(&Config, &[ParamSpec]) -> Result<Box<dyn Optimiser<F>>>;
 
-/// An optimiser for `optimiser = "NAME"`, on the CPU.
+/// An optimiser for `optimiser.name = "NAME"`, on the CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnOptimiser {
     /// The name by which a configuration asks for the optimiser.
     pub name: &'static str,
     /// A description of the optimiser in a few words.
     pub about: &'static str,
-    /// Builds the optimiser for `dtype = "f32"`.
+    /// Builds the optimiser for `precision.dtype = "f32"`.
     pub f32: BuildOptimiser<f32>,
-    /// Builds the optimiser for `dtype = "f64"`.
+    /// Builds the optimiser for `precision.dtype = "f64"`.
     pub f64: BuildOptimiser<f64>,
 }
 
@@ -50,13 +51,13 @@ pub fn build<F: Float>(config: &Config, params: &[ParamSpec]) -> Result<Box<dyn 
 }
 
 fn built<F: Float>(config: &Config, params: &[ParamSpec]) -> Result<Box<dyn Optimiser<F>>> {
-    let Config { momentum, weight_decay, nesterov, .. } = *config;
-    let adam = |decoupled| Adam::new((config.beta1, config.beta2), config.eps, weight_decay, decoupled);
-    match config.optimiser.as_str() {
+    let OptimiserConfig { momentum, weight_decay, nesterov, beta1, beta2, eps, trust, .. } = config.optimiser;
+    let adam = |decoupled| Adam::new((beta1, beta2), eps, weight_decay, decoupled);
+    match config.optimiser.name.as_str() {
         "sgd" => Ok(Box::new(Sgd::new(momentum, weight_decay, nesterov))),
         "adam" => Ok(Box::new(adam(false))),
         "adamw" => Ok(Box::new(adam(true))),
-        "lars" => Ok(Box::new(Lars::new(momentum, weight_decay, config.trust, params))),
+        "lars" => Ok(Box::new(Lars::new(momentum, weight_decay, trust, params))),
         other => match ADDED.find(other).and_then(|own| typed::<BuildOptimiser<F>>(&own.f32, &own.f64)) {
             Some(build) => build(config, params),
             None => Err(crate::unknown::unknown("optimiser", other, ADDED.names())),

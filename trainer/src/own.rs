@@ -13,7 +13,7 @@
 //! const MODELS: &[OwnModel] = &[OwnModel { name: "narrow", about: "8 hidden units", f32: narrow, f64: narrow }];
 //! own::add(OwnParts { models: MODELS, ..OwnParts::NONE })?;
 //!
-//! let config = Config::parse("model = \"narrow\"", "narrow.toml")?;
+//! let config = crate::config::parse("model = \"narrow\"", "narrow.toml")?;
 //! assert_eq!(models::build::<f32>(&config, (1, 8, 8), 10)?.param_count(), 64 * 8 + 8 + 8 * 10 + 10);
 //! # Ok::<(), allfold_trainer::Error>(())
 //! ```

@@ -30,6 +30,7 @@ use crate::{
     weights,
 };
 use allfold_collectives::Communicator;
+use allfold_config::ElementType;
 use allfold_kernels::nn::{Float, ThreadPool};
 use consensus::{begin_alike, same_data, same_layout};
 use data_place::DataPlace;
@@ -56,7 +57,7 @@ pub fn train_on(
     comm: &Communicator,
     observer: &mut dyn Observer,
 ) -> Result<TrainResult> {
-    config.check()?;
+    crate::config::check(config)?;
     train_with(config, train, test, comm, device::machine(config, comm)?, observer)
 }
 
@@ -73,13 +74,13 @@ pub fn train_with(
     machine: Option<Arc<dyn CudaMachine>>,
     observer: &mut dyn Observer,
 ) -> Result<TrainResult> {
-    config.check()?;
+    crate::config::check(config)?;
     if train.shape != test.shape || train.classes != test.classes {
         return Err(Error::Data("the training and the test set differ in shape or classes".into()));
     }
-    ThreadPool::new(config.threads).enter(|| match config.dtype.as_str() {
-        "f64" => Run::<f64>::new(config, (train, test), comm, machine)?.all(observer),
-        _ => Run::<f32>::new(config, (train, test), comm, machine)?.all(observer),
+    ThreadPool::new(config.threads).enter(|| match config.precision.dtype {
+        ElementType::F64 => Run::<f64>::new(config, (train, test), comm, machine)?.all(observer),
+        ElementType::F32 => Run::<f32>::new(config, (train, test), comm, machine)?.all(observer),
     })
 }
 
@@ -117,7 +118,7 @@ impl<'a, F: Float> Run<'a, F> {
         if network.rows() != train.rows() && !train.is_empty() {
             return Err(Error::Data(format!(
                 "`{}` gives {} rows of logits per sample and the data has {} labels; a gpt needs one for each position, the others one for each sample",
-                config.model,
+                config.model.name,
                 network.rows(),
                 train.rows()
             )));
@@ -146,7 +147,7 @@ impl<'a, F: Float> Run<'a, F> {
             _ => Model::zeros(network)?,
         };
         let note = weights::initial(config, &mut model)?;
-        if let Some(narrow) = config.narrow() {
+        if let Some(narrow) = models::narrow(config.precision.amp) {
             model.autocast(narrow);
         }
         Ok(Run {
@@ -154,7 +155,7 @@ impl<'a, F: Float> Run<'a, F> {
             data,
             engine,
             optimiser,
-            scaler: config.scaler(),
+            scaler: GradScaler::of(&config.precision),
             model,
             batch: Batch::default(),
             not_finite: None,

@@ -29,9 +29,14 @@ pub struct Sampler {
 impl Sampler {
     /// The sampler that `config` asks for, over a training set of `samples` samples.
     pub fn of(config: &Config, samples: usize, world: u32) -> Sampler {
-        let limit = if config.train_samples > 0 { config.train_samples } else { usize::MAX };
-        let shuffle = config.shuffle.then_some(config.seed);
-        Sampler { samples: samples.min(limit), world: world as usize, drop_last: config.drop_last, shuffle }
+        let limit = if config.data.train_samples > 0 { config.data.train_samples } else { usize::MAX };
+        let shuffle = config.data.shuffle.then_some(config.seed);
+        Sampler {
+            samples: samples.min(limit),
+            world: world as usize,
+            drop_last: config.data.drop_last,
+            shuffle,
+        }
     }
 
     /// The samples of `rank` in `epoch`, in order. Every rank has equally many. The order of an epoch depends on
@@ -65,26 +70,26 @@ impl Sampler {
 
     /// How many samples a rank trains on in an epoch of `config`.
     fn trains_on(&self, config: &Config, rank: usize) -> u64 {
-        (if config.uneven { self.own_len(rank) } else { self.per_rank() }) as u64
+        (if config.data.uneven { self.own_len(rank) } else { self.per_rank() }) as u64
     }
 
     /// Steps of an epoch, the same on all ranks.
     pub fn steps(&self, config: &Config) -> u64 {
-        let (samples, batch) = (self.trains_on(config, 0), config.batch as u64);
-        if config.drop_last_batch { samples / batch } else { samples.div_ceil(batch) }
+        let (samples, batch) = (self.trains_on(config, 0), config.training.batch as u64);
+        if config.data.drop_last_batch { samples / batch } else { samples.div_ceil(batch) }
     }
 
     /// Steps of a whole run.
     pub fn run_steps(&self, config: &Config) -> u64 {
-        let limit = if config.max_steps == 0 { u64::MAX } else { config.max_steps };
-        self.steps(config).saturating_mul(config.epochs).min(limit)
+        let limit = if config.training.max_steps == 0 { u64::MAX } else { config.training.max_steps };
+        self.steps(config).saturating_mul(config.training.epochs).min(limit)
     }
 
     /// How many samples all ranks together see in this step of an epoch.
     pub fn in_step(&self, config: &Config, step: u64) -> u64 {
-        let batch = config.batch as u64;
+        let batch = config.training.batch as u64;
         let seen = |rank| self.trains_on(config, rank).saturating_sub(step * batch).min(batch);
-        match config.uneven {
+        match config.data.uneven {
             true => (0..self.world).map(seen).sum(),
             false => self.world as u64 * seen(0),
         }
@@ -93,11 +98,14 @@ impl Sampler {
     /// The error for an epoch without a step.
     pub(crate) fn no_step(&self, config: &Config) -> Error {
         let Sampler { samples, world, .. } = self;
-        let rule = match (self.drop_last, config.drop_last_batch) {
+        let rule = match (self.drop_last, config.data.drop_last_batch) {
             (_, true) => {
-                format!(", of which `drop_last_batch` drops batches of fewer than {},", config.batch)
+                format!(
+                    ", of which `data.drop_last_batch` drops batches of fewer than {},",
+                    config.training.batch
+                )
             }
-            (true, _) => ", of which `drop_last` drops those that do not divide among the ranks,".into(),
+            (true, _) => ", of which `data.drop_last` drops those that do not divide among the ranks,".into(),
             _ => String::new(),
         };
         Error::Data(format!(

@@ -1,4 +1,4 @@
-//! Dynamic loss scaling (P. Micikevicius et al., "Mixed TensorFormats Training", ICLR 2018), by PyTorch's `GradScaler`.
+//! Dynamic loss scaling (P. Micikevicius et al., "Mixed Precision Training", ICLR 2018), by PyTorch's `GradScaler`.
 //!
 //! ```text
 //! loss x scale -> backward -> exchange -> found inf or NaN on any rank?
@@ -12,6 +12,7 @@
 
 use crate::Result;
 use allfold_collectives::{Communicator, ReduceOp};
+use allfold_config::PrecisionConfig;
 use allfold_kernels::nn::{Float, OpCost};
 
 /// How a loss scale changes.
@@ -30,7 +31,18 @@ pub struct ScalerOptions {
 impl Default for ScalerOptions {
     /// PyTorch's values, with a lower limit of 2^-14 (the least normal f16).
     fn default() -> ScalerOptions {
-        ScalerOptions { growth: 2.0, backoff: 0.5, interval: 2000, floor: 2f64.powi(-14) }
+        ScalerOptions::of(&PrecisionConfig::default())
+    }
+}
+
+impl ScalerOptions {
+    fn of(config: &PrecisionConfig) -> ScalerOptions {
+        ScalerOptions {
+            growth: config.scale_growth,
+            backoff: config.scale_backoff,
+            interval: config.scale_interval,
+            floor: config.scale_floor,
+        }
     }
 }
 
@@ -47,6 +59,12 @@ pub struct GradScaler {
 }
 
 impl GradScaler {
+    /// The loss scaler that a configuration asks for, if it asks for one.
+    pub fn of(config: &PrecisionConfig) -> Option<GradScaler> {
+        let scale = config.loss_scale as f32;
+        (scale > 0.0).then(|| GradScaler::new(scale, ScalerOptions::of(config)))
+    }
+
     /// A loss scaler that starts from this scale.
     pub fn new(scale: f32, rules: ScalerOptions) -> GradScaler {
         GradScaler { scale, good: 0, skipped: false, rules }

@@ -3,12 +3,13 @@
 //! ```text
 //! epoch            0      1      2      3      4      5
 //! accuracy       0.61   0.83   0.90   0.89   0.90   0.88      best: epoch 2, the first with 0.90
-//! without better   0      0      0      1      2      3       `patience = 3` ends the run here
+//! without better   0      0      0      1      2      3       `training.patience = 3` ends the run here
 //! ```
 //!
 //! Everything is a function of the list of scores. A checkpoint holds the list, so a resumed run decides as one that never stopped.
 
 use crate::{Config, Evaluation};
+use allfold_config::{ScoreBy, TrainingConfig};
 
 /// The outcome of an epoch, over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,83 +22,49 @@ pub struct EpochReport {
     pub loss: f64,
     /// The score, on the test set or the samples that `validation` holds out.
     pub test: Evaluation,
-    /// The score on the training set, with `score_train`.
+    /// The score on the training set, with `training.score_train`.
     pub train: Option<Evaluation>,
 }
 
-/// What the scores of epochs are compared by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScoreBy {
-    /// The accuracy: higher is better.
-    Accuracy,
-    /// The loss: lower is better.
-    Loss,
+impl EpochReport {
+    /// The value by which the epoch is compared.
+    pub fn compared(&self, by: ScoreBy) -> f64 {
+        match by {
+            ScoreBy::Accuracy => self.test.accuracy(),
+            ScoreBy::Loss => self.test.loss,
+        }
+    }
 }
 
-/// The names by which a configuration asks for a way to compare scores.
-pub const SCORES: &[(&str, &str)] =
-    &[("accuracy", "share of correct answers, higher is better"), ("loss", "mean loss, lower is better")];
-
-impl ScoreBy {
-    /// What `config` compares scores by.
-    pub fn of(config: &Config) -> ScoreBy {
-        if config.score == "loss" { ScoreBy::Loss } else { ScoreBy::Accuracy }
-    }
-
-    /// The value of an epoch that is compared.
-    pub fn value(self, report: &EpochReport) -> f64 {
-        match self {
-            ScoreBy::Accuracy => report.test.accuracy(),
-            ScoreBy::Loss => report.test.loss,
+/// The place in `reports` of the first epoch with the best score; `None` if there is no epoch.
+pub fn best(by: ScoreBy, reports: &[EpochReport]) -> Option<usize> {
+    let (mut best, mut value) = (None, by.worst());
+    for (at, report) in reports.iter().enumerate() {
+        if by.better(report.compared(by), value, 0.0) {
+            (best, value) = (Some(at), report.compared(by));
         }
     }
+    best
+}
 
-    /// A value that every score is better than.
-    pub fn worst(self) -> f64 {
-        match self {
-            ScoreBy::Accuracy => f64::NEG_INFINITY,
-            ScoreBy::Loss => f64::INFINITY,
+/// The number of epochs at the end of `reports` without a better score. A score is better if it exceeds the last better one by more
+/// than `min_delta`.
+pub fn without_better(by: ScoreBy, reports: &[EpochReport], min_delta: f64) -> u64 {
+    let (mut count, mut value) = (0, by.worst());
+    for report in reports {
+        if by.better(report.compared(by), value, min_delta) {
+            (count, value) = (0, report.compared(by));
+        } else {
+            count += 1;
         }
     }
-
-    /// Whether `value` is better than `than` by more than `delta`.
-    pub fn better(self, value: f64, than: f64, delta: f64) -> bool {
-        match self {
-            ScoreBy::Accuracy => value > than + delta,
-            ScoreBy::Loss => value < than - delta,
-        }
-    }
-
-    /// The place in `reports` of the first epoch with the best score; `None` if there is no epoch.
-    pub fn best(self, reports: &[EpochReport]) -> Option<usize> {
-        let (mut best, mut value) = (None, self.worst());
-        for (at, report) in reports.iter().enumerate() {
-            if self.better(self.value(report), value, 0.0) {
-                (best, value) = (Some(at), self.value(report));
-            }
-        }
-        best
-    }
-
-    /// The number of epochs at the end of `reports` without a better score. A score is better if it exceeds the last better one by
-    /// more than `min_delta`.
-    pub fn without_better(self, reports: &[EpochReport], min_delta: f64) -> u64 {
-        let (mut count, mut value) = (0, self.worst());
-        for report in reports {
-            if self.better(self.value(report), value, min_delta) {
-                (count, value) = (0, self.value(report));
-            } else {
-                count += 1;
-            }
-        }
-        count
-    }
+    count
 }
 
 /// Whether the run that `config` describes ends after these epochs, since `patience` of them in a row have brought no better score.
 pub fn out_of_patience(config: &Config, reports: &[EpochReport]) -> bool {
-    let Config { patience, min_delta, .. } = *config;
-    patience > 0 && ScoreBy::of(config).without_better(reports, min_delta) >= patience
+    let TrainingConfig { patience, min_delta, .. } = config.training;
+    patience > 0 && without_better(config.training.score, reports, min_delta) >= patience
 }
 
 /// Numbers in the row of an epoch.
@@ -172,10 +139,10 @@ mod tests {
     #[test]
     fn the_best_epoch_is_the_first_with_the_best_score() {
         for by in [ScoreBy::Accuracy, ScoreBy::Loss] {
-            assert_eq!(by.best(&[]), None);
-            assert_eq!(by.best(&of(&[61, 83, 90, 89, 90, 88])), Some(2));
-            assert_eq!(by.best(&of(&[61, 83, 90, 89, 90, 91])), Some(5));
-            assert_eq!(by.best(&of(&[0, 0])), Some(0));
+            assert_eq!(best(by, &[]), None);
+            assert_eq!(best(by, &of(&[61, 83, 90, 89, 90, 88])), Some(2));
+            assert_eq!(best(by, &of(&[61, 83, 90, 89, 90, 91])), Some(5));
+            assert_eq!(best(by, &of(&[0, 0])), Some(0));
         }
     }
 
@@ -184,7 +151,7 @@ mod tests {
         for by in [ScoreBy::Accuracy, ScoreBy::Loss] {
             let counts = |correct: &[u64], delta| -> Vec<u64> {
                 let reports = of(correct);
-                (0..=reports.len()).map(|end| by.without_better(&reports[..end], delta)).collect()
+                (0..=reports.len()).map(|end| without_better(by, &reports[..end], delta)).collect()
             };
             assert_eq!(counts(&[61, 83, 90, 89, 90, 88], 0.0), [0, 0, 0, 0, 1, 2, 3]);
             // Small gains add up: they are measured from the last better score.

@@ -27,9 +27,9 @@ pub fn dealt(samples: usize, shares: &[u32]) -> Vec<usize> {
 /// How many samples of a step a rank of `mesh` is given, or the batch of `config` where shares are equal.
 pub fn batch_of(config: &Config, mesh: &Mesh, rank: usize) -> usize {
     match &config.parallel.shares[..] {
-        [] => config.batch,
+        [] => config.training.batch,
         shares => {
-            let all = config.batch.saturating_mul(shares.len());
+            let all = config.training.batch.saturating_mul(shares.len());
             let place = mesh.position(rank, MeshAxis::Data).index / mesh.context;
             dealt(all, shares).get(place).copied().unwrap_or_default()
         }
@@ -49,8 +49,8 @@ pub(crate) fn fits(config: &Config, mesh: &Mesh) -> Result<()> {
             ["data_parallel", "parameter_server"].contains(&strategy) || mesh.expert > 1,
             "strategy `data_parallel` or `parameter_server`, and for ranks that share experts",
         ),
-        (config.uneven, "`uneven`, which shares samples by its own rule"),
-        (config.hook == "local_sgd", "`hook` local_sgd, which averages weights and not gradients"),
+        (config.data.uneven, "`data.uneven`, which shares samples by its own rule"),
+        (config.ddp.hook == "local_sgd", "`ddp.hook` local_sgd, which averages weights and not gradients"),
     ];
     if let Some((_, what)) = others.iter().find(|(wrong, _)| *wrong) {
         return refused(format!("must be empty with {what}: ranks have equally many samples there"));
@@ -62,11 +62,11 @@ pub(crate) fn fits(config: &Config, mesh: &Mesh) -> Result<()> {
             shares.len()
         ));
     }
-    let all = config.batch.saturating_mul(ranks);
+    let all = config.training.batch.saturating_mul(ranks);
     match dealt(all, shares).iter().position(|count| *count == 0) {
         None => Ok(()),
         Some(place) => refused(format!(
-            "gives rank {place} of {ranks} none of the {all} samples of a step (its share is {}): use a larger share or a larger `batch`",
+            "gives rank {place} of {ranks} none of the {all} samples of a step (its share is {}): use a larger share or a larger `training.batch`",
             shares[place]
         )),
     }

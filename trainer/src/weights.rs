@@ -25,9 +25,9 @@ use std::path::Path;
 
 /// Takes the weights of the file that `config` names, if it names one. Returns what did not match, for the user.
 pub(crate) fn initial<F: Float>(config: &Config, model: &mut Model<F>) -> Result<Option<String>> {
-    let path = Path::new(&config.weights);
-    match config.weights_strict {
-        _ if config.weights.is_empty() => Ok(None),
+    let path = Path::new(&config.model.weights);
+    match config.model.weights_strict {
+        _ if config.model.weights.is_empty() => Ok(None),
         true => load(path, model).map(|()| None),
         false => load_matching(path, model).map(|unmatched| unmatched.note(path)),
     }

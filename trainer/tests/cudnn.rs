@@ -16,7 +16,10 @@ const SAMPLES: [((usize, usize, usize), bool); 4] =
     [((1, 8, 8), false), ((1, 28, 28), false), ((3, 32, 32), false), ((3, 224, 224), true)];
 
 fn convolutions(model: &str, shape: (usize, usize, usize), imagenet_stem: bool) -> Vec<Conv2dShape> {
-    let config = Config { model: model.into(), imagenet_stem, ..Config::default() };
+    let config = Config::default().with(|c| {
+        c.model.name = model.into();
+        c.model.imagenet_stem = imagenet_stem;
+    });
     let network: Network<f32> = build(&config, shape, 10).unwrap();
     let shapes = network.layers().iter().filter_map(|layer| match layer.operation() {
         LayerOperation::Conv { shape, .. } => Some(shape),

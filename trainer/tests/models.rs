@@ -83,7 +83,7 @@ fn weights_by_pytorchs_names_give_pytorchs_numbers() {
         ),
     ];
     let directory = tempfile::tempdir().unwrap();
-    let config = Config { strategy: "single".into(), ..Config::default() };
+    let config = Config::default().with(|c| c.strategy = "single".into());
     for (name, network, x, labels) in cases {
         let case = &fixture["cases"][name];
         let path = directory.path().join(name);
@@ -174,7 +174,7 @@ fn a_step_lists_no_phases() {
         ("counted".into(), Box::new(Counted(asked.clone()))),
     ];
     let network = Mutex::new(Some(Network::new(layers).unwrap()));
-    let config = Config { strategy: "single".into(), ..Config::default() };
+    let config = Config::default().with(|c| c.strategy = "single".into());
     let again = World::threads(1).run(|comm| {
         let mut rank = RankTrainer::new(&config, network.lock().unwrap().take().unwrap(), &comm)?;
         rank.upload(&[0.5; 9], &[], &mut *optim::build(&config, &[])?)?;

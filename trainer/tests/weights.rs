@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 #[test]
 fn a_checkpoints_weights_are_carried_over_and_a_cut_one_says_where_it_ends() {
     let directory = tempfile::tempdir().unwrap();
-    let config = Config { checkpoint_dir: directory.path().display().to_string(), ..Config::default() };
+    let config = Config::default().with(|c| c.checkpoint.dir = directory.path().display().to_string());
     let mut model = Model::<f32>::new(mlp(4, &[3], 2).unwrap(), 7).unwrap();
     let mut sgd = Sgd::new(0.9, 0.0, false);
     let grads = vec![0.5; model.params.len()];
@@ -273,24 +273,23 @@ fn a_new_last_layer_is_trained_after_loaded_and_frozen_layers() {
     let weights = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/state_dict/classes5.pt");
     let of_model = |lr| {
         let folder = tempfile::tempdir().unwrap();
-        let config = Config {
-            model: "mlp".into(),
-            hidden: vec![3],
-            data: "synthetic".into(),
-            synthetic_shape: [1, 2, 2],
-            synthetic_classes: 2,
-            synthetic_samples: 40,
-            weights: weights.into(),
-            weights_strict: false,
-            frozen: vec!["*".into()],
-            trained: vec!["fc2".into()],
-            batch: 4,
-            max_steps: 2,
-            lr,
-            checkpoint_dir: folder.path().display().to_string(),
-            checkpoint_every: 2,
-            ..Config::default()
-        };
+        let config = Config::default().with(|c| {
+            c.model.name = "mlp".into();
+            c.model.hidden = vec![3];
+            c.data.name = "synthetic".into();
+            c.data.synthetic_shape = [1, 2, 2];
+            c.data.synthetic_classes = 2;
+            c.data.synthetic_samples = 40;
+            c.model.weights = weights.into();
+            c.model.weights_strict = false;
+            c.model.frozen = vec!["*".into()];
+            c.model.trained = vec!["fc2".into()];
+            c.training.batch = 4;
+            c.training.max_steps = 2;
+            c.optimiser.lr = lr;
+            c.checkpoint.dir = folder.path().display().to_string();
+            c.checkpoint.every = 2;
+        });
         let body = |comm: Communicator| {
             let mut notes = Notes(Vec::new());
             train(&config, &comm, &mut notes)?;

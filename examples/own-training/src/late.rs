@@ -33,6 +33,6 @@ impl DataSharing for Late {
 
 /// The plan of every rank: all of them have samples of their own.
 pub fn plan(config: &Config, _rank: usize, ranks: u32) -> Result<EnginePlan> {
-    let driver = Plain { sharing: Box::new(Late::default()), micro_batches: config.accumulate };
+    let driver = Plain { sharing: Box::new(Late::default()), micro_batches: config.training.accumulate };
     Ok(EnginePlan { mesh: Mesh::of_data(1, ranks)?, channels: 0, driver: Box::new(driver) })
 }

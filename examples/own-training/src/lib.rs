@@ -2,10 +2,10 @@
 //!
 //! | file | part | what it is |
 //! |---|---|---|
-//! | `spirals.rs` | `data = "spirals"` | points of two spirals, drawn from the seed |
-//! | `swish.rs` | `model = "swish_mlp"` | fully connected layers with a learned x sigmoid(b x) between them |
-//! | `lion.rs` | `optimiser = "lion"` | moves by the sign of a momentum |
-//! | `majority.rs` | `hook = "majority"` | ranks vote on the sign of each gradient, a byte each |
+//! | `spirals.rs` | `data.name = "spirals"` | points of two spirals, drawn from the seed |
+//! | `swish.rs` | `model.name = "swish_mlp"` | fully connected layers with a learned x sigmoid(b x) between them |
+//! | `lion.rs` | `optimiser.name = "lion"` | moves by the sign of a momentum |
+//! | `majority.rs` | `ddp.hook = "majority"` | ranks vote on the sign of each gradient, a byte each |
 //! | `late.rs` | `strategy = "late_ddp"` | data parallelism that exchanges after the backward pass |
 //!
 //! [`PARTS`] names them all. A program passes it to [`allfold_trainer::own::add`], or to `allfold_experiments::run_with` for the
@@ -17,8 +17,8 @@
 //! use allfold_trainer::{Config, own, train};
 //!
 //! own::add(own_training::PARTS)?;
-//! let parts = "data = 'spirals'\nmodel = 'swish_mlp'\noptimiser = 'lion'\nstrategy = 'late_ddp'";
-//! let mut config = Config::parse(parts, "spirals.toml")?;
+//! let parts = "data.name = 'spirals'\nmodel.name = 'swish_mlp'\noptimiser.name = 'lion'\nstrategy = 'late_ddp'";
+//! let mut config = allfold_trainer::config::parse(parts, "spirals.toml")?;
 //! for (key, value) in [("hidden", "[32, 32]"), ("epochs", "60"), ("batch", "16"), ("lr", "0.003"), ("weight_decay", "0.1")] {
 //!     config.set(key, value)?;
 //! }

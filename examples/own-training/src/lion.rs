@@ -51,7 +51,7 @@ impl<F: Float> Optimiser<F> for Lion<F> {
 
 /// Lion with the configuration's weight decay, and the decays that its authors recommend.
 pub fn build<F: Float>(config: &Config, _params: &[ParamSpec]) -> Result<Box<dyn Optimiser<F>>> {
-    Ok(Box::new(Lion::new([0.9, 0.99], config.weight_decay)))
+    Ok(Box::new(Lion::new([0.9, 0.99], config.optimiser.weight_decay)))
 }
 
 #[cfg(test)]

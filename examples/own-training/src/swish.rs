@@ -77,11 +77,11 @@ pub fn swish_mlp<F: Float>(
 ) -> Result<Network<F>> {
     let mut layers: Vec<(String, Box<dyn Layer<F>>)> = Vec::new();
     let mut inputs = channels * height * width;
-    for (nth, &outputs) in (1..).zip(&config.hidden) {
+    for (nth, &outputs) in (1..).zip(&config.model.hidden) {
         layers.push((format!("fc{nth}"), Box::new(Linear::new(inputs, outputs))));
         layers.push((format!("swish{nth}"), Box::new(Swish(outputs))));
         inputs = outputs;
     }
-    layers.push((format!("fc{}", config.hidden.len() + 1), Box::new(Linear::new(inputs, classes))));
+    layers.push((format!("fc{}", config.model.hidden.len() + 1), Box::new(Linear::new(inputs, classes))));
     Ok(Network::new(layers)?)
 }

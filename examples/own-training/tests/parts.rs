@@ -2,16 +2,17 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::{Communicator, World};
+use allfold_trainer::config::check;
 use allfold_trainer::engine::StepInput;
 use allfold_trainer::own::{self, OwnModel, OwnParts};
-use allfold_trainer::{Batch, Config, Model, RankTrainer, Result, TrainResult, data, models, train};
+use allfold_trainer::{Batch, Config, Error, Model, RankTrainer, Result, TrainResult, data, models, train};
 use std::sync::Once;
 
 /// The example's configuration with other values of some keys.
 fn config(keys: &[(&str, &str)]) -> Config {
     static ADDED: Once = Once::new();
     ADDED.call_once(|| own::add(own_training::PARTS).unwrap());
-    let mut config = Config::parse(include_str!("../spirals.toml"), "spirals.toml").unwrap();
+    let mut config = allfold_trainer::config::parse(include_str!("../spirals.toml"), "spirals.toml").unwrap();
     keys.iter().for_each(|(key, value)| config.set(key, value).unwrap());
     config
 }
@@ -96,14 +97,14 @@ fn the_own_layers_gradients_are_those_of_differences() {
 fn mistakes_are_one_line() {
     let wrong = |key: &str, value: &str| {
         let mut config = config(&[]);
-        let set = config.set(key, value).and_then(|()| config.check());
+        let set = config.set(key, value).map_err(Error::from).and_then(|()| check(&config));
         let said = set.unwrap_err().to_string();
         assert_eq!(said.lines().count(), 1, "{said}");
         said
     };
-    assert!(wrong("model", "swish_mpl").contains("the nearest is `swish_mlp`"));
-    assert!(wrong("optimiser", "tiger").contains("lion"));
-    assert!(wrong("data", "spiral").contains("the nearest is `spirals`"));
+    assert!(wrong("model.name", "swish_mpl").contains("the nearest is `swish_mlp`"));
+    assert!(wrong("optimiser.name", "tiger").contains("lion"));
+    assert!(wrong("data.name", "spiral").contains("the nearest is `spirals`"));
     let gpu = wrong("device", "cuda");
     assert!(gpu.contains("`lion`, which is the program's own"), "{gpu}");
     let again = own::add(OwnParts::NONE).unwrap_err().to_string();

@@ -25,7 +25,7 @@ use std::path::PathBuf;
   allfold compare --config experiments/configs/text-gpt.toml --strategies ddp,zero1,zero2,zero3 --ranks 8 --html compare.html
   allfold compare --config experiments/configs/digits-mlp.toml --strategies ddp,pipeline --ranks 8 --topology dgx-a100 --predicted-only
 
-Every strategy takes the same samples in a step: `batch` times --ranks. A pipeline without `accumulate` cuts them into 4 micro-batches
+Every strategy takes the same samples in a step: `training.batch` times --ranks. A pipeline without `training.accumulate` cuts them into 4 micro-batches
 for each stage. Measured: threads of this machine, which share its cores. Predicted: real arithmetic on virtual time, on the machine
 of --topology, each rank computing on --device; bytes are counted there. A strategy that does not take the configuration is named
 with the reason, and left out.")]
@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> CommandResult {
         config::replace(&mut config, pair)?;
     }
     // There are enough epochs for the steps, no checkpoints and no early end.
-    (config.max_steps, config.epochs) = (args.steps, args.steps);
+    (config.training.max_steps, config.training.epochs) = (args.steps, args.steps);
     config.fixed_length();
     if config.uses_gpus() {
         return Err(CommandError::usage(
@@ -174,11 +174,11 @@ impl Comparison {
         left_out.iter().try_for_each(|why| output.say(format!("left out: {why}")))?;
         output.say(format!(
             "{}: {} to train, {} in a step",
-            self.config.model,
+            self.config.model.name,
             counted(simulated.len(), "way"),
-            counted(self.config.batch * self.ranks as usize, "sample")
+            counted(self.config.training.batch * self.ranks as usize, "sample")
         ))?;
-        let all = self.config.batch as u64 * u64::from(self.ranks);
+        let all = self.config.training.batch as u64 * u64::from(self.ranks);
         for SimulatedComparison { setup, batch, .. } in simulated.iter().filter(|record| record.batch != all)
         {
             output.say(format!("{} takes {batch} of them, which its ranks share evenly", setup.strategy))?;
@@ -222,8 +222,10 @@ impl Comparison {
         place: LaunchMode,
     ) -> CommandResult<Trained> {
         let kind = if matches!(place, LaunchMode::Threads(_)) { "threads" } else { "sim" };
-        let bar =
-            progress::steps(contender.config.max_steps, &format!("{} on {kind}", contender.config.strategy));
+        let bar = progress::steps(
+            contender.config.training.max_steps,
+            &format!("{} on {kind}", contender.config.strategy),
+        );
         let trained = contender.train(data, &place, &bar);
         bar.finish_and_clear();
         trained

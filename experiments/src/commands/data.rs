@@ -12,7 +12,7 @@ use std::path::PathBuf;
   allfold data fetch mnist
   allfold data fetch cifar10 --dir /srv/data
 
-A configuration reads what was fetched with `data = \"mnist\"` and `data_dir`.")]
+A configuration reads what was fetched with `data.name = \"mnist\"` and `data.dir`.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: What,

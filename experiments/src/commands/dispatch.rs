@@ -236,8 +236,12 @@ fn elsewhere(command: &str, argument: &str) -> Option<&'static str> {
             Some("--help lists the flags of nccl-tests that exist here")
         }
         ("launch", word) if !word.starts_with('-') => Some("write -- before the ranks' command"),
-        ("scale" | "train" | "compare", "--amp") => Some("--config takes it as a key: --set amp=f16"),
-        ("scale" | "train" | "compare", "--batch") => Some("--config takes it as a key: --set batch=64"),
+        ("scale" | "train" | "compare", "--amp") => {
+            Some("--config takes it as a key: --set precision.amp=f16")
+        }
+        ("scale" | "train" | "compare", "--batch") => {
+            Some("--config takes it as a key: --set training.batch=64")
+        }
         _ => None,
     }
 }

@@ -40,7 +40,7 @@ use std::time::Instant;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   allfold train --config experiments/configs/digits-cnn.toml
-  allfold train --config experiments/configs/digits-cnn.toml --ranks 4 --set lr=0.05 --set amp=f16
+  allfold train --config experiments/configs/digits-cnn.toml --ranks 4 --set optimiser.lr=0.05 --set precision.amp=f16
   allfold launch -n 4 -- train --config experiments/configs/digits-cnn.toml
   allfold train --config experiments/configs/digits-mlp.toml --ranks 8 --backend sim --topology nodes8 --trace step.json
   allfold train --config experiments/configs/digits-mlp.toml --ranks 4 --backend sim --fault slow_rank=3:x4
@@ -158,11 +158,11 @@ impl Args {
         if let Some(strategy) = &self.strategy {
             config.strategy.clone_from(strategy);
         }
-        config.max_steps = self.steps.unwrap_or(config.max_steps);
+        config.training.max_steps = self.steps.unwrap_or(config.training.max_steps);
         if let Some(device) = self.real() {
             config.device = device.into();
         }
-        config.check().map_err(CommandError::usage)?;
+        allfold_trainer::config::check(&config).map_err(CommandError::usage)?;
         Ok(config)
     }
 
@@ -273,7 +273,7 @@ fn checked(args: &Args, path: &Path) -> CommandResult<(Config, LaunchMode)> {
     }
     if let LaunchMode::Process(launched) = &place {
         // A job that was started again after a failure resumes from its checkpoint.
-        config.resume |= launched.epoch > 0 && config.writes_checkpoints();
+        config.checkpoint.resume |= launched.epoch > 0 && config.checkpoint.writes();
     }
     Ok((config, place))
 }
@@ -320,8 +320,8 @@ pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(json, Some(config.seed))?;
     let profile = args.profile.as_deref().map(|path| profile_path(path, &place));
     args.trace.iter().chain(&args.plot).chain(&profile).try_for_each(|path| output.will_write(path))?;
-    if config.writes_checkpoints() && place.is_reporter() {
-        output::folder(Path::new(&config.checkpoint_dir))?;
+    if config.checkpoint.writes() && place.is_reporter() {
+        output::folder(Path::new(&config.checkpoint.dir))?;
     }
     let events =
         args.tensorboard.as_deref().filter(|_| place.is_reporter()).map(Events::create).transpose()?;
@@ -335,7 +335,9 @@ pub fn run(args: &Args) -> CommandResult {
         false => None,
     };
     let bar = match place.is_reporter() {
-        true => progress::steps(steps, &format!("{} on {}", config.model, counted(ranks as usize, "rank"))),
+        true => {
+            progress::steps(steps, &format!("{} on {}", config.model.name, counted(ranks as usize, "rank")))
+        }
         false => progress::hidden(),
     };
     let noted = RecordOptions {
@@ -427,10 +429,11 @@ fn profile_path(path: &Path, place: &LaunchMode) -> PathBuf {
 
 /// Elements of all parameters of the network.
 fn parameters(config: &Config, data: &Dataset) -> CommandResult<usize> {
+    use allfold_trainer::config::ElementType;
     use allfold_trainer::models::build;
-    Ok(match config.dtype.as_str() {
-        "f64" => build::<f64>(config, data.shape, data.classes)?.param_count(),
-        _ => build::<f32>(config, data.shape, data.classes)?.param_count(),
+    Ok(match config.precision.dtype {
+        ElementType::F64 => build::<f64>(config, data.shape, data.classes)?.param_count(),
+        ElementType::F32 => build::<f32>(config, data.shape, data.classes)?.param_count(),
     })
 }
 
@@ -448,7 +451,7 @@ fn live(args: &Args, config: &Config, place: &LaunchMode, output: &RunOutput) ->
         records: output.recorder(),
         setup: setup(config, backend, &place.device(config)?, place.ranks()),
         measured,
-        samples: config.batch as f64 * f64::from(place.ranks()),
+        samples: config.training.batch as f64 * f64::from(place.ranks()),
         interruption: alone.then(Interruption::listen),
         to_stderr: args.common.json.as_deref() == Some(Path::new("-")),
         last: Instant::now(),

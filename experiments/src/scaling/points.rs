@@ -139,7 +139,7 @@ impl Scaling {
         tracing::debug!("measured a step of {ranks} ranks: {time_us:.1} us");
         Ok(MeasuredScale {
             setup: trained.setup(&self.config, "threads"),
-            batch: self.config.batch as u64,
+            batch: self.config.training.batch as u64,
             topology: "this machine".into(),
             time_us,
             time_error_us,
@@ -178,7 +178,7 @@ impl Scaling {
         tracing::debug!("simulated a step of {ranks} ranks: {time_us:.1} us");
         Ok(SimulatedScale {
             setup: trained.setup(&self.config, "sim"),
-            batch: self.config.batch as u64,
+            batch: self.config.training.batch as u64,
             topology: self.place(),
             time_us,
             time_error_us,
@@ -196,12 +196,12 @@ impl Scaling {
     pub fn modeled(&self, ranks: u32) -> CommandResult<SimulatedScale> {
         let prediction = self.predict(ranks)?;
         let model = match prediction.parameters {
-            0..1_000_000 => self.config.model.clone(),
-            many => format!("{} of {:.0}M", self.config.model, many as f64 / 1e6),
+            0..1_000_000 => self.config.model.name.clone(),
+            many => format!("{} of {:.0}M", self.config.model.name, many as f64 / 1e6),
         };
         Ok(SimulatedScale {
             setup: Setup { model, ..setup(&self.config, "modeled", &self.devices.to_string(), ranks) },
-            batch: self.config.batch as u64,
+            batch: self.config.training.batch as u64,
             topology: self.place(),
             time_us: prediction.time.total().as_micros(),
             time_error_us: 0.0,
@@ -236,26 +236,32 @@ impl Scaling {
         // Only whole batches are used, so that every step is like the modeled one.
         let data = self.data()?;
         let train = &data.0;
-        let step = config.batch.saturating_mul(place.ranks() as usize);
-        let samples =
-            train.len().min(if config.train_samples > 0 { config.train_samples } else { usize::MAX });
-        config.train_samples = samples / step * step;
+        let step = config.training.batch.saturating_mul(place.ranks() as usize);
+        let samples = train.len().min(if config.data.train_samples > 0 {
+            config.data.train_samples
+        } else {
+            usize::MAX
+        });
+        config.data.train_samples = samples / step * step;
         if step > samples {
             // The set has too few samples for a step, so random samples replace it: the values of samples do not affect the time
             // of a step.
             let (channels, height, width) = train.shape;
-            config.data = "synthetic".into();
-            (config.synthetic_shape, config.synthetic_classes) = ([channels, height, width], train.classes);
-            (config.synthetic_samples, config.train_samples) = (step, step);
-            config.random_resized_crop = false;
+            config.data.name = "synthetic".into();
+            (config.data.synthetic_shape, config.data.synthetic_classes) =
+                ([channels, height, width], train.classes);
+            (config.data.synthetic_samples, config.data.train_samples) = (step, step);
+            config.data.random_resized_crop = false;
         }
         if self.by_speed && matches!(place, LaunchMode::Sim(_)) {
             config.parallel.shares = place.shares_by_speed(&config, (train.shape, train.classes))?;
         }
         // A point is not a run to resume, and must not touch the checkpoints of one.
         config.fixed_length();
-        let bar =
-            progress::steps(1, &format!("{} on {}", config.model, counted(place.ranks() as usize, "rank")));
+        let bar = progress::steps(
+            1,
+            &format!("{} on {}", config.model.name, counted(place.ranks() as usize, "rank")),
+        );
         let trained = match step > samples {
             true => run::run(&config, &place, &bar),
             false => run::run_on(&config, data, &place, &bar, RecordOptions::default()),
@@ -304,18 +310,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let text = folder.path().join("text.txt");
         std::fs::write(&text, "to be or not to be ".repeat(20)).unwrap();
-        let config = Config {
-            model: "gpt".into(),
-            data: "text".into(),
-            data_dir: folder.path().display().to_string(),
-            layers: 1,
-            width: 8,
-            heads: 2,
-            positions: 4,
-            batch: 2,
-            max_steps: 1,
-            ..Config::default()
-        };
+        let config = Config::default().with(|c| {
+            c.model.name = "gpt".into();
+            c.data.name = "text".into();
+            c.data.dir = folder.path().display().to_string();
+            c.model.layers = 1;
+            c.model.width = 8;
+            c.model.heads = 2;
+            c.data.positions = 4;
+            c.training.batch = 2;
+            c.training.max_steps = 1;
+        });
         let scaling = Scaling::new(config, "switch".into(), Device::CPU_CORE);
         scaling.modeled(1).unwrap();
         std::fs::remove_file(text).unwrap();

@@ -41,15 +41,15 @@ impl Contender {
         ranks: u32,
         dataset: &Dataset,
     ) -> allfold_trainer::Result<Contender> {
-        let samples = config.batch.saturating_mul(ranks as usize);
-        let mut config = Config { strategy: strategy.into(), ..config.clone() };
+        let samples = config.training.batch.saturating_mul(ranks as usize);
+        let mut config = config.clone().with(|c| c.strategy = strategy.into());
         let ranks = if strategy == "single" { 1 } else { ranks };
-        if strategy == "pipeline" && config.accumulate == 1 {
+        if strategy == "pipeline" && config.training.accumulate == 1 {
             let stages = if config.parallel.stages == 0 { ranks as usize } else { config.parallel.stages };
-            config.accumulate = (MICRO_BATCHES * stages).min(samples);
+            config.training.accumulate = (MICRO_BATCHES * stages).min(samples);
         }
-        config.batch = samples / sharers(&strategies::axes(&config, ranks)?) as usize;
-        config.check()?;
+        config.training.batch = samples / sharers(&strategies::axes(&config, ranks)?) as usize;
+        allfold_trainer::config::check(&config)?;
         allfold_trainer::run::fits_network(&config, ranks, (dataset.shape, dataset.classes))?;
         Ok(Contender { config, ranks })
     }
@@ -57,7 +57,7 @@ impl Contender {
     /// Samples of all ranks together in a step.
     fn samples(&self) -> u64 {
         let axes = strategies::axes(&self.config, self.ranks).unwrap_or_default();
-        self.config.batch as u64 * u64::from(sharers(&axes))
+        self.config.training.batch as u64 * u64::from(sharers(&axes))
     }
 
     /// Trains by the contender's configuration.
@@ -77,7 +77,7 @@ impl Contender {
     /// The record of a run on threads.
     pub fn measured(&self, trained: &Trained, machine: &str) -> MeasuredComparison {
         let setup = trained.setup(&self.config, "threads");
-        let (batch, micro_batches) = (self.samples(), self.config.accumulate as u64);
+        let (batch, micro_batches) = (self.samples(), self.config.training.accumulate as u64);
         MeasuredComparison {
             setup,
             batch,
@@ -103,7 +103,7 @@ impl Contender {
         SimulatedComparison {
             setup: trained.setup(&self.config, "sim"),
             batch: self.samples(),
-            micro_batches: self.config.accumulate as u64,
+            micro_batches: self.config.training.accumulate as u64,
             topology: machine.into(),
             step_us,
             breakdown,

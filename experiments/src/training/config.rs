@@ -19,7 +19,7 @@ pub fn read(path: &Path) -> CommandResult<Config> {
             "{name}: {error}; name a TOML file such as experiments/configs/digits-cnn.toml"
         ))
     })?;
-    Config::parse(&text, &name).map_err(CommandError::usage)
+    allfold_trainer::config::parse(&text, &name).map_err(CommandError::usage)
 }
 
 /// Sets the value of a key of the configuration; `pair` is KEY=VALUE.

@@ -39,10 +39,11 @@ pub fn run<T>(
     train: impl Fn(&Config, &Communicator) -> Result<T, allfold_trainer::Error>,
 ) -> CommandResult<T> {
     // The configuration must be the same on all ranks, except for `resume`, which restarted ranks set.
-    let configuration = inputs::hash(format!("{:?}", Config { resume: false, ..config.clone() }).as_bytes());
+    let configuration =
+        inputs::hash(format!("{:?}", config.clone().with(|c| c.checkpoint.resume = false)).as_bytes());
     let joining = Joining { configuration, ..Joining::from_env().map_err(CommandError::from)? };
     let elastic = std::env::var("ALLFOLD_ELASTIC").is_ok_and(|said| said == "1");
-    if elastic && !config.writes_checkpoints() {
+    if elastic && !config.checkpoint.writes() {
         return Err(CommandError::usage(
             "--elastic resumes from checkpoints: set checkpoint_every or checkpoint_every_epochs in the configuration",
         ));
@@ -50,7 +51,7 @@ pub fn run<T>(
     let (mut config, mut environment) = (config.clone(), environment.clone());
     loop {
         let comm = join(&mut environment, &joining, elastic)?;
-        config.resume |= environment.epoch > 0 && config.writes_checkpoints();
+        config.checkpoint.resume |= environment.epoch > 0 && config.checkpoint.writes();
         let error = match train(&config, &comm) {
             Ok(trained) => return Ok(trained),
             Err(error) => error,

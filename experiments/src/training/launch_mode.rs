@@ -79,7 +79,9 @@ impl LaunchMode {
             return Ok(machine.devices.to_string());
         }
         let is_one = matches!(self, LaunchMode::Process(_) | LaunchMode::Mpi(..));
-        let gpus = match is_one && config.device_of(self.first_rank() as usize)? == RankDevice::Cpu {
+        let gpus = match is_one
+            && config.device_of(self.first_rank() as usize).map_err(CommandError::usage)? == RankDevice::Cpu
+        {
             true => None,
             false => allfold_trainer::cuda::open(config)?.map(|gpus| gpus.name()),
         };

@@ -35,8 +35,12 @@ fn measured(config: &Config, (train, test): &(Dataset, Dataset), ranks: u32) -> 
     }
     let device_of = |rank: usize| names[rank.min(names.len() - 1)];
     let seconds = |device: &str, batch: usize| -> CommandResult<f64> {
-        let mut one =
-            Config { device: device.into(), batch, max_steps: STEPS, epochs: STEPS, ..alone(config) };
+        let mut one = alone(config).with(|c| {
+            c.device = device.into();
+            c.training.batch = batch;
+            c.training.max_steps = STEPS;
+            c.training.epochs = STEPS;
+        });
         one.fixed_length();
         let data = (train.clone().first(batch * STEPS as usize), test.clone().first(1));
         let (place, bar) = (LaunchMode::Threads(1), ProgressBar::hidden());

@@ -44,7 +44,7 @@ pub fn setup(config: &Config, backend: &str, device: &str, ranks: u32) -> Setup 
     Setup {
         backend: backend.into(),
         device: device.into(),
-        model: config.model.clone(),
+        model: config.model.name.clone(),
         strategy: config.strategy.clone(),
         ranks,
         mesh: mesh(config, ranks),

@@ -53,9 +53,9 @@ impl Observer for Watch<'_> {
     fn step(&mut self, report: &StepReport) {
         let StepReport { step, steps, time, memory, peak, .. } = *report;
         // A run with patience may end after any step that ends an epoch, so each step replaces the one before as the last.
-        let may_be_last = self.config.patience > 0 || step == steps - 1;
+        let may_be_last = self.config.training.patience > 0 || step == steps - 1;
         if self.kept.is_none()
-            && self.config.patience > 0
+            && self.config.training.patience > 0
             && let Some(before) = self.steps.last_mut()
         {
             (before.buckets, before.spans) = (Vec::new(), Vec::new());
@@ -72,7 +72,8 @@ impl Observer for Watch<'_> {
         if let Some(bar) = self.bar {
             bar.set_length(report.steps);
             bar.set_position(report.step + 1);
-            let rate = self.config.batch as f64 * f64::from(self.comm.size()) / report.time.total().as_secs();
+            let rate = self.config.training.batch as f64 * f64::from(self.comm.size())
+                / report.time.total().as_secs();
             let message = format!("loss {:.4}, {rate:.0} samples/s", report.loss);
             bar.set_message(message);
         }

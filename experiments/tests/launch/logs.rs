@@ -76,7 +76,7 @@ fn a_flight_record_that_finds_no_room_is_told_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let cnn = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
     let script = format!(
-        "if [ $RANK = 1 ]; then (sleep 1; kill -9 $$) & fi; exec {ALLFOLD} train --config {cnn} --set epochs=100000"
+        "if [ $RANK = 1 ]; then (sleep 1; kill -9 $$) & fi; exec {ALLFOLD} train --config {cnn} --set training.epochs=100000"
     );
     let logs = folder.path().join("logs").display().to_string();
     // A record of 30 operations is longer than the 2 KiB that a file may hold.

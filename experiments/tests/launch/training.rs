@@ -7,9 +7,9 @@ pub(super) fn config(folder: &Path, steps: u64) -> String {
     let cnn = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
     let checkpoints = folder.join("checkpoints").display().to_string();
     let text = std::fs::read_to_string(cnn).unwrap();
-    let more = format!("max_steps = {steps}\ncheckpoint_every = 2\ncheckpoint_dir = \"{checkpoints}\"\n");
+    let text = text.replace("[training]\n", &format!("[training]\nmax_steps = {steps}\n"));
     let path = folder.join("run.toml");
-    std::fs::write(&path, more + &text).unwrap();
+    std::fs::write(&path, format!("{text}\n[checkpoint]\nevery = 2\ndir = \"{checkpoints}\"\n")).unwrap();
     path.display().to_string()
 }
 
@@ -35,8 +35,9 @@ pub(super) fn train(config: &str, more: &[&str]) -> Vec<String> {
 #[test]
 fn a_launched_run_is_heard_before_its_end() {
     let mlp = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
-    let mut child =
-        launch(&["-n", "2", "--", "train", "--config", mlp, "--set", "epochs=100000"]).spawn().unwrap();
+    let mut child = launch(&["-n", "2", "--", "train", "--config", mlp, "--set", "training.epochs=100000"])
+        .spawn()
+        .unwrap();
     let line = |from: &mut dyn BufRead| {
         let mut line = String::new();
         from.read_line(&mut line).unwrap();
@@ -56,7 +57,13 @@ fn four_processes_train_to_the_bits_of_threads_and_of_virtual_time() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), 8);
     // With features in which ranks could differ: batch norms over all ranks, half precision, micro-batches.
-    let more = ["sync_batch_norm=true", "amp=f16", "loss_scale=65536", "accumulate=2", "max_steps=20"];
+    let more = [
+        "model.sync_batch_norm=true",
+        "precision.amp=f16",
+        "precision.loss_scale=65536",
+        "training.accumulate=2",
+        "training.max_steps=20",
+    ];
     for more in [&[][..], &more[..]] {
         let sets: Vec<&str> = more.iter().flat_map(|set| ["--set", set]).collect();
         let threads = train(&config, &[&["--backend", "threads"], &sets[..]].concat());
@@ -81,7 +88,10 @@ fn what_was_asked_wrongly_is_not_started_again() {
     std::fs::create_dir(theirs.parent().unwrap()).unwrap();
     std::fs::write(&theirs, "another run's").unwrap();
     for more in [&[][..], &["--elastic"]] {
-        for (set, says) in [("resume=false", "has checkpoints already"), ("resume=true", "ends at byte 13")] {
+        for (set, says) in [
+            ("checkpoint.resume=false", "has checkpoints already"),
+            ("checkpoint.resume=true", "ends at byte 13"),
+        ] {
             let train = ["--", "train", "--config", &config, "--set", set];
             let flags = [&["-n", "2", "--max-restarts", "2"], more, &train].concat();
             let output = end(launch(&flags));
@@ -113,7 +123,7 @@ fn what_diverged_is_not_started_again() {
     let folder = tempfile::tempdir().unwrap();
     let config = config(folder.path(), 8);
     let flags = ["-n", "2", "--max-restarts", "2", "--", "train", "--config", &config, "--set"];
-    let output = end(launch(&[&flags[..], &["lr=1e30", "--set", "checkpoint_every=1"]].concat()));
+    let output = end(launch(&[&flags[..], &["optimiser.lr=1e30", "--set", "checkpoint.every=1"]].concat()));
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("the newest checkpoint, ") && !said.contains("starting"), "{said}");

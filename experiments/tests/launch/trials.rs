@@ -34,7 +34,7 @@ fn of_two_runs_in_one_checkpoint_folder_one_is_refused_and_the_other_unharmed() 
     let mut at_once = 0;
     for trial in 0..trials() {
         // In odd trials both runs resume, from an empty folder, so that only the lock can refuse one.
-        let more: &[&str] = if trial % 2 == 0 { &[] } else { &["--set", "resume=true"] };
+        let more: &[&str] = if trial % 2 == 0 { &[] } else { &["--set", "checkpoint.resume=true"] };
         let first = run(&config, more);
         std::thread::sleep(Duration::from_millis(u64::from(trial * 7 % 40)));
         let second = run(&config, more);
@@ -66,7 +66,7 @@ mount -t tmpfs -o size=$2 none "$1" || exit 77
 "$3" train --config "$4" --ranks 2 >"$5/first" 2>&1; echo "first $?"
 echo "left $(ls -A "$1" | tr '\n' ' ')"
 mount -o remount,size=64m "$1"
-"$3" train --config "$4" --ranks 2 --set resume=true >"$5/second" 2>&1; echo "second $?"
+"$3" train --config "$4" --ranks 2 --set checkpoint.resume=true >"$5/second" 2>&1; echo "second $?"
 echo "end $(ls -A "$1" | tr '\n' ' ')"
 "#;
 
@@ -82,7 +82,8 @@ fn a_disk_that_fills_at_any_write_of_a_checkpoint_loses_nothing() {
     std::fs::create_dir(&checkpoints).unwrap();
     let count = trials();
     let mut full = 0;
-    let text_of = |sharded: bool| format!("checkpoint_sharded = {sharded}\n{plain}");
+    let text_of =
+        |sharded: bool| plain.replace("[checkpoint]\n", &format!("[checkpoint]\nsharded = {sharded}\n"));
     for trial in 0..count {
         // In odd trials each rank writes its part.
         let sharded = trial % 2 == 1;

@@ -54,7 +54,10 @@ pub const PARSERS: [Parser; 20] = [
         name: "parameters",
         run: Reads::Text(|text| drop(ParameterFile::parse(text).map(|file| file.parameters()))),
     },
-    Parser { name: "configuration", run: Reads::Text(|text| drop(Config::parse(text, "fuzz"))) },
+    Parser {
+        name: "configuration",
+        run: Reads::Text(|text| drop(allfold_trainer::config::parse(text, "fuzz"))),
+    },
     Parser { name: "records", run: Reads::Text(records) },
     Parser { name: "faults", run: Reads::Text(faults) },
     Parser { name: "idx", run: Reads::Bytes(data::read_any_idx) },

@@ -5,6 +5,7 @@ use allfold_collectives::{Rank, World};
 use allfold_cuda::CudaMachine;
 use allfold_gpu::nccl::{PeerLoss, StandIn, stand_in};
 use allfold_standin::{Shim, ShimOptions};
+use allfold_trainer::config::GpuExchange;
 use allfold_trainer::cuda::{Replica, Within};
 use allfold_trainer::data::digits;
 use allfold_trainer::engine::StepInput;
@@ -15,8 +16,14 @@ use std::time::Duration;
 const DEADLINE: Duration = Duration::from_secs(10);
 
 fn config() -> Config {
-    let (model, exchange) = ("mlp".into(), "nccl".into());
-    Config { model, exchange, hidden: vec![16], batch: 4, epochs: 2, lr: 0.1, ..Config::default() }
+    Config::default().with(|c| {
+        c.model.name = "mlp".into();
+        c.exchange = GpuExchange::Nccl;
+        c.model.hidden = vec![16];
+        c.training.batch = 4;
+        c.training.epochs = 2;
+        c.optimiser.lr = 0.1;
+    })
 }
 
 fn machine(seeded: Seeded, timeout: Duration) -> Arc<dyn CudaMachine> {
@@ -79,12 +86,18 @@ pub fn d5_lost_peer(seeded: Seeded) -> Found {
 
 /// Weights are averaged every second step, and nothing else is exchanged.
 pub fn d6_local_sgd(seeded: Seeded) -> Found {
-    train(&Config { hook: "local_sgd".into(), local_steps: 2, ..config() }, seeded)
+    train(
+        &config().with(|c| {
+            c.ddp.hook = "local_sgd".into();
+            c.ddp.local_steps = 2;
+        }),
+        seeded,
+    )
 }
 
 /// Rank 1 has 3 samples in every second step, and rank 0 has 4 in each.
 pub fn d19_uneven(seeded: Seeded) -> Found {
-    let config = Config { uneven: true, ..config() };
+    let config = config().with(|c| c.data.uneven = true);
     let ends = steps(&config, &machine(seeded, Duration::from_secs(20)), |rank, step| {
         (0..8).try_for_each(|at| {
             let short = at % 2;

@@ -2,17 +2,20 @@
 
 use allfold_collectives::{Collective, Communicator, World};
 use allfold_tests::training::{bits, run, small, switch};
+use allfold_trainer::data;
 use allfold_trainer::strategies::hooks::HOOKS;
-use allfold_trainer::{Config, data};
 
 /// Hooks that work element by element: the same bits for every bucket size, on both backends.
 #[test]
 fn elementwise_hooks_do_not_depend_on_the_bucket() {
     for hook in ["none", "fp16", "bf16"] {
-        let config = Config { hook: hook.into(), ..small() };
+        let config = small().with(|c| c.ddp.hook = hook.into());
         let want = bits(&run(&World::threads(3), &config));
         for (first_bucket_kib, bucket_kib) in [(0, 0), (1, 4), (1024, 1024)] {
-            let config = Config { first_bucket_kib, bucket_kib, ..config.clone() };
+            let config = config.clone().with(|c| {
+                c.ddp.first_bucket_kib = first_bucket_kib;
+                c.ddp.bucket_kib = bucket_kib;
+            });
             for world in [World::threads(3).any(), World::sim(&switch(3)).any()] {
                 assert_eq!(bits(&run(&world, &config)), want, "{hook}, {bucket_kib} KiB");
             }
@@ -27,17 +30,16 @@ fn elementwise_hooks_do_not_depend_on_the_bucket() {
 #[test]
 fn every_hook_learns_and_has_the_same_bits_on_both_backends() {
     for (hook, _) in HOOKS {
-        let config = Config {
-            hook: hook.to_string(),
-            topk_share: 0.2,
-            local_steps: 3,
-            max_steps: 24,
-            bucket_kib: 64,
-            train_samples: 64,
-            lr: 0.05,
-            epochs: 100,
-            ..small()
-        };
+        let config = small().with(|c| {
+            c.ddp.hook = hook.to_string();
+            c.ddp.topk_share = 0.2;
+            c.ddp.local_steps = 3;
+            c.training.max_steps = 24;
+            c.ddp.bucket_kib = 64;
+            c.data.train_samples = 64;
+            c.optimiser.lr = 0.05;
+            c.training.epochs = 100;
+        });
         let result = run(&World::threads(2), &config);
         assert_eq!(bits(&run(&World::sim(&switch(2)), &config)), bits(&result), "{hook}");
         let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
@@ -51,13 +53,31 @@ fn every_hook_learns_and_has_the_same_bits_on_both_backends() {
 #[test]
 fn what_a_hook_remembers_outlives_an_overflow_and_a_change_of_scale() {
     for hook in ["powersgd", "topk"] {
-        let plain = Config { hook: hook.into(), topk_share: 0.2, ..small() };
-        let scaled = Config { loss_scale: 1024.0, scale_interval: 2, ..plain.clone() };
+        let plain = small().with(|c| {
+            c.ddp.hook = hook.into();
+            c.ddp.topk_share = 0.2;
+        });
+        let scaled = plain.clone().with(|c| {
+            c.precision.loss_scale = 1024.0;
+            c.precision.scale_interval = 2;
+        });
         let world = World::threads(2);
         assert_eq!(bits(&run(&world, &scaled)), bits(&run(&world, &plain)), "{hook}");
         // The first step overflows and is skipped; later steps are taken.
-        let overflowing = Config { loss_scale: 3e38, scale_backoff: 1e-37, ..plain };
-        let hash = |max_steps, lr| run(&world, &Config { max_steps, lr, ..overflowing.clone() }).weights_hash;
+        let overflowing = plain.with(|c| {
+            c.precision.loss_scale = 3e38;
+            c.precision.scale_backoff = 1e-37;
+        });
+        let hash = |max_steps, lr| {
+            run(
+                &world,
+                &overflowing.clone().with(|c| {
+                    c.training.max_steps = max_steps;
+                    c.optimiser.lr = lr;
+                }),
+            )
+            .weights_hash
+        };
         assert_eq!(hash(1, 0.1), hash(1, 0.0), "{hook}");
         assert_ne!(hash(3, 0.1), hash(3, 0.0), "{hook}");
     }
@@ -77,17 +97,16 @@ fn an_overflow_on_one_rank_is_skipped_by_all() {
             labels: batch.labels.clone(),
             ..train.clone()
         };
-        let config = Config {
-            model: "mlp".into(),
-            hook: "local_sgd".into(),
-            loss_scale: 1e20,
-            shuffle: false,
-            batch: 1,
-            train_samples: 0,
-            max_steps: 1,
-            lr,
-            ..small()
-        };
+        let config = small().with(|c| {
+            c.model.name = "mlp".into();
+            c.ddp.hook = "local_sgd".into();
+            c.precision.loss_scale = 1e20;
+            c.data.shuffle = false;
+            c.training.batch = 1;
+            c.data.train_samples = 0;
+            c.training.max_steps = 1;
+            c.optimiser.lr = lr;
+        });
         let body = |comm: Communicator| allfold_trainer::train_on(&config, &train, &test, &comm, &mut ());
         World::threads(2).run(body).unwrap().remove(0).weights_hash
     };
@@ -101,8 +120,15 @@ fn an_overflow_on_one_rank_is_skipped_by_all() {
 fn a_ring_depends_on_the_bucket() {
     let world = World::threads(4).algorithm(Collective::AllReduce, "ring");
     let with = |bucket_kib| {
-        run(&world, &Config { first_bucket_kib: bucket_kib, bucket_kib, hook: "bf16".into(), ..small() })
-            .weights_hash
+        run(
+            &world,
+            &small().with(|c| {
+                c.ddp.first_bucket_kib = bucket_kib;
+                c.ddp.bucket_kib = bucket_kib;
+                c.ddp.hook = "bf16".into();
+            }),
+        )
+        .weights_hash
     };
     assert_ne!(with(0), with(1024));
 }
@@ -114,26 +140,31 @@ fn a_resumed_run_with_a_hook_has_the_bits_of_one_that_never_stopped() {
     let hooks = ["powersgd", "topk", "local_sgd"];
     for (hook, checkpoint_sharded) in hooks.into_iter().flat_map(|hook| [(hook, false), (hook, true)]) {
         let directory = tempfile::tempdir().unwrap();
-        let config = Config {
-            hook: hook.into(),
-            topk_share: 0.2,
-            local_steps: 2,
-            train_samples: 24,
-            checkpoint_dir: directory.path().display().to_string(),
-            checkpoint_every: 1,
-            checkpoint_keep: 6,
-            checkpoint_sharded,
-            ..small()
-        };
+        let config = small().with(|c| {
+            c.ddp.hook = hook.into();
+            c.ddp.topk_share = 0.2;
+            c.ddp.local_steps = 2;
+            c.data.train_samples = 24;
+            c.checkpoint.dir = directory.path().display().to_string();
+            c.checkpoint.every = 1;
+            c.checkpoint.keep = 6;
+            c.checkpoint.sharded = checkpoint_sharded;
+        });
         let want = run(&World::threads(2), &config);
         assert_ne!(
             bits(&run(
                 &World::threads(2),
-                &Config { checkpoint_every: 0, hook: "none".into(), ..config.clone() }
+                &config.clone().with(|c| {
+                    c.checkpoint.every = 0;
+                    c.ddp.hook = "none".into();
+                })
             )),
             bits(&want)
         );
-        let resumed = Config { resume: true, checkpoint_every: 0, ..config.clone() };
+        let resumed = config.clone().with(|c| {
+            c.checkpoint.resume = true;
+            c.checkpoint.every = 0;
+        });
         for newest in (1..=6).rev() {
             let got = run(&World::threads(2), &resumed);
             assert_eq!((bits(&got), got.test), (bits(&want), want.test), "{hook} after step {newest}");

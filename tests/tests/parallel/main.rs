@@ -7,6 +7,7 @@ mod refused;
 
 use allfold_collectives::{Communicator, World};
 use allfold_tests::training::{bits, run, small, switch};
+use allfold_trainer::config::AutocastType;
 use allfold_trainer::engine::StepInput;
 use allfold_trainer::layers::{BatchNorm, Linear, Relu};
 use allfold_trainer::{
@@ -17,10 +18,22 @@ use allfold_trainer::{
 /// A group of parameters has buckets of its own; with a canonical algorithm that changes no bits.
 #[test]
 fn groups_change_buckets_but_no_bits() {
-    let want = run(&World::threads(2), &Config { bucket_kib: 1024, first_bucket_kib: 1024, ..small() });
+    let want = run(
+        &World::threads(2),
+        &small().with(|c| {
+            c.ddp.bucket_kib = 1024;
+            c.ddp.first_bucket_kib = 1024;
+        }),
+    );
     let groups = vec!["conv".into(), "bn".into()];
-    let got =
-        run(&World::threads(2), &Config { groups, bucket_kib: 1024, first_bucket_kib: 1024, ..small() });
+    let got = run(
+        &World::threads(2),
+        &small().with(|c| {
+            c.ddp.groups = groups;
+            c.ddp.bucket_kib = 1024;
+            c.ddp.first_bucket_kib = 1024;
+        }),
+    );
     assert_eq!((want.buckets.len(), got.buckets.len()), (1, 3));
     assert_eq!(bits(&got), bits(&want));
 }
@@ -28,20 +41,30 @@ fn groups_change_buckets_but_no_bits() {
 /// Threads that compute for a rank, and workers that load its data.
 #[test]
 fn threads_and_workers_change_no_bits() {
-    let config = Config { channels: vec![32, 48], batch: 16, max_steps: 4, ..small() };
+    let config = small().with(|c| {
+        c.model.channels = vec![32, 48];
+        c.training.batch = 16;
+        c.training.max_steps = 4;
+    });
     let want = bits(&run(&World::threads(2), &config));
     for (threads, workers) in [(2, 0), (1, 2), (3, 1)] {
-        let config = Config { threads, workers, ..config.clone() };
+        let config = config.clone().with(|c| {
+            c.threads = threads;
+            c.data.workers = workers;
+        });
         assert_eq!(bits(&run(&World::threads(2), &config)), want, "{threads} threads, {workers} workers");
     }
 }
 
-/// With `broadcast_buffers` every rank begins a step with rank 0's running statistics; later micro-batches begin with each rank's own.
+/// With `ddp.broadcast_buffers` every rank begins a step with rank 0's running statistics; later micro-batches begin with each rank's own.
 #[test]
 fn running_statistics_of_rank_0_reach_all_before_a_step() {
     let same = [0.5, 2.0, 1.0, 3.0, 4.0, 0.0, 2.5, 1.5];
     for broadcast_buffers in [true, false] {
-        let config = Config { broadcast_buffers, accumulate: 2, ..small() };
+        let config = small().with(|c| {
+            c.ddp.broadcast_buffers = broadcast_buffers;
+            c.training.accumulate = 2;
+        });
         let body = |comm: Communicator| -> Result<[Vec<f64>; 2]> {
             let network = || -> Result<Network<f64>> {
                 let mut builder = Builder::new(4);
@@ -71,21 +94,23 @@ fn running_statistics_of_rank_0_reach_all_before_a_step() {
 #[test]
 fn uneven_ranks_join_with_synchronised_batch_norms() {
     for ranks in [2, 3, 4] {
-        let config = Config {
-            uneven: true,
-            sync_batch_norm: true,
-            train_samples: 4 * ranks as usize + 1,
-            accumulate: 2,
-            epochs: 2,
-            max_steps: 0,
-            ..small()
-        };
+        let config = small().with(|c| {
+            c.data.uneven = true;
+            c.model.sync_batch_norm = true;
+            c.data.train_samples = 4 * ranks as usize + 1;
+            c.training.accumulate = 2;
+            c.training.epochs = 2;
+            c.training.max_steps = 0;
+        });
         let result = run(&World::threads(ranks), &config);
         // Four samples each, and one rank has a fifth: two steps per epoch, the second for that rank alone.
         assert_eq!(result.losses.len(), 4);
         assert!(result.losses.iter().all(|loss| loss.is_finite() && *loss > 0.0));
         assert_eq!(bits(&run(&World::sim(&switch(ranks)), &config)), bits(&result), "{ranks} ranks");
-        let buckets = Config { first_bucket_kib: 0, bucket_kib: 0, ..config.clone() };
+        let buckets = config.clone().with(|c| {
+            c.ddp.first_bucket_kib = 0;
+            c.ddp.bucket_kib = 0;
+        });
         assert_eq!(bits(&run(&World::threads(ranks), &buckets)), bits(&result), "{ranks} ranks");
     }
 }
@@ -102,7 +127,10 @@ fn with_spare_head() -> Network<f64> {
 
 #[test]
 fn parameters_without_a_gradient_are_allowed_or_named() {
-    let config = Config { first_bucket_kib: 0, bucket_kib: 0, ..Config::default() };
+    let config = Config::default().with(|c| {
+        c.ddp.first_bucket_kib = 0;
+        c.ddp.bucket_kib = 0;
+    });
     let step = |config: &Config, comm: &Communicator| -> Result<(Vec<f64>, Vec<usize>)> {
         let mut trainer = RankTrainer::new(config, with_spare_head(), comm)?;
         trainer.start(&mut Model::new(with_spare_head(), 3)?)?;
@@ -118,7 +146,9 @@ fn parameters_without_a_gradient_are_allowed_or_named() {
     assert!(matches!(error, Error::Config(_)));
     let says = error.to_string();
     assert!(says.starts_with("2 of 6 parameters have no gradient, `spare.weight` first"), "{says}");
-    for config in [Config { find_unused: true, ..config.clone() }, Config { static_graph: true, ..config }] {
+    for config in
+        [config.clone().with(|c| c.ddp.find_unused = true), config.with(|c| c.ddp.static_graph = true)]
+    {
         for (grads, unused) in World::threads(2).run(|comm| step(&config, &comm)).unwrap() {
             assert_eq!(unused, [2, 3]);
             let network = with_spare_head();
@@ -135,21 +165,23 @@ fn parameters_without_a_gradient_are_allowed_or_named() {
 #[test]
 fn a_mixed_precision_run_has_the_same_bits_everywhere() {
     for amp in ["f16", "bf16"] {
-        let config = Config {
-            amp: amp.into(),
-            loss_scale: 65536.0,
-            scale_interval: 2,
-            sync_batch_norm: true,
-            accumulate: 2,
-            clip_norm: 1.0,
-            max_steps: 20,
-            ..small()
-        };
+        let config = small().with(|c| {
+            c.set("precision.amp", amp).unwrap();
+            c.precision.loss_scale = 65536.0;
+            c.precision.scale_interval = 2;
+            c.model.sync_batch_norm = true;
+            c.training.accumulate = 2;
+            c.optimiser.clip_norm = 1.0;
+            c.training.max_steps = 20;
+        });
         for ranks in 1..=8 {
             let want = bits(&run(&World::threads(ranks), &config));
-            let other = Config { first_bucket_kib: 1024, threads: 2, ..config.clone() };
+            let other = config.clone().with(|c| {
+                c.ddp.first_bucket_kib = 1024;
+                c.threads = 2;
+            });
             assert_eq!(bits(&run(&World::sim(&switch(ranks)), &other)), want, "{amp}, {ranks} ranks");
-            let wide = Config { amp: "none".into(), ..config.clone() };
+            let wide = config.clone().with(|c| c.precision.amp = AutocastType::None);
             assert_ne!(bits(&run(&World::threads(ranks), &wide)), want, "{amp}, {ranks} ranks");
         }
     }
@@ -174,10 +206,13 @@ fn buckets_are_in_ready_order_from_the_first_step_on() {
         };
         World::threads(2).run(body).unwrap().remove(0)
     };
-    let config = Config { first_bucket_kib: 0, bucket_kib: 0, ..Config::default() };
-    let (made, grads) = with(Config { static_graph: true, ..config.clone() });
+    let config = Config::default().with(|c| {
+        c.ddp.first_bucket_kib = 0;
+        c.ddp.bucket_kib = 0;
+    });
+    let (made, grads) = with(config.clone().with(|c| c.ddp.static_graph = true));
     assert_eq!(made, [[10, 80, 8, 512, 80, 10]; 3]);
-    let (made, asked) = with(Config { find_unused: true, ..config });
+    let (made, asked) = with(config.with(|c| c.ddp.find_unused = true));
     assert_eq!(made, [[10, 80, 8, 512, 80, 10]; 3]);
     assert_eq!(grads, asked);
 }
@@ -185,13 +220,12 @@ fn buckets_are_in_ready_order_from_the_first_step_on() {
 #[test]
 fn frozen_parameters_keep_their_values_and_are_not_sent() {
     let directory = tempfile::tempdir().unwrap();
-    let config = Config {
-        frozen: vec!["conv1".into(), "bn1".into()],
-        weight_decay: 0.1,
-        checkpoint_dir: directory.path().display().to_string(),
-        checkpoint_every: 1,
-        ..small()
-    };
+    let config = small().with(|c| {
+        c.model.frozen = vec!["conv1".into(), "bn1".into()];
+        c.optimiser.weight_decay = 0.1;
+        c.checkpoint.dir = directory.path().display().to_string();
+        c.checkpoint.every = 1;
+    });
     let all: u64 = run(&World::threads(2), &small()).buckets.iter().map(|bucket| bucket.bytes).sum();
     let result = run(&World::threads(2), &config);
     let sent: u64 = result.buckets.iter().map(|bucket| bucket.bytes).sum();
@@ -214,7 +248,12 @@ fn frozen_parameters_keep_their_values_and_are_not_sent() {
 #[test]
 fn samples_of_uneven_ranks_are_counted() {
     for uneven in [false, true] {
-        let config = Config { uneven, train_samples: 9, epochs: 2, max_steps: 0, ..small() };
+        let config = small().with(|c| {
+            c.data.uneven = uneven;
+            c.data.train_samples = 9;
+            c.training.epochs = 2;
+            c.training.max_steps = 0;
+        });
         for rank in World::threads(2).run(|comm| train(&config, &comm, &mut ())).unwrap() {
             assert_eq!(rank.samples, if uneven { 18 } else { 20 });
         }
@@ -225,7 +264,11 @@ fn samples_of_uneven_ranks_are_counted() {
 #[test]
 fn gradients_are_summed_where_they_lie() {
     let body = |comm: Communicator, hook: &str| -> Result<(usize, u64)> {
-        let config = Config { first_bucket_kib: 0, bucket_kib: 0, hook: hook.into(), ..Config::default() };
+        let config = Config::default().with(|c| {
+            c.ddp.first_bucket_kib = 0;
+            c.ddp.bucket_kib = 0;
+            c.ddp.hook = hook.into();
+        });
         let network = || allfold_trainer::models::mlp::<f32>(64, &[16, 12], 10);
         let mut rank = RankTrainer::new(&config, network()?, &comm)?;
         rank.start(&mut Model::new(network()?, 3)?)?;
@@ -247,23 +290,22 @@ fn gradients_are_summed_where_they_lie() {
 /// A gpt on random tokens: the loss falls, and the bits are the same on threads and on virtual time.
 #[test]
 fn a_gpt_trains_the_same_everywhere() {
-    let config = Config {
-        model: "gpt".into(),
-        data: "synthetic".into(),
-        synthetic_samples: 8,
-        synthetic_classes: 11,
-        positions: 12,
-        layers: 2,
-        width: 16,
-        heads: 2,
-        dropout: 0.1,
-        optimiser: "adamw".into(),
-        lr: 0.01,
-        batch: 2,
-        epochs: 20,
-        max_steps: 30,
-        ..small()
-    };
+    let config = small().with(|c| {
+        c.model.name = "gpt".into();
+        c.data.name = "synthetic".into();
+        c.data.synthetic_samples = 8;
+        c.data.synthetic_classes = 11;
+        c.data.positions = 12;
+        c.model.layers = 2;
+        c.model.width = 16;
+        c.model.heads = 2;
+        c.model.dropout = 0.1;
+        c.optimiser.name = "adamw".into();
+        c.optimiser.lr = 0.01;
+        c.training.batch = 2;
+        c.training.epochs = 20;
+        c.training.max_steps = 30;
+    });
     let result = run(&World::threads(2), &config);
     assert_eq!(bits(&run(&World::sim(&switch(2)), &config)), bits(&result));
     assert!(result.losses[29] < 0.9 * result.losses[0], "{:?}", result.losses);

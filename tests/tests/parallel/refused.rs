@@ -2,6 +2,7 @@
 
 use allfold_collectives::{Communicator, World};
 use allfold_tests::training::{run, small};
+use allfold_trainer::config::AutocastType;
 use allfold_trainer::engine::StepInput;
 use allfold_trainer::layers::{BatchNorm, Linear};
 use allfold_trainer::{
@@ -11,7 +12,7 @@ use allfold_trainer::{
 /// The run ends with an error that names the step and the layer.
 #[test]
 fn a_loss_that_is_no_number_ends_the_run_and_is_named() {
-    let config = Config { lr: 1e30, ..small() };
+    let config = small().with(|c| c.optimiser.lr = 1e30);
     for ranks in [1, 3] {
         let error = World::threads(ranks).run(|comm| train(&config, &comm, &mut ())).unwrap_err().to_string();
         let named =
@@ -24,15 +25,22 @@ fn a_loss_that_is_no_number_ends_the_run_and_is_named() {
 /// overflow, the run ends after ten of them in a row.
 #[test]
 fn a_loss_that_is_no_number_is_named_under_a_loss_scale_too() {
-    let scaled = Config { lr: 1e30, loss_scale: 1024.0, ..small() };
+    let scaled = small().with(|c| {
+        c.optimiser.lr = 1e30;
+        c.precision.loss_scale = 1024.0;
+    });
     let end = |config: &Config| World::threads(2).run(|comm| train(config, &comm, &mut ()));
     for amp in ["none", "bf16"] {
-        let error = end(&Config { amp: amp.into(), ..scaled.clone() }).unwrap_err().to_string();
+        let error =
+            end(&scaled.clone().with(|c| c.set("precision.amp", amp).unwrap())).unwrap_err().to_string();
         assert!(error.contains("the first output that is not finite is that of `"), "{error}");
     }
     // Each rank's losses, and the run's error: at the tenth overflow in a row, or in the test at the end of a shorter run.
     let ends = |max_steps| {
-        let half = Config { amp: "f16".into(), max_steps, ..scaled.clone() };
+        let half = scaled.clone().with(|c| {
+            c.precision.amp = AutocastType::F16;
+            c.training.max_steps = max_steps;
+        });
         let body = |comm: Communicator| {
             let mut losses = Losses(Vec::new());
             let error = train(&half, &comm, &mut losses).unwrap_err().to_string();
@@ -104,7 +112,11 @@ fn the_layer_is_that_of_the_micro_batch_that_went_wrong() {
     batch.x[70] = f32::NAN;
     let samples = data::Samples::Numbers(batch.x);
     let train = data::Dataset { samples, labels: batch.labels, ..train };
-    let config = Config { shuffle: false, accumulate: 2, train_samples: 0, ..small() };
+    let config = small().with(|c| {
+        c.data.shuffle = false;
+        c.training.accumulate = 2;
+        c.data.train_samples = 0;
+    });
     let end = World::threads(1).run(|comm| allfold_trainer::train_on(&config, &train, &test, &comm, &mut ()));
     let error = end.unwrap_err().to_string();
     assert!(error.contains("the first output that is not finite is that of `the input`"), "{error}");
@@ -113,12 +125,15 @@ fn the_layer_is_that_of_the_micro_batch_that_went_wrong() {
 /// An epoch that has no step is an error.
 #[test]
 fn an_epoch_without_a_step_is_refused() {
-    let config = Config { drop_last: true, train_samples: 2, ..small() };
+    let config = small().with(|c| {
+        c.data.drop_last = true;
+        c.data.train_samples = 2;
+    });
     let end = World::threads(3).run(|comm| train(&config, &comm, &mut ()));
     let error = end.unwrap_err().to_string();
     assert!(
-        error.contains("2 training samples, of which `drop_last`") && error.contains("3 ranks"),
+        error.contains("2 training samples, of which `data.drop_last`") && error.contains("3 ranks"),
         "{error}"
     );
-    assert_eq!(run(&World::threads(2), &Config { epochs: 1, ..config }).losses.len(), 1);
+    assert_eq!(run(&World::threads(2), &config.with(|c| c.training.epochs = 1)).losses.len(), 1);
 }

@@ -18,7 +18,7 @@ fn with(config: &Config, rule: &str) -> allfold_collectives::Report<TrainResult,
 #[test]
 fn every_survivor_of_a_death_in_mid_step_names_the_dead() {
     for row in &ROWS {
-        let config = on(row, &Config { max_steps: 6, ..row.gpt() }, (row.data)(4).unwrap());
+        let config = on(row, &row.gpt().with(|c| c.training.max_steps = 6), (row.data)(4).unwrap());
         let end = |rule| {
             let report = with(&config, rule);
             let told = report.ranks.into_iter().map(|rank| rank.map(|_| ()).unwrap_err().to_string());
@@ -42,7 +42,7 @@ fn every_survivor_of_a_death_in_mid_step_names_the_dead() {
 #[test]
 fn a_slow_rank_changes_times_and_no_bits() {
     for row in &ROWS {
-        let config = on(row, &Config { max_steps: 3, ..row.gpt() }, (row.data)(4).unwrap());
+        let config = on(row, &row.gpt().with(|c| c.training.max_steps = 3), (row.data)(4).unwrap());
         let end = |rule| {
             let report = with(&config, rule);
             let slowest = report.finish.iter().max().copied().unwrap();
@@ -67,7 +67,7 @@ impl Observer for Fails {
 fn a_rank_that_panics_is_named_in_real_time() {
     for row in &ROWS {
         let Some(data) = (row.data)(2) else { continue };
-        let config = on(row, &Config { max_steps: 6, ..row.gpt() }, data);
+        let config = on(row, &row.gpt().with(|c| c.training.max_steps = 6), data);
         let report = World::threads(2).run_each(|comm| match comm.rank().0 {
             0 => train(&config, &comm, &mut ()).map(|_| ()),
             _ => train(&config, &comm, &mut Fails).map(|_| ()),

@@ -17,6 +17,7 @@ mod shares;
 use allfold_collectives::World;
 use allfold_collectives::world::WorldKind;
 use allfold_tests::training::{bits, run, switch};
+use allfold_trainer::config::ElementType;
 use allfold_trainer::{Config, Model, checkpoint, data, models, weights};
 
 /// Samples of a step, over all ranks.
@@ -35,9 +36,9 @@ impl Row {
     /// Whether the strategy takes a model. Only sequences have positions that ranks can share, and only mixtures have experts, which
     /// take whole sequences.
     fn takes(&self, base: &Config) -> bool {
-        let mixture = base.experts > 0;
+        let mixture = base.model.experts > 0;
         match self.strategy == "context" || self.name.contains("sequence") {
-            true => base.model == "gpt" && !mixture,
+            true => base.model.name == "gpt" && !mixture,
             false => mixture || !self.name.contains("expert"),
         }
     }
@@ -266,43 +267,49 @@ pub(crate) fn counts<'a>(few: &'a [u32], all: &'a [u32]) -> &'a [u32] {
 
 /// A run of ten steps of the digits' network in f64.
 fn digits() -> Config {
-    Config {
-        model: "mlp".into(),
-        hidden: vec![24, 20, 16, 16, 12, 12, 10, 10],
-        dtype: "f64".into(),
-        train_samples: 240,
-        max_steps: 10,
-        lr: 0.05,
-        validation: 40,
-        ..Config::default()
-    }
+    Config::default().with(|c| {
+        c.model.name = "mlp".into();
+        c.model.hidden = vec![24, 20, 16, 16, 12, 12, 10, 10];
+        c.precision.dtype = ElementType::F64;
+        c.data.train_samples = 240;
+        c.training.max_steps = 10;
+        c.optimiser.lr = 0.05;
+        c.data.validation = 40;
+    })
 }
 
 /// The GPT whose head is tied to its embedding.
 fn gpt() -> Config {
-    Config {
-        model: "gpt".into(),
-        data: "synthetic".into(),
-        synthetic_samples: 300,
-        synthetic_classes: 13,
-        positions: positions(),
-        layers: 4,
-        width: 16,
-        heads: 4,
-        tied: true,
-        hidden: Vec::new(),
-        ..digits()
-    }
+    digits().with(|c| {
+        c.model.name = "gpt".into();
+        c.data.name = "synthetic".into();
+        c.data.synthetic_samples = 300;
+        c.data.synthetic_classes = 13;
+        c.data.positions = positions();
+        c.model.layers = 4;
+        c.model.width = 16;
+        c.model.heads = 4;
+        c.model.tied = true;
+        c.model.hidden = Vec::new();
+    })
 }
 
 /// The GPT with mixtures of experts, of which some are full and drop tokens.
 fn mixture() -> Config {
-    Config { experts: 8, experts_per_token: 2, capacity_factor: 1.0, balance_loss: 0.1, ..gpt() }
+    gpt().with(|c| {
+        c.model.experts = 8;
+        c.model.experts_per_token = 2;
+        c.model.capacity_factor = 1.0;
+        c.model.balance_loss = 0.1;
+    })
 }
 
 /// The row's configuration if `data` ranks have samples of their own.
 pub(crate) fn on(row: &Row, base: &Config, data: u32) -> Config {
-    let mut config = Config { strategy: row.strategy.into(), batch: SAMPLES / data as usize, ..base.clone() };
+    let mut config = base.clone().with(|c| {
+        c.strategy = row.strategy.into();
+        c.training.batch = SAMPLES / data as usize;
+    });
     row.keys.iter().for_each(|(key, value)| config.set(key, value).unwrap());
     config
 }
@@ -311,7 +318,10 @@ pub(crate) fn on(row: &Row, base: &Config, data: u32) -> Config {
 pub(crate) fn trained<K: WorldKind>(world: &World<K>, config: &Config) -> Vec<Vec<f64>> {
     let directory = tempfile::tempdir().unwrap();
     let checkpoint_dir = directory.path().display().to_string();
-    let config = Config { checkpoint_dir, checkpoint_every: config.max_steps, ..config.clone() };
+    let config = config.clone().with(|c| {
+        c.checkpoint.dir = checkpoint_dir;
+        c.checkpoint.every = config.training.max_steps;
+    });
     run(world, &config);
     let (train, _) = data::load(&config).unwrap();
     let network = models::build(&config, train.shape, train.classes).unwrap();
@@ -339,7 +349,10 @@ pub(crate) struct Alone {
 
 impl Alone {
     pub(crate) fn new(base: Config) -> Alone {
-        let whole = Config { strategy: "single".into(), batch: SAMPLES, ..base.clone() };
+        let whole = base.clone().with(|c| {
+            c.strategy = "single".into();
+            c.training.batch = SAMPLES;
+        });
         Alone { weights: trained(&World::threads(1), &whole), base }
     }
 
@@ -382,17 +395,20 @@ fn ten_steps_of_every_strategy_equal_one_rank_s() {
 /// Runs with clipping, a loss scale and weight decay.
 #[test]
 fn norms_and_scales_are_those_of_all_ranks() {
-    let base = Config {
-        optimiser: "sgd".into(),
-        clip_norm: 0.5,
-        loss_scale: 1024.0,
-        weight_decay: 0.01,
-        scale_interval: 3,
-        max_steps: 5,
-        ..gpt()
-    };
-    let experts =
-        Config { clip_norm: 0.5, loss_scale: 1024.0, weight_decay: 0.01, max_steps: 5, ..mixture() };
+    let base = gpt().with(|c| {
+        c.optimiser.name = "sgd".into();
+        c.optimiser.clip_norm = 0.5;
+        c.precision.loss_scale = 1024.0;
+        c.optimiser.weight_decay = 0.01;
+        c.precision.scale_interval = 3;
+        c.training.max_steps = 5;
+    });
+    let experts = mixture().with(|c| {
+        c.optimiser.clip_norm = 0.5;
+        c.precision.loss_scale = 1024.0;
+        c.optimiser.weight_decay = 0.01;
+        c.training.max_steps = 5;
+    });
     for alone in [base, experts].map(Alone::new) {
         for row in alone.rows() {
             alone.hold(row, counts(&[4], &[2, 4]), 1e-12);
@@ -403,29 +419,27 @@ fn norms_and_scales_are_those_of_all_ranks() {
 /// Batch norms normalise over the samples of all ranks; in a pipeline over those of each micro-batch, as on one rank.
 #[test]
 fn synchronised_batch_norms_and_frozen_layers_are_the_same_in_parts() {
-    let base = Config {
-        model: "cnn".into(),
-        channels: vec![4, 6],
-        batch_norm: true,
-        sync_batch_norm: true,
-        frozen: vec!["conv1".into()],
-        weight_decay: 0.1,
-        hidden: Vec::new(),
-        ..digits()
-    };
+    let base = digits().with(|c| {
+        c.model.name = "cnn".into();
+        c.model.channels = vec![4, 6];
+        c.model.batch_norm = true;
+        c.model.sync_batch_norm = true;
+        c.model.frozen = vec!["conv1".into()];
+        c.optimiser.weight_decay = 0.1;
+        c.model.hidden = Vec::new();
+    });
     let rows = ROWS.iter().filter(|row| row.strategy != "data_parallel" && row.takes(&base));
     for row in rows.filter(|row| !row.name.contains(" x ")) {
         let Some(data) = (row.data)(2) else { continue };
         let config = on(row, &base, data);
-        if data > 1 && config.accumulate > 1 {
+        if data > 1 && config.training.accumulate > 1 {
             continue;
         }
-        let whole = Config {
-            strategy: "single".into(),
-            batch: SAMPLES,
-            accumulate: config.accumulate,
-            ..base.clone()
-        };
+        let whole = base.clone().with(|c| {
+            c.strategy = "single".into();
+            c.training.batch = SAMPLES;
+            c.training.accumulate = config.training.accumulate;
+        });
         let far = distance(&trained(&World::threads(1), &whole), &trained(&World::threads(2), &config));
         assert!(far < 1e-12, "{}: {far:e}", row.name);
     }
@@ -434,9 +448,9 @@ fn synchronised_batch_norms_and_frozen_layers_are_the_same_in_parts() {
 #[test]
 fn the_same_bits_on_every_backend() {
     for row in &ROWS {
-        for base in [digits(), gpt(), mixture()].map(|base| Config { max_steps: 3, ..base }) {
+        for base in [digits(), gpt(), mixture()].map(|base| base.with(|c| c.training.max_steps = 3)) {
             // The other rows do with a mixture what they do with other layers.
-            if !row.takes(&base) || base.experts > 0 && !row.name.contains("expert") {
+            if !row.takes(&base) || base.model.experts > 0 && !row.name.contains("expert") {
                 continue;
             }
             let config = on(row, &base, (row.data)(4).unwrap());
@@ -455,7 +469,11 @@ fn the_same_bits_on_every_backend() {
 fn zero_has_the_bits_of_ddp() {
     for ranks in [2, 3, 4] {
         for optimiser in ["sgd", "adam"] {
-            let base = Config { optimiser: optimiser.into(), lr: 0.01, dtype: "f32".into(), ..digits() };
+            let base = digits().with(|c| {
+                c.optimiser.name = optimiser.into();
+                c.optimiser.lr = 0.01;
+                c.precision.dtype = ElementType::F32;
+            });
             let of = |name: &str| {
                 let row = ROWS.iter().find(|row| row.name == name).unwrap();
                 run(&World::threads(ranks), &on(row, &base, ranks)).weights_hash

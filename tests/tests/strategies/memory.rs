@@ -2,7 +2,8 @@
 
 use crate::{ROWS, gpt, on};
 use allfold_collectives::World;
-use allfold_trainer::{Config, MemoryUse, Observer, StepReport, train};
+use allfold_trainer::config::ElementType;
+use allfold_trainer::{MemoryUse, Observer, StepReport, train};
 
 /// Keeps what the rank held after its last step.
 #[derive(Default)]
@@ -17,7 +18,11 @@ impl Observer for Held {
 /// What every rank of `ranks` holds, in order of ranks.
 fn held(name: &str, ranks: u32) -> Vec<MemoryUse> {
     let row = ROWS.iter().find(|row| row.name == name).unwrap();
-    let base = Config { optimiser: "adam".into(), dtype: "f32".into(), max_steps: 2, ..gpt() };
+    let base = gpt().with(|c| {
+        c.optimiser.name = "adam".into();
+        c.precision.dtype = ElementType::F32;
+        c.training.max_steps = 2;
+    });
     let config = on(row, &base, (row.data)(ranks).unwrap());
     let body = |comm| {
         let mut held = Held::default();

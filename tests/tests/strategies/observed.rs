@@ -4,8 +4,9 @@
 use crate::{ROWS, on};
 use allfold_collectives::{Communicator, World};
 use allfold_sim::{Picos, Topology};
+use allfold_trainer::config::ElementType;
 use allfold_trainer::timing::{StepSpan, StepWork};
-use allfold_trainer::{Config, MemoryUse, Observer, StepReport, train};
+use allfold_trainer::{MemoryUse, Observer, StepReport, train};
 
 /// A step as it was reported to the observer.
 struct Step {
@@ -42,7 +43,11 @@ impl Observer for Heard<'_> {
 /// The steps of each of four ranks on virtual time.
 fn heard(name: &str, steps: u64) -> Vec<Vec<Step>> {
     let row = ROWS.iter().find(|row| row.name == name).unwrap();
-    let base = Config { dtype: "f32".into(), max_steps: steps, epochs: steps, ..row.gpt() };
+    let base = row.gpt().with(|c| {
+        c.precision.dtype = ElementType::F32;
+        c.training.max_steps = steps;
+        c.training.epochs = steps;
+    });
     let config = on(row, &base, (row.data)(4).unwrap());
     let body = |comm: Communicator| {
         let mut heard = Heard { comm: &comm, steps: Vec::new() };

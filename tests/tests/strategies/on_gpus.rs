@@ -4,6 +4,7 @@ use super::{ROWS, digits, distance, gpt, mixture, on};
 use allfold_collectives::{Communicator, World};
 use allfold_cuda::CudaMachine;
 use allfold_standin::{Shim, ShimOptions};
+use allfold_trainer::config::ElementType;
 use allfold_trainer::{Config, Model, checkpoint, data, models, strategies, train_with, weights};
 use std::sync::Arc;
 
@@ -11,7 +12,10 @@ use std::sync::Arc;
 fn trained(config: &Config, ranks: u32, on_gpus: bool) -> Vec<Vec<f64>> {
     let directory = tempfile::tempdir().unwrap();
     let checkpoint_dir = directory.path().display().to_string();
-    let config = Config { checkpoint_dir, checkpoint_every: config.max_steps, ..config.clone() };
+    let config = config.clone().with(|c| {
+        c.checkpoint.dir = checkpoint_dir;
+        c.checkpoint.every = config.training.max_steps;
+    });
     let (train, test) = data::load(&config).unwrap();
     let machine: Option<Arc<dyn CudaMachine>> = on_gpus
         .then(|| Shim::with(ShimOptions { devices: ranks as usize, ..ShimOptions::default() }).unwrap());
@@ -33,12 +37,32 @@ const MIXED: [&str; 5] = ["ddp", "data_parallel", "zero3", "1f1b", "tensor"];
 #[test]
 fn every_strategy_on_gpus_equals_one_rank_of_the_cpu() {
     let ranks = 4;
-    let short = |base: Config| Config { dtype: "f32".into(), max_steps: 2, validation: 4, ..base };
-    let sequence = |base: Config| short(Config { positions: 8, layers: 2, ..base });
+    let short = |base: Config| {
+        base.with(|c| {
+            c.precision.dtype = ElementType::F32;
+            c.training.max_steps = 2;
+            c.data.validation = 4;
+        })
+    };
+    let sequence = |base: Config| {
+        short(base.with(|c| {
+            c.data.positions = 8;
+            c.model.layers = 2;
+        }))
+    };
     let bases = [short(digits()), sequence(gpt()), sequence(mixture())];
     let alone: Vec<_> = bases
         .iter()
-        .map(|base| trained(&Config { strategy: "single".into(), batch: SAMPLES, ..base.clone() }, 1, false))
+        .map(|base| {
+            trained(
+                &base.clone().with(|c| {
+                    c.strategy = "single".into();
+                    c.training.batch = SAMPLES;
+                }),
+                1,
+                false,
+            )
+        })
         .collect();
     println!("\n{ranks} GPUs (shim): distance of the weights from one rank's of the CPU");
     println!("| {:<22} | {:>6} | {:>6} | {:>6} |", "strategy", "mlp", "gpt", "moe");
@@ -48,8 +72,8 @@ fn every_strategy_on_gpus_equals_one_rank_of_the_cpu() {
         ran.push(row.strategy);
         let far = bases.iter().zip(&alone).map(|(base, alone)| {
             // A mixture for the rows that share experts, and for one of each kind of the others.
-            let takes = base.experts == 0 || row.name.contains("expert") || MIXED.contains(&row.name);
-            let config = Config { batch: SAMPLES / data as usize, ..on(row, base, data) };
+            let takes = base.model.experts == 0 || row.name.contains("expert") || MIXED.contains(&row.name);
+            let config = on(row, base, data).with(|c| c.training.batch = SAMPLES / data as usize);
             (takes && row.takes(base)).then(|| distance(alone, &trained(&config, ranks, true)))
         });
         let far: Vec<Option<f64>> = far.collect();

@@ -3,6 +3,7 @@
 
 use crate::{Alone, ROWS, Row, counts, digits, distance, gpt, mixture, on, trained};
 use allfold_collectives::World;
+use allfold_trainer::config::{AutocastType, ElementType};
 use allfold_trainer::{Config, Model, checkpoint, data, models, optim};
 
 /// The rows whose strategy takes the model of a base configuration.
@@ -13,20 +14,27 @@ fn rows(base: &Config) -> impl Iterator<Item = &'static Row> {
 /// The gradients of the first step, as the weights after plain SGD with a rate so large that the initial weights do not matter.
 fn gradients(ranks: u32, config: &Config) -> Vec<Vec<f64>> {
     const RATE: f64 = (1u64 << 20) as f64;
-    let config = Config { max_steps: 1, lr: RATE, momentum: 0.0, ..config.clone() };
+    let config = config.clone().with(|c| {
+        c.training.max_steps = 1;
+        c.optimiser.lr = RATE;
+        c.optimiser.momentum = 0.0;
+    });
     trained(&World::threads(ranks), &config)
 }
 
 #[test]
 fn the_gradients_of_one_step_are_those_of_one_rank() {
     for base in [digits(), gpt(), mixture()] {
-        let whole = Config { strategy: "single".into(), batch: crate::SAMPLES, ..base.clone() };
+        let whole = base.clone().with(|c| {
+            c.strategy = "single".into();
+            c.training.batch = crate::SAMPLES;
+        });
         let want = gradients(1, &whole);
         for row in rows(&base) {
             for ranks in [2, 4] {
                 let Some(data) = (row.data)(ranks) else { continue };
                 let far = distance(&want, &gradients(ranks, &on(row, &base, data)));
-                assert!(far < 1e-12, "{}, {ranks} ranks, {} experts: {far:e}", row.name, base.experts);
+                assert!(far < 1e-12, "{}, {ranks} ranks, {} experts: {far:e}", row.name, base.model.experts);
             }
         }
     }
@@ -36,8 +44,13 @@ fn the_gradients_of_one_step_are_those_of_one_rank() {
 #[test]
 fn lars_steps_by_the_norms_of_whole_parameters() {
     for base in [gpt(), mixture()] {
-        let lars = Config { optimiser: "lars".into(), lr: 4.0, trust: 0.02, weight_decay: 0.01, ..base };
-        let alone = Alone::new(Config { max_steps: 4, ..lars });
+        let lars = base.with(|c| {
+            c.optimiser.name = "lars".into();
+            c.optimiser.lr = 4.0;
+            c.optimiser.trust = 0.02;
+            c.optimiser.weight_decay = 0.01;
+        });
+        let alone = Alone::new(lars.with(|c| c.training.max_steps = 4));
         for row in alone.rows().filter(|row| row.name != "2 servers, 2 micro") {
             alone.hold(row, counts(&[4], &[2, 4]), 1e-12);
         }
@@ -47,8 +60,13 @@ fn lars_steps_by_the_norms_of_whole_parameters() {
 /// Adam divides by the root of mean squares: with a large epsilon it does not magnify the rounding of small gradients.
 #[test]
 fn adam_is_fed_equal_gradients() {
-    let adam = Config { optimiser: "adam".into(), lr: 0.01, eps: 1e-3, weight_decay: 0.01, ..gpt() };
-    let alone = Alone::new(Config { max_steps: 5, ..adam });
+    let adam = gpt().with(|c| {
+        c.optimiser.name = "adam".into();
+        c.optimiser.lr = 0.01;
+        c.optimiser.eps = 1e-3;
+        c.optimiser.weight_decay = 0.01;
+    });
+    let alone = Alone::new(adam.with(|c| c.training.max_steps = 5));
     for row in alone.rows() {
         alone.hold(row, counts(&[4], &[2, 4]), 1e-11);
     }
@@ -58,14 +76,18 @@ fn adam_is_fed_equal_gradients() {
 #[test]
 fn five_and_seven_ranks_train_as_one() {
     const SAMPLES: usize = 35;
-    let whole = Config { strategy: "single".into(), batch: SAMPLES, train_samples: 350, ..digits() };
+    let whole = digits().with(|c| {
+        c.strategy = "single".into();
+        c.training.batch = SAMPLES;
+        c.data.train_samples = 350;
+    });
     let alone = trained(&World::threads(1), &whole);
     for row in rows(&whole) {
         for ranks in [5, 7] {
             let Some(data) = (row.data)(ranks).filter(|data| SAMPLES.is_multiple_of(*data as usize)) else {
                 continue;
             };
-            let config = Config { batch: SAMPLES / data as usize, ..on(row, &whole, data) };
+            let config = on(row, &whole, data).with(|c| c.training.batch = SAMPLES / data as usize);
             let far = distance(&alone, &trained(&World::threads(ranks), &config));
             assert!(far < 1e-12, "{}, {ranks} ranks: {far:e}", row.name);
         }
@@ -76,7 +98,10 @@ fn five_and_seven_ranks_train_as_one() {
 fn scaled(ranks: u32, config: &Config) -> (f32, u64, u64, Vec<f64>) {
     let directory = tempfile::tempdir().unwrap();
     let checkpoint_dir = directory.path().display().to_string();
-    let config = Config { checkpoint_dir, checkpoint_every: config.max_steps, ..config.clone() };
+    let config = config.clone().with(|c| {
+        c.checkpoint.dir = checkpoint_dir;
+        c.checkpoint.every = config.training.max_steps;
+    });
     let losses = allfold_tests::training::run(&World::threads(ranks), &config).losses;
     let path = checkpoint::newest(directory.path()).unwrap().unwrap();
     let (train, _) = data::load(&config).unwrap();
@@ -93,18 +118,20 @@ fn scaled(ranks: u32, config: &Config) -> (f32, u64, u64, Vec<f64>) {
 /// samples or half of them: every rank skips the first step.
 #[test]
 fn overflows_skip_the_same_steps_by_every_strategy() {
-    let base = Config {
-        dtype: "f32".into(),
-        amp: "f16".into(),
-        loss_scale: (1u64 << 26) as f64,
-        scale_backoff: 1.0 / (1u64 << 14) as f64,
-        scale_interval: 3,
-        max_steps: 5,
-        ..gpt()
-    };
-    let whole = Config { strategy: "single".into(), batch: crate::SAMPLES, ..base.clone() };
+    let base = gpt().with(|c| {
+        c.precision.dtype = ElementType::F32;
+        c.precision.amp = AutocastType::F16;
+        c.precision.loss_scale = (1u64 << 26) as f64;
+        c.precision.scale_backoff = 1.0 / (1u64 << 14) as f64;
+        c.precision.scale_interval = 3;
+        c.training.max_steps = 5;
+    });
+    let whole = base.clone().with(|c| {
+        c.strategy = "single".into();
+        c.training.batch = crate::SAMPLES;
+    });
     let (scale, good, steps, losses) = scaled(1, &whole);
-    assert_eq!((scale, steps), (8_192.0, base.max_steps - 1));
+    assert_eq!((scale, steps), (8_192.0, base.training.max_steps - 1));
     for row in rows(&base) {
         let Some(data) = (row.data)(2) else { continue };
         let (own_scale, own_good, own_steps, own) = scaled(2, &on(row, &base, data));

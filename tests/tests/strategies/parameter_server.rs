@@ -27,7 +27,11 @@ impl Observer for Steps<'_> {
 }
 
 fn config(staleness: u64) -> Config {
-    let mut config = Config { strategy: "parameter_server".into(), max_steps: 12, batch: 8, ..digits() };
+    let mut config = digits().with(|c| {
+        c.strategy = "parameter_server".into();
+        c.training.max_steps = 12;
+        c.training.batch = 8;
+    });
     config.parallel.staleness = staleness;
     config
 }
@@ -83,7 +87,12 @@ fn on_virtual_time_every_run_is_the_same() {
 #[test]
 fn stale_gradients_train_too() {
     let hidden = vec![24];
-    let config = Config { hidden, lr: 0.1, max_steps: 60, epochs: 20, ..config(3) };
+    let config = config(3).with(|c| {
+        c.model.hidden = hidden;
+        c.optimiser.lr = 0.1;
+        c.training.max_steps = 60;
+        c.training.epochs = 20;
+    });
     for ranks in [2, 4] {
         let results = World::threads(ranks).run(|comm| train(&config, &comm, &mut ())).unwrap();
         let losses = &results[0].losses;

@@ -5,6 +5,7 @@ use allfold_collectives::{Communicator, Plan, World};
 use allfold_prediction::{ModeledMachine, StepPrediction, predict};
 use allfold_sim::{Costs, Device, Faults, Picos};
 use allfold_tests::training::switch;
+use allfold_trainer::config::{AutocastType, ElementType};
 use allfold_trainer::{Config, Observer, StepReport, data, train};
 
 /// The time of a rank's last step.
@@ -61,7 +62,7 @@ fn compare(row: &str, config: &Config, ranks: u32, device: Device) {
     let far = 1.0 - found.as_secs() / slowest.as_secs();
     let what = format!(
         "{row:<22} | {:<4} | {ranks:>2} | {:<9} | {slowest} | {found} | {far:.6}",
-        config.model, device.name
+        config.model.name, device.name
     );
     println!("| {what} |");
     match overlaps(row) {
@@ -76,14 +77,18 @@ fn compare(row: &str, config: &Config, ranks: u32, device: Device) {
 fn the_clock_is_the_virtual_time_of_every_strategy() {
     for row in ROWS.iter().filter(|row| row.strategy != "parameter_server") {
         for base in [digits(), row.gpt()].into_iter().filter(|base| row.takes(base)) {
-            let base = Config { max_steps: 4, epochs: 4, ..base };
+            let base = base.with(|c| {
+                c.training.max_steps = 4;
+                c.training.epochs = 4;
+            });
             // The GPT has twelve parts that a pipeline can separate.
-            let most = if ["interleaved", "zb_v"].contains(&row.name) && base.model == "gpt" { 4 } else { 8 };
+            let most =
+                if ["interleaved", "zb_v"].contains(&row.name) && base.model.name == "gpt" { 4 } else { 8 };
             for ranks in [2, 4, 8].into_iter().filter(|ranks| *ranks <= most) {
                 let Some(data) = (row.data)(ranks) else { continue };
                 // On the slow device computation hides most communication; the fast one waits for the network.
                 let devices = [Device::CPU_CORE, Device::A100_F32];
-                let device = devices[usize::from(base.model == "mlp" || ranks == 8)];
+                let device = devices[usize::from(base.model.name == "mlp" || ranks == 8)];
                 compare(row.name, &on(row, &base, data), ranks, device);
             }
         }
@@ -93,13 +98,14 @@ fn the_clock_is_the_virtual_time_of_every_strategy() {
 /// Clipping, a loss scale, Adam and synchronised batch norms take the time that they take in a run.
 #[test]
 fn what_ranks_agree_on_takes_its_time_on_the_clock() {
-    let more = |base: Config| Config {
-        optimiser: "adam".into(),
-        clip_norm: 0.5,
-        loss_scale: 1024.0,
-        max_steps: 4,
-        epochs: 4,
-        ..base
+    let more = |base: Config| {
+        base.with(|c| {
+            c.optimiser.name = "adam".into();
+            c.optimiser.clip_norm = 0.5;
+            c.precision.loss_scale = 1024.0;
+            c.training.max_steps = 4;
+            c.training.epochs = 4;
+        })
     };
     for name in ["ddp", "zero1", "zero3", "1f1b", "tensor"] {
         let row = ROWS.iter().find(|row| row.name == name).unwrap();
@@ -109,33 +115,49 @@ fn what_ranks_agree_on_takes_its_time_on_the_clock() {
     // Autocast's layers compute on the units for narrow numbers.
     for name in ["ddp", "zero3", "1f1b", "tensor", "context"] {
         let row = ROWS.iter().find(|row| row.name == name).unwrap();
-        let plain = Config { dtype: "f32".into(), width: 64, ..more(row.gpt()) };
-        let config = on(row, &Config { amp: "bf16".into(), ..plain.clone() }, (row.data)(4).unwrap());
+        let plain = more(row.gpt()).with(|c| {
+            c.precision.dtype = ElementType::F32;
+            c.model.width = 64;
+        });
+        let config =
+            on(row, &plain.clone().with(|c| c.precision.amp = AutocastType::Bf16), (row.data)(4).unwrap());
         compare(name, &config, 4, Device::A100_F32);
-        let slower = predicted(&Config { amp: "none".into(), ..config.clone() }, 4, alike(Device::A100_F32));
+        let slower = predicted(
+            &config.clone().with(|c| c.precision.amp = AutocastType::None),
+            4,
+            alike(Device::A100_F32),
+        );
         let narrow = predicted(&config, 4, alike(Device::A100_F32));
         assert!(narrow.time.total() < slower.time.total(), "{name}");
     }
     let channels = vec![4, 6];
-    let norms = Config { model: "cnn".into(), channels, batch_norm: true, sync_batch_norm: true, ..digits() };
-    let config = Config { strategy: "ddp".into(), batch: 4, hidden: Vec::new(), ..more(norms) };
+    let norms = digits().with(|c| {
+        c.model.name = "cnn".into();
+        c.model.channels = channels;
+        c.model.batch_norm = true;
+        c.model.sync_batch_norm = true;
+    });
+    let config = more(norms).with(|c| {
+        c.strategy = "ddp".into();
+        c.training.batch = 4;
+        c.model.hidden = Vec::new();
+    });
     compare("ddp", &config, 4, Device::A100_F32);
 }
 
 /// A GPT in three dimensions, every rank stepped, beside one rank of each stage.
 #[test]
 fn a_rank_of_each_stage_stands_for_sixty_four() {
-    let mut config = Config {
-        strategy: "pipeline".into(),
-        batch: 8,
-        accumulate: 4,
-        train_samples: 0,
-        synthetic_samples: 600,
-        max_steps: 4,
-        epochs: 4,
-        synthetic_classes: 16,
-        ..gpt()
-    };
+    let mut config = gpt().with(|c| {
+        c.strategy = "pipeline".into();
+        c.training.batch = 8;
+        c.training.accumulate = 4;
+        c.data.train_samples = 0;
+        c.data.synthetic_samples = 600;
+        c.training.max_steps = 4;
+        c.training.epochs = 4;
+        c.data.synthetic_classes = 16;
+    });
     let keys = [("parallel.tensor", "4"), ("parallel.stages", "4"), ("parallel.sharding", "zero1")];
     for (key, value) in keys {
         config.set(key, value).unwrap();

@@ -42,8 +42,8 @@ fn what_a_strategy_cannot_take_is_refused_in_one_line() {
     refused(2, &[("strategy", "data_parallel"), ("parallel.shard", "2")], &["`parallel.shard`", "zero1"]);
     let servers = [("strategy", "parameter_server"), ("parallel.servers", "2"), ("optimiser", "lars")];
     refused(4, &servers, &["`lars`", "`parallel.servers` 1, or another optimiser"]);
-    refused(2, &[("strategy", "zero3"), ("hook", "fp16")], &["`hook`", "none", "`ddp` takes"]);
-    refused(2, &[("strategy", "data_parallel"), ("uneven", "true")], &["`uneven`", "false"]);
+    refused(2, &[("strategy", "zero3"), ("hook", "fp16")], &["`ddp.hook`", "none", "`ddp` takes"]);
+    refused(2, &[("strategy", "data_parallel"), ("uneven", "true")], &["`data.uneven`", "false"]);
     let ddp = ("strategy", "ddp");
     refused(4, &[ddp, ("parallel.shares", "[3, 1]")], &["`parallel.shares` has 2 numbers", "4 ranks"]);
     refused(
@@ -52,7 +52,11 @@ fn what_a_strategy_cannot_take_is_refused_in_one_line() {
         &["rank 1 of 2 none of the 16 samples"],
     );
     refused(2, &[ddp, ("parallel.shares", "[3, -1]")], &["`parallel.shares`", "integer `-1`"]);
-    refused(2, &[ddp, ("parallel.shares", "[3, 1]"), ("uneven", "true")], &["`parallel.shares`", "`uneven`"]);
+    refused(
+        2,
+        &[ddp, ("parallel.shares", "[3, 1]"), ("uneven", "true")],
+        &["`parallel.shares`", "`data.uneven`"],
+    );
     refused(2, &[("strategy", "data_parallel"), ("parallel.shares", "[3, 1]")], &["must be empty"]);
     let server = ("strategy", "parameter_server");
     refused(1, &[server], &["`parallel.servers` is 1", "at least one worker", "use 2 ranks or more"]);
@@ -60,7 +64,7 @@ fn what_a_strategy_cannot_take_is_refused_in_one_line() {
     refused(
         4,
         &[server, ("parallel.staleness", "2"), ("clip_norm", "1.0")],
-        &["`clip_norm` is set", "`parallel.staleness` is 2", "no clipping"],
+        &["`optimiser.clip_norm` is set", "`parallel.staleness` is 2", "no clipping"],
     );
     refused(4, &[server, ("parallel.staleness", "-1")], &["parallel.staleness"]);
     let tensor = ("strategy", "tensor");
@@ -105,13 +109,13 @@ fn positions_that_ranks_of_a_tensor_axis_cannot_share_are_refused_in_one_line() 
     refused(2, &uneven, &["2 ranks cannot share 7 positions", "let `parallel.tensor` divide 7"]);
     refused(2, &[on, tensor], &["layer `fc1` has none", "use it for a gpt"]);
     let mixture = with(&[tensor, ("heads", "2"), ("experts", "4")]);
-    refused(2, &mixture, &["tokens over a whole sample", "leave out `experts`"]);
+    refused(2, &mixture, &["tokens over a whole sample", "leave out `model.experts`"]);
 }
 
 #[test]
 fn experts_that_ranks_cannot_share_are_refused_in_one_line() {
     let expert = ("strategy", "expert");
-    refused(2, &[expert], &["the network has none", "`gpt` with `experts`"]);
+    refused(2, &[expert], &["the network has none", "`gpt` with `model.experts`"]);
     let mixture =
         |keys: &[(&'static str, &'static str)]| [&GPT[..], &[expert, ("experts", "6")], keys].concat();
     refused(4, &mixture(&[]), &["4 ranks cannot share the 6 experts", "let `parallel.expert` divide 6"]);
@@ -129,9 +133,9 @@ fn experts_that_ranks_cannot_share_are_refused_in_one_line() {
         &mixture(&shards),
         &["`parallel.shard` is 2 and `parallel.expert` 2", "leave `parallel.shard` out"],
     );
-    refused(2, &[("experts", "4")], &["`experts` are for model `gpt`"]);
+    refused(2, &[("experts", "4")], &["`model.experts` are for model `gpt`"]);
     let gpu = mixture(&[("device", "cuda"), ("strategy", "ddp")]);
-    refused(2, &gpu, &["`experts` have no GPU kernels"]);
+    refused(2, &gpu, &["`model.experts` have no GPU kernels"]);
     refused(
         2,
         &[("strategy", "ddp"), ("parallel.expert", "2")],

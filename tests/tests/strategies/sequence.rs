@@ -10,14 +10,26 @@ use std::collections::BTreeMap;
 
 /// Tensor parallelism over all ranks, with sequence parallelism or without.
 fn shared(sequence_parallel: bool, base: &Config) -> Config {
-    let mut config = Config { strategy: "tensor".into(), batch: SAMPLES, ..base.clone() };
+    let mut config = base.clone().with(|c| {
+        c.strategy = "tensor".into();
+        c.training.batch = SAMPLES;
+    });
     config.parallel.sequence_parallel = sequence_parallel;
     config
 }
 
 /// The gradients of the first step, by parameter: what a step of plain gradient descent with a large rate takes off the weights.
 fn gradients<K: WorldKind>(world: &World<K>, config: &Config) -> Vec<Vec<f64>> {
-    let of = |lr: f64| trained(world, &Config { lr, momentum: 0.0, max_steps: 1, ..config.clone() });
+    let of = |lr: f64| {
+        trained(
+            world,
+            &config.clone().with(|c| {
+                c.optimiser.lr = lr;
+                c.optimiser.momentum = 0.0;
+                c.training.max_steps = 1;
+            }),
+        )
+    };
     let rate = 1024.0;
     let (before, after) = (of(0.0), of(rate));
     let pairs = before.iter().zip(&after);
@@ -28,8 +40,15 @@ fn gradients<K: WorldKind>(world: &World<K>, config: &Config) -> Vec<Vec<f64>> {
 fn the_gradients_of_one_step_are_those_of_one_rank() {
     for (dropout, attention_dropout) in [(0.0, 0.0), (0.2, 0.3)] {
         for tied in [true, false] {
-            let base = Config { dropout, attention_dropout, tied, ..gpt() };
-            let alone = Config { strategy: "single".into(), batch: SAMPLES, ..base.clone() };
+            let base = gpt().with(|c| {
+                c.model.dropout = dropout;
+                c.model.attention_dropout = attention_dropout;
+                c.model.tied = tied;
+            });
+            let alone = base.clone().with(|c| {
+                c.strategy = "single".into();
+                c.training.batch = SAMPLES;
+            });
             let want = gradients(&World::threads(1), &alone);
             assert!(want.iter().all(|grads| grads.iter().any(|grad| *grad != 0.0)));
             for ranks in [2, 4] {
@@ -49,7 +68,7 @@ fn steps(config: &Config, comm: &Communicator, count: usize) -> Result<MemoryUse
     rank.start(&mut Model::new(network()?, 0)?)?;
     rank.observe(true);
     let mut batch = Batch::default();
-    train.gather(&(0..config.batch).collect::<Vec<_>>(), &mut batch)?;
+    train.gather(&(0..config.training.batch).collect::<Vec<_>>(), &mut batch)?;
     for step in 0..count as u32 {
         let draw_key = DrawKey { step, ..DrawKey::default() };
         rank.step(&mut batch, StepInput { draw_key, ..StepInput::default() }, None)?;
@@ -91,8 +110,8 @@ fn each_sum_becomes_a_scattered_sum_and_a_gather_of_the_same_bytes() {
         let sequence = sent(&shared(true, &config), ranks);
         println!("{ranks} ranks: {plain:?}, with sequence parallelism {sequence:?}");
         let share = |numbers: usize| (8 * numbers * (ranks as usize - 1) / ranks as usize) as u64;
-        let activation = share(SAMPLES * config.positions * config.width);
-        let blocks = config.layers as u64;
+        let activation = share(SAMPLES * config.data.positions * config.model.width);
+        let blocks = config.model.layers as u64;
         // Forward: the embedding and two row-parallel layers of each block. Backward: two column-parallel layers of each block and
         // the head.
         let sums = 1 + 2 * blocks + 2 * blocks + 1;
@@ -101,8 +120,8 @@ fn each_sum_becomes_a_scattered_sum_and_a_gather_of_the_same_bytes() {
         // The column-parallel layers gather their input again for their weight gradient. Layer norms sum their gradients, and the
         // table of positions gathers its own.
         let again = 2 * blocks + 1;
-        let norms = (2 * blocks + 1) * 2 * share(2 * config.width);
-        let positions = share(config.positions * config.width);
+        let norms = (2 * blocks + 1) * 2 * share(2 * config.model.width);
+        let positions = share(config.data.positions * config.model.width);
         assert_eq!(sequence["reduce_scatter"], sums * activation);
         assert_eq!(sequence["all_gather"], sums * activation + again * activation + positions);
         assert_eq!(sequence["all_reduce"], loss + norms);
@@ -122,7 +141,7 @@ fn part(config: &Config, ranks: u32, rank: usize) -> Network<f64> {
 #[test]
 fn ranks_hold_less_by_what_the_formula_tells() {
     for ranks in [2, 4] {
-        let base = Config { dropout: 0.1, ..gpt() };
+        let base = gpt().with(|c| c.model.dropout = 0.1);
         let [plain, sequence] = [false, true].map(|sequence_parallel| {
             let config = shared(sequence_parallel, &base);
             let peaks = World::threads(ranks).run(|comm| steps(&config, &comm, 1)).unwrap();

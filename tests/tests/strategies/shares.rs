@@ -25,14 +25,26 @@ fn unequal(row: &Row, base: &Config, shares: &[u32]) -> Config {
 #[test]
 fn ten_steps_with_unequal_shares_equal_one_rank_s() {
     println!("\ndistance of the weights from one rank's, shares 5 1 1 2");
-    for base in [digits(), Config { clip_norm: 0.5, loss_scale: 64.0, ..gpt() }] {
-        let base = Config { train_samples: 8 * SAMPLES + 4, epochs: 2, ..base };
-        let whole = Config { strategy: "single".into(), batch: SAMPLES, ..base.clone() };
+    for base in [
+        digits(),
+        gpt().with(|c| {
+            c.optimiser.clip_norm = 0.5;
+            c.precision.loss_scale = 64.0;
+        }),
+    ] {
+        let base = base.with(|c| {
+            c.data.train_samples = 8 * SAMPLES + 4;
+            c.training.epochs = 2;
+        });
+        let whole = base.clone().with(|c| {
+            c.strategy = "single".into();
+            c.training.batch = SAMPLES;
+        });
         let alone = trained(&World::threads(1), &whole);
         for row in ROWS.iter().filter(|row| shares(row) && row.takes(&base)) {
             let config = unequal(row, &base, &[5, 1, 1, 2]);
             let far = distance(&alone, &trained(&World::threads(4), &config));
-            println!("| {:<16} | {} | {far:6.0e} |", row.name, base.model);
+            println!("| {:<16} | {} | {far:6.0e} |", row.name, base.model.name);
             assert!(far < 1e-12, "{}: {far:e}", row.name);
         }
     }
@@ -41,11 +53,23 @@ fn ten_steps_with_unequal_shares_equal_one_rank_s() {
 #[test]
 fn losses_dropout_and_batch_norms_of_unequal_shares_are_those_of_one_rank() {
     let channels = vec![4, 6];
-    let norms = Config { model: "cnn".into(), channels, batch_norm: true, sync_batch_norm: true, ..digits() };
+    let norms = digits().with(|c| {
+        c.model.name = "cnn".into();
+        c.model.channels = channels;
+        c.model.batch_norm = true;
+        c.model.sync_batch_norm = true;
+    });
     let ddp = ROWS.iter().find(|row| row.name == "ddp").unwrap();
-    for base in [Config { hidden: Vec::new(), ..norms }, Config { dropout: 0.2, ..gpt() }] {
-        let base = Config { train_samples: 2 * SAMPLES + 12, epochs: 3, max_steps: 9, ..base };
-        let whole = Config { strategy: "single".into(), batch: SAMPLES, ..base.clone() };
+    for base in [norms.with(|c| c.model.hidden = Vec::new()), gpt().with(|c| c.model.dropout = 0.2)] {
+        let base = base.with(|c| {
+            c.data.train_samples = 2 * SAMPLES + 12;
+            c.training.epochs = 3;
+            c.training.max_steps = 9;
+        });
+        let whole = base.clone().with(|c| {
+            c.strategy = "single".into();
+            c.training.batch = SAMPLES;
+        });
         let alone = run(&World::threads(1), &whole);
         let config = unequal(ddp, &base, &[1, 4, 2, 3]);
         let shared = run(&World::threads(4), &config);
@@ -71,8 +95,13 @@ fn the_clock_has_the_time_of_unlike_ranks() {
     ];
     for row in ROWS.iter().filter(|row| shares(row)) {
         // With shorter samples, what communicators that share links wait for is more than a thousandth of the time.
-        for base in [digits(), Config { positions: 24, ..gpt() }].into_iter().filter(|base| row.takes(base)) {
-            let base = Config { max_steps: 4, epochs: 4, ..base };
+        for base in
+            [digits(), gpt().with(|c| c.data.positions = 24)].into_iter().filter(|base| row.takes(base))
+        {
+            let base = base.with(|c| {
+                c.training.max_steps = 4;
+                c.training.epochs = 4;
+            });
             for (rule, shares) in cases {
                 let devices = Faults::parse([rule], &topology).unwrap();
                 let config = unequal(row, &base, &shares);
@@ -82,7 +111,7 @@ fn the_clock_has_the_time_of_unlike_ranks() {
                 let far = found.as_secs() / slowest.as_secs() - 1.0;
                 println!(
                     "| {:<16} | {:<4} | {shares:?} | {slowest} | {found} | {far:+.4}",
-                    row.name, base.model
+                    row.name, base.model.name
                 );
                 assert!((-0.001..=0.0).contains(&far), "{} {shares:?}: {slowest} and {found}", row.name);
             }
@@ -92,12 +121,22 @@ fn the_clock_has_the_time_of_unlike_ranks() {
 
 #[test]
 fn shares_by_speed_are_the_fastest() {
-    let (topology, base) = (switch(4), Config { batch: 64, train_samples: 0, ..digits() });
+    let (topology, base) = (
+        switch(4),
+        digits().with(|c| {
+            c.training.batch = 64;
+            c.data.train_samples = 0;
+        }),
+    );
     let devices = Faults::parse(["device=1:rtx3090_f32", "device=2-3:v100_f32"], &topology).unwrap();
     let plan = Plan::default();
     let (train, _) = data::load(&base).unwrap();
     let sample = (train.shape, train.classes);
-    let wide = Config { model: "mlp".into(), hidden: vec![512; 4], strategy: "ddp".into(), ..base };
+    let wide = base.with(|c| {
+        c.model.name = "mlp".into();
+        c.model.hidden = vec![512; 4];
+        c.strategy = "ddp".into();
+    });
     let costs = Costs::default();
     let machine = |device, devices| {
         let alike = ModeledMachine::new(&topology, device, &plan);

@@ -2,6 +2,7 @@
 
 use allfold_collectives::World;
 use allfold_tests::training::{bits, run, small, switch};
+use allfold_trainer::config::LrScheduleName;
 use allfold_trainer::models::mlp;
 use allfold_trainer::{Config, EpochReport, Model, Observer, Sgd, checkpoint, train};
 
@@ -10,26 +11,29 @@ use allfold_trainer::{Config, EpochReport, Model, Observer, Sgd, checkpoint, tra
 fn a_resumed_run_has_the_bits_of_one_that_never_stopped() {
     for optimiser in ["sgd", "adamw"] {
         let directory = tempfile::tempdir().unwrap();
-        let config = Config {
-            optimiser: optimiser.into(),
-            train_samples: 24,
-            crop_padding: 1,
-            flip: true,
-            loss_scale: 8.0,
-            scale_interval: 4,
-            checkpoint_dir: directory.path().display().to_string(),
-            checkpoint_every: 1,
-            checkpoint_keep: 5,
-            ..small()
-        };
+        let config = small().with(|c| {
+            c.optimiser.name = optimiser.into();
+            c.data.train_samples = 24;
+            c.data.crop_padding = 1;
+            c.data.flip = true;
+            c.precision.loss_scale = 8.0;
+            c.precision.scale_interval = 4;
+            c.checkpoint.dir = directory.path().display().to_string();
+            c.checkpoint.every = 1;
+            c.checkpoint.keep = 5;
+        });
         let want = run(&World::threads(2), &config);
         let mut kept: Vec<_> =
             std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
         kept.sort();
         assert_eq!((want.losses.len(), kept.len()), (6, 5));
         assert!(kept[4].ends_with("step-00000006.safetensors"));
-        let resumed =
-            Config { resume: true, checkpoint_every: 0, bucket_kib: 4, workers: 2, ..config.clone() };
+        let resumed = config.clone().with(|c| {
+            c.checkpoint.resume = true;
+            c.checkpoint.every = 0;
+            c.ddp.bucket_kib = 4;
+            c.data.workers = 2;
+        });
         for newest in kept.iter().rev() {
             for world in [World::threads(2).any(), World::sim(&switch(2)).any()] {
                 let got = run(&world, &resumed);
@@ -45,12 +49,11 @@ fn a_resumed_run_has_the_bits_of_one_that_never_stopped() {
 #[test]
 fn checkpoints_that_do_not_fit_are_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let config = Config {
-        checkpoint_dir: directory.path().display().to_string(),
-        checkpoint_every: 6,
-        resume: true,
-        ..small()
-    };
+    let config = small().with(|c| {
+        c.checkpoint.dir = directory.path().display().to_string();
+        c.checkpoint.every = 6;
+        c.checkpoint.resume = true;
+    });
     run(&World::threads(2), &config);
     let path = directory.path().join("step-00000006.safetensors");
     let refused = |ranks, config: &Config| {
@@ -66,11 +69,14 @@ fn checkpoints_that_do_not_fit_are_refused() {
         fewer.contains("was made by 2 ranks with batches of 4") && fewer.contains("this run has 1 with 4"),
         "{fewer}"
     );
-    let other = Config { batch: 5, ..config.clone() };
+    let other = config.clone().with(|c| c.training.batch = 5);
     let more = refused(2, &other);
     assert!(more.contains("with batches of 4") && more.contains("this run has 2 with 5"), "{more}");
-    let other = Config { weights: path.display().to_string(), ..config.clone() };
-    assert!(refused(2, &other).contains("was made with `weights = \"\"` and this run has `weights = \""));
+    let other = config.clone().with(|c| c.model.weights = path.display().to_string());
+    assert!(
+        refused(2, &other)
+            .contains("was made with `model.weights = \"\"` and this run has `model.weights = \"")
+    );
     let whole = std::fs::read(&path).unwrap();
     let mut flipped = whole.clone();
     *flipped.last_mut().unwrap() ^= 1;
@@ -97,7 +103,7 @@ fn checkpoints_that_do_not_fit_are_refused() {
 #[test]
 fn a_checkpoint_of_another_number_of_losses_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let config = Config { checkpoint_dir: directory.path().display().to_string(), ..small() };
+    let config = small().with(|c| c.checkpoint.dir = directory.path().display().to_string());
     let mut model = Model::new(mlp::<f32>(4, &[3], 2).unwrap(), 3).unwrap();
     let mut sgd = Sgd::new(0.0, 0.0, false);
     let run = checkpoint::Snapshot {
@@ -126,21 +132,24 @@ fn a_run_that_diverged_in_its_last_step_ends_badly_and_keeps_what_it_had() {
         let first = each.first.unwrap().index();
         each.ranks.into_iter().nth(first).unwrap().unwrap_err().to_string()
     };
-    let plain = Config { lr: 1e38, momentum: 0.0, max_steps: 1, ..small() };
+    let plain = small().with(|c| {
+        c.optimiser.lr = 1e38;
+        c.optimiser.momentum = 0.0;
+        c.training.max_steps = 1;
+    });
     let says = end(&plain);
     assert!(says.contains("step 0: the test loss of rank ") && !says.contains("checkpoint"), "{says}");
     let directory = tempfile::tempdir().unwrap();
-    let kept = Config {
-        checkpoint_dir: directory.path().display().to_string(),
-        checkpoint_every: 1,
-        checkpoint_keep: 1,
-        lr_schedule: "milestones".into(),
-        lr_milestones: vec![2],
-        lr_factor: 1e41,
-        lr: 0.1,
-        max_steps: 3,
-        ..plain
-    };
+    let kept = plain.with(|c| {
+        c.checkpoint.dir = directory.path().display().to_string();
+        c.checkpoint.every = 1;
+        c.checkpoint.keep = 1;
+        c.lr_schedule.name = LrScheduleName::Milestones;
+        c.lr_schedule.milestones = vec![2];
+        c.lr_schedule.factor = 1e41;
+        c.optimiser.lr = 0.1;
+        c.training.max_steps = 3;
+    });
     let says = end(&kept);
     assert!(says.contains("step 2: a weight of rank 0 is ") && says.contains("step-00000002"), "{says}");
     let names: Vec<_> =
@@ -152,40 +161,44 @@ fn a_run_that_diverged_in_its_last_step_ends_badly_and_keeps_what_it_had() {
 #[test]
 fn another_run_s_checkpoints_are_neither_lost_nor_gone_past() {
     let directory = tempfile::tempdir().unwrap();
-    let fresh =
-        Config { checkpoint_dir: directory.path().display().to_string(), checkpoint_every: 6, ..small() };
+    let fresh = small().with(|c| {
+        c.checkpoint.dir = directory.path().display().to_string();
+        c.checkpoint.every = 6;
+    });
     let want = run(&World::threads(2), &fresh);
     let refused = |config: &Config| {
         World::threads(2).run(|comm| train(config, &comm, &mut ())).unwrap_err().to_string()
     };
+    assert!(refused(&fresh.clone().with(|c| c.training.max_steps = 4)).ends_with(
+        "has checkpoints already: set `checkpoint.resume` to go on from the newest, or name another folder"
+    ));
+    let resumed = fresh.clone().with(|c| c.checkpoint.resume = true);
     assert!(
-        refused(&Config { max_steps: 4, ..fresh.clone() }).ends_with(
-            "has checkpoints already: set `resume` to go on from the newest, or name another folder"
-        )
-    );
-    let resumed = Config { resume: true, ..fresh.clone() };
-    assert!(
-        refused(&Config { max_steps: 5, ..resumed.clone() }).contains("has 6 steps and this run ends at 5")
+        refused(&resumed.clone().with(|c| c.training.max_steps = 5))
+            .contains("has 6 steps and this run ends at 5")
     );
     assert_eq!(bits(&run(&World::threads(2), &resumed)), bits(&want));
     // A run that writes no checkpoints is not refused.
-    assert_eq!(bits(&run(&World::threads(2), &Config { checkpoint_every: 0, ..fresh })), bits(&want));
+    assert_eq!(bits(&run(&World::threads(2), &fresh.with(|c| c.checkpoint.every = 0))), bits(&want));
 }
 
 /// A file named with too high a step would count as the newest, and every new checkpoint would be removed as older.
 #[test]
 fn a_checkpoint_under_another_step_s_name_is_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let config = Config {
-        checkpoint_dir: directory.path().display().to_string(),
-        checkpoint_every: 2,
-        max_steps: 2,
-        ..small()
-    };
+    let config = small().with(|c| {
+        c.checkpoint.dir = directory.path().display().to_string();
+        c.checkpoint.every = 2;
+        c.training.max_steps = 2;
+    });
     run(&World::threads(2), &config);
     let own = directory.path().join("step-00000002.safetensors");
     std::fs::copy(&own, directory.path().join("step-99999999.safetensors")).unwrap();
-    let resumed = Config { resume: true, checkpoint_keep: 1, max_steps: 6, ..config };
+    let resumed = config.with(|c| {
+        c.checkpoint.resume = true;
+        c.checkpoint.keep = 1;
+        c.training.max_steps = 6;
+    });
     let error = World::threads(2).run(|comm| train(&resumed, &comm, &mut ())).unwrap_err().to_string();
     let says = "step-99999999.safetensors: is named as of step 99999999 and holds step 2: remove it, or name it \
                 step-00000002.safetensors";
@@ -200,11 +213,12 @@ fn a_folder_that_another_run_holds_is_refused_on_all_ranks() {
     let take = || checkpoint::FolderLock::take(directory.path()).unwrap();
     let held = take().unwrap();
     assert!(take().is_none() && directory.path().read_dir().unwrap().next().is_none(), "the lock is no file");
-    let config = |resume| Config {
-        checkpoint_dir: directory.path().display().to_string(),
-        checkpoint_every: 6,
-        resume,
-        ..small()
+    let config = |resume| {
+        small().with(|c| {
+            c.checkpoint.dir = directory.path().display().to_string();
+            c.checkpoint.every = 6;
+            c.checkpoint.resume = resume;
+        })
     };
     for resume in [false, true] {
         let each = World::threads(2).run_each(|comm| train(&config(resume), &comm, &mut ())).unwrap();
@@ -216,7 +230,7 @@ fn a_folder_that_another_run_holds_is_refused_on_all_ranks() {
         }
     }
     // A run that only reads checkpoints is not refused.
-    let reads = Config { checkpoint_every: 0, ..config(true) };
+    let reads = config(true).with(|c| c.checkpoint.every = 0);
     run(&World::threads(2), &reads);
     drop(held);
     run(&World::threads(2), &config(false));
@@ -232,16 +246,15 @@ fn a_resumed_run_tells_epochs_by_the_steps_of_the_whole() {
         }
     }
     let directory = tempfile::tempdir().unwrap();
-    let config = Config {
-        train_samples: 12,
-        max_steps: 4,
-        checkpoint_dir: directory.path().display().to_string(),
-        checkpoint_every: 1,
-        resume: true,
-        ..small()
-    };
+    let config = small().with(|c| {
+        c.data.train_samples = 12;
+        c.training.max_steps = 4;
+        c.checkpoint.dir = directory.path().display().to_string();
+        c.checkpoint.every = 1;
+        c.checkpoint.resume = true;
+    });
     run(&World::threads(1), &config);
-    let longer = Config { max_steps: 8, ..config };
+    let longer = config.with(|c| c.training.max_steps = 8);
     let epochs = World::threads(1).run(|comm| {
         let mut epochs = Epochs(Vec::new());
         train(&longer, &comm, &mut epochs).map(|_| epochs.0)
@@ -255,21 +268,20 @@ fn a_run_whose_rates_depend_on_its_end_is_not_made_longer() {
     for (schedule, refused) in [("cosine", true), ("polynomial", true), ("one_cycle", true), ("step", false)]
     {
         let directory = tempfile::tempdir().unwrap();
-        let config = Config {
-            lr_schedule: schedule.into(),
-            max_steps: 2,
-            checkpoint_dir: directory.path().display().to_string(),
-            checkpoint_every: 1,
-            resume: true,
-            ..small()
-        };
+        let config = small().with(|c| {
+            c.set("lr_schedule.name", schedule).unwrap();
+            c.training.max_steps = 2;
+            c.checkpoint.dir = directory.path().display().to_string();
+            c.checkpoint.every = 1;
+            c.checkpoint.resume = true;
+        });
         run(&World::threads(1), &config);
-        let longer = Config { max_steps: 3, ..config.clone() };
+        let longer = config.clone().with(|c| c.training.max_steps = 3);
         let end = World::threads(1).run(|comm| train(&longer, &comm, &mut ()));
         assert_eq!(end.is_err(), refused, "{schedule}");
         if let Err(error) = end {
             let error = error.to_string();
-            let says = "`max_steps = 2` and this run has `epochs = 4` and `max_steps = 3`: its rates, of `";
+            let says = "`training.max_steps = 2` and this run has `training.epochs = 4` and `training.max_steps = 3`: its rates, of `";
             assert!(error.contains(says) && error.contains(schedule), "{error}");
             assert_eq!(run(&World::threads(1), &config).losses.len(), 2);
         }

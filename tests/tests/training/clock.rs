@@ -21,9 +21,9 @@ impl Observer for LastStep {
 /// prediction.
 fn timed(ranks: u32, device: Device, config: &Config) -> (Vec<(StepBreakdown, TrainResult)>, StepPrediction) {
     let (topology, costs) = (switch(ranks), Costs::default());
-    let config = Config { max_steps: 3, ..config.clone() };
+    let config = config.clone().with(|c| c.training.max_steps = 3);
     let (train, test) = data::digits().unwrap();
-    let (train, test) = (train.first(3 * config.batch * ranks as usize), test.first(10));
+    let (train, test) = (train.first(3 * config.training.batch * ranks as usize), test.first(10));
     let real = World::sim(&topology).device(device).costs(costs).run(|comm| {
         let mut last = LastStep::default();
         let result = train_on(&config, &train, &test, &comm, &mut last)?;
@@ -36,7 +36,11 @@ fn timed(ranks: u32, device: Device, config: &Config) -> (Vec<(StepBreakdown, Tr
 
 #[test]
 fn communication_overlaps_with_backward_on_the_virtual_clock() {
-    let many = Config { first_bucket_kib: 1, bucket_kib: 32, batch: 8, ..Config::default() };
+    let many = Config::default().with(|c| {
+        c.ddp.first_bucket_kib = 1;
+        c.ddp.bucket_kib = 32;
+        c.training.batch = 8;
+    });
     for (step, result) in timed(4, Device::CPU_CORE, &many).0 {
         let (exposed, total) = (step.exposed, communication(&result.buckets));
         assert!(result.buckets.len() > 2 && exposed < total, "exposed {exposed} of {total}");
@@ -45,7 +49,7 @@ fn communication_overlaps_with_backward_on_the_virtual_clock() {
             assert!(pair[1].ready <= pair[1].sent && pair[1].sent < pair[1].done);
         }
         // With all gradients in one bucket, no backward computation is left to hide the communication.
-        let one = Config { first_bucket_kib: 1 << 20, ..many.clone() };
+        let one = many.clone().with(|c| c.ddp.first_bucket_kib = 1 << 20);
         let (one, result) = timed(4, Device::CPU_CORE, &one).0.swap_remove(0);
         assert_eq!((result.buckets.len(), one.exposed), (1, communication(&result.buckets)));
         assert!(one.exposed > exposed);
@@ -62,17 +66,16 @@ fn the_prediction_is_the_virtual_clock_of_a_real_run() {
     for (ranks, device) in [1, 2, 3, 4, 6, 8].into_iter().flat_map(|n| devices.map(|device| (n, device))) {
         for (first_bucket_kib, bucket_kib) in [(1, 32), (64, 64), (1024, 1024)] {
             // The number of totals of synchronised batch norms is odd: ranks leave their all-reduce at different times.
-            let config = Config {
-                batch: 4,
-                accumulate: if first_bucket_kib == 64 { 3 } else { 1 },
-                sync_batch_norm: ranks == 1,
-                optimiser: if ranks == 2 { "adam" } else { "sgd" }.into(),
-                loss_scale: if ranks == 1 { 8.0 } else { 0.0 },
-                clip_norm: if ranks == 4 { 1.0 } else { 0.0 },
-                first_bucket_kib,
-                bucket_kib,
-                ..Config::default()
-            };
+            let config = Config::default().with(|c| {
+                c.training.batch = 4;
+                c.training.accumulate = if first_bucket_kib == 64 { 3 } else { 1 };
+                c.model.sync_batch_norm = ranks == 1;
+                c.optimiser.name = if ranks == 2 { "adam" } else { "sgd" }.into();
+                c.precision.loss_scale = if ranks == 1 { 8.0 } else { 0.0 };
+                c.optimiser.clip_norm = if ranks == 4 { 1.0 } else { 0.0 };
+                c.ddp.first_bucket_kib = first_bucket_kib;
+                c.ddp.bucket_kib = bucket_kib;
+            });
             let (real, predicted) = timed(ranks, device, &config);
             let (predicted, buckets) = (predicted.time.total(), predicted.buckets);
             assert!(real.iter().all(|(_, result)| result.buckets.len() == buckets.len()));
@@ -91,9 +94,16 @@ fn the_prediction_is_the_virtual_clock_of_a_real_run() {
 /// What a hook computes and sends takes the same time modeled as run: buckets of 4 ranks' CNN, in which all elements divide.
 #[test]
 fn hooks_cost_what_they_cost_on_the_virtual_clock() {
-    let plain = Config { batch: 4, first_bucket_kib: 1, bucket_kib: 32, ..Config::default() };
+    let plain = Config::default().with(|c| {
+        c.training.batch = 4;
+        c.ddp.first_bucket_kib = 1;
+        c.ddp.bucket_kib = 32;
+    });
     let time = |hook: &str, device| {
-        let config = Config { hook: hook.into(), topk_share: 0.25, ..plain.clone() };
+        let config = plain.clone().with(|c| {
+            c.ddp.hook = hook.into();
+            c.ddp.topk_share = 0.25;
+        });
         let (real, predicted) = timed(4, device, &config);
         let slowest = real.iter().map(|(step, _)| step.total()).max().unwrap();
         let predicted = predicted.time.total();
@@ -107,11 +117,11 @@ fn hooks_cost_what_they_cost_on_the_virtual_clock() {
             assert_ne!(time(hook, device), none, "{hook} costs nothing");
         }
     }
-    let local = Config { hook: "local_sgd".into(), ..plain };
+    let local = plain.with(|c| c.ddp.hook = "local_sgd".into());
     let (topology, plan) = (switch(4), Plan::default());
     let machine = ModeledMachine::new(&topology, Device::CPU_CORE, &plan);
     let said = predict(&local, (1, 8, 8), 10, &machine).unwrap_err().to_string();
-    assert!(said.contains("every `local_steps`-th") && said.contains("virtual clock"), "{said}");
+    assert!(said.contains("every `ddp.local_steps`-th") && said.contains("virtual clock"), "{said}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use allfold_collectives::world::WorldKind;
 use allfold_collectives::{Collective, Communicator, World};
 use allfold_kernels::nn::Float;
 use allfold_tests::training::{bits, run, small, switch};
+use allfold_trainer::config::{ElementType, LrScheduleName};
 use allfold_trainer::engine::StepInput;
 use allfold_trainer::models::{self, Cnn, MODELS, cnn, mlp};
 use allfold_trainer::strategies::STRATEGIES;
@@ -29,7 +30,10 @@ fn the_same_bits_on_every_backend_algorithm_and_bucket_size() {
             for world in [World::threads(ranks).any(), World::sim(&switch(ranks)).any()] {
                 let world = world.algorithm(Collective::AllReduce, algorithm);
                 for (first_bucket_kib, bucket_kib) in [(0, 0), (1, 4), (1024, 25 * 1024)] {
-                    let config = Config { first_bucket_kib, bucket_kib, ..small() };
+                    let config = small().with(|c| {
+                        c.ddp.first_bucket_kib = first_bucket_kib;
+                        c.ddp.bucket_kib = bucket_kib;
+                    });
                     assert_eq!(
                         bits(&run(&world, &config)),
                         want,
@@ -44,26 +48,28 @@ fn the_same_bits_on_every_backend_algorithm_and_bucket_size() {
 /// Runs with synchronised statistics, micro-batches and an optimiser with state have the same bits on every backend, too.
 #[test]
 fn synchronised_accumulated_and_clipped_runs_have_the_same_bits_everywhere() {
-    let config = Config {
-        sync_batch_norm: true,
-        accumulate: 2,
-        optimiser: "adamw".into(),
-        lr_schedule: "one_cycle".into(),
-        warmup_steps: 1,
-        scale_lr: true,
-        clip_norm: 1.0,
-        crop_padding: 1,
-        flip: true,
-        ..small()
-    };
+    let config = small().with(|c| {
+        c.model.sync_batch_norm = true;
+        c.training.accumulate = 2;
+        c.optimiser.name = "adamw".into();
+        c.lr_schedule.name = LrScheduleName::OneCycle;
+        c.lr_schedule.warmup_steps = 1;
+        c.optimiser.scale_lr = true;
+        c.optimiser.clip_norm = 1.0;
+        c.data.crop_padding = 1;
+        c.data.flip = true;
+    });
     for ranks in [1, 2, 3, 8] {
         let want = bits(&run(&World::threads(ranks), &config));
         for algorithm in CANONICAL {
             let on = World::sim(&switch(ranks)).algorithm(Collective::AllReduce, algorithm);
-            let config = Config { first_bucket_kib: 0, bucket_kib: 0, ..config.clone() };
+            let config = config.clone().with(|c| {
+                c.ddp.first_bucket_kib = 0;
+                c.ddp.bucket_kib = 0;
+            });
             assert_eq!(bits(&run(&on, &config)), want, "{ranks} ranks, {algorithm}");
         }
-        let plain = run(&World::threads(ranks), &Config { accumulate: 1, ..config.clone() });
+        let plain = run(&World::threads(ranks), &config.clone().with(|c| c.training.accumulate = 1));
         assert_ne!(bits(&plain), want, "{ranks} ranks");
     }
 }
@@ -71,7 +77,7 @@ fn synchronised_accumulated_and_clipped_runs_have_the_same_bits_everywhere() {
 /// One step over a batch that ranks share unevenly: (the rank's part of the summed loss, gradients of the summed loss by parameter,
 /// running statistics).
 fn pass<K: WorldKind>(parts: &[usize], world: &World<K>, train: &Dataset) -> Vec<(f64, Vec<f64>, Vec<f64>)> {
-    let config = Config { strategy: "ddp".into(), ..Config::default() };
+    let config = Config::default().with(|c| c.strategy = "ddp".into());
     let body = |comm: Communicator| -> Result<_> {
         let network = || -> Result<Network<f64>> {
             let parts = Cnn { shape: (1, 8, 8), channels: &[3, 4], batch_norm: true, classes: 10 };
@@ -137,9 +143,16 @@ fn a_synchronised_model_is_evaluated_without_communication() {
 fn a_loss_scale_changes_no_bits_and_an_overflow_skips_the_step() {
     let world = World::threads(3);
     let want = bits(&run(&world, &small()));
-    let scaled = Config { loss_scale: 1024.0, scale_interval: 2, ..small() };
+    let scaled = small().with(|c| {
+        c.precision.loss_scale = 1024.0;
+        c.precision.scale_interval = 2;
+    });
     assert_eq!(bits(&run(&world, &scaled)), want);
-    let overflowing = Config { loss_scale: 1e38, scale_interval: 1, scale_backoff: 1e-37, ..small() };
+    let overflowing = small().with(|c| {
+        c.precision.loss_scale = 1e38;
+        c.precision.scale_interval = 1;
+        c.precision.scale_backoff = 1e-37;
+    });
     let result = run(&world, &overflowing);
     assert_ne!(bits(&result), want);
     // After the skipped step the weights are what they were.
@@ -153,7 +166,10 @@ fn a_loss_scale_changes_no_bits_and_an_overflow_skips_the_step() {
 fn a_ring_changes_the_weights_with_the_bucket_size() {
     let world = World::threads(4).algorithm(Collective::AllReduce, "ring");
     let with = |bucket_kib| {
-        let config = Config { first_bucket_kib: bucket_kib, bucket_kib, ..small() };
+        let config = small().with(|c| {
+            c.ddp.first_bucket_kib = bucket_kib;
+            c.ddp.bucket_kib = bucket_kib;
+        });
         run(&world, &config).weights_hash
     };
     assert_eq!(with(0), with(0));
@@ -167,13 +183,12 @@ fn fit<F: Float>(
     comm: &Communicator,
 ) -> Result<(Vec<f64>, Vec<f64>)> {
     let strategy = if comm.size() == 1 { "single" } else { "ddp" };
-    let config = Config {
-        strategy: strategy.into(),
-        first_bucket_kib: 1,
-        bucket_kib: 1,
-        weight_decay: 1e-4,
-        ..Config::default()
-    };
+    let config = Config::default().with(|c| {
+        c.strategy = strategy.into();
+        c.ddp.first_bucket_kib = 1;
+        c.ddp.bucket_kib = 1;
+        c.optimiser.weight_decay = 1e-4;
+    });
     let (train, _) = data::digits()?;
     let train = train.first(240);
     let mut rank = RankTrainer::new(&config, network(), comm)?;
@@ -220,13 +235,20 @@ fn ranks_together_equal_one_process_on_the_whole_batch() {
 #[test]
 fn all_strategies_agree_on_one_rank() {
     assert!(MODELS.iter().any(|(name, _)| *name == "resnet18"));
+    const BOTH: [ElementType; 2] = [ElementType::F32, ElementType::F64];
     // The ResNet takes nearly all of the time, and f64 differs by a type argument only.
-    for (model, dtypes) in [("mlp", &["f32", "f64"][..]), ("cnn", &["f32", "f64"]), ("resnet18", &["f32"])] {
+    for (model, dtypes) in [("mlp", &BOTH[..]), ("cnn", &BOTH), ("resnet18", &BOTH[..1])] {
         for &dtype in dtypes {
             // Two steps and a test of 12 samples: a test of all 360 would take most of the time.
             let with = |strategy: &str| {
-                let (model, dtype, strategy) = (model.to_string(), dtype.into(), strategy.into());
-                let config = Config { model, dtype, strategy, max_steps: 2, validation: 12, ..small() };
+                let (model, strategy) = (model.to_string(), strategy.into());
+                let config = small().with(|c| {
+                    c.model.name = model;
+                    c.precision.dtype = dtype;
+                    c.strategy = strategy;
+                    c.training.max_steps = 2;
+                    c.data.validation = 12;
+                });
                 bits(&run(&World::threads(1), &config))
             };
             // A server and a worker are two ranks.
@@ -262,17 +284,16 @@ fn evaluation_counts_every_test_sample_once() {
 /// A text has a label at each position: its accuracy is a share of the positions, and its loss the mean that is trained on.
 #[test]
 fn evaluation_of_a_text_counts_positions() {
-    let config = Config {
-        model: "gpt".into(),
-        data: "synthetic".into(),
-        synthetic_samples: 70,
-        synthetic_classes: 11,
-        positions: 12,
-        layers: 1,
-        width: 8,
-        heads: 2,
-        ..small()
-    };
+    let config = small().with(|c| {
+        c.model.name = "gpt".into();
+        c.data.name = "synthetic".into();
+        c.data.synthetic_samples = 70;
+        c.data.synthetic_classes = 11;
+        c.data.positions = 12;
+        c.model.layers = 1;
+        c.model.width = 8;
+        c.model.heads = 2;
+    });
     let (train, test) = data::load(&config).unwrap();
     let mut batch = Batch::default();
     test.gather::<f64>(&(0..test.len()).collect::<Vec<_>>(), &mut batch).unwrap();
@@ -294,7 +315,7 @@ fn evaluation_of_a_text_counts_positions() {
 
 #[test]
 fn the_network_learns_the_digits() {
-    let config = Config { epochs: 3, ..Config::default() };
+    let config = Config::default().with(|c| c.training.epochs = 3);
     let result = run(&World::threads(2), &config);
     assert!(result.test.accuracy() > 0.92, "accuracy {}", result.test.accuracy());
     assert_eq!(result.losses.len(), 3 * 1437usize.div_ceil(2).div_ceil(16));
@@ -334,7 +355,7 @@ fn ranks_with_different_data_are_refused_by_name() {
 
 #[test]
 fn single_on_several_ranks_is_refused() {
-    let config = Config { strategy: "single".into(), ..small() };
+    let config = small().with(|c| c.strategy = "single".into());
     let error = World::threads(2).run(|comm| train(&config, &comm, &mut ())).unwrap_err();
     assert!(error.to_string().starts_with("strategy `single` trains on 1 rank and there are 2"), "{error}");
 }

@@ -2,6 +2,7 @@
 
 use allfold_collectives::World;
 use allfold_tests::training::{bits, run, switch};
+use allfold_trainer::config::{ElementType, LrScheduleName};
 use allfold_trainer::{
     Config, EpochReport, Observer, StepReport, TrainResult, checkpoint, data, train, train_on,
 };
@@ -9,16 +10,15 @@ use std::path::Path;
 
 /// An MLP in f64 on 160 digits, in ten steps an epoch whatever the number of ranks.
 fn config(ranks: usize) -> Config {
-    Config {
-        model: "mlp".into(),
-        hidden: vec![12],
-        dtype: "f64".into(),
-        train_samples: 160,
-        batch: 16 / ranks,
-        lr: 0.1,
-        epochs: 30,
-        ..Config::default()
-    }
+    Config::default().with(|c| {
+        c.model.name = "mlp".into();
+        c.model.hidden = vec![12];
+        c.precision.dtype = ElementType::F64;
+        c.data.train_samples = 160;
+        c.training.batch = 16 / ranks;
+        c.optimiser.lr = 0.1;
+        c.training.epochs = 30;
+    })
 }
 
 /// The first epoch with the highest accuracy.
@@ -55,7 +55,7 @@ fn step_of(path: &Path) -> u64 {
 }
 
 fn within(folder: &Path, config: Config) -> Config {
-    Config { checkpoint_dir: folder.display().to_string(), ..config }
+    config.with(|c| c.checkpoint.dir = folder.display().to_string())
 }
 
 #[test]
@@ -63,7 +63,10 @@ fn all_ranks_end_after_the_same_epoch_whatever_their_number() {
     let (patience, min_delta) = (2, 0.02);
     let mut lengths = Vec::new();
     for ranks in [1, 2, 4] {
-        let config = Config { patience, min_delta, ..config(ranks as usize) };
+        let config = config(ranks as usize).with(|c| {
+            c.training.patience = patience;
+            c.training.min_delta = min_delta;
+        });
         for world in [World::threads(ranks).any(), World::sim(&switch(ranks)).any()] {
             let each: Vec<TrainResult> = world.run(|comm| train(&config, &comm, &mut ())).unwrap();
             let first = &each[0];
@@ -85,22 +88,25 @@ fn a_resumed_run_ends_after_the_same_epoch_with_the_same_bits() {
     let folder = tempfile::tempdir().unwrap();
     let kept = within(
         folder.path(),
-        Config {
-            patience: 3,
-            min_delta: 0.01,
-            lr_schedule: "plateau".into(),
-            lr_patience: 0,
-            checkpoint_every: 7,
-            checkpoint_every_epochs: 1,
-            checkpoint_keep: 100,
-            ..config(2)
-        },
+        config(2).with(|c| {
+            c.training.patience = 3;
+            c.training.min_delta = 0.01;
+            c.lr_schedule.name = LrScheduleName::Plateau;
+            c.lr_schedule.patience = 0;
+            c.checkpoint.every = 7;
+            c.checkpoint.every_epochs = 1;
+            c.checkpoint.keep = 100;
+        }),
     );
     let want = run(&World::threads(2), &kept);
     assert!(want.ended_early);
     let names = files(folder.path());
     assert_eq!(names.len(), want.epochs.len() + want.losses.len() / 7 - want.losses.len() / 70, "{names:?}");
-    let resumed = Config { resume: true, checkpoint_every: 0, checkpoint_every_epochs: 0, ..kept };
+    let resumed = kept.with(|c| {
+        c.checkpoint.resume = true;
+        c.checkpoint.every = 0;
+        c.checkpoint.every_epochs = 0;
+    });
     for name in names.iter().rev() {
         let got = run(&World::threads(2), &resumed);
         assert_eq!((bits(&got), got.ended_early), (bits(&want), true), "{name}");
@@ -108,8 +114,14 @@ fn a_resumed_run_ends_after_the_same_epoch_with_the_same_bits() {
         std::fs::remove_file(folder.path().join(name)).unwrap();
     }
     // With more patience a run that ended early goes on.
-    run(&World::threads(2), &Config { resume: false, checkpoint_every_epochs: 1, ..resumed.clone() });
-    let longer = run(&World::threads(2), &Config { patience: 4, ..resumed });
+    run(
+        &World::threads(2),
+        &resumed.clone().with(|c| {
+            c.checkpoint.resume = false;
+            c.checkpoint.every_epochs = 1;
+        }),
+    );
+    let longer = run(&World::threads(2), &resumed.with(|c| c.training.patience = 4));
     assert!(longer.epochs.len() > want.epochs.len() && longer.epochs[..want.epochs.len()] == want.epochs);
 }
 
@@ -119,17 +131,16 @@ fn the_best_checkpoint_is_that_of_the_best_epoch_whenever_it_comes() {
     let path = folder.path().join(checkpoint::BEST);
     let base = within(
         folder.path(),
-        Config {
-            checkpoint_every_epochs: 1,
-            checkpoint_keep: 1,
-            checkpoint_best: true,
-            resume: true,
-            ..config(2)
-        },
+        config(2).with(|c| {
+            c.checkpoint.every_epochs = 1;
+            c.checkpoint.keep = 1;
+            c.checkpoint.best = true;
+            c.checkpoint.resume = true;
+        }),
     );
     let (mut places, mut earlier) = (Vec::new(), 0);
     for epochs in 1..=12 {
-        let result = run(&World::threads(2), &Config { epochs, ..base.clone() });
+        let result = run(&World::threads(2), &base.clone().with(|c| c.training.epochs = epochs));
         let best = best(&result.epochs);
         assert_eq!(step_of(&path), result.epochs[best].steps, "after {epochs} epochs");
         assert_eq!(
@@ -139,15 +150,14 @@ fn the_best_checkpoint_is_that_of_the_best_epoch_whenever_it_comes() {
         places.push(best);
         earlier += usize::from(best + 1 < result.epochs.len());
         let weights = path.display().to_string();
-        let scored = Config {
-            weights,
-            lr: 0.0,
-            weight_decay: 0.0,
-            resume: false,
-            max_steps: 1,
-            checkpoint_dir: String::new(),
-            ..config(2)
-        };
+        let scored = config(2).with(|c| {
+            c.model.weights = weights;
+            c.optimiser.lr = 0.0;
+            c.optimiser.weight_decay = 0.0;
+            c.checkpoint.resume = false;
+            c.training.max_steps = 1;
+            c.checkpoint.dir = String::new();
+        });
         assert_eq!(run(&World::threads(2), &scored).test, result.epochs[best].test);
     }
     places.dedup();
@@ -159,21 +169,33 @@ fn the_best_checkpoint_is_that_of_the_best_epoch_whenever_it_comes() {
 #[test]
 fn a_run_resumes_from_the_best_checkpoint_if_no_other_is_newer() {
     let folder = tempfile::tempdir().unwrap();
-    let kept = within(folder.path(), Config { epochs: 4, checkpoint_best: true, ..config(2) });
+    let kept = within(
+        folder.path(),
+        config(2).with(|c| {
+            c.training.epochs = 4;
+            c.checkpoint.best = true;
+        }),
+    );
     let want = run(&World::threads(2), &kept);
     assert_eq!(files(folder.path()), [checkpoint::BEST]);
     let latest =
         |what: &str| assert_eq!(checkpoint::latest(folder.path()).unwrap(), Some(folder.path().join(what)));
     latest(checkpoint::BEST);
     let refused = World::threads(2).run(|comm| train(&kept, &comm, &mut ())).unwrap_err().to_string();
-    assert!(refused.contains("has checkpoints already: set `resume`"), "{refused}");
-    let resumed = Config { resume: true, ..kept };
+    assert!(refused.contains("has checkpoints already: set `checkpoint.resume`"), "{refused}");
+    let resumed = kept.with(|c| c.checkpoint.resume = true);
     let before = std::fs::metadata(folder.path().join(checkpoint::BEST)).unwrap().modified().unwrap();
     assert_eq!(bits(&run(&World::threads(2), &resumed)), bits(&want));
     let after = std::fs::metadata(folder.path().join(checkpoint::BEST)).unwrap().modified().unwrap();
     assert_eq!(before, after, "no epoch after the best one was better");
     // The last step's checkpoint is as new or newer.
-    run(&World::threads(2), &Config { checkpoint_every_epochs: 3, epochs: 5, ..resumed });
+    run(
+        &World::threads(2),
+        &resumed.with(|c| {
+            c.checkpoint.every_epochs = 3;
+            c.training.epochs = 5;
+        }),
+    );
     latest("step-00000050.safetensors");
     std::fs::write(folder.path().join(checkpoint::BEST), "half of one").unwrap();
     let says = checkpoint::latest(folder.path()).unwrap_err().to_string();
@@ -186,32 +208,39 @@ fn checkpoints_by_epoch_are_those_asked_for_and_the_last() {
         [(2, 5, 0, vec![20, 40, 50]), (1, 3, 0, vec![10, 20, 30]), (2, 5, 33, vec![20, 33])]
     {
         let folder = tempfile::tempdir().unwrap();
-        let config = Config {
-            epochs,
-            max_steps: steps,
-            checkpoint_every_epochs: every,
-            checkpoint_keep: 9,
-            ..config(2)
-        };
+        let config = config(2).with(|c| {
+            c.training.epochs = epochs;
+            c.training.max_steps = steps;
+            c.checkpoint.every_epochs = every;
+            c.checkpoint.keep = 9;
+        });
         run(&World::threads(2), &within(folder.path(), config));
         let want: Vec<String> = want.iter().map(|step| format!("step-{step:08}.safetensors")).collect();
         assert_eq!(files(folder.path()), want);
     }
 }
 
-/// A run that `max_steps` cuts within an epoch has a score there, which a longer run would not have: it must not count.
+/// A run that `training.max_steps` cuts within an epoch has a score there, which a longer run would not have: it must not count.
 #[test]
 fn a_longer_run_decides_as_if_it_had_never_been_cut_short() {
     let folder = tempfile::tempdir().unwrap();
-    let base =
-        Config { patience: 2, min_delta: 0.02, lr_schedule: "plateau".into(), lr_patience: 0, ..config(2) };
+    let base = config(2).with(|c| {
+        c.training.patience = 2;
+        c.training.min_delta = 0.02;
+        c.lr_schedule.name = LrScheduleName::Plateau;
+        c.lr_schedule.patience = 0;
+    });
     let want = run(&World::threads(2), &base);
     let kept = within(
         folder.path(),
-        Config { checkpoint_every_epochs: 1, checkpoint_best: true, resume: true, ..base },
+        base.with(|c| {
+            c.checkpoint.every_epochs = 1;
+            c.checkpoint.best = true;
+            c.checkpoint.resume = true;
+        }),
     );
     for max_steps in [7, 15, 28] {
-        let cut = run(&World::threads(2), &Config { max_steps, ..kept.clone() });
+        let cut = run(&World::threads(2), &kept.clone().with(|c| c.training.max_steps = max_steps));
         assert_eq!(cut.epochs.last().unwrap().steps, max_steps);
         let best = folder.path().join(checkpoint::BEST);
         assert!(max_steps < 10 && !best.exists() || step_of(&best).is_multiple_of(10));
@@ -232,15 +261,14 @@ impl Observer for Rates {
 #[test]
 fn a_plateau_lowers_the_rate_after_epochs_without_a_better_score_on_every_rank() {
     for (ranks, score) in [(1, "loss"), (2, "accuracy"), (4, "loss")] {
-        let config = Config {
-            lr: 0.15,
-            score: score.into(),
-            lr_schedule: "plateau".into(),
-            lr_patience: 0,
-            lr_threshold: 0.0,
-            epochs: 20,
-            ..config(ranks as usize)
-        };
+        let config = config(ranks as usize).with(|c| {
+            c.optimiser.lr = 0.15;
+            c.set("training.score", score).unwrap();
+            c.lr_schedule.name = LrScheduleName::Plateau;
+            c.lr_schedule.patience = 0;
+            c.lr_schedule.threshold = 0.0;
+            c.training.epochs = 20;
+        });
         let each = World::threads(ranks).run(|comm| {
             let mut rates = Rates(Vec::new());
             train(&config, &comm, &mut rates).map(|result| (result.epochs, rates.0))
@@ -260,10 +288,13 @@ fn a_plateau_lowers_the_rate_after_epochs_without_a_better_score_on_every_rank()
 
 #[test]
 fn the_training_set_is_scored_too_where_it_is_asked_for() {
-    let config = Config { epochs: 2, score_train: true, ..config(2) };
+    let config = config(2).with(|c| {
+        c.training.epochs = 2;
+        c.training.score_train = true;
+    });
     let scored = run(&World::threads(2), &config);
     assert!(scored.epochs.iter().all(|epoch| epoch.train.is_some_and(|train| train.labels == 160)));
-    let plain = run(&World::threads(2), &Config { score_train: false, ..config });
+    let plain = run(&World::threads(2), &config.with(|c| c.training.score_train = false));
     assert!(plain.epochs.iter().all(|epoch| epoch.train.is_none()));
     assert_eq!(bits(&scored), bits(&plain));
 }
@@ -275,10 +306,15 @@ fn keys_that_compare_scores_need_something_to_score_on() {
     let ends = |config: &Config| {
         World::threads(2).run(|comm| train_on(config, &train, &nothing, &comm, &mut ())).map(|_| ())
     };
-    for config in [Config { patience: 1, ..config(2) }, Config { lr_schedule: "plateau".into(), ..config(2) }]
-    {
+    for config in [
+        config(2).with(|c| c.training.patience = 1),
+        config(2).with(|c| c.lr_schedule.name = LrScheduleName::Plateau),
+    ] {
         let says = ends(&config).unwrap_err().to_string();
-        assert!(says.ends_with("the test set is empty: set `validation`") && !says.contains('\n'), "{says}");
+        assert!(
+            says.ends_with("the test set is empty: set `data.validation`") && !says.contains('\n'),
+            "{says}"
+        );
     }
-    assert!(ends(&Config { epochs: 1, ..config(2) }).is_ok());
+    assert!(ends(&config(2).with(|c| c.training.epochs = 1)).is_ok());
 }

@@ -209,7 +209,7 @@ fn labelled(mut x: Array, mut y: Array, tokens: Tokens) -> Result<Set> {
         Tokens::Below(vocabulary) if most > vocabulary => {
             let (token, last) = (most - 1, vocabulary.saturating_sub(1));
             return Err(x.wrong(format!(
-                "has the token {token}; the model knows 0 to {last}: set `vocabulary` to {most} or more"
+                "has the token {token}; the model knows 0 to {last}: set `model.vocabulary` to {most} or more"
             )));
         }
         Tokens::Classes => classes = classes.max(most),
@@ -382,7 +382,9 @@ mod tests {
         };
         assert_eq!(known(10).unwrap().0.classes, 4);
         let error = known(9).unwrap_err().to_string();
-        assert!(error.ends_with("has the token 9; the model knows 0 to 8: set `vocabulary` to 10 or more"));
+        assert!(
+            error.ends_with("has the token 9; the model knows 0 to 8: set `model.vocabulary` to 10 or more")
+        );
         std::fs::write(folder.0.path().join("train_x.npy"), npy("<f4", &[2, 1], &floats([1.0, 0.5])))
             .unwrap();
         let error = load(folder.0.path(), &options).unwrap_err().to_string();

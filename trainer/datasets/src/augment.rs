@@ -66,7 +66,7 @@ impl Augment {
         let AugmentOptions { seed, padding, flip, crop } = options;
         if padding > 0 && padding >= height.min(width) {
             return Err(Error::Options(format!(
-                "`crop_padding` is {padding} and pictures are {height} x {width}; it must be less than either side"
+                "`data.crop_padding` is {padding} and pictures are {height} x {width}; it must be less than either side"
             )));
         }
         Ok(Augment { seed: seed.wrapping_add(epoch), padding, flip, crop })
@@ -179,7 +179,10 @@ mod tests {
     fn what_cannot_be_moved_is_refused() {
         let options = AugmentOptions { padding: 8, ..AugmentOptions::default() };
         let error = Augment::new(options, (3, 8, 9), 0).unwrap_err().to_string();
-        assert_eq!(error, "`crop_padding` is 8 and pictures are 8 x 9; it must be less than either side");
+        assert_eq!(
+            error,
+            "`data.crop_padding` is 8 and pictures are 8 x 9; it must be less than either side"
+        );
     }
 
     /// A sample's change follows from its number and the epoch, whatever rank and worker prepares it.

@@ -37,7 +37,7 @@ pub fn load(options: &SyntheticOptions) -> Result<(Dataset, Dataset)> {
         let room = count.zip(labels).and_then(|(count, labels)| Some((count, room(count)?, room(labels)?)));
         let Some((count, mut numbers, mut labels)) = room else {
             return Err(Error::Data(format!(
-                "`synthetic_samples` {samples} of {} x {} x {} numbers do not fit in memory; take fewer, or smaller ones",
+                "`data.synthetic_samples` {samples} of {} x {} x {} numbers do not fit in memory; take fewer, or smaller ones",
                 shape.0, shape.1, shape.2
             )));
         };
@@ -53,7 +53,7 @@ pub fn load(options: &SyntheticOptions) -> Result<(Dataset, Dataset)> {
         Ok(Dataset { shape, classes, samples: Samples::Numbers(numbers), labels })
     };
     match samples {
-        0 => Err(Error::Data("`synthetic_samples` is 0; it must be 1 or more".into())),
+        0 => Err(Error::Data("`data.synthetic_samples` is 0; it must be 1 or more".into())),
         samples => Ok((set(samples)?, set(samples.div_ceil(10))?)),
     }
 }

@@ -26,7 +26,7 @@ pub(crate) fn drops_whole_groups(
     }
     Err(unsupported(format!(
         "layer `{}` drops attention probabilities in {dtype}, for which a rank's two chunks, of {chunk} positions here, must be a \
-         multiple of 4; change `positions` or the number of ranks, or leave out `attention_dropout` or `amp`",
+         multiple of 4; change `data.positions` or the number of ranks, or leave out `model.attention_dropout` or `precision.amp`",
         network.names()[l]
     )))
 }
@@ -41,7 +41,7 @@ pub(crate) fn supported(name: &str, operation: &LayerOperation) -> Result<()> {
         {
             let size = width / (*heads).max(1);
             Err(unsupported(format!(
-                "layer `{name}` has heads of {size} columns; GPU kernels take at most 128: change `width` or `heads`"
+                "layer `{name}` has heads of {size} columns; GPU kernels take at most 128: change `model.width` or `model.heads`"
             )))
         }
         LayerOperation::MeanPool(shape) if shape.padding > 0 => Err(unsupported(format!(

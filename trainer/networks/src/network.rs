@@ -167,7 +167,8 @@ impl<F: Float> Network<F> {
             }
         }
         if !self.frozen.is_empty() && self.frozen.iter().all(|&frozen| frozen) {
-            let what = "`frozen` names every parameter; leave some to train, or name them in `trained`";
+            let what =
+                "`model.frozen` names every parameter; leave some to train, or name them in `model.trained`";
             return Err(Error::Config(what.into()));
         }
         Ok(())
@@ -274,7 +275,9 @@ impl<F: Float> Network<F> {
     /// [`Error::Batch`]: a layer would compute its statistics from one value.
     pub fn normalises(&self, n: usize) -> Result<()> {
         match self.layers.iter().position(|layer| (1..layer.min_batch()).contains(&n)) {
-            Some(layer) => Err(self.one_value(layer, "a rank needs 2 samples or more, or `sync_batch_norm`")),
+            Some(layer) => {
+                Err(self.one_value(layer, "a rank needs 2 samples or more, or `model.sync_batch_norm`"))
+            }
             None => Ok(()),
         }
     }

@@ -37,7 +37,7 @@ use allfold_kernels::nn::{Float, OpCost};
 
 /// An optimiser: moves parameters by their gradients.
 pub trait Optimiser<F: Float> {
-    /// Moves `params` against `grads`, which has the same layout, at the learning rate `lr`.
+    /// Moves `params` against `grads`, which has the same layout, at the learning rate `optimiser.lr`.
     fn step(&mut self, lr: f64, params: &mut [F], grads: &[F]);
 
     /// Whether a step needs the norms of whole parameters and of their gradients.

@@ -41,6 +41,7 @@ pub use workload::{WorkloadTraining, predict_data_parallel, predict_workload};
 use allfold_collectives::Plan;
 use allfold_kernels::nn::Float;
 use allfold_sim::{Costs, Device, Faults, Picos, Rank, Sharing, Topology};
+use allfold_trainer::config::ElementType;
 use allfold_trainer::engine::Mesh;
 use allfold_trainer::strategies::ddp::Ddp;
 use allfold_trainer::strategies::single::Single;
@@ -116,11 +117,11 @@ pub fn predict(
     classes: usize,
     machine: &ModeledMachine,
 ) -> Result<StepPrediction> {
-    config.check()?;
+    allfold_trainer::config::check(config)?;
     hooks::check_predicted(config)?;
-    match config.dtype.as_str() {
-        "f64" => predict_network::<f64>(config, (shape, classes), machine),
-        _ => predict_network::<f32>(config, (shape, classes), machine),
+    match config.precision.dtype {
+        ElementType::F64 => predict_network::<f64>(config, (shape, classes), machine),
+        ElementType::F32 => predict_network::<f32>(config, (shape, classes), machine),
     }
 }
 
@@ -149,10 +150,10 @@ fn predict_network<F: Float>(
         RankClass { costs: own, batch: shares::batch_of(config, &mesh, rank) }
     };
     let rules = StepRules {
-        uneven: config.uneven || !config.parallel.shares.is_empty(),
-        views: config.hook == "none",
-        scaler: config.scaler().is_some(),
-        clip: config.clip_norm > 0.0,
+        uneven: config.data.uneven || !config.parallel.shares.is_empty(),
+        views: config.ddp.hook == "none",
+        scaler: config.precision.loss_scale > 0.0,
+        clip: config.optimiser.clip_norm > 0.0,
         norms: optim::build::<F>(config, &[])?.needs_norms(),
         parts: costs[0].has_parts(),
     };

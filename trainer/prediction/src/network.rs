@@ -45,7 +45,7 @@ impl<'a, F: Float> NetworkCosts<'a, F> {
         // Refuses an optimiser that is not there.
         optim::build::<F>(config, network.params())?;
         let outline = Arc::new(network.outline());
-        let amp = config.narrow().map(|narrow| Autocast::new(narrow, &network));
+        let amp = models::narrow(config.precision.amp).map(|narrow| Autocast::new(narrow, &network));
         Ok(NetworkCosts { config, network, split, outline, amp, parameters, inputs, device })
     }
 

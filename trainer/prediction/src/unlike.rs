@@ -5,7 +5,7 @@
 
 use crate::{ModeledMachine, StepPrediction, predict};
 use allfold_sim::{Device, Faults, Rank, Topology};
-use allfold_trainer::config::Parallel;
+use allfold_trainer::config::ParallelConfig;
 use allfold_trainer::engine::MeshAxis;
 use allfold_trainer::{Config, Error, Result, strategies};
 
@@ -21,14 +21,13 @@ struct DeviceStep {
 
 /// `config` on one rank: what the step of a rank's device is timed by.
 pub fn alone(config: &Config) -> Config {
-    Config {
-        strategy: "single".into(),
-        parallel: Parallel::default(),
-        hook: "none".into(),
-        groups: Vec::new(),
-        broadcast_buffers: false,
-        ..config.clone()
-    }
+    config.clone().with(|c| {
+        c.strategy = "single".into();
+        c.parallel = ParallelConfig::default();
+        c.ddp.hook = "none".into();
+        c.ddp.groups = Vec::new();
+        c.ddp.broadcast_buffers = false;
+    })
 }
 
 /// `parallel.shares` for `config` on this machine, so that all ranks with samples of their own compute equally long. Of ranks with the
@@ -45,7 +44,8 @@ pub fn shares_by_speed(
     let one = one.map_err(|error| Error::Config(error.to_string()))?;
     let seconds = |device: Device, batch: usize| -> Result<f64> {
         let machine = ModeledMachine { device, devices: &Faults::NONE, topology: &one, ..*machine };
-        let step: StepPrediction = predict(&Config { batch, ..alone.clone() }, shape, classes, &machine)?;
+        let step: StepPrediction =
+            predict(&alone.clone().with(|c| c.training.batch = batch), shape, classes, &machine)?;
         Ok(step.time.total().as_secs())
     };
     let device_of = |rank: usize| *machine.devices.device(Rank(rank as u32), &machine.device);
@@ -63,8 +63,8 @@ pub fn shares_by_time<D: Copy + PartialEq, E: From<Error>>(
     device_of: impl Fn(usize) -> D,
     mut seconds: impl FnMut(D, usize) -> std::result::Result<f64, E>,
 ) -> std::result::Result<Vec<u32>, E> {
-    let parallel = Parallel { shares: Vec::new(), ..config.parallel.clone() };
-    let mesh = strategies::plan(&Config { parallel, ..config.clone() }, 0, ranks)?.mesh;
+    let parallel = ParallelConfig { shares: Vec::new(), ..config.parallel.clone() };
+    let mesh = strategies::plan(&config.clone().with(|c| c.parallel = parallel), 0, ranks)?.mesh;
     let mut known: Vec<(D, DeviceStep)> = Vec::new();
     let places = mesh.data / mesh.context;
     let mut steps = vec![DeviceStep { fixed: 0.0, per_sample: 0.0 }; places];
@@ -73,7 +73,7 @@ pub fn shares_by_time<D: Copy + PartialEq, E: From<Error>>(
         let step = match known.iter().find(|(known, _)| *known == device) {
             Some((_, step)) => *step,
             None => {
-                let batch = config.batch.max(1);
+                let batch = config.training.batch.max(1);
                 let (few, many) = (seconds(device, batch)?, seconds(device, 2 * batch)?);
                 // A device that is hardly busy takes as long for twice the samples.
                 let per_sample = ((many - few) / batch as f64).max(LEAST * few / batch as f64);
@@ -87,7 +87,7 @@ pub fn shares_by_time<D: Copy + PartialEq, E: From<Error>>(
             *slowest = step;
         }
     }
-    Ok(if known.len() > 1 { balanced(&steps, config.batch * places) } else { Vec::new() })
+    Ok(if known.len() > 1 { balanced(&steps, config.training.batch * places) } else { Vec::new() })
 }
 
 /// Shares of `samples` samples in thousandths of a sample, at least one sample each.
@@ -104,7 +104,7 @@ mod tests {
 
     /// Steps of 8 samples for each of three ranks, of which two have the slow device.
     fn shared(seconds: impl Fn(char, usize) -> f64) -> Vec<f64> {
-        let config = Config { batch: 8, ..Config::default() };
+        let config = Config::default().with(|c| c.training.batch = 8);
         let devices = ['f', 's', 's'];
         let ok = |device, batch| Ok::<f64, Error>(seconds(device, batch));
         let shares = shares_by_time(&config, 3, |rank| devices[rank], ok).unwrap();
@@ -132,7 +132,7 @@ mod tests {
             });
             assert!(shares[0] > 20.0 && shares[1] == 1.0 && shares[2] == 1.0, "{shares:?}");
         }
-        let config = Config { batch: 8, ..Config::default() };
+        let config = Config::default().with(|c| c.training.batch = 8);
         let alike = shares_by_time(&config, 3, |_| 'a', |_, _| Ok::<f64, Error>(1.0));
         assert!(alike.unwrap().is_empty());
     }

@@ -165,7 +165,7 @@ pub fn newest(directory: &Path) -> Result<Option<PathBuf>> {
 /// The error of a run if another run has locked its folder.
 pub(crate) fn taken(directory: &Path) -> Error {
     Error::Config(format!(
-        "`checkpoint_dir` {}: another run writes its checkpoints there; wait until it has ended, or name another folder",
+        "`checkpoint.dir` {}: another run writes its checkpoints there; wait until it has ended, or name another folder",
         directory.display()
     ))
 }

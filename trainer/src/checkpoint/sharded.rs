@@ -227,7 +227,7 @@ pub fn begin(directory: &Path, step: u64, keep: usize) -> Result<()> {
 /// # Errors
 /// The file cannot be written.
 pub fn write<F: Float>(run: &Snapshot<'_, F>, rank: usize, part: &Part<F>) -> Result<()> {
-    let directory = Path::new(&run.config.checkpoint_dir);
+    let directory = Path::new(&run.config.checkpoint.dir);
     let bytes = contents(run, rank, part)?;
     folder::put_part(directory, run.step, rank, &bytes)
 }

@@ -1,9 +1,9 @@
 //! Which device a rank computes on.
 
-use crate::config::RankDevice;
 use crate::{Config, Error, Result};
 use allfold_collectives::Communicator;
 use allfold_collectives::environment::{Environment, variable};
+use allfold_config::RankDevice;
 use allfold_cuda::CudaMachine;
 
 /// The device of a rank: the one that `config` names; otherwise the rank's number on its host if a launcher gives one, else its

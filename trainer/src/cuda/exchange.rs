@@ -5,7 +5,7 @@
 //! | `none` | summed in place, during backward |
 //! | `fp16`, `bf16` | rounded on the device, summed in 16 bits during backward, widened |
 //! | `powersgd`, `topk`, `int8` | copied to the host after backward and exchanged by the CPU's hook: the same bits, slowly |
-//! | `local_sgd` | not exchanged; weights are averaged every `local_steps` steps |
+//! | `local_sgd` | not exchanged; weights are averaged every `ddp.local_steps` steps |
 //!
 //! If other ranks compute on the CPU, every hook, `none` too, is the CPU's.
 
@@ -38,14 +38,14 @@ pub(super) struct Exchange<'a> {
 
 impl<'a> Exchange<'a> {
     pub fn new(config: &Config, comm: &'a Communicator) -> Result<Exchange<'a>> {
-        let reduce_path = match config.hook.as_str() {
+        let reduce_path = match config.ddp.hook.as_str() {
             // A single rank has nothing to exchange.
             _ if config.strategy == "single" => ReducePath::Whole,
             _ if config.mixes_devices() => ReducePath::Host(Box::new(Hook::named(config))),
             "fp16" => ReducePath::Narrow(DType::F16, None),
             "bf16" => ReducePath::Narrow(DType::Bf16, None),
             "powersgd" | "topk" | "int8" => ReducePath::Host(Box::new(Hook::named(config))),
-            "local_sgd" if config.loss_scale > 0.0 => {
+            "local_sgd" if config.precision.loss_scale > 0.0 => {
                 let what = "`local_sgd` has no loss scale on GPUs: ranks would skip steps of their own";
                 return Err(Error::Config(what.into()));
             }

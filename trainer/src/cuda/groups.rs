@@ -3,6 +3,7 @@
 use crate::engine::{Keep, Mesh, MeshAxis, ParamUnit};
 use crate::{Config, Result};
 use allfold_collectives::{Communicator, Rank};
+use allfold_config::GpuExchange;
 use allfold_cuda::Queue;
 use allfold_gpu::device::{DeviceGroup, DeviceMessages, ReducePath};
 use allfold_gpu_passes::AxisGroups;
@@ -74,9 +75,13 @@ impl<'a> GpuGroups<'a> {
         specs: &[ParamUnit],
         (queue, deadline): (&Queue, Duration),
     ) -> Result<GpuGroups<'a>> {
-        let way = match config.mixes_devices() {
-            true => ReducePath::Host,
-            false => ReducePath::named(&config.exchange).unwrap_or_default(),
+        let way = match config.exchange {
+            _ if config.mixes_devices() => ReducePath::Host,
+            GpuExchange::Auto => ReducePath::Auto,
+            GpuExchange::Nccl => ReducePath::Nccl,
+            GpuExchange::Scheduled => ReducePath::Scheduled,
+            GpuExchange::Device => ReducePath::Device,
+            GpuExchange::Host => ReducePath::Host,
         };
         let world = DeviceGroup::open(comm, Opening { queue, path: way, deadline }.stream()?, way, deadline)?;
         let opening = Opening { queue, path: world.path(), deadline };

@@ -25,13 +25,13 @@ enum Kind {
 
 impl Kind {
     fn of(config: &Config) -> Result<Kind> {
-        match config.optimiser.as_str() {
+        match config.optimiser.name.as_str() {
             "sgd" => Ok(Kind::Sgd),
             "adam" => Ok(Kind::Adam { decoupled: false }),
             "adamw" => Ok(Kind::Adam { decoupled: true }),
             "lars" => Ok(Kind::Lars),
             other => Err(Error::Config(format!(
-                "optimiser `{other}` has no GPU kernel; set device = \"cpu\" or another `optimiser`"
+                "optimiser `{other}` has no GPU kernel; set device = \"cpu\" or another `optimiser.name`"
             ))),
         }
     }
@@ -84,7 +84,7 @@ impl DeviceOptimiser {
             Ok(Some(Arc::new(zeroed(queue, 4 * elements)?)))
         };
         let (adam, lars) = (matches!(kind, Kind::Adam { .. }), matches!(kind, Kind::Lars));
-        let second = adam || lars || config.momentum != 0.0;
+        let second = adam || lars || config.optimiser.momentum != 0.0;
         let states = weights.units.iter().map(|unit| {
             let elements = unit.own.len();
             Ok([state(adam, elements)?, state(second, elements)?])
@@ -159,22 +159,27 @@ impl DeviceOptimiser {
                 Kind::Sgd => {
                     let rule = SgdRule {
                         lr: lr as f32,
-                        momentum: config.momentum as f32,
-                        decay: config.weight_decay as f32,
+                        momentum: config.optimiser.momentum as f32,
+                        decay: config.optimiser.weight_decay as f32,
                         factor,
                         first: u32::from(self.steps == 0),
-                        nesterov: u32::from(config.nesterov),
+                        nesterov: u32::from(config.optimiser.nesterov),
                     };
                     launch::sgd(queue, params, rule, skip)?;
                 }
                 Kind::Adam { decoupled } => {
-                    let (betas, decay) = ((config.beta1, config.beta2), config.weight_decay);
-                    let rule = AdamRule::new(self.steps + 1, lr, betas, config.eps, decay, decoupled);
+                    let (betas, decay) =
+                        ((config.optimiser.beta1, config.optimiser.beta2), config.optimiser.weight_decay);
+                    let rule =
+                        AdamRule::new(self.steps + 1, lr, betas, config.optimiser.eps, decay, decoupled);
                     launch::adam(queue, params, AdamRule { factor, ..rule }, skip)?;
                 }
                 Kind::Lars => {
-                    let (decay, trust, momentum) =
-                        (config.weight_decay, config.trust, config.momentum as f32);
+                    let (decay, trust, momentum) = (
+                        config.optimiser.weight_decay,
+                        config.optimiser.trust,
+                        config.optimiser.momentum as f32,
+                    );
                     let own = u32::from(table.apart);
                     let rule = LarsRule { lr, decay, trust, momentum, factor, own, unused: 0 };
                     launch::lars(queue, params, rule, table.norms(self.totals.as_ref()), skip)?;

@@ -228,7 +228,7 @@ impl RankEngine for GpuWorker<'_> {
     }
 
     fn update(&mut self) -> Result<()> {
-        let (scaled, limit) = (self.step.scaled, self.config.clip_norm);
+        let (scaled, limit) = (self.step.scaled, self.config.optimiser.clip_norm);
         let inverse = (1.0 / self.step.input.loss_scale) as f32;
         self.sum_replicas()?;
         if scaled && limit == 0.0 && !self.captures.replays() {
@@ -336,7 +336,7 @@ impl GpuWorker<'_> {
 
     /// Whether ranks may have unequally many samples in a step.
     fn has_uneven_steps(&self) -> bool {
-        self.config.uneven || !self.config.parallel.shares.is_empty()
+        self.config.data.uneven || !self.config.parallel.shares.is_empty()
     }
 
     /// Whether ranks have parts of the model, of gradients or of optimiser state.

@@ -20,6 +20,7 @@ use crate::optim::Optimiser;
 use crate::strategies::{self, Driver, EnginePlan, ddp};
 use crate::{Batch, Config, Error, MemoryUse as Held, Network, Result, models};
 use allfold_collectives::{Communicator, Error as Failure};
+use allfold_config::ElementType;
 use allfold_kernels::nn::Float;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -334,8 +335,11 @@ fn pause() {
 
 /// Refuses, before anything runs, a configuration that GPUs do not train.
 fn refuse(config: &Config) -> Result<()> {
-    match config.dtype.as_str() {
-        "f32" => Ok(()),
-        other => Err(Error::Config(format!("`dtype` is {other}; GPUs train in f32, with `amp` for less"))),
+    match config.precision.dtype {
+        ElementType::F32 => Ok(()),
+        ElementType::F64 => {
+            let what = "`precision.dtype` is f64; GPUs train in f32, with `precision.amp` for less";
+            Err(Error::Config(what.into()))
+        }
     }
 }

@@ -22,7 +22,7 @@ use super::within::Within;
 use crate::engine::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, StepInput, part_of, units_of_layers};
 use crate::optim::Optimiser;
 use crate::shares::batch_of;
-use crate::{Batch, Config, Error, MemoryUse as Held, Network, Outline, Result};
+use crate::{Batch, Config, Error, MemoryUse as Held, Network, Outline, Result, models};
 use allfold_collectives::{Communicator, Rank};
 use allfold_cuda::{Feed, Mark, Memory, Queue, Slice};
 use allfold_gpu_passes::Passes;
@@ -108,7 +108,7 @@ impl<'a> GpuWorker<'a> {
         Within { machine, device, deadline }: Within,
     ) -> Result<GpuWorker<'a>> {
         let queue = Queue::new(machine.clone(), device)?.pooled();
-        let narrow = config.narrow().map(|narrow| match narrow {
+        let narrow = models::narrow(config.precision.amp).map(|narrow| match narrow {
             Narrow::F16 => DType::F16,
             Narrow::Bf16 => DType::Bf16,
         });
@@ -126,7 +126,7 @@ impl<'a> GpuWorker<'a> {
         let (most, micros) = match (first_trains, data.index) {
             (true, 0) => (own * data.size, data.size),
             (true, _) => (own, 1),
-            (false, _) => (own, config.accumulate),
+            (false, _) => (own, config.training.accumulate),
         };
         let place = |some_experts: bool| {
             if mesh.servers > 0 {

@@ -1,14 +1,14 @@
 //! Labelled samples, and where they come from.
 //!
-//! | `data` | read from `data_dir` | samples |
+//! | `data` | read from `data.dir` | samples |
 //! |---|---|---|
 //! | `digits` | nothing: part of the program | 1,797 digits of 8x8 |
 //! | `mnist`, `fashion_mnist` | four idx files in a directory of that name | 70,000 of 28x28 |
 //! | `cifar10` | its binary batches, or PNG strips with JSON labels | 60,000 of 3x32x32 |
-//! | `pictures` | a folder for each class, of JPEG and PNG files; or `train` and `val` of such | 3 x `picture_size` x `picture_size` |
+//! | `pictures` | a folder for each class, of JPEG and PNG files; or `train` and `val` of such | 3 x `data.picture_size` x `data.picture_size` |
 //! | `arrays` | `train_x.npy` and `train_y.npy`, or `train.safetensors`; and the same of `test` | of the arrays' shape |
 //! | `text` | `text.txt`, byte by byte | windows of `positions` bytes |
-//! | `synthetic` | nothing: drawn from the seed | `synthetic_samples` of `synthetic_shape` |
+//! | `synthetic` | nothing: drawn from the seed | `data.synthetic_samples` of `data.synthetic_shape` |
 
 mod pictures;
 
@@ -37,7 +37,7 @@ pub const DATA: &[(&str, &str)] = &[
     ("synthetic", "random pictures of any shape, with random labels"),
 ];
 
-/// A dataset for `data = "NAME"`.
+/// A dataset for `data.name = "NAME"`.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnDataset {
     /// The name by which a configuration asks for the dataset.
@@ -64,14 +64,14 @@ pub(crate) static ADDED: Added<OwnDataset> = Added::to("dataset", DATA);
 /// If there is no such set, or a file is missing or damaged; the message names it.
 pub fn load(config: &Config) -> Result<(Dataset, Dataset)> {
     let (mut train, test) = published(config)?;
-    match config.validation {
+    match config.data.validation {
         0 => Ok((train, test)),
         count if count < train.len() => {
             let validation = train.split_off(train.len() - count);
             Ok((train, validation))
         }
         count => Err(Error::Config(format!(
-            "`validation` takes {count} of {} training samples; leave at least one to train on",
+            "`data.validation` takes {count} of {} training samples; leave at least one to train on",
             train.len()
         ))),
     }
@@ -79,34 +79,34 @@ pub fn load(config: &Config) -> Result<(Dataset, Dataset)> {
 
 /// The shape of a sample and the number of classes of the set that `config` asks for; `None` if only [`load`] can tell.
 pub fn form(config: &Config) -> Option<((usize, usize, usize), usize)> {
-    match config.data.as_str() {
+    match config.data.name.as_str() {
         "digits" => Some(((1, 8, 8), 10)),
         "mnist" | "fashion_mnist" => Some(((1, 28, 28), 10)),
         "cifar10" => Some(((3, 32, 32), 10)),
         "pictures" => pictures::form(config),
-        "synthetic" => Some((synthetic_shape(config), config.synthetic_classes)),
+        "synthetic" => Some((synthetic_shape(config), config.data.synthetic_classes)),
         _ => None,
     }
 }
 
 /// The shape of a synthetic sample: a picture's, or for the gpt its number of tokens.
 fn synthetic_shape(config: &Config) -> (usize, usize, usize) {
-    let [channels, height, width] = config.synthetic_shape;
-    if config.model == "gpt" { (1, 1, config.positions) } else { (channels, height, width) }
+    let [channels, height, width] = config.data.synthetic_shape;
+    if config.model.name == "gpt" { (1, 1, config.data.positions) } else { (channels, height, width) }
 }
 
 /// Whether the model looks up arrays of samples as tokens.
 fn tokens(config: &Config) -> Tokens {
-    match config.model.as_str() {
+    match config.model.name.as_str() {
         "gpt" => Tokens::Classes,
-        "bert" => Tokens::Below(config.vocabulary),
+        "bert" => Tokens::Below(config.model.vocabulary),
         _ => Tokens::No,
     }
 }
 
 fn published(config: &Config) -> Result<(Dataset, Dataset)> {
-    let directory = Path::new(&config.data_dir);
-    match config.data.as_str() {
+    let directory = Path::new(&config.data.dir);
+    match config.data.name.as_str() {
         "digits" => Ok(digits()?),
         "mnist" => Ok(idx::load(&directory.join("mnist"), (0.1307, 0.3081))?),
         "fashion_mnist" => Ok(idx::load(&directory.join("fashion_mnist"), (0.2860, 0.3530))?),
@@ -114,14 +114,14 @@ fn published(config: &Config) -> Result<(Dataset, Dataset)> {
         "pictures" => pictures::load(config),
         "arrays" => Ok(arrays::load(
             directory,
-            &ArrayOptions { tokens: tokens(config), test_share: config.test_share, seed: config.seed },
+            &ArrayOptions { tokens: tokens(config), test_share: config.data.test_share, seed: config.seed },
         )?),
-        "text" => Ok(text::load(&directory.join("text.txt"), config.positions)?),
+        "text" => Ok(text::load(&directory.join("text.txt"), config.data.positions)?),
         "synthetic" => Ok(synthetic::load(&SyntheticOptions {
-            samples: config.synthetic_samples,
+            samples: config.data.synthetic_samples,
             shape: synthetic_shape(config),
-            classes: config.synthetic_classes,
-            tokens: config.model == "gpt",
+            classes: config.data.synthetic_classes,
+            tokens: config.model.name == "gpt",
             seed: config.seed,
         })?),
         other => match ADDED.find(other) {
@@ -136,12 +136,12 @@ fn published(config: &Config) -> Result<(Dataset, Dataset)> {
 /// # Errors
 /// If pictures of this shape could be moved out of sight.
 pub fn augment(config: &Config, shape: (usize, usize, usize), epoch: u64) -> Result<Augment> {
-    let crop = RandomCrop { scale: config.crop_scale, ratio: config.crop_ratio };
+    let crop = RandomCrop { scale: config.data.crop_scale, ratio: config.data.crop_ratio };
     let options = AugmentOptions {
         seed: config.seed,
-        padding: config.crop_padding,
-        flip: config.flip,
-        crop: config.random_resized_crop.then_some(crop),
+        padding: config.data.crop_padding,
+        flip: config.data.flip,
+        crop: config.data.random_resized_crop.then_some(crop),
     };
     Ok(Augment::new(options, shape, epoch)?)
 }

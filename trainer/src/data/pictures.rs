@@ -7,22 +7,22 @@ use std::path::Path;
 
 /// The shape of a sample and the number of classes; `None` if the folder cannot be read.
 pub fn form(config: &Config) -> Option<((usize, usize, usize), usize)> {
-    let classes = pictures::classes(Path::new(&config.data_dir))?;
-    Some(((3, config.picture_size, config.picture_size), classes))
+    let classes = pictures::classes(Path::new(&config.data.dir))?;
+    Some(((3, config.data.picture_size, config.data.picture_size), classes))
 }
 
-/// The training set and the test set in the folder `data_dir`.
+/// The training set and the test set in the folder `data.dir`.
 ///
 /// # Errors
 /// As [`pictures::load`].
 pub fn load(config: &Config) -> Result<(Dataset, Dataset)> {
     let options = PictureOptions {
-        side: config.picture_size,
-        resize: config.resize,
-        mean: config.picture_mean,
-        std: config.picture_std,
-        test_share: config.test_share,
+        side: config.data.picture_size,
+        resize: config.data.resize,
+        mean: config.data.picture_mean,
+        std: config.data.picture_std,
+        test_share: config.data.test_share,
         seed: config.seed,
     };
-    Ok(pictures::load(Path::new(&config.data_dir), &options)?)
+    Ok(pictures::load(Path::new(&config.data.dir), &options)?)
 }

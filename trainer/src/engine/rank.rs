@@ -52,7 +52,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
     }
 
     fn micro_batches(&self, of: usize) -> usize {
-        if self.config.uneven || !self.config.parallel.shares.is_empty() {
+        if self.config.data.uneven || !self.config.parallel.shares.is_empty() {
             return of;
         }
         filled_micro_batches(self.batch.labels.len() / self.network.rows(), of)

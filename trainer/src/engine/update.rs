@@ -25,8 +25,8 @@ impl<F: Float> Worker<'_, F> {
                 return Ok(());
             }
         }
-        if self.config.clip_norm > 0.0 {
-            self.clip(self.config.clip_norm)?;
+        if self.config.optimiser.clip_norm > 0.0 {
+            self.clip(self.config.optimiser.clip_norm)?;
         }
         self.share_norms()?;
         let before = self.groups.world.now();

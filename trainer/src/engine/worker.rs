@@ -10,7 +10,7 @@ use super::unit_layout::{trained_parts, units_of_layers};
 use super::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, Route, Slot};
 use crate::model::Arithmetic;
 use crate::timing::{BucketTimes, LayerSpan, StepSpan, StepWork};
-use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse, Network, Outline, Result};
+use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse, Network, Outline, Result, models};
 use allfold_collectives::{Buffer, Communicator, Rank, Work};
 use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
@@ -140,7 +140,7 @@ impl<'a, F: Float> Worker<'a, F> {
         let units = specs.iter().map(make).collect::<Result<Vec<_>>>()?;
         let layers = outline.layers();
         let mut on = Arithmetic::new();
-        if let Some(narrow) = config.narrow() {
+        if let Some(narrow) = models::narrow(config.precision.amp) {
             on.amp = crate::amp::Autocast::new(narrow, &network);
         }
         let mut worker = Worker {

@@ -1,7 +1,7 @@
 //! The rate that is lowered when scores no longer get better.
 
 use crate::Config;
-use crate::scores::ScoreBy;
+use allfold_config::ScoreBy;
 
 /// The rules of `plateau`, those of `torch.optim.lr_scheduler.ReduceLROnPlateau` with a relative threshold.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,12 +27,12 @@ impl Plateau {
     /// The rules that `config` gives.
     pub fn of(config: &Config) -> Plateau {
         Plateau {
-            by: ScoreBy::of(config),
-            factor: config.lr_factor,
-            patience: config.lr_patience,
-            threshold: config.lr_threshold,
-            cooldown: config.lr_cooldown,
-            floor: config.lr_floor,
+            by: config.training.score,
+            factor: config.lr_schedule.factor,
+            patience: config.lr_schedule.patience,
+            threshold: config.lr_schedule.threshold,
+            cooldown: config.lr_schedule.cooldown,
+            floor: config.lr_schedule.floor,
         }
     }
 

@@ -18,7 +18,7 @@ fn alone<T: Send>(
     config: &Config,
     body: impl Fn(&mut Model<f64>, &mut RankTrainer<'_, f64>) -> T + Sync,
 ) -> T {
-    let config = Config { strategy: "single".into(), ..config.clone() };
+    let config = config.clone().with(|c| c.strategy = "single".into());
     let all = World::threads(1).run(|comm| {
         let mut model = Model::new(network(), SEED)?;
         let mut rank = RankTrainer::new(&config, network(), &comm)?;
@@ -222,7 +222,7 @@ fn patterns_freeze_all_but_what_is_trained() {
     let error = |frozen, but| trained(frozen, but).unwrap_err();
     assert_eq!(
         error(&["*"], &[]),
-        "`frozen` names every parameter; leave some to train, or name them in `trained`"
+        "`model.frozen` names every parameter; leave some to train, or name them in `model.trained`"
     );
     assert_eq!(error(&["*"], &["rowz*"]), "unknown trained layer `rowz*`; the nearest is `rows`");
     // A layer without parameters cannot be frozen, and is no suggestion.
@@ -245,7 +245,7 @@ fn autocast_rounds_what_it_lists_and_nothing_else() {
     assert_eq!(narrows, [false, true, true, true, true, false, false, true, true]);
     assert!(!narrow(&half.params));
     let grads = |amp: &str| {
-        let config = Config { amp: amp.into(), ..Config::default() };
+        let config = Config::default().with(|c| c.set("precision.amp", amp).unwrap());
         alone(residual, &config, |model, rank| pass(model, rank, &x, &[0, 1]).1)
     };
     let (half, plain) = (grads("f16"), grads("none"));

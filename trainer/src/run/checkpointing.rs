@@ -21,14 +21,14 @@ pub(super) struct Held {
 impl<F: Float> Run<'_, F> {
     /// Whether a run of `steps` steps has a checkpoint after `done` steps, whatever epochs ask for.
     pub(super) fn checkpoint_due(&self, done: u64, steps: u64) -> bool {
-        let every = self.config.checkpoint_every;
-        every > 0 && done.is_multiple_of(every) || self.config.checkpoints_by_time() && done == steps
+        let every = self.config.checkpoint.every;
+        every > 0 && done.is_multiple_of(every) || self.config.checkpoint.by_time() && done == steps
     }
 
     /// Writes a checkpoint of what the run has recorded to `files`, on rank 0.
     pub(super) fn checkpoint(&mut self, result: &TrainResult, files: Files) -> Result<()> {
         let mut files = files;
-        if files.step && self.config.checkpoint_sharded {
+        if files.step && self.config.checkpoint.sharded {
             self.write_parts(result)?;
             files.step = false;
         }
@@ -62,7 +62,7 @@ impl<F: Float> Run<'_, F> {
         if let Some(bad) = kept.find(|value| !value.to_f64().is_finite()) {
             return Err(self.diverged(("a weight", bad.to_f64()), step, None));
         }
-        let (directory, keep) = (Path::new(&self.config.checkpoint_dir), self.config.checkpoint_keep);
+        let (directory, keep) = (Path::new(&self.config.checkpoint.dir), self.config.checkpoint.keep);
         let first = self.comm.rank() == ROOT;
         self.outcome_of_all(if first { sharded::begin(directory, step, keep) } else { Ok(()) })?;
         let run = checkpoint::Snapshot {
@@ -101,7 +101,7 @@ impl<F: Float> Run<'_, F> {
             return self.download_state();
         }
         let shares = ddp::replicas_diverge(self.config)
-            || self.config.checkpoint_sharded
+            || self.config.checkpoint.sharded
             || self.device.as_ref().is_some_and(|device| device.is_sharded());
         if self.comm.rank() == ROOT || shares { self.download() } else { Ok(()) }
     }
@@ -183,20 +183,20 @@ impl<F: Float> Run<'_, F> {
 
     /// Locks the folder of checkpoints on rank 0, if this run writes checkpoints. `None`: another run has locked it.
     fn hold(&self) -> Result<Option<Held>> {
-        if !self.config.writes_checkpoints() || self.comm.rank() != ROOT {
+        if !self.config.checkpoint.writes() || self.comm.rank() != ROOT {
             return Ok(Some(Held::default()));
         }
-        let lock = FolderLock::take(Path::new(&self.config.checkpoint_dir))?;
+        let lock = FolderLock::take(Path::new(&self.config.checkpoint.dir))?;
         Ok(lock.map(|lock| Held { _lock: Some(lock) }))
     }
 
     /// Refuses to start a new run in a folder with checkpoints of another run (only the checkpoints with the most steps would
     /// be kept, and resumed from), or in the folder of a run that is under way.
     fn begin(&self) -> Result<Held> {
-        if !self.config.writes_checkpoints() {
+        if !self.config.checkpoint.writes() {
             return Ok(Held::default());
         }
-        let folder = Path::new(&self.config.checkpoint_dir);
+        let folder = Path::new(&self.config.checkpoint.dir);
         let held = self.hold()?;
         let mut taken = [2u8];
         if self.comm.rank() == ROOT && held.is_some() {
@@ -208,7 +208,7 @@ impl<F: Float> Run<'_, F> {
             [0] => Ok(held.unwrap_or_default()),
             [2] => Err(checkpoint::taken(folder)),
             _ => Err(Error::Config(format!(
-                "`checkpoint_dir` {} has checkpoints already: set `resume` to go on from the newest, or name another folder",
+                "`checkpoint.dir` {} has checkpoints already: set `checkpoint.resume` to go on from the newest, or name another folder",
                 folder.display()
             ))),
         }
@@ -218,7 +218,7 @@ impl<F: Float> Run<'_, F> {
     /// broadcasts its contents, or the reason why it is refused, so that every rank ends with that reason. Returns the lock on the
     /// folder, which the run keeps until it ends.
     pub(super) fn resume(&mut self, progress: &mut Progress) -> Result<Held> {
-        if !self.config.resume {
+        if !self.config.checkpoint.resume {
             return self.begin();
         }
         let held = self.hold()?;
@@ -226,7 +226,7 @@ impl<F: Float> Run<'_, F> {
         own.iter_mut()
             .for_each(|(_, values)| *values = vec![F::ZERO; values.len() * self.comm.size() as usize]);
         let read = match &held {
-            None => Err(checkpoint::taken(Path::new(&self.config.checkpoint_dir)).to_string()),
+            None => Err(checkpoint::taken(Path::new(&self.config.checkpoint.dir)).to_string()),
             Some(_) => self.read(&mut own)?,
         };
         let mut header = [0i64; 6];
@@ -248,8 +248,8 @@ impl<F: Float> Run<'_, F> {
         }
         if step > progress.steps {
             return Err(Error::Checkpoint(format!(
-                "the newest in {} has {step} steps and this run ends at {}: raise `max_steps` or `epochs`, or name another folder",
-                self.config.checkpoint_dir, progress.steps
+                "the newest in {} has {step} steps and this run ends at {}: raise `training.max_steps` or `training.epochs`, or name another folder",
+                self.config.checkpoint.dir, progress.steps
             )));
         }
         let history = read.ok().flatten().map(|(_, history)| history).unwrap_or_default();
@@ -283,7 +283,7 @@ impl<F: Float> Run<'_, F> {
             optimiser: &mut *self.optimiser,
             own,
         };
-        let latest = checkpoint::latest(Path::new(&self.config.checkpoint_dir));
+        let latest = checkpoint::latest(Path::new(&self.config.checkpoint.dir));
         match latest.and_then(|path| path.map(|path| checkpoint::load(&path, into)).transpose()) {
             Ok(read) => Ok(Ok(read)),
             Err(Error::Checkpoint(what)) => Ok(Err(what)),

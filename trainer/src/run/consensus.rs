@@ -3,6 +3,7 @@
 use super::Run;
 use crate::{Dataset, Error, Model, Network, Result, checkpoint, hash};
 use allfold_collectives::{Communicator, Rank, ReduceOp};
+use allfold_config::AutocastType;
 use allfold_kernels::nn::Float;
 use std::path::Path;
 
@@ -15,7 +16,7 @@ impl<F: Float> Run<'_, F> {
     /// Ends the run after a loss that is not finite. With a loss scale in f16 a few such losses are allowed, because the
     /// scale skips those steps.
     pub(super) fn finite(&self, losses: &[f64]) -> Result<()> {
-        let passing = self.scaler.is_some() && self.config.amp == "f16";
+        let passing = self.scaler.is_some() && self.config.precision.amp == AutocastType::F16;
         let bad = losses.iter().rev().take_while(|loss| !loss.is_finite()).count();
         let [.., loss] = *losses else { return Ok(()) };
         if bad < if passing { ALLOWED_LOSSES } else { 1 } {
@@ -34,8 +35,8 @@ impl<F: Float> Run<'_, F> {
         steps: u64,
         layer: Option<String>,
     ) -> Error {
-        let keeps = self.config.writes_checkpoints() || self.config.resume;
-        let newest = || checkpoint::latest(Path::new(&self.config.checkpoint_dir)).ok().flatten();
+        let keeps = self.config.checkpoint.writes() || self.config.checkpoint.resume;
+        let newest = || checkpoint::latest(Path::new(&self.config.checkpoint.dir)).ok().flatten();
         let (rank, step, checkpoint) = (self.comm.rank(), steps - 1, keeps.then(newest).flatten());
         let error = Error::NotFinite { what, rank, step, value, layer, checkpoint };
         self.comm.abort(error.to_string());
@@ -44,11 +45,12 @@ impl<F: Float> Run<'_, F> {
 
     /// Replaces the losses from index `shared` on, which are still this rank's own, by their means over all ranks.
     pub(super) fn share(&self, losses: &mut [f64], shared: &mut usize) -> Result<()> {
-        if self.config.uneven {
+        if self.config.data.uneven {
             // A rank without samples in a step has no loss, so the mean is over the other ranks.
             let new = &mut losses[*shared..];
             let active = |step: u64| {
-                self.sampler.own_len(self.comm.rank().index()) as u64 > step * self.config.batch as u64
+                self.sampler.own_len(self.comm.rank().index()) as u64
+                    > step * self.config.training.batch as u64
             };
             let per_epoch = self.sampler.steps(self.config);
             let counted = |at: usize| f64::from(active((*shared + at) as u64 % per_epoch));

@@ -76,14 +76,14 @@ impl<F: Float> Run<'_, F> {
                     let first: usize = counts[..rank].iter().sum();
                     all[first..first + counts[rank]].to_vec()
                 };
-                let step = self.config.batch * shares.len();
+                let step = self.config.training.batch * shares.len();
                 return self.sampler.dealt(epoch).chunks(step).map(own).collect();
             }
-            let indices = match self.config.uneven {
+            let indices = match self.config.data.uneven {
                 true => self.sampler.own(rank, epoch),
                 false => self.sampler.indices(rank, epoch),
             };
-            indices.chunks(self.config.batch).map(<[usize]>::to_vec).collect()
+            indices.chunks(self.config.training.batch).map(<[usize]>::to_vec).collect()
         };
         let mut chunks = chunks_of(self.data.place.index);
         if self.data.takes_all {

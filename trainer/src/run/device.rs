@@ -1,7 +1,6 @@
 //! A run on a GPU: transfers of weights and optimiser state, and its step.
 
 use super::Run;
-use crate::config::RankDevice;
 use crate::cuda::{self, CudaMachine, Replica};
 use crate::data::loader::Batches;
 use crate::engine::StepInput;
@@ -10,6 +9,7 @@ use crate::strategies::ddp;
 use crate::timing::StepBreakdown;
 use crate::{Config, Dataset, MemoryUse, Result};
 use allfold_collectives::{Communicator, Rank, ReduceOp};
+use allfold_config::RankDevice;
 use allfold_kernels::nn::Float;
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ impl<F: Float> Run<'_, F> {
 
     /// The score on the first samples of a set after `steps` steps. If its loss is not finite, the last step has ruined the weights, and the run fails.
     pub(super) fn evaluate(&mut self, set: (&Dataset, usize), steps: u64) -> Result<Evaluation> {
-        let (batch, comm) = (self.config.batch, self.comm);
+        let (batch, comm) = (self.config.training.batch, self.comm);
         let score = match &mut self.device {
             Some(device) => {
                 if self.config.mixes_devices() {

@@ -75,7 +75,7 @@ impl<F: Float> Run<'_, F> {
     /// The score of the engine's weights on the first samples of a set.
     pub(super) fn evaluate_units(&mut self, set: (&Dataset, usize)) -> Result<Evaluation> {
         self.download_units()?;
-        let score = evaluate_first(&mut self.model, set, self.config.batch, self.comm)?;
+        let score = evaluate_first(&mut self.model, set, self.config.training.batch, self.comm)?;
         self.free_model();
         Ok(score)
     }

@@ -8,7 +8,7 @@ use super::epochs::Progress;
 use super::{Observer, Run};
 use crate::checkpoint::Files;
 use crate::scores::{self, COLUMNS};
-use crate::{EpochReport, Error, Result, ScoreBy};
+use crate::{EpochReport, Error, Result};
 use allfold_collectives::Rank;
 use allfold_kernels::nn::Float;
 
@@ -20,7 +20,7 @@ impl<F: Float> Run<'_, F> {
     pub(super) fn can_score(&self) -> Result<()> {
         if self.config.compares_scores() && self.test.is_empty() {
             return Err(Error::Config(
-                "`patience`, `checkpoint_best` and lr_schedule `plateau` compare scores, and the test set is empty: set `validation`"
+                "`training.patience`, `checkpoint.best` and lr_schedule `plateau` compare scores, and the test set is empty: set `data.validation`"
                     .into(),
             ));
         }
@@ -47,11 +47,11 @@ impl<F: Float> Run<'_, F> {
         let steps = progress.done();
         let test = self.evaluate((self.test, self.test.len()), steps)?;
         let trained = (self.train, self.sampler.samples);
-        let train = self.config.score_train.then(|| self.evaluate(trained, steps)).transpose()?;
+        let train = self.config.training.score_train.then(|| self.evaluate(trained, steps)).transpose()?;
         let report = self.agree(EpochReport { epoch, steps, loss, test, train })?;
         observer.epoch(&report);
         progress.result.epochs.push(report);
-        // An epoch that `max_steps` cuts short is not in a checkpoint: a longer run would not have scored there.
+        // An epoch that `training.max_steps` cuts short is not in a checkpoint: a longer run would not have scored there.
         if progress.ends_epoch(steps) {
             let files = self.files_due(epoch, progress);
             if files.step || files.best {
@@ -64,12 +64,13 @@ impl<F: Float> Run<'_, F> {
     /// The files of the checkpoint that are due at the end of a whole epoch.
     fn files_due(&self, epoch: u64, progress: &Progress) -> Files {
         let (config, epochs) = (self.config, &progress.result.epochs);
-        let every = config.checkpoint_every_epochs;
+        let every = config.checkpoint.every_epochs;
         Files {
             step: self.checkpoint_due(progress.done(), progress.steps)
                 || every > 0 && (epoch + 1).is_multiple_of(every)
-                || config.checkpoints_by_time() && scores::out_of_patience(config, epochs),
-            best: config.checkpoint_best && ScoreBy::of(config).best(epochs) == Some(epochs.len() - 1),
+                || config.checkpoint.by_time() && scores::out_of_patience(config, epochs),
+            best: config.checkpoint.best
+                && scores::best(config.training.score, epochs) == Some(epochs.len() - 1),
         }
     }
 

@@ -4,7 +4,8 @@ use super::{Observer, Run, TrainResult};
 use crate::checkpoint::Files;
 use crate::data::loader::{self, Loading};
 use crate::engine::StepInput;
-use crate::{Config, Error, LrSchedule, Result, ScoreBy, data, scores};
+use crate::{Error, LrSchedule, Result, data, scores};
+use allfold_config::DataConfig;
 use allfold_kernels::nn::Float;
 
 /// How far a run is.
@@ -66,7 +67,7 @@ impl<F: Float> Run<'_, F> {
         let left = (steps - progress.done()).min(per_epoch - skip as u64) as usize;
         let chunks: Vec<Vec<usize>> =
             self.epoch(epoch, per_epoch as usize).into_iter().skip(skip).take(left).collect();
-        let (dataset, Config { workers, prefetch, .. }) = (self.train, self.config);
+        let (dataset, DataConfig { workers, prefetch, .. }) = (self.train, &self.config.data);
         let augment = data::augment(self.config, dataset.shape, epoch)?;
         let loading = Loading { dataset, augment, workers: *workers, prefetch: *prefetch };
         let schedule = self.schedule(progress);
@@ -108,8 +109,8 @@ impl<F: Float> Run<'_, F> {
     /// The learning rates of the steps until the next score.
     fn schedule(&self, progress: &Progress) -> LrSchedule {
         let (steps, ranks) = ((progress.steps, progress.per_epoch), self.data.place.size as u32);
-        let by = ScoreBy::of(self.config);
-        let scores: Vec<f64> = progress.result.epochs.iter().map(|epoch| by.value(epoch)).collect();
+        let by = self.config.training.score;
+        let scores: Vec<f64> = progress.result.epochs.iter().map(|epoch| epoch.compared(by)).collect();
         LrSchedule::new(self.config, steps, ranks).after(&scores)
     }
 }

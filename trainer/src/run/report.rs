@@ -64,7 +64,7 @@ pub struct TrainResult {
     /// The outcome of each epoch, from the first; of a resumed run, also of those before. Epochs whose scores the checkpoint lacks, as
     /// those of earlier versions do, are missing.
     pub epochs: Vec<EpochReport>,
-    /// How many of `epochs` are whole. `max_steps` may cut the last one short, which is scored and not in a checkpoint.
+    /// How many of `epochs` are whole. `training.max_steps` may cut the last one short, which is scored and not in a checkpoint.
     pub whole_epochs: usize,
     /// Whether the run ended because `patience` epochs brought no better score.
     pub ended_early: bool,

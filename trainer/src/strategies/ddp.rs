@@ -39,7 +39,7 @@ pub struct Ddp {
 
 /// Whether each rank has weights, and so optimiser state, of its own between two steps.
 pub(crate) fn replicas_diverge(config: &Config) -> bool {
-    config.strategy == "ddp" && config.hook == "local_sgd"
+    config.strategy == "ddp" && config.ddp.hook == "local_sgd"
 }
 
 /// Refuses a network with parameters that its loss does not depend on, unless `config` allows them.
@@ -49,10 +49,10 @@ pub(crate) fn replicas_diverge(config: &Config) -> bool {
 pub(crate) fn fits_network<F: Float>(config: &Config, network: &Network<F>) -> Result<()> {
     let unreached = network.unreached();
     match unreached.first() {
-        Some(&first) if config.strategy == "ddp" && !config.find_unused && !config.static_graph => {
+        Some(&first) if config.strategy == "ddp" && !config.ddp.find_unused && !config.ddp.static_graph => {
             Err(Error::Config(format!(
-                "{} of {} parameters have no gradient, `{}` first: the loss does not depend on them; set `find_unused` or \
-                 `static_graph`",
+                "{} of {} parameters have no gradient, `{}` first: the loss does not depend on them; set `ddp.find_unused` or \
+                 `ddp.static_graph`",
                 unreached.len(),
                 network.params().len(),
                 network.params()[first].name
@@ -66,10 +66,10 @@ impl Ddp {
     /// The sharing with the buckets that `config` asks for.
     pub fn new(config: &Config) -> Ddp {
         Ddp {
-            caps: config.caps(),
-            groups: config.groups.clone(),
-            broadcast_buffers: config.broadcast_buffers,
-            local_steps: replicas_diverge(config).then_some(config.local_steps),
+            caps: config.ddp.caps(),
+            groups: config.ddp.groups.clone(),
+            broadcast_buffers: config.ddp.broadcast_buffers,
+            local_steps: replicas_diverge(config).then_some(config.ddp.local_steps),
             buckets: Vec::new(),
             bucket_of: Vec::new(),
             missing: Vec::new(),

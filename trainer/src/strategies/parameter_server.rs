@@ -150,9 +150,9 @@ pub(super) fn fits(config: &Config, ranks: u32) -> Result<()> {
         return Ok(());
     }
     let refused = [
-        (config.sync_batch_norm, "`sync_batch_norm` is true", "`sync_batch_norm` false"),
-        (config.clip_norm > 0.0, "`clip_norm` is set", "no clipping"),
-        (config.scaler().is_some(), "`loss_scale` is set", "no loss scale"),
+        (config.model.sync_batch_norm, "`model.sync_batch_norm` is true", "`model.sync_batch_norm` false"),
+        (config.optimiser.clip_norm > 0.0, "`optimiser.clip_norm` is set", "no clipping"),
+        (config.precision.loss_scale > 0.0, "`precision.loss_scale` is set", "no loss scale"),
     ];
     match refused.iter().find(|(wrong, ..)| *wrong) {
         Some((_, key, right)) => Err(Error::Config(format!(
@@ -169,8 +169,9 @@ pub(super) fn driver(config: &Config, role: ServingRole) -> Box<dyn Driver> {
     let staleness = config.parallel.staleness;
     match role.server {
         Some(_) => Box::new(Server { staleness, done: 0, pushed: none.clone(), served: none }),
-        None => {
-            Box::new(Plain { sharing: Box::new(ServedWorker::default()), micro_batches: config.accumulate })
-        }
+        None => Box::new(Plain {
+            sharing: Box::new(ServedWorker::default()),
+            micro_batches: config.training.accumulate,
+        }),
     }
 }

@@ -11,10 +11,10 @@
 //! sum of both, so that both copies stay equal.
 
 use super::driver::{DataSharing, Driver, PassDirection, finish, pass};
-use crate::config::ScheduleName;
 use crate::engine::{AxisPosition, Boundary, Keep, Mesh, MeshAxis, ParamUnit, RankEngine, Route, Slot};
 use crate::pipeline::{Action, BoundaryChannels, PipelineSchedule, channels};
 use crate::{Config, Error, Outline, Result};
+use allfold_config::ScheduleName;
 use std::ops::Range;
 
 /// A stage of a pipeline.
@@ -51,9 +51,9 @@ pub(super) fn fits(config: &Config, mesh: Mesh) -> Result<()> {
         return Ok(());
     }
     let schedule = schedule(config);
-    schedule.actions(0, mesh.pipeline, config.accumulate).map_err(|what| {
+    schedule.actions(0, mesh.pipeline, config.training.accumulate).map_err(|what| {
         Error::Config(format!(
-            "{what} (`accumulate` is the number of micro-batches, `parallel.stages` that of stages)"
+            "{what} (`training.accumulate` is the number of micro-batches, `parallel.stages` that of stages)"
         ))
     })?;
     let (named, chunks) = (config.parallel.split.len(), schedule.chunks(mesh.pipeline));
@@ -76,7 +76,7 @@ impl PipelineDriver {
         place: AxisPosition,
         sharing: Box<dyn DataSharing>,
     ) -> Result<PipelineDriver> {
-        let (schedule, micros) = (schedule(config), config.accumulate);
+        let (schedule, micros) = (schedule(config), config.training.accumulate);
         let actions = schedule.actions(place.index, place.size, micros).map_err(Error::Config)?;
         let (split, channels) = (config.parallel.split.clone(), channels(schedule, place.size));
         Ok(PipelineDriver { sharing, schedule, split, place, micros, actions, channels, done: Vec::new() })

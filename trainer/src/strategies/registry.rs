@@ -12,10 +12,10 @@ use super::zero1::Zero1;
 use super::zero2::Zero2;
 use super::zero3::Zero3;
 use crate::added::{Added, Named};
-use crate::config::StageSharing;
 use crate::engine::{Mesh, MeshAxis, ServingRole};
 use crate::unknown::unknown;
 use crate::{Config, Error, Result, shares};
+use allfold_config::StageSharing;
 use std::collections::BTreeMap;
 
 /// The names by which a configuration asks for a strategy.
@@ -159,12 +159,12 @@ pub fn fits(config: &Config, ranks: u32) -> Result<()> {
     }
     let name = &config.strategy;
     let refused = [
-        (config.hook != "none", "`hook`", "none"),
-        (!config.groups.is_empty(), "`groups`", "empty"),
-        (config.find_unused, "`find_unused`", "false"),
-        (config.static_graph, "`static_graph`", "false"),
-        (config.broadcast_buffers, "`broadcast_buffers`", "false"),
-        (config.uneven, "`uneven`", "false"),
+        (config.ddp.hook != "none", "`ddp.hook`", "none"),
+        (!config.ddp.groups.is_empty(), "`ddp.groups`", "empty"),
+        (config.ddp.find_unused, "`ddp.find_unused`", "false"),
+        (config.ddp.static_graph, "`ddp.static_graph`", "false"),
+        (config.ddp.broadcast_buffers, "`ddp.broadcast_buffers`", "false"),
+        (config.data.uneven, "`data.uneven`", "false"),
     ];
     if let Some((_, key, right)) = refused.iter().find(|(wrong, ..)| *wrong) {
         return Err(Error::Config(format!(
@@ -179,7 +179,8 @@ pub fn fits(config: &Config, ranks: u32) -> Result<()> {
              zero2 or zero3"
         )));
     }
-    if config.strategy == "parameter_server" && config.parallel.servers > 1 && config.optimiser == "lars" {
+    if config.strategy == "parameter_server" && config.parallel.servers > 1 && config.optimiser.name == "lars"
+    {
         return Err(Error::Config(
             "optimiser `lars` needs the norm of each whole parameter, and servers that have parts of it do not step together; use \
              `parallel.servers` 1, or another optimiser"
@@ -262,7 +263,7 @@ pub fn plan(config: &Config, rank: usize, ranks: u32) -> Result<EnginePlan> {
     }
     let mesh = mesh(config, ranks)?;
     let plain = |sharing: Box<dyn DataSharing>| -> (usize, Box<dyn Driver>) {
-        (0, Box::new(Plain { sharing, micro_batches: config.accumulate }))
+        (0, Box::new(Plain { sharing, micro_batches: config.training.accumulate }))
     };
     let (channels, driver) = match config.strategy.as_str() {
         "single" => plain(Box::new(Single)),

@@ -4,135 +4,206 @@
 mod pictures;
 
 use allfold_trainer::Config;
-use allfold_trainer::config::{Parallel, ScheduleName};
+use allfold_trainer::config::{ParallelConfig, ScheduleName};
 
 fn error(text: &str) -> String {
-    Config::parse(text, "c.toml").unwrap_err().to_string()
+    allfold_trainer::config::parse(text, "c.toml").unwrap_err().to_string()
 }
 
 #[test]
 fn an_empty_file_is_the_default_and_every_key_survives_the_round_trip() {
-    assert_eq!(Config::parse("", "c.toml").unwrap(), Config::default());
-    let text = toml::to_string(&Config { epochs: 9, ..Config::default() }).unwrap();
-    assert_eq!(Config::parse(&text, "c.toml").unwrap().epochs, 9);
+    assert_eq!(allfold_trainer::config::parse("", "c.toml").unwrap(), Config::default());
+    let text = toml::to_string(&Config::default().with(|c| c.training.epochs = 9)).unwrap();
+    assert_eq!(allfold_trainer::config::parse(&text, "c.toml").unwrap().training.epochs, 9);
 }
 
 #[test]
 fn the_documented_file_is_the_default_and_has_every_key() {
     let text = Config::documented();
-    assert_eq!(Config::parse(&text, "c.toml").unwrap(), Config::default());
+    assert_eq!(allfold_trainer::config::parse(&text, "c.toml").unwrap(), Config::default());
     let keys = toml::Table::try_from(Config::default()).unwrap();
     assert_eq!(text.parse::<toml::Table>().unwrap(), keys);
-    let (flat, nested) = text.split_once("\n[parallel]\n").unwrap();
-    let nested_keys = keys["parallel"].as_table().unwrap().len();
-    for (text, count) in [(flat, keys.len() - 1), (nested, nested_keys)] {
-        assert!(text.split("\n\n").all(|key| key.starts_with("# ") && key.trim_end().lines().count() > 1));
-        assert_eq!(text.split("\n\n").count(), count);
-    }
+    assert!(text.split("\n\n").all(|key| key.starts_with("# ") && key.trim_end().lines().count() > 1));
+    let tables: Vec<&toml::Table> = keys.values().filter_map(toml::Value::as_table).collect();
+    let inside: usize = tables.iter().map(|table| table.len()).sum();
+    assert_eq!(text.split("\n\n").count(), keys.len() - tables.len() + inside);
 }
 
 #[test]
 fn one_key_is_replaced_by_what_a_file_would_say() {
     let mut config = Config::default();
-    for (key, value) in
-        [("lr", "1"), ("model", "mlp"), ("hidden", "[64, 32]"), ("resume", "true"), ("data_dir", "\"a b\"")]
-    {
+    for (key, value) in [
+        ("optimiser.lr", "1"),
+        ("model.name", "mlp"),
+        ("model.hidden", "[64, 32]"),
+        ("checkpoint.resume", "true"),
+        ("data.dir", "\"a b\""),
+        ("parallel.stages", "3"),
+        ("parallel.schedule", "gpipe"),
+    ] {
         config.set(key, value).unwrap();
     }
-    config.set("parallel.stages", "3").unwrap();
-    config.set("parallel.schedule", "gpipe").unwrap();
-    let parallel = Parallel { stages: 3, schedule: ScheduleName::Gpipe, ..Parallel::default() };
-    let want = Config {
-        parallel,
-        lr: 1.0,
-        model: "mlp".into(),
-        hidden: vec![64, 32],
-        resume: true,
-        data_dir: "a b".into(),
-        ..Config::default()
-    };
+    let parallel = ParallelConfig { stages: 3, schedule: ScheduleName::Gpipe, ..ParallelConfig::default() };
+    let want = Config::default().with(|c| {
+        c.parallel = parallel;
+        c.optimiser.lr = 1.0;
+        c.model.name = "mlp".into();
+        c.model.hidden = vec![64, 32];
+        c.checkpoint.resume = true;
+        c.data.dir = "a b".into();
+    });
     assert_eq!(config, want);
     let mut error = |key, value| config.set(key, value).unwrap_err().to_string();
-    assert_eq!(error("bach", "3"), "unknown key `bach`; the nearest is `batch`");
+    assert_eq!(error("bach", "3"), "unknown key `bach`; the nearest is `training.batch`");
     assert_eq!(
         error("parallel.stage", "3"),
         "unknown key `parallel.stage`; the nearest is `parallel.stages`"
     );
     assert_eq!(
-        error("batch", "many"),
-        "`batch`: invalid type: string \"many\", expected a whole number, 0 or more"
+        error("training.batch", "many"),
+        "`training.batch`: invalid type: string \"many\", expected a whole number, 0 or more"
     );
+    assert_eq!(error("precision.amp", "fp16"), "`precision.amp`: unknown value `fp16`; the nearest is `f16`");
+    assert_eq!(error("training", "3"), "`training` is a table; name a key in it, such as `training.epochs`");
     assert_eq!(config, want);
+}
+
+/// Before there were tables, all keys but those of `[parallel]` stood outside of them.
+#[test]
+fn files_from_before_there_were_tables_are_read() {
+    let flat = "model = \"mlp\"\nhidden = [8]\nlr = 0.5\nlr_schedule = \"step\"\nlr_every = 3\nwarmup_steps = 2\n\
+                patience = 4\ndata_dir = \"d\"\ncheckpoint_every = 5\nresume = true\namp = \"bf16\"\n\
+                [parallel]\nchunks = 3\n[data]\nflip = true\n";
+    let tables = "[model]\nname = \"mlp\"\nhidden = [8]\n[data]\ndir = \"d\"\nflip = true\n[training]\npatience = 4\n\
+                  [optimiser]\nlr = 0.5\n[lr_schedule]\nname = \"step\"\nevery = 3\nwarmup_steps = 2\n\
+                  [precision]\namp = \"bf16\"\n[parallel]\nchunks = 3\n[checkpoint]\nevery = 5\nresume = true\n";
+    assert_eq!(
+        allfold_trainer::config::parse(flat, "c.toml").unwrap(),
+        allfold_trainer::config::parse(tables, "c.toml").unwrap()
+    );
+    let mut config = Config::default();
+    config.set("checkpoint_every", "7").unwrap();
+    assert_eq!(config.checkpoint.every, 7);
+    // Names that keys have only in tables never stood outside of them.
+    for key in ["every", "name", "factor", "stages"] {
+        let says = error(&format!("{key} = 3"));
+        assert!(says.starts_with(&format!("c.toml:1:1: unknown key `{key}`; there is `")), "{says}");
+    }
+    assert_eq!(
+        error("lr = 1.0\n[optimiser]\nlr = 0.1"),
+        "c.toml:1:1: unknown key `lr`; there is `optimiser.lr`"
+    );
+}
+
+#[test]
+fn a_key_that_is_not_where_it_stands_is_found_where_it_belongs() {
+    for (text, says) in [
+        ("[traning]\nbatch = 3", "1:2: unknown key `traning`; the nearest is `training`"),
+        ("[training]\nbach = 3", "2:1: unknown key `training.bach`; the nearest is `training.batch`"),
+        ("[training]\nlr = 3", "2:1: unknown key `training.lr`; there is `optimiser.lr`"),
+        ("[training]\nseed = 3", "2:1: unknown key `training.seed`; there is `seed`, outside of tables"),
+        ("zzz = 3", "1:1: unknown key `zzz`; `allfold train --keys` lists the keys"),
+        ("training = 3", "1:12: invalid type: integer `3`, expected a table"),
+    ] {
+        assert_eq!(error(text), format!("c.toml:{says}"));
+    }
 }
 
 #[test]
 fn mistakes_are_named_in_one_line_with_what_would_be_right() {
     assert_eq!(
         error("seed = 1\nbatchsize = 3"),
-        "c.toml:2:1: unknown key `batchsize`; the nearest is `batch`"
+        "c.toml:2:1: unknown key `batchsize`; the nearest is `training.batch`"
     );
-    assert_eq!(error("model = \"cn\""), "c.toml: unknown model `cn`; the nearest is `cnn`");
+    assert_eq!(error("model.name = \"cn\""), "c.toml: unknown model `cn`; the nearest is `cnn`");
     assert_eq!(error("strategy = \"dpp\""), "c.toml: unknown strategy `dpp`; the nearest is `ddp`");
-    assert_eq!(error("batch = 0"), "c.toml: `batch` has 0; it must be 1 to 65536");
-    assert_eq!(error("hidden = [8, 70000]"), "c.toml: `hidden` has 70000; it must be 1 to 65536");
-    assert_eq!(Config::parse("lr = 1", "c.toml").unwrap().lr, 1.0);
-    assert_eq!(error("lr = -1.0"), "c.toml: `lr` is -1; it must be 0 or more");
+    assert_eq!(error("training.batch = 0"), "c.toml: `training.batch` has 0; it must be 1 to 65536");
+    assert_eq!(error("model.hidden = [8, 70000]"), "c.toml: `model.hidden` has 70000; it must be 1 to 65536");
+    assert_eq!(allfold_trainer::config::parse("optimiser.lr = 1", "c.toml").unwrap().optimiser.lr, 1.0);
+    assert_eq!(error("optimiser.lr = -1.0"), "c.toml: `optimiser.lr` is -1; it must be 0 or more");
     assert_eq!(
-        error("lr_schedule = \"cosin\""),
-        "c.toml: unknown lr_schedule `cosin`; the nearest is `cosine`"
+        error("lr_schedule.name = \"cosin\""),
+        "c.toml:1:20: unknown value `cosin`; the nearest is `cosine`"
     );
     assert_eq!(
-        error("scale_backoff = 2.0"),
-        "c.toml: `scale_backoff` is 2; it must be 1.1754943508222875e-38 to 1e0"
-    );
-    assert_eq!(error("clip_norm = nan"), "c.toml: `clip_norm` is NaN; it must be 0 or more");
-    assert_eq!(error("momentum = 2.0"), "c.toml: `momentum` is 2; it must be at least 0 and less than 1");
-    assert_eq!(error("beta2 = 1.0"), "c.toml: `beta2` is 1; it must be at least 0 and less than 1");
-    assert_eq!(error("optimiser = \"adan\""), "c.toml: unknown optimiser `adan`; the nearest is `adam`");
-    assert_eq!(
-        error("trained = [\"fc\"]"),
-        "c.toml: `trained` excepts layers from `frozen`, which names none; to train these alone, set frozen = [\"*\"]"
+        error("precision.scale_backoff = 2.0"),
+        "c.toml: `precision.scale_backoff` is 2; it must be 1.1754943508222875e-38 to 1e0"
     );
     assert_eq!(
-        error("weights_strict = false"),
-        "c.toml: `weights_strict` is for the file that `weights` names; without one, leave it out"
-    );
-    assert_eq!(error("score = \"acuracy\""), "c.toml: unknown score `acuracy`; the nearest is `accuracy`");
-    assert_eq!(error("lr_unit = \"epochs\""), "c.toml: unknown lr_unit `epochs`; the nearest is `epoch`");
-    assert_eq!(error("min_delta = -0.1\npatience = 1"), "c.toml: `min_delta` is -0.1; it must be 0 or more");
-    assert_eq!(error("min_delta = 0.1"), "c.toml: `min_delta` is for `patience`: set both of them");
-    assert_eq!(
-        error("lr_schedule = \"plateau\"\nlr_factor = 1.0"),
-        "c.toml: `lr_factor` is 1; `plateau` needs less than 1, so that the rate is lowered"
+        error("optimiser.clip_norm = nan"),
+        "c.toml: `optimiser.clip_norm` is NaN; it must be 0 or more"
     );
     assert_eq!(
-        error("lr_threshold = 1.0"),
-        "c.toml: `lr_threshold` is 1; it must be at least 0 and less than 1"
+        error("optimiser.momentum = 2.0"),
+        "c.toml: `optimiser.momentum` is 2; it must be at least 0 and less than 1"
     );
-    let says = error("patience = -1");
-    assert!(says.starts_with("c.toml:1:12: invalid value: integer `-1`, expected a whole number"), "{says}");
+    assert_eq!(
+        error("optimiser.beta2 = 1.0"),
+        "c.toml: `optimiser.beta2` is 1; it must be at least 0 and less than 1"
+    );
+    assert_eq!(error("optimiser.name = \"adan\""), "c.toml: unknown optimiser `adan`; the nearest is `adam`");
+    assert_eq!(
+        error("model.trained = [\"fc\"]"),
+        "c.toml: `model.trained` excepts layers from `model.frozen`, which names none; to train these alone, set model.frozen = [\"*\"]"
+    );
+    assert_eq!(
+        error("model.weights_strict = false"),
+        "c.toml: `model.weights_strict` is for the file that `model.weights` names; without one, leave it out"
+    );
+    assert_eq!(
+        error("training.score = \"acuracy\""),
+        "c.toml:1:18: unknown value `acuracy`; the nearest is `accuracy`"
+    );
+    assert_eq!(
+        error("lr_schedule.unit = \"epochs\""),
+        "c.toml:1:20: unknown value `epochs`; the nearest is `epoch`"
+    );
+    assert_eq!(
+        error("training.min_delta = -0.1\ntraining.patience = 1"),
+        "c.toml: `training.min_delta` is -0.1; it must be 0 or more"
+    );
+    assert_eq!(
+        error("training.min_delta = 0.1"),
+        "c.toml: `training.min_delta` is for `training.patience`: set both of them"
+    );
+    assert_eq!(
+        error("lr_schedule.name = \"plateau\"\nlr_schedule.factor = 1.0"),
+        "c.toml: `lr_schedule.factor` is 1; `plateau` needs less than 1, so that the rate is lowered"
+    );
+    assert_eq!(
+        error("lr_schedule.threshold = 1.0"),
+        "c.toml: `lr_schedule.threshold` is 1; it must be at least 0 and less than 1"
+    );
+    let says = error("training.patience = -1");
+    assert!(says.starts_with("c.toml:1:21: invalid value: integer `-1`, expected a whole number"), "{says}");
     assert!(
-        error("epochs = \"two\"")
-            .starts_with("c.toml:1:10: invalid type: string \"two\", expected a whole number")
+        error("training.epochs = \"two\"")
+            .starts_with("c.toml:1:19: invalid type: string \"two\", expected a whole number")
     );
-    assert!(error("epochs = ").starts_with("c.toml:1:10: "), "{}", error("epochs = "));
-    assert!(!error("epochs = [\n1,\n").contains('\n'));
+    assert!(error("training.epochs = ").starts_with("c.toml:1:19: "), "{}", error("training.epochs = "));
+    assert!(!error("training.epochs = [\n1,\n").contains('\n'));
 }
 
 #[test]
 fn keys_of_other_models_are_refused() {
     for (text, says) in [
-        ("vocabulary = 144115188075855872", "`vocabulary` is 144115188075855872; it must be 1 to 1048576"),
-        ("model = \"bert\"", "model `bert` classifies arrays of tokens; set data = \"arrays\""),
         (
-            "attention_dropout = 0.1",
-            "`attention_dropout` is for models `gpt` and `bert`; the others have no attention",
+            "model.vocabulary = 144115188075855872",
+            "`model.vocabulary` is 144115188075855872; it must be 1 to 1048576",
+        ),
+        ("model.name = \"bert\"", "model `bert` classifies arrays of tokens; set data.name = \"arrays\""),
+        (
+            "model.attention_dropout = 0.1",
+            "`model.attention_dropout` is for models `gpt` and `bert`; the others have no attention",
         ),
         (
-            "model = \"vgg11\"\ndropout = 0.5",
-            "`dropout` is for models `gpt` and `bert`, and for a vgg with `imagenet_stem`; the others drop nothing",
+            "model.name = \"vgg11\"\nmodel.dropout = 0.5",
+            "`model.dropout` is for models `gpt` and `bert`, and for a vgg with `model.imagenet_stem`; the others drop nothing",
         ),
-        ("imagenet_stem = true", "`imagenet_stem` is for resnets and vggs; another model has one form"),
+        (
+            "model.imagenet_stem = true",
+            "`model.imagenet_stem` is for resnets and vggs; another model has one form",
+        ),
     ] {
         assert_eq!(error(text), format!("c.toml: {says}"));
     }
@@ -141,33 +212,36 @@ fn keys_of_other_models_are_refused() {
 #[test]
 fn pictures_that_cannot_be_cut_or_scaled_are_refused() {
     for (text, says) in [
-        ("picture_size = 0", "`picture_size` is 0; it must be 1 to 16384"),
-        ("resize = 20000", "`resize` is 20000; it must be 1 to 16384"),
+        ("data.picture_size = 0", "`data.picture_size` is 0; it must be 1 to 16384"),
+        ("data.resize = 20000", "`data.resize` is 20000; it must be 1 to 16384"),
         (
-            "data = \"pictures\"\npicture_size = 300",
-            "`resize` is 256 and `picture_size` 300, which is cut out of that; set `resize` to 300 or more",
+            "data.name = \"pictures\"\ndata.picture_size = 300",
+            "`data.resize` is 256 and `data.picture_size` 300, which is cut out of that; set `data.resize` to 300 or more",
         ),
         (
-            "random_resized_crop = true",
-            "`random_resized_crop` is for data \"pictures\", and the data is \"digits\"; `crop_padding` moves any picture",
+            "data.random_resized_crop = true",
+            "`data.random_resized_crop` is for data \"pictures\", and the data is \"digits\"; `data.crop_padding` moves any picture",
         ),
         (
-            "data = \"pictures\"\nrandom_resized_crop = true\ncrop_padding = 4",
-            "`random_resized_crop` and `crop_padding` both move pictures: set one of them",
+            "data.name = \"pictures\"\ndata.random_resized_crop = true\ndata.crop_padding = 4",
+            "`data.random_resized_crop` and `data.crop_padding` both move pictures: set one of them",
         ),
-        ("test_share = 1.0", "`test_share` is 1; it must be more than 0 and less than 1"),
+        ("data.test_share = 1.0", "`data.test_share` is 1; it must be more than 0 and less than 1"),
         (
-            "crop_scale = [0.5, 0.2]",
-            "`crop_scale` is [0.5, 0.2]; it must be the least and the greatest value, more than 0 and at most 1",
+            "data.crop_scale = [0.5, 0.2]",
+            "`data.crop_scale` is [0.5, 0.2]; it must be the least and the greatest value, more than 0 and at most 1",
         ),
         (
-            "crop_ratio = [0.0, 1.0]",
-            "`crop_ratio` is [0, 1]; it must be the least and the greatest value, more than 0 and at most 1000",
+            "data.crop_ratio = [0.0, 1.0]",
+            "`data.crop_ratio` is [0, 1]; it must be the least and the greatest value, more than 0 and at most 1000",
         ),
-        ("picture_mean = [0.5, nan, 0.5]", "`picture_mean` has NaN; it must be finite"),
-        ("picture_std = [1.0, 0.0, 1.0]", "`picture_std` has 0; it must be more than 0"),
+        ("data.picture_mean = [0.5, nan, 0.5]", "`data.picture_mean` has NaN; it must be finite"),
+        ("data.picture_std = [1.0, 0.0, 1.0]", "`data.picture_std` has 0; it must be more than 0"),
     ] {
         assert_eq!(error(text), format!("c.toml: {says}"));
     }
-    assert!(Config::parse("data = \"pictures\"\nrandom_resized_crop = true", "c.toml").is_ok());
+    assert!(
+        allfold_trainer::config::parse("data.name = \"pictures\"\ndata.random_resized_crop = true", "c.toml")
+            .is_ok()
+    );
 }

@@ -54,13 +54,12 @@ fn shapes(each: usize) -> TempDir {
 }
 
 fn config(folder: &TempDir) -> Config {
-    Config {
-        data: "pictures".into(),
-        data_dir: folder.path().to_str().unwrap().into(),
-        picture_size: 32,
-        resize: 36,
-        ..Config::default()
-    }
+    Config::default().with(|c| {
+        c.data.name = "pictures".into();
+        c.data.dir = folder.path().to_str().unwrap().into();
+        c.data.picture_size = 32;
+        c.data.resize = 36;
+    })
 }
 
 /// The centre of 4 x 2 pixels by hand: colours become planes, and bytes (byte / 255 - mean) / deviation.
@@ -71,13 +70,12 @@ fn the_numbers_of_a_picture_are_those_by_hand() {
     for name in ["a/1.png", "a/2.png"] {
         write(folder.path(), name, 4, &[row, row].concat());
     }
-    let config = Config {
-        picture_size: 2,
-        resize: 2,
-        picture_mean: [0.2, 0.0, 0.0],
-        picture_std: [0.5, 1.0, 1.0 / 255.0],
-        ..config(&folder)
-    };
+    let config = config(&folder).with(|c| {
+        c.data.picture_size = 2;
+        c.data.resize = 2;
+        c.data.picture_mean = [0.2, 0.0, 0.0];
+        c.data.picture_std = [0.5, 1.0, 1.0 / 255.0];
+    });
     let (train, test) = load(&config).unwrap();
     assert_eq!((train.len(), test.len(), form(&config)), (1, 1, Some(((3, 2, 2), 1))));
     let mut batch = Batch::<f32>::default();
@@ -116,7 +114,7 @@ fn a_damaged_picture_ends_the_run_by_its_name() {
 #[test]
 fn samples_held_out_and_samples_left_have_every_class() {
     let folder = shapes(10);
-    let config = Config { validation: 6, ..config(&folder) };
+    let config = config(&folder).with(|c| c.data.validation = 6);
     let (train, validation) = load(&config).unwrap();
     let count = |set: &Dataset, class: u32| set.labels.iter().filter(|label| **label == class).count();
     assert_eq!([0, 1, 2].map(|class| count(&train, class)), [6; 3]);
@@ -131,16 +129,18 @@ fn samples_held_out_and_samples_left_have_every_class() {
 #[test]
 fn shapes_are_learnt_by_one_rank_and_by_two() {
     let folder = shapes(30);
-    let config = Config {
-        channels: vec![8, 16],
-        random_resized_crop: true,
-        crop_scale: [0.5, 1.0],
-        flip: true,
-        epochs: 8,
-        ..config(&folder)
-    };
+    let config = config(&folder).with(|c| {
+        c.model.channels = vec![8, 16];
+        c.data.random_resized_crop = true;
+        c.data.crop_scale = [0.5, 1.0];
+        c.data.flip = true;
+        c.training.epochs = 8;
+    });
     let on = |ranks: u32, workers: usize| -> TrainResult {
-        let config = Config { batch: 12 / ranks as usize, workers, ..config.clone() };
+        let config = config.clone().with(|c| {
+            c.training.batch = 12 / ranks as usize;
+            c.data.workers = workers;
+        });
         World::threads(ranks).run(|comm| train(&config, &comm, &mut ())).unwrap().swap_remove(0)
     };
     for ranks in [1, 2] {

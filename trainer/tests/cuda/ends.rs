@@ -59,7 +59,7 @@ fn one_goes(
     let start = Model::new(network, 1)?;
     replica.upload(&start.params, &start.buffers, &mut *optimiser)?;
     for at in 0..STEPS {
-        step(&mut replica, at, config.lr)?;
+        step(&mut replica, at, config.optimiser.lr)?;
     }
     // A rank that goes while another is in its last step of these would abort that step.
     comm.barrier()?;
@@ -68,7 +68,7 @@ fn one_goes(
     }
     let (begun, graphs) = (clock(), replica.graphs());
     // The step that was under way when the rank left may still end well.
-    let error = (STEPS..STEPS + 3).find_map(|at| step(&mut replica, at, config.lr).err());
+    let error = (STEPS..STEPS + 3).find_map(|at| step(&mut replica, at, config.optimiser.lr).err());
     let error = error.ok_or_else(|| Error::Lost("nobody noticed".into()))?;
     drop(replica);
     Ok(Some((error.to_string(), begun.elapsed(), graphs)))
@@ -92,7 +92,11 @@ fn all_given_back(machine: &Arc<dyn CudaMachine>) {
 }
 
 fn config(exchange: &str) -> Config {
-    Config { exchange: exchange.into(), first_bucket_kib: 0, bucket_kib: 1, ..small() }
+    small().with(|c| {
+        c.set("exchange", exchange).unwrap();
+        c.ddp.first_bucket_kib = 0;
+        c.ddp.bucket_kib = 1;
+    })
 }
 
 fn lost(config: Config, how: PeerLoss, options: ShimOptions) -> Vec<Option<(String, Duration, usize)>> {
@@ -136,7 +140,11 @@ fn a_rank_that_goes_is_missed_by_those_that_share_with_it() {
     for strategy in ["zero3", "pipeline", "tensor"] {
         for exchange in ["device", "host", "nccl"] {
             let hidden = vec![16, 12, 9];
-            let shared = Config { strategy: strategy.into(), accumulate: 2, hidden, ..config(exchange) };
+            let shared = config(exchange).with(|c| {
+                c.strategy = strategy.into();
+                c.training.accumulate = 2;
+                c.model.hidden = hidden;
+            });
             let ends = lost(shared, PeerLoss::Told, ShimOptions::default());
             for (rank, end) in ends.iter().enumerate().filter(|(rank, _)| *rank != 1) {
                 let (error, took, _) = end.as_ref().unwrap();
@@ -187,7 +195,7 @@ fn a_run_leaves_nothing_on_its_device() {
 fn ranks_that_capture_by_their_own_samples_alone_would_disagree() {
     let train = |seeded: &'static [u8]| {
         let machine = Shim::with(ShimOptions { devices: 2, seeded, ..ShimOptions::default() }).unwrap();
-        let config = Config { uneven: true, ..config("nccl") };
+        let config = config("nccl").with(|c| c.data.uneven = true);
         World::threads(2).deadline(DEADLINE).run(|comm| {
             let rank = comm.rank().index();
             let within = Within { machine: machine.clone(), device: rank, deadline: DEADLINE };

@@ -6,6 +6,7 @@ mod data_parallel;
 mod ends;
 mod parameter_server;
 mod pipeline;
+mod residual;
 mod shared_samples;
 mod tensor;
 mod unlike;
@@ -14,17 +15,14 @@ mod zero;
 
 use allfold_collectives::World;
 use allfold_cuda::CudaMachine;
-use allfold_kernels::nn::{self, PoolShape};
 use allfold_standin::{FiberOrder, Shim, ShimOptions};
 use allfold_trainer::Builder;
+use allfold_trainer::config::{AutocastType, ElementType, LossName};
 use allfold_trainer::cuda::Replica;
 use allfold_trainer::data::{Samples, digits};
 use allfold_trainer::engine::StepInput;
-use allfold_trainer::layers::{
-    Add, BatchNorm, Conv2d, Gelu, GlobalMeanPool, Init, Layer, LayerNorm, Linear, MaxPool, MeanPool, Relu,
-};
-use allfold_trainer::optim::{Optimiser, Sgd};
-use allfold_trainer::{Batch, Config, Dataset, Model, Network, RankTrainer, Result, TrainResult, train_with};
+use allfold_trainer::layers::{BatchNorm, Linear};
+use allfold_trainer::{Batch, Config, Dataset, Network, TrainResult, train_with};
 use std::sync::{Arc, OnceLock};
 
 fn machine() -> Arc<dyn CudaMachine> {
@@ -108,7 +106,13 @@ fn agrees(config: &Config, data: &(Dataset, Dataset), ranks: u32, within: f64) -
 }
 
 fn small() -> Config {
-    Config { model: "mlp".into(), hidden: vec![16], batch: 4, epochs: 2, lr: 0.1, ..Config::default() }
+    Config::default().with(|c| {
+        c.model.name = "mlp".into();
+        c.model.hidden = vec![16];
+        c.training.batch = 4;
+        c.training.epochs = 2;
+        c.optimiser.lr = 0.1;
+    })
 }
 
 #[test]
@@ -116,8 +120,12 @@ fn an_mlp_trains_as_on_the_cpu_on_one_and_two_ranks() {
     let data = pictures();
     for (ranks, accumulate, exchange) in [(1, 1, "auto"), (2, 1, "device"), (3, 1, "host"), (2, 3, "device")]
     {
-        let exchange = exchange.into();
-        let config = Config { accumulate, exchange, first_bucket_kib: 0, bucket_kib: 0, ..small() };
+        let config = small().with(|c| {
+            c.training.accumulate = accumulate;
+            c.set("exchange", exchange).unwrap();
+            c.ddp.first_bucket_kib = 0;
+            c.ddp.bucket_kib = 0;
+        });
         let (cpu, device) = agrees(&config, &data, ranks, 1e-5);
         assert!(ranks > 1 || device.losses.last().unwrap() < &device.losses[0]);
         assert_eq!(cpu.test.correct, device.test.correct);
@@ -128,7 +136,9 @@ fn an_mlp_trains_as_on_the_cpu_on_one_and_two_ranks() {
 #[test]
 fn sums_over_devices_and_over_the_host_are_the_same_bits() {
     let data = pictures();
-    let by = |exchange: &str| run(&Config { exchange: exchange.into(), ..small() }, &data, 3, true).remove(0);
+    let by = |exchange: &str| {
+        run(&small().with(|c| c.set("exchange", exchange).unwrap()), &data, 3, true).remove(0)
+    };
     let (device, host) = (by("device"), by("host"));
     assert_eq!((device.losses, device.weights_hash), (host.losses, host.weights_hash));
 }
@@ -138,11 +148,26 @@ fn sums_over_devices_and_over_the_host_are_the_same_bits() {
 fn optimisers_clip_and_step_as_the_cpus() {
     let data = pictures();
     let some = [
-        Config { optimiser: "adam".into(), lr: 0.01, ..small() },
-        Config { optimiser: "adamw".into(), lr: 0.01, weight_decay: 0.1, clip_norm: 0.5, ..small() },
-        Config { nesterov: true, loss: "mse".into(), ..small() },
-        Config { momentum: 0.0, clip_norm: 0.1, loss_scale: 1024.0, ..small() },
-        Config { frozen: vec!["fc1".into()], ..small() },
+        small().with(|c| {
+            c.optimiser.name = "adam".into();
+            c.optimiser.lr = 0.01;
+        }),
+        small().with(|c| {
+            c.optimiser.name = "adamw".into();
+            c.optimiser.lr = 0.01;
+            c.optimiser.weight_decay = 0.1;
+            c.optimiser.clip_norm = 0.5;
+        }),
+        small().with(|c| {
+            c.optimiser.nesterov = true;
+            c.training.loss = LossName::Mse;
+        }),
+        small().with(|c| {
+            c.optimiser.momentum = 0.0;
+            c.optimiser.clip_norm = 0.1;
+            c.precision.loss_scale = 1024.0;
+        }),
+        small().with(|c| c.model.frozen = vec!["fc1".into()]),
     ];
     let plain = run(&small(), &data, 1, true).remove(0);
     for config in some {
@@ -153,18 +178,29 @@ fn optimisers_clip_and_step_as_the_cpus() {
 
 /// A small network of convolutions, each with its batch norm.
 fn cnn() -> Config {
-    Config { model: "cnn".into(), channels: vec![4, 6], batch: 4, epochs: 1, lr: 0.05, ..Config::default() }
+    Config::default().with(|c| {
+        c.model.name = "cnn".into();
+        c.model.channels = vec![4, 6];
+        c.training.batch = 4;
+        c.training.epochs = 1;
+        c.optimiser.lr = 0.05;
+    })
 }
 
 #[test]
 fn a_cnn_with_synchronised_batch_norm_and_amp_trains_as_on_the_cpu() {
     let data = pictures();
     let cnn = cnn();
-    let amp =
-        |amp: &str, loss_scale| Config { amp: amp.into(), loss_scale, sync_batch_norm: true, ..cnn.clone() };
+    let amp = |amp: &str, loss_scale| {
+        cnn.clone().with(|c| {
+            c.set("precision.amp", amp).unwrap();
+            c.precision.loss_scale = loss_scale;
+            c.model.sync_batch_norm = true;
+        })
+    };
     for (config, ranks, within) in [
-        (Config { sync_batch_norm: true, ..cnn.clone() }, 2, 2e-5),
-        (Config { batch_norm: false, ..cnn.clone() }, 1, 2e-5),
+        (cnn.clone().with(|c| c.model.sync_batch_norm = true), 2, 2e-5),
+        (cnn.clone().with(|c| c.model.batch_norm = false), 1, 2e-5),
         (amp("f16", 512.0), 2, 2e-2),
         (amp("bf16", 0.0), 1, 6e-2),
     ] {
@@ -176,9 +212,13 @@ fn a_cnn_with_synchronised_batch_norm_and_amp_trains_as_on_the_cpu() {
 #[test]
 fn a_scale_that_overflows_is_skipped_and_halved_as_on_the_cpu() {
     let data = pictures();
-    let config = Config { amp: "f16".into(), loss_scale: 3e8, lr: 0.05, ..small() };
+    let config = small().with(|c| {
+        c.precision.amp = AutocastType::F16;
+        c.precision.loss_scale = 3e8;
+        c.optimiser.lr = 0.05;
+    });
     let (cpu, _) = agrees(&config, &data, 1, 2e-2);
-    let steady = run(&Config { loss_scale: 0.0, ..config }, &data, 1, false).remove(0);
+    let steady = run(&config.with(|c| c.precision.loss_scale = 0.0), &data, 1, false).remove(0);
     assert_ne!(cpu.losses, steady.losses, "no step was skipped");
 }
 
@@ -189,7 +229,12 @@ fn running_statistics_outlive_a_batch_that_overflows() {
     let Samples::Numbers(pixels) = &mut data.0.samples else { panic!("the digits are numbers") };
     pixels[..64].fill(1e6);
     for (sync_batch_norm, ranks, accumulate) in [(false, 1, 1), (false, 1, 2), (true, 2, 1)] {
-        let config = Config { amp: "f16".into(), loss_scale: 512.0, sync_batch_norm, accumulate, ..cnn() };
+        let config = cnn().with(|c| {
+            c.precision.amp = AutocastType::F16;
+            c.precision.loss_scale = 512.0;
+            c.model.sync_batch_norm = sync_batch_norm;
+            c.training.accumulate = accumulate;
+        });
         for shim in [false, true] {
             let result = run(&config, &data, ranks, shim).remove(0);
             let bad = result.losses.iter().filter(|loss| !loss.is_finite()).count();
@@ -204,15 +249,26 @@ fn running_statistics_outlive_a_batch_that_overflows() {
 fn channels_last_trains_as_on_the_cpu() {
     let data = pictures();
     let cnn = cnn();
-    let lars = Config { optimiser: "lars".into(), lr: 2.0, trust: 0.01, ..cnn.clone() };
+    let lars = cnn.clone().with(|c| {
+        c.optimiser.name = "lars".into();
+        c.optimiser.lr = 2.0;
+        c.optimiser.trust = 0.01;
+    });
     for (config, ranks, within) in [
-        (Config { sync_batch_norm: true, ..cnn.clone() }, 2, 2e-5),
-        (Config { batch_norm: false, ..cnn.clone() }, 1, 2e-5),
-        (Config { amp: "f16".into(), loss_scale: 512.0, ..cnn }, 1, 2e-2),
+        (cnn.clone().with(|c| c.model.sync_batch_norm = true), 2, 2e-5),
+        (cnn.clone().with(|c| c.model.batch_norm = false), 1, 2e-5),
+        (
+            cnn.with(|c| {
+                c.precision.amp = AutocastType::F16;
+                c.precision.loss_scale = 512.0;
+            }),
+            1,
+            2e-2,
+        ),
         (lars, 1, 2e-5),
     ] {
         let cpu = run(&config, &data, ranks, false).remove(0);
-        let there = run(&Config { channels_last: true, ..config.clone() }, &data, ranks, true).remove(0);
+        let there = run(&config.clone().with(|c| c.channels_last = true), &data, ranks, true).remove(0);
         assert_near(&cpu, &there, within * room());
     }
 }
@@ -227,11 +283,17 @@ fn what_has_no_meaning_on_a_device_or_without_one_is_refused_in_one_line() {
         assert!(!text.contains('\n'), "{text}");
         text
     };
-    let last = Config { channels_last: true, ..small() };
+    let last = small().with(|c| c.channels_last = true);
     assert!(refused(&last, true).contains("this one has none"));
     assert!(refused(&last, false).contains("is for device \"cuda\""));
-    assert!(refused(&Config { dtype: "f64".into(), ..small() }, true).contains("GPUs train in f32"));
-    let local = Config { hook: "local_sgd".into(), amp: "f16".into(), loss_scale: 8.0, ..small() };
+    assert!(
+        refused(&small().with(|c| c.precision.dtype = ElementType::F64), true).contains("GPUs train in f32")
+    );
+    let local = small().with(|c| {
+        c.ddp.hook = "local_sgd".into();
+        c.precision.amp = AutocastType::F16;
+        c.precision.loss_scale = 8.0;
+    });
     assert!(refused(&local, true).contains("no loss scale"));
 }
 
@@ -239,10 +301,23 @@ fn what_has_no_meaning_on_a_device_or_without_one_is_refused_in_one_line() {
 #[test]
 fn lars_steps_as_the_cpus() {
     let data = pictures();
-    let lars = Config { optimiser: "lars".into(), lr: 2.0, trust: 0.02, weight_decay: 0.01, ..small() };
+    let lars = small().with(|c| {
+        c.optimiser.name = "lars".into();
+        c.optimiser.lr = 2.0;
+        c.optimiser.trust = 0.02;
+        c.optimiser.weight_decay = 0.01;
+    });
     agrees(&lars, &data, 1, 1e-5);
-    agrees(&Config { frozen: vec!["fc1".into()], ..lars.clone() }, &data, 2, 1e-5);
-    agrees(&Config { amp: "f16".into(), loss_scale: 512.0, ..lars }, &data, 1, 2e-2);
+    agrees(&lars.clone().with(|c| c.model.frozen = vec!["fc1".into()]), &data, 2, 1e-5);
+    agrees(
+        &lars.with(|c| {
+            c.precision.amp = AutocastType::F16;
+            c.precision.loss_scale = 512.0;
+        }),
+        &data,
+        1,
+        2e-2,
+    );
 }
 
 /// Hooks compress and feed back as on the CPU, in buckets of one and of several parameters.
@@ -258,14 +333,13 @@ fn hooks_change_gradients_as_on_the_cpu() {
         ("int8", 64, 1e-2),
         ("local_sgd", 64, 1e-5),
     ] {
-        let config = Config {
-            hook: hook.into(),
-            topk_share: 0.2,
-            local_steps: 3,
-            first_bucket_kib: bucket_kib,
-            bucket_kib,
-            ..small()
-        };
+        let config = small().with(|c| {
+            c.ddp.hook = hook.into();
+            c.ddp.topk_share = 0.2;
+            c.ddp.local_steps = 3;
+            c.ddp.first_bucket_kib = bucket_kib;
+            c.ddp.bucket_kib = bucket_kib;
+        });
         let (_, device) = agrees(&config, &data, 2, within);
         assert_ne!(device.weights_hash, plain.weights_hash, "{hook} changes nothing");
     }
@@ -282,18 +356,17 @@ fn a_run_with_a_hook_goes_on_from_its_checkpoint_to_the_same_bits() {
         ("local_sgd", "local-s", true),
     ] {
         let folder = std::env::temp_dir().join(format!("allfold-cuda-{name}-{}", std::process::id()));
-        let config = Config {
-            hook: hook.into(),
-            topk_share: 0.2,
-            checkpoint_dir: folder.to_string_lossy().into_owned(),
-            checkpoint_every: 3,
-            checkpoint_sharded: sharded,
-            ..small()
-        };
+        let config = small().with(|c| {
+            c.ddp.hook = hook.into();
+            c.ddp.topk_share = 0.2;
+            c.checkpoint.dir = folder.to_string_lossy().into_owned();
+            c.checkpoint.every = 3;
+            c.checkpoint.sharded = sharded;
+        });
         let whole = run(&config, &data, 2, true).remove(0);
         std::fs::remove_dir_all(&folder).unwrap();
-        run(&Config { max_steps: 3, ..config.clone() }, &data, 2, true);
-        let rest = run(&Config { resume: true, ..config.clone() }, &data, 2, true).remove(0);
+        run(&config.clone().with(|c| c.training.max_steps = 3), &data, 2, true);
+        let rest = run(&config.clone().with(|c| c.checkpoint.resume = true), &data, 2, true).remove(0);
         std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!((whole.losses, whole.weights_hash), (rest.losses, rest.weights_hash), "{hook}");
     }
@@ -304,15 +377,14 @@ fn a_run_with_a_hook_goes_on_from_its_checkpoint_to_the_same_bits() {
 fn buffers_are_broadcast_as_on_the_cpu() {
     let data = pictures();
     for exchange in ["device", "host"] {
-        let config = Config {
-            model: "cnn".into(),
-            channels: vec![4],
-            batch: 4,
-            epochs: 1,
-            broadcast_buffers: true,
-            exchange: exchange.into(),
-            ..Config::default()
-        };
+        let config = Config::default().with(|c| {
+            c.model.name = "cnn".into();
+            c.model.channels = vec![4];
+            c.training.batch = 4;
+            c.training.epochs = 1;
+            c.ddp.broadcast_buffers = true;
+            c.set("exchange", exchange).unwrap();
+        });
         agrees(&config, &data, 2, 2e-5);
     }
 }
@@ -320,24 +392,38 @@ fn buffers_are_broadcast_as_on_the_cpu() {
 #[test]
 fn a_small_gpt_trains_as_on_the_cpu() {
     let data = (sentences(8, 9, 11), sentences(3, 9, 11));
-    let gpt = Config {
-        model: "gpt".into(),
-        layers: 1,
-        width: 64,
-        heads: 2,
-        dropout: 0.2,
-        batch: 2,
-        epochs: 1,
-        optimiser: "adamw".into(),
-        lr: 3e-3,
-        ..Config::default()
-    };
+    let gpt = Config::default().with(|c| {
+        c.model.name = "gpt".into();
+        c.model.layers = 1;
+        c.model.width = 64;
+        c.model.heads = 2;
+        c.model.dropout = 0.2;
+        c.training.batch = 2;
+        c.training.epochs = 1;
+        c.optimiser.name = "adamw".into();
+        c.optimiser.lr = 3e-3;
+    });
     for (config, ranks, within) in [
         (gpt.clone(), 2, 5e-5),
-        (Config { tied: false, dropout: 0.0, ..gpt.clone() }, 1, 5e-5),
+        (
+            gpt.clone().with(|c| {
+                c.model.tied = false;
+                c.model.dropout = 0.0;
+            }),
+            1,
+            5e-5,
+        ),
         // Heads of 12 columns, with dropout of attention probabilities.
-        (Config { width: 36, heads: 3, attention_dropout: 0.3, ..gpt.clone() }, 2, 5e-5),
-        (Config { amp: "bf16".into(), ..gpt }, 1, 3e-2),
+        (
+            gpt.clone().with(|c| {
+                c.model.width = 36;
+                c.model.heads = 3;
+                c.model.attention_dropout = 0.3;
+            }),
+            2,
+            5e-5,
+        ),
+        (gpt.with(|c| c.precision.amp = AutocastType::Bf16), 1, 3e-2),
     ] {
         agrees(&config, &data, ranks, within);
     }
@@ -364,103 +450,4 @@ fn a_batch_norm_of_one_value_per_channel_is_refused() {
         let error = refused.unwrap_err().to_string();
         assert!(error.contains("`bn` normalises over the batch") && error.contains(needs), "{error}");
     }
-}
-
-/// A small residual network: two branches, pooling with padding, a grouped convolution, mean pooling of windows and of planes.
-fn block() -> Network<f32> {
-    let grouped = |inputs, outputs, picture, kernel, stride, groups| {
-        let padding = kernel / 2;
-        Conv2d::new(nn::Conv2dShape { inputs, outputs, picture, kernel, stride, padding, groups })
-    };
-    let conv =
-        |inputs, outputs, picture, kernel, stride| grouped(inputs, outputs, picture, kernel, stride, 1);
-    let mut builder = Builder::new(2 * 8 * 7);
-    let mut push = |name: &str, layer: Box<dyn Layer<f32>>, from: &[usize]| {
-        builder.push_boxed(name, layer, from).unwrap()
-    };
-    let a = push("stem", Box::new(conv(2, 4, (8, 7), 3, 1).with_bias(Init::Uniform(0.3))), &[0]);
-    let pool = PoolShape { channels: 4, picture: (8, 7), window: 3, stride: 2, padding: 1 };
-    let b = push("pool", Box::new(MaxPool::new(pool)), &[a]);
-    let c = push("conv1", Box::new(conv(4, 6, (4, 4), 3, 2)), &[b]);
-    let d = push("bn1", Box::new(BatchNorm::new(6, 4)), &[c]);
-    let e = push("relu", Box::new(Relu::new(24)), &[d]);
-    let f = push("conv2", Box::new(grouped(6, 6, (2, 2), 3, 1, 3).with_bias(Init::Uniform(0.3))), &[e]);
-    let g = push("short", Box::new(conv(4, 6, (4, 4), 1, 2)), &[b]);
-    let h = push("add", Box::new(Add::new(24)), &[f, g]);
-    let i = push("ln", Box::new(LayerNorm::new(6, 4)), &[h]);
-    let j = push("gelu", Box::new(Gelu::new(24)), &[i]);
-    let mean = PoolShape { channels: 6, picture: (2, 2), window: 2, stride: 1, padding: 0 };
-    let k = push("mean", Box::new(MeanPool::new(mean)), &[j]);
-    let l = push("again", Box::new(Linear::new(6, 12)), &[k]);
-    let m = push("planes", Box::new(GlobalMeanPool::new(3, 4)), &[l]);
-    push("fc", Box::new(Linear::new(3, 4)), &[m]);
-    builder.build(1).unwrap()
-}
-
-/// The network has every layer but GPT's. It trains for enough steps to capture and replay graphs, in batches of two sizes.
-#[test]
-fn a_residual_block_trains_as_on_the_cpu_and_becomes_graphs() {
-    residual(Config { lr: 0.05, momentum: 0.9, batch: 5, ..Config::default() });
-}
-
-/// Pictures have their channels last between the convolutions; layer norm and the linear layer need planes.
-#[test]
-fn a_residual_block_with_channels_last_trains_as_on_the_cpu() {
-    residual(Config { lr: 0.05, momentum: 0.9, batch: 5, channels_last: true, ..Config::default() });
-}
-
-fn residual(config: Config) {
-    let batch = |n: usize, seed: usize| Batch::<f32> {
-        x: (0..n * 112).map(|i| ((i + seed) * 37 % 101) as f32 / 50.0 - 1.0).collect(),
-        labels: (0..n as u32).map(|i| (i + seed as u32) % 4).collect(),
-    };
-    let cpu = Config { strategy: "single".into(), ..config.clone() };
-    let host = World::threads(1).run(|comm| {
-        let mut model = Model::new(block(), 3)?;
-        let mut rank = RankTrainer::new(&cpu, block(), &comm)?;
-        rank.start(&mut model)?;
-        let input = StepInput { lr: cpu.lr, ..StepInput::default() };
-        let step = |step: usize| rank.step(&mut batch(if step % 3 == 2 { 3 } else { 5 }, step), input, None);
-        let losses = (0..9).map(step).map(|done| done.map(|done| done.loss)).collect::<Result<Vec<_>>>()?;
-        rank.download(&mut model.params, &mut model.buffers)?;
-        Ok::<_, allfold_trainer::Error>((losses, model.params, model.buffers))
-    });
-    let (losses, host_params, host_buffers) = host.unwrap().remove(0);
-    let config = &config;
-    let device = World::threads(1).run(|comm| {
-        let mut replica = Replica::of(config, block(), &comm, (machine(), 0))?;
-        let (mut start, mut memory) = (Model::new(block(), 3)?, Sgd::<f32>::new(0.9, 0.0, false));
-        replica.upload(&start.params, &start.buffers, &mut memory)?;
-        // A resumed run whose checkpoint is of its last step evaluates first, in larger batches than it trains in.
-        assert!(replica.evaluate(&batch(7, 1))?.0.is_finite());
-        let (mut losses, mut peak) = (Vec::new(), 0);
-        for step in 0..9 {
-            let n = if step % 3 == 2 { 3 } else { 5 };
-            replica.stage(&batch(n, step))?;
-            let samples =
-                replica.start(StepInput { lr: config.lr, ..StepInput::default() }, n as u64, false)?;
-            losses.push(replica.finish(samples)?.loss);
-            if step == 5 {
-                peak = replica.memory().activations;
-            }
-        }
-        // Batches of two sizes: each runs uncaptured once and then as a graph, which takes no more memory.
-        assert_eq!(replica.graphs(), 2);
-        assert!(peak > 0 && replica.memory().activations == peak);
-        replica.download(&mut start.params, &mut start.buffers, &mut memory)?;
-        assert_eq!(*memory.state().steps, 9);
-        Ok::<_, allfold_trainer::Error>((losses, start.params, start.buffers))
-    });
-    let (device, params, buffers) = device.unwrap().remove(0);
-    for (step, (a, b)) in losses.iter().zip(&device).enumerate() {
-        assert!((a - b).abs() < 2e-5 * room() * b.abs(), "step {step}: {a} {b}");
-    }
-    let near = |a: &[f32], b: &[f32]| {
-        a.iter().zip(b).all(|(a, b)| f64::from((a - b).abs()) < 1e-3 * room() * f64::from(b.abs().max(0.1)))
-    };
-    for place in block().params() {
-        let (got, want) = (&params[place.range.clone()], &host_params[place.range.clone()]);
-        assert!(near(got, want), "{}: {got:?} {want:?}", place.name);
-    }
-    assert!(near(&buffers, &host_buffers), "{buffers:?} {host_buffers:?}");
 }

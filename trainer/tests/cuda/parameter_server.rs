@@ -3,9 +3,10 @@
 
 use crate::{agrees, assert_near, can_try, cnn, pictures, placed, room, run as run_on, small, zero};
 use allfold_trainer::Config;
+use allfold_trainer::config::AutocastType;
 
 fn served(config: Config, servers: usize) -> Config {
-    let mut config = Config { strategy: "parameter_server".into(), ..config };
+    let mut config = config.with(|c| c.strategy = "parameter_server".into());
     config.parallel.servers = servers;
     config
 }
@@ -13,15 +14,39 @@ fn served(config: Config, servers: usize) -> Config {
 #[test]
 fn servers_step_as_on_the_cpu() {
     let data = pictures();
-    let adam = Config { optimiser: "adamw".into(), lr: 0.01, clip_norm: 0.5, ..small() };
+    let adam = small().with(|c| {
+        c.optimiser.name = "adamw".into();
+        c.optimiser.lr = 0.01;
+        c.optimiser.clip_norm = 0.5;
+    });
     for (config, ranks, within) in [
         (served(small(), 1), 2, 1e-5),
-        (served(Config { accumulate: 2, ..adam }, 2), 4, 1e-5),
-        (served(Config { momentum: 0.0, loss_scale: 1024.0, ..small() }, 2), 3, 1e-5),
+        (served(adam.with(|c| c.training.accumulate = 2), 2), 4, 1e-5),
+        (
+            served(
+                small().with(|c| {
+                    c.optimiser.momentum = 0.0;
+                    c.precision.loss_scale = 1024.0;
+                }),
+                2,
+            ),
+            3,
+            1e-5,
+        ),
         // The scale is halved until gradients are finite.
-        (served(Config { amp: "f16".into(), loss_scale: 1e6, ..small() }, 1), 3, 2e-2),
-        (served(Config { frozen: vec!["fc1".into()], ..small() }, 1), 3, 1e-5),
-        (served(Config { sync_batch_norm: true, ..cnn() }, 1), 3, 5e-5),
+        (
+            served(
+                small().with(|c| {
+                    c.precision.amp = AutocastType::F16;
+                    c.precision.loss_scale = 1e6;
+                }),
+                1,
+            ),
+            3,
+            2e-2,
+        ),
+        (served(small().with(|c| c.model.frozen = vec!["fc1".into()]), 1), 3, 1e-5),
+        (served(cnn().with(|c| c.model.sync_batch_norm = true), 1), 3, 5e-5),
     ] {
         agrees(&config, &data, ranks, within);
     }
@@ -33,7 +58,8 @@ fn every_path_serves() {
     let config = served(small(), 1);
     let cpu = run_on(&config, &data, 3, false).remove(0);
     for exchange in ["host", "device", "scheduled", "nccl"].into_iter().filter(|way| can_try(way, 3)) {
-        let ran = zero::run(&Config { exchange: exchange.into(), ..config.clone() }, &data, 3, &placed(3));
+        let ran =
+            zero::run(&config.clone().with(|c| c.set("exchange", exchange).unwrap()), &data, 3, &placed(3));
         assert_near(&cpu, &ran, 1e-5 * room());
     }
 }
@@ -44,10 +70,17 @@ fn every_path_serves() {
 fn workers_that_do_not_wait_train_over_every_path() {
     let data = pictures();
     for (optimiser, lr) in [("sgd", 0.1), ("adam", 0.01)] {
-        let mut config = served(Config { optimiser: optimiser.into(), lr, epochs: 10, ..small() }, 2);
+        let mut config = served(
+            small().with(|c| {
+                c.optimiser.name = optimiser.into();
+                c.optimiser.lr = lr;
+                c.training.epochs = 10;
+            }),
+            2,
+        );
         config.parallel.staleness = 2;
         for exchange in ["host", "device", "nccl"].into_iter().filter(|way| can_try(way, 4)) {
-            let config = Config { exchange: exchange.into(), ..config.clone() };
+            let config = config.clone().with(|c| c.set("exchange", exchange).unwrap());
             let losses = zero::run(&config, &data, 4, &placed(4)).losses;
             let (first, last) = (losses[0], losses[losses.len() - 1]);
             assert!(last < 0.7 * first, "{optimiser} over {exchange}: {losses:?}");

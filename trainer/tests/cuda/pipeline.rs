@@ -5,12 +5,12 @@ use crate::ways::by;
 use crate::{assert_near, can_try, cnn, pictures, placed, room, run as run_on, sentences, small};
 use allfold_collectives::{Communicator, World};
 use allfold_cuda::CudaMachine;
-use allfold_trainer::config::{ScheduleName, StageSharing};
+use allfold_trainer::config::{AutocastType, ScheduleName, StageSharing};
 use allfold_trainer::{Config, Dataset, TrainResult, train_with};
 use std::sync::Arc;
 
 fn pipeline(schedule: ScheduleName, stages: usize, config: &Config) -> Config {
-    let mut config = Config { strategy: "pipeline".into(), ..config.clone() };
+    let mut config = config.clone().with(|c| c.strategy = "pipeline".into());
     (config.parallel.schedule, config.parallel.stages) = (schedule, stages);
     if schedule == ScheduleName::Interleaved {
         config.parallel.chunks = 2;
@@ -34,19 +34,18 @@ fn run(
 
 /// A GPT whose head shares the embedding's weight: the first and the last stage hold a copy.
 fn gpt() -> Config {
-    Config {
-        model: "gpt".into(),
-        layers: 4,
-        width: 32,
-        heads: 2,
-        dropout: 0.2,
-        batch: 4,
-        accumulate: 4,
-        epochs: 1,
-        optimiser: "adamw".into(),
-        lr: 3e-3,
-        ..Config::default()
-    }
+    Config::default().with(|c| {
+        c.model.name = "gpt".into();
+        c.model.layers = 4;
+        c.model.width = 32;
+        c.model.heads = 2;
+        c.model.dropout = 0.2;
+        c.training.batch = 4;
+        c.training.accumulate = 4;
+        c.training.epochs = 1;
+        c.optimiser.name = "adamw".into();
+        c.optimiser.lr = 3e-3;
+    })
 }
 
 fn text() -> (Dataset, Dataset) {
@@ -64,7 +63,7 @@ const SCHEDULES: [ScheduleName; 5] = [
 #[test]
 fn every_schedule_trains_as_one_rank_of_the_cpu() {
     let data = text();
-    let cpu = run_on(&Config { strategy: "single".into(), ..gpt() }, &data, 1, false).remove(0);
+    let cpu = run_on(&gpt().with(|c| c.strategy = "single".into()), &data, 1, false).remove(0);
     for schedule in SCHEDULES {
         let config = pipeline(schedule, 2, &gpt());
         assert_near(&cpu, &run(&by("device", &config), &data, 2, &placed(1)), 5e-5 * room());
@@ -89,15 +88,21 @@ fn a_pipeline_gives_the_same_bits_over_devices_and_host_and_trains_over_nccl() {
 #[test]
 fn pipelines_of_several_ranks_a_stage_clip_scale_and_shard_as_the_cpu() {
     let data = text();
-    let amp = Config { amp: "f16".into(), loss_scale: 512.0, ..gpt() };
-    let clipped = Config { clip_norm: 0.05, ..gpt() };
+    let amp = gpt().with(|c| {
+        c.precision.amp = AutocastType::F16;
+        c.precision.loss_scale = 512.0;
+    });
+    let clipped = gpt().with(|c| c.optimiser.clip_norm = 0.05);
     for (config, sharding, within) in [
         (&clipped, StageSharing::Ddp, 5e-5),
         (&clipped, StageSharing::Zero2, 5e-5),
         (&amp, StageSharing::Zero1, 2e-2),
         (&amp, StageSharing::Zero3, 2e-2),
     ] {
-        let config = Config { batch: 2, accumulate: 2, ..config.clone() };
+        let config = config.clone().with(|c| {
+            c.training.batch = 2;
+            c.training.accumulate = 2;
+        });
         let mut config = pipeline(ScheduleName::OneFOneB, 2, &config);
         config.parallel.sharding = sharding;
         let cpu = run_on(&config, &data, 4, false).remove(0);
@@ -110,17 +115,23 @@ fn pipelines_of_several_ranks_a_stage_clip_scale_and_shard_as_the_cpu() {
 fn a_pipeline_with_batch_norms_is_scored_and_continued_as_on_the_cpu() {
     let data = pictures();
     let folder = std::env::temp_dir().join(format!("allfold-cuda-pipeline-{}", std::process::id()));
-    let config = pipeline(ScheduleName::OneFOneB, 2, &Config { accumulate: 2, epochs: 2, ..cnn() });
+    let config = pipeline(
+        ScheduleName::OneFOneB,
+        2,
+        &cnn().with(|c| {
+            c.training.accumulate = 2;
+            c.training.epochs = 2;
+        }),
+    );
     let whole = run(&config, &data, 2, &placed(2));
     assert_near(&run_on(&config, &data, 2, false).remove(0), &whole, 1e-4 * room());
-    let kept = Config {
-        checkpoint_dir: folder.to_string_lossy().into_owned(),
-        checkpoint_every: 3,
-        checkpoint_sharded: true,
-        ..config.clone()
-    };
-    run(&Config { max_steps: 3, ..kept.clone() }, &data, 2, &placed(2));
-    let rest = run(&Config { resume: true, ..kept }, &data, 2, &placed(2));
+    let kept = config.clone().with(|c| {
+        c.checkpoint.dir = folder.to_string_lossy().into_owned();
+        c.checkpoint.every = 3;
+        c.checkpoint.sharded = true;
+    });
+    run(&kept.clone().with(|c| c.training.max_steps = 3), &data, 2, &placed(2));
+    let rest = run(&kept.with(|c| c.checkpoint.resume = true), &data, 2, &placed(2));
     std::fs::remove_dir_all(&folder).unwrap();
     assert_near(&whole, &rest, 1e-5 * room());
     // A GPU's fastest convolutions add up in any order.
@@ -132,8 +143,14 @@ fn a_pipeline_with_batch_norms_is_scored_and_continued_as_on_the_cpu() {
 #[test]
 fn a_single_layer_of_a_stage_may_be_named() {
     let data = pictures();
-    let mut config =
-        pipeline(ScheduleName::Gpipe, 2, &Config { hidden: vec![16, 16], accumulate: 2, ..small() });
+    let mut config = pipeline(
+        ScheduleName::Gpipe,
+        2,
+        &small().with(|c| {
+            c.model.hidden = vec![16, 16];
+            c.training.accumulate = 2;
+        }),
+    );
     config.parallel.split = vec!["fc2".into()];
     let cpu = run_on(&config, &data, 2, false).remove(0);
     assert_near(&cpu, &run(&config, &data, 2, &placed(1)), 1e-5 * room());
@@ -144,7 +161,12 @@ fn a_single_layer_of_a_stage_may_be_named() {
 fn rings_of_four_stages_wait_in_no_circle() {
     let data = text();
     for schedule in [ScheduleName::Interleaved, ScheduleName::ZbV] {
-        let config = Config { layers: 8, max_steps: 1, batch: 8, accumulate: 8, ..gpt() };
+        let config = gpt().with(|c| {
+            c.model.layers = 8;
+            c.training.max_steps = 1;
+            c.training.batch = 8;
+            c.training.accumulate = 8;
+        });
         let config = pipeline(schedule, 4, &config);
         let device = run(&by("device", &config), &data, 4, &placed(4));
         if can_try("nccl", 4) {

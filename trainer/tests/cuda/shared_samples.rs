@@ -3,40 +3,46 @@
 
 use crate::{agrees, can_try, room, sentences};
 use crate::{assert_near, placed, run as run_on, zero};
-use allfold_trainer::config::StageSharing;
+use allfold_trainer::config::{AutocastType, StageSharing};
 use allfold_trainer::{Config, Dataset};
 
 fn gpt() -> Config {
-    Config {
-        model: "gpt".into(),
-        layers: 1,
-        width: 32,
-        heads: 2,
-        dropout: 0.2,
-        batch: 4,
-        epochs: 1,
-        optimiser: "adamw".into(),
-        lr: 3e-3,
-        ..Config::default()
-    }
+    Config::default().with(|c| {
+        c.model.name = "gpt".into();
+        c.model.layers = 1;
+        c.model.width = 32;
+        c.model.heads = 2;
+        c.model.dropout = 0.2;
+        c.training.batch = 4;
+        c.training.epochs = 1;
+        c.optimiser.name = "adamw".into();
+        c.optimiser.lr = 3e-3;
+    })
 }
 
 fn context() -> Config {
-    Config { strategy: "context".into(), attention_dropout: 0.3, ..gpt() }
+    gpt().with(|c| {
+        c.strategy = "context".into();
+        c.model.attention_dropout = 0.3;
+    })
 }
 
 /// Ranks that share layers, and the positions between them.
 fn sequence(base: &Config) -> Config {
-    let mut config = Config { strategy: "tensor".into(), ..base.clone() };
+    let mut config = base.clone().with(|c| c.strategy = "tensor".into());
     config.parallel.sequence_parallel = true;
     config
 }
 
 /// A mixture in which some experts are full.
 fn expert() -> Config {
-    let mixture =
-        Config { experts: 4, experts_per_token: 2, capacity_factor: 1.0, balance_loss: 0.1, ..gpt() };
-    Config { strategy: "expert".into(), ..mixture }
+    let mixture = gpt().with(|c| {
+        c.model.experts = 4;
+        c.model.experts_per_token = 2;
+        c.model.capacity_factor = 1.0;
+        c.model.balance_loss = 0.1;
+    });
+    mixture.with(|c| c.strategy = "expert".into())
 }
 
 fn text(positions: usize) -> (Dataset, Dataset) {
@@ -54,11 +60,26 @@ fn ranks_that_share_samples_train_and_score_as_on_the_cpu() {
     let text = text(16);
     for (config, ranks, within) in [
         (context(), 2, 5e-5),
-        (Config { accumulate: 2, clip_norm: 0.5, tied: false, ..context() }, 4, 5e-5),
-        (Config { amp: "f16".into(), loss_scale: 1024.0, ..context() }, 2, 3e-2),
+        (
+            context().with(|c| {
+                c.training.accumulate = 2;
+                c.optimiser.clip_norm = 0.5;
+                c.model.tied = false;
+            }),
+            4,
+            5e-5,
+        ),
+        (
+            context().with(|c| {
+                c.precision.amp = AutocastType::F16;
+                c.precision.loss_scale = 1024.0;
+            }),
+            2,
+            3e-2,
+        ),
         (
             sharded(
-                Config { frozen: vec!["transformer.h.0.mlp.c_fc".into()], ..context() },
+                context().with(|c| c.model.frozen = vec!["transformer.h.0.mlp.c_fc".into()]),
                 StageSharing::Zero2,
             ),
             2,
@@ -66,19 +87,38 @@ fn ranks_that_share_samples_train_and_score_as_on_the_cpu() {
         ),
         (sequence(&gpt()), 2, 5e-5),
         (
-            Config { accumulate: 2, clip_norm: 0.5, attention_dropout: 0.3, tied: false, ..sequence(&gpt()) },
+            sequence(&gpt()).with(|c| {
+                c.training.accumulate = 2;
+                c.optimiser.clip_norm = 0.5;
+                c.model.attention_dropout = 0.3;
+                c.model.tied = false;
+            }),
             2,
             5e-5,
         ),
-        (Config { amp: "bf16".into(), ..sequence(&gpt()) }, 2, 3e-2),
+        (sequence(&gpt()).with(|c| c.precision.amp = AutocastType::Bf16), 2, 3e-2),
         (expert(), 2, 5e-5),
-        (Config { accumulate: 2, clip_norm: 0.5, ..expert() }, 4, 5e-5),
-        (Config { optimiser: "lars".into(), lr: 0.1, ..expert() }, 4, 5e-5),
-        (sharded(Config { loss_scale: 1024.0, ..expert() }, StageSharing::Zero3), 2, 5e-5),
-        (Config { amp: "bf16".into(), ..expert() }, 2, 3e-2),
+        (
+            expert().with(|c| {
+                c.training.accumulate = 2;
+                c.optimiser.clip_norm = 0.5;
+            }),
+            4,
+            5e-5,
+        ),
+        (
+            expert().with(|c| {
+                c.optimiser.name = "lars".into();
+                c.optimiser.lr = 0.1;
+            }),
+            4,
+            5e-5,
+        ),
+        (sharded(expert().with(|c| c.precision.loss_scale = 1024.0), StageSharing::Zero3), 2, 5e-5),
+        (expert().with(|c| c.precision.amp = AutocastType::Bf16), 2, 3e-2),
     ] {
         let (cpu, device) = agrees(&config, &text, ranks, within);
-        if config.amp.is_empty() {
+        if config.precision.amp == AutocastType::None {
             assert_eq!(cpu.test.correct, device.test.correct);
         }
     }
@@ -89,7 +129,7 @@ fn ranks_that_share_samples_train_and_score_as_on_the_cpu() {
 fn chunks_of_any_length_drop_what_the_cpu_drops() {
     let data = text(12);
     agrees(&context(), &data, 2, 5e-5);
-    let narrow = Config { amp: "bf16".into(), ..context() };
+    let narrow = context().with(|c| c.precision.amp = AutocastType::Bf16);
     let refused = allfold_collectives::World::threads(2).run(|comm| {
         let machine = Some(placed(1));
         allfold_trainer::train_with(&narrow, &data.0, &data.1, &comm, machine, &mut ()).map(drop)
@@ -101,11 +141,11 @@ fn chunks_of_any_length_drop_what_the_cpu_drops() {
 #[test]
 fn every_path_shares_samples() {
     let text = text(16);
-    for config in [context(), sequence(&gpt()), Config { capacity_factor: 0.0, ..expert() }] {
+    for config in [context(), sequence(&gpt()), expert().with(|c| c.model.capacity_factor = 0.0)] {
         let cpu = run_on(&config, &text, 2, false).remove(0);
         for exchange in ["host", "device", "scheduled", "nccl"].into_iter().filter(|way| can_try(way, 2)) {
             // The third step of a kind is a replay of a graph, where the path can be captured.
-            let config = Config { exchange: exchange.into(), ..config.clone() };
+            let config = config.clone().with(|c| c.set("exchange", exchange).unwrap());
             let ran = zero::run(&config, &text, 2, &placed(2));
             assert_near(&cpu, &ran, 5e-5 * room());
         }

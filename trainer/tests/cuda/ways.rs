@@ -6,6 +6,7 @@ use allfold_collectives::World;
 use allfold_cuda::CudaMachine;
 use allfold_gpu::nccl::{StandIn, stand_in};
 use allfold_standin::{Shim, ShimOptions};
+use allfold_trainer::config::AutocastType;
 use allfold_trainer::{Config, Dataset, TrainResult, train_with};
 use std::sync::Arc;
 
@@ -29,16 +30,29 @@ fn run(
 }
 
 pub(super) fn by(exchange: &str, config: &Config) -> Config {
-    Config { exchange: exchange.into(), first_bucket_kib: 0, bucket_kib: 1, ..config.clone() }
+    config.clone().with(|c| {
+        c.set("exchange", exchange).unwrap();
+        c.ddp.first_bucket_kib = 0;
+        c.ddp.bucket_kib = 1;
+    })
 }
 
 /// The shim would report a race of two streams, an access that a launch does not name, or a capture that the driver refuses.
 #[test]
 fn every_way_trains_alike_without_races_on_one_and_two_devices() {
     let data = pictures();
-    let hook = |hook: &str| Config { hook: hook.into(), topk_share: 0.2, local_steps: 2, ..small() };
-    let amp = Config { amp: "f16".into(), loss_scale: 512.0, ..small() };
-    let sync = Config { sync_batch_norm: true, ..cnn() };
+    let hook = |hook: &str| {
+        small().with(|c| {
+            c.ddp.hook = hook.into();
+            c.ddp.topk_share = 0.2;
+            c.ddp.local_steps = 2;
+        })
+    };
+    let amp = small().with(|c| {
+        c.precision.amp = AutocastType::F16;
+        c.precision.loss_scale = 512.0;
+    });
+    let sync = cnn().with(|c| c.model.sync_batch_norm = true);
     println!(
         "{:<10} {:<10} {:<4} {:>7} {:>5} {:<6} races",
         "exchange", "hook", "amp", "devices", "steps", "bits"
@@ -49,7 +63,7 @@ fn every_way_trains_alike_without_races_on_one_and_two_devices() {
         (hook("topk"), 2e-3),
         (hook("local_sgd"), 1e-5),
         (amp, 2e-2),
-        (Config { accumulate: 2, ..small() }, 1e-5),
+        (small().with(|c| c.training.accumulate = 2), 1e-5),
         (sync, 2e-5),
     ] {
         let cpu = run(&by("host", &config), &data, 2, None).unwrap().remove(0);
@@ -69,8 +83,7 @@ fn every_way_trains_alike_without_races_on_one_and_two_devices() {
                 if promised {
                     assert_eq!(*bits.get_or_insert_with(|| mine.clone()), mine, "{exchange}");
                 }
-                let (Config { hook, amp, .. }, steps) = (&config, mine.0.len());
-                let amp = if amp.is_empty() { "none" } else { &**amp };
+                let (hook, amp, steps) = (&config.ddp.hook, config.precision.amp.to_string(), mine.0.len());
                 let same = if promised { "equal" } else { "near" };
                 println!("{exchange:<10} {hook:<10} {amp:<4} {count:>7} {steps:>5} {same:<6} 0");
             }
@@ -82,7 +95,13 @@ fn every_way_trains_alike_without_races_on_one_and_two_devices() {
 #[test]
 fn a_join_without_sums_would_take_the_capture_into_a_stream_that_is_not_captured() {
     let data = pictures();
-    let local = by("nccl", &Config { hook: "local_sgd".into(), local_steps: 2, ..small() });
+    let local = by(
+        "nccl",
+        &small().with(|c| {
+            c.ddp.hook = "local_sgd".into();
+            c.ddp.local_steps = 2;
+        }),
+    );
     let seeded = of(ShimOptions { devices: 2, seeded: &[6], ..ShimOptions::default() });
     let error = run(&local, &data, 2, Some(&seeded)).unwrap_err().to_string();
     assert!(error.contains("STREAM_CAPTURE_ISOLATION"), "{error}");
@@ -92,7 +111,13 @@ fn a_join_without_sums_would_take_the_capture_into_a_stream_that_is_not_captured
 /// 15 pictures, 2 ranks, batches of 4: in the last step of an epoch, rank 0 has 4 samples and rank 1 has 3.
 fn uneven(exchange: &str) -> (Config, (Dataset, Dataset)) {
     let (train, test) = pictures();
-    let config = by(exchange, &Config { uneven: true, epochs: 4, ..small() });
+    let config = by(
+        exchange,
+        &small().with(|c| {
+            c.data.uneven = true;
+            c.training.epochs = 4;
+        }),
+    );
     (config, (train.first(15), test))
 }
 
@@ -112,9 +137,30 @@ fn ranks_with_uneven_batches_train_as_on_the_cpu() {
 fn ranks_without_samples_take_part_in_every_sum() {
     let (train, test) = pictures();
     for (config, samples) in [
-        (Config { uneven: true, epochs: 3, ..small() }, 9),
-        (Config { uneven: true, epochs: 3, accumulate: 3, batch: 6, ..small() }, 21),
-        (Config { uneven: true, sync_batch_norm: true, epochs: 3, ..cnn() }, 9),
+        (
+            small().with(|c| {
+                c.data.uneven = true;
+                c.training.epochs = 3;
+            }),
+            9,
+        ),
+        (
+            small().with(|c| {
+                c.data.uneven = true;
+                c.training.epochs = 3;
+                c.training.accumulate = 3;
+                c.training.batch = 6;
+            }),
+            21,
+        ),
+        (
+            cnn().with(|c| {
+                c.data.uneven = true;
+                c.model.sync_batch_norm = true;
+                c.training.epochs = 3;
+            }),
+            9,
+        ),
     ] {
         let data = (train.clone().first(samples), test.clone());
         let cpu = run(&config, &data, 2, None).unwrap().remove(0);

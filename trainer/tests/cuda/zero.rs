@@ -5,6 +5,7 @@ use crate::ways::by;
 use crate::{agrees, assert_near, can_try, cnn, pictures, placed, room, run as run_on, sentences, small};
 use allfold_collectives::World;
 use allfold_cuda::CudaMachine;
+use allfold_trainer::config::AutocastType;
 use allfold_trainer::cuda::Replica;
 use allfold_trainer::engine::StepInput;
 use allfold_trainer::{Config, Dataset, Error, Model, TrainResult, models, optim, train_with};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 const ZERO: [&str; 3] = ["zero1", "zero2", "zero3"];
 
 fn zero(strategy: &str, config: &Config) -> Config {
-    Config { strategy: strategy.into(), ..config.clone() }
+    config.clone().with(|c| c.strategy = strategy.into())
 }
 
 /// Trains on a machine of devices. All ranks end with the same weights.
@@ -32,18 +33,17 @@ pub fn run(
 }
 
 fn gpt() -> Config {
-    Config {
-        model: "gpt".into(),
-        layers: 2,
-        width: 64,
-        heads: 2,
-        dropout: 0.2,
-        batch: 2,
-        epochs: 2,
-        optimiser: "adamw".into(),
-        lr: 3e-3,
-        ..Config::default()
-    }
+    Config::default().with(|c| {
+        c.model.name = "gpt".into();
+        c.model.layers = 2;
+        c.model.width = 64;
+        c.model.heads = 2;
+        c.model.dropout = 0.2;
+        c.training.batch = 2;
+        c.training.epochs = 2;
+        c.optimiser.name = "adamw".into();
+        c.optimiser.lr = 3e-3;
+    })
 }
 
 /// Where no norm over all parameters is needed, every element is updated alike: the weights have the bits of `ddp`. A step is launched,
@@ -51,20 +51,38 @@ fn gpt() -> Config {
 #[test]
 fn sharded_training_has_the_bits_of_ddp_on_every_path() {
     let (digits, text) = (pictures(), (sentences(8, 9, 11), sentences(3, 9, 11)));
-    let amp = Config { amp: "f16".into(), loss_scale: 512.0, ..small() };
+    let amp = small().with(|c| {
+        c.precision.amp = AutocastType::F16;
+        c.precision.loss_scale = 512.0;
+    });
     let mut kept = small();
     kept.parallel.reshard_after_forward = false;
-    let sync = Config { sync_batch_norm: true, ..cnn() };
+    let sync = cnn().with(|c| c.model.sync_batch_norm = true);
     let every = &["host", "device", "scheduled", "nccl"][..];
     let cases = [
         (small(), &digits, every),
         (kept, &digits, &["device", "nccl"]),
         (amp, &digits, &["device", "nccl"]),
-        (Config { accumulate: 2, ..small() }, &digits, &["nccl"]),
-        (Config { frozen: vec!["fc1".into()], accumulate: 2, ..small() }, &digits, &["nccl"]),
+        (small().with(|c| c.training.accumulate = 2), &digits, &["nccl"]),
+        (
+            small().with(|c| {
+                c.model.frozen = vec!["fc1".into()];
+                c.training.accumulate = 2;
+            }),
+            &digits,
+            &["nccl"],
+        ),
         (sync, &digits, &["nccl"]),
         (gpt(), &text, &["device", "nccl"]),
-        (Config { accumulate: 2, batch: 4, amp: "bf16".into(), ..gpt() }, &text, &["nccl"]),
+        (
+            gpt().with(|c| {
+                c.training.accumulate = 2;
+                c.training.batch = 4;
+                c.precision.amp = AutocastType::Bf16;
+            }),
+            &text,
+            &["nccl"],
+        ),
     ];
     for (case, (config, data, paths)) in cases.iter().enumerate() {
         for exchange in paths.iter().copied().filter(|exchange| can_try(exchange, 2)) {
@@ -73,7 +91,7 @@ fn sharded_training_has_the_bits_of_ddp_on_every_path() {
             let ddp = run(&by(exchange, config), data, 2, &machine);
             for strategy in ZERO {
                 let ran = run(&zero(strategy, &by(exchange, config)), data, 2, &machine);
-                match config.accumulate > 1 && strategy != "zero1" {
+                match config.training.accumulate > 1 && strategy != "zero1" {
                     // Each micro-batch's gradients are summed over ranks before they are added up.
                     true => assert_near(&ddp, &ran, 2e-2),
                     // Two addends have one sum, also over NCCL.
@@ -93,12 +111,42 @@ fn sharded_training_has_the_bits_of_ddp_on_every_path() {
 fn sharded_training_clips_and_skips_as_the_cpu() {
     let data = pictures();
     let some = [
-        (Config { optimiser: "adamw".into(), lr: 0.01, clip_norm: 0.5, ..small() }, 2, 1e-5),
-        (Config { momentum: 0.0, clip_norm: 0.1, loss_scale: 1024.0, ..small() }, 3, 1e-5),
+        (
+            small().with(|c| {
+                c.optimiser.name = "adamw".into();
+                c.optimiser.lr = 0.01;
+                c.optimiser.clip_norm = 0.5;
+            }),
+            2,
+            1e-5,
+        ),
+        (
+            small().with(|c| {
+                c.optimiser.momentum = 0.0;
+                c.optimiser.clip_norm = 0.1;
+                c.precision.loss_scale = 1024.0;
+            }),
+            3,
+            1e-5,
+        ),
         // Norms of whole parameters, of which ranks have parts.
-        (Config { optimiser: "lars".into(), lr: 0.5, ..small() }, 3, 1e-5),
+        (
+            small().with(|c| {
+                c.optimiser.name = "lars".into();
+                c.optimiser.lr = 0.5;
+            }),
+            3,
+            1e-5,
+        ),
         // The scale is halved until gradients are finite.
-        (Config { amp: "f16".into(), loss_scale: 1e6, ..small() }, 2, 2e-2),
+        (
+            small().with(|c| {
+                c.precision.amp = AutocastType::F16;
+                c.precision.loss_scale = 1e6;
+            }),
+            2,
+            2e-2,
+        ),
     ];
     for (config, ranks, within) in some {
         for strategy in ZERO {
@@ -111,12 +159,22 @@ fn sharded_training_clips_and_skips_as_the_cpu() {
 #[test]
 fn copies_that_are_sharded_over_pairs_train_as_whole_ones() {
     let data = pictures();
-    let clipped = Config { optimiser: "adamw".into(), lr: 0.01, clip_norm: 0.5, batch: 2, ..small() };
+    let clipped = small().with(|c| {
+        c.optimiser.name = "adamw".into();
+        c.optimiser.lr = 0.01;
+        c.optimiser.clip_norm = 0.5;
+        c.training.batch = 2;
+    });
     // The scale is halved until gradients are finite.
-    let scaled =
-        Config { amp: "f16".into(), loss_scale: 1e6, accumulate: 2, clip_norm: 0.5, batch: 2, ..small() };
+    let scaled = small().with(|c| {
+        c.precision.amp = AutocastType::F16;
+        c.precision.loss_scale = 1e6;
+        c.training.accumulate = 2;
+        c.optimiser.clip_norm = 0.5;
+        c.training.batch = 2;
+    });
     let on = |strategy: &str, exchange: &str, config: &Config, shard: usize| {
-        let mut config = Config { exchange: exchange.into(), ..zero(strategy, config) };
+        let mut config = zero(strategy, config).with(|c| c.set("exchange", exchange).unwrap());
         config.parallel.shard = shard;
         run(&config, &data, 4, &placed(if exchange == "nccl" { 4 } else { 1 }))
     };
@@ -143,23 +201,23 @@ fn a_checkpoint_of_one_strategy_is_continued_by_any_other() {
     let data = pictures();
     for (name, first, second) in [("a", "ddp", "zero3"), ("b", "zero3", "zero1"), ("c", "zero2", "ddp")] {
         let folder = std::env::temp_dir().join(format!("allfold-cuda-zero-{name}-{}", std::process::id()));
-        let config = Config {
-            optimiser: "adam".into(),
-            lr: 0.01,
-            checkpoint_dir: folder.to_string_lossy().into_owned(),
-            checkpoint_every: 3,
-            checkpoint_sharded: name != "a",
-            ..small()
-        };
+        let config = small().with(|c| {
+            c.optimiser.name = "adam".into();
+            c.optimiser.lr = 0.01;
+            c.checkpoint.dir = folder.to_string_lossy().into_owned();
+            c.checkpoint.every = 3;
+            c.checkpoint.sharded = name != "a";
+        });
         let whole = run_on(&config, &data, 2, true).remove(0);
         std::fs::remove_dir_all(&folder).unwrap();
-        run_on(&Config { max_steps: 3, ..zero(first, &config) }, &data, 2, true);
-        let rest = Config { resume: true, ..zero(second, &config) };
+        run_on(&zero(first, &config).with(|c| c.training.max_steps = 3), &data, 2, true);
+        let rest = zero(second, &config).with(|c| c.checkpoint.resume = true);
         let rest = run_on(&rest, &data, 2, true).remove(0);
         assert_eq!((whole.losses, whole.weights_hash), (rest.losses, rest.weights_hash), "{first}, {second}");
         std::fs::remove_dir_all(&folder).unwrap();
-        run_on(&Config { max_steps: 3, ..zero(first, &config) }, &data, 2, true);
-        let cpu = run_on(&Config { resume: true, ..zero(second, &config) }, &data, 2, false).remove(0);
+        run_on(&zero(first, &config).with(|c| c.training.max_steps = 3), &data, 2, true);
+        let cpu =
+            run_on(&zero(second, &config).with(|c| c.checkpoint.resume = true), &data, 2, false).remove(0);
         std::fs::remove_dir_all(&folder).unwrap();
         assert_near(&run_on(&config, &data, 2, false).remove(0), &cpu, 1e-5 * room());
         std::fs::remove_dir_all(&folder).unwrap();
@@ -169,7 +227,11 @@ fn a_checkpoint_of_one_strategy_is_continued_by_any_other() {
 /// Bytes of parameters, gradients and optimiser state of each rank between two steps.
 #[test]
 fn each_rank_keeps_its_part_of_the_memory() {
-    let config = Config { optimiser: "adam".into(), model: "mlp".into(), hidden: vec![256, 256], ..small() };
+    let config = small().with(|c| {
+        c.optimiser.name = "adam".into();
+        c.model.name = "mlp".into();
+        c.model.hidden = vec![256, 256];
+    });
     let held = |strategy: &str| {
         let (config, machine) = (zero(strategy, &config), placed(4));
         let ran = World::threads(4).run(|comm| {

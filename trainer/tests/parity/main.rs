@@ -83,18 +83,16 @@ type Trace = BTreeMap<String, Vec<f64>>;
 
 fn config(case: &Case) -> Config {
     let optimiser = if case.opt.starts_with("sgd") { "sgd" } else { &case.opt };
-    Config {
-        strategy: if case.world == 1 { "single" } else { "ddp" }.into(),
+    Config::default().with(|c| {
+        c.strategy = if case.world == 1 { "single" } else { "ddp" }.into();
         // Buckets of a few parameters, so that there are several.
-        first_bucket_kib: 0,
-        bucket_kib: 1,
-        optimiser: optimiser.into(),
-        weight_decay: 0.01,
-        nesterov: case.opt == "sgd_nesterov",
-        accumulate: case.accum,
-        clip_norm: case.clip,
-        ..Config::default()
-    }
+        (c.ddp.first_bucket_kib, c.ddp.bucket_kib) = (0, 1);
+        c.optimiser.name = optimiser.into();
+        c.optimiser.weight_decay = 0.01;
+        c.optimiser.nesterov = case.opt == "sgd_nesterov";
+        c.optimiser.clip_norm = case.clip;
+        c.training.accumulate = case.accum;
+    })
 }
 
 fn plain<F: Float>(values: &[F]) -> Vec<f64> {
@@ -150,7 +148,7 @@ fn run<F: Float>(case: &Case, inputs: &Tensors, comm: &Communicator) -> allfold_
     let (config, rank) = (config(case), comm.rank().index());
     let mut trace = Trace::new();
     // The gradients of the first step, before they are clipped.
-    let unclipped = Config { clip_norm: 0.0, ..config.clone() };
+    let unclipped = config.clone().with(|c| c.optimiser.clip_norm = 0.0);
     let mut first = RankTrainer::new(&unclipped, network::<F>(case)?, comm)?;
     first.start(&mut initial(case, inputs, comm)?)?;
     first.step(&mut samples(case, inputs, 0, rank), StepInput::default(), None)?;

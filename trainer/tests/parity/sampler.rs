@@ -103,14 +103,22 @@ fn eleven_samples_on_two_ranks() {
     assert_eq!(dealt(false), [[0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9, 0]]);
     assert_eq!(dealt(true), [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]);
     let steps = |drop_last, drop_last_batch| {
-        let config = Config { batch: 3, drop_last, drop_last_batch, shuffle: false, ..Config::default() };
+        let config = Config::default().with(|c| {
+            c.training.batch = 3;
+            c.data.drop_last = drop_last;
+            c.data.drop_last_batch = drop_last_batch;
+            c.data.shuffle = false;
+        });
         let sampler = Sampler::of(&config, 11, 2);
         let steps = sampler.steps(&config);
         (0..steps).map(|step| sampler.in_step(&config, step)).collect::<Vec<u64>>()
     };
     assert_eq!([steps(false, false), steps(false, true)], [[6, 6], [6, 6]]);
     assert_eq!([steps(true, false), steps(true, true)], [vec![6, 4], vec![6]]);
-    let few = Config { batch: 7, drop_last_batch: true, ..Config::default() };
+    let few = Config::default().with(|c| {
+        c.training.batch = 7;
+        c.data.drop_last_batch = true;
+    });
     assert_eq!(Sampler::of(&few, 11, 2).steps(&few), 0);
 }
 

@@ -38,22 +38,6 @@ pub enum ReducePath {
     Host,
 }
 
-impl ReducePath {
-    /// The path with this name in a configuration.
-    pub fn named(name: &str) -> Option<ReducePath> {
-        [
-            ("auto", ReducePath::Auto),
-            ("nccl", ReducePath::Nccl),
-            ("scheduled", ReducePath::Scheduled),
-            ("device", ReducePath::Device),
-            ("host", ReducePath::Host),
-        ]
-        .iter()
-        .find(|(known, _)| *known == name)
-        .map(|(_, way)| *way)
-    }
-}
-
 /// The communicator of a group: the caller's, or the group's own.
 pub enum Grouped<'a> {
     /// One that others use too.

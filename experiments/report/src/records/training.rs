@@ -129,10 +129,10 @@ pub struct EpochScores {
     pub accuracy: f64,
     /// Mean loss on that set.
     pub score_loss: f64,
-    /// Share of the training set that is classified right; only with the key `score_train`.
+    /// Share of the training set that is classified right; only with the key `training.score_train`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_accuracy: Option<f64>,
-    /// Mean loss on the training set with the weights at the end of the epoch; only with the key `score_train`.
+    /// Mean loss on the training set with the weights at the end of the epoch; only with the key `training.score_train`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_loss: Option<f64>,
 }

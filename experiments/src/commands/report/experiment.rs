@@ -164,8 +164,8 @@ fn prove(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult<Ve
 /// Trains the CNN on threads and on virtual time. Returns a line for each rank count at which the two end with different bits, and
 /// the activities of the 4 ranks of one run on virtual time.
 fn train(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult<(Vec<String>, Vec<Activity>)> {
-    let mut config = Config::parse(CNN, "digits-cnn.toml").map_err(CommandError::run)?;
-    config.max_steps = report_scale.steps;
+    let mut config = allfold_trainer::config::parse(CNN, "digits-cnn.toml").map_err(CommandError::run)?;
+    config.training.max_steps = report_scale.steps;
     output.seed(Some(config.seed));
     let (mut differ, mut activities) = (Vec::new(), Vec::new());
     for &ranks in report_scale.training {
@@ -211,9 +211,9 @@ fn train(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult<(V
 
 /// Compares all ways to train the MLP; returns those whose weights differ between threads and virtual time.
 fn compare(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult<Vec<String>> {
-    let mut config = Config::parse(MLP, "digits-mlp.toml").map_err(CommandError::run)?;
+    let mut config = allfold_trainer::config::parse(MLP, "digits-mlp.toml").map_err(CommandError::run)?;
     let steps = report_scale.compared_steps;
-    (config.max_steps, config.epochs) = (steps, steps);
+    (config.training.max_steps, config.training.epochs) = (steps, steps);
     let (topology, ranks) = (report_scale.topology.clone(), 4);
     let command = format!(
         "allfold compare --config experiments/configs/digits-mlp.toml --ranks {ranks} --steps {steps} --topology {topology} --device {}",
@@ -248,7 +248,7 @@ fn parity(config: &Config, ranks: u32, threads: &Trained, sim: &Trained) -> Pari
     let bits = |t: &Trained| (t.losses_hash(), t.weights_hash());
     let ((threads_losses, threads_weights), (sim_losses, sim_weights)) = (bits(threads), bits(sim));
     Parity {
-        model: config.model.clone(),
+        model: config.model.name.clone(),
         ranks,
         step: threads.result.losses.len() as u64,
         ok: threads_losses == sim_losses && threads_weights == sim_weights,

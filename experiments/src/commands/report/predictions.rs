@@ -77,9 +77,9 @@ pub fn collectives(report_scale: &ReportScale, output: &mut RunOutput) -> Comman
 pub fn training(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult {
     let counts = RankCounts(report_scale.scaling.to_vec());
     for (name, text) in [("digits-cnn", CNN), ("wide-mlp", WIDE)] {
-        let mut config = Config::parse(text, name).map_err(CommandError::run)?;
-        config.max_steps = report_scale.scaling_steps;
-        config.epochs = report_scale.scaling_steps;
+        let mut config = allfold_trainer::config::parse(text, name).map_err(CommandError::run)?;
+        config.training.max_steps = report_scale.scaling_steps;
+        config.training.epochs = report_scale.scaling_steps;
         output.seed(Some(config.seed));
         let real = name == "digits-cnn";
         let reach = if real { Reach { measured: cores(), on_virtual_clock: 4 } } else { Reach::default() };

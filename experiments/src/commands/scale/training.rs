@@ -67,10 +67,10 @@ pub fn run(args: &Args) -> CommandResult {
     };
     let mut config = config::read(path)?;
     args.set.iter().try_for_each(|pair| config::replace(&mut config, pair))?;
-    config.check().map_err(CommandError::usage)?;
-    config.max_steps = args.steps;
+    allfold_trainer::config::check(&config).map_err(CommandError::usage)?;
+    config.training.max_steps = args.steps;
     // The run has enough epochs for its steps, on any number of ranks.
-    config.epochs = args.steps;
+    config.training.epochs = args.steps;
     let devices: RankDevices = args.device.parse()?;
     let faults = FaultRules { rules: args.fault.clone(), seed: args.fault_seed };
     let scaling = Scaling::new(config, args.topology.clone(), devices);

@@ -19,7 +19,7 @@ pub fn course(
     result: &TrainResult,
     reference: Option<LossSeries>,
 ) -> CommandResult {
-    let model = &config.model;
+    let model = &config.model.name;
     let steps = result.losses.iter().enumerate().map(|(step, &loss)| (step as f64, loss)).collect();
     let ours = LossSeries { name: "allfold".into(), origin, samples_per_step: None, steps };
     let courses = [ours].into_iter().chain(reference).collect();

@@ -4,16 +4,17 @@ use crate::cli::error::CommandResult;
 use crate::cli::output::RunOutput;
 use crate::training::trained::Trained;
 use allfold_report::format::counted;
+use allfold_trainer::scores::best;
 use allfold_trainer::{Config, ScoreBy};
 
 /// What is trained and how, for the line above a run; `clock` says by which clock its times are taken.
 pub fn heading(config: &Config, parameters: usize, ranks: u32, clock: &str) -> String {
     format!(
         "{} with {parameters} parameters, {}, {}, batch {} each; {clock}",
-        config.model,
+        config.model.name,
         config.strategy,
         counted(ranks as usize, "rank"),
-        config.batch
+        config.training.batch
     )
 }
 
@@ -28,7 +29,7 @@ pub fn say(config: &Config, trained: &Trained, output: &mut RunOutput) -> Comman
         output.say(format!("  step {step:>6}  loss {loss:.6}"))?;
     }
     let (test, set) = (&result.test, config.scored_on());
-    let labelled = if config.model == "gpt" { "tokens" } else { "samples" };
+    let labelled = if config.model.name == "gpt" { "tokens" } else { "samples" };
     output.say(format!(
         "accuracy {:.2} % ({} of {} {set} {labelled}), {set} loss {:.6}",
         test.accuracy() * 100.0,
@@ -75,12 +76,12 @@ fn steps(trained: &Trained, output: &mut RunOutput) -> CommandResult {
 
 /// Why the run ended before all its epochs, and which epoch was the best; `None` if the run compares no scores.
 fn best_epoch(config: &Config, trained: &Trained) -> Option<String> {
-    let (by, mut epochs) = (ScoreBy::of(config), &trained.result.epochs[..]);
+    let (by, mut epochs) = (config.training.score, &trained.result.epochs[..]);
     // The file of the best weights holds those of a whole epoch.
-    if config.checkpoint_best {
+    if config.checkpoint.best {
         epochs = &epochs[..trained.result.whole_epochs];
     }
-    let best = epochs.get(by.best(epochs).filter(|_| config.compares_scores())?)?;
+    let best = epochs.get(best(by, epochs).filter(|_| config.compares_scores())?)?;
     let score = match by {
         ScoreBy::Accuracy => format!("accuracy {:.2} %", best.test.accuracy() * 100.0),
         ScoreBy::Loss => format!("{} loss {:.6}", config.scored_on(), best.test.loss),
@@ -88,10 +89,10 @@ fn best_epoch(config: &Config, trained: &Trained) -> Option<String> {
     let best = format!("the best is epoch {} with {score}", best.epoch + 1);
     Some(match trained.ended_early_after() {
         Some(after) => {
-            let without = counted(config.patience as usize, "epoch");
+            let without = counted(config.training.patience as usize, "epoch");
             format!(
                 "ended early after epoch {after} of {}: {without} without a better score; {best}",
-                config.epochs
+                config.training.epochs
             )
         }
         None => best,

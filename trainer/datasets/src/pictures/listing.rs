@@ -53,7 +53,7 @@ struct Class {
 pub fn classes(folder: &Path) -> Result<(Vec<OsString>, PathBuf), String> {
     if !folder.is_dir() {
         let what =
-            "is no folder; `data_dir` is the folder of the pictures, with a folder for each class in it";
+            "is no folder; `data.dir` is the folder of the pictures, with a folder for each class in it";
         return Err(format!("{}: {what}", folder.display()));
     }
     let train = folder.join("train");

@@ -60,7 +60,7 @@ pub fn bert<F: Float>(parts: &Bert) -> Result<Network<F>> {
     }
     if positions > most_positions {
         return Err(Error::Network(format!(
-            "samples have {positions} positions, and the bert's table has {most_positions}; set `positions` to {positions} or more"
+            "samples have {positions} positions, and the bert's table has {most_positions}; set `data.positions` to {positions} or more"
         )));
     }
     let table = nn::EmbeddingShape { rows: vocabulary, width };
@@ -186,7 +186,7 @@ mod tests {
             assert!(names.contains(&name), "{name}");
         }
         let refused = |parts: Bert| bert::<f32>(&parts).err().unwrap().to_string();
-        assert!(refused(Bert { positions: 513, ..parts }).contains("set `positions` to 513 or more"));
+        assert!(refused(Bert { positions: 513, ..parts }).contains("set `data.positions` to 513 or more"));
         assert!(refused(Bert { heads: 7, ..parts }).contains("the heads must divide the width"));
     }
 }

@@ -52,8 +52,8 @@ pub fn vgg<F: Float>(parts: &Vgg) -> Result<Network<F>> {
     let (mut inputs, height, width) = parts.shape;
     if parts.large_classifier && (height, width) != (224, 224) {
         return Err(Error::Network(format!(
-            "the classifier of a vgg with `imagenet_stem` is for pictures of 224x224, and these are of {height}x{width}; \
-             leave `imagenet_stem` out for these"
+            "the classifier of a vgg with `model.imagenet_stem` is for pictures of 224x224, and these are of {height}x{width}; \
+             leave `model.imagenet_stem` out for these"
         )));
     }
     if height < 32 || width < 32 {

@@ -41,7 +41,7 @@ impl ContextSplit {
             if layer.experts() > 0 {
                 return Err(Error::Config(format!(
                     "layer `{name}` limits an expert's tokens over a whole sample, and context parallelism gives each rank some \
-                     positions only; use `expert` instead of `context`, or no `experts`"
+                     positions only; use `expert` instead of `context`, or no `model.experts`"
                 )));
             }
             if !cut || positions < 2 {

@@ -22,7 +22,7 @@ impl ExpertSplit {
         let mixtures = network.layers.iter().zip(&network.names).filter(|(layer, _)| layer.experts() > 0);
         if mixtures.clone().next().is_none() {
             return Err(Error::Config(
-                "expert parallelism shares the experts of a network, and the network has none; use model `gpt` with `experts` \
+                "expert parallelism shares the experts of a network, and the network has none; use model `gpt` with `model.experts` \
                  of 2 or more"
                     .into(),
             ));
@@ -142,6 +142,6 @@ mod tests {
             "{error}"
         );
         let error = ExpertSplit::of(&gpt::<f64>(&PARTS).unwrap(), 2).unwrap_err().to_string();
-        assert!(error.contains("the network has none; use model `gpt` with `experts`"), "{error}");
+        assert!(error.contains("the network has none; use model `gpt` with `model.experts`"), "{error}");
     }
 }

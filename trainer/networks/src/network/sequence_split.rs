@@ -40,7 +40,7 @@ impl SequenceSplit {
             if layer.experts() > 0 {
                 return Err(Error::Config(format!(
                     "layer `{name}` limits an expert's tokens over a whole sample, and sequence parallelism gives each rank some \
-                     positions only; leave out `experts` or `parallel.sequence_parallel`"
+                     positions only; leave out `model.experts` or `parallel.sequence_parallel`"
                 )));
             }
             // The last layer gives each rank all rows of its logits.
@@ -177,7 +177,7 @@ mod tests {
         let experts = Experts { experts: 2, chosen: 1, capacity_factor: 0.0, balance: 0.0 };
         let mixture = refused(moe_gpt(&PARTS, &experts).unwrap(), 2);
         assert!(
-            mixture.contains("tokens over a whole sample") && mixture.contains("leave out `experts`"),
+            mixture.contains("tokens over a whole sample") && mixture.contains("leave out `model.experts`"),
             "{mixture}"
         );
     }

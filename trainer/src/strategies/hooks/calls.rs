@@ -29,12 +29,15 @@ pub struct HookCalls {
 /// # Errors
 /// `local_sgd`, whose steps differ, and hooks that the program added.
 pub fn check_predicted(config: &Config) -> Result<()> {
-    let why = match config.hook.as_str() {
+    let why = match config.ddp.hook.as_str() {
         "none" | "fp16" | "bf16" | "powersgd" | "topk" | "int8" => return Ok(()),
-        "local_sgd" => "whose steps differ: every `local_steps`-th averages the weights",
+        "local_sgd" => "whose steps differ: every `ddp.local_steps`-th averages the weights",
         _ => "whose exchange is known by running it alone",
     };
-    Err(Error::Config(format!("`hook` is {}, {why}: run it on the virtual clock, not modeled", config.hook)))
+    Err(Error::Config(format!(
+        "`ddp.hook` is {}, {why}: run it on the virtual clock, not modeled",
+        config.ddp.hook
+    )))
 }
 
 /// What the hook of `config` does with a bucket; `None` if the bucket is summed as it is.
@@ -45,20 +48,20 @@ pub fn calls<F: Float>(config: &Config, bucket: &Bucket, params: &[ParamSpec]) -
         let work = HookCall::Work(compress_cost::<F>(n));
         HookCalls { sent: [&[work], collectives].concat(), finished: vec![work] }
     };
-    Some(match config.hook.as_str() {
+    Some(match config.ddp.hook.as_str() {
         "fp16" => compressed(&[HookCall::Collective(AllReduce, n, DType::F16)]),
         "bf16" => compressed(&[HookCall::Collective(AllReduce, n, DType::Bf16)]),
         "int8" => compressed(&[HookCall::Collective(AllGather, super::int8::HEAD + n, DType::U8)]),
         "topk" => {
-            let k = topk::sent_of(n, config.topk_share);
+            let k = topk::sent_of(n, config.ddp.topk_share);
             let of = |dtype| HookCall::Collective(AllGather, k, dtype);
             compressed(&[of(DType::I32), of(F::DTYPE)])
         }
         "powersgd" => {
-            let sums = powersgd::sums(config.powersgd_rank, bucket, params);
+            let sums = powersgd::sums(config.ddp.powersgd_rank, bucket, params);
             let mut finished: Vec<HookCall> =
                 sums.into_iter().map(|count| HookCall::Collective(AllReduce, count, F::DTYPE)).collect();
-            finished.push(HookCall::Work(powersgd::cost::<F>(config.powersgd_rank, n)));
+            finished.push(HookCall::Work(powersgd::cost::<F>(config.ddp.powersgd_rank, n)));
             HookCalls { sent: Vec::new(), finished }
         }
         _ => return None,

@@ -40,7 +40,7 @@ pub const HOOKS: &[(&str, &str)] = &[
     ("powersgd", "two thin matrices for each parameter, with error feedback"),
     ("topk", "the largest elements of a bucket, with error feedback"),
     ("int8", "8 bits for each element"),
-    ("local_sgd", "no gradients; weights are averaged every `local_steps` steps"),
+    ("local_sgd", "no gradients; weights are averaged every `ddp.local_steps` steps"),
 ];
 
 /// The hooks that the program added.
@@ -88,14 +88,14 @@ impl<F: Float> Hook<F> {
     /// The hook that `config` asks for.
     pub fn named(config: &crate::Config) -> Hook<F> {
         // If an overflow skips a step, the hook's state must become that of before the step.
-        let undoable = config.loss_scale > 0.0;
-        match config.hook.as_str() {
+        let undoable = config.precision.loss_scale > 0.0;
+        match config.ddp.hook.as_str() {
             "fp16" => Hook::Fp16,
             "bf16" => Hook::Bf16,
             "powersgd" => {
-                Hook::PowerSgd(powersgd::PowerSgd::new(config.powersgd_rank, config.seed, undoable))
+                Hook::PowerSgd(powersgd::PowerSgd::new(config.ddp.powersgd_rank, config.seed, undoable))
             }
-            "topk" => Hook::TopK(topk::TopK::new(config.topk_share, undoable)),
+            "topk" => Hook::TopK(topk::TopK::new(config.ddp.topk_share, undoable)),
             "int8" => Hook::Int8,
             "local_sgd" => Hook::LocalSgd,
             other => {

@@ -8,16 +8,16 @@ use allfold_kernels::nn::Float;
 /// Builds the hook of a rank.
 pub type BuildHook<F> = fn(&crate::Config) -> Box<dyn BucketHook<F>>;
 
-/// A hook for `hook = "NAME"` of strategy `ddp`, on the CPU.
+/// A hook for `ddp.hook = "NAME"` of strategy `ddp`, on the CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnHook {
     /// The name by which a configuration asks for the hook.
     pub name: &'static str,
     /// A description of the hook in a few words.
     pub about: &'static str,
-    /// Builds the hook for `dtype = "f32"`.
+    /// Builds the hook for `precision.dtype = "f32"`.
     pub f32: BuildHook<f32>,
-    /// Builds the hook for `dtype = "f64"`.
+    /// Builds the hook for `precision.dtype = "f64"`.
     pub f64: BuildHook<f64>,
 }
 

@@ -102,7 +102,7 @@ fn a_folder_without_classes_or_pictures_is_refused_by_name() {
     let none = folder(&[]);
     let nothing = none.path().join("no");
     assert!(refused(&nothing).ends_with(
-        "no: is no folder; `data_dir` is the folder of the pictures, with a folder for each class in it"
+        "no: is no folder; `data.dir` is the folder of the pictures, with a folder for each class in it"
     ));
     assert!(
         refused(none.path())

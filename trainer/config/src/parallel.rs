@@ -2,7 +2,6 @@
 
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 
 /// The order of a pipeline's micro-batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,22 +38,10 @@ pub enum StageSharing {
     Zero3,
 }
 
-impl fmt::Display for StageSharing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self {
-            StageSharing::Ddp => "ddp",
-            StageSharing::Zero1 => "zero1",
-            StageSharing::Zero2 => "zero2",
-            StageSharing::Zero3 => "zero3",
-        };
-        f.write_str(name)
-    }
-}
-
-/// How a strategy divides the work. Micro-batches of a pipeline are the configuration's `accumulate`.
+/// How a strategy divides the work. Micro-batches of a pipeline are the configuration's `training.accumulate`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
-#[serde(deny_unknown_fields, default)]
-pub struct Parallel {
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub struct ParallelConfig {
     /// Stages of a pipeline; 0: every rank is a stage. Ranks of the same stage hold the same layers and have samples of their own.
     pub stages: usize,
     /// The pipeline's schedule: `gpipe`, `1f1b`, `interleaved`, `zb_h1` or `zb_v`.
@@ -72,8 +59,8 @@ pub struct Parallel {
     /// Ranks that share the positions of each sample, for a gpt; 0: all ranks with the strategy `context`, 1 with others. Twice the number
     /// divides the positions.
     pub context: usize,
-    /// Ranks that share the experts of each block and have samples of their own, for a gpt with `experts`; 0: all ranks with samples of
-    /// their own with the strategy `expert`, 1 with others. The number divides `experts`.
+    /// Ranks that share the experts of each block and have samples of their own, for a gpt with `model.experts`; 0: all ranks with samples of
+    /// their own with the strategy `expert`, 1 with others. The number divides `model.experts`.
     pub expert: usize,
     /// With `parameter_server`: how many of the ranks, from the first, are servers. Each has a part of every weight; the others are
     /// workers.
@@ -86,15 +73,15 @@ pub struct Parallel {
     /// 0: all ranks with samples of their own. Several copies are kept equal by sums over them.
     pub shard: usize,
     /// Shares of a step's samples, a number for each rank with samples of its own, such as the ranks' speeds: with [3, 1] the first of
-    /// two ranks has three quarters. Losses are weighed by samples. Empty: equal shares, of `batch` samples each.
+    /// two ranks has three quarters. Losses are weighed by samples. Empty: equal shares, of `training.batch` samples each.
     pub shares: Vec<u32>,
     /// Whether zero3 frees a unit's parameters after its forward pass and gathers them again for the backward pass.
     pub reshard_after_forward: bool,
 }
 
-impl Default for Parallel {
-    fn default() -> Parallel {
-        Parallel {
+impl Default for ParallelConfig {
+    fn default() -> ParallelConfig {
+        ParallelConfig {
             stages: 0,
             schedule: ScheduleName::default(),
             chunks: 2,

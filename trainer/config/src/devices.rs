@@ -6,10 +6,11 @@
 //! | `"cuda:1"` | of every rank: the GPU with this number on its machine |
 //! | `["cuda:0", "cpu"]` or `"cuda:0,cpu"` | of rank 0 and of rank 1 |
 
-use super::{Config, DEVICES};
-use crate::unknown::unknown;
-use crate::{Error, Result};
-use serde::{Deserialize, Deserializer};
+use crate::{Config, ElementType, Error, GpuExchange, Result};
+use allfold_base::suggest::suggestion;
+
+/// The names of devices.
+const DEVICES: &[&str] = &["cpu", "cuda"];
 
 /// Where a rank computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,11 +32,11 @@ impl RankDevice {
             None if name == "cuda" => Ok(RankDevice::Cuda(None)),
             Some(("cuda", number)) => match number.parse() {
                 Ok(number) => Ok(RankDevice::Cuda(Some(number))),
-                Err(_) => Err(Error::Config(format!(
+                Err(_) => Err(Error(format!(
                     "`device` is {name}; after `cuda:` comes the number of a GPU, such as cuda:0"
                 ))),
             },
-            _ => Err(unknown("device", name, DEVICES.iter().map(|(name, _)| *name))),
+            _ => Err(Error(format!("unknown device `{name}`; {}", suggestion(name, DEVICES)))),
         }
     }
 }
@@ -43,7 +44,7 @@ impl RankDevice {
 /// Whether the first of these names, between commas, is that of a real device and not of a model of one.
 pub fn are_real_devices(names: &str) -> bool {
     let first = names.split([',', ':']).next().unwrap_or_default().trim();
-    DEVICES.iter().any(|(known, _)| *known == first)
+    DEVICES.contains(&first)
 }
 
 impl Config {
@@ -62,7 +63,7 @@ impl Config {
     pub fn device_of(&self, rank: usize) -> Result<RankDevice> {
         let devices = self.devices()?;
         let one = if devices.len() == 1 { devices.first() } else { devices.get(rank) };
-        one.copied().ok_or_else(|| Error::Config(format!("`device` names no device for rank {rank}")))
+        one.copied().ok_or_else(|| Error(format!("`device` names no device for rank {rank}")))
     }
 
     /// Whether any rank computes on a GPU.
@@ -77,48 +78,39 @@ impl Config {
 
     /// Checks that `device` has a device for each of `ranks` ranks, and that ranks on the CPU can train together with ranks on GPUs
     /// if there are both.
-    pub(crate) fn check_devices(&self, ranks: u32) -> Result<()> {
+    ///
+    /// # Errors
+    /// What does not fit, and what would be right.
+    pub fn check_devices(&self, ranks: u32) -> Result<()> {
         let named = self.devices()?.len();
         if named != 1 && named != ranks as usize {
-            return Err(Error::Config(format!(
+            return Err(Error(format!(
                 "`device` names {named} devices and there are {ranks} ranks; name one for each rank, or one for all"
             )));
         }
         if !self.mixes_devices() {
             return Ok(());
         }
+        let (dtype, exchange) = (self.precision.dtype, self.exchange);
+        let host = matches!(exchange, GpuExchange::Auto | GpuExchange::Host);
         let limits = [
-            ("strategy", &self.strategy[..], "ddp", self.strategy == "ddp"),
-            ("dtype", &self.dtype, "f32", self.dtype == "f32"),
-            ("exchange", &self.exchange, "auto or host", ["auto", "host"].contains(&self.exchange.as_str())),
-            ("optimiser", &self.optimiser, "another", self.optimiser != "lars"),
-            ("hook", &self.hook, "another", self.hook != "local_sgd"),
+            ("strategy", self.strategy.clone(), "ddp", self.strategy == "ddp"),
+            ("precision.dtype", dtype.to_string(), "f32", dtype == ElementType::F32),
+            ("exchange", exchange.to_string(), "auto or host", host),
+            ("optimiser.name", self.optimiser.name.clone(), "another", self.optimiser.name != "lars"),
+            ("ddp.hook", self.ddp.hook.clone(), "another", self.ddp.hook != "local_sgd"),
         ];
         if let Some((key, value, right, _)) = limits.iter().find(|(.., fits)| !fits) {
-            return Err(Error::Config(format!(
+            return Err(Error(format!(
                 "`{key}` is {value}, and some ranks compute on GPUs and others on the CPU, which needs {right}"
             )));
         }
-        match (self.channels_last, self.broadcast_buffers) {
+        match (self.channels_last, self.ddp.broadcast_buffers) {
             (false, false) => Ok(()),
-            (last, _) => Err(Error::Config(format!(
+            (last, _) => Err(Error(format!(
                 "`{}` must be false where some ranks compute on GPUs and others on the CPU",
-                if last { "channels_last" } else { "broadcast_buffers" }
+                if last { "channels_last" } else { "ddp.broadcast_buffers" }
             ))),
         }
     }
-}
-
-/// Reads one device or a list of devices; a list is kept with commas between its names.
-pub(super) fn one_or_each<'de, D: Deserializer<'de>>(from: D) -> std::result::Result<String, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "a device, such as \"cpu\", or a list with one for each rank")]
-    enum OneOrEach {
-        One(String),
-        Each(Vec<String>),
-    }
-    Ok(match OneOrEach::deserialize(from)? {
-        OneOrEach::One(name) => name,
-        OneOrEach::Each(names) => names.join(","),
-    })
 }

@@ -1,0 +1,64 @@
+//! The table `[checkpoint]`: when checkpoints are written, and where.
+
+use crate::{Error, Result};
+use documented::DocumentedFields;
+use serde::{Deserialize, Serialize};
+
+/// When checkpoints are written, and where.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, DocumentedFields)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub struct CheckpointConfig {
+    /// The folder of checkpoints, written by rank 0. A run that writes checkpoints and does not resume refuses a folder that contains
+    /// some.
+    pub dir: String,
+    /// Steps between two checkpoints; 0: none by steps. The last step has one too.
+    pub every: u64,
+    /// Epochs between two checkpoints, which are written after the epoch's evaluation; 0: none by epochs. The last step has one too.
+    pub every_epochs: u64,
+    /// How many of the newest checkpoints are kept.
+    pub keep: usize,
+    /// Whether each rank writes the part that it holds, into a folder `step-N.sharded`, instead of rank 0 everything into a file. All
+    /// ranks then need the same `checkpoint.dir`. `best.safetensors` is a file all the same.
+    pub sharded: bool,
+    /// Whether the checkpoint of the epoch with the best score is kept beside the newest ones, as `best.safetensors`. An epoch that
+    /// `training.max_steps` cuts short does not count.
+    pub best: bool,
+    /// Whether the run continues from the newest checkpoint, if there is one. `training.patience` and `training.min_delta` may differ
+    /// from the checkpoint's; so may `training.epochs` and `training.max_steps`, unless the learning rates depend on them (polynomial,
+    /// cosine, one_cycle).
+    pub resume: bool,
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> CheckpointConfig {
+        CheckpointConfig {
+            dir: "checkpoints".into(),
+            every: 0,
+            every_epochs: 0,
+            keep: 3,
+            sharded: false,
+            best: false,
+            resume: false,
+        }
+    }
+}
+
+impl CheckpointConfig {
+    /// Whether the run writes checkpoints at certain steps or epochs, and at its last step.
+    pub fn by_time(&self) -> bool {
+        self.every > 0 || self.every_epochs > 0
+    }
+
+    /// Whether the run writes checkpoints at all.
+    pub fn writes(&self) -> bool {
+        self.by_time() || self.best
+    }
+
+    /// Checks that a checkpoint that is written is kept.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.keep {
+            0 => Err(Error("`checkpoint.keep` is 0; it must be 1 or more".into())),
+            _ => Ok(()),
+        }
+    }
+}

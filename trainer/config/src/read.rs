@@ -1,0 +1,96 @@
+//! Reading a configuration, and replacing one of its values.
+
+use crate::limits::sizes;
+use crate::{Config, Error, Result, flat_keys, keys};
+use allfold_base::suggest::suggestion;
+use allfold_base::{expected, located};
+use documented::DocumentedFields;
+use serde::Deserialize;
+use toml::de::{DeTable, Deserializer};
+
+impl Config {
+    /// Reads a TOML text; `name` is the file's, for messages.
+    ///
+    /// Keys that stand where they did before there were tables are read too, with a warning that names their places.
+    ///
+    /// # Errors
+    /// Malformed TOML, a wrong type or an unknown key, with line and column, and the nearest key.
+    pub fn read(text: &str, name: &str) -> Result<Config> {
+        let wrong = |error: &toml::de::Error| Error(mistake(error, text, name));
+        let mut tables = DeTable::parse(text).map_err(|error| wrong(&error))?;
+        let moved = flat_keys::into_tables(tables.get_mut());
+        let config = Config::deserialize(Deserializer::from(tables)).map_err(|error| wrong(&error))?;
+        if !moved.is_empty() {
+            tracing::warn!("{name}: keys are in tables now: {}", moved.join(", "));
+        }
+        Ok(config)
+    }
+
+    /// Checks that the values make sense, but for the names of what a program can add to.
+    ///
+    /// # Errors
+    /// The first value that does not, and what would be right.
+    pub fn check_values(&self) -> Result<()> {
+        self.devices()?;
+        sizes(&[("threads", &[self.threads])])?;
+        self.model.check()?;
+        self.data.check()?;
+        self.training.check()?;
+        self.optimiser.check()?;
+        self.lr_schedule.check()?;
+        self.precision.check()?;
+        self.ddp.check()?;
+        self.checkpoint.check()
+    }
+
+    /// Replaces the value of one key, such as `optimiser.lr`, written as in a file; a word needs no quotes.
+    ///
+    /// # Errors
+    /// An unknown key, with the nearest one, or a value of another type. Only [`Config::check_values`] refuses values that make no sense.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        let wrong =
+            |error: String| Error(format!("`{key}`: {}", error.lines().collect::<Vec<_>>().join("; ")));
+        let mut all = toml::Table::try_from(&*self).map_err(|error| wrong(error.to_string()))?;
+        let (table, inner) = match (key.split_once('.'), flat_keys::moved(key)) {
+            (Some((table, inner)), _) => (Some(table), inner),
+            (None, Some((table, inner))) => (Some(table), inner),
+            (None, None) => (None, key),
+        };
+        let place = match table {
+            Some(table) => all.get_mut(table).and_then(|table| table.get_mut(inner)),
+            None => all.get_mut(key).filter(|place| !place.is_table()),
+        };
+        let Some(place) = place else { return Err(Error(keys::unknown(table, inner, Config::FIELD_NAMES))) };
+        let read = toml::from_str::<toml::Table>(&format!("value = {value}"));
+        let read = read.ok().and_then(|mut read| read.remove("value"));
+        *place = read.unwrap_or_else(|| toml::Value::String(value.into()));
+        *self = all
+            .try_into()
+            .map_err(|error: toml::de::Error| wrong(unknown_word(&expected(error.message()))))?;
+        Ok(())
+    }
+}
+
+/// `file:line:column: what is wrong and what would be right`, in one line.
+fn mistake(error: &toml::de::Error, text: &str, name: &str) -> String {
+    let message = expected(error.message());
+    let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    let what = match &words[..] {
+        [key, there @ ..] if message.starts_with("unknown field") => {
+            keys::unknown(keys::table_of(there), key, Config::FIELD_NAMES)
+        }
+        _ => unknown_word(&message),
+    };
+    located(name, text, error.span().map_or(0, |span| span.start), &what)
+}
+
+/// A message about a word that is none of an enum's, with the nearest; another message as it is.
+fn unknown_word(message: &str) -> String {
+    let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match &words[..] {
+        [word, there @ ..] if message.starts_with("unknown variant") => {
+            format!("unknown value `{word}`; {}", suggestion(word, there))
+        }
+        _ => message.into(),
+    }
+}
