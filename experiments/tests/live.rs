@@ -174,7 +174,7 @@ fn a_verbose_run_says_what_it_does_and_rank_0_says_most() {
 /// With `-q` no progress is printed on standard error, however long the run takes. This run ends after a few seconds.
 #[test]
 fn a_quiet_run_tells_no_progress() {
-    let args = ["verify", "-q", "all_reduce", "--algo", "ring", "--ranks", "1500"];
+    let args = ["verify", "-q", "all_reduce", "--algo", "ring", "--ranks", "900"];
     let output = started(&args).wait_with_output().unwrap();
     assert!(
         output.status.success() && output.stderr.is_empty(),
@@ -194,7 +194,7 @@ fn an_interruption_that_takes_effect_later_is_heard_at_once() {
         "--set",
         "model.hidden=[4096,4096]",
         "--set",
-        "training.batch=1024",
+        "training.batch=256",
         "--steps",
         "50",
     ];

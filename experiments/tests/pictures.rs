@@ -34,9 +34,9 @@ fn configuration(folder: &Path) -> String {
     let path = folder.join("run.toml");
     let pictures = folder.join("pictures");
     let text = format!(
-        "data.name = \"pictures\"\ndata.dir = \"{}\"\ndata.picture_size = 32\ndata.resize = 36\ndata.random_resized_crop = true\n\
-         data.crop_scale = [0.5, 1.0]\ndata.flip = true\ndata.workers = 1\nmodel.name = \"resnet18\"\nmodel.imagenet_stem = true\n\
-         model.sync_batch_norm = true\ntraining.epochs = 4\noptimiser.lr = 0.01\n",
+        "[data]\nname = \"pictures\"\ndir = \"{}\"\npicture_size = 32\nresize = 36\nrandom_resized_crop = true\n\
+         crop_scale = [0.5, 1.0]\nflip = true\nworkers = 1\n[model]\nname = \"resnet18\"\nimagenet_stem = true\n\
+         sync_batch_norm = true\n[training]\nepochs = 4\n[optimiser]\nlr = 0.01\n",
         pictures.display()
     );
     fs::write(&path, text).unwrap();
@@ -55,12 +55,12 @@ fn losses(records: &[Value]) -> Vec<f64> {
 #[test]
 fn a_resnet_is_trained_on_pictures_by_one_rank_and_by_two() {
     let folder = folder();
-    draw(&folder.path().join("pictures"), 20);
+    draw(&folder.path().join("pictures"), 10);
     let config = configuration(folder.path());
-    for (ranks, batch) in [("1", "training.batch=16"), ("2", "training.batch=8")] {
+    for (ranks, batch) in [("1", "training.batch=8"), ("2", "training.batch=4")] {
         let run = records(&["train", "--config", &config, "--ranks", ranks, "--set", batch]);
         let losses = losses(&run);
-        // 48 of 60 pictures are trained on, in 3 steps of each epoch.
+        // 24 of 30 pictures are trained on, in 3 steps of each epoch.
         assert_eq!(losses.len(), 12, "{ranks} ranks");
         let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
         assert!(mean(&losses[9..]) < 0.5 * mean(&losses[..3]), "{ranks} ranks: {losses:?}");

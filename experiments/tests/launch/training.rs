@@ -2,12 +2,14 @@
 
 use super::*;
 
-/// A configuration in a folder of its own, with checkpoints there.
+/// A configuration in a folder of its own, with checkpoints there: a CNN whose steps take tens of milliseconds, so that a rank can be
+/// killed between two of them.
 pub(super) fn config(folder: &Path, steps: u64) -> String {
     let cnn = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
     let checkpoints = folder.join("checkpoints").display().to_string();
     let text = std::fs::read_to_string(cnn).unwrap();
     let text = text.replace("[training]\n", &format!("[training]\nmax_steps = {steps}\n"));
+    let text = text.replace("[32, 64]", "[16, 32]");
     let path = folder.join("run.toml");
     std::fs::write(&path, format!("{text}\n[checkpoint]\nevery = 2\ndir = \"{checkpoints}\"\n")).unwrap();
     path.display().to_string()

@@ -379,7 +379,7 @@ impl Alone {
 fn ten_steps_of_every_strategy_equal_one_rank_s() {
     let all = [1, 2, 3, 4, 6, 8];
     for (model, base) in [("mlp", digits()), ("gpt, tied", gpt()), ("gpt, experts", mixture())] {
-        let ranks = if model == "mlp" { &all[..] } else { counts(&[2, 3, 4, 8], &all) };
+        let ranks = if model == "mlp" { &all[..] } else { counts(&[2, 3, 8], &all) };
         println!("\n{model}: distance of the weights from one rank's, by ranks {ranks:?}");
         let alone = Alone::new(base);
         for row in alone.rows() {

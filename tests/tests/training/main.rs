@@ -231,12 +231,12 @@ fn ranks_together_equal_one_process_on_the_whole_batch() {
 }
 
 /// Every strategy that runs on one rank, every element type, and the models for small pictures: on one rank all strategies give the
-/// same bits.
+/// same bits. The ResNet, which takes nearly all of the time, has a strategy of each kind.
 #[test]
 fn all_strategies_agree_on_one_rank() {
     assert!(MODELS.iter().any(|(name, _)| *name == "resnet18"));
     const BOTH: [ElementType; 2] = [ElementType::F32, ElementType::F64];
-    // The ResNet takes nearly all of the time, and f64 differs by a type argument only.
+    const OF_EACH_KIND: [&str; 4] = ["single", "ddp", "zero3", "pipeline"];
     for (model, dtypes) in [("mlp", &BOTH[..]), ("cnn", &BOTH), ("resnet18", &BOTH[..1])] {
         for &dtype in dtypes {
             // Two steps and a test of 12 samples: a test of all 360 would take most of the time.
@@ -252,8 +252,9 @@ fn all_strategies_agree_on_one_rank() {
                 bits(&run(&World::threads(1), &config))
             };
             // A server and a worker are two ranks.
-            let names =
-                STRATEGIES.iter().map(|(strategy, _)| *strategy).filter(|name| *name != "parameter_server");
+            let names = STRATEGIES.iter().map(|(strategy, _)| *strategy);
+            let names = names.filter(|name| *name != "parameter_server");
+            let names = names.filter(|name| model != "resnet18" || OF_EACH_KIND.contains(name));
             let all: Vec<_> = names.map(|strategy| (strategy, with(strategy))).collect();
             for (strategy, bits) in &all {
                 assert_eq!(bits, &all[0].1, "{model}, {dtype}, {strategy}");

@@ -174,6 +174,10 @@ fn mistakes_are_named_in_one_line_with_what_would_be_right() {
         error("lr_schedule.threshold = 1.0"),
         "c.toml: `lr_schedule.threshold` is 1; it must be at least 0 and less than 1"
     );
+}
+
+#[test]
+fn values_of_another_type_are_named_by_their_place() {
     let says = error("training.patience = -1");
     assert!(says.starts_with("c.toml:1:21: invalid value: integer `-1`, expected a whole number"), "{says}");
     assert!(

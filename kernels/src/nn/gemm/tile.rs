@@ -81,13 +81,7 @@ pub(super) fn tile<F: Float>(
         unsafe {
             match (Isa::best(), size_of::<F>()) {
                 (Isa::Avx512, SINGLE) => {
-                    let (data, panel, to) = (cast(data), cast(panel), to.cast());
-                    match vectors {
-                        1 => wide::tile::<1>(data, rows, walk, panel, to),
-                        2 => wide::tile::<2>(data, rows, walk, panel, to),
-                        _ => wide::tile::<3>(data, rows, walk, panel, to),
-                    }
-                    return;
+                    return wide::tile_f32(cast(data), rows, walk, (cast(panel), vectors), to.cast());
                 }
                 (Isa::Avx512, _) => {
                     let out = bytemuck::cast_slice_mut(out);
@@ -123,10 +117,8 @@ pub(super) fn direct<F: Float>(
     // guarantees `to`; `gemm` asserts that the furthest row's walk ends inside `data`.
     #[allow(unsafe_code, reason = "intrinsics")]
     unsafe {
-        match (Isa::best(), bases) {
-            (Isa::Avx512, &[a]) => wide::direct([a], data, rows, step, right, offsets, to),
-            (Isa::Avx512, &[a, b]) => wide::direct([a, b], data, rows, step, right, offsets, to),
-            (Isa::Avx512, &[a, b, c]) => wide::direct([a, b, c], data, rows, step, right, offsets, to),
+        match Isa::best() {
+            Isa::Avx512 => wide::direct_f32((data, rows, step), (right, bases, offsets), to),
             _ => middle::direct((data, rows, step), (right, bases, offsets), to),
         }
     }

@@ -4,11 +4,33 @@
 use super::{ROWS, Target, VECTOR, WIDTH, Walk};
 use std::arch::x86_64::*;
 
-/// Computes a tile as [`super::tile`] does.
+/// Computes a tile as [`super::tile`] does. It is compiled here; its generic forms would be compiled by each crate that multiplies.
 ///
 /// # Safety
-/// AVX-512F; every row's walk ends inside `data`; `panel` has as many lines of `V` vectors as the walk has steps; `ROWS` lines of
-/// `V` vectors at `to` can be written, and read if they are added to.
+/// AVX-512F; every row's walk ends inside `data`; `panel` has as many lines of `vectors` vectors, 1 to 3, as the walk has steps; `ROWS`
+/// lines of as many vectors at `to` can be written, and read if they are added to.
+#[target_feature(enable = "avx512f")]
+pub unsafe fn tile_f32(
+    data: &[f32],
+    rows: &[usize; ROWS],
+    walk: &Walk,
+    (panel, vectors): (&[f32], usize),
+    to: Target<f32>,
+) {
+    // SAFETY: the caller meets the conditions of each of these.
+    unsafe {
+        match vectors {
+            1 => tile::<1>(data, rows, walk, panel, to),
+            2 => tile::<2>(data, rows, walk, panel, to),
+            _ => tile::<3>(data, rows, walk, panel, to),
+        }
+    }
+}
+
+/// [`tile_f32`] of V vectors.
+///
+/// # Safety
+/// The conditions of [`tile_f32`].
 #[target_feature(enable = "avx512f")]
 pub unsafe fn tile<const V: usize>(
     data: &[f32],
@@ -104,11 +126,32 @@ pub unsafe fn tile_f64(
     }
 }
 
-/// Computes a tile as [`super::direct`] does.
+/// Computes a tile as [`super::direct`] does; compiled here, as [`tile_f32`] is.
 ///
 /// # Safety
-/// AVX-512F; every row's steps end inside `data`; a vector from each base plus each offset is inside `right`; `ROWS` lines of `V`
-/// vectors at `to` can be written, and read if they are added to.
+/// AVX-512F; every row's steps end inside `data`; a vector from each of the three bases or fewer plus each offset is inside `right`;
+/// `ROWS` lines of as many vectors at `to` can be written, and read if they are added to.
+#[target_feature(enable = "avx512f")]
+pub unsafe fn direct_f32(
+    (data, rows, step): (&[f32], &[usize; ROWS], usize),
+    (right, bases, offsets): (&[f32], &[usize], &[usize]),
+    to: Target<f32>,
+) {
+    // SAFETY: the caller meets the conditions of each of these.
+    unsafe {
+        match *bases {
+            [a] => direct([a], data, rows, step, right, offsets, to),
+            [a, b] => direct([a, b], data, rows, step, right, offsets, to),
+            [a, b, c] => direct([a, b, c], data, rows, step, right, offsets, to),
+            _ => unreachable!("a tile has one to three vectors"),
+        }
+    }
+}
+
+/// [`direct_f32`] of V vectors.
+///
+/// # Safety
+/// The conditions of [`direct_f32`].
 #[target_feature(enable = "avx512f")]
 pub unsafe fn direct<const V: usize>(
     bases: [usize; V],
