@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws pictures of five kinds of flowers, in a folder for each kind, as `data = "pictures"` reads them.
+"""Draws pictures of five kinds of flowers, in a folder for each kind, as `data.name = "pictures"` reads them.
 
     examples/flowers/draw.py FOLDER [--each 40] [--seed 1]
 

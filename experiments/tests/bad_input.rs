@@ -125,7 +125,7 @@ fn settings_that_do_nothing_or_contradict_each_other() {
         (&["ddp.find_unused=true", "ddp.static_graph=true"], "`ddp.static_graph`"),
         (&["optimiser.nesterov=true", "optimiser.momentum=0"], "`optimiser.momentum` above 0"),
         (&["optimiser.nesterov=true", "optimiser.name=adam"], "optimiser `sgd`"),
-        (&["lr_schedule.milestones=[3]"], "need lr_schedule.name = \"milestones\""),
+        (&["lr_schedule.milestones=[3]"], "needs `lr_schedule.name = \"milestones\"`"),
         (&["lr_schedule.name=milestones"], "needs `lr_schedule.milestones`"),
         (&["model.dropout=0.1"], "models `gpt` and `bert`"),
         (&["model.imagenet_stem=true"], "`model.imagenet_stem` is for resnets"),

@@ -3,7 +3,7 @@
 //!
 //! ```
 //! use allfold_trainer::own::{self, OwnModel, OwnParts};
-//! use allfold_trainer::{Config, Network, Result, models};
+//! use allfold_trainer::{Config, Network, Result, config, models};
 //! use allfold_kernels::nn::Float;
 //!
 //! fn narrow<F: Float>(_: &Config, (channels, height, width): (usize, usize, usize), classes: usize) -> Result<Network<F>> {
@@ -13,7 +13,7 @@
 //! const MODELS: &[OwnModel] = &[OwnModel { name: "narrow", about: "8 hidden units", f32: narrow, f64: narrow }];
 //! own::add(OwnParts { models: MODELS, ..OwnParts::NONE })?;
 //!
-//! let config = crate::config::parse("model = \"narrow\"", "narrow.toml")?;
+//! let config = config::parse("[model]\nname = \"narrow\"", "narrow.toml")?;
 //! assert_eq!(models::build::<f32>(&config, (1, 8, 8), 10)?.param_count(), 64 * 8 + 8 + 8 * 10 + 10);
 //! # Ok::<(), allfold_trainer::Error>(())
 //! ```

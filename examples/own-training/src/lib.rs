@@ -19,9 +19,8 @@
 //! own::add(own_training::PARTS)?;
 //! let parts = "data.name = 'spirals'\nmodel.name = 'swish_mlp'\noptimiser.name = 'lion'\nstrategy = 'late_ddp'";
 //! let mut config = allfold_trainer::config::parse(parts, "spirals.toml")?;
-//! for (key, value) in [("hidden", "[32, 32]"), ("epochs", "60"), ("batch", "16"), ("lr", "0.003"), ("weight_decay", "0.1")] {
-//!     config.set(key, value)?;
-//! }
+//! (config.training.epochs, config.model.hidden) = (60, vec![32, 32]);
+//! (config.optimiser.lr, config.optimiser.weight_decay) = (0.003, 0.1);
 //! let ranks = World::threads(4).run(|comm: Communicator| train(&config, &comm, &mut ()))?;
 //! assert!(ranks[0].test.accuracy() > 0.95);
 //! # Ok::<(), allfold_trainer::Error>(())

@@ -64,7 +64,7 @@ pub(crate) struct Args {
     /// Number of ranks [default: 1, or the launcher's number]
     #[arg(long, value_name = "N", value_parser = rank_count)]
     ranks: Option<u32>,
-    /// Stop after this many steps [default: the configuration's max_steps, else all epochs]
+    /// Stop after this many steps [default: training.max_steps, else all epochs]
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
     #[arg(long, value_name = "S", help = strategies())]

@@ -28,7 +28,7 @@ pub fn read(path: &Path) -> CommandResult<Config> {
 /// `pair` is not of the form KEY=VALUE, its key is unknown, or its value has a wrong type.
 pub fn replace(config: &mut Config, pair: &str) -> CommandResult {
     let Some((key, value)) = pair.split_once('=') else {
-        return Err(CommandError::usage(format!("--set {pair}: write KEY=VALUE, such as lr=0.05")));
+        return Err(CommandError::usage(format!("--set {pair}: write KEY=VALUE, such as optimiser.lr=0.05")));
     };
     config
         .set(key.trim(), value.trim())

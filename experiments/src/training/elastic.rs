@@ -45,7 +45,7 @@ pub fn run<T>(
     let elastic = std::env::var("ALLFOLD_ELASTIC").is_ok_and(|said| said == "1");
     if elastic && !config.checkpoint.writes() {
         return Err(CommandError::usage(
-            "--elastic resumes from checkpoints: set checkpoint_every or checkpoint_every_epochs in the configuration",
+            "--elastic resumes from checkpoints: set checkpoint.every or checkpoint.every_epochs in the configuration",
         ));
     }
     let (mut config, mut environment) = (config.clone(), environment.clone());

@@ -35,6 +35,7 @@ mod pictures;
 mod precision;
 mod read;
 mod training;
+mod unknown_key;
 
 pub use checkpoint::CheckpointConfig;
 pub use config::Config;

@@ -123,7 +123,7 @@ impl LrScheduleConfig {
                 "the schedule `milestones` needs `lr_schedule.milestones`".into()
             }
             _ if !uses_milestones && !self.milestones.is_empty() => {
-                "`lr_schedule.milestones` need lr_schedule.name = \"milestones\"".into()
+                "`lr_schedule.milestones` needs `lr_schedule.name = \"milestones\"`".into()
             }
             _ => return Ok(()),
         };

@@ -34,7 +34,7 @@ pub enum AutocastType {
 pub struct PrecisionConfig {
     /// The type of parameters, gradients and activations: `f32` or `f64`.
     pub dtype: ElementType,
-    /// AutocastType's type: `none`, `f16` or `bf16`. Parameters stay f32.
+    /// The narrow type of autocast: `none`, `f16` or `bf16`. Parameters stay f32.
     pub amp: AutocastType,
     /// Initial loss scale, against underflow of gradients; 0: no loss scale. A loss that is not finite ends the run; with `precision.amp`
     /// f16 and a loss scale, ten such losses in a row do.

@@ -1,8 +1,9 @@
 //! Reading a configuration, and replacing one of its values.
 
 use crate::limits::sizes;
+use crate::unknown_key::{unknown_key, unknown_table};
 use crate::{Config, Error, Result, flat_keys, keys};
-use allfold_base::suggest::suggestion;
+use allfold_base::suggest::nearest;
 use allfold_base::{expected, located};
 use documented::DocumentedFields;
 use serde::Deserialize;
@@ -20,9 +21,7 @@ impl Config {
         let mut tables = DeTable::parse(text).map_err(|error| wrong(&error))?;
         let moved = flat_keys::into_tables(tables.get_mut());
         let config = Config::deserialize(Deserializer::from(tables)).map_err(|error| wrong(&error))?;
-        if !moved.is_empty() {
-            tracing::warn!("{name}: keys are in tables now: {}", moved.join(", "));
-        }
+        warn_of(name, &moved);
         Ok(config)
     }
 
@@ -53,14 +52,17 @@ impl Config {
         let mut all = toml::Table::try_from(&*self).map_err(|error| wrong(error.to_string()))?;
         let (table, inner) = match (key.split_once('.'), flat_keys::moved(key)) {
             (Some((table, inner)), _) => (Some(table), inner),
-            (None, Some((table, inner))) => (Some(table), inner),
+            (None, Some((table, inner))) => {
+                warn_of("--set", &[format!("`{key}` is `{table}.{inner}`")]);
+                (Some(table), inner)
+            }
             (None, None) => (None, key),
         };
         let place = match table {
             Some(table) => all.get_mut(table).and_then(|table| table.get_mut(inner)),
             None => all.get_mut(key).filter(|place| !place.is_table()),
         };
-        let Some(place) = place else { return Err(Error(keys::unknown(table, inner, Config::FIELD_NAMES))) };
+        let Some(place) = place else { return Err(Error(unknown_key(table, inner, Config::FIELD_NAMES))) };
         let read = toml::from_str::<toml::Table>(&format!("value = {value}"));
         let read = read.ok().and_then(|mut read| read.remove("value"));
         *place = read.unwrap_or_else(|| toml::Value::String(value.into()));
@@ -71,17 +73,47 @@ impl Config {
     }
 }
 
+/// The number of moved keys that a warning names.
+const NAMED: usize = 8;
+
+fn warn_of(place: &str, moved: &[String]) {
+    let more = moved.len().saturating_sub(NAMED);
+    let first = moved.get(..NAMED).unwrap_or(moved).join(", ");
+    match more {
+        _ if moved.is_empty() => {}
+        0 => tracing::warn!("{place}: keys are in tables now: {first}"),
+        _ => tracing::warn!(
+            "{place}: keys are in tables now: {first}, and {more} more; `allfold train --keys` lists them"
+        ),
+    }
+}
+
 /// `file:line:column: what is wrong and what would be right`, in one line.
 fn mistake(error: &toml::de::Error, text: &str, name: &str) -> String {
     let message = expected(error.message());
     let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    let span = error.span().unwrap_or(0..0);
+    let (before, word) =
+        (text.get(..span.start).unwrap_or_default(), text.get(span.clone()).unwrap_or_default());
     let what = match &words[..] {
-        [key, there @ ..] if message.starts_with("unknown field") => {
-            keys::unknown(keys::table_of(there), key, Config::FIELD_NAMES)
-        }
+        [key, there @ ..] if message.starts_with("unknown field") => match keys::table_of(there) {
+            None if before.trim_end().ends_with('[') => unknown_table(key),
+            table => unknown_key(table, key, Config::FIELD_NAMES),
+        },
+        _ if message == "duplicate key" => format!("`{word}` stands here and above{}", table_beside(word)),
         _ => unknown_word(&message),
     };
-    located(name, text, error.span().map_or(0, |span| span.start), &what)
+    located(name, text, span.start, &what)
+}
+
+/// What to add where a table stands beside what its name was before there were tables.
+fn table_beside(name: &str) -> String {
+    match flat_keys::moved(name) {
+        Some((table, inner)) if table == name => {
+            format!("; outside of tables `{name}` is `{table}.{inner}`: put it into the table")
+        }
+        _ => String::new(),
+    }
 }
 
 /// A message about a word that is none of an enum's, with the nearest; another message as it is.
@@ -89,7 +121,17 @@ fn unknown_word(message: &str) -> String {
     let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match &words[..] {
         [word, there @ ..] if message.starts_with("unknown variant") => {
-            format!("unknown value `{word}`; {}", suggestion(word, there))
+            let right = match nearest(word, there.iter().copied()) {
+                Some(near) => format!("the nearest is `{near}`"),
+                None => format!(
+                    "it is one of {}",
+                    there.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+                ),
+            };
+            format!("unknown value `{word}`; {right}")
+        }
+        _ if message.contains("unit variant") || message == "wanted string or table" => {
+            "expected a word in quotes; `allfold train --keys` lists the words".into()
         }
         _ => message.into(),
     }

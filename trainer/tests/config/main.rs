@@ -64,6 +64,8 @@ fn one_key_is_replaced_by_what_a_file_would_say() {
         "`training.batch`: invalid type: string \"many\", expected a whole number, 0 or more"
     );
     assert_eq!(error("precision.amp", "fp16"), "`precision.amp`: unknown value `fp16`; the nearest is `f16`");
+    assert_eq!(error("strategy.name", "3"), "unknown key `strategy.name`; `strategy` is a key, not a table");
+    assert_eq!(error("optimizer.lr", "3"), "unknown key `optimizer.lr`; the nearest table is [optimiser]");
     assert_eq!(error("training", "3"), "`training` is a table; name a key in it, such as `training.epochs`");
     assert_eq!(config, want);
 }
@@ -91,17 +93,32 @@ fn files_from_before_there_were_tables_are_read() {
     }
     assert_eq!(
         error("lr = 1.0\n[optimiser]\nlr = 0.1"),
-        "c.toml:1:1: unknown key `lr`; there is `optimiser.lr`"
+        "c.toml:1:1: `lr` is `optimiser.lr`, which this file has too: leave one of them out"
     );
 }
 
 #[test]
 fn a_key_that_is_not_where_it_stands_is_found_where_it_belongs() {
     for (text, says) in [
-        ("[traning]\nbatch = 3", "1:2: unknown key `traning`; the nearest is `training`"),
+        ("[traning]\nbatch = 3", "1:2: unknown table `[traning]`; the nearest is `[training]`"),
         ("[training]\nbach = 3", "2:1: unknown key `training.bach`; the nearest is `training.batch`"),
         ("[training]\nlr = 3", "2:1: unknown key `training.lr`; there is `optimiser.lr`"),
         ("[training]\nseed = 3", "2:1: unknown key `training.seed`; there is `seed`, outside of tables"),
+        (
+            "[optimiser]\noptimiser = \"adamw\"",
+            "2:1: unknown key `optimiser.optimiser`; there is `optimiser.name`",
+        ),
+        (
+            "[checkpoint]\ncheckpoint_dir = \"d\"",
+            "2:1: unknown key `checkpoint.checkpoint_dir`; there is `checkpoint.dir`",
+        ),
+        ("optimizer = \"adamw\"", "1:1: unknown key `optimizer`; here it is `optimiser.name`"),
+        (
+            "model = \"mlp\"\n[model]\nhidden = [8]",
+            "2:2: `model` stands here and above; outside of tables `model` is `model.name`: put it into the table",
+        ),
+        ("[precision]\namp = true", "2:7: expected a word in quotes; `allfold train --keys` lists the words"),
+        ("[precision]\namp = \"zzz\"", "2:7: unknown value `zzz`; it is one of `none`, `f16`, `bf16`"),
         ("zzz = 3", "1:1: unknown key `zzz`; `allfold train --keys` lists the keys"),
         ("training = 3", "1:12: invalid type: integer `3`, expected a table"),
     ] {
