@@ -112,7 +112,7 @@ fn a_launcher_s_processes_are_the_ranks_of_a_measurement() {
 #[test]
 fn a_guard_that_was_killed_is_named() {
     let script = "for child in $(cat /proc/$PPID/task/*/children); do \
-                    grep -q launch-guard /proc/$child/cmdline && kill -9 $child; done; sleep 0.1; exit 3";
+                    grep -q 'launch-guar[d]' /proc/$child/cmdline && kill -9 $child; done; sleep 0.1; exit 3";
     let output = end(launch(&["-n", "1", "--max-restarts", "1", "--", "sh", "-c", script]));
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
