@@ -8,6 +8,7 @@
 //! Philox is counter-based (J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011): no state is kept, so the
 //! draws do not depend on the thread that makes them, and the backward pass can make them again.
 
+use super::simd::vectorised;
 use super::thread_pool::share_rows;
 use super::{Float, OpCost};
 use std::ops::Range;
@@ -57,30 +58,77 @@ impl DropoutStream {
     }
 }
 
+/// The number of counters that Philox takes together, each a lane of vectors.
+const LANES: usize = 16;
+/// The number of draws that these counters give.
+const TOGETHER: usize = 4 * LANES;
+
 impl SampleDraws {
-    /// The draws 4 i to 4 i + 3, uniform in 0..2^32.
-    #[inline]
-    pub fn four(&self, i: u32) -> [u32; 4] {
-        let [a, b, c] = self.key;
-        philox([i, a, b, c], [self.seed as u32, (self.seed >> 32) as u32])
+    /// The draws from 4 `group` on, uniform in 0..2^32.
+    #[inline(always)]
+    fn block_from(&self, group: u32) -> [u32; TOGETHER] {
+        let mut counters = [[0; LANES]; 4];
+        counters[0] = std::array::from_fn(|lane| group.wrapping_add(lane as u32));
+        for (words, word) in counters[1..].iter_mut().zip(self.key) {
+            *words = [word; LANES];
+        }
+        let words = philox(counters, [self.seed as u32, (self.seed >> 32) as u32]);
+        let mut draws = [0; TOGETHER];
+        for lane in 0..LANES {
+            for word in 0..4 {
+                draws[4 * lane + word] = words[word][lane];
+            }
+        }
+        draws
     }
 }
 
-/// Philox4x32-10: ten rounds over a counter.
-#[inline]
-fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
+/// Philox4x32-10: ten rounds over counters, given as their first words, their second words and so on.
+#[inline(always)]
+fn philox(mut counters: [[u32; LANES]; 4], mut key: [u32; 2]) -> [[u32; LANES]; 4] {
     for _ in 0..10 {
-        let [a, b, c, d] = counter;
-        let (first, second) = (u64::from(a) * 0xD251_1F53, u64::from(c) * 0xCD9E_8D57);
-        counter = [
-            (second >> 32) as u32 ^ b ^ key[0],
-            second as u32,
-            (first >> 32) as u32 ^ d ^ key[1],
-            first as u32,
-        ];
+        let [a, b, c, d] = counters;
+        for lane in 0..LANES {
+            let (first, second) = (u64::from(a[lane]) * 0xD251_1F53, u64::from(c[lane]) * 0xCD9E_8D57);
+            counters[0][lane] = (second >> 32) as u32 ^ b[lane] ^ key[0];
+            counters[1][lane] = second as u32;
+            counters[2][lane] = (first >> 32) as u32 ^ d[lane] ^ key[1];
+            counters[3][lane] = first as u32;
+        }
         key = [key[0].wrapping_add(0x9E37_79B9), key[1].wrapping_add(0xBB67_AE85)];
     }
-    counter
+    counters
+}
+
+/// Calls `then` with the draws of at most `count` elements from `first` on, until it has had all: with a range of 0..`count`, and its
+/// draws.
+#[inline(always)]
+fn in_blocks(draws: &SampleDraws, first: usize, count: usize, mut then: impl FnMut(Range<usize>, &[u32])) {
+    let mut done = 0;
+    while done < count {
+        let (group, skip) = ((first + done) / 4, (first + done) % 4);
+        let end = count.min(done + TOGETHER - skip);
+        then(done..end, &draws.block_from(group as u32)[skip..skip + end - done]);
+        done = end;
+    }
+}
+
+vectorised! {
+    fn copy_kept<F>(draws: &SampleDraws, first: usize, bound: u32, scale: F, x: &[F], y: &mut [F]) {
+        in_blocks(draws, first, x.len(), |range, draws| {
+            for ((y, &x), &draw) in y[range.clone()].iter_mut().zip(&x[range]).zip(draws) {
+                *y = if draw >= bound { x * scale } else { F::ZERO };
+            }
+        });
+    }
+
+    fn keep<F>(draws: &SampleDraws, first: usize, bound: u32, scale: F, x: &mut [F]) {
+        in_blocks(draws, first, x.len(), |range, draws| {
+            for (x, &draw) in x[range].iter_mut().zip(draws) {
+                *x = if draw >= bound { *x * scale } else { F::ZERO };
+            }
+        });
+    }
 }
 
 /// Dropout that sets a share of its values to 0.
@@ -100,7 +148,7 @@ impl DropoutKernel {
     pub fn apply_to<F: Float>(&self, stream: DropoutStream, runs: &[Range<usize>], x: &[F], y: &mut [F]) {
         let width: usize = runs.iter().map(Range::len).sum();
         assert!(x.len() == y.len() && x.len().is_multiple_of(width.max(1)));
-        let (_, scale) = self.rule::<F>();
+        let (bound, scale) = self.rule::<F>();
         share_rows(y, 1, |range, y| {
             let mut at = range.start;
             while at < range.end {
@@ -115,9 +163,7 @@ impl DropoutKernel {
                 }
                 let len = left.len().min(range.end - at);
                 let (x, y) = (&x[at..at + len], &mut y[at - range.start..][..len]);
-                self.each(stream.sample(at / width), left.start, len, |i, kept| {
-                    y[i] = if kept { x[i] * scale } else { F::ZERO };
-                });
+                copy_kept(&stream.sample(at / width), left.start, bound, scale, x, y);
                 at += len;
             }
         });
@@ -125,23 +171,8 @@ impl DropoutKernel {
 
     /// Applies dropout to `x` in place, by the draws of a sample's elements from `first` on.
     pub fn row<F: Float>(&self, draws: SampleDraws, first: usize, x: &mut [F]) {
-        let (_, scale) = self.rule::<F>();
-        self.each(draws, first, x.len(), |i, kept| x[i] = if kept { x[i] * scale } else { F::ZERO });
-    }
-
-    /// Calls `then(i, kept)` for each of `len` elements from `first` on; i counts from 0.
-    #[inline]
-    fn each(&self, draws: SampleDraws, first: usize, len: usize, mut then: impl FnMut(usize, bool)) {
-        let (bound, _) = self.rule::<f64>();
-        let mut i = 0;
-        while i < len {
-            let element = first + i;
-            let four = draws.four((element / 4) as u32);
-            for draw in four.into_iter().skip(element % 4).take(len - i) {
-                then(i, draw >= bound);
-                i += 1;
-            }
-        }
+        let (bound, scale) = self.rule::<F>();
+        keep(&draws, first, bound, scale, x);
     }
 
     /// The least draw that keeps a number, and the factor on kept numbers.
@@ -162,6 +193,9 @@ mod tests {
     /// Philox gives the first three vectors of Random123's `kat_vectors` for philox4x32-10.
     #[test]
     fn published_values() {
+        let philox = |counter: [u32; 4], key| {
+            philox(counter.map(|word| [word; LANES]), key).map(|words| words[LANES - 1])
+        };
         assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         assert_eq!(philox([!0; 4], [!0; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
         let counter = [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344];

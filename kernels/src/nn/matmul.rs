@@ -7,7 +7,7 @@
 //!
 //! The cost is 2 m n k operations; the threads of the caller's [`super::ThreadPool`] share them.
 
-use super::gemm::{Left, Lines, Place, Walk, gemm};
+use super::gemm::{Left, Lines, Place, Right, Walk, gemm};
 use super::{Float, OpCost};
 
 /// A view of a slice as a matrix, which may be a transpose.
@@ -76,13 +76,12 @@ pub fn matmul_within<F: Float>(out: &mut [F], step: usize, store: Store, a: Matr
     assert_eq!(a.cols, b.rows, "inner dimensions of a product");
     assert!(n <= step, "rows of {n} that are {step} apart overlap");
     let row = a.steps.0;
-    let left =
-        Left { data: a.data, row: |i| i * row, walk: Walk { counts: [1, 1, k], steps: [0, 0, a.steps.1] } };
+    let left = Left { data: a.data, rows: Walk::straight(m, row), walk: Walk::straight(k, a.steps.1) };
     let (k_step, j_step) = b.steps;
     // With a single column, the step to the next column does not matter; it is set to 1 to match a layout.
     let (k_step, j_step) = if n == 1 { (k_step, 1) } else { (k_step, j_step) };
     let right = Lines { data: b.data, k_step, j_step, plane: usize::MAX, sample: 0 };
-    gemm((m, n), left, &right, (out, Place::matrix(step)), store == Store::Add);
+    gemm((m, n), left, Right::Lines(right), (out, Place::matrix(step)), store == Store::Add);
 }
 
 /// The cost of an m x k by k x n product.

@@ -4,7 +4,7 @@ use super::Conv2dShape;
 use super::transpose::{pad, transpose_parallel};
 use super::winograd::Winograd;
 use crate::nn::Float;
-use crate::nn::gemm::{Left, Lines, Patches, Place, Walk, gemm};
+use crate::nn::gemm::{Left, Lines, Patches, Place, Right, Walk, gemm};
 use crate::nn::sum::sum;
 use crate::nn::thread_pool::share_rows;
 
@@ -24,10 +24,12 @@ impl Conv2dShape {
         let (x, transposed) = (if self.padding == 0 { x } else { padded }, &mut rest[..outputs * patch]);
         let (rows, cols) = self.output_picture();
         for group in 0..self.groups {
-            let area = self.kernel * self.kernel;
             let left = Left {
                 data: &x[group * self.inputs / self.groups * height * width..],
-                row: |at| (at / area * height + at % area / self.kernel) * width + at % self.kernel,
+                rows: Walk {
+                    counts: [self.inputs / self.groups, self.kernel, self.kernel],
+                    steps: [height * width, width, 1],
+                },
                 walk: Walk {
                     counts: [n, rows, cols],
                     steps: [self.padded(), self.stride * width, self.stride],
@@ -40,7 +42,7 @@ impl Conv2dShape {
                 plane: pixels,
                 sample: self.outputs * pixels,
             };
-            gemm((patch, outputs), left, &dy, (transposed, Place::matrix(outputs)), false);
+            gemm((patch, outputs), left, Right::Lines(dy), (transposed, Place::matrix(outputs)), false);
             let dw = &mut dw[group * outputs * patch..(group + 1) * outputs * patch];
             transpose_parallel(transposed, outputs, dw);
         }
@@ -109,8 +111,8 @@ impl Conv2dShape {
         for group in 0..self.groups {
             let left = Left {
                 data: &w[group * outputs * patch..(group + 1) * outputs * patch],
-                row: |at| at,
-                walk: Walk { counts: [1, 1, outputs], steps: [0, 0, patch] },
+                rows: Walk::straight(patch, 1),
+                walk: Walk::straight(outputs, patch),
             };
             let dy = Patches {
                 data: &dy[group * outputs * pixels..],
@@ -122,7 +124,7 @@ impl Conv2dShape {
                 output: (height, width),
             };
             let columns = &mut work[..patch * n * pixels];
-            gemm((patch, n * pixels), left, &dy, (columns, Place::matrix(n * pixels)), false);
+            gemm((patch, n * pixels), left, Right::Patches(dy), (columns, Place::matrix(n * pixels)), false);
             let columns = &*columns;
             share_rows(dx, self.inputs * plane, |samples, dx| {
                 for (sample, dx) in samples.zip(dx.chunks_exact_mut(self.inputs * plane)) {

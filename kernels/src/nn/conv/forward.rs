@@ -4,7 +4,7 @@ use super::Conv2dShape;
 use super::transpose::pad;
 use super::winograd::Winograd;
 use crate::nn::Float;
-use crate::nn::gemm::{Left, Patches, Place, Walk, gemm};
+use crate::nn::gemm::{Left, Patches, Place, Right, Walk, gemm};
 use crate::nn::thread_pool::share_rows;
 
 impl Conv2dShape {
@@ -58,8 +58,8 @@ impl Conv2dShape {
         let (patch, pixels, outputs) = (self.patch(), self.pixels(), self.outputs / self.groups);
         let left = Left {
             data: &w[group * outputs * patch..(group + 1) * outputs * patch],
-            row: |o| o * patch,
-            walk: Walk { counts: [1, 1, patch], steps: [0, 0, 1] },
+            rows: Walk::straight(outputs, patch),
+            walk: Walk::straight(patch, 1),
         };
         let place = Place {
             base: group * outputs * pixels,
@@ -67,7 +67,7 @@ impl Conv2dShape {
             plane: pixels,
             sample: self.outputs * pixels,
         };
-        gemm((outputs, n * pixels), left, patches, (y, place), false);
+        gemm((outputs, n * pixels), left, Right::Patches(*patches), (y, place), false);
     }
 
     /// Adds `b[o]` to every pixel of output channel o.

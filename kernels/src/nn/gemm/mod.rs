@@ -25,6 +25,7 @@ pub(super) use pack::{Lines, Patches, Right, transpose};
 use pack::{Direct, copy};
 
 use super::Float;
+use super::simd::compiled_here;
 use super::thread_pool::{self, share};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -50,7 +51,20 @@ pub(super) struct Walk {
 }
 
 impl Walk {
+    /// A walk of `count` steps of the same length.
+    pub fn straight(count: usize, step: usize) -> Walk {
+        Walk { counts: [1, 1, count], steps: [0, 0, step] }
+    }
+
+    fn is_straight(&self) -> bool {
+        self.counts[..2] == [1, 1]
+    }
+
+    #[inline]
     fn at(&self, k: usize) -> usize {
+        if self.is_straight() {
+            return k * self.steps[2];
+        }
         let [_, rows, cols] = self.counts;
         k / (rows * cols) * self.steps[0] + k / cols % rows * self.steps[1] + k % cols * self.steps[2]
     }
@@ -104,12 +118,11 @@ fn whole_vectors(count: usize) -> impl Iterator<Item = Range<usize>> {
     pieces.into_iter().map(move |r| r.start * VECTOR..(r.end * VECTOR).min(count))
 }
 
-/// The left operand: its data, the offsets of its rows, and the walk along a row.
+/// The left operand: its data, and the walks from row to row and along a row.
 #[derive(Clone, Copy)]
-pub(super) struct Left<'a, F, R> {
+pub(super) struct Left<'a, F> {
     pub data: &'a [F],
-    /// The offset of row i.
-    pub row: R,
+    pub rows: Walk,
     pub walk: Walk,
 }
 
@@ -145,24 +158,20 @@ pub(super) struct Out<F> {
 // positions, as its users in this module ensure.
 unsafe impl<F: Send> Sync for Out<F> {}
 
+compiled_here! {
 /// Computes the m x n product `out = left . right`, or adds it to `out`. Other positions of `out` stay unchanged.
 ///
 /// # Panics
 /// If an operand or the output is shorter than its description requires.
-pub(super) fn gemm<F: Float, R: Fn(usize) -> usize + Sync>(
-    (m, n): (usize, usize),
-    left: Left<F, R>,
-    right: &impl Right<F>,
-    (out, place): (&mut [F], Place),
-    add: bool,
-) {
+pub(super) fn gemm<F>(size: (usize, usize), left: Left<F>, right: Right<F>, out: (&mut [F], Place), add: bool) {
+    let ((m, n), (out, place)) = (size, out);
     if m == 0 || n == 0 {
         return;
     }
     let k: usize = left.walk.counts.iter().product();
     assert!(place.at(n - 1) + (m - 1) * place.row < out.len(), "the output of a product is too short");
     let longest = (0..3).map(|l| left.walk.counts[l].saturating_sub(1) * left.walk.steps[l]).sum::<usize>();
-    let furthest = (0..m).map(&left.row).max().unwrap_or_default();
+    let furthest = (0..m).map(|i| left.rows.at(i)).max().unwrap_or_default();
     assert!(k == 0 || furthest + longest < left.data.len(), "the left operand of a product is too short");
     let out = Out { start: out.as_mut_ptr(), length: out.len() };
 
@@ -172,21 +181,22 @@ pub(super) fn gemm<F: Float, R: Fn(usize) -> usize + Sync>(
     let unit = if n.div_ceil(WIDTH) < 4 * blocks { VECTOR } else { WIDTH };
     let (units, tiles) = (n.div_ceil(unit), m.div_ceil(ROWS));
     let depths = left.walk.depths();
-    let run = left.walk.counts[..2] == [1, 1];
+    let run = left.walk.is_straight();
     let apart = left.walk.steps[2];
-    let transposed = run && apart >= m.max(2) && (1..m).all(|i| (left.row)(i) == (left.row)(i - 1) + 1);
+    let transposed = run && apart >= m.max(2) && (1..m).all(|i| left.rows.at(i) == left.rows.at(i - 1) + 1);
     // Reading in place needs rows that are one run of k, and a kernel for the element type.
     let direct = if run && tile::targets::<F>() { right.direct(m, n, k) } else { None };
     let task = |task: usize| {
         let (block, strip) = (task / strips, task % strips);
         let rows = tiles * strip / strips * ROWS..(tiles * (strip + 1) / strips * ROWS).min(m);
         let cols = units * block / blocks * unit..(units * (block + 1) / blocks * unit).min(n);
-        Block { left: &left, transposed, out, place, rows, cols, add }.run(right, direct.as_ref(), &depths);
+        Block { left: &left, transposed, out, place, rows, cols, add }.run(&right, direct.as_ref(), &depths);
     };
     match threads {
         1 => (0..blocks * strips).for_each(task),
         _ => share(blocks * strips, task),
     }
+}
 }
 
 /// How an m x n output is cut for this many threads: (blocks of columns, strips of rows). Every strip of rows packs the same
@@ -201,8 +211,8 @@ fn cuts(m: usize, n: usize, threads: usize) -> (usize, usize) {
 }
 
 /// A task of a product: some rows and columns of the output, over the whole depth.
-struct Block<'a, F, R> {
-    left: &'a Left<'a, F, R>,
+struct Block<'a, F> {
+    left: &'a Left<'a, F>,
     /// Whether the left operand is column-major: its rows are adjacent, and the next k is further away than all rows.
     transposed: bool,
     out: Out<F>,
@@ -212,8 +222,8 @@ struct Block<'a, F, R> {
     add: bool,
 }
 
-impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
-    fn run(&self, right: &impl Right<F>, direct: Option<&Direct<F>>, depths: &[Range<usize>]) {
+impl<F: Float> Block<'_, F> {
+    fn run(&self, right: &Right<F>, direct: Option<&Direct<F>>, depths: &[Range<usize>]) {
         if depths.is_empty() && !self.add {
             let zeros = [F::ZERO; ROWS * WIDTH];
             for (i, cols) in self.tiles() {
@@ -235,12 +245,12 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
         });
     }
 
-    fn tiles(&self) -> impl Iterator<Item = (usize, Range<usize>)> + use<'_, F, R> {
+    fn tiles(&self) -> impl Iterator<Item = (usize, Range<usize>)> + use<'_, F> {
         self.rows.clone().step_by(ROWS).flat_map(move |i| self.panels().map(move |cols| (i, cols)))
     }
 
     /// The columns of each panel. Two panels of 32 columns are faster than one of 48 and one of 16.
-    fn panels(&self) -> impl Iterator<Item = Range<usize>> + use<F, R> {
+    fn panels(&self) -> impl Iterator<Item = Range<usize>> + use<F> {
         let Range { mut start, end } = self.cols;
         std::iter::from_fn(move || {
             let left = end - start;
@@ -251,7 +261,7 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
     }
 
     /// Packs the panels of this block's columns, one after another, each as `ks.len()` lines of the panel's width.
-    fn pack<'s>(&self, right: &impl Right<F>, ks: &Range<usize>, memory: &'s mut [F]) -> &'s [F] {
+    fn pack<'s>(&self, right: &Right<F>, ks: &Range<usize>, memory: &'s mut [F]) -> &'s [F] {
         let all = &mut memory[..ks.len() * self.cols.len().next_multiple_of(VECTOR)];
         let mut rest = &mut *all;
         for cols in self.panels() {
@@ -272,11 +282,11 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
     ) -> (&'s [F], [usize; ROWS], Walk) {
         if !self.transposed {
             let (last, (start, walk)) = (self.rows.end - 1, self.left.walk.cut(ks));
-            let rows = std::array::from_fn(|r| (self.left.row)((i + r).min(last)) + start);
+            let rows = std::array::from_fn(|r| self.left.rows.at((i + r).min(last)) + start);
             return (self.left.data, rows, walk);
         }
         let strip = &strips[(i - first) / ROWS * self.strip(ks.len())..];
-        (strip, std::array::from_fn(|r| r), Walk { counts: [1, 1, ks.len()], steps: [0, 0, ROWS] })
+        (strip, std::array::from_fn(|r| r), Walk::straight(ks.len(), ROWS))
     }
 
     /// Copies rows of a column-major operand to strips, each of eight rows, with eight elements for every k. Several strips are
@@ -286,7 +296,7 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
             return;
         }
         let (step, each, count) = (self.left.walk.steps[2], self.strip(ks.len()), rows.len());
-        let lines = &self.left.data[(self.left.row)(rows.start) + ks.start * step..];
+        let lines = &self.left.data[self.left.rows.at(rows.start) + ks.start * step..];
         if count == SIDE_BY_SIDE * ROWS && pack::vectors::<F>() {
             return pack::strips(lines, step, ks.len(), strips);
         }
@@ -305,7 +315,7 @@ impl<F: Float, R: Fn(usize) -> usize> Block<'_, F, R> {
     }
 
     /// The ranges of rows that [`Block::gather`] copies together.
-    fn pieces(&self) -> impl Iterator<Item = Range<usize>> + use<F, R> {
+    fn pieces(&self) -> impl Iterator<Item = Range<usize>> + use<F> {
         let Range { start, end } = self.rows;
         (start..end).step_by(SIDE_BY_SIDE * ROWS).map(move |i| i..(i + SIDE_BY_SIDE * ROWS).min(end))
     }

@@ -5,17 +5,32 @@ use super::tile::{self, ROWS, VECTOR};
 #[cfg(target_arch = "x86_64")]
 use crate::Isa;
 use crate::nn::Float;
+use crate::nn::simd::compiled_here;
 use std::ops::Range;
 
 /// A right operand of k x n elements.
-pub(crate) trait Right<F>: Sync {
+#[derive(Clone, Copy)]
+pub(crate) enum Right<'a, F> {
+    Lines(Lines<'a, F>),
+    Patches(Patches<'a, F>),
+}
+
+impl<F: Float> Right<'_, F> {
     /// Fills `panel` with lines `ks` of columns `cols`; the padding up to a whole vector may hold any finite values.
-    fn pack(&self, ks: Range<usize>, cols: Range<usize>, panel: &mut [F]);
+    pub(super) fn pack(&self, ks: Range<usize>, cols: Range<usize>, panel: &mut [F]) {
+        match self {
+            Right::Lines(lines) => lines.pack(ks, cols, panel),
+            Right::Patches(patches) => patches.pack(ks, cols, panel),
+        }
+    }
 
     /// The description for reading the operand in place, in an m x n product of this depth. `None` if vectors of columns are not
     /// contiguous for every k, or if packing is faster.
-    fn direct(&self, _m: usize, _n: usize, _depth: usize) -> Option<Direct<'_, F>> {
-        None
+    pub(super) fn direct(&self, m: usize, n: usize, depth: usize) -> Option<Direct<'_, F>> {
+        match self {
+            Right::Lines(lines) => lines.direct(m, n, depth),
+            Right::Patches(patches) => patches.direct(depth),
+        }
     }
 }
 
@@ -50,7 +65,7 @@ impl<'a, F> Lines<'a, F> {
     }
 }
 
-impl<F: Float> Right<F> for Lines<'_, F> {
+impl<F: Float> Lines<'_, F> {
     /// With few rows (`m`), reading in place is faster than packing, unless the lines would share a few sets of the cache.
     fn direct(&self, m: usize, n: usize, depth: usize) -> Option<Direct<'_, F>> {
         let apart = !self.k_step.is_multiple_of(128);
@@ -128,14 +143,10 @@ pub(super) fn strips<F: Float>(from: &[F], step: usize, lines: usize, to: &mut [
     }
 }
 
+compiled_here! {
 /// Computes `lines[k][j] = data[j * step + k]`, for k below `depth` and j below `cols`; the rest of each line becomes 0.
-pub(crate) fn transpose<F: Float>(
-    data: &[F],
-    (depth, cols): (usize, usize),
-    step: usize,
-    lines: &mut [F],
-    width: usize,
-) {
+pub(crate) fn transpose<F>(data: &[F], size: (usize, usize), step: usize, lines: &mut [F], width: usize) {
+    let (depth, cols) = size;
     assert!(
         depth == 0 || cols == 0 || data.len() >= (cols - 1) * step + depth && lines.len() >= depth * width
     );
@@ -149,6 +160,7 @@ pub(crate) fn transpose<F: Float>(
             *to = if j < cols { data[j * step + k] } else { F::ZERO };
         }
     }
+}
 }
 
 /// Does the part of [`transpose`] that whole blocks of 16 x 16 elements cover: the depth up to a multiple of 16; and all columns,
@@ -217,9 +229,9 @@ pub(crate) struct Patches<'a, F> {
     pub output: (usize, usize),
 }
 
-impl<F: Float> Right<F> for Patches<'_, F> {
+impl<F: Float> Patches<'_, F> {
     /// Patches are read in place if the stride is 1 and output lines are whole vectors.
-    fn direct(&self, _m: usize, _n: usize, depth: usize) -> Option<Direct<'_, F>> {
+    fn direct(&self, depth: usize) -> Option<Direct<'_, F>> {
         let (rows, line) = self.output;
         if self.stride != 1 || !line.is_multiple_of(VECTOR) {
             return None;

@@ -28,7 +28,7 @@ mod transforms;
 use super::Conv2dShape;
 use super::transpose::transpose_parallel;
 use crate::nn::Float;
-use crate::nn::gemm::{Left, Lines, Place, Walk, gemm, transpose, with_thread_scratch};
+use crate::nn::gemm::{Left, Lines, Place, Right, Walk, gemm, transpose, with_thread_scratch};
 use crate::nn::thread_pool::{share, share_rows, threads};
 use pictures::Pictures;
 use std::ops::Range;
@@ -155,12 +155,12 @@ impl Winograd {
                     for element in 0..ELEMENTS {
                         let left = Left {
                             data: &v[element * tiles * c..(element + 1) * tiles * c],
-                            row: |i| i,
-                            walk: Walk { counts: [1, 1, tiles], steps: [0, 0, c] },
+                            rows: Walk::straight(c, 1),
+                            walk: Walk::straight(tiles, c),
                         };
                         let right = Lines::matrix(&z[element * tiles * o..(element + 1) * tiles * o], o);
                         let out = &mut p[element * c * o..(element + 1) * c * o];
-                        gemm((c, o), left, &right, (out, Place::matrix(o)), first + start > 0);
+                        gemm((c, o), left, Right::Lines(right), (out, Place::matrix(o)), first + start > 0);
                     }
                 }
             }
@@ -225,11 +225,11 @@ fn convolve<'a, F: Float>(
                     for element in 0..ELEMENTS {
                         let left = Left {
                             data: &v[element * tiles * c..(element + 1) * tiles * c],
-                            row: |i| i * c,
-                            walk: Walk { counts: [1, 1, c], steps: [0, 0, 1] },
+                            rows: Walk::straight(tiles, c),
+                            walk: Walk::straight(c, 1),
                         };
                         let out = &mut m[element * tiles * o..(element + 1) * tiles * o];
-                        gemm((tiles, o), left, &right(element), (out, Place::matrix(o)), false);
+                        gemm((tiles, o), left, Right::Lines(right(element)), (out, Place::matrix(o)), false);
                     }
                     to.gathered(m, start, tiles, ys);
                 }
