@@ -31,6 +31,38 @@ fn mistakes_are_answered_by_what_would_be_right() {
 }
 
 #[test]
+fn a_command_without_what_it_needs_is_answered_by_an_example() {
+    refused(&["simulate"], "<COLLECTIVE>; for example: allfold simulate all_reduce ");
+    refused(
+        &["scale", "workload", "resnet50"],
+        "--ranks <COUNTS>; for example: allfold scale workload resnet50 ",
+    );
+    refused(&["train"], "--config <FILE>; for example: allfold train --config ");
+}
+
+#[test]
+fn keys_without_an_effect_are_named_and_a_resumed_run_prints_its_own_steps() {
+    let folder = folder();
+    let dir = format!("checkpoint.dir={}", folder.path().join("kept").display());
+    let train = |more: &[&str]| allfold(&[&["train", "--config", MLP, "--set", &dir], more].concat());
+    let idle = train(&["--steps", "1", "--set", "parallel.stages=2"]);
+    let error = String::from_utf8(idle.stderr).unwrap();
+    assert!(idle.status.success(), "{error}");
+    assert!(error.contains("`parallel.stages` has no effect without strategy pipeline\n"), "{error}");
+    assert!(error.contains("`checkpoint.dir` has no effect without `checkpoint.every`"), "{error}");
+    let resumed = |steps| {
+        let keep = ["--set", "checkpoint.every=4", "--set", "checkpoint.resume=true", "--steps", steps];
+        let output = train(&keep);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.stderr.is_empty() || steps == "12", "{}", String::from_utf8_lossy(&output.stderr));
+        let step = |line: &str| line.trim().strip_prefix("step")?.split_whitespace().next()?.parse().ok();
+        text.lines().filter_map(step).collect::<Vec<u64>>()
+    };
+    assert_eq!(resumed("8"), (0..8).collect::<Vec<_>>());
+    assert_eq!(resumed("12"), (8..12).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_long_range_of_ranks_is_thinned_and_scale_takes_keys() {
     let text =
         said(&["scale", "--config", MLP, "--ranks", "1..64", "--modeled-only", "--set", "training.batch=8"]);

@@ -1,10 +1,13 @@
 //! The configuration of a run, see [`allfold_config`], checked against the tables of names.
 
+mod without_effect;
+
 pub use allfold_config::{
     AutocastType, CheckpointConfig, Config, DataConfig, DdpConfig, ElementType, GpuExchange, LossName,
     LrScheduleConfig, LrScheduleName, LrUnit, ModelConfig, OptimiserConfig, ParallelConfig, PrecisionConfig,
     RankDevice, ScheduleName, ScoreBy, StageSharing, TrainingConfig, are_real_devices,
 };
+pub use without_effect::without_effect;
 
 use crate::strategies::hooks;
 use crate::unknown::unknown;

@@ -14,9 +14,11 @@
 
 use crate::check;
 use crate::registry::{Algorithm, Shape};
+use std::fmt;
 
-/// The failure of an algorithm in a conformance test.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// The failure of an algorithm in a conformance test. `Debug` prints the same line as `Display`, since a test that ends with this error
+/// prints it by `Debug`.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{algorithm}, {ranks} ranks: {what}")]
 pub struct ConformanceFailure {
     /// The algorithm's collective and name.
@@ -25,6 +27,12 @@ pub struct ConformanceFailure {
     pub ranks: u32,
     /// What was expected and what was found.
     pub what: String,
+}
+
+impl fmt::Debug for ConformanceFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl ConformanceFailure {

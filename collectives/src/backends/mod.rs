@@ -90,6 +90,8 @@ pub(crate) trait Clock: Send + Sync {
     /// Accounts for computation of the task. On virtual time it takes as long as the device model says; in real time this does
     /// nothing.
     fn charge(&self, task: TaskId, work: &allfold_sim::DeviceWork);
+    /// Lets virtual time of the task pass; in real time this does nothing.
+    fn advance(&self, _task: TaskId, _span: Picos) {}
 
     /// Makes a gate with count 0.
     fn gate(&self) -> GateId;

@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use crate::schedule::Combine;
-use crate::transport::{Event, Frame, POINT_TO_POINT, Transport};
+use crate::transport::{Event, Frame, POINT_TO_POINT, Payload, Transport};
 use crate::work::Work;
 use crate::{Buffer, Call, Element, Error, Operation, Rank, Result};
 use std::sync::Arc;
@@ -59,6 +59,47 @@ impl Communicator {
         self.run_later(ticket, move |connection| {
             take(connection.messages(), &call, (rank, peer), &mut data)?;
             Ok(data)
+        })
+    }
+
+    /// On virtual time, a message that takes as long as one of `bytes` bytes and has no contents: where only times are wanted, ranks
+    /// need no memory for what they would send. The receiver calls [`Communicator::recv_length_async`]. The buffer that comes back is
+    /// empty.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] in real time, and as [`Communicator::send_async`]; the others of that call.
+    pub fn send_length_async(&self, bytes: usize, to: Rank) -> Result<Work<Buffer<u8>>> {
+        let (peer, call) = self.message::<u8>(bytes, to, true)?;
+        let ticket = self.membership.record_issue(call.as_ref().clone(), Some(peer));
+        self.run_later(ticket, move |connection| {
+            let transport = connection.messages();
+            needs_virtual_time(transport)?;
+            transport.enter(&call)?;
+            let frame = Frame { call: call.clone(), round: 0, payload: Payload::of_length(bytes) };
+            transport.post_send(peer, POINT_TO_POINT, frame);
+            transport.wait(0)?;
+            transport.done();
+            Ok(Buffer::zeroed(0))
+        })
+    }
+
+    /// Receives a message without contents from a rank that calls [`Communicator::send_length_async`] with as many bytes.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] where the peer sends another length; those of [`Communicator::send_length_async`].
+    pub fn recv_length_async(&self, bytes: usize, from: Rank) -> Result<Work<Buffer<u8>>> {
+        let (peer, call) = self.message::<u8>(bytes, from, false)?;
+        let (ticket, rank) = (self.membership.record_issue(call.as_ref().clone(), Some(peer)), self.rank());
+        self.run_later(ticket, move |connection| {
+            let transport = connection.messages();
+            needs_virtual_time(transport)?;
+            transport.enter(&call)?;
+            transport.post_recv(peer, POINT_TO_POINT, bytes, Combine::Copy);
+            if let Event::Received { frame, .. } = transport.wait(0)? {
+                agrees(transport, (&call, bytes), (rank, peer), &frame)?;
+            }
+            transport.done();
+            Ok(Buffer::zeroed(0))
         })
     }
 
@@ -143,12 +184,35 @@ fn take<T: Element>(
     let bytes = size_of_val(data);
     transport.post_recv(peer, POINT_TO_POINT, bytes, Combine::Copy);
     if let Event::Received { frame, .. } = transport.wait(0)? {
-        if *frame.call != **call || frame.payload.len() != bytes {
-            let (mine, theirs) = (call.as_ref().clone().into(), frame.call.as_ref().clone().into());
-            return Err(transport.fail(Error::Mismatch { rank, mine, peer, theirs }));
+        agrees(transport, (call, bytes), (rank, peer), &frame)?;
+        if frame.payload.len() != bytes {
+            let why =
+                format!("rank {peer} sent a message without contents: receive it by `recv_length_async`");
+            return Err(transport.fail(Error::Argument(why)));
         }
         data.copy_from_slice(bytemuck::cast_slice(&frame.payload));
     }
     transport.done();
     Ok(())
+}
+
+/// Fails the group if a message is another one than this rank has called for.
+fn agrees(
+    transport: &mut dyn Transport,
+    (call, bytes): (&Arc<Call>, usize),
+    (rank, peer): (Rank, Rank),
+    frame: &Frame,
+) -> Result<()> {
+    if *frame.call == **call && frame.payload.length() == bytes {
+        return Ok(());
+    }
+    let (mine, theirs) = (call.as_ref().clone().into(), frame.call.as_ref().clone().into());
+    Err(transport.fail(Error::Mismatch { rank, mine, peer, theirs }))
+}
+
+fn needs_virtual_time(transport: &mut dyn Transport) -> Result<()> {
+    match transport.virtual_time() {
+        Some(_) => Ok(()),
+        None => Err(Error::Argument("messages without contents are for ranks on virtual time".into())),
+    }
 }

@@ -47,6 +47,16 @@ impl Pool {
 }
 
 impl Payload {
+    /// A payload that takes the time of `len` bytes on virtual links, and has no contents.
+    pub fn of_length(len: usize) -> Payload {
+        Payload { words: Vec::new(), len, owner: Pool::default() }
+    }
+
+    /// The number of bytes that links carry.
+    pub fn length(&self) -> usize {
+        self.len
+    }
+
     /// Takes another buffer from the same pool.
     pub fn another(&self, len: usize) -> Payload {
         self.owner.take(len)
@@ -75,13 +85,16 @@ impl Drop for Payload {
 impl Deref for Payload {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[..self.len]
+        let bytes = bytemuck::cast_slice(&self.words);
+        &bytes[..self.len.min(bytes.len())]
     }
 }
 
 impl DerefMut for Payload {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.len]
+        let bytes = bytemuck::cast_slice_mut(&mut self.words);
+        let held = self.len.min(bytes.len());
+        &mut bytes[..held]
     }
 }
 

@@ -265,7 +265,7 @@ impl Agent {
         let rank = start.rank(cause.local).rank;
         if self.job.elastic && *again < self.job.max_restarts && cause.end.may_differ() {
             *again += 1;
-            let how = if cause.lost { "lost by the others".to_string() } else { cause.end.to_string() };
+            let how = cause.lost.map_or_else(|| cause.end.to_string(), |lost| lost.to_string());
             self.output.printer.say(&format!(
                 "rank {rank} failed, {how}; starting it again ({again} of {})",
                 self.job.max_restarts
@@ -276,9 +276,9 @@ impl Agent {
         }
         let (end, lost) = (cause.end, cause.lost);
         let text = match lost {
-            true => "the other ranks had lost it".into(),
-            false if end.is_from_outside() => String::new(),
-            false => cause.last_words().await,
+            Some(lost) => lost.to_string(),
+            None if end.is_from_outside() => String::new(),
+            None => cause.last_words().await,
         };
         // A stopped rank is blamed only for a rank that exited by itself: a rank that was killed is itself the cause.
         let stopped = stopped.filter(|_| matches!(end, End::Code(_)));

@@ -5,6 +5,7 @@ use crate::output::{Printed, Sink, Stream};
 use crate::start::StartedRank;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
@@ -30,8 +31,25 @@ pub(super) struct Process {
     pub running: bool,
     /// The epoch for which the process was started.
     epoch: u32,
-    /// Whether the rank's peers have lost it, and the launcher has killed it for that.
-    lost: bool,
+    /// Set when the launcher kills the process because the rank's peers have lost it.
+    lost: Option<Lost>,
+}
+
+/// A process that its rank's peers had lost before it ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lost {
+    /// Whether a signal such as SIGSTOP kept the process from running.
+    stopped: bool,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.stopped {
+            "stopped by a signal and lost by the others"
+        } else {
+            "lost by the others"
+        })
+    }
 }
 
 /// The end of one process.
@@ -39,8 +57,8 @@ pub(super) struct Process {
 pub(super) struct Ended {
     pub local: u32,
     pub end: End,
-    /// Whether the rank's peers had lost it before the process ended.
-    pub lost: bool,
+    /// How the rank's peers had lost it before the process ended, if they had.
+    pub lost: Option<Lost>,
     said: watch::Receiver<String>,
 }
 
@@ -88,13 +106,13 @@ impl Process {
             // The group is killed at once, before its number can be reused: processes that the rank started end with it.
             let _ = kill_process_group(group, Signal::KILL);
             // If the launcher has ended, no one receives this.
-            let _ = ended.send(Ended { local: at.local, end, lost: false, said });
+            let _ = ended.send(Ended { local: at.local, end, lost: None, said });
         });
-        Ok(Process { group, running: true, epoch, lost: false })
+        Ok(Process { group, running: true, epoch, lost: None })
     }
 
-    /// Notes that the process has ended. Returns whether the rank's peers had lost it.
-    pub fn ended(&mut self) -> bool {
+    /// Notes that the process has ended. Returns how the rank's peers had lost it, if they had.
+    pub fn ended(&mut self) -> Option<Lost> {
         self.running = false;
         self.lost
     }
@@ -103,7 +121,7 @@ impl Process {
     /// any process started for `epoch` or earlier is meant; one started for a later epoch is its replacement and stays.
     pub fn lose(&mut self, epoch: u32) {
         if self.running && self.epoch <= epoch {
-            self.lost = true;
+            self.lost = Some(Lost { stopped: self.is_stopped() });
             self.signal(Signal::KILL);
         }
     }

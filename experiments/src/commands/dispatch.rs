@@ -222,7 +222,21 @@ fn one_line(error: &clap::Error, words: &[String]) -> String {
         let within = words.first().and_then(|word| cli.find_subcommand(word));
         line.push_str(&format!("; there are {}", shown(within.unwrap_or(&cli)).join(", ")));
     }
+    if error.kind() == ErrorKind::MissingRequiredArgument
+        && let Some(example) = example(words)
+    {
+        line.push_str(&format!("; for example: {example}"));
+    }
     line
+}
+
+/// The first example in the help of the command that `words` begin with.
+fn example(words: &[String]) -> Option<String> {
+    let cli = Cli::command();
+    let command = words.iter().try_fold(&cli, |command, word| command.find_subcommand(word).ok_or(command));
+    let (Ok(command) | Err(command)) = command;
+    let help = command.get_after_help()?.to_string();
+    help.lines().map(str::trim).find(|line| line.starts_with("allfold ")).map(String::from)
 }
 
 /// What to write for a flag of another program or another command: nccl-tests counts GPUs per thread, and a configuration has keys

@@ -28,7 +28,7 @@ use allfold_report::plots::Origin;
 use allfold_report::records::{MeasuredLayer, RecordKind, SimulatedLayer};
 use allfold_report::sizes::rank_count;
 use allfold_sim::Topology;
-use allfold_trainer::config::are_real_devices;
+use allfold_trainer::config::{are_real_devices, without_effect};
 use allfold_trainer::run::fits_network;
 use allfold_trainer::{Config, Dataset, Sampler, StepReport};
 use clap::ValueEnum;
@@ -306,6 +306,9 @@ pub fn run(args: &Args) -> CommandResult {
     };
     let (mut config, place) = checked(args, path)?;
     let ranks = place.ranks();
+    if place.is_reporter() {
+        without_effect(&config).iter().for_each(|key| tracing::warn!("{key}"));
+    }
     let data = loaded(args, &mut config, &place)?;
     let steps = Sampler::of(&config, data.0.len(), ranks).run_steps(&config);
     if let Some(step) = args.trace_step.filter(|step| *step >= steps) {

@@ -8,7 +8,7 @@ use crate::training::records::setup;
 use crate::training::run::{self, RecordOptions};
 use crate::training::trained::Trained;
 use allfold_collectives::Plan;
-use allfold_prediction::{self as prediction, ModeledMachine, StepPrediction};
+use allfold_prediction::{self as prediction, MOST_SERVED, ModeledMachine, StepPrediction};
 use allfold_report::format::counted;
 use allfold_report::records::{MeasuredScale, Setup, SimulatedScale};
 use allfold_report::sizes::RankCounts;
@@ -91,6 +91,12 @@ impl Scaling {
             return Err(CommandError::usage(
                 "strategy `single` trains on 1 rank and has no scaling curve; set strategy = \"ddp\"",
             ));
+        }
+        if self.config.strategy == "parameter_server" && ranks.greatest() > MOST_SERVED {
+            return Err(CommandError::usage(format!(
+                "a parameter server is predicted message by message, for {MOST_SERVED} ranks at most, and --ranks goes to {}; give fewer",
+                ranks.greatest()
+            )));
         }
         // The memory that the engine needs: a clock and a position in the schedule for every rank and lane.
         self.devices.check(ranks.greatest())?;

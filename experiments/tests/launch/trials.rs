@@ -155,7 +155,9 @@ fn a_rank_that_is_stopped_under_elastic_is_replaced_and_the_weights_are_those_of
         let said = text(&output.stderr);
         assert!(output.status.success(), "{trial}: {said}");
         let lines: Vec<&str> = said.lines().collect();
-        let again = format!("rank {rank} failed, lost by the others; starting it again (1 of 2)");
+        let again = format!(
+            "rank {rank} failed, stopped by a signal and lost by the others; starting it again (1 of 2)"
+        );
         assert!(
             matches!(lines[..], [place, line] if place.contains("rank-N.out") && line == again),
             "{trial}: {said}"

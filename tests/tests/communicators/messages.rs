@@ -1,7 +1,9 @@
 //! Messages between two ranks, blocking and asynchronous, and collectives in place.
 
 use crate::worlds;
-use allfold_collectives::{Communicator, Error, Rank, ReduceOp};
+use allfold_collectives::{Communicator, Error, Rank, ReduceOp, World};
+use allfold_sim::Picos;
+use allfold_tests::training::switch;
 
 #[test]
 fn messages_arrive_in_order_beside_collectives() {
@@ -75,6 +77,50 @@ fn an_asynchronous_message_of_another_length_is_refused_with_both_calls() {
         let told = run.unwrap_err().to_string();
         assert!(told.contains("4 x i32") && told.contains("5 x i32"), "{told}");
     }
+}
+
+/// The time at which rank 1 has a message of 40,000 bytes that it waited for, with its contents or without.
+fn arrival(contents: bool) -> Picos {
+    let run = World::sim(&switch(2)).run(|comm: Communicator| -> Result<Picos, Error> {
+        match (comm.rank().0, contents) {
+            (0, true) => drop(comm.send_async(vec![0u8; 40_000].into(), Rank(1))?.wait()?),
+            (0, false) => drop(comm.send_length_async(40_000, Rank(1))?.wait()?),
+            (_, true) => drop(comm.recv_async(vec![0u8; 40_000].into(), Rank(0))?.wait()?),
+            (_, false) => assert!(comm.recv_length_async(40_000, Rank(0))?.wait()?.is_empty()),
+        }
+        comm.advance(Picos(17));
+        Ok(comm.now())
+    });
+    run.unwrap()[1]
+}
+
+#[test]
+fn a_message_without_contents_takes_the_time_of_its_length() {
+    let with = arrival(true);
+    assert_eq!(arrival(false), with);
+    // 40,000 bytes at the switch's bandwidth, and 17 ps.
+    assert!(with > Picos(1_000_000) && with.0 % 10 == 7, "{with}");
+}
+
+#[test]
+fn a_message_without_contents_is_refused_where_it_makes_no_sense() {
+    let alone = |comm: &Communicator| match comm.rank().0 {
+        0 => comm.send_length_async(8, Rank(1))?.wait().map(drop),
+        _ => comm.recv_length_async(8, Rank(0))?.wait().map(drop),
+    };
+    let real = World::threads(2).messages().run(|comm: Communicator| alone(&comm)).unwrap_err();
+    assert!(real.to_string().contains("for ranks on virtual time"), "{real}");
+    let sent = |receive: fn(&Communicator) -> Result<(), Error>| {
+        let run = World::sim(&switch(2)).run(|comm: Communicator| match comm.rank().0 {
+            0 => comm.send_length_async(8, Rank(1))?.wait().map(drop),
+            _ => receive(&comm),
+        });
+        run.unwrap_err().to_string()
+    };
+    let wanted = sent(|comm| comm.recv(&mut [0u8; 8], Rank(0)));
+    assert!(wanted.contains("receive it by `recv_length_async`"), "{wanted}");
+    let shorter = sent(|comm| comm.recv_length_async(7, Rank(0))?.wait().map(drop));
+    assert!(shorter.contains("8 x u8") && shorter.contains("7 x u8"), "{shorter}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use toml::de::{DeTable, Deserializer};
 impl Config {
     /// Reads a TOML text; `name` is the file's, for messages.
     ///
-    /// Keys that stand where they did before there were tables are read too, with a warning that names their places.
+    /// Keys that stand where they did before there were tables are read too, with a note that names their places.
     ///
     /// # Errors
     /// Malformed TOML, a wrong type or an unknown key, with line and column, and the nearest key.
@@ -21,7 +21,7 @@ impl Config {
         let mut tables = DeTable::parse(text).map_err(|error| wrong(&error))?;
         let moved = flat_keys::into_tables(tables.get_mut());
         let config = Config::deserialize(Deserializer::from(tables)).map_err(|error| wrong(&error))?;
-        warn_of(name, &moved);
+        note_of(name, &moved);
         Ok(config)
     }
 
@@ -53,7 +53,7 @@ impl Config {
         let (table, inner) = match (key.split_once('.'), flat_keys::moved(key)) {
             (Some((table, inner)), _) => (Some(table), inner),
             (None, Some((table, inner))) => {
-                warn_of("--set", &[format!("`{key}` is `{table}.{inner}`")]);
+                note_of("--set", &[format!("`{key}` is `{table}.{inner}`")]);
                 (Some(table), inner)
             }
             (None, None) => (None, key),
@@ -73,16 +73,16 @@ impl Config {
     }
 }
 
-/// The number of moved keys that a warning names.
+/// The number of moved keys that a note names.
 const NAMED: usize = 8;
 
-fn warn_of(place: &str, moved: &[String]) {
+fn note_of(place: &str, moved: &[String]) {
     let more = moved.len().saturating_sub(NAMED);
     let first = moved.get(..NAMED).unwrap_or(moved).join(", ");
     match more {
         _ if moved.is_empty() => {}
-        0 => tracing::warn!("{place}: keys are in tables now: {first}"),
-        _ => tracing::warn!(
+        0 => tracing::info!("{place}: keys are in tables now: {first}"),
+        _ => tracing::info!(
             "{place}: keys are in tables now: {first}, and {more} more; `allfold train --keys` lists them"
         ),
     }

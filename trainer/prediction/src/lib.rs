@@ -11,7 +11,8 @@
 //! [`allfold_collectives::time`] computes for their schedules on the topology. Where a schedule lets ranks finish at different
 //! times (unequal chunks, rank counts that are no power of two), the last rank's time is taken for all. Exchanges of different
 //! communicators, and messages of a pipeline in both directions, do not slow each other. Of `data_parallel` every rank is stepped, and
-//! a broadcast ends on all ranks when it ends on the last one.
+//! a broadcast ends on all ranks when it ends on the last one. Of `parameter_server` every rank is stepped too, and its messages, without
+//! contents, share links as in a run on virtual time.
 //!
 //! What is timed is a [`StepCosts`]: a real network with the costs of its kernels on a device ([`predict`]), or the layer table
 //! of a large one ([`allfold_trainer::workloads`], [`predict_workload`]).
@@ -22,6 +23,7 @@ mod groups;
 mod meetings;
 mod network;
 mod overheads;
+mod served_step;
 mod step;
 mod step_costs;
 #[cfg(test)]
@@ -33,6 +35,7 @@ mod workload;
 pub use exchange::{ExchangeModel, GroupedCollective, MessageTimes, NcclModel, SimulatedExchange};
 pub use groups::RankGroups;
 pub use overheads::{Overheads, expected_max};
+pub use served_step::MOST_SERVED;
 pub use step_costs::{DdpOptions, StepCosts};
 pub use uniform_costs::UniformCosts;
 pub use unlike::{alone, shares_by_speed, shares_by_time};
@@ -47,7 +50,7 @@ use allfold_trainer::strategies::ddp::Ddp;
 use allfold_trainer::strategies::single::Single;
 use allfold_trainer::strategies::{self, DataSharing, Driver, Plain, hooks};
 use allfold_trainer::timing::{BucketTimes, StepBreakdown, StepSpan};
-use allfold_trainer::{Config, Error, Result, optim, shares};
+use allfold_trainer::{Config, Result, optim, shares};
 use clock::StepRules;
 use network::NetworkCosts;
 use step::RankClass;
@@ -132,12 +135,6 @@ fn predict_network<F: Float>(
 ) -> Result<StepPrediction> {
     let ranks = machine.topology.ranks();
     let mesh = strategies::plan(config, 0, ranks)?.mesh;
-    if mesh.servers > 0 {
-        return Err(Error::Config(format!(
-            "strategy `{}` cannot be predicted without its arithmetic: servers and workers do different things; run it on virtual time",
-            config.strategy
-        )));
-    }
     let device_of = |rank: usize| *machine.devices.device(Rank(rank as u32), &machine.device);
     let mut costs: Vec<NetworkCosts<F>> = Vec::new();
     for device in (0..mesh.ranks()).map(device_of) {
@@ -156,8 +153,12 @@ fn predict_network<F: Float>(
         clip: config.optimiser.clip_norm > 0.0,
         norms: optim::build::<F>(config, &[])?.needs_norms(),
         parts: costs[0].has_parts(),
+        staleness: config.parallel.staleness,
     };
     let driver = |rank| Ok(strategies::plan(config, rank, ranks)?.driver);
+    if mesh.servers > 0 {
+        return served_step::step((&class_of, rules, mesh), &driver, machine);
+    }
     let mut exchange = SimulatedExchange::new(machine.topology, machine.costs, machine.sharing, machine.plan);
     step::unlike_step((&class_of, rules, mesh), &driver, &mut exchange)
 }
@@ -174,7 +175,7 @@ pub fn predict_steps(
 ) -> Result<StepPrediction> {
     let DdpOptions { batch, accumulate, caps, views, scaler } = options;
     let (uneven, clip, norms, parts) = (false, false, false, false);
-    let rules = StepRules { uneven, views, scaler, clip, norms, parts };
+    let rules = StepRules { uneven, views, scaler, clip, norms, parts, staleness: 0 };
     let class = RankClass { costs: steps, batch };
     let driver = |_| {
         let sharing: Box<dyn DataSharing> = match caps.filter(|_| ranks > 1) {

@@ -1,6 +1,6 @@
 //! A step of a strategy on the clock: each stepped rank is on a thread.
 
-use crate::clock::{ClockRank, Shared, StepRules};
+use crate::clock::{ClockRank, ServingLinks, Shared, StepRules};
 use crate::meetings::{Meetings, is_consequence};
 use crate::{ExchangeModel, StepCosts, StepPrediction};
 use allfold_sim::Picos;
@@ -11,7 +11,7 @@ use allfold_trainer::{Error, Result};
 use std::sync::Mutex;
 use std::thread;
 
-/// What happens on a stepped rank in the last step.
+/// What happens on a stepped rank in the last step; its time is the mean over steps that are not alike.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RankStep {
     pub time: StepBreakdown,
@@ -21,7 +21,10 @@ pub(crate) struct RankStep {
 
 /// A rank begins a step when its own part of the previous one has ended, so that where several are stepped, steps are alike from the
 /// third on.
-const STEPS: usize = 3;
+const STEPS: u64 = 3;
+
+/// Steps of workers that may be ahead of each other are not alike: these many are averaged, after those in which nobody waits yet.
+const AHEAD: u64 = 10;
 
 /// Makes the driver of a rank.
 pub(crate) type Drivers<'a> = &'a (dyn Fn(usize) -> Result<Box<dyn Driver>> + Sync);
@@ -121,28 +124,29 @@ pub(crate) fn unlike_step<'a>(
         return Err(error.clone());
     }
     let done = results.into_iter().collect::<Result<Vec<_>>>()?;
+    let engines = allfold_base::lock(&exchange).engines();
+    prediction(done, (class_of, mesh), engines)
+}
+
+/// The prediction of a step that these ranks have done.
+pub(crate) fn prediction<'a>(
+    done: Vec<RankStep>,
+    (class_of, mesh): (&dyn Fn(usize) -> RankClass<'a>, Mesh),
+    engines: Vec<String>,
+) -> Result<StepPrediction> {
     let slowest = done.iter().max_by_key(|rank| rank.time.total());
     let RankStep { time, buckets, .. } = slowest.cloned().ok_or_else(|| Error::Strategy("no rank".into()))?;
-    let engines = allfold_base::lock(&exchange).engines();
-    let places = (0..mesh.data / mesh.context).map(|place| place * mesh.context * mesh.tensor);
+    let places = (0..mesh.data / mesh.context).map(|place| mesh.servers + place * mesh.context * mesh.tensor);
     let samples = places.map(|rank| class_of(rank).batch as u64).sum();
-    let (ranks, parameters) = (mesh.ranks() as u32, costs.parameters());
+    let (ranks, parameters) = (mesh.ranks() as u32, class_of(0).costs.parameters());
     let spans = done.into_iter().map(|rank| rank.spans).collect();
-    Ok(StepPrediction {
-        ranks,
-        samples,
-        time,
-        communication: communication(&buckets),
-        buckets,
-        parameters,
-        spans,
-        engines,
-    })
+    let communication = communication(&buckets);
+    Ok(StepPrediction { ranks, samples, time, communication, buckets, parameters, spans, engines })
 }
 
 fn rank_step(with: Shared, number: usize, drivers: Drivers) -> Result<RankStep> {
     let ended = End(with.meetings);
-    let done = steps(with, number, drivers);
+    let done = steps(with, number, drivers, None);
     let failed = done.as_ref().err().map(ToString::to_string);
     std::mem::forget(ended);
     with.meetings.end(failed);
@@ -158,20 +162,35 @@ impl Drop for End<'_> {
     }
 }
 
-fn steps(with: Shared, number: usize, drivers: Drivers) -> Result<RankStep> {
-    let (mut driver, mut rank) = (drivers(with.ranks[number])?, ClockRank::new(with, number));
+/// A step of stepped rank `number`, with its communicators if the mesh has servers.
+pub(crate) fn steps(
+    with: Shared,
+    number: usize,
+    drivers: Drivers,
+    serving: Option<ServingLinks>,
+) -> Result<RankStep> {
+    let (mut driver, mut rank) = (drivers(with.ranks[number])?, ClockRank::new(with, number, serving));
     let data = with.costs.data(rank.samples());
     driver.start(&mut rank)?;
-    let mut start = Picos::ZERO;
-    for _ in 0..if with.ranks.len() > 1 { STEPS } else { 1 } {
-        rank.begin();
+    let (warmup, count) = match (with.ranks.len(), with.rules.staleness) {
+        (1, _) => (0, 1),
+        (_, 0) => (STEPS - 1, STEPS),
+        (_, staleness) => (staleness + 1, staleness + 1 + AHEAD),
+    };
+    let (mut start, mut all) = (Picos::ZERO, StepBreakdown::default());
+    for step in 0..count {
+        rank.begin(count - step);
         start = rank.now;
         rank.now += data;
         driver.step(&mut rank)?;
+        if step >= warmup {
+            all += rank.breakdown(start, data);
+        }
     }
-    let all = rank.now - start;
-    let (forward, exposed, optimiser) = (rank.forward, rank.waited, rank.optimiser);
-    let backward = Picos(all.0.saturating_sub((data + forward + exposed + optimiser).0));
+    let mean = |sum: Picos| Picos(sum.0 / (count - warmup));
+    let StepBreakdown { data, forward, backward, exposed, optimiser } = all;
+    let [data, forward, backward, exposed, optimiser] =
+        [data, forward, backward, exposed, optimiser].map(mean);
     let since = |at: Picos| Picos(at.0.saturating_sub(start.0));
     let bucket = |times: BucketTimes| BucketTimes {
         ready: since(times.ready),

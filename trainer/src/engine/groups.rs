@@ -26,6 +26,23 @@ pub(super) struct Groups<'a> {
     messages: Vec<Communicator>,
 }
 
+/// Separates the servers of `mesh` from its workers, and makes a communicator of each worker and all servers. Returns that of the
+/// ranks that are servers or workers as this one is, and those of workers: on a server of all, on a worker its own. Every rank of
+/// `world` must call it.
+///
+/// # Errors
+/// Failed communication.
+pub fn split_workers(world: &Communicator, mesh: &Mesh) -> Result<(Option<Communicator>, Vec<Communicator>)> {
+    let rank = world.rank().index();
+    let alike = world.split(Some(u32::from(mesh.is_server(rank))), rank as u32)?;
+    let mut messages = Vec::new();
+    for worker in 0..mesh.data {
+        let belongs = mesh.is_server(rank) || rank == mesh.servers + worker;
+        messages.extend(world.split(belongs.then_some(0), rank as u32)?);
+    }
+    Ok((alike, messages))
+}
+
 impl<'a> Groups<'a> {
     /// Splits `world` along the axes of `mesh`, and makes `channels` communicators for messages. Every rank must call it.
     pub fn new(world: &'a Communicator, mesh: Mesh, channels: usize) -> Result<Groups<'a>> {
@@ -77,23 +94,13 @@ impl<'a> Groups<'a> {
             self.expert_replicas = self.data().split(Some(part), copy)?;
         }
         if mesh.servers > 0 {
-            return self.split_workers();
+            (self.data, self.messages) = split_workers(world, &mesh)?;
+            return Ok(());
         }
         // The messages of a pipeline go between ranks that have the same positions on the other axes.
         let line = if mesh.pipeline > 1 { data * mesh.tensor as u32 + tensor } else { 0 };
         for _ in 0..channels {
             self.messages.extend(world.split(Some(line), rank as u32)?);
-        }
-        Ok(())
-    }
-
-    /// Separates servers from workers, and makes a communicator of each worker and all servers.
-    fn split_workers(&mut self) -> Result<()> {
-        let (world, mesh, rank) = (self.world, self.mesh, self.world.rank().index());
-        self.data = world.split(Some(u32::from(mesh.is_server(rank))), rank as u32)?;
-        for worker in 0..mesh.data {
-            let belongs = mesh.is_server(rank) || rank == mesh.servers + worker;
-            self.messages.extend(world.split(belongs.then_some(0), rank as u32)?);
         }
         Ok(())
     }

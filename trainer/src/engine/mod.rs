@@ -33,9 +33,9 @@ pub use allfold_networks::{AxisPosition, Mesh, MeshAxis, NetworkSplit};
 #[cfg(test)]
 pub(crate) use bucket_exchange::COPIES;
 pub use bucketing::Bucketing;
+pub use groups::split_workers;
 #[cfg(feature = "cuda")]
-pub(crate) use serving::first_of;
-pub use serving::{Serving, ServingRole};
+pub use serving::{Serving, ServingRole, first_of};
 #[cfg(feature = "cuda")]
 pub(crate) use transfer::part_of;
 pub use unit_layout::{UnitLayout, filled_micro_batches, trained_parts, unit_of, units_of_layers};

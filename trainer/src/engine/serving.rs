@@ -20,7 +20,7 @@ pub struct ServingRole {
 }
 
 /// The operations of a rank of a parameter server besides those of a [`RankEngine`](super::RankEngine). An engine without parameter
-/// servers has the role alone.
+/// servers, such as one that a program adds, has the role alone.
 pub trait Serving {
     /// The numbers of servers and workers, and the role of this rank.
     fn role(&self) -> ServingRole;
@@ -95,7 +95,7 @@ pub trait Serving {
 ///
 /// # Errors
 /// No workers; those of `has_come`.
-pub(crate) fn first_of(workers: &[usize], mut has_come: impl FnMut(usize) -> Result<bool>) -> Result<usize> {
+pub fn first_of(workers: &[usize], mut has_come: impl FnMut(usize) -> Result<bool>) -> Result<usize> {
     if workers.is_empty() {
         return Err(nobody_expected());
     }
@@ -119,9 +119,7 @@ pub(crate) fn nobody_expected() -> Error {
 }
 
 fn without_servers() -> Error {
-    Error::Strategy(
-        "this engine has no parameter servers: strategy `parameter_server` runs on CPUs and GPUs, and is not predicted".into(),
-    )
+    Error::Strategy("this engine has no parameter servers".into())
 }
 
 /// The messages of a parameter server that are under way.

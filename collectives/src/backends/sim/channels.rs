@@ -155,7 +155,7 @@ impl Channels {
         let overhead =
             self.transit.overhead(faults, || from, at, faults.costs(from, &options.costs).overhead);
         let (operation, round) = (frame.call.sequence, frame.round);
-        let bytes = Bytes(frame.payload.len() as u64);
+        let bytes = Bytes(frame.payload.length() as u64);
         let number =
             self.transit.start(at, channel, bytes, Some(Posted { sender, receiver, reduced, frame }));
         if let Some(state) = &mut self.transit.faults {

@@ -37,7 +37,7 @@ impl Transport for Endpoint {
             return;
         }
         let half = state.half(self.task);
-        state.at(self.task).sent += frame.payload.len() as u64;
+        state.at(self.task).sent += frame.payload.length() as u64;
         state.request(self.task, ScheduledEvent::Send { half, member: self.member, to, lane, frame });
     }
 

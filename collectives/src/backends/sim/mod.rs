@@ -71,6 +71,10 @@ impl Clock for Sim {
         self.core.lock().charge(task, *work);
     }
 
+    fn advance(&self, task: TaskId, span: Picos) {
+        self.core.lock().advance(task, span);
+    }
+
     fn gate(&self) -> GateId {
         self.core.lock().gate()
     }

@@ -191,6 +191,11 @@ impl State {
         self.broken.clone()
     }
 
+    pub fn advance(&mut self, task: TaskId, span: Picos) {
+        let now = &mut self.at(task).now;
+        *now = now.saturating_add(span.0).min(LAST);
+    }
+
     pub fn charge(&mut self, task: TaskId, work: allfold_sim::DeviceWork) {
         let rank = self.at(task).rank;
         let span = self.options.faults.compute(rank, &self.options.device, work);

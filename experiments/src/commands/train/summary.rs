@@ -18,15 +18,16 @@ pub fn heading(config: &Config, parameters: usize, ranks: u32, clock: &str) -> S
     )
 }
 
-/// Prints the losses and the results.
+/// Prints the losses of the steps that this process made, and the results.
 pub fn say(config: &Config, trained: &Trained, output: &mut RunOutput) -> CommandResult {
     let result = &trained.result;
     let losses = &result.losses;
-    let every = losses.len().div_ceil(10).max(1);
-    for (step, loss) in
-        losses.iter().enumerate().filter(|(step, _)| step % every == 0 || step + 1 == losses.len())
-    {
-        output.say(format!("  step {step:>6}  loss {loss:.6}"))?;
+    let first = losses.len() - trained.made();
+    let every = trained.made().div_ceil(10).max(1);
+    for (step, loss) in losses.iter().enumerate().skip(first) {
+        if (step - first).is_multiple_of(every) || step + 1 == losses.len() {
+            output.say(format!("  step {step:>6}  loss {loss:.6}"))?;
+        }
     }
     let (test, set) = (&result.test, config.scored_on());
     let labelled = if config.model.name == "gpt" { "tokens" } else { "samples" };

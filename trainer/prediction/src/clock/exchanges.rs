@@ -28,7 +28,7 @@ impl ClockRank<'_> {
         match axis {
             MeshAxis::Shard if mesh.shard == mesh.data => self.along(MeshAxis::Data),
             MeshAxis::ExpertReplica if mesh.expert == 1 => self.along(MeshAxis::Data),
-            MeshAxis::Data if mesh.pipeline == 1 && mesh.tensor == 1 => Queue::World,
+            MeshAxis::Data if mesh.pipeline == 1 && mesh.tensor == 1 && mesh.servers == 0 => Queue::World,
             _ => Queue::Along(axis),
         }
     }
@@ -61,6 +61,9 @@ impl ClockRank<'_> {
         collective: Collective,
         (count, dtype): (usize, DType),
     ) -> Result<Picos> {
+        if self.serving.is_some() {
+            return self.sum_beside_servers(queue, (count, dtype));
+        }
         let mut start = self.now.later(self.free.get(&queue).copied().unwrap_or_default());
         let among = self.groups(queue);
         let own = among.groups.iter().find(|group| group.contains(&Rank(self.rank as u32)));

@@ -26,9 +26,10 @@ use allfold_collectives::DType;
 use allfold_sim::Picos;
 use allfold_trainer::Outline;
 use allfold_trainer::engine::{Keep, Mesh, MeshAxis, ParamUnit, UnitExchange, UnitLayout, units_of_layers};
-use allfold_trainer::timing::{BucketTimes, StepSpan, StepWork};
+use allfold_trainer::timing::{BucketTimes, StepBreakdown, StepSpan, StepWork};
 use bucketing::ClockBuckets;
 pub(crate) use exchanges::Queue;
+pub(crate) use serving::ServingLinks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -47,6 +48,8 @@ pub(crate) struct StepRules {
     pub norms: bool,
     /// Whether ranks share layers or experts, so that none has all parameters.
     pub parts: bool,
+    /// With servers: the steps that a worker may be ahead of the slowest.
+    pub staleness: u64,
 }
 
 /// What a stepped rank computes, and what all stepped ranks have in common.
@@ -110,6 +113,10 @@ pub(crate) struct ClockRank<'a> {
     met: BTreeMap<Queue, u64>,
     /// The shift along a layer's axis that is in progress.
     shift: Option<Picos>,
+    /// The communicators beside a parameter server.
+    serving: Option<ServingLinks>,
+    /// The number of steps, with this one, until all ranks synchronise.
+    steps_left: u64,
     pub now: Picos,
     pub waited: Picos,
     pub forward: Picos,
@@ -119,8 +126,8 @@ pub(crate) struct ClockRank<'a> {
 }
 
 impl<'a> ClockRank<'a> {
-    /// Stepped rank `number`.
-    pub fn new(with: Shared<'a>, number: usize) -> ClockRank<'a> {
+    /// Stepped rank `number`, with its communicators if the mesh has servers.
+    pub fn new(with: Shared<'a>, number: usize, serving: Option<ServingLinks>) -> ClockRank<'a> {
         let (rank, specs) = (with.ranks[number], &with.specs[number]);
         let (outline, trained, mesh) = (with.costs.outline(), with.costs.trained(), with.mesh);
         let stage = mesh.position(rank, MeshAxis::Pipeline).index;
@@ -132,9 +139,12 @@ impl<'a> ClockRank<'a> {
             let some_experts = outline.has_some_experts(&unit.layers);
             let axis = if some_experts { MeshAxis::ExpertReplica } else { MeshAxis::Shard };
             let axis = if unit.keep == Keep::First { MeshAxis::Data } else { axis };
-            let place = mesh.position(rank, axis);
+            let place = match (mesh.position(rank, axis), mesh.servers) {
+                (place, 0) => (place.index, place.size),
+                (_, servers) => (if mesh.is_server(rank) { rank } else { 0 }, servers),
+            };
             let values = outline.values_in(&unit.layers);
-            let layout = UnitLayout::new(unit.keep, values, (place.index, place.size), &trained);
+            let layout = UnitLayout::new(unit.keep, values, place, &trained);
             let holders: Vec<usize> = (0..mesh.pipeline).filter(|stage| holds(*stage, number)).collect();
             let copies = (holders.len() > 1 && holds(stage, number)).then_some(holders);
             let (gathering, reducing, unfinished) = (None, None, None);
@@ -154,7 +164,9 @@ impl<'a> ClockRank<'a> {
             free: BTreeMap::new(),
             met: BTreeMap::new(),
             shift: None,
-            now: Picos::ZERO,
+            now: serving.as_ref().map_or(Picos::ZERO, ServingLinks::now),
+            serving,
+            steps_left: 1,
             waited: Picos::ZERO,
             forward: Picos::ZERO,
             optimiser: Picos::ZERO,
@@ -173,14 +185,26 @@ impl<'a> ClockRank<'a> {
     pub fn samples(&self) -> usize {
         let data = self.with.mesh.position(self.rank, MeshAxis::Data);
         let leads = self.is_led() && data.index == 0;
+        if self.with.mesh.is_server(self.rank) {
+            return 0;
+        }
         self.with.batch * if leads { data.size } else { 1 }
     }
 
-    /// Begins a step.
-    pub fn begin(&mut self) {
+    /// Begins a step, with which `steps_left` are left until all ranks synchronise.
+    pub fn begin(&mut self, steps_left: u64) {
+        self.steps_left = steps_left;
         (self.forward, self.waited, self.optimiser) = (Picos::ZERO, Picos::ZERO, Picos::ZERO);
         self.log.clear();
         self.spans.clear();
+    }
+
+    /// The time of the step that began at `start` by parts, of which the batch took `data`.
+    pub fn breakdown(&self, start: Picos, data: Picos) -> StepBreakdown {
+        let (forward, exposed, optimiser) = (self.forward, self.waited, self.optimiser);
+        let others = data + forward + exposed + optimiser;
+        let backward = Picos((self.now - start).0.saturating_sub(others.0));
+        StepBreakdown { data, forward, backward, exposed, optimiser }
     }
 
     /// The type in which gradients and activations are sent.

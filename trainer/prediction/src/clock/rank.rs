@@ -81,7 +81,7 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn steps_left(&self) -> u64 {
-        1
+        self.steps_left
     }
 
     fn unit_of(&self, phase: Phase) -> Option<usize> {
@@ -240,6 +240,7 @@ impl RankEngine for ClockRank<'_> {
             let done = self.with.meetings.done(end)?;
             self.wait_until(done);
         }
+        self.wait_for_pushes()?;
         let (before, waited) = (self.now, self.waited);
         self.move_params()?;
         self.optimiser += (self.now - before) - (self.waited - waited);

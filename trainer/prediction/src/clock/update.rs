@@ -45,7 +45,10 @@ impl ClockRank<'_> {
             self.for_each_unit(|elements| costs.clip(elements));
         }
         let cut = |keep| matches!(keep, Keep::ShardedState | Keep::ShardedGradients | Keep::Sharded);
-        if rules.norms && (rules.parts || self.units.iter().any(|unit| cut(unit.keep))) {
+        if rules.norms
+            && self.with.mesh.servers == 0
+            && (rules.parts || self.units.iter().any(|unit| cut(unit.keep)))
+        {
             let squares = 2 * costs.params().len();
             self.run_collective(Queue::World, Collective::AllReduce, (squares, DType::F64))?;
         }
