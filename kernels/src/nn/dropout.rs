@@ -64,6 +64,12 @@ const LANES: usize = 16;
 const TOGETHER: usize = 4 * LANES;
 
 impl SampleDraws {
+    /// The draws 4 i to 4 i + 3, uniform in 0..2^32.
+    pub fn four(&self, i: u32) -> [u32; 4] {
+        let [a, b, c, d, ..] = self.block_from(i);
+        [a, b, c, d]
+    }
+
     /// The draws from 4 `group` on, uniform in 0..2^32.
     #[inline(always)]
     fn block_from(&self, group: u32) -> [u32; TOGETHER] {

@@ -34,7 +34,6 @@ pub use allfold_networks::{AxisPosition, Mesh, MeshAxis, NetworkSplit};
 pub(crate) use bucket_exchange::COPIES;
 pub use bucketing::Bucketing;
 pub use groups::split_workers;
-#[cfg(feature = "cuda")]
 pub use serving::{Serving, ServingRole, first_of};
 #[cfg(feature = "cuda")]
 pub(crate) use transfer::part_of;
