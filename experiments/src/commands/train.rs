@@ -306,9 +306,6 @@ pub fn run(args: &Args) -> CommandResult {
     };
     let (mut config, place) = checked(args, path)?;
     let ranks = place.ranks();
-    if place.is_reporter() {
-        without_effect(&config).iter().for_each(|key| tracing::warn!("{key}"));
-    }
     let data = loaded(args, &mut config, &place)?;
     let steps = Sampler::of(&config, data.0.len(), ranks).run_steps(&config);
     if let Some(step) = args.trace_step.filter(|step| *step >= steps) {
@@ -330,6 +327,8 @@ pub fn run(args: &Args) -> CommandResult {
         args.tensorboard.as_deref().filter(|_| place.is_reporter()).map(Events::create).transpose()?;
     let on_step = match place.is_reporter() {
         true => {
+            // A run that is refused has said so by now, in its one line.
+            without_effect(&config).iter().for_each(|key| tracing::warn!("{key}"));
             let parameters = parameters(&config, &data.0)?;
             output.say(summary::heading(&config, parameters, ranks, &clock(args, &place)))?;
             let mut live = live(args, &config, &place, &output)?;

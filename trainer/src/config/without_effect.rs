@@ -183,7 +183,7 @@ mod tests {
     fn defaults_and_keys_with_an_effect_are_not_mentioned() {
         assert_eq!(without_effect(&Config::default()), [""; 0]);
         for text in [
-            "[model]\nname = \"vgg11\"\nbatch_norm = true\ndropout = 0.1",
+            "[model]\nname = \"vgg11\"\nbatch_norm = true\nimagenet_stem = true\ndropout = 0.1",
             "strategy = \"parameter_server\"\n[parallel]\nservers = 2\nstaleness = 1",
             "strategy = \"tensor\"\n[parallel]\nsharding = \"zero3\"\nreshard_after_forward = false",
             "[lr_schedule]\nname = \"restarts\"\nevery = 3\nfactor = 2.0\nfloor = 0.001",
