@@ -15,6 +15,7 @@ fn trained(config: &Config, ranks: u32, on_gpus: bool) -> Vec<Vec<f64>> {
     let config = config.clone().with(|c| {
         c.checkpoint.dir = checkpoint_dir;
         c.checkpoint.every = config.training.max_steps;
+        c.device = if on_gpus { "cuda" } else { "cpu" }.into();
     });
     let (train, test) = data::load(&config).unwrap();
     let machine: Option<Arc<dyn CudaMachine>> = on_gpus

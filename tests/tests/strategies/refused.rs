@@ -134,8 +134,6 @@ fn experts_that_ranks_cannot_share_are_refused_in_one_line() {
         &["`parallel.shard` is 2 and `parallel.expert` 2", "leave `parallel.shard` out"],
     );
     refused(2, &[("experts", "4")], &["`model.experts` are for model `gpt`"]);
-    let gpu = mixture(&[("device", "cuda"), ("strategy", "ddp")]);
-    refused(2, &gpu, &["`model.experts` have no GPU kernels"]);
     refused(
         2,
         &[("strategy", "ddp"), ("parallel.expert", "2")],

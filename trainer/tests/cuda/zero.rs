@@ -24,8 +24,9 @@ pub fn run(
     ranks: u32,
     machine: &Arc<dyn CudaMachine>,
 ) -> TrainResult {
+    let config = config.clone().with(|c| c.device = "cuda".into());
     let body = |comm: allfold_collectives::Communicator| {
-        train_with(config, train, test, &comm, Some(machine.clone()), &mut ())
+        train_with(&config, train, test, &comm, Some(machine.clone()), &mut ())
     };
     let ran = World::threads(ranks).run(body).unwrap();
     assert!(ran.iter().all(|rank| rank.weights_hash == ran[0].weights_hash));
