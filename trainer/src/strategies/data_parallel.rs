@@ -60,7 +60,10 @@ impl Driver for DataParallel {
         for phase in backward.into_iter().filter(|phase| *phase != Phase::Loss) {
             on.run(phase, Slot(0))?;
         }
-        (0..units).try_for_each(|unit| on.reduce(unit))?;
+        // Units of frozen layers have no gradients.
+        let trains = |unit: &ParamUnit| outline.trains_some_of(&outline.values_in(&unit.layers));
+        let trained: Vec<usize> = (0..units).filter(|unit| trains(&on.units()[*unit])).collect();
+        trained.into_iter().try_for_each(|unit| on.reduce(unit))?;
         on.update()?;
         (0..place.size).for_each(|slot| on.forget(Slot(slot)));
         Ok(())
