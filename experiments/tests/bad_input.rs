@@ -239,8 +239,8 @@ fn curves_that_cannot_be_what_they_say() {
         fs::write(&path, text).unwrap();
         refused(&["scale", "--config", &path, "--ranks", "2", "--steps", "1"])
     };
-    let hook = scale("hook.toml", "ddp.hook = \"local_sgd\"\n");
-    assert!(hook.contains("`ddp.hook` is local_sgd, whose steps differ"), "{hook}");
+    let single = scale("single.toml", "strategy = \"single\"\n");
+    assert!(single.contains("trains on 1 rank and has no scaling curve"), "{single}");
 }
 
 #[test]

@@ -179,6 +179,31 @@ fn workers_ahead_of_each_other_have_their_time_on_the_clock() {
     }
 }
 
+/// Steps between two averages of the weights exchange nothing: the clock's time is the mean over all of them.
+#[test]
+fn local_steps_and_their_average_take_their_time_on_the_clock() {
+    for local_steps in [1u64, 3] {
+        let config = digits().with(|c| {
+            c.strategy = "ddp".into();
+            c.ddp.hook = "local_sgd".into();
+            c.ddp.local_steps = local_steps;
+            c.training.max_steps = 3 * local_steps;
+            c.training.batch = 4;
+        });
+        for device in [Device::CPU_CORE, Device::A100_F32] {
+            let mean = |steps: Vec<Picos>| {
+                let last = &steps[2 * local_steps as usize..];
+                last.iter().map(|time| time.0).sum::<u64>() / local_steps
+            };
+            let real = steps(&config, 4, alike(device)).into_iter().map(mean).max().unwrap();
+            let found = predicted(&config, 4, alike(device)).time.total().0;
+            println!("{local_steps} local steps, {}: {real} ps, on the clock {found} ps", device.name);
+            // The clock rounds the mean of each of the five parts of a step.
+            assert!(found <= real && found + 5 >= real, "{local_steps} local steps: {real} {found}");
+        }
+    }
+}
+
 /// A GPT in three dimensions, every rank stepped, beside one rank of each stage.
 #[test]
 fn a_rank_of_each_stage_stands_for_sixty_four() {

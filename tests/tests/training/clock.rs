@@ -117,11 +117,32 @@ fn hooks_cost_what_they_cost_on_the_virtual_clock() {
             assert_ne!(time(hook, device), none, "{hook} costs nothing");
         }
     }
-    let local = plain.with(|c| c.ddp.hook = "local_sgd".into());
-    let (topology, plan) = (switch(4), Plan::default());
-    let machine = ModeledMachine::new(&topology, Device::CPU_CORE, &plan);
-    let said = predict(&local, (1, 8, 8), 10, &machine).unwrap_err().to_string();
-    assert!(said.contains("every `ddp.local_steps`-th") && said.contains("virtual clock"), "{said}");
+}
+
+/// Groups of parameters with buckets of their own, and running statistics that rank 0 sends in each step, take the time that they
+/// take in a run; what exchanges nothing takes none.
+#[test]
+fn options_of_ddp_take_their_time_on_the_clock() {
+    let plain = Config::default().with(|c| {
+        c.training.batch = 4;
+        c.ddp.first_bucket_kib = 1;
+        c.ddp.bucket_kib = 32;
+    });
+    let time = |what: &str, config: &Config| {
+        let (real, predicted) = timed(4, Device::A100_F32, config);
+        let slowest = real.iter().map(|(step, _)| step.total()).max().unwrap();
+        let predicted = predicted.time.total();
+        println!("{what}: {slowest} and {predicted}");
+        assert!(slowest.0.abs_diff(predicted.0) <= 10_000, "{what}: {slowest} {predicted}");
+        predicted
+    };
+    let none = time("neither", &plain);
+    let groups = plain.clone().with(|c| c.ddp.groups = vec!["conv".into(), "fc".into()]);
+    assert_ne!(time("groups", &groups), none);
+    let buffers = plain.clone().with(|c| c.ddp.broadcast_buffers = true);
+    assert!(time("broadcast_buffers", &buffers) > none);
+    let unused = plain.with(|c| c.ddp.find_unused = true);
+    assert_eq!(time("find_unused", &unused), none);
 }
 
 #[test]

@@ -23,6 +23,8 @@ mod groups;
 mod meetings;
 mod network;
 mod overheads;
+#[cfg(test)]
+mod pipeline_tests;
 mod served_step;
 mod step;
 mod step_costs;
@@ -154,6 +156,7 @@ fn predict_network<F: Float>(
         norms: optim::build::<F>(config, &[])?.needs_norms(),
         parts: costs[0].has_parts(),
         staleness: config.parallel.staleness,
+        period: if config.ddp.hook == "local_sgd" { config.ddp.local_steps } else { 1 },
     };
     let driver = |rank| Ok(strategies::plan(config, rank, ranks)?.driver);
     if mesh.servers > 0 {
@@ -175,7 +178,7 @@ pub fn predict_steps(
 ) -> Result<StepPrediction> {
     let DdpOptions { batch, accumulate, caps, views, scaler } = options;
     let (uneven, clip, norms, parts) = (false, false, false, false);
-    let rules = StepRules { uneven, views, scaler, clip, norms, parts, staleness: 0 };
+    let rules = StepRules { uneven, views, scaler, clip, norms, parts, staleness: 0, period: 1 };
     let class = RankClass { costs: steps, batch };
     let driver = |_| {
         let sharing: Box<dyn DataSharing> = match caps.filter(|_| ranks > 1) {

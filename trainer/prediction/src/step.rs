@@ -92,16 +92,29 @@ pub(crate) fn unlike_step<'a>(
     drivers: Drivers,
     exchange: &mut dyn ExchangeModel,
 ) -> Result<StepPrediction> {
-    let RankClass { costs, .. } = class_of(0);
-    let outline = costs.outline();
-    let units = |rank| drivers(rank)?.units(&outline);
-    let is_led = units(0)?.iter().any(|unit| unit.keep == Keep::First);
+    let outline = class_of(0).costs.outline();
+    let is_led = drivers(0)?.units(&outline)?.iter().any(|unit| unit.keep == Keep::First);
     let ranks = stepped(is_led, &mesh, class_of);
+    step_of(&ranks, (class_of, rules, mesh), drivers, exchange)
+}
+
+/// Times a step in which these ranks are stepped, each for all that do the same at the same time.
+///
+/// # Errors
+/// What the strategy or the machine does not take.
+pub(crate) fn step_of<'a>(
+    ranks: &[usize],
+    (class_of, rules, mesh): (&(dyn Fn(usize) -> RankClass<'a> + Sync), StepRules, Mesh),
+    drivers: Drivers,
+    exchange: &mut dyn ExchangeModel,
+) -> Result<StepPrediction> {
+    let outline = class_of(0).costs.outline();
+    let units = |rank| drivers(rank)?.units(&outline);
     let specs = ranks.iter().map(|rank| units(*rank)).collect::<Result<Vec<_>>>()?;
     let (meetings, exchange) = (Meetings::new(ranks.len()), Mutex::new(exchange));
     let with = |number: usize| {
         let RankClass { costs, batch } = class_of(ranks[number]);
-        let (ranks, specs, meetings, exchange) = (&ranks[..], &specs[..], &meetings, &exchange);
+        let (specs, meetings, exchange) = (&specs[..], &meetings, &exchange);
         Shared { costs, batch, rules, mesh, ranks, specs, meetings, exchange }
     };
     let results: Vec<Result<RankStep>> = match ranks.len() {
@@ -172,14 +185,15 @@ pub(crate) fn steps(
     let (mut driver, mut rank) = (drivers(with.ranks[number])?, ClockRank::new(with, number, serving));
     let data = with.costs.data(rank.samples());
     driver.start(&mut rank)?;
+    let period = with.rules.period;
     let (warmup, count) = match (with.ranks.len(), with.rules.staleness) {
-        (1, _) => (0, 1),
-        (_, 0) => (STEPS - 1, STEPS),
+        (1, _) => (0, period),
+        (_, 0) => ((STEPS - 1) * period, STEPS * period),
         (_, staleness) => (staleness + 1, staleness + 1 + AHEAD),
     };
     let (mut start, mut all) = (Picos::ZERO, StepBreakdown::default());
     for step in 0..count {
-        rank.begin(count - step);
+        rank.begin(step, count - step);
         start = rank.now;
         rank.now += data;
         driver.step(&mut rank)?;

@@ -88,7 +88,7 @@ pub fn predict_data_parallel(
 ) -> Result<StepPrediction> {
     let costs = Modeled { inputs, outputs, ..Modeled::new(job, ranks, stretch(job)) };
     let (uneven, views, scaler, clip, norms, parts) = (false, false, false, false, false, false);
-    let rules = StepRules { uneven, views, scaler, clip, norms, parts, staleness: 0 };
+    let rules = StepRules { uneven, views, scaler, clip, norms, parts, staleness: 0, period: 1 };
     let class = RankClass { costs: &costs, batch: job.batch };
     let driver = |_| Ok(Box::new(DataParallel) as Box<dyn Driver>);
     let mut prediction = step::step((class, rules, Mesh::of_data(1, ranks)?), &driver, exchange)?;

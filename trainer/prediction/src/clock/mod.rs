@@ -50,6 +50,8 @@ pub(crate) struct StepRules {
     pub parts: bool,
     /// With servers: the steps that a worker may be ahead of the slowest.
     pub staleness: u64,
+    /// Steps after which a rank does the same again: with the hook `local_sgd` those from one average of the weights to the next.
+    pub period: u64,
 }
 
 /// What a stepped rank computes, and what all stepped ranks have in common.
@@ -115,7 +117,8 @@ pub(crate) struct ClockRank<'a> {
     shift: Option<Picos>,
     /// The communicators beside a parameter server.
     serving: Option<ServingLinks>,
-    /// The number of steps, with this one, until all ranks synchronise.
+    /// The number of the step, and that of the steps, with this one, until all ranks synchronise.
+    step: u64,
     steps_left: u64,
     pub now: Picos,
     pub waited: Picos,
@@ -166,6 +169,7 @@ impl<'a> ClockRank<'a> {
             shift: None,
             now: serving.as_ref().map_or(Picos::ZERO, ServingLinks::now),
             serving,
+            step: 0,
             steps_left: 1,
             waited: Picos::ZERO,
             forward: Picos::ZERO,
@@ -192,8 +196,8 @@ impl<'a> ClockRank<'a> {
     }
 
     /// Begins a step, with which `steps_left` are left until all ranks synchronise.
-    pub fn begin(&mut self, steps_left: u64) {
-        self.steps_left = steps_left;
+    pub fn begin(&mut self, step: u64, steps_left: u64) {
+        (self.step, self.steps_left) = (step, steps_left);
         (self.forward, self.waited, self.optimiser) = (Picos::ZERO, Picos::ZERO, Picos::ZERO);
         self.log.clear();
         self.spans.clear();

@@ -77,7 +77,7 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn step_number(&self) -> u64 {
-        0
+        self.step
     }
 
     fn steps_left(&self) -> u64 {

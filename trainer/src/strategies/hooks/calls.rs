@@ -1,6 +1,6 @@
 //! What a hook does to exchange a bucket, for predictions: the work and the collectives, without the values.
 
-use super::{powersgd, topk};
+use super::{ADDED, powersgd, topk};
 use crate::buckets::Bucket;
 use crate::{Config, Error, ParamSpec, Result};
 use allfold_collectives::{Collective, DType};
@@ -24,20 +24,18 @@ pub struct HookCalls {
     pub finished: Vec<HookCall>,
 }
 
-/// Checks that the hook of `config` does the same in every step, and does it by [`calls`].
+/// Checks that the hook of `config` does what [`calls`] says.
 ///
 /// # Errors
-/// `local_sgd`, whose steps differ, and hooks that the program added.
+/// Hooks that the program added.
 pub fn check_predicted(config: &Config) -> Result<()> {
-    let why = match config.ddp.hook.as_str() {
-        "none" | "fp16" | "bf16" | "powersgd" | "topk" | "int8" => return Ok(()),
-        "local_sgd" => "whose steps differ: every `ddp.local_steps`-th averages the weights",
-        _ => "whose exchange is known by running it alone",
-    };
-    Err(Error::Config(format!(
-        "`ddp.hook` is {}, {why}: run it on the virtual clock, not modeled",
-        config.ddp.hook
-    )))
+    match ADDED.find(&config.ddp.hook) {
+        None => Ok(()),
+        Some(_) => Err(Error::Config(format!(
+            "`ddp.hook` is {}, whose exchange is known by running it alone: run it on the virtual clock, not modeled",
+            config.ddp.hook
+        ))),
+    }
 }
 
 /// What the hook of `config` does with a bucket; `None` if the bucket is summed as it is.
@@ -49,6 +47,8 @@ pub fn calls<F: Float>(config: &Config, bucket: &Bucket, params: &[ParamSpec]) -
         HookCalls { sent: [&[work], collectives].concat(), finished: vec![work] }
     };
     Some(match config.ddp.hook.as_str() {
+        // Weights are exchanged, by the sharing, and no gradients.
+        "local_sgd" => HookCalls::default(),
         "fp16" => compressed(&[HookCall::Collective(AllReduce, n, DType::F16)]),
         "bf16" => compressed(&[HookCall::Collective(AllReduce, n, DType::Bf16)]),
         "int8" => compressed(&[HookCall::Collective(AllGather, super::int8::HEAD + n, DType::U8)]),
