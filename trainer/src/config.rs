@@ -50,7 +50,6 @@ fn check_own_parts(config: &Config) -> Result<()> {
     let own = [
         ("optimiser.name", &config.optimiser.name, optim::ADDED.find(&config.optimiser.name).is_some()),
         ("ddp.hook", &config.ddp.hook, hooks::ADDED.find(&config.ddp.hook).is_some()),
-        ("strategy", &config.strategy, strategies::ADDED.find(&config.strategy).is_some()),
     ];
     match own.iter().find(|(.., own)| *own && config.uses_gpus()) {
         Some((key, name, _)) => Err(Error::Config(format!(
@@ -80,10 +79,6 @@ fn check_together(config: &Config) -> Result<()> {
         (
             bert && data.name != "arrays" && published,
             "model `bert` classifies arrays of tokens; set data.name = \"arrays\"",
-        ),
-        (
-            model.experts > 0 && config.uses_gpus(),
-            "`model.experts` have no GPU kernels; set device = \"cpu\"",
         ),
     ];
     match wrong.iter().find(|(wrong, _)| *wrong) {

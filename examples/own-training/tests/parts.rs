@@ -2,11 +2,14 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::{Communicator, World};
+use allfold_standin::{Shim, ShimOptions};
 use allfold_trainer::config::check;
+use allfold_trainer::cuda::CudaMachine;
 use allfold_trainer::engine::StepInput;
 use allfold_trainer::own::{self, OwnModel, OwnParts};
+use allfold_trainer::train_with;
 use allfold_trainer::{Batch, Config, Error, Model, RankTrainer, Result, TrainResult, data, models, train};
-use std::sync::Once;
+use std::sync::{Arc, Once};
 
 /// The example's configuration with other values of some keys.
 fn config(keys: &[(&str, &str)]) -> Config {
@@ -44,6 +47,23 @@ fn an_own_strategy_has_the_bits_of_allfolds() {
         let all = hashes(ranks);
         assert!(all.iter().all(|hash| *hash == all[0]), "{ranks} ranks: {all:x?}");
     }
+}
+
+/// A strategy calls the engine of its rank, which computes on a GPU as well; the shim is one without a device.
+#[test]
+fn an_own_strategy_runs_on_gpus() {
+    let losses = |device: &str| {
+        let keys = [("model.name", "mlp"), ("optimiser.name", "sgd"), ("device", device), ("epochs", "2")];
+        let config = config(&keys);
+        let (train, test) = data::load(&config).unwrap();
+        let shim =
+            (device == "cuda").then(|| Shim::with(ShimOptions::default()).unwrap() as Arc<dyn CudaMachine>);
+        let body = |comm: Communicator| train_with(&config, &train, &test, &comm, shim.clone(), &mut ());
+        World::threads(2).run(body).unwrap().swap_remove(0).losses
+    };
+    let (cpu, gpus) = (losses("cpu"), losses("cuda"));
+    assert_eq!(cpu.len(), gpus.len());
+    assert!(cpu.iter().zip(&gpus).all(|(a, b)| (a - b).abs() < 1e-4 * a), "{cpu:?} {gpus:?}");
 }
 
 #[test]
