@@ -149,3 +149,23 @@ fn operations_on_threads_have_the_deadline_of_the_environment() {
     let (code, said) = bench("0.001", "threads", "512");
     assert!(code == Some(1) && said.contains("deadline of 1ms exceeded"), "{code:?}: {said}");
 }
+
+/// A curve's runs on the virtual clock take a fault; what is modeled does not.
+#[test]
+fn a_slow_rank_slows_the_simulated_points_of_a_curve() {
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
+    let scale = ["scale", "--config", config, "--topology", "switch", "--ranks", "4", "--steps", "3"];
+    let step = |more: &[&str]| {
+        let all = records(&[&scale[..], &["--sim-ranks", "4"], more].concat());
+        let simulated = all.iter().find(|record| record["backend"] == "sim" && record["ranks"] == 4);
+        simulated.unwrap()["time_us"].as_f64().unwrap()
+    };
+    let (plain, slow) = (step(&[]), step(&["--fault", "slow_rank=1:x4"]));
+    assert!(slow > 2.0 * plain, "{plain} and {slow} us");
+    let fault = ["--fault", "slow_rank=1:x4"];
+    let nowhere = refused(&[&scale[..], &["--sim-ranks", "0"], &fault].concat());
+    assert!(nowhere.contains("--fault acts in runs on the virtual clock"), "{nowhere}");
+    let dead = allfold(&[&scale[..], &["--sim-ranks", "4", "--fault", "dead_rank=2@60us"]].concat());
+    let why = String::from_utf8_lossy(&dead.stderr);
+    assert!(dead.status.code() == Some(1) && why.contains("rank 2"), "{why}");
+}

@@ -153,7 +153,7 @@ impl Comparison {
             contender.spans(&predicted).iter().try_for_each(|span| output.record_as(span, command))?;
             if self.measured {
                 let real = self.train(contender, &data, LaunchMode::Threads(contender.ranks))?;
-                let real = contender.measured(&real, &counted(cores() as usize, "core"));
+                let real = contender.measured(&real, &counted(cores() as usize, "core"), &record);
                 output.record_as(&real, command)?;
                 if real.weights_hash != record.weights_hash {
                     compared.wrong.push(format!(

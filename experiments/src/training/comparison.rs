@@ -74,9 +74,20 @@ impl Contender {
         run::run_on(&self.config, data, place, bar, noted)
     }
 
-    /// The record of a run on threads.
-    pub fn measured(&self, trained: &Trained, machine: &str) -> MeasuredComparison {
-        let setup = trained.setup(&self.config, "threads");
+    /// The record of a run on threads, whose ranks send what those of `simulated` send.
+    pub fn measured(
+        &self,
+        trained: &Trained,
+        machine: &str,
+        simulated: &SimulatedComparison,
+    ) -> MeasuredComparison {
+        let SimulatedComparison { bytes_sent, bytes_by_operation, .. } = simulated.clone();
+        MeasuredComparison { bytes_sent, bytes_by_operation, ..self.timed(trained, ("threads", machine)) }
+    }
+
+    /// The record of a run, without the bytes that it sent.
+    fn timed(&self, trained: &Trained, (backend, machine): (&str, &str)) -> MeasuredComparison {
+        let setup = trained.setup(&self.config, backend);
         let (batch, micro_batches) = (self.samples(), self.config.training.accumulate as u64);
         MeasuredComparison {
             setup,
@@ -97,14 +108,15 @@ impl Contender {
 
     /// The record of a run on virtual time.
     pub fn simulated(&self, trained: &Trained, machine: &str) -> SimulatedComparison {
-        let MeasuredComparison { step_us, breakdown, waiting_us, peak_bytes, memory, .. } =
-            self.measured(trained, machine);
+        let timed = self.timed(trained, ("sim", machine));
+        let MeasuredComparison { setup, batch, micro_batches, topology, step_us, breakdown, .. } = timed;
+        let MeasuredComparison { waiting_us, peak_bytes, memory, loss, weights_hash, .. } = timed;
         let (bytes_sent, bytes_by_operation) = trained.sent();
         SimulatedComparison {
-            setup: trained.setup(&self.config, "sim"),
-            batch: self.samples(),
-            micro_batches: self.config.training.accumulate as u64,
-            topology: machine.into(),
+            setup,
+            batch,
+            micro_batches,
+            topology,
             step_us,
             breakdown,
             waiting_us,
@@ -112,8 +124,8 @@ impl Contender {
             bytes_by_operation,
             peak_bytes,
             memory,
-            loss: trained.result.losses.last().copied().unwrap_or(f64::NAN),
-            weights_hash: trained.weights_hash(),
+            loss,
+            weights_hash,
         }
     }
 

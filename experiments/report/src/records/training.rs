@@ -291,10 +291,10 @@ pair! {
         breakdown: Breakdown,
         /// Time that each rank waits for others in a step, in microseconds, by rank.
         waiting_us: Vec<f64>,
-        /// Bytes that each rank sends in a step, by rank. Counted on the simulator alone.
+        /// Bytes that each rank sends in a step, by rank. Counted on the simulator, also for a run on threads, which sends the same.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         bytes_sent: Vec<u64>,
-        /// Bytes that all ranks send in a step, by operation. Counted on the simulator alone.
+        /// Bytes that all ranks send in a step, by operation. Counted on the simulator, too.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         bytes_by_operation: BTreeMap<String, u64>,
         /// Bytes that each rank holds when it holds the most, by rank.
