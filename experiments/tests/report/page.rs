@@ -13,6 +13,14 @@ use std::thread;
 const WIDTHS: [u32; 2] = [1400, 390];
 /// The names of the colour schemes, and how Chromium numbers them.
 const SCHEMES: [(&str, u32); 2] = [("dark", 0), ("light", 1)];
+/// Chromium asks nothing of the network: the page is one file, and a machine without network would keep it waiting.
+const OFFLINE: [&str; 5] = [
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+];
 /// The report is one file of at most this size.
 const LARGEST: u64 = 3_000_000;
 
@@ -40,6 +48,7 @@ fn looked_at(browser: &Path, page: &Path, width: u32, scheme: u32) -> Value {
     fs::write(folder.join("frame.html"), frame).unwrap();
     let output = Command::new(browser)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1500,3100"])
+        .args(OFFLINE)
         .arg(format!("--user-data-dir={}", folder.join("profile").display()))
         .arg(format!("--blink-settings=preferredColorScheme={scheme}"))
         .args(["--virtual-time-budget=20000", "--dump-dom"])
