@@ -94,10 +94,13 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
 /// Whether the threads and the simulator computed the same bits.
 fn same_bits<'a>(parities: impl Iterator<Item = &'a Parity> + Clone) -> Option<(Question, Headline)> {
     let last = parities.clone().last()?;
-    let ranks: Vec<String> = parities.clone().map(|parity| parity.ranks.to_string()).collect();
+    let mut ranks: Vec<String> = parities.clone().map(|parity| parity.ranks.to_string()).collect();
+    if let Some(ranks) = ranks.last_mut() {
+        *ranks = format::counted(last.ranks as usize, "rank");
+    }
     let ok = parities.clone().all(|parity| parity.ok);
     let text = format!(
-        "losses and final weights of the {} on threads and on the simulator, on {} ranks",
+        "losses and final weights of the {} on threads and on the simulator, on {}",
         names::network(&last.model),
         ranks.join(", ")
     );

@@ -9,6 +9,7 @@ use crate::training::launch_mode;
 use allfold_collectives::environment::Environment;
 use allfold_collectives::tcp::{Secret, Security};
 use allfold_collectives::{Communicator, Error, Joining, World};
+use allfold_report::format::counted;
 
 /// The ranks of a sweep, and their description in the table.
 pub struct LaunchedRanks {
@@ -88,7 +89,10 @@ fn over_loopback(args: &Args, choice: &Choice) -> CommandResult<LaunchedRanks> {
     let how = format!("as threads of one process, over loopback TCP ({})", security.name());
     let world = World::tcp(args.sweep.ranks).security(security);
     let (world, how) = match args.ranks_per_host {
-        Some(each) => (world.ranks_per_host(each), format!("{how}, as hosts of {each} ranks")),
+        Some(each) => {
+            let hosts = format!("{how}, as hosts of {}", counted(each as usize, "rank"));
+            (world.ranks_per_host(each), hosts)
+        }
         None => (world, how),
     };
     threads(choice, world, how)

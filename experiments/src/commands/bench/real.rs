@@ -113,7 +113,8 @@ impl Sweep<'_> {
             u8::from(self.bench.timing.check)
         ))?;
         if ranks > cores {
-            self.output.say(format!("# {ranks} ranks share {cores} cores"))?;
+            let (ranks, cores) = (counted(ranks as usize, "rank"), counted(cores as usize, "core"));
+            self.output.say(format!("# {ranks} share {cores}"))?;
         }
         self.output.say("#")?;
         self.output.say(table::measured_header())

@@ -218,14 +218,15 @@ fn points(
     let bar = progress::bar(counts.len() as u64, scaling.workload.name());
     for &ranks in &counts {
         let Some(point) = scaling.point(ranks)? else {
-            let batch = scaling.batch;
+            let (from, batch) = (format::counted(ranks as usize, "rank"), scaling.batch);
             output.say(format!(
-                "from {ranks} ranks on, a batch of {batch} leaves ranks without a sample: the curve ends there"
+                "from {from} on, a batch of {batch} leaves ranks without a sample: the curve ends there"
             ))?;
             break;
         };
         tracing::debug!(
-            "a step of {ranks} ranks takes {:.1} us, {:.1} of them exposed",
+            "a step of {} takes {:.1} us, {:.1} of them exposed",
+            format::counted(ranks as usize, "rank"),
             point.time_us,
             point.exposed_us
         );
