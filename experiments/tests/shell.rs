@@ -42,15 +42,70 @@ fn the_version_names_the_commit_and_the_features() {
     );
 }
 
+/// The commands that the help lists, without `help` itself.
+fn commands() -> Vec<String> {
+    let help = said(&["--help"]);
+    let lines =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = lines.filter_map(|line| line.split_whitespace().next());
+    names.filter(|name| *name != "help").map(String::from).collect()
+}
+
+/// The long flags that the help of a command lists, without their dashes.
+fn flags(command: &str) -> Vec<String> {
+    let help = said(&[command, "--help"]);
+    let options = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+    let words = options.filter_map(|line| line.split_whitespace().find_map(|word| word.strip_prefix("--")));
+    words.map(|word| word.trim_end_matches('.').to_string()).collect()
+}
+
 #[test]
 fn every_command_and_flag_is_completed_and_has_a_page() {
-    for shell in ["bash", "zsh", "fish"] {
-        let script = said(&["completions", shell]);
-        assert!(script.contains("compare") && script.contains("topology"), "{shell}");
+    let scripts = ["bash", "zsh", "fish"].map(|shell| (shell, said(&["completions", shell])));
+    let commands = commands();
+    assert!(commands.len() > 15 && commands.iter().any(|name| name == "compare"), "{commands:?}");
+    for command in &commands {
+        let named = [format!("allfold,{command})"), format!("'{command}:"), format!("-a \"{command}\"")];
+        for ((shell, script), name) in scripts.iter().zip(named) {
+            assert!(script.contains(&name), "{shell}: no {command}");
+        }
+        let page = said(&["man", command]);
+        assert!(page.contains(&format!(".TH allfold-{command} ")), "{command}: {page}");
+        let flags = flags(command);
+        assert!(flags.iter().any(|flag| flag == "help"), "{command}: {flags:?}");
+        for flag in &flags {
+            let written = [format!("--{flag}"), format!("--{flag}"), format!("-l {flag}")];
+            for ((shell, script), flag) in scripts.iter().zip(written) {
+                assert!(script.contains(&flag), "{shell}, {command}: no {flag}");
+            }
+            let written = format!("\\-\\-{}", flag.replace('-', "\\-"));
+            assert!(page.contains(&written), "{command}: the page lacks --{flag}");
+        }
     }
-    assert!(said(&["man"]).contains(".TH allfold") && said(&["man", "train"]).contains("\\-\\-config"));
+    assert!(said(&["man"]).contains(".TH allfold"));
     let wrong = allfold(&["man", "trian"]);
     let line = String::from_utf8(wrong.stderr).unwrap();
     assert_eq!(wrong.status.code(), Some(2));
     assert!(line.contains("no command is called `trian`; did you mean `train`?"), "{line}");
+}
+
+/// Help is styled on terminals alone, or where CLICOLOR_FORCE asks for it, and never against NO_COLOR; errors never are.
+#[test]
+fn help_is_styled_where_it_is_asked_for_and_errors_never_are() {
+    let styled = |argument: &str, variables: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_allfold"));
+        command.arg(argument);
+        for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+            command.env_remove(name);
+        }
+        for name in variables {
+            command.env(name, "1");
+        }
+        let output = command.output().unwrap();
+        output.stdout.contains(&0x1b) || output.stderr.contains(&0x1b)
+    };
+    assert!(!styled("--help", &[]));
+    assert!(styled("--help", &["CLICOLOR_FORCE"]));
+    assert!(!styled("--help", &["CLICOLOR_FORCE", "NO_COLOR"]));
+    assert!(!styled("trian", &["CLICOLOR_FORCE"]));
 }
