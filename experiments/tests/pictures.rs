@@ -101,6 +101,39 @@ fn a_folder_or_file_that_is_wrong_is_named_in_one_line() {
     }
 }
 
+#[test]
+fn what_is_no_picture_no_class_or_no_weights_is_named_in_one_line() {
+    let folder = folder();
+    let config = configuration(folder.path());
+    let says = |set: &str, hints: [&str; 2]| {
+        let output = allfold(&["train", "--quiet", "--config", &config, "--set", set]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{set}: {error}");
+        assert_eq!(error.lines().count(), 1, "{set}: {error}");
+        assert!(hints.iter().all(|hint| error.contains(hint)), "{set}: {error}");
+    };
+    let pictures = folder.path().join("pictures");
+    draw(&pictures, 6);
+    let notes = pictures.join("red/notes.png");
+    fs::write(&notes, "of another kind").unwrap();
+    says("seed=1", ["pictures/red/notes.png: is neither JPEG nor PNG", "error: "]);
+    fs::remove_file(&notes).unwrap();
+
+    let flat = folder.path().join("flat");
+    fs::create_dir(&flat).unwrap();
+    fs::copy(pictures.join("red/1.png"), flat.join("1.png")).unwrap();
+    says(&format!("data.dir={}", flat.display()), ["flat: has no folder of pictures", "error: "]);
+
+    // The file asks its reader to call `os.system`.
+    let saved = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trainer/fixtures/state_dict/command.pt");
+    let weights = folder.path().join("code.pth");
+    fs::copy(saved, &weights).unwrap();
+    says(
+        &format!("model.weights={}", weights.display()),
+        ["code.pth: names posix.system", "executes nothing"],
+    );
+}
+
 /// The flowers of the example: a script draws them, and only the last layer is trained.
 #[test]
 fn the_example_of_flowers_trains_its_last_layer_on_one_rank_and_on_two() {
