@@ -15,10 +15,12 @@ pub enum Error {
     #[error("{0}")]
     Argument(String),
     /// A rank was lost although other ranks still need it.
-    #[error("rank {rank} is lost: it {cause}{}", during(.call))]
+    #[error("rank {rank}{} is lost: it {cause}{}", of_all(.world), during(.call))]
     PeerLost {
         /// The rank that was lost.
         rank: Rank,
+        /// The number of the lost rank in the world, where the group is a part of the world.
+        world: Option<Rank>,
         /// How the rank was lost.
         cause: Lost,
         /// The operation that needed the lost rank, if any.
@@ -249,6 +251,14 @@ impl Error {
         matches!(self, Error::Argument(_) | Error::Registry(_))
     }
 
+    /// This error as a rank of a group gets it whose ranks have these numbers in the world.
+    pub(crate) fn in_world(mut self, ranks: &[Rank]) -> Error {
+        if let Error::PeerLost { rank, world, .. } = &mut self {
+            *world = ranks.get(rank.index()).copied();
+        }
+        self
+    }
+
     /// This error from the point of view of rank `me`: of two calls that disagree, that of `me` comes first, if it is one of them.
     pub(crate) fn seen_by(&self, me: Rank) -> Error {
         match self {
@@ -262,6 +272,10 @@ impl Error {
 
 fn was(read: &Option<String>) -> String {
     read.as_ref().map_or_else(|| "not set".into(), |read| format!("`{read}`"))
+}
+
+fn of_all(world: &Option<Rank>) -> String {
+    world.map_or_else(String::new, |rank| format!(" (rank {rank} of the world)"))
 }
 
 fn during(call: &Option<Box<Call>>) -> String {

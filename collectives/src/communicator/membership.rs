@@ -21,6 +21,8 @@ pub(crate) struct Membership {
     pub task: TaskId,
     pub member: Member,
     pub size: u32,
+    /// The numbers of the group's ranks in the world, unless the group is the world.
+    pub world: Option<Box<[Rank]>>,
     /// The group's name in flight records: the same on all of its ranks; 0 is the world.
     name: u64,
     /// The sync segment of the group's shared memory, once the ranks have agreed to use it.
@@ -75,7 +77,7 @@ impl Membership {
         task: TaskId,
         member: Member,
         size: u32,
-        name: u64,
+        (name, world): (u64, Option<Box<[Rank]>>),
         process_state: &Arc<ProcessState>,
     ) -> Arc<Membership> {
         let membership = Arc::new(Membership {
@@ -83,6 +85,7 @@ impl Membership {
             task,
             member,
             size,
+            world,
             name,
             sync_segment: OnceLock::new(),
             sequence: AtomicU64::new(0),
@@ -98,12 +101,21 @@ impl Membership {
         membership
     }
 
-    /// Another membership of the same rank: in a smaller group, named after operation `sequence` and `color`.
-    pub fn subgroup_of(&self, member: Member, size: u32, sequence: u64, color: u32) -> Arc<Membership> {
+    /// Another membership of the same rank: in a group of these ranks of this one, named after operation `sequence` and `color`.
+    pub fn subgroup_of(
+        &self,
+        member: Member,
+        members: &[Rank],
+        sequence: u64,
+        color: u32,
+    ) -> Arc<Membership> {
         let words = [self.name, sequence, u64::from(color)];
         let mix = |name: u64, word: u64| (name ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         let name = words.into_iter().fold(0xcbf2_9ce4_8422_2325, mix) | 1;
-        Membership::take(self.backend.clone(), self.task, member, size, name, &self.process_state)
+        let in_world = |rank: &Rank| self.world.as_ref().map_or(*rank, |world| world[rank.index()]);
+        let called = (name, Some(members.iter().map(in_world).collect()));
+        let size = members.len() as u32;
+        Membership::take(self.backend.clone(), self.task, member, size, called, &self.process_state)
     }
 
     /// Notes the training step that this rank is in, for its flight record.
@@ -197,6 +209,10 @@ impl Membership {
 
     /// Passes on the result that a call of this rank returns, and records it if it is a failure of the group.
     pub fn tell<R>(&self, result: Result<R>) -> Result<R> {
+        let result = match &self.world {
+            Some(world) => result.map_err(|error| error.in_world(world)),
+            None => result,
+        };
         if let Err(error) = &result
             && !error.is_callers()
         {
@@ -347,7 +363,7 @@ mod tests {
         let process_state = Arc::new(ProcessState::new(&backend, Rank(0), 1, None));
         let member = Member { group: GroupId(0), rank: Rank(0) };
         let membership =
-            Membership::take(backend.clone(), backend.main(Rank(0)), member, 1, 0, &process_state);
+            Membership::take(backend.clone(), backend.main(Rank(0)), member, 1, (0, None), &process_state);
         let stream = membership.stream().unwrap();
         let number = stream.push(&membership, Some(Box::new(|_: &mut Connection| ())));
         assert_eq!(threads.gates(), 2);

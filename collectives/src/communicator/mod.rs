@@ -207,7 +207,7 @@ impl Communicator {
         let process_state = Arc::new(ProcessState::new(&backend, rank, size, flight));
         let member = Member { group: GroupId(0), rank };
         let membership =
-            Membership::take(backend.clone(), backend.main(rank), member, size, 0, &process_state);
+            Membership::take(backend.clone(), backend.main(rank), member, size, (0, None), &process_state);
         let owner = Some(Arc::new(Home { process_state, backend, rank }));
         Communicator::new(membership, Plan::default()).at(owner)
     }
@@ -230,6 +230,12 @@ impl Communicator {
     /// Number of ranks.
     pub fn size(&self) -> u32 {
         self.membership.size
+    }
+
+    /// The numbers of this communicator's ranks in the world, in order of their ranks here.
+    pub fn world_ranks(&self) -> Vec<Rank> {
+        let all = || (0..self.size()).map(Rank).collect();
+        self.membership.world.as_ref().map_or_else(all, |world| world.to_vec())
     }
 
     /// The number of operations so far, which is the number that errors and flight records give the next one.

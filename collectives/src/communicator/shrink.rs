@@ -51,7 +51,7 @@ impl Communicator {
         let key = GroupKey { parent: self.membership.member.group, sequence, color: 0 };
         let group = self.membership.backend.subgroup(key, &left)?;
         let member = Member { group, rank: Rank(place as u32) };
-        let membership = self.membership.subgroup_of(member, left.len() as u32, sequence, 0);
+        let membership = self.membership.subgroup_of(member, &left, sequence, 0);
         Ok((Communicator::new(membership, self.plan).at(self.owner.clone()), left))
     }
 }

@@ -33,7 +33,7 @@ impl Communicator {
         let key = GroupKey { parent: self.membership.member.group, sequence, color };
         let group = self.membership.backend.subgroup(key, &members)?;
         let member = Member { group, rank: Rank(place as u32) };
-        let membership = self.membership.subgroup_of(member, members.len() as u32, key.sequence, color);
+        let membership = self.membership.subgroup_of(member, &members, key.sequence, color);
         let mut smaller = Communicator::new(membership, self.plan).at(self.owner.clone());
         if self.membership.sync_segment.get().is_some() {
             smaller.share_memory()?;
@@ -69,7 +69,7 @@ impl Communicator {
         let key = GroupKey { parent: self.membership.member.group, sequence, color: 0 };
         let group = self.membership.backend.subgroup(key, members)?;
         let member = Member { group, rank: Rank(place as u32) };
-        let membership = self.membership.subgroup_of(member, members.len() as u32, sequence, 0);
+        let membership = self.membership.subgroup_of(member, members, sequence, 0);
         Ok(Communicator::new(membership, self.plan).at(self.owner.clone()))
     }
 
@@ -103,6 +103,7 @@ mod tests {
                 for name in [5, 1 << 40] {
                     let group = comm.subgroup(&[Rank(2), Rank(0), Rank(1)], name)?;
                     assert_eq!(group.rank(), Rank((comm.rank().0 + 1) % 3));
+                    assert_eq!(group.world_ranks(), [Rank(2), Rank(0), Rank(1)]);
                     let mut sum = [i64::from(comm.rank().0)];
                     group.all_reduce(&mut sum, ReduceOp::Sum)?;
                     total += sum[0];

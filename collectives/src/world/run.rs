@@ -175,7 +175,7 @@ struct Outcome {
 
 impl Outcome {
     fn lost(rank: Rank, message: String) -> Outcome {
-        let error = Error::PeerLost { rank, cause: Lost::Panicked(message), call: None };
+        let error = Error::PeerLost { rank, world: None, cause: Lost::Panicked(message), call: None };
         Outcome { failed: true, error: Some(error), finish: Picos::ZERO, told: false, process_state: None }
     }
 }
@@ -193,7 +193,7 @@ impl One {
         let process_state = Arc::new(ProcessState::new(backend, rank, size, flight));
         let member = Member { group: GroupId(0), rank };
         let membership =
-            Membership::take(backend.clone(), backend.main(rank), member, size, 0, &process_state);
+            Membership::take(backend.clone(), backend.main(rank), member, size, (0, None), &process_state);
         One { backend: backend.clone(), rank, membership, process_state }
     }
 
@@ -216,7 +216,7 @@ impl One {
                 let cause = Lost::Panicked(message(&*panic));
                 self.process_state.recorder.write(&format!("it {cause}"));
                 self.process_state.leave(|_| cause.clone());
-                Err(Error::PeerLost { rank: self.rank, cause, call: None })
+                Err(Error::PeerLost { rank: self.rank, world: None, cause, call: None })
             }
         };
         Outcome {

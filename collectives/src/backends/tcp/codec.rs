@@ -52,7 +52,7 @@ impl Writer {
 
     pub fn error(&mut self, error: &Error) -> &mut Writer {
         match error {
-            Error::PeerLost { rank, cause, call } => {
+            Error::PeerLost { rank, cause, call, .. } => {
                 self.byte(0).word(rank.0.into()).lost(cause).byte(call.is_some().into());
                 call.iter().for_each(|call| {
                     self.call(call);
@@ -142,7 +142,7 @@ impl Reader<'_> {
             0 => {
                 let (rank, cause) = (self.rank()?, self.lost()?);
                 let call = if self.byte()? == 0 { None } else { Some(self.call()?) };
-                Error::PeerLost { rank, cause, call }
+                Error::PeerLost { rank, world: None, cause, call }
             }
             1 => {
                 let (rank, mine) = (self.rank()?, self.call()?);
@@ -192,7 +192,7 @@ mod tests {
         ];
         let mut errors: Vec<Error> = lost
             .into_iter()
-            .map(|cause| Error::PeerLost { rank: Rank(3), cause, call: Some(call.clone()) })
+            .map(|cause| Error::PeerLost { rank: Rank(3), world: None, cause, call: Some(call.clone()) })
             .collect();
         errors.push(Error::Mismatch {
             rank: Rank(0),

@@ -87,7 +87,7 @@ impl Endpoint {
                 let failed = move |node: &Node, error: Error| {
                     let cause = Lost::Disconnected(unreached(&error));
                     if let Some(group) = concerned.upgrade() {
-                        node.fail(&group, Error::PeerLost { rank: peer, cause, call: None });
+                        node.fail(&group, Error::PeerLost { rank: peer, world: None, cause, call: None });
                     }
                 };
                 let timeout = node.deadlines.dead;
@@ -187,6 +187,7 @@ impl Endpoint {
                     (Some(error), _) => error,
                     (None, Fault::Ended(how)) => Error::PeerLost {
                         rank: peer,
+                        world: None,
                         cause: Lost::Disconnected(how),
                         call: Some(Box::new(self.call.as_ref().clone())),
                     },

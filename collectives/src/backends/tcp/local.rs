@@ -161,6 +161,7 @@ mod tests {
     fn the_first_of_causes_is_told_and_not_who_was_lost_over_it() {
         let lost = Error::PeerLost {
             rank: Rank(7),
+            world: None,
             cause: Lost::Disconnected("closed its connection".into()),
             call: None,
         };
