@@ -41,7 +41,7 @@ struct Timed {
     wall_s: f64,
 }
 
-/// Times every algorithm at every number of ranks, prints a table and draws the plot.
+/// Times every algorithm at every number of ranks, records each time at once, prints a table and draws the plot.
 ///
 /// # Errors
 /// An algorithm that the collective does not have; a point that cannot be timed.
@@ -62,8 +62,14 @@ pub fn run(
     let mut curves = Vec::new();
     let bar = progress::bar((algorithms.len() * counts.len()) as u64, "simulating");
     for algorithm in algorithms {
-        let points = counts.iter().map(|&ranks| point(args, algorithm, ranks).inspect(|_| bar.inc(1)));
-        curves.push(points.collect::<CommandResult<Vec<Timed>>>()?);
+        let mut points = Vec::with_capacity(counts.len());
+        for &ranks in &counts {
+            let timed = point(args, algorithm, ranks)?;
+            output.record(&timed.record)?;
+            points.push(timed);
+            bar.inc(1);
+        }
+        curves.push(points);
     }
     drop(bar);
     let rules = sharing_rules(&curves);
@@ -86,7 +92,6 @@ pub fn run(
         .say(columns(&std::iter::once(names.map(String::from).to_vec()).chain(rows).collect::<Vec<_>>()))?;
     let wall: f64 = curves.iter().flatten().map(|timed| timed.wall_s).sum();
     output.say(format!("all of it in {wall:.1} s of real time"))?;
-    curves.iter().flatten().try_for_each(|timed| output.record(&timed.record))?;
     match plot {
         Some(path) => draw(&curves, args, bytes, path),
         None => Ok(()),

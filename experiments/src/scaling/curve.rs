@@ -6,7 +6,7 @@ use super::workload::thinned;
 use crate::cli::error::CommandResult;
 use crate::cli::output::RunOutput;
 use crate::cli::progress;
-use allfold_report::records::{MeasuredScale, SimulatedScale};
+use allfold_report::records::{MeasuredScale, RecordKind, SimulatedScale};
 use allfold_report::sizes::RankCounts;
 
 /// The largest numbers of ranks of the measured curve and of the curve on virtual time.
@@ -18,7 +18,7 @@ pub struct Reach {
     pub on_virtual_clock: u32,
 }
 
-/// Makes every point of the curves as records, with a table of each kind. Efficiency is relative to the point of the fewest ranks: of
+/// Makes every point of the curves, each recorded as soon as it is made, and prints a table of each kind. Efficiency is relative to the point of the fewest ranks: of
 /// one rank, which is added, unless the strategy needs more.
 ///
 /// # Errors
@@ -35,31 +35,59 @@ pub fn draw(
     let counts = if adds_one { [vec![1], counts].concat() } else { counts };
     let up_to = |most: u32| counts.iter().copied().filter(move |&ranks| ranks <= most);
 
-    let mut measured: Vec<MeasuredScale> =
-        up_to(reach.measured).map(|ranks| scaling.measured(ranks)).collect::<CommandResult<_>>()?;
-    measured_efficiency(&mut measured);
+    let measured: Vec<MeasuredScale> = recorded(
+        up_to(reach.measured),
+        |ranks| scaling.measured(ranks),
+        measured_efficiency,
+        command,
+        output,
+    )?;
     if !measured.is_empty() {
         output.say("measured on this machine, a thread per rank:")?;
         output.say(table(&measured))?;
     }
-    let mut on_virtual_clock: Vec<SimulatedScale> = up_to(reach.on_virtual_clock)
-        .map(|ranks| scaling.on_virtual_clock(ranks))
-        .collect::<CommandResult<_>>()?;
-    simulated_efficiency(&mut on_virtual_clock);
+    let on_virtual_clock: Vec<SimulatedScale> = recorded(
+        up_to(reach.on_virtual_clock),
+        |ranks| scaling.on_virtual_clock(ranks),
+        simulated_efficiency,
+        command,
+        output,
+    )?;
     let bar = progress::bar(counts.len() as u64, "modeling");
-    let one = |&ranks: &u32| scaling.modeled(ranks).inspect(|_| bar.inc(1));
-    let mut modeled: Vec<SimulatedScale> = counts.iter().map(one).collect::<CommandResult<_>>()?;
+    let one = |ranks| scaling.modeled(ranks).inspect(|_| bar.inc(1));
+    let modeled: Vec<SimulatedScale> =
+        recorded(counts.iter().copied(), one, simulated_efficiency, command, output)?;
     drop(bar);
-    simulated_efficiency(&mut modeled);
     for (points, how) in [(&on_virtual_clock, "real arithmetic on the virtual clock"), (&modeled, "modeled")]
     {
         let Some(first) = points.first() else { continue };
         output.say(format!("simulated on {}, {how}:", first.topology))?;
         output.say(table(points))?;
     }
-    if let Some(fewest) = counts.iter().min().filter(|fewest| **fewest > 1) {
-        output.say(format!("efficiency is relative to {fewest} ranks, as the strategy needs more than 1"))?;
+    match counts.iter().min().filter(|fewest| **fewest > 1) {
+        Some(fewest) => {
+            output.say(format!("efficiency is relative to {fewest} ranks, as the strategy needs more than 1"))
+        }
+        None => Ok(()),
     }
-    measured.iter().try_for_each(|point| output.record_as(point, command))?;
-    on_virtual_clock.iter().chain(&modeled).try_for_each(|point| output.record_as(point, command))
+}
+
+/// Makes the points of one curve, and writes the record of each as soon as the point is made. `counts` rise, so that the first point
+/// has the fewest ranks, which the efficiency of all points is relative to.
+fn recorded<P: RecordKind>(
+    counts: impl Iterator<Item = u32>,
+    make: impl Fn(u32) -> CommandResult<P>,
+    set_efficiency: fn(&mut [P]),
+    command: Option<&str>,
+    output: &mut RunOutput,
+) -> CommandResult<Vec<P>> {
+    let mut points = Vec::new();
+    for ranks in counts {
+        points.push(make(ranks)?);
+        set_efficiency(&mut points);
+        if let Some(point) = points.last() {
+            output.record_as(point, command)?;
+        }
+    }
+    Ok(points)
 }

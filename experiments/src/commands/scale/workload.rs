@@ -177,7 +177,6 @@ pub fn run(args: &Args) -> CommandResult {
     if !engines.is_empty() {
         output.say(format!("exchanges timed by: {}", engines.into_iter().collect::<Vec<_>>().join("; ")))?;
     }
-    points.iter().try_for_each(|point| output.record(point))?;
     if let Some(path) = &args.plot {
         draw(&points, kind, path)?;
     }
@@ -206,7 +205,8 @@ fn memory(scaling: &WorkloadScaling, batch: u64) -> String {
     )
 }
 
-/// The points of the curve, including one rank, up to the largest count at which every rank has a sample.
+/// The points of the curve, including one rank, up to the largest count at which every rank has a sample. Each is recorded as soon as
+/// it is made: efficiency is relative to the first point, of one rank.
 fn points(
     scaling: &WorkloadScaling,
     counts: &RankCounts,
@@ -231,10 +231,12 @@ fn points(
             point.exposed_us
         );
         points.push(point);
+        simulated_efficiency(&mut points);
+        if let Some(point) = points.last() {
+            output.record(point)?;
+        }
         bar.inc(1);
     }
-    drop(bar);
-    simulated_efficiency(&mut points);
     Ok(points)
 }
 
