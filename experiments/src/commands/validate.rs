@@ -12,10 +12,11 @@ use crate::cli::common::Common;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
 use crate::cli::progress;
+use crate::cli::recorder::Recorder;
 use crate::measure::machine_limits::cores;
 use crate::scaling::published as throughput;
 use allfold_nccl_model::physics::{ModelTerm, Parameters, Terms};
-use allfold_report::records::Validated;
+use allfold_report::records::{Stamp, Validated};
 use allfold_sim::read_text_at_most;
 use allfold_validation::cross_validation::Group;
 use allfold_validation::file::ParameterFile;
@@ -147,12 +148,11 @@ pub fn run(args: &Args) -> CommandResult {
     if plans.is_empty() {
         return Err(CommandError::usage("--with-one-run needs two runs of one system or more"));
     }
-    let found = predict_all(&plans, &predictors, terms)?;
+    let found = predict_all(&plans, &predictors, terms, &output.recorder())?;
     report(args, &predictors, &plans, &repeatability::pairs(&runs), &found, &mut output)?;
     if let Some(folder) = &args.plots {
         plots(folder, predictors[0], &found, &mut output)?;
     }
-    found.iter().try_for_each(|record| output.record(record))?;
     output.close()
 }
 
@@ -244,22 +244,53 @@ fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &ParameterFile, terms: Ter
     plans
 }
 
-/// Every row of every run by every predictor, on all cores; in the order of the runs and the predictors.
-fn predict_all(plans: &[Plan<'_>], predictors: &[Predictor], terms: Terms) -> CommandResult<Vec<Validated>> {
-    let mut jobs: Vec<(usize, &Plan<'_>, Predictor, &PreparedRow)> = Vec::new();
-    for plan in plans {
+/// The predictions that are done, of jobs that end in any order.
+struct Done {
+    /// The predictions after the first that is missing, by place.
+    waiting: BTreeMap<usize, CommandResult<Validated>>,
+    /// The predictions before the first that is missing, all recorded.
+    found: CommandResult<Vec<Validated>>,
+}
+
+impl Done {
+    /// Takes in a prediction, and records those up to the first that is still missing. After an error nothing more is recorded.
+    fn add(&mut self, place: usize, row: CommandResult<Validated>, (recorder, stamp): &(Recorder, Stamp)) {
+        self.waiting.insert(place, row);
+        while let Ok(found) = &mut self.found
+            && let Some(row) = self.waiting.remove(&found.len())
+        {
+            match row.and_then(|row| recorder.record(&row, stamp).map(|()| row)) {
+                Ok(row) => found.push(row),
+                Err(error) => self.found = Err(error),
+            }
+        }
+    }
+}
+
+/// Every row of every run by every predictor, on all cores; in the order of the runs and the predictors. A row is recorded as soon as
+/// it and all rows before it are predicted.
+fn predict_all(
+    plans: &[Plan<'_>],
+    predictors: &[Predictor],
+    terms: Terms,
+    records: &(Recorder, Stamp),
+) -> CommandResult<Vec<Validated>> {
+    let mut jobs: Vec<(usize, usize, &Plan<'_>, Predictor, &PreparedRow)> = Vec::new();
+    for (run, plan) in plans.iter().enumerate() {
         for (&predictor, row) in
             predictors.iter().flat_map(|by| plan.run.rows.iter().map(move |row| (by, row)))
         {
-            jobs.push((jobs.len(), plan, predictor, row));
+            jobs.push((jobs.len(), run, plan, predictor, row));
         }
     }
-    // The largest calls on the most nodes take the longest and start first, so that no core has a long one alone at the end.
-    jobs.sort_by_key(|&(place, plan, _, row)| (std::cmp::Reverse((plan.run.nodes, row.bytes)), place));
+    // Run by run, so that the records of a run are written before the next run is predicted. The largest calls of a run take the longest
+    // and start first, so that no core has a long one alone at the end.
+    jobs.sort_by_key(|&(place, run, _, _, row)| (run, std::cmp::Reverse(row.bytes), place));
     let bar = progress::bar(jobs.len() as u64, "predicting calls");
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(jobs.len())));
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Done { waiting: BTreeMap::new(), found: Ok(Vec::with_capacity(jobs.len())) });
     let work = || {
-        while let Some(&(place, plan, predictor, row)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some(&(place, _, plan, predictor, row)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
             let found = predict_row(plan, predictor, row, terms);
             if let Ok(row) = &found {
                 let what = format!("{}: {} bytes by {}", row.run, row.bytes, row.predictor);
@@ -267,7 +298,7 @@ fn predict_all(plans: &[Plan<'_>], predictors: &[Predictor], terms: Terms) -> Co
             }
             bar.inc(1);
             if let Ok(mut done) = done.lock() {
-                done.push((place, found));
+                done.add(place, found, records);
             }
         }
     };
@@ -276,10 +307,8 @@ fn predict_all(plans: &[Plan<'_>], predictors: &[Predictor], terms: Terms) -> Co
         work();
     });
     drop(bar);
-    let mut done =
-        done.into_inner().map_err(|_| CommandError::run("a prediction panicked: please report it"))?;
-    done.sort_by_key(|(place, _)| *place);
-    done.into_iter().map(|(_, found)| found).collect()
+    let done = done.into_inner().map_err(|_| CommandError::run("a prediction panicked: please report it"))?;
+    done.found
 }
 
 /// Every row of a run.
