@@ -95,18 +95,65 @@ fn a_run_that_is_killed_leaves_its_records_of_progress() {
     assert_eq!(kinds(&json)[0]["kind"], "train_progress");
 }
 
+/// A curve whose last point cannot be made leaves the records of the points before it.
 #[test]
-fn a_long_wait_is_told_on_standard_error() {
+fn a_curve_that_fails_has_recorded_the_points_before() {
+    let training = ["scale", "--config", MLP, "--ranks", "1,2", "--steps", "2", "--topology", "switch"];
+    let dead = ["--sim-ranks", "2", "--fault", "dead_rank=1@1us"];
+    let nodes = ["--topology", "dgx-a100:2", "--ranks", "8,16,32"];
+    for (args, code, made) in [
+        ([&training[..], &dead].concat(), 1, &[1][..]),
+        ([&["scale", "collective", "all_reduce", "--algo", "ring"], &nodes[..]].concat(), 2, &[8, 16]),
+        ([&["scale", "workload", "resnet50"], &nodes[..]].concat(), 2, &[1, 8, 16]),
+    ] {
+        let folder = folder();
+        let json = folder.path().join("part.jsonl");
+        let output = started(&[&args[..], &["--json", json.to_str().unwrap()]].concat());
+        let output = output.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+        let simulated = kinds(&json).into_iter().filter(|record| record["measured"] == false);
+        let ranks: Vec<u64> = simulated.map(|record| record["ranks"].as_u64().unwrap()).collect();
+        assert_eq!(ranks, made, "{args:?}");
+    }
+}
+
+/// The records of a run's rows are in the file before the rows of the next run are predicted.
+#[test]
+fn a_validation_that_is_killed_leaves_the_records_of_the_runs_before() {
     let folder = folder();
-    let run = folder.path().join("large.json");
+    let small = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/runs/v100x1_2n_p3dn_all_reduce.json");
+    let json = folder.path().join("part.jsonl");
+    let mut child =
+        started(&["validate", small, &large_run(folder.path()), "--json", json.to_str().unwrap()]);
+    while !fs::read_to_string(&json).is_ok_and(|text| text.ends_with('\n')) {
+        assert_eq!(child.try_wait().unwrap(), None, "the run has ended");
+        thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let records = kinds(&json);
+    assert_eq!(records[0]["kind"], "validate");
+    assert!(records.iter().all(|record| record["nodes"] == 2), "the second run was predicted as well");
+}
+
+/// Writes a measured run of 4,096 nodes that takes seconds to predict, and returns its path.
+fn large_run(folder: &Path) -> String {
+    let path = folder.join("large.json");
     let rows: Vec<_> =
         (0..400).map(|row| json!({"bytes": (1 << 30) + (row << 20), "time_us": 1e4})).collect();
     let hardware = json!({"gpu": "H100 80GB HBM3", "gpus_per_node": 8, "intra_node": "NVLink4 NVSwitch",
         "inter_node": "8x400Gb/s IB NDR", "nodes": 4096});
     let large = json!({"hardware": hardware, "collective": "all_reduce", "dtype": "float", "ranks": 32_768, "rows": rows});
-    fs::write(&run, large.to_string()).unwrap();
+    fs::write(&path, large.to_string()).unwrap();
+    path.to_str().unwrap().to_string()
+}
+
+#[test]
+fn a_long_wait_is_told_on_standard_error() {
+    let folder = folder();
+    let run = large_run(folder.path());
     for (args, begins) in [
-        (&["validate", run.to_str().unwrap()][..], "predicting calls: "),
+        (&["validate", run.as_str()][..], "predicting calls: "),
         (&["verify", "all_reduce", "--algo", "ring", "--ranks", "3000"], "proving: 0 of 1, "),
         (&["train", "--config", MLP, "--ranks", "3000", "--set", "training.batch=1"], "step "),
         (
