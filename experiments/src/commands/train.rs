@@ -7,14 +7,12 @@ mod summary;
 use crate::cli::common::Common;
 use crate::cli::devices::RankDevices;
 use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::interruption::Interruption;
 use crate::cli::output::{self, RunOutput};
-use crate::cli::{invocation, launched, memory, names, progress};
+use crate::cli::{interruption, launched, memory, names, progress};
 use crate::predict::trace;
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks, operation_deadline};
 use crate::training::measured_shares::shares_by_speed;
 use crate::training::profile::{self, ProfileSchedule};
-use crate::training::records::setup;
 use crate::training::run::{self, RecordOptions};
 use crate::training::tensorboard::Events;
 use crate::training::trained::Trained;
@@ -34,7 +32,6 @@ use allfold_trainer::{Config, Dataset, Sampler, StepReport};
 use clap::ValueEnum;
 use live::Live;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 /// Flags of `train`.
 #[derive(clap::Args, Debug)]
@@ -331,7 +328,7 @@ pub fn run(args: &Args) -> CommandResult {
             without_effect(&config).iter().for_each(|key| tracing::warn!("{key}"));
             let parameters = parameters(&config, &data.0)?;
             output.say(summary::heading(&config, parameters, ranks, &clock(args, &place)))?;
-            let mut live = live(args, &config, &place, &output)?;
+            let mut live = Live::of(args, &config, &place, &output)?;
             Some(Box::new(move |report: &StepReport<'_>| live.step(report)) as OnStep)
         }
         false => None,
@@ -351,6 +348,7 @@ pub fn run(args: &Args) -> CommandResult {
     };
     let trained = run::run_on(&config, &data, &place, &bar, noted);
     drop(bar);
+    interruption::let_the_signal_end();
     let trained = trained?;
     let profiled =
         profile.map_or(Ok(()), |path| trace::profile(&path, place.first_rank(), &trained.profiles));
@@ -436,28 +434,6 @@ fn parameters(config: &Config, data: &Dataset) -> CommandResult<usize> {
     Ok(match config.precision.dtype {
         ElementType::F64 => build::<f64>(config, data.shape, data.classes)?.param_count(),
         ElementType::F32 => build::<f32>(config, data.shape, data.classes)?.param_count(),
-    })
-}
-
-/// Follows the run for the records and for an interruption.
-#[allow(
-    clippy::disallowed_methods,
-    reason = "records of progress are written every few seconds of real time"
-)]
-fn live(args: &Args, config: &Config, place: &LaunchMode, output: &RunOutput) -> CommandResult<Live> {
-    let (backend, measured) = place.kind();
-    // A launcher, or a program that called this command, decides itself what a signal means.
-    let alone =
-        matches!(place, LaunchMode::Threads(_) | LaunchMode::Sim(_)) && invocation::keeper().is_none();
-    Ok(Live {
-        records: output.recorder(),
-        setup: setup(config, backend, &place.device(config)?, place.ranks()),
-        measured,
-        samples: config.training.batch as f64 * f64::from(place.ranks()),
-        interruption: alone.then(Interruption::listen),
-        to_stderr: args.common.json.as_deref() == Some(Path::new("-")),
-        last: Instant::now(),
-        first: None,
     })
 }
 

@@ -54,6 +54,36 @@ fn a_launched_run_is_heard_before_its_end() {
     assert!(!ended(child).status.success());
 }
 
+/// A signal to the launcher ends the ranks; rank 0 says how far it was, in its text and in its records.
+#[test]
+fn an_interrupted_launched_run_leaves_what_it_did() {
+    let mlp = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
+    for (signal, code) in [("-INT", 130), ("-TERM", 143)] {
+        let folder = tempfile::tempdir().unwrap();
+        let json = folder.path().join("part.jsonl");
+        let train = ["-n", "2", "--", "train", "--config", mlp, "--set", "training.epochs=100000", "--json"];
+        let mut child = launch(&[&train[..], &[json.to_str().unwrap()]].concat()).spawn().unwrap();
+        // The first line of progress comes after some steps.
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        let mut progress = String::new();
+        errors.read_line(&mut progress).unwrap();
+        assert!(progress.starts_with("[rank 0] step "), "{progress}");
+        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+        let output = ended(child);
+        let said = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        let last = said.lines().last().unwrap();
+        assert!(
+            last.starts_with("[rank 0] interrupted after step ") && last.contains("loss of rank 0"),
+            "{said}"
+        );
+        let steps: u64 = last.split_whitespace().nth(5).unwrap().parse().unwrap();
+        let records = std::fs::read_to_string(&json).unwrap();
+        let record: serde_json::Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();
+        assert_eq!((&record["kind"], &record["step"]), (&"train_progress".into(), &(steps - 1).into()));
+    }
+}
+
 #[test]
 fn four_processes_train_to_the_bits_of_threads_and_of_virtual_time() {
     let folder = tempfile::tempdir().unwrap();

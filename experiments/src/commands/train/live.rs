@@ -1,12 +1,27 @@
 //! A training run while it goes on: records of progress, and a summary when the user interrupts the run.
+//!
+//! ```text
+//! ranks on threads or on virtual time   the step is ended, then rank 0 writes the summary and ends the program
+//! a launcher's rank 0                   a thread writes the summary of the last step at once: the step cannot be ended, because the
+//!                                       signal ends the other ranks as well
+//! ```
 
-use crate::cli::interruption::Interruption;
+use super::Args;
+use crate::cli::error::CommandResult;
+use crate::cli::interruption::{self, Interruption};
+use crate::cli::invocation;
+use crate::cli::output::RunOutput;
 use crate::cli::recorder::Recorder;
+use crate::training::launch_mode::LaunchMode;
+use crate::training::records::setup;
+use allfold_base::lock;
 use allfold_report::format;
 use allfold_report::records::{MeasuredProgress, Setup, SimulatedProgress, Stamp};
-use allfold_trainer::StepReport;
+use allfold_trainer::{Config, StepReport};
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::exit;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// The time between two records of progress.
@@ -14,67 +29,139 @@ const BETWEEN: Duration = Duration::from_secs(2);
 
 /// Follows the steps of rank 0.
 pub struct Live {
-    /// The recorder, and the origin of the records.
-    pub records: (Recorder, Stamp),
-    /// The run's setup.
-    pub setup: Setup,
-    /// Whether the times are of a real clock.
-    pub measured: bool,
-    /// Samples of all ranks in a step.
-    pub samples: f64,
-    /// The signals that end the run; `None` where another program decides.
-    pub interruption: Option<Interruption>,
-    /// Whether text goes to standard error, because records go to standard output.
-    pub to_stderr: bool,
+    progress: Arc<Progress>,
+    /// The signals that end the run after a step; `None` where a signal does not wait for the step, or another program decides.
+    interruption: Option<Interruption>,
     /// When the last record was written; before the first record, when the run began.
-    pub last: Instant,
-    /// The step and the loss of the first report.
-    pub first: Option<(u64, f64)>,
+    last: Instant,
+}
+
+/// How far the run is, for the records and the summary.
+struct Progress {
+    /// The recorder, and the origin of the records.
+    records: (Recorder, Stamp),
+    setup: Setup,
+    /// Whether the times are of a real clock.
+    measured: bool,
+    /// Samples of all ranks in a step.
+    samples: f64,
+    /// Whether text goes to standard error, because records go to standard output.
+    to_stderr: bool,
+    /// The first and the last step that this process has made.
+    made: Mutex<Option<[StepMade; 2]>>,
+}
+
+/// A step that was made.
+#[derive(Clone, Copy)]
+struct StepMade {
+    step: u64,
+    /// The steps of the run.
+    steps: u64,
+    loss: f64,
+    seconds: f64,
 }
 
 impl Live {
+    /// Follows a run for its records and for an interruption.
+    ///
+    /// # Errors
+    /// A device that is missing.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "records of progress are written every few seconds of real time"
+    )]
+    pub fn of(args: &Args, config: &Config, place: &LaunchMode, output: &RunOutput) -> CommandResult<Live> {
+        let (backend, measured) = place.kind();
+        let progress = Arc::new(Progress {
+            records: output.recorder(),
+            setup: setup(config, backend, &place.device(config)?, place.ranks()),
+            measured,
+            samples: config.training.batch as f64 * f64::from(place.ranks()),
+            to_stderr: args.common.json.as_deref() == Some(Path::new("-")),
+            made: Mutex::new(None),
+        });
+        // A program that called this command decides itself what a signal means, and so does mpirun.
+        let interruption = match place {
+            _ if invocation::keeper().is_some() => None,
+            LaunchMode::Threads(_) | LaunchMode::Sim(_) => Some(Interruption::listen()),
+            LaunchMode::Process(_) => {
+                let progress = progress.clone();
+                interruption::before_the_signal_ends(move || progress.end());
+                None
+            }
+            LaunchMode::Mpi(..) => None,
+        };
+        Ok(Live { progress, interruption, last: Instant::now() })
+    }
+
     /// A step is done: writes a record if one is due, and ends the program if it was interrupted.
     pub fn step(&mut self, report: &StepReport<'_>) {
-        let first = *self.first.get_or_insert((report.step, report.loss));
+        let made = StepMade {
+            step: report.step,
+            steps: report.steps,
+            loss: report.loss,
+            seconds: report.time.total().as_secs(),
+        };
+        self.progress.add(made);
         if self.last.elapsed() >= BETWEEN {
             self.last += self.last.elapsed();
-            self.record(report);
+            self.progress.record(&made);
         }
         if let Some(code) = self.interruption.as_ref().and_then(Interruption::code) {
-            self.record(report);
-            let said = interrupted(first, report, self.samples);
-            // The error is ignored: the program ends here, and the reader of the text may have closed it.
-            let _ = if self.to_stderr {
-                writeln!(io::stderr(), "{said}")
-            } else {
-                writeln!(io::stdout(), "{said}")
-            };
+            self.progress.end();
             exit(code);
         }
     }
+}
+
+impl Progress {
+    fn add(&self, step: StepMade) {
+        let mut made = lock(&self.made);
+        let first = made.map_or(step, |[first, _]| first);
+        *made = Some([first, step]);
+    }
 
     /// Writes how far the run is. A failure to write the file is reported when the run ends.
-    fn record(&self, report: &StepReport<'_>) {
+    fn record(&self, made: &StepMade) {
         let (recorder, stamp) = &self.records;
-        let (setup, step, steps, loss) = (self.setup.clone(), report.step, report.steps, report.loss);
-        let samples_per_s = self.samples / report.time.total().as_secs().max(1e-12);
+        let (setup, &StepMade { step, steps, loss, .. }) = (self.setup.clone(), made);
+        let samples_per_s = self.rate(made);
         let _ = match self.measured {
             true => recorder.record(&MeasuredProgress { setup, step, steps, loss, samples_per_s }, stamp),
             false => recorder.record(&SimulatedProgress { setup, step, steps, loss, samples_per_s }, stamp),
         };
     }
+
+    /// Writes the last record and the summary of a run that ends early.
+    fn end(&self) {
+        let made = *lock(&self.made);
+        let said = match made {
+            Some([first, last]) => {
+                self.record(&last);
+                interrupted(&first, &last, self.rate(&last))
+            }
+            None => "interrupted before the end of the first step".into(),
+        };
+        // The error is ignored: the program ends here, and the reader of the text may have closed it.
+        let _ =
+            if self.to_stderr { writeln!(io::stderr(), "{said}") } else { writeln!(io::stdout(), "{said}") };
+    }
+
+    /// Samples per second of a step.
+    fn rate(&self, made: &StepMade) -> f64 {
+        self.samples / made.seconds.max(1e-12)
+    }
 }
 
 /// The summary of a run that ends early.
-fn interrupted(first: (u64, f64), report: &StepReport<'_>, samples: f64) -> String {
-    let rate = samples / report.time.total().as_secs().max(1e-12);
+fn interrupted(first: &StepMade, last: &StepMade, rate: f64) -> String {
     format!(
         "interrupted after step {} of {}: loss of rank 0 {:.6} (step {}: {:.6}), {} samples/s in the last step",
-        report.step + 1,
-        report.steps,
-        report.loss,
-        first.0,
-        first.1,
+        last.step + 1,
+        last.steps,
+        last.loss,
+        first.step,
+        first.loss,
         format::number(rate)
     )
 }
