@@ -18,6 +18,7 @@ use crate::signals::{News, Signals, asking};
 use crate::start::Start;
 use crate::system;
 use crate::variables::variables;
+use crate::waiting::Waiting;
 use allfold_collectives::Rank;
 use allfold_collectives::rendezvous::{self, Hello, PeerKind, RendezvousTimeouts, Server};
 use allfold_collectives::tcp::AuthenticatedStream;
@@ -91,9 +92,9 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
         job: 0,
         host: [0; 16],
     };
-    let stream = rendezvous::call(&job.rendezvous_address, hello, &authenticator, timeouts)
-        .await
-        .map_err(|why| at(&job, &why))?;
+    let call = rendezvous::call(&job.rendezvous_address, hello, &authenticator, timeouts);
+    let node_0 = format!("node 0 at {}", job.rendezvous_address);
+    let stream = Waiting::new(printer.clone()).during(call, &node_0).await.map_err(|why| at(&job, &why))?;
     let output = Output { folder: job.log_dir.clone(), tee: job.tee, printer };
     let (send, news) = mpsc::unbounded_channel();
     let line = Line::open(stream, move |said| send.send(said).is_ok());
@@ -161,10 +162,20 @@ impl Agent {
     /// Carries out the coordinator's messages until one says that the job is over.
     async fn obey(&mut self, guard: &mut Guard) -> LaunchResult {
         let mut signals = Signals::new().map_err(Error::run)?;
+        // On node 0 the coordinator says which nodes it waits for.
+        let mut waiting = (self.job.node > 0).then(|| Waiting::new(self.output.printer.clone()));
         loop {
+            let line = async {
+                match &mut waiting {
+                    Some(waiting) => waiting.line(|| "the other nodes to join".into()).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
+                () = line => {}
                 message = self.hear() => match message? {
                     Message::Start { epoch, world, first, port } => {
+                        waiting = None;
                         self.start(Start { epoch, world, first, port }, guard, &mut signals).await?;
                     }
                     Message::Over { code: 0, .. } => return Ok(()),

@@ -10,6 +10,7 @@ use crate::end::End;
 use crate::line::{Line, Lost};
 use crate::messages::{Message, write};
 use crate::output::Printer;
+use crate::waiting::Waiting;
 use allfold_collectives::rendezvous::{Caller, PeerKind};
 use allfold_collectives::tcp::AuthenticatedStream;
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,6 +65,7 @@ pub(super) async fn coordinate(
     let (send, mut news) = mpsc::unbounded_channel();
     let mut nodes = Nodes::default();
     let due = Instant::now() + plan.timeout;
+    let mut waiting = Waiting::new(printer.clone());
     while nodes.all.len() < plan.nodes as usize {
         let caller = tokio::select! {
             biased;
@@ -72,12 +74,11 @@ pub(super) async fn coordinate(
                 nodes.all.remove(&node);
                 continue;
             }
+            () = waiting.line(|| format!("node {} to join", nodes.missing(plan.nodes))) => continue,
             caller = timeout_at(due, callers.recv()) => caller,
         };
         let Ok(Some(caller)) = caller else {
-            let missing = (0..plan.nodes).filter(|node| !nodes.all.contains_key(node));
-            let missing: Vec<String> = missing.map(|node| node.to_string()).collect();
-            let text = format!("node {} did not join within {:?}", missing.join(", "), plan.timeout);
+            let text = format!("node {} did not join within {:?}", nodes.missing(plan.nodes), plan.timeout);
             return nodes.over(1, text).await;
         };
         if caller.hello.kind != PeerKind::Agent {
@@ -195,6 +196,12 @@ fn printable(said: &str) -> String {
 }
 
 impl Nodes {
+    /// The numbers of the nodes that have not joined, of this many.
+    fn missing(&self, nodes: u32) -> String {
+        let missing = (0..nodes).filter(|node| !self.all.contains_key(node));
+        missing.map(|node| node.to_string()).collect::<Vec<_>>().join(", ")
+    }
+
     async fn admit(
         &mut self,
         plan: Plan,

@@ -57,6 +57,7 @@ mod signals;
 mod start;
 mod system;
 mod variables;
+mod waiting;
 
 pub use agent::run;
 pub use end::End;

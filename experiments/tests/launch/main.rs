@@ -300,7 +300,7 @@ fn what_cannot_be_launched_is_one_line() {
             "no answer within",
         ),
         (
-            &["--nnodes", "2", "--rdzv", &nobody, "--rdzv-timeout", "3", "--", "true"],
+            &["--nnodes", "2", "--rdzv", &nobody, "--rdzv-timeout", "1", "--", "true"],
             1,
             "node 1 did not join within",
         ),
@@ -317,6 +317,24 @@ fn what_cannot_be_launched_is_one_line() {
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
         assert!(said.contains(says) && said.lines().count() == 1, "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn a_launcher_says_what_it_waits_for_unless_it_is_quiet() {
+    let at = unused();
+    let said = |node, more: &[&str]| {
+        let flags = ["--nnodes", "2", "--node-rank", node, "--rdzv", &at, "--rdzv-timeout", "3"];
+        text(&end(launch(&[&flags[..], more, &["--", "true"]].concat())).stderr)
+    };
+    for (node, waits) in
+        [("0", "waiting for node 1 to join, ".into()), ("1", format!("waiting for node 0 at {at}, "))]
+    {
+        let told = said(node, &[]);
+        let lines: Vec<&str> = told.lines().collect();
+        assert!(lines.len() == 2 && lines[0].starts_with(&waits) && lines[0].ends_with(" so far"), "{told}");
+        let told = said(node, &["-q"]);
+        assert!(told.starts_with("error: ") && told.lines().count() == 1, "{told}");
     }
 }
 

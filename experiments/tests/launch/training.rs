@@ -80,7 +80,8 @@ fn an_interrupted_launched_run_leaves_what_it_did() {
         let steps: u64 = last.split_whitespace().nth(5).unwrap().parse().unwrap();
         let records = std::fs::read_to_string(&json).unwrap();
         let record: serde_json::Value = serde_json::from_str(records.lines().last().unwrap()).unwrap();
-        assert_eq!((&record["kind"], &record["step"]), (&"train_progress".into(), &(steps - 1).into()));
+        assert_eq!(record["kind"], "train_progress");
+        assert!(record["step"].as_u64() >= Some(steps - 1), "{record}");
     }
 }
 
