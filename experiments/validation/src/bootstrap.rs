@@ -15,8 +15,15 @@ use allfold_sim::hash::SplitMix;
 const FEW: usize = 5;
 
 /// Lower and upper end of every parameter's 95 % interval: each the farther of what `times` draws give and of the fit's own
-/// standard deviation. A parameter on which no run depends keeps the width of its prior.
-pub fn intervals(runs: &[Prepared], prior: &Prior, terms: Terms, found: &Fit, times: u32) -> Vec<(f64, f64)> {
+/// standard deviation. A parameter on which no run depends keeps the width of its prior. `drawn_once` is called after each draw.
+pub fn intervals(
+    runs: &[Prepared],
+    prior: &Prior,
+    terms: Terms,
+    found: &Fit,
+    times: u32,
+    drawn_once: impl Fn(),
+) -> Vec<(f64, f64)> {
     let mut draws: Vec<Vec<f64>> = vec![Vec::new(); COUNT];
     let systems = &found.systems;
     let times = if systems.len() < FEW { 0 } else { times };
@@ -31,6 +38,7 @@ pub fn intervals(runs: &[Prepared], prior: &Prior, terms: Terms, found: &Fit, ti
             runs.iter().map(|run| (run, weight(run))).filter(|(_, weight)| *weight > 0.0).collect();
         let one = fit_weighed(&weighed, prior, terms);
         (0..COUNT).for_each(|number| draws[number].push(one.parameters.at(number)));
+        drawn_once();
     }
     let mut ends = Vec::with_capacity(COUNT);
     for (number, drawn) in draws.iter_mut().enumerate() {

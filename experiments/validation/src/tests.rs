@@ -168,14 +168,14 @@ fn intervals_hold_the_value_and_are_the_same_twice() {
     let prior = Prior::default();
     let found = fit(runs.iter(), &prior, Terms::default());
     assert_eq!(found.systems.len(), 5);
-    let once = intervals(&runs, &prior, Terms::default(), &found, 8);
-    assert_eq!(once, intervals(&runs, &prior, Terms::default(), &found, 8));
+    let once = intervals(&runs, &prior, Terms::default(), &found, 8, || ());
+    assert_eq!(once, intervals(&runs, &prior, Terms::default(), &found, 8, || ()));
     for (number, &(low, high)) in once.iter().enumerate() {
         let value = found.parameters.at(number);
         assert!(low < value && value < high, "{}: {low} {value} {high}", PARAMETERS[number].name);
     }
-    let few =
-        intervals(&runs[..4], &prior, Terms::default(), &fit(runs[..4].iter(), &prior, Terms::default()), 8);
+    let few = fit(runs[..4].iter(), &prior, Terms::default());
+    let few = intervals(&runs[..4], &prior, Terms::default(), &few, 8, || ());
     assert_eq!(few.len(), once.len());
 }
 

@@ -5,6 +5,7 @@ use super::score::{RowError, plot, quantiles, scores};
 use crate::cli::columns::columns;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::RunOutput;
+use crate::cli::progress;
 use allfold_report::records::ScalingRow;
 use allfold_validation::scaling_tables::{self, Curve, ScalingTable};
 use std::path::PathBuf;
@@ -60,7 +61,12 @@ pub fn run(files: &[PathBuf], options: &ScoreOptions, output: &mut RunOutput) ->
     let head = ["table", "curve", "GPUs", "published", "predicted", "error (%)"];
     let mut found =
         Found { lines: vec![head.map(String::from).to_vec()], scored: Vec::new(), left: Vec::new() };
-    tables.iter().try_for_each(|table| found.table(table, &options.without, output))?;
+    let bar = progress::bar(tables.len() as u64, "predicting tables");
+    for table in &tables {
+        found.table(table, &options.without, output)?;
+        bar.inc(1);
+    }
+    drop(bar);
     let Found { lines, scored, left } = found;
     if options.rows {
         output.say(columns(&lines))?;
@@ -140,15 +146,21 @@ impl Found {
     }
 }
 
+/// Whether the rows of a table count: it is of training, and nothing in it is suspect.
+fn is_scored(table: &ScalingTable) -> bool {
+    table.suspect.is_none() && !table.evaluation
+}
+
 /// The score without each term.
 fn ablation(tables: &[ScalingTable], options: &ScoreOptions, output: &mut RunOutput) -> CommandResult {
     let mut lines = vec![
         ["without", "vision, 8 GPUs: median error (%)", "all: median error (%)"].map(String::from).to_vec(),
     ];
+    let bar = progress::bar(((1 + TERMS.len()) * tables.len()) as u64, "predicting without each term");
     for (term, _) in [("nothing", "")].iter().chain(&TERMS) {
         let without = [options.without.clone(), vec![term.to_string()]].concat();
         let (mut vision, mut all) = (Vec::new(), Vec::new());
-        for table in tables.iter().filter(|table| table.suspect.is_none() && !table.evaluation) {
+        for table in tables.iter().inspect(|_| bar.inc(1)).filter(|table| is_scored(table)) {
             for curve in &table.curves {
                 let Ok(Rows { rows, .. }) = predict(table, curve, &without) else { continue };
                 all.extend(rows.iter().map(Predicted::error));
@@ -162,5 +174,6 @@ fn ablation(tables: &[ScalingTable], options: &ScoreOptions, output: &mut RunOut
         });
         lines.push([vec![term.to_string()], figures.to_vec()].concat());
     }
+    drop(bar);
     output.say(format!("\n{}", columns(&lines)))
 }
