@@ -1,12 +1,16 @@
 //! Draws predicted and measured times, one plot for each system.
 
+use crate::score::score;
+use crate::tables::scored;
+use allfold_report::format;
 use allfold_report::plots::{Axis, Curves, DrawError, Origin, Point, Series};
 use allfold_report::records::Validated;
 
 /// The most runs of one plot; each has a measured and a predicted curve.
 const RUNS: usize = 3;
 
-/// Time over size of a system's runs, as an SVG file; `None` where no run has three sizes.
+/// Time over size of a system's runs, as an SVG file; `None` where no run has three sizes. The caption has the factors between
+/// prediction and measurement over all rows of the system, the legend those of each drawn run.
 ///
 /// # Errors
 /// As [`Curves::draw`].
@@ -26,11 +30,13 @@ pub fn system(system: &str, rows: &[&Validated]) -> Result<Option<String>, DrawE
         let mut points: Vec<Point> =
             own.map(|row| Point { x: row.bytes as f64, y: time(row), error: 0.0 }).collect();
         points.sort_by(|a, b| a.x.total_cmp(&b.x));
-        Series {
-            name: format!("{run}, {}", if origin == Origin::Gpu { "measured" } else { "predicted" }),
-            origin,
-            points,
-        }
+        let name = match origin {
+            Origin::Simulated => {
+                format!("{run}, predicted: {}", factors(rows.iter().filter(|row| row.run == run)))
+            }
+            Origin::Cpu | Origin::Gpu => format!("{run}, measured"),
+        };
+        Series { name, origin, points }
     };
     let series: Vec<Series> = runs
         .iter()
@@ -45,24 +51,63 @@ pub fn system(system: &str, rows: &[&Validated]) -> Result<Option<String>, DrawE
     }
     let curves = Curves {
         label: format!("{system}: time of a call over its size, predicted beside measured"),
-        x: Axis { label: "bytes", log: Some(2), format: size },
-        y: Axis { label: "time (us)", log: Some(10), format: number },
+        x: Axis { label: "size", log: Some(2), format: format::bytes_axis },
+        y: Axis { label: "time (us)", log: Some(10), format: format::number },
         series,
         ideal: None,
     };
-    let caption = format!("{system}: predicted from all other systems, and measured");
+    let caption =
+        format!("{system}: predicted from all other systems, and measured; {}", factors(rows.iter()));
     Ok(Some(curves.draw()?.file(&caption)))
 }
 
-fn size(bytes: f64) -> String {
-    match bytes {
-        b if b >= f64::from(1 << 30) => format!("{}G", b / f64::from(1 << 30)),
-        b if b >= f64::from(1 << 20) => format!("{}M", b / f64::from(1 << 20)),
-        b if b >= 1024.0 => format!("{}K", b / 1024.0),
-        b => format!("{b}"),
-    }
+/// The median and the 90th percentile of the factors between prediction and measurement.
+fn factors<'a>(rows: impl Iterator<Item = &'a &'a Validated>) -> String {
+    let rows: Vec<_> = rows.map(|row| scored(row)).collect();
+    score(rows.iter()).map_or("no factor".into(), |score| {
+        format!("median factor {:.2}, 90th percentile {:.2}", score.by_rows.median, score.by_rows.p90)
+    })
 }
 
-fn number(value: f64) -> String {
-    if value >= 10.0 { format!("{value:.0}") } else { format!("{value}") }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(run: &str, bytes: u64, factor: f64) -> Validated {
+        Validated {
+            run: run.into(),
+            system: "s".into(),
+            nodes: 2,
+            collective: if run == "a" { "all_reduce".into() } else { "all_gather".into() },
+            ranks: 16,
+            bytes,
+            nccl_choice: "Ring/LL".into(),
+            predictor: "simulated".into(),
+            measured_us: 10.0,
+            predicted_us: 10.0 * factor,
+            error_factor: factor,
+            fitted: false,
+        }
+    }
+
+    #[test]
+    fn a_plot_says_by_what_factors_its_predictions_are_wrong() {
+        let of = |run: &str, factors: [f64; 3]| {
+            [16, 18, 20]
+                .into_iter()
+                .zip(factors)
+                .map(|(shift, factor)| row(run, 1 << shift, factor))
+                .collect()
+        };
+        let rows: [Vec<Validated>; 2] = [of("a", [1.1, 1.2, 1.5]), of("b", [2.0, 2.5, 3.0])];
+        let text = system("s", &rows.iter().flatten().collect::<Vec<_>>()).unwrap().unwrap();
+        for said in [
+            "and measured; median factor 1.50, 90th percentile 3.00<",
+            ">a, predicted: median factor 1.20, 90th percentile 1.50<",
+            ">b, predicted: median factor 2.50, 90th percentile 3.00<",
+            "64 KiB",
+        ] {
+            assert!(text.contains(said), "no `{said}` in {text}");
+        }
+    }
 }

@@ -136,12 +136,15 @@ impl Curves {
         })
     }
 
-    /// The number of each curve's colour: a predicted curve has the colour of the measured curve of the same name.
+    /// The number of each curve's colour: a curve named `NAME, predicted` or `NAME, predicted: ...` has the colour of `NAME, measured`.
     fn colours(&self) -> Vec<usize> {
         let mut stems: Vec<Option<&str>> = Vec::new();
         let mut colours = Vec::new();
         for series in &self.series {
-            let stem = series.name.strip_suffix(", measured").or(series.name.strip_suffix(", predicted"));
+            let predicted = series.name.split_once(", predicted: ").map(|(stem, _)| stem);
+            let suffixed =
+                [", measured", ", predicted"].into_iter().find_map(|end| series.name.strip_suffix(end));
+            let stem = suffixed.or(predicted);
             let known = stems.iter().position(|own| own.is_some() && *own == stem);
             colours.push(known.unwrap_or(stems.len()));
             if known.is_none() {
