@@ -123,10 +123,14 @@ fn attribute<T: serde::Serialize>(texts: &[T]) -> String {
 
 fn plot(plot: &Plot) -> String {
     let Plot { caption, finding, choices, figure } = plot;
-    let legend = each(&figure.legend, |key| {
+    let entries = figure.legend.iter().enumerate().map(|(place, key)| {
         let (marker, colour, name) = (key.marker, escape(&key.colour), escape(&key.name));
-        format!("      <li class=\"{marker}\" style=\"--key: var(--{colour})\"><i></i>{name}</li>\n")
+        let series = key.series(place);
+        format!(
+            "      <li class=\"{marker}\" data-series=\"{series}\" style=\"--key: var(--{colour})\"><i></i>{name}</li>\n"
+        )
     });
+    let legend: String = entries.collect();
     let values: Vec<&str> = choices.iter().map(|choice| choice.1.as_str()).collect();
     let values =
         if values.is_empty() { String::new() } else { format!(" data-values=\"{}\"", attribute(&values)) };
@@ -172,7 +176,7 @@ fn commands(commands: &[String]) -> String {
 mod tests {
     use super::*;
     use crate::page::Contents;
-    use crate::plots::Figure;
+    use crate::plots::{Figure, Key};
     use crate::records::{Records, Stamp};
 
     fn page(title: &str, commands: usize) -> String {
@@ -188,7 +192,9 @@ mod tests {
             rows: vec![vec!["1".into()], vec!["<td>".into()]],
             collapsed: true,
         };
-        let figure = Figure { wide: "<svg/>".into(), narrow: "<svg/>".into(), legend: Vec::new() };
+        let key = |marker| Key { name: "k".into(), colour: "s0".into(), marker };
+        let legend = ["cpu", "simulated", "ideal"].map(key).to_vec();
+        let figure = Figure { wide: "<svg/>".into(), narrow: "<svg/>".into(), legend };
         let plot = Plot::new("p", Some("1 < 2".into()), figure);
         let section = Section {
             id: "one",
@@ -217,6 +223,10 @@ mod tests {
         assert!(page.contains(r#"data-names="[&quot;size&quot;]""#), "{page}");
         assert!(page.contains(r#"<figure data-values="[&quot;\&quot;1\&quot;&quot;]">"#), "{page}");
         assert!(page.contains("1 &lt; 2</p>") && page.matches("<figure").count() == 2);
+        for series in ["cpu\" data-series=\"0", "simulated\" data-series=\"1", "ideal\" data-series=\"ideal"]
+        {
+            assert!(page.contains(&format!("<li class=\"{series}\"")), "no {series}");
+        }
         assert!(page.contains("How fast is it here?") && !page.contains("Can I trust it?"));
         assert!(page.contains("<h1>64 &lt;GPUs&gt;</h1>") && page.contains("<li>a &amp; b</li>"));
     }

@@ -1,4 +1,5 @@
-// What needs a script: tooltips of points, selectors of plots, sorting and filtering of tables, copies and downloads.
+// What needs a script: tooltips of points, selectors of plots, series that are hidden and shown, sorting and filtering of
+// tables, copies and downloads.
 const tip = document.getElementById("tip");
 function show(event) {
   const text = event.target.dataset && event.target.dataset.tip;
@@ -70,6 +71,27 @@ document.querySelectorAll(".choices").forEach(group => {
   }
   if (plots.length > 1) group.prepend(bar);
   draw();
+});
+
+// Entries of a legend hide and show their series: in every plot of a group, the entries of the same name and marker.
+function toggle(entry, shown) {
+  entry.querySelector("button").setAttribute("aria-pressed", String(shown));
+  entry.closest("figure").querySelectorAll(`svg [data-series="${entry.dataset.series}"]`).forEach(shape => {
+    if (shown) shape.removeAttribute("display");
+    else shape.setAttribute("display", "none");
+  });
+}
+document.querySelectorAll(".legend li").forEach(entry => {
+  const made = element("button", "", { type: "button", title: "Hide or show this series" });
+  made.append(...entry.childNodes);
+  made.setAttribute("aria-pressed", "true");
+  made.addEventListener("click", () => {
+    const shown = made.getAttribute("aria-pressed") !== "true";
+    const plots = entry.closest(".choices") || entry.closest("figure");
+    const same = other => other.textContent === entry.textContent && other.className === entry.className;
+    [...plots.querySelectorAll(".legend li")].filter(same).forEach(other => toggle(other, shown));
+  });
+  entry.append(made);
 });
 
 // A figure as a file: the wide drawing with its colours written out.

@@ -95,9 +95,77 @@ function legible() {
   return texts;
 }
 
-// The controls do what they say: a sorted column is in order, a selector changes the plot, a filter hides rows.
+// The elements of a legend's entry in both drawings of its plot.
+function shapes(entry) {
+  return [...entry.closest("figure").querySelectorAll(`svg [data-series="${entry.dataset.series}"]`)];
+}
+// An entry of a legend hides the elements of its series and no others, in all plots of its group, and shows them again.
+function series() {
+  const entries = [...document.querySelectorAll(".legend li")];
+  const hidden = entry => shapes(entry).every(shape => getComputedStyle(shape).display === "none");
+  const pressed = entry => entry.querySelector("button").getAttribute("aria-pressed");
+  entries.forEach(entry => {
+    const wrong = what => problems.errors.push(`${what}: ${named(entry)} of ${named(entry.closest("figure"))}`);
+    const plots = entry.closest(".choices") || entry.closest("figure");
+    const same = other => plots.contains(other) && other.textContent === entry.textContent && other.className === entry.className;
+    if (shapes(entry).length < 2) wrong("no elements");
+    entry.querySelector("button").click();
+    entries.forEach(other => {
+      if (same(other) ? !hidden(other) || pressed(other) !== "false" : shapes(other).some(shape => shape.hasAttribute("display"))) {
+        wrong("not the series of this entry alone is hidden");
+      }
+    });
+    entry.querySelector("button").click();
+    if (hidden(entry) || pressed(entry) !== "true") wrong("a series stays hidden");
+  });
+  return entries.length;
+}
+
+// The buttons of commands, tables and plots hand over the text that the page shows, also if a series is hidden.
+function handed() {
+  const given = { copied: null, name: null, text: null };
+  Object.defineProperty(navigator, "clipboard", {
+    configurable: true,
+    value: { writeText: text => { given.copied = text; return Promise.resolve(); } },
+  });
+  Object.assign(window, { Blob: class { constructor(parts) { given.text = parts.join(""); } } });
+  URL.createObjectURL = () => "#";
+  URL.revokeObjectURL = () => {};
+  HTMLAnchorElement.prototype.click = function () { given.name = this.download; };
+  const equal = (what, found, expected) => {
+    if (found !== expected) problems.errors.push(`${what}: ${String(found).slice(0, 200)}, not ${String(expected).slice(0, 200)}`);
+  };
+  const find = (root, text) => [...root.querySelectorAll("button")].find(made => made.textContent === text);
+
+  const code = document.querySelector("pre code");
+  find(code, "Copy").click();
+  equal("copied", given.copied, code.firstChild.textContent);
+
+  const table = document.querySelector("table");
+  find(table.closest("details"), "Save CSV").click();
+  const row = cells => [...cells].map(cell => '"' + cell.textContent.replaceAll('"', '""') + '"').join(",") + "\r\n";
+  equal("CSV", given.text, [...table.rows].map(line => row(line.cells)).join(""));
+  equal("end of the CSV file's name", given.name.slice(-4), ".csv");
+
+  const figure = [...document.querySelectorAll("figure")].find(plot => plot.querySelector(".legend button"));
+  const entry = figure.querySelector(".legend li"), drawn = figure.querySelector("svg.wide");
+  entry.querySelector("button").click();
+  find(figure, "Save SVG").click();
+  const saved = new DOMParser().parseFromString(given.text, "image/svg+xml").documentElement;
+  equal("SVG", saved.localName + " " + saved.namespaceURI, "svg " + drawn.namespaceURI);
+  equal("texts of the SVG file", saved.textContent, drawn.textContent);
+  const count = root => root.querySelectorAll("*").length + ", hidden: " + root.querySelectorAll('[display="none"]').length;
+  equal("elements of the SVG file", count(saved), count(drawn));
+  equal("colours of the page's style", given.text.includes("var("), false);
+  equal("end of the SVG file's name", given.name.slice(-4), ".svg");
+  entry.querySelector("button").click();
+  return 3;
+}
+
+// The controls do what they say: a sorted column is in order, a selector changes the plot, a filter hides rows, an entry of a
+// legend hides a series, and the buttons hand over what is shown.
 function controls() {
-  const counts = { sorted: 0, selected: 0, filtered: 0 };
+  const counts = { sorted: 0, selected: 0, filtered: 0, series: series(), handed: handed() };
   document.querySelectorAll("table").forEach(table => {
     const head = [...table.tHead.rows[0].cells].find(cell => cell.classList.contains("n"));
     if (!head || table.tBodies[0].rows.length < 3) return;

@@ -93,7 +93,15 @@ fn fits(browser: &Path, page: &Path, width: u32, (scheme, number): (&str, u32)) 
     let least = |what: &str, least: u64| {
         assert!(found[what].as_u64().unwrap() >= least, "{place}: {} {what}", found[what]);
     };
-    let counts =
-        [("focusable", 40), ("texts", 200), ("boxes", 60), ("sorted", 1), ("selected", 2), ("filtered", 1)];
+    let counts = [
+        ("focusable", 40),
+        ("texts", 200),
+        ("boxes", 60),
+        ("sorted", 1),
+        ("selected", 2),
+        ("filtered", 1),
+        ("series", 10),
+        ("handed", 3),
+    ];
     counts.into_iter().for_each(|(what, count)| least(what, count));
 }

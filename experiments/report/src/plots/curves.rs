@@ -173,13 +173,12 @@ impl Curves {
     }
 
     /// The text of a point's tooltip.
-    fn tip(&self, series: &Series, p: &Point, (x, y): (i32, i32)) -> Tip {
+    fn tip(&self, series: &Series, p: &Point) -> String {
         let origin = series.origin.words();
         let error = if p.error > 0.0 { format!(" +- {}", (self.y.format)(p.error)) } else { String::new() };
         let (at, value) = ((self.x.format)(p.x), (self.y.format)(p.y));
         let (across, up) = (self.x.label, self.y.label);
-        let text = format!("{}: {value}{error} ({up}) at {at} ({across}), {origin}", series.name);
-        Tip { x, y, text }
+        format!("{}: {value}{error} ({up}) at {at} ({across}), {origin}", series.name)
     }
 
     fn on(
@@ -227,7 +226,7 @@ impl Curves {
     fn draw_series(&self, chart: &mut Chart<'_, '_>) -> Result<Vec<Tip>, DrawError> {
         let (mut tips, colours) = (Vec::new(), self.colours());
         for (at, series) in self.series.iter().enumerate() {
-            let colour = canvas::series(colours[at]);
+            let colour = canvas::series(at, colours[at]);
             let points: Vec<&Point> = series.points.iter().filter(|p| self.shown(p)).collect();
             let line = points.iter().map(|p| (p.x, p.y));
             match series.origin {
@@ -264,7 +263,10 @@ impl Curves {
                     chart.draw_series(points.iter().map(square))?;
                 }
             }
-            tips.extend(points.iter().map(|p| self.tip(series, p, chart.backend_coord(&(p.x, p.y)))));
+            tips.extend(points.iter().map(|p| {
+                let (x, y) = chart.backend_coord(&(p.x, p.y));
+                Tip { x, y, text: self.tip(series, p), series: at }
+            }));
         }
         Ok(tips)
     }

@@ -1,5 +1,7 @@
 //! A drawn plot, and its legend.
 
+use super::canvas::IDEAL_SERIES;
+
 /// A plot in both widths, and its legend.
 #[derive(Clone, Debug)]
 pub struct Figure {
@@ -20,6 +22,13 @@ pub struct Key {
     pub colour: String,
     /// `cpu`, `gpu`, `simulated`, `ideal` or `bar`.
     pub marker: &'static str,
+}
+
+impl Key {
+    /// The name in `data-series` of the elements of the series at this place of the legend.
+    pub(crate) fn series(&self, place: usize) -> String {
+        if self.marker == IDEAL_SERIES { self.marker.to_string() } else { place.to_string() }
+    }
 }
 
 /// An error in drawing.

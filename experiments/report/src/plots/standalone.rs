@@ -134,8 +134,8 @@ mod tests {
         let draw = |sheet| {
             canvas::svg(sheet, "label", |area| {
                 use plotters::prelude::*;
-                area.draw(&Circle::new((5, 5), 3, canvas::series(0).filled()))?;
-                Ok(vec![canvas::Tip { x: 5, y: 5, text: "1 & 2".into() }])
+                area.draw(&Circle::new((5, 5), 3, canvas::series(0, 0).filled()))?;
+                Ok(vec![canvas::Tip { x: 5, y: 5, text: "1 & 2".into(), series: 0 }])
             })
         };
         Figure { wide: draw(Sheet::wide(380)).unwrap(), narrow: draw(Sheet::narrow(300)).unwrap(), legend }

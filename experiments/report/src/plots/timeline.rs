@@ -98,13 +98,13 @@ impl Timeline {
             let Some(row) = count.checked_sub(bar.row + 1) else { continue };
             let corners = [(bar.start, SegmentValue::Exact(row)), (bar.end, SegmentValue::Exact(row + 1))];
             let middle = ((bar.start + bar.end) / 2.0, SegmentValue::CenterOf(row));
-            let mut shape = Rectangle::new(corners, canvas::series(bar.kind).filled());
+            let mut shape = Rectangle::new(corners, canvas::series(bar.kind, bar.kind).filled());
             shape.set_margin(3, 3, 0, 0);
             chart.draw_series([shape])?;
             let (x, y) = chart.backend_coord(&middle);
             let (long, _) = &self.rows[bar.row];
             let text = format!("{long}: {}, {:.1} to {:.1}", bar.name, bar.start, bar.end);
-            tips.push(Tip { x, y, text });
+            tips.push(Tip { x, y, text, series: bar.kind });
         }
         Ok(tips)
     }
