@@ -73,15 +73,20 @@ document.querySelectorAll(".choices").forEach(group => {
   draw();
 });
 
-// Entries of a legend hide and show their series: in every plot of a group, the entries of the same name and marker.
+// Entries of a legend hide and show their series: in every plot of a group, the entries of the same name and marker. An entry of
+// which the plot draws nothing has no button.
+function shapesOf(entry) {
+  return entry.closest("figure").querySelectorAll(`svg [data-series="${entry.dataset.series}"]`);
+}
 function toggle(entry, shown) {
   entry.querySelector("button").setAttribute("aria-pressed", String(shown));
-  entry.closest("figure").querySelectorAll(`svg [data-series="${entry.dataset.series}"]`).forEach(shape => {
+  shapesOf(entry).forEach(shape => {
     if (shown) shape.removeAttribute("display");
     else shape.setAttribute("display", "none");
   });
 }
 document.querySelectorAll(".legend li").forEach(entry => {
+  if (shapesOf(entry).length === 0) return;
   const made = element("button", "", { type: "button", title: "Hide or show this series" });
   made.append(...entry.childNodes);
   made.setAttribute("aria-pressed", "true");
@@ -89,7 +94,7 @@ document.querySelectorAll(".legend li").forEach(entry => {
     const shown = made.getAttribute("aria-pressed") !== "true";
     const plots = entry.closest(".choices") || entry.closest("figure");
     const same = other => other.textContent === entry.textContent && other.className === entry.className;
-    [...plots.querySelectorAll(".legend li")].filter(same).forEach(other => toggle(other, shown));
+    [...plots.querySelectorAll(".legend li:has(button)")].filter(same).forEach(other => toggle(other, shown));
   });
   entry.append(made);
 });

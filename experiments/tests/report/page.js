@@ -101,7 +101,10 @@ function shapes(entry) {
 }
 // An entry of a legend hides the elements of its series and no others, in all plots of its group, and shows them again.
 function series() {
-  const entries = [...document.querySelectorAll(".legend li")];
+  const all = [...document.querySelectorAll(".legend li")];
+  const entries = all.filter(entry => entry.querySelector("button"));
+  all.filter(entry => !entries.includes(entry) && shapes(entry).length > 0)
+    .forEach(entry => problems.errors.push("no button: " + named(entry)));
   const hidden = entry => shapes(entry).every(shape => getComputedStyle(shape).display === "none");
   const pressed = entry => entry.querySelector("button").getAttribute("aria-pressed");
   entries.forEach(entry => {
