@@ -13,6 +13,7 @@ use allfold_report::records::{CollectiveCall, SimulatedCollective};
 use allfold_sim::machines::presets::Preset;
 use allfold_sim::machines::{Description, Machine};
 use allfold_sim::read_text_at_most;
+use allfold_validation::file::ParameterFile;
 use allfold_validation::predict::Predictor;
 use std::path::Path;
 use std::time::Instant;
@@ -36,6 +37,21 @@ pub struct NcclOptions {
     pub parameters: Parameters,
     /// The terms of the model.
     pub terms: Terms,
+}
+
+impl NcclOptions {
+    /// NCCL as it comes, with the parameters that ship with Allfold and all terms.
+    ///
+    /// # Errors
+    /// The parameters cannot be read.
+    pub fn published() -> CommandResult<NcclOptions> {
+        Ok(NcclOptions {
+            overrides: Overrides::default(),
+            library: Library::default(),
+            parameters: ParameterFile::published().map_err(CommandError::run)?.parameters(),
+            terms: Terms::default(),
+        })
+    }
 }
 
 /// NCCL on a machine.

@@ -62,6 +62,12 @@ fn the_quick_report_is_whole_and_can_be_made_again_from_its_records() {
         "proofs are not folded"
     );
     assert!(page.contains(">NCCL<") && page.contains("bound of bandwidth and latency"));
+    for collective in ["all_reduce", "all_gather", "reduce_scatter"] {
+        assert!(
+            page.contains(&format!("{collective} on 64 ranks of dgx-a100, simulated")),
+            "no {collective}"
+        );
+    }
     assert_eq!(
         page.matches("<figure").count(),
         page.matches("<p class=\"finding\">").count(),

@@ -13,8 +13,6 @@ use crate::scaling::points::{Scaling, simulated_efficiency};
 use crate::scaling::published::{DEVICE_VARIATION, JITTER_US};
 use crate::scaling::workload::{Collectives, WorkloadScaling};
 use allfold_collectives::Collective;
-use allfold_nccl_model::physics::Terms;
-use allfold_nccl_model::{Library, Overrides};
 use allfold_prediction::Overheads;
 use allfold_report::format;
 use allfold_report::records::SimulatedScale;
@@ -22,7 +20,6 @@ use allfold_report::sizes::{RankCounts, Size};
 use allfold_sim::Device;
 use allfold_trainer::Config;
 use allfold_trainer::workloads::{Precision, Workload};
-use allfold_validation::file::ParameterFile;
 
 /// The number of ranks for which the report says where the time went.
 const EXPLAINED: u32 = 64;
@@ -108,55 +105,60 @@ fn this_machine(config: Config, output: &mut RunOutput) -> CommandResult {
     curve::draw(&scaling, &counts, Reach::default(), Some(&command), output)
 }
 
-/// Times an all-reduce over sizes on a real machine: by two algorithms of this project on a lane for each NIC, and by NCCL.
+/// The collectives of the sweep over sizes, each with two algorithms of this project.
+const SWEPT: [(Collective, [&str; 2]); 3] = [
+    (Collective::AllReduce, ["ring", "double_binary_tree"]),
+    (Collective::AllGather, ["ring", "halving_doubling"]),
+    (Collective::ReduceScatter, ["ring", "halving_doubling"]),
+];
+
+/// Times collectives over sizes on a real machine: by two algorithms of this project on a lane for each NIC, and by NCCL.
 ///
 /// # Errors
 /// A call that cannot be timed.
 pub fn sweep(report_scale: &ReportScale, output: &mut RunOutput) -> CommandResult {
-    let names = ["ring", "double_binary_tree"];
     let sizes = report_scale.sweep;
     let Cluster { topology: cluster, lanes, .. } = &report_scale.cluster;
     let ranks = SWEPT_RANKS;
-    let bar = progress::bar(((names.len() + 1) * sizes.len()) as u64, "predicting over sizes");
+    let calls = SWEPT.iter().map(|(_, names)| names.len() + 1).sum::<usize>() * sizes.len();
+    let bar = progress::bar(calls as u64, "predicting over sizes");
     let machine = SimulatedMachine::named(cluster, ranks)?;
-    let command = |name: &str, lanes: &str| {
+    let nccl = NcclMachine::new(cluster, ranks, NcclOptions::published()?)?;
+    let command = |collective: Collective, name: &str, lanes: &str| {
         let ends = (sizes.first().copied().unwrap_or(0), sizes.last().copied().unwrap_or(0));
         let factor = sizes.get(1).map_or(2, |second| second / ends.0.max(1));
         format!(
-            "allfold simulate all_reduce --topology {cluster} --ranks {ranks} --algo {name}{lanes} -b {} -e {} -f {factor}",
+            "allfold simulate {collective} --topology {cluster} --ranks {ranks} --algo {name}{lanes} -b {} -e {} -f {factor}",
             Size(ends.0),
             Size(ends.1)
         )
     };
-    for name in names {
-        let choice = Choice { lanes: *lanes, ..choice(Collective::AllReduce, Some(name), ranks)? };
+    let mut said = Vec::new();
+    for (collective, names) in SWEPT {
+        for name in names {
+            let choice = Choice { lanes: *lanes, ..choice(collective, Some(name), ranks)? };
+            for &size in sizes {
+                let (record, _) = machine.time(&choice, size)?;
+                output.record_as(&record, Some(&command(collective, name, &format!(" --lanes {lanes}"))))?;
+                bar.inc(1);
+            }
+        }
+        let call = choice(collective, None, ranks)?;
         for &size in sizes {
-            let (record, _) = machine.time(&choice, size)?;
-            output.record_as(&record, Some(&command(name, &format!(" --lanes {lanes}"))))?;
+            let record = nccl.time(&call, size)?.record;
+            output.record_as(&record, Some(&command(collective, "nccl", "")))?;
+            if Some(&size) == sizes.last() {
+                said.push(format!("{collective} {:.1}", record.busbw_gbps));
+            }
             bar.inc(1);
         }
     }
-    let options = NcclOptions {
-        overrides: Overrides::default(),
-        library: Library::default(),
-        parameters: ParameterFile::published().map_err(CommandError::run)?.parameters(),
-        terms: Terms::default(),
-    };
-    let nccl = NcclMachine::new(cluster, ranks, options)?;
-    let call = choice(Collective::AllReduce, None, ranks)?;
-    let mut last = None;
-    for &size in sizes {
-        let timed = nccl.time(&call, size)?;
-        output.record_as(&timed.record, Some(&command("nccl", "")))?;
-        last = Some(timed.record);
-        bar.inc(1);
-    }
     bar.finish_and_clear();
-    let Some(last) = last else { return Ok(()) };
+    let Some(&largest) = sizes.last() else { return Ok(()) };
     output.say(format!(
-        "predicted    NCCL's all_reduce of {} over {ranks} ranks of {cluster}: {:.1} GB/s busbw",
-        format::bytes(last.call.bytes),
-        last.busbw_gbps
+        "predicted    NCCL on {ranks} ranks of {cluster}, {} each, busbw in GB/s: {}",
+        format::bytes(largest),
+        said.join(", ")
     ))
 }
 
