@@ -5,15 +5,18 @@
 //!    \______________\__________________________\_________________\______________________/
 //!                                 records.jsonl  ->  report.html
 //! ```
+//!
+//! A page of given records also has NCCL's line where it can be predicted; `records.jsonl` holds the given records alone.
 
 mod experiment;
 mod files;
+mod nccl_lines;
 mod predictions;
 mod scale;
 
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
-use allfold_report::records::Records;
+use allfold_report::records::{Records, Stamp, line};
 use allfold_sim::read_text_at_most;
 use std::path::PathBuf;
 
@@ -62,7 +65,14 @@ fn given(args: &Args) -> CommandResult {
     }
     let records = Records::parse(&all).map_err(CommandError::usage)?;
     let mut output = RunOutput::open(None, None)?;
-    let made = allfold_report::render(&records, output.stamp())?;
+    let mut drawn = all.clone();
+    for (record, command) in nccl_lines::missing(&records)? {
+        let stamp = Stamp { command, ..output.stamp().clone() };
+        drawn.push_str(&line(&record, &stamp).map_err(CommandError::run)?);
+        drawn.push('\n');
+    }
+    let drawn = Records::parse(&drawn).map_err(CommandError::run)?;
+    let made = allfold_report::render(&drawn, output.stamp())?;
     output::folder(&args.out)?;
     files::write(&args.out, &all, &made)?;
     output.say(format!("{} records, {}", records.len(), args.out.join("report.html").display()))

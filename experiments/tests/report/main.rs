@@ -116,3 +116,22 @@ fn records_of_one_command_make_a_page_of_their_part() {
     said(&["report", "--from", records.to_str().unwrap(), "--out", out.to_str().unwrap()]);
     check_page(&fs::read_to_string(out.join("report.html")).unwrap(), &["proofs"]);
 }
+
+#[test]
+fn a_sweep_on_a_machine_that_nccl_knows_is_drawn_beside_nccl() {
+    let folder = folder();
+    for (machine, known) in [("dgx-a100", true), ("nodes8", false)] {
+        let (records, out) = (folder.path().join(format!("{machine}.jsonl")), folder.path().join(machine));
+        let sweep = ["simulate", "all_reduce", "--topology", machine, "--ranks", "16", "--algo", "ring"];
+        said(
+            &[&sweep[..], &["-b", "64K", "-e", "16M", "-f", "16", "--json", records.to_str().unwrap()]]
+                .concat(),
+        );
+        said(&["report", "--from", records.to_str().unwrap(), "--out", out.to_str().unwrap()]);
+        let page = fs::read_to_string(out.join("report.html")).unwrap();
+        assert!(page.contains("bound of bandwidth and latency"));
+        assert_eq!(page.contains(">NCCL<"), known, "{machine}");
+        assert_eq!(page.contains("--topology dgx-a100 --ranks 16 --algo nccl -b 64K"), known, "{machine}");
+        assert_eq!(fs::read(&records).unwrap(), fs::read(out.join("records.jsonl")).unwrap());
+    }
+}
