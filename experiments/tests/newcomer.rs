@@ -3,7 +3,11 @@
 
 mod common;
 
+use allfold_sim::machines::presets::Preset;
+use allfold_sim::{BytesPerSec, Device};
+use allfold_trainer::workloads::{ACCELERATORS, Accelerator};
 use common::{allfold, folder, said};
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -166,12 +170,26 @@ fn what_a_gpu_holds_is_said_of_a_workload() {
     assert!(on("resnet50", "RTX 2080 Ti", "256").contains("MORE"));
 }
 
+/// The names that `--accelerator` takes, and those of the machines' GPUs, are names of device models too, with the same figures.
 #[test]
 fn every_gpu_has_one_name_everywhere() {
-    for gpu in ["RTX 2080 Ti", "RTX 3090", "RTX 4090", "RTX 5090"] {
+    for gpu in ["A100 SXM", "RTX 2080 Ti"] {
         said(&["scale", "workload", "resnet18", "--topology", "pcie8", "--ranks", "1", "--accelerator", gpu]);
         let scale = ["scale", "--config", MLP, "--ranks", "1,2", "--modeled-only", "--device", gpu];
-        assert!(said(&scale).contains(&gpu.to_lowercase().replace(' ', "")), "{gpu}");
+        assert!(said(&scale).contains(Device::named(gpu).unwrap().name), "{gpu}");
+    }
+    for gpu in &ACCELERATORS {
+        let (half, wide) = (Device::named(gpu.name), Device::named(&format!("{}_f32", gpu.name)));
+        let (half, wide) = (half.unwrap(), wide.unwrap());
+        let rates = (half.peak, wide.peak, half.memory, wide.memory);
+        let per_second = |tflops: f64| (tflops * 10.0).round() as u64 * 100_000_000_000;
+        let memory = BytesPerSec(gpu.memory as u64 * 1_000_000_000);
+        assert_eq!(rates, (per_second(gpu.half), per_second(gpu.f32), memory, memory), "{}", gpu.name);
+    }
+    let gpus = Preset::all().unwrap().into_iter().map(|machine| machine.gpu);
+    for gpu in gpus.collect::<BTreeSet<_>>() {
+        assert_eq!(Accelerator::named(&gpu).unwrap().name, gpu);
+        assert!(Device::named(&gpu).is_ok(), "{gpu}");
     }
 }
 

@@ -55,6 +55,9 @@ pub struct Device {
 /// (NVIDIA developer blog, "Getting Started with CUDA Graphs", 2019).
 const CUDA_LAUNCH: Picos = Picos(900_000);
 
+/// The A100 PCIe's memory: 1,935 GB/s (NVIDIA datasheet, 2021).
+const A100_PCIE_MEMORY: BytesPerSec = BytesPerSec(1_935_000_000_000);
+
 /// A GPU with a peak of `tflops` TFLOP/s and a memory of `memory` GB/s; its efficiency and launch overhead are the H100's.
 const fn gpu(name: &'static str, tflops: f64, memory: u64) -> Device {
     Device {
@@ -100,16 +103,30 @@ impl Device {
     };
 
     /// Every device preset. Rates are those of the vendor's documents, dense, in f16 on tensor cores with f32 sums, or with `_f32`
-    /// in f32 without tensor cores: V100 datasheet (2018); Turing (2018), GA102 (2021), Ada (2022) and RTX Blackwell (2025)
-    /// architecture white papers; H200 (2024) and DGX B200 (2024) datasheets. Efficiencies without a published training run are
-    /// assumed as for [`Device::H100`].
-    pub const ALL: [Device; 19] = [
+    /// in f32 without tensor cores: V100 (2018), T4 (2018), A100 80 GB (2021), A10 (2021; the A10G is assumed alike), H100 (2023),
+    /// L40S (2023), GH200 of 96 GB (2023), H200 (2024), DGX B200 (2024) and GB200 NVL72 (2024) datasheets; Turing (2018), GA102 (2021),
+    /// Ada (2022) and RTX Blackwell (2025) architecture white papers. `a100`, `h100` and `v100` are the SXM modules. Efficiencies
+    /// without a published training run are assumed: as for [`Device::A100`] on its PCIe card, as for [`Device::H100`] on all others.
+    /// The table of accelerators in `allfold-networks` has the same figures.
+    pub const ALL: [Device; 35] = [
         Device::A100,
         Device::A100_F32,
+        Device { name: "a100pcie", memory: A100_PCIE_MEMORY, ..Device::A100 },
+        Device { name: "a100pcie_f32", memory: A100_PCIE_MEMORY, ..Device::A100_F32 },
         Device::H100,
         Device::H100_F32,
+        gpu("h100pcie", 756.0, 2_000),
+        gpu("h100pcie_f32", 51.0, 2_000),
         gpu("v100", 125.0, 900),
         gpu("v100_f32", 15.7, 900),
+        gpu("v100pcie", 112.0, 900),
+        gpu("v100pcie_f32", 14.0, 900),
+        gpu("t4", 65.0, 320),
+        gpu("t4_f32", 8.1, 320),
+        gpu("a10g", 125.0, 600),
+        gpu("a10g_f32", 31.2, 600),
+        gpu("l40s", 362.0, 864),
+        gpu("l40s_f32", 91.6, 864),
         gpu("rtx2080ti", 53.8, 616),
         gpu("rtx2080ti_f32", 13.4, 616),
         gpu("rtx3090", 71.0, 936),
@@ -120,15 +137,21 @@ impl Device {
         gpu("rtx5090_f32", 104.8, 1_792),
         gpu("h200", 989.4, 4_800),
         gpu("h200_f32", 67.0, 4_800),
+        gpu("gh200", 989.4, 4_000),
+        gpu("gh200_f32", 67.0, 4_000),
         gpu("b200", 2_250.0, 8_000),
         gpu("b200_f32", 75.0, 8_000),
+        gpu("gb200", 2_500.0, 8_000),
+        gpu("gb200_f32", 80.0, 8_000),
         Device::CPU_CORE,
     ];
 
-    /// The device preset of this name, written as here or as on the GPU: `rtx3090`, `RTX 3090`, `RTX-3090`; the error lists the
-    /// names.
+    /// The device preset of this name, written as here or as on the GPU: `rtx3090`, `RTX 3090`, `RTX-3090`, `A100 SXM`,
+    /// `A100 PCIe_f32`; the error lists the names.
     pub fn named(name: &str) -> Result<Device> {
-        let wanted = name.to_lowercase().replace([' ', '-'], "");
+        let flat = name.to_lowercase().replace([' ', '-'], "");
+        let (gpu, precision) = flat.strip_suffix("_f32").map_or((&*flat, ""), |gpu| (gpu, "_f32"));
+        let wanted = format!("{}{precision}", gpu.strip_suffix("sxm").unwrap_or(gpu));
         Device::ALL.into_iter().find(|device| device.name == wanted).ok_or_else(|| {
             let names: Vec<&str> = Device::ALL.iter().map(|device| device.name).collect();
             Error::Device(crate::suggest::unknown("device", name, &names))
@@ -217,6 +240,10 @@ mod tests {
             ("RTX 3090", "rtx3090", 71_000_000_000_000),
             ("rtx-4090", "rtx4090", 165_200_000_000_000),
             ("RTX 5090_f32", "rtx5090_f32", 104_800_000_000_000),
+            ("A100 SXM", "a100", 312_000_000_000_000),
+            ("H100 SXM_f32", "h100_f32", 67_000_000_000_000),
+            ("A100 PCIe_f32", "a100pcie_f32", 19_500_000_000_000),
+            ("T4", "t4", 65_000_000_000_000),
         ] {
             let device = Device::named(written).unwrap();
             assert_eq!((device.name, device.peak), (name, peak));
@@ -224,6 +251,6 @@ mod tests {
         let halves = Device::ALL
             .iter()
             .filter(|device| Device::ALL.iter().any(|f32| f32.name == format!("{}_f32", device.name)));
-        assert_eq!(halves.count(), 9, "every GPU has both precisions");
+        assert_eq!(halves.count(), 17, "every GPU has both precisions");
     }
 }
