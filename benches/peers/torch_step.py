@@ -1,7 +1,8 @@
 """One training step of five models in PyTorch: what `cargo bench -p allfold-trainer --bench peer` times in Allfold.
 
 python torch_step.py MODEL THREADS                                      MODEL: mlp, gpt, resnet18, resnet50, resnet34-fc   prints one line of JSON
-python -m torch.distributed.run --nproc-per-node 2 torch_step.py MODEL THREADS      the same by DDP over gloo, as rank 0 sees it
+python -m torch.distributed.run --nproc-per-node 2 torch_step.py MODEL THREADS [fsdp]      the same over gloo, as rank 0 sees it:
+                                                                        by DDP, or by fully_shard of each block and of the rest
 """
 import json
 import os
@@ -135,6 +136,21 @@ class Gpt(nn.Module):
         return self.lm_head(self.ln_f(self.h(x))).flatten(0, 1)
 
 
+def distributed(model, optimiser, strategy, ranks):
+    """The model as this rank trains it, and an optimiser over its parameters, with the groups' values."""
+    if strategy == "ddp":
+        return nn.parallel.DistributedDataParallel(model), optimiser
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (ranks,))
+    for block in model.h:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    values = {key: value for key, value in optimiser.param_groups[0].items() if key != "params"}
+    return model, type(optimiser)(model.parameters(), **values)
+
+
 def main():
     name, threads = sys.argv[1], int(sys.argv[2])
     torch.set_num_threads(threads)
@@ -157,9 +173,10 @@ def main():
         optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
         x, y = torch.randn(samples, 3, side, side), torch.randint(0, 10, (samples,))
     ranks = int(os.environ.get("WORLD_SIZE", 1))
+    strategy = sys.argv[3] if len(sys.argv) > 3 else "ddp"
     if ranks > 1:
         dist.init_process_group("gloo")
-        model = nn.parallel.DistributedDataParallel(model)
+        model, optimiser = distributed(model, optimiser, strategy, ranks)
     times = []
     for step in range(warm + steps):
         start = time.perf_counter()
@@ -169,7 +186,7 @@ def main():
         optimiser.step()
         if step >= warm:
             times.append((time.perf_counter() - start) * 1e3)
-    record = {"engine": f"torch {torch.__version__}", "model": name, "threads": threads, "ranks": ranks}
+    record = {"engine": f"torch {torch.__version__}", "model": name, "threads": threads, "ranks": ranks, "strategy": strategy}
     record |= {"med_ms": round(statistics.median(times), 4), "min_ms": round(min(times), 4), "loss": loss.item()}
     if ranks == 1 or dist.get_rank() == 0:
         print(json.dumps(record))

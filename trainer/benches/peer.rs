@@ -3,8 +3,8 @@
 //!
 //! ```text
 //! cargo bench -p allfold-trainer --bench peer -- MODEL THREADS             one rank of so many threads
-//! cargo bench -p allfold-trainer --bench peer -- MODEL 1 RANKS             one rank and RANKS of them, in turn: DDP
-//! allfold launch -n RANKS -- THIS_PROGRAM MODEL 1                          the same, a process for each rank
+//! cargo bench -p allfold-trainer --bench peer -- MODEL 1 RANKS [STRATEGY]  one rank and RANKS of them, in turn: by ddp, or STRATEGY
+//! allfold launch -n RANKS -- THIS_PROGRAM MODEL 1 RANKS [STRATEGY]         the same, a process for each rank
 //! ```
 //!
 //! Each prints a line of JSON. `of_product` is the step's rate as a share of that of a 512 x 512 x 512 product on one core,
@@ -102,10 +102,10 @@ impl Timed {
     }
 }
 
-/// Times `1 / turns` of the steps on a rank.
-fn time(name: &str, threads: usize, turns: usize, comm: &Communicator) -> Result<Timed> {
+/// Times `1 / turns` of the steps on a rank, which trains by `strategy` unless it is alone.
+fn time((name, strategy): (&str, &str), threads: usize, turns: usize, comm: &Communicator) -> Result<Timed> {
     let (build, config, (warm, steps)) = case(name);
-    let strategy = if comm.size() == 1 { "single" } else { "ddp" };
+    let strategy = if comm.size() == 1 { "single" } else { strategy };
     let (network, config) = (build(), config.with(|c| c.strategy = strategy.into()));
     let (warm, steps) = (warm.div_ceil(turns), steps / turns);
     let (rows, classes, batch) = (network.rows(), network.classes(), config.training.batch);
@@ -156,10 +156,15 @@ fn peak() -> f64 {
     (0..50).map(|_| once()).fold(0.0, f64::max)
 }
 
-fn print(name: &str, (threads, ranks, how): (usize, u32, &str), timed: &Timed, peak: f64) {
+fn print(
+    (name, strategy): (&str, &str),
+    (threads, ranks, how): (usize, u32, &str),
+    timed: &Timed,
+    peak: f64,
+) {
     let rate = timed.flops as f64 / timed.median() / 1e6;
     println!(
-        "{{\"engine\": \"allfold\", \"model\": \"{name}\", \"threads\": {threads}, \"ranks\": {ranks}, \"as\": \"{how}\", \
+        "{{\"engine\": \"allfold\", \"model\": \"{name}\", \"threads\": {threads}, \"ranks\": {ranks}, \"as\": \"{how}\", \"strategy\": \"{strategy}\", \
          \"med_ms\": {:.4}, \"min_ms\": {:.4}, \"forward_ms\": {:.4}, \"backward_ms\": {:.4}, \"optimiser_ms\": {:.4}, \
          \"gflops\": {rate:.1}, \"of_product\": {:.3}, \"loss\": {}}}",
         timed.median(),
@@ -173,13 +178,13 @@ fn print(name: &str, (threads, ranks, how): (usize, u32, &str), timed: &Timed, p
 }
 
 /// The slowest rank's steps of `ranks` threads.
-fn on_threads(name: &str, threads: usize, ranks: u32, turns: usize) -> Timed {
+fn on_threads(name: (&str, &str), threads: usize, ranks: u32, turns: usize) -> Timed {
     let all = World::threads(ranks).run(|comm| time(name, threads, turns, &comm)).unwrap();
     all.into_iter().max_by(|a, b| a.median().total_cmp(&b.median())).unwrap()
 }
 
 /// Times one rank and several ranks, alternating; takes the median turn of each.
-fn efficiency(name: &str, ranks: u32, peak: f64) {
+fn efficiency(name: (&str, &str), ranks: u32, peak: f64) {
     let (mut alone, mut together) = (Vec::new(), Vec::new());
     for _ in 0..TURNS {
         alone.push(on_threads(name, 1, 1, TURNS));
@@ -191,15 +196,18 @@ fn efficiency(name: &str, ranks: u32, peak: f64) {
     let (alone, together) = (&alone[TURNS / 2], &together[TURNS / 2]);
     print(name, (1, 1, "threads"), alone, peak);
     print(name, (1, ranks, "threads"), together, peak);
+    let (name, strategy) = name;
     println!(
-        "{{\"engine\": \"allfold\", \"model\": \"{name}\", \"ranks\": {ranks}, \"as\": \"threads\", \"efficiency\": {:.3}}}",
+        "{{\"engine\": \"allfold\", \"model\": \"{name}\", \"ranks\": {ranks}, \"as\": \"threads\", \"strategy\": \"{strategy}\", \
+         \"efficiency\": {:.3}}}",
         alone.median() / together.median()
     );
 }
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
-    let name = words.first().map_or("mlp", |word| word);
+    let word = |at: usize, default| words.get(at).map_or(default, |word: &String| word.as_str());
+    let name = (word(0, "mlp"), word(3, "ddp"));
     let number = |at: usize| words.get(at).map_or(1, |word| word.parse().unwrap());
     let (threads, ranks) = (number(1), number(2) as u32);
     let peak = peak();
