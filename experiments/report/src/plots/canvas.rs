@@ -6,7 +6,7 @@
 //! stroke="#100201"  ->  data-series="2" stroke="var(--s1)"
 //! ```
 
-use super::figure::DrawError;
+use super::figure::{DrawError, IDEAL_SERIES};
 use crate::escape::escape;
 use plotters::prelude::*;
 use plotters::style::RGBColor;
@@ -49,9 +49,6 @@ pub fn series(place: usize, colour: usize) -> RGBColor {
 pub fn series_name(colour: usize) -> String {
     format!("s{}", colour % usize::from(SERIES))
 }
-
-/// The name in `data-series` of the ideal line's elements.
-pub const IDEAL_SERIES: &str = "ideal";
 
 /// A point's tooltip.
 pub struct Tip {

@@ -1,6 +1,7 @@
 //! A drawn plot, and its legend.
 
-use super::canvas::IDEAL_SERIES;
+/// The name in `data-series` of the ideal line's elements, and its marker.
+pub(super) const IDEAL_SERIES: &str = "ideal";
 
 /// A plot in both widths, and its legend.
 #[derive(Clone, Debug)]
