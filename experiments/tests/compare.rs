@@ -64,6 +64,25 @@ fn strategies_are_compared_by_time_bytes_and_memory() {
     assert_eq!(ranks.len(), 8);
 }
 
+/// A Gantt chart of every rank, as a file of its own.
+#[test]
+fn a_step_on_every_rank_is_drawn() {
+    let folder = common::folder();
+    let plots = folder.path().join("plots");
+    let ways =
+        ["--ranks", "12", "--strategies", "ddp,pipeline", "--set", "parallel.stages=2", "--steps", "2"];
+    let to = ["--predicted-only", "--plots", plots.to_str().unwrap()];
+    let said = common::said(&[&["compare", "--config", MLP][..], &ways, &to].concat());
+    assert!(said.contains("plots: "), "{said}");
+    let names: Vec<String> = std::fs::read_dir(&plots)
+        .unwrap()
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let gantt = names.iter().find(|name| name.ends_with("-pipeline.svg")).unwrap();
+    let svg = std::fs::read_to_string(plots.join(gantt)).unwrap();
+    assert!((0..12).all(|rank| svg.contains(&format!("rank {rank}: "))), "{gantt} lacks a rank");
+}
+
 /// A mixture of experts is what `context` does not take, and a plain GPT what `expert` does not.
 #[test]
 fn every_strategy_has_its_row() {

@@ -13,7 +13,7 @@ use crate::sections;
 pub struct RenderedReport {
     /// The text of `report.html`.
     pub page: String,
-    /// Names and contents of the plots: `scaling.svg`, `scaling-2.svg`, ...
+    /// Names and contents of the plots: `scaling.svg`, `scaling-2.svg`, `compare-5-pipeline.svg`, ...
     pub plots: Vec<(String, String)>,
 }
 
@@ -43,10 +43,15 @@ pub fn render(records: &Records, stamp: &Stamp) -> Result<RenderedReport, Error>
     Ok(RenderedReport { page, plots })
 }
 
-/// The plots of a section as (file name, SVG): `ID.svg`, then `ID-2.svg` and so on.
+/// The plots of a section as (file name, SVG): `ID.svg`, then `ID-2.svg` and so on, with the strategy that a plot is of.
 fn plots(section: &Section) -> Vec<(String, String)> {
-    let named = |(number, Plot { caption, figure, .. }): (usize, &Plot)| {
-        let name = if number == 1 { section.id.to_string() } else { format!("{}-{number}", section.id) };
+    let plain = |c: char| if c.is_alphanumeric() || c == '_' { c } else { '-' };
+    let named = |(number, Plot { caption, figure, choices, .. }): (usize, &Plot)| {
+        let mut name = if number == 1 { section.id.to_string() } else { format!("{}-{number}", section.id) };
+        for (_, value) in choices.iter().filter(|(what, _)| *what == "strategy") {
+            name.push('-');
+            name.extend(value.chars().map(plain));
+        }
         (format!("{name}.svg"), figure.file(caption))
     };
     (1..).zip(&section.plots).map(named).collect()

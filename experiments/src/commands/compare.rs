@@ -11,6 +11,7 @@ use crate::training::comparison::Contender;
 use crate::training::launch_mode::LaunchMode;
 use crate::training::trained::Trained;
 use crate::training::{config, run};
+use allfold_report::RenderedReport;
 use allfold_report::format::{counted, number, rounded_bytes, short};
 use allfold_report::records::{MeasuredComparison, RankMemory, Setup, SimulatedComparison};
 use allfold_report::sizes::rank_count;
@@ -23,7 +24,7 @@ use std::path::PathBuf;
 #[command(after_help = "Examples:
   allfold compare --config experiments/configs/digits-mlp.toml --strategies ddp,zero3,pipeline --ranks 4
   allfold compare --config experiments/configs/text-gpt.toml --strategies ddp,zero1,zero2,zero3 --ranks 8 --html compare.html
-  allfold compare --config experiments/configs/digits-mlp.toml --strategies ddp,pipeline --ranks 8 --topology dgx-a100 --predicted-only
+  allfold compare --config experiments/configs/digits-mlp.toml --strategies ddp,pipeline --ranks 8 --topology dgx-a100 --predicted-only --plots gantt
 
 Every strategy takes the same samples in a step: `training.batch` times --ranks. A pipeline without `training.accumulate` cuts them into 4 micro-batches
 for each stage. Measured: threads of this machine, which share its cores. Predicted: real arithmetic on virtual time, on the machine
@@ -57,6 +58,9 @@ pub(crate) struct Args {
     /// Write the comparison as an HTML page with plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write every plot as an SVG file into DIR, among them a Gantt chart for each strategy: a step on every rank
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
@@ -112,6 +116,10 @@ pub fn run(args: &Args) -> CommandResult {
     memory::threads(args.ranks)?;
     let mut output = RunOutput::open(args.common.json.as_deref(), Some(config.seed))?;
     args.html.iter().try_for_each(|path| output.will_write(path))?;
+    if let Some(folder) = &args.plots {
+        output.expect_file();
+        output::folder(folder)?;
+    }
     let comparison = Comparison {
         config,
         strategies,
@@ -122,13 +130,26 @@ pub fn run(args: &Args) -> CommandResult {
     };
     let compared = comparison.run(None, &mut output)?;
     comparison.say(&compared, &mut output)?;
+    write(args, &mut output)?;
+    output.close()?;
+    compared.wrong.into_iter().next().map_or(Ok(()), |first| Err(CommandError::check(first)))
+}
+
+/// Writes the page and the plots that the flags ask for.
+fn write(args: &Args, output: &mut RunOutput) -> CommandResult {
+    if args.html.is_none() && args.plots.is_none() {
+        return Ok(());
+    }
+    let RenderedReport { page, plots } = allfold_report::render(&output.records()?, output.stamp())?;
     if let Some(path) = &args.html {
-        let page = allfold_report::render(&output.records()?, output.stamp())?.page;
         output::replace(path, page.as_bytes())?;
         output.say(format!("\npage: {}", path.display()))?;
     }
-    output.close()?;
-    compared.wrong.into_iter().next().map_or(Ok(()), |first| Err(CommandError::check(first)))
+    if let Some(folder) = &args.plots {
+        plots.iter().try_for_each(|(name, svg)| output::replace(&folder.join(name), svg.as_bytes()))?;
+        output.say(format!("\nplots: {} in {}", counted(plots.len(), "file"), folder.display()))?;
+    }
+    Ok(())
 }
 
 impl Comparison {

@@ -8,8 +8,8 @@ use crate::records::{
     Breakdown, MeasuredComparison, RankMemory, Records, SimulatedComparison, Stamp, TimelineSpan,
 };
 
-/// The number of ranks of a step that are drawn.
-const RANKS: usize = 8;
+/// The greatest number of ranks of a step that are drawn.
+const RANKS: usize = 64;
 
 /// The cells of a record. Measured and simulated records are different types, so this is a macro.
 macro_rules! cells {

@@ -11,7 +11,7 @@ use crate::scaling::explain;
   allfold scale explain
   allfold scale explain resnet34")]
 pub(crate) struct Args {
-    /// Which table: resnet34, a100, data-parallel or all
+    /// Which table: resnet34, a100, data-parallel, segmentation or all
     #[arg(value_name = "NAME", default_value = "all")]
     name: String,
     #[command(flatten)]
