@@ -41,6 +41,8 @@ STEPS = [
     ),
     ("ResNet-18", 4, 1, {"model": "resnet18", "lr": 0.1, "weight_decay": 5e-4, **SYNTHETIC}),
 ]
+# The same by ddp, as the MLP.
+STEPS += [(f"{name} on 2 ranks", count, 2, keys) for name, count, ranks, keys in STEPS if ranks == 1]
 
 
 def run(program, arguments):
