@@ -45,7 +45,9 @@ TEXT
     cat <<'TEXT'
 ## Memory
 
-What eight ranks of a GPT hold between two steps with Adam, by ZeRO's stages, and what ranks report beside what an allocator counts.
+What eight ranks of a GPT hold between two steps with Adam, by ZeRO's stages; then what ranks report beside what an allocator counts. Beyond
+the classes each thread keeps the packed operands of products (0.6 to 1 MB, subtracted below from the rows of two ranks), and a communicator
+keeps the buffers of messages for the next ones, in powers of two: one for `data_parallel`, one or two for `pipeline`.
 
 TEXT
     tests -p allfold-tests --test strategies sharded_classes_fall
@@ -53,8 +55,8 @@ TEXT
     cat <<'TEXT'
 ## Comparisons
 
-Measured on threads that share this machine's cores, so that a strategy with more exchanges has less time to compute; and predicted, each
-rank computing on a GPU of its own.
+Measured on threads that share two cores of a Xeon, on which other programs ran, so that these times are rough; and predicted, each rank
+computing on a GPU of its own.
 
 TEXT
     more=(--plots "$plots")
