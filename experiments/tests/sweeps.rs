@@ -161,6 +161,7 @@ fn a_slow_rank_slows_the_simulated_points_of_a_curve() {
         simulated.unwrap()["time_us"].as_f64().unwrap()
     };
     let (plain, slow) = (step(&[]), step(&["--fault", "slow_rank=1:x4"]));
+    assert!(step(&["--strategy", "zero3"]) > plain, "zero3 gathers parameters");
     assert!(slow > 2.0 * plain, "{plain} and {slow} us");
     let fault = ["--fault", "slow_rank=1:x4"];
     let nowhere = refused(&[&scale[..], &["--sim-ranks", "0"], &fault].concat());

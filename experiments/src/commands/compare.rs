@@ -38,7 +38,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// The strategies, such as ddp,zero3,pipeline [default: all that the configuration fits]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, alias = "strategy", value_name = "NAMES", value_delimiter = ',')]
     strategies: Vec<String>,
     /// Number of ranks
     #[arg(long, value_name = "N", value_parser = rank_count)]
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// The simulated machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
-    /// What each rank of the simulated machine computes on
+    /// What each rank of the simulated machine computes on. A GPU's name alone means f16 on tensor cores, with _f32 plain f32
     #[arg(long, value_name = "D", default_value = "a100_f32")]
     device: String,
     /// Predict alone, without runs on threads

@@ -24,13 +24,17 @@ pub(crate) struct Args {
     /// Replace the value of a key of the configuration; may be given many times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Replace the configuration's strategy
+    #[arg(long, value_name = "NAME")]
+    strategy: Option<String>,
     /// Rank counts, such as 1,2,4,8,64; from a long range, its powers of two
     #[arg(long, value_name = "COUNTS", required = true)]
     ranks: Option<RankCounts>,
     /// The simulated machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
-    /// What each rank of the simulated machine computes on: a device, or with others for some ranks, such as a100_f32,4-7:v100_f32
+    /// What each rank of the simulated machine computes on: a device, or with others for some ranks, such as a100_f32,4-7:v100_f32.
+    /// A GPU's name alone means f16 on tensor cores, with _f32 plain f32
     #[arg(long, value_name = "D", default_value = "a100_f32")]
     device: String,
     /// Share the samples of a step by the speed of these devices, not equally
@@ -67,6 +71,9 @@ pub fn run(args: &Args) -> CommandResult {
     };
     let mut config = config::read(path)?;
     args.set.iter().try_for_each(|pair| config::replace(&mut config, pair))?;
+    if let Some(strategy) = &args.strategy {
+        config.strategy.clone_from(strategy);
+    }
     allfold_trainer::config::check(&config).map_err(CommandError::usage)?;
     config.training.max_steps = args.steps;
     // The run has enough epochs for its steps, on any number of ranks.
