@@ -137,7 +137,7 @@ class Gpt(nn.Module):
 
 
 def distributed(model, optimiser, strategy, ranks):
-    """The model as this rank trains it, and an optimiser over its parameters, with the groups' values."""
+    """The model as this rank trains it, and an optimiser over its parameters. `fsdp` is for the gpt."""
     if strategy == "ddp":
         return nn.parallel.DistributedDataParallel(model), optimiser
     from torch.distributed.device_mesh import init_device_mesh
@@ -147,8 +147,7 @@ def distributed(model, optimiser, strategy, ranks):
     for block in model.h:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    values = {key: value for key, value in optimiser.param_groups[0].items() if key != "params"}
-    return model, type(optimiser)(model.parameters(), **values)
+    return model, torch.optim.AdamW(model.parameters(), lr=optimiser.param_groups[0]["lr"])
 
 
 def main():
