@@ -26,14 +26,6 @@ struct Case {
 /// In order of the memory that a step needs.
 const CASES: [Case; 3] = [
     Case {
-        name: "mlp",
-        keys: &[("model.name", "mlp"), ("model.hidden", "[512, 512]"), ("optimiser.name", "adam")],
-        shape: (1, 16, 16),
-        classes: 10,
-        samples: 4_096,
-        boundary: 512,
-    },
-    Case {
         name: "gpt",
         keys: &[
             ("model.name", "gpt"),
@@ -46,6 +38,14 @@ const CASES: [Case; 3] = [
         classes: 96,
         samples: 128,
         boundary: 64 * 32,
+    },
+    Case {
+        name: "mlp",
+        keys: &[("model.name", "mlp"), ("model.hidden", "[512, 512]"), ("optimiser.name", "adam")],
+        shape: (1, 16, 16),
+        classes: 10,
+        samples: 16_384,
+        boundary: 512,
     },
     Case {
         name: "cnn",
@@ -131,13 +131,16 @@ fn an_allocator_counts_what_ranks_report() {
         println!("| {model:<5} | {what:<14} | {ranks:>5} | {reported:>13} | {counted:>12} | {apart:>4.1}% |");
     };
     let mut wrong = Vec::new();
+    // Products pack their operands into memory that each thread keeps: what the allocator counts beyond the classes.
+    let mut packed = Vec::new();
     for case in &CASES {
         let Counted { ranks, peak, .. } = counted(case, "single", 1);
         let (reported, peak) = (ranks[0].1.total(), peak.unwrap());
         print(case.name, "single, peak", 1, reported, peak);
         wrong.extend((far(peak, reported).abs() > LIMIT).then(|| format!("{}, peak", case.name)));
-        // Products pack their operands into memory that each thread keeps.
-        let packing = peak.saturating_sub(reported as usize);
+        packed.push(peak.saturating_sub(reported as usize));
+    }
+    for (case, packing) in CASES.iter().zip(packed) {
         for strategy in ["ddp", "data_parallel", "zero1", "zero2", "zero3", "pipeline", "tensor"] {
             if strategy == "tensor" && case.name != "gpt" {
                 continue;
