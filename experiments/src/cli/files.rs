@@ -61,6 +61,11 @@ pub fn appendable(path: &Path) -> CommandResult {
     open_to_append(path).map(drop).map_err(|error| cannot_write(path, &error))
 }
 
+/// Writes files into a folder, each with its name and text, as [`replace`] does.
+pub fn replace_all(folder: &Path, files: &[(String, String)]) -> CommandResult {
+    files.iter().try_for_each(|(name, text)| replace(&folder.join(name), text.as_bytes()))
+}
+
 /// Writes a file completely or not at all: writes a temporary file in the same folder, and renames it. Links to the file and
 /// its permissions are kept.
 pub fn replace(path: &Path, content: &[u8]) -> CommandResult {

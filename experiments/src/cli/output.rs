@@ -10,7 +10,7 @@
 //! Any other file is replaced by renaming a complete new one over it. If the reader of the text closes it, a run with files to
 //! write goes on without printing.
 
-pub use crate::cli::files::{can_make_folder, folder, replace, writable};
+pub use crate::cli::files::{can_make_folder, folder, replace, replace_all, writable};
 
 use crate::cli::closed_output;
 use crate::cli::error::{CommandError, CommandResult};

@@ -146,7 +146,7 @@ fn write(args: &Args, output: &mut RunOutput) -> CommandResult {
         output.say(format!("\npage: {}", path.display()))?;
     }
     if let Some(folder) = &args.plots {
-        plots.iter().try_for_each(|(name, svg)| output::replace(&folder.join(name), svg.as_bytes()))?;
+        output::replace_all(folder, &plots)?;
         output.say(format!("\nplots: {} in {}", counted(plots.len(), "file"), folder.display()))?;
     }
     Ok(())

@@ -8,6 +8,6 @@ use std::path::Path;
 /// Writes the records, the plots, and last the page that shows them.
 pub fn write(folder: &Path, records: &str, made: &RenderedReport) -> CommandResult {
     output::replace(&folder.join("records.jsonl"), records.as_bytes())?;
-    made.plots.iter().try_for_each(|(name, svg)| output::replace(&folder.join(name), svg.as_bytes()))?;
+    output::replace_all(folder, &made.plots)?;
     output::replace(&folder.join("report.html"), made.page.as_bytes())
 }
