@@ -53,8 +53,8 @@ pub mod weights;
 pub use allfold_config::{Config, ScoreBy};
 pub use allfold_networks::amp;
 pub use allfold_networks::{
-    Builder, ContextSplit, ExpertSplit, Network, Outline, ParamLayout, ParamSpec, Phase, TensorSplit,
-    layer_of, layers, workloads,
+    Builder, ContextSplit, ExpertSplit, LayerTensors, Network, NetworkTensors, Outline, ParamLayout,
+    ParamSpec, Phase, TensorSplit, layer_of, layers, workloads,
 };
 pub use allfold_pipeline as pipeline;
 pub use data::{Batch, Dataset};

@@ -3,6 +3,7 @@
 pub use allfold_optim::{Adam, Lars, Optimiser, OptimiserState, Sgd, clip};
 
 use crate::added::{Added, Named, no_such_type, typed};
+use crate::layers::Init;
 use crate::{Config, ParamSpec, Result};
 use allfold_config::OptimiserConfig;
 use allfold_kernels::nn::Float;
@@ -48,6 +49,17 @@ pub fn build<F: Float>(config: &Config, params: &[ParamSpec]) -> Result<Box<dyn 
     /// Compiled here for both types, and in no crate that builds an optimiser.
     static BUILT: (BuildOptimiser<f32>, BuildOptimiser<f64>) = (built, built);
     typed::<BuildOptimiser<F>>(&BUILT.0, &BUILT.1).ok_or_else(no_such_type::<F>)?(config, params)
+}
+
+/// The number of elements of state that the optimiser of `config` keeps for each element that it updates.
+///
+/// # Errors
+/// If no optimiser has that name.
+pub fn state_per_element<F: Float>(config: &Config) -> Result<usize> {
+    let one = ParamSpec { name: String::new(), shape: vec![1], range: 0..1, init: Init::Constant(0.0) };
+    let mut optimiser = build::<F>(config, &[one])?;
+    optimiser.step(0.0, &mut [F::ONE], &[F::ONE]);
+    Ok(optimiser.state().vectors.iter().map(|(_, values)| values.len()).sum())
 }
 
 fn built<F: Float>(config: &Config, params: &[ParamSpec]) -> Result<Box<dyn Optimiser<F>>> {

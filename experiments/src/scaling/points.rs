@@ -4,7 +4,7 @@ use crate::cli::devices::RankDevices;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::{memory, progress};
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
-use crate::training::records::setup;
+use crate::training::records::{held, setup};
 use crate::training::run::{self, RecordOptions};
 use crate::training::trained::Trained;
 use allfold_collectives::Plan;
@@ -153,6 +153,7 @@ impl Scaling {
             samples_per_s: trained.throughput(),
             efficiency: 0.0,
             engines: Vec::new(),
+            memory: None,
         })
     }
 
@@ -192,6 +193,7 @@ impl Scaling {
             samples_per_s: trained.throughput(),
             efficiency: 0.0,
             engines: Vec::new(),
+            memory: Some(trained.peak()),
         })
     }
 
@@ -214,6 +216,7 @@ impl Scaling {
             exposed_us: prediction.time.exposed.as_micros(),
             samples_per_s: prediction.throughput(),
             efficiency: 0.0,
+            memory: prediction.peak().map(held),
             engines: prediction.engines,
         })
     }
@@ -268,10 +271,11 @@ impl Scaling {
             1,
             &format!("{} on {}", config.model.name, counted(place.ranks() as usize, "rank")),
         );
-        let trained = match step > samples {
-            true => run::run(&config, &place, &bar),
-            false => run::run_on(&config, data, &place, &bar, RecordOptions::default()),
-        };
+        // The peak of memory is noted where that costs no time of the step.
+        let spans = matches!(place, LaunchMode::Sim(_));
+        let noted = RecordOptions { spans, ..RecordOptions::default() };
+        let random = if step > samples { Some(run::load(&config)?) } else { None };
+        let trained = run::run_on(&config, random.as_ref().unwrap_or(data), &place, &bar, noted);
         bar.finish_and_clear();
         trained
     }

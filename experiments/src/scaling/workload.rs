@@ -1,6 +1,7 @@
 //! Scaling curves of large networks, from their layer tables.
 
 use crate::cli::error::{CommandError, CommandResult};
+use crate::training::records::held;
 use allfold_collectives::Plan;
 use allfold_nccl_model::{Arch, Graph, HostCpu, Inside, Overrides, Platform};
 use allfold_prediction::{
@@ -75,6 +76,7 @@ impl WorkloadScaling {
             exposed_us: prediction.time.exposed.as_micros(),
             samples_per_s: prediction.throughput(),
             efficiency: 0.0,
+            memory: prediction.peak().map(held),
             engines: prediction.engines,
         }))
     }

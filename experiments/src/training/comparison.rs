@@ -100,7 +100,7 @@ impl Contender {
             bytes_sent: Vec::new(),
             bytes_by_operation: BTreeMap::new(),
             peak_bytes: trained.peaks().iter().map(MemoryUse::total).collect(),
-            memory: greatest(&trained.peaks()),
+            memory: trained.peak(),
             loss: trained.result.losses.last().copied().unwrap_or(f64::NAN),
             weights_hash: trained.weights_hash(),
         }
@@ -137,15 +137,16 @@ impl Contender {
     }
 }
 
-fn greatest(peaks: &[MemoryUse]) -> RankMemory {
-    held(peaks.iter().max_by_key(|peak| peak.total()).copied().unwrap_or_default())
-}
-
 impl Trained {
     /// The memory of each rank at the time when it held the most in any step.
     fn peaks(&self) -> Vec<MemoryUse> {
         let most = |steps: &Vec<RankStep>| steps.iter().map(|step| step.peak).max_by_key(MemoryUse::total);
         self.steps.iter().map(|steps| most(steps).unwrap_or_default()).collect()
+    }
+
+    /// The memory of the rank that holds the most, at that time.
+    pub fn peak(&self) -> RankMemory {
+        held(self.peaks().into_iter().max_by_key(MemoryUse::total).unwrap_or_default())
     }
 
     /// Time that each rank waits for others in a step, in microseconds, as the mean over the steps that do not warm up.

@@ -9,7 +9,7 @@ use allfold_trainer::{Config, EpochReport};
 use std::collections::BTreeMap;
 
 /// The memory of a rank as a record.
-pub(super) fn held(memory: allfold_trainer::MemoryUse) -> RankMemory {
+pub fn held(memory: allfold_trainer::MemoryUse) -> RankMemory {
     let allfold_trainer::MemoryUse {
         params,
         gradients,

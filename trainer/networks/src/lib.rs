@@ -31,6 +31,6 @@ pub use error::{Error, Result};
 pub use layers::MeshAxis;
 pub use mesh::{AxisPosition, Mesh};
 pub use network::{
-    Builder, ContextSplit, ExpertSplit, Network, NetworkSplit, Outline, ParamLayout, ParamSpec, Phase,
-    TensorSplit, layer_of,
+    Builder, ContextSplit, ExpertSplit, LayerTensors, Network, NetworkSplit, NetworkTensors, Outline,
+    ParamLayout, ParamSpec, Phase, TensorSplit, layer_of,
 };

@@ -11,6 +11,7 @@ mod outline;
 mod sequence_split;
 mod split;
 mod tensor_split;
+mod tensors;
 
 pub use builder::Builder;
 pub use context_split::ContextSplit;
@@ -19,6 +20,7 @@ pub use layout::ParamLayout;
 pub use outline::{Outline, layer_of};
 pub use split::NetworkSplit;
 pub use tensor_split::TensorSplit;
+pub use tensors::{LayerTensors, NetworkTensors};
 
 use crate::layers::{Init, Layer, PassKind, PeerCall};
 use crate::{Error, Result, pattern};

@@ -23,6 +23,7 @@ mod groups;
 mod meetings;
 mod network;
 mod overheads;
+mod phase_times;
 #[cfg(test)]
 mod pipeline_tests;
 mod served_step;
@@ -37,6 +38,7 @@ mod workload;
 pub use exchange::{ExchangeModel, GroupedCollective, MessageTimes, NcclModel, SimulatedExchange};
 pub use groups::RankGroups;
 pub use overheads::{Overheads, expected_max};
+pub use phase_times::PhaseTimes;
 pub use served_step::MOST_SERVED;
 pub use step_costs::{DdpOptions, StepCosts};
 pub use uniform_costs::UniformCosts;
@@ -52,7 +54,7 @@ use allfold_trainer::strategies::ddp::Ddp;
 use allfold_trainer::strategies::single::Single;
 use allfold_trainer::strategies::{self, DataSharing, Driver, Plain, hooks};
 use allfold_trainer::timing::{BucketTimes, StepBreakdown, StepSpan};
-use allfold_trainer::{Config, Result, optim, shares};
+use allfold_trainer::{Config, MemoryUse, Result, optim, shares};
 use clock::StepRules;
 use network::NetworkCosts;
 use step::RankClass;
@@ -98,6 +100,9 @@ pub struct StepPrediction {
     pub buckets: Vec<BucketTimes>,
     /// The number of parameters of the whole network.
     pub parameters: u64,
+    /// The most that each stepped rank holds at one time of a step, by class: the engine of the CPU, whose activations are as wide as
+    /// its parameters. Empty if the sizes of the network's tensors are not known.
+    pub peaks: Vec<MemoryUse>,
     /// What each stepped rank does, counted from the start of its step: one of each stage of a pipeline; with `data_parallel` all.
     #[serde(skip)]
     pub spans: Vec<Vec<StepSpan>>,
@@ -109,6 +114,11 @@ impl StepPrediction {
     /// Samples per second, over all ranks.
     pub fn throughput(&self) -> f64 {
         self.samples as f64 / self.time.total().as_secs()
+    }
+
+    /// The memory of the rank that holds the most at one time, if it is known.
+    pub fn peak(&self) -> Option<MemoryUse> {
+        self.peaks.iter().copied().max_by_key(MemoryUse::total)
     }
 }
 
@@ -122,11 +132,34 @@ pub fn predict(
     classes: usize,
     machine: &ModeledMachine,
 ) -> Result<StepPrediction> {
+    predict_by(config, (shape, classes), machine, None)
+}
+
+/// As [`predict`], with the times of passes that a run of `config` measured, and not those of the machine's device.
+///
+/// # Errors
+/// As [`predict`].
+pub fn predict_measured(
+    config: &Config,
+    shape: (usize, usize, usize),
+    classes: usize,
+    machine: &ModeledMachine,
+    times: &PhaseTimes,
+) -> Result<StepPrediction> {
+    predict_by(config, (shape, classes), machine, Some(times))
+}
+
+fn predict_by(
+    config: &Config,
+    samples: ((usize, usize, usize), usize),
+    machine: &ModeledMachine,
+    times: Option<&PhaseTimes>,
+) -> Result<StepPrediction> {
     allfold_trainer::config::check(config)?;
     hooks::check_predicted(config)?;
     match config.precision.dtype {
-        ElementType::F64 => predict_network::<f64>(config, (shape, classes), machine),
-        ElementType::F32 => predict_network::<f32>(config, (shape, classes), machine),
+        ElementType::F64 => predict_network::<f64>(config, samples, machine, times),
+        ElementType::F32 => predict_network::<f32>(config, samples, machine, times),
     }
 }
 
@@ -134,6 +167,7 @@ fn predict_network<F: Float>(
     config: &Config,
     samples: ((usize, usize, usize), usize),
     machine: &ModeledMachine,
+    times: Option<&PhaseTimes>,
 ) -> Result<StepPrediction> {
     let ranks = machine.topology.ranks();
     let mesh = strategies::plan(config, 0, ranks)?.mesh;
@@ -141,7 +175,7 @@ fn predict_network<F: Float>(
     let mut costs: Vec<NetworkCosts<F>> = Vec::new();
     for device in (0..mesh.ranks()).map(device_of) {
         if costs.iter().all(|costs| costs.device != device) {
-            costs.push(NetworkCosts::new(config, samples, &mesh, device)?);
+            costs.push(NetworkCosts::new((config, times), samples, &mesh, device)?);
         }
     }
     let class_of = |rank| {

@@ -1,6 +1,6 @@
 //! A real network as [`StepCosts`]: the costs of its kernels on a device.
 
-use crate::StepCosts;
+use crate::{PhaseTimes, StepCosts};
 use allfold_kernels::nn::{Float, OpCost};
 use allfold_sim::{Device, DeviceWork, Picos};
 use allfold_trainer::amp::Autocast;
@@ -10,7 +10,9 @@ use allfold_trainer::engine::{Mesh, MeshAxis, NetworkSplit, trained_parts};
 use allfold_trainer::layers::{PassKind, PeerCall};
 use allfold_trainer::strategies::hooks::{self, HookCalls};
 use allfold_trainer::timing::work;
-use allfold_trainer::{Config, Network, Outline, ParamSpec, Phase, Result, layer_of, models, optim};
+use allfold_trainer::{
+    Config, Network, NetworkTensors, Outline, ParamSpec, Phase, Result, layer_of, models, optim,
+};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -25,12 +27,14 @@ pub(crate) struct NetworkCosts<'a, F: Float> {
     parameters: u64,
     inputs: usize,
     pub device: Device,
+    /// Measured times of passes, which count and not the device's.
+    times: Option<&'a PhaseTimes>,
 }
 
 impl<'a, F: Float> NetworkCosts<'a, F> {
-    /// The largest part that a rank of `mesh` has of the network of `config` over samples of `shape`.
+    /// The largest part that a rank of `mesh` has of the network of `config` over samples of `shape`; `times` if its passes were measured.
     pub fn new(
-        config: &'a Config,
+        (config, times): (&'a Config, Option<&'a PhaseTimes>),
         (shape, classes): ((usize, usize, usize), usize),
         mesh: &Mesh,
         device: Device,
@@ -46,7 +50,7 @@ impl<'a, F: Float> NetworkCosts<'a, F> {
         optim::build::<F>(config, network.params())?;
         let outline = Arc::new(network.outline());
         let amp = models::narrow(config.precision.amp).map(|narrow| Autocast::new(narrow, &network));
-        Ok(NetworkCosts { config, network, split, outline, amp, parameters, inputs, device })
+        Ok(NetworkCosts { config, network, split, outline, amp, parameters, inputs, device, times })
     }
 
     /// Whether ranks share layers or experts, so that none has all parameters.
@@ -77,12 +81,18 @@ impl<F: Float> StepCosts for NetworkCosts<'_, F> {
         self.network.params()
     }
     fn takes(&self, phase: Phase, n: usize) -> Picos {
-        self.phase_time(phase, self.network.cost(phase, n))
+        match self.times {
+            Some(times) => times.takes(phase),
+            None => self.phase_time(phase, self.network.cost(phase, n)),
+        }
     }
     fn data(&self, n: usize) -> Picos {
-        self.time(data_cost::<F>(n * self.inputs))
+        self.times.map_or_else(|| self.time(data_cost::<F>(n * self.inputs)), |times| times.data)
     }
     fn update(&self, elements: usize) -> Picos {
+        if let Some(times) = self.times {
+            return times.update(elements);
+        }
         let optimiser = optim::build::<F>(self.config, &[]);
         optimiser.map_or(Picos::ZERO, |optimiser| self.time(optimiser.cost(elements)))
     }
@@ -93,7 +103,8 @@ impl<F: Float> StepCosts for NetworkCosts<'_, F> {
         self.time(clip_cost::<F>(elements))
     }
     fn accumulate(&self, elements: usize) -> Picos {
-        self.time(accumulate_cost::<F>(elements))
+        // A measured pass contains it.
+        if self.times.is_some() { Picos::ZERO } else { self.time(accumulate_cost::<F>(elements)) }
     }
     fn pack(&self, elements: usize) -> Picos {
         self.time(pack_cost::<F>(elements))
@@ -138,6 +149,12 @@ impl<F: Float> StepCosts for NetworkCosts<'_, F> {
             true => Vec::new(),
             false => layer.peer_calls(PassKind::GatherGradient, n),
         }
+    }
+    fn tensors(&self) -> Option<&dyn NetworkTensors> {
+        Some(&self.network)
+    }
+    fn optimiser_state(&self) -> usize {
+        optim::state_per_element::<F>(self.config).unwrap_or_default()
     }
     fn operation(&self, phase: Phase, cost: OpCost) -> Picos {
         self.phase_time(phase, cost)

@@ -7,7 +7,7 @@ use allfold_sim::Picos;
 use allfold_trainer::engine::{Keep, Mesh};
 use allfold_trainer::strategies::Driver;
 use allfold_trainer::timing::{BucketTimes, StepBreakdown, StepSpan, communication};
-use allfold_trainer::{Error, Result};
+use allfold_trainer::{Error, MemoryUse, Result};
 use std::sync::Mutex;
 use std::thread;
 
@@ -17,10 +17,12 @@ pub(crate) struct RankStep {
     pub time: StepBreakdown,
     pub buckets: Vec<BucketTimes>,
     pub spans: Vec<StepSpan>,
+    /// The most that the rank held in any of these steps, if the sizes of the network's tensors are known.
+    pub peak: Option<MemoryUse>,
 }
 
 /// A rank begins a step when its own part of the previous one has ended, so that where several are stepped, steps are alike from the
-/// third on.
+/// third on. The first steps also make the buffers that later ones find in their pools.
 const STEPS: u64 = 3;
 
 /// Steps of workers that may be ahead of each other are not alike: these many are averaged, after those in which nobody waits yet.
@@ -152,9 +154,10 @@ pub(crate) fn prediction<'a>(
     let places = (0..mesh.data / mesh.context).map(|place| mesh.servers + place * mesh.context * mesh.tensor);
     let samples = places.map(|rank| class_of(rank).batch as u64).sum();
     let (ranks, parameters) = (mesh.ranks() as u32, class_of(0).costs.parameters());
+    let peaks = done.iter().filter_map(|rank| rank.peak).collect();
     let spans = done.into_iter().map(|rank| rank.spans).collect();
     let communication = communication(&buckets);
-    Ok(StepPrediction { ranks, samples, time, communication, buckets, parameters, spans, engines })
+    Ok(StepPrediction { ranks, samples, time, communication, buckets, parameters, peaks, spans, engines })
 }
 
 fn rank_step(with: Shared, number: usize, drivers: Drivers) -> Result<RankStep> {
@@ -187,11 +190,11 @@ pub(crate) fn steps(
     driver.start(&mut rank)?;
     let period = with.rules.period;
     let (warmup, count) = match (with.ranks.len(), with.rules.staleness) {
-        (1, _) => (0, period),
+        (1, _) if with.costs.tensors().is_none() => (0, period),
         (_, 0) => ((STEPS - 1) * period, STEPS * period),
         (_, staleness) => (staleness + 1, staleness + 1 + AHEAD),
     };
-    let (mut start, mut all) = (Picos::ZERO, StepBreakdown::default());
+    let (mut start, mut all, mut peak) = (Picos::ZERO, StepBreakdown::default(), None);
     for step in 0..count {
         rank.begin(step, count - step);
         start = rank.now;
@@ -199,6 +202,7 @@ pub(crate) fn steps(
         driver.step(&mut rank)?;
         if step >= warmup {
             all += rank.breakdown(start, data);
+            peak = peak.into_iter().chain(rank.peak()).max_by_key(MemoryUse::total);
         }
     }
     let mean = |sum: Picos| Picos(sum.0 / (count - warmup));
@@ -217,5 +221,6 @@ pub(crate) fn steps(
         time: StepBreakdown { data, forward, backward, exposed, optimiser },
         buckets: rank.log.into_iter().map(bucket).collect(),
         spans: rank.spans.into_iter().map(span).collect(),
+        peak,
     })
 }

@@ -6,7 +6,7 @@ use allfold_trainer::buckets::{Bucket, Caps};
 use allfold_trainer::engine::MeshAxis;
 use allfold_trainer::layers::PeerCall;
 use allfold_trainer::strategies::hooks::HookCalls;
-use allfold_trainer::{Outline, ParamSpec, Phase};
+use allfold_trainer::{NetworkTensors, Outline, ParamSpec, Phase};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -78,6 +78,18 @@ pub trait StepCosts: Sync {
     /// What a layer calls of them to gather the gradient of its output, before its backward pass.
     fn gather_calls(&self, _layer: usize, _n: usize) -> Vec<PeerCall> {
         Vec::new()
+    }
+    /// The tensors of the network, if their sizes are known: then a rank's memory is predicted, too.
+    fn tensors(&self) -> Option<&dyn NetworkTensors> {
+        None
+    }
+    /// Bytes of an element of an activation, of its gradient and of what layers save.
+    fn activation_element(&self) -> usize {
+        self.element()
+    }
+    /// Elements of the optimiser's state for each element that a rank updates.
+    fn optimiser_state(&self) -> usize {
+        0
     }
     /// How long an operation of [`StepCosts::peer_calls`] of a phase takes.
     fn operation(&self, _phase: Phase, _cost: OpCost) -> Picos {

@@ -12,7 +12,7 @@ use allfold_trainer::engine::Mesh;
 use allfold_trainer::strategies::Driver;
 use allfold_trainer::strategies::data_parallel::DataParallel;
 use allfold_trainer::workloads::{Accelerator, KernelCost, Precision, Workload};
-use allfold_trainer::{Outline, ParamSpec, Phase, Result};
+use allfold_trainer::{NetworkTensors, Outline, ParamSpec, Phase, Result};
 use std::sync::Arc;
 
 /// The parameters of training a workload.
@@ -204,5 +204,15 @@ impl StepCosts for Modeled<'_> {
     }
     fn element(&self) -> usize {
         4
+    }
+    fn tensors(&self) -> Option<&dyn NetworkTensors> {
+        Some(self.job.workload)
+    }
+    /// Autocast keeps activations in the narrow type.
+    fn activation_element(&self) -> usize {
+        if self.job.precision == Precision::Half { 2 } else { 4 }
+    }
+    fn optimiser_state(&self) -> usize {
+        self.job.workload.optimiser_passes().saturating_sub(3) / 2
     }
 }

@@ -76,7 +76,8 @@ impl<F: Float> Bucketing for Worker<'_, F> {
             _ => Buffer::zeroed(unit.padded),
         });
         let (buckets, filling) = (buckets.to_vec(), buckets.iter().map(|_| None).collect());
-        self.bucketing = Some(BucketState { buckets, slots, views, filling, hook, under_way: Vec::new() });
+        self.bucketing =
+            Some(BucketState { buckets, slots, views, filling, hook, under_way: Vec::new(), away: 0 });
         Ok(())
     }
 
@@ -115,6 +116,7 @@ impl<F: Float> Bucketing for Worker<'_, F> {
             Some(views) => units[0].grads.here_mut("gradients")?.split_off(views[bucket].start),
             None => state.filling[bucket].take().unwrap_or_else(|| Buffer::zeroed(0)),
         };
+        state.away += buffer.len();
         state.under_way.push(state.hook.send(bucket, buffer, groups.data())?);
         Ok(())
     }
@@ -147,6 +149,7 @@ impl<F: Float> Worker<'_, F> {
             let (buffer, done) = state.hook.finish(exchange, place, self.groups.data())?;
             self.waited_since(before);
             self.log[at].done = done;
+            state.away -= buffer.len();
             if state.views.is_some() {
                 sums.push(buffer);
                 continue;

@@ -65,14 +65,16 @@ pub(super) struct BucketState<F: Float> {
     /// The buckets' buffers while they are not in an exchange, if buckets are not views.
     pub filling: Vec<Option<Buffer<F>>>,
     pub hook: Hook<F>,
-    /// The buckets that were sent, in order.
+    /// The buckets that were sent, in order, and the number of their elements.
     pub under_way: Vec<BucketExchange<F>>,
+    pub away: usize,
 }
 
 impl<F: Float> BucketState<F> {
-    /// Bytes of buckets that are no views, and of the hook's state.
-    pub fn bytes(&self) -> u64 {
-        let elements = self.filling.iter().flatten().map(|buffer| buffer.len()).sum::<usize>();
-        ((elements + self.hook.elements()) * size_of::<F>()) as u64
+    /// Bytes of gradients that are in an exchange as views; and of buckets that are no views and of the hook's state.
+    pub fn bytes(&self) -> [u64; 2] {
+        let filling = self.filling.iter().flatten().map(|buffer| buffer.len()).sum::<usize>();
+        let (viewed, sent) = if self.views.is_some() { (self.away, 0) } else { (0, self.away) };
+        [viewed, filling + sent + self.hook.elements()].map(|elements| (elements * size_of::<F>()) as u64)
     }
 }

@@ -35,6 +35,7 @@ pub(crate) use bucket_exchange::COPIES;
 pub use bucketing::Bucketing;
 pub use groups::split_workers;
 pub use serving::{Serving, ServingRole, first_of};
+pub use slot::readers;
 #[cfg(feature = "cuda")]
 pub(crate) use transfer::part_of;
 pub use unit_layout::{UnitLayout, filled_micro_batches, trained_parts, unit_of, units_of_layers};

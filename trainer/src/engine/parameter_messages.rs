@@ -7,7 +7,7 @@ use crate::costs::pack_cost;
 use crate::engine::RankEngine;
 use crate::timing::{StepWork, work};
 use crate::{Error, Result};
-use allfold_collectives::{Buffer, Communicator, Rank, Work};
+use allfold_collectives::{Communicator, Rank};
 use allfold_kernels::nn::{Float, add_to, divide};
 use std::ops::Range;
 
@@ -31,14 +31,6 @@ impl<F: Float> Worker<'_, F> {
         let part = self.units[unit].padded / self.role().servers;
         server * part..(server + 1) * part
     }
-
-    fn wait_and_recycle(&mut self, works: Vec<Work<Buffer<F>>>) -> Result<()> {
-        for work in works {
-            let (values, _) = self.wait(work)?;
-            self.on.pool.push(values.into_vec());
-        }
-        Ok(())
-    }
 }
 
 impl<F: Float> Serving for Worker<'_, F> {
@@ -48,9 +40,11 @@ impl<F: Float> Serving for Worker<'_, F> {
 
     fn pull(&mut self, unit: usize) -> Result<()> {
         for server in 0..self.role().servers {
-            let room = self.on.pool.take(self.part_of(unit, server).len());
+            let elements = self.part_of(unit, server).len();
+            let room = self.on.pool.take(elements);
             let work = self.serving_channel(0)?.recv_async(room.into(), Rank(server as u32))?;
             at(&mut self.serving.pulls, unit).push(work);
+            self.away += elements;
         }
         Ok(())
     }
@@ -58,7 +52,7 @@ impl<F: Float> Serving for Worker<'_, F> {
     fn pulled(&mut self, unit: usize) -> Result<()> {
         let works = std::mem::take(at(&mut self.serving.pulls, unit));
         for (server, work) in works.into_iter().enumerate() {
-            let (values, _) = self.wait(work)?;
+            let values = self.arrived(work)?;
             let part = self.part_of(unit, server);
             self.units[unit].params.here_mut("parameters")?[part].copy_from_slice(&values);
             self.on.pool.push(values.into_vec());
@@ -76,6 +70,7 @@ impl<F: Float> Serving for Worker<'_, F> {
         self.did(StepWork::Divide, None, start);
         for server in 0..servers {
             let part = self.part_of(unit, server);
+            self.away += part.len();
             let mut copy = self.on.pool.take(part.len());
             copy.copy_from_slice(&self.units[unit].grads.here("gradients")?[part]);
             let work = self.serving_channel(0)?.send_async(copy.into(), Rank(server as u32))?;
@@ -85,8 +80,10 @@ impl<F: Float> Serving for Worker<'_, F> {
     }
 
     fn serve(&mut self, unit: usize, worker: usize) -> Result<()> {
-        let mut copy = self.on.pool.take(self.units[unit].param_part.len());
-        copy.copy_from_slice(&self.units[unit].param_part);
+        let part = &self.units[unit].param_part;
+        self.away += part.len();
+        let mut copy = self.on.pool.take(part.len());
+        copy.copy_from_slice(part);
         let to = Rank(self.role().servers as u32);
         let work = self.serving_channel(worker)?.send_async(copy.into(), to)?;
         at(&mut self.serving.served, worker).push(work);
@@ -96,9 +93,11 @@ impl<F: Float> Serving for Worker<'_, F> {
     fn expect(&mut self, units: &[usize], worker: usize) -> Result<()> {
         let from = Rank(self.role().servers as u32);
         for &unit in units {
-            let room = self.on.pool.take(self.units[unit].param_part.len());
+            let elements = self.units[unit].param_part.len();
+            let room = self.on.pool.take(elements);
             let work = self.serving_channel(worker)?.recv_async(room.into(), from)?;
             at(&mut self.serving.expected, worker).push((unit, work));
+            self.away += elements;
         }
         Ok(())
     }
@@ -117,9 +116,9 @@ impl<F: Float> Serving for Worker<'_, F> {
     fn take_push(&mut self, worker: usize) -> Result<()> {
         // The worker has received the parameters that were sent to it, since it has computed with them.
         let served = std::mem::take(at(&mut self.serving.served, worker));
-        self.wait_and_recycle(served)?;
+        self.recycle_all(served)?;
         for (unit, push) in std::mem::take(at(&mut self.serving.expected, worker)) {
-            let (values, _) = self.wait(push)?;
+            let values = self.arrived(push)?;
             let start = self.groups.world.now();
             let state = &mut self.units[unit];
             match state.grad_part_begun {

@@ -266,9 +266,10 @@ impl<F: Float> RankEngine for Worker<'_, F> {
                 slot.acts.take_grad(act).ok_or_else(gone)?.into()
             }
         };
-        let (channel, peer) = self.route(to)?;
+        let (elements, (channel, peer)) = (values.len(), self.route(to)?);
         let work = channel.send_async(values, peer)?;
         self.sent.push(work);
+        self.away += elements;
         Ok(())
     }
 
@@ -303,10 +304,8 @@ impl<F: Float> RankEngine for Worker<'_, F> {
     }
 
     fn update(&mut self) -> Result<()> {
-        for work in std::mem::take(&mut self.sent) {
-            let (values, _) = self.wait(work)?;
-            self.on.pool.push(values.into_vec());
-        }
+        let sent = std::mem::take(&mut self.sent);
+        self.recycle_all(sent)?;
         let (before, waited) = (self.groups.world.now(), self.waited);
         self.note_memory();
         self.move_params()?;

@@ -1,9 +1,10 @@
 //! A micro-batch in flight, and the number of phases that still read each of its tensors.
 
-use crate::layers::Layer;
+use super::{Keep, ParamUnit};
 use crate::model::{Activations, Arithmetic};
 use crate::{Network, Outline, Phase};
 use allfold_kernels::nn::Float;
+use allfold_networks::NetworkTensors;
 use std::ops::Range;
 
 /// The tensors of one micro-batch.
@@ -30,17 +31,13 @@ pub(super) struct SlotState<F> {
     pub tied_grads: Vec<Vec<F>>,
 }
 
-/// For each storage of an activation: how many phases and messages of a rank's chunks of layers read it.
-pub(super) fn readers<F: Float>(
-    network: &Network<F>,
-    outline: &Outline,
-    chunks: &[Range<usize>],
-) -> Vec<u32> {
-    let mut readers = vec![0; network.layers().len() + 1];
-    for layers in chunks {
+/// For each storage of an activation: how many phases and messages of a rank with these units read it.
+pub fn readers(network: &dyn NetworkTensors, outline: &Outline, units: &[ParamUnit]) -> Vec<u32> {
+    let mut readers = vec![0; outline.layers() + 1];
+    for layers in &held_layers(units) {
         let phases = outline.forward(layers).into_iter().chain(outline.backward(layers, true));
         for phase in phases {
-            reads(network, phase).into_iter().flatten().for_each(|storage| readers[storage] += 1);
+            network.reads(phase).into_iter().flatten().for_each(|storage| readers[storage] += 1);
         }
         // The last activation is read once more, to be sent to the next stage.
         if layers.end < outline.layers() {
@@ -50,28 +47,16 @@ pub(super) fn readers<F: Float>(
     readers
 }
 
-/// The storages of the activations that a phase reads.
-fn reads<F: Float>(network: &Network<F>, phase: Phase) -> [Option<usize>; 3] {
-    let input = |l: usize| network.storage_of(network.from(l)[0]);
-    let output = |l: usize| network.layers()[l].needs_output().then(|| network.storage_of(l + 1));
-    match phase {
-        Phase::SyncForward(l) => [Some(input(l)), None, None],
-        Phase::Forward(l) => {
-            let second = network.from(l).get(1).map(|&from| network.storage_of(from));
-            [Some(input(l)), second, None]
+/// The layers that a rank runs: ranges of units that are neighbours are joined.
+fn held_layers(units: &[ParamUnit]) -> Vec<Range<usize>> {
+    let mut held: Vec<Range<usize>> = Vec::new();
+    for unit in units.iter().filter(|unit| unit.keep != Keep::Nothing) {
+        match held.last_mut() {
+            Some(last) if last.end == unit.layers.start => last.end = unit.layers.end,
+            _ => held.push(unit.layers.clone()),
         }
-        Phase::Loss => [Some(network.storage_of(network.layers().len())), None, None],
-        Phase::WeightGrad(l) => [Some(input(l)), output(l), None],
-        Phase::InputGrad(l) => {
-            let layer: &dyn Layer<F> = &*network.layers()[l];
-            match (layer.identity_backward(), layer.in_place()) {
-                (true, _) => [None; 3],
-                (false, true) => [Some(network.storage_of(l + 1)), None, None],
-                (false, false) => [Some(input(l)), output(l), None],
-            }
-        }
-        Phase::Ready(_) | Phase::SyncBackward(_) => [None; 3],
     }
+    held
 }
 
 impl<F: Float> SlotState<F> {
@@ -118,7 +103,7 @@ impl<F: Float> SlotState<F> {
 
     /// After a phase: frees what no later phase reads.
     pub fn after(&mut self, on: &mut Arithmetic<F>, network: &Network<F>, phase: Phase) {
-        for storage in reads(network, phase).into_iter().flatten() {
+        for storage in network.reads(phase).into_iter().flatten() {
             self.read_once(on, storage);
         }
     }
@@ -129,6 +114,13 @@ impl<F: Float> SlotState<F> {
         if self.readers[storage] == 0 {
             self.acts.free(storage, &mut on.pool);
         }
+    }
+
+    /// Bytes of activations, of the values that layers saved, and of gradients of activations and of parameters in this micro-batch.
+    pub fn bytes(&self) -> [u64; 3] {
+        let [acts, saved, grads] = self.acts.bytes();
+        let own: usize = self.own_grads.iter().chain(&self.tied_grads).map(Vec::capacity).sum();
+        [acts, saved, grads + (own * size_of::<F>()) as u64]
     }
 
     /// Frees activations, their gradients, what layers saved, and the layers' own weight gradients.

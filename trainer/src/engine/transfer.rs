@@ -207,12 +207,14 @@ impl<F: Float> Worker<'_, F> {
     /// The memory that this rank holds now.
     pub fn memory(&mut self) -> MemoryUse {
         let [activations, saved_for_backward, activation_gradients] = self.activation_bytes();
+        let [gradients, buckets] = self.bucketing.as_ref().map_or([0; 2], BucketState::bytes);
         let mut memory = MemoryUse {
+            gradients,
             buffers: (self.buffers.len() * size_of::<F>()) as u64,
             activations,
             saved_for_backward,
             activation_gradients,
-            buckets: self.spare_bytes() + self.bucketing.as_ref().map_or(0, BucketState::bytes),
+            buckets: self.spare_bytes() + buckets,
             ..MemoryUse::default()
         };
         for unit in &mut self.units {

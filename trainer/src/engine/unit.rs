@@ -12,7 +12,8 @@ use std::ops::Range;
 pub(super) enum Tensor<F: Float> {
     Absent,
     Here(Buffer<F>),
-    Away,
+    /// In an exchange, with the number of its elements.
+    Away(usize),
 }
 
 impl<F: Float> Tensor<F> {
@@ -32,17 +33,20 @@ impl<F: Float> Tensor<F> {
 
     /// Takes the tensor for an exchange.
     pub fn send_away(&mut self, what: &str) -> Result<Buffer<F>> {
-        match std::mem::replace(self, Tensor::Away) {
+        let Tensor::Here(buffer) = self else { return Err(missing(what)) };
+        let away = Tensor::Away(buffer.len());
+        match std::mem::replace(self, away) {
             Tensor::Here(buffer) => Ok(buffer),
-            other => {
-                *self = other;
-                Err(missing(what))
-            }
+            _ => Err(missing(what)),
         }
     }
 
     pub fn len(&self) -> usize {
-        if let Tensor::Here(buffer) = self { buffer.len() } else { 0 }
+        match self {
+            Tensor::Absent => 0,
+            Tensor::Here(buffer) => buffer.len(),
+            Tensor::Away(elements) => *elements,
+        }
     }
 }
 

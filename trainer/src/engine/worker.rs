@@ -4,7 +4,7 @@ use super::bucketing::BucketState;
 use super::groups::Groups;
 use super::observed::Observed;
 use super::serving::ServingState;
-use super::slot::{self, SlotState};
+use super::slot::{SlotState, readers};
 use super::unit::UnitState;
 use super::unit_layout::{trained_parts, units_of_layers};
 use super::{Keep, Mesh, MeshAxis, NetworkSplit, ParamUnit, Route, Slot};
@@ -14,7 +14,6 @@ use crate::{Batch, Config, DrawKey, Error, GradScaler, MemoryUse, Network, Outli
 use allfold_collectives::{Buffer, Communicator, Rank, Work};
 use allfold_kernels::nn::Float;
 use allfold_sim::Picos;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// The parameters of a step besides its batch.
@@ -79,8 +78,9 @@ pub(crate) struct Worker<'a, F: Float> {
     pub(super) on: Arithmetic<F>,
     /// Buffers of whole units that are not in use.
     free_buffers: Vec<Buffer<F>>,
-    /// Messages that were sent and may not have arrived yet.
+    /// Messages that were sent and may not have arrived yet, and the elements of all messages that are under way.
     pub(super) sent: Vec<Work<Buffer<F>>>,
+    pub(super) away: usize,
     pub(super) serving: ServingState<F>,
     /// The gradients' buckets, where the strategy uses them.
     pub(super) bucketing: Option<BucketState<F>>,
@@ -146,12 +146,13 @@ impl<'a, F: Float> Worker<'a, F> {
         let mut worker = Worker {
             unit_of: units_of_layers(&outline, &specs),
             begun: vec![false; layers],
-            readers: slot::readers(&network, &outline, &held_layers(&specs, &outline)),
+            readers: readers(&network, &outline, &specs),
             buffers: vec![F::ZERO; network.buffer_count()],
             slots: Vec::new(),
             on,
             free_buffers: Vec::new(),
             sent: Vec::new(),
+            away: 0,
             serving: ServingState::default(),
             bucketing: None,
             copies: Vec::new(),
@@ -275,11 +276,12 @@ impl<'a, F: Float> Worker<'a, F> {
         (self.free_buffers.iter().map(|buffer| buffer.len()).sum::<usize>() * size_of::<F>()) as u64
     }
 
-    /// Bytes of activations, of the values that layers saved, and of gradients with respect to activations.
+    /// Bytes of activations, of the values that layers saved, and of gradients with respect to activations, with those of the pool
+    /// and of messages.
     pub(super) fn activation_bytes(&self) -> [u64; 3] {
-        let mut sum = [0, 0, self.on.pool.bytes()];
+        let mut sum = [0, 0, self.on.pool.bytes() + (self.away * size_of::<F>()) as u64];
         for slot in &self.slots {
-            sum.iter_mut().zip(slot.acts.bytes()).for_each(|(sum, bytes)| *sum += bytes);
+            sum.iter_mut().zip(slot.bytes()).for_each(|(sum, bytes)| *sum += bytes);
         }
         sum
     }
@@ -355,6 +357,22 @@ impl<'a, F: Float> Worker<'a, F> {
         Ok(done)
     }
 
+    /// Waits for a message that is counted as under way, and returns its values.
+    pub(super) fn arrived(&mut self, work: Work<Buffer<F>>) -> Result<Buffer<F>> {
+        let (values, _) = self.wait(work)?;
+        self.away -= values.len();
+        Ok(values)
+    }
+
+    /// Waits for messages that are counted as under way, whose buffers return to the pool.
+    pub(super) fn recycle_all(&mut self, messages: Vec<Work<Buffer<F>>>) -> Result<()> {
+        for work in messages {
+            let values = self.arrived(work)?;
+            self.on.pool.push(values.into_vec());
+        }
+        Ok(())
+    }
+
     /// Counts the time since `before` as spent waiting.
     pub(super) fn waited_since(&mut self, before: Picos) {
         self.waited += self.groups.world.now() - before;
@@ -368,17 +386,4 @@ impl<'a, F: Float> Worker<'a, F> {
             channel.ok_or_else(|| Error::Strategy(format!("there is no channel {}", route.channel)))?;
         Ok((channel, Rank(route.peer as u32)))
     }
-}
-
-/// The layers that a rank runs: ranges of units that are neighbours are joined.
-fn held_layers(specs: &[ParamUnit], outline: &Outline) -> Vec<Range<usize>> {
-    let mut held: Vec<Range<usize>> = Vec::new();
-    for unit in specs.iter().filter(|unit| unit.keep != Keep::Nothing) {
-        match held.last_mut() {
-            Some(last) if last.end == unit.layers.start => last.end = unit.layers.end,
-            _ => held.push(unit.layers.clone()),
-        }
-    }
-    assert!(held.iter().all(|layers| layers.end <= outline.layers()));
-    held
 }

@@ -69,6 +69,16 @@ pub struct RankMemory {
     pub buckets: u64,
 }
 
+impl RankMemory {
+    /// The sum of all classes.
+    pub fn total(&self) -> u64 {
+        let RankMemory { params, gradients, buffers, activations, saved_for_backward, .. } = *self;
+        let RankMemory { activation_gradients, optimiser, buckets, .. } = *self;
+        let own = params + gradients + buffers + optimiser + buckets;
+        own + activations + saved_for_backward + activation_gradients
+    }
+}
+
 /// The times of a bucket of gradients, in microseconds from the start of its step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BucketLife {
@@ -269,6 +279,9 @@ pair! {
         /// The engines that timed modeled exchanges, with a note if chunks were rounded up.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         engines: Vec<String>,
+        /// The memory of the rank that holds the most at one time of a step; not recorded of runs on this machine's clock.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        memory: Option<RankMemory>,
     }
 }
 

@@ -133,6 +133,7 @@ macro_rules! row {
             format!("{:.1}", point.time_us),
             format!("{:.1}", point.time_error_us),
             format!("{:.1}", point.exposed_us),
+            point.memory.map_or("-".into(), |memory| format::rounded_bytes(memory.total())),
         ]
     }};
 }
@@ -152,6 +153,7 @@ fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
         "step (us)",
         "std error (us)",
         "exposed (us)",
+        "most memory",
     ];
     ReportTable { caption: caption.into(), head: head(&names), rows, collapsed: false }
 }
@@ -180,6 +182,7 @@ mod tests {
             samples_per_s: 151_234.0,
             efficiency: 0.981,
             engines: Vec::new(),
+            memory: None,
         };
         let points = [
             point("resnet50 (amp)", "dgx-a100 of A100 SXM", 1024),

@@ -198,6 +198,7 @@ mod tests {
                 samples_per_s: $rate,
                 efficiency: $efficiency,
                 engines: Vec::new(),
+                memory: None,
             }
         };
     }

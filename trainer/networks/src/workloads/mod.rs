@@ -14,6 +14,7 @@ mod kernel;
 mod language;
 mod own;
 mod table;
+mod tensors;
 mod vision;
 
 pub use accelerator::{ACCELERATORS, Accelerator, Efficiency, Precision};

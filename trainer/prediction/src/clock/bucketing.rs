@@ -40,7 +40,7 @@ impl ClockRank<'_> {
 
     /// Waits for a bucket that is done at `done`, and does what its hook does then. Returns when its sum is there.
     fn finish_bucket(&mut self, bucket: usize, done: Picos) -> Result<Picos> {
-        let Some(HookCalls { sent, finished }) = self.buckets()?.hook[bucket].clone() else {
+        let Some(HookCalls { sent, finished, .. }) = self.buckets()?.hook[bucket].clone() else {
             self.wait_until(done);
             return Ok(done);
         };
@@ -88,7 +88,12 @@ impl Bucketing for ClockRank<'_> {
             return Err(Error::Strategy("buckets need all layers in one unit".into()));
         }
         let views = self.with.rules.views && views(buckets, self.with.costs.params()).is_some();
-        let hook = buckets.iter().map(|bucket| self.with.costs.hook_calls(bucket)).collect();
+        let hook: Vec<Option<HookCalls>> =
+            buckets.iter().map(|bucket| self.with.costs.hook_calls(bucket)).collect();
+        let own: usize = if views { 0 } else { buckets.iter().map(|bucket| bucket.elements).sum() };
+        let kept: usize = hook.iter().flatten().map(|hook| hook.kept).sum();
+        let bytes = ((own + kept) * self.with.costs.element()) as u64;
+        self.memory.iter_mut().for_each(|memory| memory.use_buckets(bytes));
         self.bucketing = Some(ClockBuckets { buckets: buckets.to_vec(), views, hook, under_way: Vec::new() });
         Ok(())
     }

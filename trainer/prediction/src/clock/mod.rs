@@ -1,4 +1,5 @@
-//! One rank of a strategy on a clock: what the engine of the CPU does, without arithmetic, memory or messages.
+//! One rank of a strategy on a clock: what the engine of the CPU does, without arithmetic and messages, and with the sizes of its
+//! buffers alone.
 //!
 //! ```text
 //! strategy (driver, sharing)            the trainer's own
@@ -15,7 +16,9 @@
 
 mod bucketing;
 mod exchanges;
+mod memory;
 mod rank;
+mod rooms;
 mod serving;
 mod update;
 
@@ -24,11 +27,14 @@ use crate::meetings::Meetings;
 use crate::{RankGroups, StepCosts};
 use allfold_collectives::DType;
 use allfold_sim::Picos;
-use allfold_trainer::Outline;
-use allfold_trainer::engine::{Keep, Mesh, MeshAxis, ParamUnit, UnitExchange, UnitLayout, units_of_layers};
+use allfold_trainer::engine::{
+    Keep, Mesh, MeshAxis, ParamUnit, UnitExchange, UnitLayout, readers, units_of_layers,
+};
 use allfold_trainer::timing::{BucketTimes, StepBreakdown, StepSpan, StepWork};
+use allfold_trainer::{MemoryUse, Outline};
 use bucketing::ClockBuckets;
 pub(crate) use exchanges::Queue;
+use memory::{ClockMemory, RankTensors};
 pub(crate) use serving::ServingLinks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -117,6 +123,8 @@ pub(crate) struct ClockRank<'a> {
     shift: Option<Picos>,
     /// The communicators beside a parameter server.
     serving: Option<ServingLinks>,
+    /// The sizes of this rank's buffers, if those of the network's tensors are known.
+    memory: Option<ClockMemory<'a>>,
     /// The number of the step, and that of the steps, with this one, until all ranks synchronise.
     step: u64,
     steps_left: u64,
@@ -153,8 +161,9 @@ impl<'a> ClockRank<'a> {
             let (gathering, reducing, unfinished) = (None, None, None);
             ClockUnit { keep: unit.keep, some_experts, layout, gathering, reducing, unfinished, copies }
         };
-        let units = specs.iter().enumerate().map(make).collect();
+        let units: Vec<ClockUnit> = specs.iter().enumerate().map(make).collect();
         ClockRank {
+            memory: memory(&with, specs, &units),
             rank,
             number,
             unit_of: units_of_layers(&outline, specs),
@@ -201,6 +210,12 @@ impl<'a> ClockRank<'a> {
         (self.forward, self.waited, self.optimiser) = (Picos::ZERO, Picos::ZERO, Picos::ZERO);
         self.log.clear();
         self.spans.clear();
+        self.memory.iter_mut().for_each(ClockMemory::begin);
+    }
+
+    /// The most that the rank has held in this step, if the sizes of the network's tensors are known.
+    pub fn peak(&self) -> Option<MemoryUse> {
+        self.memory.as_ref().map(|memory| memory.peak)
     }
 
     /// The time of the step that began at `start` by parts, of which the batch took `data`.
@@ -240,4 +255,23 @@ impl<'a> ClockRank<'a> {
         self.waited += self.now - start;
         self.did(StepWork::Waiting, None, start);
     }
+}
+
+/// The memory of a rank with these units before its first step, if the sizes of the network's tensors are known.
+fn memory<'a>(with: &Shared<'a>, specs: &[ParamUnit], units: &[ClockUnit]) -> Option<ClockMemory<'a>> {
+    let (costs, outline) = (with.costs, with.costs.outline());
+    let network = costs.tensors()?;
+    let tensors = RankTensors {
+        network,
+        readers: readers(network, &outline, specs),
+        unit_of: units_of_layers(&outline, specs),
+        outline,
+        has_stages: with.mesh.pipeline > 1,
+        elements: (costs.element(), costs.activation_element()),
+    };
+    let bytes = |elements: usize| (elements * costs.element()) as u64;
+    let updated: usize = units.iter().map(|unit| unit.layout.trained_len()).sum();
+    let (buffers, optimiser) = (bytes(costs.buffers()), bytes(updated * costs.optimiser_state()));
+    let kept: Vec<(Keep, UnitLayout)> = units.iter().map(|unit| (unit.keep, unit.layout.clone())).collect();
+    Some(ClockMemory::new(tensors, &kept, MemoryUse { buffers, optimiser, ..MemoryUse::default() }))
 }

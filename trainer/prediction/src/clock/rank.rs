@@ -102,6 +102,7 @@ impl RankEngine for ClockRank<'_> {
         let size = samples.div_ceil(of.max(1)).max(1);
         let n = ((micro + 1) * size).min(samples) - (micro * size).min(samples);
         *self.slot(slot) = ClockSlot { n, micro: micro + 1, gathered: BTreeSet::new() };
+        self.memory.iter_mut().for_each(|memory| memory.load((n, micro + 1), slot));
         Ok(())
     }
 
@@ -136,6 +137,7 @@ impl RankEngine for ClockRank<'_> {
         if phase == Phase::Loss {
             self.does(what.0, what.1, takes);
         }
+        self.memory.iter_mut().for_each(|memory| memory.run(phase, at));
         if matches!(phase, Phase::Forward(_) | Phase::SyncForward(_)) {
             self.forward += (self.now - start) - (self.waited - waited);
         }
@@ -146,7 +148,9 @@ impl RankEngine for ClockRank<'_> {
         Ok(())
     }
 
-    fn forget(&mut self, _slot: Slot) {}
+    fn forget(&mut self, slot: Slot) {
+        self.memory.iter_mut().for_each(|memory| memory.forget(slot));
+    }
 
     fn start(&mut self, exchange: UnitExchange, unit: usize) -> Result<()> {
         let (costs, dtype, some_experts) = (self.with.costs, self.dtype(), self.units[unit].some_experts);
@@ -156,6 +160,7 @@ impl RankEngine for ClockRank<'_> {
         let [sharing, holding, mean] =
             [sharers, holders, MeshAxis::Data].map(|axis| self.position(axis).size);
         if exchange == UnitExchange::GatherParams {
+            self.memory.iter_mut().for_each(|memory| memory.gather(unit));
             if sharing > 1 {
                 let what = (padded / sharing, dtype);
                 let done = self.start_collective(self.along(sharers), Collective::AllGather, what)?;
@@ -190,7 +195,10 @@ impl RankEngine for ClockRank<'_> {
         let done = match exchange {
             UnitExchange::GatherParams => self.units[unit].gathering.take(),
             _ if self.units[unit].unfinished.take().is_none() => None,
-            _ => self.units[unit].reducing.take(),
+            _ => {
+                self.memory.iter_mut().for_each(|memory| memory.reduced(unit));
+                self.units[unit].reducing.take()
+            }
         };
         let Some(done) = done else { return Ok(()) };
         self.wait_until(done);
@@ -202,7 +210,9 @@ impl RankEngine for ClockRank<'_> {
         Ok(())
     }
 
-    fn release(&mut self, _unit: usize) {}
+    fn release(&mut self, unit: usize) {
+        self.memory.iter_mut().for_each(|memory| memory.release(unit));
+    }
 
     fn sum_copies(&mut self, unit: usize) -> Result<()> {
         if self.units[unit].copies.is_none() {
@@ -213,12 +223,14 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn send(&mut self, what: Boundary, slot: Slot, to: Route) -> Result<()> {
+        self.memory.iter_mut().for_each(|memory| memory.send(what, slot));
         let end = self.post(what, slot, to, true)?;
         self.sent.push(end);
         Ok(())
     }
 
     fn receive(&mut self, what: Boundary, slot: Slot, from: Route) -> Result<()> {
+        self.memory.iter_mut().for_each(|memory| memory.receive(what, slot));
         let end = self.post(what, slot, from, false)?;
         let done = self.with.meetings.done(end)?;
         self.wait_until(done);
@@ -241,6 +253,10 @@ impl RankEngine for ClockRank<'_> {
             self.wait_until(done);
         }
         self.wait_for_pushes()?;
+        if let Some(memory) = &mut self.memory {
+            memory.all_arrived();
+            memory.note();
+        }
         let (before, waited) = (self.now, self.waited);
         self.move_params()?;
         self.optimiser += (self.now - before) - (self.waited - waited);

@@ -6,14 +6,18 @@
 
 use super::ClockRank;
 use super::exchanges::Queue;
+use super::rooms::Room;
 use allfold_collectives::{Buffer, Communicator, DType, Rank, ReduceOp, Work};
 use allfold_sim::Picos;
 use allfold_trainer::engine::{Mesh, RankEngine, Serving, ServingRole, split_workers};
 use allfold_trainer::timing::StepWork;
 use allfold_trainer::{Error, Result};
 
-/// A message that is under way.
-type Message = Work<Buffer<u8>>;
+/// A message that is under way, with its buffer if those are known.
+struct Message {
+    work: Work<Buffer<u8>>,
+    room: Option<Room>,
+}
 
 /// The communicators of a rank, and its messages that are under way.
 pub(crate) struct ServingLinks {
@@ -67,13 +71,23 @@ impl ClockRank<'_> {
 
     /// Waits for messages.
     fn wait_for(&mut self, messages: Vec<Message>) -> Result<()> {
-        for message in messages {
+        for Message { work, room } in messages {
             self.links()?;
-            message.wait()?;
+            work.wait()?;
             let now = self.links()?.now();
             self.wait_until(now);
+            if let (Some(memory), Some(room)) = (&mut self.memory, room) {
+                memory.arrived(room);
+            }
         }
         Ok(())
+    }
+
+    /// A message of a server's part of a unit, which is under way.
+    fn message(&mut self, work: Work<Buffer<u8>>, unit: usize) -> Message {
+        let elements = self.part_bytes(unit) / self.with.costs.element();
+        let room = self.memory.as_mut().map(|memory| memory.message(elements));
+        Message { work, room }
     }
 
     /// Waits for what this rank sent as a worker.
@@ -105,7 +119,8 @@ impl Serving for ClockRank<'_> {
     fn pull(&mut self, unit: usize) -> Result<()> {
         let bytes = self.part_bytes(unit);
         for server in 0..self.role().servers {
-            let message = self.serving_channel(0)?.recv_length_async(bytes, Rank(server as u32))?;
+            let work = self.serving_channel(0)?.recv_length_async(bytes, Rank(server as u32))?;
+            let message = self.message(work, unit);
             self.links()?.pulls[unit].push(message);
         }
         Ok(())
@@ -120,7 +135,8 @@ impl Serving for ClockRank<'_> {
         let (elements, bytes) = (self.units[unit].layout.values.len(), self.part_bytes(unit));
         self.does(StepWork::Divide, None, self.with.costs.pack(elements));
         for server in 0..self.role().servers {
-            let message = self.serving_channel(0)?.send_length_async(bytes, Rank(server as u32))?;
+            let work = self.serving_channel(0)?.send_length_async(bytes, Rank(server as u32))?;
+            let message = self.message(work, unit);
             self.links()?.sent.push(message);
         }
         Ok(())
@@ -128,7 +144,8 @@ impl Serving for ClockRank<'_> {
 
     fn serve(&mut self, unit: usize, worker: usize) -> Result<()> {
         let (bytes, to) = (self.part_bytes(unit), Rank(self.role().servers as u32));
-        let message = self.serving_channel(worker)?.send_length_async(bytes, to)?;
+        let work = self.serving_channel(worker)?.send_length_async(bytes, to)?;
+        let message = self.message(work, unit);
         self.links()?.served[worker].push(message);
         Ok(())
     }
@@ -137,7 +154,8 @@ impl Serving for ClockRank<'_> {
         let from = Rank(self.role().servers as u32);
         for &unit in units {
             let bytes = self.part_bytes(unit);
-            let message = self.serving_channel(worker)?.recv_length_async(bytes, from)?;
+            let work = self.serving_channel(worker)?.recv_length_async(bytes, from)?;
+            let message = self.message(work, unit);
             self.links()?.expected[worker].push((unit, message));
         }
         Ok(())
@@ -146,7 +164,7 @@ impl Serving for ClockRank<'_> {
     fn first_pushed(&mut self, workers: &[usize]) -> Result<usize> {
         let links = self.links()?;
         let first = allfold_trainer::engine::first_of(workers, |worker| {
-            Ok(links.expected[worker].last().is_some_and(|(_, last)| last.is_done()))
+            Ok(links.expected[worker].last().is_some_and(|(_, last)| last.work.is_done()))
         })?;
         let now = links.now();
         self.wait_until(now);
@@ -158,6 +176,7 @@ impl Serving for ClockRank<'_> {
         self.wait_for(served)?;
         for (unit, message) in std::mem::take(&mut self.links()?.expected[worker]) {
             self.wait_for(vec![message])?;
+            self.memory.iter_mut().for_each(|memory| memory.took_push(unit));
             let elements = self.part_bytes(unit) / self.with.costs.element();
             self.does(StepWork::Update, None, self.with.costs.pack(elements));
         }

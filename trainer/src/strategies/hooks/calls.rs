@@ -22,6 +22,8 @@ pub struct HookCalls {
     pub sent: Vec<HookCall>,
     /// When the bucket is waited for, once the collectives of `sent` are done. Each call ends before the next begins.
     pub finished: Vec<HookCall>,
+    /// Elements that the hook keeps for the bucket from one step to the next.
+    pub kept: usize,
 }
 
 /// Checks that the hook of `config` does what [`calls`] says.
@@ -42,9 +44,11 @@ pub fn check_predicted(config: &Config) -> Result<()> {
 pub fn calls<F: Float>(config: &Config, bucket: &Bucket, params: &[ParamSpec]) -> Option<HookCalls> {
     use Collective::{AllGather, AllReduce};
     let n = bucket.elements;
+    // What a skipped step may undo is kept twice.
+    let copies = if config.precision.loss_scale > 0.0 { 2 } else { 1 };
     let compressed = |collectives: &[HookCall]| {
         let work = HookCall::Work(compress_cost::<F>(n));
-        HookCalls { sent: [&[work], collectives].concat(), finished: vec![work] }
+        HookCalls { sent: [&[work], collectives].concat(), finished: vec![work], kept: 0 }
     };
     Some(match config.ddp.hook.as_str() {
         // Weights are exchanged, by the sharing, and no gradients.
@@ -55,14 +59,15 @@ pub fn calls<F: Float>(config: &Config, bucket: &Bucket, params: &[ParamSpec]) -
         "topk" => {
             let k = topk::sent_of(n, config.ddp.topk_share);
             let of = |dtype| HookCall::Collective(AllGather, k, dtype);
-            compressed(&[of(DType::I32), of(F::DTYPE)])
+            HookCalls { kept: copies * n, ..compressed(&[of(DType::I32), of(F::DTYPE)]) }
         }
         "powersgd" => {
             let sums = powersgd::sums(config.ddp.powersgd_rank, bucket, params);
             let mut finished: Vec<HookCall> =
                 sums.into_iter().map(|count| HookCall::Collective(AllReduce, count, F::DTYPE)).collect();
             finished.push(HookCall::Work(powersgd::cost::<F>(config.ddp.powersgd_rank, n)));
-            HookCalls { sent: Vec::new(), finished }
+            let kept = copies * (n + sums[2]);
+            HookCalls { sent: Vec::new(), finished, kept }
         }
         _ => return None,
     })

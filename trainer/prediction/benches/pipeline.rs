@@ -1,0 +1,97 @@
+//! Pipelines on two threads beside the clock, which takes the times of passes that the same run measured: what is left between them are
+//! messages, and waiting that is not of the schedule.
+//!
+//! `cargo bench -p allfold-prediction --bench pipeline`
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use allfold_collectives::{Communicator, Plan, World};
+use allfold_prediction::{ModeledMachine, PhaseTimes, predict_measured};
+use allfold_sim::{Device, Picos, Topology};
+use allfold_trainer::timing::LayerSpan;
+use allfold_trainer::{Config, Error, Observer, StepReport, data, train};
+
+const STAGES: u32 = 2;
+/// Steps that warm up, and those that count.
+const STEPS: (u64, u64) = (3, 21);
+
+/// What a rank measured in the steps that count.
+#[derive(Default)]
+struct Measured {
+    steps: Vec<Picos>,
+    data: Vec<Picos>,
+    update: Vec<Picos>,
+    layers: Vec<LayerSpan>,
+}
+
+impl Observer for Measured {
+    fn wants_layers(&self, step: u64) -> bool {
+        step >= STEPS.0
+    }
+
+    fn step(&mut self, report: &StepReport) {
+        if report.step >= STEPS.0 {
+            self.steps.push(report.time.total());
+            self.data.push(report.time.data);
+            self.update.push(report.time.optimiser);
+            self.layers.extend_from_slice(report.layers);
+        }
+    }
+}
+
+fn median(mut times: Vec<Picos>) -> Picos {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+fn config(schedule: &str) -> Config {
+    let mut config = Config::default();
+    let keys = [
+        ("strategy", "pipeline"),
+        ("parallel.schedule", schedule),
+        ("model.name", "gpt"),
+        ("model.layers", "8"),
+        ("model.width", "128"),
+        ("model.heads", "4"),
+        ("data.name", "synthetic"),
+        ("data.positions", "64"),
+        ("data.synthetic_classes", "64"),
+        ("training.batch", "32"),
+        ("training.accumulate", "8"),
+    ];
+    keys.iter().for_each(|(key, value)| config.set(key, value).unwrap());
+    config.with(|c| {
+        c.training.max_steps = STEPS.0 + STEPS.1;
+        c.data.synthetic_samples = 32 * c.training.max_steps as usize;
+    })
+}
+
+fn main() {
+    println!("| schedule    | measured step | on the clock | measured / clock |");
+    println!("|-------------|---------------|--------------|------------------|");
+    for schedule in ["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"] {
+        let config = config(schedule);
+        let body = |comm: Communicator| {
+            let mut measured = Measured::default();
+            let result = train(&config, &comm, &mut measured)?;
+            Ok::<_, Error>((measured, result.parameters))
+        };
+        let ranks = World::threads(STAGES).run(body).unwrap();
+        let slowest = |step: usize| ranks.iter().map(|(rank, _)| rank.steps[step]).max().unwrap();
+        let measured = median((0..STEPS.1 as usize).map(slowest).collect());
+        let update =
+            ranks.iter().map(|(rank, _)| median(rank.update.clone())).fold(Picos::ZERO, |a, b| a + b);
+        let mut times = PhaseTimes::of(ranks.iter().flat_map(|(rank, _)| &rank.layers));
+        (times.data, times.update) = (median(ranks[0].0.data.clone()), (update, ranks[0].1));
+        let (topology, plan) = (Topology::named("switch", STAGES).unwrap(), Plan::default());
+        let machine = ModeledMachine::new(&topology, Device::CPU_CORE, &plan);
+        let (train, _) = data::load(&config).unwrap();
+        let clock =
+            predict_measured(&config, train.shape, train.classes, &machine, &times).unwrap().time.total();
+        println!(
+            "| {schedule:<11} | {:>10.0} us | {:>9.0} us | {:>16.3} |",
+            measured.as_micros(),
+            clock.as_micros(),
+            measured.as_secs() / clock.as_secs()
+        );
+    }
+}

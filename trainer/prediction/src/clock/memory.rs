@@ -1,0 +1,435 @@
+//! The memory of a rank on a clock: it takes and frees buffers as the engine of the CPU does, without their contents.
+//!
+//! ```text
+//! unit          parameters, gradients, optimiser state, whole or in part; whole buffers for exchanges
+//! micro-batch   activations, what layers save, gradients of activations and of parameters; their buffers are pooled
+//! ```
+
+use super::rooms::{Room, RoomPool, grown};
+use allfold_trainer::engine::{Boundary, Keep, Slot, UnitLayout};
+use allfold_trainer::{LayerTensors, MemoryUse, NetworkTensors, Outline, Phase};
+use std::sync::Arc;
+
+/// Free whole units that a rank keeps, as the engine does.
+const FREE_UNITS: usize = 3;
+
+/// The tensors of a micro-batch.
+#[derive(Clone, Default)]
+struct SlotRooms {
+    n: usize,
+    micro: usize,
+    acts: Vec<Room>,
+    saved: Vec<(Room, usize)>,
+    grads: Vec<Option<Room>>,
+    /// For each storage of an activation: the phases and messages that still read it.
+    readers: Vec<u32>,
+    weights_due: Vec<bool>,
+    inputs_done: Vec<bool>,
+    own_grads: Vec<Room>,
+    tied_grads: Vec<Room>,
+}
+
+/// The whole tensors of a unit, and its part of the gradient: their elements, 0 while they are not there.
+struct UnitRooms {
+    keep: Keep,
+    padded: usize,
+    own: usize,
+    params: usize,
+    grads: usize,
+    grad_part: usize,
+}
+
+/// What is fixed for all steps of a rank.
+pub(super) struct RankTensors<'a> {
+    pub network: &'a dyn NetworkTensors,
+    pub outline: Arc<Outline>,
+    /// Readers of each storage in one micro-batch.
+    pub readers: Vec<u32>,
+    /// For each layer: the unit of its parameters.
+    pub unit_of: Vec<usize>,
+    /// Whether layers of several stages may share parameters.
+    pub has_stages: bool,
+    /// Bytes of an element of a parameter, and of an activation.
+    pub elements: (usize, usize),
+}
+
+/// The memory that a rank holds, and the most that it held in a step.
+pub(super) struct ClockMemory<'a> {
+    with: RankTensors<'a>,
+    units: Vec<UnitRooms>,
+    slots: Vec<SlotRooms>,
+    pool: RoomPool,
+    free_units: Vec<usize>,
+    begun: Vec<bool>,
+    /// Buffers of messages that are under way, and by how much their capacities exceed their lengths.
+    sent: Vec<Room>,
+    slack: usize,
+    /// Elements of all activations, and of all saved values; all saved indices.
+    acts: usize,
+    saved: usize,
+    indices: usize,
+    /// Bytes of what does not change in a step: running statistics, optimiser state and buckets.
+    fixed: MemoryUse,
+    pub peak: MemoryUse,
+}
+
+impl<'a> ClockMemory<'a> {
+    /// The memory before the first step; `fixed` are bytes that do not change.
+    pub fn new(with: RankTensors<'a>, units: &[(Keep, UnitLayout)], fixed: MemoryUse) -> ClockMemory<'a> {
+        let rooms = |(keep, layout): &(Keep, UnitLayout)| {
+            let (padded, own) = (layout.padded, layout.own.len());
+            let params = if matches!(keep, Keep::Nothing | Keep::Sharded) { 0 } else { padded };
+            UnitRooms { keep: *keep, padded, own, params, grads: 0, grad_part: 0 }
+        };
+        let (units, begun) = (units.iter().map(rooms).collect(), vec![false; with.outline.layers()]);
+        let (slots, sent, free_units, pool) = (Vec::new(), Vec::new(), Vec::new(), RoomPool::default());
+        let (slack, acts, saved, indices, peak) = (0, 0, 0, 0, MemoryUse::default());
+        ClockMemory {
+            with,
+            units,
+            slots,
+            pool,
+            free_units,
+            begun,
+            sent,
+            slack,
+            acts,
+            saved,
+            indices,
+            fixed,
+            peak,
+        }
+    }
+
+    /// A step begins.
+    pub fn begin(&mut self) {
+        self.begun.fill(false);
+        self.peak = MemoryUse::default();
+    }
+
+    /// Holds these gradients of the only unit, and `bytes` of buckets, from now on.
+    pub fn use_buckets(&mut self, bytes: u64) {
+        self.fixed.buckets = bytes;
+        self.units[0].grads = self.units[0].padded;
+    }
+
+    /// Updates the peak by what the rank holds now.
+    pub fn note(&mut self) {
+        let (param, act) = self.with.elements;
+        let bytes = |elements: usize| (elements * param) as u64;
+        let act_bytes = |elements: usize| (elements * act) as u64;
+        let part = |unit: &UnitRooms| if unit.keep == Keep::Sharded { unit.own } else { 0 };
+        let units = |of: &dyn Fn(&UnitRooms) -> usize| self.units.iter().map(of).sum::<usize>();
+        let now = MemoryUse {
+            params: bytes(units(&|unit| unit.params + part(unit))),
+            gradients: bytes(units(&|unit| unit.grads + unit.grad_part)),
+            activations: act_bytes(self.acts),
+            saved_for_backward: act_bytes(self.saved) + 4 * self.indices as u64,
+            activation_gradients: act_bytes(self.pool.made - self.acts - self.saved - self.slack),
+            buckets: self.fixed.buckets + bytes(self.free_units.iter().sum()),
+            ..self.fixed
+        };
+        if now.total() > self.peak.total() {
+            self.peak = now;
+        }
+    }
+}
+
+/// Units.
+impl ClockMemory<'_> {
+    fn whole_unit(&mut self, unit: usize) -> usize {
+        let padded = self.units[unit].padded;
+        if let Some(at) = self.free_units.iter().position(|free| *free == padded) {
+            self.free_units.swap_remove(at);
+        }
+        padded
+    }
+
+    fn recycle(&mut self, elements: usize) {
+        if self.free_units.len() == FREE_UNITS {
+            self.free_units.remove(0);
+        }
+        self.free_units.push(elements);
+    }
+
+    /// The parameters of a unit are gathered.
+    pub fn gather(&mut self, unit: usize) {
+        if self.units[unit].keep == Keep::Sharded {
+            self.units[unit].params = self.whole_unit(unit);
+        }
+    }
+
+    /// The whole parameters of a unit of which the rank keeps a part are freed.
+    pub fn release(&mut self, unit: usize) {
+        if self.units[unit].keep == Keep::Sharded && self.units[unit].params > 0 {
+            let whole = std::mem::take(&mut self.units[unit].params);
+            self.recycle(whole);
+        }
+    }
+
+    /// A unit's gradient is reduced: the rank keeps its part, if that is what it keeps.
+    pub fn reduced(&mut self, unit: usize) {
+        if matches!(self.units[unit].keep, Keep::ShardedGradients | Keep::Sharded) {
+            let whole = std::mem::take(&mut self.units[unit].grads);
+            self.recycle(whole);
+            self.units[unit].grad_part = self.units[unit].own;
+        }
+    }
+
+    /// A server has taken a gradient.
+    pub fn took_push(&mut self, unit: usize) {
+        self.units[unit].grad_part = self.units[unit].own;
+    }
+}
+
+/// Messages.
+impl ClockMemory<'_> {
+    /// A buffer of a message of this many elements, which is under way.
+    pub fn message(&mut self, elements: usize) -> Room {
+        let room = self.pool.take(elements);
+        self.slack += room.capacity - room.len;
+        room
+    }
+
+    /// A message has arrived, and its buffer returns to the pool.
+    pub fn arrived(&mut self, room: Room) {
+        self.slack -= room.capacity - room.len;
+        self.pool.push(room);
+    }
+
+    /// A message is under way until [`ClockMemory::all_arrived`].
+    pub fn send_values(&mut self, elements: usize) {
+        let room = self.message(elements);
+        self.sent.push(room);
+    }
+
+    pub fn all_arrived(&mut self) {
+        for room in std::mem::take(&mut self.sent) {
+            self.arrived(room);
+        }
+    }
+
+    pub fn send(&mut self, what: Boundary, Slot(at): Slot) {
+        match what {
+            Boundary::Activation(act) => {
+                let storage = self.with.network.storage_of(act);
+                self.send_values(self.slots[at].acts[storage].len);
+                self.read_once(at, storage);
+            }
+            Boundary::Gradient(act) => {
+                let room = self.slots[at].grads[act].take().unwrap_or_default();
+                self.slack += room.capacity - room.len;
+                self.sent.push(room);
+            }
+        }
+    }
+
+    pub fn receive(&mut self, what: Boundary, Slot(at): Slot) {
+        let (Boundary::Activation(act) | Boundary::Gradient(act)) = what;
+        let elements = self.slots[at].n * self.numbers(act);
+        let room = self.pool.take(elements);
+        match what {
+            Boundary::Activation(act) => {
+                let storage = self.with.network.storage_of(act);
+                let before = std::mem::replace(&mut self.slots[at].acts[storage], room).capacity;
+                self.pool.made -= before;
+                self.acts = self.acts + room.capacity - before;
+            }
+            Boundary::Gradient(act) => {
+                let before = self.slots[at].grads[act].replace(room);
+                self.pool.made -= before.map_or(0, |before| before.capacity);
+            }
+        }
+    }
+
+    /// Numbers of an activation of one sample.
+    fn numbers(&self, act: usize) -> usize {
+        match act.checked_sub(1) {
+            None => self.with.network.layer(0).inputs,
+            Some(layer) => self.with.network.layer(layer).outputs,
+        }
+    }
+}
+
+/// Micro-batches.
+impl ClockMemory<'_> {
+    pub fn load(&mut self, (n, micro): (usize, usize), Slot(at): Slot) {
+        let layers = self.with.outline.layers();
+        while self.slots.len() <= at {
+            self.slots.push(SlotRooms {
+                acts: vec![Room::default(); layers + 1],
+                saved: vec![(Room::default(), 0); layers],
+                grads: vec![None; layers + 1],
+                inputs_done: vec![false; layers],
+                own_grads: vec![Room::default(); layers],
+                tied_grads: vec![Room::default(); layers],
+                ..SlotRooms::default()
+            });
+        }
+        self.forget(Slot(at));
+        let slot = &mut self.slots[at];
+        (slot.n, slot.micro) = (n, micro);
+        slot.inputs_done.fill(false);
+        slot.weights_due = self.with.outline.weight_grads().to_vec();
+        slot.readers.clone_from(&self.with.readers);
+        if slot.readers[0] > 0 {
+            let room = self.pool.take(n * self.numbers(0));
+            self.acts += room.capacity;
+            self.slots[at].acts[0] = room;
+        }
+    }
+
+    /// Runs a phase of a micro-batch, in which its tensors are taken, notes what the rank holds, and frees what no later phase reads.
+    pub fn run(&mut self, phase: Phase, Slot(at): Slot) {
+        match phase {
+            Phase::Forward(l) => self.forward(l, at),
+            Phase::Loss => {
+                let last = self.with.outline.layers();
+                let logits = self.slots[at].acts[self.with.network.storage_of(last)].len;
+                self.slots[at].grads[last] = Some(self.pool.take(logits));
+            }
+            Phase::WeightGrad(l) => self.weight_grad(l, at),
+            Phase::InputGrad(l) => self.input_grad(l, at),
+            Phase::SyncForward(_) | Phase::SyncBackward(_) => {}
+            Phase::Ready(_) => return,
+        }
+        self.note();
+        for storage in self.with.network.reads(phase).into_iter().flatten() {
+            self.read_once(at, storage);
+        }
+    }
+
+    /// Frees the tensors of a micro-batch.
+    pub fn forget(&mut self, Slot(at): Slot) {
+        let Some(slot) = self.slots.get_mut(at) else { return };
+        slot.grads.iter_mut().filter_map(Option::take).for_each(|grad| self.pool.push(grad));
+        for (saved, _) in &mut slot.saved {
+            self.saved -= saved.capacity;
+            self.pool.push_filled(std::mem::take(saved));
+        }
+        for act in &mut slot.acts {
+            self.acts -= act.capacity;
+            self.pool.push_filled(std::mem::take(act));
+        }
+        let own = slot.own_grads.iter_mut().chain(&mut slot.tied_grads);
+        own.for_each(|grads| self.pool.push_filled(std::mem::take(grads)));
+    }
+
+    fn read_once(&mut self, at: usize, storage: usize) {
+        let slot = &mut self.slots[at];
+        slot.readers[storage] = slot.readers[storage].saturating_sub(1);
+        if slot.readers[storage] == 0 {
+            let act = std::mem::take(&mut slot.acts[storage]);
+            self.acts -= act.capacity;
+            self.pool.push_filled(act);
+        }
+    }
+
+    fn forward(&mut self, l: usize, at: usize) {
+        if self.with.network.storage_of(l + 1) <= l {
+            return;
+        }
+        let slot = &mut self.slots[at];
+        let (values, indices) = self.with.network.saved(l, slot.n);
+        let outputs = slot.n * self.with.network.layer(l).outputs;
+        let (saved, kept) = &mut slot.saved[l];
+        let before = (saved.capacity, *kept, slot.acts[l + 1].capacity);
+        self.pool.size(saved, values);
+        if indices > *kept {
+            *kept = grown(*kept, indices);
+        }
+        self.pool.size(&mut slot.acts[l + 1], outputs);
+        self.saved = self.saved + saved.capacity - before.0;
+        self.indices = self.indices + *kept - before.1;
+        self.acts = self.acts + slot.acts[l + 1].capacity - before.2;
+    }
+
+    fn weight_grad(&mut self, l: usize, at: usize) {
+        let unit = self.with.unit_of[l];
+        if self.units[unit].grads == 0 {
+            self.units[unit].grads = self.whole_unit(unit);
+            let of = &self.with.unit_of;
+            self.begun
+                .iter_mut()
+                .zip(of)
+                .filter(|(_, of)| **of == unit)
+                .for_each(|(begun, _)| *begun = false);
+        }
+        let owner = self.with.outline.owner(l);
+        let owned = !self.with.has_stages && self.with.outline.weight_grads()[owner];
+        let waits = owner != l && owned && self.begun[owner] && self.slots[at].micro > 1;
+        let keeps = self.with.network.layer(l).keeps_gradients;
+        if let Some(dy) = self.output_grad(l, at) {
+            self.slots[at].grads[l + 1] = Some(dy);
+        }
+        if self.begun[owner] || keeps || waits {
+            let own = self.pool.take(self.with.outline.values_of(l).len());
+            let slot = &mut self.slots[at];
+            self.pool.push_filled(std::mem::take(&mut slot.tied_grads[owner]));
+            match (waits, keeps) {
+                (true, _) => slot.tied_grads[owner] = own,
+                (_, true) => slot.own_grads[l] = own,
+                _ => self.pool.push(own),
+            }
+        }
+        self.begun[owner] = true;
+        let slot = &mut self.slots[at];
+        slot.weights_due[l] = false;
+        if slot.inputs_done[l]
+            && let Some(grad) = slot.grads[l + 1].take()
+        {
+            self.pool.push(grad);
+        }
+    }
+
+    fn input_grad(&mut self, l: usize, at: usize) {
+        let slot = &mut self.slots[at];
+        let own = std::mem::take(&mut slot.own_grads[l]);
+        slot.inputs_done[l] = true;
+        let keep = slot.weights_due[l];
+        self.input_grad_of(l, at, keep);
+        self.pool.push_filled(own);
+    }
+
+    fn input_grad_of(&mut self, l: usize, at: usize, keep: bool) {
+        let Some(dy) = self.output_grad(l, at) else { return };
+        let (n, from) = (self.slots[at].n, self.with.network.inputs_of(l));
+        let LayerTensors { inputs, passes_on, in_place, .. } = self.with.network.layer(l);
+        if (passes_on || in_place) && keep {
+            self.slots[at].grads[l + 1] = Some(self.pool.take(dy.len));
+        }
+        if passes_on {
+            for &from in &from[1..] {
+                if self.slots[at].grads[from].is_none() {
+                    self.slots[at].grads[from] = Some(self.pool.take(dy.len));
+                }
+            }
+            return self.add_grad(from[0], at, dy);
+        }
+        if in_place {
+            return self.add_grad(from[0], at, dy);
+        }
+        let dx = self.pool.take(n * inputs);
+        self.add_grad(from[0], at, dx);
+        if keep { self.slots[at].grads[l + 1] = Some(dy) } else { self.pool.push(dy) }
+    }
+
+    /// Takes the gradient of a layer's output, gathered if the layer reads more of it than this rank has.
+    fn output_grad(&mut self, l: usize, at: usize) -> Option<Room> {
+        let (slot, layer) = (&mut self.slots[at], self.with.network.layer(l));
+        let own = slot.grads[l + 1].take()?;
+        let all = slot.n * layer.gradient;
+        if layer.gradient == layer.outputs || own.len == all {
+            return Some(own);
+        }
+        let gathered = self.pool.take(all);
+        self.pool.push(own);
+        Some(gathered)
+    }
+
+    fn add_grad(&mut self, act: usize, at: usize, dx: Room) {
+        if let Some(before) = self.slots[at].grads[act].replace(dx) {
+            self.pool.push(before);
+        }
+    }
+}
