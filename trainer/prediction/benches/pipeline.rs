@@ -1,5 +1,5 @@
-//! Pipelines on two threads beside the clock, which takes the times of passes that the same run measured: what is left between them are
-//! messages, and waiting that is not of the schedule.
+//! Pipelines on two threads beside the clock, which takes for each step the times of passes that were measured in it: what is left between
+//! them are messages, and waiting that is not of the schedule.
 //!
 //! `cargo bench -p allfold-prediction --bench pipeline`
 #![allow(missing_docs, clippy::unwrap_used)]
@@ -7,21 +7,16 @@
 use allfold_collectives::{Communicator, Plan, World};
 use allfold_prediction::{ModeledMachine, PhaseTimes, predict_measured};
 use allfold_sim::{Device, Picos, Topology};
-use allfold_trainer::timing::LayerSpan;
+use allfold_trainer::timing::{LayerSpan, StepBreakdown};
 use allfold_trainer::{Config, Error, Observer, StepReport, data, train};
 
 const STAGES: u32 = 2;
 /// Steps that warm up, and those that count.
 const STEPS: (u64, u64) = (3, 21);
 
-/// What a rank measured in the steps that count.
+/// What a rank measured in the steps that count: their times, and the passes of layers in each.
 #[derive(Default)]
-struct Measured {
-    steps: Vec<Picos>,
-    data: Vec<Picos>,
-    update: Vec<Picos>,
-    layers: Vec<LayerSpan>,
-}
+struct Measured(Vec<(StepBreakdown, Vec<LayerSpan>)>);
 
 impl Observer for Measured {
     fn wants_layers(&self, step: u64) -> bool {
@@ -30,10 +25,7 @@ impl Observer for Measured {
 
     fn step(&mut self, report: &StepReport) {
         if report.step >= STEPS.0 {
-            self.steps.push(report.time.total());
-            self.data.push(report.time.data);
-            self.update.push(report.time.optimiser);
-            self.layers.extend_from_slice(report.layers);
+            self.0.push((report.time, report.layers.to_vec()));
         }
     }
 }
@@ -76,17 +68,19 @@ fn main() {
             Ok::<_, Error>((measured, result.parameters))
         };
         let ranks = World::threads(STAGES).run(body).unwrap();
-        let slowest = |step: usize| ranks.iter().map(|(rank, _)| rank.steps[step]).max().unwrap();
-        let measured = median((0..STEPS.1 as usize).map(slowest).collect());
-        let update =
-            ranks.iter().map(|(rank, _)| median(rank.update.clone())).fold(Picos::ZERO, |a, b| a + b);
-        let mut times = PhaseTimes::of(ranks.iter().flat_map(|(rank, _)| &rank.layers));
-        (times.data, times.update) = (median(ranks[0].0.data.clone()), (update, ranks[0].1));
         let (topology, plan) = (Topology::named("switch", STAGES).unwrap(), Plan::default());
         let machine = ModeledMachine::new(&topology, Device::CPU_CORE, &plan);
         let (train, _) = data::load(&config).unwrap();
-        let clock =
-            predict_measured(&config, train.shape, train.classes, &machine, &times).unwrap().time.total();
+        let both = (0..STEPS.1 as usize).map(|step| {
+            let all = || ranks.iter().map(|(Measured(steps), _)| &steps[step]);
+            let mut times = PhaseTimes::of(all().flat_map(|(_, layers)| layers));
+            let update = all().map(|(time, _)| time.optimiser).fold(Picos::ZERO, |sum, time| sum + time);
+            (times.data, times.update) = (all().next().unwrap().0.data, (update, ranks[0].1));
+            let clock = predict_measured(&config, train.shape, train.classes, &machine, &times).unwrap();
+            (all().map(|(time, _)| time.total()).max().unwrap(), clock.time.total())
+        });
+        let (measured, clock): (Vec<Picos>, Vec<Picos>) = both.unzip();
+        let (measured, clock) = (median(measured), median(clock));
         println!(
             "| {schedule:<11} | {:>10.0} us | {:>9.0} us | {:>16.3} |",
             measured.as_micros(),

@@ -23,17 +23,15 @@ pub struct PhaseTimes {
 }
 
 impl PhaseTimes {
-    /// The median time of each pass in `spans`, which are those of micro-batches of one size on the ranks that have the layer.
+    /// The mean time of each pass in `spans`, which are those of micro-batches of one size on the ranks that have the layer.
     pub fn of<'s>(spans: impl IntoIterator<Item = &'s LayerSpan>) -> PhaseTimes {
-        let mut times: BTreeMap<Pass, Vec<Picos>> = BTreeMap::new();
+        let mut times: BTreeMap<Pass, (Picos, u64)> = BTreeMap::new();
         for span in spans {
-            times.entry(pass(span.layer, span.work)).or_default().push(span.end - span.start);
+            let (time, count) = times.entry(pass(span.layer, span.work)).or_default();
+            (*time, *count) = (*time + (span.end - span.start), *count + 1);
         }
-        let median = |(pass, mut all): (Pass, Vec<Picos>)| {
-            all.sort_unstable();
-            (pass, all[all.len() / 2])
-        };
-        PhaseTimes { passes: times.into_iter().map(median).collect(), ..PhaseTimes::default() }
+        let mean = |(pass, (time, count)): (Pass, (Picos, u64))| (pass, Picos(time.0 / count));
+        PhaseTimes { passes: times.into_iter().map(mean).collect(), ..PhaseTimes::default() }
     }
 
     /// The time of a phase; of one that was not measured, none.
