@@ -271,9 +271,10 @@ impl Outline {
                 "the network has {pieces} parts that a pipeline can separate, and {chunks} chunks are wanted; use 1 to {pieces}"
             )));
         }
-        let cost = |from: usize, to: usize| {
-            self.costs[edges[from]..edges[to]].iter().map(|cost| u128::from(*cost)).sum::<u128>()
-        };
+        // The costs of the layers before each edge.
+        let before_edge = |edge: &usize| self.costs[..*edge].iter().map(|cost| u128::from(*cost)).sum();
+        let sums: Vec<u128> = edges.iter().map(before_edge).collect();
+        let cost = |from: usize, to: usize| sums[to] - sums[from];
         // best[k][end]: the least possible cost of the costliest of k + 1 chunks over the first `end` pieces, and where the last begins.
         let mut best: Vec<Vec<(u128, usize)>> = vec![(0..=pieces).map(|end| (cost(0, end), 0)).collect()];
         for k in 1..chunks {

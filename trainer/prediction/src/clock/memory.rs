@@ -6,12 +6,10 @@
 //! ```
 
 use super::rooms::{Room, RoomPool, grown};
-use allfold_trainer::engine::{Boundary, Keep, Slot, UnitLayout};
+use super::units::UnitSizes;
+use allfold_trainer::engine::{Boundary, Slot};
 use allfold_trainer::{LayerTensors, MemoryUse, NetworkTensors, Outline, Phase};
 use std::sync::Arc;
-
-/// Free whole units that a rank keeps, as the engine does.
-const FREE_UNITS: usize = 3;
 
 /// The tensors of a micro-batch.
 #[derive(Clone, Default)]
@@ -27,16 +25,6 @@ struct SlotRooms {
     inputs_done: Vec<bool>,
     own_grads: Vec<Room>,
     tied_grads: Vec<Room>,
-}
-
-/// The whole tensors of a unit, and its part of the gradient: their elements, 0 while they are not there.
-struct UnitRooms {
-    keep: Keep,
-    padded: usize,
-    own: usize,
-    params: usize,
-    grads: usize,
-    grad_part: usize,
 }
 
 /// What is fixed for all steps of a rank.
@@ -56,10 +44,9 @@ pub(super) struct RankTensors<'a> {
 /// The memory that a rank holds, and the most that it held in a step.
 pub(super) struct ClockMemory<'a> {
     with: RankTensors<'a>,
-    units: Vec<UnitRooms>,
+    pub units: UnitSizes,
     slots: Vec<SlotRooms>,
     pool: RoomPool,
-    free_units: Vec<usize>,
     begun: Vec<bool>,
     /// Buffers of messages that are under way, and by how much their capacities exceed their lengths.
     sent: Vec<Room>,
@@ -75,29 +62,20 @@ pub(super) struct ClockMemory<'a> {
 
 impl<'a> ClockMemory<'a> {
     /// The memory before the first step; `fixed` are bytes that do not change.
-    pub fn new(with: RankTensors<'a>, units: &[(Keep, UnitLayout)], fixed: MemoryUse) -> ClockMemory<'a> {
-        let rooms = |(keep, layout): &(Keep, UnitLayout)| {
-            let (padded, own) = (layout.padded, layout.own.len());
-            let params = if matches!(keep, Keep::Nothing | Keep::Sharded) { 0 } else { padded };
-            UnitRooms { keep: *keep, padded, own, params, grads: 0, grad_part: 0 }
-        };
-        let (units, begun) = (units.iter().map(rooms).collect(), vec![false; with.outline.layers()]);
-        let (slots, sent, free_units, pool) = (Vec::new(), Vec::new(), Vec::new(), RoomPool::default());
-        let (slack, acts, saved, indices, peak) = (0, 0, 0, 0, MemoryUse::default());
+    pub fn new(with: RankTensors<'a>, units: UnitSizes, fixed: MemoryUse) -> ClockMemory<'a> {
         ClockMemory {
-            with,
             units,
-            slots,
-            pool,
-            free_units,
-            begun,
-            sent,
-            slack,
-            acts,
-            saved,
-            indices,
+            begun: vec![false; with.outline.layers()],
+            slots: Vec::new(),
+            pool: RoomPool::default(),
+            sent: Vec::new(),
+            slack: 0,
+            acts: 0,
+            saved: 0,
+            indices: 0,
             fixed,
-            peak,
+            peak: MemoryUse::default(),
+            with,
         }
     }
 
@@ -110,7 +88,7 @@ impl<'a> ClockMemory<'a> {
     /// Holds these gradients of the only unit, and `bytes` of buckets, from now on.
     pub fn use_buckets(&mut self, bytes: u64) {
         self.fixed.buckets = bytes;
-        self.units[0].grads = self.units[0].padded;
+        self.units.use_gradient(0);
     }
 
     /// Updates the peak by what the rank holds now.
@@ -118,67 +96,18 @@ impl<'a> ClockMemory<'a> {
         let (param, act) = self.with.elements;
         let bytes = |elements: usize| (elements * param) as u64;
         let act_bytes = |elements: usize| (elements * act) as u64;
-        let part = |unit: &UnitRooms| if unit.keep == Keep::Sharded { unit.own } else { 0 };
-        let units = |of: &dyn Fn(&UnitRooms) -> usize| self.units.iter().map(of).sum::<usize>();
         let now = MemoryUse {
-            params: bytes(units(&|unit| unit.params + part(unit))),
-            gradients: bytes(units(&|unit| unit.grads + unit.grad_part)),
+            params: bytes(self.units.params),
+            gradients: bytes(self.units.grads),
             activations: act_bytes(self.acts),
             saved_for_backward: act_bytes(self.saved) + 4 * self.indices as u64,
             activation_gradients: act_bytes(self.pool.made - self.acts - self.saved - self.slack),
-            buckets: self.fixed.buckets + bytes(self.free_units.iter().sum()),
+            buckets: self.fixed.buckets + bytes(self.units.free()),
             ..self.fixed
         };
         if now.total() > self.peak.total() {
             self.peak = now;
         }
-    }
-}
-
-/// Units.
-impl ClockMemory<'_> {
-    fn whole_unit(&mut self, unit: usize) -> usize {
-        let padded = self.units[unit].padded;
-        if let Some(at) = self.free_units.iter().position(|free| *free == padded) {
-            self.free_units.swap_remove(at);
-        }
-        padded
-    }
-
-    fn recycle(&mut self, elements: usize) {
-        if self.free_units.len() == FREE_UNITS {
-            self.free_units.remove(0);
-        }
-        self.free_units.push(elements);
-    }
-
-    /// The parameters of a unit are gathered.
-    pub fn gather(&mut self, unit: usize) {
-        if self.units[unit].keep == Keep::Sharded {
-            self.units[unit].params = self.whole_unit(unit);
-        }
-    }
-
-    /// The whole parameters of a unit of which the rank keeps a part are freed.
-    pub fn release(&mut self, unit: usize) {
-        if self.units[unit].keep == Keep::Sharded && self.units[unit].params > 0 {
-            let whole = std::mem::take(&mut self.units[unit].params);
-            self.recycle(whole);
-        }
-    }
-
-    /// A unit's gradient is reduced: the rank keeps its part, if that is what it keeps.
-    pub fn reduced(&mut self, unit: usize) {
-        if matches!(self.units[unit].keep, Keep::ShardedGradients | Keep::Sharded) {
-            let whole = std::mem::take(&mut self.units[unit].grads);
-            self.recycle(whole);
-            self.units[unit].grad_part = self.units[unit].own;
-        }
-    }
-
-    /// A server has taken a gradient.
-    pub fn took_push(&mut self, unit: usize) {
-        self.units[unit].grad_part = self.units[unit].own;
     }
 }
 
@@ -346,8 +275,7 @@ impl ClockMemory<'_> {
 
     fn weight_grad(&mut self, l: usize, at: usize) {
         let unit = self.with.unit_of[l];
-        if self.units[unit].grads == 0 {
-            self.units[unit].grads = self.whole_unit(unit);
+        if self.units.use_gradient(unit) {
             let of = &self.with.unit_of;
             self.begun
                 .iter_mut()

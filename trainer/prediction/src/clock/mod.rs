@@ -20,6 +20,7 @@ mod memory;
 mod rank;
 mod rooms;
 mod serving;
+mod units;
 mod update;
 
 use crate::exchange::SharedExchange;
@@ -38,6 +39,7 @@ use memory::{ClockMemory, RankTensors};
 pub(crate) use serving::ServingLinks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use units::UnitSizes;
 
 /// What the clock needs to know of a configuration besides its strategy.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +111,8 @@ pub(crate) struct ClockRank<'a> {
     number: usize,
     outline: Arc<Outline>,
     units: Vec<ClockUnit>,
+    /// Whether the first rank of the data axis does what the others do not.
+    is_led: bool,
     /// For each layer: the unit of its parameters.
     unit_of: Vec<usize>,
     slots: Vec<ClockSlot>,
@@ -168,6 +172,7 @@ impl<'a> ClockRank<'a> {
             number,
             unit_of: units_of_layers(&outline, specs),
             outline,
+            is_led: specs.iter().any(|unit| unit.keep == Keep::First),
             units,
             slots: Vec::new(),
             bucketing: None,
@@ -189,15 +194,10 @@ impl<'a> ClockRank<'a> {
         }
     }
 
-    /// Whether the first rank of the data axis does what the others do not.
-    fn is_led(&self) -> bool {
-        self.units.iter().any(|unit| unit.keep == Keep::First)
-    }
-
     /// The number of samples of this rank's batch: those of all ranks, if it leads them.
     pub fn samples(&self) -> usize {
         let data = self.with.mesh.position(self.rank, MeshAxis::Data);
-        let leads = self.is_led() && data.index == 0;
+        let leads = self.is_led && data.index == 0;
         if self.with.mesh.is_server(self.rank) {
             return 0;
         }
@@ -272,6 +272,6 @@ fn memory<'a>(with: &Shared<'a>, specs: &[ParamUnit], units: &[ClockUnit]) -> Op
     let bytes = |elements: usize| (elements * costs.element()) as u64;
     let updated: usize = units.iter().map(|unit| unit.layout.trained_len()).sum();
     let (buffers, optimiser) = (bytes(costs.buffers()), bytes(updated * costs.optimiser_state()));
-    let kept: Vec<(Keep, UnitLayout)> = units.iter().map(|unit| (unit.keep, unit.layout.clone())).collect();
-    Some(ClockMemory::new(tensors, &kept, MemoryUse { buffers, optimiser, ..MemoryUse::default() }))
+    let sizes = UnitSizes::new(units.iter().map(|unit| (unit.keep, &unit.layout)));
+    Some(ClockMemory::new(tensors, sizes, MemoryUse { buffers, optimiser, ..MemoryUse::default() }))
 }

@@ -44,7 +44,7 @@ impl ClockRank<'_> {
         let own = mesh.position(self.rank, route.axis).index;
         let (from, to) = if sends { (own, route.peer) } else { (route.peer, own) };
         // Ranks of a stage that are not stepped send at the same time.
-        let alike = |group: &Vec<Rank>| !self.is_led() || group.contains(&Rank(self.rank as u32));
+        let alike = |group: &Vec<Rank>| !self.is_led || group.contains(&Rank(self.rank as u32));
         let pairs = groups.groups.iter().filter(|group| alike(group)).map(|group| (group[from], group[to]));
         let pairs: Vec<(Rank, Rank)> = pairs.collect();
         let takes = self.with.exchange.message(&pairs, mesh.ranks() as u32, bytes)?;
@@ -160,7 +160,7 @@ impl RankEngine for ClockRank<'_> {
         let [sharing, holding, mean] =
             [sharers, holders, MeshAxis::Data].map(|axis| self.position(axis).size);
         if exchange == UnitExchange::GatherParams {
-            self.memory.iter_mut().for_each(|memory| memory.gather(unit));
+            self.memory.iter_mut().for_each(|memory| memory.units.gather(unit));
             if sharing > 1 {
                 let what = (padded / sharing, dtype);
                 let done = self.start_collective(self.along(sharers), Collective::AllGather, what)?;
@@ -196,7 +196,7 @@ impl RankEngine for ClockRank<'_> {
             UnitExchange::GatherParams => self.units[unit].gathering.take(),
             _ if self.units[unit].unfinished.take().is_none() => None,
             _ => {
-                self.memory.iter_mut().for_each(|memory| memory.reduced(unit));
+                self.memory.iter_mut().for_each(|memory| memory.units.reduced(unit));
                 self.units[unit].reducing.take()
             }
         };
@@ -211,7 +211,7 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn release(&mut self, unit: usize) {
-        self.memory.iter_mut().for_each(|memory| memory.release(unit));
+        self.memory.iter_mut().for_each(|memory| memory.units.release(unit));
     }
 
     fn sum_copies(&mut self, unit: usize) -> Result<()> {

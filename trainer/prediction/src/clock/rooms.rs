@@ -1,5 +1,8 @@
 //! The lengths of buffers, and a pool of them that gives and takes as the pool of the engine of the CPU does.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 /// A buffer without contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Room {
@@ -7,19 +10,24 @@ pub(super) struct Room {
     pub capacity: usize,
 }
 
-/// The free buffers, by their capacities, and the elements of all buffers that were made.
+/// The free buffers of each capacity, and the elements of all buffers that were made.
 #[derive(Default)]
 pub(super) struct RoomPool {
-    free: Vec<usize>,
+    free: BTreeMap<usize, usize>,
     pub made: usize,
 }
 
 impl RoomPool {
     /// A free buffer that is at most twice as large, the smallest of them, or a new one.
     pub fn take(&mut self, len: usize) -> Room {
-        let fits = |at: &usize| (len..=2 * len).contains(&self.free[*at]);
-        let best = (0..self.free.len()).filter(fits).min_by_key(|at| self.free[*at]);
-        let mut room = Room { len: 0, capacity: best.map_or(0, |at| self.free.swap_remove(at)) };
+        let best = self.free.range(len..=2 * len).next().map(|(capacity, _)| *capacity);
+        if let Some(Entry::Occupied(mut count)) = best.map(|capacity| self.free.entry(capacity)) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        let mut room = Room { len: 0, capacity: best.unwrap_or_default() };
         self.grow(&mut room, len);
         room
     }
@@ -43,7 +51,7 @@ impl RoomPool {
     }
 
     pub fn push(&mut self, room: Room) {
-        self.free.push(room.capacity);
+        *self.free.entry(room.capacity).or_default() += 1;
     }
 
     /// Returns a buffer that has memory of its own.

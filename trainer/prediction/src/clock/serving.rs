@@ -176,7 +176,7 @@ impl Serving for ClockRank<'_> {
         self.wait_for(served)?;
         for (unit, message) in std::mem::take(&mut self.links()?.expected[worker]) {
             self.wait_for(vec![message])?;
-            self.memory.iter_mut().for_each(|memory| memory.took_push(unit));
+            self.memory.iter_mut().for_each(|memory| memory.units.keep_part(unit));
             let elements = self.part_bytes(unit) / self.with.costs.element();
             self.does(StepWork::Update, None, self.with.costs.pack(elements));
         }

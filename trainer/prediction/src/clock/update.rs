@@ -29,7 +29,7 @@ impl ClockRank<'_> {
             let line = self.along(MeshAxis::Pipeline);
             self.run_collective(line, Collective::AllReduce, (1, DType::F64))?;
         }
-        if self.is_led() {
+        if self.is_led {
             let data = self.along(MeshAxis::Data);
             self.run_collective(data, Collective::AllReduce, (1, DType::F64))?;
         }

@@ -1,0 +1,104 @@
+//! The sizes of the tensors of a rank's units: parameters and gradients, whole or in part, and free buffers of whole units.
+
+use allfold_trainer::engine::{Keep, UnitLayout};
+
+/// Free whole units that a rank keeps, as the engine does.
+const FREE_UNITS: usize = 3;
+
+/// The elements of a unit, and those of its whole tensors and its part of the gradient: 0 while they are not there.
+struct UnitRooms {
+    keep: Keep,
+    padded: usize,
+    own: usize,
+    params: usize,
+    grads: usize,
+    grad_part: usize,
+}
+
+/// All units of a rank.
+pub(super) struct UnitSizes {
+    units: Vec<UnitRooms>,
+    free: Vec<usize>,
+    /// Elements of all parameters, and of all gradients.
+    pub params: usize,
+    pub grads: usize,
+}
+
+impl UnitSizes {
+    /// The units before the first step, with parameters and without gradients.
+    pub fn new<'u>(units: impl Iterator<Item = (Keep, &'u UnitLayout)>) -> UnitSizes {
+        let mut all = UnitSizes { units: Vec::new(), free: Vec::new(), params: 0, grads: 0 };
+        for (keep, layout) in units {
+            let (padded, own) = (layout.padded, layout.own.len());
+            let params = if matches!(keep, Keep::Nothing | Keep::Sharded) { 0 } else { padded };
+            all.params += if keep == Keep::Sharded { own } else { params };
+            all.units.push(UnitRooms { keep, padded, own, params, grads: 0, grad_part: 0 });
+        }
+        all
+    }
+
+    /// Elements of free buffers.
+    pub fn free(&self) -> usize {
+        self.free.iter().sum()
+    }
+
+    /// A buffer for a whole unit: a free one of this size, or a new one.
+    fn take(&mut self, unit: usize) -> usize {
+        let padded = self.units[unit].padded;
+        if let Some(at) = self.free.iter().position(|free| *free == padded) {
+            self.free.swap_remove(at);
+        }
+        padded
+    }
+
+    fn recycle(&mut self, elements: usize) {
+        if self.free.len() == FREE_UNITS {
+            self.free.remove(0);
+        }
+        self.free.push(elements);
+    }
+
+    /// The parameters of a unit are gathered.
+    pub fn gather(&mut self, unit: usize) {
+        if self.units[unit].keep == Keep::Sharded {
+            let whole = self.take(unit);
+            self.params = self.params + whole - std::mem::replace(&mut self.units[unit].params, whole);
+        }
+    }
+
+    /// The whole parameters of a unit of which the rank keeps a part are freed.
+    pub fn release(&mut self, unit: usize) {
+        if self.units[unit].keep == Keep::Sharded && self.units[unit].params > 0 {
+            let whole = std::mem::take(&mut self.units[unit].params);
+            self.params -= whole;
+            self.recycle(whole);
+        }
+    }
+
+    /// A unit needs its whole gradient. Returns whether the gradient was not there.
+    pub fn use_gradient(&mut self, unit: usize) -> bool {
+        if self.units[unit].grads > 0 {
+            return false;
+        }
+        let whole = self.take(unit);
+        self.units[unit].grads = whole;
+        self.grads += whole;
+        true
+    }
+
+    /// A unit's gradient is reduced: the rank keeps its part, if that is what it keeps.
+    pub fn reduced(&mut self, unit: usize) {
+        if matches!(self.units[unit].keep, Keep::ShardedGradients | Keep::Sharded) {
+            let whole = std::mem::take(&mut self.units[unit].grads);
+            self.grads -= whole;
+            self.recycle(whole);
+            self.keep_part(unit);
+        }
+    }
+
+    /// The rank has its part of the gradient.
+    pub fn keep_part(&mut self, unit: usize) {
+        let UnitRooms { own, grad_part, .. } = &mut self.units[unit];
+        self.grads = self.grads + *own - std::mem::replace(grad_part, *own);
+    }
+}
