@@ -70,7 +70,7 @@ def collective(arguments, size):
 
     def measure(program):
         iterations = int(1e6 * MEASURED / timed(program, 100))
-        return timed(program, min(max(iterations, 20), 1_000_000)), 0
+        return timed(program, min(max(iterations, 20), 20_000)), 0
 
     return measure
 

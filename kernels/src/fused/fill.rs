@@ -71,10 +71,10 @@ impl Typed for Fill<'_> {
             let to = || {
                 route.members().map(|member| results[member as usize]).filter(|place| !place.base.is_null())
             };
-            let (from, mut places) = (route.from, to().map(|place| place.at(route.block, 0)));
-            let Some(one) = places.next() else { continue };
-            // If only one result receives the block and is not streamed, the block is computed there directly.
-            let only = if places.next().is_none() && !stream { one } else { std::ptr::null_mut() };
+            let from = route.from;
+            let Some(one) = to().map(|place| place.at(route.block, 0)).next() else { continue };
+            // A block that is not streamed is computed in the first of the results directly.
+            let first_result = if stream { std::ptr::null_mut() } else { one };
             let mut at = range.start;
             if let Some((a, b)) = pair(exchange, from, sources, results).filter(|_| parts.is_none()) {
                 let len = range.len() / size_of::<T>();
@@ -102,7 +102,10 @@ impl Typed for Fill<'_> {
                         let len = whole.min(range.end - at).min(end - place);
                         let read =
                             |member: u32| sources[member as usize].at(block, at).cast::<T>().cast_const();
-                        let into = if only.is_null() { only } else { only.wrapping_add(at) }.cast::<T>();
+                        let into = match first_result.is_null() {
+                            true => first_result.cast(),
+                            false => first_result.wrapping_add(at).cast::<T>(),
+                        };
                         // SAFETY: by the conditions of `run`, for `len` bytes from `at` on.
                         let value =
                             unsafe { work.evaluate(formula, &read, len / size_of::<T>(), parts, into) };
