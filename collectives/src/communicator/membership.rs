@@ -123,6 +123,11 @@ impl Membership {
         self.process_state.recorder.note_step(step);
     }
 
+    /// The last operations of this rank.
+    pub fn flight_record(&self) -> crate::flight::Record {
+        self.process_state.recorder.record("")
+    }
+
     /// Records that an operation is called.
     pub fn record_issue(&self, call: Call, peer: Option<Rank>) -> Ticket {
         let now = self.backend.clock().stamp(self.task);

@@ -260,6 +260,11 @@ impl Communicator {
         self.membership.note_step(step);
     }
 
+    /// The last operations of this rank, in all of its communicators.
+    pub fn flight_record(&self) -> crate::flight::Record {
+        self.membership.flight_record()
+    }
+
     /// This rank's time since the start of the run: virtual on the simulator, else real.
     pub fn now(&self) -> Picos {
         self.membership.backend.clock().now(self.membership.task)

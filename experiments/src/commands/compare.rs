@@ -13,7 +13,9 @@ use crate::training::trained::Trained;
 use crate::training::{config, run};
 use allfold_report::RenderedReport;
 use allfold_report::format::{counted, number, rounded_bytes, short};
-use allfold_report::records::{MeasuredComparison, RankMemory, Setup, SimulatedComparison};
+use allfold_report::records::{
+    MeasuredComparison, RankMemory, Setup, SimulatedComparison, WaitingFor, awaited_most,
+};
 use allfold_report::sizes::rank_count;
 use allfold_sim::{Device, Topology};
 use allfold_trainer::{Config, Dataset, strategies};
@@ -259,6 +261,7 @@ struct Row<'a> {
     micro_batches: u64,
     step_us: f64,
     waiting_us: &'a [f64],
+    waiting_for: &'a [WaitingFor],
     sent: &'a [u64],
     peaks: &'a [u64],
     memory: RankMemory,
@@ -275,6 +278,7 @@ macro_rules! row {
                     micro_batches: record.micro_batches,
                     step_us: record.step_us,
                     waiting_us: &record.waiting_us,
+                    waiting_for: &record.waiting_for,
                     sent: &record.bytes_sent,
                     peaks: &record.peak_bytes,
                     memory: record.memory,
@@ -307,6 +311,7 @@ fn table<'a>(rows: impl Iterator<Item = Row<'a>>) -> Vec<Vec<String>> {
         "micro-batches",
         "step (us)",
         "waiting (us)",
+        "most for",
         "sent by a rank",
         "peak of a rank",
         "params",
@@ -327,6 +332,7 @@ fn table<'a>(rows: impl Iterator<Item = Row<'a>>) -> Vec<Vec<String>> {
             row.micro_batches.to_string(),
             number(row.step_us),
             range(row.waiting_us, number),
+            awaited_most(row.waiting_for, row.waiting_us),
             range(row.sent, rounded_bytes),
             range(row.peaks, rounded_bytes),
         ];

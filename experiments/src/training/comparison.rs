@@ -4,6 +4,7 @@ use super::launch_mode::LaunchMode;
 use super::records::held;
 use super::run::{self, RecordOptions};
 use super::trained::{RankStep, Trained};
+use super::waiting::waiting_for;
 use crate::cli::error::CommandResult;
 use allfold_collectives::Activity;
 use allfold_report::records::{MeasuredComparison, RankMemory, SimulatedComparison, TimelineSpan};
@@ -97,6 +98,7 @@ impl Contender {
             step_us: trained.median_step_us(),
             breakdown: trained.mean_breakdown(),
             waiting_us: trained.waiting_us(),
+            waiting_for: waiting_for(trained),
             bytes_sent: Vec::new(),
             bytes_by_operation: BTreeMap::new(),
             peak_bytes: trained.peaks().iter().map(MemoryUse::total).collect(),
@@ -110,7 +112,8 @@ impl Contender {
     pub fn simulated(&self, trained: &Trained, machine: &str) -> SimulatedComparison {
         let timed = self.timed(trained, ("sim", machine));
         let MeasuredComparison { setup, batch, micro_batches, topology, step_us, breakdown, .. } = timed;
-        let MeasuredComparison { waiting_us, peak_bytes, memory, loss, weights_hash, .. } = timed;
+        let MeasuredComparison { waiting_us, waiting_for, peak_bytes, memory, loss, weights_hash, .. } =
+            timed;
         let (bytes_sent, bytes_by_operation) = trained.sent();
         SimulatedComparison {
             setup,
@@ -120,6 +123,7 @@ impl Contender {
             step_us,
             breakdown,
             waiting_us,
+            waiting_for,
             bytes_sent,
             bytes_by_operation,
             peak_bytes,

@@ -12,4 +12,5 @@ pub mod run;
 mod spans;
 pub mod tensorboard;
 pub mod trained;
+pub mod waiting;
 pub mod watch;

@@ -3,6 +3,7 @@
 use super::profile::RankProfile;
 use crate::measure::{inputs, statistics};
 use allfold_collectives::Activity;
+use allfold_collectives::flight::Entry;
 use allfold_report::records::{Breakdown, BucketLife};
 use allfold_sim::Picos;
 use allfold_trainer::timing::{BucketTimes, StepSpan};
@@ -42,6 +43,8 @@ pub struct RankStep {
     pub peak: MemoryUse,
     /// The rank's work and waiting, in the step that is recorded, if spans were asked for.
     pub spans: Vec<StepSpan>,
+    /// The operations of that step, as far as they are known.
+    pub operations: Vec<Entry>,
 }
 
 impl RankStep {
@@ -180,6 +183,7 @@ mod tests {
             buckets: Vec::new(),
             peak: MemoryUse::default(),
             spans: Vec::new(),
+            operations: Vec::new(),
         };
         Trained {
             result: TrainResult {

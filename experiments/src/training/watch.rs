@@ -5,6 +5,7 @@ use super::tensorboard::Events;
 use super::trained::RankStep;
 use crate::cli::error::CommandError;
 use allfold_collectives::Communicator;
+use allfold_collectives::flight::Entry;
 use allfold_sim::Picos;
 use allfold_trainer::{Config, EpochReport, Observer, StepReport};
 use indicatif::ProgressBar;
@@ -58,7 +59,7 @@ impl Observer for Watch<'_> {
             && self.config.training.patience > 0
             && let Some(before) = self.steps.last_mut()
         {
-            (before.buckets, before.spans) = (Vec::new(), Vec::new());
+            (before.buckets, before.spans, before.operations) = (Vec::new(), Vec::new(), Vec::new());
         }
         let kept = self.kept.map_or(may_be_last, |kept| kept == step);
         let (buckets, spans) = match kept {
@@ -68,7 +69,8 @@ impl Observer for Watch<'_> {
         if self.schedule.is_some_and(|schedule| schedule.profiles(self.steps.len() as u64)) {
             self.profile.add(report, self.comm.now());
         }
-        self.steps.push(RankStep { end: self.comm.now(), time, memory, buckets, peak, spans });
+        let operations = if kept && self.spans { self.operations(step) } else { Vec::new() };
+        self.steps.push(RankStep { end: self.comm.now(), time, memory, buckets, peak, spans, operations });
         if let Some(bar) = self.bar {
             bar.set_length(report.steps);
             bar.set_position(report.step + 1);
@@ -103,6 +105,12 @@ impl Observer for Watch<'_> {
 }
 
 impl Watch<'_> {
+    /// The operations of a step on this rank, as far as its flight recorder still has them.
+    fn operations(&self, step: u64) -> Vec<Entry> {
+        let all = self.comm.flight_record().entries;
+        all.into_iter().filter(|entry| entry.step == Some(step)).collect()
+    }
+
     /// Writes a step's numbers for TensorBoard. A file that can no longer be written does not end the run.
     fn write_events(&mut self, report: &StepReport) {
         let profiled = self.profile.steps.last().filter(|last| last.step == report.step).cloned();

@@ -29,6 +29,6 @@ pub use proof::{ProofRecord, Shown};
 pub use training::{
     Breakdown, BucketLife, EpochScores, MeasuredComparison, MeasuredEnd, MeasuredLayer, MeasuredProgress,
     MeasuredScale, MeasuredStep, Parity, RankMemory, ScalingRow, Setup, SimulatedComparison, SimulatedEnd,
-    SimulatedLayer, SimulatedProgress, SimulatedScale, SimulatedStep, TimelineSpan,
+    SimulatedLayer, SimulatedProgress, SimulatedScale, SimulatedStep, TimelineSpan, WaitingFor, awaited_most,
 };
 pub use validation::{TrainingScore, Validated, ValidationScore};

@@ -6,6 +6,7 @@ use crate::page::{Plot, ReportTable, Section};
 use crate::plots::{Bar, DrawError, Figure, Timeline};
 use crate::records::{
     Breakdown, MeasuredComparison, RankMemory, Records, SimulatedComparison, Stamp, TimelineSpan,
+    awaited_most,
 };
 
 /// The greatest number of ranks of a step that are drawn.
@@ -24,6 +25,7 @@ macro_rules! cells {
             format!("{:.1}", record.step_us),
             format!("{:.1}", record.breakdown.exposed_us),
             list(record.waiting_us.iter().map(|us| format!("{us:.1}")).collect()),
+            awaited_most(&record.waiting_for, &record.waiting_us),
             list(record.bytes_sent.iter().map(|bytes| format::rounded_bytes(*bytes)).collect()),
             list(record.peak_bytes.iter().map(|bytes| format::rounded_bytes(*bytes)).collect()),
             format!("{:.6}", record.loss),
@@ -246,6 +248,7 @@ fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
         "step (us)",
         "waiting (us)",
         "waiting by rank (us)",
+        "most for",
         "sent by rank",
         "peak by rank",
         "loss",
