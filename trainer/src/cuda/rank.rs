@@ -223,7 +223,7 @@ impl RankEngine for GpuWorker<'_> {
     fn reduce(&mut self, unit: usize) -> Result<()> {
         let GpuWorker { queue, weights, groups, .. } = self;
         let (grads, link) = (here(&weights.units[unit].grads)?.all(), groups.data());
-        link.all_reduce(queue, DType::F32, ReduceOp::Sum, grads)?;
+        link.reduce(queue, (DType::F32, ReduceOp::Sum), grads, Rank(0))?;
         Ok(link.join(queue)?)
     }
 

@@ -78,7 +78,7 @@ impl Deref for Grouped<'_> {
     }
 }
 
-enum Over {
+pub(super) enum Over {
     /// A single rank, which has nothing to reduce.
     Nobody,
     Nccl(Box<NcclComm>),
@@ -89,11 +89,11 @@ enum Over {
 
 /// A rank's handle for sums over a group of ranks with GPUs.
 pub struct DeviceGroup<'a> {
-    comm: Grouped<'a>,
-    queue: Queue,
-    over: Over,
+    pub(super) comm: Grouped<'a>,
+    pub(super) queue: Queue,
+    pub(super) over: Over,
     /// The event after which the input of a sum is ready, and the event after which the sum is done.
-    marks: (Mark, Mark),
+    pub(super) marks: (Mark, Mark),
     /// Whether any sum was queued since the last [`DeviceGroup::join`].
     forked: bool,
     deadline: Duration,
@@ -342,7 +342,7 @@ impl<'a> DeviceGroup<'a> {
 
     /// Makes later work of the stream of sums run after all earlier work of `after`. If `after` is being captured, that work is
     /// captured too.
-    fn fork(&mut self, after: &Queue) -> Result<()> {
+    pub(super) fn fork(&mut self, after: &Queue) -> Result<()> {
         self.forked = true;
         self.marks.0.move_to(after).map_err(failed)?;
         self.queue.wait(&self.marks.0).map_err(failed)
@@ -422,8 +422,8 @@ pub(super) fn join(comm: &Communicator, queue: &Queue, deadline: Duration) -> Re
     NcclComm::join(queue.clone(), (comm.rank(), comm.size()), Box::new(control), deadline, false)
 }
 
-/// Reduces `data` by copies to host memory; of a reduce-scatter, `block` gets the result.
-fn over_host(
+/// Reduces `data` by copies to host memory, of a reduce to its root; of a reduce-scatter, `block` gets the result.
+pub(super) fn over_host(
     comm: &Communicator,
     queue: &Queue,
     call: SharedCall,
@@ -436,13 +436,16 @@ fn over_host(
         (data, block): (Slice<'_>, Slice<'_>),
     ) -> Result<()> {
         let mut values: Vec<T> = queue.download(data).map_err(failed)?;
-        if call.collective == Collective::AllReduce {
-            comm.all_reduce(&mut values, call.op)?;
-            return queue.write(data, &values).map_err(failed);
+        match call.collective {
+            Collective::AllReduce => comm.all_reduce(&mut values, call.op)?,
+            Collective::Reduce => comm.reduce(&mut values, call.op, call.root)?,
+            _ => {
+                let mut own = values[..values.len() / comm.size() as usize].to_vec();
+                comm.reduce_scatter(&values, &mut own, call.op)?;
+                return queue.write(block, &own).map_err(failed);
+            }
         }
-        let mut own = values[..values.len() / comm.size() as usize].to_vec();
-        comm.reduce_scatter(&values, &mut own, call.op)?;
-        queue.write(block, &own).map_err(failed)
+        queue.write(data, &values).map_err(failed)
     }
     match call.dtype {
         DType::F32 => of::<f32>(comm, queue, call, (data, block)),

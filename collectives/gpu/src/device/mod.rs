@@ -18,6 +18,7 @@ mod job;
 mod messages;
 mod point_to_point;
 mod reach;
+mod rooted;
 mod shared;
 
 pub use group::{DeviceGroup, Grouped, ReducePath};

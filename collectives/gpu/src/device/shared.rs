@@ -4,9 +4,12 @@
 //! rank r    show address and event | wait for all other events | own part, below | show event | wait for all
 //!
 //! all-reduce        the fused kernel over slice r of all buffers, written to all
+//! reduce            the fused kernel over slice r of all buffers, written to the root's
 //! reduce-scatter    the fused kernel over block r of all buffers, written to r's own
 //! all-gather        block r copied to all other buffers
+//! gather            block r copied to the root's buffer
 //! broadcast         the root's buffer copied to r's own
+//! scatter           block r of the root's buffer copied to r's own
 //! all-to-all        block r of all buffers copied to r's second buffer
 //! shift             the previous rank's buffer copied to r's second buffer
 //! ```
@@ -41,12 +44,12 @@ pub(super) struct Shared {
 /// A collective over buffers of one length, on which all ranks must agree: in place, or from a first to a second buffer of each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SharedCall {
-    /// All-reduce, reduce-scatter, all-gather or broadcast; all-to-all or a shift (send-receive).
+    /// All-reduce, reduce, reduce-scatter, all-gather, gather, broadcast or scatter; all-to-all or a shift (send-receive).
     pub collective: Collective,
     pub dtype: DType,
     /// The operator, where values are reduced.
     pub op: ReduceOp,
-    /// The rank whose data all get, in a broadcast.
+    /// The rank whose data all get, or that gets those of all, in a collective that has a root.
     pub root: Rank,
 }
 
@@ -65,7 +68,13 @@ impl SharedCall {
             (Some(collective @ (Collective::AllToAll | Collective::SendRecv)), ..) => {
                 format!("{}({bytes} bytes)", collective.name())
             }
-            (Some(Collective::Broadcast), ..) => format!("broadcast({bytes} bytes from rank {root})"),
+            (Some(collective @ (Collective::Broadcast | Collective::Scatter)), ..) => {
+                format!("{}({bytes} bytes from rank {root})", collective.name())
+            }
+            (Some(Collective::Gather), ..) => format!("gather({bytes} bytes to rank {root})"),
+            (Some(Collective::Reduce), Some(dtype), Some(op)) => {
+                format!("reduce({bytes} bytes of {dtype}, {op}, to rank {root})")
+            }
             (Some(collective), Some(dtype), Some(op)) => {
                 format!("{}({bytes} bytes of {dtype}, {op})", collective.name())
             }
@@ -193,6 +202,15 @@ impl Shared {
                 false => queue.copy(peers[rank].all(), root.all()).map(drop).map_err(failed),
             };
         }
+        if let Collective::Gather | Collective::Scatter = call.collective {
+            let (bytes, root) = (into.len() / ranks, call.root.index());
+            let block = |peer: usize| peers[peer].all().part(rank * bytes, bytes).map_err(failed);
+            let (to, from) = if call.collective == Collective::Gather { (root, rank) } else { (rank, root) };
+            return match rank == root {
+                true => Ok(()),
+                false => queue.copy(block(to)?, block(from)?).map(drop).map_err(failed),
+            };
+        }
         let n = peers[rank].all().elements(size).map_err(failed)?;
         let (first, last) = (n * rank as u64 / ranks as u64, n * (rank as u64 + 1) / ranks as u64);
         if last == first {
@@ -210,8 +228,13 @@ impl Shared {
             let schedule = job.algorithm.build(Shape::new(comm.size())?);
             let geometry = Geometry::whole(&*schedule, last - first);
             let mut tables = fused::tables(&job, &*schedule, &geometry)?;
-            if call.collective == Collective::ReduceScatter {
-                tables.chunks.iter_mut().for_each(|(_, targets)| *targets = 1 << rank);
+            let only = match call.collective {
+                Collective::ReduceScatter => Some(rank),
+                Collective::Reduce => Some(call.root.index()),
+                _ => None,
+            };
+            if let Some(only) = only {
+                tables.chunks.iter_mut().for_each(|(_, targets)| *targets = 1 << only);
             }
             place.insert(tables.upload(queue, ranks).map_err(failed)?);
         }

@@ -128,3 +128,44 @@ fn every_path_exchanges_blocks_and_shifts_buffers() {
         }
     }
 }
+
+/// Each of three ranks in turn is the root of a reduce, a gather and a scatter, on every path.
+#[test]
+fn every_path_has_the_collectives_with_a_root() {
+    for way in [ReducePath::Nccl, ReducePath::Scheduled, ReducePath::Device, ReducePath::Host] {
+        let machine = shim(3, &[], StandIn { offered: true, ..StandIn::default() });
+        let report = World::threads(3).deadline(LONG).run_each(|comm| {
+            let (me, compute) = (comm.rank().0, queue(&machine, comm.rank().0));
+            let mut link = DeviceGroup::open(&comm, queue(&machine, me), way, Duration::from_secs(5))?;
+            for root in (0..3).map(Rank) {
+                let values: Vec<f32> = (0..7).map(|at| (at + 10 * me) as f32).collect();
+                let sums = compute.upload(&values).unwrap();
+                link.reduce(&compute, (DType::F32, ReduceOp::Sum), sums.all(), root)?;
+                let blocks = [0, 1, 2].map(|block| 100 * me + block);
+                let [gathered, scattered] = [(); 2].map(|()| compute.upload(&blocks).unwrap());
+                link.gather(&compute, gathered.all(), root)?;
+                link.scatter(&compute, scattered.all(), root)?;
+                link.join(&compute)?;
+                link.wait(&compute, "exchange")?;
+                let read = |memory: &Memory| compute.download::<u32>(memory.all()).unwrap();
+                if root.0 == me {
+                    let wanted: Vec<f32> = (0..7).map(|at| (3 * at + 30) as f32).collect();
+                    assert_eq!(compute.download::<f32>(sums.all()).unwrap(), wanted, "{way:?}, root {root}");
+                    assert_eq!(read(&gathered), [0, 101, 202], "{way:?}, root {root}");
+                    assert_eq!(read(&scattered), blocks, "{way:?}, root {root}");
+                } else {
+                    assert_eq!(read(&gathered), blocks, "{way:?}, root {root}");
+                    let own = read(&scattered)[me as usize];
+                    assert_eq!(own, 100 * root.0 + me, "{way:?}, root {root}");
+                }
+            }
+            let (four, all) = (compute.memory(4).unwrap(), compute.memory(12).unwrap());
+            let uneven = link.gather(&compute, four.all(), Rank(0)).unwrap_err().to_string();
+            assert!(uneven.contains("4 bytes cannot be cut into 3 equal blocks"), "{way:?}: {uneven}");
+            let outside = link.scatter(&compute, all.all(), Rank(3)).unwrap_err().to_string();
+            assert!(outside.contains("its ranks are 0 to 2"), "{way:?}: {outside}");
+            Ok::<_, Error>(())
+        });
+        assert_eq!(report.unwrap().ranks, [Ok(()), Ok(()), Ok(())], "{way:?}");
+    }
+}
