@@ -163,6 +163,21 @@ pub(super) fn fits(config: &Config, ranks: u32) -> Result<()> {
     }
 }
 
+/// Checks that servers that have parts of each parameter can step the optimiser of `config`.
+///
+/// # Errors
+/// An optimiser that cannot, and what would be right.
+pub(super) fn fits_optimiser(config: &Config) -> Result<()> {
+    match config.parallel.servers > 1 && config.optimiser.name == "lars" {
+        true => Err(Error::Config(
+            "optimiser `lars` needs the norm of each whole parameter, and servers that have parts of it do not step together; use \
+             `parallel.servers` 1, or another optimiser"
+                .into(),
+        )),
+        false => Ok(()),
+    }
+}
+
 /// The driver of a rank: a server's or a worker's.
 pub(super) fn driver(config: &Config, role: ServingRole) -> Box<dyn Driver> {
     let none = vec![0; role.workers];

@@ -47,9 +47,6 @@ fn schedule(config: &Config) -> PipelineSchedule {
 /// # Errors
 /// The key that is wrong, and what would be right.
 pub(super) fn fits(config: &Config, mesh: Mesh) -> Result<()> {
-    if config.strategy != "pipeline" {
-        return Ok(());
-    }
     let schedule = schedule(config);
     schedule.actions(0, mesh.pipeline, config.training.accumulate).map_err(|what| {
         Error::Config(format!(

@@ -1,37 +1,14 @@
-//! The strategies by name: what each is, which ranks and configurations it takes, and how it is built.
+//! The strategies by name: which ranks and configurations each takes, and the plan of a rank.
 
-use super::data_parallel::DataParallel;
-use super::ddp::Ddp;
-use super::driver::{DataSharing, Driver};
+use super::driver::Driver;
 use super::parameter_server;
-use super::pipeline::PipelineDriver;
-use super::plain::Plain;
-use super::replicated::Replicated;
-use super::single::Single;
-use super::zero1::Zero1;
-use super::zero2::Zero2;
-use super::zero3::Zero3;
+use super::table::{Divides, STRATEGIES, Shards, StrategyRow, row};
 use crate::added::{Added, Named};
-use crate::engine::{Mesh, MeshAxis, ServingRole};
+use crate::engine::Mesh;
 use crate::unknown::unknown;
 use crate::{Config, Error, Result, shares};
 use allfold_config::StageSharing;
 use std::collections::BTreeMap;
-
-/// The names by which a configuration asks for a strategy.
-pub const STRATEGIES: &[(&str, &str)] = &[
-    ("single", "one rank, nothing to exchange"),
-    ("ddp", "every rank holds the model; gradients are averaged in buckets while backward goes on"),
-    ("data_parallel", "the first rank has batch, loss and optimiser; the others compute for it"),
-    ("parameter_server", "servers hold weights and optimiser; workers fetch weights and send gradients"),
-    ("zero1", "every rank holds the model and a part of the optimiser state"),
-    ("zero2", "every rank holds the model and a part of gradients and optimiser state"),
-    ("zero3", "every rank holds a part of weights, gradients and optimiser state"),
-    ("pipeline", "every stage holds some of the layers; micro-batches pass through all of them"),
-    ("tensor", "every rank holds a part of each layer; ranks sum activations"),
-    ("context", "every rank computes some positions of each sample; keys and values go round a ring"),
-    ("expert", "every rank holds some of the experts; tokens go to their experts' ranks and back"),
-];
 
 /// A strategy for `strategy = "NAME"`, on the CPU.
 #[derive(Clone, Copy, Debug)]
@@ -83,11 +60,6 @@ pub fn check_name(name: &str) -> Result<()> {
     }
 }
 
-/// Whether the strategy of `config` takes all keys of data-parallel training.
-fn takes_all_keys(config: &Config) -> bool {
-    matches!(config.strategy.as_str(), "single" | "ddp")
-}
-
 /// The mesh of `ranks` ranks.
 ///
 /// # Errors
@@ -96,27 +68,22 @@ pub(crate) fn mesh(config: &Config, ranks: u32) -> Result<Mesh> {
     if let Some(own) = ADDED.find(&config.strategy) {
         return Ok((own.plan)(config, 0, ranks)?.mesh);
     }
-    let tensor = match (config.parallel.tensor, config.strategy.as_str()) {
-        (0, "tensor") => ranks as usize,
-        (given, _) => given.max(1),
+    let divides = row(config).divides;
+    let size = |given: usize, what: Divides, all: usize| match given {
+        0 if divides == what => all,
+        given => given.max(1),
     };
-    let mesh = match config.strategy.as_str() {
-        "pipeline" => Mesh::of_stages(config.parallel.stages, tensor, ranks)?,
-        "parameter_server" => {
+    let tensor = size(config.parallel.tensor, Divides::Layers, ranks as usize);
+    let mesh = match divides {
+        Divides::Stages => Mesh::of_stages(config.parallel.stages, tensor, ranks)?,
+        Divides::Servers => {
             parameter_server::fits(config, ranks)?;
             Mesh::of_servers(config.parallel.servers, ranks)
         }
         _ => Mesh::of_data(tensor, ranks)?,
     };
-    let context = match (config.parallel.context, config.strategy.as_str()) {
-        (0, "context") => mesh.data,
-        (given, _) => given.max(1),
-    };
-    let mesh = mesh.sharing_positions(context)?;
-    let expert = match (config.parallel.expert, config.strategy.as_str()) {
-        (0, "expert") => mesh.data,
-        (given, _) => given.max(1),
-    };
+    let mesh = mesh.sharing_positions(size(config.parallel.context, Divides::Positions, mesh.data))?;
+    let expert = size(config.parallel.expert, Divides::Experts, mesh.data);
     Ok(mesh.sharing_experts(expert)?.sharded(config.parallel.shard)?)
 }
 
@@ -146,17 +113,24 @@ pub fn axes(config: &Config, ranks: u32) -> Result<BTreeMap<&'static str, u32>> 
 /// # Errors
 /// What it does not take, and what would be right.
 pub fn fits(config: &Config, ranks: u32) -> Result<()> {
-    if config.strategy == "single" && ranks > 1 {
+    let (row, name) = (row(config), &config.strategy);
+    if row.one_rank && ranks > 1 {
         return Err(Error::Config(format!(
-            "strategy `single` trains on 1 rank and there are {ranks}; use `ddp`"
+            "strategy `{name}` trains on 1 rank and there are {ranks}; use `ddp`"
         )));
     }
     shares_work(config, ranks)?;
-    shares::fits(config, &mesh(config, ranks)?)?;
+    let mesh = mesh(config, ranks)?;
+    shares::fits(config, &mesh)?;
     config.check_devices(ranks)?;
-    if takes_all_keys(config) {
-        return Ok(());
+    if !row.all_keys {
+        takes_keys(config)?;
     }
+    (row.fits)(config, mesh)
+}
+
+/// Checks the keys of data-parallel training and of sharding for a strategy that does not take all of them.
+fn takes_keys(config: &Config) -> Result<()> {
     let name = &config.strategy;
     let refused = [
         (config.ddp.hook != "none", "`ddp.hook`", "none"),
@@ -171,34 +145,23 @@ pub fn fits(config: &Config, ranks: u32) -> Result<()> {
             "strategy `{name}` needs {key} to be {right}; `ddp` takes other values"
         )));
     }
-    let shards = config.strategy.starts_with("zero")
-        || takes_sharding(config) && config.parallel.sharding != StageSharing::Ddp;
+    let shards = match row(config).shards {
+        Shards::Never => false,
+        Shards::ByKey => config.parallel.sharding != StageSharing::Ddp,
+        Shards::Always => true,
+    };
     if !shards && config.parallel.shard != 0 {
         return Err(Error::Config(format!(
             "`parallel.shard` is for strategies that shard, and `{name}` keeps everything whole; leave it out, or use zero1, \
              zero2 or zero3"
         )));
     }
-    if config.strategy == "parameter_server" && config.parallel.servers > 1 && config.optimiser.name == "lars"
-    {
-        return Err(Error::Config(
-            "optimiser `lars` needs the norm of each whole parameter, and servers that have parts of it do not step together; use \
-             `parallel.servers` 1, or another optimiser"
-                .into(),
-        ));
-    }
-    super::pipeline::fits(config, mesh(config, ranks)?)
-}
-
-/// Whether the strategy uses the key `parallel.sharding`.
-fn takes_sharding(config: &Config) -> bool {
-    matches!(config.strategy.as_str(), "pipeline" | "tensor" | "context" | "expert")
+    Ok(())
 }
 
 /// Checks that the strategy allows the sharing of layers, positions or experts that `config` asks for.
 fn shares_work(config: &Config, ranks: u32) -> Result<()> {
-    let whole =
-        takes_all_keys(config) || ["data_parallel", "parameter_server"].contains(&config.strategy.as_str());
+    let StrategyRow { whole, divides, .. } = *row(config);
     let parallel = &config.parallel;
     let keys = [
         ("tensor", parallel.tensor, "layers"),
@@ -213,7 +176,7 @@ fn shares_work(config: &Config, ranks: u32) -> Result<()> {
         )));
     }
     let mesh = mesh(config, ranks)?;
-    if parallel.sequence_parallel && mesh.tensor == 1 && config.strategy != "tensor" {
+    if parallel.sequence_parallel && mesh.tensor == 1 && divides != Divides::Layers {
         return Err(Error::Config(format!(
             "`parallel.sequence_parallel` is for ranks that share layers, and with strategy `{}` none do here; use `tensor`, or \
              `parallel.tensor` 2 or more, or leave it out",
@@ -262,36 +225,6 @@ pub fn plan(config: &Config, rank: usize, ranks: u32) -> Result<EnginePlan> {
         return (own.plan)(config, rank, ranks);
     }
     let mesh = mesh(config, ranks)?;
-    let plain = |sharing: Box<dyn DataSharing>| -> (usize, Box<dyn Driver>) {
-        (0, Box::new(Plain { sharing, micro_batches: config.training.accumulate }))
-    };
-    let (channels, driver) = match config.strategy.as_str() {
-        "single" => plain(Box::new(Single)),
-        "ddp" => plain(Box::new(Ddp::new(config))),
-        "data_parallel" => (1, Box::new(DataParallel) as Box<dyn Driver>),
-        "parameter_server" => {
-            let server = mesh.is_server(rank).then_some(rank);
-            let role = ServingRole { servers: mesh.servers, workers: mesh.data, server };
-            (0, parameter_server::driver(config, role))
-        }
-        "tensor" | "context" | "expert" => plain(sharing(config, config.parallel.sharding)),
-        "zero1" => plain(sharing(config, StageSharing::Zero1)),
-        "zero2" => plain(sharing(config, StageSharing::Zero2)),
-        "zero3" => plain(sharing(config, StageSharing::Zero3)),
-        _ => {
-            let stage = mesh.position(rank, MeshAxis::Pipeline);
-            let pipeline = PipelineDriver::new(config, stage, sharing(config, config.parallel.sharding))?;
-            (pipeline.channels(), Box::new(pipeline) as Box<dyn Driver>)
-        }
-    };
+    let (channels, driver) = (row(config).build)(config, mesh, rank)?;
     Ok(EnginePlan { mesh, channels, driver })
-}
-
-fn sharing(config: &Config, kind: StageSharing) -> Box<dyn DataSharing> {
-    match kind {
-        StageSharing::Ddp => Box::new(Replicated::default()),
-        StageSharing::Zero1 => Box::new(Zero1::default()),
-        StageSharing::Zero2 => Box::new(Zero2::default()),
-        StageSharing::Zero3 => Box::new(Zero3::new(config.parallel.reshard_after_forward)),
-    }
 }
