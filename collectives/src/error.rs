@@ -251,6 +251,11 @@ impl Error {
         matches!(self, Error::Argument(_) | Error::Registry(_))
     }
 
+    /// A rank of the group is lost, in a call of another rank if any.
+    pub(crate) fn lost(rank: Rank, cause: Lost, call: Option<Box<Call>>) -> Error {
+        Error::PeerLost { rank, world: None, cause, call }
+    }
+
     /// This error as a rank of a group gets it whose ranks have these numbers in the world.
     pub(crate) fn in_world(mut self, ranks: &[Rank]) -> Error {
         if let Error::PeerLost { rank, world, .. } = &mut self {

@@ -139,7 +139,7 @@ impl CallLedger {
     pub fn lost(&self, rank: Rank) -> Error {
         let left = self.left[rank.index()].as_ref();
         let cause = left.map_or(Lost::ReturnedEarly { operations: 0 }, |(_, cause)| cause.clone());
-        Error::PeerLost { rank, world: None, cause, call: None }
+        Error::lost(rank, cause, None)
     }
 
     /// Whether a rank has left.
@@ -153,7 +153,7 @@ impl CallLedger {
             Some((_, cause)) => cause.clone(),
             None => Lost::ReturnedEarly { operations: 0 },
         };
-        self.fail(me, Error::PeerLost { rank: lost, world: None, cause, call: call.cloned().map(Box::new) })
+        self.fail(me, Error::lost(lost, cause, call.cloned().map(Box::new)))
     }
 
     /// `rank` asks to shrink the group. The group fails, so that no rank waits in it any more.

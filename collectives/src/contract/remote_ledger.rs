@@ -159,14 +159,14 @@ impl RemoteLedger {
         let call = self.current.clone().map(Box::new);
         self.peers.iter().zip(0..).find_map(|(peer, rank)| {
             let (_, cause) = peer.left.as_ref().filter(|(operations, _)| *operations <= sequence)?;
-            Some(Error::PeerLost { rank: Rank(rank), world: None, cause: cause.clone(), call: call.clone() })
+            Some(Error::lost(Rank(rank), cause.clone(), call.clone()))
         })
     }
 
     /// The error for the loss of a peer that `call` needs.
     pub fn lose(&self, peer: Rank, call: Option<&Call>) -> Error {
         let cause = self.left(peer).cloned().unwrap_or(Lost::ReturnedEarly { operations: 0 });
-        Error::PeerLost { rank: peer, world: None, cause, call: call.cloned().map(Box::new) }
+        Error::lost(peer, cause, call.cloned().map(Box::new))
     }
 }
 

@@ -175,7 +175,7 @@ struct Outcome {
 
 impl Outcome {
     fn lost(rank: Rank, message: String) -> Outcome {
-        let error = Error::PeerLost { rank, world: None, cause: Lost::Panicked(message), call: None };
+        let error = Error::lost(rank, Lost::Panicked(message), None);
         Outcome { failed: true, error: Some(error), finish: Picos::ZERO, told: false, process_state: None }
     }
 }
@@ -216,7 +216,7 @@ impl One {
                 let cause = Lost::Panicked(message(&*panic));
                 self.process_state.recorder.write(&format!("it {cause}"));
                 self.process_state.leave(|_| cause.clone());
-                Err(Error::PeerLost { rank: self.rank, world: None, cause, call: None })
+                Err(Error::lost(self.rank, cause, None))
             }
         };
         Outcome {

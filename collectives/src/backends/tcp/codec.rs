@@ -142,7 +142,7 @@ impl Reader<'_> {
             0 => {
                 let (rank, cause) = (self.rank()?, self.lost()?);
                 let call = if self.byte()? == 0 { None } else { Some(self.call()?) };
-                Error::PeerLost { rank, world: None, cause, call }
+                Error::lost(rank, cause, call)
             }
             1 => {
                 let (rank, mine) = (self.rank()?, self.call()?);
@@ -190,10 +190,8 @@ mod tests {
             Lost::Disconnected("reset".into()),
             Lost::Silent { by: Rank(2), after: Duration::from_millis(20) },
         ];
-        let mut errors: Vec<Error> = lost
-            .into_iter()
-            .map(|cause| Error::PeerLost { rank: Rank(3), world: None, cause, call: Some(call.clone()) })
-            .collect();
+        let mut errors: Vec<Error> =
+            lost.into_iter().map(|cause| Error::lost(Rank(3), cause, Some(call.clone()))).collect();
         errors.push(Error::Mismatch {
             rank: Rank(0),
             mine: call.clone(),

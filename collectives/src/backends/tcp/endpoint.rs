@@ -87,7 +87,7 @@ impl Endpoint {
                 let failed = move |node: &Node, error: Error| {
                     let cause = Lost::Disconnected(unreached(&error));
                     if let Some(group) = concerned.upgrade() {
-                        node.fail(&group, Error::PeerLost { rank: peer, world: None, cause, call: None });
+                        node.fail(&group, Error::lost(peer, cause, None));
                     }
                 };
                 let timeout = node.deadlines.dead;
@@ -185,12 +185,9 @@ impl Endpoint {
                 // All connections of a process that died end, the control connection too: then the rank is to blame.
                 match (self.verdict(peer), fault) {
                     (Some(error), _) => error,
-                    (None, Fault::Ended(how)) => Error::PeerLost {
-                        rank: peer,
-                        world: None,
-                        cause: Lost::Disconnected(how),
-                        call: Some(Box::new(self.call.as_ref().clone())),
-                    },
+                    (None, Fault::Ended(how)) => {
+                        Error::lost(peer, Lost::Disconnected(how), Some(Box::new(self.call.as_ref().clone())))
+                    }
                     (None, Fault::Ahead(at)) => protocol(format!(
                         "messages of this operation are missing, and the peer is at operation {at} already"
                     )),

@@ -56,7 +56,7 @@ mod tests {
     fn a_rank_that_is_not_reached_is_said_to_be_lost_in_a_sentence() {
         let said = |error: Error| {
             let cause = Lost::Disconnected(unreached(&error));
-            Error::PeerLost { rank: Rank(3), world: None, cause, call: None }.to_string()
+            Error::lost(Rank(3), cause, None).to_string()
         };
         let why = "this process may not open more than 30 descriptors".to_string();
         assert_eq!(

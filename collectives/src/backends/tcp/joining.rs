@@ -75,7 +75,7 @@ impl Node {
             // Other ranks may have begun their operations already, and may have failed.
             let lost = peers.iter().zip(0..).find_map(|(peer, rank)| {
                 let cause = peer.lost.clone()?;
-                Some(Error::PeerLost { rank: Rank(rank), world: None, cause, call: None })
+                Some(Error::lost(Rank(rank), cause, None))
             });
             if let Some(error) = world.ledger(|ledger| ledger.failure()).or(lost) {
                 return Err(error);

@@ -159,12 +159,7 @@ mod tests {
 
     #[test]
     fn the_first_of_causes_is_told_and_not_who_was_lost_over_it() {
-        let lost = Error::PeerLost {
-            rank: Rank(7),
-            world: None,
-            cause: Lost::Disconnected("closed its connection".into()),
-            call: None,
-        };
+        let lost = Error::lost(Rank(7), Lost::Disconnected("closed its connection".into()), None);
         let missing = Error::Missing { missing: vec![Rank(9)], after: Deadlines::default().start };
         let refused = Error::System("no descriptors left".into());
         assert_eq!(cause([&lost, &missing, &lost].into_iter()), Some(&missing));
