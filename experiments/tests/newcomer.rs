@@ -26,6 +26,7 @@ fn refused(args: &[&str], hint: &str) {
 fn mistakes_are_answered_by_what_would_be_right() {
     refused(&["simulate", "all_reduce", "--ranks", "4294967295", "--topology", "switch"], "use fewer ranks");
     refused(&["simulate", "all_reduce", "--ranks", "4", "--topology", "empty.txt"], "ends in .toml");
+    refused(&["simulate", "all_reduce", "--ranks", "4", "--topology", "nope.toml"], "docs/TOPOLOGY.md");
     refused(&["bench", "all_reduce", "--backend", "threads", "--ranks", "2", "-g", "2"], "--ranks N");
     refused(&["scale", "--config", MLP, "--ranks", "1", "--amp"], "--set precision.amp=f16");
     refused(&["train", "--config", MLP, "--amp"], "--set precision.amp=f16");

@@ -14,6 +14,8 @@ use crate::predict::critical_path;
 use crate::predict::machine::{SimulatedMachine, refused};
 use crate::predict::nccl::NcclMachine;
 use crate::predict::trace;
+use allfold_collectives::check;
+use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::time::{self, Engine, LinkSharing, Sent};
 use allfold_report::format::{self, counted};
 use allfold_report::records::{SimulatedCollective, SimulatorSpeed};
@@ -148,6 +150,7 @@ impl Call {
             return Ok(Call::Nccl(Box::new(nccl::machine(sweep, &args.topology, &args.nccl)?)));
         }
         let choice = Choice { lanes: args.lanes, ..sweep.choice()? };
+        warn_if_wrong(sweep);
         let sizes = sweep.sizes()?;
         one_size(args, &sizes)?;
         let machine = machine(args)?;
@@ -157,6 +160,26 @@ impl Call {
         }
         Ok(Call::Own(Box::new(choice), Box::new(machine)))
     }
+}
+
+/// The most ranks for which an algorithm is proved before it is simulated; `allfold verify` proves it for more.
+const MOST_PROVED: u32 = 16;
+
+/// Warns of an algorithm, such as one that a program added, whose result is wrong: then its time means nothing.
+fn warn_if_wrong(sweep: &SweepArgs) {
+    let algorithm = sweep.algo.as_deref().and_then(|name| registry::find(sweep.collective, name).ok());
+    algorithm
+        .and_then(|algorithm| wrong(algorithm, sweep.ranks))
+        .iter()
+        .for_each(|what| tracing::warn!("{what}"));
+}
+
+/// What is wrong with an algorithm, if anything is.
+fn wrong(algorithm: &Algorithm, ranks: u32) -> Option<String> {
+    let ranks = ranks.min(MOST_PROVED);
+    let (form, flaw) = check::verify(algorithm, Shape::new(ranks).ok()?).failure?;
+    let (name, over) = (algorithm.name, counted(ranks as usize, "rank"));
+    Some(format!("{name} is wrong over {over}, so that its time means nothing: {form}: {flaw}"))
 }
 
 /// Simulates one algorithm of this project at every size.
@@ -363,4 +386,21 @@ fn engine_lines(speeds: &[(String, SimulatorSpeed)]) -> Vec<String> {
         )
     });
     lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use allfold_collectives::Collective;
+
+    #[test]
+    fn an_algorithm_with_a_wrong_result_is_named() {
+        let ring = registry::find(Collective::AllGather, "ring").unwrap();
+        assert_eq!(wrong(ring, 8), None);
+        // It gathers, and does not reduce.
+        let gathers = |shape| registry::find(Collective::AllGather, "ring").unwrap().build(shape);
+        let own = Algorithm::new(Collective::AllReduce, "mine", "wrong", gathers);
+        let what = wrong(&own, 1000).unwrap();
+        assert!(what.starts_with("mine is wrong over 16 ranks, so that its time means nothing: "), "{what}");
+    }
 }

@@ -46,10 +46,10 @@ pub fn run(args: &Args) -> CommandResult {
         output.record(proof)?;
     }
     output.say(summary(&proofs, &args.ranks))?;
-    let failed: Vec<String> = proofs.iter().filter_map(failure).collect();
-    for line in &failed {
-        output.say(line)?;
+    for of in by_algorithm(&proofs) {
+        counterexamples(of).iter().try_for_each(|line| output.say(line))?;
     }
+    let failed: Vec<String> = proofs.iter().filter_map(failure).collect();
     output.say(format!(
         "{} of {} proofs hold: {} at {}",
         proofs.len() - failed.len(),
@@ -148,6 +148,24 @@ fn proof(algorithm: &Algorithm, ranks: u32) -> CommandResult<ProofRecord> {
     })
 }
 
+/// The lines about an algorithm that fails: the counterexamples of its two fewest rank counts, and at how many more it fails.
+fn counterexamples(of: &[ProofRecord]) -> Vec<String> {
+    const SHOWN: usize = 2;
+    let mut lines: Vec<String> = of.iter().filter_map(failure).collect();
+    if let Some(more) = lines.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        lines.truncate(SHOWN);
+        let ProofRecord { collective, algorithm, .. } = &of[0];
+        let more = counted(more, "more rank count");
+        lines.push(format!("{collective} by {algorithm} fails at {more}; --json has every counterexample"));
+    }
+    lines
+}
+
+/// The proofs of each algorithm.
+fn by_algorithm(proofs: &[ProofRecord]) -> impl Iterator<Item = &[ProofRecord]> {
+    proofs.chunk_by(|a, b| (&a.collective, &a.algorithm) == (&b.collective, &b.algorithm))
+}
+
 fn failure(proof: &ProofRecord) -> Option<String> {
     let what = proof.counterexample.as_deref()?;
     Some(format!(
@@ -170,7 +188,7 @@ fn order(proofs: &[ProofRecord]) -> String {
 fn summary(proofs: &[ProofRecord], ranks: &RankCounts) -> String {
     let names = ["collective", "algorithm", "ranks", "rounds", "order", "tree", "ok"];
     let mut rows = vec![names.map(String::from).to_vec()];
-    for of in proofs.chunk_by(|a, b| (&a.collective, &a.algorithm) == (&b.collective, &b.algorithm)) {
+    for of in by_algorithm(proofs) {
         let Some(largest) = of.last() else { continue };
         let ok = if of.iter().all(|proof| proof.ok) { "yes" } else { "NO" };
         rows.push(vec![
@@ -184,4 +202,33 @@ fn summary(proofs: &[ProofRecord], ranks: &RankCounts) -> String {
         ]);
     }
     columns(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_counterexamples_those_of_the_fewest_ranks_are_shown() {
+        let proof = |ranks: u32, ok: bool| ProofRecord {
+            collective: "all_gather".into(),
+            algorithm: "mine".into(),
+            ranks,
+            rounds: 1,
+            order_class: None,
+            tree_hash: None,
+            ok,
+            counterexample: (!ok).then(|| "whole buffers: rank 0 lacks block 1".into()),
+        };
+        let proofs: Vec<ProofRecord> = (1..=64).map(|ranks| proof(ranks, ranks < 3)).collect();
+        let lines = counterexamples(&proofs);
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines[0].starts_with("all_gather by mine over 3 ranks: whole buffers"), "{lines:?}");
+        assert_eq!(
+            lines[2],
+            "all_gather by mine fails at 60 more rank counts; --json has every counterexample"
+        );
+        assert_eq!(counterexamples(&proofs[..3]).len(), 1);
+        assert!(counterexamples(&proofs[..2]).is_empty());
+    }
 }

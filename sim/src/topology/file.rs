@@ -110,7 +110,7 @@ impl Topology {
     pub fn load(path: &Path, ranks: u32) -> Result<Topology> {
         let shown = path.display().to_string();
         let text = read_text_at_most(path, LONGEST, "a topology")
-            .map_err(|error| Error::File { path: shown.clone(), what: error.to_string() })?;
+            .map_err(|error| Error::File { path: shown.clone(), what: unread(&error) })?;
         Topology::from_toml(&shown, &text, ranks)
     }
 
@@ -257,6 +257,16 @@ impl CostsText {
 
 fn link(bandwidth: Bandwidth, latency: Latency) -> Link {
     Link { bandwidth: bandwidth.bytes(), latency: latency.picos() }
+}
+
+/// Why a file could not be read. One that is not there may have been meant as a topology that needs none.
+fn unread(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            "there is no such file; `allfold machines` lists topologies that need none, docs/TOPOLOGY.md shows how to write one".into()
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// The TOML parser's message in one line. For a key of an earlier version, the message says how to write the key now.

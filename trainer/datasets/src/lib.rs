@@ -89,10 +89,14 @@ fn missing(path: &Path, error: &std::io::Error) -> Error {
     if error.kind() == std::io::ErrorKind::FileTooLarge {
         return Error::Data(format!("{}: {error}", path.display()));
     }
-    let set = path.parent().and_then(Path::file_name);
-    let hint = match set.is_some_and(|set| set == "fashion_mnist") {
-        true => "the set's four idx files belong there",
-        false => "`allfold data fetch` brings it",
+    let text = path.file_name().filter(|name| *name == "text.txt").and(Some("text"));
+    let folder = path.parent();
+    let set = text.or_else(|| folder.and_then(Path::file_name).and_then(std::ffi::OsStr::to_str));
+    let data = if text.is_some() { folder } else { folder.and_then(Path::parent) };
+    let hint = match (set, data) {
+        (Some("fashion_mnist"), _) => "the set's four idx files belong there".into(),
+        (Some(set), Some(data)) => format!("`allfold data fetch {set} --dir {}` brings it", data.display()),
+        _ => "`allfold data fetch` brings a dataset".to_string(),
     };
     Error::Data(format!("{}: {error}; {hint}", path.display()))
 }
