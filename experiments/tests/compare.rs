@@ -55,6 +55,16 @@ fn strategies_are_compared_by_time_bytes_and_memory() {
             simulated[at]["strategy"]
         );
     }
+    // Waiting is for communication, so that no rank waits for longer than its communication is under way.
+    for record in &simulated[1..] {
+        let list = |key: &str| -> Vec<f64> {
+            record[key].as_array().unwrap().iter().map(|us| us.as_f64().unwrap()).collect()
+        };
+        let (all, waited) = (list("communication_us"), list("waiting_us"));
+        assert_eq!((all.len(), waited.len()), (8, 8), "{}", record["strategy"]);
+        let within = all.iter().zip(&waited).all(|(all, waited)| *all > 0.0 && *waited < 1.02 * all);
+        assert!(within, "{}: {all:?}, waited {waited:?}", record["strategy"]);
+    }
     let state = |at: usize| simulated[at]["memory"]["optimiser"].as_f64().unwrap();
     assert!((state(2) / state(1) - 0.125).abs() < 0.005, "zero1 holds an eighth of the state");
     // The records contain the step of every rank, for the plot.

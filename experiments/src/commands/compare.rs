@@ -14,7 +14,7 @@ use crate::training::{config, run};
 use allfold_report::RenderedReport;
 use allfold_report::format::{counted, number, rounded_bytes, short};
 use allfold_report::records::{
-    MeasuredComparison, RankMemory, Setup, SimulatedComparison, WaitingFor, awaited_most,
+    MeasuredComparison, RankMemory, Setup, SimulatedComparison, WaitingFor, awaited_most, hidden_us,
 };
 use allfold_report::sizes::rank_count;
 use allfold_sim::{Device, Topology};
@@ -262,6 +262,7 @@ struct Row<'a> {
     step_us: f64,
     waiting_us: &'a [f64],
     waiting_for: &'a [WaitingFor],
+    hidden_us: Vec<f64>,
     sent: &'a [u64],
     peaks: &'a [u64],
     memory: RankMemory,
@@ -279,6 +280,7 @@ macro_rules! row {
                     step_us: record.step_us,
                     waiting_us: &record.waiting_us,
                     waiting_for: &record.waiting_for,
+                    hidden_us: hidden_us(&record.communication_us, &record.waiting_us),
                     sent: &record.bytes_sent,
                     peaks: &record.peak_bytes,
                     memory: record.memory,
@@ -312,6 +314,7 @@ fn table<'a>(rows: impl Iterator<Item = Row<'a>>) -> Vec<Vec<String>> {
         "step (us)",
         "waiting (us)",
         "most for",
+        "hidden (us)",
         "sent by a rank",
         "peak of a rank",
         "params",
@@ -333,6 +336,7 @@ fn table<'a>(rows: impl Iterator<Item = Row<'a>>) -> Vec<Vec<String>> {
             number(row.step_us),
             range(row.waiting_us, number),
             awaited_most(row.waiting_for, row.waiting_us),
+            range(&row.hidden_us, number),
             range(row.sent, rounded_bytes),
             range(row.peaks, rounded_bytes),
         ];

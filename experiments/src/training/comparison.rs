@@ -99,6 +99,7 @@ impl Contender {
             breakdown: trained.mean_breakdown(),
             waiting_us: trained.waiting_us(),
             waiting_for: waiting_for(trained),
+            communication_us: Vec::new(),
             bytes_sent: Vec::new(),
             bytes_by_operation: BTreeMap::new(),
             peak_bytes: trained.peaks().iter().map(MemoryUse::total).collect(),
@@ -124,6 +125,7 @@ impl Contender {
             breakdown,
             waiting_us,
             waiting_for,
+            communication_us: trained.communication_us(),
             bytes_sent,
             bytes_by_operation,
             peak_bytes,
@@ -163,12 +165,42 @@ impl Trained {
         self.steps.iter().map(counted).collect()
     }
 
+    /// When each rank's last step began and ended.
+    fn last_step(&self) -> Vec<Option<(Picos, Picos)>> {
+        self.steps.iter().map(|steps| steps.last().map(RankStep::span)).collect()
+    }
+
+    /// For the last step: how long each rank's communication is under way, in microseconds.
+    fn communication_us(&self) -> Vec<f64> {
+        let mut spans: Vec<Vec<(Picos, Picos)>> = vec![Vec::new(); self.steps.len()];
+        let last = self.last_step();
+        for Activity { rank, start, end, .. } in
+            self.timeline.iter().filter(|activity| activity.what != "compute")
+        {
+            let Some((from, to)) = last.get(rank.index()).copied().flatten() else { continue };
+            if *start < to && *end > from {
+                spans[rank.index()].push(((*start).later(from), Picos(end.0.min(to.0))));
+            }
+        }
+        // Operations of several communicators may be under way at once.
+        let busy = |mut spans: Vec<(Picos, Picos)>| {
+            spans.sort_unstable();
+            let mut until = Picos::ZERO;
+            let time = spans.into_iter().map(|(start, end)| {
+                let begin = start.later(until);
+                until = until.later(end);
+                Picos(end.0.saturating_sub(begin.0)).as_micros()
+            });
+            time.sum()
+        };
+        spans.into_iter().map(busy).collect()
+    }
+
     /// For the last step: the bytes that each rank sent, and the bytes of each operation over all ranks.
     fn sent(&self) -> (Vec<u64>, BTreeMap<String, u64>) {
         let mut by_rank = vec![0; self.steps.len()];
         let mut by_operation = BTreeMap::new();
-        let last: Vec<Option<(Picos, Picos)>> =
-            self.steps.iter().map(|steps| steps.last().map(RankStep::span)).collect();
+        let last = self.last_step();
         for Activity { rank, what, start, end, sent, .. } in
             self.timeline.iter().filter(|activity| activity.sent > 0)
         {

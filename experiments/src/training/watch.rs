@@ -11,6 +11,9 @@ use allfold_trainer::{Config, EpochReport, Observer, StepReport};
 use indicatif::ProgressBar;
 use std::sync::MutexGuard;
 
+/// The most ranks whose operations are kept, up to 512 of each.
+const MOST_RANKS: u32 = 256;
+
 /// Called after each step of rank 0.
 pub type OnStep = Box<dyn FnMut(&StepReport<'_>) + Send>;
 
@@ -105,8 +108,11 @@ impl Observer for Watch<'_> {
 }
 
 impl Watch<'_> {
-    /// The operations of a step on this rank, as far as its flight recorder still has them.
+    /// The operations of a step on this rank, as far as its flight recorder still has them; of more ranks than [`MOST_RANKS`] none.
     fn operations(&self, step: u64) -> Vec<Entry> {
+        if self.comm.size() > MOST_RANKS {
+            return Vec::new();
+        }
         let all = self.comm.flight_record().entries;
         all.into_iter().filter(|entry| entry.step == Some(step)).collect()
     }

@@ -149,7 +149,6 @@ impl<F: Float> Worker<'_, F> {
             let (buffer, done) = state.hook.finish(exchange, place, self.groups.data())?;
             self.waited_since(before);
             self.log[at].done = done;
-            state.away -= buffer.len();
             if state.views.is_some() {
                 sums.push(buffer);
                 continue;
@@ -163,6 +162,7 @@ impl<F: Float> Worker<'_, F> {
             self.did(StepWork::Divide, None, start);
             state.filling[at] = Some(buffer);
         }
+        state.away = 0;
         let grads = self.units[0].grads.here_mut("gradients")?;
         sums.into_iter().rev().for_each(|sum| grads.join(sum));
         if let (Some(last), Some(times)) = (state.views.iter().flatten().last(), self.log.last_mut()) {

@@ -58,7 +58,7 @@ pub struct MemoryUse {
     pub activations: u64,
     /// Bytes of the values that layers save for their backward pass.
     pub saved_for_backward: u64,
-    /// Bytes of the gradients with respect to activations.
+    /// Bytes of the gradients with respect to activations, of free buffers for the next tensors, and of messages that are under way.
     pub activation_gradients: u64,
     /// Bytes of the optimiser's state; 0 for a model alone.
     pub optimiser: u64,

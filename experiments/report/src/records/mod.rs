@@ -30,5 +30,6 @@ pub use training::{
     Breakdown, BucketLife, EpochScores, MeasuredComparison, MeasuredEnd, MeasuredLayer, MeasuredProgress,
     MeasuredScale, MeasuredStep, Parity, RankMemory, ScalingRow, Setup, SimulatedComparison, SimulatedEnd,
     SimulatedLayer, SimulatedProgress, SimulatedScale, SimulatedStep, TimelineSpan, WaitingFor, awaited_most,
+    hidden_us,
 };
 pub use validation::{TrainingScore, Validated, ValidationScore};

@@ -61,7 +61,7 @@ pub struct RankMemory {
     pub activations: u64,
     /// Bytes of the values that layers save for their backward pass.
     pub saved_for_backward: u64,
-    /// Bytes of the gradients with respect to activations.
+    /// Bytes of the gradients with respect to activations, of free buffers for the next tensors, and of messages that are under way.
     pub activation_gradients: u64,
     /// Bytes of the optimiser's state.
     pub optimiser: u64,
@@ -307,6 +307,10 @@ pair! {
         /// How long each rank waits for each other one in the last step.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         waiting_for: Vec<WaitingFor>,
+        /// Time that each rank's communication is under way in the last step, waited for or not, in microseconds, by rank; known on the
+        /// simulator. What of it is not waited for is hidden by computation.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        communication_us: Vec<f64>,
         /// Bytes that each rank sends in a step, by rank. Counted on the simulator, also for a run on threads, which sends the same.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         bytes_sent: Vec<u64>,
@@ -334,6 +338,11 @@ pub struct WaitingFor {
     pub of: u32,
     /// The time, in microseconds.
     pub us: f64,
+}
+
+/// For each rank the communication that its computation hides, in microseconds: what is under way and not waited for.
+pub fn hidden_us(communication_us: &[f64], waiting_us: &[f64]) -> Vec<f64> {
+    communication_us.iter().zip(waiting_us).map(|(all, waited)| (all - waited).max(0.0)).collect()
 }
 
 /// The rank that the others wait for the longest, and the share of their waiting: `rank 2 (63 %)`. `-` if nobody waits for a rank.

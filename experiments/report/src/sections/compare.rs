@@ -6,7 +6,7 @@ use crate::page::{Plot, ReportTable, Section};
 use crate::plots::{Bar, DrawError, Figure, Timeline};
 use crate::records::{
     Breakdown, MeasuredComparison, RankMemory, Records, SimulatedComparison, Stamp, TimelineSpan,
-    awaited_most,
+    awaited_most, hidden_us,
 };
 
 /// The greatest number of ranks of a step that are drawn.
@@ -26,6 +26,12 @@ macro_rules! cells {
             format!("{:.1}", record.breakdown.exposed_us),
             list(record.waiting_us.iter().map(|us| format!("{us:.1}")).collect()),
             awaited_most(&record.waiting_for, &record.waiting_us),
+            list(
+                hidden_us(&record.communication_us, &record.waiting_us)
+                    .iter()
+                    .map(|us| format!("{us:.1}"))
+                    .collect(),
+            ),
             list(record.bytes_sent.iter().map(|bytes| format::rounded_bytes(*bytes)).collect()),
             list(record.peak_bytes.iter().map(|bytes| format::rounded_bytes(*bytes)).collect()),
             format!("{:.6}", record.loss),
@@ -249,6 +255,7 @@ fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
         "waiting (us)",
         "waiting by rank (us)",
         "most for",
+        "hidden by rank (us)",
         "sent by rank",
         "peak by rank",
         "loss",
