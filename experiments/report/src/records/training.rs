@@ -342,7 +342,10 @@ pub struct WaitingFor {
 
 /// For each rank the communication that its computation hides, in microseconds: what is under way and not waited for.
 pub fn hidden_us(communication_us: &[f64], waiting_us: &[f64]) -> Vec<f64> {
-    communication_us.iter().zip(waiting_us).map(|(all, waited)| (all - waited).max(0.0)).collect()
+    // Both are sums of spans in picoseconds, rounded differently.
+    let hidden =
+        |(all, waited): (&f64, &f64)| Some(all - waited).filter(|hidden| *hidden > 1e-3).unwrap_or(0.0);
+    communication_us.iter().zip(waiting_us).map(hidden).collect()
 }
 
 /// The rank that the others wait for the longest, and the share of their waiting: `rank 2 (63 %)`. `-` if nobody waits for a rank.
