@@ -318,17 +318,7 @@ impl<'a> DeviceGroup<'a> {
                 Collective::AllGather => comm.all_gather(block, data),
                 _ => comm.all_reduce(dtype, op, data, data),
             },
-            Over::Scheduled(comm) => {
-                // The direct algorithms are canonical and send the fewest bytes for any number of ranks.
-                let schedule = find(collective, "direct")?.build(Shape::new(ranks)?);
-                let geometry = match collective.blocked() {
-                    true => Geometry::blocked(&*schedule, count / u64::from(ranks)),
-                    false => Geometry::whole(&*schedule, count),
-                };
-                let divide = collective.reduces() && op == ReduceOp::Avg;
-                comm.enter_schedule(count as usize, dtype, op)?;
-                nccl::run_scheduled(comm, rank, &*schedule, &geometry, (dtype, op), divide, data)
-            }
+            Over::Scheduled(comm) => scheduled(comm, call, data),
             Over::Device(shared) => shared.run(&self.comm, &self.queue, &self.marks.0, call, (data, data)),
             Over::Host if collective == Collective::AllGather => {
                 let own: Vec<u8> = self.queue.download(block).map_err(failed)?;
@@ -420,6 +410,22 @@ pub(super) fn join(comm: &Communicator, queue: &Queue, deadline: Duration) -> Re
         )
     })?;
     NcclComm::join(queue.clone(), (comm.rank(), comm.size()), Box::new(control), deadline, false)
+}
+
+/// Runs a collective as its schedule over NCCL's messages, in place.
+pub(super) fn scheduled(comm: &mut NcclComm, call: SharedCall, data: Slice<'_>) -> Result<()> {
+    let SharedCall { collective, dtype, op, root } = call;
+    let (rank, ranks) = (comm.rank(), comm.size());
+    let count = data.elements(dtype.size()).map_err(failed)?;
+    // The direct algorithms are canonical and send the fewest bytes for any number of ranks.
+    let schedule = find(collective, "direct")?.build(Shape::new(ranks)?.rooted(root)?);
+    let geometry = match collective.blocked() {
+        true => Geometry::blocked(&*schedule, count / u64::from(ranks)),
+        false => Geometry::whole(&*schedule, count),
+    };
+    let divide = collective.reduces() && op == ReduceOp::Avg;
+    comm.enter_schedule(count as usize, dtype, op)?;
+    nccl::run_scheduled(comm, rank, &*schedule, &geometry, (dtype, op), divide, data)
 }
 
 /// Reduces `data` by copies to host memory, of a reduce to its root; of a reduce-scatter, `block` gets the result.

@@ -1,11 +1,9 @@
 //! Collectives of a device group in which one rank, the root, gets or gives what all ranks give or get.
 
-use super::group::{DeviceGroup, Over, over_host};
+use super::group::{DeviceGroup, Over, over_host, scheduled};
 use super::shared::SharedCall;
 use crate::driver::failed;
-use crate::nccl;
-use crate::registry::{Shape, find};
-use crate::{Collective, Communicator, DType, Error, Geometry, Rank, ReduceOp, Result};
+use crate::{Collective, Communicator, DType, Error, Rank, ReduceOp, Result};
 use allfold_cuda::{Queue, Slice};
 
 impl DeviceGroup<'_> {
@@ -74,14 +72,7 @@ impl DeviceGroup<'_> {
                 comm.scatter(whole, block, root)
             }
             Over::Nccl(comm) => comm.reduce(dtype, op, data, data, root),
-            Over::Scheduled(comm) => {
-                let schedule = find(collective, "direct")?.build(Shape::new(ranks)?.rooted(root)?);
-                let count = data.elements(dtype.size()).map_err(failed)?;
-                let geometry = Geometry::whole(&*schedule, count);
-                comm.enter_schedule(count as usize, dtype, op)?;
-                let divide = op == ReduceOp::Avg && rank == root;
-                nccl::run_scheduled(comm, rank, &*schedule, &geometry, (dtype, op), divide, data)
-            }
+            Over::Scheduled(comm) => scheduled(comm, call, data),
             Over::Device(shared) => shared.run(&self.comm, &self.queue, &self.marks.0, call, (data, data)),
             Over::Host if collective == Collective::Reduce => {
                 over_host(&self.comm, &self.queue, call, (data, data))
