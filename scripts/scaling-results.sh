@@ -38,6 +38,6 @@ allfold_path=$(realpath "$allfold")
 "$allfold" scale validate "$tables"/*.json --plot $out/published.svg > /dev/null
 
 {
-    printf '# Four small published tables, explained\n\nEach table has as many unknowns as rows. The text says what is solved for and what stays open.\n\n'
+    printf '# Four small published tables, explained\n\nThe row of one GPU is fitted; for ResNet-34 also that of two. The text says what is assumed and what stays open.\n\n'
     block scale explain all
 } > $out/explained.md

@@ -175,7 +175,7 @@ fn a100(output: &mut RunOutput) -> CommandResult<Vec<Row>> {
         "  assumed: 4 GPUs of a DGX A100, since 798 / 215 = 3.71; {BATCH} images a GPU and step; FP32 is PyTorch's default, whose\n  \
          convolutions are in TF32; a network that gains by AMP as ResNet-50 does, {gain:.2} times (one GPU would do {alone:.0}\n  \
          images/s of ResNet-50); GPUs differ by {:.0} % and hosts are late by {:.0} ms (standard deviations), as in the tables of\n  \
-         `scale published`\n  \
+         `scale validate`\n  \
          fitted: the row of 1 GPU gives the speed of the network, which is not named",
         100.0 * DEVICE_VARIATION,
         JITTER_US / 1e3
@@ -211,13 +211,15 @@ fn data_parallel(output: &mut RunOutput) -> CommandResult<Vec<Row>> {
         let job = WorkloadTraining::new(&base.workload, base.accelerator, Precision::F32, each);
         predict_data_parallel(&job, NUMBERS, ranks, &mut exchange).map_err(CommandError::run)
     };
+    let seconds = |step: &StepPrediction| step.time.total().as_secs();
     // What GPU 0 holds at its peak on the clock, in GB.
     let peak = |step: &StepPrediction| step.peaks.first().copied().unwrap_or_default();
     let held = |step: &StepPrediction| CONTEXT + peak(step).total() as f64 / 1e9;
-    let one = step(1)?;
-    let MemoryUse { params, gradients, optimiser, .. } = peak(&one);
+    let steps = HOURS.iter().map(|(ranks, _)| step(*ranks)).collect::<CommandResult<Vec<_>>>()?;
+    let one = &steps[0];
+    let MemoryUse { params, gradients, optimiser, .. } = peak(one);
     let model = (params + gradients + optimiser) as f64 / 1e9;
-    let image = (held(&one) - model - CONTEXT) / f64::from(BATCH);
+    let image = (held(one) - model - CONTEXT) / f64::from(BATCH);
     output.say(
         "ResNet-50 on ImageNet, one process: 8.5, 4.7, 2.9 h and 10.2, 5.8, 3.2 GB on 1, 2, 4 GPUs, 3.2 times faster on 8, by\n\
          `data_parallel`",
@@ -230,18 +232,16 @@ fn data_parallel(output: &mut RunOutput) -> CommandResult<Vec<Row>> {
         params as f64 / 1e6,
         1e3 * image,
         (10.2 - model - CONTEXT) / image,
-        1e3 * one.time.total().as_secs()
+        1e3 * seconds(one)
     ))?;
-    let hours = |&(ranks, published): &(u32, f64)| -> CommandResult<Row> {
-        let share = step(ranks)?.time.total().as_secs() / one.time.total().as_secs();
-        Ok(Row { fitted: ranks == 1, ..Row::new(ranks, Some(published), 8.5 * share) })
+    let row = |&(ranks, published): &(u32, f64), predicted: f64| Row {
+        fitted: ranks == 1,
+        ..Row::new(ranks, Some(published), predicted)
     };
-    let mut rows = HOURS.iter().map(hours).collect::<CommandResult<Vec<Row>>>()?;
+    let hours = HOURS.iter().zip(&steps).map(|(of, step)| row(of, 8.5 * seconds(step) / seconds(one)));
+    let mut rows: Vec<Row> = hours.collect();
     print(output, ("GPUs", "h"), &rows)?;
-    let gigabytes = |&(ranks, published): &(u32, f64)| -> CommandResult<Row> {
-        Ok(Row { fitted: ranks == 1, ..Row::new(ranks, Some(published), held(&step(ranks)?)) })
-    };
-    let held = GIGABYTES.iter().map(gigabytes).collect::<CommandResult<Vec<Row>>>()?;
+    let held: Vec<Row> = GIGABYTES.iter().zip(&steps).map(|(of, step)| row(of, held(step))).collect();
     print(output, ("GPUs", "GB on GPU 0"), &held)?;
     output.say(
         "  open: how the library moved weights and gradients; with chains for both, 8 GPUs would take a third less\n",

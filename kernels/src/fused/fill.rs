@@ -73,8 +73,6 @@ impl Typed for Fill<'_> {
             };
             let from = route.from;
             let Some(one) = to().map(|place| place.at(route.block, 0)).next() else { continue };
-            // A block that is not streamed is computed in the first of the results directly.
-            let first_result = if stream { std::ptr::null_mut() } else { one };
             let mut at = range.start;
             if let Some((a, b)) = pair(exchange, from, sources, results).filter(|_| parts.is_none()) {
                 let len = range.len() / size_of::<T>();
@@ -102,10 +100,9 @@ impl Typed for Fill<'_> {
                         let len = whole.min(range.end - at).min(end - place);
                         let read =
                             |member: u32| sources[member as usize].at(block, at).cast::<T>().cast_const();
-                        let into = match first_result.is_null() {
-                            true => first_result.cast(),
-                            false => first_result.wrapping_add(at).cast::<T>(),
-                        };
+                        // A block that is not streamed is computed in the first of the results directly.
+                        let into =
+                            if stream { std::ptr::null_mut() } else { one.wrapping_add(at).cast::<T>() };
                         // SAFETY: by the conditions of `run`, for `len` bytes from `at` on.
                         let value =
                             unsafe { work.evaluate(formula, &read, len / size_of::<T>(), parts, into) };
