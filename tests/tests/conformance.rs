@@ -2,9 +2,10 @@
 //! Real results: every algorithm on every backend against an exactly ordered reference, bit for bit, and virtual
 //! times against the time-only engines, to the picosecond.
 
+use allfold_collectives::algorithms::{RingAllReduce, halving};
 use allfold_collectives::check::symbolic;
 use allfold_collectives::registry::{self, Algorithm, Shape};
-use allfold_collectives::schedule::{Schedule, Segments};
+use allfold_collectives::schedule::{Schedule, Segments, Step};
 use allfold_collectives::testing;
 use allfold_collectives::time::{Job, traced};
 use allfold_collectives::world::WorldKind;
@@ -312,5 +313,51 @@ fn no_window_deadlocks_without_any_buffering() {
         let want = i64::from(ranks * (ranks - 1) / 2);
         let sums = sums.unwrap_or_else(|error| panic!("{name}, window {window}: {error}"));
         assert!(sums.iter().flatten().all(|sum| *sum == want), "{name}, window {window}");
+    }
+}
+
+/// A ring in which all ranks forget one send: with real data it would wait for ever.
+struct Forgetful(u32);
+
+impl Schedule for Forgetful {
+    fn ranks(&self) -> u32 {
+        self.0
+    }
+    fn chunks(&self) -> u32 {
+        self.0
+    }
+    fn rounds(&self) -> u64 {
+        RingAllReduce(self.0).rounds()
+    }
+    fn step(&self, rank: Rank, round: u64) -> Step {
+        let step = RingAllReduce(self.0).step(rank, round);
+        if round == 3 { Step { send: None, ..step } } else { step }
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said() {
+    static FORGETFUL: Algorithm =
+        Algorithm::new(Collective::AllReduce, "forgetful", "", |shape| Arc::new(Forgetful(shape.ranks())));
+    let error = testing::conforms(&FORGETFUL).unwrap_err().to_string();
+    let expected = "all_reduce by forgetful, 3 ranks: plain, root 0: rank 0, round 3, chunk 2: \
+                    receives from rank 2, which sends nothing in this round";
+    assert_eq!(error, expected);
+
+    static NOT_THIS: Algorithm =
+        Algorithm::new(Collective::AllGather, "not_this", "", |shape| Arc::new(halving(shape.ranks())));
+    let error = testing::conforms(&NOT_THIS).unwrap_err().to_string();
+    assert!(error.contains("reduces a chunk that holds no data"), "{error}");
+
+    static SMALL: Algorithm =
+        Algorithm::new(Collective::AllReduce, "small", "", |_| Arc::new(RingAllReduce(1)));
+    let error = testing::conforms(&SMALL).unwrap_err().to_string();
+    assert_eq!(error, "all_reduce by small, 2 ranks: its schedule is for a group of 1");
+}
+
+#[test]
+fn every_algorithm_of_the_table_conforms() {
+    for algorithm in registry::ALGORITHMS {
+        testing::conforms(algorithm).unwrap();
     }
 }

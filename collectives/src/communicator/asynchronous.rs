@@ -26,8 +26,7 @@ impl Communicator {
     /// [`Communicator::broadcast`] of a buffer that comes back when the operation is done.
     ///
     /// # Errors
-    /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
-    /// the communication thread cannot be started.
+    /// As [`Communicator::all_reduce_async`].
     pub fn broadcast_async<T: Element>(&self, data: Buffer<T>, root: Rank) -> Result<Work<Buffer<T>>> {
         let request = self.request::<T>(Collective::Broadcast, data.len()).rooted(self.root(root)?);
         self.record_issue(request, data, |data| data)
@@ -36,8 +35,7 @@ impl Communicator {
     /// [`Communicator::all_gather`]: takes this rank's block, gives back all of them, in order of ranks.
     ///
     /// # Errors
-    /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
-    /// the communication thread cannot be started.
+    /// As [`Communicator::all_reduce_async`].
     pub fn all_gather_async<T: Element>(&self, block: Buffer<T>) -> Result<Work<Buffer<T>>> {
         let mut all = self.buffer(self.times(block.len())?);
         all[self.block(block.len())].copy_from_slice(&block);
@@ -47,8 +45,7 @@ impl Communicator {
     /// [`Communicator::all_gather`] in place: takes a block per rank, of which only this rank's own is read; gives all back.
     ///
     /// # Errors
-    /// [`Error::Argument`] where the blocks do not divide among the ranks; [`Error::Poisoned`] where the group has failed
-    /// before; [`Error::System`] where the communication thread cannot be started.
+    /// [`Error::Argument`] where the blocks do not divide among the ranks; those of [`Communicator::all_reduce_async`].
     pub fn all_gather_in_place_async<T: Element>(&self, all: Buffer<T>) -> Result<Work<Buffer<T>>> {
         let len = self.block_len("all_gather", all.len())?;
         self.record_issue(self.request::<T>(Collective::AllGather, len), all, |data| data)
@@ -57,8 +54,7 @@ impl Communicator {
     /// [`Communicator::reduce_scatter`]: takes one block per rank, gives back this rank's, reduced.
     ///
     /// # Errors
-    /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
-    /// the communication thread cannot be started.
+    /// As [`Communicator::all_reduce_async`].
     pub fn reduce_scatter_async<T: Element>(&self, data: Buffer<T>, op: ReduceOp) -> Result<Work<Buffer<T>>> {
         let len = self.block_len("reduce_scatter", data.len())?;
         let request = self.request::<T>(Collective::ReduceScatter, len).reduced(op);
@@ -70,8 +66,7 @@ impl Communicator {
     /// reduced; the other blocks are undefined afterwards.
     ///
     /// # Errors
-    /// [`Error::Argument`] where the blocks do not divide among the ranks; [`Error::Poisoned`] where the group has failed
-    /// before; [`Error::System`] where the communication thread cannot be started.
+    /// [`Error::Argument`] where the blocks do not divide among the ranks; those of [`Communicator::all_reduce_async`].
     pub fn reduce_scatter_in_place_async<T: Element>(
         &self,
         data: Buffer<T>,
@@ -84,7 +79,7 @@ impl Communicator {
     /// [`Communicator::shift`] of a buffer that comes back with the previous rank's data.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] where the group has failed before; [`Error::System`] where the communication thread cannot be started.
+    /// As [`Communicator::all_reduce_async`].
     pub fn shift_async<T: Element>(&self, data: Buffer<T>) -> Result<Work<Buffer<T>>> {
         self.record_issue(self.request::<T>(Collective::SendRecv, data.len()), data, |data| data)
     }

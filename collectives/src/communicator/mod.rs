@@ -11,6 +11,7 @@ mod any;
 mod asynchronous;
 mod blocking;
 mod joining;
+mod lengths;
 mod membership;
 mod operation;
 mod path;

@@ -1,5 +1,6 @@
 //! One collective as one rank runs it: the call, the schedule, the geometry of the buffer, and the path to the other ranks.
 
+use super::lengths::needs_virtual_time;
 use super::path::Path;
 use super::plan::{Plan, Planned};
 use super::request::Request;
@@ -137,6 +138,12 @@ impl Prepared {
             }
             (Path::Fused(exchange), buffers) => connection.run_fused(header, exchange, buffers),
         }
+    }
+
+    /// Runs the messages of the collective without contents, on virtual time.
+    pub fn run_lengths(&self, sequence: u64, connection: &mut Connection) -> Result<()> {
+        needs_virtual_time(connection.messages())?;
+        self.execute(sequence, Buffers::Lengths, connection)
     }
 
     /// The row of the collective in the table of meanings; `None` for a split, which runs as an all-gather.

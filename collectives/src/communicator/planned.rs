@@ -32,7 +32,8 @@ impl Plan {
     }
 }
 
-fn request(collective: Collective, count: usize, dtype: DType) -> Request {
+/// A call with root 0 that sums, where the collective has a root or reduces.
+pub(super) fn request(collective: Collective, count: usize, dtype: DType) -> Request {
     Request {
         collective,
         operation: Operation::Collective(collective),

@@ -2,7 +2,7 @@
 
 use super::Communicator;
 use crate::schedule::Combine;
-use crate::transport::{Event, Frame, POINT_TO_POINT, Payload, Transport};
+use crate::transport::{Event, Frame, POINT_TO_POINT, Transport};
 use crate::work::Work;
 use crate::{Buffer, Call, Element, Error, Operation, Rank, Result};
 use std::sync::Arc;
@@ -37,8 +37,7 @@ impl Communicator {
     /// that both send first and then receive need a communicator for each direction.
     ///
     /// # Errors
-    /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
-    /// the communication thread cannot be started.
+    /// [`Error::Argument`] as the blocking form; the others of [`Communicator::all_reduce_async`].
     pub fn send_async<T: Element>(&self, data: Buffer<T>, to: Rank) -> Result<Work<Buffer<T>>> {
         let (peer, call) = self.message::<T>(data.len(), to, true)?;
         let ticket = self.membership.record_issue(call.as_ref().clone(), Some(peer));
@@ -51,55 +50,13 @@ impl Communicator {
     /// [`Communicator::recv`] into a buffer that comes back with the message.
     ///
     /// # Errors
-    /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
-    /// the communication thread cannot be started.
+    /// [`Error::Argument`] as the blocking form; the others of [`Communicator::all_reduce_async`].
     pub fn recv_async<T: Element>(&self, mut data: Buffer<T>, from: Rank) -> Result<Work<Buffer<T>>> {
         let (peer, call) = self.message::<T>(data.len(), from, false)?;
         let (ticket, rank) = (self.membership.record_issue(call.as_ref().clone(), Some(peer)), self.rank());
         self.run_later(ticket, move |connection| {
             take(connection.messages(), &call, (rank, peer), &mut data)?;
             Ok(data)
-        })
-    }
-
-    /// On virtual time, a message that takes as long as one of `bytes` bytes and has no contents: where only times are wanted, ranks
-    /// need no memory for what they would send. The receiver calls [`Communicator::recv_length_async`]. The buffer that comes back is
-    /// empty.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] in real time, and as [`Communicator::send_async`]; the others of that call.
-    pub fn send_length_async(&self, bytes: usize, to: Rank) -> Result<Work<Buffer<u8>>> {
-        let (peer, call) = self.message::<u8>(bytes, to, true)?;
-        let ticket = self.membership.record_issue(call.as_ref().clone(), Some(peer));
-        self.run_later(ticket, move |connection| {
-            let transport = connection.messages();
-            needs_virtual_time(transport)?;
-            transport.enter(&call)?;
-            let frame = Frame { call: call.clone(), round: 0, payload: Payload::of_length(bytes) };
-            transport.post_send(peer, POINT_TO_POINT, frame);
-            transport.wait(0)?;
-            transport.done();
-            Ok(Buffer::zeroed(0))
-        })
-    }
-
-    /// Receives a message without contents from a rank that calls [`Communicator::send_length_async`] with as many bytes.
-    ///
-    /// # Errors
-    /// [`Error::Mismatch`] where the peer sends another length; those of [`Communicator::send_length_async`].
-    pub fn recv_length_async(&self, bytes: usize, from: Rank) -> Result<Work<Buffer<u8>>> {
-        let (peer, call) = self.message::<u8>(bytes, from, false)?;
-        let (ticket, rank) = (self.membership.record_issue(call.as_ref().clone(), Some(peer)), self.rank());
-        self.run_later(ticket, move |connection| {
-            let transport = connection.messages();
-            needs_virtual_time(transport)?;
-            transport.enter(&call)?;
-            transport.post_recv(peer, POINT_TO_POINT, bytes, Combine::Copy);
-            if let Event::Received { frame, .. } = transport.wait(0)? {
-                agrees(transport, (&call, bytes), (rank, peer), &frame)?;
-            }
-            transport.done();
-            Ok(Buffer::zeroed(0))
         })
     }
 
@@ -117,7 +74,12 @@ impl Communicator {
     }
 
     /// The peer and the call of a message of `count` elements.
-    fn message<T: Element>(&self, count: usize, peer: Rank, sends: bool) -> Result<(Rank, Arc<Call>)> {
+    pub(super) fn message<T: Element>(
+        &self,
+        count: usize,
+        peer: Rank,
+        sends: bool,
+    ) -> Result<(Rank, Arc<Call>)> {
         let peer = self.peer(peer)?;
         self.membership.check()?;
         Ok((peer, self.numbered_call::<T>(count, peer, sends)))
@@ -197,7 +159,7 @@ fn take<T: Element>(
 }
 
 /// Fails the group if a message is another one than this rank has called for.
-fn agrees(
+pub(super) fn agrees(
     transport: &mut dyn Transport,
     (call, bytes): (&Arc<Call>, usize),
     (rank, peer): (Rank, Rank),
@@ -208,11 +170,4 @@ fn agrees(
     }
     let (mine, theirs) = (call.as_ref().clone().into(), frame.call.as_ref().clone().into());
     Err(transport.fail(Error::Mismatch { rank, mine, peer, theirs }))
-}
-
-fn needs_virtual_time(transport: &mut dyn Transport) -> Result<()> {
-    match transport.virtual_time() {
-        Some(_) => Ok(()),
-        None => Err(Error::Argument("messages without contents are for ranks on virtual time".into())),
-    }
 }

@@ -12,6 +12,8 @@ pub(crate) enum Buffers<'a> {
     /// The rank's values are in `input`, which is only read. The schedule writes to `scratch`; parts that it never writes stay
     /// undefined. `result` holds the rank's own block in place of its range of `scratch`.
     Scattered { input: &'a [u8], scratch: &'a mut [u8], own: Range<usize>, result: &'a mut [u8] },
+    /// None: messages have lengths and no contents.
+    Lengths,
 }
 
 impl<'a> Buffers<'a> {
@@ -23,6 +25,7 @@ impl<'a> Buffers<'a> {
             Buffers::Scattered { input, scratch, own, result } => {
                 Buffers::Scattered { input, scratch, own: own.clone(), result }
             }
+            Buffers::Lengths => Buffers::Lengths,
         }
     }
 
@@ -30,6 +33,7 @@ impl<'a> Buffers<'a> {
     pub fn result(self, own: Option<Range<usize>>) -> &'a mut [u8] {
         match (self, own) {
             (Buffers::Scattered { result, .. }, _) => result,
+            (Buffers::Lengths, _) => &mut [],
             (Buffers::Whole(whole) | Buffers::Block { whole, .. }, Some(own)) => &mut whole[own],
             (Buffers::Whole(whole) | Buffers::Block { whole, .. }, None) => whole,
         }

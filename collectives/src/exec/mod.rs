@@ -133,9 +133,8 @@ impl Execution<'_> {
                     && store.is_there(span)
                     && recv.is_none_or(|(_, written, _)| !written.overlaps(&span)) => {}
             (Some((_, span)), _) => {
-                let mut payload = route.transport().room(store.bytes(span));
-                store.read(span, &mut payload).map_err(wrong)?;
-                slot.payload = Some(payload);
+                let payload = store.payload(span, |bytes| route.transport().room(bytes));
+                slot.payload = Some(payload.map_err(wrong)?);
             }
             (None, _) => {}
         }
@@ -177,9 +176,9 @@ impl Execution<'_> {
             let (mine, theirs) = (self.call.as_ref().clone().into(), frame.call.as_ref().clone().into());
             return Err(Error::Mismatch { rank: self.rank, mine, peer, theirs });
         }
-        let bytes = store.bytes(span);
-        if frame.round != slot.round || frame.payload.len() != bytes {
-            let (round, len) = (frame.round, frame.payload.len());
+        let (bytes, len) = (store.bytes(span), store.arrived(&frame.payload));
+        if frame.round != slot.round || len != bytes {
+            let round = frame.round;
             let what =
                 format!("expected {bytes} bytes of round {}, got {len} bytes of round {round}", slot.round);
             let call = Box::new(self.call.as_ref().clone());

@@ -20,6 +20,8 @@ pub(super) struct Store<'a> {
     geometry: &'a Geometry,
     dtype: DType,
     op: ReduceOp,
+    /// Whether there are bytes, and not lengths alone.
+    has_contents: bool,
     /// The written parts of scratch copies, by (scratch copy, chunk, segment). Data that arrive for a scratch copy stay in the
     /// payload.
     scratch_copies: BTreeMap<(u32, u32, u32), Piece>,
@@ -94,7 +96,9 @@ type Outcome = Result<(), String>;
 impl<'a> Store<'a> {
     pub fn new(buffers: Buffers<'a>, geometry: &'a Geometry, dtype: DType, op: ReduceOp) -> Store<'a> {
         let (mut given, mut input, mut instead) = (None, None, None);
+        let has_contents = !matches!(buffers, Buffers::Lengths);
         let bytes = match buffers {
+            Buffers::Lengths => &mut [],
             Buffers::Whole(whole) => whole,
             Buffers::Block { whole, own, block } => {
                 given = Some(Given { bytes: block, at: own, copied: 0 });
@@ -107,7 +111,7 @@ impl<'a> Store<'a> {
             }
         };
         let data = Data { bytes, instead };
-        Store { data, given, input, geometry, dtype, op, scratch_copies: BTreeMap::new() }
+        Store { data, given, input, geometry, dtype, op, has_contents, scratch_copies: BTreeMap::new() }
     }
 
     /// Copies the part of the rank's own block that has not been copied yet.
@@ -141,8 +145,22 @@ impl<'a> Store<'a> {
         self.geometry.elements(span) as usize * self.dtype.size()
     }
 
+    /// The payload of a message that sends a span. `room` allocates one of this many bytes.
+    pub fn payload(&self, span: Span, room: impl FnOnce(usize) -> Payload) -> Result<Payload, String> {
+        if !self.has_contents {
+            return Ok(Payload::of_length(self.bytes(span)));
+        }
+        let mut payload = room(self.bytes(span));
+        self.read(span, &mut payload).map(|()| payload)
+    }
+
+    /// The bytes of a message that arrived, which has contents if the store has.
+    pub fn arrived(&self, payload: &Payload) -> usize {
+        if self.has_contents { payload.len() } else { payload.length() }
+    }
+
     /// Copies a span to `into`, which has the span's length.
-    pub fn read(&self, span: Span, into: &mut [u8]) -> Outcome {
+    fn read(&self, span: Span, into: &mut [u8]) -> Outcome {
         let mut rest = into;
         for chunk in span.first_chunk..span.first_chunk + span.chunks {
             let from = self.piece(span, chunk)?;
@@ -155,6 +173,9 @@ impl<'a> Store<'a> {
 
     /// Stores a span's bytes in its region, data or scratch: over the bytes that are there, or reduced into them.
     pub fn write(&mut self, span: Span, how: Combine, payload: Payload) -> Outcome {
+        if !self.has_contents {
+            return Ok(());
+        }
         let Region::Scratch(number) = span.region else {
             let mut at = 0;
             for chunk in span.first_chunk..span.first_chunk + span.chunks {
@@ -196,6 +217,7 @@ impl<'a> Store<'a> {
         let same =
             |(a, b): ((u32, u32), (u32, u32))| self.place(a.0, a.1).len() == self.place(b.0, b.1).len();
         if let (Region::Scratch(number), Region::Data) = (from.region, into.region)
+            && self.has_contents
             && from.chunks == into.chunks
             && sizes(from).zip(sizes(into)).all(same)
         {
@@ -211,8 +233,7 @@ impl<'a> Store<'a> {
             }
             return Ok(());
         }
-        let mut payload = room(self.bytes(from));
-        self.read(from, &mut payload)?;
+        let payload = self.payload(from, room)?;
         self.write(into, how, payload)
     }
 

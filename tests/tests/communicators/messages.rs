@@ -1,8 +1,8 @@
 //! Messages between two ranks, blocking and asynchronous, and collectives in place.
 
 use crate::worlds;
-use allfold_collectives::{Communicator, Error, Rank, ReduceOp, World};
-use allfold_sim::Picos;
+use allfold_collectives::{Buffer, Collective, Communicator, DType, Error, Rank, ReduceOp, World};
+use allfold_sim::{Picos, Topology};
 use allfold_tests::training::switch;
 
 #[test]
@@ -100,6 +100,70 @@ fn a_message_without_contents_takes_the_time_of_its_length() {
     assert_eq!(arrival(false), with);
     // 40,000 bytes at the switch's bandwidth, and 17 ps.
     assert!(with > Picos(1_000_000) && with.0 % 10 == 7, "{with}");
+}
+
+/// The times at which each rank has an operation's result and all messages have been sent, with contents or without.
+fn ends(collective: Collective, contents: bool) -> Vec<Picos> {
+    let world = World::sim(&Topology::named("nodes8x1", 6).unwrap());
+    let body = |comm: Communicator| -> Result<Picos, Error> {
+        let count = 6 * 7000;
+        comm.advance(Picos(u64::from(comm.rank().0) * 100_000));
+        // The first one is under way when the second is issued.
+        let first = comm.collective_length_async(Collective::AllReduce, 100, DType::F32)?;
+        if !contents {
+            comm.collective_length_async(
+                collective,
+                count / if collective.blocked() { 6 } else { 1 },
+                DType::F32,
+            )?
+            .wait()?;
+        } else {
+            let data: Buffer<f32> = vec![0.0; count].into();
+            match collective {
+                Collective::AllReduce => comm.all_reduce_async(data, ReduceOp::Avg)?.wait()?,
+                Collective::AllGather => comm.all_gather_in_place_async(data)?.wait()?,
+                Collective::ReduceScatter => comm.reduce_scatter_async(data, ReduceOp::Sum)?.wait()?,
+                Collective::Broadcast => comm.broadcast_async(data, Rank(0))?.wait()?,
+                Collective::SendRecv => comm.shift_async(data)?.wait()?,
+                _ => unreachable!("not compared"),
+            };
+        }
+        first.wait()?;
+        Ok(comm.now())
+    };
+    world.run(body).unwrap()
+}
+
+#[test]
+fn a_collective_without_contents_takes_the_time_of_its_lengths() {
+    for collective in [
+        Collective::AllReduce,
+        Collective::AllGather,
+        Collective::ReduceScatter,
+        Collective::Broadcast,
+        Collective::SendRecv,
+    ] {
+        let (with, without) = (ends(collective, true), ends(collective, false));
+        assert_eq!(with, without, "{collective}");
+        assert!(with.iter().all(|time| *time > Picos(1_000_000)), "{with:?}");
+    }
+}
+
+#[test]
+fn a_collective_without_contents_is_refused_where_it_makes_no_sense() {
+    let sum = |comm: &Communicator| {
+        comm.collective_length_async(Collective::AllReduce, 8, DType::F32)?.wait().map(drop)
+    };
+    for world in [World::threads(2), World::threads(2).messages()] {
+        let real = world.run(|comm: Communicator| sum(&comm)).unwrap_err();
+        assert!(real.to_string().contains("for ranks on virtual time"), "{real}");
+    }
+    let sent = World::sim(&switch(2)).run(|comm: Communicator| match comm.rank().0 {
+        0 => sum(&comm),
+        _ => comm.all_reduce(&mut [0f32; 8], ReduceOp::Sum),
+    });
+    let told = sent.unwrap_err().to_string();
+    assert!(told.contains("expected 32 bytes of round 0, got 0 bytes"), "{told}");
 }
 
 #[test]

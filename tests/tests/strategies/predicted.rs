@@ -61,14 +61,8 @@ pub(crate) fn predicted(config: &Config, ranks: u32, (device, devices): (Device,
     predict(config, train.shape, train.classes, &machine).unwrap()
 }
 
-/// Whether exchanges of several communicators are under way at once, which slow each other in a run and not on the clock.
-fn overlaps(name: &str) -> bool {
-    let words = [" x ", "context", "expert", "interleaved", "zb_v"];
-    words.iter().any(|word| name.contains(word))
-}
-
-/// Prints a row of the table; panics unless the clock has the time of every rank, or, where exchanges overlap, nearly that of the
-/// slowest, and to the byte the most memory that a rank holds.
+/// Prints a row of the table; panics unless the clock has the time of the slowest rank, to the picosecond, and the most memory that a
+/// rank holds, to the byte.
 fn compare(row: &str, config: &Config, ranks: u32, device: Device) {
     let (done, clock) = (steps(config, ranks, alike(device)), predicted(config, ranks, alike(device)));
     // Free buffers are kept for the next tensors, so that a rank may hold its most at several times. The rank that holds the most may be
@@ -82,18 +76,12 @@ fn compare(row: &str, config: &Config, ranks: u32, device: Device) {
     let real: Vec<Picos> = done.iter().map(|steps| *steps.times.last().unwrap()).collect();
     let found = clock.time.total();
     let slowest = *real.iter().max().unwrap();
-    let far = 1.0 - found.as_secs() / slowest.as_secs();
     let what = format!(
-        "{row:<22} | {:<4} | {ranks:>2} | {:<9} | {slowest} | {found} | {far:.6}",
+        "{row:<22} | {:<4} | {ranks:>2} | {:<9} | {slowest} | {found}",
         config.model.name, device.name
     );
     println!("| {what} |");
-    match overlaps(row) {
-        // Rooted collectives of one unit after another overlap in a run, and follow each other on the clock.
-        _ if row == "data_parallel" => assert!((-0.2..=0.0).contains(&far), "{what}"),
-        true => assert!(found <= slowest && far < 0.015, "{what}"),
-        false => assert!(real.iter().all(|time| *time == found), "{what}"),
-    }
+    assert_eq!(slowest, found, "{what}");
 }
 
 #[test]
@@ -107,7 +95,9 @@ fn the_clock_is_the_virtual_time_of_every_strategy() {
             // The GPT has twelve parts that a pipeline can separate.
             let most =
                 if ["interleaved", "zb_v"].contains(&row.name) && base.model.name == "gpt" { 4 } else { 8 };
-            for ranks in [2, 4, 8].into_iter().filter(|ranks| *ranks <= most) {
+            // Every number of ranks for the small network, whose steps are fast.
+            let counts = (2..=8).filter(|ranks| base.model.name == "mlp" || [2, 4, 8].contains(ranks));
+            for ranks in counts.filter(|ranks| *ranks <= most) {
                 let Some(data) = (row.data)(ranks) else { continue };
                 // On the slow device computation hides most communication; the fast one waits for the network.
                 let devices = [Device::CPU_CORE, Device::A100_F32];

@@ -9,10 +9,12 @@
 //! rank represents all that do the same: of a pipeline one rank of each stage, of any other strategy one. These ranks compute equally
 //! long and enter every exchange together; all groups of an axis exchange at the same time, in the time that
 //! [`allfold_collectives::time`] computes for their schedules on the topology. Where a schedule lets ranks finish at different
-//! times (unequal chunks, rank counts that are no power of two), the last rank's time is taken for all. Exchanges of different
-//! communicators, and messages of a pipeline in both directions, do not slow each other. Of `data_parallel` every rank is stepped, and
-//! a broadcast ends on all ranks when it ends on the last one. Of `parameter_server` every rank is stepped too, and its messages, without
-//! contents, share links as in a run on virtual time.
+//! times (unequal chunks, rank counts that are no power of two), the last rank's time is taken for all.
+//!
+//! Where exchanges of several communicators can be under way at once, as those of two axes or messages of a pipeline in both directions,
+//! every rank is stepped, and messages without contents share links as in a run on virtual time. So it is with `parameter_server`, and
+//! with `data_parallel`, whose ranks leave a broadcast at different times. Beyond [`MOST_LINKED`] ranks one rank of each kind is stepped
+//! there too, exchanges do not slow each other, and a broadcast ends on all ranks when it ends on the last one.
 //!
 //! What is timed is a [`StepCosts`]: a real network with the costs of its kernels on a device ([`predict`]), or the layer table
 //! of a large one ([`allfold_trainer::workloads`], [`predict_workload`]).
@@ -20,13 +22,13 @@
 mod clock;
 mod exchange;
 mod groups;
+mod linked_step;
 mod meetings;
 mod network;
 mod overheads;
 mod phase_times;
 #[cfg(test)]
 mod pipeline_tests;
-mod served_step;
 mod step;
 mod step_costs;
 #[cfg(test)]
@@ -37,9 +39,9 @@ mod workload;
 
 pub use exchange::{ExchangeModel, GroupedCollective, MessageTimes, NcclModel, SimulatedExchange};
 pub use groups::RankGroups;
+pub use linked_step::{MOST_LINKED, MOST_SERVED};
 pub use overheads::{Overheads, expected_max};
 pub use phase_times::PhaseTimes;
-pub use served_step::MOST_SERVED;
 pub use step_costs::{DdpOptions, StepCosts};
 pub use uniform_costs::UniformCosts;
 pub use unlike::{alone, shares_by_speed, shares_by_time};
@@ -52,7 +54,7 @@ use allfold_trainer::config::ElementType;
 use allfold_trainer::engine::Mesh;
 use allfold_trainer::strategies::ddp::Ddp;
 use allfold_trainer::strategies::single::Single;
-use allfold_trainer::strategies::{self, DataSharing, Driver, Plain, hooks};
+use allfold_trainer::strategies::{self, DataSharing, Driver, EnginePlan, Plain, hooks};
 use allfold_trainer::timing::{BucketTimes, StepBreakdown, StepSpan};
 use allfold_trainer::{Config, MemoryUse, Result, optim, shares};
 use clock::StepRules;
@@ -170,7 +172,7 @@ fn predict_network<F: Float>(
     times: Option<&PhaseTimes>,
 ) -> Result<StepPrediction> {
     let ranks = machine.topology.ranks();
-    let mesh = strategies::plan(config, 0, ranks)?.mesh;
+    let EnginePlan { mesh, channels, driver } = strategies::plan(config, 0, ranks)?;
     let device_of = |rank: usize| *machine.devices.device(Rank(rank as u32), &machine.device);
     let mut costs: Vec<NetworkCosts<F>> = Vec::new();
     for device in (0..mesh.ranks()).map(device_of) {
@@ -192,12 +194,13 @@ fn predict_network<F: Float>(
         staleness: config.parallel.staleness,
         period: if config.ddp.hook == "local_sgd" { config.ddp.local_steps } else { 1 },
     };
-    let driver = |rank| Ok(strategies::plan(config, rank, ranks)?.driver);
-    if mesh.servers > 0 {
-        return served_step::step((&class_of, rules, mesh), &driver, machine);
+    let units = driver.units(&costs[0].outline())?;
+    let drivers = |rank| Ok(strategies::plan(config, rank, ranks)?.driver);
+    if linked_step::is_linked(&mesh, channels, units.iter().map(|unit| unit.keep)) {
+        return linked_step::step((&class_of, rules, mesh), (channels, &drivers), machine);
     }
     let mut exchange = SimulatedExchange::new(machine.topology, machine.costs, machine.sharing, machine.plan);
-    step::unlike_step((&class_of, rules, mesh), &driver, &mut exchange)
+    step::unlike_step((&class_of, rules, mesh), &drivers, &mut exchange)
 }
 
 /// Predicts a data-parallel step from the costs of its phases. A single rank exchanges nothing.

@@ -1,6 +1,6 @@
 //! A step of a strategy on the clock: each stepped rank is on a thread.
 
-use crate::clock::{ClockRank, ServingLinks, Shared, StepRules};
+use crate::clock::{ClockRank, Exchanges, Shared, StepRules};
 use crate::meetings::{Meetings, is_consequence};
 use crate::{ExchangeModel, StepCosts, StepPrediction};
 use allfold_sim::Picos;
@@ -116,15 +116,14 @@ pub(crate) fn step_of<'a>(
     let (meetings, exchange) = (Meetings::new(ranks.len()), Mutex::new(exchange));
     let with = |number: usize| {
         let RankClass { costs, batch } = class_of(ranks[number]);
-        let (specs, meetings, exchange) = (&specs[..], &meetings, &exchange);
-        Shared { costs, batch, rules, mesh, ranks, specs, meetings, exchange }
+        Shared { costs, batch, rules, mesh, ranks, specs: &specs }
     };
     let results: Vec<Result<RankStep>> = match ranks.len() {
-        1 => vec![rank_step(with(0), 0, drivers)],
+        1 => vec![rank_step(with(0), 0, drivers, (&meetings, &exchange))],
         of => thread::scope(|threads| {
             let start = |number| {
-                let with = with(number);
-                threads.spawn(move || rank_step(with, number, drivers))
+                let (with, by) = (with(number), (&meetings, &exchange));
+                threads.spawn(move || rank_step(with, number, drivers, by))
             };
             let all: Vec<_> = (0..of).map(start).collect();
             let joined = |done: thread::ScopedJoinHandle<'_, Result<RankStep>>| {
@@ -160,12 +159,17 @@ pub(crate) fn prediction<'a>(
     Ok(StepPrediction { ranks, samples, time, communication, buckets, parameters, peaks, spans, engines })
 }
 
-fn rank_step(with: Shared, number: usize, drivers: Drivers) -> Result<RankStep> {
-    let ended = End(with.meetings);
-    let done = steps(with, number, drivers, None);
+fn rank_step(
+    with: Shared,
+    number: usize,
+    drivers: Drivers,
+    (meetings, model): (&Meetings, &Mutex<&mut dyn ExchangeModel>),
+) -> Result<RankStep> {
+    let ended = End(meetings);
+    let done = steps(with, number, drivers, Exchanges::Modeled { meetings, model });
     let failed = done.as_ref().err().map(ToString::to_string);
     std::mem::forget(ended);
-    with.meetings.end(failed);
+    meetings.end(failed);
     done
 }
 
@@ -178,14 +182,14 @@ impl Drop for End<'_> {
     }
 }
 
-/// A step of stepped rank `number`, with its communicators if the mesh has servers.
-pub(crate) fn steps(
-    with: Shared,
+/// A step of stepped rank `number`.
+pub(crate) fn steps<'a>(
+    with: Shared<'a>,
     number: usize,
     drivers: Drivers,
-    serving: Option<ServingLinks>,
+    exchanges: Exchanges<'a>,
 ) -> Result<RankStep> {
-    let (mut driver, mut rank) = (drivers(with.ranks[number])?, ClockRank::new(with, number, serving));
+    let (mut driver, mut rank) = (drivers(with.ranks[number])?, ClockRank::new(with, number, exchanges));
     let data = with.costs.data(rank.samples());
     driver.start(&mut rank)?;
     let period = with.rules.period;

@@ -4,35 +4,31 @@ use super::{AxisPosition, Mesh, MeshAxis, ServingRole};
 use crate::Result;
 use allfold_collectives::Communicator;
 
-/// A rank's communicators.
-pub(super) struct Groups<'a> {
-    pub world: &'a Communicator,
+/// A rank's communicators: those of the axes of its mesh, and those that carry messages.
+pub struct MeshGroups<'a> {
+    pub(super) world: &'a Communicator,
     mesh: Mesh,
     /// The communicator of the data axis, unless it is the whole world.
     data: Option<Communicator>,
     /// If there are several copies of sharded state: the ranks that share a copy, and those that hold the same part of each copy.
     shard: Option<Communicator>,
-    pub replicas: Option<Communicator>,
+    pub(super) replicas: Option<Communicator>,
     /// The communicator of the pipeline axis, if the mesh has one.
-    pub pipeline: Option<Communicator>,
+    pub(super) pipeline: Option<Communicator>,
     /// The communicator of the tensor axis, if the mesh has one.
-    pub tensor: Option<Communicator>,
+    pub(super) tensor: Option<Communicator>,
     /// The communicator of the context axis, if the mesh has one.
     context: Option<Communicator>,
     /// If the mesh has an expert axis: its communicator, and that of the ranks that hold the same experts.
-    pub experts: Option<Communicator>,
+    pub(super) experts: Option<Communicator>,
     expert_replicas: Option<Communicator>,
     /// Communicators for messages: for each channel, one along the pipeline or else of all ranks; with servers, one per worker.
     messages: Vec<Communicator>,
 }
 
 /// Separates the servers of `mesh` from its workers, and makes a communicator of each worker and all servers. Returns that of the
-/// ranks that are servers or workers as this one is, and those of workers: on a server of all, on a worker its own. Every rank of
-/// `world` must call it.
-///
-/// # Errors
-/// Failed communication.
-pub fn split_workers(world: &Communicator, mesh: &Mesh) -> Result<(Option<Communicator>, Vec<Communicator>)> {
+/// ranks that are servers or workers as this one is, and those of workers: on a server of all, on a worker its own.
+fn split_workers(world: &Communicator, mesh: &Mesh) -> Result<(Option<Communicator>, Vec<Communicator>)> {
     let rank = world.rank().index();
     let alike = world.split(Some(u32::from(mesh.is_server(rank))), rank as u32)?;
     let mut messages = Vec::new();
@@ -43,10 +39,13 @@ pub fn split_workers(world: &Communicator, mesh: &Mesh) -> Result<(Option<Commun
     Ok((alike, messages))
 }
 
-impl<'a> Groups<'a> {
+impl<'a> MeshGroups<'a> {
     /// Splits `world` along the axes of `mesh`, and makes `channels` communicators for messages. Every rank must call it.
-    pub fn new(world: &'a Communicator, mesh: Mesh, channels: usize) -> Result<Groups<'a>> {
-        let mut groups = Groups {
+    ///
+    /// # Errors
+    /// Failed communication.
+    pub fn new(world: &'a Communicator, mesh: Mesh, channels: usize) -> Result<MeshGroups<'a>> {
+        let mut groups = MeshGroups {
             world,
             mesh,
             data: None,
@@ -138,14 +137,32 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// The communicator of an axis along which layers exchange values, where it has several ranks.
+    /// The communicator of an axis; `None` where this rank is alone on the axis, except for the data axis.
     pub fn along(&self, axis: MeshAxis) -> Option<&Communicator> {
         match axis {
+            MeshAxis::Data => Some(self.data()),
+            MeshAxis::Shard => Some(self.shard()),
+            MeshAxis::Replica => self.replicas.as_ref(),
+            MeshAxis::Pipeline => self.pipeline.as_ref(),
             MeshAxis::Tensor => self.tensor.as_ref(),
             MeshAxis::Context => self.context.as_ref(),
             MeshAxis::Expert => self.experts.as_ref(),
-            _ => None,
+            MeshAxis::ExpertReplica => self.expert_replicas.as_ref(),
         }
+    }
+
+    /// The ranks of all axes.
+    pub fn world(&self) -> &Communicator {
+        self.world
+    }
+
+    /// Makes a communicator of the stages that hold a unit; `None` on the others. Every stage must call it.
+    ///
+    /// # Errors
+    /// Failed communication.
+    pub fn split_stages(&self, holds: bool) -> Result<Option<Communicator>> {
+        let Some(pipeline) = &self.pipeline else { return Ok(None) };
+        Ok(pipeline.split(holds.then_some(0), pipeline.rank().0)?)
     }
 
     /// Fails every group for the same reason, so that a rank that waits in another group than the failed one learns the cause.

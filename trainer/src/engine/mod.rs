@@ -33,7 +33,7 @@ pub use allfold_networks::{AxisPosition, Mesh, MeshAxis, NetworkSplit};
 #[cfg(test)]
 pub(crate) use bucket_exchange::COPIES;
 pub use bucketing::Bucketing;
-pub use groups::split_workers;
+pub use groups::MeshGroups;
 pub use serving::{Serving, ServingRole, first_of};
 pub use slot::readers;
 #[cfg(feature = "cuda")]

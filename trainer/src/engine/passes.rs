@@ -1,6 +1,6 @@
 //! The phases of a micro-batch on the CPU.
 
-use super::groups::Groups;
+use super::groups::MeshGroups;
 use super::observed::Observed;
 use super::peers::AxisPeers;
 use super::unit::Tensor;
@@ -18,7 +18,7 @@ use std::ops::Range;
 
 /// The ranks along an axis during a phase of a micro-batch, whose number `micro` counts from 1.
 fn peers<'p, F: Float>(
-    groups: &'p Groups<'_>,
+    groups: &'p MeshGroups<'_>,
     axis: Option<MeshAxis>,
     (waited, observed): (&'p mut Picos, &'p mut Observed),
     (phase, micro, since): (Phase, u32, Picos),

@@ -1,7 +1,7 @@
 //! A rank of the engine that computes on the CPU.
 
 use super::bucketing::BucketState;
-use super::groups::Groups;
+use super::groups::MeshGroups;
 use super::observed::Observed;
 use super::serving::ServingState;
 use super::slot::{SlotState, readers};
@@ -59,7 +59,7 @@ pub struct StepResult {
 
 /// A rank that computes on the CPU: its units, its micro-batches in flight and its communicators.
 pub(crate) struct Worker<'a, F: Float> {
-    pub(super) groups: Groups<'a>,
+    pub(super) groups: MeshGroups<'a>,
     pub(super) config: &'a Config,
     pub(super) network: Network<F>,
     /// How the rank's network is a part of the whole network.
@@ -120,7 +120,7 @@ impl<'a, F: Float> Worker<'a, F> {
         world: &'a Communicator,
         (mesh, channels): (Mesh, usize),
     ) -> Result<Worker<'a, F>> {
-        let groups = Groups::new(world, mesh, channels)?;
+        let groups = MeshGroups::new(world, mesh, channels)?;
         let outline = Arc::new(network.outline());
         let [data, tensor] = [MeshAxis::Data, MeshAxis::Tensor].map(|axis| groups.position(axis));
         let trained = trained_parts(&network, &outline, split.tensor.as_ref(), tensor.index);
@@ -187,7 +187,6 @@ impl<'a, F: Float> Worker<'a, F> {
     /// Finds out which stages hold each unit, and makes communicators of those that hold the same.
     fn split_copies(&mut self) -> Result<()> {
         let Some(pipeline) = &self.groups.pipeline else { return Ok(()) };
-        let stage = pipeline.rank().0;
         for unit in &self.units {
             let held = unit.keep != Keep::Nothing;
             let mut holders = vec![0i64; pipeline.size() as usize];
@@ -195,7 +194,7 @@ impl<'a, F: Float> Worker<'a, F> {
             let first = holders.iter().position(|held| *held == 1).unwrap_or_default();
             self.holders.push(first as u32);
             self.copies.push(match holders.iter().sum::<i64>() > 1 {
-                true => pipeline.split(held.then_some(0), stage)?,
+                true => self.groups.split_stages(held)?,
                 false => None,
             });
         }
@@ -219,7 +218,7 @@ impl<'a, F: Float> Worker<'a, F> {
 
     /// Whether this rank has all parameters whole, with their gradients and optimiser state, as every rank of the data axis has.
     pub(super) fn has_all(&self) -> bool {
-        let Groups { pipeline, tensor, experts, .. } = &self.groups;
+        let MeshGroups { pipeline, tensor, experts, .. } = &self.groups;
         let whole = [pipeline, tensor, experts].into_iter().all(Option::is_none);
         whole && self.units.iter().all(|unit| unit.keep == Keep::Whole)
     }

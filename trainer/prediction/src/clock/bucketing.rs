@@ -1,6 +1,7 @@
 //! Gradients in buckets, on a clock.
 
 use super::ClockRank;
+use super::exchanges::Pending;
 use allfold_collectives::Collective;
 use allfold_sim::Picos;
 use allfold_trainer::buckets::{Bucket, views};
@@ -9,14 +10,14 @@ use allfold_trainer::strategies::hooks::{HookCall, HookCalls};
 use allfold_trainer::timing::{BucketTimes, StepWork};
 use allfold_trainer::{Error, ParamSpec, Phase, Result};
 
-/// The buckets, and when those that were sent are done.
+/// The buckets, and the exchanges of those that were sent.
 pub(super) struct ClockBuckets {
     buckets: Vec<Bucket>,
     /// Whether buckets are views of the gradients: nothing is copied, and the last one is sent when the backward pass has ended.
     views: bool,
     /// How each bucket is exchanged, if a hook does it.
     hook: Vec<Option<HookCalls>>,
-    under_way: Vec<Picos>,
+    under_way: Vec<Pending>,
 }
 
 impl ClockRank<'_> {
@@ -26,41 +27,42 @@ impl ClockRank<'_> {
             .ok_or_else(|| Error::Strategy("the strategy exchanges buckets that it has not named".into()))
     }
 
-    /// Starts the exchange of a bucket. Returns when it is done.
-    fn reduce_bucket(&mut self, bucket: usize) -> Result<Picos> {
+    /// Starts the exchange of a bucket. Returns its last part.
+    fn reduce_bucket(&mut self, bucket: usize) -> Result<Pending> {
         let elements = self.buckets()?.buckets[bucket].elements;
         let sum = HookCall::Collective(Collective::AllReduce, elements, self.dtype());
         let calls = self.buckets()?.hook[bucket].as_ref().map_or_else(|| vec![sum], |hook| hook.sent.clone());
-        let mut done = self.now;
+        let mut last = Pending::At(self.now);
         for call in calls {
-            done = self.hook_call(call)?;
+            last = self.hook_call(call)?;
         }
-        Ok(done)
+        Ok(last)
     }
 
-    /// Waits for a bucket that is done at `done`, and does what its hook does then. Returns when its sum is there.
-    fn finish_bucket(&mut self, bucket: usize, done: Picos) -> Result<Picos> {
+    /// Waits for the exchange of a bucket, and does what its hook does then. Returns when its sum is there.
+    fn finish_bucket(&mut self, bucket: usize, exchange: Pending) -> Result<Picos> {
         let Some(HookCalls { sent, finished, .. }) = self.buckets()?.hook[bucket].clone() else {
-            self.wait_until(done);
-            return Ok(done);
+            return self.wait(exchange);
         };
         // A real rank counts all of it as waiting.
         let start = self.now;
+        let done = self.end(exchange)?;
         self.now = self.now.later(done);
         for call in finished {
-            self.now = self.now.later(self.hook_call(call)?);
+            let part = self.hook_call(call)?;
+            self.now = self.now.later(self.end(part)?);
         }
         self.waited += self.now - start;
         self.did(StepWork::Waiting, None, start);
         Ok(if sent.is_empty() { self.now } else { done })
     }
 
-    /// Does a part of a hook's exchange. Returns when it is done: a collective is started only.
-    fn hook_call(&mut self, call: HookCall) -> Result<Picos> {
+    /// Does a part of a hook's exchange; a collective is started only.
+    fn hook_call(&mut self, call: HookCall) -> Result<Pending> {
         match call {
             HookCall::Work(cost) => {
                 self.now += self.with.costs.operation(Phase::Loss, cost);
-                Ok(self.now)
+                Ok(Pending::At(self.now))
             }
             HookCall::Collective(collective, count, dtype) => {
                 let data = self.along(MeshAxis::Data);
@@ -111,8 +113,8 @@ impl Bucketing for ClockRank<'_> {
         let (params, bytes) = (own.params.len(), (own.elements * element) as u64);
         self.log.push(BucketTimes { bucket, params, bytes, ready: now, sent: now, done: now });
         if !last {
-            let done = self.reduce_bucket(bucket)?;
-            self.buckets()?.under_way.push(done);
+            let exchange = self.reduce_bucket(bucket)?;
+            self.buckets()?.under_way.push(exchange);
         }
         Ok(())
     }
@@ -120,8 +122,8 @@ impl Bucketing for ClockRank<'_> {
     fn finish_buckets(&mut self) -> Result<()> {
         let state = self.buckets()?;
         let (views, last) = (state.views, state.buckets.len().checked_sub(1));
-        for (at, done) in std::mem::take(&mut state.under_way).into_iter().enumerate() {
-            self.log[at].done = self.finish_bucket(at, done)?;
+        for (at, exchange) in std::mem::take(&mut state.under_way).into_iter().enumerate() {
+            self.log[at].done = self.finish_bucket(at, exchange)?;
             if !views {
                 let takes = self.with.costs.unpack(self.buckets()?.buckets[at].elements);
                 self.does(StepWork::Divide, None, takes);
@@ -129,8 +131,8 @@ impl Bucketing for ClockRank<'_> {
         }
         if let Some(last) = last.filter(|_| views) {
             let sent = self.now;
-            let done = self.reduce_bucket(last)?;
-            self.wait_until(done);
+            let exchange = self.reduce_bucket(last)?;
+            let done = self.wait(exchange)?;
             (self.log[last].sent, self.log[last].done) = (sent, done);
         }
         Ok(())

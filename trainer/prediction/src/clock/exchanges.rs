@@ -1,13 +1,16 @@
 //! The communicators of a rank on a clock, and the calls of layers to the ranks along their axis.
 
 use super::ClockRank;
+use super::links::WorldLinks;
+use crate::exchange::SharedExchange;
+use crate::meetings::Meetings;
 use crate::{GroupedCollective, RankGroups};
-use allfold_collectives::{Collective, DType, Rank};
+use allfold_collectives::{Buffer, Collective, DType, Rank, Work};
 use allfold_sim::Picos;
 use allfold_trainer::engine::MeshAxis;
 use allfold_trainer::layers::PeerCall;
 use allfold_trainer::timing::work_of;
-use allfold_trainer::{Phase, Result};
+use allfold_trainer::{Error, Phase, Result};
 use std::sync::Arc;
 
 /// A communicator, whose operations follow each other.
@@ -21,7 +24,60 @@ pub(crate) enum Queue {
     Copies(usize),
 }
 
-impl ClockRank<'_> {
+/// What gives the exchanges of a rank their times.
+pub(crate) enum Exchanges<'a> {
+    /// A model, from the moment at which all ranks have entered an exchange; stepped ranks tell each other at `meetings`.
+    Modeled { meetings: &'a Meetings, model: &'a dyn SharedExchange },
+    /// Virtual links, over which all exchanges go; every rank is stepped.
+    Links(WorldLinks<'a>),
+}
+
+/// An exchange that was started.
+pub(super) enum Pending {
+    /// It is done at this time.
+    At(Picos),
+    /// An end of a message at the meeting points.
+    Message(usize),
+    /// It is on virtual links.
+    Work(Work<Buffer<u8>>),
+}
+
+impl<'a> ClockRank<'a> {
+    /// This rank's communicators, whose clock is now this rank's.
+    pub(super) fn links(&mut self) -> Result<&mut WorldLinks<'a>> {
+        match &mut self.exchanges {
+            Exchanges::Links(links) => {
+                links.follow(self.now);
+                Ok(links)
+            }
+            Exchanges::Modeled { .. } => {
+                Err(Error::Strategy("a rank without servers has no messages of servers".into()))
+            }
+        }
+    }
+
+    /// When an exchange is done.
+    pub(super) fn end(&mut self, exchange: Pending) -> Result<Picos> {
+        match (exchange, &self.exchanges) {
+            (Pending::At(done), _) => Ok(done),
+            (Pending::Message(end), Exchanges::Modeled { meetings, .. }) => meetings.done(end),
+            (Pending::Message(_), Exchanges::Links(_)) => {
+                Err(Error::Strategy("virtual links have no meetings".into()))
+            }
+            (Pending::Work(work), _) => {
+                self.links()?;
+                Ok(work.wait_timed()?.1)
+            }
+        }
+    }
+
+    /// Waits for an exchange. Returns when it was done.
+    pub(super) fn wait(&mut self, exchange: Pending) -> Result<Picos> {
+        let done = self.end(exchange)?;
+        self.wait_until(done);
+        Ok(done)
+    }
+
     /// The communicator along an axis; that of a smaller axis is the larger one's where both have the same ranks.
     pub(super) fn along(&self, axis: MeshAxis) -> Queue {
         let mesh = &self.with.mesh;
@@ -54,16 +110,19 @@ impl ClockRank<'_> {
         groups
     }
 
-    /// Starts a collective after those that its communicator has not done yet. Returns when it is done.
+    /// Starts a collective after those that its communicator has not done yet.
     pub(super) fn start_collective(
         &mut self,
         queue: Queue,
         collective: Collective,
         (count, dtype): (usize, DType),
-    ) -> Result<Picos> {
-        if self.serving.is_some() {
-            return self.sum_beside_servers(queue, (count, dtype));
-        }
+    ) -> Result<Pending> {
+        let (meetings, model) = match self.exchanges {
+            Exchanges::Modeled { meetings, model } => (meetings, model),
+            Exchanges::Links(_) => {
+                return Ok(Pending::Work(self.links()?.collective(queue, collective, (count, dtype))?));
+            }
+        };
         let mut start = self.now.later(self.free.get(&queue).copied().unwrap_or_default());
         let among = self.groups(queue);
         let own = among.groups.iter().find(|group| group.contains(&Rank(self.rank as u32)));
@@ -72,12 +131,12 @@ impl ClockRank<'_> {
         if stepped > 1 {
             let met = self.met.entry(queue).or_default();
             *met += 1;
-            start = self.with.meetings.meet((queue, own[0], *met), stepped, start)?;
+            start = meetings.meet((queue, own[0], *met), stepped, start)?;
         }
         let call = GroupedCollective { collective, count, dtype, among: &among };
-        let done = start + self.with.exchange.collective(call)?;
+        let done = start + model.collective(call)?;
         self.free.insert(queue, done);
-        Ok(done)
+        Ok(Pending::At(done))
     }
 
     /// Runs a collective and waits for it.
@@ -87,9 +146,8 @@ impl ClockRank<'_> {
         collective: Collective,
         what: (usize, DType),
     ) -> Result<()> {
-        let done = self.start_collective(queue, collective, what)?;
-        self.wait_until(done);
-        Ok(())
+        let exchange = self.start_collective(queue, collective, what)?;
+        self.wait(exchange).map(drop)
     }
 
     /// Runs what a phase of micro-batch `micro` calls of the ranks along the axis of its layer.
@@ -112,8 +170,9 @@ impl ClockRank<'_> {
                     continue;
                 }
                 PeerCall::EndShift => {
-                    let done = self.shift.take().unwrap_or(self.now);
-                    self.wait_until(done);
+                    if let Some(shift) = self.shift.take() {
+                        self.wait(shift)?;
+                    }
                     continue;
                 }
                 PeerCall::Charge(cost) => {

@@ -5,8 +5,9 @@
 //! strategy (driver, sharing)            the trainer's own
 //!    '-- RankEngine                     ClockRank: phases, units and exchanges take time, and nothing else
 //!          |-- StepCosts                how long a phase takes
-//!          |-- ExchangeModel            how long an exchange takes, once all ranks have entered it
-//!          '-- Meetings                 when other stepped ranks enter, send and receive
+//!          '-- Exchanges                how long exchanges take:
+//!                |-- ExchangeModel, Meetings   by a model, once all ranks have entered; when other stepped ranks enter, send, receive
+//!                '-- WorldLinks                as messages without contents on virtual time
 //! ```
 //!
 //! Ranks that do the same at the same time are represented by one, which alone is stepped: the first rank of each stage of a pipeline.
@@ -16,6 +17,7 @@
 
 mod bucketing;
 mod exchanges;
+mod links;
 mod memory;
 mod rank;
 mod rooms;
@@ -23,8 +25,6 @@ mod serving;
 mod units;
 mod update;
 
-use crate::exchange::SharedExchange;
-use crate::meetings::Meetings;
 use crate::{RankGroups, StepCosts};
 use allfold_collectives::DType;
 use allfold_sim::Picos;
@@ -34,9 +34,10 @@ use allfold_trainer::engine::{
 use allfold_trainer::timing::{BucketTimes, StepBreakdown, StepSpan, StepWork};
 use allfold_trainer::{MemoryUse, Outline};
 use bucketing::ClockBuckets;
-pub(crate) use exchanges::Queue;
+use exchanges::Pending;
+pub(crate) use exchanges::{Exchanges, Queue};
+pub(crate) use links::WorldLinks;
 use memory::{ClockMemory, RankTensors};
-pub(crate) use serving::ServingLinks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use units::UnitSizes;
@@ -74,8 +75,6 @@ pub(crate) struct Shared<'a> {
     pub ranks: &'a [usize],
     /// The units of each stepped rank.
     pub specs: &'a [Vec<ParamUnit>],
-    pub meetings: &'a Meetings,
-    pub exchange: &'a dyn SharedExchange,
 }
 
 /// A unit on this rank.
@@ -83,9 +82,9 @@ struct ClockUnit {
     keep: Keep,
     some_experts: bool,
     layout: UnitLayout,
-    /// When the gather of the parameters, or the exchange of the gradient, that is in progress is done.
-    gathering: Option<Picos>,
-    reducing: Option<Picos>,
+    /// The gather of the parameters, and the exchange of the gradient, that are in progress.
+    gathering: Option<Pending>,
+    reducing: Option<Pending>,
     /// The exchange of the gradient that was started and not finished.
     unfinished: Option<UnitExchange>,
     /// The stages that hold the unit, if this one does and is not alone.
@@ -118,15 +117,14 @@ pub(crate) struct ClockRank<'a> {
     slots: Vec<ClockSlot>,
     bucketing: Option<ClockBuckets>,
     /// The messages that were sent and may not have arrived yet.
-    sent: Vec<usize>,
+    sent: Vec<Pending>,
     groups: BTreeMap<Queue, Arc<RankGroups>>,
     /// When each communicator has done all its operations so far, and how many of them had several stepped ranks.
     free: BTreeMap<Queue, Picos>,
     met: BTreeMap<Queue, u64>,
     /// The shift along a layer's axis that is in progress.
-    shift: Option<Picos>,
-    /// The communicators beside a parameter server.
-    serving: Option<ServingLinks>,
+    shift: Option<Pending>,
+    exchanges: Exchanges<'a>,
     /// The sizes of this rank's buffers, if those of the network's tensors are known.
     memory: Option<ClockMemory<'a>>,
     /// The number of the step, and that of the steps, with this one, until all ranks synchronise.
@@ -141,8 +139,8 @@ pub(crate) struct ClockRank<'a> {
 }
 
 impl<'a> ClockRank<'a> {
-    /// Stepped rank `number`, with its communicators if the mesh has servers.
-    pub fn new(with: Shared<'a>, number: usize, serving: Option<ServingLinks>) -> ClockRank<'a> {
+    /// Stepped rank `number`.
+    pub fn new(with: Shared<'a>, number: usize, exchanges: Exchanges<'a>) -> ClockRank<'a> {
         let (rank, specs) = (with.ranks[number], &with.specs[number]);
         let (outline, trained, mesh) = (with.costs.outline(), with.costs.trained(), with.mesh);
         let stage = mesh.position(rank, MeshAxis::Pipeline).index;
@@ -181,8 +179,11 @@ impl<'a> ClockRank<'a> {
             free: BTreeMap::new(),
             met: BTreeMap::new(),
             shift: None,
-            now: serving.as_ref().map_or(Picos::ZERO, ServingLinks::now),
-            serving,
+            now: match &exchanges {
+                Exchanges::Links(links) => links.now(),
+                Exchanges::Modeled { .. } => Picos::ZERO,
+            },
+            exchanges,
             step: 0,
             steps_left: 1,
             waited: Picos::ZERO,

@@ -1,6 +1,6 @@
 //! [`RankEngine`] on a clock.
 
-use super::exchanges::Queue;
+use super::exchanges::{Exchanges, Pending, Queue};
 use super::{ClockRank, ClockSlot};
 use crate::meetings::Post;
 use allfold_collectives::{Collective, DType, Rank};
@@ -36,10 +36,13 @@ impl ClockRank<'_> {
     }
 
     /// Posts one end of a message of a micro-batch.
-    fn post(&mut self, what: Boundary, slot: Slot, route: Route, sends: bool) -> Result<usize> {
+    fn post(&mut self, what: Boundary, slot: Slot, route: Route, sends: bool) -> Result<Pending> {
         let (Boundary::Activation(act) | Boundary::Gradient(act)) = what;
-        let elements = self.slot(slot).n * self.with.costs.activation(act);
-        let bytes = (elements * self.with.costs.element()) as u64;
+        let bytes = self.slot(slot).n * self.with.costs.activation(act) * self.with.costs.element();
+        let (meetings, model) = match self.exchanges {
+            Exchanges::Modeled { meetings, model } => (meetings, model),
+            Exchanges::Links(_) => return Ok(Pending::Work(self.links()?.message(route, bytes, sends)?)),
+        };
         let (groups, mesh) = (self.groups(Queue::Along(route.axis)), &self.with.mesh);
         let own = mesh.position(self.rank, route.axis).index;
         let (from, to) = if sends { (own, route.peer) } else { (route.peer, own) };
@@ -47,7 +50,7 @@ impl ClockRank<'_> {
         let alike = |group: &Vec<Rank>| !self.is_led || group.contains(&Rank(self.rank as u32));
         let pairs = groups.groups.iter().filter(|group| alike(group)).map(|group| (group[from], group[to]));
         let pairs: Vec<(Rank, Rank)> = pairs.collect();
-        let takes = self.with.exchange.message(&pairs, mesh.ranks() as u32, bytes)?;
+        let takes = model.message(&pairs, mesh.ranks() as u32, bytes as u64)?;
         let is_peer = |rank: &usize| {
             let place = |rank, axis| mesh.position(rank, axis).index;
             let stays = [MeshAxis::Data, MeshAxis::Pipeline, MeshAxis::Tensor]
@@ -59,7 +62,7 @@ impl ClockRank<'_> {
         let gone = || Error::Strategy(format!("there is no rank at position {} of the axis", route.peer));
         let peer = self.with.ranks.iter().position(is_peer).ok_or_else(gone)?;
         let (channel, at) = (route.channel, self.now);
-        Ok(self.with.meetings.post(Post { rank: self.number, peer, channel, sends, at, takes }))
+        Ok(Pending::Message(meetings.post(Post { rank: self.number, peer, channel, sends, at, takes })))
     }
 }
 
@@ -163,8 +166,8 @@ impl RankEngine for ClockRank<'_> {
             self.memory.iter_mut().for_each(|memory| memory.units.gather(unit));
             if sharing > 1 {
                 let what = (padded / sharing, dtype);
-                let done = self.start_collective(self.along(sharers), Collective::AllGather, what)?;
-                self.units[unit].gathering = Some(done);
+                let exchange = self.start_collective(self.along(sharers), Collective::AllGather, what)?;
+                self.units[unit].gathering = Some(exchange);
             }
             return Ok(());
         }
@@ -185,14 +188,14 @@ impl RankEngine for ClockRank<'_> {
             _ => (holders, holding, Collective::AllReduce, padded),
         };
         if size > 1 {
-            let done = self.start_collective(self.along(axis), collective, (count, dtype))?;
-            self.units[unit].reducing = Some(done);
+            let exchange = self.start_collective(self.along(axis), collective, (count, dtype))?;
+            self.units[unit].reducing = Some(exchange);
         }
         Ok(())
     }
 
     fn finish(&mut self, exchange: UnitExchange, unit: usize) -> Result<()> {
-        let done = match exchange {
+        let pending = match exchange {
             UnitExchange::GatherParams => self.units[unit].gathering.take(),
             _ if self.units[unit].unfinished.take().is_none() => None,
             _ => {
@@ -200,8 +203,8 @@ impl RankEngine for ClockRank<'_> {
                 self.units[unit].reducing.take()
             }
         };
-        let Some(done) = done else { return Ok(()) };
-        self.wait_until(done);
+        let Some(pending) = pending else { return Ok(()) };
+        let done = self.wait(pending)?;
         if exchange != UnitExchange::GatherParams
             && let Some(times) = self.log.iter_mut().rfind(|times| times.bucket == unit)
         {
@@ -224,17 +227,15 @@ impl RankEngine for ClockRank<'_> {
 
     fn send(&mut self, what: Boundary, slot: Slot, to: Route) -> Result<()> {
         self.memory.iter_mut().for_each(|memory| memory.send(what, slot));
-        let end = self.post(what, slot, to, true)?;
-        self.sent.push(end);
+        let message = self.post(what, slot, to, true)?;
+        self.sent.push(message);
         Ok(())
     }
 
     fn receive(&mut self, what: Boundary, slot: Slot, from: Route) -> Result<()> {
         self.memory.iter_mut().for_each(|memory| memory.receive(what, slot));
-        let end = self.post(what, slot, from, false)?;
-        let done = self.with.meetings.done(end)?;
-        self.wait_until(done);
-        Ok(())
+        let message = self.post(what, slot, from, false)?;
+        self.wait(message).map(drop)
     }
 
     fn broadcast(&mut self, unit: usize) -> Result<()> {
@@ -248,9 +249,8 @@ impl RankEngine for ClockRank<'_> {
     }
 
     fn update(&mut self) -> Result<()> {
-        for end in std::mem::take(&mut self.sent) {
-            let done = self.with.meetings.done(end)?;
-            self.wait_until(done);
+        for message in std::mem::take(&mut self.sent) {
+            self.wait(message)?;
         }
         self.wait_for_pushes()?;
         if let Some(memory) = &mut self.memory {

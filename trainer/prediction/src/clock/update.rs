@@ -58,7 +58,7 @@ impl ClockRank<'_> {
 
     /// Where several copies are sharded, sums this rank's parts of the gradients over the ranks that hold the same parts.
     fn sum_replicas(&mut self) -> Result<()> {
-        let (mut done, queue) = (self.now, self.along(MeshAxis::Replica));
+        let (mut last, queue) = (None, self.along(MeshAxis::Replica));
         if self.with.mesh.shard == self.with.mesh.data {
             return Ok(());
         }
@@ -66,10 +66,9 @@ impl ClockRank<'_> {
             let own = &self.units[unit];
             if !own.layout.pieces.is_empty() && !matches!(own.keep, Keep::Whole | Keep::First) {
                 let what = (own.layout.own.len(), self.dtype());
-                done = self.start_collective(queue, Collective::AllReduce, what)?;
+                last = Some(self.start_collective(queue, Collective::AllReduce, what)?);
             }
         }
-        self.wait_until(done);
-        Ok(())
+        last.map_or(Ok(()), |last| self.wait(last).map(drop))
     }
 }

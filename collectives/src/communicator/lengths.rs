@@ -1,0 +1,80 @@
+//! On virtual time, operations that take as long as those with contents and have none: where only times are wanted, ranks need no
+//! memory for what they would send. The buffers that come back are empty.
+//!
+//! Errors of all of them are [`Error::Argument`] in real time, and those of the operation with contents.
+
+use super::Communicator;
+use super::planned::request;
+use super::point_to_point::agrees;
+use crate::schedule::Combine;
+use crate::transport::{Event, Frame, POINT_TO_POINT, Payload, Transport};
+use crate::work::Work;
+use crate::{Buffer, Collective, DType, Error, Rank, Result};
+
+impl Communicator {
+    /// A collective with root 0, where it has one, over `count` elements: of the whole buffer, or of one block where the collective
+    /// is made of blocks. Every rank calls it.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] in real time; those of the collective.
+    pub fn collective_length_async(
+        &self,
+        collective: Collective,
+        count: usize,
+        dtype: DType,
+    ) -> Result<Work<Buffer<u8>>> {
+        let prepared = self.prepare(request(collective, count, dtype))?;
+        let sequence = self.membership.number();
+        let ticket = self.membership.record_issue(prepared.call(sequence), None);
+        self.run_later(ticket, move |connection| {
+            prepared.run_lengths(sequence, connection)?;
+            Ok(Buffer::zeroed(0))
+        })
+    }
+
+    /// A message of `bytes` bytes to a rank that calls [`Communicator::recv_length_async`].
+    ///
+    /// # Errors
+    /// [`Error::Argument`] in real time; those of [`Communicator::send_async`].
+    pub fn send_length_async(&self, bytes: usize, to: Rank) -> Result<Work<Buffer<u8>>> {
+        let (peer, call) = self.message::<u8>(bytes, to, true)?;
+        let ticket = self.membership.record_issue(call.as_ref().clone(), Some(peer));
+        self.run_later(ticket, move |connection| {
+            let transport = connection.messages();
+            needs_virtual_time(transport)?;
+            transport.enter(&call)?;
+            let frame = Frame { call: call.clone(), round: 0, payload: Payload::of_length(bytes) };
+            transport.post_send(peer, POINT_TO_POINT, frame);
+            transport.wait(0)?;
+            transport.done();
+            Ok(Buffer::zeroed(0))
+        })
+    }
+
+    /// Receives a message without contents from a rank that calls [`Communicator::send_length_async`] with as many bytes.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] where the peer sends another length; those of [`Communicator::send_length_async`].
+    pub fn recv_length_async(&self, bytes: usize, from: Rank) -> Result<Work<Buffer<u8>>> {
+        let (peer, call) = self.message::<u8>(bytes, from, false)?;
+        let (ticket, rank) = (self.membership.record_issue(call.as_ref().clone(), Some(peer)), self.rank());
+        self.run_later(ticket, move |connection| {
+            let transport = connection.messages();
+            needs_virtual_time(transport)?;
+            transport.enter(&call)?;
+            transport.post_recv(peer, POINT_TO_POINT, bytes, Combine::Copy);
+            if let Event::Received { frame, .. } = transport.wait(0)? {
+                agrees(transport, (&call, bytes), (rank, peer), &frame)?;
+            }
+            transport.done();
+            Ok(Buffer::zeroed(0))
+        })
+    }
+}
+
+pub(super) fn needs_virtual_time(transport: &mut dyn Transport) -> Result<()> {
+    match transport.virtual_time() {
+        Some(_) => Ok(()),
+        None => Err(Error::Argument("messages without contents are for ranks on virtual time".into())),
+    }
+}

@@ -1,0 +1,56 @@
+//! A step on the clock of which every rank is stepped, each on a thread, in a world on virtual time that carries messages without
+//! contents: where exchanges of several communicators are under way at once, which share links.
+
+use crate::clock::{Exchanges, Shared, StepRules, WorldLinks};
+use crate::step::{Drivers, RankClass, RankStep, prediction, steps};
+use crate::{ModeledMachine, StepPrediction};
+use allfold_collectives::World;
+use allfold_trainer::engine::{Keep, Mesh};
+use allfold_trainer::{Error, Result};
+
+/// The most ranks of a parameter server that are predicted: each is a thread or two.
+pub const MOST_SERVED: u32 = 256;
+
+/// The most ranks of another strategy of which every message is simulated. Beyond, one rank of each kind is stepped, and exchanges that
+/// are under way at once do not slow each other.
+pub const MOST_LINKED: u32 = 32;
+
+/// Whether every rank and message of this mesh is simulated: with servers, and where exchanges can be under way at once in several
+/// communicators, of which `channels` carry messages, or in one that ranks leave at different times, as that of a first rank that keeps
+/// all parameters.
+pub(crate) fn is_linked(mesh: &Mesh, channels: usize, keeps: impl IntoIterator<Item = Keep>) -> bool {
+    let axes = [mesh.data, mesh.pipeline, mesh.tensor, mesh.context, mesh.expert];
+    let several = axes.into_iter().filter(|size| *size > 1).count() > 1 || channels > 1;
+    let is_led = keeps.into_iter().any(|keep| keep == Keep::First);
+    mesh.servers > 0 || mesh.ranks() <= MOST_LINKED as usize && (several || is_led)
+}
+
+/// Times a step of all ranks of `mesh`, of whose communicators `channels` carry messages.
+///
+/// # Errors
+/// Too many ranks; what the strategy or the machine does not take.
+pub(crate) fn step<'a>(
+    (class_of, rules, mesh): (&(dyn Fn(usize) -> RankClass<'a> + Sync), StepRules, Mesh),
+    (channels, drivers): (usize, Drivers),
+    machine: &ModeledMachine,
+) -> Result<StepPrediction> {
+    if mesh.ranks() > MOST_SERVED as usize {
+        return Err(Error::Config(format!(
+            "every message between servers and workers is simulated, for {MOST_SERVED} ranks at most, and there are {}; use fewer ranks",
+            mesh.ranks()
+        )));
+    }
+    let outline = class_of(0).costs.outline();
+    let ranks: Vec<usize> = (0..mesh.ranks()).collect();
+    let specs = ranks.iter().map(|rank| drivers(*rank)?.units(&outline)).collect::<Result<Vec<_>>>()?;
+    let world = World::sim(machine.topology).costs(machine.costs).sharing(machine.sharing);
+    let done: Vec<RankStep> = world.run(|comm| {
+        let comm = comm.with_plan(*machine.plan);
+        let number = comm.rank().index();
+        let RankClass { costs, batch } = class_of(number);
+        let with = Shared { costs, batch, rules, mesh, ranks: &ranks, specs: &specs };
+        let links = WorldLinks::new(&comm, (mesh, channels), &specs)?;
+        steps(with, number, drivers, Exchanges::Links(links))
+    })?;
+    prediction(done, (class_of, mesh), vec!["messages on virtual time".into()])
+}
