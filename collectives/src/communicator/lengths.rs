@@ -1,22 +1,35 @@
 //! On virtual time, operations that take as long as those with contents and have none: where only times are wanted, ranks need no
 //! memory for what they would send. The buffers that come back are empty.
 //!
-//! Errors of all of them are [`Error::Argument`] in real time, and those of the operation with contents.
+//! Errors of all of them are [`Error::Argument`](crate::Error::Argument) in real time, and those of the operation with contents.
 
 use super::Communicator;
+use super::operation::{Prepared, needs_virtual_time};
 use super::planned::request;
 use super::point_to_point::agrees;
 use crate::schedule::Combine;
-use crate::transport::{Event, Frame, POINT_TO_POINT, Payload, Transport};
+use crate::transport::{Event, Frame, POINT_TO_POINT, Payload};
 use crate::work::Work;
-use crate::{Buffer, Collective, DType, Error, Rank, Result};
+use crate::{Buffer, Collective, DType, Rank, Result};
 
 impl Communicator {
     /// A collective with root 0, where it has one, over `count` elements: of the whole buffer, or of one block where the collective
     /// is made of blocks. Every rank calls it.
     ///
     /// # Errors
-    /// [`Error::Argument`] in real time; those of the collective.
+    /// [`Error::Argument`](crate::Error::Argument) in real time; those of the collective.
+    pub fn collective_length(&self, collective: Collective, count: usize, dtype: DType) -> Result<()> {
+        let run = |prepared: &Prepared, number, connection: &mut _, begin: &dyn Fn()| {
+            begin();
+            prepared.run_lengths(number, connection)
+        };
+        self.run_by(request(collective, count, dtype), run).map(drop)
+    }
+
+    /// [`Communicator::collective_length`] on the communication thread.
+    ///
+    /// # Errors
+    /// As the blocking form, and those of [`Communicator::all_reduce_async`].
     pub fn collective_length_async(
         &self,
         collective: Collective,
@@ -35,7 +48,7 @@ impl Communicator {
     /// A message of `bytes` bytes to a rank that calls [`Communicator::recv_length_async`].
     ///
     /// # Errors
-    /// [`Error::Argument`] in real time; those of [`Communicator::send_async`].
+    /// [`Error::Argument`](crate::Error::Argument) in real time; those of [`Communicator::send_async`].
     pub fn send_length_async(&self, bytes: usize, to: Rank) -> Result<Work<Buffer<u8>>> {
         let (peer, call) = self.message::<u8>(bytes, to, true)?;
         let ticket = self.membership.record_issue(call.as_ref().clone(), Some(peer));
@@ -54,7 +67,7 @@ impl Communicator {
     /// Receives a message without contents from a rank that calls [`Communicator::send_length_async`] with as many bytes.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] where the peer sends another length; those of [`Communicator::send_length_async`].
+    /// [`Error::Mismatch`](crate::Error::Mismatch) where the peer sends another length; those of [`Communicator::send_length_async`].
     pub fn recv_length_async(&self, bytes: usize, from: Rank) -> Result<Work<Buffer<u8>>> {
         let (peer, call) = self.message::<u8>(bytes, from, false)?;
         let (ticket, rank) = (self.membership.record_issue(call.as_ref().clone(), Some(peer)), self.rank());
@@ -69,12 +82,5 @@ impl Communicator {
             transport.done();
             Ok(Buffer::zeroed(0))
         })
-    }
-}
-
-pub(super) fn needs_virtual_time(transport: &mut dyn Transport) -> Result<()> {
-    match transport.virtual_time() {
-        Some(_) => Ok(()),
-        None => Err(Error::Argument("messages without contents are for ranks on virtual time".into())),
     }
 }

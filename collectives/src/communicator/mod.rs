@@ -354,10 +354,21 @@ impl Communicator {
 
     /// Runs a request; returns the operation's number in the sequence.
     fn numbered(&self, request: Request, buffers: CallBuffers<'_>) -> Result<u64> {
+        self.run_by(request, |prepared, number, connection, begin| {
+            prepared.run(number, buffers, connection, begin)
+        })
+    }
+
+    /// Runs a request by `run` once it is prepared; returns the operation's number in the sequence.
+    fn run_by(
+        &self,
+        request: Request,
+        run: impl FnOnce(&Prepared, u64, &mut Connection, &dyn Fn()) -> Result<()>,
+    ) -> Result<u64> {
         let prepared = self.prepare(request)?;
         let number = self.membership.number();
         let unfinished = Unfinished(Some(&self.membership));
-        let run = |begin: &dyn Fn()| prepared.run(number, buffers, &mut self.connection.borrow_mut(), begin);
+        let run = |begin: &dyn Fn()| run(&prepared, number, &mut self.connection.borrow_mut(), begin);
         let result = match self.membership.outstanding() {
             None => self.membership.run_recording(|| prepared.call(number), run),
             Some(_) => {

@@ -1,6 +1,5 @@
 //! One collective as one rank runs it: the call, the schedule, the geometry of the buffer, and the path to the other ranks.
 
-use super::lengths::needs_virtual_time;
 use super::path::Path;
 use super::plan::{Plan, Planned};
 use super::request::Request;
@@ -10,7 +9,7 @@ use crate::fused;
 use crate::meaning::{Meaning, Portion, Value};
 use crate::registry::Shape;
 use crate::schedule::Schedule;
-use crate::transport::{CallHeader, Connection};
+use crate::transport::{CallHeader, Connection, Transport};
 use crate::{Call, Error, Geometry, Operation, Rank, ReduceOp, Result};
 use allfold_kernels::fused::{CallBuffers, Exchange};
 use allfold_kernels::{copy_large, divide_bytes};
@@ -245,4 +244,11 @@ fn elements(request: Request, size: u32) -> Result<u64> {
             "{collective} of {count} x {dtype} per rank over {size} ranks is more than memory can address"
         ))
     })
+}
+
+pub(super) fn needs_virtual_time(transport: &mut dyn Transport) -> Result<()> {
+    match transport.virtual_time() {
+        Some(_) => Ok(()),
+        None => Err(Error::Argument("messages without contents are for ranks on virtual time".into())),
+    }
 }

@@ -65,14 +65,15 @@ pub(crate) fn predicted(config: &Config, ranks: u32, (device, devices): (Device,
 /// rank holds, to the byte.
 fn compare(row: &str, config: &Config, ranks: u32, device: Device) {
     let (done, clock) = (steps(config, ranks, alike(device)), predicted(config, ranks, alike(device)));
-    // Free buffers are kept for the next tensors, so that a rank may hold its most at several times. The rank that holds the most may be
-    // one with a smaller part of the network, if its buffers fit each other worse.
     let held: Vec<u64> = done.iter().map(|steps| steps.peak.total()).collect();
     let (most, peak) = (held.iter().copied().max().unwrap(), clock.peak().unwrap());
-    let close = peak.total() <= most && most - peak.total() <= most / 200;
-    let alike =
-        done.iter().any(|steps| steps.peak.total() == peak.total() && steps.peak.optimiser == peak.optimiser);
-    assert!(close && alike, "{row}, {}, {ranks} ranks: {held:?}, on the clock {peak:?}", config.model.name);
+    // A rank may hold its most at several times, with other classes.
+    let alike = done.iter().any(|steps| steps.peak.total() == most && steps.peak.optimiser == peak.optimiser);
+    assert!(
+        most == peak.total() && alike,
+        "{row}, {}, {ranks} ranks: {held:?}, on the clock {peak:?}",
+        config.model.name
+    );
     let real: Vec<Picos> = done.iter().map(|steps| *steps.times.last().unwrap()).collect();
     let found = clock.time.total();
     let slowest = *real.iter().max().unwrap();

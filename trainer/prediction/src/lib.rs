@@ -12,9 +12,10 @@
 //! times (unequal chunks, rank counts that are no power of two), the last rank's time is taken for all.
 //!
 //! Where exchanges of several communicators can be under way at once, as those of two axes or messages of a pipeline in both directions,
-//! every rank is stepped, and messages without contents share links as in a run on virtual time. So it is with `parameter_server`, and
-//! with `data_parallel`, whose ranks leave a broadcast at different times. Beyond [`MOST_LINKED`] ranks one rank of each kind is stepped
-//! there too, exchanges do not slow each other, and a broadcast ends on all ranks when it ends on the last one.
+//! every rank is stepped, and messages without contents share links as in a run on virtual time. So it is with `parameter_server`, with
+//! `data_parallel`, whose ranks leave a broadcast at different times, and with ranks that share layers in unequal parts. Beyond
+//! [`MOST_LINKED`] ranks one rank of each kind is stepped there too, with the largest part of the layers, exchanges do not slow each
+//! other, and a broadcast ends on all ranks when it ends on the last one.
 //!
 //! What is timed is a [`StepCosts`]: a real network with the costs of its kernels on a device ([`predict`]), or the layer table
 //! of a large one ([`allfold_trainer::workloads`], [`predict_workload`]).
@@ -51,7 +52,7 @@ use allfold_collectives::Plan;
 use allfold_kernels::nn::Float;
 use allfold_sim::{Costs, Device, Faults, Picos, Rank, Sharing, Topology};
 use allfold_trainer::config::ElementType;
-use allfold_trainer::engine::Mesh;
+use allfold_trainer::engine::{Mesh, MeshAxis};
 use allfold_trainer::strategies::ddp::Ddp;
 use allfold_trainer::strategies::single::Single;
 use allfold_trainer::strategies::{self, DataSharing, Driver, EnginePlan, Plain, hooks};
@@ -174,14 +175,17 @@ fn predict_network<F: Float>(
     let ranks = machine.topology.ranks();
     let EnginePlan { mesh, channels, driver } = strategies::plan(config, 0, ranks)?;
     let device_of = |rank: usize| *machine.devices.device(Rank(rank as u32), &machine.device);
-    let mut costs: Vec<NetworkCosts<F>> = Vec::new();
-    for device in (0..mesh.ranks()).map(device_of) {
-        if costs.iter().all(|costs| costs.device != device) {
-            costs.push(NetworkCosts::new((config, times), samples, &mesh, device)?);
+    let mut costs = vec![NetworkCosts::<F>::new((config, times), samples, &mesh, (device_of(0), None))?];
+    let units = driver.units(&costs[0].outline())?;
+    let every_rank = linked_step::is_linked(&mesh, channels, units.iter().map(|unit| unit.keep));
+    let kind_of = |rank| (device_of(rank), every_rank.then(|| mesh.position(rank, MeshAxis::Tensor).index));
+    for kind in (0..mesh.ranks()).map(kind_of) {
+        if costs.iter().all(|costs| (costs.device, costs.part) != kind) {
+            costs.push(NetworkCosts::new((config, times), samples, &mesh, kind)?);
         }
     }
     let class_of = |rank| {
-        let own = costs.iter().find(|costs| costs.device == device_of(rank)).unwrap_or(&costs[0]);
+        let own = costs.iter().find(|costs| (costs.device, costs.part) == kind_of(rank)).unwrap_or(&costs[0]);
         RankClass { costs: own, batch: shares::batch_of(config, &mesh, rank) }
     };
     let rules = StepRules {
@@ -194,9 +198,8 @@ fn predict_network<F: Float>(
         staleness: config.parallel.staleness,
         period: if config.ddp.hook == "local_sgd" { config.ddp.local_steps } else { 1 },
     };
-    let units = driver.units(&costs[0].outline())?;
     let drivers = |rank| Ok(strategies::plan(config, rank, ranks)?.driver);
-    if linked_step::is_linked(&mesh, channels, units.iter().map(|unit| unit.keep)) {
+    if every_rank {
         return linked_step::step((&class_of, rules, mesh), (channels, &drivers), machine);
     }
     let mut exchange = SimulatedExchange::new(machine.topology, machine.costs, machine.sharing, machine.plan);

@@ -15,14 +15,14 @@ pub const MOST_SERVED: u32 = 256;
 /// are under way at once do not slow each other.
 pub const MOST_LINKED: u32 = 32;
 
-/// Whether every rank and message of this mesh is simulated: with servers, and where exchanges can be under way at once in several
+/// Whether every rank and message of this mesh is simulated: with servers; where exchanges can be under way at once in several
 /// communicators, of which `channels` carry messages, or in one that ranks leave at different times, as that of a first rank that keeps
-/// all parameters.
+/// all parameters; and where the parts of layers that ranks share may be unequal.
 pub(crate) fn is_linked(mesh: &Mesh, channels: usize, keeps: impl IntoIterator<Item = Keep>) -> bool {
-    let axes = [mesh.data, mesh.pipeline, mesh.tensor, mesh.context, mesh.expert];
+    let axes = [mesh.data, mesh.pipeline, mesh.context, mesh.expert];
     let several = axes.into_iter().filter(|size| *size > 1).count() > 1 || channels > 1;
     let is_led = keeps.into_iter().any(|keep| keep == Keep::First);
-    mesh.servers > 0 || mesh.ranks() <= MOST_LINKED as usize && (several || is_led)
+    mesh.servers > 0 || mesh.ranks() <= MOST_LINKED as usize && (several || is_led || mesh.tensor > 1)
 }
 
 /// Times a step of all ranks of `mesh`, of whose communicators `channels` carry messages.
@@ -40,9 +40,9 @@ pub(crate) fn step<'a>(
             mesh.ranks()
         )));
     }
-    let outline = class_of(0).costs.outline();
     let ranks: Vec<usize> = (0..mesh.ranks()).collect();
-    let specs = ranks.iter().map(|rank| drivers(*rank)?.units(&outline)).collect::<Result<Vec<_>>>()?;
+    let units = |rank: &usize| drivers(*rank)?.units(&class_of(*rank).costs.outline());
+    let specs = ranks.iter().map(units).collect::<Result<Vec<_>>>()?;
     let world = World::sim(machine.topology).costs(machine.costs).sharing(machine.sharing);
     let done: Vec<RankStep> = world.run(|comm| {
         let comm = comm.with_plan(*machine.plan);

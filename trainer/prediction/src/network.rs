@@ -27,30 +27,37 @@ pub(crate) struct NetworkCosts<'a, F: Float> {
     parameters: u64,
     inputs: usize,
     pub device: Device,
+    /// The position on the tensor axis; `None` for the largest part.
+    pub part: Option<usize>,
     /// Measured times of passes, which count and not the device's.
     times: Option<&'a PhaseTimes>,
 }
 
 impl<'a, F: Float> NetworkCosts<'a, F> {
-    /// The largest part that a rank of `mesh` has of the network of `config` over samples of `shape`; `times` if its passes were measured.
+    /// The part of the network of `config` over samples of `shape` that a rank of `mesh` has at position `part` of the tensor axis;
+    /// without one the largest, for which ranks with smaller parts wait. `times` if its passes were measured.
     pub fn new(
         (config, times): (&'a Config, Option<&'a PhaseTimes>),
         (shape, classes): ((usize, usize, usize), usize),
         mesh: &Mesh,
-        device: Device,
+        (device, part): (Device, Option<usize>),
     ) -> Result<NetworkCosts<'a, F>> {
         let whole: Network<F> = models::build(config, shape, classes)?;
         let (parameters, inputs) = (whole.param_count() as u64, whole.inputs());
-        // Of parts that are not equally large, the largest: the other ranks wait for it.
-        let part = |rank| models::build_part(config, (shape, classes), mesh, rank);
-        let mut parts = (0..mesh.tensor).map(part).collect::<Result<Vec<_>>>()?;
-        let largest = (0..parts.len()).max_by_key(|at| (parts[*at].0.param_count(), usize::MAX - at));
-        let (network, split) = parts.swap_remove(largest.unwrap_or_default());
+        let of_rank = |rank| models::build_part(config, (shape, classes), mesh, rank);
+        let (network, split) = match part {
+            Some(part) => of_rank(part)?,
+            None => {
+                let mut parts = (0..mesh.tensor).map(of_rank).collect::<Result<Vec<_>>>()?;
+                let largest = (0..parts.len()).max_by_key(|at| (parts[*at].0.param_count(), usize::MAX - at));
+                parts.swap_remove(largest.unwrap_or_default())
+            }
+        };
         // Refuses an optimiser that is not there.
         optim::build::<F>(config, network.params())?;
         let outline = Arc::new(network.outline());
         let amp = models::narrow(config.precision.amp).map(|narrow| Autocast::new(narrow, &network));
-        Ok(NetworkCosts { config, network, split, outline, amp, parameters, inputs, device, times })
+        Ok(NetworkCosts { config, network, split, outline, amp, parameters, inputs, device, part, times })
     }
 
     /// Whether ranks share layers or experts, so that none has all parameters.

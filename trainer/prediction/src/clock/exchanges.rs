@@ -1,6 +1,7 @@
 //! The communicators of a rank on a clock, and the calls of layers to the ranks along their axis.
 
 use super::ClockRank;
+use super::Queue;
 use super::links::WorldLinks;
 use crate::exchange::SharedExchange;
 use crate::meetings::Meetings;
@@ -12,17 +13,6 @@ use allfold_trainer::layers::PeerCall;
 use allfold_trainer::timing::work_of;
 use allfold_trainer::{Error, Phase, Result};
 use std::sync::Arc;
-
-/// A communicator, whose operations follow each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Queue {
-    /// All ranks.
-    World,
-    /// The ranks along an axis.
-    Along(MeshAxis),
-    /// The stages that hold a copy of a unit.
-    Copies(usize),
-}
 
 /// What gives the exchanges of a rank their times.
 pub(crate) enum Exchanges<'a> {
@@ -146,7 +136,11 @@ impl<'a> ClockRank<'a> {
         collective: Collective,
         what: (usize, DType),
     ) -> Result<()> {
-        let exchange = self.start_collective(queue, collective, what)?;
+        let exchange = match self.exchanges {
+            Exchanges::Modeled { .. } => self.start_collective(queue, collective, what)?,
+            // On its own thread, as in a run: messages that begin at the same time go in the order of threads.
+            Exchanges::Links(_) => Pending::At(self.links()?.run_collective(queue, collective, what)?),
+        };
         self.wait(exchange).map(drop)
     }
 

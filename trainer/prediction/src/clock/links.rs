@@ -1,7 +1,7 @@
 //! Exchanges of ranks that are all stepped: messages without contents, over the links of a [`World`](allfold_collectives::World) on
 //! virtual time, whose clock follows a rank's before each of its operations. They slow each other as those of a run do.
 
-use super::exchanges::Queue;
+use super::Queue;
 use super::rooms::Room;
 use allfold_collectives::{Buffer, Collective, Communicator, DType, Rank, Work};
 use allfold_sim::Picos;
@@ -59,6 +59,15 @@ impl<'a> WorldLinks<'a> {
         self.groups.world().advance(Picos(now.0.saturating_sub(self.now().0)));
     }
 
+    fn group(&self, queue: Queue) -> Result<&Communicator> {
+        let group = match queue {
+            Queue::World => Some(self.groups.world()),
+            Queue::Along(axis) => self.groups.along(axis),
+            Queue::Copies(unit) => self.copies[unit].as_ref(),
+        };
+        group.ok_or_else(|| Error::Strategy(format!("a collective of a rank that is alone in {queue:?}")))
+    }
+
     /// Starts a collective after those that its communicator has not done yet.
     pub fn collective(
         &self,
@@ -66,13 +75,18 @@ impl<'a> WorldLinks<'a> {
         collective: Collective,
         (count, dtype): (usize, DType),
     ) -> Result<Work<Buffer<u8>>> {
-        let group = match queue {
-            Queue::World => Some(self.groups.world()),
-            Queue::Along(axis) => self.groups.along(axis),
-            Queue::Copies(unit) => self.copies[unit].as_ref(),
-        };
-        let alone = || Error::Strategy(format!("{collective} of a rank that is alone in {queue:?}"));
-        Ok(group.ok_or_else(alone)?.collective_length_async(collective, count, dtype)?)
+        Ok(self.group(queue)?.collective_length_async(collective, count, dtype)?)
+    }
+
+    /// Runs a collective. Returns when it is done.
+    pub fn run_collective(
+        &self,
+        queue: Queue,
+        collective: Collective,
+        (count, dtype): (usize, DType),
+    ) -> Result<Picos> {
+        self.group(queue)?.collective_length(collective, count, dtype)?;
+        Ok(self.now())
     }
 
     /// Sends a message of `bytes` bytes along a route, or receives one.

@@ -1,6 +1,7 @@
 //! [`RankEngine`] on a clock.
 
-use super::exchanges::{Exchanges, Pending, Queue};
+use super::Queue;
+use super::exchanges::{Exchanges, Pending};
 use super::{ClockRank, ClockSlot};
 use crate::meetings::Post;
 use allfold_collectives::{Collective, DType, Rank};

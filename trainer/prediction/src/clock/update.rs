@@ -1,7 +1,7 @@
 //! The end of a step on a clock: what ranks agree on, and the optimisers' steps.
 
 use super::ClockRank;
-use super::exchanges::Queue;
+use super::Queue;
 use allfold_collectives::{Collective, DType};
 use allfold_sim::Picos;
 use allfold_trainer::Result;
