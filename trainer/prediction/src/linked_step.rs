@@ -50,7 +50,7 @@ pub(crate) fn step<'a>(
         let RankClass { costs, batch } = class_of(number);
         let with = Shared { costs, batch, rules, mesh, ranks: &ranks, specs: &specs };
         let links = WorldLinks::new(&comm, (mesh, channels), &specs)?;
-        steps(with, number, drivers, Exchanges::Links(links))
+        steps(with, number, drivers, Exchanges::Links(Box::new(links)))
     })?;
     prediction(done, (class_of, mesh), vec!["messages on virtual time".into()])
 }

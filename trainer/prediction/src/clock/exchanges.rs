@@ -19,7 +19,7 @@ pub(crate) enum Exchanges<'a> {
     /// A model, from the moment at which all ranks have entered an exchange; stepped ranks tell each other at `meetings`.
     Modeled { meetings: &'a Meetings, model: &'a dyn SharedExchange },
     /// Virtual links, over which all exchanges go; every rank is stepped.
-    Links(WorldLinks<'a>),
+    Links(Box<WorldLinks<'a>>),
 }
 
 /// An exchange that was started.
