@@ -36,7 +36,7 @@ const CASES: [Case; 3] = [
         ],
         shape: (1, 1, 32),
         classes: 96,
-        samples: 128,
+        samples: 64,
         boundary: 64 * 32,
     },
     Case {
@@ -44,7 +44,7 @@ const CASES: [Case; 3] = [
         keys: &[("model.name", "mlp"), ("model.hidden", "[512, 512]"), ("optimiser.name", "adam")],
         shape: (1, 16, 16),
         classes: 10,
-        samples: 16_384,
+        samples: 8192,
         boundary: 512,
     },
     Case {
@@ -52,7 +52,7 @@ const CASES: [Case; 3] = [
         keys: &[("model.name", "cnn"), ("model.channels", "[16, 32]"), ("model.batch_norm", "true")],
         shape: (1, 28, 28),
         classes: 10,
-        samples: 512,
+        samples: 256,
         boundary: 16 * 28 * 28,
     },
 ];

@@ -96,8 +96,8 @@ fn the_clock_is_the_virtual_time_of_every_strategy() {
             // The GPT has twelve parts that a pipeline can separate.
             let most =
                 if ["interleaved", "zb_v"].contains(&row.name) && base.model.name == "gpt" { 4 } else { 8 };
-            // Every number of ranks for the small network, whose steps are fast.
-            let counts = (2..=8).filter(|ranks| base.model.name == "mlp" || [2, 4, 8].contains(ranks));
+            // Of three ranks, some end a collective before others.
+            let counts = [2, 3, 4, 8].into_iter().filter(|ranks| base.model.name == "mlp" || *ranks != 3);
             for ranks in counts.filter(|ranks| *ranks <= most) {
                 let Some(data) = (row.data)(ranks) else { continue };
                 // On the slow device computation hides most communication; the fast one waits for the network.

@@ -4,6 +4,7 @@
 use super::{Dataset, Samples};
 use crate::{Error, Result};
 use flate2::read::GzDecoder;
+use std::sync::OnceLock;
 
 /// The published file, compressed.
 const FILE: &[u8] = include_bytes!("../../data/digits.csv.gz");
@@ -14,11 +15,16 @@ const TRAIN: usize = 1_437;
 /// The largest value of a pixel in the file.
 const WHITE: f32 = 16.0;
 
-/// The digits, split into training (1,437) and test set (360); pixels are scaled to 0..=1.
+/// The digits, split into training (1,437) and test set (360); pixels are scaled to 0..=1. The file is read once.
 ///
 /// # Errors
 /// If the built-in file is damaged.
 pub fn digits() -> Result<(Dataset, Dataset)> {
+    static READ: OnceLock<Result<(Dataset, Dataset)>> = OnceLock::new();
+    READ.get_or_init(read).clone()
+}
+
+fn read() -> Result<(Dataset, Dataset)> {
     let (mut pixels, mut labels) = (Vec::new(), Vec::new());
     let mut lines = csv::ReaderBuilder::new().has_headers(false).from_reader(GzDecoder::new(FILE));
     for line in lines.deserialize() {

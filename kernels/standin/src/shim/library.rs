@@ -30,8 +30,9 @@ const WRONG: (&str, &str) = ("wrong.cu", include_str!("../../native/wrong.cu"));
 /// that many files define, to all loaded copies of the library together.
 const FLAGS: &[&str] = &[
     "-std=c++17",
-    "-O1",
+    "-O2",
     "-fPIC",
+    "-fno-plt",
     "-ffp-contract=off",
     "-fno-strict-aliasing",
     "-fno-tree-sra",
@@ -181,7 +182,10 @@ fn compile(folder: &Path, sources: &[(&str, &str)]) -> Result<PathBuf> {
         workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|_| Err(failed(&"a panic"))))
     })?;
     let objects = files.iter().map(|file| format!("{file}.o"));
-    run(Command::new(&compiler).current_dir(folder).args(["-shared", "-o", "shim.so"]).args(objects))?;
+    run(Command::new(&compiler)
+        .current_dir(folder)
+        .args(["-shared", "-Wl,-Bsymbolic", "-o", "shim.so"])
+        .args(objects))?;
     Ok(folder.join("shim.so"))
 }
 
