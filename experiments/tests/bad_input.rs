@@ -3,28 +3,10 @@
 
 mod common;
 
-use common::{allfold, folder, records};
+use common::{allfold, folder, records, refused, says};
 use std::fs;
 
 const CNN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
-
-/// The line of a command that is refused.
-fn refused(args: &[&str]) -> String {
-    let output = allfold(args);
-    assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
-    let text = String::from_utf8(output.stderr).unwrap();
-    // A machine that is busy may take the two seconds after which progress is told.
-    let lines: Vec<&str> = text.lines().filter(|line| !line.ends_with("so far")).collect();
-    assert!(matches!(lines[..], [line] if line.starts_with("error: ")), "{args:?}:\n{text}");
-    lines[0].into()
-}
-
-fn says(args: &[&str], hints: &[&str]) {
-    let line = refused(args);
-    for hint in hints {
-        assert!(line.contains(hint), "{args:?}: no `{hint}` in: {line}");
-    }
-}
 
 #[test]
 fn a_wrong_command_or_flag() {
@@ -47,6 +29,12 @@ fn an_unknown_name_is_told_the_nearest() {
     let simulate = ["simulate", "all_reduce", "--ranks", "4", "--topology"];
     says(&[&simulate[..], &["swich"]].concat(), &["`swich`", "switch"]);
     says(&[&simulate[..], &["switch", "-d", "flot"]].concat(), &["did you mean `float`"]);
+    for misspelt in ["ncll", "NCCL", "ring,nccll"] {
+        says(&[&simulate[..], &["switch", "--algo", misspelt]].concat(), &["did you mean `nccl`", "ring"]);
+    }
+    // NCCL has no scatter of its own.
+    let scatter = ["simulate", "scatter", "--ranks", "4", "--topology", "switch", "--algo", "ncll"];
+    says(&scatter, &["no algorithm of scatter is called `ncll` (there are "]);
     says(&[&simulate[..], &["switch", "-o", "summ"]].concat(), &["did you mean `sum`"]);
     says(&[&simulate[..], &["switch", "--fault", "slow_rnk=1:x2"]].concat(), &["slow_rank"]);
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-cnn.toml");
@@ -472,7 +460,7 @@ fn calls_that_nccl_does_not_run() {
     says(&nccl("hgx-h100", &["--fault", "kill=rank[1]"]), &["--fault", "leave it out with --algo nccl"]);
     says(&nccl("hgx-h100:1", &[]), &["16 ranks are more than the 8 GPUs"]);
     says(&nccl("hgx-h100,fat-tree=2:1", &[]), &["no switches above them"]);
-    says(&nccl("switch", &[]), &["no machine is called `switch`"]);
+    says(&nccl("swich", &[]), &["no machine is called `swich`"]);
     says(&["simulate", "all_reduce", "--topology", "switch", "--ranks", "4", "--collnet"], &["--algo nccl"]);
 }
 

@@ -149,6 +149,7 @@ impl Call {
         if sweep.algo.as_deref() == Some(nccl::NAME) {
             return Ok(Call::Nccl(Box::new(nccl::machine(sweep, &args.topology, &args.nccl)?)));
         }
+        known(sweep)?;
         let choice = Choice { lanes: args.lanes, ..sweep.choice()? };
         warn_if_wrong(sweep);
         let sizes = sweep.sizes()?;
@@ -160,6 +161,18 @@ impl Call {
         }
         Ok(Call::Own(Box::new(choice), Box::new(machine)))
     }
+}
+
+/// Refuses an algorithm that neither the registry nor NCCL has; the error lists and suggests NCCL's name too.
+fn known(sweep: &SweepArgs) -> CommandResult {
+    let Some(name) = &sweep.algo else { return Ok(()) };
+    let Err(mut error) = registry::find(sweep.collective, name) else { return Ok(()) };
+    if let registry::Error::Algorithm { known, .. } = &mut error
+        && NcclMachine::tuned(sweep.collective).is_ok()
+    {
+        known.push(nccl::NAME);
+    }
+    Err(CommandError::usage(error))
 }
 
 /// The most ranks for which an algorithm is proved before it is simulated; `allfold verify` proves it for more.

@@ -25,3 +25,24 @@ pub fn records(args: &[&str]) -> Vec<serde_json::Value> {
     let text = said(&[args, &["--json", "-"]].concat());
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
+
+/// The line of a command that is refused.
+#[allow(dead_code, reason = "not every test file uses all of this")]
+pub fn refused(args: &[&str]) -> String {
+    let output = allfold(args);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    // A machine that is busy may take the two seconds after which progress is told.
+    let lines: Vec<&str> = text.lines().filter(|line| !line.ends_with("so far")).collect();
+    assert!(matches!(lines[..], [line] if line.starts_with("error: ")), "{args:?}:\n{text}");
+    lines[0].into()
+}
+
+/// Checks that a command is refused with a line that contains each of `hints`.
+#[allow(dead_code, reason = "not every test file uses all of this")]
+pub fn says(args: &[&str], hints: &[&str]) {
+    let line = refused(args);
+    for hint in hints {
+        assert!(line.contains(hint), "{args:?}: no `{hint}` in: {line}");
+    }
+}
