@@ -9,7 +9,7 @@
 //! A model of one device, for virtual time; `efficiency` is the share of the peak that a real device achieves.
 //! Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model", Comm. ACM 52 (2009).
 
-use crate::{BytesPerSec, Error, Picos, Result};
+use crate::{BytesPerSec, Error, FormFactor, Picos, Result};
 
 /// An amount of computation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,14 +147,20 @@ impl Device {
     ];
 
     /// The device preset of this name, written as here or as on the GPU: `rtx3090`, `RTX 3090`, `RTX-3090`, `A100 SXM`,
-    /// `A100 PCIe_f32`; the error lists the names.
+    /// `A100 PCIe_f32`, `T4 PCIe`.
+    ///
+    /// # Errors
+    /// No preset has this name, and the error lists the names; or the GPU is not made in this form factor, and the error names those in
+    /// which it is.
     pub fn named(name: &str) -> Result<Device> {
         let flat = name.to_lowercase().replace([' ', '-'], "");
         let (gpu, precision) = flat.strip_suffix("_f32").map_or((&*flat, ""), |gpu| (gpu, "_f32"));
-        let wanted = format!("{}{precision}", gpu.strip_suffix("sxm").unwrap_or(gpu));
-        Device::ALL.into_iter().find(|device| device.name == wanted).ok_or_else(|| {
+        let plain = FormFactor::plain(gpu).map(|plain| plain + precision);
+        let is_it = |device: &Device| device.name == flat || plain.as_deref() == Some(device.name);
+        Device::ALL.into_iter().find(is_it).ok_or_else(|| {
             let names: Vec<&str> = Device::ALL.iter().map(|device| device.name).collect();
-            Error::Device(crate::suggest::unknown("device", name, &names))
+            let refused = FormFactor::refuse(gpu, &names);
+            Error::Device(refused.unwrap_or_else(|| crate::suggest::unknown("device", name, &names)))
         })
     }
 
@@ -244,6 +250,9 @@ mod tests {
             ("H100 SXM_f32", "h100_f32", 67_000_000_000_000),
             ("A100 PCIe_f32", "a100pcie_f32", 19_500_000_000_000),
             ("T4", "t4", 65_000_000_000_000),
+            ("T4 PCIe", "t4", 65_000_000_000_000),
+            ("RTX 3090 PCIe_f32", "rtx3090_f32", 35_600_000_000_000),
+            ("H200 SXM", "h200", 989_400_000_000_000),
         ] {
             let device = Device::named(written).unwrap();
             assert_eq!((device.name, device.peak), (name, peak));

@@ -47,8 +47,8 @@ mod trace;
 pub mod transit;
 
 pub use allfold_base::{
-    Bytes, BytesPerSec, Picos, Rank, expected, fnv1a, hash, line_and_column, located, read_at_most,
-    read_text_at_most, suggest,
+    Bytes, BytesPerSec, FormFactor, Picos, Rank, expected, fnv1a, hash, line_and_column, located,
+    read_at_most, read_text_at_most, suggest,
 };
 pub use costs::{Costs, Rounding, Sharing};
 pub use crossing::Crossing;

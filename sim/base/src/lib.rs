@@ -1,6 +1,6 @@
 //! What every crate of Allfold needs, and nothing else: [`Rank`], the units of time and data, the error text for an unknown name
-//! ([`suggest`]), [hashes](hash), [dates](utc), a mutex helper, [reading](read_at_most) of input files up to a limit,
-//! and their errors [in words](expected).
+//! ([`suggest`]), the [form factors](FormFactor) of GPUs, [hashes](hash), [dates](utc), a mutex helper, [reading](read_at_most) of input
+//! files up to a limit, and their errors [in words](expected).
 //!
 //! This crate depends on no other crate of Allfold. The feature `serde` makes ranks and units serialisable as plain
 //! numbers.
@@ -14,6 +14,7 @@
 
 mod date;
 mod file_errors;
+mod form_factor;
 pub mod hash;
 mod lock;
 mod read;
@@ -22,6 +23,7 @@ mod units;
 
 pub use date::utc;
 pub use file_errors::{expected, line_and_column, located};
+pub use form_factor::FormFactor;
 pub use hash::fnv1a;
 pub use lock::lock;
 pub use read::{read_at_most, read_text_at_most};

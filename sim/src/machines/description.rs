@@ -80,6 +80,9 @@ impl Machine {
                 known.join(", ")
             )));
         };
+        if let Some(what) = gpu.refuse_form(name) {
+            return Err(Error::Topology(format!("`{name}`: {what}")));
+        }
         if devices == 0 || nodes == 0 {
             return Err(Error::Topology(format!("{nodes} nodes of {devices} GPUs; give 1 or more of both")));
         }
@@ -441,5 +444,6 @@ mod tests {
         assert!(said(&words("H100", 8, 2, "", "")).contains("lacks `inter_node`"));
         assert!(said(&words("Voodoo 2", 8, 1, "", "")).contains("`Voodoo 2` names no known GPU"));
         assert!(said(&words("H100", 0, 1, "", "")).contains("1 nodes of 0 GPUs"));
+        assert!(said(&words("T4 SXM", 8, 1, "", "")).contains("there is no T4 SXM; write `T4` or `T4 PCIe`"));
     }
 }

@@ -1,6 +1,6 @@
 //! Models of GPUs, found by the names that drivers print.
 
-use crate::BytesPerSec;
+use crate::{BytesPerSec, FormFactor};
 
 /// The generation of a GPU, as far as collectives depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -135,6 +135,21 @@ pub const GPU_MODELS: [GpuModel; 43] = [
     gpu("MI355X", &["MI355X"], Generation::Cdna, XGMI4, GEN5),
 ];
 
+impl GpuModel {
+    /// What is wrong with a text that names this GPU, and form factors in none of which it is made; `None` for any other text.
+    pub(super) fn refuse_form(&self, text: &str) -> Option<String> {
+        let text = text.to_uppercase();
+        let says = |form: &FormFactor| stands_in(&form.name().to_uppercase(), &text);
+        let said: Vec<FormFactor> = [FormFactor::Sxm, FormFactor::Pcie].into_iter().filter(says).collect();
+        // A GPU with a form factor in its name was found by that form factor.
+        let has_form = FormFactor::split(self.name).1.is_some();
+        let made = FormFactor::of(self.name);
+        let wrong = said.first().filter(|_| !said.iter().any(|said| made.contains(said)))?;
+        let names: Vec<&str> = GPU_MODELS.iter().map(|gpu| gpu.name).collect();
+        if has_form { None } else { FormFactor::refuse(&format!("{} {wrong}", self.name), &names) }
+    }
+}
+
 /// The GPU model for a name as a driver prints it or as a person writes it.
 pub(super) fn named(text: &str) -> Option<&'static GpuModel> {
     let text = text.to_uppercase();
@@ -191,6 +206,37 @@ mod tests {
         }
         for text in ["Voodoo 2", "AWS Trainium2", "Gaudi 3", "TPU v5p", "MI250X", "A1000"] {
             assert_eq!(named(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_form_factor_is_taken_where_the_gpu_is_made_in_it() {
+        let refused = |text: &str| named(text).unwrap().refuse_form(text);
+        for gpu in GPU_MODELS {
+            assert_eq!(gpu.refuse_form(gpu.name), None, "{}", gpu.name);
+        }
+        for text in [
+            "Tesla T4-PCIE-16GB",
+            "NVIDIA B300 SXM6 AC",
+            "H200 SXM, PCIe Gen5",
+            "H200 NVL PCIe",
+            "GB200 (NVL72)",
+        ] {
+            assert_eq!(refused(text), None, "{text}");
+        }
+        for (text, right) in [
+            ("T4 SXM", "there is no T4 SXM; write `T4` or `T4 PCIe`"),
+            ("NVIDIA L40S-SXM4", "there is no L40S SXM; write `L40S` or `L40S PCIe`"),
+            ("H200-PCIE", "there is no H200 PCIe; write `H200` or `H200 SXM` or `H200 NVL`"),
+            ("RTX4090 SXM", "there is no RTX 4090 SXM; write `RTX 4090` or `RTX 4090 PCIe`"),
+            (
+                "RTX PRO 6000 Blackwell SXM",
+                "there is no PRO 6000 Blackwell SXM; write `PRO 6000 Blackwell` or `PRO 6000 Blackwell PCIe`",
+            ),
+            ("GH200 SXM", "there is no GH200 SXM; write `GH200`"),
+            ("MI300X PCIe", "there is no MI300X PCIe; write `MI300X`"),
+        ] {
+            assert_eq!(refused(text).as_deref(), Some(right), "{text}");
         }
     }
 

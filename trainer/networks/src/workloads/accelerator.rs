@@ -10,7 +10,7 @@
 
 use super::kernel::{Class, KernelCost};
 use crate::{Error, Result};
-use allfold_base::{Picos, suggest};
+use allfold_base::{FormFactor, Picos, suggest};
 
 /// The precision in which a network is trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -201,10 +201,11 @@ const LAUNCH: Picos = Picos(900_000);
 
 impl Accelerator {
     /// The accelerator of this name, or the first whose name begins with these whole words. Case, spaces, `-` and `_` make no
-    /// difference.
+    /// difference. A GPU of one form factor also has the name with that form factor: `T4 PCIe`.
     ///
     /// # Errors
-    /// If no accelerator has this name; the error names the nearest one, and all.
+    /// No accelerator has this name, and the error names the nearest one, and all; or the GPU is not made in this form factor, and the
+    /// error names those in which it is.
     pub fn named(name: &str) -> Result<&'static Accelerator> {
         let flat = |text: &str| text.to_lowercase().replace([' ', '-', '_'], "");
         let wanted = flat(name);
@@ -212,9 +213,12 @@ impl Accelerator {
         // Whole words: `a10` is another GPU than `A100 SXM`.
         let begins = |name: &str| name.match_indices(' ').any(|(end, _)| flat(&name[..end]) == wanted);
         let found = found.or_else(|| ACCELERATORS.iter().find(|device| begins(device.name)));
+        let plain = FormFactor::plain(name);
+        let found = found.or_else(|| ACCELERATORS.iter().find(|device| Some(flat(device.name)) == plain));
         found.ok_or_else(|| {
             let names: Vec<&str> = ACCELERATORS.iter().map(|device| device.name).collect();
-            Error::Config(suggest::unknown("accelerator", name, &names))
+            let refused = FormFactor::refuse(name, &names);
+            Error::Config(refused.unwrap_or_else(|| suggest::unknown("accelerator", name, &names)))
         })
     }
 
