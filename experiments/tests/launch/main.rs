@@ -297,7 +297,7 @@ fn what_cannot_be_launched_is_one_line() {
         (
             &["--nnodes", "2", "--node-rank", "1", "--rdzv", &nobody, "--rdzv-timeout", "0.3", "--", "true"],
             1,
-            "no answer within",
+            "the launcher of node 0 did not answer there within",
         ),
         (
             &["--nnodes", "2", "--rdzv", &nobody, "--rdzv-timeout", "1", "--", "true"],

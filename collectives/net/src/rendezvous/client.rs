@@ -52,7 +52,8 @@ pub async fn join(
         stream.read_exact(&mut bytes).await.map_err(lost)?;
         Ok(decode_table(&bytes, hello.epoch))
     };
-    let mut table = timeout_at(due, answered).await.map_err(silent)??;
+    let impatient = |_| RendezvousFailure::Impatient { after: timeout.rendezvous + timeout.handshake };
+    let mut table = timeout_at(due, answered).await.map_err(impatient)??;
     // A rank on the server's host may be known to the server by a loopback address, which other hosts cannot use.
     let away = |peer: &&mut Peer| peer.address.ip().is_loopback() && !theirs.ip().is_loopback();
     table.peers.iter_mut().filter(away).for_each(|peer| peer.address.set_ip(theirs.ip()));
@@ -85,7 +86,8 @@ async fn connect(
             Err(_) => "the host does not answer".into(),
         };
         if Instant::now() + pause >= due {
-            return Err(RendezvousFailure::Unreachable { after: timeout.rendezvous, cause });
+            let server = if rendezvous_address.served { "the launcher of node 0" } else { "rank 0" };
+            return Err(RendezvousFailure::Unreachable { server, after: timeout.rendezvous, cause });
         }
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST);
@@ -160,10 +162,6 @@ fn lost(error: Error) -> RendezvousFailure {
         ErrorKind::UnexpectedEof => RendezvousFailure::Lost("it closed the connection".into()),
         _ => RendezvousFailure::Lost(error.to_string()),
     }
-}
-
-fn silent(_: tokio::time::error::Elapsed) -> RendezvousFailure {
-    RendezvousFailure::Lost("the server did not answer in time".into())
 }
 
 #[cfg(test)]

@@ -6,18 +6,21 @@ use std::time::Duration;
 
 /// How many numbers a refusal carries at most.
 pub(super) const NUMBERS: usize = 32;
-/// How many missing ranks are named at most: a refusal that names them also carries how long the other ranks waited.
-pub(super) const MISSING: usize = NUMBERS - 1;
+/// How many missing ranks are named at most: a refusal that names them also carries how long the other ranks waited, and how many
+/// more are missing.
+pub(super) const MISSING: usize = NUMBERS - 2;
 
 /// Why a rendezvous failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RendezvousFailure {
     /// Some ranks did not arrive in time.
-    #[error("{} did not join within {after:?}", Rank::list(.ranks))]
+    #[error("{}{} did not join within {after:?}", Rank::list(.ranks), and(*.more))]
     Missing {
-        /// The missing ranks.
+        /// The missing ranks, or the first of them.
         ranks: Vec<Rank>,
+        /// How many further ranks are missing.
+        more: u32,
         /// How long the other ranks waited.
         after: Duration,
     },
@@ -105,8 +108,10 @@ pub enum RendezvousFailure {
     #[error("the other side does not hold the job's secret: give every process the same secret file")]
     Secret,
     /// No server answers at the address.
-    #[error("no answer within {after:?} ({cause}): is rank 0 running there, and the port open?")]
+    #[error("{server} did not answer there within {after:?} ({cause}): start it, and open the port")]
     Unreachable {
+        /// Who serves the rendezvous: rank 0, or the launcher of node 0.
+        server: &'static str,
         /// How long the rank tried.
         after: Duration,
         /// The error of the last try.
@@ -121,6 +126,15 @@ pub enum RendezvousFailure {
     /// The connection to the server ended before all ranks had arrived.
     #[error("the connection to the server ended before all ranks had joined: {0}")]
     Lost(String),
+    /// The server waits for missing ranks longer than this rank does.
+    #[error(
+        "not all ranks joined within {after:?}, and the server waits longer: give every process the same ALLFOLD_RENDEZVOUS_TIMEOUT; \
+         the error of the process that serves the rendezvous names the missing ranks"
+    )]
+    Impatient {
+        /// How long this rank waited.
+        after: Duration,
+    },
     /// The operating system refused a resource.
     #[error("{0}")]
     System(String),
@@ -153,14 +167,19 @@ impl RendezvousFailure {
     }
 }
 
-/// The encoding of a failure: a code and its numbers.
+/// The end of a list of ranks that leaves some out.
+fn and(more: u32) -> String {
+    if more == 0 { String::new() } else { format!(" and {more} more") }
+}
+
+/// The encoding of a failure: a code and its numbers. Earlier versions used code 1.
 impl RendezvousFailure {
     pub(super) fn parts(&self) -> (u32, Vec<u32>) {
         let millis = |after: &Duration| u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
         match self {
-            RendezvousFailure::Missing { ranks, after } => {
+            RendezvousFailure::Missing { ranks, more, after } => {
                 let ranks = ranks.iter().take(MISSING).map(|rank| rank.0);
-                (1, std::iter::once(millis(after)).chain(ranks).collect())
+                (11, [millis(after), *more].into_iter().chain(ranks).collect())
             }
             RendezvousFailure::WorldSize { rank, size, peer, theirs } => {
                 (2, vec![rank.0, *size, peer.0, *theirs])
@@ -178,8 +197,9 @@ impl RendezvousFailure {
 
     pub(super) fn of(code: u32, numbers: &[u32]) -> RendezvousFailure {
         match (code, numbers) {
-            (1, [after, ranks @ ..]) => RendezvousFailure::Missing {
+            (11, [after, more, ranks @ ..]) => RendezvousFailure::Missing {
                 ranks: ranks.iter().copied().map(Rank).collect(),
+                more: *more,
                 after: Duration::from_millis(u64::from(*after)),
             },
             (2, &[rank, size, peer, theirs]) => {
@@ -204,7 +224,11 @@ mod tests {
     #[test]
     fn a_failure_survives_its_travel() {
         for failure in [
-            RendezvousFailure::Missing { ranks: vec![Rank(2), Rank(5)], after: Duration::from_millis(1500) },
+            RendezvousFailure::Missing {
+                ranks: vec![Rank(2), Rank(5)],
+                more: 7,
+                after: Duration::from_millis(1500),
+            },
             RendezvousFailure::WorldSize { rank: Rank(0), size: 4, peer: Rank(3), theirs: 5 },
             RendezvousFailure::DuplicateRank { rank: Rank(7) },
             RendezvousFailure::Configuration { rank: Rank(0), peer: Rank(1) },

@@ -308,7 +308,10 @@ impl World {
             return self.fail(RendezvousFailure::Starved { limit }).await;
         }
         let size = self.came.values().next().map_or(0, |first| first.hello.size);
-        self.fail(RendezvousFailure::Missing { ranks: missing(size, &self.came), after }).await;
+        // A rank that came and has ended since is missing as well.
+        self.all_are_there().await;
+        let (ranks, more) = missing(size, &self.came);
+        self.fail(RendezvousFailure::Missing { ranks, more, after }).await;
     }
 
     async fn fail(&mut self, failure: RendezvousFailure) {
@@ -325,9 +328,12 @@ impl World {
     }
 }
 
-/// The missing ranks, at most [`MISSING`] of them: the size comes from a caller and is not trusted.
-pub(super) fn missing<T>(size: u32, came: &BTreeMap<Rank, T>) -> Vec<Rank> {
-    (0..size).map(Rank).filter(|rank| !came.contains_key(rank)).take(MISSING).collect()
+/// The missing ranks, at most [`MISSING`] of them, and how many more are missing: the size comes from a caller and is not trusted.
+pub(super) fn missing<T>(size: u32, came: &BTreeMap<Rank, T>) -> (Vec<Rank>, u32) {
+    let ranks: Vec<Rank> =
+        (0..size).map(Rank).filter(|rank| !came.contains_key(rank)).take(MISSING).collect();
+    let named = came.len() + ranks.len();
+    (ranks, size.saturating_sub(u32::try_from(named).unwrap_or(u32::MAX)))
 }
 
 /// The setting in which two ranks differ, so that the whole world must end.

@@ -97,21 +97,45 @@ async fn all_come_and_get_one_table() {
 
 #[tokio::test]
 async fn who_is_missing_is_named_to_all_who_came() {
-    let missing = RendezvousFailure::Missing { ranks: vec![Rank(1), Rank(3)], after: SOON.rendezvous };
+    let missing =
+        RendezvousFailure::Missing { ranks: vec![Rank(1), Rank(3)], more: 0, after: SOON.rendezvous };
     let results = failures(meet(SOON, &[hello(0, 4), hello(2, 4)]).await);
     assert_eq!(results, [Some(missing.clone()), Some(missing)]);
+}
+
+#[tokio::test]
+async fn a_rank_that_came_and_ended_is_missing_as_well() {
+    let (rendezvous_address, _server) = serve(SOON);
+    drop(said(&rendezvous_address, &hello(1, 3).encode()).await);
+    let failure = come(&rendezvous_address, hello(0, 3), SOON).await.err().unwrap();
+    assert_eq!(failure.to_string(), "ranks 1, 2 did not join within 400ms");
+}
+
+#[tokio::test]
+async fn a_rank_that_waits_less_long_than_the_server_says_so() {
+    let (rendezvous_address, _server) = serve(LONG);
+    let short = RendezvousTimeouts { handshake: Duration::from_millis(100), ..SOON };
+    let failure = come(&rendezvous_address, hello(1, 3), short).await.err().unwrap().to_string();
+    assert!(
+        failure.starts_with("not all ranks joined within 500ms, and the server waits longer"),
+        "{failure}"
+    );
 }
 
 #[test]
 fn a_size_that_a_caller_says_takes_no_memory() {
     let came = [(Rank(0), ()), (Rank(2), ())].into();
-    assert_eq!(super::server::missing(4, &came), [Rank(1), Rank(3)]);
-    let ranks = super::server::missing(1 << 20, &came);
-    assert_eq!(ranks.len(), 31);
+    assert_eq!(super::server::missing(4, &came), (vec![Rank(1), Rank(3)], 0));
+    let (ranks, more) = super::server::missing(1 << 20, &came);
+    assert_eq!((ranks.len(), more), (30, (1 << 20) - 32));
     // A caller on another host is told the same ranks as one on the server's.
-    let failure = RendezvousFailure::Missing { ranks, after: SOON.rendezvous };
+    let failure = RendezvousFailure::Missing { ranks, more, after: SOON.rendezvous };
     let (code, numbers) = failure.parts();
     assert_eq!(RendezvousFailure::of(code, &numbers), failure);
+    assert!(
+        failure.to_string().ends_with(", 30, 31 and 1048544 more did not join within 400ms"),
+        "{failure}"
+    );
 }
 
 #[tokio::test]
@@ -224,7 +248,8 @@ async fn nobody_there_and_a_port_in_use() {
     server.abort();
     let _ = server.await;
     let nobody = come(&rendezvous_address, hello(0, 2), SOON).await;
-    assert!(matches!(nobody, Err(RendezvousFailure::Unreachable { .. })));
+    let said = nobody.err().unwrap().to_string();
+    assert!(said.starts_with("the launcher of node 0 did not answer there within "), "{said}");
 }
 
 #[tokio::test]
@@ -277,7 +302,8 @@ async fn who_waited_for_a_late_server_hears_who_is_missing() {
         )
     };
     let (first, (_, second)) = tokio::join!(come(&rendezvous_address, hello(1, 3), timeout), serve);
-    let missing = Some(RendezvousFailure::Missing { ranks: vec![Rank(2)], after: timeout.rendezvous });
+    let missing =
+        Some(RendezvousFailure::Missing { ranks: vec![Rank(2)], more: 0, after: timeout.rendezvous });
     assert_eq!(failures(vec![first, second]), [missing.clone(), missing]);
 }
 
