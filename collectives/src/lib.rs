@@ -48,7 +48,7 @@ pub use backends::mpi;
 pub use backends::sim::Activity;
 pub use backends::tcp;
 pub use buffer::Buffer;
-pub use communicator::{AbortHandle, Communicator, Joining, Plan, Planned};
+pub use communicator::{AbortHandle, Communicator, Joining, Plan, Planned, write_flight_record};
 pub use contract::{Call, Operation, interruptible, interruption};
 pub use error::{Error, Lost, Result};
 pub use work::Work;

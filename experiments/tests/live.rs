@@ -257,6 +257,36 @@ fn an_interruption_that_takes_effect_later_is_heard_at_once() {
     assert!(said.contains("interrupted: what is under way is ended first"), "{said}");
 }
 
+/// Ranks that wait for a rank that hangs never end their step: the first signal ends the run. Rank 0 hangs here because it writes to a
+/// log that nobody reads.
+#[test]
+#[allow(clippy::disallowed_methods, reason = "polls a process that may hang")]
+fn a_run_that_hangs_ends_by_the_first_signal() {
+    let train = ["train", "--config", MLP, "--ranks", "2", "--set", "training.epochs=100000"];
+    let mut child = started(&[&train[..], &["--backend", "threads", "-vv"]].concat());
+    let log = child.stderr.take().unwrap();
+    // The pipe is full once it holds kilobytes and nothing more is written into it.
+    let (mut held, mut looks) = (0, 0);
+    while looks < 20 || held < 4_000 {
+        let before = std::mem::replace(&mut held, rustix::io::ioctl_fionread(&log).unwrap());
+        looks = if before == held { looks + 1 } else { 0 };
+        thread::sleep(Duration::from_millis(20));
+    }
+    interrupt(&child, Signal::INT);
+    for _ in 0..6_000 {
+        if child.try_wait().unwrap().is_some() {
+            let end = child.wait_with_output().unwrap();
+            let said = String::from_utf8(end.stdout).unwrap();
+            assert_eq!(end.status.code(), Some(130), "{said}");
+            assert!(said.lines().last().unwrap().starts_with("interrupted after step "), "{said}");
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().unwrap();
+    panic!("the run hangs on");
+}
+
 #[test]
 fn an_interrupted_report_has_the_parts_that_were_done_and_after_two_signals_nothing() {
     let folder = folder();

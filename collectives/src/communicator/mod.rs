@@ -28,6 +28,7 @@ mod split;
 pub use joining::Joining;
 pub(crate) use membership::{Membership, ProcessState};
 pub use plan::{Plan, Planned};
+pub use signalled::write_flight_record;
 
 use crate::backends::tcp::Tcp;
 use crate::backends::{GroupId, Member};

@@ -1,4 +1,4 @@
-//! Writes the flight record of a process on a signal: on SIGTERM before the process ends, on SIGUSR2 while it continues.
+//! Writes the flight record of a process on a signal: on SIGTERM and SIGINT before the process ends, on SIGUSR2 while it continues.
 
 use super::{Communicator, Home};
 use crate::tcp::runtime;
@@ -11,44 +11,57 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The rank whose record is written: the newest of the process, which may join a world more than once.
 static NEWEST: Mutex<Weak<Home>> = Mutex::new(Weak::new());
 
+/// The signals that end a process, with their names.
+const ENDING: [(SignalKind, &str); 2] =
+    [(SignalKind::terminate(), "SIGTERM"), (SignalKind::interrupt(), "SIGINT")];
+
 impl Communicator {
-    /// From now on writes the flight record when the process gets a signal: SIGTERM, and then ends the process, or SIGUSR2,
-    /// after which the process continues. If the program itself catches SIGTERM, the record is written and the process is not
-    /// ended; if it catches SIGUSR2, that signal is left to the program.
+    /// From now on writes the flight record when the process gets a signal: SIGTERM or SIGINT, and then ends the process, or
+    /// SIGUSR2, after which the process continues. If the program itself catches SIGTERM, the record is written and the process
+    /// is not ended; if it catches SIGINT or SIGUSR2, that signal is left to the program.
     pub(super) fn write_when_asked(&self) -> Result<()> {
         static LISTENING: AtomicBool = AtomicBool::new(false);
         *lock(&NEWEST) = self.owner.as_ref().map_or_else(Weak::new, Arc::downgrade);
         if LISTENING.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        let (ends, dumps) = (!catches(SignalKind::terminate()), !catches(SignalKind::user_defined2()));
         let runtime = runtime()?;
         let _inside = runtime.enter();
         let hear = |kind| signal(kind).map_err(|error| Error::System(error.to_string()));
-        let mut told = hear(SignalKind::terminate())?;
-        runtime.spawn(async move {
-            while told.recv().await.is_some() {
-                if let Some(owner) = newest() {
-                    owner.process_state.recorder.write("it was asked to end (SIGTERM)");
-                }
-                if ends {
-                    // The exit code by which shells report an end by that signal.
-                    std::process::exit(128 + 15);
-                }
+        for (kind, name) in ENDING {
+            let ends = !catches(kind);
+            if !ends && kind == SignalKind::interrupt() {
+                continue;
             }
-        });
-        if dumps {
+            let mut told = hear(kind)?;
+            runtime.spawn(async move {
+                while told.recv().await.is_some() {
+                    write_flight_record(&format!("it was asked to end ({name})"));
+                    if ends {
+                        // The exit code by which shells report an end by that signal.
+                        std::process::exit(128 + kind.as_raw_value());
+                    }
+                }
+            });
+        }
+        if !catches(SignalKind::user_defined2()) {
             let mut asked = hear(SignalKind::user_defined2())?;
             runtime.spawn(async move {
                 while asked.recv().await.is_some() {
-                    if let Some(owner) = newest() {
+                    newest().iter().for_each(|owner| {
                         owner.process_state.recorder.dump("it was asked for its record (SIGUSR2)");
-                    }
+                    });
                 }
             });
         }
         Ok(())
     }
+}
+
+/// Writes the flight record of this process's rank, for a program that catches a signal itself and ends. Does nothing in a process
+/// that is no rank, or that has no folder for its record.
+pub fn write_flight_record(reason: &str) {
+    newest().iter().for_each(|owner| owner.process_state.recorder.write(reason));
 }
 
 fn newest() -> Option<Arc<Home>> {

@@ -101,9 +101,11 @@ impl Processes {
         self.all.iter().for_each(|process| process.signal(signal));
     }
 
-    /// Sends `signal` to all processes, kills those that still run after `grace`, then kills what they left behind.
+    /// Sends `signal` to all processes, kills those that still run after `grace`, then kills what they left behind. A process that
+    /// SIGSTOP stopped is continued: it could not act on `signal`, and the others would wait for it until `grace` is over.
     pub async fn stop(&mut self, signal: Signal, grace: Duration, guard: &mut Guard) {
         self.signal(signal);
+        self.signal(Signal::CONT);
         let due = Instant::now() + grace;
         while self.is_running() && timeout_at(due, self.ended()).await.is_ok() {}
         self.signal(Signal::KILL);

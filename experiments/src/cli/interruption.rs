@@ -1,14 +1,31 @@
 //! Signals that end a run early, with what it has done so far.
+//!
+//! ```text
+//! first signal    the step or part under way is ended first; if no thread of the process computes any more, the run hangs and ends at once
+//! second signal   the process ends at once
+//! ```
 
+use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::{flag, low_level};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, LazyLock};
 use std::thread;
+use std::time::{Duration, Instant};
 
 /// Signals that end a run, each with the exit code that a shell reports for a program that the signal ended.
 const SIGNALS: [(i32, i32); 2] = [(SIGINT, 128 + SIGINT), (SIGTERM, 128 + SIGTERM)];
+
+/// How long no thread of the process may compute, after a signal, before the run counts as one that hangs.
+const IDLE: Duration = Duration::from_secs(2);
+/// The time between two looks at what the process has computed.
+const LOOK: Duration = Duration::from_millis(100);
+/// The most that a process which waits computes between two looks: threads that wait wake now and then.
+const WAITING: Duration = Duration::from_millis(2);
+/// How long the last work of a process may take: a thread that hangs may hold what that work needs.
+const LAST: Duration = Duration::from_secs(2);
 
 /// Whether a run that listens was told to end.
 static ENDING: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
@@ -42,19 +59,67 @@ impl Interruption {
     pub fn code(&self) -> Option<i32> {
         self.0.iter().find(|(came, _)| came.load(Ordering::Relaxed)).map(|(_, code)| *code)
     }
+
+    /// Ends the program if it hangs when a signal comes: once no thread has computed for [`IDLE`] since, calls `last` and exits with
+    /// the signal's code. Ranks that wait for each other for ever do not end the step under way.
+    pub fn end_a_hang(&self, last: impl FnOnce() + Send + 'static) {
+        let work = move || {
+            let Ok(mut signals) = Signals::new(SIGNALS.map(|(signal, _)| signal)) else { return };
+            let Some(signal) = signals.forever().next() else { return };
+            wait_until_idle();
+            do_last(last);
+            std::process::exit(128 + signal);
+        };
+        // Without a thread a second signal ends the run.
+        let _ = thread::Builder::new().name("interruption".into()).spawn(work);
+    }
 }
 
-/// Calls `last` when a signal that ends a run arrives, on a thread of its own, and then lets the signal end the process. A rank of a
-/// job does this: the other ranks end by the same signal, so that it cannot finish its step, which waits for them.
-pub fn before_the_signal_ends(last: impl FnOnce() + Send + 'static) {
+/// Waits until the process has not computed for [`IDLE`].
+#[allow(clippy::disallowed_methods, reason = "a hang is seen in real time")]
+fn wait_until_idle() {
+    let (mut since, mut before) = (Instant::now(), computed());
+    while since.elapsed() < IDLE {
+        thread::sleep(LOOK);
+        let now = computed();
+        if now.saturating_sub(before) > WAITING {
+            since = Instant::now();
+        }
+        before = now;
+    }
+}
+
+/// The time that the threads of this process have computed so far.
+fn computed() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}
+
+/// Calls `last` on a thread of its own, and waits for it for [`LAST`] at most.
+fn do_last(last: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = channel();
+    let work = move || {
+        last();
+        // No one waits any more if `last` took too long.
+        let _ = done.send(());
+    };
+    if thread::Builder::new().name("last".into()).spawn(work).is_ok() {
+        let _ = is_done.recv_timeout(LAST);
+    }
+}
+
+/// Calls `last` with the signal's name when a signal that ends a run arrives, on a thread of its own, and then lets the signal end the
+/// process; a second signal ends it at once. A rank of a job does this: the other ranks end by the same signal, so that it cannot
+/// finish its step, which waits for them.
+pub fn before_the_signal_ends(last: impl FnOnce(&'static str) + Send + 'static) {
     let work = move || {
         // If the system refuses a handler, the signal ends the process as it does without one.
         let Ok(mut signals) = Signals::new(SIGNALS.map(|(signal, _)| signal)) else { return };
         for (signal, _) in SIGNALS {
-            let _ = flag::register(signal, ENDED_BY_SIGNAL.clone());
+            let _ = flag::register_conditional_default(signal, ENDED_BY_SIGNAL.clone())
+                .and_then(|_| flag::register(signal, ENDED_BY_SIGNAL.clone()));
         }
         if let Some(signal) = signals.forever().next() {
-            last();
+            do_last(move || last(low_level::signal_name(signal).unwrap_or("a signal")));
             // This ends the process by the signal, as the job's launcher expects.
             let _ = low_level::emulate_default_handler(signal);
         }

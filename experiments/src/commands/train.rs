@@ -331,7 +331,10 @@ pub fn run(args: &Args) -> CommandResult {
             let mut live = Live::of(args, &config, &place, &output)?;
             Some(Box::new(move |report: &StepReport<'_>| live.step(report)) as OnStep)
         }
-        false => None,
+        false => {
+            Live::silent(&place);
+            None
+        }
     };
     let bar = match place.is_reporter() {
         true => {

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
   allfold triage flight-rank-0.jsonl flight-rank-1.jsonl
 
 Flight records are written when a rank fails: by `allfold launch --log-dir`, or into the folder ALLFOLD_FLIGHT_DIR. Of a
-folder of `launch` the last start with records is read. A job that hangs writes them on `kill -USR2 LAUNCHER`, and goes on. The
-command names the first operation in which ranks differ and the rank that the others waited for longest, then prints each
-rank's last operation.")]
+folder of `launch` the last start with records is read. A job that hangs writes them on `kill -USR2 LAUNCHER`, and goes on, or
+on Ctrl-C, and ends. The command names the first operation in which ranks differ and the rank that the others waited for
+longest, then prints each rank's last operation.")]
 pub(crate) struct Args {
     /// Flight records, or folders that hold them
     #[arg(required = true, value_name = "RECORDS")]

@@ -119,7 +119,8 @@ fn a_job_with_a_stopped_rank_is_explained() {
     let (code, said) = triage(&[&logs]);
     assert_eq!(code, Some(0), "{said}");
     let ranks: Vec<&str> = said.lines().filter(|line| line.starts_with("  rank ")).collect();
-    assert_eq!(ranks.len(), 2, "{said}");
+    // The stopped rank is continued when it is asked to end, and leaves its record as well.
+    assert_eq!(ranks.len(), 3, "{said}");
     assert!(
         ranks.iter().all(|line| line.contains(" in training step ") && line.contains("(process ")),
         "{said}"
@@ -179,6 +180,57 @@ fn a_job_under_way_writes_its_records_when_asked() {
     assert_eq!(said.matches("written because: it was asked for its record (SIGUSR2)").count(), 2, "{said}");
     signal(&child, "-INT");
     assert_eq!(ended(child).status.code(), Some(128 + 2));
+}
+
+fn records(logs: &Path, ranks: u32) -> usize {
+    (0..ranks).filter(|rank| logs.join(format!("start-0/flight-rank-{rank}.jsonl")).exists()).count()
+}
+
+/// Ctrl-C on a job in which a stopped rank lets the others wait: every rank writes its flight record, and the job ends before its
+/// grace period does, which is longer than the test waits.
+#[test]
+fn a_job_that_hangs_is_ended_by_the_first_signal_and_leaves_its_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = training::config(folder.path(), 100_000);
+    let script = training::once(folder.path(), &config, 1, "STOP");
+    let logs = folder.path().join("logs");
+    let place = logs.display().to_string();
+    let flags = ["-n", "3", "--grace", "1000", "--log-dir", &place, "--", "sh", "-c", &script];
+    let child = launch(&flags).spawn().unwrap();
+    let stopped = |process: &PathBuf| {
+        let state = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+        state.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    };
+    until("has a stopped rank", || living(&config).iter().any(stopped));
+    signal(&child, "-INT");
+    let output = ended(child);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(128 + 2), "{said}");
+    assert_eq!(records(&logs, 3), 3, "{said}");
+    assert!(said.contains(&format!("allfold triage {place}")), "{said}");
+    let out = std::fs::read_to_string(logs.join("start-0/rank-0.out")).unwrap();
+    assert!(out.lines().last().unwrap().starts_with("interrupted after step "), "{out}");
+}
+
+/// A signal that ends a rank leaves its flight record also where the command itself does not listen.
+#[test]
+fn an_interrupted_benchmark_leaves_the_record_of_every_rank() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().display().to_string();
+    let bench = ["bench", "all_reduce", "--backend", "tcp", "-b", "4", "-e", "1G", "-n", "2000"];
+    let (child, out) =
+        started(&[&["-n", "2", "--grace", "50", "--log-dir", &place, "--tee", "--"][..], &bench].concat(), 1);
+    let mut lines = out.lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains(" float ")), "no row");
+    signal(&child, "-INT");
+    lines.for_each(drop);
+    let output = ended(child);
+    assert_eq!(output.status.code(), Some(128 + 2), "{}", text(&output.stderr));
+    assert_eq!(records(folder.path(), 2), 2, "{}", text(&output.stderr));
+    for rank in 0..2 {
+        let record = std::fs::read_to_string(folder.path().join(format!("start-0/flight-rank-{rank}.jsonl")));
+        assert!(record.unwrap().starts_with("{\"flight\":1"));
+    }
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! A training run while it goes on: records of progress, and a summary when the user interrupts the run.
 //!
 //! ```text
-//! ranks on threads or on virtual time   the step is ended, then rank 0 writes the summary and ends the program
-//! a launcher's rank 0                   a thread writes the summary of the last step at once: the step cannot be ended, because the
-//!                                       signal ends the other ranks as well
+//! ranks on threads or on virtual time   the step is ended, then rank 0 writes the summary and ends the program; if the ranks hang, a
+//!                                       thread does
+//! a launcher's rank 0                   a thread writes the flight record and the summary of the last step at once: the step cannot be
+//!                                       ended, because the signal ends the other ranks as well
 //! ```
 
 use super::Args;
@@ -15,13 +16,14 @@ use crate::cli::recorder::Recorder;
 use crate::training::launch_mode::LaunchMode;
 use crate::training::records::setup;
 use allfold_base::lock;
+use allfold_collectives::write_flight_record;
 use allfold_report::format;
 use allfold_report::records::{MeasuredProgress, Setup, SimulatedProgress, Stamp};
 use allfold_trainer::{Config, StepReport};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::exit;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
 /// The time between two records of progress.
@@ -49,6 +51,8 @@ struct Progress {
     to_stderr: bool,
     /// The first and the last step that this process has made.
     made: Mutex<Option<[StepMade; 2]>>,
+    /// Done once the summary is written.
+    summary: Once,
 }
 
 /// A step that was made.
@@ -79,19 +83,34 @@ impl Live {
             samples: config.training.batch as f64 * f64::from(place.ranks()),
             to_stderr: args.common.json.as_deref() == Some(Path::new("-")),
             made: Mutex::new(None),
+            summary: Once::new(),
         });
+        let of_run = progress.clone();
         // A program that called this command decides itself what a signal means, and so does mpirun.
         let interruption = match place {
             _ if invocation::keeper().is_some() => None,
-            LaunchMode::Threads(_) | LaunchMode::Sim(_) => Some(Interruption::listen()),
+            LaunchMode::Threads(_) | LaunchMode::Sim(_) => {
+                let interruption = Interruption::listen();
+                interruption.end_a_hang(move || of_run.end());
+                Some(interruption)
+            }
             LaunchMode::Process(_) => {
-                let progress = progress.clone();
-                interruption::before_the_signal_ends(move || progress.end());
+                interruption::before_the_signal_ends(move |signal| {
+                    write_record(signal);
+                    of_run.end();
+                });
                 None
             }
             LaunchMode::Mpi(..) => None,
         };
         Ok(Live { progress, interruption, last: Instant::now() })
+    }
+
+    /// Lets a rank that does not report, a process of a launcher's job, write its flight record when a signal ends it.
+    pub fn silent(place: &LaunchMode) {
+        if matches!(place, LaunchMode::Process(_)) && invocation::keeper().is_none() {
+            interruption::before_the_signal_ends(write_record);
+        }
     }
 
     /// A step is done: writes a record if one is due, and ends the program if it was interrupted.
@@ -132,25 +151,32 @@ impl Progress {
         };
     }
 
-    /// Writes the last record and the summary of a run that ends early.
+    /// Writes the summary and the last record of a run that ends early, once.
     fn end(&self) {
-        let made = *lock(&self.made);
-        let said = match made {
-            Some([first, last]) => {
-                self.record(&last);
-                interrupted(&first, &last, self.rate(&last))
-            }
-            None => "interrupted before the end of the first step".into(),
-        };
-        // The error is ignored: the program ends here, and the reader of the text may have closed it.
-        let _ =
-            if self.to_stderr { writeln!(io::stderr(), "{said}") } else { writeln!(io::stdout(), "{said}") };
+        self.summary.call_once(|| {
+            let made = *lock(&self.made);
+            let said = match made {
+                Some([first, last]) => interrupted(&first, &last, self.rate(&last)),
+                None => "interrupted before the end of the first step".into(),
+            };
+            // The error is ignored: the program ends here, and the reader of the text may have closed it.
+            let _ = match self.to_stderr {
+                true => writeln!(io::stderr(), "{said}"),
+                false => writeln!(io::stdout(), "{said}"),
+            };
+            made.iter().for_each(|[_, last]| self.record(last));
+        });
     }
 
     /// Samples per second of a step.
     fn rate(&self, made: &StepMade) -> f64 {
         self.samples / made.seconds.max(1e-12)
     }
+}
+
+/// Writes the flight record of a rank that a signal ends.
+fn write_record(signal: &str) {
+    write_flight_record(&format!("it was asked to end ({signal})"));
 }
 
 /// The summary of a run that ends early.
