@@ -32,7 +32,9 @@ fn mistakes_are_answered_by_what_would_be_right() {
     refused(&["train", "--config", MLP, "--amp"], "--set precision.amp=f16");
     refused(&["data", "fetch"], "mnist");
     refused(&["scale", "--config", MLP, "--ranks", "1", "--set", "bach=3"], "batch");
-    refused(&["simulate", "all_reduce", "--ranks", "8", "--topology", "my.toml", "--algo", "nccl"], "nics=4");
+    let nccl = ["simulate", "all_reduce", "--ranks", "8", "--algo", "nccl", "--topology"];
+    refused(&[&nccl[..], &["nodes8"]].concat(), "nics=4");
+    refused(&[&nccl[..], &["my.toml"]].concat(), "there is no such file");
 }
 
 #[test]

@@ -1,15 +1,46 @@
-//! A machine of one's own: the GPUs that it may have.
+//! NCCL on a machine of one's own: what it takes, and what the error for a topology without a machine says.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
 
-use common::{folder, said, says};
+use common::{folder, refused, said, says};
 use std::fs;
+
+const NODES: &str = "kind = \"nodes\"\ndevices = 4\nnics = 2\n[device]\nbandwidth = \"240 GB/s\"\nlatency = \"0.6 us\"\n[nic]\nbandwidth = \"200 Gb/s\"\nlatency = \"1.3 us\"\n";
 
 /// The arguments of a simulation of NCCL on 16 ranks.
 fn nccl(topology: &str) -> [&str; 12] {
     let [command, collective, size] = ["simulate", "all_reduce", "1M"];
     [command, collective, "--algo", "nccl", "--ranks", "16", "--topology", topology, "-b", size, "-e", size]
+}
+
+/// The error for a file of links contains the description of a machine with the file's nodes, which NCCL runs on.
+#[test]
+fn a_file_of_links_is_answered_with_a_machine_that_works() {
+    let folder = folder();
+    let (links, machine) = (folder.path().join("own.toml"), folder.path().join("own.json"));
+    fs::write(&links, NODES).unwrap();
+    let line = refused(&nccl(links.to_str().unwrap()));
+    let (from, to) = (line.find('{').unwrap(), line.find('}').unwrap());
+    fs::write(&machine, &line[from..=to]).unwrap();
+    let text = said(&nccl(machine.to_str().unwrap()));
+    assert!(text.contains("# 4 x 4 A100 SXM, 2 NICs of 200 Gb/s InfiniBand a node"), "{text}");
+}
+
+#[test]
+fn a_topology_without_a_machine_is_told_what_is_missing() {
+    for topology in ["switch", "nodes8x4"] {
+        let keys =
+            ["`gpu`", "`gpus_per_node`", "`nodes`", "`intra_node`", "`inter_node`", "allfold machines"];
+        says(&nccl(topology), &[&[&*format!("{topology} describes links")][..], &keys].concat());
+    }
+    says(&nccl("hgx-h1000"), &["no machine is called `hgx-h1000`; did you mean `hgx-h100`"]);
+    // A file with a mistake is answered with its own error.
+    says(&nccl("nowhere/own.toml"), &["nowhere/own.toml: there is no such file"]);
+    let folder = folder();
+    let path = folder.path().join("own.toml");
+    fs::write(&path, NODES.replace("nics = 2", "nics = 3")).unwrap();
+    says(&nccl(path.to_str().unwrap()), &["own.toml:1:8: ", "3 NICs"]);
 }
 
 /// GPUs are named in the form factors in which they are made.

@@ -12,7 +12,7 @@ use allfold_nccl_model::{Library, Overrides, Platform};
 use allfold_report::records::{CollectiveCall, SimulatedCollective};
 use allfold_sim::machines::presets::Preset;
 use allfold_sim::machines::{Description, Machine};
-use allfold_sim::read_text_at_most;
+use allfold_sim::{Topology, read_text_at_most};
 use allfold_validation::file::ParameterFile;
 use allfold_validation::predict::Predictor;
 use std::path::Path;
@@ -176,14 +176,15 @@ const LONGEST: u64 = 1 << 20;
 
 /// The machine with this name, or the machine of a JSON file that holds an object like a run's `hardware`.
 fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
-    if topology.to_ascii_lowercase().ends_with(".toml") {
-        return Err(CommandError::usage(format!(
-            "{topology} describes links, and NCCL chooses by GPUs and NICs; name a machine with its options, such as \
-             hgx-h100:8,nics=4, or a JSON file like a run's `hardware`"
-        )));
-    }
+    let head = topology.split([':', ',']).next().unwrap_or_default();
     if !topology.to_ascii_lowercase().ends_with(".json") {
-        return Preset::machine(topology, ranks).map_err(CommandError::usage);
+        let is_machine = Preset::named(head).is_ok();
+        return match Topology::named(topology, ranks) {
+            Ok(links) if !is_machine => Err(links_alone(topology, &links)),
+            // The name is that of a file: the error is the file's.
+            Err(error) if !is_machine && head.contains(['.', '/']) => Err(CommandError::usage(error)),
+            _ => Preset::machine(topology, ranks).map_err(CommandError::usage),
+        };
     }
     let wrong = |error: &dyn std::fmt::Display| CommandError::usage(format!("{topology}: {error}"));
     let text = read_text_at_most(Path::new(topology), LONGEST, "a machine's description")
@@ -195,4 +196,21 @@ fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
         true => Ok(machine),
         false => Err(wrong(&format!("has {all} GPUs, but --ranks is {ranks}; give --ranks {all}"))),
     }
+}
+
+/// The error for a topology that has links and no machine. Its example has the numbers of the topology's nodes.
+fn links_alone(topology: &str, links: &Topology) -> CommandError {
+    let ranks = links.ranks();
+    let (devices, nics) = match links.node() {
+        Some((devices, nics, nic)) => (devices, format!("{nics}x{}Gb/s", nic.bandwidth.0 as f64 / 1.25e8)),
+        None => (ranks.min(8), "8x400Gb/s".into()),
+    };
+    CommandError::usage(format!(
+        "{topology} describes links, and NCCL chooses by what links do not tell: the GPU, its NVLink, the NICs and their fabric. Describe \
+         the machine in a JSON file with the keys `gpu`, `gpus_per_node`, `nodes`, `intra_node` and `inter_node`, such as {{\"gpu\": \
+         \"A100 SXM\", \"gpus_per_node\": {devices}, \"nodes\": {}, \"intra_node\": \"NVLink\", \"inter_node\": \"{nics} InfiniBand\"}}; or name \
+         a machine that `allfold machines` lists, with options, such as dgx-a100,devices={},nics=4",
+        ranks.div_ceil(devices.max(1)),
+        devices.min(8)
+    ))
 }

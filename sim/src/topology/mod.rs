@@ -76,6 +76,14 @@ impl Topology {
         self.ranks
     }
 
+    /// The devices and the NICs of a node, and the link of a NIC, for nodes of the built-in kind or of a file with `kind = "nodes"`.
+    pub fn node(&self) -> Option<(u32, u32, Link)> {
+        match (self.wiring, self.families.last()) {
+            (Wiring::Nodes { devices, nics }, Some(nic)) => Some((devices, nics, nic.link)),
+            _ => None,
+        }
+    }
+
     /// The costs of messages and reductions on this machine: those of its file, else [`Costs::default`].
     pub fn costs(&self) -> Costs {
         self.costs
