@@ -74,6 +74,19 @@ fn strategies_are_compared_by_time_bytes_and_memory() {
     assert_eq!(ranks.len(), 8);
 }
 
+/// Runs on many ranks have fewer steps unless the user gives their number: each step computes the samples of all ranks.
+#[test]
+fn runs_on_many_ranks_have_fewer_steps() {
+    let weights = |ranks: &str, steps: &[&str]| {
+        let flags = ["--ranks", ranks, "--strategies", "ddp", "--predicted-only"];
+        let all = records(&[&["compare", "--config", MLP][..], &flags, steps].concat());
+        all.iter().find(|record| record["kind"] == "compare").unwrap()["weights_hash"].to_string()
+    };
+    for (ranks, steps) in [("2", "10"), ("8", "10"), ("16", "5"), ("64", "3")] {
+        assert_eq!(weights(ranks, &[]), weights(ranks, &["--steps", steps]), "{ranks} ranks");
+    }
+}
+
 /// A Gantt chart of every rank, as a file of its own.
 #[test]
 fn a_step_on_every_rank_is_drawn() {

@@ -157,6 +157,10 @@ fn a_long_wait_is_told_on_standard_error() {
         (&["verify", "all_reduce", "--algo", "ring", "--ranks", "3000"], "proving: 0 of 1, "),
         (&["train", "--config", MLP, "--ranks", "3000", "--set", "training.batch=1"], "step "),
         (
+            &["compare", "--config", MLP, "--ranks", "64", "--steps", "500", "--strategies", "zero1"],
+            "run 1 of 2, zero1 on sim: step ",
+        ),
+        (
             &[
                 "bench",
                 "all_reduce",

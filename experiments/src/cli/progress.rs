@@ -22,6 +22,9 @@ const LOOK: Duration = Duration::from_millis(200);
 /// What a bar shows. A message that does not fit on what is left of the line is cut, so that no line of a narrow terminal wraps.
 const BAR: &str = "{bar:12} {pos}/{len} {elapsed} eta {eta} {wide_msg}";
 
+/// What a bar shows of one run of several, whose name is cut as well.
+const BAR_OF_RUN: &str = "{bar:12} {prefix:24!} {pos}/{len} {elapsed} eta {eta} {wide_msg}";
+
 /// Whether the user asked for no progress.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
@@ -72,6 +75,12 @@ pub fn bar(total: u64, message: &str) -> ProgressDisplay {
 pub fn steps(total: u64, message: &str) -> ProgressDisplay {
     let bar = ProgressBar::new(total).with_prefix("step");
     shown(bar, BAR, message)
+}
+
+/// A bar of the steps of one run of several, whose lines begin with the run's name.
+pub fn steps_of(run: &str, total: u64) -> ProgressDisplay {
+    let bar = ProgressBar::new(total).with_prefix(format!("{run}: step"));
+    shown(bar, BAR_OF_RUN, "")
 }
 
 /// A spinner for work whose length is not known.
@@ -239,11 +248,15 @@ mod tests {
 
     #[test]
     fn a_bar_fits_on_a_narrow_terminal() {
-        for message in ["proving", "gpt on 4 ranks: loss 0.123456, 1.2M samples/s, best 0.1"] {
+        let long = "gpt on 4 ranks: loss 0.123456, 1.2M samples/s, best 0.1";
+        for (template, message) in
+            [(BAR, "proving"), (BAR, long), (BAR_OF_RUN, "loss 0.1234, 1.2M samples/s")]
+        {
             let terminal = Narrow::default();
             let target = ProgressDrawTarget::term_like(Box::new(terminal.clone()));
             let bar = ProgressBar::with_draw_target(Some(1000), target);
-            bar.set_style(ProgressStyle::with_template(BAR).unwrap());
+            bar.set_style(ProgressStyle::with_template(template).unwrap());
+            bar.set_prefix("run 13 of 14, data_parallel on threads: step");
             bar.set_message(message);
             bar.tick();
             let told = lock(&terminal.0).concat();

@@ -9,7 +9,6 @@ use crate::cli::{memory, progress};
 use crate::measure::machine_limits::cores;
 use crate::training::comparison::Contender;
 use crate::training::launch_mode::LaunchMode;
-use crate::training::trained::Trained;
 use crate::training::{config, run};
 use allfold_report::RenderedReport;
 use allfold_report::format::{counted, number, rounded_bytes, short};
@@ -31,7 +30,10 @@ use std::path::PathBuf;
 Every strategy takes the same samples in a step: `training.batch` times --ranks. A pipeline without `training.accumulate` cuts them into 4 micro-batches
 for each stage. Measured: threads of this machine, which share its cores. Predicted: real arithmetic on virtual time, on the machine
 of --topology, each rank computing on --device; bytes are counted there. A strategy that does not take the configuration is named
-with the reason, and left out.")]
+with the reason, and left out.
+
+The work grows with --ranks times --steps: this machine computes the samples of all ranks for every strategy, on threads and again,
+on one core, for the prediction. By default runs on many ranks have fewer steps. With --predicted-only nothing runs on threads.")]
 pub(crate) struct Args {
     /// The configuration, a TOML file; its strategy is replaced
     #[arg(long, value_name = "FILE")]
@@ -45,9 +47,9 @@ pub(crate) struct Args {
     /// Number of ranks
     #[arg(long, value_name = "N", value_parser = rank_count)]
     ranks: u32,
-    /// Steps of each run; the first one is not timed
-    #[arg(long, value_name = "STEPS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
-    steps: u64,
+    /// Steps of each run; the first one is not timed [default: 10 with up to 8 ranks, fewer with more, 3 with more than 20]
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
+    steps: Option<u64>,
     /// The simulated machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
@@ -96,14 +98,25 @@ pub(super) struct Compared {
     pub left_out: Vec<String>,
 }
 
+/// The most steps of a run for which the user gives no number, and the fewest: the first one is not timed.
+const MOST_STEPS: u64 = 10;
+const FEWEST_STEPS: u64 = 3;
+
+/// The steps of a run for which the user gives no number: with many ranks as many as keep the samples of all ranks and steps those of
+/// ten steps on eight ranks.
+fn usual_steps(ranks: u32) -> u64 {
+    (8 * MOST_STEPS / u64::from(ranks.max(1))).clamp(FEWEST_STEPS, MOST_STEPS)
+}
+
 /// Compares, and prints a table of what was measured and one of what was predicted.
 pub fn run(args: &Args) -> CommandResult {
     let mut config = config::read(&args.config)?;
     for pair in &args.set {
         config::replace(&mut config, pair)?;
     }
+    let steps = args.steps.unwrap_or_else(|| usual_steps(args.ranks));
     // There are enough epochs for the steps, no checkpoints and no early end.
-    (config.training.max_steps, config.training.epochs) = (args.steps, args.steps);
+    (config.training.max_steps, config.training.epochs) = (steps, steps);
     config.fixed_length();
     if config.uses_gpus() {
         return Err(CommandError::usage(
@@ -130,6 +143,9 @@ pub fn run(args: &Args) -> CommandResult {
         device,
         measured: !args.predicted_only,
     };
+    if args.steps.is_none() && steps < MOST_STEPS {
+        tracing::info!("each run of {} ranks takes {steps} steps; --steps sets another number", args.ranks);
+    }
     let compared = comparison.run(None, &mut output)?;
     comparison.say(&compared, &mut output)?;
     write(args, &mut output)?;
@@ -168,14 +184,24 @@ impl Comparison {
     pub fn run(&self, command: Option<&str>, output: &mut RunOutput) -> CommandResult<Compared> {
         let data = run::load(&self.config)?;
         let mut compared = Compared::default();
-        for contender in &self.contenders(&data.0, &mut compared.left_out)? {
-            let predicted = self.train(contender, &data, self.simulated_ranks(contender.ranks)?)?;
+        let contenders = self.contenders(&data.0, &mut compared.left_out)?;
+        let runs = contenders.len() * if self.measured { 2 } else { 1 };
+        let mut run = 0;
+        let mut train = |contender: &Contender, place: LaunchMode| {
+            run += 1;
+            let kind = if matches!(place, LaunchMode::Threads(_)) { "threads" } else { "sim" };
+            let name = format!("run {run} of {runs}, {} on {kind}", contender.config.strategy);
+            let bar = progress::steps_of(&name, contender.config.training.max_steps);
+            contender.train(&data, &place, &bar)
+        };
+        for contender in &contenders {
+            let predicted = train(contender, self.simulated_ranks(contender.ranks)?)?;
             let machine = format!("{} of {}", self.topology, self.device.name);
             let record = contender.simulated(&predicted, &machine);
             output.record_as(&record, command)?;
             contender.spans(&predicted).iter().try_for_each(|span| output.record_as(span, command))?;
             if self.measured {
-                let real = self.train(contender, &data, LaunchMode::Threads(contender.ranks))?;
+                let real = train(contender, LaunchMode::Threads(contender.ranks))?;
                 let real = contender.measured(&real, &counted(cores() as usize, "core"), &record);
                 output.record_as(&real, command)?;
                 if real.weights_hash != record.weights_hash {
@@ -236,22 +262,6 @@ impl Comparison {
     fn simulated_ranks(&self, ranks: u32) -> CommandResult<LaunchMode> {
         let topology = Topology::named(&self.topology, ranks).map_err(CommandError::usage)?;
         Ok(LaunchMode::sim(topology, self.device))
-    }
-
-    fn train(
-        &self,
-        contender: &Contender,
-        data: &(Dataset, Dataset),
-        place: LaunchMode,
-    ) -> CommandResult<Trained> {
-        let kind = if matches!(place, LaunchMode::Threads(_)) { "threads" } else { "sim" };
-        let bar = progress::steps(
-            contender.config.training.max_steps,
-            &format!("{} on {kind}", contender.config.strategy),
-        );
-        let trained = contender.train(data, &place, &bar);
-        bar.finish_and_clear();
-        trained
     }
 }
 
