@@ -154,6 +154,7 @@ fn a_comparison_names_what_it_leaves_out_and_refuses_what_it_cannot_do() {
             "does not divide the 3 ranks",
         ),
         (&["--ranks", "4", "--strategies", "zero9"], "unknown strategy `zero9`; the nearest is `zero1`"),
+        (&["--ranks", "4", "--strategies", "ddp,zero1,ddp"], "names ddp twice; name each strategy once"),
         (&["--ranks", "4", "--set", "device=cuda"], "use --set device=cpu"),
         (&["--ranks", "4", "--topology", "nowhere"], "nowhere"),
         (&["--ranks", "4", "--set", "batch"], "write KEY=VALUE"),

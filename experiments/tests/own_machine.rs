@@ -43,6 +43,21 @@ fn a_topology_without_a_machine_is_told_what_is_missing() {
     says(&nccl(path.to_str().unwrap()), &["own.toml:1:8: ", "3 NICs"]);
 }
 
+#[test]
+fn what_nccl_does_not_run_on_or_with_is_answered_with_what_is_right() {
+    let dgx = ["simulate", "all_reduce", "--ranks", "12", "--topology", "dgx-a100", "--algo", "nccl"];
+    says(&dgx, &["12 ranks are not a whole number of nodes of 8; take a multiple of 8, or devices=N"]);
+    let folder = folder();
+    let path = folder.path().join("own.json");
+    fs::write(&path, "{}").unwrap();
+    let own =
+        ["simulate", "all_reduce", "--ranks", "4", "--algo", "ring", "--topology", path.to_str().unwrap()];
+    says(&own, &["own.json: a JSON file describes a machine for `allfold simulate --algo nccl` alone"]);
+    let right = ["`allfold simulate`", "`allfold bench --backend nccl`"];
+    says(&["scale", "collective", "all_reduce", "--algo", "nccl", "--ranks", "8"], &right);
+    says(&["bench", "all_reduce", "--backend", "threads", "--ranks", "2", "--algo", "nccl"], &right);
+}
+
 /// GPUs are named in the form factors in which they are made.
 #[test]
 fn a_gpu_in_a_form_factor_in_which_it_is_not_made_is_refused() {

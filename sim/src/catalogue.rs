@@ -29,6 +29,12 @@ impl Topology {
             return Ok(topology);
         }
         let head = name.split([':', ',']).next().unwrap_or_default();
+        if name.to_ascii_lowercase().ends_with(".json") && Path::new(name).is_file() {
+            return Err(Error::File {
+                path: name.into(),
+                what: "a JSON file describes a machine for `allfold simulate --algo nccl` alone; a topology file ends in .toml".into(),
+            });
+        }
         // A machine's options may contain a `/`, as in nic-bandwidth=400Gb/s, so only the text before them decides.
         if name.ends_with(".toml") || head.contains('/') {
             return Topology::load(Path::new(name), ranks);

@@ -3,7 +3,7 @@
 use crate::call::plan::Choice;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::{launched, names};
-use allfold_collectives::registry::{self, Shape};
+use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::{Collective, DType, Rank, ReduceOp};
 use allfold_report::sizes::{Growth, Size, Sweep, rank_count};
 
@@ -65,6 +65,19 @@ pub struct SweepArgs {
     pub window: Option<u32>,
 }
 
+/// The algorithm of this name.
+///
+/// # Errors
+/// No algorithm has this name; of `nccl`, the error says where NCCL is simulated and measured.
+pub fn algorithm(collective: Collective, name: &str) -> CommandResult<&'static Algorithm> {
+    registry::find(collective, name).map_err(|error| match name.eq_ignore_ascii_case("nccl") {
+        true => CommandError::usage(
+            "--algo nccl is NCCL's own choice, which `allfold simulate` times on a machine and `allfold bench --backend nccl` on GPUs",
+        ),
+        false => CommandError::usage(error),
+    })
+}
+
 impl SweepArgs {
     /// The sweep of each algorithm that `--algo` names, in order.
     ///
@@ -108,13 +121,13 @@ impl SweepArgs {
         names::root_inside(self.root, self.ranks)?;
         let shape =
             Shape::new(self.ranks).and_then(|s| s.rooted(Rank(self.root))).map_err(CommandError::usage)?;
-        let named = self.algo.as_deref().map(|name| registry::find(self.collective, name));
+        let named = self.algo.as_deref().map(|name| algorithm(self.collective, name)).transpose()?;
         if self.segment == Some(Size(0)) {
             return Err(CommandError::usage("--segment 0 cuts chunks into nothing; give 1 byte or more"));
         }
         Ok(Choice {
             collective: self.collective,
-            algorithm: named.transpose().map_err(CommandError::usage)?,
+            algorithm: named,
             shape,
             dtype: self.dtype,
             op: self.op,

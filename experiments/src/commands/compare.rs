@@ -123,7 +123,14 @@ pub fn run(args: &Args) -> CommandResult {
             "`device` is cuda, and strategies are compared on the CPU; use --set device=cpu",
         ));
     }
-    args.strategies.iter().try_for_each(|name| strategies::check_name(name))?;
+    for (at, name) in args.strategies.iter().enumerate() {
+        strategies::check_name(name)?;
+        if args.strategies[..at].contains(name) {
+            return Err(CommandError::usage(format!(
+                "--strategies names {name} twice; name each strategy once"
+            )));
+        }
+    }
     let all = || strategies::names().map(String::from).collect();
     let strategies = if args.strategies.is_empty() { all() } else { args.strategies.clone() };
     let device = Device::named(&args.device).map_err(CommandError::usage)?;

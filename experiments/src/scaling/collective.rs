@@ -1,13 +1,14 @@
 //! Scaling curves of collectives: one call on more and more ranks, by several algorithms.
 
 use crate::call::plan::Choice;
+use crate::call::sweep::algorithm;
 use crate::cli::columns::columns;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
 use crate::cli::progress;
 use crate::predict::machine::SimulatedMachine;
 use crate::scaling::workload::thinned;
-use allfold_collectives::registry::{self, Algorithm, Shape};
+use allfold_collectives::registry::{Algorithm, Shape};
 use allfold_collectives::time::LinkSharing;
 use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_report::format;
@@ -52,11 +53,8 @@ pub fn run(
     output: &mut RunOutput,
 ) -> CommandResult {
     let CollectiveScaling { collective, topology, .. } = args;
-    let algorithms: Vec<&'static Algorithm> = args
-        .algorithms
-        .iter()
-        .map(|name| registry::find(*collective, name).map_err(CommandError::usage))
-        .collect::<CommandResult<_>>()?;
+    let algorithms: Vec<&'static Algorithm> =
+        args.algorithms.iter().map(|name| algorithm(*collective, name)).collect::<CommandResult<_>>()?;
     plot.iter().try_for_each(|path| output.will_write(path))?;
     let counts = thinned(&counts.0);
     let mut curves = Vec::new();
@@ -179,6 +177,7 @@ fn draw(curves: &[Vec<Timed>], call: &CollectiveScaling, bytes: u64, path: &Path
 #[cfg(test)]
 mod tests {
     use super::*;
+    use allfold_collectives::registry;
 
     fn timed(name: &str, ranks: u32) -> SimulatedCollective {
         let args = CollectiveScaling {

@@ -24,7 +24,9 @@ impl Preset {
         let most = spec.devices.unwrap_or(preset.devices).clamp(1, preset.devices);
         let devices = most.min(ranks.max(1));
         if !ranks.is_multiple_of(devices) {
-            return wrong(format!("{ranks} ranks are not a whole number of nodes of {devices}"));
+            return wrong(format!(
+                "{ranks} ranks are not a whole number of nodes of {devices}; take a multiple of {devices}, or devices=N, which uses the first N of each node"
+            ));
         }
         let nodes = ranks / devices;
         if let Some(has) = spec.nodes.filter(|has| nodes > *has) {
