@@ -361,3 +361,23 @@ fn every_algorithm_of_the_table_conforms() {
         testing::conforms(algorithm).unwrap();
     }
 }
+
+/// The samples depend on the order of additions: what a ring gives is not what the canonical order gives.
+#[test]
+fn the_order_of_a_sum_shows_in_the_samples() {
+    let (dtype, op, count) = (DType::F32, ReduceOp::Sum, 29);
+    let case =
+        testing::Case { ranks: 7, root: Rank(0), count, dtype, op, segment: None, window: 1, buffered: 0 };
+    let [ring, direct] = ["ring", "direct"].map(|name| {
+        let algorithm = registry::find(Collective::AllReduce, name).unwrap();
+        testing::Exact::<f32>::new(algorithm, &case).unwrap()
+    });
+    let world = World::threads(7).algorithm(Collective::AllReduce, "ring");
+    let sums = world.run(|comm: Communicator| -> Result<_, Error> {
+        let mut data = ring.inputs[comm.rank().index()].clone();
+        comm.all_reduce(&mut data, op).map(|()| data)
+    });
+    let sums = sums.unwrap();
+    ring.holds("threads", &sums).unwrap();
+    assert!(direct.holds("threads", &sums).is_err());
+}

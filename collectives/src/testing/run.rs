@@ -168,12 +168,3 @@ fn call<T: Element>(collective: Collective, case: &Case, comm: &Communicator, in
     comm.collective(collective, &input[extent.input(rank)], &mut result, case.op, case.root)?;
     Ok(result)
 }
-
-/// The exact result on rank 0 of summing `count` f32 over `ranks` ranks.
-#[cfg(test)]
-pub(super) fn exact_sum(algorithm: &Algorithm, ranks: u32, count: usize) -> Vec<f32> {
-    let (dtype, op) = (DType::F32, crate::ReduceOp::Sum);
-    let case = Case { ranks, root: Rank(0), count, dtype, op, segment: None, window: 1, buffered: 0 };
-    let inputs: Vec<Vec<f32>> = (0..ranks).map(|rank| input(algorithm.collective, &case, rank)).collect();
-    exact(algorithm, &case, &inputs).map(|mut results| results.swap_remove(0)).unwrap_or_default()
-}
