@@ -126,6 +126,12 @@ fn what_ranks_agree_on_takes_its_time_on_the_clock() {
         let config = on(row, &more(row.gpt()), (row.data)(4).unwrap());
         compare(name, &config, 4, Device::A100_F32);
     }
+    // Norms of parts are shared; two servers share them, too.
+    for name in ["zero1", "tensor", "parameter_server", "2 servers, 2 micro"] {
+        let row = ROWS.iter().find(|row| row.name == name).unwrap();
+        let lars = more(row.gpt()).with(|c| c.optimiser.name = "lars".into());
+        compare(name, &on(row, &lars, (row.data)(4).unwrap()), 4, Device::A100_F32);
+    }
     // Autocast's layers compute on the units for narrow numbers.
     for name in ["ddp", "zero3", "1f1b", "tensor", "context"] {
         let row = ROWS.iter().find(|row| row.name == name).unwrap();

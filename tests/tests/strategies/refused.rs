@@ -41,7 +41,8 @@ fn what_a_strategy_cannot_take_is_refused_in_one_line() {
     refused(4, &[("strategy", "zero2"), ("parallel.shard", "3")], &["`parallel.shard` is 3", "divisor of 4"]);
     refused(2, &[("strategy", "data_parallel"), ("parallel.shard", "2")], &["`parallel.shard`", "zero1"]);
     let servers = [("strategy", "parameter_server"), ("parallel.servers", "2"), ("optimiser", "lars")];
-    refused(4, &servers, &["`lars`", "`parallel.servers` 1, or another optimiser"]);
+    let stale = [&servers[..], &[("parallel.staleness", "1")]].concat();
+    refused(4, &stale, &["`lars`", "use staleness 0, `parallel.servers` 1, or another optimiser"]);
     refused(2, &[("strategy", "zero3"), ("hook", "fp16")], &["`ddp.hook`", "none", "`ddp` takes"]);
     refused(2, &[("strategy", "data_parallel"), ("uneven", "true")], &["`data.uneven`", "false"]);
     let ddp = ("strategy", "ddp");

@@ -131,8 +131,9 @@ impl DeviceOptimiser {
         Ok(DeviceOptimiser { kind, states, tables, totals, steps: 0 })
     }
 
-    /// If ranks share parameters and the optimiser needs the norms of whole ones, queues their computation. Every rank must call it.
-    pub fn share_norms(&self, factor: f32, queue: &Queue, world: &mut DeviceGroup<'_>) -> Result<()> {
+    /// If ranks share parameters and the optimiser needs the norms of whole ones, queues their computation. `holders`: the ranks
+    /// that update parameters, of which each must call it.
+    pub fn share_norms(&self, factor: f32, queue: &Queue, holders: &mut DeviceGroup<'_>) -> Result<()> {
         let Some(totals) = &self.totals else { return Ok(()) };
         queue.fill(totals.all(), 0)?;
         for table in &self.tables {
@@ -140,8 +141,8 @@ impl DeviceOptimiser {
                 launch::lars_norms(queue, &table.params, factor, norms)?;
             }
         }
-        world.all_reduce(queue, DType::F64, ReduceOp::Sum, totals.all())?;
-        Ok(world.join(queue)?)
+        holders.all_reduce(queue, DType::F64, ReduceOp::Sum, totals.all())?;
+        Ok(holders.join(queue)?)
     }
 
     /// Queues a step, which changes nothing if the flag `skip` is set on the device when it runs. `factor` scales gradients.

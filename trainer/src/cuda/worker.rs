@@ -193,8 +193,11 @@ impl<'a> GpuWorker<'a> {
         self.weights.allocate(&self.queue)?;
         self.exchange.allocate(&self.weights, &self.queue)?;
         let counts = |param: usize| self.counts_param(param);
-        // A server steps when it has gradients, not when other ranks do.
-        let shares = self.is_sharded() && self.mesh.servers == 0;
+        // Servers step when they have gradients, and workers do not.
+        let shares = match self.mesh.servers {
+            0 => self.is_sharded(),
+            servers => servers > 1 && self.mesh.is_server(self.rank),
+        };
         let counts: Option<&dyn Fn(usize) -> bool> = if shares { Some(&counts) } else { None };
         let optimiser =
             DeviceOptimiser::new(self.config, &self.passes.network, &self.weights, counts, &self.queue)?;
@@ -423,7 +426,8 @@ impl<'a> GpuWorker<'a> {
     /// gradients.
     pub fn step_optimiser(&mut self, factor: f32) -> Result<()> {
         let GpuWorker { optimiser, queue, groups, .. } = self;
-        optimiser.as_ref().ok_or_else(unallocated)?.share_norms(factor, queue, &mut groups.world)?;
+        let holders = if self.mesh.servers > 0 { groups.data() } else { &mut groups.world };
+        optimiser.as_ref().ok_or_else(unallocated)?.share_norms(factor, queue, holders)?;
         let skip = if self.step.scaled { Some(self.flag()?) } else { None };
         let optimiser = self.optimiser.as_ref().ok_or_else(unallocated)?;
         optimiser.step(self.config, self.step.input.lr, factor, skip, &self.queue)

@@ -144,12 +144,19 @@ impl<F: Float> Worker<'_, F> {
         Ok(())
     }
 
-    /// If ranks have parts of parameters and the optimiser needs norms (LARS), gives it those of whole parameters and gradients.
+    /// If ranks have parts of parameters and the optimiser needs norms (LARS), gives it those of whole parameters and gradients. Of
+    /// a parameter server, the servers do so.
     fn share_norms(&mut self) -> Result<()> {
         let cut = |keep| matches!(keep, Keep::ShardedState | Keep::ShardedGradients | Keep::Sharded);
-        let served = self.groups.serving_role().servers > 0;
-        let shared = self.split.tensor.is_some() || self.split.experts.is_some();
-        if served || !shared && !self.specs.iter().any(|unit| cut(unit.keep)) {
+        let role = self.groups.serving_role();
+        let has_parts = self.split.tensor.is_some()
+            || self.split.experts.is_some()
+            || self.specs.iter().any(|unit| cut(unit.keep));
+        let (holders, shares) = match role.servers {
+            0 => (self.groups.world, has_parts),
+            servers => (self.groups.data(), servers > 1 && role.server.is_some()),
+        };
+        if !shares {
             return Ok(());
         }
         if !optim::build::<F>(self.config, &[])?.needs_norms() {
@@ -167,7 +174,7 @@ impl<F: Float> Worker<'_, F> {
             })?;
         }
         let before = self.groups.world.now();
-        self.groups.world.all_reduce(squares.as_flattened_mut(), ReduceOp::Sum)?;
+        holders.all_reduce(squares.as_flattened_mut(), ReduceOp::Sum)?;
         self.waited_since(before);
         for piece in self.units.iter_mut().flat_map(|unit| &mut unit.pieces) {
             piece.optimiser.set_squares(&squares[piece.first_param..]);

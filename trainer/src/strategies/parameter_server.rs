@@ -168,12 +168,13 @@ pub(super) fn fits(config: &Config, ranks: u32) -> Result<()> {
 /// # Errors
 /// An optimiser that cannot, and what would be right.
 pub(super) fn fits_optimiser(config: &Config) -> Result<()> {
-    match config.parallel.servers > 1 && config.optimiser.name == "lars" {
-        true => Err(Error::Config(
-            "optimiser `lars` needs the norm of each whole parameter, and servers that have parts of it do not step together; use \
-             `parallel.servers` 1, or another optimiser"
-                .into(),
-        )),
+    let parallel = &config.parallel;
+    match parallel.servers > 1 && parallel.staleness > 0 && config.optimiser.name == "lars" {
+        true => Err(Error::Config(format!(
+            "optimiser `lars` needs the norm of each whole parameter, and with `parallel.staleness` {} servers that have parts of it do \
+             not step together; use staleness 0, `parallel.servers` 1, or another optimiser",
+            parallel.staleness
+        ))),
         false => Ok(()),
     }
 }

@@ -19,8 +19,16 @@ fn servers_step_as_on_the_cpu() {
         c.optimiser.lr = 0.01;
         c.optimiser.clip_norm = 0.5;
     });
+    let lars = small().with(|c| {
+        c.optimiser.name = "lars".into();
+        c.optimiser.trust = 0.02;
+        c.optimiser.weight_decay = 0.01;
+    });
     for (config, ranks, within) in [
         (served(small(), 1), 2, 1e-5),
+        // Two servers have parts of each parameter, whose norms they share.
+        (served(lars.clone(), 1), 3, 1e-5),
+        (served(lars, 2), 4, 1e-5),
         (served(adam.with(|c| c.training.accumulate = 2), 2), 4, 1e-5),
         (
             served(

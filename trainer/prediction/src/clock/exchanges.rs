@@ -1,8 +1,7 @@
 //! The communicators of a rank on a clock, and the calls of layers to the ranks along their axis.
 
-use super::ClockRank;
-use super::Queue;
 use super::links::WorldLinks;
+use super::{ClockRank, Queue};
 use crate::exchange::SharedExchange;
 use crate::meetings::Meetings;
 use crate::{GroupedCollective, RankGroups};

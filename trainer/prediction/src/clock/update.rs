@@ -45,12 +45,13 @@ impl ClockRank<'_> {
             self.for_each_unit(|elements| costs.clip(elements));
         }
         let cut = |keep| matches!(keep, Keep::ShardedState | Keep::ShardedGradients | Keep::Sharded);
-        if rules.norms
-            && self.with.mesh.servers == 0
-            && (rules.parts || self.units.iter().any(|unit| cut(unit.keep)))
-        {
+        let (holders, shares) = match self.with.mesh.servers {
+            0 => (Queue::World, rules.parts || self.units.iter().any(|unit| cut(unit.keep))),
+            servers => (self.along(MeshAxis::Data), servers > 1 && self.with.mesh.is_server(self.rank)),
+        };
+        if rules.norms && shares {
             let squares = 2 * costs.params().len();
-            self.run_collective(Queue::World, Collective::AllReduce, (squares, DType::F64))?;
+            self.run_collective(holders, Collective::AllReduce, (squares, DType::F64))?;
         }
         self.for_each_unit(|elements| costs.update(elements));
         Ok(())
