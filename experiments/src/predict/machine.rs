@@ -31,11 +31,10 @@ pub struct SimulatedMachine {
     pub nodes: Option<Nodes>,
 }
 
-/// The nodes of the machine that a topology's name begins with, if there is one. Nodes without a name have none: their lanes share a
+/// The nodes of the machine that a topology names, with its options, if there is one. Nodes without a name have none: their lanes share a
 /// node's first NIC, and so many are alike that 131,072 ranks are simulated in a second.
 fn nodes(name: &str) -> Option<Nodes> {
-    let head = name.split([':', ',']).next()?;
-    let preset = Preset::named(head).ok()?;
+    let preset = Preset::with_options(name).ok()?;
     Some(Nodes { devices: preset.devices, nics: preset.nics.count })
 }
 
@@ -244,6 +243,13 @@ mod tests {
         assert_eq!(named, scaled);
         assert_eq!(nodes("nodes8"), None);
         assert_eq!(nodes("dgx-a100:8,fat-tree=2:1"), Some(Nodes { devices: 8, nics: 8 }));
+        // Four GPUs of each node and four NICs: a lane for each.
+        assert_eq!(nodes("dgx-a100:4,devices=4,nics=4"), Some(Nodes { devices: 4, nics: 4 }));
+        let lanes = |lanes| {
+            let ring = call(Collective::AllReduce, "ring", 16, lanes);
+            timed("dgx-a100:4,devices=4,nics=4", Engine::Auto, &ring, 64 << 20).busbw_gbps
+        };
+        assert!(lanes(4) > 3.0 * lanes(1), "{} and {} GB/s", lanes(4), lanes(1));
     }
 
     /// Lanes are not rotated if a root must keep its role, or if a node is only partly used.

@@ -100,6 +100,7 @@ impl WorkloadScaling {
                 Box::new(SimulatedExchange::new(&topology, topology.costs(), Sharing::default(), &plan))
             }
             Collectives::Nccl => {
+                Preset::check_flat(&self.topology).map_err(CommandError::usage)?;
                 let preset = machine(&self.topology)?;
                 Box::new(NcclModel::new(platform(&preset, ranks)?, Overrides::default()))
             }
@@ -108,13 +109,12 @@ impl WorkloadScaling {
     }
 }
 
-/// The machine that a topology's name begins with.
+/// The machine that a topology names, with its options.
 ///
 /// # Errors
-/// A topology whose name begins with no known machine.
+/// A topology that names no known machine, or has a wrong option.
 pub fn machine(topology: &str) -> CommandResult<Preset> {
-    let head = topology.split([':', ',']).next().unwrap_or_default();
-    Preset::named(head).map_err(CommandError::usage)
+    Preset::with_options(topology).map_err(CommandError::usage)
 }
 
 /// A machine as NCCL's tuner sees it: a channel for each NVLink of a device, sharing the node's NICs.
@@ -210,6 +210,23 @@ mod tests {
                 assert!(factor < 3.0, "{machine} {ranks}: {times:?}");
             }
         }
+    }
+
+    /// Options of a machine change NCCL's times as they change the simulated ones; switches are refused.
+    #[test]
+    fn nccl_has_the_machine_s_options() {
+        let time = |topology: &str| {
+            scaling(topology, Collectives::Nccl).predict(64, 8).map(|step| step.communication.as_secs())
+        };
+        let whole = time("dgx-a100").unwrap();
+        for slower in
+            ["dgx-a100,nic-bandwidth=10Gb/s", "dgx-a100,nics=1", "dgx-a100,fabric=tcp", "dgx-a100,devices=2"]
+        {
+            let slow = time(slower).unwrap();
+            assert!(slow > 1.1 * whole, "{slower}: {slow} s, {whole} s");
+        }
+        let Err(CommandError::Usage(said)) = time("dgx-a100,fat-tree=2:1") else { panic!("not refused") };
+        assert!(said.contains("leave out fat-tree"), "{said}");
     }
 
     #[test]

@@ -166,6 +166,23 @@ impl Preset {
         }
     }
 
+    /// The preset for a text such as `dgx-a100,nics=4`, with the devices and NICs that the text's options say. Switches above the nodes
+    /// are no part of a preset.
+    ///
+    /// # Errors
+    /// An unknown machine, fabric or option; more devices than a node has.
+    pub fn with_options(text: &str) -> Result<Preset> {
+        let spec = Spec::read(text)?;
+        let mut preset = Preset::named(&spec.name)?;
+        preset.devices = preset.node(&spec)?.devices;
+        preset.nics.count = spec.nics.unwrap_or(preset.nics.count);
+        preset.nics.bandwidth = spec.nic_bandwidth.unwrap_or(preset.nics.bandwidth);
+        if let Some(name) = &spec.fabric {
+            preset.nics.fabric = fabric::named(name)?.name.into();
+        }
+        Ok(preset)
+    }
+
     pub(crate) fn find(name: &str) -> Result<Option<Preset>> {
         let name = name.to_ascii_lowercase().replace('_', "-");
         if let Some((found, text)) = FILES.iter().find(|(known, _)| *known == name) {
@@ -194,7 +211,16 @@ impl Preset {
                 "{ranks} ranks are more than the {most} GPUs of `{text}`; name more nodes, or leave their number out"
             )));
         }
-        Ok(Some(node.topology(ranks, spec.fabrics)?.renamed(text)))
+        let nodes = ranks.div_ceil(node.devices.max(1));
+        let spare = spec.fabrics.oversubscription.filter(|ratio| *ratio > 1.0 && nodes < spec.fabrics.pod);
+        let note = spare.map(|ratio| {
+            let pod = spec.fabrics.pod;
+            format!(
+                "fat-tree={ratio}:1 of `{text}`: a pod's uplinks are those of {pod} nodes, and there are {nodes}; give pod={nodes} for a \
+                 switch of these nodes"
+            )
+        });
+        Ok(Some(node.topology(ranks, spec.fabrics)?.renamed(text).with_notes(note.into_iter().collect())))
     }
 
     /// One node of the machine, with the options of `spec` applied.

@@ -6,6 +6,19 @@ use crate::machines::{Cpu, Fabric, GPU_MODELS, Generation, Machine, Nics};
 use crate::{Error, Result};
 
 impl Preset {
+    /// Refuses a text with switches above the nodes, which the model of NCCL does not have.
+    ///
+    /// # Errors
+    /// An option of switches; a text that cannot be read.
+    pub fn check_flat(text: &str) -> Result<()> {
+        match Spec::read(text)?.fabrics == Fabrics::FLAT {
+            true => Ok(()),
+            false => Err(Error::Topology(format!(
+                "`{text}`: the model of NCCL has nodes and NICs, but no switches above them: leave out fat-tree, pod and rails"
+            ))),
+        }
+    }
+
     /// The machine for a text such as `hgx-h100:128` or `p4d,nics=4`, with `ranks` GPUs.
     ///
     /// # Errors
@@ -15,9 +28,7 @@ impl Preset {
         let wrong = |what: String| Err(Error::Topology(format!("`{text}`: {what}")));
         let spec = Spec::read(text)?;
         let preset = Preset::named(&spec.name)?;
-        if spec.fabrics != Fabrics::FLAT {
-            return wrong("the model of NCCL has nodes and NICs, but no switches above them: leave out fat-tree, pod and rails".into());
-        }
+        Preset::check_flat(text)?;
         let Some(gpu) = GPU_MODELS.iter().find(|gpu| gpu.name == preset.gpu) else {
             return wrong(format!("no GPU is called {}", preset.gpu));
         };
