@@ -247,7 +247,15 @@ impl Agent {
             self.line.say(said).await;
         }
         let (with, interrupted) = match said {
-            Some(Message::Interrupted { signal, .. }) => (asking(signal), true),
+            Some(Message::Interrupted { signal, .. }) => {
+                if let Some(local) = ranks.stopped() {
+                    let rank = start.rank(local).rank;
+                    self.output
+                        .printer
+                        .say(&format!("rank {rank} is stopped by a signal such as SIGSTOP: it is killed"));
+                }
+                (asking(signal), true)
+            }
             _ => (Signal::TERM, false),
         };
         self.end(ranks, with, Stopping { epoch, interrupted }, guard, signals).await;

@@ -22,6 +22,8 @@ pub(super) struct Processes {
 /// How long the launcher waits for output that stays open without new lines: the process that keeps it open may have left its
 /// rank's process group.
 const SILENCE: Duration = Duration::from_secs(1);
+/// The time between two looks at whether all processes that run are stopped.
+const LOOK: Duration = Duration::from_millis(50);
 
 impl Processes {
     /// The processes of a start, of which none has been started.
@@ -97,17 +99,24 @@ impl Processes {
         (0..).zip(&self.all).find_map(|(local, process)| process.is_stopped().then_some(local))
     }
 
+    /// Whether a process runs that is not stopped.
+    fn can_act(&self) -> bool {
+        self.all.iter().any(|process| process.running && !process.is_stopped())
+    }
+
     pub fn signal(&self, signal: Signal) {
         self.all.iter().for_each(|process| process.signal(signal));
     }
 
-    /// Sends `signal` to all processes, kills those that still run after `grace`, then kills what they left behind. A process that
-    /// SIGSTOP stopped is continued: it could not act on `signal`, and the others would wait for it until `grace` is over.
+    /// Sends `signal` to all processes, kills those that still run after `grace`, then kills what they left behind. Processes that
+    /// SIGSTOP stopped cannot act on `signal`: they are killed as soon as no other one runs. Continued, they would go on to the operation
+    /// in which the others wait, and no record would tell who was late.
     pub async fn stop(&mut self, signal: Signal, grace: Duration, guard: &mut Guard) {
         self.signal(signal);
-        self.signal(Signal::CONT);
         let due = Instant::now() + grace;
-        while self.is_running() && timeout_at(due, self.ended()).await.is_ok() {}
+        while self.can_act() && Instant::now() < due {
+            let _ = timeout_at(due.min(Instant::now() + LOOK), self.ended()).await;
+        }
         self.signal(Signal::KILL);
         while self.is_running() {
             self.ended().await;
