@@ -1,9 +1,18 @@
 //! `--device` on virtual time: a device model for all ranks, and others for some of them.
 
 use crate::cli::error::{CommandError, CommandResult};
+use allfold_sim::machines::presets::Preset;
 use allfold_sim::{Device, Faults, Topology};
 use std::fmt;
 use std::str::FromStr;
+
+/// The device of simulated ranks for which the user names none: the GPU of the machine that the topology names, in f32; an A100 of any
+/// other topology.
+pub fn own_device(topology: &str) -> &'static str {
+    let gpu = Preset::with_options(topology).ok().map(|machine| format!("{}_f32", machine.gpu));
+    let own = gpu.and_then(|gpu| Device::named(&gpu).ok());
+    own.map_or("a100_f32", |device| device.name)
+}
 
 /// The device models of simulated ranks, such as `a100_f32` or `cpu_core,4-7:h100_f32`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,6 +109,20 @@ impl RankDevices {
 mod tests {
     use super::*;
     use allfold_sim::Rank;
+
+    #[test]
+    fn ranks_of_a_machine_have_its_gpu_where_none_is_named() {
+        let cases = [
+            ("hgx-h100:4,nics=4", "h100_f32"),
+            ("dgx1-v100", "v100_f32"),
+            ("dgx-a100", "a100_f32"),
+            ("nodes8", "a100_f32"),
+            ("mine.toml", "a100_f32"),
+        ];
+        for (topology, device) in cases {
+            assert_eq!(own_device(topology), device, "{topology}");
+        }
+    }
 
     #[test]
     fn ranks_have_the_devices_that_rules_name() {

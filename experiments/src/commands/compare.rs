@@ -3,6 +3,7 @@
 
 use crate::cli::columns::columns;
 use crate::cli::common::Common;
+use crate::cli::devices::own_device;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
 use crate::cli::{memory, progress};
@@ -54,8 +55,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
     /// What each rank of the simulated machine computes on. A GPU's name alone means f16 on tensor cores, with _f32 plain f32
-    #[arg(long, value_name = "D", default_value = "a100_f32")]
-    device: String,
+    /// [default: the machine's own GPU in f32, else a100_f32]
+    #[arg(long, value_name = "D")]
+    device: Option<String>,
     /// Predict alone, without runs on threads
     #[arg(long)]
     predicted_only: bool,
@@ -133,7 +135,8 @@ pub fn run(args: &Args) -> CommandResult {
     }
     let all = || strategies::names().map(String::from).collect();
     let strategies = if args.strategies.is_empty() { all() } else { args.strategies.clone() };
-    let device = Device::named(&args.device).map_err(CommandError::usage)?;
+    let device = args.device.as_deref().unwrap_or(own_device(&args.topology));
+    let device = Device::named(device).map_err(CommandError::usage)?;
     Topology::named(&args.topology, args.ranks).map_err(CommandError::usage)?;
     memory::threads(args.ranks)?;
     let mut output = RunOutput::open(args.common.json.as_deref(), Some(config.seed))?;

@@ -5,7 +5,7 @@ mod live;
 mod summary;
 
 use crate::cli::common::Common;
-use crate::cli::devices::RankDevices;
+use crate::cli::devices::{RankDevices, own_device};
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
 use crate::cli::{interruption, launched, memory, names, progress};
@@ -77,7 +77,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SEED", default_value_t = 0, requires = "fault")]
     fault_seed: u64,
     /// What each rank computes on: cpu or cuda, or a device for each rank, such as cuda:0,cpu [default: the configuration's]; with
-    /// sim, a device model [default: a100_f32], also with others for some ranks, such as a100_f32,4-7:v100_f32
+    /// sim, a device model [default: the machine's own GPU in f32, else a100_f32], also with others for some ranks, such as a100_f32,4-7:v100_f32
     #[arg(long, value_name = "D")]
     device: Option<String>,
     /// Share the samples of a step by the speed of these devices, not equally: with sim that of the models, on threads that of a few
@@ -118,7 +118,7 @@ impl Args {
     }
 
     fn device(&self) -> &str {
-        self.device.as_deref().unwrap_or("a100_f32")
+        self.device.as_deref().unwrap_or(own_device(self.topology()))
     }
 
     /// Refuses flags of the virtual clock without `--backend sim`, and flags that `sim` does not have.

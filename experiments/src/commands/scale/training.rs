@@ -2,7 +2,7 @@
 
 use super::page;
 use crate::cli::common::Common;
-use crate::cli::devices::RankDevices;
+use crate::cli::devices::{RankDevices, own_device};
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::memory;
 use crate::cli::output::RunOutput;
@@ -34,9 +34,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
     /// What each rank of the simulated machine computes on: a device, or with others for some ranks, such as a100_f32,4-7:v100_f32.
-    /// A GPU's name alone means f16 on tensor cores, with _f32 plain f32
-    #[arg(long, value_name = "D", default_value = "a100_f32")]
-    device: String,
+    /// A GPU's name alone means f16 on tensor cores, with _f32 plain f32 [default: the machine's own GPU in f32, else a100_f32]
+    #[arg(long, value_name = "D")]
+    device: Option<String>,
     /// Share the samples of a step by the speed of these devices, not equally
     #[arg(long)]
     share_by_speed: bool,
@@ -78,7 +78,7 @@ pub fn run(args: &Args) -> CommandResult {
     config.training.max_steps = args.steps;
     // The run has enough epochs for its steps, on any number of ranks.
     config.training.epochs = args.steps;
-    let devices: RankDevices = args.device.parse()?;
+    let devices: RankDevices = args.device.as_deref().unwrap_or(own_device(&args.topology)).parse()?;
     let faults = FaultRules { rules: args.fault.clone(), seed: args.fault_seed };
     let scaling = Scaling::new(config, args.topology.clone(), devices);
     let scaling = scaling.faulty(faults).shared(args.share_by_speed);
