@@ -30,7 +30,7 @@ use crate::{Config, Error, Model, ParamSpec, Result};
 use allfold_kernels::nn::Float;
 use allfold_sim::{expected, fnv1a};
 use allfold_tensor_files::tensor_file;
-use compatible::{same_ranks, same_run};
+use compatible::{PerRank, same_ranks, same_run};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -384,7 +384,12 @@ fn fits<F: Float>(
     model: &Model<F>,
     own: &Own<F>,
 ) -> std::result::Result<(), String> {
-    let per_rank = !own.is_empty() || model.network().buffer_count() > 0 && !run.0.model.sync_batch_norm;
+    let local_norms = model.network().buffer_count() > 0 && !run.0.model.sync_batch_norm;
+    let per_rank = match own.is_empty() {
+        false => PerRank::State,
+        true if local_norms => PerRank::BatchNorms,
+        true => PerRank::Nothing,
+    };
     same_ranks(progress, run, per_rank)?;
     same_run(progress, run.0)
 }

@@ -4,12 +4,23 @@ use super::TrainingProgress;
 use crate::{Config, strategies};
 use allfold_config::TrainingConfig;
 
-/// Refuses to resume if a step would take another number of samples. If state is `per_rank` (errors that hooks remember, batch
-/// norms over each rank's samples) or a key's effect depends on the number of ranks, then ranks, batch, micro-batches must agree.
+/// What the checkpoint of a run holds that each rank has of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PerRank {
+    /// Nothing: all ranks have the same state.
+    Nothing,
+    /// Tensors of each rank, such as the errors that a hook remembers.
+    State,
+    /// No such tensors, but statistics of batch norms over each rank's samples.
+    BatchNorms,
+}
+
+/// Refuses to resume if a step would take another number of samples. If ranks have state of their own or a key's effect depends on the
+/// number of ranks, then ranks, batch, micro-batches must agree.
 pub(super) fn same_ranks(
     progress: &TrainingProgress,
     (config, ranks): (&Config, u32),
-    per_rank: bool,
+    per_rank: PerRank,
 ) -> std::result::Result<(), String> {
     let shares = |config: &Config, ranks| {
         let mesh = strategies::mesh(config, ranks).map_err(|error| error.to_string())?;
@@ -17,7 +28,10 @@ pub(super) fn same_ranks(
     };
     let ((were, had), (are, have)) = (shares(&progress.config, progress.ranks)?, shares(config, ranks)?);
     let accumulates = progress.config.training.accumulate != config.training.accumulate;
-    let follows = per_rank || config.data.drop_last || config.data.uneven || config.optimiser.scale_lr;
+    let follows = per_rank != PerRank::Nothing
+        || config.data.drop_last
+        || config.data.uneven
+        || config.optimiser.scale_lr;
     if were * had != are * have || follows && (were != are || had != have || accumulates) {
         return Err(format!(
             "was made by {were} ranks with batches of {had} in {} micro-batches, and this run has {are} with {have} in {}; use {}, or \
@@ -25,10 +39,13 @@ pub(super) fn same_ranks(
             progress.config.training.accumulate,
             config.training.accumulate,
             match (per_rank, follows) {
-                (true, _) =>
-                    "the same, since the checkpoint holds what each rank has of its own, such as statistics of batch norms",
-                (false, true) => "the same",
-                _ => "as many samples in a step",
+                (PerRank::State, _) =>
+                    "the same, since the checkpoint holds state that each rank has of its own, such as that of a hook",
+                (PerRank::BatchNorms, _) =>
+                    "the same number of ranks and the same batches, since each rank has statistics of batch norms of its own (a run \
+                     with `model.sync_batch_norm = true` from the start may go on with other numbers of ranks)",
+                (PerRank::Nothing, true) => "the same",
+                (PerRank::Nothing, false) => "as many samples in a step",
             }
         ));
     }
@@ -66,5 +83,43 @@ pub(super) fn same_run(progress: &TrainingProgress, config: &Config) -> std::res
     match was.iter().zip(&is).find(|(was, is)| was != is) {
         Some((was, is)) => Err(format!("was made with `{was}` and this run has `{is}`")),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::VERSION;
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_lets_a_run_go_on_with_other_ranks() {
+        let config = Config::default().with(|c| c.training.batch = 8);
+        let progress = TrainingProgress {
+            version: VERSION,
+            step: 4,
+            ranks: 4,
+            optimiser_steps: 4,
+            loss_scale: 0.0,
+            good: 0,
+            checksum: String::new(),
+            config: config.clone(),
+        };
+        let resumed = |ranks: u32, batch: usize, per_rank| {
+            same_ranks(&progress, (&config.clone().with(|c| c.training.batch = batch), ranks), per_rank)
+        };
+        assert_eq!(resumed(2, 16, PerRank::Nothing), Ok(()));
+        assert_eq!(resumed(4, 8, PerRank::BatchNorms), Ok(()));
+        for (batch, per_rank, hints) in [
+            (8, PerRank::Nothing, ["2 with 8 in 1", "as many samples in a step"]),
+            (16, PerRank::State, ["use the same, ", "such as that of a hook"]),
+            (
+                16,
+                PerRank::BatchNorms,
+                ["the same number of ranks", "`model.sync_batch_norm = true` from the start"],
+            ),
+        ] {
+            let said = resumed(2, batch, per_rank).unwrap_err();
+            assert!(hints.iter().all(|hint| said.contains(hint)), "{said}");
+        }
     }
 }
