@@ -55,7 +55,13 @@ fn a_training_run_is_heard_at_once_and_an_interrupted_one_leaves_what_it_did() {
         let head = first_line(&mut text);
         assert!(head.starts_with("mlp with ") && head.contains("parameters, ddp, 1 rank, "), "{head}");
         let line = first_line(&mut log);
-        assert!(line.starts_with("step ") && line.contains("loss ") && line.contains("so far"), "{line}");
+        assert!(
+            line.starts_with("step ")
+                && line.contains("loss ")
+                && line.contains(", lr 0.")
+                && line.ends_with("so far\n"),
+            "{line}"
+        );
         interrupt(&child, signal);
         let mut rest = String::new();
         text.read_to_string(&mut rest).unwrap();
@@ -68,6 +74,7 @@ fn a_training_run_is_heard_at_once_and_an_interrupted_one_leaves_what_it_did() {
             (&"train_progress".into(), &true.into(), &1.into())
         );
         assert!(last["step"].as_u64().unwrap() > 0 && last["loss"].is_number(), "{last}");
+        assert!(last["lr"].as_f64().unwrap() > 0.0, "{last}");
     }
 }
 

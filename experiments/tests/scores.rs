@@ -73,6 +73,26 @@ fn a_run_with_all_its_epochs_tells_of_no_early_end() {
     assert!(scores["train_accuracy"].is_null() && records.last().unwrap()["ended_early_after"].is_null());
 }
 
+/// The rate is halved after each epoch of ten steps. A run that is resumed knows the rates of its own steps.
+#[test]
+fn the_record_of_a_step_has_its_learning_rate() {
+    let folder = folder();
+    let kept = folder.path().join("kept");
+    let keys = format!(
+        "lr_schedule.name = \"step\"\nlr_schedule.every = 10\nlr_schedule.factor = 0.5\ntraining.epochs = 2\n\
+         checkpoint.dir = {kept:?}\ncheckpoint.every = 10\ncheckpoint.resume = true\n"
+    );
+    let rates = |flags: &[&str]| -> Vec<Option<f64>> {
+        train(folder.path(), &keys, flags).1.iter().map(|record| record["lr"].as_f64()).collect()
+    };
+    let is = |rate: &Option<f64>, wanted: f64| rate.is_some_and(|rate| (rate - wanted).abs() < 1e-12);
+    let first = rates(&["--steps", "10"]);
+    assert!(first.len() == 10 && first.iter().all(|rate| is(rate, 0.1)), "{first:?}");
+    let all = rates(&["--steps", "20"]);
+    let (before, own) = all.split_at(10);
+    assert!(before.iter().all(Option::is_none) && own.iter().all(|rate| is(rate, 0.05)), "{all:?}");
+}
+
 /// The file of the best weights is written at the end of whole epochs: of one that is cut short nothing is kept or announced.
 #[test]
 fn the_best_epoch_is_one_whose_weights_are_kept() {

@@ -117,6 +117,7 @@ macro_rules! records {
                     setup: self.setup(config, $backend),
                     step,
                     loss,
+                    lr: self.lr(step),
                     buckets: self.buckets(step),
                     scores: self.scores_after(step, config),
                     end: (step + 1 == steps as u64).then(|| end.clone()),

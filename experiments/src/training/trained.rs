@@ -34,6 +34,8 @@ pub struct RankStep {
     pub end: Picos,
     /// The time by parts of the step.
     pub time: allfold_trainer::timing::StepBreakdown,
+    /// The learning rate of the step.
+    pub lr: f64,
     /// The memory that the rank held when the step ended.
     pub memory: MemoryUse,
     /// The times of the step's buckets, in the step that is recorded.
@@ -123,11 +125,21 @@ impl Trained {
         self.steps[0].last().map(|step| step.memory)
     }
 
-    /// The times of the buckets in a step of rank 0, from the start of the step on. Empty for a step whose buckets were not kept.
-    pub(super) fn buckets(&self, step: u64) -> Vec<BucketLife> {
+    /// A step of the run on rank 0; `None` if this process did not make it.
+    fn step(&self, step: u64) -> Option<&RankStep> {
         let first = self.result.losses.len() - self.made();
         let at = usize::try_from(step).ok().and_then(|step| step.checked_sub(first));
-        let Some(step) = at.and_then(|at| self.steps[0].get(at)) else { return Vec::new() };
+        at.and_then(|at| self.steps[0].get(at))
+    }
+
+    /// The learning rate of a step; `None` if this process did not make it.
+    pub(super) fn lr(&self, step: u64) -> Option<f64> {
+        self.step(step).map(|step| step.lr)
+    }
+
+    /// The times of the buckets in a step of rank 0, from the start of the step on. Empty for a step whose buckets were not kept.
+    pub(super) fn buckets(&self, step: u64) -> Vec<BucketLife> {
+        let Some(step) = self.step(step) else { return Vec::new() };
         let start = step.end.0.saturating_sub(step.time.total().0);
         let us = |time: Picos| Picos(time.0.saturating_sub(start)).as_micros();
         let life = |times: &BucketTimes| BucketLife {
@@ -179,6 +191,7 @@ mod tests {
                 forward: Picos(if at == 0 { 900_000_000 } else { 100_000_000 }),
                 ..timing::StepBreakdown::default()
             },
+            lr: 0.1,
             memory: MemoryUse::default(),
             buckets: Vec::new(),
             peak: MemoryUse::default(),

@@ -6,6 +6,7 @@ use super::trained::RankStep;
 use crate::cli::error::CommandError;
 use allfold_collectives::Communicator;
 use allfold_collectives::flight::Entry;
+use allfold_report::format;
 use allfold_sim::Picos;
 use allfold_trainer::{Config, EpochReport, Observer, StepReport};
 use indicatif::ProgressBar;
@@ -55,7 +56,7 @@ impl Observer for Watch<'_> {
     }
 
     fn step(&mut self, report: &StepReport) {
-        let StepReport { step, steps, time, memory, peak, .. } = *report;
+        let StepReport { step, steps, time, lr, memory, peak, .. } = *report;
         // A run with patience may end after any step that ends an epoch, so each step replaces the one before as the last.
         let may_be_last = self.config.training.patience > 0 || step == steps - 1;
         if self.kept.is_none()
@@ -73,13 +74,14 @@ impl Observer for Watch<'_> {
             self.profile.add(report, self.comm.now());
         }
         let operations = if kept && self.spans { self.operations(step) } else { Vec::new() };
-        self.steps.push(RankStep { end: self.comm.now(), time, memory, buckets, peak, spans, operations });
+        let end = self.comm.now();
+        self.steps.push(RankStep { end, time, lr, memory, buckets, peak, spans, operations });
         if let Some(bar) = self.bar {
             bar.set_length(report.steps);
             bar.set_position(report.step + 1);
             let rate = self.config.training.batch as f64 * f64::from(self.comm.size())
                 / report.time.total().as_secs();
-            let message = format!("loss {:.4}, {rate:.0} samples/s", report.loss);
+            let message = format!("loss {:.4}, lr {}, {rate:.0} samples/s", report.loss, format::number(lr));
             bar.set_message(message);
         }
         if let Some(on_step) = self.on_step.as_deref_mut().and_then(Option::as_mut) {

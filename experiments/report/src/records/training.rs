@@ -160,6 +160,9 @@ macro_rules! step {
             /// Mean loss of the step's batch over all ranks, exact to the last bit; null where it is no number.
             #[serde(deserialize_with = "number")]
             pub loss: f64,
+            /// The learning rate of the step; left out of steps before those of a resumed run.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub lr: Option<f64>,
             /// The buckets that rank 0 sent; only of the traced step, or of the last.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             pub buckets: Vec<BucketLife>,
@@ -231,6 +234,8 @@ pair! {
         /// Mean loss of rank 0's samples of the step; null where it is no number.
         #[serde(deserialize_with = "number")]
         loss: f64,
+        /// The learning rate of the step.
+        lr: f64,
         /// Samples per second over all ranks, by the time of this step on rank 0.
         samples_per_s: f64,
     }

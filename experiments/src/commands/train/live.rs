@@ -62,6 +62,7 @@ struct StepMade {
     /// The steps of the run.
     steps: u64,
     loss: f64,
+    lr: f64,
     seconds: f64,
 }
 
@@ -119,6 +120,7 @@ impl Live {
             step: report.step,
             steps: report.steps,
             loss: report.loss,
+            lr: report.lr,
             seconds: report.time.total().as_secs(),
         };
         self.progress.add(made);
@@ -143,11 +145,13 @@ impl Progress {
     /// Writes how far the run is. A failure to write the file is reported when the run ends.
     fn record(&self, made: &StepMade) {
         let (recorder, stamp) = &self.records;
-        let (setup, &StepMade { step, steps, loss, .. }) = (self.setup.clone(), made);
+        let (setup, &StepMade { step, steps, loss, lr, .. }) = (self.setup.clone(), made);
         let samples_per_s = self.rate(made);
         let _ = match self.measured {
-            true => recorder.record(&MeasuredProgress { setup, step, steps, loss, samples_per_s }, stamp),
-            false => recorder.record(&SimulatedProgress { setup, step, steps, loss, samples_per_s }, stamp),
+            true => recorder.record(&MeasuredProgress { setup, step, steps, loss, lr, samples_per_s }, stamp),
+            false => {
+                recorder.record(&SimulatedProgress { setup, step, steps, loss, lr, samples_per_s }, stamp)
+            }
         };
     }
 
