@@ -166,7 +166,21 @@ fn a_slow_rank_slows_the_simulated_points_of_a_curve() {
     let fault = ["--fault", "slow_rank=1:x4"];
     let nowhere = refused(&[&scale[..], &["--sim-ranks", "0"], &fault].concat());
     assert!(nowhere.contains("--fault acts in runs on the virtual clock"), "{nowhere}");
+    let beyond = ["scale", "--config", config, "--ranks", "1,2,8,16", "--fault", "slow_rank=3:x4"];
+    let beyond = refused(&beyond);
+    assert!(beyond.contains("ranks go from 0 to 1 in the largest run on the virtual clock"), "{beyond}");
+    assert!(beyond.contains("--sim-ranks 8 adds the run of 8 ranks"), "{beyond}");
     let dead = allfold(&[&scale[..], &["--sim-ranks", "4", "--fault", "dead_rank=2@60us"]].concat());
     let why = String::from_utf8_lossy(&dead.stderr);
     assert!(dead.status.code() == Some(1) && why.contains("rank 2"), "{why}");
+}
+
+/// The table of modeled times says that it is without the fault; without a fault nothing is said.
+#[test]
+fn modeled_times_of_a_curve_with_a_fault_say_that_they_are_without() {
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
+    let scale = ["scale", "--config", config, "--topology", "switch", "--ranks", "2", "--steps", "2"];
+    let note = "the modeled times are without faults";
+    let faulty = said(&[&scale[..], &["--fault", "slow_rank=1:x4"]].concat());
+    assert_eq!((faulty.matches(note).count(), said(&scale).matches(note).count()), (1, 0), "{faulty}");
 }

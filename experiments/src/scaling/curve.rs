@@ -64,6 +64,11 @@ pub fn draw(
         output.say(format!("simulated on {}, {how}:", first.topology))?;
         output.say(table(points))?;
     }
+    if scaling.has_faults() {
+        output.say(
+            "--fault acts in the runs on the virtual clock alone: the modeled times are without faults",
+        )?;
+    }
     match counts.iter().min().filter(|fewest| **fewest > 1) {
         Some(fewest) => {
             output.say(format!("efficiency is relative to {fewest} ranks, as the strategy needs more than 1"))

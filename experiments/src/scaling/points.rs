@@ -1,5 +1,6 @@
 //! Points of a scaling curve: measured on threads, run on virtual time with real arithmetic, or modeled from shapes alone.
 
+use super::workload::thinned;
 use crate::cli::devices::RankDevices;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::{memory, progress};
@@ -78,8 +79,24 @@ impl Scaling {
                 "--fault acts in runs on the virtual clock, which are those of up to {most} ranks; give a larger --sim-ranks"
             )));
         };
-        let rules = self.faults.rules.iter().map(String::as_str);
-        Faults::parse(rules, &self.machine(largest)?).map(drop).map_err(CommandError::usage)
+        let on = |ranks: u32| -> CommandResult<allfold_sim::Result<Faults>> {
+            let rules = self.faults.rules.iter().map(String::as_str);
+            Ok(Faults::parse(rules, &self.machine(ranks)?))
+        };
+        let Err(refused) = on(largest)? else { return Ok(()) };
+        for more in thinned(&ranks.0).into_iter().filter(|ranks| *ranks > most) {
+            if on(more)?.is_ok() {
+                return Err(CommandError::usage(format!(
+                    "{refused} in the largest run on the virtual clock, where --fault acts; --sim-ranks {more} adds the run of {more} ranks"
+                )));
+            }
+        }
+        Err(CommandError::usage(refused))
+    }
+
+    /// Whether the runs on the virtual clock have faults, which what is modeled does not have.
+    pub fn has_faults(&self) -> bool {
+        !self.faults.rules.is_empty()
     }
 
     /// Refuses a curve with a point that cannot be made, before the first point is made.
