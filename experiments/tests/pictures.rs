@@ -68,6 +68,30 @@ fn a_resnet_is_trained_on_pictures_by_one_rank_and_by_two() {
 }
 
 #[test]
+fn a_run_says_how_many_pictures_and_classes_it_has_and_warns_of_one_class() {
+    let folder = folder();
+    let pictures = folder.path().join("pictures");
+    draw(&pictures, 10);
+    let config = configuration(folder.path());
+    let train = || {
+        let args = ["train", "--config", &config, "--steps", "1", "--set", "training.batch=4"];
+        let output = allfold(&args);
+        let said = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert!(output.status.success(), "{said:?}");
+        said
+    };
+    let [said, warned] = train();
+    assert!(said.contains("\n30 pictures of 3 classes: 24 to train on, 6 in the test set\n"), "{said}");
+    assert!(!warned.contains("one class"), "{warned}");
+    for class in ["blue", "green"] {
+        fs::remove_dir_all(pictures.join(class)).unwrap();
+    }
+    let [said, warned] = train();
+    assert!(said.contains("\n10 pictures of 1 class: 8 to train on, 2 in the test set\n"), "{said}");
+    assert!(warned.contains("has one class: every answer is right"), "{warned}");
+}
+
+#[test]
 fn a_folder_or_file_that_is_wrong_is_named_in_one_line() {
     let folder = folder();
     let config = configuration(folder.path());

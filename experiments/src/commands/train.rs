@@ -294,6 +294,27 @@ fn loaded(args: &Args, config: &mut Config, place: &LaunchMode) -> CommandResult
     Ok(data)
 }
 
+/// Prints what is trained on what, and warns of keys without effect and of data from which nothing can be learnt.
+fn heading(
+    args: &Args,
+    config: &Config,
+    data: &(Dataset, Dataset),
+    place: &LaunchMode,
+    output: &mut RunOutput,
+) -> CommandResult {
+    without_effect(config).iter().for_each(|key| tracing::warn!("{key}"));
+    let parameters = parameters(config, &data.0)?;
+    output.say(summary::heading(config, parameters, place.ranks(), &clock(args, place)))?;
+    if config.data.name != "pictures" {
+        return Ok(());
+    }
+    if data.0.classes == 1 {
+        let folder = &config.data.dir;
+        tracing::warn!("{folder} has one class: every answer is right; give each class a folder of its own");
+    }
+    output.say(summary::pictures(config, data))
+}
+
 /// Trains, prints the progress and the result, and writes a record per step.
 pub fn run(args: &Args) -> CommandResult {
     let Some(path) = args.config.as_ref().filter(|_| !args.keys) else {
@@ -325,9 +346,7 @@ pub fn run(args: &Args) -> CommandResult {
     let on_step = match place.is_reporter() {
         true => {
             // A run that is refused has said so by now, in its one line.
-            without_effect(&config).iter().for_each(|key| tracing::warn!("{key}"));
-            let parameters = parameters(&config, &data.0)?;
-            output.say(summary::heading(&config, parameters, ranks, &clock(args, &place)))?;
+            heading(args, &config, &data, &place, &mut output)?;
             let mut live = Live::of(args, &config, &place, &output)?;
             Some(Box::new(move |report: &StepReport<'_>| live.step(report)) as OnStep)
         }

@@ -5,7 +5,7 @@ use crate::cli::output::RunOutput;
 use crate::training::trained::Trained;
 use allfold_report::format::counted;
 use allfold_trainer::scores::best;
-use allfold_trainer::{Config, ScoreBy};
+use allfold_trainer::{Config, Dataset, ScoreBy};
 
 /// What is trained and how, for the line above a run; `clock` says by which clock its times are taken.
 pub fn heading(config: &Config, parameters: usize, ranks: u32, clock: &str) -> String {
@@ -15,6 +15,21 @@ pub fn heading(config: &Config, parameters: usize, ranks: u32, clock: &str) -> S
         config.strategy,
         counted(ranks as usize, "rank"),
         config.training.batch
+    )
+}
+
+/// How many pictures and classes a folder of pictures has, for the line below the heading.
+pub fn pictures(config: &Config, (train, scored): &(Dataset, Dataset)) -> String {
+    format!(
+        "{} of {}: {} to train on, {} in the {} set",
+        counted(train.len() + scored.len(), "picture"),
+        match train.classes {
+            1 => "1 class".to_string(),
+            classes => format!("{classes} classes"),
+        },
+        train.len(),
+        scored.len(),
+        config.scored_on()
     )
 }
 
