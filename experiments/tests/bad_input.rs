@@ -195,6 +195,12 @@ fn devices_that_ranks_do_not_have() {
     let devices = |more: &[&'static str]| [&["train", "--config", config, "--ranks", "2"], more].concat();
     says(&devices(&["--share-by-speed"]), &["--share-by-speed needs unlike devices", "cuda:0,cpu"]);
     says(&devices(&["--device", "cpu,cpu,cpu"]), &["`device` names 3 devices and there are 2 ranks"]);
+    says(&devices(&["--device", "gpu"]), &["unknown device `gpu`; here it is `cuda`"]);
+    says(&devices(&["--device", "cpu,gpu"]), &["unknown device `gpu`; here it is `cuda`"]);
+    says(
+        &devices(&["--set", "data.name=ImageFolder"]),
+        &["unknown data `ImageFolder`; here it is `pictures`"],
+    );
     says(&devices(&["--device", "cpu,cuda:x"]), &["after `cuda:` comes the number of a GPU"]);
     says(&devices(&["--device", "cuda,cpu", "--strategy", "zero1"]), &["`strategy` is zero1", "needs ddp"]);
 }

@@ -3,7 +3,19 @@
 use crate::Error;
 use allfold_sim::suggest::suggestion;
 
-/// The error for a name that is not in `names`: it suggests the nearest, or lists all.
+/// What is named, the name that PyTorch's users know it by, in lower case, and the name here.
+const OF_PYTORCH: [(&str, &str, &str); 4] = [
+    ("data", "imagefolder", "pictures"),
+    ("data", "image_folder", "pictures"),
+    ("data", "tensordataset", "arrays"),
+    ("data", "fakedata", "synthetic"),
+];
+
+/// The error for a name that is not in `names`: it says what PyTorch's name stands for, suggests the nearest, or lists all.
 pub(crate) fn unknown<'a>(what: &str, got: &str, names: impl Iterator<Item = &'a str>) -> Error {
+    let lower = got.to_lowercase();
+    if let Some((.., ours)) = OF_PYTORCH.iter().find(|(kind, theirs, _)| *kind == what && *theirs == lower) {
+        return Error::Config(format!("unknown {what} `{got}`; here it is `{ours}`"));
+    }
     Error::Config(format!("unknown {what} `{got}`; {}", suggestion(got, &names.collect::<Vec<_>>())))
 }

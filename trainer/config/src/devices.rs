@@ -12,6 +12,15 @@ use allfold_base::suggest::suggestion;
 /// The names of devices.
 const DEVICES: &[&str] = &["cpu", "cuda"];
 
+/// Words of other programs for devices, and the names here.
+const OTHER_NAMES: [(&str, &str); 3] = [("gpu", "cuda"), ("gpus", "cuda"), ("nvidia", "cuda")];
+
+/// The name here of a device that other programs call `name`.
+fn of_other_programs(name: &str) -> Option<&'static str> {
+    let name = name.to_lowercase();
+    OTHER_NAMES.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours)
+}
+
 /// Where a rank computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankDevice {
@@ -36,15 +45,19 @@ impl RankDevice {
                     "`device` is {name}; after `cuda:` comes the number of a GPU, such as cuda:0"
                 ))),
             },
-            _ => Err(Error(format!("unknown device `{name}`; {}", suggestion(name, DEVICES)))),
+            _ => Err(Error(match of_other_programs(name.split(':').next().unwrap_or_default()) {
+                Some(ours) => format!("unknown device `{name}`; here it is `{ours}`"),
+                None => format!("unknown device `{name}`; {}", suggestion(name, DEVICES)),
+            })),
         }
     }
 }
 
-/// Whether the first of these names, between commas, is that of a real device and not of a model of one.
+/// Whether the first of these names, between commas, is that of a real device and not of a model of one. A word of other programs for a
+/// real device, such as `gpu`, counts, so that [`RankDevice::named`] refuses it with the name here.
 pub fn are_real_devices(names: &str) -> bool {
     let first = names.split([',', ':']).next().unwrap_or_default().trim();
-    DEVICES.contains(&first)
+    DEVICES.contains(&first) || of_other_programs(first).is_some()
 }
 
 impl Config {

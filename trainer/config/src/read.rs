@@ -116,14 +116,27 @@ fn table_beside(name: &str) -> String {
     }
 }
 
+/// Words of PyTorch for types of numbers, and the words here.
+const OTHER_WORDS: [(&str, &str); 6] = [
+    ("float16", "f16"),
+    ("half", "f16"),
+    ("bfloat16", "bf16"),
+    ("float", "f32"),
+    ("float32", "f32"),
+    ("float64", "f64"),
+];
+
 /// A message about a word that is none of an enum's, with the nearest; another message as it is.
 fn unknown_word(message: &str) -> String {
     let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match &words[..] {
         [word, there @ ..] if message.starts_with("unknown variant") => {
-            let right = match nearest(word, there.iter().copied()) {
-                Some(near) => format!("the nearest is `{near}`"),
-                None => format!(
+            let plain = word.strip_prefix("torch.").unwrap_or(word);
+            let same = OTHER_WORDS.iter().find(|(theirs, ours)| *theirs == plain && there.contains(ours));
+            let right = match (same, nearest(word, there.iter().copied())) {
+                (Some((_, ours)), _) => format!("here it is `{ours}`"),
+                (None, Some(near)) => format!("the nearest is `{near}`"),
+                (None, None) => format!(
                     "it is one of {}",
                     there.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
                 ),

@@ -118,6 +118,8 @@ fn a_key_that_is_not_where_it_stands_is_found_where_it_belongs() {
             "2:2: `model` stands here and above; outside of tables `model` is `model.name`: put it into the table",
         ),
         ("[precision]\namp = true", "2:7: expected a word in quotes; `allfold train --keys` lists the words"),
+        ("[precision]\namp = \"float16\"", "2:7: unknown value `float16`; here it is `f16`"),
+        ("[precision]\namp = \"bfloat16\"", "2:7: unknown value `bfloat16`; here it is `bf16`"),
         ("[precision]\namp = \"zzz\"", "2:7: unknown value `zzz`; it is one of `none`, `f16`, `bf16`"),
         ("zzz = 3", "1:1: unknown key `zzz`; `allfold train --keys` lists the keys"),
         ("training = 3", "1:12: invalid type: integer `3`, expected a table"),
