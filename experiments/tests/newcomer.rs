@@ -38,6 +38,19 @@ fn mistakes_are_answered_by_what_would_be_right() {
 }
 
 #[test]
+fn the_help_says_what_a_column_means_and_what_a_workload_leaves_out() {
+    let help = |args: &[&str]| said(args).split_whitespace().collect::<Vec<_>>().join(" ");
+    let workload = help(&["scale", "workload", "--help"]);
+    assert!(workload.contains("by DDP alone"), "{workload}");
+    assert!(
+        workload.contains("scale --config FILE --strategy NAME --ranks COUNTS --modeled-only"),
+        "{workload}"
+    );
+    let compare = help(&["compare", "--help"]);
+    assert!(compare.contains("`most for` is the rank that the others wait for longest"), "{compare}");
+}
+
+#[test]
 fn a_command_without_what_it_needs_is_answered_by_an_example() {
     refused(&["simulate"], "<COLLECTIVE>; for example: allfold simulate all_reduce ");
     refused(

@@ -31,7 +31,8 @@ use std::path::PathBuf;
 Every strategy takes the same samples in a step: `training.batch` times --ranks. A pipeline without `training.accumulate` cuts them into 4 micro-batches
 for each stage. Measured: threads of this machine, which share its cores. Predicted: real arithmetic on virtual time, on the machine
 of --topology, each rank computing on --device; bytes are counted there. A strategy that does not take the configuration is named
-with the reason, and left out.
+with the reason, and left out. `most for` is the rank that the others wait for longest, with its share of
+all waiting; - means that no rank waits for another.
 
 The work grows with --ranks times --steps: this machine computes the samples of all ranks for every strategy, on threads and again,
 on one core, for the prediction. By default runs on many ranks have fewer steps. With --predicted-only nothing runs on threads.")]

@@ -26,7 +26,8 @@ use std::path::{Path, PathBuf};
   allfold scale workload bert-large --topology p4d --ranks 8..1024 --plot curve.svg
   allfold scale workload examples/layers/small-cnn.toml --topology dgx-a100 --ranks 1,8,64
 
-Modeled from shapes, FLOPs and bytes; nothing is measured. Efficiency is throughput divided by that of as many single ranks.")]
+Modeled from shapes, FLOPs and bytes; nothing is measured. Efficiency is throughput divided by that of as many single ranks.
+The ranks train by DDP alone. Another strategy is predicted from a configuration: allfold scale --config FILE --strategy NAME --ranks COUNTS --modeled-only")]
 pub(crate) struct Args {
     /// A layer table of your own (a file that ends in .toml), or the network: resnet18, resnet34, resnet50, vgg16, bert-base, bert-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl
     #[arg(value_name = "NAME")]
