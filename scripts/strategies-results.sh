@@ -37,9 +37,8 @@ TEXT
     cat <<'TEXT'
 ## On the clock
 
-The last step of a run on virtual time, and the step as predicted. The last column is the share by which the prediction is below it: 0 is
-equal to the picosecond. Where exchanges of several communicators overlap it may be up to 1.5 %, and for `data_parallel` up to 20 % above.
-The test also demands that the most memory that a rank holds is that of the run to the byte.
+The last step of a run on virtual time, of its slowest rank, and the step as predicted: the test demands that they are equal to the
+picosecond, and that the most memory that a rank holds is that of the run to the byte.
 
 TEXT
     tests -p allfold-tests --test strategies the_clock_is_the_virtual_time
