@@ -136,7 +136,7 @@ pub fn run(args: &Args) -> CommandResult {
     }
     let all = || strategies::names().map(String::from).collect();
     let strategies = if args.strategies.is_empty() { all() } else { args.strategies.clone() };
-    let device = args.device.as_deref().unwrap_or(own_device(&args.topology));
+    let device = args.device.as_deref().unwrap_or_else(|| own_device(&args.topology));
     let device = Device::named(device).map_err(CommandError::usage)?;
     Topology::named(&args.topology, args.ranks).map_err(CommandError::usage)?;
     memory::threads(args.ranks)?;

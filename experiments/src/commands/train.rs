@@ -118,7 +118,7 @@ impl Args {
     }
 
     fn device(&self) -> &str {
-        self.device.as_deref().unwrap_or(own_device(self.topology()))
+        self.device.as_deref().unwrap_or_else(|| own_device(self.topology()))
     }
 
     /// Refuses flags of the virtual clock without `--backend sim`, and flags that `sim` does not have.

@@ -124,30 +124,24 @@ fn resnet34(output: &mut RunOutput) -> CommandResult<Vec<Row>> {
     let wires = |ranks: u32| -> CommandResult<f64> {
         Ok(base.predict(ranks, 16)?.time.total().as_secs() / one - 1.0)
     };
+    let [two, eight] = [wires(2)?, wires(8)?];
     // T(n) = fixed + (9 - fixed) / n x (1 + wires(n))
-    let seconds = |ranks: u32, fixed: f64| -> CommandResult<f64> {
-        Ok(fixed + (9.0 - fixed) / f64::from(ranks) * (1.0 + wires(ranks)?))
-    };
+    let epoch = |ranks: u32, wires: f64, fixed: f64| fixed + (9.0 - fixed) / f64::from(ranks) * (1.0 + wires);
+    let seconds = |ranks: u32| -> CommandResult<f64> { Ok(epoch(ranks, wires(ranks)?, FIXED)) };
     output.say("ResNet-34, batch 16 per GPU, V100: 9, 5.5 and 2 s per epoch on 1, 2 and 8 GPUs, by `ddp`")?;
     output.say(format!(
         "  assumed: a DGX-1 (NVLink), images of 224 x 224 in f32; a step of one GPU is then {:.1} ms, an epoch {:.0} images. The\n  \
          links add {:.1} % to a step on 2 GPUs and {:.1} % on 8, so they do not explain it",
         1e3 * one,
         (9.0 - FIXED) / one * 16.0,
-        100.0 * wires(2)?,
-        100.0 * wires(8)?
+        100.0 * two,
+        100.0 * eight
     ))?;
-    let far = |fixed: f64| -> CommandResult<f64> {
-        let [two, eight] = [seconds(2, fixed)? / 5.5 - 1.0, seconds(8, fixed)? / 2.0 - 1.0];
-        Ok(two.abs().max(eight.abs()))
-    };
-    let mut fits = Vec::new();
-    for tenths in 0..30 {
-        let fixed = f64::from(tenths) / 10.0;
-        if far(fixed)? <= 0.15 {
-            fits.push(fixed);
-        }
-    }
+    let is_near = |seconds: f64, published: f64| (seconds / published - 1.0).abs() <= 0.15;
+    let tenths = (0..30).map(|tenths| f64::from(tenths) / 10.0);
+    let fits =
+        tenths.filter(|fixed| is_near(epoch(2, two, *fixed), 5.5) && is_near(epoch(8, eight, *fixed), 2.0));
+    let fits: Vec<f64> = fits.collect();
     output.say(format!(
         "  assumed besides: {FIXED} s of an epoch is the same on any number of GPUs (workers that start, a last batch, an evaluation);\n  \
          with {:.1} to {:.1} s both other rows are within 15 %",
@@ -156,10 +150,10 @@ fn resnet34(output: &mut RunOutput) -> CommandResult<Vec<Row>> {
     ))?;
     let rows = vec![
         Row { fitted: true, ..Row::new(1, Some(9.0), 9.0) },
-        Row::new(2, Some(5.5), seconds(2, FIXED)?),
-        Row::new(8, Some(2.0), seconds(8, FIXED)?),
-        Row::new(16, None, seconds(16, FIXED)?),
-        Row::new(64, None, seconds(64, FIXED)?),
+        Row::new(2, Some(5.5), epoch(2, two, FIXED)),
+        Row::new(8, Some(2.0), epoch(8, eight, FIXED)),
+        Row::new(16, None, seconds(16)?),
+        Row::new(64, None, seconds(64)?),
     ];
     print(output, ("GPUs", "s"), &rows)?;
     output.say("  open: the data set, and whether hosts were late; 1 s was not measured\n")?;

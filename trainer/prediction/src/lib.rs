@@ -178,7 +178,8 @@ fn predict_network<F: Float>(
     let mut costs = vec![NetworkCosts::<F>::new((config, times), samples, &mesh, (device_of(0), None))?];
     let units = driver.units(&costs[0].outline())?;
     let every_rank = linked_step::is_linked(&mesh, channels, units.iter().map(|unit| unit.keep));
-    let kind_of = |rank| (device_of(rank), every_rank.then(|| mesh.position(rank, MeshAxis::Tensor).index));
+    let has_parts = every_rank && mesh.tensor > 1;
+    let kind_of = |rank| (device_of(rank), has_parts.then(|| mesh.position(rank, MeshAxis::Tensor).index));
     for kind in (0..mesh.ranks()).map(kind_of) {
         if costs.iter().all(|costs| (costs.device, costs.part) != kind) {
             costs.push(NetworkCosts::new((config, times), samples, &mesh, kind)?);

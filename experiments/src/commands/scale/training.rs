@@ -78,7 +78,8 @@ pub fn run(args: &Args) -> CommandResult {
     config.training.max_steps = args.steps;
     // The run has enough epochs for its steps, on any number of ranks.
     config.training.epochs = args.steps;
-    let devices: RankDevices = args.device.as_deref().unwrap_or(own_device(&args.topology)).parse()?;
+    let devices: RankDevices =
+        args.device.as_deref().unwrap_or_else(|| own_device(&args.topology)).parse()?;
     let faults = FaultRules { rules: args.fault.clone(), seed: args.fault_seed };
     let scaling = Scaling::new(config, args.topology.clone(), devices);
     let scaling = scaling.faulty(faults).shared(args.share_by_speed);

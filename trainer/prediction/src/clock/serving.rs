@@ -4,7 +4,7 @@
 //! rank is stepped, and its messages go over the links of a world on virtual time.
 
 use super::ClockRank;
-use super::exchanges::Exchanges;
+use super::exchanges::{Exchanges, Pending};
 use super::links::ServingMessage;
 use allfold_collectives::{Buffer, Rank, Work};
 use allfold_trainer::Result;
@@ -20,10 +20,7 @@ impl ClockRank<'_> {
     /// Waits for messages.
     fn wait_for(&mut self, messages: Vec<ServingMessage>) -> Result<()> {
         for ServingMessage { work, room } in messages {
-            self.links()?;
-            work.wait()?;
-            let now = self.links()?.now();
-            self.wait_until(now);
+            self.wait(Pending::Work(work))?;
             if let (Some(memory), Some(room)) = (&mut self.memory, room) {
                 memory.arrived(room);
             }
