@@ -117,13 +117,17 @@ pub struct RankProfile {
 
 impl RankProfile {
     /// Adds a step that ended at `end`.
-    pub fn add(&mut self, report: &StepReport, end: Picos) {
+    pub fn add(&mut self, report: &StepReport) {
         if self.names.is_empty() {
             self.names = report.layer_names.to_vec();
         }
-        let start = Picos(end.0.saturating_sub(report.time.total().0));
         let (layers, spans) = (report.layers.to_vec(), report.spans.to_vec());
-        self.steps.push(ProfiledStep { step: report.step, span: (start, end), layers, spans });
+        self.steps.push(ProfiledStep {
+            step: report.step,
+            span: (report.start, report.start + report.time.total()),
+            layers,
+            spans,
+        });
     }
 
     /// The name of a layer, or of the loss.

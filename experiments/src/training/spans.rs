@@ -64,7 +64,7 @@ impl Trained {
                     end_us: at(free.later(start)),
                 });
             }
-            let (from, to) = (begin(done), done.end);
+            let (from, to) = done.span();
             let inside =
                 |a: &&Activity| a.rank.0 == rank && a.what != "compute" && a.start >= from && a.end <= to;
             for activity in self.timeline.iter().filter(inside) {

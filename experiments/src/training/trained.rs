@@ -30,8 +30,8 @@ pub struct Trained {
 /// One step of one rank.
 #[derive(Clone, Debug)]
 pub struct RankStep {
-    /// When the step ended on this rank.
-    pub end: Picos,
+    /// When the step began on this rank.
+    pub start: Picos,
     /// The time by parts of the step.
     pub time: allfold_trainer::timing::StepBreakdown,
     /// The learning rate of the step.
@@ -52,7 +52,7 @@ pub struct RankStep {
 impl RankStep {
     /// When the step began and when it ended.
     pub fn span(&self) -> (Picos, Picos) {
-        (Picos(self.end.0.saturating_sub(self.time.total().0)), self.end)
+        (self.start, self.start + self.time.total())
     }
 }
 
@@ -140,8 +140,7 @@ impl Trained {
     /// The times of the buckets in a step of rank 0, from the start of the step on. Empty for a step whose buckets were not kept.
     pub(super) fn buckets(&self, step: u64) -> Vec<BucketLife> {
         let Some(step) = self.step(step) else { return Vec::new() };
-        let start = step.end.0.saturating_sub(step.time.total().0);
-        let us = |time: Picos| Picos(time.0.saturating_sub(start)).as_micros();
+        let us = |time: Picos| Picos(time.0.saturating_sub(step.start.0)).as_micros();
         let life = |times: &BucketTimes| BucketLife {
             bucket: times.bucket,
             params: times.params,
@@ -186,7 +185,7 @@ mod tests {
     /// Two ranks of 8 samples: the first step takes 900 us, each of the others 100 us.
     fn trained(on_gpus: bool, steps: usize) -> Trained {
         let step = |at: usize| RankStep {
-            end: Picos::ZERO,
+            start: Picos::ZERO,
             time: timing::StepBreakdown {
                 forward: Picos(if at == 0 { 900_000_000 } else { 100_000_000 }),
                 ..timing::StepBreakdown::default()

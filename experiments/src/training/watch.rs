@@ -56,7 +56,7 @@ impl Observer for Watch<'_> {
     }
 
     fn step(&mut self, report: &StepReport) {
-        let StepReport { step, steps, time, lr, memory, peak, .. } = *report;
+        let StepReport { step, steps, start, time, lr, memory, peak, .. } = *report;
         // A run with patience may end after any step that ends an epoch, so each step replaces the one before as the last.
         let may_be_last = self.config.training.patience > 0 || step == steps - 1;
         if self.kept.is_none()
@@ -71,11 +71,10 @@ impl Observer for Watch<'_> {
             false => (Vec::new(), Vec::new()),
         };
         if self.schedule.is_some_and(|schedule| schedule.profiles(self.steps.len() as u64)) {
-            self.profile.add(report, self.comm.now());
+            self.profile.add(report);
         }
         let operations = if kept && self.spans { self.operations(step) } else { Vec::new() };
-        let end = self.comm.now();
-        self.steps.push(RankStep { end, time, lr, memory, buckets, peak, spans, operations });
+        self.steps.push(RankStep { start, time, lr, memory, buckets, peak, spans, operations });
         if let Some(bar) = self.bar {
             bar.set_length(report.steps);
             bar.set_position(report.step + 1);

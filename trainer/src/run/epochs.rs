@@ -88,13 +88,14 @@ impl<F: Float> Run<'_, F> {
                 if let Some(engine) = &mut self.engine {
                     engine.observe_layers(observer.wants_layers(step));
                 }
+                let start = self.comm.now();
                 let (loss, time) = self.step(batches, input)?;
                 self.after_scaled(scale);
                 let result = &mut progress.result;
                 result.losses.push(loss);
                 result.samples += self.sampler.in_step(self.config, step % per_epoch);
                 result.breakdown += time;
-                self.report_step((epoch, step, steps), (loss, lr, time), observer);
+                self.report_step((epoch, step, steps), (loss, lr), (start, time), observer);
                 self.finite(&progress.result.losses)?;
                 // The checkpoint at the end of an epoch is written after its evaluation, with its score.
                 if self.checkpoint_due(step + 1, steps) && !progress.ends_epoch(step + 1) {

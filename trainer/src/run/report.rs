@@ -17,6 +17,8 @@ pub struct StepReport<'a> {
     pub steps: u64,
     /// The mean loss of this rank's samples.
     pub loss: f64,
+    /// When the step began, on the rank's clock.
+    pub start: Picos,
     /// The time of this step by parts.
     pub time: StepBreakdown,
     /// The learning rate.
@@ -109,11 +111,13 @@ impl TrainResult {
 }
 
 impl<F: Float> Run<'_, F> {
-    /// Reports a step to `observer`: its epoch, its number and the number of all steps; its loss, learning rate and time.
+    /// Reports a step to `observer`: its epoch, its number and the number of all steps; its loss and learning rate; its start and
+    /// its time.
     pub(super) fn report_step(
         &mut self,
         (epoch, step, steps): (u64, u64, u64),
-        (loss, lr, time): (f64, f64, StepBreakdown),
+        (loss, lr): (f64, f64),
+        (start, time): (Picos, StepBreakdown),
         observer: &mut dyn Observer,
     ) {
         let memory = self.memory();
@@ -123,6 +127,7 @@ impl<F: Float> Run<'_, F> {
             step,
             steps,
             loss,
+            start,
             time,
             lr,
             memory,
