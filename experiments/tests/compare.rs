@@ -6,6 +6,10 @@ mod common;
 use common::{allfold, records};
 
 const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
+const GPT2: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/gpu/gpt2.toml");
+const SMALL_GPT: &str = "[model]\nname = \"gpt\"\nlayers = 4\nwidth = 16\nheads = 4\ntied = true\n\
+    [data]\nname = \"synthetic\"\nsynthetic_samples = 64\nsynthetic_classes = 13\npositions = 8\n\
+    [training]\nbatch = 4\n";
 
 #[test]
 fn strategies_are_compared_by_time_bytes_and_memory() {
@@ -74,6 +78,73 @@ fn strategies_are_compared_by_time_bytes_and_memory() {
     assert_eq!(ranks.len(), 8);
 }
 
+/// Without arithmetic a strategy has the times, bytes and memory of its run on virtual time, on every rank.
+#[test]
+fn a_comparison_without_arithmetic_predicts_what_runs() {
+    let folder = common::folder();
+    let path = folder.path().join("gpt.toml");
+    std::fs::write(&path, SMALL_GPT).unwrap();
+    for config in [MLP, path.to_str().unwrap()] {
+        let compared = |by: &str| -> Vec<serde_json::Value> {
+            let flags = ["compare", "--config", config, "--ranks", "4", "--topology", "dgx-a100", by];
+            records(&flags).into_iter().filter(|record| record["kind"] == "compare").collect()
+        };
+        let (ran, modeled) = (compared("--predicted-only"), compared("--modeled-only"));
+        assert!(ran.len() >= 9 && ran.len() == modeled.len(), "{} and {}", ran.len(), modeled.len());
+        ran.iter().zip(&modeled).for_each(|(ran, modeled)| same_but_for_values(ran, modeled));
+    }
+}
+
+fn same_but_for_values(ran: &serde_json::Value, modeled: &serde_json::Value) {
+    let strategy = ran["strategy"].as_str().unwrap();
+    assert_eq!(modeled["backend"], "modeled");
+    assert!(modeled.get("loss").is_none() && modeled.get("weights_hash").is_none(), "{strategy}");
+    for key in
+        ["strategy", "batch", "micro_batches", "mesh", "bytes_sent", "bytes_by_operation", "peak_bytes"]
+    {
+        assert_eq!(ran[key], modeled[key], "{strategy}: {key}");
+    }
+    // Times of a run are means over steps, in which sums of picoseconds are rounded otherwise. In the first steps of workers that are
+    // ahead of each other nobody waits.
+    let tolerance = if strategy == "parameter_server" { 0.02 } else { 1e-9 };
+    let times = |record: &serde_json::Value, key: &str| -> Vec<f64> {
+        let list = record[key].as_array().cloned().unwrap_or_else(|| vec![record[key].clone()]);
+        list.iter().map(|us| us.as_f64().unwrap()).collect()
+    };
+    for key in ["step_us", "data_us", "forward_us", "backward_us", "exposed_us", "waiting_us"] {
+        let (ran, modeled) = (times(ran, key), times(modeled, key));
+        let near = |(a, b): (&f64, &f64)| (a - b).abs() <= tolerance * a.max(*b);
+        let same = ran.len() == modeled.len() && ran.iter().zip(&modeled).all(near);
+        assert!(same, "{strategy}: {key} {ran:?}, {modeled:?}");
+    }
+}
+
+/// GPT-2 on 16 GPUs: 160 GiB of models, of which none is made.
+#[test]
+fn a_large_network_is_compared_without_its_memory() {
+    let flags = ["compare", "--config", GPT2, "--ranks", "16", "--topology", "dgx-a100", "--strategies"];
+    let all = records(&[&flags[..], &["ddp,zero3,pipeline", "--modeled-only"]].concat());
+    let of = |strategy: &str| {
+        let is = |record: &&serde_json::Value| record["kind"] == "compare" && record["strategy"] == strategy;
+        all.iter().find(is).unwrap_or_else(|| panic!("no row of {strategy}"))
+    };
+    let params = |strategy: &str| of(strategy)["memory"]["params"].as_f64().unwrap();
+    assert!((params("ddp") / (4.0 * 163_037_184.0) - 1.0).abs() < 1e-3, "{}", params("ddp"));
+    assert!(params("zero3") < 0.6 * params("ddp") && params("pipeline") < 0.4 * params("ddp"));
+    let sum = |strategy: &str| -> f64 {
+        of(strategy)["bytes_sent"].as_array().unwrap().iter().map(|bytes| bytes.as_f64().unwrap()).sum()
+    };
+    let times = sum("zero3") / sum("ddp");
+    assert!(
+        (1.5..2.0).contains(&times),
+        "{times} times the bytes of DDP"
+    );
+    // A bar for every rank, of which the page draws a Gantt chart.
+    let ranks: std::collections::BTreeSet<u64> =
+        all.iter().filter_map(|record| record["rank"].as_u64()).collect();
+    assert_eq!(ranks.len(), 16);
+}
+
 /// Runs on many ranks have fewer steps unless the user gives their number: each step computes the samples of all ranks.
 #[test]
 fn runs_on_many_ranks_have_fewer_steps() {
@@ -110,9 +181,6 @@ fn a_step_on_every_rank_is_drawn() {
 #[test]
 fn every_strategy_has_its_row() {
     let folder = common::folder();
-    let gpt = "[model]\nname = \"gpt\"\nlayers = 4\nwidth = 16\nheads = 4\ntied = true\n\
-               [data]\nname = \"synthetic\"\nsynthetic_samples = 64\nsynthetic_classes = 13\npositions = 8\n\
-               [training]\nbatch = 4\n";
     let compared = |name: &str, text: &str| -> Vec<String> {
         let path = folder.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -126,10 +194,10 @@ fn every_strategy_has_its_row() {
         let rows = rows.into_iter().filter(|record| record["kind"] == "compare");
         rows.map(|record| record["strategy"].as_str().unwrap().to_string()).collect()
     };
-    let mut ran = compared("gpt.toml", gpt);
+    let mut ran = compared("gpt.toml", SMALL_GPT);
     ran.extend(compared(
         "mixture.toml",
-        &gpt.replace("[data]", "experts = 4\nexperts_per_token = 2\n[data]"),
+        &SMALL_GPT.replace("[data]", "experts = 4\nexperts_per_token = 2\n[data]"),
     ));
     let missing: Vec<&str> =
         allfold_trainer::strategies::names().filter(|name| !ran.iter().any(|ran| ran == name)).collect();
@@ -158,6 +226,7 @@ fn a_comparison_names_what_it_leaves_out_and_refuses_what_it_cannot_do() {
         (&["--ranks", "4", "--set", "device=cuda"], "use --set device=cpu"),
         (&["--ranks", "4", "--topology", "nowhere"], "nowhere"),
         (&["--ranks", "4", "--set", "batch"], "write KEY=VALUE"),
+        (&["--ranks", "2000000"], "or compute nothing with --modeled-only"),
     ] {
         let refused = compare(flags);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();

@@ -20,5 +20,25 @@ pub struct Report<R, E> {
     pub event_hash: Option<u64>,
 }
 
+impl<R, E> Report<R, E> {
+    /// The results of all ranks.
+    ///
+    /// # Errors
+    /// The error of the rank that failed first.
+    pub fn results(self) -> Result2<Vec<R>, E> {
+        let first = self.first.map_or(0, Rank::index);
+        let mut failed = None;
+        let mut results = Vec::with_capacity(self.ranks.len());
+        for (rank, result) in self.ranks.into_iter().enumerate() {
+            match result {
+                Ok(result) => results.push(result),
+                Err(error) if failed.is_none() || rank == first => failed = Some(error),
+                Err(_) => {}
+            }
+        }
+        failed.map_or(Ok(results), Err)
+    }
+}
+
 /// The result of a rank.
 pub(super) type Result2<R, E> = std::result::Result<R, E>;

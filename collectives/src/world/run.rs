@@ -26,18 +26,7 @@ impl<K: WorldKind> World<K> {
         R: Send,
         E: From<Error> + Send,
     {
-        let Report { ranks, first, .. } = self.run_each(body)?;
-        let first = first.map_or(0, Rank::index);
-        let mut failed = None;
-        let mut results = Vec::with_capacity(ranks.len());
-        for (rank, result) in ranks.into_iter().enumerate() {
-            match result {
-                Ok(result) => results.push(result),
-                Err(error) if failed.is_none() || rank == first => failed = Some(error),
-                Err(_) => {}
-            }
-        }
-        failed.map_or(Ok(results), Err)
+        self.run_each(body)?.results()
     }
 
     /// Runs `body` once per rank, each on a thread of its own, and reports the outcome of every rank.

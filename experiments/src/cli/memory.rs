@@ -63,17 +63,20 @@ fn left(max: &str, current: &str, stat: &str) -> Option<u64> {
 
 /// Refuses to start with less than `need` bytes of free memory. `need` is `None` if the sum overflows.
 pub fn require(need: Option<u64>, what: &str) -> CommandResult {
+    require_or(need, what, "take fewer ranks or a smaller size")
+}
+
+/// As [`require`], with what would be right.
+pub fn require_or(need: Option<u64>, what: &str, remedy: &str) -> CommandResult {
     let have = available().unwrap_or(u64::MAX / 2);
     match need {
         Some(need) if need <= have => Ok(()),
         Some(need) => Err(CommandError::usage(format!(
-            "{what} need {} of memory and {} are available; take fewer ranks or a smaller size",
+            "{what} need {} of memory and {} are available; {remedy}",
             gib(need),
             gib(have)
         ))),
-        None => Err(CommandError::usage(format!(
-            "{what} need more than 2^64 bytes; take fewer ranks or a smaller size"
-        ))),
+        None => Err(CommandError::usage(format!("{what} need more than 2^64 bytes; {remedy}"))),
     }
 }
 

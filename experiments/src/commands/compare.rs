@@ -11,6 +11,7 @@ use crate::measure::machine_limits::cores;
 use crate::training::comparison::Contender;
 use crate::training::launch_mode::LaunchMode;
 use crate::training::{config, run};
+use allfold_prediction::MOST_SERVED;
 use allfold_report::RenderedReport;
 use allfold_report::format::{counted, number, rounded_bytes, short};
 use allfold_report::records::{
@@ -18,7 +19,7 @@ use allfold_report::records::{
 };
 use allfold_report::sizes::rank_count;
 use allfold_sim::{Device, Topology};
-use allfold_trainer::{Config, Dataset, strategies};
+use allfold_trainer::{Config, data, models, strategies};
 use std::path::PathBuf;
 
 /// Flags of `compare`.
@@ -27,6 +28,7 @@ use std::path::PathBuf;
   allfold compare --config experiments/configs/digits-mlp.toml --strategies ddp,zero3,pipeline --ranks 4
   allfold compare --config experiments/configs/text-gpt.toml --strategies ddp,zero1,zero2,zero3 --ranks 8 --html compare.html
   allfold compare --config experiments/configs/digits-mlp.toml --strategies ddp,pipeline --ranks 8 --topology dgx-a100 --predicted-only --plots gantt
+  allfold compare --config experiments/configs/gpu/gpt2.toml --ranks 16 --topology dgx-a100 --device a100 --modeled-only --html gpt2.html
 
 Every strategy takes the same samples in a step: `training.batch` times --ranks. A pipeline without `training.accumulate` cuts them into 4 micro-batches
 for each stage. Measured: threads of this machine, which share its cores. Predicted: real arithmetic on virtual time, on the machine
@@ -35,7 +37,9 @@ with the reason, and left out. `most for` is the rank that the others wait for l
 all waiting; - means that no rank waits for another.
 
 The work grows with --ranks times --steps: this machine computes the samples of all ranks for every strategy, on threads and again,
-on one core, for the prediction. By default runs on many ranks have fewer steps. With --predicted-only nothing runs on threads.")]
+on one core, for the prediction. By default runs on many ranks have fewer steps. With --predicted-only nothing runs on threads.
+With --modeled-only nothing is computed at all: times, bytes and memory are those of the prediction, for networks that this machine
+does not hold.")]
 pub(crate) struct Args {
     /// The configuration, a TOML file; its strategy is replaced
     #[arg(long, value_name = "FILE")]
@@ -62,6 +66,9 @@ pub(crate) struct Args {
     /// Predict alone, without runs on threads
     #[arg(long)]
     predicted_only: bool,
+    /// Run no arithmetic: predict from shapes, FLOPs and bytes, networks of any size on up to 256 ranks
+    #[arg(long, conflicts_with_all = ["predicted_only", "steps"])]
+    modeled_only: bool,
     /// Write the comparison as an HTML page with plots
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -71,6 +78,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
 }
+
+/// The shape (channels, height, width) and the classes of samples.
+type SampleForm = ((usize, usize, usize), usize);
 
 /// The runs of a comparison.
 pub(super) struct Comparison {
@@ -84,8 +94,19 @@ pub(super) struct Comparison {
     pub topology: String,
     /// The device of each simulated rank.
     pub device: Device,
-    /// Whether strategies are also measured on threads.
-    pub measured: bool,
+    /// What runs.
+    pub by: ComparedBy,
+}
+
+/// What runs to compare strategies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ComparedBy {
+    /// Each strategy trains on threads, and on virtual time.
+    ThreadsAndPrediction,
+    /// Each strategy trains on virtual time.
+    Prediction,
+    /// Nothing trains: steps are predicted from shapes, FLOPs and bytes.
+    Model,
 }
 
 /// The outcome of a comparison.
@@ -121,7 +142,7 @@ pub fn run(args: &Args) -> CommandResult {
     // There are enough epochs for the steps, no checkpoints and no early end.
     (config.training.max_steps, config.training.epochs) = (steps, steps);
     config.fixed_length();
-    if config.uses_gpus() {
+    if config.uses_gpus() && !args.modeled_only {
         return Err(CommandError::usage(
             "`device` is cuda, and strategies are compared on the CPU; use --set device=cpu",
         ));
@@ -139,6 +160,12 @@ pub fn run(args: &Args) -> CommandResult {
     let device = args.device.as_deref().unwrap_or_else(|| own_device(&args.topology));
     let device = Device::named(device).map_err(CommandError::usage)?;
     Topology::named(&args.topology, args.ranks).map_err(CommandError::usage)?;
+    if args.modeled_only && args.ranks > MOST_SERVED {
+        return Err(CommandError::usage(format!(
+            "--modeled-only predicts every message, for {MOST_SERVED} ranks at most, and there are {}; give fewer, or predict each strategy by `allfold scale --strategy NAME --modeled-only`",
+            args.ranks
+        )));
+    }
     memory::threads(args.ranks)?;
     let mut output = RunOutput::open(args.common.json.as_deref(), Some(config.seed))?;
     args.html.iter().try_for_each(|path| output.will_write(path))?;
@@ -152,9 +179,13 @@ pub fn run(args: &Args) -> CommandResult {
         ranks: args.ranks,
         topology: args.topology.clone(),
         device,
-        measured: !args.predicted_only,
+        by: match (args.modeled_only, args.predicted_only) {
+            (true, _) => ComparedBy::Model,
+            (_, true) => ComparedBy::Prediction,
+            _ => ComparedBy::ThreadsAndPrediction,
+        },
     };
-    if args.steps.is_none() && steps < MOST_STEPS {
+    if args.steps.is_none() && steps < MOST_STEPS && !args.modeled_only {
         tracing::info!("each run of {} ranks takes {steps} steps; --steps sets another number", args.ranks);
     }
     let compared = comparison.run(None, &mut output)?;
@@ -185,7 +216,8 @@ impl Comparison {
     /// A comparison that measures and predicts all strategies.
     pub fn of_all(config: Config, ranks: u32, topology: String, device: Device) -> Comparison {
         let strategies = strategies::names().map(String::from).collect();
-        Comparison { config, strategies, ranks, topology, device, measured: true }
+        let by = ComparedBy::ThreadsAndPrediction;
+        Comparison { config, strategies, ranks, topology, device, by }
     }
 
     /// Trains by every strategy and writes the records, under `command` if that is another than this process's.
@@ -193,10 +225,19 @@ impl Comparison {
     /// # Errors
     /// A run that fails, or no strategy that takes the configuration.
     pub fn run(&self, command: Option<&str>, output: &mut RunOutput) -> CommandResult<Compared> {
-        let data = run::load(&self.config)?;
+        let form = data::form(&self.config).filter(|_| self.by == ComparedBy::Model);
+        let data = if form.is_none() { Some(run::load(&self.config)?) } else { None };
+        let of_data = form.or_else(|| data.as_ref().map(|(train, _)| (train.shape, train.classes)));
+        let of_data = of_data.unwrap_or_default();
         let mut compared = Compared::default();
-        let contenders = self.contenders(&data.0, &mut compared.left_out)?;
-        let runs = contenders.len() * if self.measured { 2 } else { 1 };
+        let contenders = self.contenders(of_data, &mut compared.left_out)?;
+        let Some(data) = data.filter(|_| self.by != ComparedBy::Model) else {
+            self.model(&contenders, of_data, command, (&mut compared, output))?;
+            return Ok(compared);
+        };
+        self.holds_models(of_data)?;
+        let measures = self.by == ComparedBy::ThreadsAndPrediction;
+        let runs = contenders.len() * if measures { 2 } else { 1 };
         let mut run = 0;
         let mut train = |contender: &Contender, place: LaunchMode| {
             run += 1;
@@ -206,19 +247,22 @@ impl Comparison {
             contender.train(&data, &place, &bar)
         };
         for contender in &contenders {
-            let predicted = train(contender, self.simulated_ranks(contender.ranks)?)?;
-            let machine = format!("{} of {}", self.topology, self.device.name);
-            let record = contender.simulated(&predicted, &machine);
+            let topology = self.machine(contender.ranks)?;
+            let predicted = train(contender, LaunchMode::sim(topology, self.device))?;
+            let (record, spans) = contender.simulated(&predicted, &self.place());
             output.record_as(&record, command)?;
-            contender.spans(&predicted).iter().try_for_each(|span| output.record_as(span, command))?;
-            if self.measured {
+            spans.iter().try_for_each(|span| output.record_as(span, command))?;
+            if measures {
                 let real = train(contender, LaunchMode::Threads(contender.ranks))?;
                 let real = contender.measured(&real, &counted(cores() as usize, "core"), &record);
                 output.record_as(&real, command)?;
                 if real.weights_hash != record.weights_hash {
+                    let hash = |of: &Option<String>| of.clone().unwrap_or_default();
                     compared.wrong.push(format!(
                         "{} ends with weights {} on threads and {} on virtual time",
-                        real.setup.strategy, real.weights_hash, record.weights_hash
+                        real.setup.strategy,
+                        hash(&real.weights_hash),
+                        hash(&record.weights_hash)
                     ));
                 }
                 compared.measured.push(real);
@@ -226,6 +270,46 @@ impl Comparison {
             compared.simulated.push(record);
         }
         Ok(compared)
+    }
+
+    /// Predicts every strategy without arithmetic. One that cannot be predicted is left out with the reason.
+    fn model(
+        &self,
+        contenders: &[Contender],
+        of_data: SampleForm,
+        command: Option<&str>,
+        (compared, output): (&mut Compared, &mut RunOutput),
+    ) -> CommandResult {
+        let bar = progress::bar(contenders.len() as u64, "strategies predicted");
+        for contender in contenders {
+            let topology = self.machine(contender.ranks)?;
+            match contender.modeled(of_data, (&topology, self.device), &self.place()) {
+                Ok((record, spans)) => {
+                    output.record_as(&record, command)?;
+                    spans.iter().try_for_each(|span| output.record_as(span, command))?;
+                    compared.simulated.push(record);
+                }
+                Err(error) => compared.left_out.push(format!("{}: {error}", contender.config.strategy)),
+            }
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        match compared.left_out.first() {
+            Some(why) if compared.simulated.is_empty() => Err(CommandError::usage(why)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses to train models that this machine does not hold.
+    fn holds_models(&self, (shape, classes): SampleForm) -> CommandResult {
+        let each = models::memory(&self.config, shape, classes).map_err(CommandError::from)?;
+        let all = each.checked_mul(u64::from(self.ranks));
+        let what = format!("the models of {}", counted(self.ranks as usize, "rank"));
+        memory::require_or(
+            all,
+            &what,
+            "take fewer ranks or a smaller model, or compute nothing with --modeled-only",
+        )
     }
 
     /// Prints a table of what was measured and one of what was predicted.
@@ -256,10 +340,10 @@ impl Comparison {
     }
 
     /// The strategies that take the configuration; the others are named with the reason.
-    fn contenders(&self, data: &Dataset, left_out: &mut Vec<String>) -> CommandResult<Vec<Contender>> {
+    fn contenders(&self, of_data: SampleForm, left_out: &mut Vec<String>) -> CommandResult<Vec<Contender>> {
         let mut fit = Vec::new();
         for strategy in &self.strategies {
-            match Contender::new(&self.config, strategy, self.ranks, data) {
+            match Contender::new(&self.config, strategy, self.ranks, of_data) {
                 Ok(contender) => fit.push(contender),
                 Err(error) => left_out.push(format!("{strategy}: {error}")),
             }
@@ -270,9 +354,12 @@ impl Comparison {
         }
     }
 
-    fn simulated_ranks(&self, ranks: u32) -> CommandResult<LaunchMode> {
-        let topology = Topology::named(&self.topology, ranks).map_err(CommandError::usage)?;
-        Ok(LaunchMode::sim(topology, self.device))
+    fn machine(&self, ranks: u32) -> CommandResult<Topology> {
+        Topology::named(&self.topology, ranks).map_err(CommandError::usage)
+    }
+
+    fn place(&self) -> String {
+        format!("{} of {}", self.topology, self.device.name)
     }
 }
 
@@ -287,8 +374,8 @@ struct Row<'a> {
     sent: &'a [u64],
     peaks: &'a [u64],
     memory: RankMemory,
-    loss: f64,
-    weights: &'a str,
+    loss: Option<f64>,
+    weights: Option<&'a str>,
 }
 
 macro_rules! row {
@@ -306,7 +393,7 @@ macro_rules! row {
                     peaks: &record.peak_bytes,
                     memory: record.memory,
                     loss: record.loss,
-                    weights: &record.weights_hash,
+                    weights: record.weights_hash.as_deref(),
                 }
             }
         }
@@ -363,7 +450,8 @@ fn table<'a>(rows: impl Iterator<Item = Row<'a>>) -> Vec<Vec<String>> {
         ];
         let classes = [params, gradients, optimiser, activations + saved_for_backward + activation_gradients];
         cells.extend(classes.map(rounded_bytes));
-        cells.extend([format!("{:.6}", row.loss), short(row.weights)]);
+        let loss = row.loss.map_or("-".into(), |loss| format!("{loss:.6}"));
+        cells.extend([loss, row.weights.map_or("-".into(), short)]);
         table.push(cells);
     }
     table

@@ -5,6 +5,7 @@ use crate::cli::devices::RankDevices;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::{memory, progress};
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
+use crate::training::rank_steps::RankSteps;
 use crate::training::records::{held, setup};
 use crate::training::run::{self, RecordOptions};
 use crate::training::trained::Trained;
@@ -210,7 +211,7 @@ impl Scaling {
             samples_per_s: trained.throughput(),
             efficiency: 0.0,
             engines: Vec::new(),
-            memory: Some(trained.peak()),
+            memory: Some(RankSteps::from(&trained).peak()),
         })
     }
 

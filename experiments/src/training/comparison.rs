@@ -1,14 +1,16 @@
 //! Trains one configuration with several strategies on the same samples, and compares their time, bytes and memory.
 
 use super::launch_mode::LaunchMode;
-use super::records::held;
+use super::rank_steps::{RankSteps, last_steps};
+use super::records::setup;
 use super::run::{self, RecordOptions};
-use super::trained::{RankStep, Trained};
+use super::trained::Trained;
 use super::waiting::waiting_for;
 use crate::cli::error::CommandResult;
-use allfold_collectives::Activity;
-use allfold_report::records::{MeasuredComparison, RankMemory, SimulatedComparison, TimelineSpan};
-use allfold_sim::Picos;
+use allfold_collectives::Plan;
+use allfold_prediction::{ModeledMachine, predict_every_rank};
+use allfold_report::records::{MeasuredComparison, Setup, SimulatedComparison, TimelineSpan};
+use allfold_sim::{Device, Topology};
 use allfold_trainer::{Config, Dataset, MemoryUse, strategies};
 use indicatif::ProgressBar;
 use std::collections::BTreeMap;
@@ -32,7 +34,7 @@ fn sharers(axes: &BTreeMap<&'static str, u32>) -> u32 {
 
 impl Contender {
     /// The contender of `strategy`, with the samples that `ranks` ranks of data parallelism take in a step by `config`. `single`
-    /// takes all of these samples on one rank.
+    /// takes all of these samples on one rank. `of_data` are the shape (channels, height, width) and the classes of the data.
     ///
     /// # Errors
     /// An unknown strategy, or one that does not take the configuration.
@@ -40,7 +42,7 @@ impl Contender {
         config: &Config,
         strategy: &str,
         ranks: u32,
-        dataset: &Dataset,
+        of_data: ((usize, usize, usize), usize),
     ) -> allfold_trainer::Result<Contender> {
         let samples = config.training.batch.saturating_mul(ranks as usize);
         let mut config = config.clone().with(|c| c.strategy = strategy.into());
@@ -51,7 +53,7 @@ impl Contender {
         }
         config.training.batch = samples / sharers(&strategies::axes(&config, ranks)?) as usize;
         allfold_trainer::config::check(&config)?;
-        allfold_trainer::run::fits_network(&config, ranks, (dataset.shape, dataset.classes))?;
+        allfold_trainer::run::fits_network(&config, ranks, of_data)?;
         Ok(Contender { config, ranks })
     }
 
@@ -88,35 +90,72 @@ impl Contender {
 
     /// The record of a run, without the bytes that it sent.
     fn timed(&self, trained: &Trained, (backend, machine): (&str, &str)) -> MeasuredComparison {
-        let setup = trained.setup(&self.config, backend);
-        let (batch, micro_batches) = (self.samples(), self.config.training.accumulate as u64);
         MeasuredComparison {
-            setup,
-            batch,
-            micro_batches,
-            topology: machine.into(),
-            step_us: trained.median_step_us(),
-            breakdown: trained.mean_breakdown(),
-            waiting_us: trained.waiting_us(),
-            waiting_for: waiting_for(trained),
-            communication_us: Vec::new(),
-            bytes_sent: Vec::new(),
-            bytes_by_operation: BTreeMap::new(),
-            peak_bytes: trained.peaks().iter().map(MemoryUse::total).collect(),
-            memory: trained.peak(),
-            loss: trained.result.losses.last().copied().unwrap_or(f64::NAN),
-            weights_hash: trained.weights_hash(),
+            loss: Some(trained.result.losses.last().copied().unwrap_or(f64::NAN)),
+            weights_hash: Some(trained.weights_hash()),
+            ..self.of_steps(trained.into(), (trained.setup(&self.config, backend), machine))
         }
     }
 
-    /// The record of a run on virtual time.
-    pub fn simulated(&self, trained: &Trained, machine: &str) -> SimulatedComparison {
-        let timed = self.timed(trained, ("sim", machine));
+    /// The record of the steps of all ranks, without the bytes that they sent.
+    fn of_steps(&self, steps: RankSteps, (setup, machine): (Setup, &str)) -> MeasuredComparison {
+        MeasuredComparison {
+            setup,
+            batch: self.samples(),
+            micro_batches: self.config.training.accumulate as u64,
+            topology: machine.into(),
+            step_us: steps.median_step_us(),
+            breakdown: steps.mean_breakdown(),
+            waiting_us: steps.waiting_us(),
+            waiting_for: waiting_for(steps.of_ranks),
+            communication_us: Vec::new(),
+            bytes_sent: Vec::new(),
+            bytes_by_operation: BTreeMap::new(),
+            peak_bytes: steps.peaks().iter().map(MemoryUse::total).collect(),
+            memory: steps.peak(),
+            loss: None,
+            weights_hash: None,
+        }
+    }
+
+    /// The record and the last step, as bars, of a run on virtual time.
+    pub fn simulated(&self, trained: &Trained, machine: &str) -> (SimulatedComparison, Vec<TimelineSpan>) {
+        self.on_virtual_time(self.timed(trained, ("sim", machine)), trained.into())
+    }
+
+    /// The record and the last step, as bars, of ranks on the clock: no arithmetic is done. `samples` are the shape (channels, height,
+    /// width) and the classes of the data.
+    ///
+    /// # Errors
+    /// A configuration that cannot be predicted; more than [`allfold_prediction::MOST_SERVED`] ranks.
+    pub fn modeled(
+        &self,
+        samples: ((usize, usize, usize), usize),
+        (topology, device): (&Topology, Device),
+        machine: &str,
+    ) -> allfold_trainer::Result<(SimulatedComparison, Vec<TimelineSpan>)> {
+        let plan = Plan::default();
+        let on = ModeledMachine::new(topology, device, &plan);
+        let every = predict_every_rank(&self.config, samples, &on)?;
+        let of_ranks = last_steps(&every);
+        let steps = RankSteps { of_ranks: &of_ranks, timeline: &every.timeline, warmup: 0 };
+        let setup = setup(&self.config, "modeled", device.name, self.ranks);
+        Ok(self.on_virtual_time(self.of_steps(steps, (setup, machine)), steps))
+    }
+
+    /// The record of steps on virtual time, where what ranks send is known, and the last step as bars.
+    fn on_virtual_time(
+        &self,
+        timed: MeasuredComparison,
+        steps: RankSteps,
+    ) -> (SimulatedComparison, Vec<TimelineSpan>) {
+        let mut spans = steps.spans(steps.of_ranks.first().map_or(0, Vec::len).saturating_sub(1));
+        spans.iter_mut().for_each(|span| span.strategy = Some(self.config.strategy.clone()));
         let MeasuredComparison { setup, batch, micro_batches, topology, step_us, breakdown, .. } = timed;
         let MeasuredComparison { waiting_us, waiting_for, peak_bytes, memory, loss, weights_hash, .. } =
             timed;
-        let (bytes_sent, bytes_by_operation) = trained.sent();
-        SimulatedComparison {
+        let (bytes_sent, bytes_by_operation) = steps.sent();
+        let record = SimulatedComparison {
             setup,
             batch,
             micro_batches,
@@ -125,92 +164,14 @@ impl Contender {
             breakdown,
             waiting_us,
             waiting_for,
-            communication_us: trained.communication_us(),
+            communication_us: steps.communication_us(),
             bytes_sent,
             bytes_by_operation,
             peak_bytes,
             memory,
             loss,
             weights_hash,
-        }
-    }
-
-    /// The last step of every rank as bars.
-    pub fn spans(&self, trained: &Trained) -> Vec<TimelineSpan> {
-        let mut spans = trained.spans(trained.result.losses.len().saturating_sub(1));
-        spans.iter_mut().for_each(|span| span.strategy = Some(self.config.strategy.clone()));
-        spans
-    }
-}
-
-impl Trained {
-    /// The memory of each rank at the time when it held the most in any step.
-    fn peaks(&self) -> Vec<MemoryUse> {
-        let most = |steps: &Vec<RankStep>| steps.iter().map(|step| step.peak).max_by_key(MemoryUse::total);
-        self.steps.iter().map(|steps| most(steps).unwrap_or_default()).collect()
-    }
-
-    /// The memory of the rank that holds the most, at that time.
-    pub fn peak(&self) -> RankMemory {
-        held(self.peaks().into_iter().max_by_key(MemoryUse::total).unwrap_or_default())
-    }
-
-    /// Time that each rank waits for others in a step, in microseconds, as the mean over the steps that do not warm up.
-    fn waiting_us(&self) -> Vec<f64> {
-        let counted = |steps: &Vec<RankStep>| {
-            let steps = steps.get(self.warmup()..).unwrap_or_default();
-            let all: f64 = steps.iter().map(|step| step.time.exposed.as_micros()).sum();
-            all / steps.len().max(1) as f64
         };
-        self.steps.iter().map(counted).collect()
-    }
-
-    /// When each rank's last step began and ended.
-    fn last_step(&self) -> Vec<Option<(Picos, Picos)>> {
-        self.steps.iter().map(|steps| steps.last().map(RankStep::span)).collect()
-    }
-
-    /// For the last step: how long each rank's communication is under way, in microseconds.
-    fn communication_us(&self) -> Vec<f64> {
-        let mut spans: Vec<Vec<(Picos, Picos)>> = vec![Vec::new(); self.steps.len()];
-        let last = self.last_step();
-        for Activity { rank, start, end, .. } in
-            self.timeline.iter().filter(|activity| activity.what != "compute")
-        {
-            let Some((from, to)) = last.get(rank.index()).copied().flatten() else { continue };
-            if *start < to && *end > from {
-                spans[rank.index()].push(((*start).later(from), Picos(end.0.min(to.0))));
-            }
-        }
-        // Operations of several communicators may be under way at once.
-        let busy = |mut spans: Vec<(Picos, Picos)>| {
-            spans.sort_unstable();
-            let mut until = Picos::ZERO;
-            let time = spans.into_iter().map(|(start, end)| {
-                let begin = start.later(until);
-                until = until.later(end);
-                Picos(end.0.saturating_sub(begin.0)).as_micros()
-            });
-            time.sum()
-        };
-        spans.into_iter().map(busy).collect()
-    }
-
-    /// For the last step: the bytes that each rank sent, and the bytes of each operation over all ranks.
-    fn sent(&self) -> (Vec<u64>, BTreeMap<String, u64>) {
-        let mut by_rank = vec![0; self.steps.len()];
-        let mut by_operation = BTreeMap::new();
-        let last = self.last_step();
-        for Activity { rank, what, start, end, sent, .. } in
-            self.timeline.iter().filter(|activity| activity.sent > 0)
-        {
-            let Some((from, to)) = last.get(rank.index()).copied().flatten() else { continue };
-            if *start >= from && *end <= to {
-                by_rank[rank.index()] += sent;
-                let operation = what.split('(').next().unwrap_or(what).to_string();
-                *by_operation.entry(operation).or_default() += sent;
-            }
-        }
-        (by_rank, by_operation)
+        (record, spans)
     }
 }

@@ -6,6 +6,7 @@ pub mod elastic;
 pub mod launch_mode;
 pub mod measured_shares;
 pub mod profile;
+pub mod rank_steps;
 pub mod records;
 pub mod reference_losses;
 pub mod run;

@@ -1,5 +1,6 @@
 //! One step of a run as bars of a timeline: each rank's computation, and its communication at the same time.
 
+use super::rank_steps::RankSteps;
 use super::trained::{RankStep, Trained};
 use allfold_collectives::Activity;
 use allfold_report::records::TimelineSpan;
@@ -9,12 +10,19 @@ impl Trained {
     /// The bars of one step of the run: the parts of each rank's own work, and its communication meanwhile. Empty for a step
     /// that this process did not run.
     pub fn spans(&self, step: usize) -> Vec<TimelineSpan> {
-        let Some(step) = step.checked_sub(self.result.losses.len() - self.made()) else { return Vec::new() };
+        let here = step.checked_sub(self.result.losses.len() - self.made());
+        here.map_or_else(Vec::new, |step| RankSteps::from(self).spans(step))
+    }
+}
+
+impl RankSteps<'_> {
+    /// The bars of a step, by its place among these steps: the parts of each rank's own work, and its communication meanwhile.
+    pub fn spans(&self, step: usize) -> Vec<TimelineSpan> {
         let begin = |s: &RankStep| s.span().0;
-        let start = self.steps.iter().filter_map(|s| s.get(step)).map(begin).min().unwrap_or_default();
+        let start = self.of_ranks.iter().filter_map(|s| s.get(step)).map(begin).min().unwrap_or_default();
         let at = |time: Picos| time.0.saturating_sub(start.0) as f64 / 1e6;
         let mut spans = Vec::new();
-        for (rank, of) in (0u32..).zip(&self.steps) {
+        for (rank, of) in (0u32..).zip(self.of_ranks) {
             let Some(done) = of.get(step) else { continue };
             let (mut now, time) = (begin(done), done.time);
             spans.extend(done.spans.iter().map(|span| TimelineSpan {

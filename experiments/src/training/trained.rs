@@ -86,15 +86,6 @@ impl Trained {
         statistics::mean_and_error(&times)
     }
 
-    /// Median time of a step of the slowest rank in microseconds, without warm-up steps.
-    pub fn median_step_us(&self) -> f64 {
-        let slowest = |step: usize| {
-            let of = self.steps.iter().filter_map(|steps| steps.get(step));
-            of.map(|step| step.time.total().as_micros()).fold(0.0, f64::max)
-        };
-        statistics::median((self.warmup()..self.made()).map(slowest).collect())
-    }
-
     /// Training samples per second, over all ranks, by [`Trained::step_us`]; 0 where no time passed.
     pub fn throughput(&self) -> f64 {
         let samples = self.result.samples as f64 / self.made().max(1) as f64;
@@ -154,26 +145,21 @@ impl Trained {
 
     /// Where the time of a step of rank 0 goes, on average over the steps after the warm-up.
     pub fn breakdown(&self) -> Breakdown {
-        Self::breakdown_of(self.counted())
+        breakdown_of(self.counted())
     }
+}
 
-    /// Where the time of a step goes, on average over the steps of all ranks after the warm-up.
-    pub fn mean_breakdown(&self) -> Breakdown {
-        let counted = self.steps.iter().filter_map(|steps| steps.get(self.warmup()..));
-        Self::breakdown_of(&counted.flatten().cloned().collect::<Vec<_>>())
-    }
-
-    fn breakdown_of(steps: &[RankStep]) -> Breakdown {
-        let mut total = allfold_trainer::timing::StepBreakdown::default();
-        steps.iter().for_each(|step| total += step.time);
-        let us = |time: Picos| time.as_micros() / steps.len().max(1) as f64;
-        Breakdown {
-            data_us: us(total.data),
-            forward_us: us(total.forward),
-            backward_us: us(total.backward),
-            exposed_us: us(total.exposed),
-            optimiser_us: us(total.optimiser),
-        }
+/// Where the time of a step goes, on average over these steps.
+pub(super) fn breakdown_of(steps: &[RankStep]) -> Breakdown {
+    let mut total = allfold_trainer::timing::StepBreakdown::default();
+    steps.iter().for_each(|step| total += step.time);
+    let us = |time: Picos| time.as_micros() / steps.len().max(1) as f64;
+    Breakdown {
+        data_us: us(total.data),
+        forward_us: us(total.forward),
+        backward_us: us(total.backward),
+        exposed_us: us(total.exposed),
+        optimiser_us: us(total.optimiser),
     }
 }
 

@@ -6,7 +6,7 @@
 //! rank 1   | compute ............ | all-reduce  |
 //! ```
 
-use super::trained::{RankStep, Trained};
+use super::trained::RankStep;
 use allfold_collectives::Collective;
 use allfold_collectives::flight::Entry;
 use allfold_report::records::WaitingFor;
@@ -36,8 +36,8 @@ fn awaited(entry: &Entry, entered: &[(u32, f64, &Entry)]) -> Option<(u32, f64)> 
 }
 
 /// How long each rank waits for each other one in the last step of a run whose spans were recorded. Pairs that do not wait are left out.
-pub fn waiting_for(trained: &Trained) -> Vec<WaitingFor> {
-    let steps: Vec<&RankStep> = trained.steps.iter().filter_map(|steps| steps.last()).collect();
+pub fn waiting_for(of_ranks: &[Vec<RankStep>]) -> Vec<WaitingFor> {
+    let steps: Vec<&RankStep> = of_ranks.iter().filter_map(|steps| steps.last()).collect();
     let mut entered: BTreeMap<Key, Vec<(u32, f64, &Entry)>> = BTreeMap::new();
     for (rank, step) in (0..).zip(&steps) {
         for entry in &step.operations {
@@ -101,7 +101,7 @@ mod tests {
         let data = run::load(&config).unwrap();
         let trained = run::run_on(&config, &data, &place, &indicatif::ProgressBar::hidden(), noted).unwrap();
         let exposed = trained.steps.iter().map(|steps| steps.last().unwrap().time.exposed.as_micros());
-        (waiting_for(&trained), exposed.collect())
+        (waiting_for(&trained.steps), exposed.collect())
     }
 
     #[test]

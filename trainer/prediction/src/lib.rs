@@ -25,6 +25,7 @@ mod exchange;
 mod groups;
 mod linked_step;
 mod meetings;
+mod modeled_ranks;
 mod network;
 mod overheads;
 mod phase_times;
@@ -40,9 +41,10 @@ mod workload;
 
 pub use exchange::{ExchangeModel, GroupedCollective, MessageTimes, NcclModel, SimulatedExchange};
 pub use groups::RankGroups;
-pub use linked_step::{MOST_LINKED, MOST_SERVED};
+pub use linked_step::{EveryRank, MOST_LINKED, MOST_SERVED};
 pub use overheads::{Overheads, expected_max};
 pub use phase_times::PhaseTimes;
+pub use step::SteppedRank;
 pub use step_costs::{DdpOptions, StepCosts};
 pub use uniform_costs::UniformCosts;
 pub use unlike::{alone, shares_by_speed, shares_by_time};
@@ -50,16 +52,16 @@ pub use workload::{WorkloadTraining, predict_data_parallel, predict_workload};
 
 use allfold_collectives::Plan;
 use allfold_kernels::nn::Float;
-use allfold_sim::{Costs, Device, Faults, Picos, Rank, Sharing, Topology};
+use allfold_sim::{Costs, Device, Faults, Picos, Sharing, Topology};
 use allfold_trainer::config::ElementType;
-use allfold_trainer::engine::{Mesh, MeshAxis};
+use allfold_trainer::engine::Mesh;
 use allfold_trainer::strategies::ddp::Ddp;
 use allfold_trainer::strategies::single::Single;
-use allfold_trainer::strategies::{self, DataSharing, Driver, EnginePlan, Plain, hooks};
+use allfold_trainer::strategies::{DataSharing, Driver, Plain, hooks};
 use allfold_trainer::timing::{BucketTimes, StepBreakdown, StepSpan};
-use allfold_trainer::{Config, MemoryUse, Result, optim, shares};
+use allfold_trainer::{Config, MemoryUse, Result};
 use clock::StepRules;
-use network::NetworkCosts;
+use modeled_ranks::ModeledRanks;
 use step::RankClass;
 
 /// The machine that a step is predicted for.
@@ -166,45 +168,31 @@ fn predict_by(
     }
 }
 
+/// Predicts a step of `config` on every rank, with every message: what [`predict`] does not tell of ranks that another one represents.
+///
+/// # Errors
+/// As [`predict`]; more than [`MOST_SERVED`] ranks.
+pub fn predict_every_rank(
+    config: &Config,
+    (shape, classes): ((usize, usize, usize), usize),
+    machine: &ModeledMachine,
+) -> Result<EveryRank> {
+    allfold_trainer::config::check(config)?;
+    hooks::check_predicted(config)?;
+    let (with, samples) = ((config, None), (shape, classes));
+    match config.precision.dtype {
+        ElementType::F64 => ModeledRanks::<f64>::new(with, samples, machine, true)?.every_rank(true),
+        ElementType::F32 => ModeledRanks::<f32>::new(with, samples, machine, true)?.every_rank(true),
+    }
+}
+
 fn predict_network<F: Float>(
     config: &Config,
     samples: ((usize, usize, usize), usize),
     machine: &ModeledMachine,
     times: Option<&PhaseTimes>,
 ) -> Result<StepPrediction> {
-    let ranks = machine.topology.ranks();
-    let EnginePlan { mesh, channels, driver } = strategies::plan(config, 0, ranks)?;
-    let device_of = |rank: usize| *machine.devices.device(Rank(rank as u32), &machine.device);
-    let mut costs = vec![NetworkCosts::<F>::new((config, times), samples, &mesh, (device_of(0), None))?];
-    let units = driver.units(&costs[0].outline())?;
-    let every_rank = linked_step::is_linked(&mesh, channels, units.iter().map(|unit| unit.keep));
-    let has_parts = every_rank && mesh.tensor > 1;
-    let kind_of = |rank| (device_of(rank), has_parts.then(|| mesh.position(rank, MeshAxis::Tensor).index));
-    for kind in (0..mesh.ranks()).map(kind_of) {
-        if costs.iter().all(|costs| (costs.device, costs.part) != kind) {
-            costs.push(NetworkCosts::new((config, times), samples, &mesh, kind)?);
-        }
-    }
-    let class_of = |rank| {
-        let own = costs.iter().find(|costs| (costs.device, costs.part) == kind_of(rank)).unwrap_or(&costs[0]);
-        RankClass { costs: own, batch: shares::batch_of(config, &mesh, rank) }
-    };
-    let rules = StepRules {
-        uneven: config.data.uneven || !config.parallel.shares.is_empty(),
-        views: config.ddp.hook == "none",
-        scaler: config.precision.loss_scale > 0.0,
-        clip: config.optimiser.clip_norm > 0.0,
-        norms: optim::build::<F>(config, &[])?.needs_norms(),
-        parts: costs[0].has_parts(),
-        staleness: config.parallel.staleness,
-        period: if config.ddp.hook == "local_sgd" { config.ddp.local_steps } else { 1 },
-    };
-    let drivers = |rank| Ok(strategies::plan(config, rank, ranks)?.driver);
-    if every_rank {
-        return linked_step::step((&class_of, rules, mesh), (channels, &drivers), machine);
-    }
-    let mut exchange = SimulatedExchange::new(machine.topology, machine.costs, machine.sharing, machine.plan);
-    step::unlike_step((&class_of, rules, mesh), &drivers, &mut exchange)
+    ModeledRanks::<F>::new((config, times), samples, machine, false)?.step()
 }
 
 /// Predicts a data-parallel step from the costs of its phases. A single rank exchanges nothing.

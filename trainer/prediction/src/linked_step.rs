@@ -1,10 +1,11 @@
 //! A step on the clock of which every rank is stepped, each on a thread, in a world on virtual time that carries messages without
 //! contents: where exchanges of several communicators are under way at once, which share links.
 
+use crate::ModeledMachine;
 use crate::clock::{Exchanges, Shared, StepRules, WorldLinks};
-use crate::step::{Drivers, RankClass, RankStep, prediction, steps};
-use crate::{ModeledMachine, StepPrediction};
-use allfold_collectives::World;
+use crate::step::{Drivers, RankClass, SteppedRank, steps};
+use allfold_collectives::flight::Entry;
+use allfold_collectives::{Activity, World};
 use allfold_trainer::engine::{Keep, Mesh};
 use allfold_trainer::{Error, Result};
 
@@ -25,7 +26,18 @@ pub(crate) fn is_linked(mesh: &Mesh, channels: usize, keeps: impl IntoIterator<I
     mesh.servers > 0 || mesh.ranks() <= MOST_LINKED as usize && (several || is_led || mesh.tensor > 1)
 }
 
-/// Times a step of all ranks of `mesh`, of whose communicators `channels` carry messages.
+/// A step of which every rank was predicted, with every message.
+#[derive(Clone, Debug, Default)]
+pub struct EveryRank {
+    /// Each rank.
+    pub ranks: Vec<SteppedRank>,
+    /// What each rank calls in the last step, as far as its flight recorder keeps it.
+    pub operations: Vec<Vec<Entry>>,
+    /// What each rank communicates, in all steps up to the last one.
+    pub timeline: Vec<Activity>,
+}
+
+/// Times a step of all ranks of `mesh`, of whose communicators `channels` carry messages; `observed` with what each communicates.
 ///
 /// # Errors
 /// Too many ranks; what the strategy or the machine does not take.
@@ -33,10 +45,11 @@ pub(crate) fn step<'a>(
     (class_of, rules, mesh): (&(dyn Fn(usize) -> RankClass<'a> + Sync), StepRules, Mesh),
     (channels, drivers): (usize, Drivers),
     machine: &ModeledMachine,
-) -> Result<StepPrediction> {
+    observed: bool,
+) -> Result<EveryRank> {
     if mesh.ranks() > MOST_SERVED as usize {
         return Err(Error::Config(format!(
-            "every message between servers and workers is simulated, for {MOST_SERVED} ranks at most, and there are {}; use fewer ranks",
+            "every message is simulated, for {MOST_SERVED} ranks at most, and there are {}; use fewer ranks",
             mesh.ranks()
         )));
     }
@@ -44,13 +57,22 @@ pub(crate) fn step<'a>(
     let units = |rank: &usize| drivers(*rank)?.units(&class_of(*rank).costs.outline());
     let specs = ranks.iter().map(units).collect::<Result<Vec<_>>>()?;
     let world = World::sim(machine.topology).costs(machine.costs).sharing(machine.sharing);
-    let done: Vec<RankStep> = world.run(|comm| {
+    let world = if observed { world.timeline() } else { world };
+    let mut done = world.run_each(|comm| {
         let comm = comm.with_plan(*machine.plan);
         let number = comm.rank().index();
         let RankClass { costs, batch } = class_of(number);
         let with = Shared { costs, batch, rules, mesh, ranks: &ranks, specs: &specs };
         let links = WorldLinks::new(&comm, (mesh, channels), &specs)?;
-        steps(with, number, drivers, Exchanges::Links(Box::new(links)))
+        let stepped = steps(with, number, drivers, Exchanges::Links(Box::new(links)))?;
+        let of_step = |entries: Vec<Entry>| {
+            let last = entries.iter().filter_map(|entry| entry.step).max();
+            entries.into_iter().filter(|entry| entry.step == last).collect()
+        };
+        let operations = if observed { of_step(comm.flight_record().entries) } else { Vec::new() };
+        Ok::<_, Error>((stepped, operations))
     })?;
-    prediction(done, (class_of, mesh), vec!["messages on virtual time".into()])
+    let timeline = std::mem::take(&mut done.timeline);
+    let (ranks, operations) = done.results()?.into_iter().unzip();
+    Ok(EveryRank { ranks, operations, timeline })
 }

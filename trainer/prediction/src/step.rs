@@ -12,10 +12,15 @@ use std::sync::Mutex;
 use std::thread;
 
 /// What happens on a stepped rank in the last step; its time is the mean over steps that are not alike.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct RankStep {
+#[derive(Clone, Debug)]
+pub struct SteppedRank {
+    /// When the last step began. All other times are counted from here.
+    pub start: Picos,
+    /// The time by parts of the step.
     pub time: StepBreakdown,
+    /// The times of each bucket, in the order of sending.
     pub buckets: Vec<BucketTimes>,
+    /// The rank's work and waiting in order.
     pub spans: Vec<StepSpan>,
     /// The most that the rank held in any of these steps, if the sizes of the network's tensors are known.
     pub peak: Option<MemoryUse>,
@@ -118,7 +123,7 @@ pub(crate) fn step_of<'a>(
         let RankClass { costs, batch } = class_of(ranks[number]);
         Shared { costs, batch, rules, mesh, ranks, specs: &specs }
     };
-    let results: Vec<Result<RankStep>> = match ranks.len() {
+    let results: Vec<Result<SteppedRank>> = match ranks.len() {
         1 => vec![rank_step(with(0), 0, drivers, (&meetings, &exchange))],
         of => thread::scope(|threads| {
             let start = |number| {
@@ -126,7 +131,7 @@ pub(crate) fn step_of<'a>(
                 threads.spawn(move || rank_step(with, number, drivers, by))
             };
             let all: Vec<_> = (0..of).map(start).collect();
-            let joined = |done: thread::ScopedJoinHandle<'_, Result<RankStep>>| {
+            let joined = |done: thread::ScopedJoinHandle<'_, Result<SteppedRank>>| {
                 done.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
             all.into_iter().map(joined).collect()
@@ -144,12 +149,13 @@ pub(crate) fn step_of<'a>(
 
 /// The prediction of a step that these ranks have done.
 pub(crate) fn prediction<'a>(
-    done: Vec<RankStep>,
+    done: Vec<SteppedRank>,
     (class_of, mesh): (&dyn Fn(usize) -> RankClass<'a>, Mesh),
     engines: Vec<String>,
 ) -> Result<StepPrediction> {
     let slowest = done.iter().max_by_key(|rank| rank.time.total());
-    let RankStep { time, buckets, .. } = slowest.cloned().ok_or_else(|| Error::Strategy("no rank".into()))?;
+    let SteppedRank { time, buckets, .. } =
+        slowest.cloned().ok_or_else(|| Error::Strategy("no rank".into()))?;
     let places = (0..mesh.data / mesh.context).map(|place| mesh.servers + place * mesh.context * mesh.tensor);
     let samples = places.map(|rank| class_of(rank).batch as u64).sum();
     let (ranks, parameters) = (mesh.ranks() as u32, class_of(0).costs.parameters());
@@ -164,7 +170,7 @@ fn rank_step(
     number: usize,
     drivers: Drivers,
     (meetings, model): (&Meetings, &Mutex<&mut dyn ExchangeModel>),
-) -> Result<RankStep> {
+) -> Result<SteppedRank> {
     let ended = End(meetings);
     let done = steps(with, number, drivers, Exchanges::Modeled { meetings, model });
     let failed = done.as_ref().err().map(ToString::to_string);
@@ -188,7 +194,7 @@ pub(crate) fn steps<'a>(
     number: usize,
     drivers: Drivers,
     exchanges: Exchanges<'a>,
-) -> Result<RankStep> {
+) -> Result<SteppedRank> {
     let (mut driver, mut rank) = (drivers(with.ranks[number])?, ClockRank::new(with, number, exchanges));
     let data = with.costs.data(rank.samples());
     driver.start(&mut rank)?;
@@ -221,7 +227,8 @@ pub(crate) fn steps<'a>(
         ..times
     };
     let span = |span: StepSpan| StepSpan { start: since(span.start), end: since(span.end), ..span };
-    Ok(RankStep {
+    Ok(SteppedRank {
+        start,
         time: StepBreakdown { data, forward, backward, exposed, optimiser },
         buckets: rank.log.into_iter().map(bucket).collect(),
         spans: rank.spans.into_iter().map(span).collect(),

@@ -275,6 +275,10 @@ impl<F: Float> RankEngine for Worker<'_, F> {
 
     fn receive(&mut self, what: Boundary, slot: Slot, from: Route) -> Result<()> {
         let (Boundary::Activation(act) | Boundary::Gradient(act)) = what;
+        if matches!(what, Boundary::Activation(_)) {
+            // The samples that a rank has loaded, where the first rank hands out others.
+            self.slots[slot.0].acts.free(self.network.storage_of(act), &mut self.on.pool);
+        }
         let values = self.on.pool.take(elements(&self.network, act, self.slots[slot.0].n));
         let (channel, peer) = self.route(from)?;
         let work = channel.recv_async(values.into(), peer)?;

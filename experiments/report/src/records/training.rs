@@ -101,6 +101,11 @@ fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
+/// As [`number`], of a field that may be left out.
+fn some_number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    number(from).map(Some)
+}
+
 macro_rules! pair {
     ($(#[$doc:meta])* $measured:ident, $simulated:ident $(, $kind:literal)?, { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$doc])*
@@ -326,11 +331,12 @@ pair! {
         peak_bytes: Vec<u64>,
         /// The bytes of the rank with the highest peak, at that peak, by category.
         memory: RankMemory,
-        /// Mean loss of the last step's samples, exact to the last bit; null where it is no number.
-        #[serde(deserialize_with = "number")]
-        loss: f64,
-        /// Hash of the final weights, bit for bit.
-        weights_hash: String,
+        /// Mean loss of the last step's samples, exact to the last bit; null where it is no number, left out where nothing was computed.
+        #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
+        loss: Option<f64>,
+        /// Hash of the final weights, bit for bit; left out where nothing was computed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        weights_hash: Option<String>,
     }
 }
 

@@ -34,8 +34,8 @@ macro_rules! cells {
             ),
             list(record.bytes_sent.iter().map(|bytes| format::rounded_bytes(*bytes)).collect()),
             list(record.peak_bytes.iter().map(|bytes| format::rounded_bytes(*bytes)).collect()),
-            format!("{:.6}", record.loss),
-            format::short(&record.weights_hash),
+            record.loss.map_or("-".into(), |loss| format!("{loss:.6}")),
+            record.weights_hash.as_deref().map_or("-".into(), format::short),
         ]
     }};
 }
@@ -57,8 +57,14 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     }
     if !simulated.is_empty() {
         plots.extend(of_simulated(&simulated, records)?);
-        let rows = simulated.iter().map(|(record, _)| cells!(record)).collect();
-        tables.push(table("Simulated: real arithmetic on a virtual clock", rows));
+        for (caption, modeled) in [
+            ("Simulated: real arithmetic on a virtual clock", false),
+            ("Modeled: shapes, operations and bytes on a virtual clock, no arithmetic", true),
+        ] {
+            let of = simulated.iter().filter(|(record, _)| record.weights_hash.is_none() == modeled);
+            let rows: Vec<_> = of.map(|(record, _)| cells!(record)).collect();
+            tables.extend((!rows.is_empty()).then(|| table(caption, rows)));
+        }
     }
     let stamps = measured.iter().map(|(_, stamp)| stamp).chain(simulated.iter().map(|(_, stamp)| stamp));
     let section = Section {

@@ -54,6 +54,11 @@ impl<'a> WorldLinks<'a> {
         self.groups.world().now()
     }
 
+    /// Notes the step of the rank, for its flight record.
+    pub fn note_step(&self, step: u64) {
+        self.groups.world().note_step(step);
+    }
+
     /// Makes the clock of the links that of their rank, which does nothing else meanwhile.
     pub fn follow(&self, now: Picos) {
         self.groups.world().advance(Picos(now.0.saturating_sub(self.now().0)));

@@ -156,15 +156,18 @@ impl ClockMemory<'_> {
     pub fn receive(&mut self, what: Boundary, Slot(at): Slot) {
         let (Boundary::Activation(act) | Boundary::Gradient(act)) = what;
         let elements = self.slots[at].n * self.numbers(act);
-        let room = self.pool.take(elements);
         match what {
             Boundary::Activation(act) => {
                 let storage = self.with.network.storage_of(act);
-                let before = std::mem::replace(&mut self.slots[at].acts[storage], room).capacity;
-                self.pool.made -= before;
-                self.acts = self.acts + room.capacity - before;
+                let before = std::mem::take(&mut self.slots[at].acts[storage]);
+                self.acts -= before.capacity;
+                self.pool.push_filled(before);
+                let room = self.pool.take(elements);
+                self.acts += room.capacity;
+                self.slots[at].acts[storage] = room;
             }
             Boundary::Gradient(act) => {
+                let room = self.pool.take(elements);
                 let before = self.slots[at].grads[act].replace(room);
                 self.pool.made -= before.map_or(0, |before| before.capacity);
             }

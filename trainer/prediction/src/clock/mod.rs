@@ -214,6 +214,9 @@ impl<'a> ClockRank<'a> {
         self.log.clear();
         self.spans.clear();
         self.memory.iter_mut().for_each(ClockMemory::begin);
+        if let Exchanges::Links(links) = &self.exchanges {
+            links.note_step(step);
+        }
     }
 
     /// The most that the rank has held in this step, if the sizes of the network's tensors are known.
