@@ -123,9 +123,9 @@ impl Membership {
         self.process_state.recorder.note_step(step);
     }
 
-    /// The last operations of this rank.
-    pub fn flight_record(&self) -> crate::flight::Record {
-        self.process_state.recorder.record("")
+    /// The last operations of this rank, of one training step or of all.
+    pub fn flight_record(&self, step: Option<u64>) -> crate::flight::Record {
+        self.process_state.recorder.record("", step)
     }
 
     /// Records that an operation is called.

@@ -262,9 +262,9 @@ impl Communicator {
         self.membership.note_step(step);
     }
 
-    /// The last operations of this rank, in all of its communicators.
-    pub fn flight_record(&self) -> crate::flight::Record {
-        self.membership.flight_record()
+    /// The last operations of this rank, in all of its communicators; of `step`, those that it called in that training step.
+    pub fn flight_record(&self, step: Option<u64>) -> crate::flight::Record {
+        self.membership.flight_record(step)
     }
 
     /// This rank's time since the start of the run: virtual on the simulator, else real.

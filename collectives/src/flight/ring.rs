@@ -135,12 +135,12 @@ impl Recorder {
         }
     }
 
-    /// The record of the operations that are still kept.
-    pub fn record(&self, reason: &str) -> Record {
+    /// The record of the operations that are still kept: of those that were called in `step`, or of all.
+    pub fn record(&self, reason: &str, step: Option<u64>) -> Record {
         let ring = self.ring();
         // All stamps are converted by one scale: with several, an operation could seem to end before it began.
         let scale = (self.scale)();
-        let mut slots: Vec<&Slot> = ring.slots.iter().collect();
+        let mut slots: Vec<_> = ring.slots.iter().filter(|s| step.is_none() || s.step == step).collect();
         slots.sort_by_key(|slot| slot.ticket);
         let entries = slots.into_iter().map(|slot| {
             let times = slot.times.map(|stamp| stamp.map(|stamp| scale.time(stamp)));
@@ -173,7 +173,7 @@ impl Recorder {
     }
 
     fn put(&self, folder: &Path, reason: &str) {
-        let mut record = self.record(reason);
+        let mut record = self.record(reason, None);
         record.header.writer = Some(Writer::here());
         // An error while writing must not hide the error that the record is about.
         if let Err(error) = record.write(folder) {
@@ -217,7 +217,7 @@ mod tests {
         }
         let late = recorder.issue((0, Rank(1), 4), call(9_999), None, Stamp(3));
         recorder.end(Ticket(0), Stamp(9), &Ok(()));
-        let record = recorder.record("because");
+        let record = recorder.record("because", None);
         assert_eq!(record.entries.len(), LAST);
         assert_eq!(record.entries[0].sequence, 11);
         assert_eq!(record.entries[0].error.as_deref(), Some("no"));
@@ -225,10 +225,9 @@ mod tests {
         let last = &record.entries[LAST - 1];
         assert_eq!((last.sequence, last.state, last.started_us), (9_999, State::Issued, None));
         recorder.start(late, Stamp(4));
-        assert_eq!(recorder.record("").entries[LAST - 1].state, State::Started);
+        assert_eq!(recorder.record("", None).entries[LAST - 1].state, State::Started);
         recorder.begin((0, Rank(1), 4), call(10_000), Stamp(5_000_000));
-        let record = recorder.record("");
-        let last = &record.entries[LAST - 1];
+        let last = recorder.record("", None).entries.pop().unwrap();
         assert_eq!((last.sequence, last.state, last.started_us), (10_000, State::Started, Some(5.0)));
     }
 
@@ -248,15 +247,16 @@ mod tests {
             record
         };
         recorder.dump("asked");
-        assert_eq!(read(), recorder.record("asked"));
+        assert_eq!(read(), recorder.record("asked", None));
         recorder.note_step(12);
         recorder.issue((7, Rank(0), 2), call(6), Some(Rank(1)), Stamp(1_700_000));
         recorder.write("first");
         recorder.write("second");
         recorder.dump("asked too late");
-        assert_eq!(read(), recorder.record("first"));
+        assert_eq!(read(), recorder.record("first", None));
         let steps: Vec<_> = read().entries.iter().map(|entry| entry.step).collect();
         assert_eq!((read().header.step, steps), (Some(12), vec![None, Some(12)]));
+        assert_eq!(recorder.record("", Some(12)).entries, read().entries[1..]);
         std::fs::write(&path, "{\"flight\":1,\"rank\":0,\"size\":1,\"reason\":\"\"}\nnonsense\n").unwrap();
         assert!(Record::read(&path).unwrap_err().to_string().contains("line 2"));
         std::fs::remove_dir_all(&folder).unwrap();
