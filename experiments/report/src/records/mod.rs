@@ -18,6 +18,7 @@ mod proof;
 mod renamed;
 mod training;
 mod validation;
+mod waiting;
 
 pub use collective::{CollectiveCall, MeasuredCollective, SimulatedCollective};
 pub use diff::RowChange;
@@ -29,7 +30,7 @@ pub use proof::{ProofRecord, Shown};
 pub use training::{
     Breakdown, BucketLife, EpochScores, MeasuredComparison, MeasuredEnd, MeasuredLayer, MeasuredProgress,
     MeasuredScale, MeasuredStep, Parity, RankMemory, ScalingRow, Setup, SimulatedComparison, SimulatedEnd,
-    SimulatedLayer, SimulatedProgress, SimulatedScale, SimulatedStep, TimelineSpan, WaitingFor, awaited_most,
-    hidden_us,
+    SimulatedLayer, SimulatedProgress, SimulatedScale, SimulatedStep, TimelineSpan, hidden_us,
 };
 pub use validation::{TrainingScore, Validated, ValidationScore};
+pub use waiting::{WaitingFor, awaited_most};
