@@ -33,4 +33,4 @@ pub use training::{
     SimulatedLayer, SimulatedProgress, SimulatedScale, SimulatedStep, TimelineSpan, hidden_us,
 };
 pub use validation::{TrainingScore, Validated, ValidationScore};
-pub use waiting::{WaitingFor, awaited_most};
+pub use waiting::{WaitingByStep, WaitingFor, awaited_most};
