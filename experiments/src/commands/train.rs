@@ -8,7 +8,7 @@ use crate::cli::common::Common;
 use crate::cli::devices::{RankDevices, own_device};
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
-use crate::cli::{interruption, launched, memory, names, progress};
+use crate::cli::{interruption, invocation, launched, memory, names, progress};
 use crate::predict::trace;
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks, operation_deadline};
 use crate::training::measured_shares::shares_by_speed;
@@ -366,6 +366,7 @@ pub fn run(args: &Args) -> CommandResult {
         step: args.trace_step,
         on_step,
         spans: args.trace.is_some(),
+        waiting: args.common.json.is_some() || invocation::keeper().is_some(),
         profile: schedule,
     };
     let trained = run::run_on(&config, &data, &place, &bar, noted);

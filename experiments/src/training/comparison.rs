@@ -5,7 +5,7 @@ use super::rank_steps::{RankSteps, last_steps};
 use super::records::setup;
 use super::run::{self, RecordOptions};
 use super::trained::Trained;
-use super::waiting::waiting_for;
+use super::waiting::waiting_in_step;
 use crate::cli::error::CommandResult;
 use allfold_collectives::Plan;
 use allfold_prediction::{ModeledMachine, predict_every_rank};
@@ -73,7 +73,7 @@ impl Contender {
         place: &LaunchMode,
         bar: &ProgressBar,
     ) -> CommandResult<Trained> {
-        let noted = RecordOptions { spans: true, ..RecordOptions::default() };
+        let noted = RecordOptions { spans: true, waiting: true, ..RecordOptions::default() };
         run::run_on(&self.config, data, place, bar, noted)
     }
 
@@ -91,13 +91,14 @@ impl Contender {
     /// The record of a run, without the bytes that it sent.
     fn timed(&self, trained: &Trained, (backend, machine): (&str, &str)) -> MeasuredComparison {
         MeasuredComparison {
+            waiting_for: trained.mean_waiting_for(),
             loss: Some(trained.result.losses.last().copied().unwrap_or(f64::NAN)),
             weights_hash: Some(trained.weights_hash()),
             ..self.of_steps(trained.into(), (trained.setup(&self.config, backend), machine))
         }
     }
 
-    /// The record of the steps of all ranks, without the bytes that they sent.
+    /// The record of the steps of all ranks, without the bytes that they sent and for whom they wait.
     fn of_steps(&self, steps: RankSteps, (setup, machine): (Setup, &str)) -> MeasuredComparison {
         MeasuredComparison {
             setup,
@@ -107,7 +108,7 @@ impl Contender {
             step_us: steps.median_step_us(),
             breakdown: steps.mean_breakdown(),
             waiting_us: steps.waiting_us(),
-            waiting_for: waiting_for(steps.of_ranks),
+            waiting_for: Vec::new(),
             communication_us: Vec::new(),
             bytes_sent: Vec::new(),
             bytes_by_operation: BTreeMap::new(),
@@ -140,7 +141,10 @@ impl Contender {
         let of_ranks = last_steps(&every);
         let steps = RankSteps { of_ranks: &of_ranks, timeline: &every.timeline, warmup: 0 };
         let setup = setup(&self.config, "modeled", device.name, self.ranks);
-        Ok(self.on_virtual_time(self.of_steps(steps, (setup, machine)), steps))
+        let spans = of_ranks.iter().flatten().map(|step| &step.spans[..]);
+        let waiting_for = waiting_in_step(spans.zip(every.operations.iter().map(Vec::as_slice)));
+        let timed = MeasuredComparison { waiting_for, ..self.of_steps(steps, (setup, machine)) };
+        Ok(self.on_virtual_time(timed, steps))
     }
 
     /// The record of steps on virtual time, where what ranks send is known, and the last step as bars.

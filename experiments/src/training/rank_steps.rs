@@ -4,7 +4,6 @@ use super::records::held;
 use super::trained::{RankStep, Trained, breakdown_of};
 use crate::measure::statistics;
 use allfold_collectives::Activity;
-use allfold_collectives::flight::Entry;
 use allfold_prediction::{EveryRank, SteppedRank};
 use allfold_report::records::{Breakdown, RankMemory};
 use allfold_sim::Picos;
@@ -31,7 +30,7 @@ impl<'a> From<&'a Trained> for RankSteps<'a> {
 
 /// The last step of each rank on the clock, as that of a run.
 pub fn last_steps(every: &EveryRank) -> Vec<Vec<RankStep>> {
-    let step = |(rank, operations): (&SteppedRank, &Vec<Entry>)| {
+    let step = |rank: &SteppedRank| {
         let start = rank.start;
         let span = |span: &StepSpan| StepSpan { start: start + span.start, end: start + span.end, ..*span };
         let bucket = |times: &BucketTimes| BucketTimes {
@@ -49,10 +48,9 @@ pub fn last_steps(every: &EveryRank) -> Vec<Vec<RankStep>> {
             buckets: rank.buckets.iter().map(bucket).collect(),
             peak: memory,
             spans: rank.spans.iter().map(span).collect(),
-            operations: operations.clone(),
         }]
     };
-    every.ranks.iter().zip(&every.operations).map(step).collect()
+    every.ranks.iter().map(step).collect()
 }
 
 impl RankSteps<'_> {

@@ -3,7 +3,7 @@
 use super::profile::{LayerTime, by_layer};
 use super::trained::Trained;
 use allfold_report::records::{
-    EpochScores, MeasuredEnd, MeasuredStep, RankMemory, Setup, SimulatedEnd, SimulatedStep,
+    EpochScores, MeasuredEnd, MeasuredStep, RankMemory, Setup, SimulatedEnd, SimulatedStep, WaitingFor,
 };
 use allfold_trainer::{Config, EpochReport};
 use std::collections::BTreeMap;
@@ -119,6 +119,7 @@ macro_rules! records {
                     loss,
                     lr: self.lr(step),
                     buckets: self.buckets(step),
+                    waiting_for: self.waiting.of(step).map(<[WaitingFor]>::to_vec),
                     scores: self.scores_after(step, config),
                     end: (step + 1 == steps as u64).then(|| end.clone()),
                 };

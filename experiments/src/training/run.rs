@@ -5,10 +5,12 @@ use super::launch_mode::{LaunchMode, on_threads, over_mpi};
 use super::profile::{ProfileSchedule, RankProfile};
 use super::tensorboard::Events;
 use super::trained::{RankStep, Trained};
+use super::waiting::WaitCollector;
 use super::watch::{OnStep, Watch};
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::memory;
 use allfold_collectives::{Communicator, World};
+use allfold_report::records::WaitingByStep;
 use allfold_trainer::{Config, Dataset, TrainResult};
 use indicatif::ProgressBar;
 use std::sync::Mutex;
@@ -24,6 +26,10 @@ pub struct RecordOptions {
     pub on_step: Option<OnStep>,
     /// Whether the spans of `step`, and the peak of memory in every step, are recorded.
     pub spans: bool,
+    /// Whether it is recorded for whom each rank waits in every step. Only ranks of one process that all compute on CPUs or on
+    /// virtual time have such a record, because it compares the times of different ranks. The spans that it needs take a little
+    /// real time in each step, as those of `spans` do.
+    pub waiting: bool,
     /// The steps whose layers are recorded, if any.
     pub profile: Option<ProfileSchedule>,
 }
@@ -61,12 +67,15 @@ pub fn run_on(
         allfold_trainer::models::memory(config, data.shape, data.classes).map_err(CommandError::from)?;
     let (device, on_gpus) = (place.device(config)?, config.uses_gpus());
     let ranks = place.ranks();
-    if !matches!(place, LaunchMode::Process(_) | LaunchMode::Mpi(..)) {
+    let in_one_process = !matches!(place, LaunchMode::Process(_) | LaunchMode::Mpi(..));
+    if in_one_process {
         memory::require(each.checked_mul(u64::from(ranks)), &format!("the models of {ranks} ranks"))?;
     }
     // Rank 0 alone writes events and calls `on_step`, in each epoch of an elastic world.
     let (events, on_step) = (Mutex::new(noted.events), Mutex::new(noted.on_step));
     let (kept, spans, schedule) = (noted.step, noted.spans, noted.profile);
+    let collector = WaitCollector::new(ranks).filter(|_| noted.waiting && in_one_process && !on_gpus);
+    let waits = collector.as_ref();
     let one = |config: &Config,
                comm: &Communicator|
      -> allfold_trainer::Result<(TrainResult, (Vec<RankStep>, RankProfile))> {
@@ -75,7 +84,8 @@ pub fn run_on(
         let on_step = if first { on_step.lock().ok() } else { None };
         let bar = first.then_some(bar);
         let (steps, profile) = (Vec::new(), RankProfile::default());
-        let mut watch = Watch { comm, config, bar, on_step, steps, events, kept, spans, schedule, profile };
+        let mut watch =
+            Watch { comm, config, bar, on_step, steps, events, kept, spans, waits, schedule, profile };
         let result = allfold_trainer::train_on(config, data, test, comm, &mut watch)?;
         Ok((result, (watch.steps, watch.profile)))
     };
@@ -85,6 +95,7 @@ pub fn run_on(
             result,
             steps: vec![steps],
             profiles: vec![profile],
+            waiting: WaitingByStep::default(),
             timeline: Vec::new(),
             ranks,
             device: device.clone(),
@@ -116,5 +127,6 @@ pub fn run_on(
     let (steps, profiles) = records.into_iter().unzip();
     let result = results.into_iter().next().ok_or_else(|| CommandError::run("no rank trained"))?;
     let (timeline, ranks) = (report.timeline, place.ranks());
-    Ok(Trained { result, steps, profiles, timeline, ranks, device, on_gpus })
+    let waiting = collector.map(WaitCollector::finish).unwrap_or_default();
+    Ok(Trained { result, steps, profiles, waiting, timeline, ranks, device, on_gpus })
 }

@@ -3,8 +3,7 @@
 use super::profile::RankProfile;
 use crate::measure::{inputs, statistics};
 use allfold_collectives::Activity;
-use allfold_collectives::flight::Entry;
-use allfold_report::records::{Breakdown, BucketLife};
+use allfold_report::records::{Breakdown, BucketLife, WaitingByStep, WaitingFor};
 use allfold_sim::Picos;
 use allfold_trainer::timing::{BucketTimes, StepSpan};
 use allfold_trainer::{MemoryUse, TrainResult};
@@ -17,6 +16,8 @@ pub struct Trained {
     pub steps: Vec<Vec<RankStep>>,
     /// The profiles of the same ranks; without steps if the run was not profiled.
     pub profiles: Vec<RankProfile>,
+    /// For whom ranks wait in each step; of a long run, in steps at even distances and in the last. Empty if this is not recorded.
+    pub waiting: WaitingByStep,
     /// The activities of all ranks, on virtual time.
     pub timeline: Vec<Activity>,
     /// The number of ranks.
@@ -45,8 +46,6 @@ pub struct RankStep {
     pub peak: MemoryUse,
     /// The rank's work and waiting, in the step that is recorded, if spans were asked for.
     pub spans: Vec<StepSpan>,
-    /// The operations of that step, as far as they are known.
-    pub operations: Vec<Entry>,
 }
 
 impl RankStep {
@@ -109,6 +108,12 @@ impl Trained {
     /// The number of steps that this process ran: of a resumed run, the last ones.
     pub fn made(&self) -> usize {
         self.steps[0].len()
+    }
+
+    /// How long each rank waits for each other one in a step, on average over the steps after the warm-up.
+    pub fn mean_waiting_for(&self) -> Vec<WaitingFor> {
+        let before = self.result.losses.len() - self.made();
+        self.waiting.mean((before + self.warmup()) as u64)
     }
 
     /// The memory that rank 0 held after its last step, if it ran one.
@@ -181,7 +186,6 @@ mod tests {
             buckets: Vec::new(),
             peak: MemoryUse::default(),
             spans: Vec::new(),
-            operations: Vec::new(),
         };
         Trained {
             result: TrainResult {
@@ -199,6 +203,7 @@ mod tests {
             },
             steps: vec![(0..steps).map(step).collect(); 2],
             profiles: Vec::new(),
+            waiting: WaitingByStep::default(),
             timeline: Vec::new(),
             ranks: 2,
             device: "cpu".into(),

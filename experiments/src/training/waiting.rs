@@ -1,17 +1,26 @@
-//! For whom ranks wait: while a rank waits in an operation that another one has not entered yet, it waits for that one. The rest of its
-//! waiting is for messages that are on their way.
+//! For whom ranks wait in each step: while a rank waits in an operation that another one has not entered yet, it waits for that
+//! one. The rest of its waiting is for messages that are on their way.
 //!
 //! ```text
 //! rank 0   | compute  | wait .................. |      for rank 1 until rank 1 has entered the all-reduce
 //! rank 1   | compute ............ | all-reduce  |
 //! ```
+//!
+//! When a step ends, each rank hands in when it entered the operations of that step (56 bytes each) and when it waited (16 bytes a
+//! span): some hundred bytes with DDP. All ranks' times of one step become one sum for each pair of ranks that waits (16 bytes) and
+//! are then dropped. Ranks that exchange values in every step are at most a step apart, so the times of two steps are held at once.
 
-use super::trained::RankStep;
+use allfold_base::lock;
 use allfold_collectives::Collective;
 use allfold_collectives::flight::Entry;
-use allfold_report::records::WaitingFor;
-use allfold_trainer::timing::StepWork;
+use allfold_report::records::{WaitingByStep, WaitingFor};
+use allfold_sim::Picos;
+use allfold_trainer::timing::{StepSpan, StepWork};
 use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// The most ranks whose waiting is recorded.
+const MOST_RANKS: u32 = 256;
 
 /// What identifies an operation: its communicator, its number, and of a message its two ends and its length.
 type Key = (u64, u64, Option<(u32, u32, u64)>);
@@ -21,47 +30,93 @@ fn key(entry: &Entry) -> Key {
     (entry.group, entry.sequence, ends)
 }
 
-/// The rank for which an early rank of an operation waits, and when that one entered it: the last one, or the root if its values are
-/// what all wait for.
-fn awaited(entry: &Entry, entered: &[(u32, f64, &Entry)]) -> Option<(u32, f64)> {
-    let named = |collective: Collective| entry.operation == collective.name();
-    let from_root = named(Collective::Broadcast) || named(Collective::Scatter);
-    let to_root = named(Collective::Reduce) || named(Collective::Gather);
-    if to_root && entry.root != Some(entry.rank) {
-        return None;
-    }
-    let counts = |other: &&(u32, f64, &Entry)| !from_root || entry.root == Some(other.2.rank);
-    let last = entered.iter().filter(counts).max_by(|a, b| a.1.total_cmp(&b.1));
-    last.map(|(rank, at, _)| (*rank, *at))
+/// Whose entry into an operation an early rank waits for.
+#[derive(Clone, Copy)]
+enum Awaited {
+    Nobody,
+    /// The root, whose values all others wait for.
+    Root,
+    /// The last rank that enters the operation.
+    Last,
 }
 
-/// How long each rank waits for each other one in the last step of a run whose spans were recorded. Pairs that do not wait are left out.
-pub fn waiting_for(of_ranks: &[Vec<RankStep>]) -> Vec<WaitingFor> {
-    let steps: Vec<&RankStep> = of_ranks.iter().filter_map(|steps| steps.last()).collect();
-    let mut entered: BTreeMap<Key, Vec<(u32, f64, &Entry)>> = BTreeMap::new();
-    for (rank, step) in (0..).zip(&steps) {
-        for entry in &step.operations {
-            if let Some(at) = entry.started_us {
-                entered.entry(key(entry)).or_default().push((rank, at, entry));
+fn awaited(entry: &Entry) -> Awaited {
+    let named = |collective: Collective| entry.operation == collective.name();
+    if named(Collective::Broadcast) || named(Collective::Scatter) {
+        return Awaited::Root;
+    }
+    let to_root = named(Collective::Reduce) || named(Collective::Gather);
+    if to_root && entry.root != Some(entry.rank) { Awaited::Nobody } else { Awaited::Last }
+}
+
+/// An operation as one rank entered it.
+#[derive(Clone)]
+struct Entered {
+    operation: Key,
+    at: Picos,
+    is_root: bool,
+    awaited: Awaited,
+}
+
+/// What one rank hands in of a step.
+#[derive(Clone)]
+struct RankTimes {
+    entered: Vec<Entered>,
+    /// When the rank began and ended to wait, in order.
+    waited: Vec<(Picos, Picos)>,
+}
+
+impl RankTimes {
+    fn of(spans: &[StepSpan], operations: &[Entry]) -> RankTimes {
+        let entered = operations.iter().filter_map(|entry| {
+            let at = Picos((entry.started_us? * 1e6).round() as u64);
+            let is_root = entry.root == Some(entry.rank);
+            Some(Entered { operation: key(entry), at, is_root, awaited: awaited(entry) })
+        });
+        let waiting = spans.iter().filter(|span| span.work == StepWork::Waiting);
+        RankTimes { entered: entered.collect(), waited: waiting.map(|span| (span.start, span.end)).collect() }
+    }
+}
+
+/// When an operation's last rank and its root entered it, and which ranks these are.
+#[derive(Clone, Copy, Default)]
+struct Met {
+    last: (Picos, u32),
+    root: Option<(Picos, u32)>,
+}
+
+/// How long each rank waits for each other one in a step, from the times of all ranks.
+fn combined(ranks: &[Option<RankTimes>]) -> Vec<WaitingFor> {
+    let ranks = || (0u32..).zip(ranks).filter_map(|(rank, times)| Some((rank, times.as_ref()?)));
+    let mut met: BTreeMap<Key, Met> = BTreeMap::new();
+    for (rank, times) in ranks() {
+        for Entered { operation, at, is_root, .. } in &times.entered {
+            let met = met.entry(*operation).or_default();
+            met.last = met.last.max((*at, rank));
+            if *is_root {
+                met.root = Some((*at, rank));
             }
         }
     }
-    let mut sums: BTreeMap<(u32, u32), f64> = BTreeMap::new();
-    for (rank, step) in (0..).zip(&steps) {
+    let mut sums: BTreeMap<(u32, u32), Picos> = BTreeMap::new();
+    for (rank, times) in ranks() {
         // From when to when the rank is in an operation that the awaited rank has not entered.
-        let mut early: Vec<(f64, f64, u32)> = Vec::new();
-        for entry in &step.operations {
-            if let (Some(own), Some(all)) = (entry.started_us, entered.get(&key(entry)))
-                && let Some((of, at)) = awaited(entry, all).filter(|(of, at)| *of != rank && *at > own)
-            {
-                early.push((own, at, of));
-            }
-        }
-        early.sort_by(|a, b| a.0.total_cmp(&b.0));
-        for span in step.spans.iter().filter(|span| span.work == StepWork::Waiting) {
-            let (mut from, end) = (span.start.as_micros(), span.end.as_micros());
-            for &(start, until, of) in &early {
-                let (begin, until) = (from.max(start), end.min(until));
+        let early = times.entered.iter().filter_map(|entered| {
+            let met = met.get(&entered.operation)?;
+            let (until, of) = match entered.awaited {
+                Awaited::Nobody => None,
+                Awaited::Root => met.root,
+                Awaited::Last => Some(met.last),
+            }?;
+            (of != rank && until > entered.at).then_some((entered.at, until, of))
+        });
+        let mut early: Vec<(Picos, Picos, u32)> = early.collect();
+        early.sort_by_key(|(start, ..)| *start);
+        let mut early = &early[..];
+        for &(mut from, end) in &times.waited {
+            early = &early[early.iter().take_while(|(_, until, _)| *until <= from).count()..];
+            for &(start, until, of) in early.iter().take_while(|(start, ..)| *start < end) {
+                let (begin, until) = (from.later(start), until.min(end));
                 if until > begin {
                     *sums.entry((rank, of)).or_default() += until - begin;
                     from = until;
@@ -69,59 +124,52 @@ pub fn waiting_for(of_ranks: &[Vec<RankStep>]) -> Vec<WaitingFor> {
             }
         }
     }
-    sums.into_iter().map(|((rank, of), us)| WaitingFor { rank, of, us }).collect()
+    sums.into_iter().map(|((rank, of), time)| WaitingFor { rank, of, us: time.as_micros() }).collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
-    use crate::training::run::{self, RecordOptions};
-    use allfold_sim::{Device, Faults, Topology};
-    use allfold_trainer::Config;
+/// For whom ranks wait in a step, from each rank's spans and operations.
+pub fn waiting_in_step<'a>(ranks: impl Iterator<Item = (&'a [StepSpan], &'a [Entry])>) -> Vec<WaitingFor> {
+    let times = ranks.map(|(spans, operations)| Some(RankTimes::of(spans, operations)));
+    combined(&times.collect::<Vec<_>>())
+}
 
-    fn config(strategy: &str) -> Config {
-        Config::default().with(|c| {
-            c.strategy = strategy.into();
-            c.training.batch = 8;
-            c.training.max_steps = 3;
-            c.training.accumulate = if strategy == "pipeline" { 4 } else { 1 };
-            c.data.train_samples = 96;
-        })
+/// Collects for whom the ranks of this process wait.
+pub struct WaitCollector {
+    ranks: usize,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The steps that not all ranks have ended, and the last one that they have.
+    open: BTreeMap<u64, Vec<Option<RankTimes>>>,
+    kept: WaitingByStep,
+}
+
+impl WaitCollector {
+    /// A collector for a world of this process; `None` for one rank and for more than 256.
+    pub fn new(ranks: u32) -> Option<WaitCollector> {
+        let state = Mutex::new(State { open: BTreeMap::new(), kept: WaitingByStep::default() });
+        (2..=MOST_RANKS).contains(&ranks).then_some(WaitCollector { ranks: ranks as usize, state })
     }
 
-    /// Who waits for whom in the last step of three ranks, one of which computes more slowly.
-    fn waits(strategy: &str, slow: u32) -> (Vec<WaitingFor>, Vec<f64>) {
-        let topology = Topology::named("switch", 3).unwrap();
-        let faults = Faults::parse([&*format!("device={slow}:cpu_core")], &topology).unwrap();
-        let devices = Device::A100_F32.into();
-        let place = LaunchMode::Sim(Box::new(SimulatedRanks { topology, devices, faults }));
-        let noted = RecordOptions { spans: true, ..RecordOptions::default() };
-        let config = config(strategy);
-        let data = run::load(&config).unwrap();
-        let trained = run::run_on(&config, &data, &place, &indicatif::ProgressBar::hidden(), noted).unwrap();
-        let exposed = trained.steps.iter().map(|steps| steps.last().unwrap().time.exposed.as_micros());
-        (waiting_for(&trained.steps), exposed.collect())
-    }
-
-    #[test]
-    fn a_slow_rank_is_who_the_others_wait_for() {
-        for strategy in ["ddp", "zero3", "pipeline"] {
-            for slow in [0, 2] {
-                let (found, exposed) = waits(strategy, slow);
-                // In a pipeline a stage waits for its neighbour, which may wait for the slow one.
-                let counts = |pair: &&WaitingFor| strategy != "pipeline" || pair.rank == 1;
-                let of = |of: u32| {
-                    found.iter().filter(counts).filter(|pair| pair.of == of).map(|pair| pair.us).sum::<f64>()
-                };
-                let others = (0..3).filter(|rank| *rank != slow).map(of).sum::<f64>();
-                assert!(of(slow) > 3.0 * others, "{strategy}, rank {slow}: {found:?}");
-                // Nobody waits for longer than it waits.
-                for (rank, exposed) in (0..).zip(exposed) {
-                    let own: f64 = found.iter().filter(|pair| pair.rank == rank).map(|pair| pair.us).sum();
-                    assert!(own <= exposed + 1e-3, "{strategy}: rank {rank} waits {exposed}, {found:?}");
-                }
-            }
+    /// Takes the spans and the operations of a step that `rank` has ended.
+    pub fn hand_in(&self, rank: u32, step: u64, spans: &[StepSpan], operations: &[Entry]) {
+        let times = RankTimes::of(spans, operations);
+        let mut state = lock(&self.state);
+        let State { open, kept } = &mut *state;
+        open.entry(step).or_insert_with(|| vec![None; self.ranks])[rank as usize] = Some(times);
+        // The first rank that ends the next step does this work, since it would wait for the others anyway.
+        let all = |ranks: &[Option<RankTimes>]| ranks.iter().all(Option::is_some);
+        while let Some(whole) = open.first_entry().filter(|first| *first.key() < step && all(first.get())) {
+            let (ended, ranks) = whole.remove_entry();
+            kept.keep(ended, combined(&ranks));
         }
+    }
+
+    /// For whom ranks waited in the steps that are kept.
+    pub fn finish(self) -> WaitingByStep {
+        let State { open, mut kept } = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        open.into_iter().for_each(|(step, ranks)| kept.keep(step, combined(&ranks)));
+        kept
     }
 }

@@ -3,17 +3,14 @@
 use super::profile::{ProfileSchedule, RankProfile, by_layer};
 use super::tensorboard::Events;
 use super::trained::RankStep;
+use super::waiting::WaitCollector;
 use crate::cli::error::CommandError;
 use allfold_collectives::Communicator;
-use allfold_collectives::flight::Entry;
 use allfold_report::format;
 use allfold_sim::Picos;
 use allfold_trainer::{Config, EpochReport, Observer, StepReport};
 use indicatif::ProgressBar;
 use std::sync::MutexGuard;
-
-/// The most ranks whose operations are kept, up to 512 of each.
-const MOST_RANKS: u32 = 256;
 
 /// Called after each step of rank 0.
 pub type OnStep = Box<dyn FnMut(&StepReport<'_>) + Send>;
@@ -36,6 +33,8 @@ pub struct Watch<'a> {
     pub kept: Option<u64>,
     /// Whether spans and the peak of memory are recorded.
     pub spans: bool,
+    /// Collects for whom the ranks wait, if that is recorded.
+    pub waits: Option<&'a WaitCollector>,
     /// The steps to profile, if any.
     pub schedule: Option<ProfileSchedule>,
     /// The profile so far.
@@ -44,7 +43,7 @@ pub struct Watch<'a> {
 
 impl Observer for Watch<'_> {
     fn wants_spans(&self) -> bool {
-        self.spans || self.schedule.is_some()
+        self.spans || self.waits.is_some() || self.schedule.is_some()
     }
 
     fn wants_layers(&self, _step: u64) -> bool {
@@ -63,7 +62,7 @@ impl Observer for Watch<'_> {
             && self.config.training.patience > 0
             && let Some(before) = self.steps.last_mut()
         {
-            (before.buckets, before.spans, before.operations) = (Vec::new(), Vec::new(), Vec::new());
+            (before.buckets, before.spans) = (Vec::new(), Vec::new());
         }
         let kept = self.kept.map_or(may_be_last, |kept| kept == step);
         let (buckets, spans) = match kept {
@@ -73,8 +72,12 @@ impl Observer for Watch<'_> {
         if self.schedule.is_some_and(|schedule| schedule.profiles(self.steps.len() as u64)) {
             self.profile.add(report);
         }
-        let operations = if kept && self.spans { self.operations(step) } else { Vec::new() };
-        self.steps.push(RankStep { start, time, lr, memory, buckets, peak, spans, operations });
+        self.steps.push(RankStep { start, time, lr, memory, buckets, peak, spans });
+        if let Some(waits) = self.waits {
+            // Of a step with more than 512 operations the flight recorder has the last 512.
+            let operations = self.comm.flight_record(Some(step)).entries;
+            waits.hand_in(self.comm.rank().0, step, report.spans, &operations);
+        }
         if let Some(bar) = self.bar {
             bar.set_length(report.steps);
             bar.set_position(report.step + 1);
@@ -109,14 +112,6 @@ impl Observer for Watch<'_> {
 }
 
 impl Watch<'_> {
-    /// The operations of a step on this rank, as far as its flight recorder still has them; of more ranks than [`MOST_RANKS`] none.
-    fn operations(&self, step: u64) -> Vec<Entry> {
-        if self.comm.size() > MOST_RANKS {
-            return Vec::new();
-        }
-        self.comm.flight_record(Some(step)).entries
-    }
-
     /// Writes a step's numbers for TensorBoard. A file that can no longer be written does not end the run.
     fn write_events(&mut self, report: &StepReport) {
         let profiled = self.profile.steps.last().filter(|last| last.step == report.step).cloned();

@@ -69,7 +69,7 @@ pub(crate) fn step<'a>(
             let last = entries.iter().filter_map(|entry| entry.step).max();
             entries.into_iter().filter(|entry| entry.step == last).collect()
         };
-        let operations = if observed { of_step(comm.flight_record().entries) } else { Vec::new() };
+        let operations = if observed { of_step(comm.flight_record(None).entries) } else { Vec::new() };
         Ok::<_, Error>((stepped, operations))
     })?;
     let timeline = std::mem::take(&mut done.timeline);

@@ -172,6 +172,11 @@ macro_rules! step {
             /// The buckets that rank 0 sent; only of the traced step, or of the last.
             #[serde(default, skip_serializing_if = "Vec::is_empty")]
             pub buckets: Vec<BucketLife>,
+            /// How long each rank waited for each other one in the step. Left out where this is not known: of one rank and of more
+            /// than 256, of ranks that are processes or on GPUs, of a resumed run's earlier steps, and of some steps of a run with
+            /// a million.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub waiting_for: Option<Vec<WaitingFor>>,
             /// The scores of the epoch; only in the record of an epoch's last step.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub scores: Option<EpochScores>,
@@ -315,7 +320,7 @@ pair! {
         breakdown: Breakdown,
         /// Time that each rank waits for others in a step, in microseconds, by rank.
         waiting_us: Vec<f64>,
-        /// How long each rank waits for each other one in the last step.
+        /// How long each rank waits for each other one in a step, as the mean over the steps after those that warm up.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         waiting_for: Vec<WaitingFor>,
         /// Time that each rank's communication is under way in the last step, waited for or not, in microseconds, by rank; known on the
