@@ -34,7 +34,7 @@ Every strategy takes the same samples in a step: `training.batch` times --ranks.
 for each stage. Measured: threads of this machine, which share its cores. Predicted: real arithmetic on virtual time, on the machine
 of --topology, each rank computing on --device; bytes are counted there. A strategy that does not take the configuration is named
 with the reason, and left out. `most for` is the rank that the others wait for longest, with its share of
-all waiting; - means that no rank waits for another.
+all waiting, both as means over the steps after the first; - means that no rank waits for another.
 
 The work grows with --ranks times --steps: this machine computes the samples of all ranks for every strategy, on threads and again,
 on one core, for the prediction. By default runs on many ranks have fewer steps. With --predicted-only nothing runs on threads.

@@ -73,7 +73,8 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         text: vec![
             "Each strategy trains the same network on the same samples per step. Data parallelism holds the model on every rank; \
              zero1, zero2 and zero3 cut optimiser state, gradients and parameters into parts; a pipeline gives each rank some of \
-             the layers. What a strategy saves in memory it pays for in bytes or in waiting."
+             the layers. What a strategy saves in memory it pays for in bytes or in waiting. Waiting is the mean over the steps \
+             after the first; the column \"most for\" names the rank that the others wait for longest, with its share of all waiting."
                 .into(),
         ],
         plots,
