@@ -85,11 +85,13 @@ fn a_comparison_without_arithmetic_predicts_what_runs() {
     let path = folder.path().join("gpt.toml");
     std::fs::write(&path, SMALL_GPT).unwrap();
     for config in [MLP, path.to_str().unwrap()] {
-        let compared = |by: &str| -> Vec<serde_json::Value> {
-            let flags = ["compare", "--config", config, "--ranks", "4", "--topology", "dgx-a100", by];
-            records(&flags).into_iter().filter(|record| record["kind"] == "compare").collect()
+        let compared = |by: &[&str]| -> Vec<serde_json::Value> {
+            let flags = ["compare", "--config", config, "--ranks", "4", "--topology", "dgx-a100"];
+            let all = records(&[&flags[..], by].concat());
+            all.into_iter().filter(|record| record["kind"] == "compare").collect()
         };
-        let (ran, modeled) = (compared("--predicted-only"), compared("--modeled-only"));
+        // After more steps a worker of a parameter server finds other free buffers, and may hold more of them.
+        let (ran, modeled) = (compared(&["--predicted-only", "--steps", "4"]), compared(&["--modeled-only"]));
         assert!(ran.len() >= 9 && ran.len() == modeled.len(), "{} and {}", ran.len(), modeled.len());
         ran.iter().zip(&modeled).for_each(|(ran, modeled)| same_but_for_values(ran, modeled));
     }
@@ -104,9 +106,10 @@ fn same_but_for_values(ran: &serde_json::Value, modeled: &serde_json::Value) {
     {
         assert_eq!(ran[key], modeled[key], "{strategy}: {key}");
     }
-    // Times of a run are means over steps, in which sums of picoseconds are rounded otherwise. In the first steps of workers that are
-    // ahead of each other nobody waits.
-    let tolerance = if strategy == "parameter_server" { 0.02 } else { 1e-9 };
+    // Times of a run are means over steps, in which sums of picoseconds are rounded otherwise; with these two the first steps are
+    // not like the later ones.
+    let settles = ["parameter_server", "data_parallel"].contains(&strategy);
+    let tolerance = if settles { 0.02 } else { 1e-9 };
     let times = |record: &serde_json::Value, key: &str| -> Vec<f64> {
         let list = record[key].as_array().cloned().unwrap_or_else(|| vec![record[key].clone()]);
         list.iter().map(|us| us.as_f64().unwrap()).collect()
@@ -129,16 +132,13 @@ fn a_large_network_is_compared_without_its_memory() {
         all.iter().find(is).unwrap_or_else(|| panic!("no row of {strategy}"))
     };
     let params = |strategy: &str| of(strategy)["memory"]["params"].as_f64().unwrap();
-    assert!((params("ddp") / (4.0 * 163_037_184.0) - 1.0).abs() < 1e-3, "{}", params("ddp"));
+    assert!((params("ddp") / (4.0 * 124_439_808.0) - 1.0).abs() < 1e-3, "{}", params("ddp"));
     assert!(params("zero3") < 0.6 * params("ddp") && params("pipeline") < 0.4 * params("ddp"));
     let sum = |strategy: &str| -> f64 {
         of(strategy)["bytes_sent"].as_array().unwrap().iter().map(|bytes| bytes.as_f64().unwrap()).sum()
     };
     let times = sum("zero3") / sum("ddp");
-    assert!(
-        (1.5..2.0).contains(&times),
-        "{times} times the bytes of DDP"
-    );
+    assert!((1.5..2.0).contains(&times), "{times} times the bytes of DDP");
     // A bar for every rank, of which the page draws a Gantt chart.
     let ranks: std::collections::BTreeSet<u64> =
         all.iter().filter_map(|record| record["rank"].as_u64()).collect();
@@ -226,7 +226,10 @@ fn a_comparison_names_what_it_leaves_out_and_refuses_what_it_cannot_do() {
         (&["--ranks", "4", "--set", "device=cuda"], "use --set device=cpu"),
         (&["--ranks", "4", "--topology", "nowhere"], "nowhere"),
         (&["--ranks", "4", "--set", "batch"], "write KEY=VALUE"),
-        (&["--ranks", "2000000"], "or compute nothing with --modeled-only"),
+        (
+            &["--ranks", "64", "--set", "model.hidden=[40000, 40000]"],
+            "or compute nothing with --modeled-only",
+        ),
     ] {
         let refused = compare(flags);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
