@@ -6,7 +6,7 @@ mod common;
 use allfold_sim::machines::presets::Preset;
 use allfold_sim::{BytesPerSec, Device};
 use allfold_trainer::workloads::{ACCELERATORS, Accelerator};
-use common::{allfold, folder, said};
+use common::{allfold, folder, records, said};
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
@@ -184,6 +184,25 @@ fn what_a_gpu_holds_is_said_of_a_workload() {
     // A ResNet-50 of 256 pictures in f32 takes 22 GB or so with PyTorch: it fits on a V100 of 32 GB and on no RTX 3090.
     assert!(!on("resnet50", "V100 SXM", "256").contains("MORE"));
     assert!(on("resnet50", "RTX 2080 Ti", "256").contains("MORE"));
+}
+
+/// So is a network of a configuration, which is marked in the table and in the records.
+#[test]
+fn a_step_that_a_device_does_not_hold_is_marked() {
+    fn on<'a>(device: &'a str, batch: &'a str) -> Vec<&'a str> {
+        let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/gpu/gpt2.toml");
+        let scale = ["scale", "--config", config, "--set", "device=cpu", "--ranks", "1,2", "--modeled-only"];
+        [&scale[..], &["--device", device, "--set", batch]].concat()
+    }
+    // Of 64 sequences the logits alone are 64 x 1,024 x 50,257 numbers of 4 bytes, 13 GB, and their gradients as many.
+    let text = said(&on("t4", "training.batch=64"));
+    assert!(text.contains("does not fit (ranks: 1, 2): a rank needs up to "), "{text}");
+    assert!(text.contains(" GB of the 16.0 GB of its device"), "{text}");
+    let fits = said(&on("h200", "training.batch=1"));
+    assert!(!fits.contains("does not fit") && fits.contains("most memory"), "{fits}");
+    let point = records(&on("t4", "training.batch=64")).into_iter().find(|record| record["kind"] == "scale");
+    let bytes = point.unwrap()["device_memory"].as_u64();
+    assert_eq!(bytes, Some(16_000_000_000));
 }
 
 /// The names that `--accelerator` takes, and those of the machines' GPUs, are names of device models too, with the same figures.

@@ -3,6 +3,7 @@
 use crate::cli::error::{CommandError, CommandResult};
 use allfold_sim::machines::presets::Preset;
 use allfold_sim::{Device, Faults, Topology};
+use allfold_trainer::workloads::Accelerator;
 use std::fmt;
 use std::str::FromStr;
 
@@ -12,6 +13,12 @@ pub fn own_device(topology: &str) -> &'static str {
     let gpu = Preset::with_options(topology).ok().map(|machine| format!("{}_f32", machine.gpu));
     let own = gpu.and_then(|gpu| Device::named(&gpu).ok());
     own.map_or("a100_f32", |device| device.name)
+}
+
+/// Bytes of a device's own memory; `None` of a core of a CPU, which shares the memory of its machine.
+fn memory_of(device: &Device) -> Option<u64> {
+    let gpu = device.name.strip_suffix("_f32").unwrap_or(device.name);
+    Accelerator::named(gpu).ok().map(Accelerator::capacity_bytes)
 }
 
 /// The device models of simulated ranks, such as `a100_f32` or `cpu_core,4-7:h100_f32`.
@@ -86,6 +93,17 @@ impl RankDevices {
         }
     }
 
+    /// Bytes of the smallest memory among the devices of this many ranks; `None` if the memory of one is not known.
+    pub fn least_memory(&self, ranks: u32) -> Option<u64> {
+        let device_of = |rank: u32| {
+            let other = self.others.iter().rev().find(|(first, last, _)| (*first..=*last).contains(&rank));
+            other.map_or(&self.device, |(_, _, device)| device)
+        };
+        // Without others every rank has the device of the first one.
+        let different = if self.others.is_empty() { 1 } else { ranks.max(1) };
+        (0..different).try_fold(u64::MAX, |least, rank| Some(least.min(memory_of(device_of(rank))?)))
+    }
+
     /// The rules of `others` for this many ranks, as a fault rule writes them.
     fn rules(&self, ranks: u32) -> Vec<String> {
         let there = self.others.iter().filter(|(first, ..)| *first < ranks);
@@ -137,6 +155,19 @@ mod tests {
             assert_eq!(names.collect::<Vec<_>>(), want[..ranks as usize]);
         }
         assert_eq!(devices.check(8), Ok(()));
+    }
+
+    #[test]
+    fn the_smallest_device_says_what_fits() {
+        for device in Device::ALL.iter().filter(|device| **device != Device::CPU_CORE) {
+            assert!(memory_of(device).is_some_and(|bytes| bytes > 10_000_000_000), "{}", device.name);
+        }
+        let least = |text: &str, ranks| text.parse::<RankDevices>().unwrap().least_memory(ranks);
+        assert_eq!(least("h200_f32", 1_000_000), Some(141_000_000_000));
+        assert_eq!(least("h200,2-3:a10g,3:t4", 4), Some(16_000_000_000));
+        assert_eq!(least("h200,2-3:a10g,3:t4", 2), Some(141_000_000_000));
+        assert_eq!(least("cpu_core", 4), None);
+        assert_eq!(least("h200,1:cpu_core", 4), None);
     }
 
     #[test]

@@ -27,7 +27,8 @@ use clap::Subcommand;
 Without a command, `scale` trains the network of --config. Measured points: threads of this machine, up to one rank per core, or
 per GPU where the configuration has device = \"cuda\". sim: real arithmetic on the virtual clock, up to --sim-ranks ranks.
 modeled: shapes, FLOPs and bytes alone, for every rank count. Efficiency is throughput divided by that of as many single
-ranks of the same kind; where the strategy needs more than one rank, by that of the fewest ranks."
+ranks of the same kind; where the strategy needs more than one rank, by that of the fewest ranks. Of simulated devices `fits` says
+where a rank needs more memory than its device has."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -172,6 +172,7 @@ impl Scaling {
             efficiency: 0.0,
             engines: Vec::new(),
             memory: None,
+            device_memory: None,
         })
     }
 
@@ -212,6 +213,7 @@ impl Scaling {
             efficiency: 0.0,
             engines: Vec::new(),
             memory: Some(RankSteps::from(&trained).peak()),
+            device_memory: self.device_memory(ranks),
         })
     }
 
@@ -235,6 +237,7 @@ impl Scaling {
             samples_per_s: prediction.throughput(),
             efficiency: 0.0,
             memory: prediction.peak().map(held),
+            device_memory: self.device_memory(ranks),
             engines: prediction.engines,
         })
     }
@@ -300,6 +303,11 @@ impl Scaling {
 
     fn machine(&self, ranks: u32) -> CommandResult<Topology> {
         Topology::named(&self.topology, ranks).map_err(CommandError::usage)
+    }
+
+    /// Bytes of the smallest memory of the ranks' devices. With shares by speed the rank that holds the most has another device.
+    fn device_memory(&self, ranks: u32) -> Option<u64> {
+        if self.by_speed { None } else { self.devices.least_memory(ranks) }
     }
 
     fn place(&self) -> String {

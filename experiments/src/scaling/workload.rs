@@ -77,6 +77,7 @@ impl WorkloadScaling {
             samples_per_s: prediction.throughput(),
             efficiency: 0.0,
             memory: prediction.peak().map(held),
+            device_memory: Some(self.accelerator.capacity_bytes()),
             engines: prediction.engines,
         }))
     }

@@ -78,6 +78,11 @@ impl RankMemory {
         let own = params + gradients + buffers + optimiser + buckets;
         own + activations + saved_for_backward + activation_gradients
     }
+
+    /// Whether a device with this many bytes of memory does not hold this; false where the bytes are not known.
+    pub fn exceeds(&self, device_memory: Option<u64>) -> bool {
+        device_memory.is_some_and(|has| self.total() > has)
+    }
 }
 
 /// The times of a bucket of gradients, in microseconds from the start of its step.
@@ -298,6 +303,9 @@ pair! {
         /// The memory of the rank that holds the most at one time of a step; not recorded of runs on this machine's clock.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         memory: Option<RankMemory>,
+        /// Bytes of the memory of each rank's device, of the smallest one if the devices differ; left out where they are not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device_memory: Option<u64>,
     }
 }
 

@@ -133,7 +133,10 @@ macro_rules! row {
             format!("{:.1}", point.time_us),
             format!("{:.1}", point.time_error_us),
             format!("{:.1}", point.exposed_us),
-            point.memory.map_or("-".into(), |memory| format::rounded_bytes(memory.total())),
+            point.memory.map_or("-".into(), |memory| {
+                let mark = if memory.exceeds(point.device_memory) { ", does not fit" } else { "" };
+                format::rounded_bytes(memory.total()) + mark
+            }),
         ]
     }};
 }
@@ -183,6 +186,7 @@ mod tests {
             efficiency: 0.981,
             engines: Vec::new(),
             memory: None,
+            device_memory: None,
         };
         let points = [
             point("resnet50 (amp)", "dgx-a100 of A100 SXM", 1024),

@@ -222,6 +222,11 @@ impl Accelerator {
         })
     }
 
+    /// The size of the memory in bytes.
+    pub fn capacity_bytes(&self) -> u64 {
+        (self.capacity * 1e9) as u64
+    }
+
     /// How long a kernel takes over `n` samples.
     pub fn time(&self, kernel: &KernelCost, n: usize, precision: Precision) -> Picos {
         let reached = kernel.class.efficiency();
