@@ -4,6 +4,7 @@
 mod common;
 
 use common::{allfold, folder, records, said};
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
@@ -173,6 +174,35 @@ fn a_slow_rank_slows_the_simulated_points_of_a_curve() {
     let dead = allfold(&[&scale[..], &["--sim-ranks", "4", "--fault", "dead_rank=2@60us"]].concat());
     let why = String::from_utf8_lossy(&dead.stderr);
     assert!(dead.status.code() == Some(1) && why.contains("rank 2"), "{why}");
+}
+
+/// Numbers of ranks that do not fit are named with the reason, and the others are in the table and in the records.
+#[test]
+fn a_number_of_ranks_that_does_not_fit_leaves_the_others() {
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
+    let training = ["scale", "--config", config, "--topology", "switch", "--steps", "2", "--ranks"];
+    let pipeline = ["--strategy", "pipeline", "--set", "parallel.stages=2"];
+    let nodes = ["--topology", "dgx-a100:2", "--ranks"];
+    let workload = [&["scale", "workload", "resnet18"], &nodes[..]].concat();
+    let collective = [&["scale", "collective", "all_reduce", "--algo", "ring"], &nodes[..]].concat();
+    let why = "left out: 3 ranks: `parallel.stages` is 2, which does not divide the 3 ranks";
+    for (args, more, made, hint) in [
+        (&training[..], [&["2,3,4", "--sim-ranks", "4"], &pipeline[..]].concat(), &[2, 4][..], why),
+        (&training[..], [&["2,3,4", "--modeled-only"], &pipeline[..]].concat(), &[2, 4], why),
+        (&workload[..], vec!["8,17,32"], &[1, 8], "left out: 17 ranks: "),
+        (&collective[..], vec!["8,17,32"], &[8], "left out: 17 ranks: "),
+    ] {
+        let args = [args, &more[..]].concat();
+        let text = said(&args);
+        assert!(text.contains(hint), "{args:?}: {text}");
+        let simulated = records(&args).into_iter().filter(|record| record["measured"] == false);
+        let ranks: BTreeSet<u64> = simulated.filter_map(|record| record["ranks"].as_u64()).collect();
+        assert_eq!(ranks.into_iter().collect::<Vec<_>>(), made, "{args:?}");
+    }
+    let none = refused(&[&training[..], &["3,5"], &pipeline[..]].concat());
+    assert!(none.contains("does not divide the 3 ranks") && none.lines().count() == 1, "{none}");
+    let none = refused(&[&workload[..], &["32,64"]].concat());
+    assert!(none.contains("32") && none.lines().count() == 1, "{none}");
 }
 
 /// The table of modeled times says that it is without the fault; without a fault nothing is said.

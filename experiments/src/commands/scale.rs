@@ -28,7 +28,7 @@ Without a command, `scale` trains the network of --config. Measured points: thre
 per GPU where the configuration has device = \"cuda\". sim: real arithmetic on the virtual clock, up to --sim-ranks ranks.
 modeled: shapes, FLOPs and bytes alone, for every rank count. Efficiency is throughput divided by that of as many single
 ranks of the same kind; where the strategy needs more than one rank, by that of the fewest ranks. Of simulated devices `fits` says
-where a rank needs more memory than its device has."
+where a rank needs more memory than its device has. Rank counts that do not fit the strategy or the machine are left out and named."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

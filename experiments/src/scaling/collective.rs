@@ -7,6 +7,7 @@ use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
 use crate::cli::progress;
 use crate::predict::machine::SimulatedMachine;
+use crate::scaling::left_out::LeftOut;
 use crate::scaling::workload::thinned;
 use allfold_collectives::registry::{Algorithm, Shape};
 use allfold_collectives::time::LinkSharing;
@@ -42,10 +43,11 @@ struct Timed {
     wall_s: f64,
 }
 
-/// Times every algorithm at every number of ranks, records each time at once, prints a table and draws the plot.
+/// Times every algorithm at every number of ranks, records each time at once, prints a table and draws the plot. Numbers of ranks
+/// that the machine does not have, or an algorithm does not take, are left out and named below the table.
 ///
 /// # Errors
-/// An algorithm that the collective does not have; a point that cannot be timed.
+/// An algorithm that the collective does not have; a point that fails; no point at all.
 pub fn run(
     args: &CollectiveScaling,
     counts: &RankCounts,
@@ -57,12 +59,12 @@ pub fn run(
         args.algorithms.iter().map(|name| algorithm(*collective, name)).collect::<CommandResult<_>>()?;
     plot.iter().try_for_each(|path| output.will_write(path))?;
     let counts = thinned(&counts.0);
-    let mut curves = Vec::new();
+    let (mut curves, mut left_out) = (Vec::new(), LeftOut::default());
     let bar = progress::bar((algorithms.len() * counts.len()) as u64, "simulating");
     for algorithm in algorithms {
         let mut points = Vec::with_capacity(counts.len());
         for &ranks in &counts {
-            let timed = point(args, algorithm, ranks)?;
+            let Some(timed) = left_out.kept(ranks, point(args, algorithm, ranks))? else { continue };
             output.record(&timed.record)?;
             points.push(timed);
             bar.inc(1);
@@ -70,6 +72,9 @@ pub fn run(
         curves.push(points);
     }
     drop(bar);
+    let has_point =
+        |ranks: u32| curves.iter().flatten().any(|timed: &Timed| timed.record.call.ranks == ranks);
+    left_out.check(&counts, has_point)?;
     let rules = sharing_rules(&curves);
     let first = curves.iter().flatten().next();
     let bytes = first.map_or(0, |timed| timed.record.call.bytes);
@@ -88,6 +93,7 @@ pub fn run(
     let names = ["algorithm", "ranks", "time (us)", "busbw (GB/s)", "sharing", "engine", "real (s)"];
     output
         .say(columns(&std::iter::once(names.map(String::from).to_vec()).chain(rows).collect::<Vec<_>>()))?;
+    left_out.say(&counts, (has_point, "not in every curve"), output)?;
     let wall: f64 = curves.iter().flatten().map(|timed| timed.wall_s).sum();
     output.say(format!("all of it in {wall:.1} s of real time"))?;
     match plot {

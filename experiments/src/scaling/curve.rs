@@ -1,9 +1,10 @@
 //! The curves of one configuration: measured on this machine, run on virtual time with real arithmetic, and modeled.
 
+use super::left_out::LeftOut;
 use super::points::{Scaling, measured_efficiency, simulated_efficiency};
 use super::table::table;
 use super::workload::thinned;
-use crate::cli::error::CommandResult;
+use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::RunOutput;
 use crate::cli::progress;
 use allfold_report::records::{MeasuredScale, RecordKind, SimulatedScale};
@@ -18,11 +19,12 @@ pub struct Reach {
     pub on_virtual_clock: u32,
 }
 
-/// Makes every point of the curves, each recorded as soon as it is made, and prints a table of each kind. Efficiency is relative to the point of the fewest ranks: of
-/// one rank, which is added, unless the strategy needs more.
+/// Makes every point of the curves, each recorded as soon as it is made, and prints a table of each kind. Efficiency is relative to
+/// the point of the fewest ranks: of one rank, which is added, unless the strategy needs more. Numbers of ranks that do not fit the
+/// strategy, the network or the machine are left out and named below the tables.
 ///
 /// # Errors
-/// A failed run.
+/// A failed run; no number of ranks fits.
 pub fn draw(
     scaling: &Scaling,
     ranks: &RankCounts,
@@ -30,40 +32,45 @@ pub fn draw(
     command: Option<&str>,
     output: &mut RunOutput,
 ) -> CommandResult {
-    let counts = thinned(&ranks.0);
-    let adds_one = !counts.contains(&1) && scaling.takes(1);
-    let counts = if adds_one { [vec![1], counts].concat() } else { counts };
+    let asked = thinned(&ranks.0);
+    let (mut left_out, mut counts) = (LeftOut::default(), Vec::new());
+    for &ranks in &asked {
+        let fits = scaling.fits(ranks).map(|()| ranks);
+        counts.extend(left_out.kept(ranks, fits)?);
+    }
+    left_out.check(&asked, |ranks| counts.contains(&ranks))?;
+    if !asked.contains(&1) && scaling.fits(1).is_ok() {
+        counts.insert(0, 1);
+    }
     let up_to = |most: u32| counts.iter().copied().filter(move |&ranks| ranks <= most);
+    if up_to(reach.measured.max(reach.on_virtual_clock)).next().is_some() {
+        scaling.load()?;
+    }
 
-    let measured: Vec<MeasuredScale> = recorded(
-        up_to(reach.measured),
-        |ranks| scaling.measured(ranks),
-        measured_efficiency,
-        command,
-        output,
-    )?;
+    let one = |ranks| scaling.measured(ranks);
+    let curve = (up_to(reach.measured), &mut left_out);
+    let measured: Vec<MeasuredScale> = recorded(curve, one, measured_efficiency, command, output)?;
     if !measured.is_empty() {
         output.say("measured on this machine, a thread per rank:")?;
         output.say(table(&measured))?;
     }
-    let on_virtual_clock: Vec<SimulatedScale> = recorded(
-        up_to(reach.on_virtual_clock),
-        |ranks| scaling.on_virtual_clock(ranks),
-        simulated_efficiency,
-        command,
-        output,
-    )?;
+    let one = |ranks| scaling.on_virtual_clock(ranks);
+    let curve = (up_to(reach.on_virtual_clock), &mut left_out);
+    let on_virtual_clock: Vec<SimulatedScale> = recorded(curve, one, simulated_efficiency, command, output)?;
     let bar = progress::bar(counts.len() as u64, "modeling");
     let one = |ranks| scaling.modeled(ranks).inspect(|_| bar.inc(1));
-    let modeled: Vec<SimulatedScale> =
-        recorded(counts.iter().copied(), one, simulated_efficiency, command, output)?;
+    let curve = (counts.iter().copied(), &mut left_out);
+    let modeled: Vec<SimulatedScale> = recorded(curve, one, simulated_efficiency, command, output)?;
     drop(bar);
+    let is_modeled = |ranks: u32| modeled.iter().any(|point| point.setup.ranks == ranks);
+    left_out.check(&asked, is_modeled)?;
     for (points, how) in [(&on_virtual_clock, "real arithmetic on the virtual clock"), (&modeled, "modeled")]
     {
         let Some(first) = points.first() else { continue };
         output.say(format!("simulated on {}, {how}:", first.topology))?;
         output.say(table(points))?;
     }
+    left_out.say(&asked, (is_modeled, "modeled alone"), output)?;
     if scaling.has_faults() {
         output.say(
             "--fault acts in the runs on the virtual clock alone: the modeled times are without faults",
@@ -80,7 +87,7 @@ pub fn draw(
 /// Makes the points of one curve, and writes the record of each as soon as the point is made. `counts` rise, so that the first point
 /// has the fewest ranks, which the efficiency of all points is relative to.
 fn recorded<P: RecordKind>(
-    counts: impl Iterator<Item = u32>,
+    (counts, left_out): (impl Iterator<Item = u32>, &mut LeftOut),
     make: impl Fn(u32) -> CommandResult<P>,
     set_efficiency: fn(&mut [P]),
     command: Option<&str>,
@@ -88,7 +95,8 @@ fn recorded<P: RecordKind>(
 ) -> CommandResult<Vec<P>> {
     let mut points = Vec::new();
     for ranks in counts {
-        points.push(make(ranks)?);
+        let Some(point) = left_out.kept(ranks, make(ranks))? else { continue };
+        points.push(point);
         set_efficiency(&mut points);
         if let Some(point) = points.last() {
             output.record_as(point, command)?;

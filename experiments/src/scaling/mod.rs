@@ -3,6 +3,7 @@
 pub mod collective;
 pub mod curve;
 pub mod explain;
+pub mod left_out;
 pub mod points;
 pub mod published;
 pub mod table;

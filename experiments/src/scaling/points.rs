@@ -100,34 +100,55 @@ impl Scaling {
         !self.faults.rules.is_empty()
     }
 
-    /// Refuses a curve with a point that cannot be made, before the first point is made.
+    /// Refuses a curve without a point that can be made, before the first point is made.
     ///
     /// # Errors
-    /// Strategy `single` on several ranks; a strategy that cannot be predicted, or does not take the fewest ranks; an unknown topology, or one too large for this machine's memory.
+    /// No number of ranks fits ([`Scaling::fits`]), and the error is that of the first one; a strategy or network that cannot be
+    /// predicted; more ranks than this machine's memory has room for.
     pub fn check(&self, ranks: &RankCounts) -> CommandResult {
-        if self.config.strategy == "single" && ranks.greatest() > 1 {
+        let fewest = ranks.0.first().copied().unwrap_or(1);
+        if self.config.strategy == "single" && fewest > 1 {
             return Err(CommandError::usage(
                 "strategy `single` trains on 1 rank and has no scaling curve; set strategy = \"ddp\"",
             ));
-        }
-        if self.config.strategy == "parameter_server" && ranks.greatest() > MOST_SERVED {
-            return Err(CommandError::usage(format!(
-                "a parameter server is predicted message by message, for {MOST_SERVED} ranks at most, and --ranks goes to {}; give fewer",
-                ranks.greatest()
-            )));
         }
         // The memory that the engine needs: a clock and a position in the schedule for every rank and lane.
         self.devices.check(ranks.greatest())?;
         let most = u64::from(ranks.greatest());
         memory::require(most.checked_mul(256), &format!("the clocks of {most} ranks"))?;
-        let fewest = if self.takes(1) { 1 } else { ranks.0.iter().copied().min().unwrap_or(1) };
-        self.modeled(fewest)?;
-        ranks.0.iter().try_for_each(|&ranks| self.machine(ranks).map(drop))
+        let mut refused = None;
+        for ranks in thinned(&ranks.0) {
+            let least = if self.fits(1).is_ok() { 1 } else { ranks };
+            match self.fits(ranks).and_then(|()| self.modeled(least)) {
+                Ok(_) => return Ok(()),
+                Err(why @ CommandError::Usage(_)) => refused = refused.or(Some(why)),
+                Err(failed) => return Err(failed),
+            }
+        }
+        refused.map_or(Ok(()), Err)
     }
 
-    /// Whether the strategy takes this number of ranks.
-    pub fn takes(&self, ranks: u32) -> bool {
-        strategies::fits(&self.config, ranks).is_ok()
+    /// Whether a point of this many ranks can be made, as far as the strategy and the machine decide.
+    ///
+    /// # Errors
+    /// A strategy that does not take this number of ranks, or is not predicted for it; a topology that is unknown, or does not have so
+    /// many ranks.
+    pub fn fits(&self, ranks: u32) -> CommandResult {
+        strategies::fits(&self.config, ranks)?;
+        if self.config.strategy == "parameter_server" && ranks > MOST_SERVED {
+            return Err(CommandError::usage(format!(
+                "a parameter server is predicted message by message, for {MOST_SERVED} ranks at most, and not for {ranks}"
+            )));
+        }
+        self.machine(ranks).map(drop)
+    }
+
+    /// Loads the data of all points.
+    ///
+    /// # Errors
+    /// Data that are missing.
+    pub fn load(&self) -> CommandResult {
+        self.data().map(drop)
     }
 
     fn data(&self) -> CommandResult<&(Dataset, Dataset)> {

@@ -5,6 +5,7 @@ use crate::cli::common::Common;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
 use crate::cli::progress;
+use crate::scaling::left_out::LeftOut;
 use crate::scaling::points::simulated_efficiency;
 use crate::scaling::table::table;
 use crate::scaling::workload::{self, Collectives, WorkloadScaling, thinned};
@@ -162,7 +163,7 @@ pub fn run(args: &Args) -> CommandResult {
     let scaling = args.scaling()?;
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     args.html.iter().chain(&args.plot).try_for_each(|path| output.will_write(path))?;
-    let points = points(&scaling, &args.ranks, &mut output)?;
+    let (points, left_out) = points(&scaling, &args.ranks, &mut output)?;
     let Some(first) = points.first() else { return output.close() };
     let kind = if scaling.strong { "strong" } else { "weak" };
     output.say(format!(
@@ -173,6 +174,7 @@ pub fn run(args: &Args) -> CommandResult {
     ))?;
     output.say(memory(&scaling, points.last().map_or(1, |point| point.batch)))?;
     output.say(table(&points))?;
+    left_out.say(&args.ranks.0, (|_| false, ""), &mut output)?;
     let engines: BTreeSet<&str> =
         points.iter().flat_map(|point| point.engines.iter().map(String::as_str)).collect();
     if !engines.is_empty() {
@@ -207,18 +209,22 @@ fn memory(scaling: &WorkloadScaling, batch: u64) -> String {
 }
 
 /// The points of the curve, including one rank, up to the largest count at which every rank has a sample. Each is recorded as soon as
-/// it is made: efficiency is relative to the first point, of one rank.
+/// it is made: efficiency is relative to the first point, of one rank. Counts that the machine does not have are left out.
+///
+/// # Errors
+/// A point that cannot be timed; a machine that has none of the counts.
 fn points(
     scaling: &WorkloadScaling,
     counts: &RankCounts,
     output: &mut RunOutput,
-) -> CommandResult<Vec<SimulatedScale>> {
-    let counts = thinned(&counts.0);
-    let counts = if counts.contains(&1) { counts } else { [vec![1], counts].concat() };
-    let mut points: Vec<SimulatedScale> = Vec::new();
+) -> CommandResult<(Vec<SimulatedScale>, LeftOut)> {
+    let asked = thinned(&counts.0);
+    let counts = if asked.contains(&1) { asked.clone() } else { [vec![1], asked.clone()].concat() };
+    let (mut points, mut left_out): (Vec<SimulatedScale>, _) = (Vec::new(), LeftOut::default());
     let bar = progress::bar(counts.len() as u64, scaling.workload.name());
     for &ranks in &counts {
-        let Some(point) = scaling.point(ranks)? else {
+        let Some(point) = left_out.kept(ranks, scaling.point(ranks))? else { continue };
+        let Some(point) = point else {
             let (from, batch) = (format::counted(ranks as usize, "rank"), scaling.batch);
             output.say(format!(
                 "from {from} on, a batch of {batch} leaves ranks without a sample: the curve ends there"
@@ -238,7 +244,8 @@ fn points(
         }
         bar.inc(1);
     }
-    Ok(points)
+    left_out.check(&asked, |ranks| points.iter().any(|point| point.setup.ranks == ranks))?;
+    Ok((points, left_out))
 }
 
 /// Draws the curve: of weak scaling the efficiency, since its throughput is a line close to the ideal one that shows nothing; of

@@ -1,0 +1,62 @@
+//! Numbers of ranks that a curve has no point of, because they do not fit the machine, the strategy, the network or the algorithm.
+
+use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::output::RunOutput;
+use allfold_report::format::counted;
+use std::collections::BTreeMap;
+
+/// Numbers of ranks without a point, each with the reason.
+#[derive(Debug, Default)]
+pub struct LeftOut(BTreeMap<u32, String>);
+
+impl LeftOut {
+    /// The value of a point; `None` if its number of ranks does not fit, which is an error of usage.
+    ///
+    /// # Errors
+    /// A point that failed.
+    pub fn kept<T>(&mut self, ranks: u32, made: CommandResult<T>) -> CommandResult<Option<T>> {
+        match made {
+            Ok(value) => Ok(Some(value)),
+            Err(CommandError::Usage(why)) => {
+                self.0.entry(ranks).or_insert(why);
+                Ok(None)
+            }
+            Err(failed) => Err(failed),
+        }
+    }
+
+    /// Refuses a curve that has a point of none of the `asked` numbers of ranks.
+    ///
+    /// # Errors
+    /// There is no such point: the reason of the first number.
+    pub fn check(&self, asked: &[u32], has_point: impl Fn(u32) -> bool) -> CommandResult {
+        let first = asked.iter().find_map(|ranks| self.0.get(ranks));
+        match first.filter(|_| !asked.iter().any(|&ranks| has_point(ranks))) {
+            Some(why) => Err(CommandError::Usage(why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Names those of the `asked` numbers of ranks that were left out, the first ones with the reason. `partly` says what became of
+    /// a number that has a point of another kind.
+    pub fn say(
+        &self,
+        asked: &[u32],
+        (has_point, partly): (impl Fn(u32) -> bool, &str),
+        output: &mut RunOutput,
+    ) -> CommandResult {
+        const WITH_REASON: usize = 3;
+        let left_out: Vec<(&u32, &String)> =
+            self.0.iter().filter(|(ranks, _)| asked.contains(ranks)).collect();
+        for (ranks, why) in left_out.iter().take(WITH_REASON) {
+            let how = if has_point(**ranks) { partly } else { "left out" };
+            output.say(format!("{how}: {}: {why}", counted(**ranks as usize, "rank")))?;
+        }
+        let more: Vec<String> =
+            left_out.iter().skip(WITH_REASON).map(|(ranks, _)| ranks.to_string()).collect();
+        match more.is_empty() {
+            true => Ok(()),
+            false => output.say(format!("left out, too: {} ranks", more.join(", "))),
+        }
+    }
+}
