@@ -205,6 +205,16 @@ fn a_step_that_a_device_does_not_hold_is_marked() {
     assert_eq!(bytes, Some(16_000_000_000));
 }
 
+/// A run that diverges is no mistake in a flag, and none that another start would mend.
+#[test]
+fn a_run_that_diverges_has_an_exit_code_of_its_own() {
+    let output = allfold(&["train", "--config", MLP, "--ranks", "1", "--set", "optimiser.lr=1e30"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(65), "{error}");
+    assert!(error.contains("error: step ") && error.contains("the loss of rank 0 is "), "{error}");
+    assert!(said(&["--help"]).contains("65 a run diverged"));
+}
+
 /// The names that `--accelerator` takes, and those of the machines' GPUs, are names of device models too, with the same figures.
 #[test]
 fn every_gpu_has_one_name_everywhere() {

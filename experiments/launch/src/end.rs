@@ -25,9 +25,10 @@ impl End {
     }
 
     /// Whether another start could end otherwise. Code 2 means that a flag, a file or a value is wrong, such as a folder with
-    /// another run's checkpoints; 126 and 127 mean that the program cannot be run or does not exist.
+    /// another run's checkpoints; 65 that a run of `allfold train` diverged; 126 and 127 that the program cannot be run or does not
+    /// exist.
     pub fn may_differ(self) -> bool {
-        !matches!(self, End::Code(2 | 126 | 127))
+        !matches!(self, End::Code(2 | 65 | 126 | 127))
     }
 
     /// Whether a signal ended the rank that others send and no program raises by its own mistakes: what the rank printed last is not

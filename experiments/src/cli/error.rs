@@ -3,7 +3,8 @@
 //! ```text
 //! 0  all went well
 //! 1  a check failed, or a run did
-//! 2  a wrong flag, file or value, or a failure that every retry would meet again
+//! 2  a wrong flag, file or value
+//! 65 a run failed, and another start would fail in the same way: it diverged
 //! ```
 
 use std::fmt;
@@ -18,6 +19,9 @@ pub enum CommandError {
     Check(String),
     /// The run itself failed. Exit code 1.
     Run(String),
+    /// The run itself failed, and another start would fail in the same way, as after a divergence. Exit code 65, which few
+    /// programs use: a launcher does not start the ranks again.
+    Lasting(String),
     /// A launched job failed, by a rank, a node or a signal: the message, and the launcher's exit code.
     Launched(String, u8),
     /// A signal ended the run early: what is left of it, and the exit code that a shell reports for the signal.
@@ -45,6 +49,11 @@ impl CommandError {
         CommandError::Run(one_line(&what.to_string()))
     }
 
+    /// The error of a run that failed and would fail again.
+    pub fn lasting(what: impl fmt::Display) -> CommandError {
+        CommandError::Lasting(one_line(&what.to_string()))
+    }
+
     /// The exit code of the process.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code())
@@ -54,6 +63,7 @@ impl CommandError {
     pub fn code(&self) -> u8 {
         match self {
             CommandError::Usage(_) => 2,
+            CommandError::Lasting(_) => 65,
             CommandError::Check(_) | CommandError::Run(_) => 1,
             CommandError::Launched(_, code) | CommandError::Interrupted(_, code) => *code,
             CommandError::Closed => 0,
@@ -64,9 +74,10 @@ impl CommandError {
 impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CommandError::Usage(what) | CommandError::Run(what) | CommandError::Launched(what, _) => {
-                write!(f, "error: {what}")
-            }
+            CommandError::Usage(what)
+            | CommandError::Run(what)
+            | CommandError::Lasting(what)
+            | CommandError::Launched(what, _) => write!(f, "error: {what}"),
             CommandError::Interrupted(what, _) => write!(f, "interrupted: {what}"),
             CommandError::Check(what) => write!(f, "check failed: {what}"),
             CommandError::Closed => Ok(()),
@@ -107,12 +118,12 @@ impl From<allfold_trainer::Error> for CommandError {
         use allfold_trainer::Error;
         match error {
             // A restart would compute the same numbers and diverge again. The other ranks see the diverged rank's abort.
-            Error::NotFinite { .. }
-            | Error::Collective(allfold_collectives::Error::Aborted { .. })
-            | Error::Config(_)
-            | Error::Network(_)
-            | Error::Data(_)
-            | Error::Checkpoint(_) => CommandError::usage(error),
+            Error::NotFinite { .. } | Error::Collective(allfold_collectives::Error::Aborted { .. }) => {
+                CommandError::lasting(error)
+            }
+            Error::Config(_) | Error::Network(_) | Error::Data(_) | Error::Checkpoint(_) => {
+                CommandError::usage(error)
+            }
             Error::Collective(error) => error.into(),
             #[cfg(feature = "cuda")]
             Error::Device(error) => error.into(),

@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
     name = "allfold",
     version = version(),
     after_help = "Sizes are written 8, 64K, 1M, 1G (powers of two); rank counts 8, 1..64 or 1,2,4.\n\
-                  Exit codes: 0 all well, 1 a check or a run failed, 2 a wrong flag, file or value.\n\n\
+                  Exit codes: 0 all well, 1 a check or a run failed, 2 a wrong flag, file or value, 65 a run diverged.\n\n\
                   Start with:\n  allfold report\n  allfold show all_reduce --algo ring --ranks 8"
 )]
 pub struct Cli {

@@ -38,7 +38,8 @@ pub(crate) struct Args {
     /// Rendezvous: the host of node 0 and a free port there [default on one node: 127.0.0.1 and any port]
     #[arg(long, value_name = "HOST:PORT")]
     rdzv: Option<String>,
-    /// How often to restart all ranks after one has failed, unless it exited with 2: a wrong flag, file or value
+    /// How often to restart all ranks after one has failed, unless it exited with 2 (a wrong flag, file or value) or
+    /// 65 (a run that diverged, and would again)
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     max_restarts: u32,
     /// Restart only the ranks that failed; the other processes stay and all go on from the last checkpoint. Give this and
