@@ -74,12 +74,18 @@ fn keys_without_an_effect_are_named_and_a_resumed_run_prints_its_own_steps() {
         let keep = ["--set", "checkpoint.every=4", "--set", "checkpoint.resume=true", "--steps", steps];
         let output = train(&keep);
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(output.stderr.is_empty() || steps == "12", "{}", String::from_utf8_lossy(&output.stderr));
+        let error = String::from_utf8(output.stderr).unwrap();
+        // A folder without a checkpoint may be a misspelt one.
+        let begins = error.contains("note: no checkpoint in ") && error.contains("the run begins at step 0");
+        assert_eq!((begins, error.contains("resumed from")), (steps == "8", steps == "12"), "{error}");
         let step = |line: &str| line.trim().strip_prefix("step")?.split_whitespace().next()?.parse().ok();
         text.lines().filter_map(step).collect::<Vec<u64>>()
     };
     assert_eq!(resumed("8"), (0..8).collect::<Vec<_>>());
     assert_eq!(resumed("12"), (8..12).collect::<Vec<_>>());
+    let lost = train(&["--steps", "1", "--set", "checkpoint.resume=true", "--set", "checkpoint.dir=nowhere"]);
+    let error = String::from_utf8(lost.stderr).unwrap();
+    assert!(lost.status.success() && error.contains("finds no checkpoint in nowhere"), "{error}");
 }
 
 #[test]

@@ -257,13 +257,36 @@ impl<F: Float> Run<'_, F> {
         if let Some(scaler) = self.scaler.as_mut().filter(|_| step > 0) {
             (scaler.scale, scaler.good) = (f32::from_bits(scale as u32), good);
         }
-        if step > 0 && self.comm.rank() == ROOT {
-            let left = progress.steps - step;
-            tracing::info!(rank = 0, "resumed from the checkpoint of step {step}; {left} steps are left");
+        if self.comm.rank() == ROOT {
+            self.announce(step, progress.steps);
         }
         self.share_state(optimiser_steps)?;
         self.take_own(step, own)?;
         Ok(held.unwrap_or_default())
+    }
+
+    /// Says where a run of `steps` steps begins: after `done` of them, or at the first one, since there is no checkpoint. That may be
+    /// the run's first start, or a folder that was misspelt.
+    fn announce(&self, done: u64, steps: u64) {
+        let (folder, left) = (&self.config.checkpoint.dir, steps - done);
+        match done {
+            0 if self.config.checkpoint.writes() => {
+                tracing::info!(
+                    rank = 0,
+                    "no checkpoint in {folder} (`checkpoint.dir`): the run begins at step 0"
+                );
+            }
+            0 => {
+                tracing::warn!(
+                    rank = 0,
+                    "`checkpoint.resume` finds no checkpoint in {folder} (`checkpoint.dir`), and none is written there: the run begins at \
+                     step 0"
+                );
+            }
+            _ => {
+                tracing::info!(rank = 0, "resumed from the checkpoint of step {done}; {left} steps are left")
+            }
+        }
     }
 
     /// Reads the newest checkpoint, on rank 0, if there is one. The inner error is a reason to refuse it, which every rank must be
