@@ -38,6 +38,24 @@ fn mistakes_are_answered_by_what_would_be_right() {
 }
 
 #[test]
+fn a_plot_is_an_svg_file() {
+    let workload = ["scale", "workload", "resnet18", "--ranks", "1,8", "--plot"];
+    let simulate = ["simulate", "all_reduce", "--ranks", "8", "-b", "1K", "-e", "1M", "-f", "4", "--plot"];
+    for command in [&["train", "--config", MLP, "--plot"][..], &workload, &simulate] {
+        refused(
+            &[command, &["out/p.png"]].concat(),
+            "plots are SVG files, which browsers open; write out/p.svg",
+        );
+    }
+    let folder = folder();
+    for name in ["p.SVG", "plot"] {
+        let path = folder.path().join(name);
+        said(&[&workload[..], &[path.to_str().unwrap()]].concat());
+        assert!(fs::read_to_string(path).unwrap().starts_with("<svg"), "{name}");
+    }
+}
+
+#[test]
 fn the_help_says_what_a_column_means_and_what_a_workload_leaves_out() {
     let help = |args: &[&str]| said(args).split_whitespace().collect::<Vec<_>>().join(" ");
     let workload = help(&["scale", "workload", "--help"]);

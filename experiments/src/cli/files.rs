@@ -1,6 +1,7 @@
 //! Files that a run writes: refused before the work starts where they cannot be written, and written completely or not at all.
 
 use crate::cli::error::{CommandError, CommandResult};
+use clap::builder::{PathBufValueParser, TypedValueParser, ValueParser};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,22 @@ pub fn unsaid(error: &io::Error) -> CommandError {
         return CommandError::Closed;
     }
     CommandError::run(format!("the output cannot be written: {error}"))
+}
+
+/// The parser of a plot's file name, for clap: it refuses the ending of another kind of picture, which the file would not be.
+pub fn svg() -> ValueParser {
+    ValueParser::new(PathBufValueParser::new().try_map(svg_name))
+}
+
+/// The name of an SVG file. A name without an ending is taken.
+fn svg_name(path: PathBuf) -> Result<PathBuf, String> {
+    match path.extension() {
+        Some(kind) if !kind.eq_ignore_ascii_case("svg") => Err(format!(
+            "plots are SVG files, which browsers open; write {}",
+            path.with_extension("svg").display()
+        )),
+        _ => Ok(path),
+    }
 }
 
 /// Refuses a file that [`replace`] could not write.

@@ -77,13 +77,13 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Simulation")]
     explain: bool,
     /// Draw the messages of ranks and links into an SVG file. Takes one size and simulates every rank
-    #[arg(long, value_name = "FILE", help_heading = "Simulation")]
+    #[arg(long, value_name = "FILE", value_parser = crate::cli::files::svg(), help_heading = "Simulation")]
     timeline: Option<PathBuf>,
     /// Write a Chrome trace of every message. Takes one size and simulates every rank
     #[arg(long, value_name = "FILE", help_heading = "Simulation")]
     trace: Option<PathBuf>,
     /// Draw bus bandwidth over sizes, a curve for each algorithm, into an SVG file. Takes three sizes or more
-    #[arg(long, value_name = "FILE", help_heading = "Simulation")]
+    #[arg(long, value_name = "FILE", value_parser = crate::cli::files::svg(), help_heading = "Simulation")]
     plot: Option<PathBuf>,
     #[command(flatten)]
     nccl: NcclArgs,

@@ -103,7 +103,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     tensorboard: Option<PathBuf>,
     /// Draw the losses, averaged over neighbouring steps, and the accuracies by epoch into an SVG file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::cli::files::svg())]
     plot: Option<PathBuf>,
     /// Draw the losses of another engine into the same plot: a file with a line of JSON, `step` and `loss`, per step
     #[arg(long, value_name = "FILE", requires = "plot")]

@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE")]
     segment: Option<Size>,
     /// Draw time over ranks into an SVG file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::cli::files::svg())]
     plot: Option<PathBuf>,
     #[command(flatten)]
     common: Common,

@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long)]
     rows: bool,
     /// Draw the errors into an SVG file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::cli::files::svg())]
     plot: Option<PathBuf>,
     #[command(flatten)]
     common: Common,

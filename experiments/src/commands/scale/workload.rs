@@ -79,7 +79,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RATE")]
     input_rate: Option<f64>,
     /// Draw throughput over ranks into an SVG file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = crate::cli::files::svg())]
     plot: Option<PathBuf>,
     /// Write the curve as an HTML page
     #[arg(long, value_name = "FILE")]
