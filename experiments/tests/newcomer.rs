@@ -31,6 +31,8 @@ fn mistakes_are_answered_by_what_would_be_right() {
     refused(&["scale", "--config", MLP, "--ranks", "1", "--amp"], "--set precision.amp=f16");
     refused(&["train", "--config", MLP, "--amp"], "--set precision.amp=f16");
     refused(&["data", "fetch"], "mnist");
+    let vary = ["scale", "workload", "resnet18", "--ranks", "8", "--device-variation"];
+    refused(&[&vary[..], &["2"]].concat(), "that is 200 %; write 2% or 0.02");
     refused(&["scale", "--config", MLP, "--ranks", "1", "--set", "bach=3"], "batch");
     let nccl = ["simulate", "all_reduce", "--ranks", "8", "--algo", "nccl", "--topology"];
     refused(&[&nccl[..], &["nodes8"]].concat(), "nics=4");

@@ -118,7 +118,7 @@ fn diff_fails_on_a_regression_and_names_the_worst_row() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("3 rows became slower") && error.contains("+100.0 %"), "{error}");
     assert!(said(&["diff", &slow, &before]).contains("3 faster"));
-    assert!(said(&["diff", &before, &slow, "--tolerance", "150"]).contains("3 same"));
+    assert!(said(&["diff", &before, &slow, "--tolerance", "150%"]).contains("3 same"));
     let other = file("c.jsonl", "direct", &[]);
     let said = refused(&["diff", &before, &other]);
     assert!(

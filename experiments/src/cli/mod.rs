@@ -16,3 +16,4 @@ pub mod output;
 pub mod progress;
 pub mod recorder;
 pub mod renamed;
+pub mod share;

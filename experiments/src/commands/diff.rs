@@ -47,9 +47,9 @@ pub(crate) struct Args {
 }
 
 fn percent(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
+    match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
         Ok(percent) if (0.0..=1000.0).contains(&percent) => Ok(percent),
-        _ => Err("write a number of percent from 0 to 1000, such as 5".into()),
+        _ => Err("write a number of percent from 0 to 1000, such as 5 or 5%".into()),
     }
 }
 

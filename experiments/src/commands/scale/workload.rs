@@ -5,6 +5,7 @@ use crate::cli::common::Common;
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::{self, RunOutput};
 use crate::cli::progress;
+use crate::cli::share::share;
 use crate::scaling::left_out::LeftOut;
 use crate::scaling::points::simulated_efficiency;
 use crate::scaling::table::table;
@@ -69,8 +70,8 @@ pub(crate) struct Args {
     /// How exchanges are timed
     #[arg(long, value_enum, default_value = "simulated")]
     collectives: Collectives,
-    /// Standard deviation of the devices' speed, as a share of a step; all ranks wait for the slowest
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    /// Standard deviation of the devices' speed, as a share of a step, such as 0.02 or 2%; all ranks wait for the slowest
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share)]
     device_variation: f64,
     /// Standard deviation of a host's lateness in a step, in microseconds; all ranks wait for the latest
     #[arg(long, value_name = "US", default_value_t = 0.0)]
@@ -144,7 +145,7 @@ impl Args {
             sync_batch_norm: self.sync_batch_norm,
             measured: self.single_gpu_rate.map(|measured| rate("--single-gpu-rate", measured)).transpose()?,
             terms: Overheads {
-                device_variation: finite("--device-variation", self.device_variation)?,
+                device_variation: self.device_variation,
                 jitter_us: finite("--jitter", self.jitter)?,
                 input: self.input_rate.map(|input| rate("--input-rate", input)).transpose()?,
                 node: machine.map_or(8, |preset| preset.devices),
