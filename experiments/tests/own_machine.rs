@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{folder, refused, said, says};
+use common::{allfold, folder, refused, said, says};
 use std::fs;
 
 const NODES: &str = "kind = \"nodes\"\ndevices = 4\nnics = 2\n[device]\nbandwidth = \"240 GB/s\"\nlatency = \"0.6 us\"\n[nic]\nbandwidth = \"200 Gb/s\"\nlatency = \"1.3 us\"\n";
@@ -25,6 +25,26 @@ fn a_file_of_links_is_answered_with_a_machine_that_works() {
     fs::write(&machine, &line[from..=to]).unwrap();
     let text = said(&nccl(machine.to_str().unwrap()));
     assert!(text.contains("# 4 x 4 A100 SXM, 2 NICs of 200 Gb/s InfiniBand a node"), "{text}");
+}
+
+/// The speed of NICs that a description does not give is assumed, and this is said where it is read.
+#[test]
+fn an_assumed_speed_of_nics_is_a_note_that_says_how_to_give_it() {
+    let folder = folder();
+    let path = folder.path().join("own.json");
+    let notes = |nics: &str| {
+        let machine = "\"gpu\": \"A100 SXM\", \"gpus_per_node\": 8, \"nodes\": 2, \"intra_node\": \"NVLink\"";
+        fs::write(&path, format!("{{{machine}, \"inter_node\": \"{nics}\"}}")).unwrap();
+        let output = allfold(&nccl(path.to_str().unwrap()));
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        error.lines().filter(|line| line.starts_with("note: ")).map(String::from).collect::<Vec<_>>()
+    };
+    let unsaid = notes("8 NICs, Ethernet");
+    let [line] = &unsaid[..] else { panic!("{unsaid:?}") };
+    assert!(line.contains("does not say how fast a NIC is: NCCL's default is 10 Gb/s"), "{line}");
+    assert!(line.contains("give both in `inter_node`, such as \"8x400Gb/s InfiniBand\""), "{line}");
+    assert_eq!(notes("8x400Gb/s InfiniBand"), Vec::<String>::new());
 }
 
 #[test]

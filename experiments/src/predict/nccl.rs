@@ -191,6 +191,13 @@ fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
         .map_err(|error| wrong(&error))?;
     let words: Description = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
     let machine = Machine::understand(&words).map_err(|error| wrong(&error))?;
+    let assumed: Vec<&str> = machine.assumed_of_nics().collect();
+    if !assumed.is_empty() {
+        tracing::info!(
+            "{topology}: {}; give both in `inter_node`, such as \"8x400Gb/s InfiniBand\"",
+            assumed.join("; ")
+        );
+    }
     let all = u64::from(machine.devices) * u64::from(machine.nodes);
     match all == u64::from(ranks) {
         true => Ok(machine),

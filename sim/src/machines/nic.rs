@@ -95,6 +95,9 @@ const CARDS: [(&str, f64); 12] = [
     ("bluefield-3", 400.0),
 ];
 
+/// What the line says of an assumption that stands for a number or a speed of NICs which a text does not give.
+pub(super) const UNSAID: &str = "does not say how";
+
 /// The greatest speed of a NIC in Gb/s; a greater number in a text is the speed of a whole node.
 const FASTEST: f64 = 800.0;
 
@@ -130,12 +133,11 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<Stri
         .or_else(|| {
             // HPE Cray EX nodes have two NICs for four A100 GPUs, or four NICs for four GH200 or four A100 GPUs.
             let pairs = lower.contains("slingshot").then_some(gpus.div_ceil(2))?;
-            assumed
-                .push(format!("`{text}` does not say how many NICs a node has: one for two GPUs, {pairs}"));
+            assumed.push(format!("`{text}` {UNSAID} many NICs a node has: one for two GPUs, {pairs}"));
             Some(pairs)
         })
         .unwrap_or_else(|| {
-            assumed.push(format!("`{text}` does not say how many NICs a node has: 1"));
+            assumed.push(format!("`{text}` {UNSAID} many NICs a node has: 1"));
             1
         });
     let gbit_per_s = rate.unwrap_or_else(|| {
@@ -143,8 +145,7 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<Stri
         let (gbit_per_s, why) = match fabric {
             Fabric::InfiniBand | Fabric::Roce | Fabric::Unknown if card.is_some() => {
                 let (name, gbit_per_s) = card.copied().unwrap_or(("", 0.0));
-                assumed
-                    .push(format!("`{text}` does not say how fast a NIC is: {name} has {gbit_per_s} Gb/s"));
+                assumed.push(format!("`{text}` {UNSAID} fast a NIC is: {name} has {gbit_per_s} Gb/s"));
                 return gbit_per_s;
             }
             Fabric::Efa if gpu.name == "T4" => (50.0, "AWS G4dn instances of one GPU have up to 50"),
@@ -156,7 +157,7 @@ pub(super) fn read(text: &str, gpus: u32, gpu: &GpuModel, assumed: &mut Vec<Stri
             Fabric::Sockets if lower.contains("connectx") => (100.0, "ConnectX cards have 100 or more"),
             _ => (10.0, "NCCL's default is 10"),
         };
-        assumed.push(format!("`{text}` does not say how fast a NIC is: {why} Gb/s"));
+        assumed.push(format!("`{text}` {UNSAID} fast a NIC is: {why} Gb/s"));
         gbit_per_s
     });
     Nics { count, gbit_per_s, fabric, gpudirect: gpudirect(&lower, fabric, gpu, assumed) }
