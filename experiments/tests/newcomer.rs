@@ -66,6 +66,9 @@ fn the_help_says_what_a_column_means_and_what_a_workload_leaves_out() {
         workload.contains("scale --config FILE --strategy NAME --ranks COUNTS --modeled-only"),
         "{workload}"
     );
+    assert!(workload.contains("--single-gpu-rate replaces these times"), "{workload}");
+    let config = help(&["scale", "--help"]);
+    assert!(config.contains("--config to compare strategies and keys, `scale workload` to compare machines"));
     let compare = help(&["compare", "--help"]);
     assert!(compare.contains("`most for` is the rank that the others wait for longest"), "{compare}");
 }

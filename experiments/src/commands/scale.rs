@@ -28,7 +28,12 @@ Without a command, `scale` trains the network of --config. Measured points: thre
 per GPU where the configuration has device = \"cuda\". sim: real arithmetic on the virtual clock, up to --sim-ranks ranks.
 modeled: shapes, FLOPs and bytes alone, for every rank count. Efficiency is throughput divided by that of as many single
 ranks of the same kind; where the strategy needs more than one rank, by that of the fewest ranks. Of simulated devices `fits` says
-where a rank needs more memory than its device has. Rank counts that do not fit the strategy or the machine are left out and named."
+where a rank needs more memory than its device has. Rank counts that do not fit the strategy or the machine are left out and named.
+
+A network that `scale workload` knows too gets other times from --config, up to 1.5 times as long or as short: --config models the
+kernels of Allfold, attention fused and over the pairs that a causal mask leaves, all at one share of the device's peak. Take
+--config to compare strategies and keys, `scale workload` to compare machines, and its --single-gpu-rate where samples/s themselves
+matter."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

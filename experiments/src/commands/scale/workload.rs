@@ -29,7 +29,12 @@ use std::path::{Path, PathBuf};
   allfold scale workload examples/layers/small-cnn.toml --topology dgx-a100 --ranks 1,8,64
 
 Modeled from shapes, FLOPs and bytes; nothing is measured. Efficiency is throughput divided by that of as many single ranks.
-The ranks train by DDP alone. Another strategy is predicted from a configuration: allfold scale --config FILE --strategy NAME --ranks COUNTS --modeled-only")]
+The ranks train by DDP alone. Another strategy is predicted from a configuration: allfold scale --config FILE --strategy NAME --ranks COUNTS --modeled-only
+
+That models the kernels of Allfold, and `scale workload` those of PyTorch: attention is not fused and covers all pairs, and each
+kind of kernel has a share of the GPU's peak of its own, chosen by published rates of ResNet-50 on one GPU. The two differ by up
+to 1.5 times for a network that both know. --single-gpu-rate replaces these times by a measured rate; take it where samples/s
+themselves matter, not only how they scale.")]
 pub(crate) struct Args {
     /// A layer table of your own (a file that ends in .toml), or the network: resnet18, resnet34, resnet50, vgg16, bert-base, bert-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl
     #[arg(value_name = "NAME")]
