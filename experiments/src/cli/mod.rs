@@ -17,3 +17,4 @@ pub mod progress;
 pub mod recorder;
 pub mod renamed;
 pub mod share;
+pub mod torchrun;

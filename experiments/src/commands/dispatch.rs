@@ -6,7 +6,7 @@ use super::{
 };
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::RunOutput;
-use crate::cli::{invocation, launched, log, progress, renamed};
+use crate::cli::{invocation, launched, log, progress, renamed, torchrun};
 use allfold_collectives::environment::variable;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -250,6 +250,7 @@ fn elsewhere(command: &str, argument: &str) -> Option<&'static str> {
             Some("--help lists the flags of nccl-tests that exist here")
         }
         ("launch", word) if !word.starts_with('-') => Some("write -- before the ranks' command"),
+        ("launch", flag) => torchrun::hint(flag),
         ("scale" | "train" | "compare", "--amp") => {
             Some("--config takes it as a key: --set precision.amp=f16")
         }
@@ -316,6 +317,11 @@ mod tests {
             (&["scale", "workload", "resnet50", "--ranks", "1", "--steps", "20"][..], "--steps"),
             (&["scale", "--config", "x", "--ranks", "1", "workload", "resnet50"][..], "workload"),
             (&["launch", "-n", "2", "python", "train.py"], "write -- before"),
+            (&["launch", "--nproc_per_node=2", "--", "true"], "found; write -n N, the number"),
+            (&["launch", "--master-addr", "node0", "--", "true"], "found; write --rdzv HOST:PORT"),
+            (&["launch", "--node_rank", "1", "--", "true"], "found; write --node-rank NODE"),
+            (&["launch", "--standalone", "--", "true"], "found; leave it out"),
+            (&["launch", "-m", "train"], "found; write -- python -m MODULE"),
             (&["scale", "--workload", "resnet50", "--ranks", "1", "--amp"][..], "scale workload NAME"),
         ] {
             let line = refused(args);
