@@ -73,6 +73,37 @@ fn a_run_with_all_its_epochs_tells_of_no_early_end() {
     assert!(scores["train_accuracy"].is_null() && records.last().unwrap()["ended_early_after"].is_null());
 }
 
+/// The summary has a row for each epoch, of a long run for ten of them.
+#[test]
+fn the_summary_has_the_scores_of_the_epochs() {
+    let folder = folder();
+    for (epochs, count) in [(1, 0), (3, 3), (24, 10)] {
+        let more = format!("training.epochs = {epochs}\n");
+        let (printed, records) = train(folder.path(), &more, &[]);
+        let records = &records[records.len() - 10 * epochs..];
+        let of = |epoch: usize| &records[10 * epoch - 1]["scores"];
+        let rows = printed.lines().skip_while(|line| !line.starts_with("epoch  ")).skip(1);
+        let rows: Vec<Vec<&str>> = rows
+            .take_while(|line| !line.starts_with("accuracy"))
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        assert!(rows.len() == count || (count == 10 && rows.len() == 9), "{printed}");
+        for row in &rows {
+            let scores = of(row[0].parse().unwrap());
+            for (cell, key, scale, error) in
+                [(1, "loss", 1.0, 1e-6), (2, "score_loss", 1.0, 1e-6), (3, "accuracy", 100.0, 0.01)]
+            {
+                let (shown, exact) = (row[cell].parse::<f64>().unwrap(), scores[key].as_f64().unwrap());
+                assert!((shown - scale * exact).abs() < error, "{key} {exact}: {printed}");
+            }
+        }
+        let marked = rows.iter().filter(|row| row.last() == Some(&"best")).count();
+        assert_eq!(marked, usize::from(count > 0), "{printed}");
+        let ends = rows.first().zip(rows.last()).map(|(first, last)| (first[0], last[0]));
+        assert_eq!(ends, (count > 0).then_some(("1", &*epochs.to_string())), "{printed}");
+    }
+}
+
 /// The rate is halved after each epoch of ten steps. A run that is resumed knows the rates of its own steps.
 #[test]
 fn the_record_of_a_step_has_its_learning_rate() {

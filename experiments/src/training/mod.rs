@@ -3,6 +3,7 @@
 pub mod comparison;
 pub mod config;
 pub mod elastic;
+pub mod epochs;
 pub mod launch_mode;
 pub mod measured_shares;
 pub mod profile;

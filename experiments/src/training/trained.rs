@@ -7,6 +7,7 @@ use allfold_report::records::{Breakdown, BucketLife, WaitingByStep, WaitingFor};
 use allfold_sim::Picos;
 use allfold_trainer::timing::{BucketTimes, StepSpan};
 use allfold_trainer::{MemoryUse, TrainResult};
+use std::ops::Range;
 
 /// The result of a run.
 pub struct Trained {
@@ -126,6 +127,11 @@ impl Trained {
         let first = self.result.losses.len() - self.made();
         let at = usize::try_from(step).ok().and_then(|step| step.checked_sub(first));
         at.and_then(|at| self.steps[0].get(at))
+    }
+
+    /// The time of these steps of rank 0 together, in seconds; `None` if this process did not make all of them.
+    pub(super) fn seconds(&self, mut steps: Range<u64>) -> Option<f64> {
+        steps.try_fold(0.0, |sum, step| Some(sum + self.step(step)?.time.total().as_secs()))
     }
 
     /// The learning rate of a step; `None` if this process did not make it.

@@ -2,6 +2,7 @@
 
 use crate::cli::error::CommandResult;
 use crate::cli::output::RunOutput;
+use crate::training::epochs;
 use crate::training::trained::Trained;
 use allfold_report::format::counted;
 use allfold_trainer::scores::best;
@@ -33,7 +34,7 @@ pub fn pictures(config: &Config, (train, scored): &(Dataset, Dataset)) -> String
     )
 }
 
-/// Prints the losses of the steps that this process made, and the results.
+/// Prints the losses of the steps that this process made, the scores of the epochs, and the results.
 pub fn say(config: &Config, trained: &Trained, output: &mut RunOutput) -> CommandResult {
     let result = &trained.result;
     let losses = &result.losses;
@@ -43,6 +44,9 @@ pub fn say(config: &Config, trained: &Trained, output: &mut RunOutput) -> Comman
         if (step - first).is_multiple_of(every) || step + 1 == losses.len() {
             output.say(format!("  step {step:>6}  loss {loss:.6}"))?;
         }
+    }
+    if let Some(table) = epochs::table(config, trained) {
+        output.say(table)?;
     }
     let (test, set) = (&result.test, config.scored_on());
     let labelled = if config.model.name == "gpt" { "tokens" } else { "samples" };
