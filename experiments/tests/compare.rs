@@ -204,6 +204,32 @@ fn every_strategy_has_its_row() {
     assert!(missing.is_empty(), "no row of {missing:?} in {ran:?}");
 }
 
+/// What is only modeled needs no files of a dataset whose form is known.
+#[test]
+fn a_prediction_needs_no_files_of_published_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run.toml");
+    let dir = format!("data.dir = '{}'\n", folder.path().display());
+    let compare = |more: &[&str]| {
+        let ranks = ["compare", "--config", path.to_str().unwrap(), "--ranks", "2", "--strategies", "ddp"];
+        allfold(&[&ranks[..], more].concat())
+    };
+    std::fs::write(&path, format!("model.name = \"mlp\"\ndata.name = \"mnist\"\n{dir}")).unwrap();
+    let modeled = compare(&["--modeled-only"]);
+    let said = String::from_utf8_lossy(&modeled.stderr).into_owned();
+    assert_eq!(modeled.status.code(), Some(0), "{said}");
+    let measured = compare(&[]);
+    let said = String::from_utf8_lossy(&measured.stderr).into_owned();
+    assert!(measured.status.code() == Some(2) && said.contains("allfold data fetch mnist"), "{said}");
+    // The vocabulary of a text is not known without it.
+    std::fs::write(&path, format!("model.name = \"gpt\"\ndata.name = \"text\"\n{dir}")).unwrap();
+    let scale = ["scale", "--config", path.to_str().unwrap(), "--ranks", "2", "--modeled-only"];
+    let refused = allfold(&scale);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && said.lines().count() == 1, "{said}");
+    assert!(said.contains("text.txt") && said.contains("--set data.name=synthetic"), "{said}");
+}
+
 #[test]
 fn a_comparison_names_what_it_leaves_out_and_refuses_what_it_cannot_do() {
     let compare = |more: &[&str]| {

@@ -19,7 +19,7 @@ use allfold_report::records::{
 };
 use allfold_report::sizes::rank_count;
 use allfold_sim::{Device, Topology};
-use allfold_trainer::{Config, data, models, strategies};
+use allfold_trainer::{Config, models, strategies};
 use std::path::PathBuf;
 
 /// Flags of `compare`.
@@ -225,16 +225,13 @@ impl Comparison {
     /// # Errors
     /// A run that fails, or no strategy that takes the configuration.
     pub fn run(&self, command: Option<&str>, output: &mut RunOutput) -> CommandResult<Compared> {
-        let form = data::form(&self.config).filter(|_| self.by == ComparedBy::Model);
-        let data = if form.is_none() { Some(run::load(&self.config)?) } else { None };
-        let of_data = form.or_else(|| data.as_ref().map(|(train, _)| (train.shape, train.classes)));
-        let of_data = of_data.unwrap_or_default();
+        if self.by == ComparedBy::Model {
+            return self.model(command, output);
+        }
+        let data = run::load(&self.config)?;
+        let of_data = (data.0.shape, data.0.classes);
         let mut compared = Compared::default();
         let contenders = self.contenders(of_data, &mut compared.left_out)?;
-        let Some(data) = data.filter(|_| self.by != ComparedBy::Model) else {
-            self.model(&contenders, of_data, command, (&mut compared, output))?;
-            return Ok(compared);
-        };
         self.holds_models(of_data)?;
         let measures = self.by == ComparedBy::ThreadsAndPrediction;
         let runs = contenders.len() * if measures { 2 } else { 1 };
@@ -273,15 +270,12 @@ impl Comparison {
     }
 
     /// Predicts every strategy without arithmetic. One that cannot be predicted is left out with the reason.
-    fn model(
-        &self,
-        contenders: &[Contender],
-        of_data: SampleForm,
-        command: Option<&str>,
-        (compared, output): (&mut Compared, &mut RunOutput),
-    ) -> CommandResult {
+    fn model(&self, command: Option<&str>, output: &mut RunOutput) -> CommandResult<Compared> {
+        let of_data = run::form(&self.config)?;
+        let mut compared = Compared::default();
+        let contenders = self.contenders(of_data, &mut compared.left_out)?;
         let bar = progress::bar(contenders.len() as u64, "strategies predicted");
-        for contender in contenders {
+        for contender in &contenders {
             let topology = self.machine(contender.ranks)?;
             match contender.modeled(of_data, (&topology, self.device), &self.place()) {
                 Ok((record, spans)) => {
@@ -293,10 +287,9 @@ impl Comparison {
             }
             bar.inc(1);
         }
-        bar.finish_and_clear();
         match compared.left_out.first() {
             Some(why) if compared.simulated.is_empty() => Err(CommandError::usage(why)),
-            _ => Ok(()),
+            _ => Ok(compared),
         }
     }
 

@@ -155,7 +155,7 @@ impl Scaling {
         if let Some(data) = self.data.get() {
             return Ok(data);
         }
-        let data = run::load(&self.config)?;
+        let data = data::load(&self.config)?;
         Ok(self.data.get_or_init(|| data))
     }
 
@@ -264,10 +264,7 @@ impl Scaling {
     }
 
     fn predict(&self, ranks: u32) -> CommandResult<StepPrediction> {
-        let (shape, classes) = match data::form(&self.config) {
-            Some(form) => form,
-            None => self.data().map(|(train, _)| (train.shape, train.classes))?,
-        };
+        let (shape, classes) = run::form(&self.config)?;
         let topology = self.machine(ranks)?;
         let devices = self.devices.with(&[], &topology)?;
         let plan = Plan::default();

@@ -44,6 +44,23 @@ pub fn load(config: &Config) -> CommandResult<(Dataset, Dataset)> {
     allfold_trainer::data::load(config).map_err(CommandError::from)
 }
 
+/// The shape (channels, height, width) and the classes of the samples that `config` names, from its files where only those tell.
+///
+/// # Errors
+/// Files that are missing; the error says what needs none.
+pub fn form(config: &Config) -> CommandResult<((usize, usize, usize), usize)> {
+    if let Some(form) = allfold_trainer::data::form(config) {
+        return Ok(form);
+    }
+    let (train, _) = allfold_trainer::data::load(config).map_err(|error| match CommandError::from(error) {
+        CommandError::Usage(why) => CommandError::Usage(format!(
+            "{why}; without the files: --set data.name=synthetic, and data.synthetic_classes and data.synthetic_shape as the data have them"
+        )),
+        error => error,
+    })?;
+    Ok((train.shape, train.classes))
+}
+
 /// Trains on the data that `config` names, as [`run_on`].
 ///
 /// # Errors
