@@ -167,22 +167,34 @@ impl Recorder {
     pub fn dump(&self, reason: &str) {
         let Some(folder) = &self.folder else { return };
         let written = lock(&self.written);
-        if !*written {
-            self.put(folder, reason);
+        if *written {
+            return;
+        }
+        if let Some(path) = self.put(folder, reason) {
+            // Nothing else shows the one who asked that the rank has heard it.
+            tracing::warn!(
+                rank = self.rank.0,
+                "rank {} wrote its flight record, {}: {reason}",
+                self.rank,
+                path.display()
+            );
         }
     }
 
-    fn put(&self, folder: &Path, reason: &str) {
+    /// Writes the record. Returns its file; `None` if it cannot be written, which is told.
+    fn put(&self, folder: &Path, reason: &str) -> Option<PathBuf> {
         let mut record = self.record(reason, None);
         record.header.writer = Some(Writer::here());
         // An error while writing must not hide the error that the record is about.
-        if let Err(error) = record.write(folder) {
+        let written = record.write(folder);
+        if let Err(error) = &written {
             tracing::warn!(
                 rank = self.rank.0,
                 "the flight record of rank {} cannot be written: {error}",
                 self.rank
             );
         }
+        written.ok()
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {

@@ -202,6 +202,15 @@ impl Agent {
         let _ = timeout(FAREWELL, self.output.printer.written()).await;
     }
 
+    /// What the launcher says when a signal has asked it for the flight records of a start.
+    fn asked_for_records(&self, epoch: u32) -> String {
+        let Some(folder) = &self.output.folder else {
+            return "ranks of allfold write their flight records on SIGUSR2 with --log-dir only".into();
+        };
+        let (start, folder) = (folder.join(format!("start-{epoch}")), folder.display());
+        format!("asked every rank for its flight record, in {}: allfold triage {folder}", start.display())
+    }
+
     /// Runs one start of the world, until none of this node's ranks runs any more.
     async fn start(&mut self, start: Start, guard: &mut Guard, signals: &mut Signals) -> LaunchResult {
         let epoch = start.epoch;
@@ -230,9 +239,8 @@ impl Agent {
                 news = signals.next() => match news {
                     News::Passed(signal) => {
                         tracing::debug!("passes signal {} to every rank", signal.as_raw());
-                        if signal == Signal::USR2 && self.output.folder.is_none() {
-                            let hint = "ranks of allfold write their flight records on SIGUSR2 with --log-dir only";
-                            self.output.printer.say(hint);
+                        if signal == Signal::USR2 {
+                            self.output.printer.say(&self.asked_for_records(epoch));
                         }
                         ranks.signal(signal);
                     }

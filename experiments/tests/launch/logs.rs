@@ -178,7 +178,18 @@ fn a_job_under_way_writes_its_records_when_asked() {
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(said.matches("written because: it was asked for its record (SIGUSR2)").count(), 2, "{said}");
     signal(&child, "-INT");
-    assert_eq!(ended(child).status.code(), Some(128 + 2));
+    let output = ended(child);
+    assert_eq!(output.status.code(), Some(128 + 2));
+    // The launcher and the ranks say where the records are.
+    let said = text(&output.stderr);
+    let asked = format!("asked every rank for its flight record, in {place}/start-0: allfold triage {place}");
+    assert!(said.lines().any(|line| line == asked), "{said}");
+    for rank in 0..2 {
+        let said = std::fs::read_to_string(logs.join(format!("start-0/rank-{rank}.err"))).unwrap();
+        let wrote =
+            format!("rank {rank} wrote its flight record, {place}/start-0/flight-rank-{rank}.jsonl: ");
+        assert!(said.contains(&wrote), "{said}");
+    }
 }
 
 fn records(logs: &Path, ranks: u32) -> usize {
