@@ -2,7 +2,7 @@
 
 use crate::cli::error::{CommandError, CommandResult};
 use crate::cli::output::RunOutput;
-use allfold_collectives::flight::{Header, Record, Writer, straggler, triage};
+use allfold_collectives::flight::{Diagnosis, Header, Record, Writer, straggler, triage};
 use std::path::{Path, PathBuf};
 
 /// Flags of `triage`.
@@ -60,16 +60,27 @@ pub fn run(args: &Args) -> CommandResult {
     if !unseen.is_empty() {
         let ranks: Vec<String> = unseen.iter().map(|rank| rank.to_string()).collect();
         let (ranks, they) = match &ranks[..] {
-            [one] => (format!("rank {one}"), "it was killed or stopped, or was"),
-            many => (format!("ranks {}", many.join(", ")), "they were killed or stopped, or were"),
+            [one] => (format!("rank {one}"), "it was killed, stopped or busy, had ended before, or was"),
+            many => (
+                format!("ranks {}", many.join(", ")),
+                "they were killed, stopped or busy, had ended before, or were",
+            ),
         };
         output.say(format!("no record of {ranks}: {they} not told of the failure"))?;
     }
     if let Some(straggler) = straggler(&records) {
-        output.say(straggler)?;
+        output.say(format!("{}{straggler}", earlier(&verdict)))?;
     }
     records.iter().try_for_each(|record| output.say(line(record)))?;
     output.close()
+}
+
+/// What stands before the line about the rank that was waited for in operations that ended well: after a failure it is no cause of it.
+fn earlier(verdict: &Diagnosis) -> &'static str {
+    match verdict {
+        Diagnosis::Agreed { .. } => "",
+        _ => "earlier, in the operations that ended well on all ranks, ",
+    }
 }
 
 /// One rank's record in a line: the rank's last operation, why the record was written, by which process and when.

@@ -275,3 +275,30 @@ fn records_that_are_empty_or_were_not_completed_are_named() {
     assert!(end(launch(&["-n", "1", "--log-dir", &place, "--", "true"])).status.success());
     assert_eq!(start.read_dir().unwrap().count(), 0);
 }
+
+/// Rank 1 was late in the first operation, and after it rank 0 did not come to the second: the rank that was late before is not taken
+/// for the cause.
+#[test]
+fn a_rank_that_was_late_before_a_timeout_is_not_named_as_its_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let entry = |rank: u32, sequence: u32, state: &str, started: u32, ended: u32| {
+        format!(
+            "{{\"group\":0,\"rank\":{rank},\"size\":2,\"sequence\":{sequence},\"operation\":\"all_reduce\",\"count\":8,\"dtype\":\"f32\",\
+             \"op\":\"sum\",\"algorithm\":\"ring\",\"state\":\"{state}\",\"issued_us\":{started}.0,\"started_us\":{started}.0,\
+             \"ended_us\":{ended}.0}}\n"
+        )
+    };
+    let record = |rank: u32, entries: String| {
+        let header = format!("{{\"flight\":1,\"rank\":{rank},\"size\":2,\"reason\":\"a deadline\"}}\n");
+        let path = folder.path().join(format!("flight-rank-{rank}.jsonl"));
+        std::fs::write(path, header + &entries).unwrap();
+    };
+    record(0, entry(0, 0, "done", 10, 5000));
+    record(1, entry(1, 0, "done", 4000, 5000) + &entry(1, 1, "failed", 6000, 9000));
+    let (code, text) = triage(&[folder.path().to_str().unwrap()]);
+    assert_eq!(code, Some(0), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("rank 0 never entered operation 1, all_reduce(8 x f32"), "{text}");
+    let earlier = "earlier, in the operations that ended well on all ranks, rank 1 was waited for longest";
+    assert!(lines[1].starts_with(earlier), "{text}");
+}
