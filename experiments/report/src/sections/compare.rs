@@ -1,11 +1,12 @@
 //! Which way to train: several strategies on the same samples, by time, bytes and memory, and a step of each on every rank.
 
+use super::names;
 use super::part::{Part, commands, distinct, head};
 use crate::format;
 use crate::page::{Plot, ReportTable, Section};
 use crate::plots::{Bar, DrawError, Figure, Timeline};
 use crate::records::{
-    Breakdown, MeasuredComparison, RankMemory, Records, SimulatedComparison, Stamp, TimelineSpan,
+    Breakdown, MeasuredComparison, RankMemory, Records, Setup, SimulatedComparison, Stamp, TimelineSpan,
     awaited_most, hidden_us,
 };
 
@@ -67,10 +68,17 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         }
     }
     let stamps = measured.iter().map(|(_, stamp)| stamp).chain(simulated.iter().map(|(_, stamp)| stamp));
+    let runs = measured.iter().map(|(record, _)| (&record.setup, record.batch));
+    let runs: Vec<_> =
+        runs.chain(simulated.iter().map(|(record, _)| (&record.setup, record.batch))).collect();
+    let mut places = distinct(measured.iter().map(|(record, _)| format!("measured on {}", record.topology)));
+    let machine = |record: &SimulatedComparison| format!("simulated on {}", names::machine(&record.topology));
+    places.extend(distinct(simulated.iter().map(|(record, _)| machine(record))));
     let section = Section {
         id: "compare",
         title: "Which way to train".into(),
         text: vec![
+            subject(&runs, &places),
             "Each strategy trains the same network on the same samples per step. Data parallelism holds the model on every rank; \
              zero1, zero2 and zero3 cut optimiser state, gradients and parameters into parts; a pipeline gives each rank some of \
              the layers. What a strategy saves in memory it pays for in bytes or in waiting. Waiting is the mean over the steps \
@@ -85,6 +93,20 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let answer = finding(&simulated.iter().map(|(record, _)| record).collect::<Vec<_>>());
     // No tile: which way is the fastest depends on the network, and does not say how far it scales.
     Ok(Some(Part { answer, facts: Vec::new(), limits: Vec::new(), section }))
+}
+
+/// What is trained, with how many samples in a step, and where.
+fn subject(runs: &[(&Setup, u64)], places: &[String]) -> String {
+    let networks = distinct(runs.iter().map(|(setup, _)| names::network(&setup.model)));
+    let batches = distinct(runs.iter().map(|(_, batch)| batch.to_string()));
+    let ranks = runs.iter().map(|(setup, _)| setup.ranks).max().unwrap_or(1);
+    format!(
+        "The network is the {}, on {} with {} samples of all ranks together in a step; {}.",
+        networks.join(" and the "),
+        format::counted(ranks as usize, "rank"),
+        batches.join(" or "),
+        places.join(", ")
+    )
 }
 
 /// Times, memory, bytes, and a step of every strategy on every rank.
@@ -269,4 +291,28 @@ fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
         "weights",
     ];
     ReportTable { caption: caption.into(), head: head(&names), rows, collapsed: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_names_network_samples_and_machines() {
+        let setup = |strategy: &str, ranks: u32| Setup {
+            backend: "sim".into(),
+            device: "a100_f32".into(),
+            model: "mlp".into(),
+            strategy: strategy.into(),
+            ranks,
+            mesh: Setup::data_parallel(ranks),
+        };
+        let (single, ddp) = (setup("single", 1), setup("ddp", 4));
+        let places = ["measured on 2 cores".to_string(), "simulated on A100 in f32 on nodes8".to_string()];
+        assert_eq!(
+            subject(&[(&single, 128), (&ddp, 128)], &places),
+            "The network is the MLP, on 4 ranks with 128 samples of all ranks together in a step; measured on 2 cores, simulated on A100 \
+             in f32 on nodes8."
+        );
+    }
 }
