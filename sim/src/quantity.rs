@@ -57,6 +57,11 @@ impl Bandwidth {
         self.0 * 8.0
     }
 
+    /// The part of each of `parts` links that have this bandwidth together.
+    pub(crate) fn shared(self, parts: u32) -> Bandwidth {
+        Bandwidth(self.0 / f64::from(parts.max(1)))
+    }
+
     /// The bandwidth in whole bytes per second.
     pub fn bytes(self) -> BytesPerSec {
         BytesPerSec::from_gb(self.0)

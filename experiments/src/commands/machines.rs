@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> CommandResult {
             output.say(columns(&rows))?;
             output.say("\nAfter a name: `:NODES`, and options that are separated by commas:")?;
             for (option, meaning) in OPTIONS {
-                output.say(format!("  {option:<14} {meaning}"))?;
+                output.say(format!("  {option:<18} {meaning}"))?;
             }
         }
     }

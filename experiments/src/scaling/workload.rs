@@ -143,11 +143,7 @@ pub fn platform(preset: &Preset, ranks: u32) -> CommandResult<Platform> {
         .map_or(1.0, |fabric| fabric.share);
     let network = f64::from(preset.nics.count) * preset.nics.bandwidth.gb_per_s() * share;
     let (channels, inside) = match &preset.nvlink {
-        Some(nvlink) => {
-            let mesh =
-                nvlink.mesh.iter().filter(|[a, b, _]| *a == 0 || *b == 0).map(|[_, _, links]| links).sum();
-            (nvlink.switched.unwrap_or(mesh).max(1), nvlink.bandwidth.gb_per_s())
-        }
+        Some(nvlink) => (nvlink.links().max(1), nvlink.bandwidth.gb_per_s()),
         None => (2, preset.pcie.bandwidth.gb_per_s() / 2.0),
     };
     let across = |channels: u32, inside: f64| (network / f64::from(channels)).min(inside);
@@ -220,9 +216,13 @@ mod tests {
             scaling(topology, Collectives::Nccl).predict(64, 8).map(|step| step.communication.as_secs())
         };
         let whole = time("dgx-a100").unwrap();
-        for slower in
-            ["dgx-a100,nic-bandwidth=10Gb/s", "dgx-a100,nics=1", "dgx-a100,fabric=tcp", "dgx-a100,devices=2"]
-        {
+        for slower in [
+            "dgx-a100,nic-bandwidth=10Gb/s",
+            "dgx-a100,nics=1",
+            "dgx-a100,fabric=tcp",
+            "dgx-a100,devices=2",
+            "dgx-a100,nvlink-bandwidth=20GB/s",
+        ] {
             let slow = time(slower).unwrap();
             assert!(slow > 1.02 * whole, "{slower}: {slow} s, {whole} s");
         }

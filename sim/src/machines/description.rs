@@ -45,6 +45,8 @@ pub struct Machine {
     pub nodes: u32,
     /// Whether the GPUs of a group communicate over NVLink (or xGMI), not over PCIe.
     pub nvlink: bool,
+    /// GB/s of all NVLinks of a GPU in one direction, where the user gives another figure than that of the GPU.
+    pub nvlink_gb_per_s: Option<f64>,
     /// Whether GPUs write into each other's memory; otherwise data between them is copied through host memory.
     pub peer: bool,
     /// Whether switches (NVSwitch) connect the GPUs of a group; otherwise links connect pairs of GPUs.
@@ -132,6 +134,7 @@ impl Machine {
             devices,
             nodes,
             nvlink,
+            nvlink_gb_per_s: None,
             peer,
             switched,
             nics_behind_gpu_switch,
@@ -149,7 +152,11 @@ impl Machine {
 
     /// A GPU's links to the other GPUs of its group.
     pub fn port(&self) -> Port {
-        self.gpu.nvlink.filter(|_| self.nvlink).unwrap_or(self.gpu.pcie)
+        let nvlink = self.gpu.nvlink.filter(|_| self.nvlink).map(|port| match self.nvlink_gb_per_s {
+            Some(all) => Port { gb_per_s: all / f64::from(port.links.max(1)), ..port },
+            None => port,
+        });
+        nvlink.unwrap_or(self.gpu.pcie)
     }
 
     /// The number of NIC links that the GPUs of a node share evenly, and the speed of each link. NICs that the GPUs cannot share

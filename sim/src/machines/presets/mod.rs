@@ -96,6 +96,14 @@ pub struct NvLink {
     pub source: String,
 }
 
+impl NvLink {
+    /// The number of links of a device: into switches, or to other devices.
+    pub fn links(&self) -> u32 {
+        let to_others = self.mesh.iter().filter(|[a, b, _]| *a == 0 || *b == 0).map(|[_, _, links]| links);
+        self.switched.unwrap_or_else(|| to_others.sum())
+    }
+}
+
 /// PCI Express of a machine.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -173,7 +181,7 @@ impl Preset {
     /// An unknown machine, fabric or option; more devices than a node has.
     pub fn with_options(text: &str) -> Result<Preset> {
         let spec = Spec::read(text)?;
-        let mut preset = Preset::named(&spec.name)?;
+        let mut preset = Preset::named(&spec.name)?.linked(&spec)?;
         preset.devices = preset.node(&spec)?.devices;
         preset.nics.count = spec.nics.unwrap_or(preset.nics.count);
         preset.nics.bandwidth = spec.nic_bandwidth.unwrap_or(preset.nics.bandwidth);
@@ -202,6 +210,7 @@ impl Preset {
         let head = text.split([':', ',']).next().unwrap_or_default();
         let Some(preset) = Preset::find(head)? else { return Ok(None) };
         let spec = Spec::read(text)?;
+        let preset = preset.linked(&spec)?;
         let node = preset.node(&spec)?;
         if let Some(nodes) =
             spec.nodes.filter(|nodes| u64::from(ranks) > u64::from(*nodes) * u64::from(node.devices))
@@ -223,7 +232,22 @@ impl Preset {
         Ok(Some(node.topology(ranks, spec.fabrics)?.renamed(text).with_notes(note.into_iter().collect())))
     }
 
-    /// One node of the machine, with the options of `spec` applied.
+    /// This machine with the NVLink bandwidth that `spec` says.
+    fn linked(mut self, spec: &Spec) -> Result<Preset> {
+        let Some(all) = spec.nvlink_bandwidth else { return Ok(self) };
+        match &mut self.nvlink {
+            Some(nvlink) => nvlink.bandwidth = all.shared(nvlink.links()),
+            None => {
+                return Err(Error::Topology(format!(
+                    "{} has no NVLink; leave nvlink-bandwidth out",
+                    self.name
+                )));
+            }
+        }
+        Ok(self)
+    }
+
+    /// One node of the machine, with the options of `spec` applied, but that of NVLink.
     pub(crate) fn node(&self, spec: &Spec) -> Result<Node> {
         let devices = spec.devices.unwrap_or(self.devices);
         if devices > self.devices {

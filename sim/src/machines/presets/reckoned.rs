@@ -3,6 +3,7 @@
 use super::{Preset, Spec};
 use crate::machines::node::Fabrics;
 use crate::machines::{Cpu, Fabric, GPU_MODELS, Generation, Machine, Nics};
+use crate::quantity::Bandwidth;
 use crate::{Error, Result};
 
 impl Preset {
@@ -27,7 +28,7 @@ impl Preset {
     pub fn machine(text: &str, ranks: u32) -> Result<Machine> {
         let wrong = |what: String| Err(Error::Topology(format!("`{text}`: {what}")));
         let spec = Spec::read(text)?;
-        let preset = Preset::named(&spec.name)?;
+        let preset = Preset::named(&spec.name)?.linked(&spec)?;
         Preset::check_flat(text)?;
         let Some(gpu) = GPU_MODELS.iter().find(|gpu| gpu.name == preset.gpu) else {
             return wrong(format!("no GPU is called {}", preset.gpu));
@@ -63,6 +64,7 @@ impl Preset {
             devices,
             nodes,
             nvlink,
+            nvlink_gb_per_s: spec.nvlink_bandwidth.map(Bandwidth::gb_per_s),
             peer: nvlink || preset.pcie.p2p,
             switched: nvlink && preset.nvlink.is_some_and(|nvlink| nvlink.switched.is_some()),
             nics_behind_gpu_switch: preset.pcie.devices_per_switch > 0 && !arm,
@@ -108,6 +110,15 @@ mod tests {
         assert_eq!((part.devices, part.nodes, part.nics), (4, 1, None));
         let old = Preset::machine("p3dn", 16).unwrap();
         assert_eq!((old.nics.unwrap().fabric, old.nics.unwrap().gpudirect), (Fabric::Efa, false));
+    }
+
+    #[test]
+    fn the_speed_of_nvlink_is_the_gpu_s_own_or_the_user_s() {
+        let port = |text: &str| Preset::machine(text, 8).unwrap().port().bandwidth().0 as f64 / 1e9;
+        for (machine, own) in [("hgx-h100", 18.0 * 20.6), ("dgx1-v100", 6.0 * 20.0)] {
+            assert!((port(machine) - own).abs() < 1e-6, "{machine}");
+            assert!((port(&format!("{machine},nvlink-bandwidth=100GB/s")) - 100.0).abs() < 1e-6, "{machine}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! dgx-a100:16                           at most 16 nodes
 //! hgx-h100:64,fat-tree=2:1,pod=32       32 nodes per pod; a pod's uplinks carry half of what its NICs can send
 //! p4d,fabric=tcp   l40s,nics=4,nic-bandwidth=400Gb/s   other NICs than the machine's own
+//! hgx-h100,nvlink-bandwidth=450GB/s     another NVLink: all links of a device together, one way
 //! ```
 
 use crate::machines::node::Fabrics;
@@ -19,6 +20,8 @@ pub(crate) struct Spec {
     pub devices: Option<u32>,
     pub nics: Option<u32>,
     pub nic_bandwidth: Option<Bandwidth>,
+    /// The bandwidth of all NVLinks of a device.
+    pub nvlink_bandwidth: Option<Bandwidth>,
     pub fabric: Option<String>,
     /// The preset that completes an NCCL file.
     pub machine: Option<String>,
@@ -26,10 +29,11 @@ pub(crate) struct Spec {
 }
 
 /// Every option of a machine, with its help text.
-pub const OPTIONS: [(&str, &str); 7] = [
+pub const OPTIONS: [(&str, &str); 8] = [
     ("fabric=NAME", "InfiniBand, RoCE, Slingshot, EFA, TCPX, TCPXO or TCP"),
     ("nics=N", "NICs of a node"),
     ("nic-bandwidth=B", "a NIC, one way, with its unit: 400Gb/s or 50GB/s"),
+    ("nvlink-bandwidth=B", "all NVLinks of a GPU together, one way, with its unit: 450GB/s"),
     ("devices=N", "use the first N devices of each node only"),
     ("fat-tree=O:1", "what leaves a pod is 1/O of what its NICs can send; 1:1 is a full fat tree"),
     ("pod=N", "nodes below one set of leaf switches (default 32)"),
@@ -50,6 +54,7 @@ impl Spec {
             devices: None,
             nics: None,
             nic_bandwidth: None,
+            nvlink_bandwidth: None,
             fabric: None,
             machine: None,
             fabrics: Fabrics::FLAT,
@@ -68,10 +73,12 @@ impl Spec {
             "nics" => self.nics = Some(number(value, key, 1, 1024)?),
             "devices" => self.devices = Some(number(value, key, 1, 1024)?),
             "pod" => self.fabrics.pod = number(value, key, 1, 1 << 20)?,
-            "nic-bandwidth" => {
-                let read =
-                    value.parse().map_err(|what| Error::Topology(format!("nic-bandwidth={value}: {what}")));
-                self.nic_bandwidth = Some(read?);
+            "nic-bandwidth" | "nvlink-bandwidth" => {
+                let read: Bandwidth =
+                    value.parse().map_err(|what| Error::Topology(format!("{key}={value}: {what}")))?;
+                let of =
+                    if key == "nic-bandwidth" { &mut self.nic_bandwidth } else { &mut self.nvlink_bandwidth };
+                *of = Some(read);
             }
             "gbits" => {
                 let now = format!("write nic-bandwidth={value}Gb/s");

@@ -139,6 +139,26 @@ fn options_change_what_they_say() {
     assert_eq!(nic("hgx-h100,nics=4,fabric=tcp,nic-bandwidth=12.5GB/s"), (16, 5_000, 11_000));
 }
 
+/// A device has this much NVLink, whether its links go to switches or to other devices; the network stays as it is.
+#[test]
+fn the_bandwidth_of_nvlink_is_an_option() {
+    for name in ["hgx-h100", "dgx1-v100", "gb200-nvl72", "a100x4"] {
+        let own = Preset::with_options(name).unwrap();
+        let preset = Preset::with_options(&format!("{name},nvlink-bandwidth=900GB/s,nics=2")).unwrap();
+        let node = preset.node(&Spec::read(name).unwrap()).unwrap();
+        for device in 0..preset.devices {
+            assert!((node.nvlink_gb_per_s(device) - 900.0).abs() < 1e-9, "{name}: device {device}");
+        }
+        assert_eq!((preset.nics.count, preset.nics.bandwidth), (2, own.nics.bandwidth), "{name}");
+    }
+    let fastest = |text: &str| {
+        let topology = Topology::named(text, 16).unwrap();
+        topology.families().iter().map(|family| family.link.bandwidth.0 as f64 / 1e9).fold(0.0, f64::max)
+    };
+    assert!((fastest("hgx-h100,nvlink-bandwidth=2TB/s") - 2_000.0).abs() < 1.0);
+    assert!((fastest("hgx-h100") - 18.0 * 20.6).abs() < 1.0);
+}
+
 #[test]
 fn what_is_wrong_is_said() {
     for (text, said) in [
@@ -149,6 +169,8 @@ fn what_is_wrong_is_said() {
         ("dgx-a100,fat-tree=x", "write fat-tree=1:1"),
         ("dgx-a100,nic-bandwidth=-1Gb/s", "is not a possible bandwidth"),
         ("dgx-a100,nic-bandwidth=400", "write \"400 GB/s\" (3200 Gb/s) or \"400 Gb/s\" (50 GB/s)"),
+        ("dgx-a100,nvlink-bandwidth=300", "nvlink-bandwidth=300: `300` has no unit"),
+        ("pcie8,nvlink-bandwidth=300GB/s", "pcie8 has no NVLink; leave nvlink-bandwidth out"),
         ("dgx-a100,gbits=400", "write nic-bandwidth=400Gb/s"),
         ("dgx-a100,fabric=efaa", "did you mean `EFA`?"),
         ("dgx-a100,rails=maybe", "rails=on or rails=off"),
