@@ -75,7 +75,7 @@ pub fn run(args: &Args) -> CommandResult {
     output.close()
 }
 
-/// What stands before the line about the rank that was waited for in operations that ended well: after a failure it is no cause of it.
+/// What stands before the line about the rank that was waited for in operations that ended well, which is no cause of a failure.
 fn earlier(verdict: &Diagnosis) -> &'static str {
     match verdict {
         Diagnosis::Agreed { .. } => "",

@@ -131,8 +131,8 @@ impl Scaling {
     /// Whether a point of this many ranks can be made, as far as the strategy and the machine decide.
     ///
     /// # Errors
-    /// A strategy that does not take this number of ranks, or is not predicted for it; a topology that is unknown, or does not have so
-    /// many ranks.
+    /// A strategy that does not take this number of ranks, or is not predicted for it; a topology that is unknown, or does not have
+    /// so many ranks.
     pub fn fits(&self, ranks: u32) -> CommandResult {
         strategies::fits(&self.config, ranks)?;
         if self.config.strategy == "parameter_server" && ranks > MOST_SERVED {

@@ -276,8 +276,8 @@ fn records_that_are_empty_or_were_not_completed_are_named() {
     assert_eq!(start.read_dir().unwrap().count(), 0);
 }
 
-/// Rank 1 was late in the first operation, and after it rank 0 did not come to the second: the rank that was late before is not taken
-/// for the cause.
+/// Rank 1 was late in the first operation, and after it rank 0 did not come to the second: the rank that was late before is not
+/// taken for the cause.
 #[test]
 fn a_rank_that_was_late_before_a_timeout_is_not_named_as_its_cause() {
     let folder = tempfile::tempdir().unwrap();

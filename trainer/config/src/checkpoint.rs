@@ -24,8 +24,8 @@ pub struct CheckpointConfig {
     /// `training.max_steps` cuts short does not count.
     pub best: bool,
     /// Whether the run continues from the newest checkpoint, if there is one; without one it says so and begins at step 0.
-    /// `training.patience` and `training.min_delta` may differ from the checkpoint's; so may `training.epochs` and `training.max_steps`,
-    /// unless the learning rates depend on them (polynomial, cosine, one_cycle).
+    /// `training.patience` and `training.min_delta` may differ from the checkpoint's; so may `training.epochs` and
+    /// `training.max_steps`, unless the learning rates depend on them (polynomial, cosine, one_cycle).
     pub resume: bool,
 }
 

@@ -265,8 +265,8 @@ impl<F: Float> Run<'_, F> {
         Ok(held.unwrap_or_default())
     }
 
-    /// Says where a run of `steps` steps begins: after `done` of them, or at the first one, since there is no checkpoint. That may be
-    /// the run's first start, or a folder that was misspelt.
+    /// Says where a run of `steps` steps begins: after `done` of them, or at the first one, since there is no checkpoint. That may
+    /// be the run's first start, or a folder that was misspelt.
     fn announce(&self, done: u64, steps: u64) {
         let (folder, left) = (&self.config.checkpoint.dir, steps - done);
         match done {
