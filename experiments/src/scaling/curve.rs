@@ -4,7 +4,7 @@ use super::left_out::LeftOut;
 use super::points::{Scaling, measured_efficiency, simulated_efficiency};
 use super::table::table;
 use super::workload::thinned;
-use crate::cli::error::{CommandError, CommandResult};
+use crate::cli::error::CommandResult;
 use crate::cli::output::RunOutput;
 use crate::cli::progress;
 use allfold_report::records::{MeasuredScale, RecordKind, SimulatedScale};

@@ -199,6 +199,7 @@ mod tests {
                 efficiency: $efficiency,
                 engines: Vec::new(),
                 memory: None,
+                device_memory: None,
             }
         };
     }
