@@ -7,14 +7,14 @@
 //!            +-> output -> allfold_report: records -> { tables, plots } -> report
 //! ```
 //!
-//! A command reads its flags, runs, prints a table and hands records to its [output](cli::output). What is drawn is
+//! A command reads its flags, runs, prints a table and hands records to its [output](allfold_cli::output). What is drawn is
 //! drawn from [records](allfold_report::records) alone, where measured and simulated are different types.
 //!
 //! The command is a library so that a program can add algorithms and parts of training of its own to it ([`run`], [`run_with`]) and so
 //! that programs in other languages can call it ([`run_words`]). A program can also keep the output of a command:
 //!
 //! ```
-//! use allfold_experiments::cli::invocation::keeping;
+//! use allfold_cli::invocation::keeping;
 //! use allfold_experiments::commands::dispatch;
 //!
 //! let words = "show all_reduce --algo ring --ranks 2".split(' ').map(Into::into).collect();
@@ -29,7 +29,6 @@
 //! ```
 
 pub mod call;
-pub mod cli;
 pub mod commands;
 pub mod datasets;
 pub mod faults;
@@ -38,6 +37,7 @@ pub mod predict;
 pub mod scaling;
 pub mod training;
 
+use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::registry::{self, Algorithm};
 use allfold_trainer::own::OwnParts;
 use std::ffi::OsString;
@@ -60,9 +60,8 @@ pub fn run(own: &'static [Algorithm]) -> ExitCode {
 
 /// [`run`] with the program's own parts of training too: models, optimisers, hooks, strategies and datasets.
 pub fn run_with(own: &'static [Algorithm], training: OwnParts) -> ExitCode {
-    let added = registry::add(own).map_err(cli::error::CommandError::usage);
-    let added =
-        added.and_then(|()| allfold_trainer::own::add(training).map_err(cli::error::CommandError::usage));
+    let added = registry::add(own).map_err(CommandError::usage);
+    let added = added.and_then(|()| allfold_trainer::own::add(training).map_err(CommandError::usage));
     ExitCode::from(ended(added.and_then(|()| commands::dispatch::run())))
 }
 
@@ -70,7 +69,7 @@ pub fn run_with(own: &'static [Algorithm], training: OwnParts) -> ExitCode {
 /// `program` is the command that starts such a process again: a program and its first arguments.
 pub fn run_words(words: Vec<OsString>, program: Vec<OsString>) -> u8 {
     allfold_launch::start_by(program);
-    ended(cli::invocation::with_words(words, commands::dispatch::run))
+    ended(allfold_cli::invocation::with_words(words, commands::dispatch::run))
 }
 
 /// Begins the log of this project's crates on standard error, as `ALLFOLD_LOG` says, for a program that runs no command.
@@ -78,11 +77,11 @@ pub fn run_words(words: Vec<OsString>, program: Vec<OsString>) -> u8 {
 /// # Errors
 /// The variable names no level; the text says which there are.
 pub fn begin_log() -> Result<(), String> {
-    cli::log::begin(0, false).map_err(|error| error.to_string())
+    allfold_cli::log::begin(0, false).map_err(|error| error.to_string())
 }
 
 /// Prints why a command ended early. Returns the exit code.
-fn ended(result: cli::error::CommandResult) -> u8 {
+fn ended(result: CommandResult) -> u8 {
     let Err(error) = result else { return 0 };
     let line = error.to_string();
     if !line.is_empty() {
@@ -90,4 +89,24 @@ fn ended(result: cli::error::CommandResult) -> u8 {
         let _ = writeln!(std::io::stderr(), "{line}");
     }
     error.code()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::commands::dispatch;
+    use allfold_cli::invocation::{Kept, keeping};
+    use std::ffi::OsString;
+
+    #[test]
+    fn a_program_gets_the_text_and_the_records_of_a_command() {
+        let call = |words: &[&str]| keeping(words.iter().map(OsString::from).collect(), dispatch::run);
+        let (result, kept) = call(&["verify", "all_reduce", "--algo", "ring", "--ranks", "4"]);
+        assert_eq!(result, Ok(()));
+        assert!(kept.text.contains("ring"), "{}", kept.text);
+        let first: serde_json::Value = serde_json::from_str(kept.records.lines().next().unwrap()).unwrap();
+        assert_eq!(first["command"], "allfold verify all_reduce --algo ring --ranks 4");
+        let (result, kept) = call(&["verify", "all_reduced"]);
+        assert!(result.unwrap_err().to_string().contains("all_reduce"));
+        assert_eq!(kept, Kept::default());
+    }
 }

@@ -1,7 +1,7 @@
 //! Scaling curves of runs on two stand-ins for GPUs, in a test file of their own: stand-ins are installed for a whole process.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
-use allfold_experiments::cli::error::CommandError;
+use allfold_cli::error::CommandError;
 use allfold_experiments::scaling::points::Scaling;
 use allfold_experiments::training::launch_mode::LaunchMode;
 use allfold_sim::Device;

@@ -2,7 +2,7 @@
 
 use crate::errors::AllfoldError;
 use crate::schedule::failed_step;
-use allfold_experiments::cli::invocation::keeping;
+use allfold_cli::invocation::keeping;
 use allfold_experiments::commands::dispatch;
 use allfold_report::records::{Records, Stamp};
 use pyo3::exceptions::PyValueError;

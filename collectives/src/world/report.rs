@@ -25,18 +25,12 @@ impl<R, E> Report<R, E> {
     ///
     /// # Errors
     /// The error of the rank that failed first.
-    pub fn results(self) -> Result2<Vec<R>, E> {
+    pub fn results(mut self) -> Result2<Vec<R>, E> {
         let first = self.first.map_or(0, Rank::index);
-        let mut failed = None;
-        let mut results = Vec::with_capacity(self.ranks.len());
-        for (rank, result) in self.ranks.into_iter().enumerate() {
-            match result {
-                Ok(result) => results.push(result),
-                Err(error) if failed.is_none() || rank == first => failed = Some(error),
-                Err(_) => {}
-            }
+        if self.ranks.get(first).is_some_and(Result2::is_err) {
+            self.ranks.swap(0, first);
         }
-        failed.map_or(Ok(results), Err)
+        self.ranks.into_iter().collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The plan of one collective call: the algorithm, how the buffer is cut, and how many steps are in flight.
 
-use crate::cli::error::{CommandError, CommandResult};
+use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::schedule::{Lanes, Schedule, Segments, over_nics};
 use allfold_collectives::{Collective, Communicator, DType, Geometry, ReduceOp, World};

@@ -1,7 +1,7 @@
 //! The plot of a sweep over sizes: bus bandwidth, a curve for each algorithm.
 
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::{self, RunOutput};
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::{self, RunOutput};
 use allfold_report::plots::DrawError;
 use allfold_report::records::{MeasuredCollective, SimulatedCollective};
 use allfold_report::{Plot, measured_plots, simulated_plots};

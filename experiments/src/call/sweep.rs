@@ -1,8 +1,8 @@
 //! The flags that `bench` and `simulate` share, spelled as in nccl-tests, and the sweep of sizes that they describe.
 
 use crate::call::plan::Choice;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::{launched, names};
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::{launched, names};
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::{Collective, DType, Rank, ReduceOp};
 use allfold_report::sizes::{Growth, Size, Sweep, rank_count};

@@ -10,7 +10,7 @@
 //! Measured and simulated rows have a table each: [`measured_row`] takes measured records and no others. A simulated
 //! table says so above its columns and has one more, the bound that no time may beat.
 
-use crate::cli::names;
+use allfold_cli::names;
 use allfold_collectives::DType;
 use allfold_report::records::{CollectiveCall, MeasuredCollective, SimulatedCollective};
 

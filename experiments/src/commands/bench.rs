@@ -12,12 +12,12 @@ mod verdict;
 pub(crate) use args::Args;
 
 use crate::call::plot;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::launched as launcher;
-use crate::cli::output::{self, RunOutput};
 use crate::measure::bench::Bench;
 use crate::measure::ranks::{Timing, fits};
 use crate::predict::machine::SimulatedMachine;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::launched as launcher;
+use allfold_cli::output::{self, RunOutput};
 use allfold_collectives::environment::Environment;
 use allfold_report::records::MeasuredCollective;
 use args::{Backend, Clock};

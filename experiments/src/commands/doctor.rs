@@ -6,12 +6,12 @@ mod finding;
 #[cfg_attr(not(feature = "cuda"), path = "doctor/no_gpus.rs")]
 mod gpus;
 
-use crate::cli::columns::columns;
-use crate::cli::common::Common;
-use crate::cli::error::CommandResult;
-use crate::cli::memory;
-use crate::cli::output::RunOutput;
 use crate::measure::this_machine::{cpuinfo, processor};
+use allfold_cli::columns::columns;
+use allfold_cli::common::Common;
+use allfold_cli::error::CommandResult;
+use allfold_cli::memory;
+use allfold_cli::output::RunOutput;
 use allfold_report::records::DoctorFinding;
 use finding::{found, missing};
 use std::collections::BTreeSet;

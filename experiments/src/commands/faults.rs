@@ -1,10 +1,10 @@
 //! `allfold faults`: runs seeded fault schedules and checks the contract on failure.
 
-use crate::cli::common::Common;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::RunOutput;
-use crate::cli::progress;
 use crate::faults::{self, FaultVerdict, Tally};
+use allfold_cli::common::Common;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
+use allfold_cli::progress;
 use allfold_report::records::FaultSchedules;
 
 /// Flags of `faults`.

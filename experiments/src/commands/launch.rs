@@ -1,7 +1,7 @@
 //! `allfold launch`: starts one process per rank, here or on many hosts, and watches them.
 
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::{launched, log};
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::{launched, log};
 use allfold_collectives::Joining;
 use allfold_collectives::environment::{RendezvousAddress, seconds};
 use allfold_launch::{LaunchJob, shim};

@@ -1,10 +1,10 @@
 //! `allfold machines`: the machines that `--topology` knows by name, with the sources of their figures; also describes the
 //! machine in one of NCCL's topology or graph files.
 
-use crate::cli::columns::columns;
-use crate::cli::common::Common;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::RunOutput;
+use allfold_cli::columns::columns;
+use allfold_cli::common::Common;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
 use allfold_report::format::counted;
 use allfold_report::records::MachineListed;
 use allfold_sim::Topology;

@@ -14,8 +14,8 @@ mod nccl_lines;
 mod predictions;
 mod scale;
 
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::{self, RunOutput};
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::{self, RunOutput};
 use allfold_report::records::{Records, Stamp, line};
 use allfold_sim::read_text_at_most;
 use std::path::PathBuf;

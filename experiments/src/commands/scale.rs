@@ -7,7 +7,7 @@ mod training;
 mod validate;
 mod workload;
 
-use crate::cli::error::CommandResult;
+use allfold_cli::error::CommandResult;
 use clap::Subcommand;
 
 /// Flags of `scale`.

@@ -1,7 +1,7 @@
 //! `allfold completions` and `allfold man`: the command line described for a shell and for `man`.
 
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::RunOutput;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
 use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;

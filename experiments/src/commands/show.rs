@@ -1,9 +1,9 @@
 //! `allfold show`: draws one algorithm, with its cost, order class and identity.
 
-use crate::cli::common::Common;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::RunOutput;
-use crate::cli::{memory, names};
+use allfold_cli::common::Common;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
+use allfold_cli::{memory, names};
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::schedule::{Schedule, Segments};
 use allfold_collectives::{Collective, Rank, check, render};

@@ -5,15 +5,15 @@ mod nccl;
 use crate::call::plan::Choice;
 use crate::call::sweep::SweepArgs;
 use crate::call::{plot, table};
-use crate::cli::common::Common;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::memory;
-use crate::cli::output::{self, RunOutput};
-use crate::cli::progress;
 use crate::predict::critical_path;
 use crate::predict::machine::{SimulatedMachine, refused};
 use crate::predict::nccl::NcclMachine;
 use crate::predict::trace;
+use allfold_cli::common::Common;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::memory;
+use allfold_cli::output::{self, RunOutput};
+use allfold_cli::progress;
 use allfold_collectives::check;
 use allfold_collectives::registry::{self, Algorithm, Shape};
 use allfold_collectives::time::{self, Engine, LinkSharing, Sent};
@@ -77,13 +77,13 @@ pub(crate) struct Args {
     #[arg(long, help_heading = "Simulation")]
     explain: bool,
     /// Draw the messages of ranks and links into an SVG file. Takes one size and simulates every rank
-    #[arg(long, value_name = "FILE", value_parser = crate::cli::files::svg(), help_heading = "Simulation")]
+    #[arg(long, value_name = "FILE", value_parser = allfold_cli::files::svg(), help_heading = "Simulation")]
     timeline: Option<PathBuf>,
     /// Write a Chrome trace of every message. Takes one size and simulates every rank
     #[arg(long, value_name = "FILE", help_heading = "Simulation")]
     trace: Option<PathBuf>,
     /// Draw bus bandwidth over sizes, a curve for each algorithm, into an SVG file. Takes three sizes or more
-    #[arg(long, value_name = "FILE", value_parser = crate::cli::files::svg(), help_heading = "Simulation")]
+    #[arg(long, value_name = "FILE", value_parser = allfold_cli::files::svg(), help_heading = "Simulation")]
     plot: Option<PathBuf>,
     #[command(flatten)]
     nccl: NcclArgs,

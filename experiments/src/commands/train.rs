@@ -4,11 +4,6 @@ mod draw;
 mod live;
 mod summary;
 
-use crate::cli::common::Common;
-use crate::cli::devices::{RankDevices, own_device};
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::{self, RunOutput};
-use crate::cli::{interruption, invocation, launched, memory, names, progress};
 use crate::predict::trace;
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks, operation_deadline};
 use crate::training::measured_shares::shares_by_speed;
@@ -18,6 +13,11 @@ use crate::training::tensorboard::Events;
 use crate::training::trained::Trained;
 use crate::training::watch::OnStep;
 use crate::training::{config, reference_losses};
+use allfold_cli::common::Common;
+use allfold_cli::devices::{RankDevices, own_device};
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::{self, RunOutput};
+use allfold_cli::{interruption, invocation, launched, memory, names, progress};
 use allfold_collectives::Rank;
 use allfold_collectives::environment::Environment;
 use allfold_report::format::counted;
@@ -103,7 +103,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     tensorboard: Option<PathBuf>,
     /// Draw the losses, averaged over neighbouring steps, and the accuracies by epoch into an SVG file
-    #[arg(long, value_name = "FILE", value_parser = crate::cli::files::svg())]
+    #[arg(long, value_name = "FILE", value_parser = allfold_cli::files::svg())]
     plot: Option<PathBuf>,
     /// Draw the losses of another engine into the same plot: a file with a line of JSON, `step` and `loss`, per step
     #[arg(long, value_name = "FILE", requires = "plot")]

@@ -1,7 +1,7 @@
 //! `allfold triage`: compares the flight records of a run, and names the operation where ranks diverged.
 
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::RunOutput;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
 use allfold_collectives::flight::{Diagnosis, Header, Record, Writer, straggler, triage};
 use std::path::{Path, PathBuf};
 

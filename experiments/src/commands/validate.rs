@@ -7,14 +7,14 @@
 //! --with-one-run                             as --leave-one-system-out, with one other run of the system in the fit
 //! ```
 
-use crate::cli::columns::columns;
-use crate::cli::common::Common;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::{self, RunOutput};
-use crate::cli::progress;
-use crate::cli::recorder::Recorder;
 use crate::measure::machine_limits::cores;
 use crate::scaling::published as throughput;
+use allfold_cli::columns::columns;
+use allfold_cli::common::Common;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::{self, RunOutput};
+use allfold_cli::progress;
+use allfold_cli::recorder::Recorder;
 use allfold_nccl_model::physics::{ModelTerm, Parameters, Terms};
 use allfold_report::records::{Stamp, Validated};
 use allfold_sim::read_text_at_most;

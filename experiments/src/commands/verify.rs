@@ -1,10 +1,10 @@
 //! `allfold verify`: proves that messages match and that results are right, for every algorithm and rank count.
 
-use crate::cli::columns::columns;
-use crate::cli::common::Common;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::RunOutput;
-use crate::cli::{memory, names, progress};
+use allfold_cli::columns::columns;
+use allfold_cli::common::Common;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
+use allfold_cli::{memory, names, progress};
 use allfold_collectives::Collective;
 use allfold_collectives::check;
 use allfold_collectives::registry::{self, Algorithm, Shape};

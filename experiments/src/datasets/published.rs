@@ -6,7 +6,7 @@
 //!
 //! The archive goes to a temporary directory in DIR, and a file gets its name only when it is complete.
 
-use crate::cli::error::{CommandError, CommandResult};
+use allfold_cli::error::{CommandError, CommandResult};
 use flate2::read::GzDecoder;
 use sha2::{Digest, Sha256};
 use std::fs;

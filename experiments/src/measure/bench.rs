@@ -1,10 +1,10 @@
 //! Measures one call at one size, on ranks of any kind, and makes the records.
 
 use crate::call::plan::{self, Choice};
-use crate::cli::error::{CommandError, CommandResult};
 use crate::measure::ranks::{MeasuredSide, Timing, measure_process, measure_size};
 use crate::predict::machine::SimulatedMachine;
 use crate::training::launch_mode::on_threads;
+use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::{Communicator, World, check};
 use allfold_kernels::for_dtype;
 use allfold_report::records::{CollectiveCall, MeasuredCollective, SimulatedCollective};

@@ -7,11 +7,11 @@
 //! ```
 
 use crate::call::plan::{CallPlan, Choice};
-use crate::cli::error::{CommandError, CommandResult};
 use crate::measure::inputs::{self, Sample};
 use crate::measure::ranks::{Data, MeasuredSide, Timing, fits};
 use crate::measure::statistics::mean_and_error;
 use crate::training::launch_mode::on_threads;
+use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::meaning::Portion;
 use allfold_collectives::{Collective, Communicator, DType, Error, Rank};
 use allfold_cuda::{CudaMachine, Gpu, Memory, Queue};

@@ -1,8 +1,8 @@
 //! The machine's own limit: how fast its memory copies and adds, measured in the same run as the figures that are compared with
 //! it.
 
-use crate::cli::error::CommandResult;
-use crate::cli::memory;
+use allfold_cli::error::CommandResult;
+use allfold_cli::memory;
 use allfold_kernels as kernels;
 use allfold_report::records::Limit;
 use std::hint::black_box;

@@ -7,9 +7,9 @@
 //! ```
 
 use crate::call::plan::{CallPlan, Choice};
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::memory;
 use crate::measure::inputs::{self, Sample};
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::memory;
 use allfold_collectives::check::{self, Proof};
 use allfold_collectives::meaning::{On, Portion};
 use allfold_collectives::{Buffer, Collective, Communicator, Error, Rank, ReduceOp, World};

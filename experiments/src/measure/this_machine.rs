@@ -1,8 +1,8 @@
 //! The machine that a run is made on, and when: processor, cores, memory, load, GPUs and date.
 
 use super::machine_limits::cores;
-use crate::cli::memory;
 use allfold_base::utc;
+use allfold_cli::memory;
 use allfold_report::records::MeasuringMachine;
 use std::fs;
 

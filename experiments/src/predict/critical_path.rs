@@ -1,6 +1,6 @@
 //! Where the time of a simulated collective is spent, as lines below the table and as a timeline.
 
-use crate::cli::error::{CommandError, CommandResult};
+use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::time::Explanation;
 use allfold_report::plots::{Bar, Timeline};
 use allfold_sim::{Picos, Topology};

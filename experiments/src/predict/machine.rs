@@ -1,8 +1,8 @@
 //! A simulated machine and the engine that times collectives on it.
 
 use crate::call::plan::{self, CallPlan, Choice, Nodes};
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::memory;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::memory;
 use allfold_collectives::time::{self, Engine, Job, LinkSharing, Sent};
 use allfold_report::records::{SimulatedCollective, SimulatorSpeed, TimeSpent};
 use allfold_sim::machines::presets::Preset;

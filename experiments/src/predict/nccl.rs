@@ -5,7 +5,7 @@
 //! ```
 
 use crate::call::plan::{self, Choice};
-use crate::cli::error::{CommandError, CommandResult};
+use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::Collective;
 use allfold_nccl_model::physics::{Parameters, Setting, Simulated, Terms, closed, simulated};
 use allfold_nccl_model::{Library, Overrides, Platform};

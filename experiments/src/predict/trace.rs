@@ -1,8 +1,8 @@
 //! Chrome traces as files: the messages of a timed collective, or the activities of ranks on virtual time.
 
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output;
 use crate::training::profile::RankProfile;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output;
 use allfold_collectives::Activity;
 use allfold_collectives::time::Sent;
 use allfold_report::records::TimelineSpan;

@@ -2,13 +2,13 @@
 
 use crate::call::plan::Choice;
 use crate::call::sweep::algorithm;
-use crate::cli::columns::columns;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::{self, RunOutput};
-use crate::cli::progress;
 use crate::predict::machine::SimulatedMachine;
 use crate::scaling::left_out::LeftOut;
 use crate::scaling::workload::thinned;
+use allfold_cli::columns::columns;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::{self, RunOutput};
+use allfold_cli::progress;
 use allfold_collectives::registry::{Algorithm, Shape};
 use allfold_collectives::time::LinkSharing;
 use allfold_collectives::{Collective, DType, ReduceOp};

@@ -4,9 +4,9 @@ use super::left_out::LeftOut;
 use super::points::{Scaling, measured_efficiency, simulated_efficiency};
 use super::table::table;
 use super::workload::thinned;
-use crate::cli::error::CommandResult;
-use crate::cli::output::RunOutput;
-use crate::cli::progress;
+use allfold_cli::error::CommandResult;
+use allfold_cli::output::RunOutput;
+use allfold_cli::progress;
 use allfold_report::records::{MeasuredScale, RecordKind, SimulatedScale};
 use allfold_report::sizes::RankCounts;
 

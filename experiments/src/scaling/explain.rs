@@ -9,11 +9,11 @@
 //!
 //! The row of one GPU gives the speed of the computation. The other rows are compared with the prediction. The output names what is assumed, what is fitted and what stays open.
 
-use crate::cli::columns::columns;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::RunOutput;
 use crate::scaling::published::{DEVICE_VARIATION, JITTER_US};
 use crate::scaling::workload::{Collectives, WorkloadScaling};
+use allfold_cli::columns::columns;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
 use allfold_collectives::{Collective, Plan};
 use allfold_prediction::{
     DdpOptions, Overheads, SimulatedExchange, StepPrediction, UniformCosts, WorkloadTraining,

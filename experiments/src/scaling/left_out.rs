@@ -1,7 +1,7 @@
 //! Numbers of ranks that a curve has no point of, because they do not fit the machine, the strategy, the network or the algorithm.
 
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::RunOutput;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
 use allfold_report::format::counted;
 use std::collections::BTreeMap;
 

@@ -1,14 +1,14 @@
 //! Points of a scaling curve: measured on threads, run on virtual time with real arithmetic, or modeled from shapes alone.
 
 use super::workload::thinned;
-use crate::cli::devices::RankDevices;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::{memory, progress};
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
 use crate::training::rank_steps::RankSteps;
 use crate::training::records::{held, setup};
 use crate::training::run::{self, RecordOptions};
 use crate::training::trained::Trained;
+use allfold_cli::devices::RankDevices;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::{memory, progress};
 use allfold_collectives::Plan;
 use allfold_prediction::{self as prediction, MOST_SERVED, ModeledMachine, StepPrediction};
 use allfold_report::format::counted;

@@ -1,6 +1,6 @@
 //! The table of a scaling curve.
 
-use crate::cli::columns::columns;
+use allfold_cli::columns::columns;
 use allfold_report::format::rounded_bytes;
 use allfold_report::records::{MeasuredScale, RankMemory, SimulatedScale};
 

@@ -1,7 +1,7 @@
 //! Scaling curves of large networks, from their layer tables.
 
-use crate::cli::error::{CommandError, CommandResult};
 use crate::training::records::held;
+use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::Plan;
 use allfold_nccl_model::{Arch, Graph, HostCpu, Inside, Overrides, Platform};
 use allfold_prediction::{

@@ -6,7 +6,7 @@ use super::records::setup;
 use super::run::{self, RecordOptions};
 use super::trained::Trained;
 use super::waiting::waiting_in_step;
-use crate::cli::error::CommandResult;
+use allfold_cli::error::CommandResult;
 use allfold_collectives::Plan;
 use allfold_prediction::{ModeledMachine, predict_every_rank};
 use allfold_report::records::{MeasuredComparison, Setup, SimulatedComparison, TimelineSpan};

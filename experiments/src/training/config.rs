@@ -1,6 +1,6 @@
 //! The configuration of a training run, from its file.
 
-use crate::cli::error::{CommandError, CommandResult};
+use allfold_cli::error::{CommandError, CommandResult};
 use allfold_sim::read_text_at_most;
 use allfold_trainer::Config;
 use std::path::Path;

@@ -16,8 +16,8 @@
 //! No step is made before the world has its old size again, so the arithmetic is that of a run without a failure. Frames of
 //! an earlier epoch are refused, and so is a rank that tries to join with an earlier epoch.
 
-use crate::cli::error::{CommandError, CommandResult};
 use crate::measure::inputs;
+use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::environment::Environment;
 use allfold_collectives::rendezvous;
 use allfold_collectives::{Communicator, Error, Joining, Lost, Rank, ReduceOp};

@@ -1,7 +1,7 @@
 //! The table of a run's epochs in its summary.
 
 use super::trained::Trained;
-use crate::cli::columns::columns;
+use allfold_cli::columns::columns;
 use allfold_report::format::number;
 use allfold_trainer::scores::best;
 use allfold_trainer::{Config, EpochReport};

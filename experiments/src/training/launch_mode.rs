@@ -1,7 +1,7 @@
 //! Where the ranks of a training run execute.
 
-use crate::cli::devices::RankDevices;
-use crate::cli::error::{CommandError, CommandResult};
+use allfold_cli::devices::RankDevices;
+use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::environment::Environment;
 use allfold_collectives::{Communicator, Joining, OnThreads, Plan, Rank, World};
 use allfold_prediction::{ModeledMachine, shares_by_speed};

@@ -2,7 +2,7 @@
 
 use super::launch_mode::LaunchMode;
 use super::run::{RecordOptions, run_on};
-use crate::cli::error::{CommandError, CommandResult};
+use allfold_cli::error::{CommandError, CommandResult};
 use allfold_prediction::{alone, shares_by_time};
 use allfold_trainer::{Config, Dataset};
 use indicatif::ProgressBar;

@@ -1,6 +1,6 @@
 //! The losses of another program's run, drawn in one figure with those of this run.
 
-use crate::cli::error::{CommandError, CommandResult};
+use allfold_cli::error::{CommandError, CommandResult};
 use allfold_report::loss_curve::LossSeries;
 use allfold_report::plots::Origin;
 use allfold_sim::read_text_at_most;

@@ -7,8 +7,8 @@ use super::tensorboard::Events;
 use super::trained::{RankStep, Trained};
 use super::waiting::WaitCollector;
 use super::watch::{OnStep, Watch};
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::memory;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::memory;
 use allfold_collectives::{Communicator, World};
 use allfold_report::records::WaitingByStep;
 use allfold_trainer::{Config, Dataset, TrainResult};
@@ -133,17 +133,13 @@ pub fn run_on(
             return alone(config, &over_mpi(false)?).map_err(CommandError::from);
         }
     };
-    let report = world.run_each(|comm: Communicator| one(config, &comm)).map_err(CommandError::from)?;
-    let first = report.first.map_or(0, |rank| rank.index());
-    let mut ranks = report.ranks;
-    if ranks.iter().any(Result::is_err) {
-        let error = ranks.swap_remove(first).err();
-        return Err(error.map_or_else(|| CommandError::run("a rank failed"), CommandError::from));
-    }
-    let (results, records): (Vec<TrainResult>, Vec<_>) = ranks.into_iter().flatten().unzip();
+    let mut report = world.run_each(|comm: Communicator| one(config, &comm)).map_err(CommandError::from)?;
+    let timeline = std::mem::take(&mut report.timeline);
+    let ranks = report.results().map_err(CommandError::from)?;
+    let (results, records): (Vec<TrainResult>, Vec<_>) = ranks.into_iter().unzip();
     let (steps, profiles) = records.into_iter().unzip();
     let result = results.into_iter().next().ok_or_else(|| CommandError::run("no rank trained"))?;
-    let (timeline, ranks) = (report.timeline, place.ranks());
+    let ranks = place.ranks();
     let waiting = collector.map(WaitCollector::finish).unwrap_or_default();
     Ok(Trained { result, steps, profiles, waiting, timeline, ranks, device, on_gpus })
 }

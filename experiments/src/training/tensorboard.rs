@@ -7,7 +7,7 @@
 //!
 //! The messages are those of TensorFlow's `event.proto` and `summary.proto`; checksums are CRC-32C, masked as in TFRecord.
 
-use crate::cli::error::{CommandError, CommandResult};
+use allfold_cli::error::{CommandError, CommandResult};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use super::profile::{ProfileSchedule, RankProfile, by_layer};
 use super::tensorboard::Events;
 use super::trained::RankStep;
 use super::waiting::WaitCollector;
-use crate::cli::error::CommandError;
+use allfold_cli::error::CommandError;
 use allfold_collectives::Communicator;
 use allfold_report::format;
 use allfold_sim::Picos;

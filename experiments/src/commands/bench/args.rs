@@ -1,9 +1,9 @@
 //! Flags of `bench`.
 
 use crate::call::sweep::SweepArgs;
-use crate::cli::common::Common;
-use crate::cli::error::{CommandError, CommandResult};
 use crate::measure::bench::Path;
+use allfold_cli::common::Common;
+use allfold_cli::error::{CommandError, CommandResult};
 use clap::ValueEnum;
 use std::path::PathBuf;
 
@@ -65,7 +65,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Measuring")]
     pub(super) seed: u64,
     /// Draw bus bandwidth over sizes, a curve for each algorithm, into an SVG file
-    #[arg(long, value_name = "FILE", value_parser = crate::cli::files::svg(), help_heading = "Measuring")]
+    #[arg(long, value_name = "FILE", value_parser = allfold_cli::files::svg(), help_heading = "Measuring")]
     pub(super) plot: Option<PathBuf>,
     #[command(flatten)]
     pub(super) common: Common,

@@ -3,11 +3,11 @@
 use super::args::{Args, GpuBackend};
 use super::verdict::{CheckResult, identity, verdict};
 use crate::call::table;
-use crate::cli::error::CommandResult;
-use crate::cli::output::RunOutput;
-use crate::cli::progress;
 use crate::measure::bench::{Bench, Path, Placement};
 use crate::measure::gpus::{Gpus, Timed};
+use allfold_cli::error::CommandResult;
+use allfold_cli::output::RunOutput;
+use allfold_cli::progress;
 use allfold_gpu::device::ExecutionMode;
 use allfold_report::records::{CollectiveCall, MeasuredCollective};
 

@@ -2,10 +2,10 @@
 
 use super::args::{Args, HostBackend, Mode};
 use crate::call::plan::Choice;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::names;
 use crate::measure::bench::{Path, RunsOn};
 use crate::training::launch_mode;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::names;
 use allfold_collectives::environment::Environment;
 use allfold_collectives::tcp::{Secret, Security};
 use allfold_collectives::{Communicator, Error, Joining, World};

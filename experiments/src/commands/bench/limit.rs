@@ -1,8 +1,8 @@
 //! The limits of this machine, printed below the table of what was measured on it.
 
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::RunOutput;
 use crate::measure::machine_limits::{self, cores};
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
 use allfold_collectives::Collective;
 use allfold_collectives::tcp::duplex;
 use allfold_report::records::{Limit, MeasuredCollective};

@@ -1,8 +1,8 @@
 //! Replaces `gpu` in a build without CUDA.
 
 use super::args::{Args, GpuBackend};
-use crate::cli::error::{CommandError, CommandResult};
 use crate::measure::bench::Bench;
+use allfold_cli::error::{CommandError, CommandResult};
 use allfold_report::records::MeasuredCollective;
 
 /// Refuses to measure on GPUs: this program was built without CUDA.

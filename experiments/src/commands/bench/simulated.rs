@@ -3,11 +3,11 @@
 use super::args::Args;
 use super::verdict::{CheckResult, identity_of, verdict};
 use crate::call::table;
-use crate::cli::error::CommandResult;
-use crate::cli::output::RunOutput;
-use crate::cli::progress;
 use crate::measure::bench::Bench;
 use crate::predict::machine::SimulatedMachine;
+use allfold_cli::error::CommandResult;
+use allfold_cli::output::RunOutput;
+use allfold_cli::progress;
 use allfold_report::format::counted;
 use allfold_report::records::SimulatedCollective;
 

@@ -1,6 +1,6 @@
 //! The result of a sweep's checks, and the identity of its results.
 
-use crate::cli::error::{CommandError, CommandResult};
+use allfold_cli::error::{CommandError, CommandResult};
 use allfold_report::records::{CollectiveCall, MeasuredCollective};
 
 /// The result of a sweep's checks, which the command returns only after the records are written.

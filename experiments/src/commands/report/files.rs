@@ -1,7 +1,7 @@
 //! The files of a report.
 
-use crate::cli::error::CommandResult;
-use crate::cli::output;
+use allfold_cli::error::CommandResult;
+use allfold_cli::output;
 use allfold_report::RenderedReport;
 use std::path::Path;
 

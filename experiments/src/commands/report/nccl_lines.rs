@@ -5,9 +5,9 @@
 //! ```
 
 use super::scale::choice;
-use crate::cli::error::CommandResult;
-use crate::cli::names;
 use crate::predict::nccl::{NcclMachine, NcclOptions};
+use allfold_cli::error::CommandResult;
+use allfold_cli::names;
 use allfold_report::records::{Records, SimulatedCollective};
 use allfold_report::sizes::Size;
 use allfold_sim::machines::presets::Preset;

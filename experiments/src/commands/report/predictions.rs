@@ -2,9 +2,6 @@
 
 use super::scale::{CNN, Cluster, DEVICE, NETWORKS, ReportScale, SWEPT_RANKS, WIDE, choice};
 use crate::call::plan::Choice;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::RunOutput;
-use crate::cli::progress;
 use crate::measure::machine_limits::cores;
 use crate::predict::machine::SimulatedMachine;
 use crate::predict::nccl::{NcclMachine, NcclOptions};
@@ -12,6 +9,9 @@ use crate::scaling::curve::{self, Reach};
 use crate::scaling::points::{Scaling, simulated_efficiency};
 use crate::scaling::published::{DEVICE_VARIATION, JITTER_US};
 use crate::scaling::workload::{Collectives, WorkloadScaling};
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
+use allfold_cli::progress;
 use allfold_collectives::Collective;
 use allfold_prediction::Overheads;
 use allfold_report::format;

@@ -1,8 +1,8 @@
 //! The extent of each part of the standard experiment.
 
 use crate::call::plan::Choice;
-use crate::cli::error::{CommandError, CommandResult};
 use crate::scaling::workload;
+use allfold_cli::error::{CommandError, CommandResult};
 use allfold_collectives::registry::{self, Shape};
 use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_report::sizes::RankCounts;

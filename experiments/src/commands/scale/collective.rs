@@ -1,10 +1,10 @@
 //! `scale collective`: one collective call over increasing rank counts, by several algorithms.
 
-use crate::cli::common::Common;
-use crate::cli::error::CommandResult;
-use crate::cli::names;
-use crate::cli::output::RunOutput;
 use crate::scaling::collective::{self, CollectiveScaling};
+use allfold_cli::common::Common;
+use allfold_cli::error::CommandResult;
+use allfold_cli::names;
+use allfold_cli::output::RunOutput;
 use allfold_collectives::Collective;
 use allfold_report::sizes::{RankCounts, Size};
 use std::path::PathBuf;
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE")]
     segment: Option<Size>,
     /// Draw time over ranks into an SVG file
-    #[arg(long, value_name = "FILE", value_parser = crate::cli::files::svg())]
+    #[arg(long, value_name = "FILE", value_parser = allfold_cli::files::svg())]
     plot: Option<PathBuf>,
     #[command(flatten)]
     common: Common,

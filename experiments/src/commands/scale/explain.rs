@@ -1,9 +1,9 @@
 //! `scale explain`: which assumptions make a prediction meet a small published table.
 
-use crate::cli::common::Common;
-use crate::cli::error::CommandResult;
-use crate::cli::output::RunOutput;
 use crate::scaling::explain;
+use allfold_cli::common::Common;
+use allfold_cli::error::CommandResult;
+use allfold_cli::output::RunOutput;
 
 /// Flags of `scale explain`.
 #[derive(clap::Args, Debug)]

@@ -1,7 +1,7 @@
 //! The HTML page of a run's records.
 
-use crate::cli::error::CommandResult;
-use crate::cli::output::{self, RunOutput};
+use allfold_cli::error::CommandResult;
+use allfold_cli::output::{self, RunOutput};
 use std::path::Path;
 
 /// Writes the records so far as an HTML page.

@@ -1,15 +1,15 @@
 //! `scale --config`: the scaling curve of a training run, measured where the ranks exist, simulated where they do not.
 
 use super::page;
-use crate::cli::common::Common;
-use crate::cli::devices::{RankDevices, own_device};
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::memory;
-use crate::cli::output::RunOutput;
 use crate::measure::machine_limits::cores;
 use crate::scaling::curve::{self, Reach};
 use crate::scaling::points::{FaultRules, Scaling};
 use crate::training::config;
+use allfold_cli::common::Common;
+use allfold_cli::devices::{RankDevices, own_device};
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::memory;
+use allfold_cli::output::RunOutput;
 use allfold_report::format::counted;
 use allfold_report::sizes::RankCounts;
 use std::path::PathBuf;

@@ -1,9 +1,9 @@
 //! `scale validate`: compares published training throughput with predictions from the table's row of one GPU.
 
-use crate::cli::common::Common;
-use crate::cli::error::CommandResult;
-use crate::cli::output::RunOutput;
 use crate::scaling::published::{self, ScoreOptions};
+use allfold_cli::common::Common;
+use allfold_cli::error::CommandResult;
+use allfold_cli::output::RunOutput;
 use std::path::PathBuf;
 
 /// Flags of `scale validate`.
@@ -26,7 +26,7 @@ pub(crate) struct Args {
     #[arg(long)]
     rows: bool,
     /// Draw the errors into an SVG file
-    #[arg(long, value_name = "FILE", value_parser = crate::cli::files::svg())]
+    #[arg(long, value_name = "FILE", value_parser = allfold_cli::files::svg())]
     plot: Option<PathBuf>,
     #[command(flatten)]
     common: Common,

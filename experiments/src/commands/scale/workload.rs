@@ -1,15 +1,15 @@
 //! `scale workload`: predicts from a large network's layer table how it trains on increasing numbers of GPUs.
 
 use super::page;
-use crate::cli::common::Common;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::{self, RunOutput};
-use crate::cli::progress;
-use crate::cli::share::share;
 use crate::scaling::left_out::LeftOut;
 use crate::scaling::points::simulated_efficiency;
 use crate::scaling::table::table;
 use crate::scaling::workload::{self, Collectives, WorkloadScaling, thinned};
+use allfold_cli::common::Common;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::{self, RunOutput};
+use allfold_cli::progress;
+use allfold_cli::share::share;
 use allfold_prediction::Overheads;
 use allfold_report::format;
 use allfold_report::plots::{Axis, Curves, Ideal, Origin, Point, Series};
@@ -85,7 +85,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RATE")]
     input_rate: Option<f64>,
     /// Draw throughput over ranks into an SVG file
-    #[arg(long, value_name = "FILE", value_parser = crate::cli::files::svg())]
+    #[arg(long, value_name = "FILE", value_parser = allfold_cli::files::svg())]
     plot: Option<PathBuf>,
     /// Write the curve as an HTML page
     #[arg(long, value_name = "FILE")]

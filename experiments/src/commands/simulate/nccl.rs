@@ -11,11 +11,11 @@
 
 use crate::call::sweep::SweepArgs;
 use crate::call::table;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::RunOutput;
-use crate::cli::progress;
 use crate::commands::validate::parameters;
 use crate::predict::nccl::{NcclMachine, NcclOptions, NcclTimed};
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
+use allfold_cli::progress;
 use allfold_nccl_model::physics::{ModelTerm, Setting, Terms};
 use allfold_nccl_model::{Library, Overrides};
 use allfold_report::format::{self, counted};

@@ -1,7 +1,7 @@
 //! The plot of a training run: its losses by step, and its accuracies by epoch.
 
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output;
 use allfold_report::loss_curve::{self, LossSeries};
 use allfold_report::plots::{Figure, Origin};
 use allfold_trainer::{Config, EpochReport, Evaluation, TrainResult};

@@ -8,14 +8,14 @@
 //! ```
 
 use super::Args;
-use crate::cli::error::CommandResult;
-use crate::cli::interruption::{self, Interruption};
-use crate::cli::invocation;
-use crate::cli::output::RunOutput;
-use crate::cli::recorder::Recorder;
 use crate::training::launch_mode::LaunchMode;
 use crate::training::records::setup;
 use allfold_base::lock;
+use allfold_cli::error::CommandResult;
+use allfold_cli::interruption::{self, Interruption};
+use allfold_cli::invocation;
+use allfold_cli::output::RunOutput;
+use allfold_cli::recorder::Recorder;
 use allfold_collectives::write_flight_record;
 use allfold_report::format;
 use allfold_report::records::{MeasuredProgress, Setup, SimulatedProgress, Stamp};

@@ -1,9 +1,9 @@
 //! The summary that a training run prints at its end.
 
-use crate::cli::error::CommandResult;
-use crate::cli::output::RunOutput;
 use crate::training::epochs;
 use crate::training::trained::Trained;
+use allfold_cli::error::CommandResult;
+use allfold_cli::output::RunOutput;
 use allfold_report::format::counted;
 use allfold_trainer::scores::best;
 use allfold_trainer::{Config, Dataset, ScoreBy};

@@ -2,10 +2,10 @@
 
 use super::rows::{Left, Predicted, Rows, TERMS, is_resnet50, predict};
 use super::score::{RowError, plot, quantiles, scores};
-use crate::cli::columns::columns;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output::RunOutput;
-use crate::cli::progress;
+use allfold_cli::columns::columns;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
+use allfold_cli::progress;
 use allfold_report::records::ScalingRow;
 use allfold_validation::scaling_tables::{self, Curve, ScalingTable};
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! The errors of predictions of published figures: medians, and the errors in rising order.
 
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::output;
+use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output;
 use allfold_report::plots::{Axis, Curves, Ideal, Origin, Point, Series};
 use std::path::Path;
 

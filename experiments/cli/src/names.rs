@@ -1,6 +1,6 @@
 //! Names that the user types. An unknown name is answered with the nearest known name.
 
-use crate::cli::error::{CommandError, CommandResult};
+use crate::error::{CommandError, CommandResult};
 use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_report::format::counted;
 use allfold_sim::suggest::{nearest, unknown};

@@ -1,6 +1,6 @@
 //! Files that a run writes: refused before the work starts where they cannot be written, and written completely or not at all.
 
-use crate::cli::error::{CommandError, CommandResult};
+use crate::error::{CommandError, CommandResult};
 use clap::builder::{PathBufValueParser, TypedValueParser, ValueParser};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};

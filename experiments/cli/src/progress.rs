@@ -1,7 +1,7 @@
 //! Progress of work that takes long, on standard error: on a terminal a bar that vanishes when the work is done, elsewhere a line
 //! after two seconds and then one every five seconds.
 
-use crate::cli::{interruption, invocation};
+use crate::{interruption, invocation};
 use allfold_base::lock;
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle, WeakProgressBar};
 use std::io::Write;

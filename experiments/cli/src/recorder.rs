@@ -1,8 +1,8 @@
 //! Writes records: each as soon as it is made, from any thread of the run.
 
-use crate::cli::closed_output;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::files::{cannot_write, open_to_append, special, unsaid};
+use crate::closed_output;
+use crate::error::{CommandError, CommandResult};
+use crate::files::{cannot_write, open_to_append, special, unsaid};
 use allfold_report::records::{self, RecordKind, Stamp};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};

@@ -6,7 +6,8 @@ use std::process::Command;
 fn main() {
     println!("cargo:rerun-if-env-changed=ALLFOLD_COMMIT");
     println!("cargo:rerun-if-changed=src");
-    println!("cargo:rerun-if-changed=../.git/logs/HEAD");
+    println!("cargo:rerun-if-changed=../src");
+    println!("cargo:rerun-if-changed=../../.git/logs/HEAD");
     let commit = std::env::var("ALLFOLD_COMMIT").ok().or_else(from_git).unwrap_or_else(|| "unknown".into());
     println!("cargo:rustc-env=ALLFOLD_COMMIT={commit}");
 }

@@ -1,6 +1,6 @@
 //! `--device` on virtual time: a device model for all ranks, and others for some of them.
 
-use crate::cli::error::{CommandError, CommandResult};
+use crate::error::{CommandError, CommandResult};
 use allfold_sim::machines::presets::Preset;
 use allfold_sim::{Device, Faults, Topology};
 use allfold_trainer::workloads::Accelerator;

@@ -78,22 +78,3 @@ impl Write for Keeper {
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::commands::dispatch;
-
-    #[test]
-    fn a_program_gets_the_text_and_the_records_of_a_command() {
-        let call = |words: &[&str]| keeping(words.iter().map(OsString::from).collect(), dispatch::run);
-        let (result, kept) = call(&["verify", "all_reduce", "--algo", "ring", "--ranks", "4"]);
-        assert_eq!(result, Ok(()));
-        assert!(kept.text.contains("ring"), "{}", kept.text);
-        let first: serde_json::Value = serde_json::from_str(kept.records.lines().next().unwrap()).unwrap();
-        assert_eq!(first["command"], "allfold verify all_reduce --algo ring --ranks 4");
-        let (result, kept) = call(&["verify", "all_reduced"]);
-        assert!(result.unwrap_err().to_string().contains("all_reduce"));
-        assert_eq!(kept, Kept::default());
-    }
-}

@@ -1,6 +1,6 @@
 //! The memory that this process may still allocate, so that a run that is too large is refused before it starts.
 
-use crate::cli::error::{CommandError, CommandResult};
+use crate::error::{CommandError, CommandResult};
 use allfold_launch::control_groups;
 use rustix::process::{Resource, getrlimit};
 use std::fs;

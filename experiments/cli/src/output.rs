@@ -10,13 +10,13 @@
 //! Any other file is replaced by renaming a complete new one over it. If the reader of the text closes it, a run with files to
 //! write goes on without printing.
 
-pub use crate::cli::files::{can_make_folder, folder, replace, replace_all, writable};
+pub use crate::files::{can_make_folder, folder, replace, replace_all, writable};
 
-use crate::cli::closed_output;
-use crate::cli::error::{CommandError, CommandResult};
-use crate::cli::files::{appendable, unsaid};
-use crate::cli::invocation;
-use crate::cli::recorder::{Recorder, To};
+use crate::closed_output;
+use crate::error::{CommandError, CommandResult};
+use crate::files::{appendable, unsaid};
+use crate::invocation;
+use crate::recorder::{Recorder, To};
 use allfold_report::records::{RecordKind, Records, Stamp};
 use std::fmt::Display;
 use std::fs;
@@ -137,8 +137,11 @@ impl RunOutput {
     }
 }
 
+/// The commit that this program was built from, or `unknown`.
+pub const COMMIT: &str = env!("ALLFOLD_COMMIT");
+
 fn stamp(seed: Option<u64>) -> Stamp {
-    Stamp { commit: env!("ALLFOLD_COMMIT").into(), host: host(), seed, command: command_line() }
+    Stamp { commit: COMMIT.into(), host: host(), seed, command: command_line() }
 }
 
 fn host() -> String {
