@@ -13,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-tools=("maturin>=1.9,<2" "pytest>=8" "numpy>=1.26" "pillow" "expecttest")
+tools=("maturin>=1.9,<2" "pytest>=8" "numpy>=1.26" "pillow" "expecttest" "safetensors")
 torch=("torch==2.15.0" "numpy>=1.26")
 LARGEST=20000000
 

@@ -30,15 +30,15 @@ use std::path::PathBuf;
   allfold compare --config experiments/configs/digits-mlp.toml --strategies ddp,pipeline --ranks 8 --topology dgx-a100 --predicted-only --plots gantt
   allfold compare --config experiments/configs/gpu/gpt2.toml --ranks 16 --topology dgx-a100 --device a100 --modeled-only --html gpt2.html
 
-Every strategy takes the same samples in a step: `training.batch` times --ranks. A pipeline without `training.accumulate` cuts them into 4 micro-batches
-for each stage. Measured: threads of this machine, which share its cores. Predicted: real arithmetic on virtual time, on the machine
-of --topology, each rank computing on --device; bytes are counted there. A strategy that does not take the configuration is named
-with the reason, and left out. `most for` is the rank that the others wait for longest, with its share of
-all waiting, both as means over the steps after the first; - means that no rank waits for another.
+Every strategy takes the same samples in a step: `training.batch` times --ranks. A pipeline without `training.accumulate` cuts them
+into 4 micro-batches for each stage. Measured: threads of this machine, which share its cores. Predicted: real arithmetic on virtual
+time, on the machine of --topology, each rank computing on --device; bytes are counted there, and * marks what such a device does not
+hold. A strategy that does not take the configuration is named with the reason, and left out. `most for` is the rank that the others
+wait for longest, with its share of all waiting, both as means over the steps after the first; - means that no rank waits for another.
 
 The work grows with --ranks times --steps: this machine computes the samples of all ranks for every strategy, on threads and again,
-on one core, for the prediction. By default runs on many ranks have fewer steps. With --predicted-only nothing runs on threads.
-With --modeled-only nothing is computed at all: times, bytes and memory are those of the prediction, for networks that this machine
+on one core, for the prediction. By default runs on many ranks have fewer steps. With --predicted-only nothing runs on threads. With
+--modeled-only nothing is computed at all: times, bytes and memory are those of the prediction, for networks that this machine
 does not hold.")]
 pub(crate) struct Args {
     /// The configuration, a TOML file; its strategy is replaced
@@ -144,7 +144,7 @@ pub fn run(args: &Args) -> CommandResult {
     config.fixed_length();
     if config.uses_gpus() && !args.modeled_only {
         return Err(CommandError::usage(
-            "`device` is cuda, and strategies are compared on the CPU; use --set device=cpu",
+            "`device` is cuda, and strategies are compared on the CPU; use --set device=cpu, or predict alone with --modeled-only",
         ));
     }
     for (at, name) in args.strategies.iter().enumerate() {
@@ -329,7 +329,11 @@ impl Comparison {
         }
         output
             .say(format!("\npredicted on {}, each rank computing on {}", self.topology, self.device.name))?;
-        output.say(columns(&table(simulated.iter().map(Row::from))))
+        output.say(columns(&table(simulated.iter().map(Row::from))))?;
+        let Some(has) = simulated.iter().find(|record| Row::from(*record).exceeds()) else { return Ok(()) };
+        let bytes = has.device_memory.unwrap_or_default();
+        output
+            .say(format!("* does not fit: a device has {}, which the times do not say", rounded_bytes(bytes)))
     }
 
     /// The strategies that take the configuration; the others are named with the reason.
@@ -367,8 +371,16 @@ struct Row<'a> {
     sent: &'a [u64],
     peaks: &'a [u64],
     memory: RankMemory,
+    device_memory: Option<u64>,
     loss: Option<f64>,
     weights: Option<&'a str>,
+}
+
+impl Row<'_> {
+    /// Whether a rank holds more than its device.
+    fn exceeds(&self) -> bool {
+        self.memory.exceeds(self.device_memory)
+    }
 }
 
 macro_rules! row {
@@ -385,6 +397,7 @@ macro_rules! row {
                     sent: &record.bytes_sent,
                     peaks: &record.peak_bytes,
                     memory: record.memory,
+                    device_memory: record.device_memory,
                     loss: record.loss,
                     weights: record.weights_hash.as_deref(),
                 }
@@ -439,7 +452,7 @@ fn table<'a>(rows: impl Iterator<Item = Row<'a>>) -> Vec<Vec<String>> {
             awaited_most(row.waiting_for, row.waiting_us),
             range(&row.hidden_us, number),
             range(row.sent, rounded_bytes),
-            range(row.peaks, rounded_bytes),
+            range(row.peaks, rounded_bytes) + if row.exceeds() { " *" } else { "" },
         ];
         let classes = [params, gradients, optimiser, activations + saved_for_backward + activation_gradients];
         cells.extend(classes.map(rounded_bytes));

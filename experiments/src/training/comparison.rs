@@ -6,6 +6,7 @@ use super::records::setup;
 use super::run::{self, RecordOptions};
 use super::trained::Trained;
 use super::waiting::waiting_in_step;
+use allfold_cli::devices::memory_of;
 use allfold_cli::error::CommandResult;
 use allfold_collectives::Plan;
 use allfold_prediction::{ModeledMachine, predict_every_rank};
@@ -114,6 +115,7 @@ impl Contender {
             bytes_by_operation: BTreeMap::new(),
             peak_bytes: steps.peaks().iter().map(MemoryUse::total).collect(),
             memory: steps.peak(),
+            device_memory: None,
             loss: None,
             weights_hash: None,
         }
@@ -159,6 +161,7 @@ impl Contender {
         let MeasuredComparison { waiting_us, waiting_for, peak_bytes, memory, loss, weights_hash, .. } =
             timed;
         let (bytes_sent, bytes_by_operation) = steps.sent();
+        let device_memory = Device::named(&setup.device).ok().and_then(|device| memory_of(&device));
         let record = SimulatedComparison {
             setup,
             batch,
@@ -173,6 +176,7 @@ impl Contender {
             bytes_by_operation,
             peak_bytes,
             memory,
+            device_memory,
             loss,
             weights_hash,
         };

@@ -345,6 +345,9 @@ pair! {
         peak_bytes: Vec<u64>,
         /// The bytes of the rank with the highest peak, at that peak, by category.
         memory: RankMemory,
+        /// Bytes of the memory of each simulated rank's device; left out where they are not known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device_memory: Option<u64>,
         /// Mean loss of the last step's samples, exact to the last bit; null where it is no number, left out where nothing was computed.
         #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
         loss: Option<f64>,

@@ -34,7 +34,8 @@ macro_rules! cells {
                     .collect(),
             ),
             list(record.bytes_sent.iter().map(|bytes| format::rounded_bytes(*bytes)).collect()),
-            list(record.peak_bytes.iter().map(|bytes| format::rounded_bytes(*bytes)).collect()),
+            list(record.peak_bytes.iter().map(|bytes| format::rounded_bytes(*bytes)).collect())
+                + if record.memory.exceeds(record.device_memory) { ", does not fit" } else { "" },
             record.loss.map_or("-".into(), |loss| format!("{loss:.6}")),
             record.weights_hash.as_deref().map_or("-".into(), format::short),
         ]
@@ -145,10 +146,12 @@ fn of_simulated(
     Ok(plots)
 }
 
-/// The fastest strategy and the one that needs the least memory on a rank, as predicted; `None` if all train on one rank.
+/// The fastest strategy that its devices hold and the one that needs the least memory on a rank, as predicted; `None` if all train on
+/// one rank, or none fits.
 fn finding(simulated: &[&SimulatedComparison]) -> Option<String> {
     let many = simulated.iter().filter(|record| record.setup.ranks > 1);
-    let fastest = many.clone().min_by(|a, b| a.step_us.total_cmp(&b.step_us));
+    let fits = many.clone().filter(|record| !record.memory.exceeds(record.device_memory));
+    let fastest = fits.min_by(|a, b| a.step_us.total_cmp(&b.step_us));
     let peak = |record: &SimulatedComparison| record.peak_bytes.iter().max().copied().unwrap_or(0);
     let smallest = many.min_by_key(|record| peak(record));
     let (fastest, smallest) = (fastest?, smallest?);

@@ -24,7 +24,8 @@ pub(crate) struct Args {
     /// Replace the value of a key of the configuration; may be given many times
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Replace the configuration's strategy
+    /// Replace the configuration's strategy. Ranks that share samples take `training.batch` of them together, so that strategies may
+    /// differ in the samples of a step: `allfold compare --modeled-only` gives all of them the same
     #[arg(long, value_name = "NAME")]
     strategy: Option<String>,
     /// Rank counts, such as 1,2,4,8,64; from a long range, its powers of two
