@@ -4,6 +4,7 @@
 use crate::measure::machine_limits::cores;
 use crate::training::comparison::Contender;
 use crate::training::launch_mode::LaunchMode;
+use crate::training::run::SampleForm;
 use crate::training::{config, run};
 use allfold_cli::columns::columns;
 use allfold_cli::common::Common;
@@ -19,7 +20,7 @@ use allfold_report::records::{
 };
 use allfold_report::sizes::rank_count;
 use allfold_sim::{Device, Topology};
-use allfold_trainer::{Config, models, strategies};
+use allfold_trainer::{Config, data, models, strategies};
 use std::path::PathBuf;
 
 /// Flags of `compare`.
@@ -78,9 +79,6 @@ pub(crate) struct Args {
     #[command(flatten)]
     common: Common,
 }
-
-/// The shape (channels, height, width) and the classes of samples.
-type SampleForm = ((usize, usize, usize), usize);
 
 /// The runs of a comparison.
 pub(super) struct Comparison {
@@ -271,7 +269,8 @@ impl Comparison {
 
     /// Predicts every strategy without arithmetic. One that cannot be predicted is left out with the reason.
     fn model(&self, command: Option<&str>, output: &mut RunOutput) -> CommandResult<Compared> {
-        let of_data = run::form(&self.config)?;
+        let load = || data::load(&self.config).map(|(train, _)| (train.shape, train.classes));
+        let of_data = run::form(&self.config, || load().map_err(CommandError::from))?;
         let mut compared = Compared::default();
         let contenders = self.contenders(of_data, &mut compared.left_out)?;
         let bar = progress::bar(contenders.len() as u64, "strategies predicted");

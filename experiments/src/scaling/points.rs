@@ -264,7 +264,8 @@ impl Scaling {
     }
 
     fn predict(&self, ranks: u32) -> CommandResult<StepPrediction> {
-        let (shape, classes) = run::form(&self.config)?;
+        let (shape, classes) =
+            run::form(&self.config, || self.data().map(|(train, _)| (train.shape, train.classes)))?;
         let topology = self.machine(ranks)?;
         let devices = self.devices.with(&[], &topology)?;
         let plan = Plan::default();

@@ -44,21 +44,23 @@ pub fn load(config: &Config) -> CommandResult<(Dataset, Dataset)> {
     allfold_trainer::data::load(config).map_err(CommandError::from)
 }
 
-/// The shape (channels, height, width) and the classes of the samples that `config` names, from its files where only those tell.
+/// The shape (channels, height, width) and the classes of samples.
+pub type SampleForm = ((usize, usize, usize), usize);
+
+/// The form of the samples that `config` names; from `data`, which loads them, where only their files tell.
 ///
 /// # Errors
 /// Files that are missing; the error says what needs none.
-pub fn form(config: &Config) -> CommandResult<((usize, usize, usize), usize)> {
+pub fn form(config: &Config, data: impl FnOnce() -> CommandResult<SampleForm>) -> CommandResult<SampleForm> {
     if let Some(form) = allfold_trainer::data::form(config) {
         return Ok(form);
     }
-    let (train, _) = allfold_trainer::data::load(config).map_err(|error| match CommandError::from(error) {
+    data().map_err(|error| match error {
         CommandError::Usage(why) => CommandError::Usage(format!(
             "{why}; without the files: --set data.name=synthetic, and data.synthetic_classes and data.synthetic_shape as the data have them"
         )),
         error => error,
-    })?;
-    Ok((train.shape, train.classes))
+    })
 }
 
 /// Trains on the data that `config` names, as [`run_on`].
