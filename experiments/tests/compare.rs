@@ -145,6 +145,37 @@ fn a_large_network_is_compared_without_its_memory() {
     assert_eq!(ranks.len(), 16);
 }
 
+/// On unlike devices everybody waits for the slowest, with and without arithmetic alike.
+#[test]
+fn strategies_are_compared_on_unlike_devices() {
+    let compared = |by: &[&str]| -> Vec<serde_json::Value> {
+        let flags = [
+            "compare",
+            "--config",
+            MLP,
+            "--ranks",
+            "4",
+            "--topology",
+            "dgx-a100",
+            "--strategies",
+            "ddp,zero3",
+        ];
+        let all = records(&[&flags[..], &["--device", "a100_f32,3:cpu_core"], by].concat());
+        all.into_iter().filter(|record| record["kind"] == "compare").collect()
+    };
+    let (ran, modeled) = (compared(&["--predicted-only", "--steps", "4"]), compared(&["--modeled-only"]));
+    ran.iter().zip(&modeled).for_each(|(ran, modeled)| same_but_for_values(ran, modeled));
+    for record in &modeled {
+        let waits = record["waiting_for"].as_array().unwrap();
+        let of = |is: fn(u64) -> bool| -> f64 {
+            let pairs = waits.iter().filter(|pair| is(pair["of"].as_u64().unwrap()));
+            pairs.map(|pair| pair["us"].as_f64().unwrap()).sum()
+        };
+        assert!(of(|rank| rank == 3) > 3.0 * of(|rank| rank != 3), "{}: {waits:?}", record["strategy"]);
+        assert_eq!(record["device"], "a100_f32,3:cpu_core");
+    }
+}
+
 /// Runs on many ranks have fewer steps unless the user gives their number: each step computes the samples of all ranks.
 #[test]
 fn runs_on_many_ranks_have_fewer_steps() {

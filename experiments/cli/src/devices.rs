@@ -16,7 +16,7 @@ pub fn own_device(topology: &str) -> &'static str {
 }
 
 /// Bytes of a device's own memory; `None` of a core of a CPU, which shares the memory of its machine.
-pub fn memory_of(device: &Device) -> Option<u64> {
+fn memory_of(device: &Device) -> Option<u64> {
     let gpu = device.name.strip_suffix("_f32").unwrap_or(device.name);
     Accelerator::named(gpu).ok().map(Accelerator::capacity_bytes)
 }

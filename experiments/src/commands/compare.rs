@@ -3,12 +3,12 @@
 
 use crate::measure::machine_limits::cores;
 use crate::training::comparison::Contender;
-use crate::training::launch_mode::LaunchMode;
+use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
 use crate::training::run::SampleForm;
 use crate::training::{config, run};
 use allfold_cli::columns::columns;
 use allfold_cli::common::Common;
-use allfold_cli::devices::own_device;
+use allfold_cli::devices::{RankDevices, own_device};
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::{self, RunOutput};
 use allfold_cli::{memory, progress};
@@ -60,7 +60,8 @@ pub(crate) struct Args {
     /// The simulated machine: a name (`allfold machines` lists them) or a file
     #[arg(long, value_name = "T", default_value = "nodes8")]
     topology: String,
-    /// What each rank of the simulated machine computes on. A GPU's name alone means f16 on tensor cores, with _f32 plain f32
+    /// What each rank of the simulated machine computes on: a device, or with others for some ranks, such as a100_f32,4-7:v100_f32.
+    /// A GPU's name alone means f16 on tensor cores, with _f32 plain f32
     /// [default: the machine's own GPU in f32, else a100_f32]
     #[arg(long, value_name = "D")]
     device: Option<String>,
@@ -90,8 +91,8 @@ pub(super) struct Comparison {
     pub ranks: u32,
     /// The simulated machine, as `--topology` names it: a name or a file.
     pub topology: String,
-    /// The device of each simulated rank.
-    pub device: Device,
+    /// The devices of the simulated ranks.
+    pub devices: RankDevices,
     /// What runs.
     pub by: ComparedBy,
 }
@@ -155,8 +156,9 @@ pub fn run(args: &Args) -> CommandResult {
     }
     let all = || strategies::names().map(String::from).collect();
     let strategies = if args.strategies.is_empty() { all() } else { args.strategies.clone() };
-    let device = args.device.as_deref().unwrap_or_else(|| own_device(&args.topology));
-    let device = Device::named(device).map_err(CommandError::usage)?;
+    let devices: RankDevices =
+        args.device.as_deref().unwrap_or_else(|| own_device(&args.topology)).parse()?;
+    devices.check(args.ranks)?;
     Topology::named(&args.topology, args.ranks).map_err(CommandError::usage)?;
     if args.modeled_only && args.ranks > MOST_SERVED {
         return Err(CommandError::usage(format!(
@@ -176,7 +178,7 @@ pub fn run(args: &Args) -> CommandResult {
         strategies,
         ranks: args.ranks,
         topology: args.topology.clone(),
-        device,
+        devices,
         by: match (args.modeled_only, args.predicted_only) {
             (true, _) => ComparedBy::Model,
             (_, true) => ComparedBy::Prediction,
@@ -215,7 +217,7 @@ impl Comparison {
     pub fn of_all(config: Config, ranks: u32, topology: String, device: Device) -> Comparison {
         let strategies = strategies::names().map(String::from).collect();
         let by = ComparedBy::ThreadsAndPrediction;
-        Comparison { config, strategies, ranks, topology, device, by }
+        Comparison { config, strategies, ranks, topology, devices: device.into(), by }
     }
 
     /// Trains by every strategy and writes the records, under `command` if that is another than this process's.
@@ -242,8 +244,8 @@ impl Comparison {
             contender.train(&data, &place, &bar)
         };
         for contender in &contenders {
-            let topology = self.machine(contender.ranks)?;
-            let predicted = train(contender, LaunchMode::sim(topology, self.device))?;
+            let machine = self.machine(contender.ranks)?;
+            let predicted = train(contender, LaunchMode::Sim(Box::new(machine)))?;
             let (record, spans) = contender.simulated(&predicted, &self.place());
             output.record_as(&record, command)?;
             spans.iter().try_for_each(|span| output.record_as(span, command))?;
@@ -275,8 +277,8 @@ impl Comparison {
         let contenders = self.contenders(of_data, &mut compared.left_out)?;
         let bar = progress::bar(contenders.len() as u64, "strategies predicted");
         for contender in &contenders {
-            let topology = self.machine(contender.ranks)?;
-            match contender.modeled(of_data, (&topology, self.device), &self.place()) {
+            let machine = self.machine(contender.ranks)?;
+            match contender.modeled(of_data, &machine, &self.place()) {
                 Ok((record, spans)) => {
                     output.record_as(&record, command)?;
                     spans.iter().try_for_each(|span| output.record_as(span, command))?;
@@ -326,8 +328,7 @@ impl Comparison {
             output
                 .say(format!("the final weights of each strategy on threads and on virtual time {same}"))?;
         }
-        output
-            .say(format!("\npredicted on {}, each rank computing on {}", self.topology, self.device.name))?;
+        output.say(format!("\npredicted on {}, each rank computing on {}", self.topology, self.devices))?;
         output.say(columns(&table(simulated.iter().map(Row::from))))?;
         let Some(has) = simulated.iter().find(|record| Row::from(*record).exceeds()) else { return Ok(()) };
         let bytes = has.device_memory.unwrap_or_default();
@@ -350,12 +351,14 @@ impl Comparison {
         }
     }
 
-    fn machine(&self, ranks: u32) -> CommandResult<Topology> {
-        Topology::named(&self.topology, ranks).map_err(CommandError::usage)
+    fn machine(&self, ranks: u32) -> CommandResult<SimulatedRanks> {
+        let topology = Topology::named(&self.topology, ranks).map_err(CommandError::usage)?;
+        let faults = self.devices.with(&[], &topology)?;
+        Ok(SimulatedRanks { topology, devices: self.devices.clone(), faults })
     }
 
     fn place(&self) -> String {
-        format!("{} of {}", self.topology, self.device.name)
+        format!("{} of {}", self.topology, self.devices)
     }
 }
 

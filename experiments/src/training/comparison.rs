@@ -1,17 +1,16 @@
 //! Trains one configuration with several strategies on the same samples, and compares their time, bytes and memory.
 
-use super::launch_mode::LaunchMode;
+use super::launch_mode::{LaunchMode, SimulatedRanks};
 use super::rank_steps::{RankSteps, last_steps};
 use super::records::setup;
-use super::run::{self, RecordOptions};
+use super::run::{self, RecordOptions, SampleForm};
 use super::trained::Trained;
 use super::waiting::waiting_in_step;
-use allfold_cli::devices::memory_of;
+use allfold_cli::devices::RankDevices;
 use allfold_cli::error::CommandResult;
 use allfold_collectives::Plan;
 use allfold_prediction::{ModeledMachine, predict_every_rank};
 use allfold_report::records::{MeasuredComparison, Setup, SimulatedComparison, TimelineSpan};
-use allfold_sim::{Device, Topology};
 use allfold_trainer::{Config, Dataset, MemoryUse, strategies};
 use indicatif::ProgressBar;
 use std::collections::BTreeMap;
@@ -35,7 +34,7 @@ fn sharers(axes: &BTreeMap<&'static str, u32>) -> u32 {
 
 impl Contender {
     /// The contender of `strategy`, with the samples that `ranks` ranks of data parallelism take in a step by `config`. `single`
-    /// takes all of these samples on one rank. `of_data` are the shape (channels, height, width) and the classes of the data.
+    /// takes all of these samples on one rank.
     ///
     /// # Errors
     /// An unknown strategy, or one that does not take the configuration.
@@ -43,7 +42,7 @@ impl Contender {
         config: &Config,
         strategy: &str,
         ranks: u32,
-        of_data: ((usize, usize, usize), usize),
+        of_data: SampleForm,
     ) -> allfold_trainer::Result<Contender> {
         let samples = config.training.batch.saturating_mul(ranks as usize);
         let mut config = config.clone().with(|c| c.strategy = strategy.into());
@@ -126,23 +125,23 @@ impl Contender {
         self.on_virtual_time(self.timed(trained, ("sim", machine)), trained.into())
     }
 
-    /// The record and the last step, as bars, of ranks on the clock: no arithmetic is done. `samples` are the shape (channels, height,
-    /// width) and the classes of the data.
+    /// The record and the last step, as bars, of ranks on the clock: no arithmetic is done.
     ///
     /// # Errors
     /// A configuration that cannot be predicted; more than [`allfold_prediction::MOST_SERVED`] ranks.
     pub fn modeled(
         &self,
-        samples: ((usize, usize, usize), usize),
-        (topology, device): (&Topology, Device),
+        samples: SampleForm,
+        ranks: &SimulatedRanks,
         machine: &str,
     ) -> allfold_trainer::Result<(SimulatedComparison, Vec<TimelineSpan>)> {
         let plan = Plan::default();
-        let on = ModeledMachine::new(topology, device, &plan);
+        let SimulatedRanks { topology, devices, faults } = ranks;
+        let on = ModeledMachine { devices: faults, ..ModeledMachine::new(topology, devices.device, &plan) };
         let every = predict_every_rank(&self.config, samples, &on)?;
         let of_ranks = last_steps(&every);
         let steps = RankSteps { of_ranks: &of_ranks, timeline: &every.timeline, warmup: 0 };
-        let setup = setup(&self.config, "modeled", device.name, self.ranks);
+        let setup = setup(&self.config, "modeled", &devices.to_string(), self.ranks);
         let spans = of_ranks.iter().flatten().map(|step| &step.spans[..]);
         let waiting_for = waiting_in_step(spans.zip(every.operations.iter().map(Vec::as_slice)));
         let timed = MeasuredComparison { waiting_for, ..self.of_steps(steps, (setup, machine)) };
@@ -161,7 +160,8 @@ impl Contender {
         let MeasuredComparison { waiting_us, waiting_for, peak_bytes, memory, loss, weights_hash, .. } =
             timed;
         let (bytes_sent, bytes_by_operation) = steps.sent();
-        let device_memory = Device::named(&setup.device).ok().and_then(|device| memory_of(&device));
+        let devices = setup.device.parse::<RankDevices>().ok();
+        let device_memory = devices.and_then(|devices| devices.least_memory(setup.ranks));
         let record = SimulatedComparison {
             setup,
             batch,
