@@ -27,6 +27,22 @@ pub struct Contender {
     pub ranks: u32,
 }
 
+/// The bars, of which neighbours of one name are one: the passes of layers in a micro-batch.
+fn joined(spans: Vec<TimelineSpan>) -> Vec<TimelineSpan> {
+    let mut all: Vec<TimelineSpan> = Vec::new();
+    for span in spans {
+        let same = |last: &&mut TimelineSpan| {
+            (last.rank, &last.stream, &last.name) == (span.rank, &span.stream, &span.name)
+                && last.end_us == span.start_us
+        };
+        match all.last_mut().filter(same) {
+            Some(last) => last.end_us = span.end_us,
+            None => all.push(span),
+        }
+    }
+    all
+}
+
 /// How many ranks have samples of their own: the product of the sizes of the axes `data` and `expert`.
 fn sharers(axes: &BTreeMap<&'static str, u32>) -> u32 {
     ["data", "expert"].iter().filter_map(|axis| axes.get(axis)).product::<u32>().max(1)
@@ -154,7 +170,8 @@ impl Contender {
         timed: MeasuredComparison,
         steps: RankSteps,
     ) -> (SimulatedComparison, Vec<TimelineSpan>) {
-        let mut spans = steps.spans(steps.of_ranks.first().map_or(0, Vec::len).saturating_sub(1));
+        let last = steps.of_ranks.first().map_or(0, Vec::len).saturating_sub(1);
+        let mut spans = joined(steps.spans(last));
         spans.iter_mut().for_each(|span| span.strategy = Some(self.config.strategy.clone()));
         let MeasuredComparison { setup, batch, micro_batches, topology, step_us, breakdown, .. } = timed;
         let MeasuredComparison { waiting_us, waiting_for, peak_bytes, memory, loss, weights_hash, .. } =

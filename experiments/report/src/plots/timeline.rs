@@ -19,6 +19,9 @@ pub struct Bar {
     pub end: f64,
 }
 
+/// The most bars of a plot: each takes 200 bytes of the page, twice.
+const MOST_BARS: usize = 6_000;
+
 /// A plot of bars over a common axis, which is often time.
 #[derive(Clone, Debug)]
 pub struct Timeline {
@@ -41,7 +44,8 @@ impl Timeline {
     /// There is no bar at all, or plotters fails.
     pub fn draw(&self) -> Result<Figure, DrawError> {
         let height = 60 + 26 * self.rows.len() as u32;
-        let draw = |sheet: Sheet| canvas::svg(sheet, &self.label, |area| self.on(area, sheet));
+        let bars = coarse(&self.bars, self.rows.len(), MOST_BARS);
+        let draw = |sheet: Sheet| canvas::svg(sheet, &self.label, |area| self.on(area, sheet, &bars));
         let legend = self.kinds.iter().enumerate().map(|(at, name)| Key {
             name: name.clone(),
             colour: canvas::series_name(at),
@@ -58,8 +62,9 @@ impl Timeline {
         &self,
         area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
         sheet: Sheet,
+        bars: &[Bar],
     ) -> Result<Vec<Tip>, DrawError> {
-        let end = self.bars.iter().map(|bar| bar.end).fold(0.0, f64::max);
+        let end = end_of(bars);
         if end <= 0.0 {
             return Err("nothing to plot".into());
         }
@@ -94,7 +99,7 @@ impl Timeline {
             .axis_desc_style(("sans-serif", font_size, &INK))
             .draw()?;
         let mut tips = Vec::new();
-        for bar in &self.bars {
+        for bar in bars {
             let Some(row) = count.checked_sub(bar.row + 1) else { continue };
             let corners = [(bar.start, SegmentValue::Exact(row)), (bar.end, SegmentValue::Exact(row + 1))];
             let middle = ((bar.start + bar.end) / 2.0, SegmentValue::CenterOf(row));
@@ -110,9 +115,75 @@ impl Timeline {
     }
 }
 
+fn end_of(bars: &[Bar]) -> f64 {
+    bars.iter().map(|bar| bar.end).fold(0.0, f64::max)
+}
+
+/// The bars, of which neighbours in a row that are too short to be told apart are one where there are more than `most`: of the kind
+/// that takes the most of it, named by its longest bar.
+fn coarse(bars: &[Bar], rows: usize, most: usize) -> Vec<Bar> {
+    if bars.len() <= most {
+        return bars.to_vec();
+    }
+    let least = end_of(bars) * rows.max(1) as f64 / most as f64;
+    let mut drawn = Vec::new();
+    for row in 0..rows {
+        let mut own: Vec<&Bar> = bars.iter().filter(|bar| bar.row == row).collect();
+        own.sort_by(|a, b| a.start.total_cmp(&b.start));
+        let mut group: Vec<&Bar> = Vec::new();
+        for bar in own {
+            let is_full = group.first().is_some_and(|first| bar.end - first.start > least);
+            if is_full {
+                drawn.extend(joined(&group));
+                group.clear();
+            }
+            group.push(bar);
+        }
+        drawn.extend(joined(&group));
+    }
+    drawn
+}
+
+/// One bar for several neighbours.
+fn joined(group: &[&Bar]) -> Option<Bar> {
+    let length = |bar: &Bar| bar.end - bar.start;
+    let all_of =
+        |kind: usize| group.iter().filter(|bar| bar.kind == kind).map(|bar| length(bar)).sum::<f64>();
+    let kind = group.iter().map(|bar| bar.kind).max_by(|a, b| all_of(*a).total_cmp(&all_of(*b)))?;
+    let longest =
+        group.iter().filter(|bar| bar.kind == kind).max_by(|a, b| length(a).total_cmp(&length(b)))?;
+    let name = match group.len() - 1 {
+        0 => longest.name.clone(),
+        more => format!("{} and {more} more", longest.name),
+    };
+    let end = group.iter().map(|bar| bar.end).fold(0.0, f64::max);
+    Some(Bar { row: longest.row, kind, name, start: group.first()?.start, end })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_bars_are_drawn_as_few_that_cover_the_same() {
+        let bar = |row: usize, at: usize| Bar {
+            row,
+            kind: usize::from(at % 5 == 0),
+            name: format!("work {at}"),
+            start: at as f64,
+            end: at as f64 + 1.0,
+        };
+        let bars: Vec<Bar> = (0..2).flat_map(|row| (0..10_000).map(move |at| bar(row, at))).collect();
+        let drawn = coarse(&bars, 2, 1_000);
+        assert!((500..=1_100).contains(&drawn.len()), "{}", drawn.len());
+        for row in 0..2 {
+            let own: Vec<&Bar> = drawn.iter().filter(|bar| bar.row == row).collect();
+            assert!(own.windows(2).all(|two| two[0].end == two[1].start), "row {row} has gaps");
+            assert_eq!((own[0].start, own[own.len() - 1].end), (0.0, 10_000.0));
+        }
+        assert!(drawn.iter().all(|bar| bar.kind == 0 && bar.name.ends_with(" more")), "{:?}", drawn[0]);
+        assert_eq!(coarse(&bars, 2, 20_000), bars);
+    }
 
     #[test]
     fn rows_are_named_and_bars_carry_texts() {

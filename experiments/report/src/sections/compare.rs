@@ -53,7 +53,11 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     if !measured.is_empty() {
         let rows =
             measured.iter().map(|(record, _)| (record.setup.strategy.clone(), parts(&record.breakdown)));
-        plots.push(stacked("Time of a step by part, measured on this machine: mean over ranks", "us", rows)?);
+        plots.push(stacked(
+            "Time of a step by part, measured on this machine: mean over ranks",
+            REAL_TIME,
+            rows,
+        )?);
         let rows = measured.iter().map(|(record, _)| cells!(record)).collect();
         tables.push(table("Measured on this machine", rows));
     }
@@ -117,21 +121,21 @@ fn of_simulated(
 ) -> Result<Vec<Plot>, DrawError> {
     let mut plots = Vec::new();
     let rows = simulated.iter().map(|(record, _)| (record.setup.strategy.clone(), parts(&record.breakdown)));
-    plots.push(stacked("Time of a step by part, simulated: mean over ranks", "virtual time (us)", rows)?);
+    plots.push(stacked("Time of a step by part, simulated: mean over ranks", VIRTUAL_TIME, rows)?);
     let rows = simulated.iter().map(|(record, _)| (record.setup.strategy.clone(), classes(&record.memory)));
-    plots.push(stacked("Memory of the rank that holds the most, at its peak, simulated", "KiB", rows)?);
+    plots.push(stacked("Memory of the rank that holds the most, at its peak, simulated", BYTES, rows)?);
     let sends = |record: &SimulatedComparison| !record.bytes_by_operation.is_empty();
     let rows: Vec<_> = simulated
         .iter()
         .filter(|(record, _)| sends(record))
         .map(|(record, _)| {
-            let kib = |(operation, bytes): (&String, &u64)| (operation.clone(), *bytes as f64 / 1024.0);
-            (record.setup.strategy.clone(), record.bytes_by_operation.iter().map(kib).collect())
+            let sent = |(operation, bytes): (&String, &u64)| (operation.clone(), *bytes as f64);
+            (record.setup.strategy.clone(), record.bytes_by_operation.iter().map(sent).collect())
         })
         .collect();
     if !rows.is_empty() {
         let caption = "Bytes that all ranks send in a step, by operation, simulated";
-        plots.push(stacked(caption, "KiB", rows.into_iter())?);
+        plots.push(stacked(caption, BYTES, rows.into_iter())?);
     }
     let spans = records.all::<TimelineSpan>();
     for strategy in distinct(spans.iter().filter_map(|span| span.strategy.clone())) {
@@ -218,17 +222,35 @@ fn classes(memory: &RankMemory) -> Vec<(String, f64)> {
         ("buckets", buckets),
         ("statistics", buffers),
     ];
-    named.map(|(name, bytes)| (name.to_string(), bytes as f64 / 1024.0)).to_vec()
+    named.map(|(name, bytes)| (name.to_string(), bytes as f64)).to_vec()
+}
+
+/// A unit of an axis: the axis's label, the unit in words, and its size.
+type Unit = (&'static str, &'static str, f64);
+
+const REAL_TIME: [Unit; 3] = [("us", "us", 1.0), ("ms", "ms", 1e3), ("s", "s", 1e6)];
+const VIRTUAL_TIME: [Unit; 3] =
+    [("virtual time (us)", "us", 1.0), ("virtual time (ms)", "ms", 1e3), ("virtual time (s)", "s", 1e6)];
+const BYTES: [Unit; 3] =
+    [("KiB", "KiB", 1024.0), ("MiB", "MiB", 1_048_576.0), ("GiB", "GiB", 1_073_741_824.0)];
+
+/// The largest of the units in which the greatest value is ten or more; the first if there is none.
+fn unit_for(greatest: f64, units: [Unit; 3]) -> Unit {
+    let fits = units.into_iter().filter(|(.., size)| greatest >= 10.0 * size);
+    fits.last().unwrap_or(units[0])
 }
 
 /// A row of parts, one after another, for each name.
 fn stacked(
     caption: &str,
-    unit: &'static str,
+    units: [Unit; 3],
     rows: impl Iterator<Item = (String, Vec<(String, f64)>)>,
 ) -> Result<Plot, DrawError> {
-    let rows: Vec<(String, Vec<(String, f64)>)> = rows.collect();
-    let finding = extremes(&rows, unit);
+    let mut rows: Vec<(String, Vec<(String, f64)>)> = rows.collect();
+    let sum = |row: &(String, Vec<(String, f64)>)| row.1.iter().map(|part| part.1).sum::<f64>();
+    let (unit, word, size) = unit_for(rows.iter().map(sum).fold(0.0, f64::max), units);
+    rows.iter_mut().flat_map(|(_, parts)| parts).for_each(|part| part.1 /= size);
+    let finding = extremes(&rows, word);
     let parts = rows.iter().flat_map(|(_, parts)| parts).filter(|(_, size)| *size > 0.0);
     let kinds = distinct(parts.map(|(part, _)| part.clone()));
     let kinds = if kinds.iter().all(|kind| WORK.contains(&kind.as_str())) { head(&WORK) } else { kinds };
@@ -253,7 +275,6 @@ fn extremes(rows: &[(String, Vec<(String, f64)>)], unit: &str) -> Option<String>
     let sums = || rows.iter().map(|(name, parts)| (name, parts.iter().map(|part| part.1).sum::<f64>()));
     let least = sums().min_by(|a, b| a.1.total_cmp(&b.1))?;
     let most = sums().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    let unit = if unit.contains("us") { "us" } else { unit };
     (rows.len() > 1).then(|| {
         let [low, high] = [least.1, most.1].map(format::number);
         format!("{} has the least, {low} {unit}; {} has the most, {high} {unit}", least.0, most.0)
@@ -267,14 +288,16 @@ fn step(spans: &[&TimelineSpan]) -> Result<Figure, DrawError> {
     ranks.truncate(RANKS);
     let drawn = || spans.iter().filter(|span| span.stream == "compute" && ranks.contains(&span.rank));
     let kinds = head(&WORK);
+    let (unit, _, size) = unit_for(drawn().map(|span| span.end_us).fold(0.0, f64::max), VIRTUAL_TIME);
     let bars = drawn().filter_map(|span| {
         let row = ranks.iter().position(|rank| *rank == span.rank)?;
         let kind = kinds.iter().position(|name| *name == work(span))?;
-        Some(Bar { row, kind, name: span.name.clone(), start: span.start_us, end: span.end_us })
+        let (start, end) = (span.start_us / size, span.end_us / size);
+        Some(Bar { row, kind, name: span.name.clone(), start, end })
     });
     let bars = bars.collect();
     let rows = ranks.iter().map(|rank| (format!("rank {rank}"), rank.to_string())).collect();
-    Timeline { label: "One step on every rank".into(), unit: "virtual time (us)", rows, kinds, bars }.draw()
+    Timeline { label: "One step on every rank".into(), unit, rows, kinds, bars }.draw()
 }
 
 fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
