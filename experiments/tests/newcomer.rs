@@ -237,10 +237,21 @@ fn a_step_that_a_device_does_not_hold_is_marked() {
 /// A run that diverges is no mistake in a flag, and none that another start would mend.
 #[test]
 fn a_run_that_diverges_has_an_exit_code_of_its_own() {
-    let output = allfold(&["train", "--config", MLP, "--ranks", "1", "--set", "optimiser.lr=1e30"]);
+    let folder = folder();
+    let records = folder.path().join("run.jsonl").display().to_string();
+    let flags = ["--ranks", "1", "--set", "optimiser.lr=1e30", "--json", &records];
+    let output = allfold(&[&["train", "--config", MLP][..], &flags].concat());
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(65), "{error}");
     assert!(error.contains("error: step ") && error.contains("the loss of rank 0 is "), "{error}");
+    let kept = std::fs::read_to_string(&records).unwrap();
+    let last: serde_json::Value = serde_json::from_str(kept.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&last["kind"], &last["loss"]),
+        (&"train_progress".into(), &serde_json::Value::Null),
+        "{kept}"
+    );
+    assert!(error.contains(&format!("error: step {}:", last["step"])), "{error} {kept}");
     assert!(said(&["--help"]).contains("65 a run diverged"));
 }
 

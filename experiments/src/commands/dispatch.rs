@@ -251,6 +251,7 @@ fn elsewhere(command: &str, argument: &str) -> Option<&'static str> {
         }
         ("launch", word) if !word.starts_with('-') => Some("write -- before the ranks' command"),
         ("launch", flag) => torchrun::hint(flag),
+        ("scale", "--plot") => Some("--html draws the curves of --config"),
         ("scale" | "train" | "compare", "--amp") => {
             Some("--config takes it as a key: --set precision.amp=f16")
         }
@@ -317,6 +318,10 @@ mod tests {
             (&["scale", "workload", "resnet50", "--ranks", "1", "--steps", "20"][..], "--steps"),
             (&["scale", "--config", "x", "--ranks", "1", "workload", "resnet50"][..], "workload"),
             (&["launch", "-n", "2", "python", "train.py"], "write -- before"),
+            (
+                &["scale", "--config", "x", "--ranks", "2", "--plot", "p.svg"],
+                "found; --html draws the curves",
+            ),
             (&["launch", "--nproc_per_node=2", "--", "true"], "found; write -n N, the number"),
             (&["launch", "--master-addr", "node0", "--", "true"], "found; write --rdzv HOST:PORT"),
             (&["launch", "--node_rank", "1", "--", "true"], "found; write --node-rank NODE"),

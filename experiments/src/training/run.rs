@@ -55,9 +55,13 @@ pub fn form(config: &Config, data: impl FnOnce() -> CommandResult<SampleForm>) -
     if let Some(form) = allfold_trainer::data::form(config) {
         return Ok(form);
     }
+    let as_the_data = match &*config.data.name {
+        "text" => "data.synthetic_classes, the number of different characters",
+        _ => "data.synthetic_classes and data.synthetic_shape as the data have them",
+    };
     data().map_err(|error| match error {
         CommandError::Usage(why) => CommandError::Usage(format!(
-            "{why}; without the files: --set data.name=synthetic, and data.synthetic_classes and data.synthetic_shape as the data have them"
+            "{why}; without the files: --set data.name=synthetic, and {as_the_data}"
         )),
         error => error,
     })

@@ -94,7 +94,14 @@ fn networks_that_ranks_cannot_share_are_refused_in_one_line() {
     );
     refused(2, &[("strategy", "ddp"), ("parallel.context", "2")], &["whole positions", "use `context`"]);
     let tensor = with(&[("strategy", "tensor")]);
-    refused(2, &tensor, &["2 ranks cannot share the 3 heads", "let `parallel.tensor` divide 3"]);
+    refused(
+        2,
+        &tensor,
+        &[
+            "2 ranks cannot share the 3 heads",
+            "let `parallel.tensor` divide 3, which no divisor of 2 but 1 does",
+        ],
+    );
 }
 
 #[test]

@@ -171,7 +171,7 @@ fn finding(simulated: &[&SimulatedComparison]) -> Option<String> {
     ))
 }
 
-/// The share of a step that the rank which waits the longest spends waiting.
+/// The share of a step that ranks spend waiting, or the one that waits the longest.
 fn waits(spans: &[&TimelineSpan]) -> Option<String> {
     let computing = || spans.iter().filter(|span| span.stream == "compute");
     let length = |of: u32, waiting: bool| -> f64 {
@@ -179,10 +179,13 @@ fn waits(spans: &[&TimelineSpan]) -> Option<String> {
         of.map(|span| span.end_us - span.start_us).sum()
     };
     let share = |rank: u32| length(rank, true) / length(rank, false).max(1e-9);
-    let rank = distinct(computing().map(|span| span.rank))
-        .into_iter()
-        .max_by(|a, b| share(*a).total_cmp(&share(*b)))?;
-    Some(format!("rank {rank} waits the longest: {} of its time", format::percent(share(rank))))
+    let ranks = distinct(computing().map(|span| span.rank));
+    let longest = ranks.iter().copied().max_by(|a, b| share(*a).total_cmp(&share(*b)))?;
+    let most = share(longest);
+    Some(match ranks.iter().all(|rank| most - share(*rank) < 1e-3) {
+        true => format!("all ranks wait alike: {} of their time", format::percent(most)),
+        false => format!("rank {longest} waits the longest: {} of its time", format::percent(most)),
+    })
 }
 
 /// What a rank does in a span: one of [`WORK`], or the span's name if it is none of them.
@@ -217,8 +220,10 @@ fn classes(memory: &RankMemory) -> Vec<(String, f64)> {
         ("parameters", params),
         ("gradients", gradients),
         ("optimiser state", optimiser),
-        ("activations", activations + saved_for_backward),
-        ("gradients of activations", activation_gradients),
+        (
+            "activations, their gradients and free buffers",
+            activations + saved_for_backward + activation_gradients,
+        ),
         ("buckets", buckets),
         ("statistics", buffers),
     ];

@@ -36,6 +36,19 @@ pub struct Live {
     interruption: Option<Interruption>,
     /// When the last record was written; before the first record, when the run began.
     last: Instant,
+    /// The step of the last record.
+    recorded: Option<u64>,
+}
+
+/// A run that ends before its last step, as one that diverges, leaves a record of how far it came.
+impl Drop for Live {
+    fn drop(&mut self) {
+        let last = lock(&self.progress.made).map(|[_, last]| last);
+        if let Some(last) = last.filter(|last| last.step + 1 < last.steps && self.recorded != Some(last.step))
+        {
+            self.progress.record(&last);
+        }
+    }
 }
 
 /// How far the run is, for the records and the summary.
@@ -104,7 +117,7 @@ impl Live {
             }
             LaunchMode::Mpi(..) => None,
         };
-        Ok(Live { progress, interruption, last: Instant::now() })
+        Ok(Live { progress, interruption, last: Instant::now(), recorded: None })
     }
 
     /// Lets a rank that does not report, a process of a launcher's job, write its flight record when a signal ends it.
@@ -127,6 +140,7 @@ impl Live {
         if self.last.elapsed() >= BETWEEN {
             self.last += self.last.elapsed();
             self.progress.record(&made);
+            self.recorded = Some(made.step);
         }
         if let Some(code) = self.interruption.as_ref().and_then(Interruption::code) {
             self.progress.end();

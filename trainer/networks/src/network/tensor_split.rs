@@ -125,8 +125,12 @@ fn check<F: Float>(network: &Network<F>, roles: &[Role], size: usize) -> Result<
             _ => continue,
         };
         if *role == Role::Heads && !units.is_multiple_of(size) {
+            let hint = match (2..=units).rev().find(|fewer| size % fewer == 0 && units % fewer == 0) {
+                Some(fewer) => format!("such as {fewer}"),
+                None => format!("which no divisor of {size} but 1 does"),
+            };
             return Err(Error::Config(format!(
-                "{size} ranks cannot share the {units} heads of layer `{name}` evenly; let `parallel.tensor` divide {units}"
+                "{size} ranks cannot share the {units} heads of layer `{name}` evenly; let `parallel.tensor` divide {units}, {hint}"
             )));
         }
         if units < size {
