@@ -241,8 +241,8 @@ const BYTES: [Unit; 3] =
 
 /// The largest of the units in which the greatest value is ten or more; the first if there is none.
 fn unit_for(greatest: f64, units: [Unit; 3]) -> Unit {
-    let fits = units.into_iter().filter(|(.., size)| greatest >= 10.0 * size);
-    fits.last().unwrap_or(units[0])
+    let fits = units.into_iter().rev().find(|(.., size)| greatest >= 10.0 * size);
+    fits.unwrap_or(units[0])
 }
 
 /// A row of parts, one after another, for each name.

@@ -125,7 +125,10 @@ fn check<F: Float>(network: &Network<F>, roles: &[Role], size: usize) -> Result<
             _ => continue,
         };
         if *role == Role::Heads && !units.is_multiple_of(size) {
-            let hint = match (2..=units).rev().find(|fewer| size % fewer == 0 && units % fewer == 0) {
+            let hint = match (2..=units)
+                .rev()
+                .find(|fewer| size.is_multiple_of(*fewer) && units.is_multiple_of(*fewer))
+            {
                 Some(fewer) => format!("such as {fewer}"),
                 None => format!("which no divisor of {size} but 1 does"),
             };
