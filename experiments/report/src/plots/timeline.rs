@@ -168,7 +168,7 @@ mod tests {
     fn many_bars_are_drawn_as_few_that_cover_the_same() {
         let bar = |row: usize, at: usize| Bar {
             row,
-            kind: usize::from(at % 5 == 0),
+            kind: usize::from(at.is_multiple_of(5)),
             name: format!("work {at}"),
             start: at as f64,
             end: at as f64 + 1.0,
