@@ -30,7 +30,7 @@ impl<T: Element> Buffer<T> {
         Buffer::from(vec![T::zeroed(); len])
     }
 
-    /// The elements of a registered buffer, whose size is a multiple of an element's.
+    /// A buffer over a registered buffer, whose size in bytes must be a multiple of the element's size.
     pub(crate) fn shared(buffer: RegisteredBuffer) -> Buffer<T> {
         Buffer { owner: Home::Shared(buffer, PhantomData) }
     }
@@ -87,7 +87,7 @@ impl<T: Element> Buffer<T> {
 }
 
 impl<T: Element> Clone for Buffer<T> {
-    /// A copy of the elements in ordinary memory.
+    /// Copies the elements to ordinary memory.
     fn clone(&self) -> Buffer<T> {
         self.to_vec().into()
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// The result of a call that communicates.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a collective failed. The first error of a group reaches all of its ranks; rank numbers are those of the group.
+/// Why a collective failed. All ranks of a group get the group's first error; rank numbers are those of the group.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -26,7 +26,7 @@ pub enum Error {
         /// The operation that needed the lost rank, if any.
         call: Option<Box<Call>>,
     },
-    /// Two ranks made different calls as the same operation of the sequence.
+    /// Two ranks made different calls at the same position of the sequence of operations.
     #[error("ranks disagree: rank {rank} called {mine}, but rank {peer} called {theirs}")]
     Mismatch {
         /// The rank that called `mine`: this rank, if it is one of the two.
@@ -98,10 +98,11 @@ pub enum Error {
         /// The reason that this rank gave.
         why: String,
     },
-    /// The communicator failed before, and this rank has already got that error; or the other ranks shrank it without this one.
+    /// The communicator failed before, and this rank has already got that error; or the other ranks shrank the communicator without this
+    /// rank.
     #[error("this communicator has failed before: {cause}")]
     Poisoned {
-        /// The first error that this rank got from the group, or that it was left behind, as text.
+        /// The first error that this rank got from the group, or the fact that the other ranks left it out, as text.
         cause: String,
     },
     /// Deadlock: every rank waits, and no message is in flight.
@@ -149,7 +150,7 @@ pub enum Error {
         /// What is wrong with the step.
         what: String,
     },
-    /// The environment variables do not say which rank this process is, or have impossible values.
+    /// The environment variables do not determine this process's rank, or have impossible values.
     #[error("environment: {variable} is {}: {wanted}", was(.read))]
     Environment {
         /// The name of the variable.
@@ -172,7 +173,7 @@ pub enum Error {
     Missing {
         /// The missing ranks, as world ranks.
         missing: Vec<Rank>,
-        /// How long the other ranks waited for the missing ones.
+        /// How long the other ranks waited for the missing ranks.
         after: Duration,
     },
     /// A connection to a rank failed, or the rank refused it.
@@ -183,13 +184,13 @@ pub enum Error {
         /// Why the connection failed, or why the rank refused it.
         why: String,
     },
-    /// A rank does not hold the same secret.
+    /// A rank holds a different secret.
     #[error("rank {peer} holds another secret than this rank: all ranks of a job need the same one")]
     AuthFailed {
         /// The rank, as a world rank.
         peer: Rank,
     },
-    /// The operating system refused something that the backend needs.
+    /// The operating system refused a resource that the backend needs.
     #[error("{0}")]
     System(String),
     /// The registry cannot serve the request: no algorithm has that name, or the number of ranks or the root is impossible.
@@ -215,7 +216,7 @@ pub enum Lost {
     Disconnected(String),
     /// Another rank received nothing from the lost rank for too long, although their connection is open.
     Silent {
-        /// The rank that received nothing. The path from the lost rank to it may be broken.
+        /// The rank that received nothing. The path from the lost rank to `by` may be broken.
         by: Rank,
         /// How long nothing was received.
         after: Duration,
@@ -246,17 +247,17 @@ impl From<allfold_net::Error> for Error {
 }
 
 impl Error {
-    /// Whether the call itself was wrong: nothing was sent then, and the communicator stays usable.
+    /// Whether the call itself was wrong. Then nothing was sent, and the communicator stays usable.
     pub(crate) fn is_callers(&self) -> bool {
         matches!(self, Error::Argument(_) | Error::Registry(_))
     }
 
-    /// A rank of the group is lost, in a call of another rank if any.
+    /// The loss of a rank of the group, found in `call` of another rank if there is one.
     pub(crate) fn lost(rank: Rank, cause: Lost, call: Option<Box<Call>>) -> Error {
         Error::PeerLost { rank, world: None, cause, call }
     }
 
-    /// This error as a rank of a group gets it whose ranks have these numbers in the world.
+    /// This error with the lost rank's number in the world added; `ranks` are the world numbers of the group's ranks.
     pub(crate) fn in_world(mut self, ranks: &[Rank]) -> Error {
         if let Error::PeerLost { rank, world, .. } = &mut self {
             *world = ranks.get(rank.index()).copied();

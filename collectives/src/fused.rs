@@ -19,7 +19,7 @@ const PROVABLE: u64 = 1 << 16;
 /// The reduction trees of a collective.
 #[derive(Clone)]
 pub(crate) enum Trees {
-    /// One tree for all chunks. A collective that reduces nothing has this variant too.
+    /// One tree for all chunks, also for a collective that reduces nothing.
     One(Formula),
     /// A tree for each chunk.
     Chunks(Arc<Vec<Formula>>),
@@ -32,8 +32,8 @@ pub(crate) fn canonical(ranks: u32) -> Option<Trees> {
     formula(&forest, tree).map(Trees::One)
 }
 
-/// The reduction trees of a schedule, from its symbolic proof. `None` if the proof fails, if ranks end with different trees of
-/// one chunk, or if the schedule is too large for the proof: then it runs by messages.
+/// The reduction trees of a schedule, from its symbolic proof. `None` if the proof fails, if ranks end with different trees of one chunk,
+/// or if the schedule is too large for the proof: such a schedule runs by messages.
 pub(crate) fn trees(schedule: &dyn Schedule, collective: Collective, root: Rank) -> Option<Trees> {
     let (ranks, chunks) = (schedule.ranks(), schedule.chunks());
     if u64::from(ranks) * u64::from(chunks) > PROVABLE {
@@ -61,7 +61,7 @@ pub(crate) fn trees(schedule: &dyn Schedule, collective: Collective, root: Rank)
     formulas.collect::<Option<Vec<_>>>().map(|all| Trees::Chunks(Arc::new(all)))
 }
 
-/// The exchange of a collective over `count` elements: of the whole buffer, or of one block if the collective has blocks.
+/// The exchange of a collective; `count` is the number of elements of the whole buffer, or of one block if the collective has blocks.
 pub(crate) fn exchange(
     collective: Collective,
     ranks: u32,
@@ -102,7 +102,7 @@ fn pattern(row: &Meaning) -> Pattern {
     }
 }
 
-/// A tree's formula: the later child first, which is the deeper one in a chain, so that little scratch is needed.
+/// The formula of a tree, with the later child first: in a chain this is the deeper child, so little scratch is needed.
 fn formula(forest: &Forest, tree: Tree) -> Option<Formula> {
     enum Todo {
         Visit(Tree),

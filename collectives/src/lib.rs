@@ -1,8 +1,8 @@
 //! Collective communication: communicators that run schedules on real data.
 //!
-//! A [`schedule::Schedule`] says what each rank sends and receives in each round. [`check`] proves it, [`time`] computes when
-//! every rank is done, and a [`World`] runs it on real data: ranks are threads, processes or tasks on a virtual clock. If a rank
-//! disagrees with the others, panics, leaves or takes too long, all other ranks get an error that names it.
+//! A [`schedule::Schedule`] defines what each rank sends and receives in each round. [`check`] proves it, [`time`] computes when every
+//! rank is done, and a [`World`] runs it on real data: ranks are threads, processes or tasks on a virtual clock. If a rank disagrees with
+//! the others, panics, leaves or takes too long, all other ranks get an error that names it.
 //!
 //! ```
 //! use allfold_collectives::{Collective, Communicator, Error, ReduceOp, World};

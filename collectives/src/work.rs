@@ -9,15 +9,15 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-/// An operation in flight and the buffer that it returns. Dropping the handle detaches the operation: it still runs in its
-/// place of the sequence, and its buffer is freed afterwards.
+/// An operation in flight and the buffer that it returns. Dropping the handle detaches the operation: it still runs in its position of
+/// the sequence, and its buffer is freed afterwards.
 #[must_use = "an operation that is not waited for may fail unseen"]
 pub struct Work<B> {
     membership: Arc<Membership>,
     done: GateId,
     number: u64,
     result: Slot<B>,
-    /// Makes the handle not `Send`: it waits as the task of the rank's own thread.
+    /// Makes the handle not `Send`: the rank's own thread waits for the operation.
     own: PhantomData<Rc<()>>,
 }
 
@@ -32,7 +32,7 @@ impl<B> Work<B> {
     /// Waits for the operation and returns its buffer.
     ///
     /// # Errors
-    /// Those of the blocking form of the operation. The buffer is dropped then: its content is undefined.
+    /// The errors of the operation's blocking form. After an error the buffer is dropped, because its content is undefined.
     pub fn wait(self) -> Result<B> {
         self.wait_timed().map(|(buffer, _)| buffer)
     }
@@ -48,7 +48,7 @@ impl<B> Work<B> {
             let lost = || Err(Error::System("the communication thread panicked".into()));
             lock(&self.result).take().unwrap_or_else(lost)
         });
-        self.membership.tell(result)
+        self.membership.report(result)
     }
 
     /// Whether [`Work::wait`] would return at once. On virtual time a call that returns `false` advances the clock to the next

@@ -5,7 +5,7 @@
 //!      |              |                          |--- tcp       real time, sockets; messages within a host by memory
 //!      |              |                          |--- mpi       real time, another library's engine
 //!      |              |                          \--- sim       virtual time, one event loop
-//!  Prepared ----- Connection: messages, and shared memory beside them
+//!  Prepared ----- Connection: messages, and shared memory in addition
 //! ```
 //!
 //! `shm` is not a backend: it adds shared memory for collectives between ranks of one host, over any backend on real time.
@@ -44,7 +44,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// The scale of stamps that are times already.
+    /// The scale of stamps that already are times.
     pub const SAME: Scale = Scale { picos: 1, count: 1 };
 
     pub fn time(self, Stamp(stamp): Stamp) -> Picos {
@@ -83,14 +83,14 @@ pub(crate) trait Clock: Send + Sync {
     fn stamp(&self, task: TaskId) -> Stamp {
         Stamp(self.now(task).0)
     }
-    /// The scale of stamps taken up to now. Any thread may call this. One scale keeps the order of stamps.
+    /// The scale of stamps taken up to now. Any thread may call this. Conversion by one scale retains the order of stamps.
     fn scale(&self) -> Scale {
         Scale::SAME
     }
-    /// Accounts for computation of the task. On virtual time it takes as long as the device model says; in real time this does
-    /// nothing.
+    /// Accounts for computation of the task. On virtual time the computation takes the time that the device model gives; in real time
+    /// this does nothing.
     fn charge(&self, task: TaskId, work: &allfold_sim::DeviceWork);
-    /// Lets virtual time of the task pass; in real time this does nothing.
+    /// Advances the task's virtual time; in real time this does nothing.
     fn advance(&self, _task: TaskId, _span: Picos) {}
 
     /// Makes a gate with count 0.
@@ -99,7 +99,7 @@ pub(crate) trait Clock: Send + Sync {
     fn raise(&self, task: TaskId, gate: GateId);
     /// Waits until a gate's count is `count` or more.
     fn pass(&self, task: TaskId, gate: GateId, count: u64) -> Result<()>;
-    /// Frees a gate that no task uses any more. On virtual time gates are kept until the run ends.
+    /// Frees a gate that no task uses any more. On virtual time gates are retained until the run ends.
     fn discard(&self, _gate: GateId) {}
     /// Whether a gate's count is `count` or more.
     fn passed(&self, task: TaskId, gate: GateId, count: u64) -> bool;
@@ -117,9 +117,9 @@ pub(crate) trait Backend: Send + Sync {
     /// The backend's clock and gates.
     fn clock(&self) -> &dyn Clock;
 
-    /// The group of these members (as ranks of the parent) under a key. The first call makes it; a rank uses a key once.
+    /// The group of these members (as ranks of the parent) under a key. The first call makes the group; a rank uses a key once.
     fn subgroup(&self, key: GroupKey, members: &[Rank]) -> Result<GroupId>;
-    /// A member leaves its group after it entered `operations` operations.
+    /// A member leaves its group after it has entered `operations` operations.
     fn leave(&self, task: TaskId, member: Member, operations: u64, cause: Lost);
     /// A member that has left frees its part of the group. Any thread may call this.
     fn release(&self, _member: Member) {}
@@ -132,7 +132,7 @@ pub(crate) trait Backend: Send + Sync {
     fn messages(self: Arc<Self>, _member: Member) -> Option<tcp::Messages> {
         None
     }
-    /// Sets the deadline of this process's operations. `false` where the backend's deadline does not change.
+    /// Sets the deadline of this process's operations. `false` where the backend's deadline cannot be changed.
     fn set_deadline(&self, _deadline: std::time::Duration) -> bool {
         false
     }

@@ -69,8 +69,8 @@ impl Clock for RealTime {
 
     fn scale(&self) -> Scale {
         let Some(start) = self.ticks else { return Scale::SAME };
-        // The rate of the counter is its average since the start. The counter is read before the clock, so that no stamp is
-        // converted to a time before the one at which it was taken.
+        // The rate of the counter is its average since the start. The counter is read before the clock, so that no stamp is converted to
+        // a time before the time at which it was taken.
         let count = ticks().saturating_sub(start).max(1);
         Scale { picos: self.picos(), count }
     }

@@ -6,9 +6,9 @@ use crate::meaning::{On, Portion, Side};
 use crate::{Collective, Element, Error, Extent, Rank, ReduceOp, Result};
 
 impl Communicator {
-    /// Calls a collective: the rank gives `input` and gets `output`. Their lengths are those of [`crate::meaning`]. A collective
-    /// on one buffer ([`Collective::in_place`]) takes an empty input, and `output` holds what the rank gives before the call. A
-    /// rank that gives or gets nothing may pass anything.
+    /// Calls a collective: the rank gives `input` and gets `output`, of the lengths in [`crate::meaning`]. A collective on one buffer
+    /// ([`Collective::in_place`]) takes an empty input, and `output` holds the rank's input before the call. If the collective does not
+    /// use this rank's input or output, any slice may be passed for it.
     ///
     /// `op` is used only if the collective reduces, `root` only if it has a root.
     ///

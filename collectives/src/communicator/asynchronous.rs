@@ -9,11 +9,10 @@ use crate::{Buffer, Collective, Element, Error, Rank, ReduceOp, Result};
 use allfold_base::lock;
 use std::sync::{Arc, Mutex};
 
-/// Asynchronous operations run on one communication thread per communicator, in the order in which they were
-/// issued, while the rank continues. Errors of the call itself are returned at once, those of the group by
-/// [`Work::wait`].
+/// Asynchronous operations run on one communication thread per communicator, in the order in which they were issued, while the rank
+/// continues. Errors of the call itself are returned immediately, those of the group by [`Work::wait`].
 impl Communicator {
-    /// [`Communicator::all_reduce`] on a buffer that comes back when the operation is done.
+    /// [`Communicator::all_reduce`] on a buffer that [`Work::wait`] returns when the operation is done.
     ///
     /// # Errors
     /// [`Error::Argument`] as the blocking form; [`Error::Poisoned`] where the group has failed before; [`Error::System`] where
@@ -23,7 +22,7 @@ impl Communicator {
         self.record_issue(request, data, |data| data)
     }
 
-    /// [`Communicator::broadcast`] of a buffer that comes back when the operation is done.
+    /// [`Communicator::broadcast`] of a buffer that [`Work::wait`] returns when the operation is done.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
@@ -32,7 +31,7 @@ impl Communicator {
         self.record_issue(request, data, |data| data)
     }
 
-    /// [`Communicator::all_gather`]: takes this rank's block, gives back all of them, in order of ranks.
+    /// [`Communicator::all_gather`]: takes this rank's block and returns the blocks of all ranks, in order of ranks.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
@@ -42,7 +41,7 @@ impl Communicator {
         self.all_gather_in_place_async(all)
     }
 
-    /// [`Communicator::all_gather`] in place: takes a block per rank, of which only this rank's own is read; gives all back.
+    /// [`Communicator::all_gather`] in place: takes a block per rank, of which only this rank's is read, and returns all blocks filled.
     ///
     /// # Errors
     /// [`Error::Argument`] where the blocks do not divide among the ranks; those of [`Communicator::all_reduce_async`].
@@ -51,7 +50,7 @@ impl Communicator {
         self.record_issue(self.request::<T>(Collective::AllGather, len), all, |data| data)
     }
 
-    /// [`Communicator::reduce_scatter`]: takes one block per rank, gives back this rank's, reduced.
+    /// [`Communicator::reduce_scatter`]: takes one block per rank and returns this rank's block, reduced.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].
@@ -62,8 +61,8 @@ impl Communicator {
         self.record_issue(request, data, move |data| data[own].to_vec().into())
     }
 
-    /// [`Communicator::reduce_scatter`] in place: takes one block per rank and gives all of them back. This rank's block is
-    /// reduced; the other blocks are undefined afterwards.
+    /// [`Communicator::reduce_scatter`] in place: takes one block per rank and returns all of them. This rank's block is reduced; the
+    /// other blocks are undefined afterwards.
     ///
     /// # Errors
     /// [`Error::Argument`] where the blocks do not divide among the ranks; those of [`Communicator::all_reduce_async`].
@@ -76,7 +75,7 @@ impl Communicator {
         self.record_issue(self.request::<T>(Collective::ReduceScatter, len).reduced(op), data, |data| data)
     }
 
-    /// [`Communicator::shift`] of a buffer that comes back with the previous rank's data.
+    /// [`Communicator::shift`] of a buffer, which [`Work::wait`] returns with the previous rank's data.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce_async`].

@@ -4,7 +4,7 @@ use super::{Communicator, expect, in_place, out_of_place};
 use crate::{Collective, Element, Error, Rank, ReduceOp, Result};
 use allfold_kernels::fused::CallBuffers;
 
-/// `n` is [`Communicator::size`]. What a rank gives and ends with is a row of [`crate::meaning`].
+/// `n` is [`Communicator::size`]. A row of [`crate::meaning`] gives the input and the output of each rank.
 impl Communicator {
     /// Replaces `data` on every rank by its reduction over all ranks, element by element.
     ///

@@ -1,4 +1,4 @@
-//! A process that a launcher has started becomes a rank: it finds the others and connects to them.
+//! A process that a launcher has started becomes a rank: it finds the other ranks and connects to them.
 //!
 //! ```text
 //! environment --> rendezvous (rank 0 or the launcher serves) --> everyone's address --> connections --> Communicator
@@ -22,7 +22,7 @@ use tokio::io::AsyncReadExt;
 /// empty would run without a secret.
 const SECRET: &str = "ALLFOLD_SECRET_FILE";
 
-/// A process's own choices for joining a world, besides those that its environment makes.
+/// A process's choices for joining a world that its environment does not make.
 #[derive(Clone, Debug)]
 pub struct Joining {
     /// The security mode, the same on all ranks.
@@ -33,8 +33,8 @@ pub struct Joining {
     pub deadlines: Deadlines,
     /// A hash of the inputs that must be the same on all ranks, such as a configuration file.
     pub configuration: u64,
-    /// Whether data goes through shared memory: all data of collectives if all ranks are on one host, otherwise the messages
-    /// between ranks of one host.
+    /// Whether data is sent through shared memory: all data of collectives if all ranks are on one host, otherwise the messages between
+    /// ranks of one host.
     pub share: bool,
     /// The folder of the flight record, written when an operation fails.
     pub flight: Option<PathBuf>,
@@ -59,7 +59,7 @@ impl Joining {
         Joining::read(&Variables::new(&environment::variable))
     }
 
-    /// The deadlines that the environment gives, for ranks that join no others.
+    /// The deadlines that the environment gives, for ranks that do not join other ranks.
     ///
     /// # Errors
     /// [`Error::Environment`] for invalid values.
@@ -119,7 +119,7 @@ impl Joining {
             runtime()?.block_on(async {
                 let mut stream =
                     rendezvous::call(address, hello, &authenticator, timeout).await.map_err(failed)?;
-                // The launcher closes the connection once it has read the report, which could be lost if this side closed first.
+                // The launcher closes the connection once it has read the report. If this side closed first, the report could be lost.
                 let _ = tokio::time::timeout(timeout.handshake, stream.read(&mut [0])).await;
                 Ok::<_, Error>(())
             })?;
@@ -169,9 +169,9 @@ impl Communicator {
     /// This process as one rank of a world that a launcher has started: `allfold launch`, torchrun, Slurm's srun, Open
     /// MPI's mpirun, or anything that sets the same variables (see [`environment`]).
     ///
-    /// Where all ranks are processes of one host, collectives compute in shared memory, and TCP carries control messages.
-    /// In a world of several hosts, messages between ranks of one host go through shared memory, the others over TCP.
-    /// The results have the same bits.
+    /// Where all ranks are processes of one host, collectives compute in shared memory, and TCP carries control messages. In a world of
+    /// several hosts, messages between ranks of one host are sent through shared memory, all others over TCP. The results have the same
+    /// bits.
     ///
     /// ```no_run
     /// use allfold_collectives::{Communicator, ReduceOp};
@@ -183,9 +183,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Environment`] names the variable that is missing or invalid; [`Error::Rendezvous`] says why the ranks did not
-    /// find each other (if they disagree, a rank 0 that serves the rendezvous returns only when all ranks have its answer, or
-    /// after five seconds); and as [`Communicator::over_tcp`].
+    /// [`Error::Environment`] names the variable that is missing or invalid; [`Error::Rendezvous`] contains the reason why the ranks did
+    /// not find each other (if they disagree, a rank 0 that serves the rendezvous returns only when all ranks have its answer, or after
+    /// five seconds); and as [`Communicator::over_tcp`].
     pub fn from_env() -> Result<Communicator> {
         let environment = Environment::detect()?.ok_or_else(environment::absent)?;
         Communicator::join(&environment, Joining::from_env()?)
@@ -217,16 +217,15 @@ impl Communicator {
         Ok(comm)
     }
 
-    /// This process as one rank of a world whose ranks have exchanged their addresses by means of their own. `share`: whether
-    /// collectives compute in shared memory where all ranks are on one host; `flight`: the folder of the flight record, written
-    /// when an operation fails.
+    /// This process as one rank of a world whose ranks have already exchanged their addresses. `share`: whether collectives compute in
+    /// shared memory where all ranks are on one host; `flight`: the folder of the flight record, written when an operation fails.
     ///
     /// # Errors
     /// As [`Communicator::over_tcp`].
     pub fn with_peers(peers: PeerOptions, share: bool, flight: Option<PathBuf>) -> Result<Communicator> {
         let mut comm = Communicator::recorded(peers, flight.clone())?;
         if flight.is_some() {
-            comm.write_when_asked()?;
+            comm.write_on_signal()?;
         }
         if share {
             comm.share_memory()?;
@@ -235,7 +234,7 @@ impl Communicator {
     }
 }
 
-/// Finds the other ranks by a rendezvous; rank 0 also serves it, where no launcher does.
+/// Finds the other ranks by a rendezvous, which rank 0 serves unless the launcher does.
 fn meet(
     environment: &Environment,
     joining: &Joining,
@@ -268,7 +267,7 @@ fn meet(
         let joined = tokio::select! {
             joined = &mut joining => joined,
             () = tokio::time::sleep(SILENT) => {
-                say_who_waits(environment, timeout.rendezvous);
+                warn_waiting(environment, timeout.rendezvous);
                 joining.await
             }
         };
@@ -287,8 +286,8 @@ fn meet(
 /// How long a rank waits for the others before it prints that it waits.
 const SILENT: Duration = Duration::from_secs(2);
 
-/// Warns that this rank waits, and for what. Of the ranks of a launcher only rank 0 does.
-fn say_who_waits(environment: &Environment, timeout: Duration) {
+/// Warns that this rank waits, and for which ranks. Of the ranks of a launcher only rank 0 warns.
+fn warn_waiting(environment: &Environment, timeout: Duration) {
     let Environment { rank, world_size, ref rendezvous_address, .. } = *environment;
     if rendezvous_address.served && rank != Rank(0) {
         return;

@@ -1,7 +1,8 @@
-//! On virtual time, operations that take as long as those with contents and have none: where only times are wanted, ranks need no
-//! memory for what they would send. The buffers that come back are empty.
+//! Operations without contents, on virtual time: they take as long as operations with contents. For runs of which only the times are
+//! wanted, so that ranks need no memory for their data. The returned buffers are empty.
 //!
-//! Errors of all of them are [`Error::Argument`](crate::Error::Argument) in real time, and those of the operation with contents.
+//! Every operation returns [`Error::Argument`](crate::Error::Argument) in real time, and otherwise the errors of the operation with
+//! contents.
 
 use super::Communicator;
 use super::operation::{Prepared, needs_virtual_time};
@@ -13,8 +14,8 @@ use crate::work::Work;
 use crate::{Buffer, Collective, DType, Rank, Result};
 
 impl Communicator {
-    /// A collective with root 0, where it has one, over `count` elements: of the whole buffer, or of one block where the collective
-    /// is made of blocks. Every rank calls it.
+    /// A collective over `count` elements (of the whole buffer, or of one block where the collective is made of blocks), with root 0
+    /// where it has a root. Every rank calls it.
     ///
     /// # Errors
     /// [`Error::Argument`](crate::Error::Argument) in real time; those of the collective.

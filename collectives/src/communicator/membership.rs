@@ -1,4 +1,4 @@
-//! A rank's membership in a group: what its communicator, its communication thread and the world share.
+//! A rank's membership in a group: the state shared by its communicator, its communication thread and the world.
 
 use crate::backends::shm::Segment;
 use crate::backends::{Backend, GateId, Member, TaskId};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
-/// A rank in a group, until it leaves.
+/// The membership of a rank in a group, until the rank leaves.
 pub(crate) struct Membership {
     pub backend: Arc<dyn Backend>,
     pub task: TaskId,
@@ -29,8 +29,8 @@ pub(crate) struct Membership {
     pub sync_segment: OnceLock<Arc<SyncSegment>>,
     /// Operations entered, or handed to the communication thread.
     sequence: AtomicU64,
-    /// The failure of the group that a call of this rank returned first, as text; and whether there is one.
-    told: Mutex<Option<String>>,
+    /// The first failure of the group that a call of this rank returned, as text; empty if there is none.
+    got_failure: Mutex<Option<String>>,
     troubled: AtomicBool,
     left: AtomicBool,
     stream: Mutex<Option<Arc<Stream>>>,
@@ -49,13 +49,13 @@ pub(crate) struct ProcessState {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Whether a call of this rank has returned the failure of one of its groups. If so, the rank's own error is not the cause
     /// of the failure.
-    told: AtomicBool,
+    got_failure: AtomicBool,
 }
 
 /// An asynchronous operation, as a function that runs on the communication thread.
 pub(crate) type Job = Box<dyn FnOnce(&mut Connection) + Send>;
 
-/// The communication thread of a membership: does one job after the other.
+/// The communication thread of a membership, which runs one job after the other.
 ///
 /// ```text
 /// communicator   push job; raise `issued`            wait: pass `done` at the job's number
@@ -89,7 +89,7 @@ impl Membership {
             name,
             sync_segment: OnceLock::new(),
             sequence: AtomicU64::new(0),
-            told: Mutex::default(),
+            got_failure: Mutex::default(),
             troubled: AtomicBool::new(false),
             left: AtomicBool::new(false),
             stream: Mutex::new(None),
@@ -101,7 +101,7 @@ impl Membership {
         membership
     }
 
-    /// Another membership of the same rank: in a group of these ranks of this one, named after operation `sequence` and `color`.
+    /// A membership of the same rank in a subgroup of these ranks, named after operation `sequence` and `color`.
     pub fn subgroup_of(
         &self,
         member: Member,
@@ -118,12 +118,12 @@ impl Membership {
         Membership::take(self.backend.clone(), self.task, member, size, called, &self.process_state)
     }
 
-    /// Notes the training step that this rank is in, for its flight record.
+    /// Stores the training step that this rank is in, for its flight record.
     pub fn note_step(&self, step: u64) {
         self.process_state.recorder.note_step(step);
     }
 
-    /// The last operations of this rank, of one training step or of all.
+    /// The last operations of this rank; with `step`, only those of this training step.
     pub fn flight_record(&self, step: Option<u64>) -> crate::flight::Record {
         self.process_state.recorder.record("", step)
     }
@@ -145,9 +145,9 @@ impl Membership {
         self.record_end(ticket, task, run())
     }
 
-    /// Records the issue and the run of an operation that can start at once on the rank's own thread, with one clock reading
-    /// less, which saves a tenth of a small operation between threads. The record is made when `run` calls its argument, at the
-    /// latest when `run` returns: meanwhile the call is on its way to the other ranks, so recording takes no extra time.
+    /// Records the issue and the run of an operation that can start immediately on the rank's own thread, with one clock reading less,
+    /// which saves a tenth of a small operation between threads. The record is made when `run` calls its argument, at the latest when
+    /// `run` returns: at that time the call is already being sent to the other ranks, so recording takes no extra time.
     pub fn run_recording<R>(
         &self,
         call: impl Fn() -> Call,
@@ -190,7 +190,7 @@ impl Membership {
         self.sequence.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Takes the last number back.
+    /// Returns the last number, so that the next operation gets it again.
     pub fn take_back(&self) {
         self.sequence.fetch_sub(1, Ordering::Relaxed);
     }
@@ -206,14 +206,14 @@ impl Membership {
         if !self.troubled.load(Ordering::Acquire) {
             return Ok(());
         }
-        match &*lock(&self.told) {
+        match &*lock(&self.got_failure) {
             Some(cause) => Err(Error::Poisoned { cause: cause.clone() }),
             None => Ok(()),
         }
     }
 
-    /// Passes on the result that a call of this rank returns, and records it if it is a failure of the group.
-    pub fn tell<R>(&self, result: Result<R>) -> Result<R> {
+    /// Returns a call's result to this rank, and records the result if it is a failure of the group.
+    pub fn report<R>(&self, result: Result<R>) -> Result<R> {
         let result = match &self.world {
             Some(world) => result.map_err(|error| error.in_world(world)),
             None => result,
@@ -221,9 +221,9 @@ impl Membership {
         if let Err(error) = &result
             && !error.is_callers()
         {
-            lock(&self.told).get_or_insert_with(|| error.to_string());
+            lock(&self.got_failure).get_or_insert_with(|| error.to_string());
             self.troubled.store(true, Ordering::Release);
-            self.process_state.told.store(true, Ordering::Relaxed);
+            self.process_state.got_failure.store(true, Ordering::Relaxed);
             self.process_state.recorder.write(&error.to_string());
         }
         result
@@ -327,7 +327,7 @@ impl ProcessState {
             recorder,
             memberships: Mutex::default(),
             threads: Mutex::default(),
-            told: AtomicBool::new(false),
+            got_failure: AtomicBool::new(false),
         }
     }
 
@@ -338,8 +338,8 @@ impl ProcessState {
     }
 
     /// Whether a call of the rank has returned a failure of a group.
-    pub fn was_told(&self) -> bool {
-        self.told.load(Ordering::Relaxed)
+    pub fn has_returned_failure(&self) -> bool {
+        self.got_failure.load(Ordering::Relaxed)
     }
 
     /// Waits for the threads that were started for the rank. They end once their memberships are left.

@@ -48,20 +48,19 @@ use std::sync::Arc;
 /// A rank's handle on its group. [`crate::World`] gives one to each rank; [`Communicator::split`] makes smaller ones.
 /// One thread uses a communicator at a time; it may be moved to another thread.
 ///
-/// Every rank of the group makes the same calls in the same order, with the same counts, types, operators and
-/// roots. Where ranks disagree all of them get [`Error::Mismatch`]. After an error of the group the communicator
-/// is poisoned and every further call fails; an [`Error::Argument`] concerns its caller alone and sends nothing.
+/// Every rank of the group makes the same calls in the same order, with the same counts, types, operators and roots. Where ranks
+/// disagree, all of them get [`Error::Mismatch`]. After an error of the group the communicator is poisoned and every further call fails.
+/// An [`Error::Argument`] is returned to its caller only, and nothing is sent.
 ///
-/// If a rank's own part of an operation is done before the others have called, its call succeeds, and a failure of the others
-/// reaches the rank in its next call.
+/// If a rank's own part of an operation is done before the other ranks have called, its call succeeds, and the rank gets a failure of the
+/// other ranks from its next call.
 ///
 /// # Errors of the group
-/// Every operation returns by its deadline, on every rank that is left, with its result or with one of these:
-/// [`Error::Mismatch`] (two ranks called different things), [`Error::PeerLost`] (a rank has died, returned or left),
-/// [`Error::DeadlineExceeded`], [`Error::Aborted`], [`Error::Protocol`] and [`Error::Schedule`] (a schedule that cannot be
-/// run, or not the same one on all ranks), [`Error::System`], on virtual time also [`Error::Deadlock`],
-/// [`Error::Unresponsive`] and [`Error::Endless`]; and after any of these [`Error::Poisoned`]. They name the rank, the
-/// operation and the round. The content of the buffers is undefined then.
+/// Every operation returns by its deadline, on every rank that is left, with its result or with one of these: [`Error::Mismatch`] (two
+/// ranks called different things), [`Error::PeerLost`] (a rank has died, returned or left), [`Error::DeadlineExceeded`],
+/// [`Error::Aborted`], [`Error::Protocol`] and [`Error::Schedule`] (a schedule that cannot be run, or not the same one on all ranks),
+/// [`Error::System`], on virtual time also [`Error::Deadlock`], [`Error::Unresponsive`] and [`Error::Endless`]; and after any of these
+/// [`Error::Poisoned`]. The error names the rank, the operation and the round. After an error the content of the buffers is undefined.
 ///
 /// `n` is [`Communicator::size`] in what follows.
 ///
@@ -131,8 +130,8 @@ impl AbortHandle {
     }
 }
 
-/// An operation that this rank's own thread is in. If it unwinds, the operation does not count among those that the rank has done,
-/// so that the other ranks do not wait for the rest of it.
+/// An operation that this rank's own thread is in. If the thread unwinds, the operation does not count among those that the rank has
+/// done, so that the other ranks do not wait for the rest of the operation.
 struct Unfinished<'a>(Option<&'a Membership>);
 
 impl Unfinished<'_> {
@@ -170,19 +169,19 @@ impl Communicator {
         }
     }
 
-    /// This process as one rank of a world that talks over TCP, whose ranks have found each other.
+    /// This process as one rank of a world over TCP, whose ranks have already exchanged their addresses.
     ///
     /// When this communicator and all that were split off it are dropped, the last drop waits for frames that are still unsent.
     ///
     /// # Errors
-    /// [`Error::Missing`] and [`Error::Refused`] where a rank does not answer or refuses this one,
-    /// [`Error::AuthFailed`] where a rank holds another secret, [`Error::Argument`] for an address that needs a secret.
+    /// [`Error::Missing`] and [`Error::Refused`] where a rank does not answer or refuses this rank, [`Error::AuthFailed`] where a rank
+    /// holds another secret, [`Error::Argument`] for an address that needs a secret.
     pub fn over_tcp(peers: crate::tcp::PeerOptions) -> Result<Communicator> {
         Communicator::recorded(peers, None)
     }
 
-    /// This process as one rank of the MPI job that `mpirun`, or a cluster's own launcher, has started: see
-    /// [`crate::mpi`], also for what failure means there. MPI starts once in a process, so this works once.
+    /// This process as one rank of the MPI job that `mpirun`, or a cluster's own launcher, has started. [`crate::mpi`] also explains what
+    /// a failure means there. MPI starts only once in a process, so this works once.
     ///
     /// # Errors
     /// [`Error::System`] where MPI cannot be started, or does not support calls from many threads.
@@ -245,7 +244,8 @@ impl Communicator {
         self.membership.operations()
     }
 
-    /// Sets the deadline of this rank's operations from the next one on, in all groups of its process. Other ranks keep theirs.
+    /// Sets the deadline of this rank's operations from the next one on, in all groups of its process. The deadlines of other ranks stay
+    /// unchanged.
     ///
     /// # Errors
     /// [`Error::Argument`] unless ranks are connected over TCP: other worlds have one deadline for all their ranks.
@@ -256,13 +256,13 @@ impl Communicator {
         Err(Error::Argument("a rank sets its deadline only where it has joined its group over TCP".into()))
     }
 
-    /// Notes the training step that this rank is in, from 0. The flight record contains the step, in its header and in every
-    /// operation that is called from here on.
+    /// Stores the training step that this rank is in, from 0. The flight record contains the step, in its header and in every operation
+    /// that is called afterwards.
     pub fn note_step(&self, step: u64) {
         self.membership.note_step(step);
     }
 
-    /// The last operations of this rank, in all of its communicators; of `step`, those that it called in that training step.
+    /// The last operations of this rank, in all of its communicators; with `step`, only those called in that training step.
     pub fn flight_record(&self, step: Option<u64>) -> crate::flight::Record {
         self.membership.flight_record(step)
     }
@@ -272,13 +272,13 @@ impl Communicator {
         self.membership.backend.clock().now(self.membership.task)
     }
 
-    /// Accounts for computation of this rank. On virtual time the computation takes as long as the device model says. In real
-    /// time the computation itself takes its time, and this call does nothing.
+    /// Accounts for computation of this rank. On virtual time the computation takes the time that the device model gives. In real time
+    /// the computation itself takes its time, and this call does nothing.
     pub fn charge(&self, work: &allfold_sim::DeviceWork) {
         self.membership.backend.clock().charge(self.membership.task, work);
     }
 
-    /// Lets virtual time of this rank pass, without computation; in real time this does nothing.
+    /// Advances this rank's virtual time by `span`, without computation; in real time this does nothing.
     pub fn advance(&self, span: Picos) {
         self.membership.backend.clock().advance(self.membership.task, span);
     }
@@ -305,8 +305,7 @@ impl Communicator {
         Ok(self.with_plan(plan))
     }
 
-    /// Fails the group: every rank's operation under way, and every later one, returns [`Error::Aborted`] with this
-    /// reason.
+    /// Fails the group: every rank's current operation, and every later operation, returns [`Error::Aborted`] with this reason.
     pub fn abort(&self, why: impl Into<String>) {
         self.membership.backend.abort(self.membership.task, self.membership.member, why.into());
     }
@@ -328,7 +327,7 @@ impl Communicator {
         self.membership.check()?;
         let mut latest = self.prepared.borrow_mut();
         if let Some(at) = latest.iter().position(|(known, _)| *known == request) {
-            // A hit moves one place towards the front, because a full cache drops its last entry.
+            // A hit moves one position towards the front, because a full cache drops its last entry.
             let before = at.saturating_sub(1);
             if before < at {
                 latest.swap(at, before);
@@ -379,7 +378,7 @@ impl Communicator {
             }
         };
         unfinished.end();
-        self.membership.tell(result.map(|()| number))
+        self.membership.report(result.map(|()| number))
     }
 
     /// Waits for all asynchronous operations, which come before the next blocking operation.

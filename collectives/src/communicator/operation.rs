@@ -26,7 +26,7 @@ pub(super) struct Site<'a> {
     pub connection: Option<&'a mut Connection>,
 }
 
-/// Limit on pieces per chunk: each costs a few steps.
+/// Limit on pieces per chunk: each piece costs a few steps.
 const PIECES: u64 = 4096;
 /// Steps in flight when pieces are pipelined: enough that there is always one to send.
 const UNDER_WAY: u32 = 16;
@@ -44,7 +44,7 @@ pub(super) struct Prepared {
     path: Path<Exchange>,
 }
 
-/// Stands for the algorithm's name if the transport itself provides the collective.
+/// The algorithm's name in a call that the transport itself runs.
 const NATIVE: &str = "native";
 
 impl Prepared {
@@ -106,8 +106,8 @@ impl Prepared {
         }
     }
 
-    /// Runs the collective as operation number `sequence`. The caller's buffers are one buffer of the whole size, or the source
-    /// and the result. `begin` is called in shared memory when the call is on its way to the other ranks, otherwise at once.
+    /// Runs the collective as operation number `sequence`. The caller's buffers are one buffer of the whole size, or the source and the
+    /// result. `begin` is called in shared memory when the call is being sent to the other ranks, otherwise immediately.
     pub fn run(
         &self,
         sequence: u64,
@@ -127,11 +127,11 @@ impl Prepared {
                 begin();
                 self.by_messages(sequence, buffers, connection)
             }
-            // The previous rank's data would overwrite the data that this rank passes on, so this rank's data are copied first.
+            // The previous rank's data would overwrite the data that this rank sends on, so this rank's data are copied first.
             (Path::Fused(exchange), CallBuffers::InPlace(data))
                 if self.meaning().is_some_and(|row| row.value == Value::Previous) =>
             {
-                let mut copy = connection.messages().room(data.len());
+                let mut copy = connection.messages().alloc(data.len());
                 copy.copy_from_slice(data);
                 connection.run_fused(header, exchange, CallBuffers::OutOfPlace(&copy, data))
             }
@@ -189,9 +189,9 @@ impl Prepared {
             };
             return self.execute(sequence, buffers, connection);
         }
-        let mut copy = connection.messages().room(whole);
-        // A reduce-scatter reads its input in place: only chunks that are reduced are copied to `copy`, and the rank's own block
-        // goes straight to `to`.
+        let mut copy = connection.messages().alloc(whole);
+        // A reduce-scatter reads its input in place: only chunks that are reduced are copied to `copy`, and the rank's own block is
+        // written directly to `to`.
         if self.scatters_reduced() && self.schedule.ranks() > 1 && (from.len(), to.len()) == (whole, block) {
             let buffers = Buffers::Scattered { input: from, scratch: &mut copy, own, result: to };
             return self.execute(sequence, buffers, connection);

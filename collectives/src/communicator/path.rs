@@ -5,7 +5,7 @@ use crate::fused::Trees;
 use crate::transport::Connection;
 use crate::{Call, Error, Result};
 
-/// The paths; the first one that is available is taken. `F` is what a call in shared memory runs.
+/// The paths; the first available path is taken. `F` is the operation that a call in shared memory runs.
 pub(super) enum Path<F> {
     /// A collective that the backend itself provides, such as MPI's.
     Native,
@@ -18,15 +18,15 @@ pub(super) enum Path<F> {
 }
 
 impl Path<Trees> {
-    /// The path of a call over this connection. `named` says whether the caller named the algorithm; otherwise it was chosen
-    /// for its speed. `trees` gives the algorithm's reduction trees; an algorithm whose trees are not known runs by messages.
+    /// The path of a call over this connection. `named` is true if the caller named the algorithm; otherwise the algorithm was chosen for
+    /// its speed. `trees` returns the algorithm's reduction trees; an algorithm whose trees are not known runs by messages.
     pub fn choose(
         connection: &mut Connection,
         call: &Call,
         named: bool,
         trees: impl FnOnce() -> Option<Trees>,
     ) -> Path<Trees> {
-        if !named && connection.messages().native().is_some_and(|native| native.offers(call)) {
+        if !named && connection.messages().native().is_some_and(|native| native.provides(call)) {
             return Path::Native;
         }
         if connection.shares_memory()
@@ -42,7 +42,7 @@ impl Path<Trees> {
 }
 
 impl<F> Path<F> {
-    /// This path, with the content of [`Path::Fused`] replaced by `change` of it.
+    /// This path, with the content of [`Path::Fused`] mapped by `change`.
     pub fn map_fused<G>(self, change: impl FnOnce(F) -> G) -> Path<G> {
         match self {
             Path::Native => Path::Native,

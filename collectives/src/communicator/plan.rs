@@ -1,12 +1,12 @@
-//! Which algorithm a communicator runs for each collective, and how it cuts and windows it.
+//! The algorithm, segments and window that a communicator uses for each collective.
 
 use crate::registry::{self, Algorithm, Shape};
 use crate::schedule::Schedule;
 use crate::{Collective, Error, Geometry, Result};
 use std::sync::Arc;
 
-/// The choices of a communicator. All ranks must make the same ones, except for the window. The registry chooses by size what the
-/// user does not choose; for reductions always a canonical algorithm, so that the size affects the speed and never the bits.
+/// The choices of a communicator. All ranks must make the same choices, except for the window. The registry chooses by size what the user
+/// does not choose. For reductions it always chooses a canonical algorithm, so that the size affects the speed and never the bits.
 #[derive(Clone, Copy, Default)]
 pub struct Plan {
     choices: [Choice; Collective::ALL.len()],
@@ -63,7 +63,7 @@ impl Plan {
         Ok(self)
     }
 
-    /// Lets every rank have this many steps under way, in every collective.
+    /// Lets every rank have this many steps in flight, in every collective.
     ///
     /// # Errors
     /// [`Error::Argument`] for 0 steps.
@@ -87,7 +87,7 @@ impl Plan {
         self.choices[collective as usize].algorithm.is_some()
     }
 
-    /// Into how many segments chunks of at most `chunk` elements of `size` bytes are cut.
+    /// The number of segments that a chunk of at most `chunk` elements of `size` bytes each is cut into.
     pub(crate) fn segments(&self, of: &Algorithm, bytes: u64, chunk: u64, size: u64) -> u32 {
         let wanted = match self.choices[of.collective as usize].segment {
             Some(segment) => (chunk * size).div_ceil(segment),
@@ -96,14 +96,14 @@ impl Plan {
         u32::try_from(wanted.min(chunk)).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Whether an algorithm's chunks stay whole and its steps go one at a time, because it is not pipelined itself and the user
+    /// Whether an algorithm's chunks stay whole and its steps run one at a time, because the algorithm is not pipelined and the user
     /// chose neither segments nor a window.
     pub(crate) fn leaves_whole(&self, of: &Algorithm) -> bool {
         let choice = self.choices[of.collective as usize];
         !of.pipelined && choice.segment.is_none() && choice.window.is_none()
     }
 
-    /// How many steps of a rank may be under way.
+    /// The number of steps that a rank may have in flight.
     pub(crate) fn window_of(&self, of: &Algorithm) -> u32 {
         self.choices[of.collective as usize].window.unwrap_or_else(|| of.window())
     }

@@ -18,9 +18,9 @@ impl Communicator {
 }
 
 impl Plan {
-    /// What a communicator of `ranks` ranks with this plan runs for a collective with root 0 (where it has one) over
-    /// `count` elements: of the whole buffer, or of one block where the collective is made of blocks. If a transport cuts
-    /// the schedule into more pieces, as TCP does, [`Communicator::planned`] returns the schedule with these.
+    /// The schedule that a communicator of `ranks` ranks with this plan runs for a collective over `count` elements (of the whole buffer,
+    /// or of one block where the collective is made of blocks), with root 0 where it has a root. If a transport cuts the schedule into
+    /// more pieces, as TCP does, [`Communicator::planned`] returns the schedule with these pieces.
     ///
     /// # Errors
     /// As the collective itself.

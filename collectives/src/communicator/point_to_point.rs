@@ -8,8 +8,8 @@ use crate::{Buffer, Call, Element, Error, Operation, Rank, Result};
 use std::sync::Arc;
 
 impl Communicator {
-    /// Sends `data` to another rank, which receives as many elements of the same type. Returns when the message
-    /// was sent. Messages between two ranks arrive in order.
+    /// Sends `data` to another rank, which receives as many elements of the same type. Returns when the message has been sent. Messages
+    /// between two ranks arrive in order.
     ///
     /// # Errors
     /// [`Error::Argument`] where `to` is this rank or no rank of the group; those of the group.
@@ -17,7 +17,7 @@ impl Communicator {
         let (peer, call) = self.message::<T>(data.len(), to, true)?;
         let exchange = |transport: &mut dyn Transport| post(transport, &call, peer, data);
         let result = self.in_flight(&call, peer, exchange);
-        self.membership.tell(result)
+        self.membership.report(result)
     }
 
     /// Receives into `data` what another rank sends.
@@ -29,12 +29,12 @@ impl Communicator {
         let (peer, call) = self.message::<T>(data.len(), from, false)?;
         let result =
             self.in_flight(&call, peer, |transport| take(transport, &call, (self.rank(), peer), data));
-        self.membership.tell(result)
+        self.membership.report(result)
     }
 
-    /// [`Communicator::send`] of a buffer that comes back when the message was sent. The send runs on the communication thread,
-    /// after the asynchronous operations that were issued before. Later operations of the communicator wait for it: two ranks
-    /// that both send first and then receive need a communicator for each direction.
+    /// [`Communicator::send`] of a buffer that [`Work::wait`] returns when the message has been sent. The send runs on the communication
+    /// thread, after the asynchronous operations that were issued before. Later operations of the communicator wait for the send: two
+    /// ranks that both send first and then receive need a communicator for each direction.
     ///
     /// # Errors
     /// [`Error::Argument`] as the blocking form; the others of [`Communicator::all_reduce_async`].
@@ -47,7 +47,7 @@ impl Communicator {
         })
     }
 
-    /// [`Communicator::recv`] into a buffer that comes back with the message.
+    /// [`Communicator::recv`] into a buffer that [`Work::wait`] returns with the message.
     ///
     /// # Errors
     /// [`Error::Argument`] as the blocking form; the others of [`Communicator::all_reduce_async`].
@@ -64,7 +64,7 @@ impl Communicator {
     /// or any source. Any thread may receive, and any number of receives may wait at a time.
     ///
     /// # Errors
-    /// [`Error::Argument`] where ranks are not connected over TCP: these have [`Communicator::send`].
+    /// [`Error::Argument`] where ranks are not connected over TCP: use [`Communicator::send`] there.
     pub fn messages(&self) -> Result<crate::tcp::Messages> {
         self.membership.backend.clone().messages(self.membership.member).ok_or_else(|| {
             Error::Argument(
@@ -127,7 +127,7 @@ impl Communicator {
 /// Sends `data` to `peer`.
 fn post<T: Element>(transport: &mut dyn Transport, call: &Arc<Call>, peer: Rank, data: &[T]) -> Result<()> {
     transport.enter(call)?;
-    let mut payload = transport.room(size_of_val(data));
+    let mut payload = transport.alloc(size_of_val(data));
     payload.copy_from_slice(bytemuck::cast_slice(data));
     transport.post_send(peer, POINT_TO_POINT, Frame { call: call.clone(), round: 0, payload });
     transport.wait(0)?;
@@ -158,7 +158,7 @@ fn take<T: Element>(
     Ok(())
 }
 
-/// Fails the group if a message is another one than this rank has called for.
+/// Fails the group if the message differs from the one that this rank has called for.
 pub(super) fn agrees(
     transport: &mut dyn Transport,
     (call, bytes): (&Arc<Call>, usize),

@@ -6,7 +6,7 @@ use crate::{Collective, DType, Operation, Rank, ReduceOp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub collective: Collective,
-    /// The operation that errors and the call name: a split runs as an all-gather.
+    /// The operation that errors and the call name, because a split runs as an all-gather.
     pub operation: Operation,
     pub count: usize,
     pub dtype: DType,

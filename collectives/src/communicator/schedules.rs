@@ -7,7 +7,7 @@ use crate::{Collective, Rank};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Schedules that have been built, by the arguments that they were built from.
+/// Built schedules, by the arguments that they were built from.
 #[derive(Default)]
 pub(super) struct Schedules {
     built: BTreeMap<Key, Arc<dyn Schedule>>,
@@ -38,8 +38,8 @@ impl Schedules {
             .clone()
     }
 
-    /// The reduction trees of an algorithm. One that the user did not choose (`named` is false) is canonical if it reduces, so its
-    /// trees are the canonical ones.
+    /// The reduction trees of an algorithm. If the user did not choose the algorithm (`named` is false) and it reduces, it is canonical,
+    /// and its trees are the canonical trees.
     pub fn trees(
         &mut self,
         row: &Algorithm,

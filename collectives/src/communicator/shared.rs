@@ -9,7 +9,7 @@ use crate::{Buffer, Element, Error, Rank, ReduceOp, Result};
 const SMALLEST: usize = 4 << 10;
 
 impl Communicator {
-    /// Whether the data of this communicator's collectives go through shared memory.
+    /// Whether the data of this communicator's collectives are exchanged through shared memory.
     pub fn shares_memory(&self) -> bool {
         self.connection.borrow().shares_memory()
     }
@@ -17,12 +17,12 @@ impl Communicator {
     /// A registered buffer of `len` elements, all bits zero, which the other ranks of this communicator access in place.
     /// If they do not share memory, or for at most 4 KiB: the same as [`Buffer::zeroed`].
     ///
-    /// If all ranks pass registered buffers, a collective reads and writes them in place instead of copying through slots: the
-    /// same bits, about three times as fast for large buffers. The same holds for slices that begin and end at multiples of
-    /// 64 KiB of the buffer (or at its end). Other slices, and other communicators, use it as ordinary memory. (Compare NCCL's
-    /// registered buffers.) The buffer is freed when dropped; ranks may register different numbers of buffers.
+    /// If all ranks pass registered buffers, a collective reads and writes them in place instead of copying through slots: the same bits,
+    /// about three times as fast for large buffers. The same holds for slices that begin and end at multiples of 64 KiB of the buffer (or
+    /// at its end). For other slices, and in other communicators, the buffer is ordinary memory. (Compare NCCL's registered buffers.) The
+    /// buffer is freed when dropped; ranks may register different numbers of buffers.
     ///
-    /// After a failed collective the buffer that it writes to is undefined.
+    /// After a failed collective the content of its output buffer is undefined.
     ///
     /// ```
     /// use allfold_collectives::{Communicator, Error, ReduceOp, World};

@@ -4,8 +4,8 @@ use super::Communicator;
 use crate::backends::{GroupKey, Member};
 use crate::{Rank, Result};
 
-/// The sequence number in the key of the group that the first `shrink` makes; no operation reaches it. Later calls of `shrink` take
-/// the numbers before it.
+/// The sequence number in the key of the group that the first `shrink` makes; no operation reaches this number. Later calls of `shrink`
+/// take the numbers below it.
 const SHRINK: u64 = u64::MAX;
 
 impl Communicator {

@@ -19,7 +19,7 @@ impl Communicator {
     /// From now on writes the flight record when the process gets a signal: SIGTERM or SIGINT, and then ends the process, or
     /// SIGUSR2, after which the process continues. If the program itself catches SIGTERM, the record is written and the process
     /// is not ended; if it catches SIGINT or SIGUSR2, that signal is left to the program.
-    pub(super) fn write_when_asked(&self) -> Result<()> {
+    pub(super) fn write_on_signal(&self) -> Result<()> {
         static LISTENING: AtomicBool = AtomicBool::new(false);
         *lock(&NEWEST) = self.owner.as_ref().map_or_else(Weak::new, Arc::downgrade);
         if LISTENING.swap(true, Ordering::Relaxed) {
@@ -27,15 +27,15 @@ impl Communicator {
         }
         let runtime = runtime()?;
         let _inside = runtime.enter();
-        let hear = |kind| signal(kind).map_err(|error| Error::System(error.to_string()));
+        let listen = |kind| signal(kind).map_err(|error| Error::System(error.to_string()));
         for (kind, name) in ENDING {
             let ends = !catches(kind);
             if !ends && kind == SignalKind::interrupt() {
                 continue;
             }
-            let mut told = hear(kind)?;
+            let mut signals = listen(kind)?;
             runtime.spawn(async move {
-                while told.recv().await.is_some() {
+                while signals.recv().await.is_some() {
                     write_flight_record(&format!("it was asked to end ({name})"));
                     if ends {
                         // The exit code by which shells report an end by that signal.
@@ -45,9 +45,9 @@ impl Communicator {
             });
         }
         if !catches(SignalKind::user_defined2()) {
-            let mut asked = hear(SignalKind::user_defined2())?;
+            let mut signals = listen(SignalKind::user_defined2())?;
             runtime.spawn(async move {
-                while asked.recv().await.is_some() {
+                while signals.recv().await.is_some() {
                     newest().iter().for_each(|owner| {
                         owner.process_state.recorder.dump("it was asked for its record (SIGUSR2)");
                     });

@@ -9,16 +9,16 @@ impl Communicator {
     /// Makes one communicator per `color` from the ranks that pass it, numbered by `key` and, for equal keys, by their ranks here.
     /// A rank that passes no color gets no communicator. Every rank must call it.
     ///
-    /// The new communicators have this one's plan. Dropping one ends its communication thread and, on threads and over TCP,
-    /// frees what its group holds on this rank. On virtual time and over MPI the group itself, some hundreds of bytes per rank,
-    /// is kept until the run ends: MPI frees a communicator only when all its ranks ask together.
+    /// The new communicators have this communicator's plan. Dropping a communicator ends its communication thread and, on threads and
+    /// over TCP, frees the memory of its group on this rank. On virtual time and over MPI the group itself, some hundreds of bytes per
+    /// rank, is retained until the run ends: MPI frees a communicator only when all its ranks request it together.
     ///
     /// # Errors
     /// Those of the group; [`crate::Error::System`] where the system has no descriptors left for the new group.
     pub fn split(&self, color: Option<u32>, key: u32) -> Result<Option<Communicator>> {
         let mine = [i64::from(color.is_some()), i64::from(color.unwrap_or(0)), i64::from(key)];
         let mut wishes = vec![0i64; 3 * self.size() as usize];
-        let sequence = self.gather_wishes(&mine, &mut wishes)?;
+        let sequence = self.gather_choices(&mine, &mut wishes)?;
         let Some(color) = color else { return Ok(None) };
 
         let mut members: Vec<(i64, Rank)> = (0..self.size())
@@ -73,8 +73,8 @@ impl Communicator {
         Ok(Communicator::new(membership, self.plan).at(self.owner.clone()))
     }
 
-    /// An all-gather whose call names a split, so that ranks that call anything else disagree. Returns its sequence number.
-    fn gather_wishes<T: Element>(&self, block: &[T], all: &mut [T]) -> Result<u64> {
+    /// An all-gather whose call names a split, so that a rank that makes another call gets a mismatch. Returns its sequence number.
+    fn gather_choices<T: Element>(&self, block: &[T], all: &mut [T]) -> Result<u64> {
         expect("the table of a split", all.len(), self.times(block.len())?)?;
         let mut request = self.request::<T>(Collective::AllGather, block.len());
         request.operation = Operation::Split;

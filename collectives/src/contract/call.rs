@@ -1,7 +1,7 @@
 //! A call: the arguments that all ranks must agree on.
 //!
-//! The ledger compares calls when ranks enter an operation, and every frame carries its sender's call, which the
-//! receiver compares with its own before it looks at a byte.
+//! The call table compares calls when ranks enter an operation. Every frame carries its sender's call, which the receiver compares with
+//! its own call before it uses the payload.
 
 use crate::{Collective, DType, Rank, ReduceOp};
 use std::fmt;
@@ -27,12 +27,13 @@ impl fmt::Display for Operation {
     }
 }
 
-/// The part of a call that all ranks must agree on. Ranks that make different calls as the same operation get an error.
+/// The part of a call that all ranks must agree on. Ranks that make different calls at the same position of the sequence get an error.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
     /// The kind of the operation.
     pub operation: Operation,
-    /// How many operations of this communicator came before this one; for a message, how many from its sender to its receiver.
+    /// The number of earlier operations of this communicator; for a message, the number of earlier messages from its sender to its
+    /// receiver.
     pub sequence: u64,
     /// The number of elements: of the whole buffer, or of one rank's block where the collective is made of blocks.
     pub count: u64,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The longest wait, 136 years: it replaces a deadline that the system's clock cannot represent.
+/// The longest wait, 136 years: replaces a deadline that the system's clock cannot represent.
 const LONGEST: Duration = Duration::from_secs(1 << 32);
 
 /// The current time.
@@ -11,7 +11,7 @@ pub(crate) fn clock() -> Instant {
     Instant::now()
 }
 
-/// The time at which a deadline that starts now passes.
+/// The time at which a deadline that starts now expires.
 pub(crate) fn after(deadline: Duration) -> Instant {
     let now = clock();
     now.checked_add(deadline).unwrap_or(now + LONGEST)

@@ -1,4 +1,4 @@
-//! A call in 16 bytes. The receiver of a frame compares it with its own call and can tell what the sender called.
+//! A call in 16 bytes. The receiver of a frame compares the fingerprint with its own call, and decodes from it what the sender called.
 //!
 //! ```text
 //!  0         1    2      4        6          8        16
@@ -9,7 +9,7 @@
 use crate::{Call, Collective, DType, Operation, Rank, ReduceOp, registry};
 use allfold_sim::fnv1a;
 
-/// A call without its sequence number, which is sent beside it.
+/// A call without its sequence number, which is sent in a separate field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fingerprint(pub [u8; 16]);
 

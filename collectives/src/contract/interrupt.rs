@@ -27,7 +27,7 @@ pub fn asked() -> Option<String> {
     ASK.get().and_then(|ask| ask())
 }
 
-/// How long this thread may sleep at once: `sleep`, but at most [`PAUSE`] if it has to call `ask` meanwhile.
+/// How long this thread may sleep in one wait: `sleep`, but at most [`PAUSE`] if it has to call `ask` meanwhile.
 pub(crate) fn pause(sleep: Duration) -> Duration {
     if ASK.get().is_some() { sleep.min(PAUSE) } else { sleep }
 }

@@ -6,13 +6,13 @@ use std::ops::Range;
 pub(crate) enum Buffers<'a> {
     /// One buffer of the whole size.
     Whole(&'a mut [u8]),
-    /// The rank's own block is in `block` and is copied to its range `own` of `whole` while it is sent. Before that, the schedule
-    /// writes nothing there.
+    /// The rank's own block is in `block` and is copied to its range `own` of `whole` while it is sent. The schedule writes nothing to
+    /// this range before.
     Block { whole: &'a mut [u8], own: Range<usize>, block: &'a [u8] },
     /// The rank's values are in `input`, which is only read. The schedule writes to `scratch`; parts that it never writes stay
     /// undefined. `result` holds the rank's own block in place of its range of `scratch`.
     Scattered { input: &'a [u8], scratch: &'a mut [u8], own: Range<usize>, result: &'a mut [u8] },
-    /// None: messages have lengths and no contents.
+    /// No memory: messages have lengths and no contents.
     Lengths,
 }
 

@@ -4,12 +4,11 @@
 //! steps     0 1 2 | 3 4 5 6 | 7 8 ..       the window: W steps from the oldest unfinished one
 //!           done  | x . x . | not issued
 //!                   ^   '-- starts: no earlier unfinished step touches what it touches
-//!                   '------ under way: both halves posted, neither awaited first
+//!                   '------ in flight: both halves posted, neither awaited first
 //! ```
 //!
-//! The executor follows the execution rule of `docs/ARCHITECTURE.md`, so it cannot deadlock where sends and receives match one
-//! to one, for any window and without any buffering. On virtual time it finishes at the time that the time-only engines
-//! compute.
+//! The executor follows the execution rule of `docs/ARCHITECTURE.md`, so it cannot deadlock where sends and receives match one to one,
+//! for any window and without any buffering. On virtual time it finishes at the time that the time-only engines compute.
 
 mod buffers;
 mod route;
@@ -40,8 +39,8 @@ pub(crate) struct Execution<'a> {
 }
 
 impl Execution<'_> {
-    /// Runs all of the rank's steps, after the operation was entered. After an error, which has been reported to the group, the
-    /// buffers are undefined.
+    /// Runs all of the rank's steps, after the operation was entered. An error has been reported to the group when it is returned; the
+    /// buffers are then undefined.
     pub fn run(&self, buffers: Buffers<'_>, mut route: Route<'_>) -> Result<()> {
         self.steps(buffers, &mut route).map_err(|error| route.transport().fail(error))
     }
@@ -107,7 +106,7 @@ impl Execution<'_> {
         Ok(())
     }
 
-    /// Starts a step: copies the data that it sends, unless they can be sent in place. Executes a local step at once.
+    /// Starts a step: copies the data that it sends, unless they can be sent in place. Executes a local step immediately.
     fn begin(&self, slot: &mut Slot, store: &mut Store, route: &mut Route<'_>) -> Result<()> {
         slot.started = true;
         if let Route::Frames(_) = route {
@@ -118,7 +117,7 @@ impl Execution<'_> {
         match (slot.step.send, slot.step.recv) {
             (Some((to, from)), Some((peer, into, how))) if local(Some(to)) && local(Some(peer)) => {
                 let bytes = store.bytes(from);
-                store.move_within(from, into, how, |bytes| route.transport().room(bytes)).map_err(wrong)?;
+                store.move_within(from, into, how, |bytes| route.transport().alloc(bytes)).map_err(wrong)?;
                 let time = route.transport().virtual_time();
                 let done = time.is_none_or(|time| time.moved(slot.round, bytes, how));
                 let half = if done { Half::Done } else { Half::Posted };
@@ -127,13 +126,13 @@ impl Execution<'_> {
             (send, recv) if local(send.map(|s| s.0)) || local(recv.map(|r| r.0)) => {
                 return Err(wrong("one half of a local step is missing".into()));
             }
-            // The span is sent in place, unless the same step writes to it.
+            // The span is sent in place, unless the same step writes to the span.
             (Some((_, span)), recv)
                 if matches!(route, Route::Direct(_))
                     && store.is_there(span)
                     && recv.is_none_or(|(_, written, _)| !written.overlaps(&span)) => {}
             (Some((_, span)), _) => {
-                let payload = store.payload(span, |bytes| route.transport().room(bytes));
+                let payload = store.payload(span, |bytes| route.transport().alloc(bytes));
                 slot.payload = Some(payload.map_err(wrong)?);
             }
             (None, _) => {}
@@ -169,7 +168,7 @@ impl Execution<'_> {
         Ok(())
     }
 
-    /// Compares a frame with what the schedule expects, and stores its bytes.
+    /// Compares a frame with the frame that the schedule expects, and stores its bytes.
     fn receive(&self, slot: &Slot, peer: Rank, frame: Frame, store: &mut Store) -> Result<()> {
         let Some((_, span, how)) = slot.step.recv else { return Ok(()) };
         if *frame.call != *self.call {

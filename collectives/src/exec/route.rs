@@ -6,7 +6,7 @@ use crate::transport::{Direct, Transport};
 pub(crate) enum Route<'a> {
     /// Frames: sent data are copied, received data are copied or reduced into the buffer.
     Frames(&'a mut dyn Transport),
-    /// Data are sent and received in place where possible: not into scratch copies, nor out of spans that the same step writes.
+    /// Data are sent and received in place where possible: not into scratch copies, and not out of spans that the same step writes.
     Direct(&'a mut dyn Direct),
 }
 

@@ -12,7 +12,7 @@ use std::rc::Rc;
 /// Data and scratch copies. Errors say which access of the schedule is impossible.
 pub(super) struct Store<'a> {
     data: Data<'a>,
-    /// The rank's own block, until [`Store::settle`] has copied the last of it to the buffer.
+    /// The rank's own block, until [`Store::settle`] has copied its last part to the buffer.
     given: Option<Given<'a>>,
     /// The rank's input. A chunk is read from the input until the chunk is first written in the data, so that data that are only
     /// sent are not copied.
@@ -20,26 +20,26 @@ pub(super) struct Store<'a> {
     geometry: &'a Geometry,
     dtype: DType,
     op: ReduceOp,
-    /// Whether there are bytes, and not lengths alone.
+    /// Whether messages have contents, and not only lengths.
     has_contents: bool,
     /// The written parts of scratch copies, by (scratch copy, chunk, segment). Data that arrive for a scratch copy stay in the
     /// payload.
     scratch_copies: BTreeMap<(u32, u32, u32), Piece>,
 }
 
-/// An input that is only read, and the pieces of it that values in the data have replaced.
+/// An input that is only read, with the pieces whose values in the data have replaced those in the input.
 struct Input<'a> {
     bytes: &'a [u8],
-    /// Where each piece begins that has been written in the data, as an offset in bytes.
+    /// The offset, in bytes, of each piece that has been written in the data.
     written: BTreeSet<usize>,
-    /// The same for pieces whose reduction has begun: their first parts are in the data, the others still in the input.
+    /// The offset, in bytes, of each piece whose reduction has begun: its first parts are in the data, the others still in the input.
     begun: BTreeSet<usize>,
 }
 
-/// The whole buffer, one range of which may lie in other memory.
+/// The whole buffer, of which one range may lie in other memory.
 struct Data<'a> {
     bytes: &'a mut [u8],
-    /// A range of the buffer, and the memory that is used in its place.
+    /// A range of the buffer, and the memory that replaces it.
     instead: Option<(Range<usize>, &'a mut [u8])>,
 }
 
@@ -77,8 +77,7 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start.max(b.start) < a.end.min(b.end)
 }
 
-/// A block that must be copied to its range of the data. It is copied part by part as it is sent, while each part is in the
-/// cache.
+/// A block that must be copied to its range of the data. Each part is copied when it is sent, while it is in the cache.
 struct Given<'a> {
     bytes: &'a [u8],
     at: Range<usize>,
@@ -145,16 +144,16 @@ impl<'a> Store<'a> {
         self.geometry.elements(span) as usize * self.dtype.size()
     }
 
-    /// The payload of a message that sends a span. `room` allocates one of this many bytes.
-    pub fn payload(&self, span: Span, room: impl FnOnce(usize) -> Payload) -> Result<Payload, String> {
+    /// The payload of a message that sends a span. `allocate` returns a payload of this many bytes.
+    pub fn payload(&self, span: Span, allocate: impl FnOnce(usize) -> Payload) -> Result<Payload, String> {
         if !self.has_contents {
             return Ok(Payload::of_length(self.bytes(span)));
         }
-        let mut payload = room(self.bytes(span));
+        let mut payload = allocate(self.bytes(span));
         self.read(span, &mut payload).map(|()| payload)
     }
 
-    /// The bytes of a message that arrived, which has contents if the store has.
+    /// The number of bytes of a message that arrived. The message has contents if the store has contents.
     pub fn arrived(&self, payload: &Payload) -> usize {
         if self.has_contents { payload.len() } else { payload.length() }
     }
@@ -171,7 +170,7 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// Stores a span's bytes in its region, data or scratch: over the bytes that are there, or reduced into them.
+    /// Stores a span's bytes in its region, data or scratch: overwrites the bytes there, or reduces into them.
     pub fn write(&mut self, span: Span, how: Combine, payload: Payload) -> Outcome {
         if !self.has_contents {
             return Ok(());
@@ -197,20 +196,20 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// A step of the rank with itself: `from` is copied to, or reduced into, `into`.
-    /// `room` allocates a payload of this many bytes.
+    /// A step of the rank with itself: copies or reduces `from` into `into`.
+    /// `allocate` returns a payload of this many bytes.
     pub fn move_within(
         &mut self,
         from: Span,
         into: Span,
         how: Combine,
-        room: impl FnOnce(usize) -> Payload,
+        allocate: impl FnOnce(usize) -> Payload,
     ) -> Outcome {
         self.settle();
         if self.bytes(from) != self.bytes(into) {
             return Err(format!("{from:?} and {into:?} differ in size"));
         }
-        // If both spans have chunks of the same lengths, each chunk goes from the scratch copy straight into the data.
+        // If both spans have chunks of the same lengths, each chunk is written from the scratch copy directly into the data.
         let sizes = |span: Span| {
             (span.first_chunk..span.first_chunk + span.chunks).map(move |chunk| (chunk, span.segment))
         };
@@ -233,7 +232,7 @@ impl<'a> Store<'a> {
             }
             return Ok(());
         }
-        let payload = self.payload(from, room)?;
+        let payload = self.payload(from, allocate)?;
         self.write(into, how, payload)
     }
 
@@ -245,7 +244,7 @@ impl<'a> Store<'a> {
         bytes.get(range.start.checked_sub(given.at.start)?..range.end.checked_sub(given.at.start)?)
     }
 
-    /// Copies the rank's own bytes of this range to the buffer while they are sent, if they are the next to be copied.
+    /// Copies the rank's own bytes of this range to the buffer while they are sent, if they follow the bytes copied last.
     fn follow(&mut self, range: &Range<usize>) {
         let Some(given) = self.given.as_mut().filter(|given| overlap(&given.at, range)) else { return };
         if range.start < given.at.start || range.end > given.at.end {
@@ -302,8 +301,8 @@ impl<'a> Store<'a> {
         let there = self.scratch_copies.remove(&key).ok_or_else(|| {
             format!("reduces into chunk {chunk} of scratch copy {number}, where nothing was written")
         })?;
-        // A reduction gives the same bits in either order of its operands, so the result goes to whichever of the two payloads
-        // no other piece uses, or to a new one.
+        // A reduction gives the same bits in either order of its operands, so the result is written to whichever of the two payloads no
+        // other piece uses, or to a new payload.
         let (mut into, from) =
             if Rc::strong_count(&there.bytes) == 1 { (there, piece) } else { (piece, there) };
         match Rc::get_mut(&mut into.bytes) {

@@ -1,4 +1,4 @@
-//! The window: the issued and unfinished steps of a rank, and which of them wait for which.
+//! The window: the issued and unfinished steps of a rank, and the conflicts between them.
 
 use crate::Rank;
 use crate::schedule::{Schedule, Step};
@@ -23,7 +23,7 @@ pub(super) struct Slot {
     pub step: Step,
     /// Number of earlier unfinished steps that conflict with this one.
     pub blockers: u32,
-    /// Whether the step has started: no earlier unfinished step conflicts, and the data to send are copied unless sent in place.
+    /// Whether the step has started: no earlier unfinished step conflicts, and the data to send are copied unless they are sent in place.
     pub started: bool,
     pub payload: Option<Payload>,
     pub send: Half,
@@ -89,7 +89,7 @@ impl<'a> Window<'a> {
         self.slots.iter_mut()
     }
 
-    /// Finishes every step with both halves done and unblocks later steps. Returns whether there was one.
+    /// Finishes every step with both halves done and unblocks later steps. Returns whether it finished a step.
     pub fn finish(&mut self) -> bool {
         let mut any = false;
         for at in 0..self.slots.len() {

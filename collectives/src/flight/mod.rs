@@ -1,4 +1,4 @@
-//! The flight recorder: keeps each rank's last operations and writes them to a file after a failure.
+//! The flight recorder: stores each rank's last operations and writes them to a file after a failure.
 //!
 //! ```text
 //! rank 0   .. | 40 all_reduce done | 41 all_reduce done | 42 barrier started          |   ring of the last 512
@@ -6,9 +6,9 @@
 //! rank 2   .. | 40 all_reduce done |                                                  |   never entered 41
 //! ```
 //!
-//! An operation costs two writes under an uncontended lock, an asynchronous one three; between ranks that share memory the first
-//! write overlaps with the announcement of the operation. A record is a file per rank. [`triage`] compares the files of a run and
-//! names the first operation at which ranks diverge; [`straggler`] names the rank that the others waited for longest.
+//! An operation costs two writes under an uncontended lock, an asynchronous operation three; between ranks that share memory the first
+//! write overlaps with the announcement of the operation. A record is a file per rank. [`triage`] compares the files of a run and names
+//! the first operation at which ranks diverge; [`straggler`] names the rank that the others waited for longest.
 
 mod record;
 mod ring;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// The greatest length of a record in bytes: 512 operations take about a quarter of a mebibyte.
 const LONGEST: u64 = 16 << 20;
 
-/// The first line.
+/// The first line of the file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// Version of the format: 1.
@@ -78,7 +78,7 @@ pub struct Entry {
     pub rank: u32,
     /// The number of ranks of that communicator.
     pub size: u32,
-    /// The operation's number in its communicator; for a message, among those from its sender to its receiver.
+    /// The operation's number in its communicator; for a message, its number among the messages from its sender to its receiver.
     pub sequence: u64,
     /// The kind of the operation, such as `all_reduce`.
     pub operation: String,
@@ -98,14 +98,14 @@ pub struct Entry {
     /// The name of the algorithm; empty if there is no choice.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub algorithm: String,
-    /// How far the operation came.
+    /// How far the operation got.
     pub state: State,
     /// When the operation was called.
     pub issued_us: f64,
-    /// When the rank entered the operation; `None` if it never did.
+    /// When the rank entered the operation; `None` if it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_us: Option<f64>,
-    /// When the operation ended; `None` if it never did.
+    /// When the operation ended; `None` if it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_us: Option<f64>,
     /// The operation's error, if it failed.
@@ -214,14 +214,14 @@ impl Record {
             serde_json::to_writer(&mut bytes, entry)?;
             bytes.push(b'\n');
         }
-        // Removes a file, or a link, that an earlier process of that number has left: `create_new` refuses both.
+        // Removes a file or a link that an earlier process with that number has left: `create_new` refuses both.
         let _ = std::fs::remove_file(&temporary);
         let file = OpenOptions::new().write(true).create_new(true).open(&temporary);
         let written = file
             .and_then(|mut file| file.write_all(&bytes))
             .and_then(|()| std::fs::rename(&temporary, &path));
         if let Err(error) = written {
-            // The error of the write is returned, not one of this removal.
+            // The error of the write is returned, not an error of this removal.
             let _ = std::fs::remove_file(&temporary);
             return Err(error);
         }
@@ -273,7 +273,7 @@ mod tests {
         assert!(Record::parts_in(folder.path()).unwrap().is_empty());
         std::fs::remove_dir(&path).unwrap();
         assert_eq!(Record::read(&record.write(folder.path()).unwrap()).unwrap(), record);
-        // Records of versions that did not say who wrote them are read as well.
+        // Records of older versions, without the process that wrote them, can still be read.
         std::fs::write(&path, "{\"flight\":1,\"rank\":3,\"size\":4,\"reason\":\"lost\"}\n").unwrap();
         let Header { step, writer, .. } = Record::read(&path).unwrap().header;
         assert_eq!((step, writer), (None, None));

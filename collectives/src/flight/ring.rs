@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// Number of operations that are kept.
+/// Number of operations that are retained.
 const LAST: usize = 512;
 
 /// A rank's recorder. The rank's own thread and its communication threads write to it.
@@ -20,11 +20,11 @@ pub(crate) struct Recorder {
     /// The training step that the rank is in; [`NO_STEP`] if the program has noted none.
     step: AtomicU64,
     ring: Mutex<Ring>,
-    /// Whether [`Recorder::write`] has run. Locked while it writes, so that a second thread that ends the process waits for it.
+    /// Whether [`Recorder::write`] has run. Locked during the write, so that a second thread that ends the process waits for it.
     written: Mutex<bool>,
 }
 
-/// Stands for no training step.
+/// The value of `step` before the program has noted a training step.
 const NO_STEP: u64 = u64::MAX;
 
 /// Returns the scale of the stamps that were taken so far.
@@ -60,7 +60,7 @@ impl Recorder {
         Recorder { rank, size, folder, scale, step, ring: Mutex::default(), written: Mutex::default() }
     }
 
-    /// Notes the training step that the rank is in: operations that it calls from here on are recorded with this step.
+    /// Stores the training step that the rank is in: later operations of the rank are recorded with this step.
     pub fn note_step(&self, step: u64) {
         self.step.store(step, Ordering::Relaxed);
     }
@@ -74,7 +74,7 @@ impl Recorder {
         self.add(group, call, peer, State::Issued, [Some(now), None, None])
     }
 
-    /// Records that an operation is called and entered at once.
+    /// Records that an operation is called and entered at the same time.
     pub fn begin(&self, group: (u64, Rank, u32), call: Call, now: Stamp) -> Ticket {
         self.add(group, call, None, State::Started, [Some(now), Some(now), None])
     }
@@ -109,12 +109,12 @@ impl Recorder {
             slot.times[2] = Some(now);
             slot.state = if result.is_ok() { State::Done } else { State::Failed };
             slot.error = result.as_ref().err().map(crate::Error::to_string);
-            self.tell(slot);
+            self.log(slot);
         });
     }
 
-    /// Tells the log of an operation that has ended.
-    fn tell(&self, slot: &Slot) {
+    /// Writes an operation that has ended to the log.
+    fn log(&self, slot: &Slot) {
         let Slot { call, times: [_, Some(from), Some(to)], error, .. } = slot else { return };
         if !tracing::enabled!(tracing::Level::TRACE) {
             return;
@@ -135,7 +135,7 @@ impl Recorder {
         }
     }
 
-    /// The record of the operations that are still kept: of those that were called in `step`, or of all.
+    /// The record of the operations that are still retained; with `step`, only those that were called in this step.
     pub fn record(&self, reason: &str, step: Option<u64>) -> Record {
         let ring = self.ring();
         // All stamps are converted by one scale: with several, an operation could seem to end before it began.
@@ -162,8 +162,8 @@ impl Recorder {
         }
     }
 
-    /// Writes the record as it is now, while the rank goes on. A later failure writes another in its place; after a failure
-    /// the failure's record stays.
+    /// Writes the record as it is now, while the rank continues. The record of a later failure replaces it; after a failure the failure's
+    /// record stays.
     pub fn dump(&self, reason: &str) {
         let Some(folder) = &self.folder else { return };
         let written = lock(&self.written);
@@ -171,7 +171,7 @@ impl Recorder {
             return;
         }
         if let Some(path) = self.put(folder, reason) {
-            // Nothing else shows the one who asked that the rank has heard it.
+            // Without this line, the sender of the signal would not see that the record was written.
             tracing::warn!(
                 rank = self.rank.0,
                 "rank {} wrote its flight record, {}: {reason}",
@@ -181,11 +181,11 @@ impl Recorder {
         }
     }
 
-    /// Writes the record. Returns its file; `None` if it cannot be written, which is told.
+    /// Writes the record. Returns its file; `None` if the file cannot be written, which is logged.
     fn put(&self, folder: &Path, reason: &str) -> Option<PathBuf> {
         let mut record = self.record(reason, None);
         record.header.writer = Some(Writer::here());
-        // An error while writing must not hide the error that the record is about.
+        // An error while writing must not hide the error that caused the record.
         let written = record.write(folder);
         if let Err(error) = &written {
             tracing::warn!(

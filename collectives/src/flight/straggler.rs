@@ -10,8 +10,9 @@
 //! time. So a rank is late by the difference between the longest time in the operation and its own. This needs no common clock,
 //! which processes do not have.
 //!
-//! A rank that is stopped within an operation, after it has sent its part, is long in it as well, and nobody waited: so the operation
-//! is the one in which half of the ranks stayed long. In the next one the others wait for the stopped rank.
+//! A rank that is stopped within an operation, after it has sent its part, is long in the operation as well, although no rank waited for
+//! it. So an operation counts only if half of the ranks stayed in it for long: in the next operation the others wait for the stopped
+//! rank.
 
 use super::record::{Entry, Record, State};
 use super::triage::of_group;
@@ -28,7 +29,7 @@ const TOGETHER: [Collective; 5] = [
     Collective::Barrier,
 ];
 
-/// The rank that was waited for longest.
+/// The rank that the others waited for longest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Straggler {
     /// The communicator; 0 is the world.
@@ -45,8 +46,8 @@ pub struct Straggler {
     pub late_us: f64,
 }
 
-/// Finds the straggler. `None` if no all-reduce, all-gather, reduce-scatter, all-to-all or barrier succeeded on all its ranks and
-/// is in the records of all.
+/// Finds the straggler. `None` if no all-reduce, all-gather, reduce-scatter, all-to-all or barrier succeeded on all its ranks and is in
+/// all their records.
 pub fn straggler(records: &[Record]) -> Option<Straggler> {
     let mut operations: BTreeMap<(u64, u64), Vec<(f64, &Entry)>> = BTreeMap::new();
     for entry in records.iter().flat_map(|record| &record.entries) {
@@ -122,7 +123,7 @@ mod tests {
         let says =
             "rank 1 was waited for longest: about 4.899 ms by rank 0, in operation 1, barrier(8 x f32)";
         assert_eq!(straggler(&all).unwrap().to_string(), says, "in a broadcast the root waits for nobody");
-        // Once a rank did not come out of the barrier, the barrier no longer shows who was late.
+        // The barrier failed on one rank, so it no longer shows which rank was late.
         all[2].entries[1].state = State::Failed;
         assert_eq!(straggler(&all).unwrap().sequence, 0);
         assert_eq!(straggler(&all[..2]), None, "somebody is not on record");

@@ -1,9 +1,9 @@
-//! Triage: compares the flight records of a run. Where do ranks diverge first, and which ranks are behind?
+//! Triage: compares the flight records of a run, and finds the first operation at which ranks diverge and the ranks that are behind.
 //!
-//! The operations of each communicator are compared in order. The first that differs between ranks is the result: ranks made
-//! different calls, or some never entered it, or some never finished it. The ranks that are behind are named, even if they are
-//! the majority. A rank that is missing because it waits in another communicator's operation is not to blame: that other
-//! operation counts.
+//! The operations of each communicator are compared in order. The result is the first operation that differs between ranks: ranks made
+//! different calls, or some never entered it, or some never finished it. The ranks that are behind are named, even if they are the
+//! majority. A rank that is missing because it waits in another communicator's operation is not to blame: the other operation is then the
+//! result.
 
 use super::record::{Entry, Record, State};
 use crate::Rank;
@@ -60,8 +60,9 @@ pub enum Diagnosis {
 
 /// Compares the records of a run. Also returns the ranks without a record.
 ///
-/// Ranks in the diagnosis are numbers in the communicator that it names; ranks without a record are world ranks. Such a rank was
-/// killed, or had no reason to write one. It may be one that never entered, so it is named beside the diagnosis.
+/// Ranks in the diagnosis are numbers in the communicator that the diagnosis names; ranks without a record are world ranks. A rank
+/// without a record was killed, or had no reason to write one. It may be the rank that never entered the operation, so it is reported in
+/// addition to the diagnosis.
 pub fn triage(records: &[Record]) -> (Diagnosis, Vec<Rank>) {
     let size = records.iter().map(|record| record.header.size).max().unwrap_or(0);
     let seen: BTreeSet<u32> = records.iter().map(|record| record.header.rank).collect();
@@ -82,8 +83,8 @@ pub fn triage(records: &[Record]) -> (Diagnosis, Vec<Rank>) {
         *span = (span.0.min(entry.sequence), span.1.max(entry.sequence));
     }
     let found = groups.iter().filter_map(|(name, group)| group.first(*name));
-    // Order of importance: different calls, and operations that ranks never entered; then operations that ranks did not enter while
-    // they wait elsewhere; then failures, which may be consequences. Diagnoses of equal importance are ordered by time.
+    // Order of importance: different calls, and operations that ranks never entered; then operations that ranks did not enter while they
+    // wait elsewhere; then failures, which may be consequences. Diagnoses of equal importance are ordered by time.
     let follows = |verdict: &Diagnosis| match verdict {
         Diagnosis::Unfinished { .. } => 2,
         Diagnosis::NeverEntered { group, absent, .. } => {
@@ -110,7 +111,7 @@ struct Group<'a> {
 type Look<'a> = &'a dyn Fn(u64, &BTreeMap<Rank, &Entry>) -> Option<Diagnosis>;
 
 impl Group<'_> {
-    /// The first operation that is not the same for everyone, with when it was first called.
+    /// The first operation that is not the same on all ranks, with the time at which it was first called.
     fn first(&self, group: u64) -> Option<(f64, Diagnosis)> {
         let find = |look: Look| {
             self.calls.iter().find_map(|(sequence, entries)| {
@@ -118,8 +119,8 @@ impl Group<'_> {
                 Some((when, look(*sequence, entries)?))
             })
         };
-        // Unfinished operations are looked for last: a rank that is behind when the others disagree in a later operation does
-        // not finish its own.
+        // Unfinished operations are searched last: a rank that is behind when the others disagree in a later operation does not finish
+        // its own operation.
         find(&|sequence, entries| self.diverged_or_absent(group, sequence, entries))
             .or_else(|| find(&|sequence, entries| unfinished(group, sequence, entries)))
     }
@@ -147,7 +148,8 @@ impl Group<'_> {
             return Some(Diagnosis::Diverged { group, sequence, calls, skipped });
         }
         let call = calls.into_keys().next()?;
-        // A rank whose record begins after this operation is not absent, nor is a rank that has not finished an earlier one.
+        // A rank whose record begins after this operation is not absent, and neither is a rank that has not finished an earlier
+        // operation.
         let free = |rank: &Rank, last: &u64| {
             self.calls.get(last).and_then(|entries| entries.get(rank)).is_some_and(|e| e.state == State::Done)
         };
@@ -170,7 +172,7 @@ fn unfinished(group: u64, sequence: u64, entries: &BTreeMap<Rank, &Entry>) -> Op
     Some(Diagnosis::Unfinished { group, sequence, call, ranks, errors })
 }
 
-/// The words for a communicator in a message; empty for the world.
+/// The name of a communicator in a message; empty for the world.
 pub(super) fn of_group(group: u64) -> String {
     if group == 0 { String::new() } else { format!(" of communicator {group:016x}") }
 }

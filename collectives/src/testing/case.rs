@@ -19,9 +19,9 @@ pub struct Case {
     pub op: ReduceOp,
     /// Chunks are cut into segments of at most this many bytes.
     pub segment: Option<u64>,
-    /// How many steps a rank may have under way.
+    /// How many steps a rank may have in flight.
     pub window: u32,
-    /// How many messages a channel holds before its sender must wait.
+    /// How many messages a channel holds before the sender must wait.
     pub buffered: usize,
 }
 

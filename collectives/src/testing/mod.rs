@@ -1,11 +1,11 @@
-//! The checks that every algorithm of the table must pass, for an algorithm of your own.
+//! The checks that every algorithm of the table must pass, to be run on your own algorithm.
 //!
 //! ```
 //! use allfold_collectives::schedule::{Combine, Rank, Schedule, Span, Step};
 //! use allfold_collectives::{Collective, registry::Algorithm, testing};
 //! use std::sync::Arc;
 //!
-//! /// Everybody sends everything to rank 0 in turn, which answers in turn.
+//! /// Every other rank in turn sends all data to rank 0, which then sends the result to each in turn.
 //! struct RoundTrip(u32);
 //!
 //! impl Schedule for RoundTrip {
@@ -39,7 +39,7 @@
 //! testing::conforms(&MINE).unwrap();
 //! ```
 //!
-//! [`conforms`] is quick and runs the same cases every time. For more, draw cases with the feature `proptest`:
+//! [`conforms`] is quick and runs the same cases every time. To run more cases, draw them with the feature `proptest`:
 //!
 //! ```no_run
 //! # use allfold_collectives::{registry::ALGORITHMS, testing};
@@ -69,7 +69,7 @@ pub use run::{Exact, extent};
 use crate::registry::Algorithm;
 use crate::{DType, Rank, ReduceOp};
 
-/// Proves, times and runs an algorithm for a fixed choice of rank counts, sizes and types; a second or two.
+/// Proves, times and runs an algorithm for a fixed choice of rank counts, sizes and types. This takes a second or two.
 ///
 /// # Errors
 /// The first check that fails.

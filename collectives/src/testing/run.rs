@@ -1,4 +1,4 @@
-//! Runs an algorithm on real data and compares every rank's result with the exact one, bit for bit.
+//! Runs an algorithm on real data and compares every rank's result with the exact result, bit for bit.
 //!
 //! The exact result is evaluated from the reduction tree that [`crate::check::symbolic`] finds: no message is sent for it.
 
@@ -19,7 +19,7 @@ pub fn runs(algorithm: &'static Algorithm, case: &Case) -> Result<(), Conformanc
     for_dtype!(case.dtype, typed(algorithm, case))
 }
 
-/// A case with its numbers: what every rank puts in, and what it must end with.
+/// A case with its numbers: the input and the exact result of every rank.
 pub struct Exact<'a, T> {
     algorithm: &'a Algorithm,
     case: &'a Case,
@@ -117,8 +117,8 @@ fn input<T: Element>(collective: Collective, case: &Case, rank: u32) -> Vec<T> {
     (0..extent.whole()).map(value).collect()
 }
 
-/// A value of any type, drawn from a number. Floats are of similar size, so that the order of a sum shows; now and then one
-/// is NaN, infinite or -0.
+/// A value of any type, drawn from a number. Floats are of similar size, so that the order of a sum affects its bits; some floats are
+/// NaN, infinite or -0.
 fn sample<T: Element>(number: u64) -> T {
     let bits = allfold_base::hash::splitmix(number);
     let real = (bits % 4001) as f64 / 1000.0 - 2.0;
@@ -155,7 +155,7 @@ fn exact<T: Element>(algorithm: &Algorithm, case: &Case, inputs: &[Vec<T>]) -> R
     Ok((0..case.ranks).map(result).collect())
 }
 
-/// Calls the collective; returns what it leaves on this rank.
+/// Calls the collective; returns the result of this rank.
 fn call<T: Element>(collective: Collective, case: &Case, comm: &Communicator, input: &[T]) -> Ran<Vec<T>> {
     let (extent, rank) = (extent(collective, case), comm.rank());
     let output = extent.output(rank);

@@ -5,14 +5,15 @@ use crate::{Call, Result};
 use allfold_kernels::fused::CallBuffers;
 use std::time::Duration;
 
-/// The header of a call: the call without its number, the number, and a label of both. Cheap to make.
+/// The header of a call: the call without its number, the number, and a label of both. Cheap to construct.
 #[derive(Clone, Copy)]
 pub(crate) struct CallHeader<'a> {
     pub call: &'a Call,
     pub sequence: u64,
     /// A label: equal for equal calls and numbers.
     pub label: u64,
-    /// Records the start of the call. A transport calls this when it has announced the call, or before; a second call does nothing.
+    /// Records the start of the call. A transport calls this no later than just after it has announced the call; a second call does
+    /// nothing.
     pub begin: &'a dyn Fn(),
 }
 
@@ -26,13 +27,13 @@ impl CallHeader<'_> {
 /// Collectives that the backend itself provides, such as MPI's.
 pub(crate) trait Native {
     /// Whether the backend provides this call and uses it.
-    fn offers(&self, call: &Call) -> bool;
+    fn provides(&self, call: &Call) -> bool;
 
     /// Runs the collective of the call.
     fn run_native(&mut self, header: CallHeader<'_>, buffers: CallBuffers<'_>) -> Result<()>;
 }
 
-/// Virtual time: it passes only as the transport accounts for it.
+/// Virtual time: it advances only as the transport accounts for it.
 pub(crate) trait VirtualTime {
     /// Accounts for a local copy of this many bytes, which the executor has done already. Returns true if it took no time;
     /// otherwise [`super::Event::Moved`] follows.
@@ -41,7 +42,7 @@ pub(crate) trait VirtualTime {
 
 /// The state of the group, for collectives without messages.
 pub(crate) trait Monitor {
-    /// The group's failure, if any. Cheap, because it is called before every operation.
+    /// The group's failure, if any. Cheap, because it runs before every operation.
     fn failure(&mut self) -> Result<()>;
 
     /// Announces to the peers the operation that this rank has entered. Returns the group's failure, if any.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// A rank's bytes during an operation. A span may lie in several pieces; its bytes are counted from its start.
 pub(crate) trait Memory {
-    /// The given bytes of a span, if they are contiguous. They are sent at once, and the parts of a span are requested in order.
+    /// The given bytes of a span, if they are contiguous. They are sent immediately, and the parts of a span are requested in order.
     fn source(&mut self, span: Span, part: Range<usize>) -> Option<&[u8]>;
     /// Copies a span's bytes from this offset on; false if not all of them exist.
     fn copy_out(&mut self, span: Span, from: usize, into: &mut [u8]) -> bool;

@@ -38,11 +38,11 @@ pub(crate) enum Event {
 /// A rank's messages to and from its peers during one operation, in real or virtual time. Each optional capability of the
 /// transport has an accessor.
 pub(crate) trait Transport: Send {
-    /// Enters the operation: records the call in the group's ledger and starts its deadline.
+    /// Enters the operation: records the call in the group's call table and starts its deadline.
     fn enter(&mut self, call: &Arc<Call>) -> Result<()>;
 
     /// A payload of `bytes` bytes with undefined content.
-    fn room(&self, bytes: usize) -> Payload;
+    fn alloc(&self, bytes: usize) -> Payload;
 
     /// Posts a frame to a peer. [`Event::Sent`] follows, in order of the channel.
     fn post_send(&mut self, to: Rank, lane: u32, frame: Frame);
@@ -51,7 +51,7 @@ pub(crate) trait Transport: Send {
     /// [`Event::Received`] follows, in order of the channel.
     fn post_recv(&mut self, from: Rank, lane: u32, bytes: usize, how: Combine);
 
-    /// Waits for the next event. `round` is the round of the oldest unfinished step, for errors.
+    /// Waits for the next event. `round`, which errors contain, is the round of the oldest unfinished step.
     fn wait(&mut self, round: u64) -> Result<Event>;
 
     /// Ends the operation; the transport may record how long it took.

@@ -6,7 +6,7 @@ use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex};
 
-/// A pool keeps at most this many bytes; buffers beyond that are freed when returned.
+/// A pool retains at most this many bytes; buffers beyond that are freed when returned.
 const KEPT: usize = 256 << 20;
 
 /// Buffers of a group of ranks, by size class: class k holds buffers of 2^k words.
@@ -21,7 +21,7 @@ struct Shelves {
     kept: usize,
 }
 
-/// Bytes from a [`Pool`], aligned for every element type; they go back to it when dropped.
+/// Bytes from a [`Pool`], aligned for every element type; dropping them returns them to the pool.
 pub(crate) struct Payload {
     words: Vec<u64>,
     len: usize,
@@ -57,7 +57,7 @@ impl Payload {
         self.len
     }
 
-    /// Takes another buffer from the same pool.
+    /// Takes another buffer from the pool of this payload.
     pub fn another(&self, len: usize) -> Payload {
         self.owner.take(len)
     }

@@ -21,15 +21,15 @@ pub(crate) struct SharedMemory {
     member: Member,
     rank: Rank,
     ranks: u32,
-    /// The longest sleep of a rank before it asks the transport for failures again.
-    nap: Duration,
+    /// The longest sleep of a rank before it checks the transport for failures again.
+    interval: Duration,
 }
 
 impl SharedMemory {
-    /// `nap`: how long a rank sleeps at most before it asks the transport for failures again. [`Duration::MAX`] where the
-    /// transport, when the group fails, wakes the ranks that sleep in the sync segment.
-    pub fn new(sync_segment: Arc<SyncSegment>, rank: Rank, ranks: u32, nap: Duration) -> SharedMemory {
-        SharedMemory { member: Member::new(sync_segment, rank.0), rank, ranks, nap }
+    /// `interval`: how long a rank sleeps at most before it checks the transport for failures again. [`Duration::MAX`] where the transport,
+    /// when the group fails, wakes the ranks that sleep in the sync segment.
+    pub fn new(sync_segment: Arc<SyncSegment>, rank: Rank, ranks: u32, interval: Duration) -> SharedMemory {
+        SharedMemory { member: Member::new(sync_segment, rank.0), rank, ranks, interval }
     }
 
     /// Runs an operation. Only a rank that has to wait enters the operation at the transport.
@@ -41,8 +41,8 @@ impl SharedMemory {
         buffers: CallBuffers<'_>,
     ) -> Result<()> {
         monitor(transport)?.failure()?;
-        let (rank, ranks, nap) = (self.rank, self.ranks, self.nap);
-        let mut wait = Wait { transport, rank, ranks, nap, header, entered: None };
+        let (rank, ranks, interval) = (self.rank, self.ranks, self.interval);
+        let mut wait = Wait { transport, rank, ranks, interval, header, entered: None };
         match self.member.run(header.label, exchange, buffers, &mut wait) {
             Ok(()) => match wait.entered {
                 Some(_) => monitor(transport).map(Monitor::complete),
@@ -54,7 +54,7 @@ impl SharedMemory {
     }
 }
 
-/// The transport's monitor, which every transport beside shared memory has.
+/// The transport's monitor, which every transport that is combined with shared memory has.
 fn monitor(transport: &mut dyn Transport) -> Result<&mut dyn Monitor> {
     transport.monitor().ok_or_else(|| Error::System("the ranks do not share memory".into()))
 }
@@ -64,14 +64,14 @@ struct Wait<'a> {
     transport: &'a mut dyn Transport,
     rank: Rank,
     ranks: u32,
-    nap: Duration,
+    interval: Duration,
     header: CallHeader<'a>,
     /// If the rank had to wait: its deadline, and the call that it entered at the transport.
     entered: Option<(Instant, Arc<Call>)>,
 }
 
 impl Wait<'_> {
-    /// Asks the transport for failures: the first call enters the operation there, later calls announce it. Returns the deadline.
+    /// Checks the transport for failures: the first call enters the operation there, later calls announce it. Returns the deadline.
     fn look(&mut self) -> Result<Instant> {
         let monitor = monitor(self.transport)?;
         if let Some((due, _)) = &self.entered {
@@ -100,8 +100,8 @@ impl Wait<'_> {
         })
     }
 
-    /// Another rank made another call, or cancelled the operation. Every rank now enters the operation at the transport; waits
-    /// until the transport has found the error, and returns it.
+    /// Another rank made another call, or cancelled the operation. Every rank now enters the operation at the transport. This function
+    /// waits until the transport has found the error, and returns the error.
     fn disagreement(&mut self) -> Error {
         loop {
             match self.look() {
@@ -130,6 +130,6 @@ impl WaitPolicy for Wait<'_> {
             let waiting_on = (0..self.ranks).filter(|rank| absent(*rank)).map(Rank).collect();
             return Err(self.late(waiting_on));
         }
-        Ok(interrupt::pause(left.min(self.nap)))
+        Ok(interrupt::pause(left.min(self.interval)))
     }
 }

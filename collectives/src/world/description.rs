@@ -1,4 +1,4 @@
-//! Describes a world: how many ranks, and how they run.
+//! The description of a world: how many ranks it has, and how they run.
 
 use super::kind::{Any, OnSockets, OnThreads, OnVirtualTime, WorldKind};
 use crate::communicator::Plan;
@@ -7,8 +7,8 @@ use crate::{Collective, Error, Result};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The description of a world: how many ranks, and how they run. [`World::threads`], [`World::tcp`], [`World::shm`] and
-/// [`World::sim`] make one. [`World::run`] reports wrong choices (no ranks, an unknown algorithm). An option that a kind of
+/// The description of a world: how many ranks it has, and how they run. [`World::threads`], [`World::tcp`], [`World::shm`] and
+/// [`World::sim`] return a description. [`World::run`] reports wrong choices (no ranks, an unknown algorithm). An option that a kind of
 /// world does not have does not compile:
 ///
 /// ```compile_fail
@@ -75,9 +75,9 @@ impl<K: WorldKind> World<K> {
         World { kind: kind.into(), size, plan, flight, wrong }
     }
 
-    /// The deadline of every operation, in real or virtual time; an operation that exceeds it fails and names the ranks that it
-    /// waited for. The default in real time is five minutes; on virtual time it is 300 s if fault rules do more than change
-    /// the speed of ranks and links for the whole run, and none otherwise.
+    /// The deadline of every operation, in real or virtual time; an operation that exceeds it fails and names the ranks that it waited
+    /// for. The default in real time is five minutes. On virtual time there is no deadline by default, except that it is 300 s if fault
+    /// rules do more than change the speed of ranks and links for the whole run.
     pub fn deadline(mut self, deadline: Duration) -> World<K> {
         self.kind.set_deadline(deadline);
         self

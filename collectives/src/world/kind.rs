@@ -30,11 +30,11 @@ impl WorldKind for OnThreads {
     }
 }
 
-/// Ranks that talk over loopback TCP: [`crate::World::tcp`], and [`crate::World::shm`] with collectives in shared memory.
+/// Ranks connected over loopback TCP: [`crate::World::tcp`], and [`crate::World::shm`] with collectives in shared memory.
 #[derive(Clone)]
 pub struct OnSockets {
     pub(super) local: Local,
-    /// Whether the data of collectives goes through memory that the ranks share.
+    /// Whether the data of collectives are exchanged through memory that the ranks share.
     pub(super) share: bool,
 }
 

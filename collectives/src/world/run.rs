@@ -39,7 +39,7 @@ impl<K: WorldKind> World<K> {
         R: Send,
         E: From<Error> + Send,
     {
-        // Only this is compiled for every `body`; `Ranks::run` is compiled once.
+        // Only this function is compiled for every `body`; `Ranks::run` is compiled once.
         let results: Vec<Mutex<Option<Result2<R, E>>>> = (0..self.size).map(|_| Mutex::new(None)).collect();
         let body = |communicator: Communicator| {
             let rank = communicator.rank().index();
@@ -75,7 +75,7 @@ impl<K: WorldKind> World<K> {
     }
 }
 
-/// What each rank runs: it returns whether the rank has succeeded.
+/// The function that each rank runs. It returns whether the rank has succeeded.
 type Body<'a> = &'a (dyn Fn(Communicator) -> bool + Sync);
 
 /// The ranks of a world, ready to be run.
@@ -212,7 +212,7 @@ impl One {
             failed: !matches!(result, Ok(true)),
             error: result.err(),
             finish,
-            told: self.process_state.was_told(),
+            told: self.process_state.has_returned_failure(),
             process_state: Some(self.process_state.clone()),
         }
     }

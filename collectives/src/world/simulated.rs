@@ -33,7 +33,7 @@ impl World<OnVirtualTime> {
         self
     }
 
-    /// What messages, launches and reductions cost.
+    /// The costs of messages, launches and reductions.
     pub fn costs(mut self, costs: Costs) -> World<OnVirtualTime> {
         self.kind.0.costs = costs;
         self
@@ -57,8 +57,8 @@ impl World<OnVirtualTime> {
         self
     }
 
-    /// Once a rank was busy outside of Allfold's calls for this much real time while all others waited, the calls of all
-    /// ranks fail with [`crate::Error::Unresponsive`], which names the busy ranks. Five minutes if not given.
+    /// Once a rank was busy outside of Allfold's calls for this much real time while all others waited, the calls of all ranks fail with
+    /// [`crate::Error::Unresponsive`], which names the busy ranks. The default is five minutes.
     pub fn watchdog(mut self, timeout: Duration) -> World<OnVirtualTime> {
         self.kind.0.watchdog = timeout;
         self

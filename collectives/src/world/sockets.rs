@@ -1,4 +1,4 @@
-//! Worlds of ranks that talk over sockets.
+//! Worlds of ranks that are connected by sockets.
 
 use super::description::World;
 use super::kind::OnSockets;
@@ -6,8 +6,7 @@ use crate::backends::tcp::{Deadlines, Local, Security};
 use allfold_sim::Faults;
 
 impl World<OnSockets> {
-    /// Ranks that are threads of this process and talk over loopback TCP: every byte goes the way it would between
-    /// processes, and every fault is found the way it would be there.
+    /// Ranks that are threads of this process, connected over loopback TCP: bytes are sent and faults are found as between processes.
     pub fn tcp(ranks: u32) -> World<OnSockets> {
         let local = Local {
             security: Security::Loopback,
@@ -18,8 +17,8 @@ impl World<OnSockets> {
         World::of(ranks, OnSockets { local, share: false })
     }
 
-    /// A world of ranks that talk over sockets and share a memory segment, which every rank maps for itself: as processes of
-    /// one host do.
+    /// A world of ranks that are connected by sockets and share a memory segment, which every rank maps for itself, as processes of one
+    /// host do.
     pub fn shm(ranks: u32) -> World<OnSockets> {
         let mut world = World::tcp(ranks);
         world.kind.share = true;
@@ -38,16 +37,15 @@ impl World<OnSockets> {
         self
     }
 
-    /// Starts a proxy in front of every rank, which applies those of these fault rules that concern messages, partitions and
-    /// deaths.
+    /// Starts a proxy in front of every rank, which applies the fault rules that concern messages, partitions and deaths.
     pub fn faults(mut self, faults: Faults) -> World<OnSockets> {
         self.kind.local.faults = faults;
         self
     }
 
-    /// Groups the ranks, in order, into hosts of `ranks` ranks each. Messages between ranks of one host go through memory that
-    /// the two share, as in a world that a launcher started on several hosts; other messages go over sockets. 0 is refused when
-    /// the world runs.
+    /// Groups the ranks, in order, into hosts of `ranks` ranks each. Messages between ranks of one host are sent through memory that the
+    /// two share, as in a world that a launcher started on several hosts; other messages are sent over sockets. 0 is refused when the
+    /// world runs.
     pub fn ranks_per_host(mut self, ranks: u32) -> World<OnSockets> {
         match ranks {
             0 => self.refuse("a host has 0 ranks; it must have 1 or more"),

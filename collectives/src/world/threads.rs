@@ -12,8 +12,8 @@ impl World<OnThreads> {
         World::of(ranks, OnThreads(options))
     }
 
-    /// Sends every message of every schedule, where ranks would otherwise read each other's buffers and evaluate the same
-    /// reduction trees there. The results are the same bits; the speed is not.
+    /// Sends every message of every schedule, where ranks would otherwise read each other's buffers and evaluate the same reduction trees
+    /// there. The results have the same bits; the speed differs.
     pub fn messages(mut self) -> World<OnThreads> {
         self.kind.0.fused = false;
         self

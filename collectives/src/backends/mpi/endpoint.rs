@@ -1,8 +1,8 @@
 //! A rank's transport over MPI's sends and receives.
 //!
-//! A message of up to [`JOINED`] bytes is one message of MPI: a header and the data behind it. A longer one is two: the
-//! header, then the data. All have the tag of the lane, and MPI keeps the order of messages from one rank to another with
-//! one tag. So rounds and operations need no tags of their own, of which MPI has too few.
+//! A message of up to [`JOINED`] bytes is one message of MPI: a header and the data behind it. A longer message is two messages of MPI:
+//! the header, then the data. All have the tag of the lane, and MPI keeps the order of messages from one rank to another with one tag. So
+//! rounds and operations need no tags of their own, of which MPI has too few.
 
 use super::foreign::Request;
 use super::group::{DATA_TAG, Group, LAST_TAG};
@@ -32,13 +32,13 @@ pub(super) struct Endpoint {
     pub(super) call: Arc<Call>,
     fingerprint: Fingerprint,
     due: Instant,
-    /// Since when nothing has happened.
+    /// The time since which nothing has happened.
     idle: Option<Instant>,
     announced: bool,
     sends: VecDeque<Outgoing>,
     recvs: VecDeque<Incoming>,
     ready: VecDeque<Event>,
-    /// By peer: the operation of the latest message from it. A peer announces only an operation in which it waits.
+    /// The operation of the latest message of each peer. A peer announces only an operation in which it waits.
     latest: BTreeMap<Rank, u64>,
     /// The error of the latest send or receive that could not be posted.
     broken: Option<Error>,
@@ -212,7 +212,7 @@ impl Endpoint {
 
     fn disagree(&self, peer: Rank, sequence: u64, theirs: Fingerprint) -> Error {
         let error = match self.is_point_to_point() {
-            false => self.group.ledger(|ledger| ledger.disagree(peer, sequence, theirs)),
+            false => self.group.calls(|calls| calls.disagree(peer, sequence, theirs)),
             true => match theirs.call(sequence, "") {
                 Some(theirs) => {
                     let (mine, theirs) = (Box::new(self.call.as_ref().clone()), Box::new(theirs));
@@ -229,7 +229,7 @@ impl Endpoint {
             true => Vec::new(),
             false => self
                 .group
-                .ledger(|ledger| ledger.absent(self.call.sequence, |rank| self.latest.get(&rank).copied())),
+                .calls(|calls| calls.absent(self.call.sequence, |rank| self.latest.get(&rank).copied())),
         };
         let busy: Vec<Rank> =
             self.recvs.iter().map(|recv| recv.from).chain(self.sends.iter().map(|send| send.to)).collect();
@@ -247,9 +247,9 @@ impl Endpoint {
     fn lost(&self) -> Option<Error> {
         let peers = self.recvs.iter().map(|recv| recv.from).chain(self.sends.iter().map(|send| send.to));
         let point_to_point = self.is_point_to_point();
-        self.group.ledger(|ledger| {
-            let lost = peers.into_iter().find(|peer| point_to_point && ledger.left(*peer).is_some())?;
-            Some(ledger.lose(lost, Some(&self.call)))
+        self.group.calls(|calls| {
+            let lost = peers.into_iter().find(|peer| point_to_point && calls.left(*peer).is_some())?;
+            Some(calls.lose(lost, Some(&self.call)))
         })
     }
 
@@ -271,7 +271,7 @@ impl Endpoint {
             self.announced = true;
             self.group.announce(&self.call);
         }
-        // A rank that left sent its last messages before it announced that, and MPI has had time to deliver them.
+        // A rank that left sent its last messages before it announced its departure, and MPI has had time to deliver them.
         if let Some(error) = self.lost() {
             return Err(self.group.fail(error));
         }
@@ -309,11 +309,11 @@ impl Transport for Endpoint {
         self.group.listen().and_then(|()| self.group.listen())?;
         match self.is_point_to_point() {
             true => Ok(()),
-            false => self.group.ledger(|ledger| ledger.enter(call)).map_err(|error| self.group.fail(error)),
+            false => self.group.calls(|calls| calls.enter(call)).map_err(|error| self.group.fail(error)),
         }
     }
 
-    fn room(&self, bytes: usize) -> Payload {
+    fn alloc(&self, bytes: usize) -> Payload {
         self.node.pool.take(bytes)
     }
 
@@ -348,7 +348,7 @@ impl Transport for Endpoint {
 
     fn done(&mut self) {
         if !self.is_point_to_point() {
-            self.group.ledger(|ledger| ledger.done());
+            self.group.calls(|calls| calls.done());
         }
     }
 
@@ -388,7 +388,7 @@ impl Monitor for Endpoint {
 }
 
 impl Native for Endpoint {
-    fn offers(&self, call: &Call) -> bool {
+    fn provides(&self, call: &Call) -> bool {
         self.node.options.native && super::foreign::Native::of(call).is_some()
     }
 

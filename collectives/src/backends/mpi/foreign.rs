@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
-/// A communicator of MPI. It is never freed: jobs make few, and MPI frees them at its end.
+/// A communicator of MPI. It is never freed: jobs make few communicators, and MPI frees them at its end.
 pub(super) struct Comm {
     raw: ffi::MPI_Comm,
     rank: c_int,
@@ -26,7 +26,7 @@ fn settle(what: &str, code: c_int) -> Result<()> {
         return Ok(());
     }
     let (mut text, mut len) = ([0u8; 512], 0);
-    // SAFETY: Open MPI writes at most 256 bytes, MPICH 512, and says how many.
+    // SAFETY: Open MPI writes at most 256 bytes, MPICH 512, and returns how many.
     let known = unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr().cast(), &mut len) } == 0;
     let said =
         String::from_utf8_lossy(&text[..usize::try_from(len).unwrap_or(0).min(text.len())]).into_owned();
@@ -133,7 +133,7 @@ impl Comm {
         self.size as u32
     }
 
-    /// A communicator of these members, in this order. All of them must call this, and it has no deadline.
+    /// A communicator of these members, in this order. All of them must call this, and the call has no deadline.
     pub fn part(&self, members: &[Rank], tag: u16) -> Result<Comm> {
         let ranks: Vec<c_int> = members.iter().map(|rank| rank.0 as c_int).collect();
         // SAFETY: the groups are this process's own; `ranks` outlives the call that reads it.
@@ -176,8 +176,8 @@ impl Comm {
         settle("receive", posted).map(|()| Request { raw: Some(raw), payload: Some(payload), second: None })
     }
 
-    /// Receives a message of this tag that has arrived from any rank, if there is one; returns its sender and how many bytes of
-    /// `into` it fills.
+    /// Receives a message of this tag that has arrived from any rank, if there is one; returns its sender and the number of bytes of
+    /// `into` that it fills.
     pub fn take(&self, tag: c_int, into: &mut [u8]) -> Result<Option<(Rank, usize)>> {
         let mut found = 0;
         let mut status = MaybeUninit::<ffi::MPI_Status>::zeroed();
@@ -207,8 +207,8 @@ impl Comm {
         settle("start a barrier", begun).map(|()| Request { raw: Some(raw), payload: None, second: None })
     }
 
-    /// Starts a collective of MPI's own: from `from` (a broadcast and a barrier have none) into `to`. `block`: the length of one
-    /// rank's share, in elements if the collective reduces, else in bytes. Buffers that are too short are an error.
+    /// Starts a collective of MPI's own: from `from` (empty for a broadcast and a barrier) into `to`. `block`: the length of one rank's
+    /// block, in elements if the collective reduces, else in bytes. Buffers that are too short are an error.
     pub fn collective(
         &self,
         what: Native,
@@ -316,11 +316,11 @@ fn filled(status: &ffi::MPI_Status) -> Result<usize> {
     let mut len = 0;
     // SAFETY: the status is of a message of bytes.
     settle("count received bytes", unsafe { ffi::MPI_Get_count(status, bytes(), &mut len) })?;
-    // Only a receive has a length; that of another operation may be undefined.
+    // Only a receive has a length; the length of another operation may be undefined.
     Ok(usize::try_from(len).unwrap_or(0))
 }
 
-/// The handle that stands for no request.
+/// The handle that means no request.
 fn null() -> ffi::MPI_Request {
     // SAFETY: a constant of the library.
     unsafe { ffi::RSMPI_REQUEST_NULL }

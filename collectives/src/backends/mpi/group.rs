@@ -1,5 +1,4 @@
-//! One rank's state of a communicator: MPI's communicator, the ledger of calls, and the control messages of the other
-//! ranks.
+//! One rank's state of a communicator: MPI's communicator, the recorded calls, and the control messages of the other ranks.
 //!
 //! ```text
 //! tag 0      control messages, which no rank waits for: failures, departures, operations in which ranks wait
@@ -9,7 +8,7 @@
 
 use super::foreign::{Comm, Request};
 use crate::backends::tcp::{CONTROL, Reader, Writer};
-use crate::contract::{Fingerprint, RemoteLedger};
+use crate::contract::{Fingerprint, RemoteCallTable};
 use crate::transport::Pool;
 use crate::{Call, Error, Lost, Rank, Result};
 use allfold_base::lock;
@@ -30,17 +29,17 @@ const ENTER: u8 = 2;
 pub(super) struct Group {
     /// MPI's communicator, or the reason why there is none.
     comm: Result<Comm>,
-    ledger: Mutex<RemoteLedger>,
+    calls: Mutex<RemoteCallTable>,
     /// Control messages whose sends may not be complete yet.
-    said: Mutex<Vec<Request>>,
+    pending: Mutex<Vec<Request>>,
     pool: Pool,
 }
 
 impl Group {
     pub fn new(comm: Result<Comm>, pool: Pool) -> Group {
         let (me, size) = comm.as_ref().map_or((Rank(0), 1), |comm| (comm.rank(), comm.size()));
-        let ledger = Mutex::new(RemoteLedger::new(me, size as usize));
-        Group { comm, ledger, said: Mutex::default(), pool }
+        let calls = Mutex::new(RemoteCallTable::new(me, size as usize));
+        Group { comm, calls, pending: Mutex::default(), pool }
     }
 
     pub fn comm(&self) -> Result<&Comm> {
@@ -52,52 +51,52 @@ impl Group {
         self.comm.as_ref().map_or(Rank(0), Comm::rank)
     }
 
-    pub fn ledger<R>(&self, look: impl FnOnce(&mut RemoteLedger) -> R) -> R {
-        look(&mut lock(&self.ledger))
+    pub fn calls<R>(&self, look: impl FnOnce(&mut RemoteCallTable) -> R) -> R {
+        look(&mut lock(&self.calls))
     }
 
     /// Records an error and sends it to the other ranks, unless the group has failed before. Returns the group's first error.
     pub fn fail(&self, error: Error) -> Error {
-        let (first, counts) = self.ledger(|ledger| (ledger.fail(&error), ledger.failure()));
+        let (first, counts) = self.calls(|calls| (calls.fail(&error), calls.failure()));
         if first {
             let mut writer = Writer::default();
             writer.byte(FAIL).error(&error);
-            self.say(&writer.0);
+            self.send_to_all(&writer.0);
         }
         counts.unwrap_or(error)
     }
 
-    /// Tells the other ranks that this rank leaves.
+    /// Announces to the other ranks that this rank leaves.
     pub fn leave(&self, operations: u64, cause: &Lost) {
         let mut writer = Writer::default();
         writer.byte(LEAVE).word(operations).lost(cause);
-        self.say(&writer.0);
+        self.send_to_all(&writer.0);
     }
 
-    /// Tells the other ranks which operation this rank waits in.
+    /// Announces to the other ranks the operation that this rank waits in.
     pub fn announce(&self, call: &Call) {
         let mut writer = Writer::default();
         writer.byte(ENTER).call(call);
-        self.say(&writer.0);
+        self.send_to_all(&writer.0);
     }
 
     /// Sends a control message to all other ranks. A rank that cannot be reached is found by the deadlines.
-    fn say(&self, bytes: &[u8]) {
+    fn send_to_all(&self, bytes: &[u8]) {
         let Ok(comm) = &self.comm else { return };
-        let mut said = lock(&self.said);
-        said.retain_mut(|request| matches!(request.test(), Ok(None)));
+        let mut pending = lock(&self.pending);
+        pending.retain_mut(|request| matches!(request.test(), Ok(None)));
         for rank in (0..comm.size()).map(Rank).filter(|rank| *rank != comm.rank()) {
             let mut payload = self.pool.take(bytes.len());
             payload.copy_from_slice(bytes);
-            said.extend(comm.send(payload, rank, CONTROL_TAG));
+            pending.extend(comm.send(payload, rank, CONTROL_TAG));
         }
     }
 
     /// Whether all control messages were sent.
-    pub fn is_said(&self) -> bool {
-        let mut said = lock(&self.said);
-        said.retain_mut(|request| matches!(request.test(), Ok(None)));
-        said.is_empty()
+    pub fn is_sent(&self) -> bool {
+        let mut pending = lock(&self.pending);
+        pending.retain_mut(|request| matches!(request.test(), Ok(None)));
+        pending.is_empty()
     }
 
     /// Receives the other ranks' control messages.
@@ -108,29 +107,29 @@ impl Group {
         let comm = self.comm()?;
         let mut bytes = [0; CONTROL];
         while let Some((peer, len)) = comm.take(CONTROL_TAG, &mut bytes)? {
-            if let Some(error) = self.hear(peer, &bytes[..len]) {
+            if let Some(error) = self.handle(peer, &bytes[..len]) {
                 self.fail(error);
             }
         }
-        self.ledger(|ledger| ledger.failure()).map_or(Ok(()), Err)
+        self.calls(|calls| calls.failure()).map_or(Ok(()), Err)
     }
 
-    /// Handles a peer's control message; returns the error that follows from it, if one does.
-    fn hear(&self, peer: Rank, bytes: &[u8]) -> Option<Error> {
-        self.ledger(|ledger| {
-            let mut reader = Reader { rest: bytes, known: ledger.known };
+    /// Handles a peer's control message; returns the error that follows from the message, if there is one.
+    fn handle(&self, peer: Rank, bytes: &[u8]) -> Option<Error> {
+        self.calls(|calls| {
+            let mut reader = Reader { rest: bytes, known: calls.known };
             match reader.byte()? {
                 FAIL => {
-                    ledger.fail(&reader.error()?);
+                    calls.fail(&reader.error()?);
                     None
                 }
                 LEAVE => {
                     let operations = reader.word()?;
-                    ledger.leave(peer, operations, reader.lost()?)
+                    calls.leave(peer, operations, reader.lost()?)
                 }
                 ENTER => {
                     let (sequence, theirs) = (reader.word()?, Fingerprint(*reader.rest.first_chunk()?));
-                    ledger.hear(peer, sequence, theirs)
+                    calls.announced(peer, sequence, theirs)
                 }
                 _ => None,
             }

@@ -27,7 +27,7 @@
 //! MPI must be built for `MPI_THREAD_MULTIPLE`, as Debian's Open MPI is. A process can start MPI only once.
 
 mod endpoint;
-#[allow(unsafe_code, reason = "MPI is a foreign library; each call says why it is sound")]
+#[allow(unsafe_code, reason = "MPI is a foreign library; each call states why it is sound")]
 mod foreign;
 mod group;
 mod native;
@@ -90,7 +90,7 @@ impl Mpi {
         self.groups(|groups| groups.all[id as usize].clone())
     }
 
-    /// Waits for the other ranks at the end and ends MPI, unless this rank knows of a failure.
+    /// Waits for the other ranks at the end and ends MPI, unless a failure was recorded.
     fn part(&self) -> Result<()> {
         let until = clock() + PARTING;
         while self.streams.load(Ordering::Acquire) > 0 && clock() < until {
@@ -99,14 +99,14 @@ impl Mpi {
         let all = self.groups(|groups| groups.all.clone());
         all.iter().try_for_each(|group| group.listen())?;
         let mut barrier = all[0].comm()?.barrier()?;
-        while barrier.test()?.is_none() || !all.iter().all(|group| group.is_said()) {
+        while barrier.test()?.is_none() || !all.iter().all(|group| group.is_sent()) {
             all.iter().try_for_each(|group| group.listen())?;
             if clock() > until {
                 return Err(Error::System("the other ranks did not reach the end of the job".into()));
             }
             std::thread::yield_now();
         }
-        // Receives the other ranks' last messages, so that none is left over.
+        // Receives the other ranks' last messages, so that none is left unreceived.
         all.iter().try_for_each(|group| group.listen())?;
         foreign::finish()
     }

@@ -1,4 +1,4 @@
-//! MPI's own collectives. MPI chooses the order of arithmetic, so the bits are not defined. While one runs, the rank reads
+//! MPI's own collectives. MPI chooses the order of arithmetic, so the bits are not defined. While a collective runs, the rank reads
 //! control messages and checks the deadline. MPI gets copies, so that after a failed call it holds no memory of the caller.
 
 use super::endpoint::Endpoint;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 impl Endpoint {
     fn copy(&self, bytes: &[u8]) -> Payload {
-        let mut copy = self.room(bytes.len());
+        let mut copy = self.alloc(bytes.len());
         copy.copy_from_slice(bytes);
         copy
     }
@@ -30,7 +30,7 @@ impl Endpoint {
         };
         let (from, to) = match what {
             Native::Broadcast(_) | Native::Barrier => (None, self.copy(result)),
-            _ => (Some(self.copy(given.unwrap_or(result))), self.room(result.len())),
+            _ => (Some(self.copy(given.unwrap_or(result))), self.alloc(result.len())),
         };
         let request = self.group.comm().and_then(|comm| comm.collective(what, from, to, block));
         let done = request.and_then(|request| self.finish(request));

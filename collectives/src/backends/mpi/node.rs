@@ -9,8 +9,7 @@ use std::time::Duration;
 pub struct Options {
     /// How long an operation may take.
     pub deadline: Duration,
-    /// Whether MPI's own collective runs where the caller names no algorithm: with MPI's speed, and in MPI's order of
-    /// additions.
+    /// Whether MPI's own collective runs where the caller names no algorithm: with MPI's speed, and in MPI's order of additions.
     pub native: bool,
     /// The folder of the flight record, written when an operation fails.
     pub flight: Option<PathBuf>,

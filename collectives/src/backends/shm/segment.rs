@@ -11,11 +11,10 @@ use std::time::Duration;
 /// Bytes of a slot: a piece of a larger buffer, small enough that the slots of a few ranks stay in the caches.
 const SLOT: usize = 128 << 10;
 
-/// The longest sleep of a rank before it asks the backend for failures again. The death of a peer is noticed with at most this
-/// delay.
+/// The longest sleep of a rank before it checks the backend for failures again. The death of a peer is noticed with at most this delay.
 const NAP: Duration = Duration::from_millis(5);
 
-/// A rank's own segment, kept until all others have it mapped.
+/// A rank's own segment, retained until all others have mapped it.
 pub(crate) struct Segment {
     pub sync_segment: Arc<SyncSegment>,
     descriptor: OwnedFd,

@@ -1,5 +1,5 @@
-//! Finds the culprit of a passed deadline: from the late rank, it follows which rank each rank waits for, to the rank that waits
-//! for none.
+//! Finds the culprit of an exceeded deadline: starts at the late rank and follows the ranks that each rank waits for, to a rank that
+//! waits for none.
 
 use super::state::{Doing, Entered, State, Task, Wait};
 use crate::Rank;
@@ -28,11 +28,11 @@ impl State {
                     of.entered.as_ref().is_some_and(here)
                         && matches!(of.doing, Doing::Blocked(Wait::Posts { .. }))
                 };
-                state.those(in_it).first().copied()
+                state.tasks_where(in_it).first().copied()
             };
             seen.insert(at);
-            // A rank that is no longer in the operation waits for none. If all peers wait, the search goes on with the first of
-            // them that it has not visited.
+            // A rank that is no longer in the operation waits for none. If all peers wait, the search continues with the first peer that
+            // it has not visited.
             let next = peers.iter().map(|peer| waits(self, *peer)).collect::<Option<Vec<_>>>();
             match next.and_then(|next| next.into_iter().find(|task| !seen.contains(task))) {
                 Some(next) if !peers.is_empty() => at = next,

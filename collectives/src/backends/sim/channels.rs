@@ -50,7 +50,7 @@ struct ChannelState {
     ends: (Rank, Rank),
 }
 
-/// The two halves of a message, and its frame.
+/// The two halves of a message, and the message's frame.
 pub(super) struct Posted {
     sender: Half,
     receiver: Half,
@@ -64,10 +64,10 @@ fn checksum(bytes: &[u8]) -> u32 {
 }
 
 pub(super) struct Channels {
-    /// Channels get their numbers in order of their first use.
+    /// The number of each channel, given in order of first use.
     numbers: BTreeMap<Channel, u32>,
     channels: Vec<ChannelState>,
-    /// The messages in flight. `None`: the message has arrived, or is the copy of another one.
+    /// The messages in flight. `None`: the message has arrived, or is the copy of another message.
     pub transit: Transit<Option<Posted>>,
     finished: Vec<FlowId>,
     /// The hash of all messages that have arrived, the same as in the time-only engines.
@@ -135,7 +135,7 @@ impl Channels {
         self.start(number, now, options, event_queue);
     }
 
-    /// Whether one end of a channel is dead.
+    /// Whether the rank at one end of a channel has died.
     fn is_cut_off(&self, channel: u32) -> bool {
         let (from, to) = self.channels[channel as usize].ends;
         self.transit.is_dead(from) || self.transit.is_dead(to)
@@ -177,7 +177,7 @@ impl Channels {
     }
 
     /// Takes the messages that have left by `now`.
-    pub fn left(&mut self, now: u64, options: &Options, event_queue: &mut EventQueue, tell: &mut Vec<News>) {
+    pub fn left(&mut self, now: u64, options: &Options, event_queue: &mut EventQueue, news: &mut Vec<News>) {
         let mut finished = std::mem::take(&mut self.finished);
         self.transit.network.take_finished(Picos(now), &mut finished);
         for flow in finished.drain(..) {
@@ -190,7 +190,7 @@ impl Channels {
                 continue;
             }
             let Some(posted) = &self.transit.get(number).of else { continue };
-            tell.push(News::Left { half: posted.sender, to: channel_state.key.2, lane: channel_state.key.3 });
+            news.push(News::Left { half: posted.sender, to: channel_state.key.2, lane: channel_state.key.3 });
             let way = (channel_state.latency, posted.reduced.then_some(channel_state.ends.1));
             let leaving = self.transit.leave(Picos(now), number, way, &options.costs, &options.faults);
             if let Some(arrives) = leaving.arrives {
@@ -235,8 +235,8 @@ impl Channels {
         });
     }
 
-    /// The half of a point-to-point channel that is posted while the other is not: the half, its rank, and the missing rank.
-    pub fn lonely(&self, channel: Channel) -> Option<(Half, Rank, Rank)> {
+    /// The half of a point-to-point channel that is posted while the other half is not: the half, its rank, and the missing rank.
+    pub fn half_posted(&self, channel: Channel) -> Option<(Half, Rank, Rank)> {
         let (_, from, to, lane) = channel;
         let channel_state = self.channel_state(channel).filter(|_| lane == POINT_TO_POINT)?;
         match (channel_state.sends.front(), channel_state.receives.front()) {
@@ -246,14 +246,14 @@ impl Channels {
         }
     }
 
-    /// The messages under way, with their numbers and their channels.
+    /// The messages in flight, with their numbers and their channels.
     fn under_way(&self) -> impl Iterator<Item = (u32, &Posted, Channel)> {
         (0u32..).zip(self.transit.messages()).filter_map(|(number, message)| {
             Some((number, message.of.as_ref()?, self.channels[message.channel as usize].key))
         })
     }
 
-    /// The oldest message under way that one of a task's halves waits for: its sender, receiver and round.
+    /// The oldest message in flight that one of a task's halves waits for: its sender, receiver and round.
     pub fn stuck(&self, half: Half) -> Option<(Rank, Rank, u64)> {
         let has_left =
             |number: u32| self.transit.faults.as_ref().is_some_and(|state| state.message(number).left);

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// The deadline of operations if none is given and fault rules are not steady ([`allfold_sim::Faults::is_steady`]): 300 s.
 const LOSSY_DEADLINE: Picos = Picos(300_000_000_000_000);
 
-/// The state behind its lock, and what tasks share besides.
+/// The state behind its lock, and what tasks share in addition.
 pub(super) struct Core {
     state: Mutex<State>,
     pub pool: Pool,

@@ -27,7 +27,7 @@ impl Transport for Endpoint {
         self.sim.lock().enter(self.task, self.member, call)
     }
 
-    fn room(&self, bytes: usize) -> Payload {
+    fn alloc(&self, bytes: usize) -> Payload {
         self.sim.pool.take(bytes)
     }
 

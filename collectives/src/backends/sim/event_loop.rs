@@ -5,7 +5,7 @@ use super::event_queue::ScheduledEvent;
 use super::message::{Channel, Half};
 use super::state::{Doing, Entered, LAST, State, Task, Wait};
 use crate::backends::{GateId, GroupId, Member, TaskId};
-use crate::contract::CallLedger;
+use crate::contract::CallTable;
 use crate::transport::Event;
 use crate::{Error, Lost, Operation, Rank};
 use allfold_sim::Picos;
@@ -35,18 +35,18 @@ impl State {
                 }
                 (Some(next), _) if next > LAST => {
                     self.broken.get_or_insert(Error::Endless);
-                    for task in self.those(|of| matches!(of.doing, Doing::Blocked(_))) {
+                    for task in self.tasks_where(|of| matches!(of.doing, Doing::Blocked(_))) {
                         self.wake(task);
                     }
                     return self.release();
                 }
                 (Some(next), _) => {
                     self.now = next;
-                    let mut tell = Vec::new();
-                    self.channels.left(next, &self.options, &mut self.event_queue, &mut tell);
-                    tell.into_iter().for_each(|news| self.tell(news));
+                    let mut report = Vec::new();
+                    self.channels.left(next, &self.options, &mut self.event_queue, &mut report);
+                    report.into_iter().for_each(|news| self.report(news));
                 }
-                // If there are fault rules that are not steady, a waiting rank gets an error at its deadline.
+                // If fault rules are not steady, a waiting rank gets an error at its deadline.
                 (None, Some(late)) if self.channels.transit.faults.is_some() => {
                     self.now = self.now.max(late.0);
                     self.deadlines.remove(&late);
@@ -58,7 +58,7 @@ impl State {
         }
     }
 
-    /// Lets the tasks run that an event of this instant woke.
+    /// Lets the tasks run that an event of this instant has woken.
     fn release(&mut self) {
         self.progress += 1;
         for task in mem::take(&mut self.woken) {
@@ -80,14 +80,14 @@ impl State {
         self.wake_pollers(task);
     }
 
-    /// After an event of a task: tasks that poll for the same rank check again.
+    /// After an event of a task: tasks of the same rank that poll check again.
     fn wake_pollers(&mut self, task: TaskId) {
         if self.polling == 0 {
             return;
         }
         let rank = self.at(task).rank;
         let polls = |of: &Task| of.rank == rank && of.doing == Doing::Blocked(Wait::News);
-        self.woken.extend(self.those(polls));
+        self.woken.extend(self.tasks_where(polls));
     }
 
     fn apply(&mut self, due: ScheduledEvent) {
@@ -95,13 +95,13 @@ impl State {
             ScheduledEvent::Flow(message) => self.channels.flow(message, self.now),
             ScheduledEvent::Arrive(message) => {
                 let news = self.channels.arrived(message, self.now);
-                news.into_iter().for_each(|news| self.tell(news));
+                news.into_iter().for_each(|news| self.report(news));
             }
             ScheduledEvent::Die { rank } => self.die(rank),
             ScheduledEvent::Moved { half, round } => self.deliver(half, Event::Moved { round }),
             ScheduledEvent::Enter { member, call } => {
                 let point_to_point = call.operation == Operation::PointToPoint;
-                if !point_to_point && self.ledger(member.group).enter(member.rank, &call).is_err() {
+                if !point_to_point && self.calls(member.group).enter(member.rank, &call).is_err() {
                     self.alarm(member.group);
                 }
             }
@@ -141,12 +141,12 @@ impl State {
                 self.leave(member, operations, cause);
             }
             ScheduledEvent::Shrink { member } => {
-                self.ledger(member.group).shrink(member.rank);
+                self.calls(member.group).shrink(member.rank);
                 self.alarm(member.group);
                 self.decided(member.group);
             }
             ScheduledEvent::Fail { task, member, error } => {
-                self.ledger(member.group).fail(member.rank, error);
+                self.calls(member.group).fail(member.rank, error);
                 self.alarm(member.group);
                 if self.at(task).doing == Doing::Blocked(Wait::Applied) {
                     self.wake(task);
@@ -167,7 +167,7 @@ impl State {
 
     /// A member leaves its group: ranks that still need it get an error.
     fn leave(&mut self, member: Member, operations: u64, cause: Lost) {
-        if self.ledger(member.group).leave(member.rank, operations, cause).is_err() {
+        if self.calls(member.group).leave(member.rank, operations, cause).is_err() {
             self.alarm(member.group);
         }
         self.decided(member.group);
@@ -175,8 +175,8 @@ impl State {
         point_to_point.into_iter().for_each(|channel| self.fail_orphaned(channel));
     }
 
-    pub(super) fn ledger(&mut self, GroupId(group): GroupId) -> &mut CallLedger {
-        &mut self.groups[group as usize].ledger
+    pub(super) fn calls(&mut self, GroupId(group): GroupId) -> &mut CallTable {
+        &mut self.groups[group as usize].calls
     }
 
     /// The two ends of a channel, as ranks of the world.
@@ -191,7 +191,7 @@ impl State {
         self.channels.transit.is_dead(rank)
     }
 
-    fn tell(&mut self, news: News) {
+    fn report(&mut self, news: News) {
         match news {
             News::Damaged { half, from, frame, sums } => {
                 self.damaged(half, from, frame.round, &frame.call, sums)
@@ -215,17 +215,17 @@ impl State {
     pub(super) fn alarm(&mut self, group: GroupId) {
         let waits =
             |of: &Task| matches!(of.doing, Doing::Blocked(Wait::Posts { group: of, .. }) if of == group);
-        for task in self.those(waits) {
+        for task in self.tasks_where(waits) {
             self.wake(task);
         }
     }
 
-    /// Wakes the tasks that asked for a group's survivors, once decided.
+    /// Wakes the tasks that requested a group's survivors, once decided.
     fn decided(&mut self, group: GroupId) {
         let waits = |of: &Task| matches!(of.doing, Doing::Blocked(Wait::Survivors(m)) if m.group == group);
-        for task in self.those(waits) {
+        for task in self.tasks_where(waits) {
             if let Doing::Blocked(Wait::Survivors(member)) = self.at(task).doing
-                && self.ledger(group).survivors(member.rank).is_some()
+                && self.calls(group).survivors(member.rank).is_some()
             {
                 self.wake(task);
             }
@@ -234,12 +234,12 @@ impl State {
 
     /// A point-to-point message whose other side has left never arrives: its group fails.
     pub(super) fn fail_orphaned(&mut self, channel: Channel) {
-        let Some((half, me, peer)) = self.channels.lonely(channel) else { return };
-        if !self.ledger(channel.0).has_left(peer) {
+        let Some((half, me, peer)) = self.channels.half_posted(channel) else { return };
+        if !self.calls(channel.0).has_left(peer) {
             return;
         }
         let call = self.at(half.task).entered.as_ref().map(|entered| entered.call.clone());
-        self.ledger(channel.0).lose(me, peer, call.as_deref());
+        self.calls(channel.0).lose(me, peer, call.as_deref());
         self.alarm(channel.0);
     }
 
@@ -255,7 +255,7 @@ impl State {
         let (member, call) = (*member, call.clone());
         let mut waiting_on = match call.operation {
             Operation::PointToPoint => Vec::new(),
-            _ => self.ledger(member.group).absent(call.sequence),
+            _ => self.calls(member.group).absent(call.sequence),
         };
         let entered = waiting_on.is_empty();
         let (mut rank, mut round) = (member.rank, round);
@@ -267,19 +267,19 @@ impl State {
         let after = self.options.deadline.map_or(Duration::ZERO, |span| Duration::from_nanos(span.0 / 1_000));
         let call = Box::new(call.as_ref().clone());
         let error = Error::DeadlineExceeded { rank, waiting_on, entered, call, round, after };
-        self.ledger(member.group).fail(member.rank, error);
+        self.calls(member.group).fail(member.rank, error);
         self.alarm(member.group);
     }
 
     /// Called if every task is blocked and no event is pending. Returns whether a task could be given survivors or an error.
     fn stalled(&mut self) -> bool {
-        let blocked = self.those(|of| matches!(of.doing, Doing::Blocked(_)));
+        let blocked = self.tasks_where(|of| matches!(of.doing, Doing::Blocked(_)));
         let mut waits = Vec::new();
         let mut groups = BTreeSet::new();
-        // A rank that has not asked to shrink by now never will.
+        // A rank that has not requested to shrink by now never will.
         for task in blocked.iter().copied() {
             if let Doing::Blocked(Wait::Survivors(member)) = self.at(task).doing {
-                self.ledger(member.group).decide();
+                self.calls(member.group).decide();
                 self.decided(member.group);
             }
         }
@@ -301,7 +301,7 @@ impl State {
         }
         let error = Error::Deadlock { waits };
         for group in groups.iter().copied() {
-            self.ledger(group).fail(Rank(0), error.clone());
+            self.calls(group).fail(Rank(0), error.clone());
             self.alarm(group);
         }
         if groups.is_empty() && !blocked.is_empty() {
@@ -314,17 +314,17 @@ impl State {
 
     /// A rank has been busy outside of Allfold's calls for too long: every task gets an error that names it.
     pub fn give_up(&mut self, after: Duration) {
-        let busy = self.those(|of| of.doing == Doing::Running);
+        let busy = self.tasks_where(|of| of.doing == Doing::Running);
         let waiting_on = busy.iter().map(|TaskId(id)| self.tasks[*id as usize].rank).collect();
         self.broken.get_or_insert(Error::Unresponsive { waiting_on, after });
-        for task in self.those(|of| matches!(of.doing, Doing::Blocked(_))) {
+        for task in self.tasks_where(|of| matches!(of.doing, Doing::Blocked(_))) {
             self.wake(task);
         }
         self.release();
     }
 
     /// The tasks for which `which` is true, in order of ranks and streams.
-    pub(super) fn those(&self, which: impl Fn(&Task) -> bool) -> Vec<TaskId> {
+    pub(super) fn tasks_where(&self, which: impl Fn(&Task) -> bool) -> Vec<TaskId> {
         let mut found: Vec<(Rank, u32, TaskId)> = (0..)
             .zip(&self.tasks)
             .filter(|(_, of)| which(of))

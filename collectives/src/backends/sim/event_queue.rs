@@ -33,7 +33,7 @@ pub(super) enum ScheduledEvent {
     Leave { member: Member, operations: u64, cause: Lost },
     /// A rank dies, by its number in the world.
     Die { rank: Rank },
-    /// A rank asks for the survivors of its group.
+    /// A rank requests the survivors of its group.
     Shrink { member: Member },
     /// A task fails its group.
     Fail { task: TaskId, member: Member, error: Error },

@@ -1,4 +1,4 @@
-//! What fault rules do to ranks that carry data: the same as in `allfold_timing`, and the contract's errors.
+//! The effects of fault rules on ranks that carry data: the same as in `allfold_timing`, and the contract's errors.
 //!
 //! ```text
 //! a rank dies          its messages under way are cut off         its groups fail at once; the error names the rank
@@ -15,7 +15,7 @@ use allfold_sim::Picos;
 use allfold_sim::fault::{Death, Paced};
 
 impl State {
-    /// Kills a rank before this step if a fault rule says so. Returns whether it did.
+    /// Kills a rank before this step if a fault rule requires it. Returns whether it did.
     pub fn dies_before(&mut self, task: TaskId, round: u64) -> bool {
         let of = self.at(task);
         let rank = of.rank;
@@ -30,14 +30,14 @@ impl State {
         now
     }
 
-    /// Kills a rank. Ranks in an operation with it get the error at once, other ranks when they enter one.
+    /// Kills a rank. Ranks in an operation with it get the error immediately, other ranks when they enter an operation.
     pub fn die(&mut self, rank: Rank) {
         if self.channels.transit.is_dead(rank) {
             return;
         }
         self.channels.die(rank, self.now);
         let cause = Lost::Disconnected(format!("died at {}", Picos(self.now)));
-        let tasks = self.those(|of| of.rank == rank);
+        let tasks = self.tasks_where(|of| of.rank == rank);
         let seats: Vec<_> = (0..self.groups.len())
             .filter_map(|group| {
                 let local = self.groups[group].members.iter().position(|member| *member == rank)?;
@@ -49,7 +49,7 @@ impl State {
                 let entered = self.at(*task).entered.as_ref()?;
                 (entered.member.group == group).then(|| entered.call.clone())
             });
-            if self.ledger(group).die(local, cause.clone(), within.as_deref()) {
+            if self.calls(group).die(local, cause.clone(), within.as_deref()) {
                 self.alarm(group);
             }
             let point_to_point = self.channels.point_to_point(group, local);
@@ -84,7 +84,7 @@ impl State {
         let Some(member) = of.entered.as_ref().map(|entered| entered.member) else { return };
         let what = format!("its checksum is {:08x}, and that of its bytes {:08x}", sums.0, sums.1);
         let (rank, call) = (member.rank, Box::new(call.clone()));
-        self.ledger(member.group).fail(rank, Error::Protocol { rank, peer, call, round, what });
+        self.calls(member.group).fail(rank, Error::Protocol { rank, peer, call, round, what });
         self.alarm(member.group);
     }
 }

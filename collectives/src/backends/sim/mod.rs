@@ -6,11 +6,10 @@
 //! event loop                            | 5 us .. 7 us  |
 //! ```
 //!
-//! A task's requests carry its own virtual time and are queued, not applied. When every task is blocked in a
-//! call of Allfold's, the task that blocked last runs the event loop: requests and events are applied in order of (time,
-//! rank, stream, sequence), never in order of arrival; time moves to the next event of the network; the tasks that an
-//! instant concerns are woken when all its events are applied. So the same program has the same times and
-//! the same bits on any machine, however its threads are scheduled.
+//! A task's requests carry its own virtual time and are queued, not applied. When every task is blocked in a call of Allfold's, the task
+//! that blocked last runs the event loop: requests and events are applied in order of (time, rank, stream, sequence), never in order of
+//! arrival; time advances to the next event of the network; the tasks that an instant concerns are woken when all its events are applied.
+//! So the same program has the same times and the same bits on any machine, however its threads are scheduled.
 //!
 //! Messages are timed as in `allfold_timing`, to the picosecond.
 

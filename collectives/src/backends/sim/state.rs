@@ -5,7 +5,7 @@ use super::event_queue::{EventQueue, ScheduledEvent};
 use super::message::Half;
 use super::options::{Activity, Options};
 use crate::backends::{GateId, GroupId, GroupKey, Member, TaskId};
-use crate::contract::CallLedger;
+use crate::contract::CallTable;
 use crate::transport::Event;
 use crate::{Call, Error, Operation, Rank};
 use allfold_sim::Picos;
@@ -77,7 +77,7 @@ pub(super) struct Gate {
 
 /// The ranks of one communicator.
 pub(super) struct Group {
-    pub ledger: CallLedger,
+    pub calls: CallTable,
     /// The group's members, as ranks of the world.
     pub members: Vec<Rank>,
 }
@@ -114,7 +114,7 @@ impl State {
             tasks: Vec::new(),
             running: 0,
             gates: Vec::new(),
-            groups: vec![Group { ledger: CallLedger::new(ranks), members: members.clone() }],
+            groups: vec![Group { calls: CallTable::new(ranks), members: members.clone() }],
             keys: BTreeMap::new(),
             event_queue: EventQueue::default(),
             deadlines: BTreeSet::new(),
@@ -232,7 +232,7 @@ impl State {
         if id == next {
             let parent = &self.groups[key.parent.0 as usize].members;
             let world: Vec<Rank> = members.iter().map(|rank| parent[rank.index()]).collect();
-            self.groups.push(Group { ledger: CallLedger::new(world.len() as u32), members: world });
+            self.groups.push(Group { calls: CallTable::new(world.len() as u32), members: world });
         }
         id
     }
@@ -250,7 +250,7 @@ impl State {
         self.event_queue.request(time, rank, stream, requests, due);
     }
 
-    /// The task enters an operation: the ledger records it now, and its first step can start after the launch.
+    /// The task enters an operation: the call table records the operation now, and its first step can start after the launch.
     pub fn enter(&mut self, task: TaskId, member: Member, call: &Arc<Call>) -> Result<(), Error> {
         self.finish(task, false);
         if let Some(error) = self.failure(member) {
@@ -306,19 +306,19 @@ impl State {
         self.request_after(task, after, ScheduledEvent::Moved { half, round });
     }
 
-    /// The error that ends a member's operations; `None` while it can go on.
+    /// The error that ends a member's operations; `None` while it can continue.
     pub fn failure(&self, member: Member) -> Option<Error> {
-        let Group { ledger, members } = &self.groups[member.group.0 as usize];
+        let Group { calls, members } = &self.groups[member.group.0 as usize];
         if self.channels.transit.is_dead(members[member.rank.index()]) {
-            return Some(ledger.lost(member.rank));
+            return Some(calls.lost(member.rank));
         }
-        self.broken.clone().or_else(|| ledger.failure(member.rank))
+        self.broken.clone().or_else(|| calls.failure(member.rank))
     }
 
     /// The survivors of a member's group.
     pub fn survivors(&self, member: Member) -> Result<Vec<Rank>, Error> {
         let undecided = || Err(self.broken.clone().unwrap_or(Error::Deadlock { waits: Vec::new() }));
-        self.groups[member.group.0 as usize].ledger.survivors(member.rank).unwrap_or_else(undecided)
+        self.groups[member.group.0 as usize].calls.survivors(member.rank).unwrap_or_else(undecided)
     }
 
     /// Takes the oldest event for a task.

@@ -1,4 +1,4 @@
-//! How the survivors of a group agree on the list of survivors, while more of them may fail.
+//! The agreement of a group's survivors on the list of survivors, while more ranks may fail.
 //!
 //! ```text
 //! every rank     ask: its lost ranks, last proposal, decision --> all ranks not lost, at first and whenever one more is lost
@@ -10,11 +10,11 @@
 //! every rank     on the first `decide`: the same --> all others
 //! ```
 //!
-//! A decision is made only when every remaining rank holds it as a proposal, and a new coordinator proposes nothing else
-//! once a remaining rank holds a proposal. So all ranks that decide make the same decision (three-phase commit with a perfect
-//! detector of crashes; D. Skeen, Nonblocking commit protocols, SIGMOD 1981). A rank counts as lost when its connection ends
-//! or it leaves the group, so a rank that knows the decision has passed it on before it can count as lost. The agreement
-//! is plain data: the node sends the messages, in order between any two ranks.
+//! A decision is made only when every remaining rank holds it as a proposal, and a new coordinator proposes nothing else once a remaining
+//! rank holds a proposal. So all ranks that decide make the same decision (three-phase commit with a perfect detector of crashes; D.
+//! Skeen, Nonblocking commit protocols, SIGMOD 1981). A rank counts as lost when its connection ends or it leaves the group, so a rank
+//! that has the decision has sent it to the others before it can count as lost. The agreement is plain data: the node sends the messages,
+//! in order between any two ranks.
 
 use super::codec::{Reader, Writer};
 use crate::Rank;
@@ -36,7 +36,7 @@ pub(super) type Outgoing = Vec<(Rank, Message)>;
 
 /// The last state that a rank announced.
 #[derive(Clone, Default)]
-struct Said {
+struct State {
     gone: Ranks,
     proposed: Option<Ranks>,
     decided: Option<Ranks>,
@@ -45,20 +45,20 @@ struct Said {
 pub(super) struct Agreement {
     me: Rank,
     size: u32,
-    /// Whether this rank asked for the survivors.
+    /// Whether this rank has requested the survivors.
     asking: bool,
     gone: Ranks,
     proposed: Option<Ranks>,
     decided: Option<Ranks>,
-    said: BTreeMap<Rank, Said>,
+    states: BTreeMap<Rank, State>,
     /// On the coordinator: the proposal, and the ranks that have accepted it.
     accepted: Option<(Ranks, Ranks)>,
 }
 
 impl Agreement {
     pub fn new(me: Rank, size: u32) -> Agreement {
-        let (gone, said) = Default::default();
-        Agreement { me, size, asking: false, gone, proposed: None, decided: None, said, accepted: None }
+        let (gone, states) = Default::default();
+        Agreement { me, size, asking: false, gone, proposed: None, decided: None, states, accepted: None }
     }
 
     /// The survivors, once decided.
@@ -69,7 +69,7 @@ impl Agreement {
     /// Begins the agreement for this rank, which called `shrink`.
     pub fn ask(&mut self) -> Outgoing {
         self.asking = true;
-        let mut outgoing = self.tell();
+        let mut outgoing = self.announce();
         outgoing.extend(self.coordinate());
         outgoing
     }
@@ -79,21 +79,21 @@ impl Agreement {
         self.suspect([rank].into())
     }
 
-    /// Treats the ranks that have not asked by now as lost.
+    /// Treats the ranks that have not requested the survivors by now as lost.
     pub fn give_up(&mut self) -> Outgoing {
-        let silent = self.left().filter(|rank| *rank != self.me && !self.said.contains_key(rank)).collect();
+        let silent = self.left().filter(|rank| *rank != self.me && !self.states.contains_key(rank)).collect();
         self.suspect(silent)
     }
 
     /// Handles a message of a peer.
-    pub fn hear(&mut self, from: Rank, message: Message) -> Outgoing {
+    pub fn handle(&mut self, from: Rank, message: Message) -> Outgoing {
         let mut outgoing = Vec::new();
         match message {
             Message::Ask { gone, proposed, decided } => {
                 if let Some(decided) = &self.decided {
                     outgoing.push((from, Message::Decide(decided.clone())));
                 }
-                self.said.insert(from, Said { gone: gone.clone(), proposed, decided });
+                self.states.insert(from, State { gone: gone.clone(), proposed, decided });
                 outgoing.extend(self.suspect(gone.into_iter().filter(|rank| *rank != self.me).collect()));
                 outgoing.extend(self.coordinate());
             }
@@ -121,7 +121,7 @@ impl Agreement {
         if !self.asking || self.gone.len() == before {
             return Vec::new();
         }
-        let mut outgoing = self.tell();
+        let mut outgoing = self.announce();
         outgoing.extend(self.coordinate());
         outgoing
     }
@@ -134,12 +134,12 @@ impl Agreement {
         self.left().filter(|rank| *rank != self.me).map(|rank| (rank, message.clone())).collect()
     }
 
-    fn tell(&self) -> Outgoing {
+    fn announce(&self) -> Outgoing {
         let (gone, proposed, decided) = (self.gone.clone(), self.proposed.clone(), self.decided.clone());
         self.to_all(Message::Ask { gone, proposed, decided })
     }
 
-    /// Does the coordinator's work, if this rank is the coordinator.
+    /// Performs the coordinator's steps, if this rank is the coordinator.
     fn coordinate(&mut self) -> Outgoing {
         if !self.asking || self.decided.is_some() || self.left().next() != Some(self.me) {
             return Vec::new();
@@ -147,17 +147,17 @@ impl Agreement {
         let lower: Vec<Rank> = (0..self.me.0).map(Rank).collect();
         let knows = |rank: &Rank| {
             *rank == self.me
-                || self.said.get(rank).is_some_and(|said| lower.iter().all(|low| said.gone.contains(low)))
+                || self.states.get(rank).is_some_and(|state| lower.iter().all(|low| state.gone.contains(low)))
         };
         if !self.left().all(|rank| knows(&rank)) {
             return Vec::new();
         }
         let mut outgoing = Vec::new();
         if self.accepted.is_none() {
-            let said: Vec<&Said> = self.left().filter_map(|rank| self.said.get(&rank)).collect();
-            let decided = said.iter().find_map(|said| said.decided.clone());
+            let states: Vec<&State> = self.left().filter_map(|rank| self.states.get(&rank)).collect();
+            let decided = states.iter().find_map(|state| state.decided.clone());
             let proposed =
-                said.iter().find_map(|said| said.proposed.clone()).or_else(|| self.proposed.clone());
+                states.iter().find_map(|state| state.proposed.clone()).or_else(|| self.proposed.clone());
             let ranks = decided.or(proposed).unwrap_or_else(|| self.left().collect());
             self.proposed = Some(ranks.clone());
             outgoing = self.to_all(Message::Propose(ranks.clone()));
@@ -172,7 +172,7 @@ impl Agreement {
         outgoing
     }
 
-    /// Records the decision, and passes it on the first time. A rank that was given up may still be alive: if it learned only
+    /// Records the decision, and the first time sends it to the others. A rank that was given up may still be alive: if it learned only
     /// that the others have left, it would decide alone.
     fn decide(&mut self, ranks: Ranks) -> Outgoing {
         if self.decided.is_some() {
@@ -255,7 +255,7 @@ mod tests {
             }
         }
 
-        /// Kills a rank. Its last messages may be lost; the others notice its end after the messages that arrive.
+        /// Kills a rank. Its last messages may be lost; the other ranks notice the loss after the messages that arrive.
         fn die(&mut self, who: Rank, lost: usize) {
             if std::mem::replace(&mut self.dead[who.index()], true) {
                 return;
@@ -267,7 +267,7 @@ mod tests {
             }
         }
 
-        /// Lets one of the ranks that know the decision leave the group.
+        /// Lets one of the ranks that have the decision leave the group.
         fn leave(&mut self, choice: usize) {
             let who = choice % (4 * self.ranks.len());
             if self.ranks.get(who).is_some_and(|rank| rank.decided().is_some()) {
@@ -275,7 +275,7 @@ mod tests {
             }
         }
 
-        /// Delivers one message of some connection; returns whether there was one.
+        /// Delivers one message of some connection; returns whether there was a message.
         fn step(&mut self, choice: usize) -> bool {
             let busy: Vec<(Rank, Rank)> =
                 self.wires.iter().filter(|(_, w)| !w.is_empty()).map(|(k, _)| *k).collect();
@@ -284,7 +284,7 @@ mod tests {
             if !self.dead[to.index()] {
                 let rank = &mut self.ranks[to.index()];
                 let outgoing = match message {
-                    Some(message) => rank.hear(from, message),
+                    Some(message) => rank.handle(from, message),
                     None => rank.lose(from),
                 };
                 self.post(to, outgoing);
@@ -404,7 +404,7 @@ mod tests {
             [0, 2].map(|rank| run.ranks[rank].decided().cloned()),
             [Some(left.clone()), Some(left.clone())]
         );
-        // The other ranks go on without rank 1 and leave this group before it wakes.
+        // The other ranks continue without rank 1 and leave this group before rank 1 wakes.
         [0, 2].into_iter().for_each(|rank| run.die(Rank(rank), 0));
         while run.step(0) {}
         let outgoing = run.ranks[1].ask();

@@ -1,7 +1,7 @@
 //! Encodes and decodes the payload of control frames: calls, losses and errors.
 //!
-//! Every length is checked against the bytes that are there, texts are cut at [`TEXT`] bytes, and nothing is allocated beyond
-//! the frame's own size.
+//! Every length is checked against the available bytes, texts are cut at [`TEXT`] bytes, and nothing is allocated beyond the frame's own
+//! size.
 
 use crate::contract::Fingerprint;
 use crate::{Call, Error, Lost, Rank};
@@ -89,8 +89,8 @@ fn nanos(duration: Duration) -> u64 {
 /// Bytes being read; methods return `None` if they end too early or are invalid.
 pub(in crate::backends) struct Reader<'a> {
     pub rest: &'a [u8],
-    /// The algorithm of this rank's last call that had one, or empty. Algorithms are sent as hashes, and a program's own algorithm
-    /// is not in the registry: so this name is tried as well.
+    /// The algorithm of this rank's last call that had one, or empty. Algorithms are sent as hashes, and a program's own algorithm is not
+    /// in the registry, so this name is tried as well.
     pub known: &'static str,
 }
 

@@ -24,8 +24,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
-/// After this many handshakes that fail over the secret, the other side is given up. One failure proves little: a side that is
-/// too busy to answer in time looks the same.
+/// After this many handshakes that fail over the secret, the other side is given up. A single failure is not enough: a side that is too
+/// busy to answer in time looks the same.
 const ASKED: u32 = 3;
 
 /// The runtime of this process.
@@ -39,7 +39,7 @@ pub(crate) fn runtime() -> Result<&'static Runtime> {
     made.as_ref().map_err(|error| Error::System(format!("cannot start the runtime of connections: {error}")))
 }
 
-/// Takes over a connection that this side or the other side has made.
+/// Adds a connection that this side or the other side has made.
 pub(super) fn join(
     node: &Arc<Node>,
     peer: Rank,
@@ -64,7 +64,7 @@ fn serve(node: Arc<Node>, peer: Rank, stream: AuthenticatedStream) -> Outbox {
     let beat = deadlines.beat_among(node.size);
     tokio::spawn(async move {
         write(writer, waiting, (beat, deadlines.dead), epoch).await;
-        // `Outbox::drain` waits for this when the node closes. Otherwise nothing does, and the error is ignored.
+        // `Outbox::drain` waits for this when the node closes. At any other time nothing waits for it, and the error is ignored.
         let _ = done.send(());
     });
     tokio::spawn(async move {
@@ -101,12 +101,12 @@ async fn write(
             return;
         }
     }
-    // The reading task reports why a connection has ended; the writing task only ends it.
+    // The reading task reports the reason why a connection has ended; the writing task only ends it.
     let _ = writer.shutdown().await;
 }
 
-/// Ends a connection that this side does not need any more. Incoming bytes are dropped until the other side ends it too: closing a
-/// socket with unread bytes would discard bytes that the other side has not received yet.
+/// Ends a connection that this side no longer needs. Incoming bytes are dropped until the other side ends it too: closing a socket with
+/// unread bytes would discard bytes that the other side has not received yet.
 async fn part(mut stream: PeerStream, timeout: Duration) {
     stream.finish();
     let Ok(mut socket) = TcpStream::from_std(stream.into_socket()) else { return };
@@ -210,7 +210,7 @@ pub(super) fn accept(node: &Arc<Node>, listener: TcpListener) -> Result<tokio::t
     Ok(task.abort_handle())
 }
 
-/// Connects to a lower rank, again and again until it answers or `timeout` is over. `failed` gets the cause of a failure.
+/// Connects to a lower rank, repeatedly until it answers or `timeout` is over. `failed` is called with the cause of a failure.
 pub(super) fn connect(
     node: &Arc<Node>,
     peer: Rank,
@@ -231,13 +231,13 @@ pub(super) fn connect(
         let mut last = Error::Missing { missing: vec![peer], after: timeout };
         let tries = async {
             loop {
-                if node.is_closing() || !node.sits_in(group) {
+                if node.is_closing() || !node.is_member(group) {
                     return None;
                 }
-                // Each try offers new memory: the other side may have opened the memory of an earlier try.
+                // Each try sends new memory: the other side may have opened the memory of an earlier try.
                 let offer = host.and_then(SegmentOffer::new);
                 let memory = offer.as_ref().map_or(memory, |offer| offer.memory);
-                let greeting = (purpose == Purpose::Control).then(|| node.greet(peer));
+                let connecting = (purpose == Purpose::Control).then(|| node.connecting(peer));
                 match node.authenticator.connect(address, PeerIdentity { memory, ..identity }).await {
                     Ok((stream, verdict)) => {
                         let accepted = offer.filter(|_| verdict == HandshakeAnswer::SharedMemoryLink);
@@ -253,7 +253,7 @@ pub(super) fn connect(
                             return Some(Error::AuthFailed { peer });
                         }
                     }
-                    // The peer also answers `Duplicate` while it does not know this rank's control connection yet.
+                    // The peer also answers `Duplicate` while it has not yet registered this rank's control connection.
                     Err(Refusal::Answer(HandshakeAnswer::Duplicate(_), why))
                         if purpose != Purpose::Control =>
                     {
@@ -266,7 +266,7 @@ pub(super) fn connect(
                         return Some(Error::Refused { peer, why });
                     }
                 }
-                drop(greeting);
+                drop(connecting);
                 sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_millis(100));
             }

@@ -1,14 +1,14 @@
 //! A rank's transport over sockets.
 //!
-//! The calling thread moves the bytes itself: it tries every connection that has something to do in turn, spins for a while if
-//! nothing moved, then sleeps until a socket is ready or the waker wakes it.
+//! The calling thread moves the bytes itself: it tries every connection with pending work in turn, spins for a while if nothing moved,
+//! then sleeps until a socket is ready or the waker wakes it.
 
 use super::control;
 use super::expected::Target;
 use super::fault::{Fault, unreached};
 use super::group::{Group, Links};
 use super::node::Node;
-use super::peer_connection::{Done, PeerConnection, Scene, Source};
+use super::peer_connection::{Done, FrameContext, PeerConnection, Source};
 use crate::contract::deadline::{after, clock};
 use crate::contract::{Fingerprint, interrupt};
 use crate::schedule::{Combine, Span};
@@ -22,11 +22,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a thread polls its sockets before it sleeps: about as long as waking up takes.
+/// How long a thread polls its sockets before it sleeps: about as long as waking a sleeping thread takes.
 const LOOK: Duration = Duration::from_micros(60);
 /// After this time without progress a rank announces its operation to the others.
 const ANNOUNCE: Duration = Duration::from_millis(10);
-/// How long the control connection has to report that a peer has ended, before a broken connection is blamed on the network.
+/// How long the control connection has to report that a peer has ended. After that a broken connection counts as a failure of the
+/// network.
 const VERDICT: Duration = Duration::from_millis(100);
 /// Limit in bytes on messages that arrive before their receive is posted, beyond `count` elements of the call for each rank.
 const ASIDE: usize = 4 << 20;
@@ -37,14 +38,14 @@ const PIECE: u64 = 512 << 10;
 pub(super) struct Endpoint {
     node: Arc<Node>,
     group: Arc<Group>,
-    /// The group's connections, which the endpoint holds while an operation runs.
+    /// The group's connections, which the endpoint owns while an operation runs.
     links: Links,
     purpose: Option<Purpose>,
     call: Arc<Call>,
     fingerprint: Fingerprint,
     aside: usize,
     due: Instant,
-    /// Since when no byte has moved.
+    /// The time since which no byte has moved.
     idle: Option<Instant>,
     announced: bool,
     seen: u64,
@@ -75,7 +76,7 @@ impl Endpoint {
         }
     }
 
-    /// The link to a peer; of two ranks the higher one connects it when it is first used.
+    /// The link to a peer. Of two ranks the higher one connects, when the link is first used.
     fn link(&mut self, peer: Rank) -> &mut PeerConnection {
         let (node, group) = (&self.node, &self.group);
         let purpose = self.purpose.unwrap_or(Purpose::Data);
@@ -100,7 +101,7 @@ impl Endpoint {
         })
     }
 
-    /// Gives the connections back to the group.
+    /// Returns the connections to the group.
     fn release(&mut self) {
         if let Some(purpose) = self.purpose.take() {
             self.group.put_back(purpose, std::mem::take(&mut self.links));
@@ -109,7 +110,7 @@ impl Endpoint {
 
     /// Tries every connection once. Returns whether anything moved.
     fn pump(&mut self, round: u64, memory: &mut dyn Memory) -> Result<bool> {
-        let scene = Scene {
+        let context = FrameContext {
             comm: self.group.comm(),
             epoch: self.node.epoch,
             sequence: self.call.sequence,
@@ -131,8 +132,8 @@ impl Endpoint {
                 }
             }
             let peer = link.peer;
-            let sent = link.pump_out(&scene, memory, &mut self.done);
-            let result = sent.and_then(|sent| Ok(link.pump_in(&scene, memory, &mut self.done)? | sent));
+            let sent = link.pump_out(&context, memory, &mut self.done);
+            let result = sent.and_then(|sent| Ok(link.pump_in(&context, memory, &mut self.done)? | sent));
             self.ready.extend(self.done.drain(..).map(|done| match done {
                 Done::Sent { lane } => Event::Sent { to: peer, lane },
                 Done::Landed { lane } => Event::Landed { from: peer, lane },
@@ -175,14 +176,14 @@ impl Endpoint {
                     }
                     None => protocol("the peer announced an unknown call".into()),
                 },
-                _ => self.group.ledger(|ledger| ledger.disagree(peer, sequence, theirs)),
+                _ => self.group.calls(|calls| calls.disagree(peer, sequence, theirs)),
             },
             Fault::Truncated | Fault::Ended(_) | Fault::Ahead(_) => {
-                // A peer that has passed this operation knows which call it made there, and reports a difference.
+                // A peer that has passed this operation has recorded its call, and reports a difference.
                 if let Fault::Ahead(_) = fault {
                     self.node.announce(&self.group, &self.call);
                 }
-                // All connections of a process that died end, the control connection too: then the rank is to blame.
+                // If a process died, all its connections end, the control connection too: then the rank is to blame.
                 match (self.verdict(peer), fault) {
                     (Some(error), _) => error,
                     (None, Fault::Ended(how)) => {
@@ -202,9 +203,9 @@ impl Endpoint {
     fn verdict(&self, peer: Rank) -> Option<Error> {
         let until = clock() + VERDICT;
         loop {
-            let found = self.group.ledger(|ledger| {
-                let lost = ledger.left(peer).map(|_| ledger.lose(peer, Some(&self.call)));
-                ledger.failure().or(lost)
+            let found = self.group.calls(|calls| {
+                let lost = calls.left(peer).map(|_| calls.lose(peer, Some(&self.call)));
+                calls.failure().or(lost)
             });
             if found.is_some() || clock() >= until {
                 return found;
@@ -213,7 +214,7 @@ impl Endpoint {
         }
     }
 
-    /// Looks for a failure of the group, or for the loss of a peer whose point-to-point message this rank waits for.
+    /// Checks for a failure of the group, and for the loss of a peer whose point-to-point message this rank waits for.
     fn news(&mut self) -> Result<()> {
         let peers: Vec<Rank> = match self.purpose {
             Some(Purpose::PointToPoint) => {
@@ -222,9 +223,9 @@ impl Endpoint {
             }
             _ => Vec::new(),
         };
-        let (failure, lost) = self.group.ledger(|ledger| {
-            let lost = peers.iter().find(|peer| ledger.left(**peer).is_some()).copied();
-            (ledger.failure(), lost)
+        let (failure, lost) = self.group.calls(|calls| {
+            let lost = peers.iter().find(|peer| calls.left(**peer).is_some()).copied();
+            (calls.failure(), lost)
         });
         if let Some(error) = failure {
             return Err(error);
@@ -239,7 +240,7 @@ impl Endpoint {
             }
             self.nap(until);
         }
-        let error = self.group.ledger(|ledger| ledger.lose(peer, Some(&self.call)));
+        let error = self.group.calls(|calls| calls.lose(peer, Some(&self.call)));
         Err(self.node.fail(&self.group, error))
     }
 
@@ -250,7 +251,7 @@ impl Endpoint {
         if waker.prepare_sleep(seen) {
             let timeout = until.saturating_duration_since(clock()).min(Duration::from_millis(2));
             let mut fds = [PollFd::new(waker, PollFlags::IN)];
-            // After an interruption or a timeout the caller looks at the connections again.
+            // After an interruption or a timeout the caller checks the connections again.
             let _ = poll(&mut fds, Some(&timespec(timeout)));
         }
         waker.finish_sleep();
@@ -280,7 +281,7 @@ impl Endpoint {
         let latest = |rank: Rank| self.links.get(&rank).and_then(|link| link.latest);
         let mut waiting_on = match self.purpose {
             Some(Purpose::PointToPoint) => Vec::new(),
-            _ => self.group.ledger(|ledger| ledger.absent(self.call.sequence, latest)),
+            _ => self.group.calls(|calls| calls.absent(self.call.sequence, latest)),
         };
         let entered = waiting_on.is_empty();
         if entered {
@@ -310,9 +311,9 @@ impl Transport for Endpoint {
         self.due = after(self.node.deadline());
         let point_to_point = call.operation == Operation::PointToPoint;
         let purpose = if point_to_point { Purpose::PointToPoint } else { Purpose::Data };
-        let entered = self.group.ledger(|ledger| match point_to_point {
-            true => ledger.failure().map_or(Ok(()), Err),
-            false => ledger.enter(call),
+        let entered = self.group.calls(|calls| match point_to_point {
+            true => calls.failure().map_or(Ok(()), Err),
+            false => calls.enter(call),
         });
         entered.map_err(|error| self.node.fail(&self.group, error))?;
         let taken = || Error::System("two operations of one communicator run at once".into());
@@ -321,7 +322,7 @@ impl Transport for Endpoint {
         Ok(())
     }
 
-    fn room(&self, bytes: usize) -> Payload {
+    fn alloc(&self, bytes: usize) -> Payload {
         self.node.pool.take(bytes)
     }
 
@@ -341,7 +342,7 @@ impl Transport for Endpoint {
 
     fn done(&mut self) {
         if self.purpose == Some(Purpose::Data) {
-            self.group.ledger(|ledger| ledger.done());
+            self.group.calls(|calls| calls.done());
         }
         self.release();
     }

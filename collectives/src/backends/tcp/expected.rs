@@ -17,17 +17,17 @@ pub(super) struct Expected {
     pub round: Option<u32>,
     pub bytes: usize,
     /// Bytes that have arrived in fragments.
-    pub come: usize,
+    pub done: usize,
     pub target: Target,
 }
 
 impl Expected {
-    /// Compares a fragment with the one that must arrive next.
+    /// Compares a fragment with the fragment that must arrive next.
     pub fn admits(&self, header: &FrameHeader) -> Result<(), Fault> {
-        let rest = self.bytes - self.come;
+        let rest = self.bytes - self.done;
         let bytes = rest.min(FRAGMENT);
         let want =
-            (self.round.unwrap_or(header.round), (self.come / FRAGMENT) as u32, bytes as u32, bytes == rest);
+            (self.round.unwrap_or(header.round), (self.done / FRAGMENT) as u32, bytes as u32, bytes == rest);
         let got = (header.round, header.at, header.bytes, header.last);
         if want == got {
             return Ok(());
@@ -39,8 +39,8 @@ impl Expected {
         Err(Fault::Wrong(format!("expected {}, got {}", tell(want), tell(got))))
     }
 
-    /// The memory that the fragment's bytes are read into, and whether they go through scratch.
-    pub fn room<'a>(
+    /// The memory that the fragment's bytes are read into, and whether they are first read into scratch.
+    pub fn dest<'a>(
         &'a mut self,
         header: &FrameHeader,
         scratch: &'a mut Option<Payload>,
@@ -69,6 +69,6 @@ impl Expected {
         if let (Target::Span(span, how), Some(bytes)) = (&self.target, bytes) {
             memory.put(*span, header.at as usize * FRAGMENT, *how, bytes);
         }
-        self.come += header.bytes as usize;
+        self.done += header.bytes as usize;
     }
 }

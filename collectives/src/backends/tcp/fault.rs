@@ -11,11 +11,11 @@ pub(super) enum Fault {
     Ended(String),
     /// The connection ended in the middle of a frame.
     Truncated,
-    /// The peer made another call: the number of its operation, and the call.
+    /// The peer made another call. The fields are the number of the peer's operation, and its call.
     Disagree(u64, Fingerprint),
-    /// The peer is at this later operation, and messages of this one are missing.
+    /// The peer is at this later operation, and messages of this rank's operation are missing.
     Ahead(u64),
-    /// A frame is invalid or not the one that the schedule expects, or bytes to be sent were never written.
+    /// A frame is invalid or not the frame that the schedule expects, or bytes to be sent were never written.
     Wrong(String),
 }
 

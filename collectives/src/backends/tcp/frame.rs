@@ -6,9 +6,9 @@
 //!                                                                                             | CRC32C | CRC32C|
 //! ```
 //!
-//! All little-endian. A message is cut into fragments of [`FRAGMENT`] bytes; `at` counts them, and a flag marks the
-//! last. The receiver knows from its own schedule what each field must be and compares: no length in a header sizes an
-//! allocation beyond the limit of the frame's kind.
+//! All fields are little-endian. A message is cut into fragments of [`FRAGMENT`] bytes; `at` counts them, and a flag marks the last. The
+//! receiver derives each field from its own schedule and compares: no length in a header sizes an allocation beyond the limit of the
+//! frame's kind.
 
 use crate::contract::Fingerprint;
 use allfold_net::VERSION;
@@ -35,7 +35,7 @@ pub enum Kind {
     Leave = 4,
     /// A group has failed.
     Fail = 5,
-    /// The sender will send nothing more, or nothing more of the group that is named.
+    /// The sender will send nothing more, or nothing more about the group that the frame names.
     Bye = 6,
     /// Survivors of a failed group agree on the list of survivors.
     Shrink = 7,

@@ -1,4 +1,4 @@
-//! Reads everything that a peer, compatible or not, can send, without a connection.
+//! Reads every message that a peer, compatible or not, can send, without a connection.
 
 use super::codec;
 use super::frame::{self, FrameHeader};
@@ -9,7 +9,7 @@ use allfold_net::{Secret, Security};
 /// refused; reading never panics, hangs, or allocates by a length in the bytes.
 pub fn read_anything(bytes: &[u8]) {
     if let Some(header) = bytes.first_chunk() {
-        // A fuzzer guesses no checksum, so each header is also tried with the right checksum.
+        // A fuzzer does not find the right checksum, so each header is also tried with the right checksum.
         for header in [*header, frame::sealed(*header)] {
             if let Ok(header) = FrameHeader::decode(&header) {
                 let _ = header.fingerprint.call(header.sequence, "");

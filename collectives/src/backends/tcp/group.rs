@@ -4,7 +4,7 @@ use super::agreement::Agreement;
 use super::mailbox::Mailbox;
 use super::peer_connection::PeerConnection;
 use super::waker::Waker;
-use crate::contract::RemoteLedger;
+use crate::contract::RemoteCallTable;
 use crate::{Error, Rank, Result};
 use allfold_base::lock;
 use allfold_net::handshake::Purpose;
@@ -25,15 +25,15 @@ pub(super) struct Group {
     /// This rank's number in the group.
     pub me: Rank,
     pub waker: Waker,
-    ledger: Mutex<RemoteLedger>,
-    /// Whether the ledger holds an error.
+    calls: Mutex<RemoteCallTable>,
+    /// Whether the table holds an error.
     failed: AtomicBool,
     agreement: Mutex<Agreement>,
     mailbox: Mutex<Mailbox>,
-    /// The number of events so far that a waiting receive must look at.
+    /// The number of events so far that a waiting receive must check.
     mail: Mutex<u64>,
     mailed: Condvar,
-    /// The connections for collectives and those for point-to-point messages. An operation takes them and puts them back.
+    /// The connections for collectives and those for point-to-point messages. An operation takes the connections and returns them.
     collective: Mutex<Option<Links>>,
     point_to_point: Mutex<Option<Links>>,
     /// Connections that were made and are not in use yet, by purpose and peer.
@@ -42,14 +42,14 @@ pub(super) struct Group {
 
 impl Group {
     pub fn new(stream: u64, members: Vec<Rank>, me: Rank) -> Result<Group> {
-        let ledger = Mutex::new(RemoteLedger::new(me, members.len()));
+        let calls = Mutex::new(RemoteCallTable::new(me, members.len()));
         let agreement = Mutex::new(Agreement::new(me, members.len() as u32));
         Ok(Group {
             stream,
             members,
             me,
             waker: Waker::new()?,
-            ledger,
+            calls,
             failed: AtomicBool::new(false),
             agreement,
             mailbox: Mutex::default(),
@@ -66,23 +66,23 @@ impl Group {
         (self.stream >> 32) as u32 ^ self.stream as u32
     }
 
-    /// The rank in this group of a world rank.
+    /// The rank in this group of the rank with this number in the world.
     pub fn rank_of(&self, world: Rank) -> Option<Rank> {
         self.members.iter().position(|member| *member == world).map(|at| Rank(at as u32))
     }
 
-    pub fn ledger<R>(&self, look: impl FnOnce(&mut RemoteLedger) -> R) -> R {
-        let mut ledger = lock(&self.ledger);
-        let result = look(&mut ledger);
-        if ledger.cause().is_some() {
+    pub fn calls<R>(&self, look: impl FnOnce(&mut RemoteCallTable) -> R) -> R {
+        let mut calls = lock(&self.calls);
+        let result = look(&mut calls);
+        if calls.cause().is_some() {
             self.failed.store(true, Ordering::Release);
         }
         result
     }
 
-    /// The group's first error. Costs nothing while there is none.
+    /// The group's first error. Without an error this costs one atomic load.
     pub fn failure(&self) -> Option<Error> {
-        self.failed.load(Ordering::Acquire).then(|| self.ledger(|ledger| ledger.failure())).flatten()
+        self.failed.load(Ordering::Acquire).then(|| self.calls(|calls| calls.failure())).flatten()
     }
 
     /// Wakes every thread that waits for an event of the group.
@@ -97,7 +97,7 @@ impl Group {
         look(&mut lock(&self.mailbox))
     }
 
-    /// The number of events so far that a waiting receive must look at.
+    /// The number of events so far that a waiting receive must check.
     pub fn mail_count(&self) -> u64 {
         *lock(&self.mail)
     }
@@ -127,7 +127,7 @@ impl Group {
         if purpose == Purpose::PointToPoint { &self.point_to_point } else { &self.collective }
     }
 
-    /// Stores a connection that was made. It replaces an earlier one that is not in use yet.
+    /// Stores a connection that was made. It replaces an earlier connection that is not in use yet.
     pub fn arrive(&self, purpose: Purpose, from: Rank, stream: PeerStream) {
         lock(&self.arrived).insert((purpose as u8, from), stream);
         self.waker.ring();

@@ -1,13 +1,13 @@
-//! The groups that a rank knows: its own, those that peers have made before this rank, and those that have ended here while peers
-//! may still send frames about them.
+//! The table of a rank's groups: its own, those that peers have made before this rank, and those that this rank has ended while peers may
+//! still send frames about them.
 //!
 //! ```text
 //!               keep            make                 end                 all members have sent `Bye` or are lost
 //!  (unknown) ----------> early ------> made: delivered ------> ended: dropped ------> (forgotten)
 //! ```
 //!
-//! Numbers on the wire are never used twice, and a member's `Bye` is its last frame about a group. So a frame with an unknown
-//! number is always about a group that this rank has yet to make.
+//! Numbers on the wire are never used twice, and a member's `Bye` is its last frame about a group. So a frame with an unknown number is
+//! always about a group that this rank has yet to make.
 
 use super::frame::Kind;
 use super::group::Group;
@@ -17,8 +17,8 @@ use allfold_net::peer_stream::PeerStream;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// How many messages are kept about groups that peers have made and this rank has not yet, and how many more for each rank of the
-/// world: all ranks may split while this one sleeps. The oldest are dropped first.
+/// How many messages are retained about groups that peers have made and this rank has not yet, and how many more for each rank of the
+/// world: all other ranks may split while this rank sleeps. The oldest messages are dropped first.
 const EARLY: usize = 256;
 const EARLY_OF_EACH: usize = 8;
 
@@ -32,18 +32,18 @@ pub(super) struct Groups {
     made: BTreeMap<u32, Arc<Group>>,
     next: u32,
     /// For each group that was made, by its number on the wire: the world ranks that may still send messages about it.
-    speakers: BTreeMap<u64, BTreeSet<Rank>>,
+    senders: BTreeMap<u64, BTreeSet<Rank>>,
     /// Messages about groups that this rank has not made yet: the group, the sender, the message.
     early: VecDeque<(u64, Rank, News)>,
     /// How many messages `early` holds at most.
-    room: usize,
+    capacity: usize,
 }
 
 impl Groups {
     pub fn new(world: Group) -> Groups {
-        let room = EARLY + EARLY_OF_EACH * world.members.len();
+        let capacity = EARLY + EARLY_OF_EACH * world.members.len();
         let made = [(0, Arc::new(world))].into();
-        Groups { made, next: 1, speakers: BTreeMap::new(), early: VecDeque::new(), room }
+        Groups { made, next: 1, senders: BTreeMap::new(), early: VecDeque::new(), capacity }
     }
 
     /// A group that this rank is a member of.
@@ -59,17 +59,17 @@ impl Groups {
         self.made.values().find(|group| group.stream == stream)
     }
 
-    pub fn sits_in(&self, stream: u64) -> bool {
+    pub fn is_member(&self, stream: u64) -> bool {
         self.find(stream).is_some()
     }
 
     /// Adds a group about which these peers may send messages. Returns its number and the messages that have arrived for it.
-    pub fn make(&mut self, group: Arc<Group>, speakers: BTreeSet<Rank>) -> (u32, Vec<(Rank, News)>) {
+    pub fn make(&mut self, group: Arc<Group>, senders: BTreeSet<Rank>) -> (u32, Vec<(Rank, News)>) {
         let (stream, id) = (group.stream, self.next);
         self.next += 1;
         self.made.insert(id, group);
-        if !speakers.is_empty() {
-            self.speakers.insert(stream, speakers);
+        if !senders.is_empty() {
+            self.senders.insert(stream, senders);
         }
         let (mine, others): (VecDeque<_>, _) =
             std::mem::take(&mut self.early).into_iter().partition(|(to, ..)| *to == stream);
@@ -77,17 +77,17 @@ impl Groups {
         (id, mine.into_iter().map(|(_, from, news)| (from, news)).collect())
     }
 
-    /// The group that a message goes to now, with the message. `None` if the message was kept for a group that is still to be
-    /// made, or dropped because the group has ended.
+    /// The group that a message is for, with the message. `None` if the message was stored for a group that is still to be made, or
+    /// dropped because the group has ended.
     pub fn deliver(&mut self, stream: u64, from: Rank, news: News) -> Option<(Arc<Group>, News)> {
         if let Some(group) = self.find(stream) {
             return Some((group.clone(), news));
         }
-        match (self.speakers.contains_key(&stream), news) {
-            (true, News::Said(Kind::Bye, _)) => self.hush(Some(stream), from),
+        match (self.senders.contains_key(&stream), news) {
+            (true, News::Said(Kind::Bye, _)) => self.end_sender(Some(stream), from),
             (true, _) => {}
             (false, news) => {
-                if self.early.len() == self.room {
+                if self.early.len() == self.capacity {
                     self.early.pop_front();
                 }
                 self.early.push_back((stream, from, news));
@@ -96,18 +96,18 @@ impl Groups {
         None
     }
 
-    /// Ends a group for this rank. The world stays.
+    /// Ends a group for this rank. The world is never removed.
     pub fn end(&mut self, id: u32) -> Option<Arc<Group>> {
         if id == 0 { None } else { self.made.remove(&id) }
     }
 
     /// Records that a peer sends no more messages about a group; `None`: about any group.
-    pub fn hush(&mut self, stream: Option<u64>, peer: Rank) {
-        self.speakers.retain(|of, speakers| {
+    pub fn end_sender(&mut self, stream: Option<u64>, peer: Rank) {
+        self.senders.retain(|of, senders| {
             if stream.is_none_or(|stream| stream == *of) {
-                speakers.remove(&peer);
+                senders.remove(&peer);
             }
-            !speakers.is_empty()
+            !senders.is_empty()
         });
     }
 }
@@ -142,10 +142,10 @@ mod tests {
         assert_eq!(bytes.collect::<Vec<_>>(), [0, 1, 2]);
         assert!(groups.deliver(7, Rank(2), said(Kind::Leave, 0)).is_some());
 
-        assert!(groups.end(id).is_some() && !groups.sits_in(7));
+        assert!(groups.end(id).is_some() && !groups.is_member(7));
         assert!(groups.deliver(7, Rank(2), said(Kind::Fail, 0)).is_none());
         assert_eq!(groups.early.len(), 1, "of the group that is still to be made");
-        assert!(groups.end(0).is_none() && groups.sits_in(0), "the world stays");
+        assert!(groups.end(0).is_none() && groups.is_member(0), "the world stays");
     }
 
     #[test]
@@ -154,29 +154,29 @@ mod tests {
         for stream in 1..1000 {
             let (id, _) = groups.make(Arc::new(group(stream)), OTHERS.into());
             // One member ends its part of the group before this rank ends the group, and one member after.
-            groups.hush(Some(stream), Rank(1));
+            groups.end_sender(Some(stream), Rank(1));
             groups.end(id);
-            assert_eq!(groups.speakers.len(), 1);
+            assert_eq!(groups.senders.len(), 1);
             groups.deliver(stream, Rank(2), said(Kind::Bye, 0));
-            assert!(groups.speakers.is_empty() && groups.early.is_empty());
+            assert!(groups.senders.is_empty() && groups.early.is_empty());
         }
-        // Messages are not kept for groups whose members are lost, whether the loss came before or after the group was made.
+        // Messages are not stored for groups whose members are lost, whether the loss came before or after the group was made.
         let (id, _) = groups.make(Arc::new(group(1000)), OTHERS.into());
         groups.end(id);
-        OTHERS.into_iter().for_each(|rank| groups.hush(None, rank));
+        OTHERS.into_iter().for_each(|rank| groups.end_sender(None, rank));
         groups.make(Arc::new(group(1001)), BTreeSet::new());
-        assert!(groups.speakers.is_empty());
+        assert!(groups.senders.is_empty());
     }
 
     #[test]
     fn what_is_kept_is_bounded_and_the_newest_stays() {
         let mut groups = Groups::new(group(0));
-        let room = EARLY + EARLY_OF_EACH * 3;
-        for stream in 1..=2 * room as u64 {
+        let capacity = EARLY + EARLY_OF_EACH * 3;
+        for stream in 1..=2 * capacity as u64 {
             groups.deliver(stream, Rank(1), said(Kind::Leave, 0));
         }
-        assert_eq!(groups.early.len(), room);
-        assert_eq!(groups.make(Arc::new(group(2 * room as u64)), OTHERS.into()).1.len(), 1);
+        assert_eq!(groups.early.len(), capacity);
+        assert_eq!(groups.make(Arc::new(group(2 * capacity as u64)), OTHERS.into()).1.len(), 1);
         assert_eq!(groups.make(Arc::new(group(1)), OTHERS.into()).1.len(), 0);
     }
 }

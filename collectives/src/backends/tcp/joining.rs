@@ -1,4 +1,4 @@
-//! The start of a rank: the control connections to all others, or the reason why they cannot be had.
+//! The start of a rank: the control connections to all other ranks, or the reason why they cannot be made.
 
 use super::fault::not_joined;
 use super::node::{Node, Peer};
@@ -9,29 +9,29 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Held while this rank connects its control connection to a peer.
-pub(super) struct Greeting<'a>(&'a Node, Rank);
+pub(super) struct Connecting<'a>(&'a Node, Rank);
 
-impl Drop for Greeting<'_> {
+impl Drop for Connecting<'_> {
     fn drop(&mut self) {
-        lock(&self.0.peers)[self.1.index()].greeted = false;
+        lock(&self.0.peers)[self.1.index()].connecting = false;
         self.0.changed.notify_all();
     }
 }
 
 impl Node {
-    /// Notes that this rank can never connect to a peer.
+    /// Records that this rank can never connect to a peer.
     pub fn refused(&self, peer: Rank, error: Error) {
         lock(&self.peers)[peer.index()].refused.get_or_insert(error);
         self.changed.notify_all();
     }
 
-    /// This rank connects its control connection to a peer, until the result is dropped.
-    pub fn greet(&self, peer: Rank) -> Greeting<'_> {
-        lock(&self.peers)[peer.index()].greeted = true;
-        Greeting(self, peer)
+    /// Marks that this rank connects its control connection to a peer, until the result is dropped.
+    pub fn connecting(&self, peer: Rank) -> Connecting<'_> {
+        lock(&self.peers)[peer.index()].connecting = true;
+        Connecting(self, peer)
     }
 
-    /// Adds to a connection's failure that handshakes failed over the secret: the peer may have ended for that.
+    /// Adds to a connection's failure that handshakes failed over the secret: the peer may have ended for this reason.
     pub fn suspects(&self, error: Error) -> Error {
         match (error, self.distrusted.load(Ordering::Relaxed)) {
             (Error::Refused { peer, why }, times @ 1..) => Error::Refused {
@@ -44,12 +44,12 @@ impl Node {
         }
     }
 
-    /// This rank cannot join: it tells the ranks that it has connections to why. Those that are being made are waited for, since a
-    /// connection that ends without a word looks like a process that died.
+    /// This rank cannot join: it sends the reason to the ranks that it has connections to. It waits for connections that are being made,
+    /// because to the peer a connection that ends without a message looks like a process that died.
     pub fn give_up(&self, error: &Error) {
         self.closing.store(true, Ordering::Release);
-        let greets = |peers: &mut Vec<Peer>| peers.iter().any(|peer| peer.greeted);
-        drop(self.changed.wait_timeout_while(lock(&self.peers), self.farewell(), greets));
+        let connects = |peers: &mut Vec<Peer>| peers.iter().any(|peer| peer.connecting);
+        drop(self.changed.wait_timeout_while(lock(&self.peers), self.drain_timeout(), connects));
         self.fail(&self.group(0), Error::Aborted { by: self.rank, why: not_joined(self.rank, error) });
     }
 
@@ -77,7 +77,7 @@ impl Node {
                 let cause = peer.lost.clone()?;
                 Some(Error::lost(Rank(rank), cause, None))
             });
-            if let Some(error) = world.ledger(|ledger| ledger.failure()).or(lost) {
+            if let Some(error) = world.calls(|calls| calls.failure()).or(lost) {
                 return Err(error);
             }
             let absent = |(peer, rank): (&Peer, u32)| {

@@ -17,14 +17,14 @@ pub(crate) struct Local {
     pub deadlines: Deadlines,
     /// The faults that a proxy before every rank injects into connections.
     pub faults: Faults,
-    /// Pretended hosts with this many ranks each, in order; `None` for one rank per host.
+    /// Simulated hosts with this many ranks each, in order; `None` for one rank per host.
     pub ranks_per_host: Option<u32>,
 }
 
 /// The connected ranks of a world over loopback sockets.
 pub(crate) struct Mesh {
     pub ranks: Vec<Arc<Tcp>>,
-    /// The proxy, which must live as long as the ranks.
+    /// The proxy, which must outlive the ranks.
     _proxy: Option<Proxy>,
 }
 
@@ -68,7 +68,7 @@ impl Local {
         }
     }
 
-    /// Starts the proxy, if there are rules for it.
+    /// Starts the proxy, if there are fault rules for it.
     fn proxy(&self, addresses: &[SocketAddr]) -> Result<Option<Proxy>> {
         if self.faults.is_empty() {
             return Ok(None);
@@ -86,8 +86,8 @@ impl Local {
     }
 }
 
-/// Refuses more ranks than this many descriptors suffice for: two for the connection between any two ranks, and for each rank
-/// one to listen and one for its waker. With too few, ranks would wait for each other until their deadline.
+/// Refuses more ranks than this many descriptors suffice for: two for the connection between any two ranks, and for each rank one to
+/// listen and one for its waker. With too few descriptors, ranks would wait for each other until their deadline.
 fn fits(ranks: u32, descriptors: u64) -> Result<()> {
     let need = u64::from(ranks) * (u64::from(ranks) + 1);
     match need <= descriptors {
@@ -99,8 +99,8 @@ fn fits(ranks: u32, descriptors: u64) -> Result<()> {
     }
 }
 
-/// Of the errors of ranks that did not all connect, the one to report: a refusal by the system first, then a rank that could
-/// not be reached. That other ranks were lost or gave up only follows from those.
+/// The error to report, of the errors of ranks that did not all connect: a refusal by the system first, then a rank that could not be
+/// reached. Errors about other ranks that were lost or gave up are only consequences.
 fn cause<'a>(errors: impl Iterator<Item = &'a Error>) -> Option<&'a Error> {
     errors.min_by_key(|error| match error {
         Error::System(_) => 0,
@@ -130,7 +130,7 @@ mod tests {
         transport.enter(&call).unwrap();
         let others = || (0..ranks).map(Rank).filter(|other| *other != rank);
         for other in others() {
-            let mut payload = transport.room(4);
+            let mut payload = transport.alloc(4);
             payload.copy_from_slice(&rank.0.to_le_bytes());
             transport.post_send(other, 0, Frame { call: call.clone(), round: 0, payload });
             transport.post_recv(other, 0, 4, Combine::Copy);

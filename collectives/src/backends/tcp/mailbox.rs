@@ -1,13 +1,13 @@
 //! Tagged messages that have arrived, and the receives that wait for them.
 //!
 //! ```text
-//! fragments of a peer --> Arriving --> the oldest receive that wants it, or kept until one does
+//! fragments of a peer --> Arriving --> the oldest matching receive; stored until there is one
 //! ```
 //!
-//! The rule is MPI's: a receive names a source, or any, and a tag; of the messages that fit, it gets the one that arrived
-//! first, and a message goes to the receive that was posted first.
+//! The rule is MPI's: a receive names a source, or any source, and a tag. A receive gets the matching message that arrived first, and a
+//! message is delivered to the matching receive that was posted first.
 //!
-//! Messages that no receive has taken are held, up to `bound` bytes of each peer. A peer that sends more fails the group.
+//! Messages that no receive has taken are stored, up to `bound` bytes per peer. A peer that sends more fails the group.
 
 use crate::{Call, DType, Error, Operation, Rank};
 use std::collections::{BTreeMap, VecDeque};
@@ -20,7 +20,7 @@ pub(super) const PREFIX: usize = 8 + 8 + 1 + 1;
 pub struct TaggedMessage {
     /// The sender.
     pub from: Rank,
-    /// The tag that the sender gave it.
+    /// The tag that the sender gave the message.
     pub tag: u64,
     /// The type of the elements.
     pub dtype: DType,
@@ -37,7 +37,7 @@ pub(super) struct Fragment<'a> {
 }
 
 impl Fragment<'_> {
-    /// The fragment in a frame's payload; `None` if the payload is not one.
+    /// Decodes the fragment in a frame's payload; `None` if the payload is no fragment.
     pub fn decode(payload: &[u8]) -> Option<Fragment<'_>> {
         let (prefix, bytes) = payload.split_at_checked(PREFIX)?;
         let tag = u64::from_le_bytes(*prefix[8..].first_chunk()?);
@@ -46,7 +46,7 @@ impl Fragment<'_> {
     }
 }
 
-/// The call that errors name: a point-to-point message.
+/// The call in errors about tagged messages: a point-to-point message.
 pub(super) fn call() -> Call {
     Call::plain(Operation::PointToPoint, 0, 0, DType::U8)
 }
@@ -69,10 +69,10 @@ impl Wanted {
     }
 }
 
-/// How many bytes of one peer's messages are held at most, unless a program sets another bound.
+/// How many bytes of one peer's messages are stored at most, unless a program sets another bound.
 const BOUND: usize = 4 << 30;
 
-/// Why a fragment was not taken: its peer's messages would be this many bytes, and the bound is smaller.
+/// A fragment was not taken: its peer's messages would need this many bytes, and the bound is smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full {
     pub held: usize,
@@ -94,7 +94,7 @@ impl Full {
 pub(super) struct Mailbox {
     /// The bytes so far of messages that are not complete, by sender.
     arriving: BTreeMap<Rank, Vec<u8>>,
-    /// Messages that no receive wants yet, in order of arrival.
+    /// Messages that match no receive yet, in order of arrival.
     kept: VecDeque<TaggedMessage>,
     /// Receives in the order in which they were posted, each with its message once it has arrived.
     posted: BTreeMap<ReceiveId, (Wanted, Option<TaggedMessage>)>,
@@ -112,7 +112,7 @@ impl Default for Mailbox {
 }
 
 impl Mailbox {
-    /// Holds at most this many bytes of each peer from now on.
+    /// Limits the stored bytes per peer to this many from now on.
     pub fn set_bound(&mut self, bytes: usize) {
         self.bound = bytes;
     }

@@ -1,4 +1,4 @@
-//! Tagged messages between the ranks of a group: sent at once, received by source and tag.
+//! Tagged messages between the ranks of a group: sent without waiting, received by source and tag.
 //!
 //! ```text
 //! Messages::send --> control connection of the peer ==> Node --> Mailbox of the group --> Receive::wait
@@ -15,17 +15,17 @@ use crate::{DType, Error, Rank, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A rank's tagged messages in one group: see [`crate::Communicator::messages`]. Any thread may use it.
+/// A rank's tagged messages in one group: see [`crate::Communicator::messages`]. Any thread may use this handle.
 ///
-/// Messages of one sender with one tag arrive in the order in which they were sent. They are not part of the sequence of
-/// collectives, and a late one does not fail the group.
+/// Messages of one sender with one tag arrive in the order in which they were sent. Tagged messages are not part of the sequence of
+/// collectives, and a late message does not fail the group.
 #[derive(Clone)]
 pub struct Messages {
     node: Arc<Node>,
     group: Arc<Group>,
 }
 
-/// A receive that was posted. Dropping it cancels the receive; a message that it has got goes to the next receive that matches.
+/// A receive that was posted. Dropping it cancels the receive; a message that it already has is given to the next receive that matches.
 pub struct Receive {
     messages: Messages,
     id: ReceiveId,
@@ -38,13 +38,13 @@ impl Messages {
         Messages { node, group }
     }
 
-    /// Holds at most this many bytes of each peer's messages that no receive has taken; four GiB unless this is called. The
-    /// group fails with [`Error::Protocol`] where a peer sends more.
+    /// Sets the most bytes that are stored of each peer's messages that no receive has taken; 4 GiB unless this is called. The group
+    /// fails with [`Error::Protocol`] where a peer sends more.
     pub fn hold_at_most(&self, bytes: usize) {
         self.group.mailbox(|mailbox| mailbox.set_bound(bytes));
     }
 
-    /// Sends a message. Returns at once: the bytes are copied, and kept until the peer has room for them.
+    /// Sends a message. Returns immediately: the bytes are copied, and stored until the peer can receive them.
     ///
     /// # Errors
     /// [`Error::Argument`] where `to` is this rank or no rank of the group; the error of the group, if it has failed;
@@ -66,7 +66,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Posts a receive of the next message with this tag from a rank, or from any.
+    /// Posts a receive of the next message with this tag from one rank, or from any rank.
     ///
     /// # Errors
     /// [`Error::Argument`] where `from` is this rank or no rank of the group.
@@ -92,10 +92,10 @@ impl Messages {
 
     /// The group's failure, or the loss of all of these peers.
     fn reachable(&self, peers: &[Rank]) -> Result<()> {
-        self.group.ledger(|ledger| match ledger.failure() {
+        self.group.calls(|calls| match calls.failure() {
             Some(error) => Err(error),
-            None if peers.iter().all(|peer| ledger.left(*peer).is_some()) => match peers.first() {
-                Some(first) => Err(ledger.lose(*first, Some(&call()))),
+            None if peers.iter().all(|peer| calls.left(*peer).is_some()) => match peers.first() {
+                Some(first) => Err(calls.lose(*first, Some(&call()))),
                 None => Err(Error::Argument(
                     "this rank is alone in its group: no rank can send it a message".into(),
                 )),
@@ -123,8 +123,7 @@ impl Receive {
         let due = after(timeout);
         loop {
             let seen = group.mail_count();
-            // The loss of peers is checked before the mailbox: a message that a rank sent before it left is in the mailbox by
-            // then.
+            // The loss of peers is checked before the mailbox: a message that a rank sent before it left is in the mailbox by then.
             let reachable = self.messages.reachable(&sources);
             if let Some(message) = group.mailbox(|mailbox| mailbox.take(self.id)) {
                 self.open = false;

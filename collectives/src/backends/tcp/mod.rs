@@ -4,13 +4,13 @@
 //!             rank's own thread                                    runtime of the process
 //! Communicator -- Endpoint -- PeerConnection per peer == data ==>  accept, connect, handshake, TLS
 //!                    |            (frames: frame.rs)               control task per peer == heartbeats, announcements,
-//!                 Group: RemoteLedger, Waker <------------------------------------------------ failures, departures ==>
+//!                 Group: RemoteCallTable, Waker <--------------------------------------------- failures, departures ==>
 //! ```
 //!
 //! Every connection begins with a handshake under the job's secret ([`allfold_net::handshake`]), then carries frames: a header of
 //! 64 bytes and its payload (`frame`). Data between ranks of one host go through memory ([`allfold_net::shared_memory_link`]).
-//! Control connections are made between all ranks at the start; data connections when two ranks of a group first need
-//! one. The thread that calls a collective moves its bytes itself, straight between the kernel and the caller's buffer.
+//! Control connections are made between all ranks at the start; data connections when two ranks of a group first need one. The thread
+//! that calls a collective moves its bytes itself, directly between the kernel and the caller's buffer.
 
 mod agreement;
 mod codec;

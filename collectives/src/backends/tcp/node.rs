@@ -1,11 +1,11 @@
 //! One rank's process: its groups, its control connections, and the control frames of its peers.
 //!
 //! ```text
-//! peers ==control==> reader task --> Node --> RemoteLedger of the group, waker --> the thread in a collective
+//! peers ==control==> reader task --> Node --> RemoteCallTable of the group, waker --> the thread in a collective
 //!                    writer task <-- outbox <-- Node <-- a call that enters, fails or leaves
 //! ```
 //!
-//! The tasks run on one small runtime per process, beside the computing threads, so that a busy rank still answers.
+//! The tasks run on one small runtime per process, in addition to the computing threads, so that a busy rank still answers.
 
 use super::super::Host;
 use super::agreement::{Agreement, Message, Outgoing};
@@ -48,7 +48,7 @@ pub(super) struct Node {
     /// Signalled when a control connection was made or finally failed.
     pub changed: Condvar,
     pub closing: AtomicBool,
-    /// Whether the process has had no descriptor to accept a connection since it last accepted one.
+    /// Whether the process has lacked a descriptor to accept a connection since it last accepted one.
     pub starved: Arc<AtomicBool>,
     /// Number of refused connections.
     pub refused: AtomicU64,
@@ -56,7 +56,7 @@ pub(super) struct Node {
     pub distrusted: AtomicU64,
 }
 
-/// The state of another rank.
+/// The state of another rank, as this rank has it.
 #[derive(Default)]
 pub(super) struct Peer {
     pub outbox: Option<Outbox>,
@@ -66,7 +66,7 @@ pub(super) struct Peer {
     /// The reason why this rank can never connect to the peer.
     pub refused: Option<Error>,
     /// Whether this rank is connecting its control connection to the peer.
-    pub greeted: bool,
+    pub connecting: bool,
 }
 
 impl Peer {
@@ -139,7 +139,7 @@ impl Node {
         let group = Arc::new(Group::new(stream, members, Rank(me as u32))?);
         let (id, early) = {
             let mut groups = lock(&self.groups);
-            // Both locks are held: the end of a connection is either seen here, or removes its peer from the group's speakers
+            // Both locks are held: the end of a connection is either seen here, or removes its peer from the group's senders
             // afterwards.
             let peers = lock(&self.peers);
             let is_connected = |rank: &Rank| *rank != self.rank && !peers[rank.index()].is_over();
@@ -190,7 +190,7 @@ impl Node {
         }
     }
 
-    /// Decides on a peer's connection; also opens the memory for its messages, if the peer is on this host and offers some.
+    /// Decides on a peer's connection; also opens the memory for its messages, if the peer is on this host and sends a handle to it.
     pub fn admit(&self, identity: &PeerIdentity) -> (HandshakeAnswer, Option<Pipe>) {
         let answer = self.answer(identity);
         match SegmentOffer::accept(&identity.memory, self.host.filter(|_| answer.is_welcome())) {
@@ -199,7 +199,7 @@ impl Node {
         }
     }
 
-    /// Keeps a peer's control connection. Of several connections the first one counts.
+    /// Stores a peer's control connection. Of several connections the first one counts.
     pub fn keep(&self, peer: Rank, outbox: Outbox) {
         lock(&self.peers)[peer.index()].outbox.get_or_insert(outbox);
         self.changed.notify_all();
@@ -214,7 +214,7 @@ impl Node {
 
     fn take(&self, group: &Group, from: Rank, news: News) {
         match news {
-            News::Said(Kind::Bye, _) => lock(&self.groups).hush(Some(group.stream), from),
+            News::Said(Kind::Bye, _) => lock(&self.groups).end_sender(Some(group.stream), from),
             News::Said(kind, bytes) => self.heard(group, from, kind, &bytes),
             News::PeerStream(purpose, stream) => self.attach(group, purpose, from, stream),
         }
@@ -227,14 +227,14 @@ impl Node {
     }
 
     /// Sends a control frame to a peer.
-    fn tell(&self, peer: Rank, kind: Kind, payload: &[u8]) {
+    fn send(&self, peer: Rank, kind: Kind, payload: &[u8]) {
         if let Some(outbox) = &lock(&self.peers)[peer.index()].outbox {
             let header = FrameHeader::control(kind, self.epoch, payload);
             outbox.send([&header.encode()[..], payload].concat());
         }
     }
 
-    /// Sends frames that belong together to a peer: no frame of another thread comes between them.
+    /// Sends frames that belong together to a peer: no frame of another thread is sent between them.
     pub fn send_all(&self, peer: Rank, frames: impl Iterator<Item = Vec<u8>>) {
         if let Some(outbox) = &lock(&self.peers)[peer.index()].outbox {
             frames.for_each(|frame| outbox.send(frame));
@@ -243,7 +243,7 @@ impl Node {
 
     fn tell_all(&self, group: &Group, kind: Kind, payload: &[u8]) {
         for member in group.members.iter().filter(|member| **member != self.rank) {
-            self.tell(*member, kind, payload);
+            self.send(*member, kind, payload);
         }
     }
 
@@ -254,7 +254,7 @@ impl Node {
             for (to, message) in happens(agreement) {
                 let mut news = Writer::default();
                 message.write(news.word(group.stream), group.members.len() as u32);
-                self.tell(group.members[to.index()], Kind::Shrink, &news.0);
+                self.send(group.members[to.index()], Kind::Shrink, &news.0);
             }
         });
         group.ring();
@@ -292,7 +292,7 @@ impl Node {
 
     /// Fails a group. Returns the group's first error.
     pub fn fail(&self, group: &Group, error: Error) -> Error {
-        let (first, counts) = group.ledger(|ledger| (ledger.fail(&error), ledger.failure()));
+        let (first, counts) = group.calls(|calls| (calls.fail(&error), calls.failure()));
         if first {
             let mut news = Writer::default();
             news.word(group.stream).error(&error);
@@ -302,9 +302,9 @@ impl Node {
         counts.unwrap_or(error)
     }
 
-    /// This rank leaves a group. If the group has failed, it sends the failure to the other ranks first.
+    /// This rank leaves a group. If the group has failed, the rank sends the failure to the other ranks first.
     pub fn leave(&self, group: &Group, operations: u64, cause: &Lost) {
-        if let Some(error) = group.ledger(|ledger| ledger.cause().cloned()) {
+        if let Some(error) = group.calls(|calls| calls.cause().cloned()) {
             let mut news = Writer::default();
             news.word(group.stream).error(&error);
             self.tell_all(group, Kind::Fail, &news.0);
@@ -314,7 +314,7 @@ impl Node {
         self.tell_all(group, Kind::Leave, &news.0);
     }
 
-    /// Ends a group after this rank has left it: the rank sends nothing more about it, and its connections end.
+    /// Ends a group after this rank has left it: the rank sends nothing more about the group, and the group's connections end.
     pub fn release(&self, id: u32) {
         let Some(group) = lock(&self.groups).end(id) else { return };
         let mut news = Writer::default();
@@ -330,8 +330,8 @@ impl Node {
     }
 
     /// Whether this rank is a member of a group, and so needs connections for it.
-    pub fn sits_in(&self, stream: u64) -> bool {
-        lock(&self.groups).sits_in(stream)
+    pub fn is_member(&self, stream: u64) -> bool {
+        lock(&self.groups).is_member(stream)
     }
 
     /// Handles a control frame of a peer. Returns an error if the frame is invalid.
@@ -352,24 +352,24 @@ impl Node {
 
     fn heard(&self, group: &Group, from: Rank, kind: Kind, payload: &[u8]) {
         let Some(peer) = group.rank_of(from) else { return };
-        let mut news = Reader { rest: payload, known: group.ledger(|ledger| ledger.known) };
+        let mut news = Reader { rest: payload, known: group.calls(|calls| calls.known) };
         let found = match kind {
             Kind::Enter => (|| {
                 let _group = news.word()?;
                 let sequence = news.word()?;
                 let theirs = Fingerprint(*news.rest.first_chunk()?);
-                group.ledger(|ledger| ledger.hear(peer, sequence, theirs))
+                group.calls(|calls| calls.announced(peer, sequence, theirs))
             })(),
             Kind::Leave => (|| {
                 let (_group, operations, cause) = (news.word()?, news.word()?, news.lost()?);
                 self.agree(group, |agreement| agreement.lose(peer));
-                group.ledger(|ledger| ledger.leave(peer, operations, cause))
+                group.calls(|calls| calls.leave(peer, operations, cause))
             })(),
             Kind::Shrink => {
                 let size = group.members.len() as u32;
                 let message = news.word().and_then(|_group| Message::read(&mut news, size));
                 if let Some(message) = message {
-                    self.agree(group, |agreement| agreement.hear(peer, message));
+                    self.agree(group, |agreement| agreement.handle(peer, message));
                 }
                 None
             }
@@ -386,7 +386,7 @@ impl Node {
             Kind::Fail => {
                 let error = news.word().and_then(|_group| news.error());
                 if let Some(error) = error {
-                    group.ledger(|ledger| ledger.fail(&error));
+                    group.calls(|calls| calls.fail(&error));
                 }
                 None
             }
@@ -412,8 +412,8 @@ impl Node {
             let groups = lock(&self.groups).all();
             groups.iter().for_each(|group| self.lose_in(group, peer, cause.clone()));
         }
-        lock(&self.groups).hush(None, peer);
-        // The outbox is closed only now: if only one direction of the connection is dead, the peer still receives the failure.
+        lock(&self.groups).end_sender(None, peer);
+        // The outbox is closed only now: if only one direction of the connection has failed, the peer still receives the failure.
         lock(&self.peers)[peer.index()].outbox = None;
         self.changed.notify_all();
     }
@@ -425,14 +425,14 @@ impl Node {
             other => other,
         };
         self.agree(group, |agreement| agreement.lose(rank));
-        if let Some(error) = group.ledger(|ledger| ledger.leave(rank, 0, cause)) {
+        if let Some(error) = group.calls(|calls| calls.leave(rank, 0, cause)) {
             self.fail(group, error);
         }
         group.ring();
     }
 
-    /// How long a rank that ends waits for its last words to be sent.
-    pub fn farewell(&self) -> Duration {
+    /// How long a rank that ends waits until its last frames are sent.
+    pub fn drain_timeout(&self) -> Duration {
         self.deadlines.handshake.min(Duration::from_secs(1))
     }
 
@@ -445,6 +445,6 @@ impl Node {
         };
         let bye = FrameHeader::control(Kind::Bye, self.epoch, &[]).encode();
         outboxes.iter().for_each(|outbox| outbox.send(bye.to_vec()));
-        outboxes.into_iter().for_each(|outbox| outbox.drain(self.farewell()));
+        outboxes.into_iter().for_each(|outbox| outbox.drain(self.drain_timeout()));
     }
 }

@@ -39,8 +39,8 @@ impl Default for Deadlines {
 const BEATING: u32 = 32;
 
 impl Deadlines {
-    /// The interval of heartbeats in a world of this many ranks. Each sends one to every other, and the ranks of a process share
-    /// a thread for them: of 128 ranks in one process the heartbeats of one second would take longer than a second.
+    /// The interval of heartbeats in a world of this many ranks. Each rank sends a heartbeat to every other, and the ranks of a process
+    /// share a thread for them: with 128 ranks in one process, the heartbeats of one second would take longer than a second.
     pub(super) fn beat_among(&self, ranks: u32) -> Duration {
         let slowest = (self.dead / 4).max(self.beat);
         self.beat.saturating_mul((ranks / BEATING).max(1)).min(slowest)
@@ -68,11 +68,11 @@ pub struct PeerOptions {
     pub job: [u8; 16],
     /// The epoch of the job: ranks of another epoch are refused.
     pub epoch: u32,
-    /// The socket at which peers will connect. The rank holds it from now on, so that no other program can take its port.
+    /// The socket at which peers will connect. The rank owns it from now on, so that no other program can take its port.
     pub listener: TcpListener,
     /// The address of every rank's listener, in order of ranks. The entry of this rank is not used.
     pub addresses: Vec<SocketAddr>,
-    /// This rank's host: messages between ranks of one host go through shared memory. `None`: all messages go over sockets.
+    /// This rank's host: messages between ranks of one host are sent through shared memory. `None`: all messages are sent over sockets.
     pub host: Option<Host>,
     /// The security mode.
     pub security: Security,

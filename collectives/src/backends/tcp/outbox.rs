@@ -24,7 +24,7 @@ impl Outbox {
         let _ = self.frames.send(Outgoing::Frame(frame));
     }
 
-    /// Ends a connection after the frames queued before, so that the peer learns first why the connection ends.
+    /// Ends a connection after the frames queued before, so that the peer first receives the reason why the connection ends.
     pub fn part(&self, stream: PeerStream) {
         let _ = self.frames.send(Outgoing::Part(stream));
     }

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! posted sends     [ message | message | .. ]  -- fragment: header + bytes where they lie --> kernel
-//! posted receives  [ lane 0: 3 of 8 fragments | lane 1: .. ]  <-- header, then bytes into their place --
+//! posted receives  [ lane 0: 3 of 8 fragments | lane 1: .. ]  <-- header, then bytes into their buffer --
 //!                  a fragment for a lane without a posted receive is put aside; without any posted receive nothing is read
 //! ```
 //!
-//! Bytes are checksummed, reduced and written a fragment at a time, while they are in the cache.
+//! Bytes are checksummed, reduced and written a fragment at a time, while the fragment is in the cache.
 
 use super::expected::{Expected, Target};
 use super::fault::{Fault, ended};
@@ -24,13 +24,13 @@ use std::ops::Range;
 const AHEAD: usize = 16 << 10;
 
 /// The fields that every frame of the current operation must have.
-pub(super) struct Scene<'a> {
+pub(super) struct FrameContext<'a> {
     pub comm: u32,
     pub epoch: u32,
     pub sequence: u64,
     pub fingerprint: Fingerprint,
     pub pool: &'a Pool,
-    /// The most bytes per peer that are kept for lanes on which no receive is posted yet.
+    /// The most bytes per peer that are stored for lanes on which no receive is posted yet.
     pub aside: usize,
 }
 
@@ -53,7 +53,7 @@ struct Message {
     round: u32,
     source: Source,
     /// The number of bytes that were sent in complete fragments.
-    gone: usize,
+    sent: usize,
 }
 
 impl Message {
@@ -138,7 +138,7 @@ impl PeerConnection {
         self.stream
     }
 
-    /// Called by the thread that slept until this connection was ready, when it is awake again.
+    /// Called by the thread that slept until this connection was ready, after it has woken up.
     pub fn finish_sleep(&mut self) {
         self.stream.iter_mut().for_each(PeerStream::finish_sleep);
     }
@@ -149,12 +149,12 @@ impl PeerConnection {
     }
 
     pub fn send(&mut self, lane: u32, round: u32, source: Source) {
-        self.sends.push_back(Message { lane, round, source, gone: 0 });
+        self.sends.push_back(Message { lane, round, source, sent: 0 });
     }
 
-    /// Posts a receive. `round`: the round that its frames must have; `None` if the caller compares it.
+    /// Posts a receive. `round`: the round that its frames must have; `None` if the caller compares the round.
     pub fn expect(&mut self, lane: u32, round: Option<u32>, bytes: usize, target: Target) {
-        self.expected.push_back(Expected { lane, round, bytes, come: 0, target });
+        self.expected.push_back(Expected { lane, round, bytes, done: 0, target });
     }
 
     pub fn wants_in(&self) -> bool {
@@ -168,7 +168,7 @@ impl PeerConnection {
     /// Sends at most one fragment. Returns whether any byte moved.
     pub fn pump_out(
         &mut self,
-        scene: &Scene<'_>,
+        context: &FrameContext<'_>,
         memory: &mut dyn Memory,
         done: &mut Vec<Done>,
     ) -> Result<bool, Fault> {
@@ -179,12 +179,12 @@ impl PeerConnection {
             Source::Payload(payload) => payload.len(),
             Source::Span(_, bytes) => *bytes,
         };
-        let part = message.gone..all.min(message.gone + FRAGMENT);
+        let part = message.sent..all.min(message.sent + FRAGMENT);
         let last = part.end == all;
         if self.outgoing.is_none() {
             let copy = match (&message.source, message.lies(&part, memory)) {
                 (Source::Span(span, _), None) => {
-                    let mut bytes = scene.pool.take(part.len());
+                    let mut bytes = context.pool.take(part.len());
                     if !memory.copy_out(*span, part.start, &mut bytes) {
                         return Err(Fault::Wrong(format!(
                             "{span:?} cannot be sent: nothing was written there"
@@ -198,14 +198,14 @@ impl PeerConnection {
             let header = FrameHeader {
                 kind: Kind::Data,
                 last,
-                comm: scene.comm,
-                epoch: scene.epoch,
-                sequence: scene.sequence,
+                comm: context.comm,
+                epoch: context.epoch,
+                sequence: context.sequence,
                 round: message.round,
                 lane: message.lane,
-                at: (message.gone / FRAGMENT) as u32,
+                at: (message.sent / FRAGMENT) as u32,
                 bytes: bytes.len() as u32,
-                fingerprint: scene.fingerprint,
+                fingerprint: context.fingerprint,
                 payload_crc: if stream.is_authentic() { 0 } else { crc32c(bytes) },
             };
             self.outgoing = Some(Outgoing { header: header.encode(), bytes: bytes.len(), copy, written: 0 });
@@ -233,7 +233,7 @@ impl PeerConnection {
         if last && !stream.flush().map_err(ended)? {
             return Ok(moved);
         }
-        message.gone += outgoing.bytes;
+        message.sent += outgoing.bytes;
         self.outgoing = None;
         if last {
             done.push(Done::Sent { lane: message.lane });
@@ -245,7 +245,7 @@ impl PeerConnection {
     /// Receives at most one fragment. Returns whether any byte moved.
     pub fn pump_in(
         &mut self,
-        scene: &Scene<'_>,
+        context: &FrameContext<'_>,
         memory: &mut dyn Memory,
         done: &mut Vec<Done>,
     ) -> Result<bool, Fault> {
@@ -260,24 +260,24 @@ impl PeerConnection {
         }
         let mut moved = false;
         if self.incoming.is_none() {
-            match self.header(scene)? {
-                Some(header) => self.incoming = Some(self.place(header, scene)?),
+            match self.header(context)? {
+                Some(header) => self.incoming = Some(self.place(header, context)?),
                 None => return Ok(false),
             }
             moved = true;
         }
-        Ok(self.body(memory, scene.pool, done)? || moved)
+        Ok(self.body(memory, context.pool, done)? || moved)
     }
 
     /// The next header, compared with the operation.
-    fn header(&mut self, scene: &Scene<'_>) -> Result<Option<FrameHeader>, Fault> {
+    fn header(&mut self, context: &FrameContext<'_>) -> Result<Option<FrameHeader>, Fault> {
         while self.to - self.from < HEADER {
             if self.from > 0 {
                 self.ahead.copy_within(self.from..self.to, 0);
                 (self.from, self.to) = (0, self.to - self.from);
             }
-            // If a large message is expected, only a header is read ahead: its payload goes straight to its destination.
-            let large = self.expected.iter().any(|e| e.bytes - e.come > AHEAD - HEADER);
+            // If a large message is expected, only a header is read ahead: the payload is read directly into its buffer.
+            let large = self.expected.iter().any(|e| e.bytes - e.done > AHEAD - HEADER);
             let limit = if large { HEADER } else { AHEAD };
             let Some(stream) = &mut self.stream else { return Ok(None) };
             match stream.read(&mut self.ahead[self.to..limit]) {
@@ -296,17 +296,17 @@ impl PeerConnection {
         if header.kind != Kind::Data {
             return Err(Fault::Wrong(format!("a frame of kind {:?} among messages", header.kind)));
         }
-        if (header.comm, header.epoch) != (scene.comm, scene.epoch) {
+        if (header.comm, header.epoch) != (context.comm, context.epoch) {
             return Err(Fault::Wrong(format!(
                 "a frame of communicator {:#x} in epoch {}, expected {:#x} in epoch {}",
-                header.comm, header.epoch, scene.comm, scene.epoch
+                header.comm, header.epoch, context.comm, context.epoch
             )));
         }
         self.latest = self.latest.max(Some(header.sequence));
-        if header.sequence > scene.sequence {
+        if header.sequence > context.sequence {
             return Err(Fault::Ahead(header.sequence));
         }
-        if header.sequence < scene.sequence || header.fingerprint != scene.fingerprint {
+        if header.sequence < context.sequence || header.fingerprint != context.fingerprint {
             return Err(Fault::Disagree(header.sequence, header.fingerprint));
         }
         self.from += HEADER;
@@ -314,7 +314,7 @@ impl PeerConnection {
     }
 
     /// The destination of a fragment.
-    fn place(&mut self, header: FrameHeader, scene: &Scene<'_>) -> Result<Incoming, Fault> {
+    fn place(&mut self, header: FrameHeader, context: &FrameContext<'_>) -> Result<Incoming, Fault> {
         let to = match self.expected.iter().position(|e| e.lane == header.lane) {
             Some(at) => {
                 self.expected[at].admits(&header)?;
@@ -323,13 +323,13 @@ impl PeerConnection {
             None => {
                 let bytes = header.bytes as usize;
                 let held: usize = self.aside.iter().map(|(_, payload)| payload.len() + HEADER).sum();
-                if held + bytes > scene.aside {
+                if held + bytes > context.aside {
                     return Err(Fault::Wrong(format!(
                         "more than {} bytes for lanes on which no receive is posted",
-                        scene.aside
+                        context.aside
                     )));
                 }
-                To::Aside(scene.pool.take(bytes))
+                To::Aside(context.pool.take(bytes))
             }
         };
         Ok(Incoming { header, read: 0, to })
@@ -339,13 +339,13 @@ impl PeerConnection {
     fn body(&mut self, memory: &mut dyn Memory, pool: &Pool, done: &mut Vec<Done>) -> Result<bool, Fault> {
         let (Some(stream), Some(incoming)) = (&mut self.stream, &mut self.incoming) else { return Ok(false) };
         let bytes = incoming.header.bytes as usize;
-        let (room, through) = match &mut incoming.to {
+        let (dest, through) = match &mut incoming.to {
             To::Aside(payload) => (&mut payload[..], false),
-            To::Expected(at) => self.expected[*at].room(&incoming.header, &mut self.scratch, memory, pool)?,
+            To::Expected(at) => self.expected[*at].dest(&incoming.header, &mut self.scratch, memory, pool)?,
         };
         let mut moved = false;
         while incoming.read < bytes {
-            let into = &mut room[incoming.read..];
+            let into = &mut dest[incoming.read..];
             let there = (self.to - self.from).min(into.len());
             if there > 0 {
                 into[..there].copy_from_slice(&self.ahead[self.from..self.from + there]);
@@ -362,7 +362,7 @@ impl PeerConnection {
             }
             moved = true;
         }
-        let sum = if stream.is_authentic() { 0 } else { crc32c(room) };
+        let sum = if stream.is_authentic() { 0 } else { crc32c(dest) };
         if sum != incoming.header.payload_crc {
             return Err(Fault::Wrong("its payload's checksum is wrong".into()));
         }
@@ -378,7 +378,7 @@ impl PeerConnection {
         Ok(true)
     }
 
-    /// Delivers the fragments that were kept for a lane on which a receive is posted by now.
+    /// Delivers the fragments that were stored for a lane on which a receive is posted by now.
     fn settle(&mut self, memory: &mut dyn Memory, done: &mut Vec<Done>) -> Result<bool, Fault> {
         // The receive that the incoming fragment belongs to must keep its index.
         if self.aside.is_empty() || self.incoming.is_some() {

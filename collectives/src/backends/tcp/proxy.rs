@@ -1,14 +1,14 @@
-//! A proxy in front of the ranks' listeners that does to real connections what fault rules say: the same rules, with the
-//! same meaning, that the simulator takes.
+//! A proxy in front of the ranks' listeners that applies fault rules to real connections: the same rules as in the simulator, with the
+//! same meaning.
 //!
 //! ```text
 //! rank 3 == connection ==> proxy of rank 1 == connection ==> rank 1
-//!                            |  handshake: passed on; names the two ranks and the purpose
+//!                            |  handshake: forwarded; names the two ranks and the purpose
 //!                            '- frames: a decision for each: pass, drop, damage, repeat, delay, cut
 //! ```
 //!
-//! The proxy reads headers, so it works for plain connections only. TCP itself never loses, repeats or reorders a message; the
-//! rules do, to test the checks in the frames.
+//! The proxy reads headers, so it works for plain connections only. TCP itself never loses, repeats or reorders a message; the rules do
+//! so to test the checks in the frames.
 
 use super::control::runtime;
 use super::frame::{FrameHeader, HEADER, Kind};
@@ -29,14 +29,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// A frame on its way.
+/// A frame that the proxy is about to forward.
 #[derive(Clone, Copy, Debug)]
 pub struct Passing {
     /// The rank that sent the frame.
     pub from: Rank,
     /// The rank that the frame is for.
     pub to: Rank,
-    /// Whether the frame belongs to an operation; otherwise it is of the control connection.
+    /// Whether the frame belongs to an operation; otherwise it is a frame of the control connection.
     pub is_data: bool,
     /// The operation of the frame.
     pub operation: u64,
@@ -135,7 +135,7 @@ impl FrameDecision for Rules {
         }
         match (verdict.dropped, verdict.corrupted, verdict.duplicated) {
             (true, ..) => ProxyAction::Drop,
-            // A bit of the payload is flipped; of a frame without payload, a bit of the header.
+            // A bit of the payload is flipped; if the frame has no payload, a bit of the header.
             (_, Some(bit), _) if frame.bytes > 0 => {
                 ProxyAction::Flip(8 * HEADER as u64 + bit % (8 * frame.bytes as u64))
             }
@@ -146,7 +146,7 @@ impl FrameDecision for Rules {
     }
 }
 
-/// Listeners that pass connections on, one in front of each rank's own listener. When the proxy is dropped, its listeners and all
+/// Listeners that forward connections, one in front of each rank's own listener. When the proxy is dropped, its listeners and all
 /// connections end.
 pub struct Proxy {
     addresses: Vec<SocketAddr>,
@@ -229,7 +229,7 @@ async fn connection(near: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
         let _ = socket.set_nodelay(true);
     }
     let reset = Arc::new(watch::Sender::new(false));
-    // The descriptors are kept to the end, so that a reset is sent only once both directions have stopped.
+    // The descriptors stay open to the end, so that a reset is sent only once both directions have stopped.
     let (near_fd, far_fd) = (SockRef::from(&near).try_clone(), SockRef::from(&far).try_clone());
     let (mut near_in, near_out) = tokio::io::split(near);
     let (mut far_in, far_out) = tokio::io::split(far);
@@ -251,7 +251,7 @@ async fn connection(near: TcpStream, target: SocketAddr, shared: Arc<Shared>) {
     }
 }
 
-/// A connection whose handshake was passed on: its two directions, its purpose and its two ranks.
+/// A connection whose handshake was forwarded: its two directions, its purpose and its two ranks.
 struct Shaken {
     near_out: WriteHalf<TcpStream>,
     far_out: WriteHalf<TcpStream>,
@@ -260,7 +260,7 @@ struct Shaken {
     to: Rank,
 }
 
-/// Passes the handshake of a connection on.
+/// Forwards the handshake of a connection.
 async fn shake(
     near_in: &mut ReadHalf<TcpStream>,
     mut near_out: WriteHalf<TcpStream>,
@@ -298,16 +298,16 @@ enum Next {
     Frame,
     /// The direction ends.
     End,
-    /// The proxy passes nothing more on; the caller ends the connection.
+    /// The proxy forwards nothing more; the caller ends the connection.
     Silence,
 }
 
 impl Direction<'_> {
-    /// Passes frames on, as the decisions say, until the connection ends.
+    /// Forwards frames, by the decisions on them, until the connection ends.
     async fn pass_on(&self, mut near: ReadHalf<TcpStream>, mut far: WriteHalf<TcpStream>) {
         let (mut nth, mut frame) = (0, Vec::new());
         while let Some(header) = read(&mut near, &mut frame).await {
-            // No frame of a killed rank passes any more, not even one in which the rank reports that it lost a peer.
+            // No frame of a killed rank is forwarded any more, not even one in which the rank reports that it lost a peer.
             if self.shared.stop.borrow().ends(self.from, self.to) {
                 return std::future::pending().await;
             }
@@ -363,7 +363,7 @@ impl Direction<'_> {
                 if !hard {
                     return Next::End;
                 }
-                // Gives the frames that were passed on 5 ms to arrive: the reset would overtake them.
+                // Gives the forwarded frames 5 ms to arrive: the reset would overtake them.
                 sleep(Duration::from_millis(5)).await;
                 self.reset.send_replace(true);
                 return Next::Silence;

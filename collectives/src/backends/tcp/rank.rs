@@ -26,7 +26,7 @@ impl Tcp {
     /// Connects to all other ranks.
     ///
     /// # Errors
-    /// A rank that does not answer in time, holds another secret, or refuses this one; an address that needs a secret.
+    /// For a rank that does not answer in time, holds another secret, or refuses this rank; for an address that needs a secret.
     pub fn connect(peers: PeerOptions) -> Result<Tcp> {
         let PeerOptions { rank, job, epoch, listener, addresses, host, security, deadlines } = peers;
         let failed = |error: std::io::Error| Error::System(format!("cannot listen: {error}"));
@@ -87,7 +87,7 @@ impl Backend for Tcp {
     fn leave(&self, _actor: TaskId, member: Member, operations: u64, cause: Lost) {
         let group = self.node.group(member.group.0);
         self.node.leave(&group, operations, &cause);
-        // Messages that were sent still arrive. Then the connection ends, so a peer does not wait for more.
+        // Messages that were sent still arrive. Then the connection ends, so that a peer does not wait for more.
         if let Some(mut links) = group.take(Purpose::PointToPoint) {
             links.values_mut().for_each(PeerConnection::finish);
             group.put_back(Purpose::PointToPoint, links);

@@ -1,4 +1,4 @@
-//! Wakes a rank's thread that waits for its sockets, when another thread has an event for it.
+//! Wakes a rank's thread that waits for its sockets, when another thread has an event for the rank.
 
 use crate::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -62,7 +62,7 @@ impl Waker {
             let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
             let limit = Timespec { tv_sec: seconds, tv_nsec: timeout.subsec_nanos().into() };
             let mut event = [PollFd::new(&self.event, PollFlags::IN)];
-            // A signal may end the sleep early; the thread then looks again.
+            // A signal may end the sleep early; the thread then checks again.
             let _ = poll(&mut event, Some(&limit));
         }
         self.finish_sleep();

@@ -71,21 +71,21 @@ impl Endpoint {
     fn alarm(&mut self) -> Result<()> {
         let peers = self.recvs.iter().map(|r| r.0).chain(self.sends.iter().map(|s| s.0));
         let rank = self.rank;
-        let (failure, lost) = self.group.ledger(|ledger| {
-            let failure = ledger.failure(rank);
-            (failure, peers.into_iter().find(|peer| ledger.has_left(*peer)))
+        let (failure, lost) = self.group.calls(|calls| {
+            let failure = calls.failure(rank);
+            (failure, peers.into_iter().find(|peer| calls.has_left(*peer)))
         });
         if let Some(error) = failure {
             return Err(error);
         }
-        // The communication thread of a rank that has returned still finishes its collectives; point-to-point messages end.
+        // The communication thread of a rank that has returned still finishes its collectives; point-to-point messages fail.
         let point_to_point = self.call.as_ref().is_some_and(|call| call.operation == Operation::PointToPoint);
         let Some(peer) = lost.filter(|_| point_to_point) else { return Ok(()) };
         // The peer left after its last post: a message that is not here now never arrives.
         self.exchange();
         let waiting = self.recvs.iter().any(|r| r.0 == peer) || self.sends.iter().any(|s| s.0 == peer);
         if waiting && self.ready.is_empty() {
-            let error = self.group.ledger(|ledger| ledger.lose(rank, peer, self.call.as_deref()));
+            let error = self.group.calls(|calls| calls.lose(rank, peer, self.call.as_deref()));
             return Err(self.group.fail(rank, error));
         }
         Ok(())
@@ -112,7 +112,7 @@ impl Endpoint {
         };
         let absent = match call.operation {
             Operation::PointToPoint => Vec::new(),
-            _ => self.group.ledger(|ledger| ledger.absent(call.sequence)),
+            _ => self.group.calls(|calls| calls.absent(call.sequence)),
         };
         let entered = absent.is_empty();
         let mut waiting_on = absent;
@@ -144,12 +144,12 @@ impl Transport for Endpoint {
         self.call = Some(call.clone());
         self.due = after(self.options.deadline);
         match call.operation {
-            Operation::PointToPoint => self.group.ledger(|l| l.failure(self.rank)).map_or(Ok(()), Err),
+            Operation::PointToPoint => self.group.calls(|l| l.failure(self.rank)).map_or(Ok(()), Err),
             _ => self.group.enter(self.rank, call),
         }
     }
 
-    fn room(&self, bytes: usize) -> Payload {
+    fn alloc(&self, bytes: usize) -> Payload {
         self.pool.take(bytes)
     }
 
@@ -213,7 +213,7 @@ impl Monitor for Endpoint {
     }
 
     fn declare(&mut self) -> Result<()> {
-        // The call was recorded in the ledger when the rank entered it.
+        // The call was recorded in the table when the rank entered it.
         self.failure()
     }
 
@@ -223,7 +223,7 @@ impl Monitor for Endpoint {
 
     fn complete(&mut self) {
         if let Some(call) = &self.call {
-            self.group.ledger(|ledger| ledger.close(call.sequence));
+            self.group.calls(|calls| calls.close(call.sequence));
         }
     }
 }

@@ -1,6 +1,6 @@
-//! One group of ranks: a mailbox for each, the ledger, and the sync segment. When the group fails, all its ranks are woken.
+//! One group of ranks: a mailbox for each rank, the call table, and the sync segment. When the group fails, all its ranks are woken.
 
-use crate::contract::CallLedger;
+use crate::contract::CallTable;
 use crate::contract::deadline::clock;
 use crate::transport::Frame;
 use crate::{Call, Error, Lost, Rank, Result};
@@ -13,11 +13,11 @@ use std::time::Duration;
 
 /// The ranks of one communicator.
 pub(super) struct Group {
-    ledger: Mutex<CallLedger>,
+    calls: Mutex<CallTable>,
     mailboxes: Vec<Mailbox>,
     /// The sync segment through which the ranks compute collectives without messages.
     pub sync_segment: Arc<SyncSegment>,
-    /// Whether the group has failed or a rank has left; the ledger has the details.
+    /// Whether the group has failed or a rank has left; the call table has the details.
     failed: AtomicBool,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Mail {
     pub taken: BTreeMap<(Rank, u32), u64>,
     /// Number of this rank's frames that were sent, by receiver and lane.
     pub sent: BTreeMap<(Rank, u32), u64>,
-    /// Whether the group has failed or a rank has left; the ledger has the details.
+    /// Whether the group has failed or a rank has left; the call table has the details.
     pub alarm: bool,
     /// Whether the owner sleeps until it is woken.
     asleep: bool,
@@ -87,7 +87,7 @@ impl Group {
         let mailboxes = (0..size).map(|_| Mailbox::default()).collect();
         let sync_segment = Arc::new(SyncSegment::new(size, SLOT, Pace::of(size)));
         let failed = AtomicBool::new(false);
-        Group { ledger: Mutex::new(CallLedger::new(size)), mailboxes, sync_segment, failed }
+        Group { calls: Mutex::new(CallTable::new(size)), mailboxes, sync_segment, failed }
     }
 
     pub fn size(&self) -> u32 {
@@ -98,18 +98,18 @@ impl Group {
         &self.mailboxes[rank.index()]
     }
 
-    /// Reads or changes the ledger. [`Group::alarm`] must follow a change that other ranks must learn of.
-    pub fn ledger<R>(&self, look: impl FnOnce(&mut CallLedger) -> R) -> R {
-        look(&mut lock(&self.ledger))
+    /// Reads or changes the call table. After a change that concerns other ranks, [`Group::alarm`] must be called.
+    pub fn calls<R>(&self, look: impl FnOnce(&mut CallTable) -> R) -> R {
+        look(&mut lock(&self.calls))
     }
 
     /// The group's failure, as a rank sees it. Takes no lock before the first failure or departure.
     pub fn failure(&self, rank: Rank) -> Option<Error> {
-        self.failed.load(Ordering::Acquire).then(|| self.ledger(|ledger| ledger.failure(rank))).flatten()
+        self.failed.load(Ordering::Acquire).then(|| self.calls(|calls| calls.failure(rank))).flatten()
     }
 
     pub fn enter(&self, rank: Rank, call: &Call) -> Result<()> {
-        let entered = self.ledger(|ledger| ledger.enter(rank, call));
+        let entered = self.calls(|calls| calls.enter(rank, call));
         if entered.is_err() {
             self.alarm();
         }
@@ -117,31 +117,31 @@ impl Group {
     }
 
     pub fn fail(&self, rank: Rank, error: Error) -> Error {
-        let error = self.ledger(|ledger| ledger.fail(rank, error));
+        let error = self.calls(|calls| calls.fail(rank, error));
         self.alarm();
         error
     }
 
     pub fn leave(&self, rank: Rank, operations: u64, cause: Lost) {
-        // If the departure fails the group, the error is in the ledger. All ranks are woken to check the ledger in either case.
-        let _ = self.ledger(|ledger| ledger.leave(rank, operations, cause));
+        // If the departure fails the group, the error is in the table. All ranks are woken to check the table in either case.
+        let _ = self.calls(|calls| calls.leave(rank, operations, cause));
         self.alarm();
     }
 
-    /// Waits until every rank has asked for the survivors or has left, or until `timeout` is over.
+    /// Waits until every rank has requested the survivors or has left, or until `timeout` is over.
     pub fn survivors(&self, rank: Rank, timeout: Duration) -> Result<Vec<Rank>> {
-        self.ledger(|ledger| ledger.shrink(rank));
+        self.calls(|calls| calls.shrink(rank));
         self.alarm();
         let mailbox = self.mailbox(rank);
         let begun = clock();
         loop {
             let seen = mailbox.news();
-            if let Some(survivors) = self.ledger(|ledger| ledger.survivors(rank)) {
+            if let Some(survivors) = self.calls(|calls| calls.survivors(rank)) {
                 return survivors;
             }
             let left = timeout.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                self.ledger(CallLedger::decide);
+                self.calls(CallTable::decide);
                 self.alarm();
                 continue;
             }
@@ -153,7 +153,7 @@ impl Group {
     }
 
     fn alarm(&self) {
-        // The flag is set for every departure; a rank may then find no failure in the ledger, because the departure does not
+        // The flag is set for every departure; a rank may then find no failure in the table, because the departure does not
         // concern it.
         self.failed.store(true, Ordering::Release);
         self.mailboxes.iter().for_each(|mailbox| mailbox.deliver(|mail| mail.alarm = true));

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// All groups and gates of one run.
 pub(crate) struct Threads {
     options: Options,
-    /// Whether waiting threads look at their mailboxes for a while before they sleep: only if each thread has a core.
+    /// Whether waiting threads poll their mailboxes for a while before they sleep: only if each thread has a core.
     spin: bool,
     pool: Pool,
     groups: Mutex<Groups>,

@@ -1,6 +1,6 @@
-//! What a rank knows of its group: its own calls, the calls that peers announced, the ranks that left, and the first error.
+//! A rank's copy of the group's state: its own calls, the calls that peers announced, the ranks that left, and the first error.
 //!
-//! The rules are those of [`super::CallLedger`], with one exception: a rank announces a call to its peers only after it has
+//! The rules are those of [`super::CallTable`], with one exception: a rank announces a call to its peers only after it has
 //! waited for a while. Calls that disagree are found in a frame or in such an announcement.
 
 use super::fingerprint::Fingerprint;
@@ -12,13 +12,13 @@ const PAST: usize = 1024;
 /// Limit on the remembered calls of a peer that is ahead of this rank. The peer waits in one of them, so a few suffice.
 const AHEAD: usize = 16;
 
-pub(crate) struct RemoteLedger {
+pub(crate) struct RemoteCallTable {
     me: Rank,
     /// Own calls, by number; the last [`PAST`].
     past: VecDeque<(u64, Fingerprint)>,
     /// The operation in progress.
     current: Option<Call>,
-    /// The algorithm of this rank's last call that had one, with which peers' calls are decoded too; empty if there is none.
+    /// The algorithm of this rank's last call that had one, also used to decode the calls of peers; empty if there is none.
     pub known: &'static str,
     peers: Vec<Peer>,
     failure: Option<Error>,
@@ -33,10 +33,10 @@ struct Peer {
     left: Option<(u64, Lost)>,
 }
 
-impl RemoteLedger {
-    pub fn new(me: Rank, size: usize) -> RemoteLedger {
+impl RemoteCallTable {
+    pub fn new(me: Rank, size: usize) -> RemoteCallTable {
         let peers = vec![Peer::default(); size];
-        RemoteLedger { me, past: VecDeque::new(), current: None, known: "", peers, failure: None }
+        RemoteCallTable { me, past: VecDeque::new(), current: None, known: "", peers, failure: None }
     }
 
     /// The group's first error.
@@ -90,7 +90,7 @@ impl RemoteLedger {
     }
 
     /// A peer announced that it entered an operation. Returns an error if this rank made another call.
-    pub fn hear(&mut self, peer: Rank, sequence: u64, theirs: Fingerprint) -> Option<Error> {
+    pub fn announced(&mut self, peer: Rank, sequence: u64, theirs: Fingerprint) -> Option<Error> {
         let place = self.peers.get_mut(peer.index())?;
         place.latest = place.latest.max(Some(sequence));
         let entered = self.past.back().is_some_and(|(last, _)| *last >= sequence);
@@ -109,7 +109,7 @@ impl RemoteLedger {
     pub fn leave(&mut self, peer: Rank, operations: u64, cause: Lost) -> Option<Error> {
         let place = self.peers.get_mut(peer.index())?;
         match &mut place.left {
-            // The reason that a rank announced is kept; the end of its connection is only a consequence.
+            // The reason that a rank announced is retained; the end of its connection is only a consequence.
             Some(_) => return None,
             left => *left = Some((operations, cause)),
         }
@@ -122,8 +122,8 @@ impl RemoteLedger {
         self.peers.get(peer.index()).and_then(|peer| peer.left.as_ref()).map(|(_, cause)| cause)
     }
 
-    /// The ranks that are not known to have entered an operation, neither by an announcement nor by `known`, which returns the
-    /// latest operation of which a rank has sent a message.
+    /// The ranks that are not known to have entered an operation, neither by an announcement nor by `known`, which returns the latest
+    /// operation for which a rank has sent a message.
     pub fn absent(&self, sequence: u64, known: impl Fn(Rank) -> Option<u64>) -> Vec<Rank> {
         let ranks = (0..self.peers.len() as u32).map(Rank).filter(|rank| *rank != self.me);
         ranks
@@ -154,7 +154,7 @@ impl RemoteLedger {
         }
     }
 
-    /// The loss of a peer that left before this operation.
+    /// The loss of a peer that left before this operation, if there is one.
     fn gone(&self, sequence: u64) -> Option<Error> {
         let call = self.current.clone().map(Box::new);
         self.peers.iter().zip(0..).find_map(|(peer, rank)| {
@@ -179,34 +179,34 @@ mod tests {
         Call::plain(Operation::Collective(Collective::Broadcast), sequence, count, DType::F32)
     }
 
-    fn ledger() -> RemoteLedger {
-        RemoteLedger::new(Rank(0), 3)
+    fn calls() -> RemoteCallTable {
+        RemoteCallTable::new(Rank(0), 3)
     }
 
     #[test]
     fn calls_that_disagree_are_found_whoever_comes_first() {
         let theirs = Fingerprint::of(&call(4, 11));
-        let mut late = ledger();
-        assert_eq!(late.hear(Rank(2), 4, theirs), None);
+        let mut late = calls();
+        assert_eq!(late.announced(Rank(2), 4, theirs), None);
         let error = late.enter(&call(4, 10)).unwrap_err();
-        let mut early = ledger();
+        let mut early = calls();
         early.enter(&call(4, 10)).unwrap();
         early.done();
         early.enter(&call(5, 10)).unwrap();
-        assert_eq!(early.hear(Rank(2), 4, theirs), Some(error.clone()));
+        assert_eq!(early.announced(Rank(2), 4, theirs), Some(error.clone()));
         assert!(matches!(error, Error::Mismatch { rank: Rank(0), mine, peer: Rank(2), theirs }
             if mine.count == 10 && theirs.count == 11));
-        assert_eq!(early.hear(Rank(1), 4, Fingerprint::of(&call(4, 10))), None);
+        assert_eq!(early.announced(Rank(1), 4, Fingerprint::of(&call(4, 10))), None);
     }
 
     #[test]
     fn a_peer_that_leaves_is_missed_in_later_operations_only() {
-        let mut ledger = ledger();
-        ledger.enter(&call(1, 1)).unwrap();
-        assert_eq!(ledger.leave(Rank(1), 2, Lost::ReturnedEarly { operations: 2 }), None);
+        let mut calls = calls();
+        calls.enter(&call(1, 1)).unwrap();
+        assert_eq!(calls.leave(Rank(1), 2, Lost::ReturnedEarly { operations: 2 }), None);
         // The end of the connection of a peer that has left is no second loss.
-        assert_eq!(ledger.leave(Rank(1), 0, Lost::Disconnected("ended".into())), None);
-        let error = ledger.enter(&call(2, 1)).unwrap_err();
+        assert_eq!(calls.leave(Rank(1), 0, Lost::Disconnected("ended".into())), None);
+        let error = calls.enter(&call(2, 1)).unwrap_err();
         assert!(matches!(
             error,
             Error::PeerLost { rank: Rank(1), cause: Lost::ReturnedEarly { operations: 2 }, .. }
@@ -215,19 +215,19 @@ mod tests {
 
     #[test]
     fn a_peer_that_dies_is_missed_at_once() {
-        let mut ledger = ledger();
-        ledger.enter(&call(1, 1)).unwrap();
-        let error = ledger.leave(Rank(2), 0, Lost::Disconnected("reset".into()));
+        let mut calls = calls();
+        calls.enter(&call(1, 1)).unwrap();
+        let error = calls.leave(Rank(2), 0, Lost::Disconnected("reset".into()));
         assert!(matches!(error, Some(Error::PeerLost { rank: Rank(2), call: Some(_), .. })));
     }
 
     #[test]
     fn what_a_peer_announces_far_ahead_is_bounded() {
-        let mut ledger = ledger();
+        let mut calls = calls();
         for sequence in 0..10_000 {
-            ledger.hear(Rank(1), sequence, Fingerprint::of(&call(sequence, 1)));
+            calls.announced(Rank(1), sequence, Fingerprint::of(&call(sequence, 1)));
         }
-        assert_eq!(ledger.peers[1].ahead.len(), AHEAD);
-        assert_eq!(ledger.absent(500, |_| None), [Rank(2)]);
+        assert_eq!(calls.peers[1].ahead.len(), AHEAD);
+        assert_eq!(calls.absent(500, |_| None), [Rank(2)]);
     }
 }

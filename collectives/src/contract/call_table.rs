@@ -1,20 +1,19 @@
-//! The call ledger of a group: which rank entered which operation with which call, which ranks have left, and the first error.
+//! The call table of a group: which rank entered which operation with which call, which ranks have left, and the first error.
 //!
 //! ```text
 //! operation   first caller   its call              entered
 //!     7       rank 2         all_reduce(10 x f32)  0 . 2 3      rank 1 enters with another call: both are named
 //!     8       rank 0         barrier               0 . . .      rank 1 leaves after 7: it is lost, rank 0 gets the error
 //! ```
-//!
-//! The ledger finds disagreements also between ranks that exchange no frame, as soon as the second rank calls. It is plain
-//! data: a backend guards it with a lock and wakes waiting ranks when it holds a failure.
+//! Disagreements are found as soon as the second rank calls, also between ranks that exchange no frame. The table is plain data: a
+//! backend guards it with a lock and wakes waiting ranks when a failure is recorded.
 
 use crate::error::Lost;
 use crate::{Call, Error, Rank, Result};
 use std::collections::BTreeMap;
 
-/// The call ledger of one group.
-pub(crate) struct CallLedger {
+/// The call table of one group.
+pub(crate) struct CallTable {
     size: u32,
     /// Operations that some rank has entered and some has not, by number.
     open: BTreeMap<u64, Entry>,
@@ -23,7 +22,7 @@ pub(crate) struct CallLedger {
     /// How many operations each rank has entered.
     progress: Vec<u64>,
     failure: Option<Error>,
-    /// The ranks that asked to shrink the group.
+    /// The ranks that requested to shrink the group.
     shrinking: Vec<Rank>,
     /// The survivors once decided, in order of ranks. The list is the same for all ranks.
     survivors: Option<Vec<Rank>>,
@@ -36,9 +35,9 @@ struct Entry {
     missing: u32,
 }
 
-impl CallLedger {
-    pub fn new(size: u32) -> CallLedger {
-        CallLedger {
+impl CallTable {
+    pub fn new(size: u32) -> CallTable {
+        CallTable {
             size,
             open: BTreeMap::new(),
             left: vec![None; size as usize],
@@ -96,13 +95,13 @@ impl CallLedger {
         }
     }
 
-    /// Removes an operation that all ranks have completed without messages, although not all entered it in this ledger.
+    /// Removes an operation that all ranks have completed without messages, although not all entered it in this table.
     pub fn close(&mut self, sequence: u64) {
         self.open.remove(&sequence);
     }
 
-    /// `rank` leaves after `operations` operations, each of which it finishes. Returns an error if another rank is in a later one, or if
-    /// this rank has entered a later one.
+    /// `rank` leaves after `operations` operations, each of which it has finished. Returns an error if another rank is in a later
+    /// operation, or if `rank` has entered a later operation.
     pub fn leave(&mut self, rank: Rank, operations: u64, cause: Lost) -> Result<()> {
         if self.left[rank.index()].is_some() {
             return Ok(());
@@ -114,7 +113,7 @@ impl CallLedger {
                 let call = entry.call.clone();
                 Err(self.lose(rank, rank, Some(&call)))
             }
-            // All ranks have entered an operation that this one does not finish.
+            // All ranks have entered an operation that the leaving rank does not finish.
             None if operations < self.progress[rank.index()] => Err(self.lose(rank, rank, None)),
             None => Ok(()),
         }
@@ -135,7 +134,7 @@ impl CallLedger {
         })
     }
 
-    /// The error that a dead rank gets about itself.
+    /// The error that a lost rank gets about itself.
     pub fn lost(&self, rank: Rank) -> Error {
         let left = self.left[rank.index()].as_ref();
         let cause = left.map_or(Lost::ReturnedEarly { operations: 0 }, |(_, cause)| cause.clone());
@@ -156,7 +155,7 @@ impl CallLedger {
         self.fail(me, Error::lost(lost, cause, call.cloned().map(Box::new)))
     }
 
-    /// `rank` asks to shrink the group. The group fails, so that no rank waits in it any more.
+    /// `rank` requests to shrink the group. The group fails, so that no rank still waits in it.
     pub fn shrink(&mut self, rank: Rank) {
         self.fail(rank, Error::Aborted { by: rank, why: "it continues with the surviving ranks".into() });
         if !self.shrinking.contains(&rank) {
@@ -170,14 +169,14 @@ impl CallLedger {
         }
     }
 
-    /// A rank has left: decides the survivors if the ranks that asked to shrink now wait for no other.
+    /// A rank has left: decides the survivors if the ranks that requested to shrink now wait for no other rank.
     fn settle(&mut self) {
         if let Some(first) = self.shrinking.first().copied() {
             self.shrink(first);
         }
     }
 
-    /// Decides the survivors: ranks that have asked and not left. The first decision is final.
+    /// Decides the survivors: the ranks that have requested to shrink and have not left. The first decision is final.
     pub fn decide(&mut self) {
         if self.survivors.is_none() && !self.shrinking.is_empty() {
             let mut survivors = self.shrinking.clone();
@@ -187,7 +186,7 @@ impl CallLedger {
         }
     }
 
-    /// The survivors once decided; an error for a rank that asks too late.
+    /// The survivors once decided; an error for a rank that requested to shrink too late.
     pub fn survivors(&self, rank: Rank) -> Option<Result<Vec<Rank>>> {
         let survivors = self.survivors.as_ref()?;
         let late = || Error::Poisoned { cause: format!("the other ranks continued without rank {rank}") };
@@ -212,57 +211,57 @@ mod tests {
 
     #[test]
     fn equal_calls_pass_and_leave_nothing_open() {
-        let mut ledger = CallLedger::new(3);
+        let mut calls = CallTable::new(3);
         for rank in 0..3 {
-            assert_eq!(ledger.enter(Rank(rank), &call(0, 5)), Ok(()));
+            assert_eq!(calls.enter(Rank(rank), &call(0, 5)), Ok(()));
         }
-        assert!(ledger.open.is_empty());
+        assert!(calls.open.is_empty());
     }
 
     #[test]
     fn the_second_caller_of_another_call_names_both() {
-        let mut ledger = CallLedger::new(3);
-        ledger.enter(Rank(2), &call(0, 5)).unwrap();
-        let error = ledger.enter(Rank(0), &call(0, 6)).unwrap_err();
+        let mut calls = CallTable::new(3);
+        calls.enter(Rank(2), &call(0, 5)).unwrap();
+        let error = calls.enter(Rank(0), &call(0, 6)).unwrap_err();
         assert!(matches!(&error, Error::Mismatch { rank: Rank(0), mine, peer: Rank(2), theirs }
             if mine.count == 6 && theirs.count == 5));
-        assert_eq!(ledger.failure(Rank(2)), Some(error.seen_by(Rank(2))));
-        assert_eq!(ledger.enter(Rank(1), &call(0, 5)), Err(error));
+        assert_eq!(calls.failure(Rank(2)), Some(error.seen_by(Rank(2))));
+        assert_eq!(calls.enter(Rank(1), &call(0, 5)), Err(error));
     }
 
     #[test]
     fn leaving_hurts_only_those_in_a_later_operation() {
-        let mut ledger = CallLedger::new(2);
-        ledger.enter(Rank(1), &call(0, 1)).unwrap();
-        ledger.enter(Rank(0), &call(0, 1)).unwrap();
-        assert_eq!(ledger.leave(Rank(1), 1, Lost::ReturnedEarly { operations: 1 }), Ok(()));
-        assert_eq!(ledger.failure(Rank(0)), None);
-        let error = ledger.enter(Rank(0), &call(1, 1)).unwrap_err();
+        let mut calls = CallTable::new(2);
+        calls.enter(Rank(1), &call(0, 1)).unwrap();
+        calls.enter(Rank(0), &call(0, 1)).unwrap();
+        assert_eq!(calls.leave(Rank(1), 1, Lost::ReturnedEarly { operations: 1 }), Ok(()));
+        assert_eq!(calls.failure(Rank(0)), None);
+        let error = calls.enter(Rank(0), &call(1, 1)).unwrap_err();
         assert!(matches!(error, Error::PeerLost { rank: Rank(1), .. }));
     }
 
     #[test]
     fn survivors_are_decided_once_all_have_asked_or_left() {
-        let mut ledger = CallLedger::new(4);
-        ledger.leave(Rank(1), 0, Lost::ReturnedEarly { operations: 0 }).unwrap();
-        ledger.shrink(Rank(3));
-        ledger.shrink(Rank(0));
-        assert_eq!(ledger.survivors(Rank(0)), None);
-        assert!(matches!(ledger.failure(Rank(2)), Some(Error::Aborted { by: Rank(3), .. })));
-        let _ = ledger.leave(Rank(2), 0, Lost::ReturnedEarly { operations: 0 });
-        assert_eq!(ledger.survivors(Rank(0)), Some(Ok(vec![Rank(0), Rank(3)])));
-        // A decision is final: a rank that asks too late gets an error.
-        let _ = ledger.leave(Rank(3), 0, Lost::ReturnedEarly { operations: 0 });
-        ledger.shrink(Rank(2));
-        assert_eq!(ledger.survivors(Rank(0)), Some(Ok(vec![Rank(0), Rank(3)])));
-        assert!(matches!(ledger.survivors(Rank(2)), Some(Err(Error::Poisoned { .. }))));
+        let mut calls = CallTable::new(4);
+        calls.leave(Rank(1), 0, Lost::ReturnedEarly { operations: 0 }).unwrap();
+        calls.shrink(Rank(3));
+        calls.shrink(Rank(0));
+        assert_eq!(calls.survivors(Rank(0)), None);
+        assert!(matches!(calls.failure(Rank(2)), Some(Error::Aborted { by: Rank(3), .. })));
+        let _ = calls.leave(Rank(2), 0, Lost::ReturnedEarly { operations: 0 });
+        assert_eq!(calls.survivors(Rank(0)), Some(Ok(vec![Rank(0), Rank(3)])));
+        // A decision is final: a rank that requests to shrink too late gets an error.
+        let _ = calls.leave(Rank(3), 0, Lost::ReturnedEarly { operations: 0 });
+        calls.shrink(Rank(2));
+        assert_eq!(calls.survivors(Rank(0)), Some(Ok(vec![Rank(0), Rank(3)])));
+        assert!(matches!(calls.survivors(Rank(2)), Some(Err(Error::Poisoned { .. }))));
     }
 
     #[test]
     fn absent_ranks_are_those_that_never_entered() {
-        let mut ledger = CallLedger::new(4);
-        ledger.enter(Rank(1), &call(7, 1)).unwrap();
-        assert_eq!(ledger.absent(7), [Rank(0), Rank(2), Rank(3)]);
-        assert_eq!(ledger.absent(8), []);
+        let mut calls = CallTable::new(4);
+        calls.enter(Rank(1), &call(7, 1)).unwrap();
+        assert_eq!(calls.absent(7), [Rank(0), Rank(2), Rank(3)]);
+        assert_eq!(calls.absent(8), []);
     }
 }
