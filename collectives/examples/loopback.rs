@@ -7,7 +7,7 @@
 //! `raw` is what as many threads reach that do nothing but write and read as many bytes at once ([`duplex`]), before and
 //! after; busbw / raw is what the collective makes of it. Ranks are threads of this process, each with sockets of its own.
 //! `--per-host RANKS` lets messages go through memory as if hosts had so many; `--algo NAME` and `--window STEPS` choose
-//! another algorithm, and how many of its steps are under way at once.
+//! another algorithm, and how many of its steps are in flight at once.
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a measurement, on real time")]
 

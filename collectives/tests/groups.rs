@@ -46,7 +46,7 @@ fn sum(comm: &Communicator, count: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Uses a group and drops it: a collective, a message, and in some turns an operation that is under way at the drop.
+/// Uses a group and drops it: a collective, a message, and in some turns an operation that is in flight at the drop.
 fn live(group: Communicator, turn: usize) -> Result<(), Error> {
     sum(&group, 1000)?;
     let (rank, size) = (group.rank().0 as i32, group.size() as i32);
@@ -77,7 +77,7 @@ fn a_rank_that_splits_again_and_again_holds_no_more_than_at_first() {
                     first = held();
                 }
             }
-            // The ends of the last connections may still be under way.
+            // The ends of the last connections may still be in flight.
             comm.barrier()?;
             let late = Instant::now() + Duration::from_secs(10);
             let few = |last: [usize; 2]| last[0] <= first[0] + 8 && last[1] <= first[1] + 20;

@@ -4,7 +4,7 @@ use super::constants::{across_us, base_us, inside_us};
 use super::{Graph, HostCpu, NcclAlgorithm, Platform, Protocol};
 use allfold_schedules::Collective;
 
-/// The number of steps of a ring; an all-reduce goes around the ring twice.
+/// The number of steps of a ring; in an all-reduce the data pass around the ring twice.
 pub(super) fn ring_steps(collective: Collective, ranks: u32) -> f64 {
     let n = f64::from(ranks);
     match collective {

@@ -6,8 +6,8 @@
 //! bandwidth = channels x speed of one, less the protocol's and the algorithm's losses     GB/s
 //! ```
 //!
-//! The tuner model ranks candidates but does not predict real times well: it has no terms for the host's launch, for NIC families
-//! or for stragglers. It is therefore a predictor of its own beside the simulated schedule, and says which schedule NCCL would have
+//! The tuner model ranks candidates but does not predict real times well: it has no terms for the host's launch, for NIC families or for
+//! stragglers. It is therefore a separate predictor, in addition to the simulated schedule, and computes which schedule NCCL would have
 //! run. The figures are those of NCCL's `src/graph/tuning.cc` (2.29).
 //!
 //! ```

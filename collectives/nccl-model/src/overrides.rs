@@ -1,8 +1,8 @@
 //! The restrictions of `NCCL_ALGO` and `NCCL_PROTO` on the algorithms and protocols that may be chosen.
 //!
 //! ```text
-//! ring,tree            only these, for every collective
-//! ^tree                all but this
+//! ring,tree            only these two, for every collective
+//! ^tree                all but tree
 //! ring;allreduce:tree  rings; for all-reduce trees
 //! ```
 
@@ -50,12 +50,12 @@ impl Overrides {
         })
     }
 
-    /// Whether the user allows an algorithm for a collective; `None` if the user sets no list for that collective.
+    /// Whether the user allows an algorithm for a collective; `None` if the user sets no list for this collective.
     pub(super) fn algorithm(&self, collective: Collective, algorithm: NcclAlgorithm) -> Option<bool> {
         self.algorithms.get(&collective).map(|list| list.contains(&algorithm))
     }
 
-    /// Whether the user allows a protocol for a collective; `None` if the user sets no list for that collective.
+    /// Whether the user allows a protocol for a collective; `None` if the user sets no list for this collective.
     pub(super) fn protocol(&self, collective: Collective, protocol: Protocol) -> Option<bool> {
         self.protocols.get(&collective).map(|list| list.contains(&protocol))
     }

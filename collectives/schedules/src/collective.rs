@@ -98,7 +98,7 @@ impl Collective {
     }
 }
 
-/// Facts that follow from a row of [`crate::meaning`], computed at compile time because every call reads them.
+/// Facts that follow from a row of [`crate::meaning`]. They are computed at compile time, because every call reads them.
 #[derive(Clone, Copy)]
 struct Facts {
     reduces: bool,

@@ -1,9 +1,9 @@
 //! Collective algorithms as pure functions: schedules, proofs of their correctness, and drawings of them.
 //!
-//! A [`schedule::Schedule`] says what each rank sends and receives in each round, and nothing else. It can therefore be proved for
-//! any number of ranks ([`check`]), drawn ([`render`]), timed in virtual time (`allfold-timing`) and run on real data
-//! (`allfold-collectives`). [`algorithms`] contains the textbook algorithms, [`registry`] names them, and a [`Geometry`] says where
-//! the elements of a chunk are. This crate does no I/O, starts no threads and reads no clock.
+//! A [`schedule::Schedule`] defines what each rank sends and receives in each round, and nothing else. It can therefore be proved for any
+//! number of ranks ([`check`]), drawn ([`render`]), timed in virtual time (`allfold-timing`) and run on real data
+//! (`allfold-collectives`). [`algorithms`] contains the textbook algorithms, [`registry`] names them, and a [`Geometry`] gives the
+//! positions of a chunk's elements. This crate does no I/O, starts no threads and reads no clock.
 //!
 //! ```
 //! use allfold_schedules::registry::{self, Shape};

@@ -1,5 +1,5 @@
-//! The definition of each collective as a row of a table. The checker of schedules, the bounds of time, the communicators, the
-//! tests and the benchmarks all read it.
+//! The definition of each collective as a row of a table, which the checker of schedules, the bounds of time, the communicators, the
+//! tests and the benchmarks all read.
 //!
 //! A new collective needs a variant of [`crate::Collective`], a row in this table, an algorithm with its row in the registry, and a
 //! method of the communicator.
@@ -28,7 +28,7 @@ pub struct Meaning {
 pub struct Side {
     /// The part of the whole buffer.
     pub part: Portion,
-    /// The ranks that have this part. The data of the other ranks are undefined.
+    /// The ranks that have this part. The data of all other ranks are undefined.
     pub on: On,
 }
 

@@ -29,7 +29,7 @@ impl FrameDecision for Counting {
     }
 }
 
-/// How many runs of a rule are under way at the same time: runs that lose a message wait for their deadlines.
+/// How many runs of a rule are in flight at the same time: runs that lose a message wait for their deadlines.
 const AT_ONCE: usize = 4;
 
 /// Runs a rule against three ranks that do ten operations. Results are checked where they come back; errors must name a

@@ -68,7 +68,7 @@ fn what_is_planned_is_cut_as_it_goes() {
     let whole = plan.of(Collective::AllReduce, 2, 1 << 20, DType::F32).unwrap();
     let shared = World::threads(2).run(planned).unwrap();
     assert!(shared.iter().all(|&found| found == (whole.schedule.segments(), whole.window)), "{shared:?}");
-    // A chunk is half of 4 MiB, in pieces of half a MiB; the next piece is under way before the one before it is complete.
+    // A chunk is half of 4 MiB, in pieces of half a MiB; the next piece is in flight before the one before it is complete.
     let sent = World::tcp(2).run(planned).unwrap();
     assert!(sent.iter().all(|&(segments, window)| segments == 4 && window > 1), "{sent:?}");
 }

@@ -55,7 +55,7 @@ impl Bounds {
             let others = bytes * (ranks - size) / ranks;
             match what.meaning().moves {
                 Moves::Nothing => Picos::ZERO,
-                // A sum needs count - 1 transfers to be combined, and count - 1 more to be known to every group.
+                // A sum needs count - 1 transfers to be combined, and count - 1 more to reach every group.
                 Moves::Reduction => over(2 * (count - 1) * bytes, group.total),
                 Moves::Whole => over(bytes, group.each),
                 Moves::Others => over(others, group.each),

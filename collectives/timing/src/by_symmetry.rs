@@ -5,11 +5,11 @@
 //! halving-doubling on nodes of 8     xor with any mask keeps both: 1 representative
 //! ```
 //!
-//! Ranks that a renumbering maps to each other do the same at the same time, so stepping one of them is exact, to the picosecond,
-//! and costs as little as stepping that number of ranks. Symmetry classes need chunks of equal size (a remainder makes one rank's
-//! message longer), no fault rule, a renumbering that both the schedule and the topology have, and a window of one step, unless the
-//! renumbering is one of chunks, too: symmetric ranks send equal messages in the same round, but the place in scratch where a rank
-//! puts what it receives may differ, and so may the steps that wait for each other (a direct reduce-scatter folds in the order of
+//! Ranks that a renumbering maps to each other act in the same way at the same time, so stepping one of them is exact, to the picosecond,
+//! and costs as little as stepping that number of ranks. Symmetry classes need chunks of equal size (a remainder makes one rank's message
+//! longer), no fault rule, and a renumbering that both the schedule and the topology have. They also need a window of one step, unless
+//! the renumbering also renumbers chunks: symmetric ranks send equal messages in the same round, but the position in scratch where a rank
+//! stores what it receives may differ, and so may the steps that wait for each other (a direct reduce-scatter folds in the order of
 //! ranks, not of distance).
 
 use super::classes::{Basis, Classes};
@@ -115,7 +115,7 @@ fn rotations(symmetry: &[Permutation], topology: &Topology) -> Option<Classes> {
     Some(Classes::Rotations { ranks, step })
 }
 
-/// The classes of the schedule's xor masks that the topology has, too.
+/// The classes of the schedule's xor masks that the topology also has.
 fn masks(symmetry: &[Permutation], topology: &Topology) -> Option<Classes> {
     let ranks = topology.ranks();
     let unit = topology.symmetry().masks?;

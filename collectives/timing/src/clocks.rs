@@ -5,10 +5,10 @@
 //! round 1   0 -> 2   1 -> 3               new clock = max(own send has left, own receive is done)
 //! ```
 //!
-//! With a window of one step, a rank has at most one send and one receive under way. A link that carries the messages of one sender
-//! only, or to one receiver only, is therefore never shared: a message has the least bandwidth on its path for itself, and a rank's
-//! time in a round follows from two clocks of the round before. The sweep checks the ownership of every link. If a link belongs to
-//! neither a single sender nor a single receiver, the sweep ends without a result, and the caller uses the event queue.
+//! With a window of one step, a rank has at most one send and one receive in flight. A link that carries the messages of one sender only,
+//! or to one receiver only, is therefore never shared: a message has the whole of the least bandwidth on its path, and a rank's time in a
+//! round follows from two clocks of the round before. The sweep checks the ownership of every link. If a link belongs to neither a single
+//! sender nor a single receiver, the sweep ends without a result, and the caller uses the event queue.
 //!
 //! Cost: a few dozen bytes per rank and link, tens of nanoseconds per message. A round costs only as much as the ranks that act in
 //! it.

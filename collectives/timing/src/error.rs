@@ -2,7 +2,7 @@
 
 use allfold_schedules::schedule::Rank;
 
-/// Why a job cannot be timed. Each message says what is wrong and what would be right.
+/// The reason why a job cannot be timed. Each message states what is wrong and what would be right.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,7 +20,7 @@ pub enum Error {
         what: String,
     },
     /// Ranks are unfinished and no message moves.
-    #[error("deadlock: rank {rank} waits in round {round} for {what}, and no message is under way")]
+    #[error("deadlock: rank {rank} waits in round {round} for {what}, and no message is in flight")]
     Deadlock {
         /// A rank that waits.
         rank: Rank,
@@ -47,7 +47,7 @@ pub enum Error {
         /// The name of the bound.
         which: &'static str,
     },
-    /// A fault rule, or the deadline, prevents ranks from finishing; the failure is what the surviving ranks report.
+    /// A fault rule, or the deadline, prevents ranks from finishing. The value is the failure that the surviving ranks report.
     #[error("{0}")]
     Fault(Box<super::Failure>),
     /// A time, or a number, that is more than the simulator can hold.

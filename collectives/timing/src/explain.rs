@@ -5,9 +5,9 @@
 //!        '------------- rank 3 to 4 --------------------------'            the next hop starts when this one has arrived
 //! ```
 //!
-//! A message starts when its sender and its receiver have posted it and its channel is free. The event that ended at that very time
-//! is what the message waited for, so the walk back from the end needs no knowledge of the schedule: each interval belongs to one
-//! message or to a rank's own work. The parts add up to the whole time, to the picosecond.
+//! A message starts when its sender and its receiver have posted it and its channel is free. The message waited for the event that ended
+//! at that very time, so the walk back from the end needs no information about the schedule: each interval belongs to one message or to a
+//! rank's own work. The parts add up to the whole time, to the picosecond.
 
 use super::{Error, Job, Sent, traced};
 use allfold_schedules::schedule::Rank;
@@ -68,7 +68,7 @@ pub struct Explanation {
     pub messages: Vec<Sent>,
 }
 
-/// Times a job with every rank stepped, and finds its critical path. Keeps every message in memory.
+/// Times a job with every rank stepped, and finds its critical path. Stores every message in memory.
 ///
 /// # Errors
 /// The errors of [`super::simulate`].

@@ -11,7 +11,7 @@ pub struct Failure {
     pub culprit: Culprit,
     /// Why the collective fails.
     pub cause: Cause,
-    /// A rank that reports the failure: one that waits for the culprit, or the culprit itself if it is late.
+    /// A rank that reports the failure: a rank that waits for the culprit, or the culprit itself if it is late.
     pub told: Rank,
     /// The round of the oldest step that rank `told` cannot finish.
     pub round: u64,

@@ -21,7 +21,7 @@ pub struct Job<'a> {
     pub topology: &'a Topology,
     /// The costs of messages and reductions in addition to the links.
     pub costs: Costs,
-    /// How many steps of a rank may be under way at once; 1 or more.
+    /// How many steps of a rank may be in flight at once; 1 or more.
     pub window: u32,
     /// How messages share a link.
     pub sharing: LinkSharing,

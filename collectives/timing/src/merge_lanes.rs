@@ -4,10 +4,10 @@
 //! 16 lanes of one schedule, W x 16 steps     ->     one lane, W steps, every flow has weight 16 on its links
 //! ```
 //!
-//! Lanes that run the same schedule on equal shares of the data do the same at the same time: their messages take the same links
-//! and share them evenly, and in every rank's program each step of one lane is followed by the same step of the others. Stepping
-//! one lane is therefore exact. It needs a named collective without blocks, equal chunks, and a window that is a multiple of the
-//! number of lanes. Fault rules that are not steady, and a deadline, prevent it.
+//! Lanes that run the same schedule on equal shares of the data act in the same way at the same time: their messages take the same links
+//! and share them evenly, and in every rank's program each step of one lane is followed by the same step of the other lanes. Stepping one
+//! lane is therefore exact. It needs a named collective without blocks, equal chunks, and a window that is a multiple of the number of
+//! lanes. Fault rules that are not steady, and a deadline, prevent it.
 
 use super::representatives::Replicated;
 use super::{AllRanks, Error, Job, Method, Outcome, by_symmetry, events};

@@ -1,6 +1,6 @@
 //! The duration of a message on links that no other message uses, cached by path and size.
 //!
-//! The paths of a topology have few different rates, and a collective sends few sizes, so most divisions are done once.
+//! The paths of a topology have few different rates, and a collective sends few sizes, so most divisions are computed once.
 
 use allfold_sim::{Bytes, BytesPerSec, Costs, Picos};
 use std::collections::BTreeMap;

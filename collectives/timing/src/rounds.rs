@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! dense     a rank that acted in round k is a candidate for k + 1, without a queue and without calling `next`
-//! sparse    a candidate without a step in a round is asked for its next round, and waits in a heap until then
+//! sparse    a candidate without a step in a round calls `next`, and waits in a heap until its next round
 //! ```
 
 use super::{Job, Representatives};

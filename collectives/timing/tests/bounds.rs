@@ -135,7 +135,7 @@ fn no_result_beats_its_bound_on_ten_thousand_machines_with_faults() {
             faulty += u64::from(!texts.is_empty());
         }
     }
-    // The test would prove little if no time were near its bound or no case had faults.
+    // The test would show little if no time were near its bound or no case had faults.
     assert!(
         tight > cases / 50 && faulty > cases,
         "{tight} near their bound, {faulty} with faults, of {cases}"

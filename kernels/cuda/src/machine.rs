@@ -135,7 +135,7 @@ pub trait CudaMachine: Any + Send + Sync {
     /// Frees device memory.
     ///
     /// # Safety
-    /// `address` comes from [`CudaMachine::acquire`], and no work under way uses the memory.
+    /// `address` comes from [`CudaMachine::acquire`], and no work in flight uses the memory.
     unsafe fn release(&self, device: usize, address: u64);
     /// Allocates page-locked host memory, which the device can read by itself.
     ///
@@ -145,7 +145,7 @@ pub trait CudaMachine: Any + Send + Sync {
     /// Frees page-locked host memory.
     ///
     /// # Safety
-    /// `address` comes from [`CudaMachine::pin`], and no work under way reads the memory.
+    /// `address` comes from [`CudaMachine::pin`], and no work in flight reads the memory.
     unsafe fn unpin(&self, address: u64);
     /// Queues a copy from pinned host memory to the device and returns at once.
     ///

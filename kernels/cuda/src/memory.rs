@@ -75,7 +75,7 @@ impl Drop for Memory {
         match &self.home {
             Home::Lent => {}
             Home::Pool(pool, size) => pool.give(self.address, *size),
-            // SAFETY: the memory was acquired in `new` and is released once. The release waits for work under way (cuMemFree does).
+            // SAFETY: the memory was acquired in `new` and is released once. The release waits for work in flight (cuMemFree does).
             Home::Driver => unsafe { self.machine.release(self.device, self.address) },
         }
     }

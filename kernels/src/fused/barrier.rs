@@ -42,7 +42,7 @@ pub enum Stopped<E> {
 /// The bit that is set in the label of a slot that holds the addresses of registered buffers instead of data.
 pub(super) const REGISTERED: u64 = 1;
 
-/// A member's view of one exchange under way.
+/// A member's view of one exchange in progress.
 pub(super) struct Barrier<'a> {
     pub sync_segment: &'a SyncSegment,
     pub me: u32,

@@ -379,7 +379,7 @@ impl DeviceGroup<'_> {
         Err(Error::QueueDeadline { rank, what: what.into(), suspects, after: self.deadline })
     }
 
-    /// Aborts this rank's part in sums under way, so that no kernel of this rank waits for ever; a communicator that the group alone
+    /// Aborts this rank's part in sums in flight, so that no kernel of this rank waits for ever; a communicator that the group alone
     /// has fails because of `why`. The caller must first destroy the captured graphs that hold sums of this group. A second call does
     /// nothing; dropping the group after an error of [`DeviceGroup::wait`] has the same effect.
     pub fn abandon(&mut self, why: &str) {

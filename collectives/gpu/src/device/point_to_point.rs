@@ -244,7 +244,7 @@ impl<'a> DeviceMessages<'a> {
         Ok(())
     }
 
-    /// Aborts this rank's part in NCCL's messages under way, as [`super::DeviceGroup::abandon`] does for sums.
+    /// Aborts this rank's part in NCCL's messages in flight, as [`super::DeviceGroup::abandon`] does for sums.
     pub fn abandon(&mut self, why: &str) {
         self.comm.abort_own(why);
         if let Over::Nccl(comm) = &mut self.over {

@@ -45,7 +45,7 @@ impl UniqueId {
 
 /// One rank of an NCCL communicator, for the thread that made it. Every rank must issue its collectives in the same order.
 ///
-/// After an error of NCCL or a missed deadline the communicator has failed: it refuses calls, and work under way is aborted by
+/// After an error of NCCL or a missed deadline the communicator has failed: it refuses calls, and work in flight is aborted by
 /// [`NcclComm::abandon`] or on drop. Captured graphs that hold its collectives must be destroyed first.
 pub struct NcclComm {
     pub(super) api: &'static Api,
@@ -342,7 +342,7 @@ impl NcclComm {
         Ok(())
     }
 
-    /// Asks NCCL once whether it has found a failure; work under way goes on.
+    /// Asks NCCL once whether it has found a failure; work in flight goes on.
     ///
     /// # Errors
     /// A failure that NCCL reports, now or earlier.

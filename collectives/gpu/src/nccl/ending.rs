@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The colour of a rank that takes no part in a split (`NCCL_SPLIT_NOCOLOR`).
 const NO_COLOR: c_int = -1;
-/// The flag to end work under way on the parent first (`NCCL_SHRINK_ABORT`).
+/// The flag to end work in flight on the parent first (`NCCL_SHRINK_ABORT`).
 const SHRINK_ABORT: c_int = 1;
 
 impl NcclComm {
@@ -27,7 +27,7 @@ impl NcclComm {
         })
     }
 
-    /// A communicator without the ranks `without`, made by the remaining ranks after those have failed. Work under way is ended.
+    /// A communicator without the ranks `without`, made by the remaining ranks after those have failed. Work in flight is ended.
     /// Ranks are renumbered without gaps. This communicator may have missed a deadline before; after an asynchronous error NCCL
     /// refuses to shrink.
     ///
@@ -129,7 +129,7 @@ impl NcclComm {
         self.abandon();
     }
 
-    /// Aborts work under way, so that nothing of this rank waits for ever in a kernel or in NCCL. All captured graphs that hold its
+    /// Aborts work in flight, so that nothing of this rank waits for ever in a kernel or in NCCL. All captured graphs that hold its
     /// collectives should be destroyed before; otherwise the abort continues in the background until they are. Returns whether the
     /// abort has ended, so that the collectives' memory may be freed. A second call does nothing and returns true in any case.
     pub fn abandon(&mut self) -> bool {

@@ -1,5 +1,5 @@
-//! Reduction in the network's switches (CollNet, SHARP): every node's sum goes up once, and the switches hold the result. In
-//! reverse, the schedule is the multicast.
+//! Reduction in the network's switches (CollNet, SHARP): every node's sum is sent up once, and the switches hold the result. In reverse,
+//! the schedule is the multicast.
 //!
 //! ```text
 //! 2 nodes of 3 GPUs and the network's switch, rank 6

@@ -1,5 +1,5 @@
-//! Reduction in a switch: every GPU's data goes up once, and the switch adds it up and holds the result. In reverse, the schedule
-//! is the multicast.
+//! Reduction in a switch: every GPU's data are sent up once, and the switch adds them and holds the result. In reverse, the schedule is
+//! the multicast.
 //!
 //! ```text
 //! 3 GPUs and their switch, rank 3     0 --'     each GPU's data into a scratch copy of its own, all at the same time;

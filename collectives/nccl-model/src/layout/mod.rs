@@ -8,8 +8,8 @@
 //! CollNet    the network's switches reduce and multicast; inside nodes a chain, or all to all
 //! ```
 //!
-//! All channels of a call are equal, except that each starts at another GPU and uses another NIC. One schedule therefore represents
-//! all channels, on links with the bandwidth of all channels; [`ChannelLayout::extra`] says which ranks are switches.
+//! All channels of a call are equal, except that each starts at another GPU and uses another NIC. One schedule therefore represents all
+//! channels, on links with the bandwidth of all channels; [`ChannelLayout::extra`] lists the ranks that are switches.
 
 mod in_network;
 mod in_switch;
@@ -29,12 +29,12 @@ use allfold_schedules::algorithms::{Chain, RingAllReduce, RingReduceScatter};
 use allfold_schedules::schedule::{Lanes, Over, Rank, Reverse, Schedule, Segments, then_reverse};
 use std::sync::Arc;
 
-/// The schedule of a call over nodes, with the number of steps under way and the ranks that are switches.
+/// The schedule of a call over nodes, with the number of steps in flight and the ranks that are switches.
 #[derive(Clone)]
 pub struct ChannelLayout {
     /// The schedule, which represents all channels.
     pub schedule: Arc<dyn Schedule>,
-    /// The number of steps of a rank that may be under way at once: buffers, or messages that a switch receives together.
+    /// The number of steps of a rank that may be in flight at once: buffers, or messages that a switch receives together.
     pub window: u32,
     /// The ranks of the schedule that are switches.
     pub extra: Extra,
@@ -110,11 +110,11 @@ pub fn layout(
     .filter(|_| root.0 < ranks)
 }
 
-/// NCCL's number of buffers per connection (`NCCL_STEPS`): at most this many messages to a rank are under way. A rank's program has
-/// a step for each incoming and each outgoing message, so twice as many of its steps are under way.
+/// NCCL's number of buffers per connection (`NCCL_STEPS`): at most this many messages to a rank are in flight. A rank's program has
+/// a step for each incoming and each outgoing message, so twice as many of its steps are in flight.
 const BUFFERS: u32 = 8;
 
-/// The schedule cut into pieces for pipelining, and the number of pieces that are under way when the pipeline is full.
+/// The schedule cut into pieces for pipelining, and the number of pieces that are in flight when the pipeline is full.
 fn pipeline(schedule: impl Schedule + 'static, pieces: u32) -> (Arc<dyn Schedule>, u32) {
     let depth = schedule.rounds().div_ceil(schedule.stride().max(1));
     let under_way = u32::try_from(depth).unwrap_or(u32::MAX).clamp(1, pieces.max(1));
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_tree_and_its_twin_share_the_work() {
-        // Every node is a leaf in at least one of the two trees; NCCL's trees.cc says so for even numbers of nodes.
+        // Every node is a leaf in at least one of the two trees; NCCL's trees.cc states this for even numbers of nodes.
         for nodes in [2u32, 4, 8, 16] {
             let inner = |twin, node| {
                 let tree = NodeTree { nodes, twin };

@@ -1,4 +1,4 @@
-//! A schedule in which messages go into buffers: a rank can receive a message before it has sent the previous one.
+//! A schedule in which messages are received into buffers: a rank can receive a message before it has sent the previous one.
 //!
 //! ```text
 //! a round of a ring       0 -> 1   1 -> 2   2 -> 3   3 -> 0        one step sends and receives

@@ -16,8 +16,8 @@ use super::{ModelTerm, PhysicsCase, Terms};
 use allfold_schedules::Collective;
 use allfold_sim::machines::Fabric;
 
-/// The message sizes in bytes from which some NICs, and from which all NICs, use a rendezvous: 8 KiB is the usual limit of
-/// libfabric and MPI, and half and twice that are common.
+/// The message sizes in bytes from which some NICs, and from which all NICs, use a rendezvous: 8 KiB is the usual limit of libfabric and
+/// MPI, and half and twice this size are common.
 const EAGER: (f64, f64) = (4096.0, 16384.0);
 
 /// The time of a call in microseconds, in closed form.

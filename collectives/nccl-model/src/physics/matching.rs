@@ -1,8 +1,8 @@
 //! The time that a host spends per message if the host, not the NIC, matches messages to buffers.
 //!
 //! libfabric's provider for Slingshot (`fi_cxi(7)`, `FI_CXI_RX_MATCH_MODE=software`) receives messages, or the first part of long
-//! ones, in its own buffers, and copies them after they are matched. Up to 4 KiB the host stores in GPU memory itself
-//! (`FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD`). For more the host calls the driver, which takes microseconds plus a time per byte,
+//! messages, in its own buffers, and copies them after they are matched. Up to 4 KiB the host stores in GPU memory itself
+//! (`FI_CXI_SAFE_DEVMEM_COPY_THRESHOLD`). For larger copies the host calls the driver, which takes microseconds plus a time per byte,
 //! because the provider's buffers are pageable.
 //!
 //! ```text

@@ -18,7 +18,7 @@ use allfold_sim::topology::Edge;
 use allfold_sim::{BytesPerSec, Costs, Link, Picos, Topology};
 use allfold_timing::{Engine, Error, Job, Method, simulate};
 
-/// From this number of ranks on, chunks that differ by a byte are made equal, so that one rank stands for many.
+/// From this number of ranks on, chunks that differ by a byte are made equal, so that one rank represents many.
 const MANY: u32 = 512;
 
 /// The result of simulating a call.
@@ -32,7 +32,7 @@ pub struct Simulated {
     pub skipped: u64,
     /// The engine that found the time; `None` for the closed form.
     pub method: Option<Method>,
-    /// The number of steps that a rank may have under way.
+    /// The number of steps that a rank may have in flight.
     pub window: u32,
     /// The lower bound of the time of this collective on these links, in microseconds; `None` for the closed form.
     pub bound_us: Option<f64>,
@@ -44,7 +44,7 @@ pub struct Simulated {
 /// The errors of [`simulate`].
 pub fn simulated(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> Result<Simulated, Error> {
     let (all, devices) = (case.nodes as u32, case.devices as u32);
-    // If the network's switches reduce, all nodes do the same at the same time, so two nodes represent all.
+    // If the network's switches reduce, all nodes act in the same way at the same time, so two nodes represent all.
     let collnet = matches!(case.algorithm, NcclAlgorithm::CollNetDirect | NcclAlgorithm::CollNetChain);
     let nodes = if collnet { all.min(2) } else { all };
     let Some(found) = layout(case.collective, case.algorithm, nodes, devices, pieces(case)) else {
@@ -83,7 +83,7 @@ fn pieces(case: &PhysicsCase) -> u32 {
     let each = case.bytes / case.running.max(1.0);
     let chunk = match (case.protocol, case.algorithm) {
         (Protocol::Ll | Protocol::Ll128, _) => 16.0 * 1024.0,
-        // Runs show no measurable time for filling a ring's chain, so its chunks are small; NCCL's chunks for NVLS are this small.
+        // Runs show no measurable time for filling a ring's chain, so its chunks are small; NCCL's chunks for NVLS are of the same size.
         (_, NcclAlgorithm::Ring | NcclAlgorithm::Nvls | NcclAlgorithm::NvlsTree) => 64.0 * 1024.0,
         (Protocol::Simple, _) => 512.0 * 1024.0,
     };

@@ -7,8 +7,8 @@
 //!             0---------------+          level 1
 //! ```
 //!
-//! Each merge reduces one block's value into the other's, on the lower rank; in the block that contains the root, the root keeps
-//! the value. The root can therefore be any rank, and the tree is the same for every root.
+//! Each merge reduces one block's value into the other's, on the lower rank. In the block that contains the root, the root stores the
+//! value. The root can therefore be any rank, and the tree is the same for every root.
 
 use crate::schedule::Pairs;
 

@@ -1,5 +1,5 @@
-//! Binomial tree: neighbouring ranks combine, then neighbouring pairs, and so on, until the root has everything. In reverse, the
-//! schedule is the broadcast, or the scatter.
+//! Binomial tree: neighbouring ranks combine, then neighbouring pairs, and so on, until the root has all data. In reverse, the schedule
+//! is the broadcast, or the scatter.
 //!
 //! ```text
 //! 8 ranks, root 0     round 0: 1>0 3>2 5>4 7>6      round 1: 2>0 6>4      round 2: 4>0
@@ -8,8 +8,8 @@
 //!
 //! Cost of a reduce: ceil(log2 n) rounds, all bytes from each rank but the root, all reduced; canonical order for any root. Cost of
 //! a gather: ceil(log2 n) rounds, (n-1)/n of the bytes into the root.
-//! Source: R. Thakur, R. Rabenseifner and W. Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.2. Which rank keeps a
-//! block is our own rule.
+//! Source: R. Thakur, R. Rabenseifner and W. Gropp, Int. J. High Perform. Comput. Appl. 19 (2005), section 4.2. The choice of the rank
+//! that keeps a block is our own.
 
 use super::balanced::Balanced;
 use crate::schedule::{Combine, Rank, Schedule, Span, Step};
@@ -32,7 +32,7 @@ impl Binomial {
         Binomial { gather: true, ..Binomial::reduce(ranks, root) }
     }
 
-    /// What a message carries: for a gather the chunks of ranks `from .. to`, for a reduction the whole data.
+    /// The data of a message: for a gather the chunks of ranks `from .. to`, for a reduction the whole data.
     fn what(&self, from: u32, to: u32) -> (Span, Combine) {
         if self.gather {
             (Span::data(from, to - from), Combine::Copy)

@@ -23,7 +23,7 @@ fn copy(rank: u32, from: Span, into: Span) -> Step {
     if from.chunks == 0 { Step::IDLE } else { Step::local(Rank(rank), from, into, Combine::Copy) }
 }
 
-/// All-gather over this many ranks. Block r+j is kept in scratch copy 0 at index j.
+/// All-gather over this many ranks. Block r+j is stored in scratch copy 0 at index j.
 #[derive(Clone, Copy, Debug)]
 pub struct BruckAllGather(pub u32);
 
@@ -57,8 +57,8 @@ impl Schedule for BruckAllGather {
     }
 }
 
-/// All-to-all over this many ranks. The block to or from the rank at distance j is kept in scratch copy 0 at index j; scratch copy
-/// 1 packs blocks that are sent together.
+/// All-to-all over this many ranks. The block to or from the rank at distance j is stored in scratch copy 0 at index j; scratch copy 1
+/// packs blocks that are sent together.
 #[derive(Clone, Copy, Debug)]
 pub struct BruckAllToAll(pub u32);
 

@@ -18,7 +18,7 @@ pub fn direct(ranks: u32) -> Then<DirectReduceScatter, DirectAllGather> {
     Then::new(DirectReduceScatter(ranks), DirectAllGather(ranks))
 }
 
-/// Direct reduce-scatter: chunk r ends at rank r. Rank s's contribution is kept in scratch copy s.
+/// Direct reduce-scatter: chunk r ends at rank r. Rank s's contribution is stored in scratch copy s.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectReduceScatter(pub u32);
 

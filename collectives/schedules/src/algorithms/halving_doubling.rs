@@ -83,7 +83,7 @@ impl Schedule for Halving {
     }
 }
 
-/// A round in which the even rank of each pair, which acted for both, sends the odd rank the odd rank's chunk.
+/// A round in which the even rank of each pair, which acted for both ranks, sends the odd rank the odd rank's chunk.
 #[derive(Clone, Copy, Debug)]
 struct HandOver(Halving);
 

@@ -31,7 +31,7 @@ enum What {
 }
 
 impl Star {
-    /// A reduction to the root. Rank s's data are kept in scratch copy s.
+    /// A reduction to the root. Rank s's data are stored in scratch copy s.
     pub fn reduce(ranks: u32, root: Rank) -> Star {
         Star { ranks, root, what: What::Reduce }
     }

@@ -25,8 +25,8 @@ pub fn claims(schedule: &(impl Schedule + ?Sized)) -> Result<(), Counterexample>
     schedule.symmetry().into_iter().try_for_each(|by| symmetry(schedule, by))
 }
 
-/// Checks `next` from the last round to the first: `next` of a round must be that round if the rank has a step in it, otherwise
-/// `next` of the round after.
+/// Checks `next` from the last round to the first: `next` of a round must be that round if the rank has a step in it, otherwise `next` of
+/// the following round.
 fn next(schedule: &(impl Schedule + ?Sized), rank: Rank) -> Result<(), Counterexample> {
     let (rounds, active) = (schedule.rounds(), schedule.active(rank));
     let mut following = None;
@@ -87,7 +87,7 @@ fn symmetry(schedule: &(impl Schedule + ?Sized), by: Permutation) -> Result<(), 
     }
     // The image of each chunk under the renumbering, as far as steps with a single chunk determine it.
     let mut chunks = BTreeMap::new();
-    // What each image is the image of, if the schedule claims that chunks are renumbered one to one.
+    // The chunk of which each image is the image, if the schedule claims that chunks are renumbered one to one.
     let (claimed, mut images) = (schedule.renumbers_chunks(), BTreeMap::new());
     let mut alike = |a: Span, b: Span| {
         let same = a.chunks != 1 || *chunks.entry(a.first_chunk).or_insert(b.first_chunk) == b.first_chunk;

@@ -1,4 +1,4 @@
-//! Proofs that every message is received and that every rank ends with what its collective promises.
+//! Proofs that every message is received and that every rank ends with the result that its collective defines.
 //!
 //! ```text
 //! matching     every send has one recv of the same size in the same round      local: any round can be checked alone

@@ -1,8 +1,8 @@
-//! Symbolic execution of a schedule, which finds what every chunk of every rank is computed from.
+//! Symbolic execution of a schedule, which finds the inputs and the order of reductions of every chunk of every rank.
 //!
-//! A value is a reduction tree over ranks, with the chunk that its leaves come from. The rules are those of execution: all sends of
-//! a round carry the values from before the round, `Copy` replaces, `Reduce` joins two trees. At the end every rank must hold what
-//! its collective promises; the first chunk that differs is the counterexample.
+//! A value is a reduction tree over ranks, with the chunk that its leaves come from. The rules are those of execution: all sends of a
+//! round carry the values from before the round, `Copy` replaces, `Reduce` joins two trees. At the end every rank must hold the values
+//! that its collective defines; the first chunk that differs is the counterexample.
 
 use super::{Counterexample, Forest, Tree, TreeHash, walk};
 use crate::meaning::{Meaning, On, Portion, Value as Reached};
@@ -11,7 +11,7 @@ use crate::{Collective, Geometry};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// The order of an algorithm's reductions, which says what the bits of a result depend on.
+/// The order of an algorithm's reductions, which determines the inputs that the bits of a result depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Order {
     /// Every chunk has the canonical tree ([`Forest::canonical`]): all canonical algorithms agree to the bit.
@@ -76,8 +76,9 @@ impl Proof {
         self.state.data[self.state.at(rank, chunk, segment)].map(|value| (value.tree, value.from))
     }
 
-    /// The data that a rank ends with, exactly as any correct execution leaves it. `inputs[r]` is the whole initial data of rank r,
-    /// with the geometry's count of elements; `op(into, from)` reduces elementwise. Undefined elements keep the rank's input.
+    /// The data that a rank ends with, exactly as any correct execution leaves them. `inputs[r]` is the whole initial data of rank r,
+    /// with the geometry's count of elements; `op(into, from)` reduces elementwise. Undefined elements keep the value of the rank's
+    /// input.
     pub fn evaluate<T: Copy>(
         &self,
         rank: Rank,
@@ -139,11 +140,11 @@ impl State {
     }
 }
 
-/// Executes a schedule symbolically and compares the final values with what the collective promises.
+/// Executes a schedule symbolically and compares the final values with those that the collective defines.
 ///
 /// # Errors
 /// A reduction of an undefined value or of two different chunks, chunks with a wrong owner, or the first chunk whose final value is
-/// not the promised one.
+/// wrong.
 pub fn symbolic(
     schedule: &(impl Schedule + ?Sized),
     collective: Collective,
@@ -189,7 +190,7 @@ pub fn symbolic(
     promise.kept(state)
 }
 
-/// The initial values of a collective, and the final values that it promises.
+/// The initial values of a collective, and the final values that it defines.
 struct Promise {
     collective: Collective,
     ranks: u32,
@@ -336,7 +337,7 @@ impl Promise {
         }
     }
 
-    /// Describes the first rank that is missing from a tree and the first that the tree contains more than once.
+    /// Describes the first rank that is missing from a tree and the first rank that the tree contains more than once.
     fn amiss(&self, expected: Expected, tree: Tree) -> String {
         let heard = self.forest.heard(tree);
         let first = |times: u8| heard.iter().position(|t| *t == times);

@@ -159,8 +159,8 @@ impl Forest {
             match next {
                 Todo::Visit(tree) => match self.children(tree) {
                     None => values.push(leaf(Rank(tree.0))),
-                    // The child with the greater number is the deeper one in a chain. It is evaluated first, while its sibling
-                    // takes no memory.
+                    // The child with the greater number is the deeper one in a chain. It is evaluated first, while its sibling takes no
+                    // memory.
                     Some((a, b)) => todo.extend([Todo::Reduce, Todo::Visit(a), Todo::Visit(b)]),
                 },
                 Todo::Reduce => {
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(forest.formula(balanced), "((0+1)+(2+3))");
     }
 
-    /// These hashes must not change, because records of different versions are compared by them.
+    /// These hashes must not change, because they identify trees in records of different versions.
     #[test]
     fn identities_do_not_change() {
         assert_eq!(TreeHash::of(b'a', []).to_string(), "d228cb696f1a8caf78912b704e4a8964", "FNV-1a of `a`");

@@ -69,13 +69,13 @@ impl Algorithm {
         }
     }
 
-    /// The default window: how many steps a rank may have under way at once.
+    /// The default window: how many steps of a rank may be in flight.
     pub fn window(&self) -> u32 {
         if self.pipelined { 64 } else { 1 }
     }
 
-    /// The default number of segments for a buffer of `bytes`: segments of at most 128 KiB (larger beyond 4,096 segments) for a
-    /// pipelined algorithm, otherwise one. The result of the collective does not depend on it.
+    /// The default number of segments for a buffer of `bytes`: segments of at most 128 KiB (larger beyond 4,096 segments) for a pipelined
+    /// algorithm, otherwise one segment. The result of the collective does not depend on the number.
     pub fn segments(&self, bytes: u64) -> u32 {
         const PIECE: u64 = 128 << 10;
         if self.pipelined { bytes.div_ceil(PIECE).clamp(1, 4096) as u32 } else { 1 }

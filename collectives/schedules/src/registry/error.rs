@@ -14,7 +14,7 @@ pub enum Error {
     /// A root that is outside the group.
     #[error("root {root} is outside the group: it has ranks 0 to {}", ranks - 1)]
     Root {
-        /// The root that the caller asked for.
+        /// The requested root.
         root: Rank,
         /// The number of ranks.
         ranks: u32,
@@ -22,7 +22,7 @@ pub enum Error {
     /// A group size that does not divide the number of ranks.
     #[error("groups of {group} do not divide {ranks} ranks")]
     Group {
-        /// The group size that the caller asked for.
+        /// The requested group size.
         group: u32,
         /// The number of ranks.
         ranks: u32,
@@ -30,15 +30,15 @@ pub enum Error {
     /// There is no collective with this name.
     #[error("{}", unknown("collective", .name, &Collective::ALL.map(Collective::name)))]
     Collective {
-        /// The name that the caller asked for.
+        /// The requested name.
         name: String,
     },
     /// The collective has no algorithm with this name.
     #[error("{}", unknown(&format!("algorithm of {collective}"), .name, .known))]
     Algorithm {
-        /// The collective whose algorithm was asked for.
+        /// The collective whose algorithm was requested.
         collective: Collective,
-        /// The name that the caller asked for.
+        /// The requested name.
         name: String,
         /// The names of the collective's algorithms.
         known: Vec<&'static str>,

@@ -17,11 +17,11 @@ use std::sync::{PoisonError, RwLock};
 /// The algorithms that the program passed to [`add`].
 static ADDED: RwLock<Vec<&'static Algorithm>> = RwLock::new(Vec::new());
 
-/// Adds a program's own algorithms, so that every later look-up by name finds them beside those of the table. All ranks of a job
+/// Adds a program's own algorithms, so that every later look-up by name finds them in addition to those of the table. All ranks of a job
 /// must add the same algorithms.
 ///
 /// # Errors
-/// A name that another algorithm of the same collective has; then none of them is added.
+/// A name that another algorithm of the same collective has. Then no algorithm is added.
 pub fn add(own: &'static [Algorithm]) -> Result<(), Error> {
     let mut added = ADDED.write().unwrap_or_else(PoisonError::into_inner);
     for (nth, row) in own.iter().enumerate() {
@@ -70,7 +70,7 @@ pub fn collective(name: &str) -> Result<Collective, Error> {
 pub fn auto(collective: Collective, shape: Shape, bytes: u64) -> &'static Algorithm {
     let (ranks, small) = (shape.ranks(), bytes <= 32 << 10);
     let (binary, few) = (ranks.is_power_of_two(), ranks <= 64);
-    #[allow(clippy::expect_used, reason = "a test asks for one of every collective")]
+    #[allow(clippy::expect_used, reason = "a test requests one of every collective")]
     let first = of(collective).next().expect("every collective has an algorithm");
     let name = match collective {
         Collective::AllReduce if small => "recursive_doubling",
@@ -91,7 +91,7 @@ pub fn auto(collective: Collective, shape: Shape, bytes: u64) -> &'static Algori
         // The collective has one algorithm, or the first of the table is the right one.
         _ => return first,
     };
-    #[allow(clippy::expect_used, reason = "a test asks for every one of these names")]
+    #[allow(clippy::expect_used, reason = "a test requests every one of these names")]
     find(collective, name).expect("a default algorithm is in the table")
 }
 

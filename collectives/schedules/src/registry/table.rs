@@ -180,7 +180,7 @@ pub const ALGORITHMS: &[Algorithm] = &[
     row(AllToAll, "bruck", "fewest messages, with local copies: for small blocks", |shape| {
         Arc::new(BruckAllToAll(shape.ranks))
     }),
-    row(Barrier, "dissemination", "every rank hears from every other in log2 n rounds", |shape| {
+    row(Barrier, "dissemination", "a signal of every rank reaches every other in log2 n rounds", |shape| {
         Arc::new(Dissemination(shape.ranks))
     }),
     row(Barrier, "recursive_doubling", "neighbour by neighbour in log2 n rounds", |shape| {

@@ -56,7 +56,7 @@ impl<S: Schedule> Lanes<S> {
         Lanes { rounds: longest * lanes.len() as u64, lanes, stride, replicated_lanes: false }
     }
 
-    /// These lanes with another stride. A smaller stride is possible if no rank is busy in all lanes at once.
+    /// These lanes with another stride. A smaller stride is possible if no rank is busy in all lanes at the same time.
     pub fn at_stride(self, stride: u64) -> Lanes<S> {
         Lanes { stride, ..self }
     }

@@ -91,14 +91,14 @@ pub trait Schedule: Send + Sync {
         0
     }
 
-    /// The parts of a schedule that sends many pieces through one schedule; `None` for any other. An interpreter can then ask for a
-    /// rank's steps with one piece only.
+    /// The parts of a schedule that sends many pieces through one schedule; `None` for any other schedule. With these parts, an
+    /// interpreter can compute a rank's steps for one piece only.
     fn pipeline(&self) -> Option<Pipeline<'_>> {
         None
     }
 
-    /// The number of lanes and their schedule, if all lanes run the same schedule on equal shares of the chunks and so do the same
-    /// at the same time; `None` otherwise.
+    /// The number of lanes and their schedule, if all lanes run the same schedule on equal shares of the chunks and therefore at the same
+    /// times; `None` otherwise.
     fn replicated_lanes(&self) -> Option<(u32, &dyn Schedule)> {
         None
     }

@@ -65,7 +65,7 @@ impl<S: Schedule> Schedule for Rotated<S> {
     fn next(&self, rank: Rank, round: u64) -> Option<u64> {
         self.of.next(self.role(rank), round)
     }
-    /// Renumberings that move whole nodes: only those are the same before and after a rotation within nodes.
+    /// Renumberings that move whole nodes: only these are the same before and after a rotation within nodes.
     fn symmetry(&self) -> Vec<Permutation> {
         if self.by == 0 {
             return self.of.symmetry();
@@ -99,9 +99,9 @@ impl<S: Schedule> Schedule for Rotated<S> {
     }
 }
 
-/// `lanes` lanes of one schedule on nodes of `devices` ranks and `nics` NICs. Lanes 0 to `nics` - 1 leave a node by different NICs:
-/// each is rotated by as many ranks more than the lane before as share a NIC. The next `nics` lanes have the same rotations plus
-/// one rank, and so on. If every rotation occurs equally often, and more than once, the lanes are replicated, so that a simulator
+/// `lanes` lanes of one schedule on nodes of `devices` ranks and `nics` NICs. Lanes 0 to `nics` - 1 leave a node by different NICs: each
+/// lane is rotated relative to the lane before by the number of ranks that share a NIC. The next `nics` lanes have the same rotations
+/// plus one rank, and so on. If every rotation occurs equally often, and more than once, the lanes are replicated, so that a simulator
 /// may step one set of rotations for all.
 ///
 /// The rotation changes which rank is the root of a rooted schedule: give such a schedule lanes by [`Lanes::split`].

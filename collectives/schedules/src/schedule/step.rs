@@ -63,7 +63,7 @@ pub enum Combine {
     Reduce,
 }
 
-/// What one rank does in one round. A round is a match tag for the checkers, not a barrier and not a wire tag. A step that sends to
+/// What one rank does in one round. A round is a match tag for the checkers; it is neither a barrier nor a wire tag. A step that sends to
 /// and receives from the rank itself is a local move or reduction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {

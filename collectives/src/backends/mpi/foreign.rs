@@ -107,7 +107,7 @@ pub(super) fn start() -> Result<Comm> {
 
 /// Ends MPI in this process. Every rank must call this.
 pub(super) fn finish() -> Result<()> {
-    // SAFETY: MPI was started, and its last owner calls this once, when no call of MPI is under way.
+    // SAFETY: MPI was started, and its last owner calls this once, when no call of MPI is in progress.
     unsafe { settle("end", ffi::MPI_Finalize()) }
 }
 

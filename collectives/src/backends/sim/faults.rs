@@ -1,7 +1,7 @@
 //! The effects of fault rules on ranks that carry data: the same as in `allfold_timing`, and the contract's errors.
 //!
 //! ```text
-//! a rank dies          its messages under way are cut off         its groups fail at once; the error names the rank
+//! a rank dies          its messages in flight are cut off         its groups fail at once; the error names the rank
 //! a message is damaged its checksum does not match                its receiver fails the operation
 //! ```
 

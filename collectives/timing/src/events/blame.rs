@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 enum Wait {
     /// The step waits for a rank that has not posted its half.
     Peer(Rank),
-    /// The step waits for a message under way, which has this fault.
+    /// The step waits for a message in flight, which has this fault.
     Message(Rank, Rank, Cause),
     /// The step waits for its own rank's work.
     Itself,
@@ -31,8 +31,8 @@ impl<C: Representatives> Events<'_, '_, C> {
             && (0..self.cast.representatives()).any(open)
     }
 
-    /// The error for a run that cannot finish. Starting at a surviving rank, follows what each rank waits for, up to a dead rank, a
-    /// message under way, or a rank that waits for no other rank.
+    /// The error for a run that cannot finish. Starting at a surviving rank, follows what each rank waits for, up to a rank that has
+    /// died, a message in flight, or a rank that waits for no other rank.
     pub(super) fn failure(&self) -> Error {
         let open =
             |representative: &u32| !self.is_finished(*representative) && !self.is_dead(*representative);

@@ -5,8 +5,8 @@
 //! receiver's steps   r2 -> r6           of both are posted and the message before has left
 //! ```
 //!
-//! A channel is opened by its first message. When the table is full, channels without messages are removed, so its size follows the
-//! number of channels in use at one time.
+//! A channel is opened by its first message. When the table is full, channels without messages are removed, so the table's size follows
+//! the number of channels in use at one time.
 
 use super::super::Representatives;
 use super::window::NONE;

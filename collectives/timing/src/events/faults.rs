@@ -51,7 +51,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         self.transit.faults.as_ref().is_some_and(|state| state.message(number).corrupted.is_some())
     }
 
-    /// The error for a message with a wrong checksum: its receiver fails the operation at once.
+    /// The error for a message with a wrong checksum: its receiver fails the operation immediately.
     pub(super) fn damaged(&self, now: u64, number: u32) -> Error {
         let (from, to) = self.ends(number);
         let round = self.transit.get(number).of.round;
@@ -71,7 +71,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         });
     }
 
-    /// Whether a dying representative reaches the step before which it dies, or a later one; the representative is then dead.
+    /// Whether a dying representative reaches the step before which it dies, or a later step; the representative has then died.
     pub(super) fn dies_before(&mut self, now: u64, slot: u32) -> bool {
         let representative = self.windows.representative(slot);
         if let Some(Death::In { operation: 0, round }) = self.job.faults.death(self.cast.rank(representative))
@@ -86,7 +86,7 @@ impl<C: Representatives> Events<'_, '_, C> {
         self.transit.faults.is_some() && self.transit.is_dead(self.cast.rank(representative))
     }
 
-    /// Whether one end of a channel is dead.
+    /// Whether the rank at one end of a channel has died.
     pub(super) fn is_cut_off(&self, channel: u32) -> bool {
         let (from, to, _) = self.channels.get(channel).key;
         self.is_dead(from) || self.is_dead(self.cast.representative(Rank(to)))

@@ -1,4 +1,4 @@
-//! The event engine's own data about a message under way.
+//! The event engine's own data about a message in flight.
 
 /// The two halves of steps that a message connects, and its round and times.
 #[derive(Clone, Copy, Debug)]

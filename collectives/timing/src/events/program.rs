@@ -5,7 +5,7 @@
 //! piece 1        r0 r3 r5         are a lap later. The next step is the least of as many rounds as a piece has steps.
 //! ```
 //!
-//! If a schedule is not a pipeline, or a rank has too many steps with a piece to store them, the schedule is asked for every step.
+//! If a schedule is not a pipeline, or a rank has too many steps with a piece to store them, every step is computed by the schedule.
 
 use super::Representatives;
 use allfold_schedules::schedule::{Rank, Schedule, Span, Step};
@@ -20,7 +20,7 @@ pub(super) type Next = (u64, Step, u32);
 #[derive(Clone)]
 pub(super) struct Programs<'a> {
     schedule: &'a dyn Schedule,
-    /// The next round to ask the schedule for, for each representative; used if steps are not stored.
+    /// The next round to request from the schedule, for each representative; used if steps are not stored.
     rounds: Vec<u64>,
     loops: Option<Loops>,
 }

@@ -5,7 +5,7 @@
 //! state, relative to them     x    A    B    A' = A: 470 times the same two pieces, then stepped as usual
 //! ```
 //!
-//! The state of a run is everything that the future depends on: the steps under way, their dependencies, messages with their due
+//! The state of a run is everything that the future depends on: the steps in flight, their dependencies, messages with their due
 //! times, and flows with their remaining bytes. Relative to the current time and to the current piece of one rank, the *reference*,
 //! the state often recurs after a few pieces. Everything then repeats until the pieces change size or end, so whole periods can be
 //! added to times, counters and piece numbers.

@@ -1,4 +1,4 @@
-//! The windows of all representatives: their steps under way, and the dependencies between these steps.
+//! The windows of all representatives: their steps in flight, and the dependencies between these steps.
 //!
 //! ```text
 //! steps of one representative   ... done | 41 done 43 44 done 46 .. | 105 ...     window of W from the oldest unfinished
@@ -9,7 +9,7 @@
 //! searches for the later steps that it blocked. Only steps of one piece conflict: each window has a hash table of its unfinished
 //! steps by their pieces, lists of slots.
 //!
-//! The windows of many ranks do not fit a cache, so the data of a step under way fits one cache line.
+//! The windows of many ranks do not fit a cache, so the data of a step in flight fits one cache line.
 
 use allfold_schedules::schedule::{Access, Region, Span};
 use std::ops::{Index, IndexMut};
@@ -60,7 +60,7 @@ impl Half {
     }
 }
 
-/// The state of a step under way.
+/// The state of a step in flight.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Slot {
@@ -271,7 +271,7 @@ impl Windows {
         if half.behind == LAST { NONE } else { self.neighbour(slot, half.behind) }
     }
 
-    /// Whether a representative has no step under way.
+    /// Whether a representative has no step in flight.
     pub(super) fn is_empty(&self, representative: u32) -> bool {
         let state = &self.states[representative as usize];
         state.base == state.head

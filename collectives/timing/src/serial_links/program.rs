@@ -176,7 +176,7 @@ impl Program {
         (window as u64).div_ceil(fewest).max(depth) + 2
     }
 
-    /// Records which steps each step waits for, and how long the ends of steps must be stored for that.
+    /// Records which steps each step waits for, and for how many pieces the ends of steps must be stored.
     fn wait(&mut self, acts: &[Vec<(u32, Step)>]) {
         let mut before: Vec<Vec<(u32, u32)>> = vec![Vec::new(); self.steps_of.len()];
         for (round, here) in acts.iter().enumerate() {

@@ -17,7 +17,7 @@ fn serial(job: &Job<'_>) -> Result<Outcome, Error> {
     simulate(&Job { sharing: LinkSharing::Serial, ..*job }, Engine::Auto)
 }
 
-/// The rule of serial links, implemented plainly: keeps every step of every rank, and compares each step with all earlier ones.
+/// A plain implementation of the rule of serial links: stores every step of every rank, and compares each step with all earlier steps.
 struct Plain<'a> {
     job: Job<'a>,
     /// For each rank: its steps, with the time at which each was done.

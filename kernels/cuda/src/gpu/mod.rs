@@ -374,7 +374,7 @@ impl CudaMachine for Gpu {
 
     fn forget(&self, graph: CudaGraph) {
         if let Some((device, made)) = self.graphs.take(graph.0) {
-            // SAFETY: the graph was removed from the list, so it is destroyed once; the driver waits for a launch under way.
+            // SAFETY: the graph was removed from the list, so it is destroyed once; the driver waits for a launch in flight.
             self.destroy(device, || unsafe { result::graph::exec_destroy(made.0) });
         }
     }

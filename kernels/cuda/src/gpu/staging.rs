@@ -90,7 +90,7 @@ impl Ring {
 
     /// Keeps the ring for another stream of the device, just before `stream` is destroyed.
     pub fn retire(mut self, device: usize, stream: sys::CUstream) {
-        // If no event can be recorded behind the last copies, the ring is leaked: the copies may still be under way.
+        // If no event can be recorded behind the last copies, the ring is leaked: the copies may still be in flight.
         if self.leave(stream).is_ok() {
             lock(&FREE).entry(device).or_default().push(self);
         }

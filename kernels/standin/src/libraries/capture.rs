@@ -1,4 +1,4 @@
-//! A capture under way: its streams record tasks instead of running them.
+//! A capture in progress: its streams record tasks instead of running them.
 
 use super::task::Task;
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// A vector clock: for each stream, the number of its nodes that come before a point.
 pub(super) type Clock = BTreeMap<u64, usize>;
 
-/// A capture under way, with the streams that take part and the tasks recorded so far.
+/// A capture in progress, with the streams that take part and the tasks recorded so far.
 pub(super) struct Capture {
     /// The stream that began the capture and must end it.
     pub origin: u64,

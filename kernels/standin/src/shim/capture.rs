@@ -31,7 +31,7 @@ pub(super) enum Entry {
     Wait(usize),
 }
 
-/// A capture under way.
+/// A capture in progress.
 pub(super) struct Capture {
     pub origin: u32,
     pub streams: Vec<u32>,

@@ -24,7 +24,7 @@ pub(super) struct Gathering {
     pub taken: usize,
 }
 
-/// A message under way, and whether it has been received.
+/// A message in flight, and whether it has been received.
 pub(super) struct SentMessage {
     pub bytes: Vec<u8>,
     pub taken: Arc<AtomicBool>,

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Every transfer becomes a step in the first round in which both ends are ready and their ports are free. A send reads its data
-//! when its block reaches it, and the block continues while the send is under way, as in MSCCL. If no other step can proceed, the
+//! when its block reaches it, and the block continues while the send is in flight, as in MSCCL. If no other step can proceed, the
 //! message is stored in a scratch buffer at the receiver. `rrs` reduces in a scratch copy. A slot of MSCCL's scratch buffer has no
 //! size of its own: it is mapped to a chunk of a scratch copy that has the size of the chunk stored in the slot.
 //!
@@ -58,7 +58,7 @@ struct Cursor<'a> {
     pending: Option<Sent<'a>>,
 }
 
-/// A send under way: its source, the round from which on it may be received, and its instruction.
+/// A send in flight: its source, the round from which on it may be received, and its instruction.
 #[derive(Clone, Copy)]
 struct Sent<'a> {
     source: Address,
@@ -66,7 +66,7 @@ struct Sent<'a> {
     step: &'a Instruction,
 }
 
-/// A fourth buffer besides the three of the format, for the results of `rrs` and for messages that are stored at the receiver.
+/// A fourth buffer in addition to the three of the format, for the results of `rrs` and for messages that are stored at the receiver.
 const OWN: char = 't';
 
 struct Weaver<'a> {
@@ -75,8 +75,8 @@ struct Weaver<'a> {
     cursors: Vec<Cursor<'a>>,
     /// The index of the cursor that receives on a connection (from, to, channel).
     receivers: BTreeMap<(u32, u32, u32), usize>,
-    /// By the receiving cursor: the messages stored at the receiver. For each the address of its first chunk, the number of chunks,
-    /// and the round from which on they may be read.
+    /// By the receiving cursor: the messages stored at the receiver, each with the address of its first chunk, the number of chunks, and
+    /// the round from which on it may be read.
     aside: BTreeMap<usize, VecDeque<(Address, u32, u64)>>,
     /// The chunk of the data that each scratch slot of a rank holds.
     held: BTreeMap<(Rank, char, u32), u32>,

@@ -41,7 +41,7 @@ pub(super) struct Instruction {
     pub source: Address,
     pub target: Address,
     pub count: u32,
-    /// The block and the step that this step waits for, besides the earlier steps of its own block.
+    /// The block and the step that this step waits for, in addition to the earlier steps of its own block.
     pub after: Option<(u32, u32)>,
     pub line: usize,
 }
