@@ -1,9 +1,9 @@
 //! Benchmarks for a GPU machine: kernels compared with a copy, the device backend compared with its least memory traffic, and NCCL
 //! called through this crate.
 //!
-//! A plain program, so that the binary also runs without cargo: `gpu [kernels|device|nccl] [MIB]`. Upper limits are measured first,
-//! in the same run. Each line is also written as a JSON record to the file that ALLFOLD_RECORDS names. Without a GPU the program
-//! prints SKIP and the reason. The results of collectives are checked: the exit code is 1 if one is wrong or a part has failed.
+//! A plain program, so that the binary also runs without cargo: `gpu [kernels|device|nccl] [MIB]`. Upper limits are measured first, in
+//! the same run. Each line is also written as a JSON record to the file that ALLFOLD_RECORDS names. Without a GPU the program prints SKIP
+//! and the reason. The results of collectives are checked: the exit code is 1 if a result is wrong or a part has failed.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::registry::of;
@@ -223,7 +223,7 @@ fn nccl(machine: &Arc<dyn CudaMachine>, ranks: u32, mib: usize) -> Result<(), Er
         println!(
             "nccl     all_reduce {ranks} ranks {bytes:>12} B {us:>10.1} us {busbw:>8.2} GB/s bus, NCCL estimates {estimate:.1} us"
         );
-        // The estimate is NaN if this NCCL gives none; JSON has no NaN.
+        // The estimate is NaN if this NCCL gives no estimate; JSON has no NaN.
         let estimate = if estimate.is_finite() { format!("{estimate:.3}") } else { "null".into() };
         record(&format!(
             "{{\"schema\":1,\"kind\":\"gpu_nccl\",\"measured\":true,\"collective\":\"all_reduce\",\"ranks\":{ranks},\"bytes\":{bytes},\"time_us\":{us:.3},\"busbw_gbps\":{busbw:.3},\"nccl_estimate_us\":{estimate}}}"

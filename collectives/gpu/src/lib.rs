@@ -31,7 +31,7 @@
 
 pub mod device;
 mod driver;
-#[allow(unsafe_code, reason = "NCCL is a foreign library; each call says why it is sound")]
+#[allow(unsafe_code, reason = "NCCL is a foreign library; each call states why it is sound")]
 pub mod nccl;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -88,7 +88,7 @@ fn on_devices<T: Element>(
     Ok(())
 }
 
-/// The number of segments for which no segment is larger than the case says.
+/// The number of segments for which no segment is larger than the case's limit.
 fn segments(case: &Case, schedule: &dyn Schedule, total: usize) -> u32 {
     let chunk = (total as u64).div_ceil(u64::from(schedule.chunks()));
     let pieces = case.segment.map_or(1, |bytes| (chunk * case.dtype.size() as u64).div_ceil(bytes));

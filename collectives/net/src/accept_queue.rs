@@ -1,4 +1,4 @@
-//! Incoming connections. Each has a task until it has authenticated itself. If too many are pending, the oldest is dropped, so
+//! Incoming connections. Each connection has a task until it has authenticated itself. If too many are pending, the oldest is dropped, so
 //! that incompatible peers cannot keep ranks out.
 
 use rustix::io::Errno;
@@ -47,7 +47,7 @@ impl AcceptQueue {
         }
     }
 
-    /// Adds the task of a connection. Returns whether the oldest connection was dropped for it.
+    /// Adds the task of a connection. Returns whether the oldest connection was dropped to make space for it.
     pub fn hear(&mut self, task: AbortHandle) -> bool {
         self.pending.retain(|task| !task.is_finished());
         self.pending.push_back(task);

@@ -26,7 +26,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Makes the connections of one job: holds the security mode, and the certificate for TLS.
+/// Makes the connections of one job. It has the security mode, and the certificate for TLS.
 #[derive(Clone)]
 pub struct Authenticator {
     security: Security,
@@ -35,7 +35,7 @@ pub struct Authenticator {
     timeout: Duration,
 }
 
-/// An authenticated connection: bytes in both directions, over TLS where the mode says so.
+/// An authenticated connection: bytes in both directions, over TLS where the mode requires TLS.
 pub struct AuthenticatedStream {
     socket: TcpStream,
     tls: Option<Box<Records>>,
@@ -93,7 +93,7 @@ impl Authenticator {
         timeout(self.timeout, whole).await.unwrap_or_else(|_| Err(self.late()))
     }
 
-    /// Accepts a connection: verifies the other side's proof and sends it the answer that `answer` gives to its identity.
+    /// Accepts a connection: verifies the other side's proof and sends the result of `answer` for its identity.
     ///
     /// # Errors
     /// Why no connection was made.
@@ -107,7 +107,7 @@ impl Authenticator {
             let hello: [u8; OPENING] = exactly(&mut socket).await?;
             let challenge = self.opening().map_err(broken)?;
             let read = read_opening(&hello, &self.security);
-            // An Allfold of another version or mode also receives this opening, from which it reads the difference.
+            // An Allfold of another version or mode also receives this opening, which shows it the difference.
             if read.is_ok() || hello[..4] == challenge[..4] {
                 socket.write_all(&challenge).await.map_err(broken)?;
             }
@@ -145,7 +145,8 @@ async fn exactly<const N: usize>(socket: &mut TcpStream) -> std::result::Result<
     Ok(bytes)
 }
 
-/// Why there is no connection. If this process may open no more descriptors, the reason says so: it is no fault of the peer.
+/// The reason why there is no connection. If this process may open no more descriptors, the reason states this, because it is no fault of
+/// the peer.
 fn unconnected(error: io::Error) -> Refusal {
     match Errno::from_io_error(&error) {
         Some(Errno::MFILE | Errno::NFILE) => Refusal::Broken(format!(
@@ -211,7 +212,7 @@ impl AsyncRead for AuthenticatedStream {
                 Opened::Closed => return Poll::Ready(Ok(())),
                 Opened::Wanting => {}
             }
-            let mut raw = ReadBuf::new(tls.room());
+            let mut raw = ReadBuf::new(tls.read_buffer());
             ready!(Pin::new(&mut *socket).poll_read(cx, &mut raw))?;
             let bytes = raw.filled().len();
             tls.filled(bytes)?;

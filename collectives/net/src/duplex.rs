@@ -63,7 +63,7 @@ fn mesh(ranks: usize, bytes: usize) -> io::Result<Vec<Vec<Half>>> {
     Ok(all)
 }
 
-/// The seconds of every try. Every try is made even after one fails, so that the other threads do not wait for ever.
+/// The seconds of every try. All tries are made even after one fails, so that the other threads do not wait for ever.
 fn exchange(mut halves: Vec<Half>, barrier: &Barrier) -> io::Result<[f64; TRIES]> {
     let mut times = Ok([0.0; TRIES]);
     for at in 0..TRIES {

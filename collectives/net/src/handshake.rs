@@ -8,10 +8,10 @@
 //!           <-- welcome    HMAC(secret, all of that, verdict), verdict
 //! ```
 //!
-//! HMAC-SHA-256 (RFC 2104) over the whole transcript, each direction with a label of its own; nonces of 32 random bytes
-//! make a recording worthless. The claims (job, epoch, world size, ranks, purpose) are believed only under the proof. The
-//! certificates' SHA-256 stand in the transcript, so the TLS that follows is bound to the secret. Every message has a
-//! fixed size below 256 bytes, and nothing here does any I/O.
+//! HMAC-SHA-256 (RFC 2104) over the whole transcript, each direction with a label of its own; nonces of 32 random bytes make a recording
+//! useless. The claims (job, epoch, world size, ranks, purpose) are accepted only under the proof. The certificates' SHA-256 are part of
+//! the transcript, so the TLS that follows is bound to the secret. Every message has a fixed size below 256 bytes, and this module does
+//! no I/O.
 
 use super::crypto;
 use super::security::{Secret, Security};
@@ -43,7 +43,7 @@ pub enum Purpose {
     Rendezvous = 4,
 }
 
-/// A connector's claims: its own rank, the rank that it connects to, and what the connection is for.
+/// A connector's claims: its own rank, the rank that it connects to, and the purpose of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
     /// The purpose of the connection.
@@ -106,9 +106,9 @@ impl PeerIdentity {
 pub enum HandshakeAnswer {
     /// The connection is accepted.
     Welcome,
-    /// Accepted; messages go through the shared memory that the connector offers.
+    /// Accepted; messages are sent through the shared memory that the connector offers.
     SharedMemoryLink,
-    /// The acceptor is of another job; these are the first eight bytes of that job's identity.
+    /// The acceptor belongs to another job; these are the first eight bytes of that job's identity.
     Job(u64),
     /// The acceptor is in this other epoch.
     Epoch(u32),
@@ -116,8 +116,8 @@ pub enum HandshakeAnswer {
     Size(u32),
     /// The acceptor is another rank.
     Peer(u32),
-    /// The connector's rank does not exist, is not above the acceptor's, or has such a control connection already; for any other
-    /// connection: has no control connection yet.
+    /// The connector's rank does not exist, is not above the acceptor's, or has such a control connection already. For a connection with
+    /// another purpose: the connector has no control connection yet.
     Duplicate(u32),
     /// The acceptor is shutting down, or does not accept connections of this purpose.
     Gone,

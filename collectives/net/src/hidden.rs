@@ -1,6 +1,6 @@
-//! Memory for a secret: pages of its own, which no core dump holds, and which are wiped when they are dropped.
+//! Memory for a secret: separate pages, which are left out of core dumps and wiped when they are dropped.
 
-#![allow(unsafe_code, reason = "asks the system to leave pages out of core dumps, which no safe call does")]
+#![allow(unsafe_code, reason = "excludes pages from core dumps, which no safe call does")]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -21,7 +21,7 @@ unsafe impl<const N: usize> Send for HiddenBytes<N> {}
 unsafe impl<const N: usize> Sync for HiddenBytes<N> {}
 
 impl<const N: usize> HiddenBytes<N> {
-    /// Bytes that `fill` writes; it gets zeros.
+    /// Bytes that `fill` writes; they are zeros before.
     pub fn filled(fill: impl FnOnce(&mut [u8; N])) -> HiddenBytes<N> {
         const { assert!(N > 0) };
         let Ok(layout) = Layout::from_size_align(N.next_multiple_of(PAGE), PAGE) else {

@@ -1,13 +1,13 @@
 //! Connections between the processes of one job: found by the launcher's environment, authenticated, and optionally encrypted.
 //!
 //! ```text
-//! environment           what torchrun, Slurm, Open MPI or PMI tell a process: its rank and the rendezvous address
+//! environment           the variables of torchrun, Slurm, Open MPI or PMI: a process' rank and the rendezvous address
 //! rendezvous            one process listens, all others connect, and every process gets the table of addresses
 //! authenticated_stream  TcpStream -- handshake under the job's secret -- (TLS 1.3, bound to it) -- bytes both ways
 //! peer_stream           the same, non-blocking; between processes of one host through shared memory
 //! ```
 //!
-//! This crate knows bytes and their sender; it knows nothing of collectives. It trusts no length that arrives over a connection.
+//! This crate handles bytes and their sender; it contains nothing about collectives. It trusts no length that arrives over a connection.
 //!
 //! ```
 //! use allfold_net::environment::Environment;

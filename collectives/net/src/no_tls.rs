@@ -1,4 +1,4 @@
-//! Stands in for `tls` in a build without it: no value of these types exists, and a request for one is an error that says why.
+//! Replaces `tls` in a build without TLS: no value of these types exists, and a request for one is an error that states the reason.
 
 use crate::{Error, Result};
 use std::io;
@@ -46,7 +46,7 @@ impl Records {
         match self.0 {}
     }
 
-    pub fn room(&mut self) -> &mut [u8] {
+    pub fn read_buffer(&mut self) -> &mut [u8] {
         match self.0 {}
     }
 

@@ -80,7 +80,7 @@ impl PeerStream {
     /// Ends this direction; bytes that were written still arrive.
     pub fn finish(&mut self) {
         match self {
-            // A connection that is broken already needs no ending.
+            // A connection that is already broken needs no ending.
             PeerStream::Plain(socket) => drop(socket.shutdown(std::net::Shutdown::Write)),
             PeerStream::Tls(tls) => tls.finish(),
             PeerStream::SharedMemoryLink(shared_memory) => shared_memory.finish(),
@@ -139,7 +139,7 @@ impl Tls {
                     return Err(error);
                 }
             }
-            let bytes = again(|| self.socket.read(self.records.room()))?;
+            let bytes = again(|| self.socket.read(self.records.read_buffer()))?;
             self.records.filled(bytes)?;
         }
     }

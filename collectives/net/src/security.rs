@@ -124,7 +124,7 @@ impl Security {
         }
     }
 
-    /// A warning for modes that let anyone in, for standard error.
+    /// A warning for modes that let anyone join, for standard error.
     pub fn warning(&self, port: u16) -> Option<String> {
         matches!(self, Security::InsecurePlaintext).then(|| {
             format!(

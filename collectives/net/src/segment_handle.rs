@@ -1,7 +1,7 @@
 //! Handles to shared memory of another process on the same host, without a name in any file system.
 //!
-//! A process opens the other process's descriptor through `/proc/PID/fd/N`, after it has verified that this is the right
-//! memory: the name of the memory contains a random word.
+//! A process opens the other process's descriptor through `/proc/PID/fd/N`, after it has verified that this is the right memory: the name
+//! of the memory contains a random word.
 
 use allfold_base::fnv1a;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,7 +17,7 @@ pub struct SegmentHandle {
     host: u64,
     process: u32,
     descriptor: u32,
-    /// The number of the segment; 0 if the handle names none.
+    /// The number of the segment; 0 if the handle names no segment.
     nonce: u64,
 }
 
@@ -31,7 +31,7 @@ impl Host {
         Some(Host(fnv1a(text.as_bytes()) | 1))
     }
 
-    /// A pretended host, for tests and measurements with several hosts on one.
+    /// A simulated host, for tests and measurements with several hosts on one.
     pub fn pretended(number: u32) -> Host {
         Host(u64::from(number) + 1)
     }
@@ -70,7 +70,7 @@ impl SegmentHandle {
         [self.host as i64, self.process.into(), self.descriptor.into(), self.nonce as i64]
     }
 
-    /// Reads a segment handle from words. `None` if they are not one.
+    /// Reads a segment handle from words. `None` if the words are not a handle.
     pub fn read(words: &[i64]) -> Option<SegmentHandle> {
         let [host, process, descriptor, nonce] = *words.first_chunk()?;
         let (process, descriptor) = (u32::try_from(process).ok()?, u32::try_from(descriptor).ok()?);

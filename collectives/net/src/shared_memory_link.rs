@@ -1,4 +1,4 @@
-//! A connection within one host: its bytes go through shared memory. Its socket only wakes a sleeping end and reports that the
+//! A connection within one host: its bytes are exchanged through shared memory. Its socket only wakes a sleeping end and reports that the
 //! other end has closed.
 
 use super::socket::again;
@@ -94,7 +94,7 @@ impl SharedMemoryLink {
 
     /// Ends this direction; bytes that were written can still be read.
     pub fn finish(&mut self) {
-        // A connection that is broken already needs no ending.
+        // A connection that is already broken needs no ending.
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
     }
 
@@ -124,8 +124,8 @@ impl SharedMemoryLink {
         Ok(bytes)
     }
 
-    /// Called when there is nothing to do: checks the socket now and then for the other end's close. Returns `WouldBlock` if there
-    /// is none. After a close the caller reads the pipe once more for what the other end wrote before.
+    /// Called when there is nothing to do: from time to time checks the socket for the other end's close. Returns `WouldBlock` if the
+    /// other end has not closed. After a close the caller reads the pipe once more for bytes that the other end wrote before.
     fn listen(&mut self) -> io::Result<()> {
         self.looks += 1;
         if self.looks < LOOKS {

@@ -10,8 +10,8 @@ use tokio::net::{TcpSocket, TcpStream};
 /// Size of the kernel's buffer per direction between processes of one host (the kernel doubles it): small enough for a core's
 /// cache.
 const NEAR: usize = 256 << 10;
-/// The congestion control between processes of one host, where nothing is ever congested. BBR, which is some systems' default,
-/// paces what it sends by timers, and reaches two thirds of what the processors can copy.
+/// The congestion control between processes of one host, where there is no congestion. BBR, which is some systems' default, paces sent
+/// data by timers, and reaches two thirds of the rate at which the processors can copy.
 #[cfg(target_os = "linux")]
 const UNPACED: &[u8] = b"reno";
 
@@ -49,7 +49,7 @@ pub fn listen(listener: &TcpListener) {
     }
 }
 
-/// Options for a socket within this host. They must be set before it connects: a socket that has paced once always does.
+/// Options for a socket within this host. They must be set before it connects: a socket that has once used pacing always does.
 fn hasten(socket: &impl AsFd) {
     let socket = SockRef::from(socket);
     // An option that the system does not allow is not an error.

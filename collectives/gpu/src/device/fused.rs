@@ -7,8 +7,8 @@ use crate::schedule::Schedule;
 use crate::{Error, Geometry, Rank, ReduceOp, Result};
 use allfold_cuda::{Queue, Slice, launch};
 
-/// The tree of the result in a chunk's segment, and as bits the ranks that end with it; `None` if no rank does. The result is the
-/// whole reduction, or for a collective without reductions the final value.
+/// The tree of the result in a chunk's segment, and the ranks that end with it, as bits; `None` if no rank does. The result is the whole
+/// reduction, or for a collective without reductions the final value.
 fn result(
     proof: &Proof,
     job: &DeviceCollective,

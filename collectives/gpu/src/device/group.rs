@@ -1,4 +1,4 @@
-//! Sums and gathers over the GPU buffers of ranks that are separate threads or processes, on a stream beside the computation's.
+//! Sums and gathers over the GPU buffers of ranks that are separate threads or processes, on a stream separate from the computation's.
 //!
 //! ```text
 //! compute   ... | bucket 0 ready | ...             | bucket 1 ready | ...        | join | ...
@@ -40,14 +40,14 @@ pub enum ReducePath {
 
 /// The communicator of a group: the caller's, or the group's own.
 pub enum Grouped<'a> {
-    /// One that others use too.
+    /// A communicator that is also used outside the group.
     Lent(&'a Communicator),
-    /// One that was split off for the group.
+    /// A communicator that was split off for the group.
     Own(Box<Communicator>),
 }
 
 impl Grouped<'_> {
-    /// Fails a communicator that nobody else uses, so that ranks that wait for this one learn why.
+    /// Fails a communicator that is used only by this group, so that ranks that wait for this rank get the reason.
     pub(super) fn abort_own(&self, why: &str) {
         if let Grouped::Own(comm) = self {
             comm.abort(why);
@@ -139,8 +139,8 @@ impl<'a> DeviceGroup<'a> {
         &self.queue
     }
 
-    /// Whether kernels of another rank may still use memory that this rank gave to a failed sum. It is unknown when those kernels
-    /// end, so such memory must not be freed.
+    /// Whether kernels of another rank may still use memory that this rank gave to a failed sum. The end of these kernels is unknown, so
+    /// such memory must not be freed.
     pub fn is_lent(&self) -> bool {
         matches!(&self.over, Over::Device(shared) if shared.is_lent())
     }
@@ -161,13 +161,13 @@ impl<'a> DeviceGroup<'a> {
         }
     }
 
-    /// Whether sums are queued without waiting, so that a stream capture can record them. On the device path, ranks' streams wait
-    /// for each other's events, which separate captures cannot record: such sums stay launches.
+    /// Whether sums are queued without waiting, so that a stream capture can record them. On the device path, ranks' streams wait for
+    /// each other's events, which separate captures cannot record: these sums stay launches.
     pub fn captures(&self) -> bool {
         matches!(self.over, Over::Nobody | Over::Nccl(_))
     }
 
-    /// The path that the ranks have taken. A single rank, which takes none, gives [`ReducePath::Host`].
+    /// The path that the ranks use. A single rank, which uses none, gives [`ReducePath::Host`].
     pub fn path(&self) -> ReducePath {
         match self.over {
             Over::Nccl(_) => ReducePath::Nccl,
@@ -240,8 +240,8 @@ impl<'a> DeviceGroup<'a> {
         self.run(after, shared_call(Collective::AllGather, dtype, ReduceOp::Sum), data)
     }
 
-    /// Sends block s of `sent`, which has a block for each rank, to rank s, after all earlier work of `after`. Block r of `received` is
-    /// that of rank r.
+    /// Sends block s of `sent`, which has a block for each rank, to rank s, after all earlier work of `after`. Block r of `received`
+    /// comes from rank r.
     ///
     /// # Errors
     /// Those of [`DeviceGroup::reduce_scatter`]; buffers that differ in length.
@@ -249,7 +249,8 @@ impl<'a> DeviceGroup<'a> {
         self.exchange(after, Collective::AllToAll, sent, received)
     }
 
-    /// Sends `sent` to the next rank, the last rank's to rank 0, after all earlier work of `after`, and receives the previous rank's.
+    /// Sends `sent` to the next rank, the last rank's to rank 0, after all earlier work of `after`, and receives the previous rank's
+    /// buffer.
     ///
     /// # Errors
     /// Those of [`DeviceGroup::all_to_all`].
@@ -279,7 +280,7 @@ impl<'a> DeviceGroup<'a> {
         let all_to_all = collective == Collective::AllToAll;
         match &mut self.over {
             Over::Nobody => Ok(()),
-            // Without a reduction a schedule has no order of its own to keep.
+            // Without a reduction a schedule has no order of its own to preserve.
             Over::Nccl(comm) | Over::Scheduled(comm) if all_to_all => comm.all_to_all(sent, received),
             Over::Nccl(comm) | Over::Scheduled(comm) => comm.shift(sent, received),
             Over::Device(shared) => {
@@ -330,15 +331,15 @@ impl<'a> DeviceGroup<'a> {
         }
     }
 
-    /// Makes later work of the stream of sums run after all earlier work of `after`. If `after` is being captured, that work is
-    /// captured too.
+    /// Makes later work of the stream of sums run after all earlier work of `after`. If `after` is being captured, this work is captured
+    /// too.
     pub(super) fn fork(&mut self, after: &Queue) -> Result<()> {
         self.forked = true;
         self.marks.0.move_to(after).map_err(failed)?;
         self.queue.wait(&self.marks.0).map_err(failed)
     }
 
-    /// Makes later work of `queue` run after all sums queued so far. If there were none since the last call, the queue waits for
+    /// Makes later work of `queue` run after all sums queued so far. If no sum was queued since the last call, the queue waits for
     /// nothing: a stream that is being captured must not wait for a stream that is not.
     ///
     /// # Errors
@@ -354,7 +355,7 @@ impl<'a> DeviceGroup<'a> {
     }
 }
 
-/// Failures: how a rank leaves sums that another rank does not complete.
+/// Failures: how a rank ends its part in sums that another rank does not complete.
 impl DeviceGroup<'_> {
     /// Waits until `queue` has finished all its work, sums included; `what` follows "could not" in an error. Polls the queue, and
     /// NCCL for failures, up to the deadline; no call here blocks on the device.
@@ -379,8 +380,8 @@ impl DeviceGroup<'_> {
         Err(Error::QueueDeadline { rank, what: what.into(), suspects, after: self.deadline })
     }
 
-    /// Aborts this rank's part in sums in flight, so that no kernel of this rank waits for ever; a communicator that the group alone
-    /// has fails because of `why`. The caller must first destroy the captured graphs that hold sums of this group. A second call does
+    /// Aborts this rank's part in sums in flight, so that no kernel of this rank waits for ever. A communicator that only this group uses
+    /// fails because of `why`. The caller must first destroy the captured graphs that hold sums of this group. A second call does
     /// nothing; dropping the group after an error of [`DeviceGroup::wait`] has the same effect.
     pub fn abandon(&mut self, why: &str) {
         self.comm.abort_own(why);
@@ -394,8 +395,8 @@ fn shared_call(collective: Collective, dtype: DType, op: ReduceOp) -> SharedCall
     SharedCall { collective, dtype, op, root: Rank(0) }
 }
 
-/// Whether every rank has NCCL and a GPU of its own. Where ranks share a GPU, one rank's kernel can wait for another rank whose driver
-/// call waits for that kernel, even if NCCL allows it: on an H200, training on 2 ranks hung.
+/// Whether every rank has NCCL and a separate GPU. Where ranks share a GPU, one rank's kernel can wait for another rank whose driver call
+/// waits for this kernel, even if NCCL allows sharing: on an H200, training on 2 ranks hung.
 fn nccl_fits(mut comm: &Communicator, queue: &Queue) -> Result<bool> {
     let presence = NcclLibrary::of(queue).ask(queue, NcclLibrary::offered(queue), &mut comm)?;
     let careless = queue.machine().seeded(7);
@@ -428,7 +429,7 @@ pub(super) fn scheduled(comm: &mut NcclComm, call: SharedCall, data: Slice<'_>) 
     nccl::run_scheduled(comm, rank, &*schedule, &geometry, (dtype, op), divide, data)
 }
 
-/// Reduces `data` by copies to host memory, of a reduce to its root; of a reduce-scatter, `block` gets the result.
+/// Reduces `data` by copies to host memory: a reduce to its root; a reduce-scatter into `block`.
 pub(super) fn over_host(
     comm: &Communicator,
     queue: &Queue,

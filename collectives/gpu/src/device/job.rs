@@ -6,7 +6,7 @@ use crate::{DType, Rank, ReduceOp};
 /// The form in which a collective is executed on devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ExecutionMode {
-    /// Step by step, as the schedule says: copies and reductions between ranks.
+    /// Step by step, as in the schedule: copies and reductions between ranks.
     Messages,
     /// One kernel that evaluates each element's reduction tree over all buffers.
     Fused,

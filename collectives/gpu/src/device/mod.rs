@@ -9,8 +9,8 @@
 //!     one launch per collective
 //! ```
 //!
-//! Both forms run every algorithm of the table that they can express, with the bits that the algorithm's trees determine. A machine
-//! is a GPU machine or the shim of `allfold_cuda` on the CPU, on which tests run without a GPU.
+//! Both forms run every algorithm of the table that they can express, with the bits that the algorithm's trees determine. A machine is a
+//! GPU machine, or the CPU shim of `allfold_cuda`, on which tests run without a GPU.
 
 mod fused;
 mod group;
@@ -142,8 +142,8 @@ impl DeviceRanks {
         let (from, to) = &self.marks;
         from.move_to(&self.main).map_err(failed)?;
         #[allow(unsafe_code, reason = "graphs name memory by address")]
-        // SAFETY: the key holds the addresses and lengths, and the buffers at them are borrowed for this call; the rest is
-        // owned by the capture.
+        // SAFETY: the key holds the addresses and lengths, and the buffers at them are borrowed for this call; the other memory is owned
+        // by the capture.
         unsafe { self.machine.replay(self.main.stream(), captured.graph) }.map_err(failed)?;
         to.move_to(&self.main).map_err(failed)?;
         let moved = captured.moved;

@@ -3,13 +3,13 @@
 //! | path | a message |
 //! |---|---|
 //! | NCCL, scheduled | NCCL's send and receive, on a stream of their own |
-//! | device | the sender shows address and event; the receiver copies from there |
-//! | host | copied to host memory, sent by the communicator, copied from there; the calling threads wait |
+//! | device | the sender sends address and event; the receiver copies from that address |
+//! | host | copied to host memory, sent by the communicator, copied to the receiver's GPU; the calling threads wait |
 //!
 //! A rank that receives waits, on the host, until the sender has sent; a rank that sends waits for nothing. Memory that was sent is
-//! kept until [`DeviceMessages::flush`], before which all ranks take part in a sum over the same compute queues: on the device path it
-//! orders a sender's later work after its receivers' copies. On a ring of stages answers by messages would not do, as each would stand
-//! behind another; a server and a worker answer each other.
+//! retained until [`DeviceMessages::flush`], before which all ranks take part in a sum over the same compute queues: on the device path
+//! the sum orders a sender's later work after its receivers' copies. In a ring of stages, answers by messages would not work, as each
+//! answer would be queued behind another; a server and a worker answer each other.
 
 use super::group::{Grouped, ReducePath, join};
 use crate::driver::failed;
@@ -63,13 +63,13 @@ pub struct DeviceMessages<'a> {
     comm: Grouped<'a>,
     queue: Queue,
     over: Over,
-    /// The event after which NCCL may begin, and the one after which it is done.
+    /// The event after which NCCL may begin, and the event after which it is done.
     marks: (Mark, Mark),
     sent: Vec<Sent>,
     expected: Vec<Expected>,
 }
 
-/// Events on their way to another thread, each under a number of its own.
+/// Events that are being handed to another thread, each under a unique number.
 static SHOWN: Mutex<BTreeMap<i64, Mark>> = Mutex::new(BTreeMap::new());
 
 fn show(mark: Mark) -> i64 {
@@ -160,7 +160,7 @@ impl<'a> DeviceMessages<'a> {
         }
     }
 
-    /// Begins to receive into `data`, which [`DeviceMessages::take`] gives back.
+    /// Begins to receive into `data`, which [`DeviceMessages::take`] returns.
     ///
     /// # Errors
     /// Those of [`DeviceMessages::receive`].
@@ -170,7 +170,7 @@ impl<'a> DeviceMessages<'a> {
         Ok(())
     }
 
-    /// Whether all messages that are expected have come.
+    /// Whether all expected messages have arrived.
     ///
     /// # Errors
     /// Those of [`DeviceMessages::receive`].
@@ -180,11 +180,11 @@ impl<'a> DeviceMessages<'a> {
             ExpectedBy::Device(work) => Ok(work.is_done()),
             ExpectedBy::Host(work) => Ok(work.is_done()),
         };
-        // Those of one peer come in order.
+        // Messages of one peer arrive in order.
         self.expected.last().map_or(Ok(true), come)
     }
 
-    /// Waits for all messages that are expected; later work of `before` uses them. They are in the order in which they were expected.
+    /// Waits for all expected messages; later work of `before` uses them. They are returned in the order in which they were expected.
     ///
     /// # Errors
     /// Those of [`DeviceMessages::receive`].
@@ -224,8 +224,8 @@ impl<'a> DeviceMessages<'a> {
         }
     }
 
-    /// Gives back the memory of all messages that were sent, after a sum over all ranks' compute queues, of which `queue` is this rank's; or
-    /// after a message that each receiver has sent back later than it took these.
+    /// Returns the memory of all messages that were sent, after a sum over all ranks' compute queues, of which `queue` is this rank's; or
+    /// after a message that each receiver has sent back after it took these messages.
     ///
     /// # Errors
     /// Those of [`DeviceMessages::send`].
@@ -253,7 +253,7 @@ impl<'a> DeviceMessages<'a> {
     }
 }
 
-/// Copies memory that rank `from` has shown, by its address, its device, its bytes and the event after which it is ready.
+/// Copies memory that rank `from` has announced, by its address, its device, its bytes and the event after which it is ready.
 fn copy_shown(
     before: &Queue,
     [address, device, bytes, ready]: [i64; 4],
@@ -268,7 +268,7 @@ fn copy_shown(
         )));
     }
     #[allow(unsafe_code, reason = "threads of one process show each other addresses")]
-    // SAFETY: the sender keeps the memory until its compute queue waits for work that comes after this copy.
+    // SAFETY: the sender retains the memory until its compute queue waits for work that is queued after this copy.
     let lent = unsafe { Memory::lent(before.machine(), device as usize, address as u64, bytes as usize) };
     before.wait(&ready).map_err(failed)?;
     before.copy(data, lent.all()).map_err(failed)

@@ -1,4 +1,4 @@
-//! Collectives of a device group in which one rank, the root, gets or gives what all ranks give or get.
+//! Collectives of a device group with a root: the rank that receives the data of all ranks, or sends data to all ranks.
 
 use super::group::{DeviceGroup, Over, over_host, scheduled};
 use super::shared::SharedCall;
@@ -64,7 +64,7 @@ impl DeviceGroup<'_> {
         let whole = (rank == root).then_some(data);
         match &mut self.over {
             Over::Nobody => Ok(()),
-            // Without a reduction a schedule has no order of its own to keep.
+            // Without a reduction a schedule has no order of its own to preserve.
             Over::Nccl(comm) | Over::Scheduled(comm) if collective == Collective::Gather => {
                 comm.gather(block, whole, root)
             }

@@ -1,7 +1,7 @@
 //! Collectives between ranks that are threads of one process, whose kernels and copies access the buffers of all ranks.
 //!
 //! ```text
-//! rank r    show address and event | wait for all other events | own part, below | show event | wait for all
+//! rank r    send address and event | wait for all other events | own part, below | send event | wait for all
 //!
 //! all-reduce        the fused kernel over slice r of all buffers, written to all
 //! reduce            the fused kernel over slice r of all buffers, written to the root's
@@ -33,9 +33,9 @@ use std::sync::{Arc, Mutex};
 /// One rank's state for sums over shared devices.
 pub(super) struct Shared {
     done: Mark,
-    /// The marks of all ranks. They are kept because a rank may be dropped before the others have passed its last events.
+    /// The marks of all ranks, retained because a rank may be dropped before the other ranks have passed its last events.
     _marks: Vec<[Mark; 2]>,
-    /// Whether other ranks know this rank's memory and may still queue work that uses it.
+    /// Whether other ranks have this rank's memory addresses and may still queue work that uses this memory.
     lent: bool,
     /// Kernel tables by collective and number of elements of the slice.
     tables: BTreeMap<(SharedCall, u64), launch::Uploaded>,
@@ -49,12 +49,12 @@ pub(super) struct SharedCall {
     pub dtype: DType,
     /// The operator, where values are reduced.
     pub op: ReduceOp,
-    /// The rank whose data all get, or that gets those of all, in a collective that has a root.
+    /// The root of a collective that has one: the rank whose data all ranks receive, or that receives the data of all ranks.
     pub root: Rank,
 }
 
 impl SharedCall {
-    /// The call as numbers that ranks show to each other.
+    /// The call as numbers, which ranks send to each other.
     fn numbers(self) -> [i64; 4] {
         [self.collective as i64, self.dtype as i64, self.op as i64, i64::from(self.root.0)]
     }
@@ -83,7 +83,7 @@ impl SharedCall {
     }
 }
 
-/// Events that ranks show to each other, under a unique number for each rank.
+/// Events that are handed to the other ranks, under a unique number for each rank.
 static SHOWN: Mutex<BTreeMap<i64, [Mark; 2]>> = Mutex::new(BTreeMap::new());
 
 /// Whether the ranks of `comm` are at most 64 threads of one process, with one `CudaMachine` whose devices access each other's
@@ -155,9 +155,8 @@ impl Shared {
             .iter()
             .map(|[address, device, _, bytes, ..]| {
                 #[allow(unsafe_code, reason = "threads of one process show each other addresses")]
-                // SAFETY: the rank that showed the address lends its buffer to this call. Every rank leaves the call only after all
-                // ranks have queued their work on the buffer, and the owner's queue runs after that work before the buffer is used
-                // again.
+                // SAFETY: the rank that sent the address lends its buffer to this call. Every rank leaves the call only after all ranks
+                // have queued their work on the buffer, and the owner's queue runs after that work before the buffer is used again.
                 unsafe {
                     Memory::lent(queue.machine(), *device as usize, *address as u64, *bytes as usize)
                 }

@@ -17,7 +17,7 @@ pub struct NcclCall<'a> {
     pub root: Rank,
     /// The rank's input; ignored by a broadcast, which is in place over `output`, and on ranks that give no input.
     pub input: Slice<'a>,
-    /// The rank's result; not written on a rank that gets none. In a reduce it has the input's length on every rank.
+    /// The rank's result; not written on a rank without a result. In a reduce it has the input's length on every rank.
     pub output: Slice<'a>,
 }
 

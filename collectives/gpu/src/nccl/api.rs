@@ -42,7 +42,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    /// Settings for calls that block until their work is queued (`blocking`), or that return at once and are polled. All other
+    /// Settings for calls that block until their work is queued (`blocking`), or that return immediately and are polled. All other
     /// settings are left to NCCL.
     pub fn new(blocking: bool) -> Config {
         let (undefined, size) = (c_int::MIN, size_of::<Config>());
@@ -173,7 +173,7 @@ fn open(path: Option<&Path>) -> Result<Api> {
 /// The version of NCCL, such as (2, 28, 3).
 ///
 /// # Errors
-/// NCCL is missing or its version is not supported; the error says how to get NCCL.
+/// NCCL is missing or its version is not supported; the error explains how to get NCCL.
 pub fn version() -> Result<(i32, i32, i32)> {
     supported(api()?)
 }
@@ -201,7 +201,7 @@ pub(super) fn supported(api: &Api) -> Result<(i32, i32, i32)> {
     Ok(version)
 }
 
-/// Turns an answer other than success into an error, which says what NCCL could not do.
+/// Turns an answer other than success into an error that contains what NCCL could not do.
 pub(super) fn check(what: &str, answer: Answer) -> Result<()> {
     match answer {
         SUCCESS => Ok(()),
@@ -236,7 +236,7 @@ mod tests {
         let error = open(None).err().unwrap().to_string();
         assert!(error.contains("NCCL is missing") && error.contains("pip install"), "{error}");
         assert!(error.contains("no libnccl.so.2") && !error.contains('\n'), "{error}");
-        // If NCCL is present, its version is supported; otherwise the error says how to install it.
+        // If NCCL is present, its version is supported; otherwise the error explains how to install it.
         match version() {
             Ok((major, minor, _)) => assert!(major == 2 && minor >= 18, "{major}.{minor}"),
             Err(error) => assert!(error.to_string().contains("pip install"), "{error}"),

@@ -44,9 +44,8 @@ impl NcclCall {
 
     /// Makes this call on a communicator and a stream.
     ///
-    /// # Safety
-    /// The communicator and stream are live and on one device; the addresses are memory of that device with as many elements as the
-    /// call says, and stay valid until the stream has executed the call.
+    /// The communicator and stream are live and on one device; the addresses are memory of that device with as many elements as the call
+    /// states, and stay valid until the stream has executed the call.
     unsafe fn make(self, api: &Api, comm: RawComm, stream: CudaStream) -> Answer {
         let (from, into) = (|at: u64| at as *const c_void, |at: u64| at as *mut c_void);
         // SAFETY: the caller guarantees the conditions under `# Safety`.

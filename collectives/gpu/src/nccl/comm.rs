@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
-/// The id by which the ranks of one communicator find each other: rank 0 makes it and shows it to the other ranks.
+/// The id by which the ranks of one communicator find each other: rank 0 makes it and sends it to the other ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId(pub [u8; 128]);
 
@@ -79,8 +79,8 @@ pub struct NcclComm {
     pub(super) broken: Option<String>,
 }
 
-/// The thread blocks of NCCL's kernels on a GPU that several ranks share. Blocks of all ranks must run at once, because each waits
-/// for the others: on an H200, all-reduces of 4 and 8 ranks ended with 32 blocks and hung with NCCL's own number.
+/// The thread blocks of NCCL's kernels on a GPU that several ranks share. Blocks of all ranks must run at the same time, because each
+/// waits for the others: on an H200, all-reduces of 4 and 8 ranks ended with 32 blocks and hung with NCCL's own number.
 const BLOCKS: u32 = 32;
 
 /// The kind of a call, which ranks compare the first time: the collective, its elements or bytes, the type, the operator and root.
@@ -104,15 +104,15 @@ impl Region {
     }
 }
 
-/// Whether communicators block; only tests that put back a defect make communicators that do not.
+/// Whether communicators block; only tests that put back a defect make non-blocking communicators.
 pub(super) fn blocking(queue: &Queue) -> bool {
     ![3, 4, 11].into_iter().any(|defect| queue.machine().seeded(defect))
 }
 
 impl NcclComm {
     /// Joins a communicator on the queue's device. Rank 0's unique id reaches the other ranks through `control`. Ranks also compare
-    /// collectives through `control` before issuing them, so that a mismatch is an error and not a hang: the first of every kind
-    /// (collective, size, type, operator or root), and with `debug` every one.
+    /// collectives through `control` before issuing them, so that a mismatch is an error and not a hang: the first call of every kind
+    /// (collective, size, type, operator or root), and with `debug` every call.
     ///
     /// # Errors
     /// NCCL is missing or too old; two ranks are on one GPU; some rank did not join by the deadline; NCCL failed.
@@ -123,7 +123,7 @@ impl NcclComm {
         deadline: Duration,
         debug: bool,
     ) -> Result<NcclComm> {
-        // Ranks first exchange which library and GPU each has: no rank may wait for one without NCCL, or for two on one GPU.
+        // Ranks first exchange which library and GPU each has: no rank may wait for a rank without NCCL, or for two ranks on one GPU.
         let library = NcclLibrary::of(&queue);
         let presence = library.ask(&queue, true, &mut *control)?;
         let api = library.api.clone()?;
@@ -342,7 +342,7 @@ impl NcclComm {
         Ok(())
     }
 
-    /// Asks NCCL once whether it has found a failure; work in flight goes on.
+    /// Checks once whether NCCL has found a failure; work in flight continues.
     ///
     /// # Errors
     /// A failure that NCCL reports, now or earlier.

@@ -1,4 +1,4 @@
-//! The channel beside NCCL by which ranks exchange a few bytes before they use NCCL.
+//! The channel, separate from NCCL, by which ranks exchange a few bytes before they use NCCL.
 
 use crate::{Communicator, Error, Rank, Result};
 

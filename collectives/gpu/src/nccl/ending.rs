@@ -27,9 +27,9 @@ impl NcclComm {
         })
     }
 
-    /// A communicator without the ranks `without`, made by the remaining ranks after those have failed. Work in flight is ended.
-    /// Ranks are renumbered without gaps. This communicator may have missed a deadline before; after an asynchronous error NCCL
-    /// refuses to shrink.
+    /// A communicator without the ranks `without`, made by the remaining ranks after these have failed. Work in flight is ended. Ranks
+    /// are renumbered without gaps. This communicator may have missed a deadline before; after an asynchronous error NCCL refuses to
+    /// shrink.
     ///
     /// # Errors
     /// NCCL is older than 2.27; `without` is empty or names a wrong rank; a call is still within NCCL; the deadline; NCCL fails.
@@ -56,8 +56,8 @@ impl NcclComm {
         gone.sort_unstable();
         gone.dedup();
         let child = self.child("shrink", true, move |_, parent, place, config| {
-            // SAFETY: the communicator is live, the list has as many ranks as its length says and NCCL may sort it; the place for
-            // the handle and the settings live during the call.
+            // SAFETY: the communicator is live, the list has as many ranks as its length and NCCL may sort it; the place for the handle
+            // and the settings live during the call.
             unsafe { shrink(parent, gone.as_mut_ptr(), gone.len() as c_int, place, config, SHRINK_ABORT) }
         });
         // The parent refuses calls from here on, even if making the child failed.
@@ -65,8 +65,8 @@ impl NcclComm {
         child?.ok_or_else(|| Error::System("ncclCommShrink returned no communicator".into()))
     }
 
-    /// Makes a communicator from this one. In non-blocking mode NCCL keeps the parent in progress until the child is made, and only
-    /// then stores the child's handle.
+    /// Makes a communicator from this one. In non-blocking mode the parent stays in progress until the child is made, and only then NCCL
+    /// stores the child's handle.
     fn child(
         &mut self,
         what: &'static str,
@@ -122,7 +122,7 @@ impl NcclComm {
         self.settle("destroy the communicator", answer)
     }
 
-    /// Ends this communicator's operations on this rank. The other ranks learn of it from NCCL or by their deadline.
+    /// Ends this communicator's operations on this rank. The other ranks notice by NCCL or by their deadline.
     pub fn abort(&mut self, why: &str) {
         let by = self.rank;
         self.give_up(Error::Aborted { by, why: why.into() });
@@ -130,8 +130,8 @@ impl NcclComm {
     }
 
     /// Aborts work in flight, so that nothing of this rank waits for ever in a kernel or in NCCL. All captured graphs that hold its
-    /// collectives should be destroyed before; otherwise the abort continues in the background until they are. Returns whether the
-    /// abort has ended, so that the collectives' memory may be freed. A second call does nothing and returns true in any case.
+    /// collectives should be destroyed before; otherwise the abort continues in the background until they are. Returns whether the abort
+    /// has ended, so that the collectives' memory may be freed. A second call does nothing and returns true in any case.
     pub fn abandon(&mut self) -> bool {
         self.broken.get_or_insert_with(|| "it was abandoned".into());
         let raw = std::mem::replace(&mut self.raw, std::ptr::null_mut());
@@ -139,7 +139,7 @@ impl NcclComm {
     }
 }
 
-/// Aborts a communicator on a separate thread: kernels and calls within NCCL end at once. Returns whether the abort ended in time.
+/// Aborts a communicator on a separate thread: kernels and calls within NCCL end immediately. Returns whether the abort ended in time.
 fn abort(api: &'static Api, raw: Sent<RawComm>, queue: allfold_cuda::Queue, deadline: Duration) -> bool {
     let body = move || {
         // The error is ignored because an abort needs no device: the loss of the device must not prevent it.

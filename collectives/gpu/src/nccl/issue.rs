@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const OUTSTANDING: u32 = 512;
 
 impl NcclComm {
-    /// Takes a call: records it if a group is open, otherwise makes it.
+    /// Takes a call: records it if a group is open, otherwise issues it.
     pub(super) fn take(&mut self, what: &str, call: NcclCall) -> Result<()> {
         if self.open {
             self.posted.push(call);
@@ -27,8 +27,8 @@ impl NcclComm {
     fn issue(&mut self, what: &str) -> Result<()> {
         let connected = self.posted.iter().all(|call| self.known.contains(&call.uses()));
         let answer = match connected && self.outstanding < OUTSTANDING {
-            // SAFETY: the communicator and the stream of this queue are live. Each address was a slice of its device's memory,
-            // which the caller keeps until the queue has executed the call.
+            // SAFETY: the communicator and the stream of this queue are live. Each address was a slice of its device's memory, which the
+            // caller retains until the queue has executed the call.
             true => unsafe { call::run(self.api, self.raw, self.stream, &self.posted) },
             false => self.issue_aside(what)?,
         };

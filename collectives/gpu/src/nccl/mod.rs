@@ -3,9 +3,9 @@
 //! ```text
 //! NcclComm --- Api        libnccl.so.2, loaded at run time: a missing library or function is a typed error
 //!     |    \-- Queue      buffers and streams of `allfold_cuda`
-//!     |     \- Control    bytes beside NCCL: the unique id, and descriptions of calls to compare
+//!     |     \- Control    bytes outside NCCL: the unique id, and descriptions of calls to compare
 //!     |
-//!     native              NCCL's own collectives: fast, in NCCL's own order, so without a promise of bits
+//!     native              NCCL's own collectives: fast, in NCCL's own order, so the bits are not defined
 //!     scheduled           any algorithm of the table by grouped send and receive and Allfold's kernels: exact bits
 //! ```
 //!

@@ -1,6 +1,6 @@
-//! Exchanges, before ranks join over NCCL, what every rank has: whether its NCCL is usable and lets ranks share a GPU, and its GPU.
+//! Exchanges, before ranks join over NCCL, each rank's state: whether its NCCL is usable and lets ranks share a GPU, and its GPU.
 //!
-//! A rank without NCCL, or two ranks on one GPU, must not leave the others waiting within `ncclCommInitRankConfig`.
+//! A rank without NCCL, or two ranks on one GPU, must not make the other ranks wait within `ncclCommInitRankConfig`.
 
 use super::api::{self, Api};
 use super::control::Control;
@@ -30,7 +30,7 @@ pub(crate) struct Presence {
     pub on_one_gpu: Option<(Rank, Rank)>,
     /// The largest number of ranks on one GPU.
     pub most_on_one_gpu: u32,
-    /// Whether NCCL allows that on every rank.
+    /// Whether NCCL allows ranks to share a GPU, on every rank.
     pub may_share: bool,
 }
 
@@ -56,7 +56,7 @@ impl NcclLibrary {
         }
     }
 
-    /// Whether `auto` may use the library: always on a GPU; on the shim if a test says so.
+    /// Whether `auto` may use the library: always on a GPU; on the shim if a test enables it.
     pub fn offered(queue: &Queue) -> bool {
         #[cfg(any(test, feature = "testing"))]
         if Shim::of(queue.machine().as_ref()).is_some() {

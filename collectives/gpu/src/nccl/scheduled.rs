@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! a round:   pack what is sent (if its chunks are not adjacent)
-//!            group { send it; receive into a separate buffer }   both halves are posted before a wait for either
+//!            group { send; receive into a separate buffer }     both halves are posted before a wait for either
 //!            copy or reduce the received data into its place     so a send carries the value from before its step
 //! ```
 
@@ -48,7 +48,7 @@ impl Store<'_> {
         ranges.iter().map(|range| cut(range).map_err(failed)).collect()
     }
 
-    /// The bytes of a span as one slice: a copy in `aside` if they are not contiguous, or if their current value must be kept
+    /// The bytes of a span as one slice: a copy in `aside` if they are not contiguous, or if their current value must be preserved
     /// (`keep`).
     fn packed<'s>(&'s self, span: Span, keep: bool, aside: &'s Memory) -> Result<Slice<'s>> {
         let parts = self.parts(span)?;
@@ -112,7 +112,7 @@ pub fn run_scheduled(
         // The separate buffers are freed after all queued work has run.
         comm.wait("finish a scheduled collective")
     });
-    // The abort comes first, because freeing buffers that a kernel still uses would wait for ever.
+    // The abort is first, because freeing buffers that a kernel still uses would wait for ever.
     ran.inspect_err(|_| {
         comm.abandon();
     })
@@ -158,7 +158,7 @@ fn rounds(
         let aside =
             |(from, span, _)| Ok::<_, Error>((came.all().part(0, bytes(span)).map_err(failed)?, from));
         let recv: Option<(Slice<'_>, Rank)> = step.recv.map(aside).transpose()?;
-        // Chunks may be empty. Both sides know this and then exchange no message.
+        // Chunks may be empty. Both sides then exchange no message.
         let some = |half: Option<(Slice<'_>, Rank)>| half.is_some_and(|(part, _)| !part.is_empty());
         if some(send) || some(recv) {
             exchange(comm, send.filter(|half| some(Some(*half))), recv.filter(|half| some(Some(*half))))?;

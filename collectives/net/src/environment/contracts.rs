@@ -1,12 +1,12 @@
-//! The variables that each launcher sets, and what they mean.
+//! The variables that each launcher sets, and their meaning.
 
 use super::nodelist;
 use super::process::{Environment, Launcher, RendezvousAddress};
 use super::variables::{Variables, wrong};
 use crate::{Rank, Result};
 
-/// What a launcher's variables say about a rank, before it is checked. `rank` and `world` also hold the names of the variables that
-/// were read.
+/// The place of a rank according to a launcher's variables, before it is checked. `rank` and `world` also hold the names of the variables
+/// that were read.
 pub(super) struct Place {
     rank: (&'static str, u32),
     world: (&'static str, u32),
@@ -52,9 +52,9 @@ pub(super) fn torchrun(variables: &Variables) -> Result<Place> {
     })
 }
 
-/// Refuses `RANK` and `WORLD_SIZE` that were exported before another launcher started several processes: each process would
-/// become a world of its own, or all of them the same rank. A launcher that starts ranks within each of those processes is allowed:
-/// it makes a larger world, or sets ALLFOLD_RENDEZVOUS or TORCHELASTIC_RUN_ID.
+/// Refuses `RANK` and `WORLD_SIZE` that were exported before another launcher started several processes: each process would become a
+/// world of its own, or all of them the same rank. A launcher that starts ranks within each of these processes is allowed: it makes a
+/// larger world, or sets ALLFOLD_RENDEZVOUS or TORCHELASTIC_RUN_ID.
 fn not_left_over(rank: u32, world: u32, variables: &Variables) -> Result<()> {
     if variables.first(&["ALLFOLD_RENDEZVOUS", "TORCHELASTIC_RUN_ID"]).is_some() {
         return Ok(());
@@ -120,7 +120,7 @@ pub(super) fn open_mpi(variables: &Variables) -> Result<Place> {
         world: ("OMPI_COMM_WORLD_SIZE", world),
         local_rank: variables.optional("OMPI_COMM_WORLD_LOCAL_RANK")?.unwrap_or(rank),
         local_world,
-        // OMPI_COMM_WORLD_NODE_RANK is no number of a host: it numbers the processes of all jobs on one host.
+        // OMPI_COMM_WORLD_NODE_RANK is not the number of a host: it numbers the processes of all jobs on one host.
         node: 0,
         host: here(local_world == world),
         port: job.as_ref().map(|(_, job)| port_of(allfold_base::fnv1a(job.as_bytes()))).ok_or(NO_PORT),
@@ -217,7 +217,7 @@ impl Place {
             (Some(0), _) if !alone => {
                 return Err(wrong("MASTER_PORT", Some("0"), "all ranks must know the port: 1 to 65535"));
             }
-            // The agents of torchrun serve their own store at that port: ranks meet at the next port.
+            // The agents of torchrun serve their own store at that port, so ranks use the next port for the rendezvous.
             (Some(port), _) if variables.text("TORCHELASTIC_USE_AGENT_STORE").as_deref() == Some("True") => {
                 port.checked_add(1)
                     .ok_or_else(|| wrong("MASTER_PORT", Some("65535"), "65534 at most: ranks use port + 1"))?
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!((found.local_rank, found.local_world_size, found.node_rank), (2, 3, 1));
         assert_eq!(found.rendezvous_address, rendezvous_address("gpu07", 15_000 + 3_103));
         assert_eq!(found.job, "slurm-100.3");
-        // The message names the variable that the value came from.
+        // The message names the variable that contained the value.
         for tasks in ["SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"] {
             let eight = step.map(|pair| if pair.1 == "4,3" { (tasks, "4,8") } else { pair });
             let line = read(&eight).unwrap_err().to_string();

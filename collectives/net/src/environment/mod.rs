@@ -1,4 +1,4 @@
-//! What a launcher sets in a process' environment: the process' rank, the world size, and the rendezvous address.
+//! The variables that a launcher sets in a process' environment: the process' rank, the world size, and the rendezvous address.
 //!
 //! ```text
 //! torchrun, allfold launch   RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT TORCHELASTIC_*
@@ -7,9 +7,9 @@
 //! PMI (MPICH, Intel MPI)     PMI_RANK PMI_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS
 //! ```
 //!
-//! If several launchers' variables are set, `RANK` and `WORLD_SIZE` count first, then Open MPI's, Slurm's and PMI's. `RANK` and
-//! `WORLD_SIZE` are refused if another launcher's variables contradict them. `MASTER_ADDR` and `MASTER_PORT`, if set, give the
-//! rendezvous address under every launcher. Sources: the documentation of the variables of torchrun, Slurm (srun) and Open MPI.
+//! If several launchers' variables are set, `RANK` and `WORLD_SIZE` take precedence, then Open MPI's, Slurm's and PMI's. `RANK` and
+//! `WORLD_SIZE` are refused if another launcher's variables contradict them. `MASTER_ADDR` and `MASTER_PORT`, if set, give the rendezvous
+//! address under every launcher. Sources: the documentation of the variables of torchrun, Slurm (srun) and Open MPI.
 
 mod contracts;
 mod nodelist;
@@ -27,7 +27,7 @@ impl Environment {
     /// Reads this process' environment. `None`: no launcher's variables are set.
     ///
     /// # Errors
-    /// [`Error::Environment`] names the variable that is missing or makes no sense, and what was read.
+    /// [`Error::Environment`] names the variable that is missing or invalid, and the value that was read.
     pub fn detect() -> Result<Option<Environment>> {
         Environment::read(variable)
     }

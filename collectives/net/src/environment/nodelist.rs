@@ -25,7 +25,7 @@ pub fn first_host(list: &str) -> Option<String> {
     (!host.is_empty() && host.chars().all(plain)).then_some(host)
 }
 
-/// How many tasks run on the node of this number, by Slurm's `TASKS_PER_NODE`. `None` if the list does not say it.
+/// How many tasks run on the node of this number, by Slurm's `TASKS_PER_NODE`. `None` if the list does not contain the node.
 pub(super) fn tasks_on(node: u32, list: &str) -> Option<u32> {
     let mut left = node;
     for part in list.split(',') {

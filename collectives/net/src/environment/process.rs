@@ -64,7 +64,7 @@ pub struct Environment {
     pub node_rank: u32,
     /// The address of the rendezvous.
     pub rendezvous_address: RendezvousAddress,
-    /// How often the launcher has started this world again: ranks of an earlier start are refused.
+    /// How often the launcher has restarted this world: ranks of an earlier start are refused.
     pub epoch: u32,
     /// The launcher's name of the job: ranks of another job are refused.
     pub job: String,

@@ -1,4 +1,4 @@
-//! Variables as they are read: each mistake names its variable, what was read, and what would be right.
+//! Variables as they are read. Each error names the variable, the value that was read, and a value that would be right.
 
 use crate::{Error, Result};
 use std::str::FromStr;

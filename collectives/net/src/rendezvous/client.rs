@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_millis(500);
 /// After how many tries in which the server closes the connection the client assumes that the server holds another secret.
 const DOUBTS: u32 = 3;
 
-/// What a rank knows after the rendezvous.
+/// A rank's result of the rendezvous.
 pub struct Joined {
     /// The addresses of all ranks.
     pub table: Table,
@@ -54,7 +54,7 @@ pub async fn join(
     };
     let impatient = |_| RendezvousFailure::Impatient { after: timeout.rendezvous + timeout.handshake };
     let mut table = timeout_at(due, answered).await.map_err(impatient)??;
-    // A rank on the server's host may be known to the server by a loopback address, which other hosts cannot use.
+    // The server may have a loopback address for a rank on its own host, which other hosts cannot use.
     let away = |peer: &&mut Peer| peer.address.ip().is_loopback() && !theirs.ip().is_loopback();
     table.peers.iter_mut().filter(away).for_each(|peer| peer.address.set_ip(theirs.ip()));
     Ok(Joined { table, listener })
@@ -75,7 +75,7 @@ async fn connect(
             Ok(Err(Refusal::IncompatiblePeer(why))) => return Err(RendezvousFailure::unlike(why)),
             Ok(Err(Refusal::Answer(_, why))) => return Err(RendezvousFailure::NotOurs(why)),
             Ok(Err(Refusal::Forbidden(why))) => return Err(RendezvousFailure::System(why)),
-            // A server that closes the connection may be busy or just ending: the client tries again.
+            // A server that closes the connection may be busy or just ending, so the client tries again.
             Ok(Err(Refusal::Secret)) => {
                 doubts += 1;
                 if doubts == DOUBTS {
@@ -140,7 +140,7 @@ fn from_all_hosts(rendezvous_address: &RendezvousAddress, hosts: bool, own: IpAd
 /// Connects to the server and sends `hello`. The caller defines what follows on the connection.
 ///
 /// # Errors
-/// No server answers, or an incompatible one.
+/// No server answers, or an incompatible server answers.
 pub async fn call(
     rendezvous_address: &RendezvousAddress,
     hello: Hello,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// How many numbers a refusal carries at most.
 pub(super) const NUMBERS: usize = 32;
-/// How many missing ranks are named at most: a refusal that names them also carries how long the other ranks waited, and how many
-/// more are missing.
+/// How many missing ranks are named at most. A refusal that names missing ranks also contains how long the other ranks waited, and how
+/// many more ranks are missing.
 pub(super) const MISSING: usize = NUMBERS - 2;
 
 /// Why a rendezvous failed.
@@ -110,7 +110,7 @@ pub enum RendezvousFailure {
     /// No server answers at the address.
     #[error("{server} did not answer there within {after:?} ({cause}): start it, and open the port")]
     Unreachable {
-        /// Who serves the rendezvous: rank 0, or the launcher of node 0.
+        /// The process that serves the rendezvous: rank 0, or the launcher of node 0.
         server: &'static str,
         /// How long the rank tried.
         after: Duration,

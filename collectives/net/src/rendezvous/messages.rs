@@ -1,4 +1,4 @@
-//! The messages of a rendezvous, all of them of a size that their reader knows.
+//! The messages of a rendezvous. Every message has a size that its reader can compute.
 //!
 //! ```text
 //! hello    96 bytes   magic 8 | version 4 | kind 4 | epoch 4 | rank 4 | size 4 | port 4 | configuration 8 | job 8 | host 16 | ..
@@ -96,7 +96,7 @@ impl Hello {
     }
 }
 
-/// The server's answer: a refusal, or that a table follows.
+/// The server's answer: a refusal, or the announcement that a table follows.
 pub(super) fn encode_answer(refusal: Option<&RendezvousFailure>) -> [u8; ANSWER] {
     let mut bytes = [0; ANSWER];
     bytes[..8].copy_from_slice(&MAGIC);

@@ -1,4 +1,4 @@
-//! The rendezvous: processes find each other through one host and port that all of them know.
+//! The rendezvous: processes find each other through one host and port that all of them have been given.
 //!
 //! ```text
 //! rank 0   hello: rank, size, epoch, my port  ->            server at MASTER_ADDR:MASTER_PORT
@@ -7,9 +7,9 @@
 //!          <-  table: everyone's address and host           once all are here and agree; else one refusal each
 //! ```
 //!
-//! Every process sends its settings of the world, which must be the same on all: size, epoch, job, configuration, version. The
-//! server reads nothing from a connection before the other side has proved the job's secret (`crate::authenticated_stream`). No
-//! message contains its own length: every message has a size that its reader knows.
+//! Every process sends its settings of the world, which must be the same on all: size, epoch, job, configuration, version. The server
+//! reads nothing from a connection before the other side has proved the job's secret (`crate::authenticated_stream`). No message contains
+//! its own length: every message has a size that its reader can compute.
 
 mod client;
 mod failure;

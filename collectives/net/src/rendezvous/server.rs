@@ -117,8 +117,8 @@ impl Server {
     }
 }
 
-/// Serves one world: rank 0's own server, where no launcher serves. If ranks disagree, the server stays until all ranks have
-/// received the error, at most for the time of a handshake.
+/// Serves one world: rank 0's own server, where no launcher serves. If ranks disagree, the server runs until all ranks have received the
+/// error, at most for the time of a handshake.
 pub async fn serve_world(
     server: Server,
     authenticator: Authenticator,
@@ -138,7 +138,7 @@ async fn admit(
         let (stream, from) = arrivals.next().await;
         let (callers, authenticator) = (callers.clone(), authenticator.clone());
         let task = tokio::spawn(async move {
-            if let Ok(Some(caller)) = timeout(within, greet(stream, from.ip(), &authenticator)).await {
+            if let Ok(Some(caller)) = timeout(within, identify(stream, from.ip(), &authenticator)).await {
                 // If the server has ended, the caller is dropped; callers that have identified themselves stay connected.
                 tokio::spawn(async move { callers.send(caller).await.is_ok() });
             }
@@ -149,7 +149,7 @@ async fn admit(
 
 /// Reads a caller's first message, once the caller has proved the secret. A caller that is no Allfold program gets no answer;
 /// an Allfold of another version gets the error.
-async fn greet(stream: TcpStream, from: IpAddr, authenticator: &Authenticator) -> Option<Caller> {
+async fn identify(stream: TcpStream, from: IpAddr, authenticator: &Authenticator) -> Option<Caller> {
     let here = |purpose| {
         if purpose == Purpose::Rendezvous { HandshakeAnswer::Welcome } else { HandshakeAnswer::Gone }
     };
@@ -184,7 +184,7 @@ struct World {
     came: BTreeMap<Rank, Caller>,
     /// When the server stops waiting for the missing ranks; after a disagreement, for ranks that have not received the error.
     due: Option<Instant>,
-    /// The outcome once it is known: all ranks have arrived, or why they never will.
+    /// The outcome, once it is decided: all ranks have arrived, or the reason why they never will.
     over: Option<Result<(), RendezvousFailure>>,
     /// After a disagreement, until `due`: the number of ranks that must receive the error, and the ranks that have received it.
     telling: Option<(u32, BTreeSet<Rank>)>,
@@ -195,13 +195,13 @@ impl World {
         self.over.is_some() && self.telling.is_none()
     }
 
-    /// Notes that a rank has received the error after a disagreement.
-    fn told(&mut self, rank: Rank) {
-        let Some((size, told)) = &mut self.telling else { return };
+    /// Records that a rank has received the error after a disagreement.
+    fn error_received(&mut self, rank: Rank) {
+        let Some((size, received)) = &mut self.telling else { return };
         if rank.0 < *size {
-            told.insert(rank);
+            received.insert(rank);
         }
-        if told.len() == *size as usize {
+        if received.len() == *size as usize {
             self.telling = None;
         }
     }
@@ -228,7 +228,7 @@ impl World {
         match &self.over {
             Some(Err(failure)) => {
                 refuse(&mut caller.stream, &failure.clone()).await;
-                return self.told(hello.rank);
+                return self.error_received(hello.rank);
             }
             Some(Ok(())) => {
                 return refuse(&mut caller.stream, &RendezvousFailure::DuplicateRank { rank: hello.rank })
@@ -244,7 +244,7 @@ impl World {
             if let Some(failure) = disagreement(&first, &hello) {
                 refuse(&mut caller.stream, &failure).await;
                 self.telling = Some((first.size, self.came.keys().copied().collect()));
-                self.told(hello.rank);
+                self.error_received(hello.rank);
                 self.fail(failure).await;
                 // Later callers get the same answer for a while, instead of none.
                 self.due = Some(Instant::now() + timeout.handshake);
@@ -259,11 +259,11 @@ impl World {
         self.due.get_or_insert_with(|| Instant::now() + timeout.rendezvous);
         self.came.insert(hello.rank, caller);
         if self.came.len() == hello.size as usize && self.all_are_there().await {
-            self.tell().await;
+            self.send_table().await;
         }
     }
 
-    /// Whether every caller still waits. A caller that does not is removed and may call again.
+    /// Whether every caller still waits. A caller that no longer waits is removed and may call again.
     async fn all_are_there(&mut self) -> bool {
         // By now every closed connection has been noticed, so each can be checked without waiting.
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -278,7 +278,7 @@ impl World {
     }
 
     /// Sends the table to every rank, once all ranks are here.
-    async fn tell(&mut self) {
+    async fn send_table(&mut self) {
         let peers = self.came.iter().map(|(rank, caller)| Peer {
             rank: *rank,
             address: SocketAddr::new(caller.from, caller.hello.port as u16),
@@ -308,7 +308,7 @@ impl World {
             return self.fail(RendezvousFailure::Starved { limit }).await;
         }
         let size = self.came.values().next().map_or(0, |first| first.hello.size);
-        // A rank that came and has ended since is missing as well.
+        // A rank that arrived and has ended since is missing as well.
         self.all_are_there().await;
         let (ranks, more) = missing(size, &self.came);
         self.fail(RendezvousFailure::Missing { ranks, more, after }).await;

@@ -1,4 +1,4 @@
-//! Ranks that meet, and every way in which they do not: one error each, the right one, in time.
+//! Tests of successful rendezvous, and of every kind of failure: one error each, the right one, in time.
 
 use super::authenticator;
 use super::messages::PeerKind;

@@ -1,5 +1,5 @@
-//! The TLS handshake of a connection on the runtime: rustls says what to write and what it needs to read, and in the end
-//! which keys the records have.
+//! The TLS handshake of a connection on the runtime: rustls reports the bytes to write and the bytes that it needs to read, and at the
+//! end the keys of the records.
 
 use super::records::{PREFIX, Records, Session};
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
@@ -61,7 +61,7 @@ enum Next {
 /// The connection broke, or one side refused the other.
 pub(super) async fn shake<S: Side>(mut side: S, socket: &mut TcpStream) -> io::Result<Records> {
     let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
-    // How many bytes rustls may read: whole records, and no more than the handshake asks for, so that it decrypts no later record.
+    // How many bytes rustls may read: whole records, and no more than the handshake requests, so that it decrypts no later record.
     let mut offered = 0;
     let mut failed = None;
     loop {
@@ -97,7 +97,7 @@ fn invalid(error: Error) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error)
 }
 
-/// Performs the action that a state asks for, if it needs no waiting.
+/// Performs the action that a state requests, if the action needs no waiting.
 fn answer<D>(state: ConnectionState<'_, '_, D>, outgoing: &mut Vec<u8>) -> io::Result<Next> {
     Ok(match state {
         ConnectionState::EncodeTlsData(mut data) => {

@@ -5,8 +5,8 @@
 //! caller's bytes -- seal --> sealed -- write --> kernel -- read --> raw -- open --> caller's bytes
 //! ```
 //!
-//! rustls makes the handshake and keeps the traffic secrets, as it does for kernels that have TLS. Its own record layer
-//! would copy every byte three times more on its way.
+//! rustls makes the handshake and stores the traffic secrets, as it does for kernels that have TLS. Its own record layer would copy every
+//! byte three more times.
 
 mod aead;
 mod refusal;
@@ -25,7 +25,7 @@ use std::ops::Range;
 pub(crate) const PREFIX: usize = 5;
 /// The most content of a record, in bytes.
 const CONTENT: usize = 1 << 14;
-/// The bytes of a record besides its content: the prefix before it, and the content type and the tag after it.
+/// The bytes of a record in addition to its content: the prefix before it, and the content type and the tag after it.
 const AROUND: usize = PREFIX + 1 + TAG;
 /// The most bytes that may follow a prefix: a peer may pad its content.
 const LONGEST: usize = CONTENT + 256;
@@ -35,8 +35,8 @@ const SEALED: usize = HEADER + FRAGMENT + (FRAGMENT / CONTENT + 2) * AROUND;
 const SPARE: usize = 4 * (AROUND + 8);
 /// The most bytes that are read at once.
 const RAW: usize = 256 << 10;
-/// The number of records under one key. AES-GCM allows 2^24.5 (RFC 8446, section 5.5); a key is renewed far more often, so that
-/// a renewal is not rare and untested.
+/// The number of records under one key. AES-GCM allows 2^24.5 (RFC 8446, section 5.5); a key is renewed far more often, so that renewals
+/// are frequent enough to be tested.
 const REKEY: u64 = 1 << 20;
 /// The most records in a row without application data that a peer may send.
 const EMPTY: u32 = 32;
@@ -82,7 +82,7 @@ pub(crate) struct Records {
     /// The number of records without application data since the last record with some.
     empty: u32,
     rekey: u64,
-    /// The peer has asked for a new key.
+    /// The peer has requested a new key.
     asked: bool,
     said_goodbye: bool,
     heard_goodbye: bool,
@@ -126,10 +126,10 @@ impl Records {
     /// The records of a connection after its handshake. `early`: the bytes that were read beyond the handshake.
     pub fn new(secrets: ExtractedSecrets, session: Session, early: &[u8]) -> io::Result<Records> {
         let mut raw = vec![0; RAW].into_boxed_slice();
-        let room = raw
+        let start = raw
             .get_mut(..early.len())
             .ok_or_else(|| invalid("the peer sent more data with the TLS handshake than fits the buffer"))?;
-        room.copy_from_slice(early);
+        start.copy_from_slice(early);
         Ok(Records {
             session,
             sealing: Key::new(secrets.tx)?,
@@ -153,7 +153,7 @@ impl Records {
         &self.sealed[self.held.clone()]
     }
 
-    /// Notes that `bytes` of the sealed bytes have been written.
+    /// Records that `bytes` of the sealed bytes have been written.
     pub fn written(&mut self, bytes: usize) {
         self.held.start += bytes;
         if self.held.is_empty() {
@@ -211,7 +211,7 @@ impl Records {
     fn record(&mut self, kind: ContentType, first: &[u8], second: &[u8]) -> io::Result<()> {
         let bytes = first.len() + second.len();
         let space = self.sealed.get_mut(self.held.end..self.held.end + bytes + AROUND);
-        let space = space.ok_or_else(|| invalid("the buffer has no room for a TLS record"))?;
+        let space = space.ok_or_else(|| invalid("the buffer has no space for a TLS record"))?;
         let (front, rest) = space.split_at_mut(PREFIX);
         front.copy_from_slice(&prefix(bytes + 1 + TAG));
         let nonce = self.sealing.nonce();
@@ -234,7 +234,7 @@ impl Records {
     }
 
     /// The buffer into which bytes are to be read.
-    pub fn room(&mut self) -> &mut [u8] {
+    pub fn read_buffer(&mut self) -> &mut [u8] {
         if self.plain.is_empty() && self.left.start > 0 {
             self.raw.copy_within(self.left.clone(), 0);
             (self.left, self.plain) = (0..self.left.len(), 0..0);
@@ -242,7 +242,7 @@ impl Records {
         &mut self.raw[self.left.end..]
     }
 
-    /// Notes that `bytes` bytes have been read into the buffer.
+    /// Records that `bytes` bytes have been read into the buffer.
     ///
     /// # Errors
     /// 0 bytes: the other side closed the connection without an alert.
@@ -303,7 +303,7 @@ impl Records {
                 let mut message = [0; 8];
                 let message = message.get_mut(..bytes).ok_or(refused(Refused::DecodeError))?;
                 message.copy_from_slice(&at[..bytes]);
-                self.hear(kind, message)?;
+                self.handle(kind, message)?;
             }
             if self.empty > EMPTY {
                 return Err((Refused::UnexpectedMessage, "TLS: too many records without content".into()));
@@ -350,8 +350,8 @@ impl Records {
         Ok((kind, Content::Raw(body.start..body.start + bytes)))
     }
 
-    /// Handles a record that is no data: an alert, a new key.
-    fn hear(&mut self, kind: ContentType, message: &[u8]) -> Result<(), (Refused, String)> {
+    /// Handles a record that is not data: an alert, a new key.
+    fn handle(&mut self, kind: ContentType, message: &[u8]) -> Result<(), (Refused, String)> {
         match (kind, message) {
             (ContentType::Alert, [_, what]) => match AlertDescription::from(*what) {
                 AlertDescription::CloseNotify => self.heard_goodbye = true,

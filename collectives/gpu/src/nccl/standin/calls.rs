@@ -197,7 +197,7 @@ const TABLE: Api = Api {
 static CURRENT: Api = TABLE;
 /// The functions of NCCL 2.21.5, which can neither estimate nor shrink.
 static NO_ESTIMATES: Api = Api { get_version: version::<22_105>, simulate: None, shrink: None, ..TABLE };
-/// The current functions with the version 2.17.1, which Allfold refuses before it calls any of the others.
+/// The current functions with the version 2.17.1, which Allfold refuses before it calls any other function.
 static TOO_OLD: Api = Api { get_version: version::<21_701>, ..TABLE };
 /// The functions of a future NCCL 3.0.0.
 static NEXT_MAJOR: Api = Api { get_version: version::<30_000>, ..TABLE };
@@ -218,7 +218,7 @@ nothing! {
     no_recv(*mut c_void, usize, c_int, c_int, RawComm, CudaStream)
 }
 
-/// The functions of NCCL 2.30.3, with collectives that return at once and do nothing.
+/// The functions of NCCL 2.30.3, with collectives that return immediately and do nothing.
 static INSTANT: Api = Api {
     all_reduce: no_reduction,
     broadcast: no_reduction,
@@ -230,7 +230,7 @@ static INSTANT: Api = Api {
     ..TABLE
 };
 
-/// The function table of the version that a test asks for.
+/// The function table of the version that a test requests.
 pub(in super::super) fn table(options: &StandIn) -> &'static Api {
     match options.version {
         _ if options.instant => &INSTANT,

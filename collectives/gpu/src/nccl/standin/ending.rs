@@ -24,7 +24,7 @@ pub(super) unsafe extern "C" fn finalize(comm: RawComm) -> Answer {
     })
 }
 
-/// Destroys a communicator: returns when its work is done and all other ranks of the host are destroyed, aborted or dead, too.
+/// Destroys a communicator: returns when its work is done and all other ranks of the host have been destroyed, aborted or have died.
 pub(super) unsafe extern "C" fn destroy(comm: RawComm) -> Answer {
     if comm.is_null() {
         return SUCCESS;
@@ -41,8 +41,8 @@ pub(super) unsafe extern "C" fn destroy(comm: RawComm) -> Answer {
     })
 }
 
-/// Aborts a communicator: kernels end at once. The call returns when no graph holds work of the communicator; within a group it
-/// returns at once, and the end of the group waits for the graphs.
+/// Aborts a communicator: kernels end immediately. The call returns when no graph holds work of the communicator; within a group it
+/// returns immediately, and the end of the group waits for the graphs.
 pub(super) unsafe extern "C" fn abort(comm: RawComm) -> Answer {
     if comm.is_null() {
         return SUCCESS;

@@ -62,7 +62,7 @@ pub(super) unsafe extern "C" fn simulate(info: *mut SimInfo) -> Answer {
     SUCCESS
 }
 
-/// Calls `later` when the group that is open on this thread ends, or at once if no group is open.
+/// Calls `later` when the group that is open on this thread ends, or immediately if no group is open.
 pub(super) fn at_its_end(later: Later) {
     let now = OPEN.with_borrow_mut(|open| match open.depth {
         0 => Some(later),

@@ -126,7 +126,7 @@ pub(super) fn queue(comm: &Arc<Comm>, handle: u64, ops: Vec<Op>) -> Answer {
     comm.outstanding.fetch_add(1, Ordering::AcqRel);
     let given = shim.give_foreign(at, Foreign { name: "a kernel of NCCL's", accesses, start, graphs });
     if given.is_err() || Arc::strong_count(&comm.graphs) > held {
-        // No kernel runs: the stream refused it, or recorded it in a capture, which keeps the communicator.
+        // No kernel runs: the stream refused it, or recorded it in a capture, which retains the communicator.
         comm.outstanding.fetch_sub(1, Ordering::AcqRel);
     }
     if given.is_ok() { SUCCESS } else { UNHANDLED_CUDA }

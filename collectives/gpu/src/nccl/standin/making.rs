@@ -55,8 +55,8 @@ pub(super) unsafe extern "C" fn init(
     })
 }
 
-/// Waits until all ranks of a communicator have joined. Where blocks of ranks on one GPU cannot run at once, NCCL's kernels wait for
-/// each other for ever; here the ranks are refused.
+/// Waits until all ranks of a communicator have joined. Where blocks of ranks on one GPU cannot run at the same time, NCCL's kernels wait
+/// for each other for ever; here the ranks are refused.
 fn join(comm: &Comm, blocks: u32) -> Answer {
     let (machine, device) = comm.device();
     let (identity, size) = (machine.identity(device), comm.group.size);
@@ -161,7 +161,7 @@ pub(super) unsafe extern "C" fn shrink(
         parent.until(|| parent.outstanding.load(Ordering::Acquire) == 0);
         parent.aborted.store(false, Ordering::Release);
     }
-    // SAFETY: the list has as many ranks as the caller says, and the caller lets NCCL sort it.
+    // SAFETY: the list has `n` ranks by the caller's contract, and the caller lets NCCL sort it.
     let without = unsafe { std::slice::from_raw_parts_mut(without, n as usize) };
     without.sort_unstable();
     if without.is_empty() || without.contains(&(parent.rank as c_int)) {

@@ -1,13 +1,13 @@
 //! The stand-in for the NCCL library, a test double: NCCL's functions for ranks that are threads, on streams of the shim.
 //!
 //! ```text
-//! options    what a test asks for, by machine: the version, ranks that share a GPU, how a lost peer is noticed
+//! options    the options of a test, by machine: the version, ranks that share a GPU, how a lost peer is noticed
 //! world      handles, ranks of a communicator, their common state
 //! making     init, split, shrink              ending   finalize, destroy, abort
 //! group      calls until the outermost end    calls    the collectives, by their names
 //! traffic    what ranks contribute to collectives and messages
 //! kernel     the work on a stream: it waits for the peers' parts, moves data, notices lost ranks
-//! rules      what each function does, and which test shows it
+//! rules      the behaviour of each function, and the test that shows it
 //! ```
 //!
 //! Each rank counts as a separate process on the same host. Whether calls block depends on the communicator's settings. The

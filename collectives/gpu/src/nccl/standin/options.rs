@@ -30,7 +30,7 @@ pub struct StandIn {
     pub connects: bool,
     /// Whether kernels never end.
     pub hangs: bool,
-    /// Whether collectives return at once and do nothing, for measuring the time of the surrounding code.
+    /// Whether collectives return immediately and do nothing, for measuring the time of the surrounding code.
     pub instant: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A table of what each function does in the NCCL stand-in, and which test shows it.
+//! A table of the behaviour of each function in the NCCL stand-in, and of the test that shows it.
 
 use super::super::api::FUNCTIONS;
 

@@ -1,4 +1,4 @@
-//! What ranks contribute to collectives and messages in the NCCL stand-in.
+//! The contributions of ranks to collectives and messages in the NCCL stand-in.
 
 use std::ffi::c_int;
 use std::sync::Arc;

@@ -188,8 +188,8 @@ impl Comm {
         }
     }
 
-    /// Does the work of a call: on this thread for a blocking communicator, otherwise on another thread, while the communicator is
-    /// in progress.
+    /// Runs a call's work: on this thread for a blocking communicator, otherwise on another thread, while the communicator is in
+    /// progress.
     pub fn work(self: &Arc<Comm>, job: impl FnOnce() -> Answer + Send + 'static) -> Answer {
         if self.blocking {
             let answer = job();
@@ -233,7 +233,7 @@ impl Comm {
         self.place.machine.retire_stream(side);
     }
 
-    /// Marks this rank as gone: aborted, dead or destroyed.
+    /// Marks this rank as gone: aborted, died or destroyed.
     pub fn leave(&self) {
         lock(&self.group.state).gone.insert(self.rank);
         self.group.changed.notify_all();

@@ -106,7 +106,7 @@ fn rank(
         }
         link.wait(&compute, &format!("finish replay {nth}"))
     });
-    // The order is required: first the graphs are destroyed, then comes the abort, then memory is freed.
+    // The order is required: first the graphs are destroyed, then the rank aborts, then memory is freed.
     if let Some(graph) = graph {
         machine.forget(graph);
     }

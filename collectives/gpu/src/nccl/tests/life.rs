@@ -54,8 +54,8 @@ fn splits(seeded: &'static [u8]) -> Vec<Result<(Within, i32)>> {
 #[test]
 fn defect_3_a_split_waits_for_the_handle_that_comes_later() {
     let careless = splits(&[3]);
-    // The state of a NULL handle is asked for, and the parent is called while it is in progress: both give ncclInvalidArgument, 4.
-    // A rank whose own calls come late enough waits for one that has ended with this error.
+    // The test reads the state of a NULL handle and calls the parent while it is in progress: both give ncclInvalidArgument, 4. A rank
+    // whose own calls are late enough waits for a rank that has ended with this error.
     let told = |result: &Result<_>| matches!(result, Err(Error::Nccl { code: 4, .. }));
     assert!(careless[..4].iter().any(told) && careless.iter().all(Result::is_err), "{careless:?}");
     let within = [Some((1, 2, 2)), Some((1, 2, 4)), Some((0, 2, 2)), Some((0, 2, 4)), None];
@@ -87,7 +87,7 @@ fn shrinks(seeded: &'static [u8]) -> Vec<Result<Within>> {
 
 #[test]
 fn defect_3_the_ranks_that_are_left_shrink_after_they_noticed() {
-    // Both wait for their deadlines.
+    // Both runs wait for their deadlines.
     let (careless, mended) = std::thread::scope(|scope| {
         let careless = scope.spawn(|| shrinks(&[3]));
         let mended = shrinks(&[]);

@@ -67,7 +67,7 @@ fn sum(comm: &mut NcclComm, value: i32) -> Result<i32> {
         .all_reduce(DType::I32, ReduceOp::Sum, data.all(), data.all())
         .and_then(|()| comm.wait("finish a sum"));
     if let Err(error) = summed {
-        // The abort comes before the memory is freed.
+        // The communicator is aborted before the memory is freed.
         comm.abandon();
         return Err(error);
     }

@@ -96,7 +96,7 @@ fn defect_7_auto_takes_nccl_only_where_ranks_have_gpus_of_their_own() {
     // Even where NCCL lets ranks share a GPU.
     let sharing = StandIn { shares: true, ..offered };
     assert_eq!(auto(&one_gpu(&[], sharing)), [device.clone(), device.clone()]);
-    // On the shim, `auto` selects NCCL only if a test offers it.
+    // On the shim, `auto` selects NCCL only if a test enables it.
     assert_eq!(auto(&shim(2, &[], StandIn::default())), [device.clone(), device]);
 }
 

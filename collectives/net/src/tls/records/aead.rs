@@ -31,7 +31,7 @@ impl Aead {
         Ok((Aead(LessSafeKey::new(key)), iv))
     }
 
-    /// Seals `first`, `second` and a last byte into `out`, which has room for them and the tag.
+    /// Seals `first`, `second` and a last byte into `out`, which has space for them and the tag.
     pub fn seal(
         &self,
         nonce: [u8; NONCE],

@@ -51,25 +51,25 @@ fn taken(from: &mut Records) -> Vec<u8> {
 
 /// Gives an end these bytes, as read from a socket.
 fn give(to: &mut Records, bytes: &[u8]) {
-    to.room()[..bytes.len()].copy_from_slice(bytes);
+    to.read_buffer()[..bytes.len()].copy_from_slice(bytes);
     to.filled(bytes.len()).unwrap();
 }
 
-/// Seals these bytes at one end and opens them at the other, with a buffer of `room` bytes at a time.
-fn carried(from: &mut Records, to: &mut Records, bytes: &[u8], room: usize) -> Vec<u8> {
+/// Seals these bytes at one end and opens them at the other, with a buffer of `capacity` bytes at a time.
+fn carried(from: &mut Records, to: &mut Records, bytes: &[u8], capacity: usize) -> Vec<u8> {
     let mut opened = Vec::new();
     let mut gone = 0;
     while gone < bytes.len() {
         gone += from.seal(&[], &bytes[gone..]).unwrap();
         give(to, &taken(from));
-        opened.append(&mut all(to, room));
+        opened.append(&mut all(to, capacity));
     }
     opened
 }
 
-fn all(from: &mut Records, room: usize) -> Vec<u8> {
+fn all(from: &mut Records, capacity: usize) -> Vec<u8> {
     let mut opened = Vec::new();
-    let mut buffer = vec![0; room];
+    let mut buffer = vec![0; capacity];
     while let Opened::Bytes(bytes) = from.open(&mut buffer).unwrap() {
         opened.extend_from_slice(&buffer[..bytes]);
     }
@@ -86,13 +86,13 @@ proptest! {
     #[test]
     fn bytes_arrive_as_they_left_in_any_pieces(
         writes in prop::collection::vec((0usize..100, prop_oneof![0usize..300, 0usize..200_000]), 1..6),
-        room in prop_oneof![1usize..40, 1usize..200_000],
+        capacity in prop_oneof![1usize..40, 1usize..200_000],
         cut in prop_oneof![1usize..2_000, 1usize..200_000],
         early in any::<bool>(),
     ) {
         let (mut one, mut other) = pair();
         let (from, to) = if early { (&mut one, &mut other) } else { (&mut other, &mut one) };
-        let mut buffer = vec![0; room];
+        let mut buffer = vec![0; capacity];
         for (first, second) in writes {
             let bytes = numbered(first + second);
             let (mut sent, mut got) = (0, Vec::new());
@@ -100,7 +100,7 @@ proptest! {
                 if from.held().is_empty() && sent < bytes.len() {
                     sent += from.seal(&bytes[sent..sent.max(first)], &bytes[sent.max(first)..]).unwrap();
                 }
-                let some = from.held().len().min(cut).min(to.room().len());
+                let some = from.held().len().min(cut).min(to.read_buffer().len());
                 let piece = from.held()[..some].to_vec();
                 from.written(some);
                 if some > 0 {
@@ -133,7 +133,7 @@ proptest! {
 #[test]
 fn a_flipped_bit_is_refused_and_the_other_side_hears_of_it() {
     // A buffer with space for the record, and one without: the record is decrypted into the buffer, or in place.
-    for room in [1000, 10] {
+    for capacity in [1000, 10] {
         for bit in [0, 3, 25, 40, 8 * 60, 8 * 105, 8 * 105 + 7, 8 * 121 + 7] {
             let (mut one, mut other) = pair();
             one.seal(&[], &[7; 100]).unwrap();
@@ -143,7 +143,7 @@ fn a_flipped_bit_is_refused_and_the_other_side_hears_of_it() {
             // A record of a longer claimed length needs more bytes before it is refused.
             bytes.resize(LONGEST + PREFIX, 0);
             give(&mut other, &bytes);
-            let error = other.open(&mut vec![0; room]).unwrap_err();
+            let error = other.open(&mut vec![0; capacity]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidData, "bit {bit}");
             assert!(other.open(&mut [0; 10]).is_err() && other.seal(&[], &[1]).is_err());
             give(&mut one, &taken(&mut other));
@@ -210,11 +210,11 @@ fn what_is_neither_data_nor_meant_for_now_is_refused() {
         (ContentType::Unknown(0), &[0; 20], "UnexpectedMessage"),
     ];
     for (kind, message, why) in sealed {
-        for room in [1000, 1] {
+        for capacity in [1000, 1] {
             let (mut one, mut other) = pair();
             one.record(kind, message, &[]).unwrap();
             give(&mut other, &taken(&mut one));
-            let error = other.open(&mut vec![0; room]).unwrap_err().to_string();
+            let error = other.open(&mut vec![0; capacity]).unwrap_err().to_string();
             assert!(error.contains(why), "{kind:?}: {error}");
         }
     }
@@ -245,9 +245,9 @@ fn keys_are_renewed_in_both_directions_and_no_byte_is_lost() {
     let (mut one, mut other) = pair();
     (one.rekey, other.rekey) = (3, 5);
     let bytes = numbered(700_000);
-    for room in [200_000, 1000] {
-        assert!(carried(&mut one, &mut other, &bytes, room) == bytes);
-        assert!(carried(&mut other, &mut one, &bytes, room) == bytes);
+    for capacity in [200_000, 1000] {
+        assert!(carried(&mut one, &mut other, &bytes, capacity) == bytes);
+        assert!(carried(&mut other, &mut one, &bytes, capacity) == bytes);
     }
     assert!(one.sealing.next <= 3 && other.opening.next == one.sealing.next);
 }
@@ -300,7 +300,7 @@ fn rustls_understands_every_word_and_is_understood() {
             }
             assert!(got == bytes, "turn {turn}");
             if turn % 2 == 1 {
-                // Asks this side for a new key, too.
+                // Requests a new key from this side, too.
                 theirs.refresh_traffic_keys().unwrap();
             }
             theirs.writer().write_all(&bytes).unwrap();
