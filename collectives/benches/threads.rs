@@ -1,4 +1,4 @@
-//! All-reduce between threads of this process, beside what memory allows in the same run.
+//! All-reduce between threads of this process, compared with the limits of memory, measured in the same run.
 //!
 //! `cargo bench -p allfold-collectives --bench threads`
 //!

@@ -1,8 +1,8 @@
-//! A rank that does one all-reduce and ends, which is what a launch costs:
+//! A rank that does one all-reduce and ends, which measures the cost of a launch:
 //!
 //! `cargo build --release --workspace --examples && time target/release/allfold launch -n 4 -- target/release/examples/first`
 //!
-//! Rank 0 says how long joining and the all-reduce took within its process.
+//! Rank 0 prints how long joining and the all-reduce took within its process.
 
 use allfold_collectives::{Communicator, Error, ReduceOp};
 use std::time::Instant;

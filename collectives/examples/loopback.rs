@@ -1,13 +1,13 @@
-//! How fast collectives are over loopback TCP, beside raw sockets in the same run.
+//! The speed of collectives over loopback TCP, compared with raw sockets in the same run.
 //!
 //! ```sh
 //! cargo run --release -p allfold-collectives --example loopback -- 2 all_reduce 4096 1048576 67108864
 //! ```
 //!
-//! `raw` is what as many threads reach that do nothing but write and read as many bytes at once ([`duplex`]), before and
-//! after; busbw / raw is what the collective makes of it. Ranks are threads of this process, each with sockets of its own.
-//! `--per-host RANKS` lets messages go through memory as if hosts had so many; `--algo NAME` and `--window STEPS` choose
-//! another algorithm, and how many of its steps are in flight at once.
+//! `raw` is the rate of as many threads that only write and read as many bytes at the same time ([`duplex`]), before and after; busbw /
+//! raw is the part of this rate that the collective reaches. Ranks are threads of this process, each with sockets of its own. With
+//! `--per-host RANKS`, messages are sent through memory as if each host had this many ranks; `--algo NAME` and `--window STEPS` choose
+//! another algorithm, and how many of its steps are in flight.
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "a measurement, on real time")]
 
@@ -39,7 +39,7 @@ fn call(world: &World<OnSockets>, collective: Collective, bytes: usize) -> Resul
             }
             let mut took =
                 [start.elapsed().as_secs_f64(), f64::from(u8::from(begun.elapsed().as_secs_f64() >= 1.0))];
-            // The slowest rank's time counts, and all stop together.
+            // The slowest rank's time counts, and all ranks stop together.
             comm.all_reduce(&mut took, ReduceOp::Max)?;
             times.push(took[0]);
             if took[1] > 0.0 && times.len() >= 5 {
@@ -53,7 +53,7 @@ fn call(world: &World<OnSockets>, collective: Collective, bytes: usize) -> Resul
     Ok(times[times.len() / 2])
 }
 
-/// Ends the program: the command line is not one.
+/// Ends the program with a message, because the command line is invalid.
 fn usage(why: &str) -> ! {
     eprintln!(
         "loopback: {why}\nusage: loopback [--tls | --fabric] [--per-host RANKS] [--algo NAME] [--window STEPS] \

@@ -1,11 +1,11 @@
-//! All-reduce (f32, sum) between ranks of one host, over sizes: one JSON line each, as records are.
+//! All-reduce (f32, sum) between ranks of one host, over sizes: one JSON line each, in the form of records.
 //!
 //! `cargo run --release -p allfold-collectives --example shared_memory -- threads 2 4 268435456 4`
 //!
-//! The arguments are `threads`, `messages`, `shm` (threads that map a segment each) or `processes`, the number of
-//! ranks, and the sizes in bytes: first, last, factor. Calls are timed as the peers under `benches/peers` time
-//! theirs: warm up, meet, a loop of calls, the mean over ranks. Every result is checked. Between processes each size is
-//! measured twice: on memory of the caller's own, which is copied, and on registered buffers.
+//! The arguments are `threads`, `messages`, `shm` (threads that map a segment each) or `processes`, the number of ranks, and the sizes in
+//! bytes: first, last, factor. Calls are timed as in the peers under `benches/peers`: a warm-up, a barrier, a loop of calls, the mean
+//! over ranks. Every result is checked. Between processes each size is measured twice: on memory of the caller's own, which is copied,
+//! and on registered buffers.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
@@ -72,7 +72,7 @@ fn sweep(comm: &Communicator, backend: &str, sizes: [usize; 3]) -> Result<(), Er
     Ok(())
 }
 
-/// One process per rank: this program again, with its rank and everybody's address.
+/// One process per rank: starts this program again, with its rank and the addresses of all ranks.
 fn processes(ranks: u32, sizes: &[String]) {
     let listeners: Vec<_> =
         (0..ranks).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();

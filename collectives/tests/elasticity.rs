@@ -17,12 +17,12 @@ enum Death {
     Shrinking,
 }
 
-/// For each rank that dies: before which operation, and how.
+/// For each rank that dies: the operation before which it dies, and how it dies.
 type Deaths = BTreeMap<u32, (i64, Death)>;
 
 const OPERATIONS: i64 = 10;
 
-/// A rank's result: the groups that it was in, as lists of world ranks, and the size of the last one.
+/// A rank's result: the groups that it was in, as lists of world ranks, and the size of the last group.
 type Course = (Vec<Vec<u32>>, f32);
 
 /// Runs all operations; after every failure continues with the survivors.
@@ -33,7 +33,7 @@ fn survive(first: Communicator, deaths: &Deaths) -> Result<Course, Error> {
     let (mut course, mut comm, mut done) = (vec![members.clone()], first, 0i64);
     loop {
         let mut step = || -> Result<f32, Error> {
-            // An operation may have succeeded on some ranks and failed on others: all continue after the latest that succeeded.
+            // An operation may have succeeded on some ranks and failed on others: all continue after the latest operation that succeeded.
             let mut at = [done];
             comm.all_reduce(&mut at, ReduceOp::Max)?;
             done = at[0];

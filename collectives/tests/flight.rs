@@ -110,7 +110,7 @@ fn who_came_late_on_virtual_time_is_named() {
             comm.charge(&DeviceWork { bytes: 1 << 30, ..DeviceWork::default() });
         }
         sum(&comm, 100)?;
-        // A rank that has passed this barrier knows that all ranks have finished the sum.
+        // After this barrier a rank can rely on the fact that all ranks have finished the sum.
         comm.barrier()?;
         comm.abort("enough");
         comm.barrier()

@@ -1,5 +1,5 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
-//! Groups that ranks make and drop: they leave no resources behind, and harm no rank that still uses them or their parent.
+//! Groups that ranks make and drop: they leave no resources behind, and do not disturb ranks that still use them or their parent.
 
 use allfold_collectives::registry::Algorithm;
 use allfold_collectives::schedule::{Combine, Schedule, Span, Step};
@@ -186,7 +186,7 @@ fn what_was_sent_in_a_group_arrives_after_its_sender_has_dropped_it() {
     }
 }
 
-/// Ranks that send in a circle, in which the last one sends to a rank that does not exist.
+/// Ranks that send in a circle, in which the last rank sends to a rank that does not exist.
 struct Beyond(u32);
 
 impl Schedule for Beyond {

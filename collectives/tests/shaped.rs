@@ -7,10 +7,9 @@
 //! h1 ------------------------'                         '------------- h3
 //! ```
 //!
-//! Needs root and iproute2 (`scripts/iproute2.sh` installs it); skips with its reason otherwise. Everything lives in
-//! namespaces that this test makes and removes. `SHAPED=full` runs every network, bounds the median error and writes
-//! `docs/results/transports/shaped.md`; `SHAPED=unequal` runs the networks with that word in their name. Without the variable
-//! only all-reduces on one small network run.
+//! Needs root and iproute2 (`scripts/iproute2.sh` installs it); skips with its reason otherwise. All interfaces are in namespaces that
+//! this test makes and removes. `SHAPED=full` runs every network, bounds the median error and writes `docs/results/transports/shaped.md`;
+//! `SHAPED=unequal` runs the networks with that word in their name. Without the variable only all-reduces on one small network run.
 
 use allfold_collectives::meaning::Portion;
 use allfold_collectives::tcp::{Deadlines, PeerOptions, Secret, Security};
@@ -27,7 +26,7 @@ const PAYLOAD: f64 = 1448.0 / 1514.0;
 /// The latency of a hop in microseconds: one way through two sockets and a veth pair, as measured between idle hosts.
 const HOP_US: f64 = 20.0;
 
-/// A network: hosts on switches, and the rate of each one's link; the switches in a row with trunks between.
+/// A network: hosts on switches, with the rate of each host's link; the switches are in a row with trunks between them.
 struct Network {
     name: &'static str,
     /// (switch, Mbit/s) of each host.
@@ -123,8 +122,8 @@ impl Hosts {
             ip(&format!("-n {p}s{k} link add name sw type bridge"))?;
             ip(&format!("-n {p}s{k} link set sw up"))?;
         }
-        // Packets have at most 16 KiB, so that the kernel need not split them before it counts them. A burst is at least a
-        // packet, and at least 320 us at the link's rate, by which a timer may be late. Both are small beside a timed message.
+        // Packets have at most 16 KiB, so that the kernel need not split them before it counts them. A burst is at least a packet, and at
+        // least 320 us at the link's rate, by which a timer may be late. Both are small compared with a timed message.
         let shape = |at: &str, device: &str, rate: u32| {
             let burst = (rate * 40).max(20_000);
             ip(&format!("-n {at} link set {device} gso_max_size 16384"))?;
@@ -341,8 +340,8 @@ fn the_simulator_says_what_shaped_links_measure() {
     if every_case {
         return;
     }
-    // A busy machine may be late, and the test does not depend on by how much. But no link is faster than its rate, so no
-    // all-reduce is measured much faster than simulated; and if the median is ten times slower, something else is wrong.
+    // A busy machine may be late, and the test does not depend on how late it is. But no link is faster than its rate, so no all-reduce
+    // is measured much faster than simulated; and if the median is ten times slower, something else is wrong.
     offs.sort_by(f64::total_cmp);
     let (middle, most) = (offs[offs.len() / 2], offs[offs.len() - 1]);
     assert!(most < 0.5, "one case was measured much faster than simulated:\n{text}");

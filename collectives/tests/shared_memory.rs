@@ -1,4 +1,4 @@
-//! Collectives in shared memory, and what they still depend on in their transport: pieces, virtual time and failures.
+//! Collectives in shared memory, and the parts of their transport that they still depend on: pieces, virtual time and failures.
 
 use allfold_collectives::registry::Algorithm;
 use allfold_collectives::schedule::{Combine, Rank, Schedule, Span, Step};
@@ -6,8 +6,8 @@ use allfold_collectives::{Collective, Communicator, DType, Error, ReduceOp, Worl
 use allfold_sim::Topology;
 use std::sync::Arc;
 
-/// Two ranks that exchange everything, in more chunks than the symbolic check accepts: so the reduction trees are not known,
-/// and the schedule runs by messages.
+/// Two ranks that exchange all data, in more chunks than the symbolic check accepts: so the reduction trees are not known, and the
+/// schedule runs by messages.
 struct Wide;
 
 const CHUNKS: u32 = 40_000;

@@ -4,7 +4,7 @@ use crate::reduce::Loops;
 use crate::{bf16, f16};
 use std::fmt;
 
-/// The type of a buffer's elements, as frames, records and the command line name it.
+/// The type of a buffer's elements, named in frames, records and on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum DType {

@@ -1,4 +1,4 @@
-//! The choice of vector instructions: the widest class that the processor has, or a narrower class that the user asks for.
+//! The choice of vector instructions: the widest class that the processor has, or a narrower class that the user requests.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -1,4 +1,4 @@
-//! Matrix products: against the definition, and the same bits however operands lie and threads are many.
+//! Matrix products: against the definition, and with the same bits for any layout of the operands and any number of threads.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use allfold_kernels::nn::{Matrix, Store, ThreadPool, matmul};

@@ -1,4 +1,4 @@
-//! Ranks as threads over loopback sockets, with a proxy before them that does what a test says.
+//! Ranks as threads over loopback sockets, with a proxy in front of them that applies a test's decisions.
 
 use allfold_collectives::tcp::{
     Deadlines, FrameDecision, Passing, PeerOptions, Proxy, ProxyAction, Security,

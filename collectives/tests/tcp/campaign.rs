@@ -1,4 +1,4 @@
-//! Seeded fault rules in numbers, over real sockets: what was injected, and what came of it, as the README's table.
+//! Seeded fault rules in numbers, over real sockets: the injected faults and their outcomes, as in the README's table.
 
 use super::arena::{deadlines, run, sum};
 use allfold_collectives::tcp::{Deadlines, FrameDecision, Passing, ProxyAction, Rules};
@@ -32,11 +32,11 @@ impl FrameDecision for Counting {
 /// How many runs of a rule are in flight at the same time: runs that lose a message wait for their deadlines.
 const AT_ONCE: usize = 4;
 
-/// Runs a rule against three ranks that do ten operations. Results are checked where they come back; errors must name a
-/// rank that the rule is about.
+/// Runs a rule against three ranks that do ten operations. Results are checked where operations succeed; errors must name a rank that the
+/// rule concerns.
 fn campaign(rule: &(impl Fn(u64) -> (String, Vec<u32>) + Sync), runs: u64) -> Tally {
-    // Only a dropped message is found by the operation's deadline. The other faults get a longer one, so that a busy machine
-    // does not exceed it.
+    // Only a dropped message is found by the operation's deadline. The other faults get a longer deadline, so that a busy machine does
+    // not exceed it.
     let lost = rule(0).0.starts_with("drop");
     let limits = Deadlines { operation: Duration::from_secs(if lost { 3 } else { 20 }), ..deadlines() };
     let every = |first: u64| (first..runs).step_by(AT_ONCE).map(|seed| one_run(rule(seed), seed, limits));
@@ -59,7 +59,7 @@ fn one_run((text, culprits): (String, Vec<u32>), seed: u64, limits: Deadlines) -
     let results =
         run(3, decision.clone(), limits, |comm| (0..10).try_for_each(|i| sum(comm, 100 + i * 7000)));
     let mut tally = Tally { injected: u64::from(decision.1.load(Ordering::Relaxed) > 0), ..Tally::default() };
-    // A dead rank is cut off from all others and reports those as lost, so its error is not counted.
+    // A dead rank is cut off from all others and reports them as lost, so its error is not counted.
     let dead = |rank: u32| text.starts_with("dead_rank") && culprits.contains(&rank);
     let told = (0..).zip(results).filter(|(rank, _)| !dead(*rank));
     for error in told.filter_map(|(_, result)| result.err()) {

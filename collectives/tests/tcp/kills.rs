@@ -1,5 +1,5 @@
-//! Cases 2 and 3: all connections of a rank end before its nth data frame, for every n, for every rank of 2 to 5, for
-//! algorithms of every shape. A rank that needed it gets an error with its number; every other rank has the right result.
+//! Cases 2 and 3: all connections of a rank end before its nth data frame, for every n, for every rank of 2 to 5, for algorithms of every
+//! shape. A rank that needed the dead rank gets an error with its number; every other rank has the right result.
 
 use super::arena::{deadlines, run};
 use allfold_collectives::tcp::{Passing, ProxyAction};

@@ -1,7 +1,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
 //! Every fault of the matrix over real sockets: each has its own test and its own expected error, within its bound.
 //!
-//! | module | what goes wrong |
+//! | module | fault |
 //! |---|---|
 //! | `network` | the network between two ranks: losses, damage, delays, partitions, cuts |
 //! | `kills` | a rank dies before any frame of any operation |

@@ -1,6 +1,6 @@
 //! Cases 1 to 6 and 18 with real processes, which are killed and stopped by signals.
 //!
-//! The test binary starts itself once per rank. A child prints its address, reads those of all ranks from its standard input,
+//! The test binary starts itself once per rank. A child prints its address, reads the addresses of all ranks from its standard input,
 //! then runs its script and prints a line per step. A child with the script `meet` finds the others by a rendezvous.
 
 use super::arena::{deadlines, listeners, peers, sum};
@@ -14,7 +14,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// The suffix of a script whose messages go through memory of the host.
+/// The suffix of a script whose messages are sent through memory of the host.
 const BESIDE: &str = "_beside";
 
 /// One rank as a process, and the lines that it prints.
@@ -79,7 +79,7 @@ fn start(ranks: u32, script: &str, operation: u64) -> Vec<Process> {
     processes
 }
 
-/// What a child does. Without `TCP_CHILD` it does nothing.
+/// The task of a child. Without `TCP_CHILD` this test does nothing.
 #[test]
 fn child() {
     let Ok(words) = std::env::var("TCP_CHILD") else { return };
@@ -101,7 +101,7 @@ fn child() {
     std::io::stdin().read_line(&mut line).unwrap();
     let addresses: Vec<SocketAddr> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
     let limits = Deadlines { operation, dead: Duration::from_secs(15), ..deadlines() };
-    // With the suffix messages go through memory, since all children are on this host; otherwise sockets carry every byte.
+    // With the suffix, messages are sent through memory, since all children are on this host; otherwise sockets carry every byte.
     let (script, host) = match script.strip_suffix(BESIDE) {
         Some(script) => (script, Host::here()),
         None => (script, None),
@@ -122,9 +122,9 @@ fn child() {
     }
 }
 
-/// Takes all descriptors that this process may still have, but for one.
+/// Takes all descriptors that this process may still have, except one.
 fn take_descriptors() -> (Vec<File>, Communicator) {
-    // A first rank opens what the process opens only once, beside connections, before the descriptors run out.
+    // A first rank opens what the process opens only once, in addition to connections, before the descriptors run out.
     let (mut listeners, addresses) = listeners(1);
     let alone = peers(0, listeners.remove(0), &addresses, deadlines());
     let alone = Communicator::over_tcp(alone).unwrap();
@@ -166,7 +166,7 @@ fn play(script: &str, comm: &Communicator) -> Result<(), Error> {
             }
             sum(comm, 1000)
         }
-        // A group without rank 0 goes on when the world has failed.
+        // A group without rank 0 continues when the world has failed.
         "groups" => {
             let group = comm.split(Some(u32::from(comm.rank().0 > 0)), 0)?.expect("a colour");
             println!(">first");
@@ -297,7 +297,7 @@ fn case_6_a_process_stopped_beyond_the_deadline_is_named_and_is_told_when_it_wak
         processes[1].signal("-STOP");
         for process in [&processes[0], &processes[2]] {
             let line = process.line();
-            // A rank that is already in the next operation also waits for a rank that waits for rank 1 in the one before.
+            // A rank that is already in the next operation also waits for a rank that waits for rank 1 in the operation before.
             let named = ["rank 1", "ranks 0, 1", "ranks 1, 2"].iter().any(|ranks| line.contains(ranks));
             assert!(line.starts_with("deadline of 1.5s exceeded by rank ") && named, "{line}");
         }

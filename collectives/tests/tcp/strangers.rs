@@ -129,7 +129,7 @@ fn case_26_a_wrong_secret_is_told_as_that_and_nothing_else_is() {
     }
 }
 
-/// An address whose connections reach another only after a while.
+/// An address whose connections reach another address only after a while.
 fn late(to: SocketAddr, delay: Duration) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -160,7 +160,7 @@ fn case_26_a_rank_that_cannot_join_tells_why_also_where_it_is_just_connecting() 
                 peers.security = Security::TrustedFabric(Secret::new([u8::from(rank == 1); 32]));
                 match rank {
                     0 => peers.deadlines.start = second() * 60,
-                    // It answers rank 2 for as long as it finds no rank 0.
+                    // This address answers rank 2 as long as rank 1 finds no rank 0.
                     1 => {
                         (peers.deadlines.start, peers.addresses[0]) =
                             (second() * 2, silent.local_addr().unwrap())

@@ -7,11 +7,11 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// After a yield that took longer, another thread computes on the core. It runs on for milliseconds after every yield, but makes way
-/// for a sleeper that is woken.
+/// If a yield took longer than this, another thread computes on the core. That thread runs for milliseconds after every yield, but a
+/// sleeper that is woken preempts it.
 const COMPUTES: Duration = Duration::from_micros(200);
 
-/// How long a member waits at a barrier, and what the member does meanwhile.
+/// How long a member waits at a barrier, and what the member does in the meantime.
 pub trait WaitPolicy {
     /// The reason why a member stops waiting.
     type Error;
@@ -125,7 +125,7 @@ impl Barrier<'_> {
         self.agree()
     }
 
-    /// Waits until the gate `word` counts `all` arrivals. If this member stops waiting first, it closes the gate for all members.
+    /// Waits until the gate `word` counts `all` arrivals. If this member stops waiting before, it closes the gate for all members.
     #[inline]
     pub fn pass_gate<P: WaitPolicy>(
         &self,
@@ -137,7 +137,7 @@ impl Barrier<'_> {
         let waited = self.until(&mut || gate(word, all) != Gate::Shut, absent, wait_policy);
         let known = match &waited {
             Ok(()) => gate(word, all),
-            // The gate closes, unless the last member arrived meanwhile: then this member has to complete the exchange.
+            // The gate closes, unless the last member has arrived in the meantime: then this member has to complete the exchange.
             Err(_) => give_up(word, all),
         };
         if known == Gate::GivenUp {
@@ -151,14 +151,14 @@ impl Barrier<'_> {
     /// member gets an error.
     #[inline]
     pub fn agree<E>(&self) -> Result<u32, Stopped<E>> {
-        let mut offers = 0;
+        let mut registered = 0;
         for member in 0..self.sync_segment.members {
             let label = self.sync_segment.slot(member, self.number).label.load(Ordering::Relaxed);
             if label & !REGISTERED != self.label {
                 return Err(Stopped::Disagrees(member));
             }
-            offers += u32::from(label & REGISTERED != 0);
+            registered += u32::from(label & REGISTERED != 0);
         }
-        Ok(offers)
+        Ok(registered)
     }
 }

@@ -1,4 +1,4 @@
-//! The computation of an exchange: for every block of every result, the source blocks that it is made from.
+//! The computation of an exchange: for every block of every result, the source blocks from which it is computed.
 
 use super::formula::Formula;
 use crate::{DType, ReduceOp};
@@ -40,7 +40,7 @@ pub(super) enum From {
     Reduce { block: usize },
 }
 
-/// An origin, and the result blocks that are made from it: block `block` of the results of the members `first..end` but `except`.
+/// An origin, and the result blocks that are computed from it: block `block` of the results of the members `first..end` but `except`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     pub from: From,
@@ -57,7 +57,7 @@ impl Route {
     }
 }
 
-/// A computation in which all members take part. Build an exchange once and run it as often as needed.
+/// A computation in which all members take part. It is built once and can be run any number of times.
 #[derive(Clone, Debug)]
 pub struct Exchange {
     pub(super) pattern: Pattern,
@@ -166,7 +166,7 @@ impl Exchange {
         )
     }
 
-    /// All routes, one after another: as a list they would take the square or the cube of the number of members in memory.
+    /// All routes, one after another, without a list, whose memory would be the square or the cube of the number of members.
     pub(super) fn routes(&self) -> impl Iterator<Item = Route> {
         let all = self.members as usize;
         let count = match self.pattern {

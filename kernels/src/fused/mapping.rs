@@ -35,7 +35,7 @@ pub(super) unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     let _ = unsafe { munmap(base.as_ptr().cast(), bytes) };
 }
 
-/// Asks the system for large pages, so that large buffers need fewer pages.
+/// Requests large pages from the system, so that large buffers need fewer pages.
 ///
 /// # Safety
 /// The range is inside a mapping.
@@ -44,7 +44,7 @@ pub(super) unsafe fn prefer_large_pages(from: NonNull<u8>, bytes: usize) {
     let _ = unsafe { madvise(from.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
 }
 
-/// Gives pages back to the system, so that they read as zeros. Returns false if the system refuses.
+/// Returns pages to the system, so that they read as zeros. Returns false if the system refuses.
 ///
 /// # Safety
 /// The range is inside a mapping, and no code refers to it any more.

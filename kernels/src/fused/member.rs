@@ -107,7 +107,7 @@ impl Member {
         let label = mix(label, exchange.digest) & !REGISTERED;
         let mut barrier = Barrier { sync_segment: segment, me, number, label, exchange };
         begun.set(number);
-        if bytes > segment.room && segment.one_address_space {
+        if bytes > segment.slot_bytes && segment.one_address_space {
             return scratch.directly(&barrier, own, stream, wait_policy);
         }
         if let Some(written) = written {
@@ -118,16 +118,16 @@ impl Member {
             // If every member computes its own result, or this member has no result, no other member writes to its buffer.
             let others = exchange.is_shared_out() && !own.result.base.is_null();
             let written = if others { written } else { 0..0 };
-            let offer = RegisteredEnds { source: word(own.source), result: word(own.result), written };
-            if scratch.exchange_registered(&barrier, offer, stream, wait_policy)? {
+            let ends = RegisteredEnds { source: word(own.source), result: word(own.result), written };
+            if scratch.exchange_registered(&barrier, ends, stream, wait_policy)? {
                 return Ok(());
             }
             barrier.number += 1;
         }
         // A piece is whole blocks, or as much of each block as fits into the slots.
-        let piece = match bytes <= segment.room {
+        let piece = match bytes <= segment.slot_bytes {
             true => exchange.block,
-            false => match segment.room / blocks {
+            false => match segment.slot_bytes / blocks {
                 fits if fits >= 64 => fits / 64 * 64,
                 fits => fits / 8 * 8,
             },

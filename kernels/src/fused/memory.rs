@@ -74,7 +74,7 @@ impl Memory {
         }
     }
 
-    /// Asks the system for large pages from byte `from` on.
+    /// Requests large pages from the system from byte `from` on.
     pub fn prefer_large_pages(&self, from: usize) {
         if let (Kind::Mapped(bytes), true) = (&self.kind, from < self.bytes()) {
             // SAFETY: the range is inside the mapping.
@@ -82,8 +82,8 @@ impl Memory {
         }
     }
 
-    /// Gives the pages of `range` back to the system, so that they read as zeros; this process must be their last user. Returns
-    /// false if the system refuses.
+    /// Returns the pages of `range` to the system, so that they read as zeros; this process must be their last user. Returns false if the
+    /// system refuses.
     pub fn give_back(&self, range: std::ops::Range<usize>) -> bool {
         debug_assert!(range.end <= self.bytes());
         // SAFETY: the range is inside the mapping, and no code refers to these bytes any more.

@@ -11,12 +11,13 @@
 //!                                                         registered in the sync segment's memory
 //! ```
 //!
-//! An [`Exchange`] says what is computed: which block of which source, or which reduction tree over all sources, becomes which
-//! block of which result. Every node of a tree is rounded, so the tree alone determines the result's bits.
+//! An [`Exchange`] defines the computation: which block of which source, or which reduction tree over all sources, becomes which block of
+//! which result. Every node of a tree is rounded, so the tree alone determines the result's bits.
 //!
-//! A member whose timeout ends before all have arrived cancels a large exchange for all; a small one stays readable in the slots.
-//! If all have arrived, it completes the exchange. So no buffer is accessed after its call has returned. A process can end or stop
-//! in the middle: a member that stops waiting for it marks the exchange as failed for all and detaches its own buffer from others.
+//! A member whose timeout expires before all members have arrived cancels a large exchange for all members; a small exchange stays
+//! readable in the slots. If all have arrived, the member completes the exchange. So no buffer is accessed after its call has returned. A
+//! process can end or stop in the middle: a member that stops waiting for this process marks the exchange as failed for all members and
+//! detaches its own buffer from the other members.
 
 mod barrier;
 mod exchange;

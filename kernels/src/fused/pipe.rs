@@ -6,8 +6,8 @@
 //! 4096  ring of bytes that side 0 has put and side 1 has not taken  |  ring of bytes from side 1 to side 0
 //! ```
 //!
-//! A side with nothing to do announces that it sleeps, checks the pipe once more, and sleeps; after every write or read, a side
-//! checks whether the other sleeps. The caller makes a side sleep and wakes it, by a socket, which also reports a dead peer.
+//! A side with nothing to do announces that it sleeps, checks the pipe once more, and sleeps. After every write or read, a side checks
+//! whether the other side sleeps. The caller makes a side sleep and wakes it, by a socket, which also reports a dead peer.
 
 use super::memory::Memory;
 use super::sync::{Nap, Word};
@@ -17,13 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// The capacity in bytes of each direction, small enough that both directions stay in a core's cache.
-const ROOM: usize = 256 << 10;
+const CAPACITY: usize = 256 << 10;
 /// After this many bytes the writer updates its count, so that the reader reads them while the writer continues.
 const PIECE: usize = 32 << 10;
 const LINE: usize = 128;
 const SIDE: usize = 4 * LINE;
 const DATA: usize = 4096;
-const BYTES: usize = DATA + 2 * ROOM;
+const BYTES: usize = DATA + 2 * CAPACITY;
 
 /// One side's end of a pipe.
 pub struct Pipe {
@@ -75,20 +75,20 @@ impl Pipe {
     /// Writes the first of `bytes`, as many as there is space for, and returns their number.
     ///
     /// # Errors
-    /// The other side's counts make no sense.
+    /// The other side's counts are impossible.
     pub fn put(&mut self, bytes: &[u8]) -> Result<usize, Damaged> {
         let mut done = 0;
         while done < bytes.len() {
-            let room = ROOM - self.prepared(self.put, self.word(1 - self.side, 1).get())?;
-            let at = self.put as usize % ROOM;
-            let piece = room.min(ROOM - at).min(PIECE).min(bytes.len() - done);
+            let space = CAPACITY - self.prepared(self.put, self.word(1 - self.side, 1).get())?;
+            let at = self.put as usize % CAPACITY;
+            let piece = space.min(CAPACITY - at).min(PIECE).min(bytes.len() - done);
             if piece == 0 {
                 break;
             }
-            // SAFETY: `at` and `piece` lie inside this side's ring; the other side reads none of these bytes before this side's
-            // count says so.
+            // SAFETY: `at` and `piece` lie inside this side's ring; the other side reads none of these bytes before this side's count
+            // includes them.
             unsafe {
-                let to = self.memory.base().add(DATA + self.side * ROOM + at);
+                let to = self.memory.base().add(DATA + self.side * CAPACITY + at);
                 copy_apart(bytes[done..].as_ptr(), to.as_ptr(), piece);
             }
             self.put += piece as u64;
@@ -101,20 +101,20 @@ impl Pipe {
     /// Reads the bytes that are available, at most as many as `into` holds, and returns their number.
     ///
     /// # Errors
-    /// The other side's counts make no sense.
+    /// The other side's counts are impossible.
     pub fn take(&mut self, into: &mut [u8]) -> Result<usize, Damaged> {
         let mut done = 0;
         while done < into.len() {
             let there = self.prepared(self.word(1 - self.side, 0).get(), self.taken)?;
-            let at = self.taken as usize % ROOM;
-            let piece = there.min(ROOM - at).min(PIECE).min(into.len() - done);
+            let at = self.taken as usize % CAPACITY;
+            let piece = there.min(CAPACITY - at).min(PIECE).min(into.len() - done);
             if piece == 0 {
                 break;
             }
             // SAFETY: `at` and `piece` lie inside the other side's ring; that side does not overwrite these bytes before this
             // side's count allows it. A side that breaks this rule only changes the bytes' values, and any value is valid.
             unsafe {
-                let from = self.memory.base().add(DATA + (1 - self.side) * ROOM + at);
+                let from = self.memory.base().add(DATA + (1 - self.side) * CAPACITY + at);
                 copy_apart(from.as_ptr(), into[done..].as_mut_ptr(), piece);
             }
             self.taken += piece as u64;
@@ -134,7 +134,7 @@ impl Pipe {
     pub fn prepare_sleep(&self, wants: Wants) -> bool {
         Nap(self.word(self.side, 2)).prepare_sleep();
         let there = self.word(1 - self.side, 0).get() != self.taken;
-        let full = self.put.wrapping_sub(self.word(1 - self.side, 1).get()) == ROOM as u64;
+        let full = self.put.wrapping_sub(self.word(1 - self.side, 1).get()) == CAPACITY as u64;
         !(wants.bytes && there || wants.room && !full)
     }
 
@@ -146,10 +146,10 @@ impl Pipe {
     /// The number of unread bytes in a ring.
     fn prepared(&self, put: u64, taken: u64) -> Result<usize, Damaged> {
         let prepared = put.wrapping_sub(taken);
-        if prepared <= ROOM as u64 { Ok(prepared as usize) } else { Err(Damaged) }
+        if prepared <= CAPACITY as u64 { Ok(prepared as usize) } else { Err(Damaged) }
     }
 
-    /// A word of a side: 0 counts the bytes put, 1 the bytes taken, 2 says whether the side sleeps.
+    /// A word of a side: 0 counts the bytes put, 1 the bytes taken, 2 is whether the side sleeps.
     fn word(&self, side: usize, which: usize) -> &AtomicU64 {
         // SAFETY: the offset is a multiple of eight inside the memory, which began as zeros and is accessed here by atomics only.
         unsafe { self.memory.base().add(side * SIDE + which * LINE).cast::<AtomicU64>().as_ref() }
@@ -173,15 +173,15 @@ mod tests {
         ) {
             let mut ends = Pipe::pair();
             let (mut sent, mut got) = ([const { Vec::<u8>::new() }; 2], [const { Vec::<u8>::new() }; 2]);
-            let last = [(0, 2 * ROOM)];
+            let last = [(0, 2 * CAPACITY)];
             for (round, (put, take)) in sizes.into_iter().chain(last).enumerate() {
                 for way in 0..2 {
                     let piece = bytes(round + way, put);
                     let done = ends[way].put(&piece).unwrap();
                     sent[way].extend(&piece[..done]);
-                    let mut room = vec![0; take];
-                    let done = ends[1 - way].take(&mut room).unwrap();
-                    got[way].extend(&room[..done]);
+                    let mut buffer = vec![0; take];
+                    let done = ends[1 - way].take(&mut buffer).unwrap();
+                    got[way].extend(&buffer[..done]);
                 }
             }
             prop_assert!(sent == got);
@@ -191,10 +191,10 @@ mod tests {
     #[test]
     fn a_pipe_holds_so_much_and_says_when_there_is_room() {
         let [mut a, mut b] = Pipe::pair();
-        let all = bytes(1, ROOM + 1);
+        let all = bytes(1, CAPACITY + 1);
         let (room, bytes) = (Wants { bytes: false, room: true }, Wants { bytes: true, room: false });
         assert!(b.prepare_sleep(bytes) && !b.prepare_sleep(room));
-        assert_eq!(a.put(&all), Ok(ROOM));
+        assert_eq!(a.put(&all), Ok(CAPACITY));
         assert!(a.must_wake() && !a.must_wake(), "b is woken once");
         assert!(a.prepare_sleep(room));
         assert_eq!(b.take(&mut [0; 10]), Ok(10));
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn counts_that_cannot_be_are_refused() {
         let [mut a, mut b] = Pipe::pair();
-        a.word(0, 0).set(ROOM as u64 + 1);
+        a.word(0, 0).set(CAPACITY as u64 + 1);
         assert_eq!(b.take(&mut [0; 8]), Err(Damaged));
         b.word(1, 1).set(9);
         assert_eq!(a.put(&[0; 8]), Err(Damaged));

@@ -6,7 +6,8 @@
 //!                            64 GiB of address space each; pages are allocated when first written
 //! ```
 //!
-//! Each member registers buffers in its own part, without synchronisation. A freed buffer is zeroed and its memory is given back.
+//! Each member registers buffers in its own part, without synchronisation. A freed buffer is zeroed and its memory is returned to the
+//! system.
 
 use super::registered_buffers::UNIT;
 use super::sync_segment::SyncSegment;
@@ -39,7 +40,7 @@ impl SyncSegment {
         (whole || !write).then_some(range)
     }
 
-    /// Whether `range` is empty or lies in the part of `member`. Only the process of `member` knows the buffers in that part.
+    /// Whether `range` is empty or lies in the part of `member`. Only the process of `member` has the table of the buffers in that part.
     pub(super) fn registrable(&self, member: u32, range: Range<usize>) -> bool {
         let part = self.registered_buffers.part(member);
         range.is_empty() || part.start <= range.start && range.end <= part.end
@@ -86,7 +87,7 @@ impl Drop for RegisteredBuffer {
     fn drop(&mut self) {
         let mut held = self.sync_segment.registered_buffers.held();
         let Some(buffer) = held.get_mut(&self.at).filter(|buffer| !buffer.lost) else { return };
-        // The lock is held, so that the memory is zeroed before it can be taken again.
+        // The lock is held, so that the memory is zeroed before it can be reserved again.
         match self.sync_segment.memory.give_back(self.at..buffer.end(self.at)) {
             true => drop(held.remove(&self.at)),
             false => buffer.lost = true,

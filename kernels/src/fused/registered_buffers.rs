@@ -29,9 +29,9 @@ pub(super) struct RegisteredBuffers {
 /// The entry of a registered buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
-    /// The size in bytes that the caller asked for.
+    /// The size in bytes that the caller requested.
     bytes: usize,
-    /// Whether other members may still write there, so that the memory must not be used again.
+    /// Whether other members may still write to the buffer, so that its memory must not be used again.
     pub lost: bool,
 }
 

@@ -8,7 +8,7 @@ use crate::reduce::simd;
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The scratch memory of a member, kept from one exchange to the next.
+/// The scratch memory of a member, reused from one exchange to the next.
 pub(super) struct MemberScratch {
     pub sources: Vec<Place>,
     pub results: Vec<Place>,
@@ -54,7 +54,7 @@ pub(super) struct RegisteredEnds {
 
 impl MemberScratch {
     /// Each member copies its source, or a piece of its blocks, to its slot and computes its own result. Returns false if a member
-    /// announced registered buffers instead; that member uses slots in the next exchange, and then so do all.
+    /// announced registered buffers instead; that member uses slots in the next exchange, and then all members do.
     pub fn by_slots<P: WaitPolicy>(
         &mut self,
         barrier: &Barrier<'_>,
@@ -88,9 +88,9 @@ impl MemberScratch {
         Ok(true)
     }
 
-    /// An all-reduce through slots between more than two members: each member reduces a share of a piece into its next slot and
-    /// copies the shares of the others. This needs a second barrier, but sums each element once instead of once per member. Returns
-    /// false where [`MemberScratch::by_slots`] does; otherwise two exchanges were used.
+    /// An all-reduce through slots between more than two members: each member reduces a share of a piece into its next slot and copies
+    /// the shares of the other members. This needs a second barrier, but sums each element once instead of once per member. Returns false
+    /// where [`MemberScratch::by_slots`] does; otherwise two exchanges were used.
     pub fn by_shares<P: WaitPolicy>(
         &mut self,
         barrier: &mut Barrier<'_>,
@@ -165,15 +165,15 @@ impl MemberScratch {
     pub fn exchange_registered<P: WaitPolicy>(
         &mut self,
         barrier: &Barrier<'_>,
-        offer: RegisteredEnds,
+        ends: RegisteredEnds,
         stream: bool,
         wait_policy: &mut P,
     ) -> Result<bool, Stopped<P::Error>> {
         let Barrier { sync_segment, me, number, exchange, .. } = *barrier;
         let slot = sync_segment.slot(me, number);
         let (from, to) = slot.ends();
-        from.store(std::ptr::without_provenance_mut(offer.source), Ordering::Relaxed);
-        to.store(std::ptr::without_provenance_mut(offer.result), Ordering::Relaxed);
+        from.store(std::ptr::without_provenance_mut(ends.source), Ordering::Relaxed);
+        to.store(std::ptr::without_provenance_mut(ends.result), Ordering::Relaxed);
         slot.label.store(barrier.label | REGISTERED, Ordering::Relaxed);
         slot.flag.set(number);
         if barrier.all_arrived(wait_policy)? < sync_segment.members {
@@ -201,7 +201,7 @@ impl MemberScratch {
             self.results[member as usize] = if shared || member == me { to } else { Place::NONE };
         }
 
-        // All members have arrived and know each other's registered buffers; now each confirms. Only then are buffers accessed.
+        // All members have arrived and have each other's registered buffers; now each confirms. Only then are buffers accessed.
         let large = sync_segment.begun(me).1;
         large.set(large.get() + 1);
         let all = large.get() * u64::from(sync_segment.members);
@@ -218,9 +218,9 @@ impl MemberScratch {
         sync_segment.done().count();
         let absent = |member: u32| sync_segment.finished(member).get() != number;
         let done = barrier.pass_gate(sync_segment.done(), all, &absent, wait_policy);
-        if done.is_err() && !offer.written.is_empty() {
+        if done.is_err() && !ends.written.is_empty() {
             // SAFETY: the bytes are this member's own, registered for writing, and their content is not needed after an error.
-            unsafe { sync_segment.detach(me, offer.written) };
+            unsafe { sync_segment.detach(me, ends.written) };
         }
         done.map(|()| true)
     }

@@ -1,5 +1,5 @@
-//! How a member learns that all members have arrived, or that a member has stopped waiting. The code uses only words of memory, so
-//! that threads and processes share it and a model checker can try every order of events.
+//! How a member detects that all members have arrived, or that a member has stopped waiting. The code uses only words of memory, so that
+//! threads and processes share it and a model checker can try every order of events.
 //!
 //! ```text
 //! gate   arrivals so far | given up     each arrival adds one; open at a multiple of the members; closed only while not open

@@ -28,11 +28,12 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The pace for `members` members, which depends on whether each has a core of its own.
+    /// The pace for `members` members, which depends on whether there is a core for each member.
     pub fn of(members: u32) -> Pace {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         match members as usize <= cores {
-            // Without yields: where the program computes beside a collective, each would give its core away for milliseconds.
+            // Without yields: if the program computes in addition to a collective, each yield would give the core to the computation for
+            // milliseconds.
             true => Pace { looks: 1000, yields: 0 },
             false => Pace { looks: 4, yields: 200 },
         }
@@ -52,7 +53,7 @@ pub struct SyncSegment {
     pub(super) memory: Memory,
     pub(super) members: u32,
     /// The size of a slot's data in bytes.
-    pub(super) room: usize,
+    pub(super) slot_bytes: usize,
     pub(super) pace: Pace,
     /// Whether all members are in one address space.
     pub(super) one_address_space: bool,
@@ -65,7 +66,7 @@ pub(super) struct Slot<'a> {
     /// The number of the last exchange that used the slot.
     pub flag: &'a AtomicU64,
     pub label: &'a AtomicU64,
-    /// The slot's data: `room` bytes, aligned to 16.
+    /// The slot's data: `slot_bytes` bytes, aligned to 16.
     pub data: NonNull<u8>,
 }
 
@@ -81,18 +82,18 @@ impl Slot<'_> {
 }
 
 impl SyncSegment {
-    /// A sync segment within this process, for `members` members. Exchanges whose sources have at most `room` bytes go through
+    /// A sync segment within this process, for `members` members. Exchanges whose sources have at most `slot_bytes` bytes go through
     /// slots.
     ///
     /// # Panics
     /// If the memory cannot be allocated.
-    pub fn new(members: u32, room: usize, pace: Pace) -> SyncSegment {
-        let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
-        let memory = Memory::own(SyncSegment::bytes(members, room));
+    pub fn new(members: u32, slot_bytes: usize, pace: Pace) -> SyncSegment {
+        let slot_bytes = slot_bytes.max(64).next_multiple_of(LINE) + LINE - HEADER;
+        let memory = Memory::own(SyncSegment::bytes(members, slot_bytes));
         SyncSegment {
             memory,
             members,
-            room,
+            slot_bytes,
             pace,
             one_address_space: true,
             registered_buffers: RegisteredBuffers::none(),
@@ -108,50 +109,50 @@ impl SyncSegment {
     pub fn shared(
         name: &str,
         members: u32,
-        room: usize,
+        slot_bytes: usize,
         pace: Pace,
     ) -> std::io::Result<(SyncSegment, OwnedFd)> {
-        let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
-        let [with, without] = SyncSegment::sizes(members, room);
+        let slot_bytes = slot_bytes.max(64).next_multiple_of(LINE) + LINE - HEADER;
+        let [with, without] = SyncSegment::sizes(members, slot_bytes);
         // A limit on address space may leave no space for registered buffers.
         let (memory, fd) = Memory::shared(name, with).or_else(|_| Memory::shared(name, without))?;
-        Ok((SyncSegment::mapped(memory, members, room, pace), fd))
+        Ok((SyncSegment::mapped(memory, members, slot_bytes, pace), fd))
     }
 
     /// Maps the sync segment behind a descriptor of [`SyncSegment::shared`], which was called with the same arguments.
     ///
     /// # Errors
-    /// The descriptor is not a sync segment, or one of another size.
-    pub fn attach(fd: OwnedFd, members: u32, room: usize, pace: Pace) -> std::io::Result<SyncSegment> {
-        let room = room.max(64).next_multiple_of(LINE) + LINE - HEADER;
-        let memory = Memory::attach(fd, SyncSegment::sizes(members, room))?;
-        Ok(SyncSegment::mapped(memory, members, room, pace))
+    /// The descriptor is not a sync segment, or is a sync segment of another size.
+    pub fn attach(fd: OwnedFd, members: u32, slot_bytes: usize, pace: Pace) -> std::io::Result<SyncSegment> {
+        let slot_bytes = slot_bytes.max(64).next_multiple_of(LINE) + LINE - HEADER;
+        let memory = Memory::attach(fd, SyncSegment::sizes(members, slot_bytes))?;
+        Ok(SyncSegment::mapped(memory, members, slot_bytes, pace))
     }
 
-    fn mapped(memory: Memory, members: u32, room: usize, pace: Pace) -> SyncSegment {
-        let [with, without] = SyncSegment::sizes(members, room);
+    fn mapped(memory: Memory, members: u32, slot_bytes: usize, pace: Pace) -> SyncSegment {
+        let [with, without] = SyncSegment::sizes(members, slot_bytes);
         let registered_buffers = match memory.bytes() == with {
             true => RegisteredBuffers::behind(without, (with - without) / members as usize),
             false => RegisteredBuffers::none(),
         };
         memory.prefer_large_pages(without);
-        SyncSegment { memory, members, room, pace, one_address_space: false, registered_buffers }
+        SyncSegment { memory, members, slot_bytes, pace, one_address_space: false, registered_buffers }
     }
 
     /// The sizes of the shared memory in bytes: with space for registered buffers, and without.
-    fn sizes(members: u32, room: usize) -> [usize; 2] {
-        let without = SyncSegment::bytes(members, room).next_multiple_of(LARGE);
+    fn sizes(members: u32, slot_bytes: usize) -> [usize; 2] {
+        let without = SyncSegment::bytes(members, slot_bytes).next_multiple_of(LARGE);
         let members = members as usize;
         let each = RESERVE.min(ADDRESSES / (members * members) / LARGE * LARGE);
         [without + each * members, without]
     }
 
-    fn bytes(members: u32, room: usize) -> usize {
-        MEMBERS + members as usize * SyncSegment::stride(room)
+    fn bytes(members: u32, slot_bytes: usize) -> usize {
+        MEMBERS + members as usize * SyncSegment::stride(slot_bytes)
     }
 
-    fn stride(room: usize) -> usize {
-        LINE + 2 * (HEADER + room)
+    fn stride(slot_bytes: usize) -> usize {
+        LINE + 2 * (HEADER + slot_bytes)
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
@@ -180,24 +181,24 @@ impl SyncSegment {
 
     /// The numbers of exchanges and of large exchanges that a member has begun.
     pub(super) fn begun(&self, member: u32) -> (&AtomicU64, &AtomicU64) {
-        let at = MEMBERS + member as usize * SyncSegment::stride(self.room);
+        let at = MEMBERS + member as usize * SyncSegment::stride(self.slot_bytes);
         (self.word(at), self.word(at + 8))
     }
 
-    /// The word that says whether a member is in an exchange.
+    /// The word that is set while a member is in an exchange.
     pub(super) fn busy(&self, member: u32) -> &AtomicU64 {
-        self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 16)
+        self.word(MEMBERS + member as usize * SyncSegment::stride(self.slot_bytes) + 16)
     }
 
     /// The number of the last exchange of registered buffers whose share this member has completed.
     pub(super) fn finished(&self, member: u32) -> &AtomicU64 {
-        self.word(MEMBERS + member as usize * SyncSegment::stride(self.room) + 24)
+        self.word(MEMBERS + member as usize * SyncSegment::stride(self.slot_bytes) + 24)
     }
 
     /// The slot of a member for exchange `number`.
     pub(super) fn slot(&self, member: u32, number: u64) -> Slot<'_> {
-        let own = MEMBERS + member as usize * SyncSegment::stride(self.room) + LINE;
-        let at = own + (number & 1) as usize * (HEADER + self.room);
+        let own = MEMBERS + member as usize * SyncSegment::stride(self.slot_bytes) + LINE;
+        let at = own + (number & 1) as usize * (HEADER + self.slot_bytes);
         // SAFETY: the slot is inside the memory, which has the size for all members' slots.
         let data = unsafe { self.memory.base().add(at + HEADER) };
         Slot { flag: self.word(at), label: self.word(at + 8), data }

@@ -72,7 +72,7 @@ struct Case {
     root: u32,
     op: ReduceOp,
     count: usize,
-    room: usize,
+    slot_bytes: usize,
     in_place: bool,
     one_address_space: bool,
     cut: usize,
@@ -85,14 +85,14 @@ impl Case {
     /// Each member's view of the sync segment.
     #[cfg(all(target_os = "linux", not(miri)))]
     fn sync_segments(&self) -> Vec<Arc<SyncSegment>> {
-        let Case { members, room, .. } = *self;
+        let Case { members, slot_bytes, .. } = *self;
         let pace = Pace { looks: 20, yields: 3 };
         if self.registering.is_none() {
             return self.one_sync_segment();
         }
-        let (first, fd) = SyncSegment::shared("a case", members, room, pace).unwrap();
-        let more =
-            (1..members).map(|_| SyncSegment::attach(fd.try_clone().unwrap(), members, room, pace).unwrap());
+        let (first, fd) = SyncSegment::shared("a case", members, slot_bytes, pace).unwrap();
+        let more = (1..members)
+            .map(|_| SyncSegment::attach(fd.try_clone().unwrap(), members, slot_bytes, pace).unwrap());
         std::iter::once(first).chain(more).map(Arc::new).collect()
     }
 
@@ -102,7 +102,7 @@ impl Case {
     }
 
     fn one_sync_segment(&self) -> Vec<Arc<SyncSegment>> {
-        let mut sync_segment = SyncSegment::new(self.members, self.room, Pace { looks: 20, yields: 3 });
+        let mut sync_segment = SyncSegment::new(self.members, self.slot_bytes, Pace { looks: 20, yields: 3 });
         sync_segment.one_address_space = self.one_address_space;
         let sync_segment = Arc::new(sync_segment);
         vec![sync_segment; self.members as usize]
@@ -141,19 +141,19 @@ fn cases() -> impl Strategy<Value = Case> {
         false => prop_oneof![0..40usize, 40..3000usize, Just(20_000usize)],
     };
     let op = prop::sample::select(ReduceOp::ALL.to_vec());
-    let room = prop::sample::select(vec![64usize, 1024, 1 << 16]);
+    let slot_bytes = prop::sample::select(vec![64usize, 1024, 1 << 16]);
     let pattern = prop::sample::select(patterns());
     let registering =
         prop_oneof![3 => Just(None), 3 => Just(Some(u32::MAX)), 1 => any::<u32>().prop_map(Some)];
     let flags = (any::<[bool; 2]>(), registering);
-    (pattern, 1..7u32, any::<u32>(), op, sizes, room, flags, any::<usize>(), any::<u64>()).prop_map(
+    (pattern, 1..7u32, any::<u32>(), op, sizes, slot_bytes, flags, any::<usize>(), any::<u64>()).prop_map(
         |(
             pattern,
             members,
             root,
             op,
             count,
-            room,
+            slot_bytes,
             ([in_place, one_address_space], registering),
             cut,
             seed,
@@ -165,7 +165,7 @@ fn cases() -> impl Strategy<Value = Case> {
                 root: root % members,
                 op,
                 count,
-                room,
+                slot_bytes,
                 in_place,
                 one_address_space,
                 cut,
@@ -308,7 +308,7 @@ proptest! {
 
 #[test]
 fn an_all_reduce_by_shares_ends_with_what_it_says() {
-    let (pattern, room, one_address_space, registering) = (Pattern::AllReduce, 1 << 14, false, None);
+    let (pattern, slot_bytes, one_address_space, registering) = (Pattern::AllReduce, 1 << 14, false, None);
     // The cases have two, three, four and two pieces; the last piece of each is smaller than its others.
     for (members, count) in [(3, 8192), (4, 10_001), (5, 16384), (6, 8192 + 10)] {
         for in_place in [false, true] {
@@ -320,7 +320,7 @@ fn an_all_reduce_by_shares_ends_with_what_it_says() {
                 root,
                 op,
                 count,
-                room,
+                slot_bytes,
                 in_place,
                 one_address_space,
                 cut,
@@ -360,7 +360,7 @@ fn who_waits_in_vain_is_told_and_who_comes_later_is_too() {
         };
         assert_eq!(run(0, &mut data, 20), Err(Stopped::TimedOut("late")), "{count}");
         let later = run(1, &mut data, 20);
-        // An exchange through slots stays readable for members that arrive later; a large exchange was withdrawn.
+        // An exchange through slots stays readable for members that arrive later; a large exchange was cancelled.
         assert_eq!(later, if count == 4 { Ok(()) } else { Err(Stopped::GivenUp) });
     }
 }

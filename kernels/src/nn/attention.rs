@@ -6,10 +6,10 @@
 //! dv = p^T dy     ds = p (dy v^T - sum(dy y)) / sqrt(D)     dq = ds k     dk = ds^T q
 //! ```
 //!
-//! With dropout, y = r p v, where r is 0 for dropped probabilities and 1 / (1 - share) for the others; then dp = r (dy v^T) and dv
-//! = (r p)^T dy. ds is unchanged: sum(dy y) is still the row's sum of p dp. The backward pass makes the draws again.
+//! With dropout, y = r p v, where r is 0 for dropped probabilities and 1 / (1 - share) for the others; then dp = r (dy v^T) and dv = (r
+//! p)^T dy. ds is unchanged: sum(dy y) is still the row's sum of p dp. The backward pass repeats the draws.
 //!
-//! Only a block's rows of s exist at a time. The backward pass computes them again, and p from them and each row's log-sum-exp,
+//! Only a block's rows of s exist at a time. The backward pass recomputes them, and computes p from them and each row's log-sum-exp,
 //! which the forward pass saves (T. Dao et al., "FlashAttention", NeurIPS 2022).
 
 use super::matmul::{Matrix, Store, matmul, matmul_within};
@@ -70,7 +70,7 @@ vectorised! {
     }
 }
 
-/// Dropout of an attention's probabilities. Ranks that share the heads draw what one rank with all heads would.
+/// Dropout of an attention's probabilities. Ranks that share the heads have the draws that one rank with all heads would have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionDropout {
     /// The dropout, with its share of zeros.
@@ -97,8 +97,8 @@ impl AttentionDropout {
     }
 }
 
-/// A row's scores for its first `seen` keys, rounded up to a whole vector: scores added by the rounding become minus infinity, so
-/// that their exponentials are 0; scores beyond the vector become 0 at once.
+/// A row's scores for its first `seen` keys, rounded up to a whole vector: scores added by the rounding become minus infinity, so that
+/// their exponentials are 0; scores beyond the vector are set to 0 directly.
 #[inline(always)]
 fn seen_of<F: Float>(s: &mut [F], seen: usize) -> &mut [F] {
     let (s, rest) = s.split_at_mut(seen.next_multiple_of(VECTOR).min(s.len()));
@@ -108,7 +108,7 @@ fn seen_of<F: Float>(s: &mut [F], seen: usize) -> &mut [F] {
 }
 
 impl AttentionShape {
-    /// Computes `y` from `x`; `saved` (N H T) is kept for the backward pass.
+    /// Computes `y` from `x`; `saved` (N H T) is stored for the backward pass.
     pub fn forward<F: Float>(&self, x: &[F], saved: &mut [F], y: &mut [F]) {
         self.forward_dropping(None, x, saved, y);
     }
@@ -176,7 +176,7 @@ impl AttentionShape {
                     let [q, k, v] = self.parts(x, head);
                     let saved = &saved[(sample * heads + head) * positions..][..positions];
                     let at = head * depth;
-                    // The last block comes first: it writes the gradients of every key, to which the other blocks add.
+                    // The last block is computed first: it writes the gradients of every key, to which the other blocks add.
                     for rows in self.blocks().rev() {
                         let (keys, first, more) = self.seen(&rows);
                         let store = if rows.end == positions { Store::Replace } else { Store::Add };
@@ -232,7 +232,7 @@ impl AttentionShape {
         }
     }
 
-    /// The keys of a block of queries; how many of them its first query attends to, and how many more each next one.
+    /// The keys of a block of queries: how many keys its first query attends to, and how many more each following query.
     fn seen(&self, rows: &Range<usize>) -> (usize, usize, usize) {
         match self.causal {
             true => (rows.end, rows.start + 1, 1),

@@ -294,7 +294,7 @@ fn move_running<F: Float>(m: f64, (mean, var): (f64, f64), (running_mean, runnin
     let towards = |old: F, new: f64| F::from_f64((1.0 - MOMENTUM) * old.to_f64() + MOMENTUM * new);
     let mean = towards(*running_mean, mean);
     let var = if m > 1.0 { towards(*running_var, var * m / (m - 1.0)) } else { *running_var };
-    // The mean of an empty batch is NaN too.
+    // The mean of an empty batch is also NaN.
     if (mean.to_f64() + var.to_f64()).is_finite() {
         (*running_mean, *running_var) = (mean, var);
     }

@@ -5,16 +5,16 @@
 //! draw of a sample's element e = Philox4x32-10(counter [e / 4, step, sample, layer], key seed)[e % 4] / 2^32
 //! ```
 //!
-//! Philox is counter-based (J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011): no state is kept, so the
-//! draws do not depend on the thread that makes them, and the backward pass can make them again.
+//! Philox is counter-based (J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011): there is no state, so the draws do
+//! not depend on the thread that makes them, and the backward pass can repeat them.
 
 use super::simd::vectorised;
 use super::thread_pool::share_rows;
 use super::{Float, OpCost};
 use std::ops::Range;
 
-/// The stream of random draws of one dropout layer in one step, for some samples. Ranks and micro-batches number their samples
-/// as in the whole step, and so draw what one rank with all samples would.
+/// The stream of random draws of one dropout layer in one step, for some samples. Ranks and micro-batches number their samples as in the
+/// whole step, and so have the draws that one rank with all samples would have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DropoutStream {
     /// The run's seed.
@@ -46,7 +46,7 @@ impl DropoutStream {
         SampleDraws { seed: self.seed, key: [self.step, sample, self.layer] }
     }
 
-    /// The stream as words, for a backward pass that draws again.
+    /// The stream as words, for a backward pass that repeats the draws.
     pub fn words(&self) -> [u32; DropoutStream::WORDS] {
         [self.seed as u32, (self.seed >> 32) as u32, self.step, self.first, self.stride, self.layer]
     }
@@ -106,8 +106,8 @@ fn philox(mut counters: [[u32; LANES]; 4], mut key: [u32; 2]) -> [[u32; LANES]; 
     counters
 }
 
-/// Calls `then` with the draws of at most `count` elements from `first` on, until it has had all: with a range of 0..`count`, and its
-/// draws.
+/// Calls `then` with the draws of at most `count` elements from `first` on, until all draws have been passed: with a range of 0..`count`,
+/// and the draws of this range.
 #[inline(always)]
 fn in_blocks(draws: &SampleDraws, first: usize, count: usize, mut then: impl FnMut(Range<usize>, &[u32])) {
     let mut done = 0;
@@ -150,7 +150,7 @@ impl DropoutKernel {
         self.apply_to(stream, std::slice::from_ref(&(0..width)), x, y);
     }
 
-    /// [`DropoutKernel::apply`] to parts of samples: of each sample, `x` has these `runs` of elements in order.
+    /// [`DropoutKernel::apply`] to parts of samples: `x` contains these `runs` of elements of each sample, in order.
     pub fn apply_to<F: Float>(&self, stream: DropoutStream, runs: &[Range<usize>], x: &[F], y: &mut [F]) {
         let width: usize = runs.iter().map(Range::len).sum();
         assert!(x.len() == y.len() && x.len().is_multiple_of(width.max(1)));
@@ -181,7 +181,7 @@ impl DropoutKernel {
         keep(&draws, first, bound, scale, x);
     }
 
-    /// The least draw that keeps a number, and the factor on kept numbers.
+    /// The least draw with which a number is kept, and the factor on kept numbers.
     fn rule<F: Float>(&self) -> (u32, F) {
         ((self.share * 4_294_967_296.0) as u32, F::from_f64(1.0 / (1.0 - self.share)))
     }

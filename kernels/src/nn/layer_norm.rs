@@ -62,7 +62,7 @@ vectorised! {
 }
 
 impl LayerNormShape {
-    /// What is added to the variance, unless a network says otherwise.
+    /// The default constant that is added to the variance.
     pub const EPS: f64 = 1e-5;
 
     /// Computes `y` from `x`; `saved` (2 R) receives mean and r of each row for the backward pass.

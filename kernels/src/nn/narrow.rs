@@ -1,4 +1,4 @@
-//! Rounding to half precision: what autocast does to the operands and results of an operation.
+//! Rounding to half precision: the rounding that autocast applies to the operands and results of an operation.
 //!
 //! ```text
 //! f16    10 bits of fraction, 2^-14 .. 65504; below: multiples of 2^-24; above: infinity

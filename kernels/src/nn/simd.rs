@@ -11,7 +11,7 @@ use std::any::TypeId;
 use std::mem::{self, ManuallyDrop};
 
 /// Defines a function whose body is compiled once for each [`Isa`](crate::Isa) and each of f32 and f64, in this crate: a crate that calls
-/// a generic function compiles it again, in its own way. Its one type parameter is a [`super::Float`].
+/// a generic function compiles it again, in its own way. The function's one type parameter is a [`super::Float`].
 macro_rules! vectorised {
     ($($(#[$attr:meta])* $vis:vis fn $name:ident<$F:ident>($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block)*) => {$(
         $(#[$attr])*
@@ -98,7 +98,7 @@ pub(crate) fn is<A: 'static, B: 'static>() -> bool {
     TypeId::of::<A>() == TypeId::of::<B>()
 }
 
-/// A value, as of the type that it has under another name.
+/// Converts a value between two names of one type.
 ///
 /// # Safety
 /// `A` and `B` must be the same type.

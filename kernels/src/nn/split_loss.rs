@@ -10,7 +10,7 @@ use super::simd::vectorised;
 use super::thread_pool::share_rows_of;
 use super::{Float, Loss, LossKind};
 
-/// The classes whose logits a rank has: those from `first` on, as many as the rank's [`Loss::classes`], of `total`.
+/// The classes whose logits a rank has: as many as the rank's [`Loss::classes`], from `first` on, of `total` classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassSplit {
     /// The first class.

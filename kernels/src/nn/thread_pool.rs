@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// The number of times that an idle worker looks for work before it sleeps: about 50 microseconds.
+/// The number of times that an idle worker checks for work before it sleeps: about 50 microseconds.
 const SPINS: u32 = 4_000;
 /// The bit of a pool's state that is set while workers may enter the job; the bits below count the workers inside.
 const OPEN: u64 = 1 << 16;
@@ -178,7 +178,7 @@ fn share_parts<T: Send, U: Send>(
     });
 }
 
-/// With fewer elements than this, one thread is faster than waking others.
+/// With fewer elements than this, one thread is faster than waking other threads.
 pub(crate) const SMALL: usize = 16_384;
 
 impl Shared {
@@ -196,7 +196,7 @@ impl Shared {
             self.wake.notify_all();
         }
         let mine = catch_unwind(AssertUnwindSafe(|| self.tasks(job)));
-        // Close the job: no further thread enters, and threads inside finish the parts that they took.
+        // Close the job: no further thread enters, and threads inside finish the parts that they have taken.
         self.state.fetch_and(!OPEN, Ordering::SeqCst);
         let mut looks = 0u32;
         while self.state.load(Ordering::SeqCst) & (OPEN - 1) > 0 {

@@ -15,7 +15,7 @@ use super::thread_pool::{share_rows, share_rows_of};
 pub struct Descent<F> {
     /// The learning rate.
     pub lr: F,
-    /// The momentum; 0 keeps no velocity.
+    /// The momentum; with 0 no velocity is stored.
     pub momentum: F,
     /// The weight decay, added to the gradient.
     pub decay: F,
@@ -25,7 +25,7 @@ pub struct Descent<F> {
     pub first: bool,
 }
 
-/// The coefficients of a step of Adam; `1 - beta` is given separately, as it is rounded after the subtraction.
+/// The coefficients of a step of Adam; `1 - beta` is given separately, because it is rounded after the subtraction.
 #[derive(Clone, Copy, Debug)]
 pub struct Moments<F> {
     /// The weight decay that is added to the gradient.

@@ -1,8 +1,8 @@
 //! Reductions of f16 and bf16: computed in f32 and rounded once per operation.
 //!
-//! Rounding the f32 result again to the narrow type gives what rounding the exact result would: f32 keeps more
-//! than twice the narrow significand's bits plus two (24 >= 2 x 11 + 2), so the double rounding is harmless for
-//! +, x and / (S. Figueroa, "When is double rounding innocuous?", SIGNUM Newsletter 30 (1995)).
+//! Rounding the f32 result again to the narrow type gives the same as rounding the exact result: f32 has more than twice the narrow
+//! significand's bits plus two (24 >= 2 x 11 + 2), so the double rounding is harmless for +, x and / (S. Figueroa, "When is double
+//! rounding innocuous?", SIGNUM Newsletter 30 (1995)).
 //!
 //! bf16 is the upper half of an f32, so its conversions are shifts, which vectorise by themselves. f16 has conversion instructions,
 //! which are used on a block at a time (`simd/half`).

@@ -25,8 +25,8 @@ macro_rules! int {
                 Ord::max(a, b)
             }
 
-            // Divided in a wider type, since `parts` need not fit the type; the quotient always does. Up to 32 bits the wider type
-            // is f64, which vectorises and is exact: a quotient that is no integer differs from one by more than f64's rounding.
+            // Divided in a wider type, since `parts` need not fit the type; the quotient always does. Up to 32 bits the wider type is
+            // f64, which vectorises and is exact: a quotient that is no integer differs from any integer by more than f64's rounding.
             #[inline(always)]
             fn divide(into: &mut [$int], parts: u32) {
                 let parts = <$wide>::from(parts);

@@ -40,7 +40,7 @@ fn a_share_that_is_never_done_leaves_nobody_waiting_and_no_buffer_in_reach() {
     let (mine, theirs) = (Arc::new(mine), Arc::new(SyncSegment::attach(fd, 2, 256, pace).unwrap()));
     let exchange = sums(2, 100_000);
     std::thread::scope(|scope| {
-        // The second member arrives, offers, confirms, and then does nothing, like a process that is stopped or killed.
+        // The second member arrives, announces its buffers, confirms, and then does nothing, like a process that is stopped or killed.
         scope.spawn(|| {
             use crate::fused::sync::Word;
             let buffer = theirs.register(1, 800_000).unwrap();

@@ -9,7 +9,7 @@ use crate::nn::sum::sum;
 use crate::nn::thread_pool::share_rows;
 
 impl Conv2dShape {
-    /// Replaces `dw` by the gradient of the weight; `work` holds what the forward pass left in it.
+    /// Replaces `dw` by the gradient of the weight; `work` is the buffer that the forward pass has filled.
     pub fn backward_params<F: Float>(&self, n: usize, x: &[F], work: &mut [F], dy: &[F], dw: &mut [F]) {
         let (patch, pixels, outputs) = (self.patch(), self.pixels(), self.outputs / self.groups);
         self.lengths(n, x, dy, dw, work);
@@ -48,7 +48,7 @@ impl Conv2dShape {
         }
     }
 
-    /// Replaces `dx` by the gradient of the input. `work` holds what the forward pass left in it, and is overwritten.
+    /// Replaces `dx` by the gradient of the input. `work` is the buffer that the forward pass has filled, and is overwritten.
     pub fn backward_input<F: Float>(&self, n: usize, w: &[F], dy: &[F], work: &mut [F], dx: &mut [F]) {
         self.lengths(n, dx, dy, w, work);
         if n == 0 {

@@ -8,7 +8,7 @@ use crate::nn::gemm::{Left, Patches, Place, Right, Walk, gemm};
 use crate::nn::thread_pool::share_rows;
 
 impl Conv2dShape {
-    /// Computes `y` from `x`; `work` keeps the padded pictures or the transformed weight for the backward pass.
+    /// Computes `y` from `x`; `work` receives the padded pictures or the transformed weight, for the backward pass.
     pub fn forward<F: Float>(&self, n: usize, x: &[F], w: &[F], work: &mut [F], y: &mut [F]) {
         self.lengths(n, x, y, w, work);
         if n == 0 {

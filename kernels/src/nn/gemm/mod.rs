@@ -10,12 +10,12 @@
 //!                                               for each 8 rows, for each panel: one tile, in registers
 //! ```
 //!
-//! The left operand is read in place, through [`Walk`]s. Of a column-major left operand, eight rows at a time are copied together
-//! first, since large steps would map many lines to a few sets of the cache. After K. Goto and R. van de Geijn, "Anatomy of
-//! High-Performance Matrix Multiplication" (ACM TOMS 34(3), 2008).
+//! The left operand is read in place, through [`Walk`]s. A column-major left operand is copied first, eight rows at a time, since large
+//! steps would map many lines to a few sets of the cache. After K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix
+//! Multiplication" (ACM TOMS 34(3), 2008).
 //!
-//! An element is a sum over depths, each a chain of fused multiply-adds in order of k. That order depends on k alone, so neither
-//! the blocks nor the number of threads changes a bit.
+//! An element is a sum over depths, each a chain of fused multiply-adds in order of k. This order depends on k alone, so neither the
+//! blocks nor the number of threads changes a bit.
 
 mod pack;
 mod tile;
@@ -146,7 +146,7 @@ impl Place {
     }
 }
 
-/// The output of a product, which several threads write, each its own elements.
+/// The output of a product. Several threads write to it, each its own elements.
 #[derive(Clone, Copy)]
 pub(super) struct Out<F> {
     start: *mut F,
@@ -249,7 +249,7 @@ impl<F: Float> Block<'_, F> {
         self.rows.clone().step_by(ROWS).flat_map(move |i| self.panels().map(move |cols| (i, cols)))
     }
 
-    /// The columns of each panel. Two panels of 32 columns are faster than one of 48 and one of 16.
+    /// The columns of each panel. Two panels of 32 columns are faster than a panel of 48 and a panel of 16.
     fn panels(&self) -> impl Iterator<Item = Range<usize>> + use<F> {
         let Range { mut start, end } = self.cols;
         std::iter::from_fn(move || {
@@ -445,8 +445,8 @@ fn put<F: Float, const N: usize>(to: &mut [F], from: &[F], add: bool) {
 #[repr(C, align(64))]
 struct Line([u64; 8]);
 
-/// Calls `body` with a scratch buffer of `count` elements of undefined content. The thread keeps the buffer for its next call.
-/// Nested calls get different buffers.
+/// Calls `body` with a scratch buffer of `count` elements of undefined content. The thread retains the buffer for its next call. Nested
+/// calls get different buffers.
 pub(super) fn with_thread_scratch<F: Float, R>(count: usize, body: impl FnOnce(&mut [F]) -> R) -> R {
     let needed = (count * size_of::<F>()).div_ceil(size_of::<Line>());
     let mut lines = take_scratch(needed);

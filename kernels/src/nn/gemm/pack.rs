@@ -34,8 +34,8 @@ impl<F: Float> Right<'_, F> {
     }
 }
 
-/// A right operand that is read in place: element (k, j) is at `columns(j) + offsets[k]`, and the elements of the following
-/// columns, up to a whole vector, come after it.
+/// A right operand that is read in place: element (k, j) is at `columns(j) + offsets[k]`, followed by the elements of the next columns,
+/// up to a whole vector.
 pub(crate) struct Direct<'a, F> {
     pub data: &'a [F],
     pub offsets: Vec<usize>,
@@ -163,8 +163,8 @@ pub(crate) fn transpose<F>(data: &[F], size: (usize, usize), step: usize, lines:
 }
 }
 
-/// Does the part of [`transpose`] that whole blocks of 16 x 16 elements cover: the depth up to a multiple of 16; and all columns,
-/// or those up to a multiple of 16 if the lines have no space for another whole vector. Returns the covered (lines, columns).
+/// Computes the part of [`transpose`] that whole blocks of 16 x 16 elements cover: the depth up to a multiple of 16; and all columns, or
+/// the columns up to a multiple of 16 if the lines have no space for another whole vector. Returns the covered (lines, columns).
 #[cfg(target_arch = "x86_64")]
 fn blocks<F: Float>(
     data: &[F],
@@ -189,7 +189,7 @@ fn blocks<F: Float>(
         }
     };
     let (ks, js) = (0..whole.0, 0..whole.1);
-    // Go along the longer lines: steps along the shorter ones would map to a few sets of the cache.
+    // The loop runs along the longer lines: steps along the shorter lines would map to a few sets of the cache.
     if width >= step {
         ks.for_each(|k| js.clone().for_each(|j| block(k * VECTOR, j * VECTOR)));
     } else {

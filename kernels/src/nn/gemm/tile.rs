@@ -20,8 +20,7 @@ pub(super) const VECTOR: usize = 16;
 /// The number of columns of a tile.
 pub(super) const WIDTH: usize = 3 * VECTOR;
 
-/// The target of a tile's vectors: `line` elements from one line to the next; `add` says whether the vectors are added to the
-/// content.
+/// The target of a tile's vectors: `line` elements from one line to the next; with `add`, the vectors are added to the content.
 #[derive(Clone, Copy)]
 #[cfg_attr(
     not(target_arch = "x86_64"),
@@ -56,8 +55,8 @@ pub(super) fn targets<F: Float>() -> bool {
     cfg!(target_arch = "x86_64") && Isa::best() != Isa::Baseline && size_of::<F>() == size_of::<f32>()
 }
 
-/// Writes the product of `panel`, whose lines are `vectors` vectors long, and the rows of `data` that start at `rows` and go along
-/// `walk`. The product goes to `to`, or if that is `None` to `out` (lines `WIDTH` apart). The caller has checked that every row's
+/// Writes the product of `panel`, whose lines are `vectors` vectors long, and the rows of `data` that start at `rows` and continue along
+/// `walk`. The product is written to `to`, or if that is `None` to `out` (lines `WIDTH` apart). The caller has checked that every row's
 /// walk ends inside `data` and that `to`, which is only for types that have [`targets`], can be written.
 pub(super) fn tile<F: Float>(
     data: &[F],
@@ -102,9 +101,9 @@ pub(super) fn tile<F: Float>(
     plain(data, rows, walk, panel, vectors, out);
 }
 
-/// Like [`tile`], for a right operand that is read in place; only for types that have [`targets`]. Each row of the left operand
-/// begins at `rows` and goes on in steps of `step`. The caller has checked that a vector from each of `bases` plus the largest of
-/// `offsets` is inside the right operand, and that `to` can be written.
+/// Like [`tile`], for a right operand that is read in place; only for types that have [`targets`]. Each row of the left operand begins at
+/// `rows` and continues in steps of `step`. The caller has checked that a vector from each of `bases` plus the largest of `offsets` is
+/// inside the right operand, and that `to` can be written.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn direct<F: Float>(
     (data, rows, step): (&[F], &[usize; ROWS], usize),

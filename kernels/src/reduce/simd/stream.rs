@@ -3,8 +3,8 @@
 use crate::Isa;
 use std::hint::black_box;
 
-/// Copies `from` to `into`, which has the same length. `stream` selects non-temporal stores, which write past the caches and spare
-/// reading every line first; faster only for buffers larger than the caches. [`fence`] must follow before others read `into`.
+/// Copies `from` to `into`, which has the same length. `stream` selects non-temporal stores, which bypass the caches and do not read
+/// every line first; faster only for buffers larger than the caches. [`fence`] must be called before other threads read `into`.
 #[inline]
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "no such stores"))]
 pub(crate) fn copy(isa: Isa, into: &mut [u8], from: &[u8], stream: bool) {
@@ -46,8 +46,8 @@ pub(crate) unsafe fn copy_apart(from: *const u8, into: *mut u8, len: usize) {
     }
 }
 
-/// Copies `from` to `into`, with non-temporal stores if the buffers are so large that the caches would not keep them; this spares
-/// reading every line before it is written.
+/// Copies `from` to `into`, with non-temporal stores if the buffers are so large that the caches would not retain them; these stores do
+/// not read every line before it is written.
 ///
 /// # Panics
 /// If the lengths differ.

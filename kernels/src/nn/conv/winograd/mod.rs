@@ -39,7 +39,7 @@ use transforms::{VECTOR, gradients, kernels};
 const ELEMENTS: usize = 16;
 /// The least number of input and of output channels for which Winograd's products are faster.
 const LEAST: usize = 64;
-/// The least side of an output picture: for smaller ones the transform of the weight is most of the work.
+/// The least side of an output picture: for smaller pictures the transform of the weight is most of the work.
 const SIDE: usize = 4;
 /// The most elements at one of the 16 places of a block's tiles, input and output together, unless that is less than 64 tiles.
 const BLOCK: usize = 1 << 18;
@@ -137,7 +137,7 @@ impl Winograd {
         let from = Pictures { channels: c, ..self.inputs };
         let (pixels, out_pixels, each) = (from.pixels(), self.outputs.pixels(), from.each());
         let n = dy.len() / (o * out_pixels);
-        // Blocks follow from the shape alone, so the order of additions does too.
+        // Blocks follow from the shape alone, and therefore so does the order of additions.
         let (samples, most) = block(each, all + o);
         let sizes = [samples * pixels * c + c, samples * out_pixels * o + o, ELEMENTS * most * c];
         with_thread_scratch(sizes.iter().sum::<usize>() + ELEMENTS * most * o, |scratch| {
