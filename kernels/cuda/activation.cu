@@ -68,7 +68,7 @@ template <class T> struct Bias {
     u64 columns, plane;
     template <int W> INLINE void run(u64 i) const {
         Pack<T, W> a = load<T, W>(y + i);
-        // The column of the first value; the others follow from it.
+        // The column of the first value; the columns of the other values follow from it.
         u64 row = plane == 1 ? i : i / plane, inside = i - row * plane;
         u64 c = (row | columns) >> 32 ? row % columns : (u32)row % (u32)columns;
 #pragma unroll

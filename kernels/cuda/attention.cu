@@ -14,7 +14,7 @@
 // [key % 4], row = h T + t:
 // dv = (r p)' dy,  ds = p (r dy v' - delta);  lse is that without dropout.
 //
-// Here are delta of all types, and the other kernels for f32. attention_mma.cu has these for f16 and bf16, by tensor cores.
+// This file has delta for all types, and the other kernels for f32. attention_mma.cu has them for f16 and bf16, by tensor cores.
 //
 // Sources: M. Milakov and N. Gimelshein, 2018 (online softmax); T. Dao et al., FlashAttention, NeurIPS 2022.
 #define BLOCKS 2
@@ -22,7 +22,7 @@
 #include "attention.cuh"
 
 #define TILE 32u
-// The rows that each warp handles: all of them use a tile that was read once. With D = 128, four would need more than 48 KiB.
+// The rows that each warp handles: all of them use a tile that was read once. With D = 128, four rows would need more than 48 KiB.
 template <int D> struct Own { static const u32 ROWS = D > 64 ? 2 : 4; };
 
 // The dropout factor r of the probability of query t and a key, in head h of sample b.
@@ -36,7 +36,7 @@ INLINE f32 kept(const Heads& s, u64 b, u64 h, u64 t, u64 key) {
 
 // Copies 32 rows of D elements to shared memory, zeros beyond the end. Rows are padded, so that lanes read different banks.
 template <class T, int D> INLINE void fill(f32 (*tile)[D + 1], const T* from, u64 stride, u64 first, u64 end, u32 size) {
-    // A larger unrolling would need more registers than there are.
+    // A larger unrolling would need more registers than a thread has.
 #pragma unroll 4
     for (u32 i = threadIdx.x; i < TILE * D; i += THREADS) {
         u64 row = first + i / D;
@@ -120,7 +120,7 @@ template <class T> INLINE void attention_delta(const T* y, const T* dy, Heads s,
     }
 }
 
-// Merges the result of attending to some of the keys into that of attending to others: y (f32) and lse of rows `first` on of each
+// Merges the result of attending to some of the keys into the result of attending to others: y (f32) and lse of rows `first` on of each
 // sequence of `own` rows. If these are the first keys of the rows, y and lse have no values yet.
 template <class T> INLINE void attention_merge(const T* part, const f32* part_lse, Heads s, u64 own, u64 first, u32 begins, f32* y, f32* lse) {
     u32 lane = threadIdx.x % 32;

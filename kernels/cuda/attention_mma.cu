@@ -26,9 +26,9 @@
 #define EMULATED
 #endif
 
-// A row of a tile. The 16 bytes at its end are never used: they let the rows of a fragment lie in different banks.
+// A row of a tile. The 16 bytes at its end are never used: they place the rows of a fragment in different banks.
 template <int D> struct Row { uint4 words[D / 8 + 1]; };
-// The rows of a tile, and those of its rows that the backward kernels compute at a time: as many as registers allow.
+// The rows of a tile, and the rows of a tile that the backward kernels compute at a time: as many as registers allow.
 template <int D> struct Tile {
     static const u32 SIZE = D > 64 ? 32 : 64, QUERY_STEP = D == 64 ? 16 : 32, KEY_STEP = D == 64 ? 32 : 16;
 };
@@ -113,14 +113,14 @@ template <bool TURNED, int D> INLINE Fragment fragment(const Row<D>* rows, u32 c
 // A block's head, and the first row of the block and of this warp.
 struct Place { u64 in, out; u32 first, own, length; bool wide; };
 
-// `backwards`: the first blocks take the last rows, which see the most keys, so that the last blocks to run are short.
+// `backwards`: the first blocks take the last rows, which attend to the most keys, so that the last blocks to run are short.
 INLINE Place place_of(const Heads& s, bool backwards, u64 addresses) {
     Place p;
     u64 b = blockIdx.y / (u32)s.heads, h = blockIdx.y % (u32)s.heads;
     p.in = b * s.length * s.stride + h * s.size, p.out = b * s.length * s.y_stride + h * s.size;
     p.first = (backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * ROWS, p.own = p.first + threadIdx.x / 32 * OWN;
     p.length = (u32)s.length;
-    // Whether all rows begin at a multiple of 16 bytes and end at one.
+    // Whether all rows begin and end at a multiple of 16 bytes.
     p.wide = (s.stride | s.y_stride | s.size) % 8 == 0 && addresses % 16 == 0;
     return p;
 }
@@ -214,7 +214,7 @@ INLINE void write_rows(T* into, u64 stride, const f32 (&c)[D / 8][4], f32 upper,
     }
 }
 
-// Where the row of a query of the block's head is in lse and delta.
+// The position of the row of a query of the block's head in lse and delta.
 INLINE u64 norm_at(const Heads& s, u32 query) { return blockIdx.y * s.length + query; }
 
 INLINE u32 kept_of(const Heads& s, const Four& four) {
@@ -273,7 +273,7 @@ INLINE void attention(const T* q, const T* k, const T* v, const Heads& s, T* y, 
             fill<D, KEYS>(tiles[now ^ 1][1], v + p.in, s.stride, at + KEYS, s, p);
         }
         if (p.own >= p.length || s.causal && at >= p.own + OWN) continue;
-        // Drawn before the products, when most registers are free.
+        // The draws are made before the products, when most registers are free.
         u32 bits = kept<false, N>(s, p, at);
         f32 score[N][4];
         clear(score);
@@ -292,7 +292,7 @@ INLINE void attention(const T* q, const T* k, const T* v, const Heads& s, T* y, 
             for (u32 n = 0; n < N; n++) max = fmaxf(max, fmaxf(score[n][2 * r], score[n][2 * r + 1]));
             max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
             max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
-            // Every row sees key 0, so `max` is a score from the first tile on.
+            // Every row attends to key 0, so `max` is a score from the first tile on.
             f32 shift = -max * scale, keep = exp2_of(fmaf(most[r], scale, shift));
             most[r] = max, total[r] *= keep;
 #pragma unroll
@@ -355,7 +355,7 @@ INLINE void attention_query(const T* q, const T* k, const T* v, const T* dy, con
         for (u32 first = at; first < at + KEYS; first += STEP) {
             if (first >= p.length || s.causal && first >= p.own + OWN) break;
             const Row<D>*keys = tiles[now][0] + (first - at), *values = tiles[now][1] + (first - at);
-            // Drawn before the products, when most registers are free.
+            // The draws are made before the products, when most registers are free.
             u32 bits = kept<false, N>(s, p, first);
             f32 score[N][4], dp[N][4];
             clear(score);
@@ -395,7 +395,7 @@ INLINE void attention_key(const T* q, const T* k, const T* v, const T* dy, const
         fill<D, QUERIES>(tiles[stage][0], q + p.in, s.stride, at, s, p);
         fill<D, QUERIES>(tiles[stage][1], dy + p.out, s.y_stride, at, s, p);
         if (threadIdx.x >= QUERIES) return;
-        // A query beyond the end has p = 1, and zeros for q, dy and delta: it adds nothing.
+        // A query beyond the end has p = 1, and zeros for q, dy and delta, so it adds nothing.
         u32 query = at + threadIdx.x;
         norms[stage][threadIdx.x] = query < p.length ? -LOG2_E * lse[norm_at(s, query)] : 0.0f;
         shifts[stage][threadIdx.x] = query < p.length ? delta[norm_at(s, query)] : 0.0f;

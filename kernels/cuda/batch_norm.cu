@@ -13,7 +13,7 @@
 //                  m = *count where the ranks added it up on the device, else the argument
 //
 // Grid of the kernels that read x: (channels, slices). A thread has the same channels in all its steps, so it reads the values per
-// channel once; in a step it loads U packs of W values before it uses the first.
+// channel once; in a step it loads U packs of W values before it uses the first pack.
 //
 //   planes          a block a channel;   the packs of its planes one after another, thread t the packs t, t + 256, ...
 //   channels last   a block 32 channels; a pack is W adjacent channels of a pixel, a block 8 W pixels side by side
@@ -30,7 +30,7 @@
 
 struct Plane { u64 n, channels, plane; u32 last; };
 
-// The first of a channel's `m` packs in a slice, and so the end of the slice before it; the slices are near-equal.
+// The first of a channel's `m` packs in a slice, which is the end of the slice before; the slices are near-equal.
 INLINE u32 slice_begin(u32 m, u32 slice) { return m / gridDim.y * slice + (slice < m % gridDim.y ? slice : m % gridDim.y); }
 
 // The packs of W values that a thread handles: `left` of them, the next at `at`. A channel has less than 2^32 values.
@@ -248,7 +248,7 @@ template <class T, int W> struct Normalise {
     T* y;
     f32 mean[W], scale[W], bias[W];
     template <bool FULL> INLINE void step(Walk<W>& walk) {
-        // The places are computed a second time for the stores, which takes fewer registers than keeping them.
+        // The places are computed a second time for the stores, which takes fewer registers than storing them.
         Walk<W> again = walk;
         Pack<T, W> a[U];
 #pragma unroll

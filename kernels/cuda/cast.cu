@@ -35,7 +35,7 @@ CAST(f16, bf16, 8) CAST(bf16, f16, 8) CAST(f64, f32, 4) CAST(f32, f64, 4)
 #define SIDE 64u
 #define ROW(T) (SIDE + 4u / (u32)sizeof(T))
 
-// Loads a tile of at most SIDE x SIDE elements in packs of W, up to 8 of a thread at once.
+// Loads a tile of at most SIDE x SIDE elements in packs of W, up to 8 packs of a thread at a time.
 template <int W, class T> INLINE void tile_in(T (*tile)[ROW(T)], const T* from, u64 columns, u32 down, u32 across) {
     const u32 STEP = THREADS * W / SIDE, U = W == 1 ? 8 : 4;
     u32 column = threadIdx.x % (SIDE / W) * W;

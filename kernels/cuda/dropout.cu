@@ -1,4 +1,4 @@
-// Dropout by a counter-based generator, as on the CPU: no mask is kept, the backward pass draws the same numbers again.
+// Dropout by a counter-based generator, as on the CPU: no mask is stored, the backward pass draws the same numbers again.
 //
 //   dropout_T    y[i] = x[i] scale where draw i is `bound` or more, else 0            (with dy for x: the backward pass)
 //                draw of element e of a sample = Philox4x32-10(counter (e / 4, step, sample, layer), key seed)[e % 4]
@@ -29,8 +29,8 @@ template <class T> struct Drop {
     }
 };
 
-// Groups of four draws must stay whole: elements before the first aligned one would shift the groups, and so would runs that begin
-// or end within a group.
+// Groups of four draws must stay whole: elements before the first aligned element would shift the groups, as would runs that begin or end
+// within a group.
 #define DROPOUT(T)                                                                                              \
     KERNEL(dropout_##T, const T* x, T* y, u64 n, Runs runs, const u32* stream, u32 layer, u32 bound, f32 scale) { \
         Drop<T> body = {x, y, runs, stream, layer, bound, scale};                                               \

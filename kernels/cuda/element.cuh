@@ -91,7 +91,7 @@ template <> struct Narrow<bf16> {
 };
 template <class T> INLINE T narrow(f32 x) { return Narrow<T>::from(x); }
 
-// f64 to f32, rounded to odd, so that further narrowing rounds as from the exact value.
+// f64 to f32, rounded to odd, so that further narrowing rounds as if from the exact value.
 INLINE f32 to_odd(f64 x) {
     f32 near = (f32)x;
     if (x != x || (f64)near == x) return canonical(near);

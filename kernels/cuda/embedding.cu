@@ -33,8 +33,8 @@ INLINE void embedding(const T* table, const u32* tokens, const T* places, u32 fi
     }
 }
 
-// A block per token. If no earlier token is of the same row, the block looks through the tokens from its own on, 256 at a time, lists
-// those of that row in order, and adds up their gradients; otherwise an earlier token's block does so.
+// A block per token. If no earlier token is of the same row, the block searches the tokens from its own on, 256 at a time, lists the
+// tokens of that row in order, and adds up their gradients; otherwise an earlier token's block does so.
 template <class T>
 INLINE void embedding_back(const u32* tokens, const T* dy, u32 first, u64 vocabulary, u64 columns, u64 n, T* dtable) {
     __shared__ u32 hits[THREADS];

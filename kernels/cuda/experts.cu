@@ -1,4 +1,4 @@
-// A mixture of experts: which experts each token goes to, its copies in their slots, and the sum of their outputs. In f32.
+// A mixture of experts: the experts that each token is sent to, its copies in their slots, and the sum of their outputs. In f32.
 //
 //   p        [N T, E]   the router's logits, then their softmax        N samples of T tokens, E experts with C slots for each sample
 //   best     [N T, K]   u32: the experts with the largest p of a token, largest first, of equal ones the first
@@ -51,7 +51,7 @@ KERNEL(experts_route, f32* p, u32* best, u32* places, f32* gates, f32* numbers, 
         for (u32 j = 0; j < m.chosen; j++) gates[own + j] = row[best[own + j]] / (m.chosen == 1 ? 1.0f : chosen);
     }
     __syncthreads();
-    // A token goes to an expert once, so an expert's turns follow from the order of tokens.
+    // A token is sent to an expert at most once, so an expert's turns follow from the order of tokens.
     for (u32 e = threadIdx.x; e < m.experts; e += THREADS) {
         u32 taken = 0;
         for (u64 at = first * m.chosen; at < (first + m.tokens) * m.chosen; at++) {
@@ -122,8 +122,8 @@ KERNEL(experts_combine_back, const f32* slots, const f32* gates, const f32* numb
     }
 }
 
-// `shares` [N, E] is memory for the share of a sample's choices that went to each expert; `balance` is the loss's weight times the
-// number of experts, by the number of samples.
+// `shares` [N, E] is memory for the share of a sample's choices that were sent to each expert; `balance` is the loss's weight times the
+// number of experts, divided by the number of samples.
 KERNEL(experts_logits, const f32* p, const u32* best, const f32* dgates, f32* shares, f32* dp, Mixture m, f32 balance) {
     u64 first = (u64)blockIdx.x * m.tokens;
     f32* share = shares + (u64)blockIdx.x * m.experts;
@@ -139,7 +139,7 @@ KERNEL(experts_logits, const f32* p, const u32* best, const f32* dgates, f32* sh
         const u32* own = best + (first + t) * m.chosen;
         const f32* dgate = dgates + (first + t) * m.chosen;
         for (u32 e = 0; e < m.experts; e++) d[e] = balance * share[e] / (f32)m.tokens;
-        // With several choices a gate is divided by the sum of them; with one it is p itself.
+        // With several choices a gate is divided by the sum of the chosen p; with one choice it is p itself.
         f32 sum = m.chosen == 1 ? 1.0f : 0.0f, common = 0.0f;
         if (m.chosen > 1) {
             for (u32 j = 0; j < m.chosen; j++) sum += row[own[j]];

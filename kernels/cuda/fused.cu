@@ -12,7 +12,7 @@
 // fewer leaves than ranks: a broadcast is a tree of one leaf. parts: the divisor of the result, 0 for none.
 #include "element.cuh"
 
-// The largest number of ranks. A tree whose deeper child comes first needs one stack entry per doubling of the ranks.
+// The largest number of ranks. A tree whose deeper child is evaluated first needs one stack entry per doubling of the ranks.
 #define MOST_RANKS 64
 #define DEPTH 6
 #define END 0xffu

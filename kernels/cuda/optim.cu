@@ -1,4 +1,4 @@
-// Optimiser steps over many tensors at once, by PyTorch's formulas, with f32 master weights beside 16-bit parameters.
+// Optimiser steps over many tensors at once, by PyTorch's formulas, with f32 master weights for 16-bit parameters.
 //
 //   tensors  param [n] of T, grad [n] f32, master [n] f32 (null: no master copy), m, v [n] f32
 //   jobs     one per block: (tensor, nth part of JOB elements)
@@ -105,7 +105,7 @@ INLINE void job_sums(const Tensor& t, u64 first, const f64* sums, f64& params, f
     grads = block_sum(grads, shared);
 }
 
-// In the number of a tensor: this rank's elements do not count, as another rank's that are the same do.
+// A bit in the number of a tensor: this rank's elements do not count, because another rank counts the same elements.
 #define UNCOUNTED 0x80000000u
 
 // Without totals the norms are those of the tensor's own jobs.

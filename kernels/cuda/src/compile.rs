@@ -72,8 +72,8 @@ pub fn nvrtc_version() -> Result<(i32, i32)> {
 type Key = (Family, Option<DType>, u32);
 type Image = Arc<[u8]>;
 
-/// A family's code for a device of architecture `arch`: machine code, or PTX where NVRTC is older than the device. The process
-/// compiles each image once, unless `anew`; a thread that needs an image under compilation waits for that image only.
+/// A family's code for a device of architecture `arch`: machine code, or PTX where NVRTC is older than the device. The process compiles
+/// each image once, unless `anew`; a thread that needs an image that is being compiled waits for this image only.
 pub(super) fn image_for(family: Family, only: Option<DType>, arch: u32, anew: bool) -> Result<Image> {
     static IMAGES: Mutex<BTreeMap<Key, Arc<Mutex<Option<Image>>>>> = Mutex::new(BTreeMap::new());
     let place = {
@@ -157,12 +157,12 @@ fn compile(family: Family, only: Option<DType>, form: CodeFormat) -> Result<Vec<
         (nvrtc.nvrtcCreateProgram)(&mut program.0, source, name, 2, headers.as_ptr(), names.as_ptr())
     })?;
     let mut options = vec![format!("--gpu-architecture={}", form.target())];
-    // Without fused multiply-add: it rounds once where the CPU rounds twice.
+    // Without fused multiply-add, which rounds once where the CPU rounds twice.
     options.extend(["--std=c++17", "--fmad=false"].map(String::from));
     options.extend(only.map(|dtype| format!("-DONLY={dtype}")));
     let options = options.iter().map(|option| text(option)).collect::<Result<Vec<_>>>()?;
     let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
-    // SAFETY: `pointers` holds as many strings as the count says, and all are alive.
+    // SAFETY: `pointers` holds as many strings as the count, and all are alive.
     let answer = unsafe { (nvrtc.nvrtcCompileProgram)(program.0, pointers.len() as i32, pointers.as_ptr()) };
     if answer != nvrtcResult::NVRTC_SUCCESS {
         let log = fetch(&program, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog)?;
@@ -186,7 +186,7 @@ fn fetch(program: &Program, size_of: SizeOf, fetch: Fetch) -> Result<Vec<u8>> {
     // SAFETY: the program is live, and NVRTC writes one integer to `size`.
     check("tell a size", unsafe { size_of(program.0, &mut size) })?;
     let mut bytes = vec![0u8; size];
-    // SAFETY: `bytes` is as long as NVRTC said that its result is.
+    // SAFETY: `bytes` has the length that NVRTC has returned for its result.
     check("hand over a result", unsafe { fetch(program.0, bytes.as_mut_ptr().cast()) })?;
     Ok(bytes)
 }

@@ -2,7 +2,7 @@
 
 use super::libraries::CudaLibrary;
 
-/// Why a GPU operation failed. Each message is one line, and says how to mend the cause where the user can.
+/// Why a GPU operation failed. Each message is one line, with a remedy where the user can apply one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -10,10 +10,10 @@ pub enum Error {
     Missing {
         /// The library that is missing or incomplete.
         library: CudaLibrary,
-        /// The file or function that was looked for.
+        /// The file or function that was searched for.
         looked_for: String,
     },
-    /// CUDA is installed, but there is no usable device; the text says why.
+    /// CUDA is installed, but there is no usable device; the text contains the reason.
     NoDevice(String),
     /// The driver or a library refused a call.
     Refused {
@@ -70,6 +70,6 @@ pub(super) fn driver<T>(
     call: &'static str,
     answer: std::result::Result<T, cudarc::driver::result::DriverError>,
 ) -> Result<T> {
-    // The code's own name, since asking the driver for a description is another call that can fail.
+    // The name of the code, because requesting a description from the driver is another call that can fail.
     answer.map_err(|error| Error::Refused { call, answer: format!("{:?}", error.0) })
 }

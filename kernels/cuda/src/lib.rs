@@ -3,12 +3,12 @@
 //! ```text
 //! launch::reduce(queue, ..)      one function per operation: checks lengths, counts bytes
 //!        |
-//!      Queue -- CudaMachine --- Gpu    the driver; NVRTC compiles a family of kernels for the device that is there
+//!      Queue -- CudaMachine --- Gpu    the driver; NVRTC compiles a family of kernels for the present device
 //!                          \--- Shim   the same source on the CPU, a fibre per thread (`allfold-standin`, for tests)
 //! ```
 //!
-//! No function here panics where CUDA is missing: [`probe()`] turns a missing driver, library or device into one [`Error`] that
-//! says what was looked for and how to get it. Libraries are loaded at run time, so one program runs on all machines.
+//! No function here panics where CUDA is missing: [`probe()`] turns a missing driver, library or device into one [`Error`] that names the
+//! missing item and explains how to get it. Libraries are loaded at run time, so one program runs on all machines.
 //!
 //! ```
 //! use allfold_cuda as cuda;

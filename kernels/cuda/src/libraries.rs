@@ -1,7 +1,7 @@
 //! The search for CUDA's libraries: by the dynamic linker's rules, then in the folders of Python's wheels and of toolkits.
 //!
-//! A library that the linker does not find by itself is loaded by its full path and kept loaded; a later load by its bare name then
-//! gets the loaded library. So a machine whose only CUDA came with PyTorch is enough.
+//! A library that the linker does not find by itself is loaded by its full path and stays loaded; a later load by its bare name then gets
+//! the loaded library. So a machine whose only CUDA was installed with PyTorch is enough.
 //!
 //! A library of a newer major version than the driver's CUDA is the last choice, since the driver cannot load its code.
 
@@ -147,7 +147,7 @@ pub fn hide(libraries: &[CudaLibrary]) {
 fn driver_major() -> Option<i32> {
     CudaLibrary::Driver.load()?;
     let mut version = 0;
-    // SAFETY: the first call only looks for and loads the driver; the second writes one integer and may be called before cuInit.
+    // SAFETY: the first call only searches for and loads the driver; the second writes one integer and may be called before cuInit.
     let answer = unsafe {
         cudarc::driver::sys::is_culib_present().then(|| cudarc::driver::sys::cuDriverGetVersion(&mut version))
     };
@@ -157,8 +157,8 @@ fn driver_major() -> Option<i32> {
 /// Loads a library for good, with its symbols visible to libraries that are loaded later. Returns whether the load succeeded.
 fn keep(path: &Path) -> bool {
     use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
-    // SAFETY: loading runs the library's initialisers; these are NVIDIA's own libraries, made to be loaded like this, and
-    // none is ever unloaded.
+    // SAFETY: loading runs the library's initialisers; these are NVIDIA's own libraries, made to be loaded in this way, and they are
+    // never unloaded.
     match unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) } {
         Ok(library) => {
             std::mem::forget(library);
@@ -168,7 +168,7 @@ fn keep(path: &Path) -> bool {
     }
 }
 
-/// Folders that may hold CUDA's libraries: those of the environment, of toolkits, of Python's wheels and of the system.
+/// Folders that may hold CUDA's libraries: folders named by the environment, of toolkits, of Python's wheels and of the system.
 pub fn folders() -> Vec<PathBuf> {
     let list = |name: &str| std::env::var_os(name).map(|value| std::env::split_paths(&value).collect());
     let mut folders: Vec<PathBuf> = list("LD_LIBRARY_PATH").unwrap_or_default();
@@ -212,7 +212,7 @@ fn named(path: &Path, prefix: &str) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix))
 }
 
-/// The entries of a folder, sorted; none if the folder cannot be read.
+/// The entries of a folder, sorted; empty if the folder cannot be read.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();

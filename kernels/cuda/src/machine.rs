@@ -1,4 +1,5 @@
-//! The machine that runs kernels: a GPU, or the CPU shim of the tests. The interface underneath [`super::Queue`], in raw addresses.
+//! The machine that runs kernels: a GPU, or the CPU shim of the tests. This is the interface underneath [`super::Queue`], in raw
+//! addresses.
 
 use super::{Kernel, Result};
 use bytemuck::Pod;
@@ -44,7 +45,7 @@ pub struct MemoryAccess {
 /// A kernel's arguments in order, by value, and the memory that the kernel reads and writes.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments {
-    /// The arguments' bytes, kept in words so that every argument is aligned.
+    /// The arguments' bytes, stored in words so that every argument is aligned.
     words: Vec<u64>,
     starts: Vec<usize>,
     accesses: Vec<MemoryAccess>,
@@ -147,7 +148,7 @@ pub trait CudaMachine: Any + Send + Sync {
     /// # Safety
     /// `address` comes from [`CudaMachine::pin`], and no work in flight reads the memory.
     unsafe fn unpin(&self, address: u64);
-    /// Queues a copy from pinned host memory to the device and returns at once.
+    /// Queues a copy from pinned host memory to the device and returns immediately.
     ///
     /// # Errors
     /// The driver's error.
@@ -195,7 +196,7 @@ pub trait CudaMachine: Any + Send + Sync {
     /// # Safety
     /// The arguments have the types that the kernel declares, and all memory that the kernel reads and writes is acquired.
     unsafe fn launch(&self, stream: CudaStream, launch: &Launch) -> Result<()>;
-    /// Records an event behind all work that the stream has been given.
+    /// Records an event behind all work that was queued on the stream.
     ///
     /// # Errors
     /// The driver's error.
@@ -205,7 +206,7 @@ pub trait CudaMachine: Any + Send + Sync {
     /// # Errors
     /// The driver's error.
     fn record_again(&self, event: CudaEvent, stream: CudaStream) -> Result<()>;
-    /// Makes all work that the stream is given after this call run after the event.
+    /// Makes all work that is queued on the stream after this call run after the event.
     ///
     /// # Errors
     /// The driver's error.
@@ -230,7 +231,7 @@ pub trait CudaMachine: Any + Send + Sync {
     /// # Errors
     /// The driver's error.
     fn between(&self, from: CudaEvent, to: CudaEvent) -> Result<u64>;
-    /// Starts a capture: from here on the stream, and streams that wait for its events, record their work instead of running it.
+    /// Starts a capture: from now on the stream, and streams that wait for its events, record their work instead of running it.
     ///
     /// # Errors
     /// The driver's error.

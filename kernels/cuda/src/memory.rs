@@ -6,7 +6,7 @@ use bytemuck::Pod;
 use std::fmt;
 use std::sync::Arc;
 
-/// Device memory. Dropped memory is freed after all queued work has run, or goes back to its queue's pool, or stays with its owner.
+/// Device memory. When dropped, it is freed after all queued work has run, or returned to its queue's pool, or stays with its owner.
 pub struct Memory {
     machine: Arc<dyn CudaMachine>,
     device: usize,
@@ -15,11 +15,11 @@ pub struct Memory {
     home: Home,
 }
 
-/// Where dropped memory goes.
+/// The destination of dropped memory.
 enum Home {
-    /// The memory goes back to the driver.
+    /// The memory is returned to the driver.
     Driver,
-    /// The memory goes back to a queue's pool, with the given number of bytes.
+    /// The memory is returned to a queue's pool, with the given number of bytes.
     Pool(Arc<Pool>, usize),
     /// The memory belongs to another owner and is not freed.
     Lent,
@@ -179,7 +179,7 @@ impl Mark {
         self.0.event
     }
 
-    /// Moves the mark behind all work that `queue` has been given. No other queue may still wait for the mark.
+    /// Moves the mark behind all work that was queued on `queue`. No other queue may still wait for the mark.
     ///
     /// # Errors
     /// The driver's error.
@@ -227,9 +227,9 @@ impl Queue {
         Ok(Queue { machine, device, stream, pool: None })
     }
 
-    /// This queue with a pool: memory that the queue frees serves its next allocations, and goes back to the driver when every
-    /// clone of the queue and all of its memory is dropped. Only this queue may use such memory; memory for several queues comes
-    /// from [`Memory::new`].
+    /// This queue with a pool: memory that the queue frees is reused by its next allocations, and is returned to the driver when every
+    /// clone of the queue and all of its memory is dropped. Only this queue may use such memory; memory for several queues comes from
+    /// [`Memory::new`].
     pub fn pooled(mut self) -> Queue {
         self.pool = Some(Arc::new(Pool::new(self.machine.clone(), self.device)));
         self
@@ -352,7 +352,7 @@ impl Queue {
         self.wait_for(mark.event())
     }
 
-    /// Like [`Queue::wait`], for an event; the owner of the event's mark must keep the mark until this queue has passed it.
+    /// Like [`Queue::wait`], for an event; the owner of the event's mark must not drop the mark until this queue has passed it.
     ///
     /// # Errors
     /// The driver's error.
@@ -368,12 +368,12 @@ impl Queue {
         self.machine.finish(self.stream())
     }
 
-    /// Runs a kernel; for the functions of `launch`, which know each kernel's arguments.
+    /// Runs a kernel. Only for the functions of `launch`, which pass the arguments of each kernel.
     ///
     /// # Safety
     /// The conditions of [`CudaMachine::launch`].
     pub(super) unsafe fn launch(&self, launch: &Launch) -> Result<()> {
-        // SAFETY: the caller keeps the conditions of [`CudaMachine::launch`].
+        // SAFETY: the caller meets the conditions of [`CudaMachine::launch`].
         unsafe { self.machine.launch(self.stream(), launch) }
     }
 }

@@ -13,7 +13,7 @@ impl Arguments {
         self.touches(part, true).with(part.address())
     }
 
-    /// Records a slice that the kernel reaches through a table or in another form; passes no argument.
+    /// Records a slice that the kernel accesses through a table or in another form; passes no argument.
     pub fn touches(self, part: Slice<'_>, write: bool) -> Arguments {
         self.notes([MemoryAccess { address: part.address(), bytes: part.len() as u64, write }])
     }

@@ -18,7 +18,7 @@ impl Pinned {
     }
 
     fn set(&mut self, from: &[u8]) {
-        // SAFETY: `pin` gave at least `from.len()` bytes of this process's memory, and `from` is no part of them.
+        // SAFETY: `pin` has allocated at least `from.len()` bytes of this process's memory, and `from` is not part of them.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.address as *mut u8, from.len()) };
     }
 }
@@ -41,7 +41,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// A feed that copies on `queue`; a queue of its own lets copies run beside other work.
+    /// A feed that copies on `queue`; with a separate queue, copies run concurrently with other work.
     pub fn new(queue: Queue) -> Feed {
         Feed { queue, halves: [None, None], read: [None, None], turn: 0 }
     }
@@ -51,7 +51,7 @@ impl Feed {
         &self.queue
     }
 
-    /// Copies values to the device. Returns at once, unless the device has not yet read the half of the buffer that is used next.
+    /// Copies values to the device. Returns immediately, unless the device has not yet read the half of the buffer that is used next.
     ///
     /// # Errors
     /// [`Error::Argument`] if the lengths differ; the driver's error.

@@ -1,8 +1,8 @@
-//! A pool of device memory for one queue: freeing, and allocating what was freed before, cost a look-up and no call of the driver.
+//! A pool of device memory for one queue: freeing, and allocating freed memory again, cost a look-up and no call of the driver.
 //!
-//! Freeing through the driver waits for the whole device, so memory that a step needs briefly comes from the pool instead. A queue
-//! runs in order, so freed memory may be handed out at once, even before its last use has run. A captured step names addresses of
-//! the pool; hence no memory goes back to the driver before the pool is dropped.
+//! Freeing through the driver waits for the whole device, so memory that a step needs briefly is taken from the pool instead. A queue
+//! runs in order, so freed memory may be reused immediately, even before its last use has run. A captured step contains addresses of the
+//! pool; so no memory is returned to the driver before the pool is dropped.
 
 use super::{CudaMachine, Result};
 use std::collections::BTreeMap;
@@ -87,7 +87,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         let free = std::mem::take(&mut self.state().free);
         for address in free.into_values().flatten() {
-            // SAFETY: the address was acquired in `take`, and its user has given it back.
+            // SAFETY: the address was acquired in `take`, and its user has returned it.
             unsafe { self.machine.release(self.device, address) };
         }
     }

@@ -1,4 +1,4 @@
-//! What the machine has of CUDA: driver, devices and compiler, looked up once.
+//! The machine's CUDA installation: driver, devices and compiler, looked up once.
 
 use super::error::driver;
 use super::libraries::CudaLibrary;
@@ -35,7 +35,7 @@ pub struct Probe {
     pub devices: Vec<ProbedDevice>,
 }
 
-/// Looks for a driver, a device and the compiler, once for the process.
+/// Searches for a driver, a device and the compiler, once for the process.
 ///
 /// # Errors
 /// [`Error::Missing`], [`Error::NoDevice`], or the driver's error.
@@ -49,7 +49,7 @@ fn look() -> Result<Probe> {
     if CudaLibrary::Driver.load().is_none() {
         return Err(missing("no libcuda.so.1".into()));
     }
-    // SAFETY: the call only looks for a library by name, and loads it.
+    // SAFETY: the call only searches for a library by name, and loads it.
     if !unsafe { sys::is_culib_present() } {
         return Err(missing("libcuda.so.1 is there and cannot be loaded".into()));
     }

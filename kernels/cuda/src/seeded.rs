@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 static SEEDED: Mutex<&[u8]> = Mutex::new(&[]);
 
-/// Puts the given defects back, by their numbers in `docs/GPU.md`, and takes out every other.
+/// Puts the given defects back, by their numbers in `docs/GPU.md`, and removes every other.
 pub fn seed_defects(defects: &'static [u8]) {
     *SEEDED.lock().unwrap_or_else(PoisonError::into_inner) = defects;
 }

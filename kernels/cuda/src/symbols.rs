@@ -1,10 +1,10 @@
 //! The functions of a library that is loaded by its path, as a table of pointers.
 //!
-//! cudarc looks for a library by name in an order of its own, and panics where a function is missing. Where several versions are
-//! installed, Allfold must call the one that [`super::libraries`] has chosen.
+//! cudarc searches for a library by name in its own order, and panics where a function is missing. Where several versions are installed,
+//! Allfold must call the version that [`super::libraries`] has chosen.
 
-/// Declares a structure of a library's functions by name, with a function `open` that finds all or says which is missing. The types
-/// must be those that cudarc declares in `$sys`; the ABI test compares cudarc's types with the headers.
+/// Declares a structure of a library's functions by name, with a function `open` that finds all functions or returns which one is
+/// missing. The types must be those that cudarc declares in `$sys`; the ABI test compares cudarc's types with the headers.
 macro_rules! symbols {
     ($(#[$doc:meta])* $table:ident of $sys:path { $($function:ident($($type:ty),* $(,)?) -> $answer:ty;)* }) => {
         $(#[$doc])*

@@ -43,7 +43,7 @@ impl Contexts {
         make_current(context)
     }
 
-    /// Makes the context of any opened device current for the calling thread; opens the first device if none is open.
+    /// Makes the context of any opened device current for the calling thread; opens the first device if no device is open.
     pub fn enter_any(&self) -> Result<()> {
         self.enter(self.opened.iter().position(|place| place.get().is_some()).unwrap_or(0))
     }
@@ -111,7 +111,7 @@ fn busy(device: usize) -> Error {
 }
 
 fn make_current(context: Handle<sys::CUcontext>) -> Result<()> {
-    // SAFETY: the context is live: none is released before the program ends.
+    // SAFETY: the context is live, because no context is released before the program ends.
     driver("enter a context", unsafe { result::ctx::set_current(context.0) })
 }
 

@@ -30,7 +30,7 @@ struct OwnStream {
     ring: Mutex<Option<Ring>>,
 }
 
-/// All GPUs of this machine that the driver lists; each one's primary context is opened at its first use.
+/// All GPUs of this machine that the driver lists; the primary context of each is opened at its first use.
 pub struct Gpu {
     devices: Vec<ProbedDevice>,
     contexts: &'static Contexts,
@@ -87,8 +87,8 @@ impl Gpu {
         Ok((found.0, found.1.0))
     }
 
-    /// Destroys an object of a device that is no longer needed, in the device's context. An error here belongs to earlier work;
-    /// the next call that waits for that work returns it.
+    /// Destroys an object of a device that is no longer needed, in the device's context. An error here belongs to earlier work and is
+    /// returned by the next call that waits for this work.
     fn destroy(&self, device: usize, destroy: impl FnOnce() -> std::result::Result<(), result::DriverError>) {
         if self.enter_too(device).is_ok() {
             let _ = destroy();
@@ -105,7 +105,7 @@ impl Gpu {
         });
     }
 
-    /// The error for too little device memory: the bytes wanted and the bytes there are.
+    /// The error for too little device memory, with the requested bytes and the free bytes.
     fn out_of_memory(&self, device: usize, wanted: usize) -> Error {
         let (free, total) = result::mem_get_info().unwrap_or_default();
         let answer = format!(
@@ -174,7 +174,7 @@ impl CudaMachine for Gpu {
 
     fn acquire(&self, device: usize, bytes: usize) -> Result<u64> {
         self.enter(device)?;
-        // SAFETY: the memory is uninitialised, as the trait method says.
+        // SAFETY: the memory is uninitialised, as the trait method documents.
         match unsafe { result::malloc_sync(bytes.max(1)) } {
             Err(error) if error.0 == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
                 Err(self.out_of_memory(device, bytes))
@@ -185,8 +185,8 @@ impl CudaMachine for Gpu {
 
     unsafe fn release(&self, device: usize, address: u64) {
         if self.enter(device).is_ok() {
-            // SAFETY: the caller meets the conditions of the [`CudaMachine`] method. An error here belongs to earlier work; the
-            // next call that waits for that work returns it.
+            // SAFETY: the caller meets the conditions of the [`CudaMachine`] method. An error here belongs to earlier work and is
+            // returned by the next call that waits for this work.
             let _ = unsafe { result::free_sync(address) };
         }
     }
@@ -196,13 +196,13 @@ impl CudaMachine for Gpu {
         let portable = sys::CU_MEMHOSTALLOC_PORTABLE;
         // The driver refuses to allocate 0 bytes.
         let bytes = if self.seeded(22) { bytes } else { bytes.max(1) };
-        // SAFETY: the host memory is uninitialised, as the trait method says.
+        // SAFETY: the host memory is uninitialised, as the trait method documents.
         let pinned = unsafe { result::malloc_host(bytes, portable) };
         driver("pin memory of the host", pinned).map(|address| address as u64)
     }
 
     unsafe fn unpin(&self, address: u64) {
-        // Any open context will do: memory is pinned only once a context is open.
+        // Any open context can be used: memory is pinned only once a context is open.
         if self.contexts.enter_any().is_ok() {
             // SAFETY: the caller meets the conditions of the [`CudaMachine`] method.
             let _ = unsafe { result::free_host(address as *mut _) };
@@ -342,7 +342,7 @@ impl CudaMachine for Gpu {
 
     fn begin_capture(&self, stream: CudaStream) -> Result<()> {
         let stream = self.at(stream)?;
-        // Relaxed mode allows loading a kernel, at its first launch, during the capture; the loading is no part of the graph.
+        // Relaxed mode allows loading a kernel, at its first launch, during the capture; the loading is not part of the graph.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: the stream is live.
         driver("begin a capture", unsafe { result::stream::begin_capture(stream, mode) })

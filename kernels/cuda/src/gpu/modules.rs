@@ -1,8 +1,8 @@
 //! Loaded kernels by device, one set for the process.
 //!
 //! The table's lock is not held while NVRTC compiles or the driver loads a kernel. Loading may wait until the device is idle, and
-//! so until another rank has finished a collective; if that rank were a thread that waits for the lock, both would deadlock. So two
-//! threads may load the same module; the second copy is unloaded again.
+//! therefore until another rank has finished a collective; if that rank were a thread that waits for the lock, both would deadlock. So
+//! two threads may load the same module; the second copy is unloaded again.
 
 use super::contexts::Contexts;
 use super::numbered::{Handle, lock};
@@ -47,7 +47,7 @@ pub(super) fn function(
     // SAFETY: the module is live: no module in the list is ever unloaded.
     let function = unsafe { result::module::get_function(module.0, name) };
     let function = driver("find a kernel in its module", function)?;
-    // Load the kernel now: else the driver loads it at its first launch, and may then wait until the device is idle. SAFETY: the
+    // Load the kernel now: otherwise the driver loads it at its first launch, and may then wait until the device is idle. SAFETY: the
     // function is the driver's.
     driver("load a kernel", unsafe { sys::cuFuncLoad(function) }.result())?;
     Ok(lock(&LOADED).functions.entry(key).or_insert(Handle(function)).0)

@@ -36,7 +36,7 @@ impl<T: Clone> Numbered<T> {
         number
     }
 
-    /// The object with this number, if it was not removed.
+    /// The object with this number, unless it was removed.
     pub fn get(&self, number: u32) -> Option<T> {
         lock(&self.0).1.get(&number).cloned()
     }

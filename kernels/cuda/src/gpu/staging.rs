@@ -1,11 +1,11 @@
 //! Small copies from pageable host memory without a wait of the host, by a ring of pinned memory per stream.
 //!
-//! The driver may read pageable memory after its call has returned, so such a copy must be waited for, and with it all earlier work
-//! of the stream: a step that writes 16 bytes would stop the host. So the bytes are first copied into the ring. The ring's quarters
-//! are used in turn: an event follows the last copy out of each quarter, and the host waits for it before the quarter is written
-//! again. A large copy is not staged but waited for, since a second copy by the host would cost more.
+//! The driver may read pageable memory after its call has returned, so the host would have to wait for such a copy, and for all earlier
+//! work of the stream: a step that writes 16 bytes would stop the host. So the bytes are first copied into the ring. The ring's quarters
+//! are used in turn: an event follows the last copy out of each quarter, and the host waits for this event before the quarter is written
+//! again. A large copy is not staged; the host waits for it, since a second copy by the host would cost more.
 //!
-//! A ring outlives its stream and serves another: pinning memory costs more than a ring saves a short-lived stream.
+//! A ring outlives its stream and is reused for another stream: pinning memory costs more than a ring saves a short-lived stream.
 
 use super::numbered::{Handle, lock};
 use crate::Result;
@@ -26,13 +26,13 @@ pub(super) struct Ring {
     quarter: usize,
     /// Bytes of the current quarter that are in use.
     used: usize,
-    /// For each quarter that was left, the event behind the last copy out of it.
+    /// For each quarter that was filled, the event behind the last copy out of it.
     left: [Option<Handle<sys::CUevent>>; QUARTERS],
-    /// Whether the current quarter was entered and its event was not waited for yet.
+    /// Whether the host has not yet waited for the event of the current quarter.
     entered: bool,
 }
 
-/// Free rings by device, whose streams are destroyed.
+/// Free rings by device; their streams are destroyed.
 static FREE: Mutex<BTreeMap<usize, Vec<Ring>>> = Mutex::new(BTreeMap::new());
 
 impl Ring {
@@ -72,7 +72,7 @@ impl Ring {
         driver("copy to the device", unsafe { result::memcpy_htod_async(into, place, stream) })
     }
 
-    /// Records the event of the current quarter and turns to the next quarter.
+    /// Records the event of the current quarter and continues with the next quarter.
     fn leave(&mut self, stream: sys::CUstream) -> Result<()> {
         let event = match self.left[self.quarter] {
             Some(event) => event,
@@ -88,7 +88,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Keeps the ring for another stream of the device, just before `stream` is destroyed.
+    /// Stores the ring for another stream of the device, just before `stream` is destroyed.
     pub fn retire(mut self, device: usize, stream: sys::CUstream) {
         // If no event can be recorded behind the last copies, the ring is leaked: the copies may still be in flight.
         if self.leave(stream).is_ok() {

@@ -30,15 +30,15 @@ pub struct Heads<'a> {
 pub struct Dropped<'a> {
     /// The words (u32) of a [`DropoutStream`], as for [`super::dropout`].
     pub stream: Slice<'a>,
-    /// The layer's number, which is part of the counter that random draws are made from.
+    /// The layer's number, which is part of the counter of the random draws.
     pub layer: u32,
     /// The dropped share of probabilities, at least 0 and less than 1.
     pub share: f64,
-    /// The attention that this one is a part of, whose draws it makes; `None` for a whole one.
+    /// The attention that this one is a part of, and whose draws it uses; `None` for a whole attention.
     pub part: Option<AttentionPart>,
 }
 
-/// Where the heads, queries and keys of an attention lie in a larger one.
+/// The position of the heads, queries and keys of an attention in a larger attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionPart {
     /// The number of tokens of a whole sequence.

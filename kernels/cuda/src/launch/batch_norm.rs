@@ -59,8 +59,8 @@ impl BatchNormLaunch {
     }
 
     /// The grid of a kernel that reads pictures: one column for each channel, or for each 32 channels where channels are the last
-    /// dimension, and slices of a channel's values. There are several times as many blocks as run at once, so that the last blocks
-    /// are a small part of the time.
+    /// dimension, and slices of a channel's values. There are several times as many blocks as can run at the same time, so that the last
+    /// blocks are a small part of the time.
     fn grid(&self, queue: &Queue) -> [u32; 3] {
         let (wide, least) = if self.layout == TensorLayout::ChannelsLast { (32, 64) } else { (1, 1024) };
         let columns = self.channels.div_ceil(wide) as u32;

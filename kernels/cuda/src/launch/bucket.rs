@@ -77,7 +77,7 @@ impl<'a> BucketLaunch<'a> {
         self.go(queue, "unpack", (bucket, false), |arguments| arguments.with(factor))
     }
 
-    /// Launches `stem`; `into` says whether the bucket is written and the tensors are read, or the other way round.
+    /// Launches `stem`; `into` is true if the bucket is written and the tensors are read, false for the other direction.
     fn go(
         &self,
         queue: &Queue,
@@ -104,7 +104,7 @@ fn floats(dtype: DType) -> Result<()> {
     }
 }
 
-/// Sets `found` (u32) to 1 if any element of `x` is NaN or infinite; otherwise `found` keeps its value.
+/// Sets `found` (u32) to 1 if any element of `x` is NaN or infinite; otherwise `found` is unchanged.
 ///
 /// # Errors
 /// [`Error::Argument`] for a type that is no float.
@@ -162,8 +162,8 @@ pub fn cast(
     Ok((from.len() + into.len()) as u64)
 }
 
-/// `into [B, C, R] = from [B, R, C]`: turns pictures with R channels and C pixels into channels-last ones; with R and C exchanged
-/// it turns them back.
+/// `into [B, C, R] = from [B, R, C]`: converts pictures with R channels and C pixels to channels last; with R and C exchanged it converts
+/// them back.
 ///
 /// # Errors
 /// [`Error::Argument`] for a type other than f32, f16 and bf16, or lengths that do not match.

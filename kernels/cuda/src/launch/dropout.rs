@@ -44,12 +44,12 @@ impl DropoutLaunch<'_> {
     }
 }
 
-/// Copies `x`, the same elements of each of several samples, to `y`, sets a share of the values to 0 and scales the others, by the draws of
-/// [`allfold_kernels::nn::DropoutKernel`]. `stream` holds the words (u32) of a [`DropoutStream`]; the kernel takes the layer from `layer`.
+/// Copies `x`, the same elements of each of several samples, to `y`, sets a share of the values to 0 and scales the others, by the draws
+/// of [`allfold_kernels::nn::DropoutKernel`]. `stream` holds the words (u32) of a [`DropoutStream`]; `layer` replaces the stream's layer.
 /// Applied to gradients, the same call is the backward pass.
 ///
 /// # Errors
-/// A buffer of the wrong length; runs or a share that the kernel does not take.
+/// A buffer of the wrong length; runs or a share that the kernel does not support.
 pub fn dropout(
     queue: &Queue,
     dtype: DType,

@@ -11,7 +11,7 @@ pub struct EmbeddingLaunch {
     pub dtype: DType,
     /// The number of rows of the table, V.
     pub vocabulary: usize,
-    /// The token of the first row, if the table is a part of one that several ranks share: tokens of other ranks' rows give 0. `None`
+    /// The token of the first row, if the table is a part of a table that several ranks share: tokens of other ranks' rows give 0. `None`
     /// for a whole table.
     pub part_from: Option<u32>,
     /// The number of columns, C.

@@ -4,7 +4,7 @@ use super::{Moved, blocks, holds, run, small};
 use crate::{Arguments, Error, Family, Kernel, Queue, Result, Slice};
 use bytemuck::{Pod, Zeroable};
 
-/// A mixture over N samples of T tokens of `width` numbers: each token goes to K of E experts, each of which has C slots for each
+/// A mixture over N samples of T tokens of `width` numbers: each token is sent to K of E experts, each of which has C slots for each
 /// sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MixtureLaunch {
@@ -14,7 +14,7 @@ pub struct MixtureLaunch {
     pub tokens: usize,
     /// Experts, E.
     pub experts: usize,
-    /// Experts that each token goes to, K.
+    /// Experts that each token is sent to, K.
     pub chosen: usize,
     /// Slots of an expert for each sample, C.
     pub capacity: usize,
@@ -33,13 +33,13 @@ struct Mixture {
     width: u32,
 }
 
-/// Where each choice of each token went: the gates and the slot numbers, both f32 `[N T, K]`.
+/// The choices of each token: the gates and the slot numbers, both f32 `[N T, K]`.
 type Gates<'a> = (Slice<'a>, Slice<'a>);
 
 impl MixtureLaunch {
     fn shape(&self) -> Result<Mixture> {
         let MixtureLaunch { samples, tokens, experts, chosen, capacity, width } = *self;
-        // Slot numbers are passed on as f32, which holds whole numbers up to 2^24.
+        // Slot numbers are passed as f32, which represents whole numbers up to 2^24 exactly.
         if chosen == 0 || chosen > experts || experts * capacity >= 1 << 24 {
             return Err(Error::Argument(format!(
                 "each token goes to {chosen} of {experts} experts with {capacity} slots; it must go to 1 or more of them, and they may \
@@ -94,7 +94,7 @@ impl MixtureLaunch {
     /// (u32) and to the gates' numbers.
     ///
     /// # Errors
-    /// A buffer of the wrong length, a shape that the kernels do not take.
+    /// A buffer of the wrong length, a shape that the kernels do not support.
     pub fn route(
         &self,
         queue: &Queue,
@@ -111,7 +111,7 @@ impl MixtureLaunch {
         Ok((2 * p.len() + 4 * best.len()) as u64)
     }
 
-    /// Copies tokens to their slots. Slots that no token gets are not written.
+    /// Copies tokens to their slots. Slots without a token are not written.
     ///
     /// # Errors
     /// Those of [`MixtureLaunch::route`].
@@ -159,8 +159,7 @@ impl MixtureLaunch {
         Ok(y.len() as u64 + 4 * self.choices() * self.width as u64)
     }
 
-    /// The gradients of [`MixtureLaunch::combine`] with respect to the slots, of which those that no token has are not written, and to
-    /// the gates.
+    /// The gradients of [`MixtureLaunch::combine`] with respect to the slots and to the gates. Slots without a token are not written.
     ///
     /// # Errors
     /// Those of [`MixtureLaunch::route`].
@@ -182,8 +181,8 @@ impl MixtureLaunch {
         Ok(dy.len() as u64 + 2 * 4 * self.choices() * self.width as u64)
     }
 
-    /// The gradient of the router's logits, from that of the gates and from that of the balance loss: for each sample `balance` times the
-    /// sum over experts of the share of choices that went to the expert times the expert's mean probability.
+    /// The gradient of the router's logits, from the gradients of the gates and of the balance loss. The balance loss of a sample is
+    /// `balance` times the sum over experts of the share of choices that were sent to the expert times the expert's mean probability.
     ///
     /// # Errors
     /// Those of [`MixtureLaunch::route`].

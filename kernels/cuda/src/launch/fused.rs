@@ -23,7 +23,7 @@ impl BufferTree {
         BufferTree::Node(Box::new(a), Box::new(b))
     }
 
-    /// The number of stack entries that evaluation needs if the deeper child goes first (Sethi and Ullman, 1970).
+    /// The number of stack entries that evaluation needs if the deeper child is evaluated first (Sethi and Ullman, 1970).
     fn depth(&self) -> u32 {
         match self {
             BufferTree::Leaf(_) => 0,

@@ -31,7 +31,7 @@ impl LayerNormLaunch {
     }
 }
 
-/// `y = (x - mean) r w + b`; `means` and `rs` are kept for the backward pass.
+/// `y = (x - mean) r w + b`; `means` and `rs` are stored for the backward pass.
 ///
 /// # Errors
 /// A buffer of the wrong length.

@@ -87,12 +87,12 @@ pub(super) fn holds(what: &str, part: Slice<'_>, count: u64, size: usize) -> Res
     }
 }
 
-/// Checks that a count fits the 32 bits that the kernel takes.
+/// Checks that a count fits the kernel's 32-bit argument.
 fn small(what: &str, count: usize) -> Result<u32> {
     u32::try_from(count).map_err(|_| Error::Argument(format!("{what} of {count} is more than 32 bits hold")))
 }
 
-/// Checks that a type is one of those that models are trained in.
+/// Checks that a type is one of the types that models are trained in.
 fn trained(dtype: allfold_kernels::DType) -> Result<()> {
     use allfold_kernels::DType;
     match dtype {

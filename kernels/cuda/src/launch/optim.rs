@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub struct SgdRule {
     /// The learning rate.
     pub lr: f32,
-    /// The momentum; 0 keeps no velocity.
+    /// The momentum; with 0 no velocity is stored.
     pub momentum: f32,
     /// The weight decay, added to the gradient.
     pub decay: f32,
@@ -59,7 +59,7 @@ pub struct LarsRule {
     pub decay: f64,
     /// The trust coefficient: the largest ratio of a step's norm to the weights' norm, before the learning rate.
     pub trust: f64,
-    /// The momentum: the share of the last velocity that a step keeps.
+    /// The momentum: the share of the last velocity that a step retains.
     pub momentum: f32,
     /// The factor on the gradient, applied first: 1 over the loss scale.
     pub factor: f32,
@@ -264,15 +264,15 @@ pub fn adam(queue: &Queue, params: &Params<'_>, rule: AdamRule, skip: Option<Sli
 /// The norms of a network's parameters, where ranks have parts of them.
 #[derive(Clone, Copy, Debug)]
 pub struct LarsNorms<'a> {
-    /// For each tensor of the tables (u32): the number of its parameter in the network, with the highest bit set where the elements do not
-    /// count, because another rank counts the same ones.
+    /// For each tensor of the tables (u32): the number of its parameter in the network, with the highest bit set if the elements do not
+    /// count, because another rank counts the same elements.
     pub numbers: Slice<'a>,
     /// For each parameter of the network (f64): the sum of the squares of its values, and of its gradient.
     pub totals: Slice<'a>,
 }
 
 impl LarsNorms<'_> {
-    /// The bit of a number that says that the elements do not count.
+    /// The bit that is set in the number of a tensor whose elements do not count.
     pub const UNCOUNTED: u32 = 1 << 31;
 
     fn fit(&self, params: &Params<'_>) -> Result<()> {
@@ -291,8 +291,8 @@ fn lars_sums(queue: &Queue, params: &Params<'_>, factor: f32) -> Result<Memory> 
     Ok(sums)
 }
 
-/// Writes the sums of squares of this rank's elements, as far as they count, to the totals; `factor` scales gradients. The totals of other
-/// parameters are not written.
+/// Writes the sums of squares of this rank's elements that count to the totals; `factor` scales gradients. The totals of other parameters
+/// are not written.
 ///
 /// # Errors
 /// [`Error::Argument`] for a buffer of the wrong length.

@@ -88,7 +88,7 @@ impl Window {
     }
 }
 
-/// Writes the maximum of each window, and the index in `x` that it came from (u32).
+/// Writes the maximum of each window, and the index of the maximum in `x` (u32).
 ///
 /// # Errors
 /// A buffer of the wrong length.
@@ -168,7 +168,7 @@ pub fn mean_pool_back(
     Ok((dx.len() + dy.len()) as u64)
 }
 
-/// The numbers that kernels over whole planes take.
+/// The sizes that kernels over whole planes need.
 struct Planes {
     count: u64,
     /// The number of values of each plane.

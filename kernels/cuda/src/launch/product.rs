@@ -141,7 +141,7 @@ pub struct Conv {
     pub stride: usize,
     /// The width of the zero padding around the picture, in pixels.
     pub padding: usize,
-    /// The number of groups, G, a divisor of C and K: each of G equal parts of the filters sees only its part of the channels.
+    /// The number of groups, G, a divisor of C and K: each of G equal parts of the filters reads only its part of the channels.
     pub groups: usize,
     /// The memory layout of pictures and filters.
     pub layout: TensorLayout,

@@ -15,7 +15,7 @@ pub struct RowStrides {
     pub row: u64,
 }
 
-/// Several groups of equally many rows, each of adjacent elements, which both sides hold in the same order.
+/// Several groups of equally many rows, each of adjacent elements, in the same order on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowsLaunch {
     /// The number of groups.
@@ -24,9 +24,9 @@ pub struct RowsLaunch {
     pub rows: usize,
     /// The number of elements of a row.
     pub columns: usize,
-    /// The strides of what is read.
+    /// The strides of the source.
     pub from: RowStrides,
-    /// The strides of what is written.
+    /// The strides of the destination.
     pub into: RowStrides,
 }
 

@@ -11,7 +11,7 @@ pub struct ClassPart {
     pub dtype: DType,
     /// The number of this rank's classes; at least 1.
     pub classes: usize,
-    /// The first of them.
+    /// The first of this rank's classes.
     pub first: usize,
     /// The number of classes of all ranks.
     pub total: usize,
@@ -132,7 +132,7 @@ impl ClassPart {
         Ok(x.len() as u64 * if dx.is_some() { 2 } else { 1 })
     }
 
-    /// A number for each row (i64) whose maximum over ranks says which class has the largest logit, the first of equal ones.
+    /// A number for each row (i64) whose maximum over ranks identifies the class with the largest logit, the first of equal logits.
     ///
     /// # Errors
     /// A buffer of the wrong length.

@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
-/// The workspace of an algorithm in bytes: what NVIDIA advises for Hopper.
+/// The workspace of an algorithm in bytes: NVIDIA's recommendation for Hopper.
 const WORKSPACE: usize = 32 << 20;
 /// The most algorithms that are timed for a shape.
 const TRIED: usize = 8;
@@ -22,8 +22,8 @@ const RUNS: u32 = 3;
 /// From so many elements on, a 16-bit matrix whose sides tensor cores cannot read is copied to one with larger sides.
 const COPIED: usize = 1 << 16;
 
-/// Whether a matrix is copied if its sides are no multiples of 8, the 16 bytes that tensor cores load at once. Otherwise cuBLASLt
-/// takes kernels for single elements: on an H200, the logits of GPT-2 took five times as long with them.
+/// Whether a matrix is copied if its sides are no multiples of 8, the 16 bytes that tensor cores load at once. Otherwise cuBLASLt uses
+/// kernels for single elements: on an H200, the logits of GPT-2 took five times as long with these kernels.
 fn is_padded(dtype: DType, rows: usize, columns: usize) -> bool {
     dtype.size() == 2 && rows * columns >= COPIED
 }
@@ -77,8 +77,8 @@ fn type_of(dtype: DType) -> Result<sys::cudaDataType> {
 struct TensorLayout(sys::cublasLtMatrixLayout_t, &'static CublasLt);
 
 impl TensorLayout {
-    /// The layout of a row-major matrix of `rows` by `columns` with rows `stride` apart. cuBLASLt counts column by column and sees the
-    /// matrix's transpose.
+    /// The layout of a row-major matrix of `rows` by `columns` with rows `stride` apart. cuBLASLt counts column by column, so to it this
+    /// is the matrix's transpose.
     fn of(
         library: &'static CublasLt,
         dtype: DType,
@@ -168,7 +168,7 @@ struct Call<'a> {
     queue: &'a Queue,
 }
 
-/// An operand of a product, copied to larger sides if it must be.
+/// An operand of a product, copied to larger sides if necessary.
 struct Operand<'a> {
     matrix: DeviceMatrix<'a>,
     copy: Option<Memory>,
@@ -178,7 +178,7 @@ struct Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// `matrix` with the sides `wanted`, which are its own or larger; what is added is zeros.
+    /// `matrix` with the sides `wanted`, which are its own or larger; the added elements are zeros.
     fn new(queue: &Queue, dtype: DType, matrix: DeviceMatrix<'a>, wanted: (usize, usize)) -> Result<Self> {
         let stored = |(rows, columns)| if matrix.transposed { (columns, rows) } else { (rows, columns) };
         let (own, sides) = (stored((matrix.rows, matrix.columns)), stored(wanted));
@@ -208,7 +208,7 @@ impl Blas {
         })
     }
 
-    /// `c [m, n] = a b` row by row is `c' = b' a'` column by column, so the operands change places.
+    /// `c [m, n] = a b` row by row is `c' = b' a'` column by column, so the operands are exchanged.
     pub fn matmul(
         &self,
         queue: &Queue,
@@ -261,7 +261,7 @@ impl Blas {
             Some(known) => known,
             None => {
                 let best = self.fastest(&call, into)?;
-                // Threads that search at the same time all take the algorithm of the first.
+                // Threads that search at the same time all use the first thread's algorithm.
                 *lock(&self.chosen).entry(shape).or_insert(best)
             }
         };
@@ -335,7 +335,7 @@ impl Blas {
         let preference = Preference::new(self.library)?;
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
         preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, WORKSPACE as u64)?;
-        // cuBLASLt assumes an alignment of 256 bytes unless told otherwise, but a slice may begin anywhere.
+        // cuBLASLt assumes an alignment of 256 bytes by default, but a slice may begin anywhere.
         let [a, b, d] = call.aligned;
         for (attribute, bytes) in [
             (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, a),

@@ -75,7 +75,7 @@ fn handle(device: usize) -> Result<sys::cudnnHandle_t> {
 
 /// Whether cuDNN can be loaded by its name.
 pub(super) fn present() -> bool {
-    // SAFETY: the call only looks for a library by name, and loads it.
+    // SAFETY: the call only searches for a library by name, and loads it.
     unsafe { sys::is_culib_present() }
 }
 
@@ -89,7 +89,7 @@ fn check(call: &'static str, answer: std::result::Result<(), result::CudnnError>
     answer.map_err(|error| refused(call, error.0))
 }
 
-/// cuDNN's descriptors of x, y, w and the convolution; those that were made are destroyed on drop.
+/// cuDNN's descriptors of x, y, w and the convolution; the descriptors that were made are destroyed on drop.
 struct Described {
     x: sys::cudnnTensorDescriptor_t,
     y: sys::cudnnTensorDescriptor_t,
@@ -197,7 +197,7 @@ impl Drop for Described {
 }
 
 /// cuDNN's best algorithm that is supported and needs at most [`WORKSPACE`] bytes. cuDNN finds it by running its algorithms; in
-/// deterministic mode by its heuristics alone, and then the algorithm must be deterministic too.
+/// deterministic mode cuDNN uses its heuristics alone, and the algorithm must also be deterministic.
 macro_rules! best {
     ($search:ident, $rules:ident($($argument:expr),*), $found:ty, $kind:path) => {{
         let same_bits = deterministic();
@@ -257,7 +257,7 @@ impl Dnn {
             Some(known) => known,
             None => {
                 let found = search(handle, part, &described)?;
-                // Threads that search at the same time all take the algorithm of the first.
+                // Threads that search at the same time all use the first thread's algorithm.
                 *lock(&self.chosen).entry(shape).or_insert(found)
             }
         };

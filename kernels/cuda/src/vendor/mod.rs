@@ -1,7 +1,7 @@
 //! Matrix products and convolutions by NVIDIA's libraries where they are installed, else by Allfold's own kernels.
 //!
-//! The process looks for each library once. The first call of a shape tries the library's algorithms and keeps the fastest, so a
-//! step must have run once before it is captured. Libraries and kernels both read pictures as `[N, C, H, W]` and as channels last.
+//! The process searches for each library once. The first call of a shape tries the library's algorithms and stores the fastest, so a step
+//! must have run once before it is captured. Libraries and kernels both read pictures as `[N, C, H, W]` and as channels last.
 //!
 //! [`set_deterministic`] makes the choice equal in every run: by the libraries' heuristics instead of timing, among algorithms
 //! that give the same bits every time.
@@ -90,9 +90,9 @@ fn choice() -> &'static AtomicBool {
     })
 }
 
-/// Makes the libraries choose algorithms that give the same bits in every run (`on`), or the fastest ones (the default), from
-/// now on and in the whole process. The environment variable `ALLFOLD_DETERMINISTIC=1` does the same. A shape whose algorithm
-/// has been chosen keeps it, so call this before the first product.
+/// Makes the libraries choose algorithms that give the same bits in every run (`on`), or the fastest algorithms (the default), from now
+/// on and in the whole process. The environment variable `ALLFOLD_DETERMINISTIC=1` does the same. A shape retains an algorithm that was
+/// chosen before, so call this before the first product.
 pub fn set_deterministic(on: bool) {
     choice().store(on, Ordering::Relaxed);
 }
@@ -105,7 +105,7 @@ pub fn deterministic() -> bool {
 /// The version of cuBLASLt or cuDNN, such as (13, 0, 2); needs no GPU.
 ///
 /// # Errors
-/// [`Error::Missing`]: what was looked for, which version is needed, and how to get it; [`Error::Argument`] for another library.
+/// [`Error::Missing`] with what was searched for, the version that is needed, and how to get it; [`Error::Argument`] for another library.
 pub fn version(library: CudaLibrary) -> Result<(usize, usize, usize)> {
     let missing = |looked_for: String| Error::Missing { library, looked_for };
     let (present, least): (fn() -> bool, _) = match library {
@@ -124,7 +124,7 @@ pub fn version(library: CudaLibrary) -> Result<(usize, usize, usize)> {
     }
 }
 
-/// The libraries that compute products and convolutions on the queue's machine, in words; for reports.
+/// The libraries that compute products and convolutions on the queue's machine, as text for reports.
 pub fn names(queue: &Queue) -> [&'static str; 2] {
     let blas = blas::Blas::of(queue).ok().flatten().is_some();
     let dnn = dnn::Dnn::of(queue).ok().flatten().is_some();
@@ -177,7 +177,7 @@ impl<T> Handles<T> {
         let made = match version(library).is_ok().then(make) {
             Some(Ok(made)) => Some(Arc::new(made)),
             Some(Err(error)) => {
-                // A library of another CUDA version than the driver fails here; the run continues without it, slower.
+                // A library of another CUDA version than the driver fails here; the run continues without the library, slower.
                 eprintln!(
                     "warning: {} is there and does not start on device {} ({error}), so Allfold's own kernels are used: install the version for this driver's CUDA",
                     library.name(),
