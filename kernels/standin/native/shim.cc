@@ -24,7 +24,7 @@ const size_t STACK = (64 << 10) + 320;
 enum State : unsigned char { UNBEGUN, READY, BARRIER, WARP, ENDED };
 
 struct Fibre {
-    // Where it waits, and the mask of its warp's exchange.
+    // The place where the fibre waits, and the mask of its warp's exchange.
     const char* file;
     int line;
     unsigned mask;
@@ -36,7 +36,7 @@ struct Fibre {
 #endif
 };
 
-// The exchange of a warp that is under way: the lanes that have arrived, which of them was first, and whether they do not agree.
+// The current exchange of a warp: the lanes that have arrived, which of them was first, and whether they disagree.
 struct Warp {
     unsigned arrived, first;
     bool mixed;
@@ -60,7 +60,7 @@ std::map<std::string, Kernel>& kernels() {
 std::vector<Fibre> fibres;
 std::vector<State> states;
 std::vector<Warp> warps;
-// The block under way: how many threads it has, whether the last runs first, how many have ended, and how many wait in warps.
+// The current block: how many threads it has, whether the last runs first, how many have ended, and how many wait in warps.
 struct {
     unsigned threads;
     bool downwards;
@@ -109,7 +109,7 @@ void pass(unsigned from, unsigned to) { swapcontext(&fibres[from].context, &fibr
 
 void prepare(unsigned t);
 
-// Moves on to the first thread at `t` or after it, in the block's order, that can run; false if there is none.
+// Advances to the first thread at `t` or after it, in the block's order, that can run; false if there is none.
 bool find_runnable(unsigned t) {
     for (; t < block.threads; block.downwards ? t-- : t++) {
         if (states[t] > READY) continue;
@@ -120,7 +120,7 @@ bool find_runnable(unsigned t) {
     return false;
 }
 
-// Runs the threads after this one, in their order; it goes on in a later round if it is ready then.
+// Runs the threads after this one, in their order; this thread continues in a later round if it is ready then.
 void hand_over() {
     unsigned from = thread;
     if (find_runnable(block.downwards ? from - 1 : from + 1))
@@ -176,7 +176,7 @@ std::string place(const Fibre& fibre) {
     return std::string(name ? name + 1 : fibre.file) + ":" + std::to_string(fibre.line);
 }
 
-// Completes a warp's exchange if all lanes that it names have arrived; otherwise `failure` says what is wrong.
+// Completes a warp's exchange if all lanes of its mask have arrived; otherwise `failure` contains the error.
 void release_warp(unsigned number) {
     Warp& warp = warps[number];
     unsigned first = number * 32, lanes = block.threads - first;
@@ -198,7 +198,7 @@ void release_warp(unsigned number) {
     warp.arrived = 0, warp.turn ^= 1;
 }
 
-// Lets the threads of the block go on if all of them wait at one barrier; otherwise `failure` says what is wrong.
+// Lets the threads of the block continue if all of them wait at one barrier; otherwise `failure` contains the error.
 void release_block() {
     unsigned waiting = 0;
     const Fibre* one = nullptr;
@@ -220,8 +220,8 @@ void release_block() {
     std::fill_n(states.begin(), block.threads, READY);
 }
 
-// Runs one block from start to end, in rounds: each thread until it ends or must wait. If it returns false, `failure` says why the
-// block could not end.
+// Runs one block from start to end, in rounds: each thread until it ends or must wait. If this returns false, `failure` contains the
+// reason why the block could not end.
 bool run_block(unsigned threads, bool downwards) {
     block = {threads, downwards, 0, 0};
     std::fill_n(states.begin(), threads, UNBEGUN);
@@ -235,7 +235,7 @@ bool run_block(unsigned threads, bool downwards) {
     }
 }
 
-// This lane's warp's values, after all lanes of `mask` have brought theirs.
+// The values of this lane's warp, after all lanes of `mask` have passed theirs.
 const uint64_t* exchanged(unsigned mask, uint64_t value, const char* file, int line) {
     Warp& warp = warps[thread / 32];
     if (!warp.arrived) warp.first = thread, warp.mixed = false;
@@ -270,9 +270,9 @@ void enrol(const char* name, const char* file, void (*call)(const void*, void**)
 }
 }  // namespace shim
 
-// Runs a kernel. Returns 0 if it ended, 1 if no such kernel exists, 2 if it failed; `message` then says how.
+// Runs a kernel. Returns 0 if it ended, 1 if no such kernel exists, 2 if it failed; `message` then contains the error.
 EXPORTED int shim_launch(const char* name, const unsigned grid[3], unsigned threads, void** arguments, int downwards,
-                           char* message, size_t room) {
+                           char* message, size_t capacity) {
     using namespace shim;
     auto found = kernels().find(name);
     if (found == kernels().end()) return 1;
@@ -288,7 +288,7 @@ EXPORTED int shim_launch(const char* name, const unsigned grid[3], unsigned thre
             for (unsigned x = 0; x < grid[0]; x++) {
                 block_idx = {x, y, z};
                 if (!run_block(threads, downwards)) {
-                    std::snprintf(message, room, "%s", failure.c_str());
+                    std::snprintf(message, capacity, "%s", failure.c_str());
                     return 2;
                 }
             }

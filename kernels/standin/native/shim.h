@@ -3,10 +3,10 @@
 //   launch(name, grid, block, arguments)       blocks one after another
 //     block:  fibre 0 .. 255   each runs until it ends or must wait
 //             __syncthreads    waits until every thread of the block has reached the same one
-//             __shfl_*_sync    waits until every lane of its warp that the mask names has come
+//             __shfl_*_sync    waits until every lane of its warp that the mask names has arrived
 //
 // A barrier that some threads do not reach is an error that names both places; so is a shuffle with different masks or places.
-// Fibres run upwards or downwards, as the caller asks: a kernel whose result depends on that order lacks a barrier. Only one fibre
+// Fibres run upwards or downwards, as the caller requests: a kernel whose result depends on that order lacks a barrier. Only one fibre
 // runs at a time, so atomics are plain operations.
 #pragma once
 #include <cmath>
@@ -34,7 +34,7 @@ extern dim3 grid_dim, block_dim, block_idx;
 extern unsigned thread;
 
 void barrier(const char* file, int line);
-// Passes this lane's value to its warp and returns that of `lane`; all lanes of `mask` must take part.
+// Passes this lane's value to its warp and returns the value of `lane`; all lanes of `mask` must take part.
 uint64_t exchange(unsigned mask, uint64_t value, unsigned lane, const char* file, int line);
 unsigned ballot(unsigned mask, bool value, const char* file, int line);
 // `sizes` are the sizes of the arguments in bytes, ended by 0.

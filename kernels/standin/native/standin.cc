@@ -2,7 +2,7 @@
 // in Rust (standin/src/libraries), which loads the library by its path and then fills the slots; later loads of the library by its
 // SONAME, through the dynamic linker, get this library.
 //
-// `entries.h` holds one line ENTRY(name) per function, and is written beside this file before it is compiled.
+// `entries.h` holds one line ENTRY(name) per function, and is written to the same folder before this file is compiled.
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -49,14 +49,14 @@ template <class R, class S, class... A, class... B> struct same<R (*)(A...), S (
 /// The folder of NVIDIA's wheels for CUDA version 12 or 13, where `scripts/install-cuda-libraries.sh` installs them.
 ///
 /// # Errors
-/// One line that says how to install the wheels.
+/// One line that explains how to install the wheels.
 pub fn wheels(cuda: u32) -> Result<PathBuf, String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../target/cuda{cuda}"));
     std::fs::canonicalize(folder)
         .map_err(|_| format!("no wheels of CUDA {cuda}: run scripts/install-cuda-libraries.sh"))
 }
 
-/// The environment variable that tells a test's child process its CUDA version.
+/// The environment variable by which a test's child process gets its CUDA version.
 const CHILD: &str = "ALLFOLD_TEST_WHEELS";
 
 /// Runs a test for the wheels of CUDA 12 and of CUDA 13, each in a child process, since a process loads a library once. `test` is
@@ -93,7 +93,7 @@ fn start(test: &str, cuda: u32, folder: &Path) -> Result<String, String> {
     for other in ["LD_LIBRARY_PATH", "ALLFOLD_CUDA", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX", "HOME"] {
         command.env_remove(other);
     }
-    // NCCL looks for a network interface before it makes an id.
+    // NCCL searches for a network interface before it makes an id.
     command.env(CHILD, cuda.to_string()).env("VIRTUAL_ENV", &environment).env("NCCL_SOCKET_IFNAME", "lo");
     let output = command.output();
     let _ = std::fs::remove_dir_all(&environment);

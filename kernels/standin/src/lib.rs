@@ -1,4 +1,4 @@
-//! A GPU and NVIDIA's libraries for tests on machines without them: stand-ins that enforce the rules of the real ones and report
+//! A GPU and NVIDIA's libraries for tests on machines without them: stand-ins that enforce the rules of the real libraries and report
 //! violations.
 //!
 //! ```text

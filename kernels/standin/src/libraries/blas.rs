@@ -198,7 +198,7 @@ entries! {
         for nth in 0..proposed as usize {
             let mut words = [0u64; 12];
             words[..4].copy_from_slice(&aligned.map(u64::from));
-            // SAFETY: the caller has space for as many results as it asked for: a description of 64 bytes, and 32 bytes more.
+            // SAFETY: the caller has space for as many results as it requested: a description of 64 bytes, and 32 bytes more.
             unsafe { found.add(nth).write(words) };
         }
         put(count, proposed)

@@ -57,7 +57,7 @@ impl World {
         }
     }
 
-    /// Gives a task to a stream of the calling thread's context; a captured stream records the task.
+    /// Queues a task on a stream of the calling thread's context; a captured stream records the task.
     pub fn give(&mut self, stream: u64, call: &str, task: Task) -> Result<(), Code> {
         let found = self.own(stream, call)?;
         let Some(id) = found.capture else {

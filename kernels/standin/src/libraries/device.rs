@@ -89,13 +89,13 @@ entries! {
         device(of)?;
         put(place, here().options.memory as usize)
     }
-    cuDeviceGetName(place: *mut c_char, room: c_int, of: c_int) "the buffer must hold the name and its zero byte" {
+    cuDeviceGetName(place: *mut c_char, capacity: c_int, of: c_int) "the buffer must hold the name and its zero byte" {
         let name = c"stand-in GPU".to_bytes_with_nul();
         device(of)?;
-        if (room as usize) < name.len() {
+        if (capacity as usize) < name.len() {
             return Err(Code::CUDA_ERROR_INVALID_VALUE);
         }
-        // SAFETY: the caller guarantees the space that it says.
+        // SAFETY: the caller guarantees the space that it has passed as its capacity.
         unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), place.cast(), name.len()) };
         Ok(())
     }

@@ -77,7 +77,7 @@ fn options() -> Convolutions {
     here().options.convolutions.clone().unwrap_or_default()
 }
 
-fn room() -> Result<(), Code> {
+fn check_capacity() -> Result<(), Code> {
     match TENSORS.len() + TURNS.len() < options().descriptions {
         true => Ok(()),
         false => Err(Code::CUDNN_STATUS_ALLOC_FAILED),
@@ -180,12 +180,12 @@ struct Found {
     reserved: [c_int; 3],
 }
 
-fn find(asked: c_int, count: *mut c_int, place: *mut Found, searched: bool) -> Result<(), Code> {
+fn find(requested: c_int, count: *mut c_int, place: *mut Found, searched: bool) -> Result<(), Code> {
     if searched {
         lock(&USED).searches += 1;
     }
     let status = if options().supports { 0 } else { Code::CUDNN_STATUS_NOT_SUPPORTED as u32 };
-    for nth in 0..asked.min(2) {
+    for nth in 0..requested.min(2) {
         let found = Found {
             algorithm: nth,
             status,
@@ -195,10 +195,10 @@ fn find(asked: c_int, count: *mut c_int, place: *mut Found, searched: bool) -> R
             math: 0,
             reserved: [0; 3],
         };
-        // SAFETY: the caller has space for as many results as it asked for.
+        // SAFETY: the caller has space for as many results as it requested.
         unsafe { place.add(nth as usize).write(found) };
     }
-    put(count, asked.min(2))
+    put(count, requested.min(2))
 }
 
 extern "C" fn cudnnGetVersion() -> usize {
@@ -228,15 +228,15 @@ entries! {
         }
     }
     cudnnCreateTensorDescriptor(place: *mut u64) "refused where memory runs out" {
-        room()?;
+        check_capacity()?;
         put(place, TENSORS.make(Tensor { kind: Kind::F32, last: false, sides: [0; 4] }))
     }
     cudnnCreateFilterDescriptor(place: *mut u64) "refused where memory runs out" {
-        room()?;
+        check_capacity()?;
         put(place, TENSORS.make(Tensor { kind: Kind::F32, last: false, sides: [0; 4] }))
     }
     cudnnCreateConvolutionDescriptor(place: *mut u64) "refused where memory runs out" {
-        room()?;
+        check_capacity()?;
         put(place, TURNS.make(Turn::default()))
     }
     cudnnDestroyTensorDescriptor(tensor: u64) "once" { done(TENSORS.end(tensor)) }
@@ -264,23 +264,23 @@ entries! {
     }
     cudnnSetConvolutionMathType(of: u64, _math: c_int) "of a live description" { done(TURNS.get(of).is_some()) }
     cudnnFindConvolutionForwardAlgorithm(
-        _h: u64, _x: u64, _w: u64, _turn: u64, _y: u64, asked: c_int, count: *mut c_int, place: *mut Found,
-    ) "the fastest first, which is not deterministic" { find(asked, count, place, true) }
+        _h: u64, _x: u64, _w: u64, _turn: u64, _y: u64, requested: c_int, count: *mut c_int, place: *mut Found,
+    ) "the fastest first, which is not deterministic" { find(requested, count, place, true) }
     cudnnFindConvolutionBackwardDataAlgorithm(
-        _h: u64, _w: u64, _y: u64, _turn: u64, _x: u64, asked: c_int, count: *mut c_int, place: *mut Found,
-    ) "the fastest first, which is not deterministic" { find(asked, count, place, true) }
+        _h: u64, _w: u64, _y: u64, _turn: u64, _x: u64, requested: c_int, count: *mut c_int, place: *mut Found,
+    ) "the fastest first, which is not deterministic" { find(requested, count, place, true) }
     cudnnFindConvolutionBackwardFilterAlgorithm(
-        _h: u64, _x: u64, _y: u64, _turn: u64, _w: u64, asked: c_int, count: *mut c_int, place: *mut Found,
-    ) "the fastest first, which is not deterministic" { find(asked, count, place, true) }
+        _h: u64, _x: u64, _y: u64, _turn: u64, _w: u64, requested: c_int, count: *mut c_int, place: *mut Found,
+    ) "the fastest first, which is not deterministic" { find(requested, count, place, true) }
     cudnnGetConvolutionForwardAlgorithm_v7(
-        _h: u64, _x: u64, _w: u64, _turn: u64, _y: u64, asked: c_int, count: *mut c_int, place: *mut Found,
-    ) "as the search, without a run" { find(asked, count, place, false) }
+        _h: u64, _x: u64, _w: u64, _turn: u64, _y: u64, requested: c_int, count: *mut c_int, place: *mut Found,
+    ) "as the search, without a run" { find(requested, count, place, false) }
     cudnnGetConvolutionBackwardDataAlgorithm_v7(
-        _h: u64, _w: u64, _y: u64, _turn: u64, _x: u64, asked: c_int, count: *mut c_int, place: *mut Found,
-    ) "as the search, without a run" { find(asked, count, place, false) }
+        _h: u64, _w: u64, _y: u64, _turn: u64, _x: u64, requested: c_int, count: *mut c_int, place: *mut Found,
+    ) "as the search, without a run" { find(requested, count, place, false) }
     cudnnGetConvolutionBackwardFilterAlgorithm_v7(
-        _h: u64, _x: u64, _y: u64, _turn: u64, _w: u64, asked: c_int, count: *mut c_int, place: *mut Found,
-    ) "as the search, without a run" { find(asked, count, place, false) }
+        _h: u64, _x: u64, _y: u64, _turn: u64, _w: u64, requested: c_int, count: *mut c_int, place: *mut Found,
+    ) "as the search, without a run" { find(requested, count, place, false) }
     cudnnConvolutionForward(
         h: u64, _one: *const f32, x: u64, at_x: u64, w: u64, at_w: u64, turn: u64, algorithm: c_int, _work: u64,
         _bytes: usize, _zero: *const f32, y: u64, at_y: u64,

@@ -7,7 +7,7 @@ pub(super) struct Entry {
     pub name: &'static str,
     /// The function's address.
     pub at: *const (),
-    /// The rule that callers of the function must keep.
+    /// The rule that callers of the function must follow.
     pub rule: &'static str,
 }
 

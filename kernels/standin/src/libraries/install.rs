@@ -36,8 +36,8 @@ pub fn install(options: StandinOptions) -> Result<()> {
     Ok(())
 }
 
-/// Opens this process's GPUs by [`Gpu::open`], after installing stand-ins if the environment variable `ALLFOLD_STANDIN` asks for
-/// them. Tests that run on a GPU open it by this function.
+/// Opens this process's GPUs by [`Gpu::open`], after installing stand-ins if the environment variable `ALLFOLD_STANDIN` requests them.
+/// Tests that run on a GPU open it by this function.
 ///
 /// # Errors
 /// The errors of [`Gpu::open`] and [`install`], and [`Error::Argument`] if the variable is not a number of GPUs.
@@ -46,9 +46,8 @@ pub fn gpu() -> Result<Arc<dyn CudaMachine>> {
     Gpu::open()
 }
 
-/// Installs a stand-in with as many GPUs as the environment variable `ALLFOLD_STANDIN` says, if it is set and no stand-in is
-/// installed yet. So a GPU test can run without a GPU. Streams have shorter delays than by default, since such tests have
-/// many tasks.
+/// Installs a stand-in with the number of GPUs in the environment variable `ALLFOLD_STANDIN`, if it is set and no stand-in is installed
+/// yet. So a GPU test can run without a GPU. Streams have shorter delays than by default, since such tests have many tasks.
 fn by_environment() -> Result<()> {
     static DONE: OnceLock<Result<()>> = OnceLock::new();
     let Ok(text) = std::env::var("ALLFOLD_STANDIN") else { return Ok(()) };

@@ -16,7 +16,7 @@ fn failed(why: &dyn std::fmt::Display) -> Error {
     Error::Compile { file: "standin.cc", target: "the stand-in driver".into(), log }
 }
 
-/// Loads a library with these functions under each of `names`. The dynamic linker knows a loaded library by its SONAME, so a later
+/// Loads a library with these functions under each of `names`. The dynamic linker identifies a loaded library by its SONAME, so a later
 /// load by one of the names finds this library.
 pub(super) fn install(names: &[&str], tables: &[&[Entry]]) -> Result<()> {
     for name in names {
@@ -52,7 +52,7 @@ fn build(name: &str, tables: &[&[Entry]]) -> Result<PathBuf> {
     let mut hash = std::hash::SipHasher::new();
     (SOURCE, &entries).hash(&mut hash);
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
-    // Every version of the library has its own folder; two processes may build at once, and the last one writes equal bytes.
+    // Every version of the library has its own folder; two processes may build at the same time, and the last one writes equal bytes.
     let folder = target.join(format!("standin-{:016x}", hash.finish()));
     let library = folder.join(name);
     if library.is_file() {

@@ -24,7 +24,7 @@ fn allocate(here: &mut World, device: usize, bytes: usize) -> Result<u64, Code> 
         return Err(Code::CUDA_ERROR_OUT_OF_MEMORY);
     }
     range::open(next, bytes, true, false);
-    // SAFETY: the pages were just opened, and no other code knows them.
+    // SAFETY: the pages were just opened, and no other code has their addresses.
     unsafe { std::ptr::write_bytes(next as *mut u8, FRESH, bytes as usize) };
     here.memory.insert(next, Allocation { device, bytes });
     here.parts[device] = (next + bytes.next_multiple_of(range::PAGE), used + bytes);

@@ -116,7 +116,7 @@ entries! {
     }
     nvrtcCompileProgram(program: u64, count: c_int, given: *const *const c_char)
     "for an architecture of its list; a file that the options list as broken leaves a log" {
-        // SAFETY: `given` holds as many strings as the caller says.
+        // SAFETY: `given` holds `count` strings, by the caller's contract.
         let given: Vec<String> = (0..count as usize).map(|nth| string(unsafe { *given.add(nth) })).collect();
         compile(program, &given)
     }

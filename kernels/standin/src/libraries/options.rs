@@ -33,7 +33,8 @@ pub struct StandinOptions {
     pub seed: u64,
     /// The time after which a waiting call is a violation and returns that a launch timed out.
     pub limit: Duration,
-    /// The seeded defects, by their numbers in `docs/GPU.md`; [`allfold_cuda::CudaMachine::seeded`] answers by this list.
+    /// The seeded defects, by their numbers in `docs/GPU.md`; [`allfold_cuda::CudaMachine::seeded`] returns whether a defect is in this
+    /// list.
     pub seeded: &'static [u8],
 }
 
@@ -101,7 +102,7 @@ impl Default for Products {
 pub struct Convolutions {
     /// Whether a handle can be created.
     pub starts: bool,
-    /// Whether any algorithm supports the shapes that are asked for.
+    /// Whether any algorithm supports the requested shapes.
     pub supports: bool,
     /// The number of descriptors that can be created before memory runs out.
     pub descriptions: usize,

@@ -7,7 +7,7 @@ use super::{blas, device, dnn, event, graph, memory, module, nvrtc, stream};
 pub(super) const DRIVER: &[&[Entry]] =
     &[device::ENTRIES, memory::ENTRIES, stream::ENTRIES, event::ENTRIES, module::ENTRIES, graph::ENTRIES];
 
-/// Every function of the stand-in libraries, with the rule that its callers must keep.
+/// Every function of the stand-in libraries, with the rule that its callers must follow.
 pub fn standin_rules() -> Vec<(&'static str, &'static str)> {
     let tables = [DRIVER, &[nvrtc::ENTRIES], blas::TABLE, dnn::TABLE].into_iter().flatten().copied();
     tables.flatten().map(|entry| (entry.name, entry.rule)).collect()

@@ -29,7 +29,7 @@ impl Ticket {
     }
 }
 
-/// A gate at which several streams wait for each other, like the kernels of a collective: each spins until all have arrived.
+/// A barrier at which several streams wait for each other, like the kernels of a collective: each spins until all have arrived.
 pub struct Gate {
     members: usize,
     came: Mutex<BTreeSet<u64>>,

@@ -10,7 +10,7 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Gives a stream, by its native handle, a kernel that spins until all members of a gate have arrived.
+/// Queues on a stream, by its native handle, a kernel that spins until all members of a gate have arrived.
 pub fn standin_spin(stream: u64, gate: &Arc<Gate>) {
     let mut here = here();
     if let Some(found) = here.streams.get_mut(&stream) {
@@ -82,7 +82,7 @@ fn serve(id: u64, mut draw: u64) {
     }
 }
 
-/// Waits for a random time up to `longest` before a task; half of all tasks start at once.
+/// Waits for a random time up to `longest` before a task; half of all tasks start immediately.
 fn delay(draw: &mut u64, longest: Duration) {
     // Knuth's multiplier of a linear congruential generator modulo 2^64.
     *draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

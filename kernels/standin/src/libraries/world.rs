@@ -35,7 +35,7 @@ pub(super) struct CudaStream {
     pub capture: Option<u64>,
 }
 
-/// Where an event was last recorded.
+/// The last recording of an event.
 pub(super) enum Recorded {
     Never,
     At(Arc<Ticket>),
@@ -200,7 +200,7 @@ impl World {
         !self.parts.is_empty()
     }
 
-    /// A new handle; no handle is given twice.
+    /// A new handle; no handle is returned twice.
     pub fn handle(&mut self) -> u64 {
         self.next += 1;
         self.next << 4

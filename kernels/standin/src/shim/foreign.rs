@@ -24,7 +24,7 @@ pub struct Foreign {
     pub name: &'static str,
     /// The memory that the task reads and writes.
     pub accesses: Vec<MemoryAccess>,
-    /// Called whenever the stream reaches the task; the argument says whether a graph runs the task.
+    /// Called whenever the stream reaches the task; the argument is whether a graph runs the task.
     pub start: Arc<dyn Fn(bool) -> Poll + Send + Sync>,
     /// A reference that every graph with this task holds until the graph is destroyed.
     pub graphs: Arc<()>,

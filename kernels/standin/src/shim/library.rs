@@ -46,14 +46,14 @@ const FLAGS: &[&str] = &[
     "-c",
 ];
 
-/// The functions of the loaded library that say what it has.
+/// The functions of the loaded library that list its kernels.
 #[derive(Clone, Copy)]
 pub(super) struct Entries {
     pub kernel: unsafe extern "C" fn(usize) -> *const c_char,
     pub describe: unsafe extern "C" fn(*const c_char, *mut *const usize) -> *const c_char,
 }
 
-/// The library, loaded several times: fibres and shared memory are globals, so each of the loaded runs one kernel at a time.
+/// The library, loaded several times: fibres and shared memory are globals, so each copy runs one kernel at a time.
 struct Loaded {
     entries: Entries,
     runs: Vec<Mutex<ShimLaunch>>,
@@ -72,7 +72,7 @@ pub(super) fn loaded() -> Result<Entries> {
 /// Runs a kernel.
 ///
 /// # Safety
-/// `arguments` are as many as the kernel has, and point to values of its arguments' types, which name memory that it may use.
+/// `arguments` are as many as the kernel has, and point to values of its arguments' types, which name memory that the kernel may use.
 ///
 /// # Errors
 /// No kernel has this name; a barrier that some threads did not reach.
@@ -89,7 +89,7 @@ pub(super) unsafe fn run_kernel(
     let run = free.unwrap_or_else(|| lock(&runs[TURN.fetch_add(1, Ordering::Relaxed) % runs.len()]));
     let mut message = [0 as c_char; 512];
     let downwards = c_int::from(order == FiberOrder::Downwards);
-    // SAFETY: the caller vouches for the arguments; the message buffer has the size that is passed.
+    // SAFETY: the caller guarantees the arguments; the message buffer has the size that is passed.
     let answer = unsafe {
         let (arguments, message) = (arguments.as_mut_ptr(), message.as_mut_ptr());
         run(name.as_ptr(), grid.as_ptr(), threads, arguments, downwards, message, 512)
@@ -107,7 +107,7 @@ fn load() -> Result<Loaded> {
     let mut runs = Vec::new();
     let (first, launch) = load_from(&library)?;
     runs.push(Mutex::new(launch));
-    // The same file would be the same library.
+    // Loading the same file again would return the same library.
     let copy = library.with_extension(format!("so-{}", std::process::id()));
     for _ in 1..std::thread::available_parallelism().map_or(1, usize::from).min(8) {
         let loaded =
@@ -145,7 +145,8 @@ fn build() -> Result<PathBuf> {
     )]
     let mut hash = std::hash::SipHasher::new();
     (HEADERS, SHIM_H, SHIM_CC, &sources, FLAGS).hash(&mut hash);
-    // The library is beside cargo's other results; two processes may build at once, and the last one writes equal bytes.
+    // The library is in the same folder as cargo's other results; two processes may build at the same time, and the last one writes equal
+    // bytes.
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
     let name = format!("shim-{:016x}", hash.finish());
     let library = target.join(format!("{name}.so"));

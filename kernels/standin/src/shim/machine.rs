@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub struct Shim {
     options: ShimOptions,
     streams: Mutex<Streams>,
-    /// The error of a release of memory, which cannot return it itself; every later copy, fill and launch returns it.
+    /// The error of a release of memory, which cannot return an error; every later copy, fill and launch returns it.
     lost: Mutex<Option<Error>>,
 }
 
@@ -74,7 +74,7 @@ impl Shim {
         }
     }
 
-    /// Calls `ready` until it is true or the timeout has passed; other threads may queue work meanwhile.
+    /// Calls `ready` until it is true or the timeout has passed; other threads may queue work in the meantime.
     #[allow(clippy::disallowed_methods, reason = "what waits here waits for other threads, in real time")]
     fn until(&self, call: &'static str, ready: impl Fn(&mut Streams) -> Result<bool>) -> Result<()> {
         let begun = Instant::now();

@@ -128,7 +128,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// The parts of blocks that none of the accesses names.
+    /// The parts of blocks that no access names.
     fn others<'a>(&self, accesses: impl Iterator<Item = &'a MemoryAccess> + Clone) -> Vec<(u64, usize)> {
         let mut others = Vec::new();
         for (&address, block) in &self.by_address {

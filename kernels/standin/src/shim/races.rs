@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! stream a   write x (a:1)   record E {a:1}
-//! stream b                       wait E -> b knows {a:1}    read x: a:1 is known, in order
-//! stream c                                                  read x: a:1 is not known, a race
+//! stream b                       wait E -> b has {a:1}      read x: b has a:1, in order
+//! stream c                                                  read x: c does not have a:1, a race
 //! ```
 //!
-//! Every stream has a vector clock, and every event has the clock of its stream where it was recorded. Work that any thread queues
-//! after a wait of the host is ordered after what the host waited for: threads may inform each other in ways that the detector does
-//! not see. So a race between threads may be missed, but no false race is reported. Clocks advance when work is queued, not when it
+//! Every stream has a vector clock, and every event has the clock of its stream where it was recorded. Work that any thread queues after
+//! a wait of the host is ordered after the work that the host has waited for: threads may inform each other in ways that the detector
+//! does not see. So a race between threads may be missed, but no false race is reported. Clocks advance when work is queued, not when it
 //! runs, so the verdict does not depend on timing.
 //!
 //! The method is that of vector clocks (Mattern 1989; Flanagan and Freund, FastTrack, PLDI 2009).
@@ -48,7 +48,7 @@ impl Clock {
         }
     }
 
-    /// What happened before this point or before that of the other clock.
+    /// Adds the tasks that happened before the point of the other clock.
     fn join(&mut self, other: &Clock) {
         let mut at = 0;
         for &(stream, tick) in &other.0 {
@@ -109,11 +109,11 @@ impl Races {
     /// Records that the host has waited for all work of a stream.
     pub fn host_waits_for(&mut self, stream: u32) {
         let clock = self.snapshot(stream);
-        self.host_knows(&clock);
+        self.host_passed(&clock);
     }
 
-    /// Records that the host has waited for an event. Earlier accesses are ordered before all later work, and are forgotten.
-    pub fn host_knows(&mut self, snapshot: &Clock) {
+    /// Records that the host has waited for an event. Earlier accesses are ordered before all later work, and are removed.
+    pub fn host_passed(&mut self, snapshot: &Clock) {
         self.host.join(snapshot);
         let host = &self.host;
         self.segments.retain(|_, segment| {
@@ -124,14 +124,14 @@ impl Races {
         self.forget_retired();
     }
 
-    /// Retires a destroyed stream. The stream's last task is remembered until the host has waited for that task.
+    /// Retires a destroyed stream. The number of its last task is stored until the host has waited for that task.
     pub fn retire(&mut self, stream: u32) {
         let last = self.clocks.remove(&stream).map_or(0, |clock| clock.tick(stream));
         self.retired.insert(stream, last);
         self.forget_retired();
     }
 
-    /// Forgets destroyed streams whose tasks the host has all waited for.
+    /// Removes destroyed streams whose tasks the host has all waited for.
     fn forget_retired(&mut self) {
         let Races { clocks, host, retired, .. } = self;
         retired.retain(|stream, last| {

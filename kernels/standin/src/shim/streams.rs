@@ -4,8 +4,8 @@
 //! give(stream, work) -> race detector -> queue -> pump: runs every task at the head of a queue that can run
 //! ```
 //!
-//! The shim's own work runs within the call that queues it. Only foreign work can wait for an event outside (another rank): later
-//! work of its stream, and work behind its events on other streams, then waits too, as on a GPU.
+//! The shim's own work runs within the call that queues it. Only foreign work can wait for an event outside (another rank): then later
+//! work of its stream, and work behind its events on other streams, also waits, as on a GPU.
 
 use super::capture::{Capture, Entry, refused};
 use super::foreign::{Poll, Progress};
@@ -64,7 +64,7 @@ pub(super) struct Streams {
     events: BTreeMap<u32, Recorded>,
     captures: BTreeMap<u32, Capture>,
     graphs: BTreeMap<u32, Arc<Captured>>,
-    /// The number of streams, events, captures and graphs made so far, from which new numbers are given.
+    /// The number of streams, events, captures and graphs made so far, from which new numbers are derived.
     numbers: u32,
 }
 
@@ -134,7 +134,7 @@ impl Streams {
         }
     }
 
-    /// Gives a stream a task: a captured stream records the task, any other queues it and runs what can run.
+    /// Queues a task on a stream: a captured stream records the task; any other stream queues it, and tasks that can run are run.
     pub fn give(&mut self, stream: u32, work: Work) -> Result<()> {
         let found = self.at(stream)?;
         if let Some(error) = &found.failed {
@@ -248,7 +248,7 @@ impl Streams {
     }
 
     /// Refuses a call of the host that is not allowed on a captured stream.
-    fn asked(&mut self, stream: u32, call: &'static str) -> Result<()> {
+    fn unless_captured(&mut self, stream: u32, call: &'static str) -> Result<()> {
         match self.at(stream)?.capture {
             Some(capture) => self.lose(capture, call, "STREAM_CAPTURE_UNSUPPORTED"),
             None => Ok(()),
@@ -257,7 +257,7 @@ impl Streams {
 
     /// Whether a stream has no work left; if so, its work is ordered before all later work.
     pub fn idle(&mut self, stream: u32, call: &'static str) -> Result<bool> {
-        self.asked(stream, call)?;
+        self.unless_captured(stream, call)?;
         self.pump()?;
         let found = self.at(stream)?;
         match &found.failed {
@@ -272,7 +272,7 @@ impl Streams {
 
     /// Records that the host reads device memory, in order with a stream.
     pub fn read(&mut self, stream: u32, from: u64, bytes: usize) -> Result<()> {
-        self.asked(stream, "copy from the device")?;
+        self.unless_captured(stream, "copy from the device")?;
         let accesses = [MemoryAccess { address: from, bytes: bytes as u64, write: false }];
         self.races.touch(stream, "a copy to the host", &accesses).map_err(Error::Race)
     }
@@ -286,7 +286,7 @@ impl Streams {
             Some(Recorded::Eager(instance, clock)) => {
                 let synchronize = instance.load(Ordering::Relaxed);
                 if synchronize {
-                    self.races.host_knows(&clock);
+                    self.races.host_passed(&clock);
                 }
                 Ok(synchronize)
             }
@@ -345,7 +345,7 @@ impl Streams {
         }
     }
 
-    /// Queues all tasks of a graph: those of its origin stream on `stream`, the others on new streams.
+    /// Queues all tasks of a graph: the tasks of its origin stream on `stream`, all others on new streams.
     pub fn replay(&mut self, stream: u32, graph: u32) -> Result<()> {
         if let Some(capture) = self.at(stream)?.capture {
             return self.lose(capture, "launch a graph", "STREAM_CAPTURE_UNSUPPORTED");
@@ -400,7 +400,7 @@ impl Streams {
         }
     }
 
-    /// Runs tasks at the head of a stream as far as possible. Returns whether any made progress.
+    /// Runs tasks at the head of a stream as far as possible. Returns whether any task made progress.
     fn advance(&mut self, number: u32) -> Result<bool> {
         let mut moved = false;
         loop {

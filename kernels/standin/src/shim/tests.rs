@@ -117,7 +117,7 @@ fn a_race_within_a_graph_is_found_when_it_is_launched() {
     assert!(text(unsafe { machine.replay(main.stream(), graph) }).contains("a race"));
 }
 
-/// A broken rule, on two streams of which the first is captured: the driver's answer, and the calls.
+/// A violated rule, on two streams of which the first is captured: the driver's answer, and the calls.
 type Rule = (&'static str, fn(&[Queue; 2], &Memory) -> Result<()>);
 
 const RULES: &[Rule] = &[

@@ -27,7 +27,7 @@ pub(super) enum Work {
         from: u64,
         bytes: usize,
     },
-    /// A copy from the host, which may reuse its memory at once.
+    /// A copy from the host, which may reuse its memory immediately.
     Upload {
         into: u64,
         bytes: Arc<[u8]>,

@@ -20,7 +20,7 @@ pub fn check(queue: &Queue) {
 }
 
 fn turns<T: Trained>(queue: &Queue) {
-    // The last: the elements before the first one in memory. Packs of 4 are in use where a side is a multiple of 4.
+    // The last value: the elements before the first one in memory. Packs of 4 are in use where a side is a multiple of 4.
     for (batch, rows, columns, before) in [
         (1, 1, 1, 0),
         (3, 5, 70, 0),
@@ -87,7 +87,7 @@ fn casts(queue: &Queue, n: usize) {
 
 fn buckets<T: Element>(queue: &Queue) {
     let size = size_of::<T>();
-    // Lengths: longer than a block's share, empty, and several that leave the next tensor unaligned.
+    // Lengths: longer than a block's share, empty, and several that make the next tensor unaligned.
     let lengths = [5, 40_000, 0, 1, 16_384, 333];
     let tensors: Vec<Vec<T>> = lengths.iter().enumerate().map(|(nth, n)| raw(*n, 40 + nth as u64)).collect();
     let memories: Vec<_> = tensors.iter().map(|tensor| queue.upload(tensor).unwrap()).collect();

@@ -44,7 +44,7 @@ fn batch_norm<T: Trained>(queue: &Queue) {
     for (n, c, p, layout, mean, before) in BATCH_NORMS {
         let what =
             format!("batch norm of {n} x {c} x {p}, {layout:?}, mean {mean}, {before} before, {}", T::DTYPE);
-        // A mean is saved in f32, and so differences from it lose the digits by which it exceeds the deviation.
+        // A mean is saved in f32, so differences from it lose the digits by which the mean exceeds the deviation.
         let loss = f64::from(mean);
         // Expected values in f64 like the CPU's, in the order of planes; `arrange` converts them to the layout.
         let x: Vec<T> = of(&units(n * c * p, 1).iter().map(|x| x * 3.0 + mean).collect::<Vec<_>>());

@@ -70,7 +70,7 @@ fn lars<T: Trained>(queue: &Queue) {
         let list: Vec<Param<'_>> = (0..LENGTHS.len()).map(param).collect();
         let params = Params::new(queue, T::DTYPE, &list).unwrap();
         let stop = queue.upload(&[1u32]).unwrap();
-        // The norms of the third tensor are another rank's.
+        // The norms of the third tensor are counted by another rank.
         let squares =
             |x: &[f32], factor: f64| x.iter().map(|x| (factor * f64::from(*x)).powi(2)).sum::<f64>();
         let mut totals = vec![0.0f64; 2 * LENGTHS.len()];

@@ -1,4 +1,4 @@
-//! Tests of what ranks that share samples need: rows.cu, parts of an attention and of a dropout, experts.cu.
+//! Tests of the kernels for ranks that share samples: rows.cu, parts of an attention and of a dropout, experts.cu.
 
 use crate::common::{Random, Trained, near, of, units, wide};
 use allfold_cuda::Queue;
@@ -58,7 +58,7 @@ fn rows<T: Trained>(queue: &Queue) {
     assert!(launch::rows(queue, T::DTYPE, &s, short.all(), short.all()).is_err());
 }
 
-/// Attention chunk by chunk of queries and of keys, merged, equals attention at once; so do its gradients.
+/// Attention chunk by chunk of queries and of keys, merged, equals attention in one call; so do its gradients.
 fn parts_of_attention<T: Trained>(queue: &Queue) {
     for (batch, chunk, heads, size, share) in
         [(1, 4, 1, 32, 0.0), (2, 12, 2, 32, 0.3), (1, 36, 2, 64, 0.2), (1, 40, 1, 80, 0.0)]
@@ -275,7 +275,7 @@ fn experts(queue: &Queue) {
         let rel = 4e-6 * (most(&w.dgates) / most(&w.dlogits)).max(1.0);
         let got: Vec<f32> = queue.download(dp.all()).unwrap();
         near::<f32>(&format!("{what}: gradients of logits"), &got, &w.dlogits, rel);
-        // A token gets back what its slots hold: as often as it was put in one.
+        // A token receives the values in its slots, as often as it was put in one.
         let mut random = Random(7);
         let start: Vec<f32> = (0..x.len()).map(|_| random.unit()).collect();
         let into = queue.upload(&start).unwrap();

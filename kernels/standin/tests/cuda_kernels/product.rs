@@ -11,7 +11,7 @@ pub fn check(queue: &Queue) {
     rows(queue);
 }
 
-/// Rows whose first elements are on words or between them, there and back; zeros fill the rest, rows included.
+/// Rows whose first elements are on words or between them, copied there and back; zeros fill the rest, rows included.
 fn rows(queue: &Queue) {
     for (rows, columns, apart, more) in [(3, 5, 8, 0), (2, 4, 7, 2), (1, 1, 2, 0), (2, 2051, 2056, 1)] {
         let x: Vec<u16> = (0..rows * columns).map(|i| i as u16 + 1).collect();

@@ -1,4 +1,4 @@
-//! Tests of split_loss.cu, and of embedding.cu with tables in parts: ranks are taken in turn, and combined on the host.
+//! Tests of split_loss.cu, and of embedding.cu with tables in parts: ranks run one after another, and are combined on the host.
 
 use super::common::{Trained, near, of, same, units, wide};
 use allfold_cuda::launch::{self, ClassPart, EmbeddingLaunch};
@@ -14,7 +14,7 @@ pub fn check(queue: &Queue) {
     tables::<bf16>(queue);
 }
 
-/// Combines the ranks' values element by element, and gives the result to each.
+/// Combines the ranks' values element by element, and gives the result to each rank.
 fn combine(queue: &Queue, ranks: &[Memory], how: impl Fn(f32, f32) -> f32) {
     let all: Vec<Vec<f32>> = ranks.iter().map(|rank| queue.download(rank.all()).unwrap()).collect();
     let fold = |at: usize| all.iter().map(|rank| rank[at]).reduce(&how).unwrap();
@@ -43,10 +43,10 @@ fn parts<T: Trained>(queue: &Queue) {
                 (own, queue.upload(&part(&x, first, classes)).unwrap())
             })
             .collect();
-        let rooms = |bytes: usize| -> Vec<Memory> {
+        let buffers = |bytes: usize| -> Vec<Memory> {
             shares.iter().map(|_| queue.memory(bytes * n).unwrap()).collect()
         };
-        let (most, sums, losses) = (rooms(4), rooms(8), rooms(4));
+        let (most, sums, losses) = (buffers(4), buffers(8), buffers(4));
         for kind in [LossKind::CrossEntropy, LossKind::Mse] {
             let cpu = Loss { classes: total, kind };
             let mut dx = vec![0.0; n * total];
@@ -94,7 +94,7 @@ fn parts<T: Trained>(queue: &Queue) {
     }
 }
 
-/// The ranks find together which rows have their largest logit, the first of equal ones, at the label.
+/// The ranks together find the rows whose largest logit, the first of equal logits, is at the label.
 fn hits(queue: &Queue, shares: &[(ClassPart, Memory)], (logits, labels): (&[f64], &[u32])) {
     let glabels = queue.upload(labels).unwrap();
     let best: Vec<i64> = shares

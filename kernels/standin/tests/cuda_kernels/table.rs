@@ -1,6 +1,6 @@
 //! Every kernel is right on the shim, and its cost is as recorded: compiled by NVRTC and assembled by ptxas, with no spills.
 //!
-//! The record is `kernels/cuda/registers.txt`; ALLFOLD_BLESS=1 writes it anew. Run with `--nocapture` to see the table.
+//! The record is `kernels/cuda/registers.txt`; ALLFOLD_BLESS=1 rewrites it. Run with `--nocapture` to see the table.
 
 use crate::everything;
 use allfold_cuda::libraries::folders;
@@ -21,7 +21,7 @@ struct Cost {
 }
 
 fn ptxas() -> Option<PathBuf> {
-    // In NVIDIA's wheels, `bin` is beside the libraries' `lib`.
+    // In NVIDIA's wheels, `bin` is in the same folder as the libraries' `lib`.
     folders().iter().map(|folder| folder.join("../bin/ptxas")).find(|path| path.is_file())
 }
 

@@ -1,4 +1,4 @@
-//! Tests that cuBLASLt accepts the descriptions of `vendor/blas.rs` and understands them as meant: attributes in the sizes in which
+//! Tests that cuBLASLt accepts the descriptions of `vendor/blas.rs` and interprets them as intended: attributes in the sizes in which
 //! they are set, row-major matrices as their column-major transposes.
 
 use allfold_cuda::libraries::CudaLibrary;
@@ -78,7 +78,8 @@ fn products() {
     }
 }
 
-/// A row-major matrix of `rows` by `columns` is a column-major one of `columns` by `rows`: each column is a row of the first.
+/// A row-major matrix of `rows` by `columns` is a column-major matrix of `columns` by `rows`: each column is a row of the row-major
+/// matrix.
 fn layouts() {
     use LayoutAttribute as A;
     for kind in

@@ -43,8 +43,8 @@ fn child(
     (wrong, text)
 }
 
-/// Runs a body in a new process with a stand-in of these options. Panics if the body fails or the stand-in has noted a violation
-/// that the body has not taken. Returns the process's output.
+/// Runs a body in a new process with a stand-in of these options. Panics if the body fails or the stand-in has recorded a violation that
+/// the body has not taken. Returns the process's output.
 pub fn alone(test: &str, variant: &str, options: StandinOptions, body: impl FnOnce() -> Found) -> String {
     let (wrong, text) = child(test, variant, options, body);
     assert!(wrong.is_empty(), "{test} {variant}: {wrong:#?}");

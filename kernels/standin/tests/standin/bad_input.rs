@@ -1,4 +1,4 @@
-//! Tests of machines that cannot be used, or that lack what a call needs: each error is one line that says what would help.
+//! Tests of machines that cannot be used, or that lack what a call needs: each error is one line that contains a remedy.
 
 use crate::alone::{Found, alone, ensure, is_child};
 use allfold_cuda::{Gpu, Queue, launch};

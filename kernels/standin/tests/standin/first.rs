@@ -21,7 +21,7 @@ fn a_kernel_runs_from_probe_to_result() {
         ensure(sum == [11.0, 22.0], sum)?;
         drop((a, b, queue));
         let live = standin_live();
-        // The staging ring of the destroyed stream is kept for the next stream, with the event after the ring's last copy.
+        // The staging ring of the destroyed stream is stored for the next stream, with the event after the ring's last copy.
         ensure((live.streams, live.memory, live.pinned, live.events) == (0, 0, 1, 1), live)
     });
 }
