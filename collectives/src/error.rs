@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_names_who_never_came() {
+    fn a_deadline_names_the_absent_ranks() {
         let error = Error::DeadlineExceeded {
             rank: Rank(0),
             waiting_on: vec![Rank(2), Rank(5)],

@@ -145,7 +145,7 @@ fn one_rank_may_be_all_that_is_left() {
 }
 
 #[test]
-fn a_rank_that_never_asks_is_left_behind_by_its_deadline_and_told() {
+fn a_rank_that_never_shrinks_is_excluded_at_its_deadline() {
     // This is also the deadline of the others' next operation, so it must suffice on a busy machine.
     let world = World::threads(3).deadline(Duration::from_secs(3));
     let (late, wait) = mpsc::channel::<()>();

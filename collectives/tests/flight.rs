@@ -94,14 +94,14 @@ fn a_smaller_group_is_named_and_asynchronous_calls_are_recorded() {
 }
 
 #[test]
-fn what_goes_well_leaves_nothing() {
+fn success_leaves_no_record() {
     let folder = tempfile::tempdir().unwrap();
     World::threads(2).flight_records(folder.path()).run(|comm| comm.barrier()).unwrap();
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]
-fn who_came_late_on_virtual_time_is_named() {
+fn the_straggler_on_virtual_time_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let topology = Topology::named("switch", 4).unwrap();
     let _ = World::sim(&topology).flight_records(folder.path()).run_each(|comm| {

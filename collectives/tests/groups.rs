@@ -94,7 +94,7 @@ fn a_rank_that_splits_again_and_again_holds_no_more_than_at_first() {
 }
 
 #[test]
-fn who_leaves_a_group_in_which_others_wait_is_named_and_its_parent_is_unharmed() {
+fn a_rank_that_leaves_a_waiting_group_is_named_and_the_parent_continues() {
     let _alone = alone();
     for (name, world) in worlds() {
         let errors = world.run(|comm| {
@@ -156,7 +156,7 @@ fn groups_that_some_ranks_keep_and_others_drop_harm_nobody() {
 }
 
 #[test]
-fn what_was_sent_in_a_group_arrives_after_its_sender_has_dropped_it() {
+fn messages_of_a_group_arrive_after_their_sender_has_dropped_it() {
     let _alone = alone();
     for (name, world) in worlds() {
         // More bytes than a receiving socket holds, or fewer than a pipe does; and a message the other way that is never read.
@@ -208,7 +208,7 @@ impl Schedule for Beyond {
 
 /// Regression: a rank that panicked within a collective counted as one that would finish it, and the others waited for their deadline.
 #[test]
-fn a_rank_that_panics_within_a_collective_fails_it_for_those_who_wait() {
+fn a_panic_within_a_collective_fails_the_waiting_ranks() {
     static BEYOND: Algorithm =
         Algorithm::new(Collective::AllReduce, "beyond", "", |shape| Arc::new(Beyond(shape.ranks())));
     let world = World::threads(4).deadline(Duration::from_secs(20)).with(&BEYOND);

@@ -275,7 +275,7 @@ fn measured(at: usize, ranks: usize, hosts: &Hosts, full: bool) -> Vec<(f64, f64
 }
 
 #[test]
-fn the_simulator_says_what_shaped_links_measure() {
+fn simulated_times_equal_those_of_shaped_links() {
     if let Err(why) = ip("netns add afprobe").and_then(|()| ip("netns del afprobe")) {
         println!("SKIP: hosts of network namespaces cannot be made here: {why}");
         return;

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_never_exceeded() {
+    fn the_requested_class_is_never_exceeded() {
         let most = std::env::var("ALLFOLD_SIMD").ok().and_then(|text| Isa::named(&text));
         assert!(Isa::best() <= Isa::detect().min(most.unwrap_or(Isa::Avx512)));
         assert_eq!(Isa::available().last(), Some(Isa::best()));

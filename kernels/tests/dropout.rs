@@ -23,7 +23,7 @@ fn the_share_of_zeros_is_right_and_does_not_depend_on_threads() {
 
 /// Whether an element is dropped does not depend on how samples and their elements are divided among ranks.
 #[test]
-fn parts_draw_what_the_whole_draws() {
+fn parts_have_the_draws_of_the_whole() {
     const WIDTH: usize = 26;
     let x: Vec<f64> = (0..6 * WIDTH).map(|i| i as f64 + 1.0).collect();
     let dropout = DropoutKernel { share: 0.4 };

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 proptest! {
     #[test]
-    fn parts_are_what_they_were_cut_from_and_join_in_place(len in 0..40usize, cuts in prop::collection::vec(0..50usize, 0..6)) {
+    fn parts_equal_their_range_and_join_in_place(len in 0..40usize, cuts in prop::collection::vec(0..50usize, 0..6)) {
         let elements: Vec<usize> = (0..len).collect();
         let mut head = SplitVec::from(elements.clone());
         let place = head.as_ptr();

@@ -111,10 +111,10 @@ fn twice<T: Element>(
     let plain = algorithm.build(Shape::new(case.ranks)?.rooted(case.root)?);
     let segments = segments(case, &*plain, inputs.first().map_or(0, Vec::len));
     let job = DeviceCollective { algorithm, root: case.root, dtype: T::DTYPE, op: case.op, mode, segments };
-    let room = |(rank, input): (u32, &Vec<T>)| {
+    let allocate = |(rank, input): (u32, &Vec<T>)| {
         group.queue(Rank(rank))?.memory(size_of_val(&input[..])).map_err(failed)
     };
-    let memories = (0..).zip(inputs).map(room).collect::<DeviceResult<Vec<Memory>>>()?;
+    let memories = (0..).zip(inputs).map(allocate).collect::<DeviceResult<Vec<Memory>>>()?;
     let slices: Vec<Slice<'_>> = memories.iter().map(Memory::all).collect();
     let mut times = [Vec::new(), Vec::new()];
     for results in &mut times {

@@ -75,7 +75,7 @@ fn allowed(
     algorithm: NcclAlgorithm,
     protocol: Protocol,
 ) -> Option<Estimate> {
-    // LL128 is allowed only on links that keep the order of stores, unless the user asks for it.
+    // LL128 is allowed only on links that keep the order of stores, unless the user requests it.
     let trusted = protocol != Protocol::Ll128 || platform.ll128;
     let protocol_allowed = overrides.protocol(collective, protocol).unwrap_or(trusted);
     let algorithm_allowed = overrides.algorithm(collective, algorithm).unwrap_or(true);

@@ -65,7 +65,7 @@ fn latencies_are_those_worked_by_hand() {
 }
 
 #[test]
-fn what_a_nic_declares_counts_once_and_with_simple_twice() {
+fn a_nics_latency_counts_once_and_twice_with_simple() {
     let slow = |us| {
         let graph = Graph { nic_us: us, ..Graph::inside(4, 12.0) };
         Platform::nvlink(Arch::Volta, 2, 2, graph)
@@ -98,7 +98,7 @@ fn small_calls_take_ll_and_large_ones_rings_with_simple() {
 }
 
 #[test]
-fn what_the_environment_says_is_chosen() {
+fn the_environments_choice_is_used() {
     let chosen = |algorithms: &str, protocols: &str, collective, bytes| {
         let overrides = Overrides::new(algorithms, protocols).unwrap();
         choose(&a100(2), collective, bytes, &overrides).map(|found| (found.algorithm, found.protocol))
@@ -116,7 +116,7 @@ fn what_the_environment_says_is_chosen() {
 }
 
 #[test]
-fn a_value_that_cannot_be_read_says_what_would_be_right() {
+fn errors_of_unreadable_values_contain_a_remedy() {
     let said = |algorithms, protocols| Overrides::new(algorithms, protocols).unwrap_err().to_string();
     assert!(said("rnig", "").starts_with("NCCL_ALGO: no algorithm is called `rnig`; did you mean `Ring`?"));
     assert!(said("", "LL64").starts_with("NCCL_PROTO: no protocol is called `LL64`"));

@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn no_message_is_larger_than_what_is_read_before_the_proof() {
+    fn no_message_exceeds_the_bytes_read_before_the_proof() {
         assert!([OPENING, PROOF, WELCOME].into_iter().all(|bytes| bytes <= 256));
     }
 

@@ -78,7 +78,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_build_without_tls_says_so_and_what_would_do() {
+    fn a_build_without_tls_reports_a_remedy() {
         let refused = Authenticator::new(Security::Tls(Secret::new([1; 32])), Duration::from_secs(1));
         let error = refused.err().unwrap().to_string();
         assert!(error.contains("feature `tls`") && error.contains("trusted-fabric"), "{error}");

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_lets_anyone_in_is_warned_of() {
+    fn only_modes_open_to_anyone_print_a_warning() {
         let warning = Security::InsecurePlaintext.warning(29_500).unwrap();
         assert!(
             warning.starts_with("WARNING: ") && warning.contains("port 29500") && !warning.contains('\n')

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_before_the_end_is_read_before_it() {
+    fn bytes_written_before_the_end_are_read_before_it() {
         let [mut a, mut b] = pair();
         // The byte that wakes `a` is unread when `a` closes its socket, so that `b` sees a reset.
         assert!(b.prepare_sleep(Wants { bytes: true, room: false }));

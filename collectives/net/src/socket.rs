@@ -64,7 +64,7 @@ pub fn tune(socket: &TcpStream, dead: Duration) {
     let socket = SockRef::from(socket);
     let probes =
         TcpKeepalive::new().with_time(dead / 2).with_interval((dead / 8).max(Duration::from_secs(1)));
-    // An option that the system does not know is not an error: heartbeats find the same failures.
+    // An option that the system does not support is not an error: heartbeats find the same failures.
     let _ = socket.set_tcp_nodelay(true);
     let _ = socket.set_tcp_keepalive(&probes.with_retries(4));
     #[cfg(target_os = "linux")]

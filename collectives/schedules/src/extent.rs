@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_rank_gives_and_ends_with_follows_from_the_row() {
+    fn a_row_determines_a_ranks_input_and_output() {
         let extent = |collective| Extent { collective, ranks: 4, root: Rank(2), count: 5 };
         let sides = |collective, rank| {
             let extent = extent(collective);

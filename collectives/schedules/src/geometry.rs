@@ -205,7 +205,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_span_holds_what_its_pieces_hold(
+        fn a_span_has_the_elements_of_its_pieces(
             ranks in 1u32..6, chunks in 1u32..12, segments in 1u32..4, count in 0u64..60, at in 0u32..12, len in 1u32..12,
         ) {
             let schedule = Backwards { ranks, chunks, segments };

@@ -67,7 +67,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn failures_name_the_mistake() {
         static NOT_THIS: Algorithm =
             Algorithm::new(Collective::AllGather, "not_this", "", |shape| Arc::new(halving(shape.ranks())));
         let error = (1..=17).find_map(|ranks| proves(&NOT_THIS, ranks).err()).unwrap().to_string();

@@ -47,7 +47,7 @@ fn every_group_size_of_a_hierarchy_is_proved() {
 
 /// All canonical algorithms have one tree hash, for every collective and root; the other orders are as documented.
 #[test]
-fn orders_are_what_they_are_said_to_be() {
+fn orders_are_as_documented() {
     for ranks in (4..=17).chain([24, 33]) {
         let mut canonical = BTreeSet::new();
         for row in ALGORITHMS.iter().filter(|row| row.collective.reduces()) {
@@ -297,7 +297,7 @@ fn false_claims_are_caught() {
 
 /// A counterexample names the rank, the chunk, the expected value and the value found.
 #[test]
-fn counterexamples_say_what_was_expected() {
+fn counterexamples_contain_the_expected_value() {
     let wrong = Mistake { of: RingAllReduce(4), rounds: -1, seed: |_, _, _, step| step };
     let flaw = symbolic(&wrong, Collective::AllReduce, Rank(0)).unwrap_err();
     assert_eq!(
@@ -358,7 +358,7 @@ mod stacks {
     proptest! {
         #![proptest_config(ProptestConfig { cases: cases(200), ..ProptestConfig::default() })]
         #[test]
-        fn of_combinators_hold_what_they_claim(
+        fn claims_of_combinators_hold(
             row in (0..ALGORITHMS.len()).prop_map(|at| &ALGORITHMS[at]),
             ranks in 1..20u32,
             root in any::<u32>(),

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_are_what_the_environment_says() {
+    fn deadlines_are_read_from_the_environment() {
         let seconds = Duration::from_secs_f64;
         let usual = read(&[]).unwrap();
         assert_eq!((usual.deadlines.operation, usual.deadlines.dead), (seconds(300.0), seconds(20.0)));

@@ -75,7 +75,7 @@ use std::sync::Arc;
 /// })?;
 /// assert_eq!(sums, vec![vec![6; 3]; 4]);
 ///
-/// // Ranks that disagree are told, all of them.
+/// // If ranks disagree, all of them get the error.
 /// let error = World::threads(2).run(|comm: Communicator| -> Result<(), Error> {
 ///     let mut data = vec![1.0f32; 10 + comm.rank().index()];
 ///     comm.all_reduce(&mut data, ReduceOp::Sum)

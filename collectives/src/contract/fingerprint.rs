@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_call_has_is_refused() {
+    fn impossible_fingerprints_are_refused() {
         for (at, wrong) in [(0, 0x3f), (0, 0xff), (1, 0x0e), (1, 0xe0)] {
             let mut bytes = [0; 16];
             bytes[at] = wrong;

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_announces_far_ahead_is_bounded() {
+    fn announcements_far_ahead_are_bounded() {
         let mut calls = calls();
         for sequence in 0..10_000 {
             calls.announced(Rank(1), sequence, Fingerprint::of(&call(sequence, 1)));

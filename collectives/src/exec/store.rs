@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Data and scratch copies. Errors say which access of the schedule is impossible.
+/// Data and scratch copies. Errors name the access of the schedule that is impossible.
 pub(super) struct Store<'a> {
     data: Data<'a>,
     /// The rank's own block, until [`Store::settle`] has copied its last part to the buffer.

@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     #[allow(clippy::disallowed_methods, reason = "waits for what must not come")]
-    fn whoever_writes_second_returns_when_the_first_has_written() {
+    fn a_second_writer_returns_after_the_first_has_written() {
         let folder = tempfile::tempdir().unwrap();
         let (inside, is_inside) = channel();
         let (go_on, may_go_on) = channel();

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_waited_for_longest_is_named_although_every_clock_is_another() {
+    fn the_straggler_is_named_without_a_common_clock() {
         use Collective::{AllReduce, Barrier, Broadcast};
         let mut all = [
             record(0, 0.0, &[(AllReduce, 1.0, 3.0), (Barrier, 100.0, 5100.0), (Broadcast, 6000.0, 6001.0)]),

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_entered_is_named_although_it_is_one_against_all() {
+    fn a_single_absent_rank_is_named() {
         let all = [
             record(0, 0, &[1, 2, 3], State::Started),
             record(1, 0, &[1, 2], State::Done),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_in_a_smaller_group_is_held_up_and_not_to_blame_for_its_absence_from_a_larger_one() {
+    fn a_rank_that_waits_in_a_subgroup_is_not_blamed_in_the_parent() {
         // Rank 1 skips an operation of its half; the other half has been in the world's barrier for long.
         let world = |rank: u32, last: State| record(rank, 0, &[1, 2], last);
         let mut all = [
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_is_no_absence_and_what_ended_well_no_fault() {
+    fn overwritten_entries_are_no_absence_and_success_is_no_fault() {
         let all = [
             record(0, 0, &[1, 2, 3, 4], State::Done),
             record(1, 2, &[3, 4], State::Done),

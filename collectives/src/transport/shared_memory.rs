@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! all arrive at once    the transport is not used: the labels in the sync segment are equal
-//! some are late         a rank that waits enters the operation: the transport knows of other calls, of ranks that
+//! some are late         a rank that waits enters the operation: the transport has the other calls, and the ranks that
 //!                       left, died or failed
 //! labels differ         every rank enters, and the transport finds whose call differs
 //! ```

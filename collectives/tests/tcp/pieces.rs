@@ -42,7 +42,7 @@ fn pieces_have_the_bits_of_the_whole() {
 }
 
 #[test]
-fn every_algorithm_gathers_what_was_given() {
+fn every_algorithm_gathers_all_inputs() {
     use allfold_collectives::{Collective, registry};
     let count = 300_001;
     for row in registry::of(Collective::AllGather) {
@@ -58,7 +58,7 @@ fn every_algorithm_gathers_what_was_given() {
 }
 
 #[test]
-fn what_is_planned_is_cut_as_it_goes() {
+fn a_planned_schedule_has_the_pieces_of_the_run() {
     use allfold_collectives::{Collective, DType, Plan};
     let plan = Plan::default().algorithm(Collective::AllReduce, "direct").unwrap();
     let planned = |comm: Communicator| -> Result<(u32, u32), Error> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ASTRA-sim's input    means                                  here
-//! bandwidth 50         50 GiB/s, though the file says GB/s     link(50.0, ..)
+//! bandwidth 50         50 GiB/s, though the unit is called GB/slink(50.0, ..)
 //! a message            floor_ns(latency + bytes / bandwidth)   Rounding::WholeNanos
 //! endpoint-delay 10    10 ns per message, and once at the end  Costs::overhead, Costs::launch
 //! local-mem-bw 1600    a reduction passes memory three times   Costs::memory, Costs::reduce_passes

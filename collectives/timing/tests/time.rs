@@ -186,7 +186,7 @@ fn refusal(job: &Job<'_>) -> String {
 }
 
 #[test]
-fn orbit_refuses_what_breaks_the_symmetry_and_says_what_would_be_right() {
+fn broken_symmetry_is_refused_with_a_remedy() {
     let ring = all_reduce("ring", 16);
     let topology = Topology::named("nodes8", 16).unwrap();
     let (even, odd) = (Geometry::whole(&*ring, 1_600), Geometry::whole(&*ring, 1_601));

@@ -151,7 +151,7 @@ fn compile(family: Family, only: Option<DType>, form: CodeFormat) -> Result<Vec<
     let all = all.collect::<Result<Vec<_>>>()?;
     let [names, headers] = [0, 1].map(|first| [all[first].as_ptr(), all[first + 2].as_ptr()]);
     let mut program = Program(ptr::null_mut(), nvrtc);
-    // SAFETY: every string lives until the end of this function; two headers and two names are passed, as the count says.
+    // SAFETY: every string lives until the end of this function; two headers and two names are passed, and the count is two.
     check("take a source", unsafe {
         let (source, name) = (source.as_ptr(), name.as_ptr());
         (nvrtc.nvrtcCreateProgram)(&mut program.0, source, name, 2, headers.as_ptr(), names.as_ptr())

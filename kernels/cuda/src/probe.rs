@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_driver_there_is_one_error_that_says_what_to_do() {
+    fn without_a_driver_the_error_contains_a_remedy() {
         match probe() {
             Ok(probe) => assert!(!probe.devices.is_empty()),
             Err(error) => {

@@ -5,7 +5,7 @@ use allfold_cuda::libraries::CudaLibrary;
 use allfold_cuda::vendor::version;
 
 #[test]
-fn without_a_library_there_is_one_error_that_says_what_to_do() {
+fn without_a_library_the_error_contains_a_remedy() {
     for library in [CudaLibrary::CublasLt, CudaLibrary::Cudnn] {
         match version(library) {
             Ok((major, ..)) => assert!(major >= 9),

@@ -147,7 +147,7 @@ fn slots_in_turn_are_never_written_while_somebody_reads_them() {
 }
 
 #[test]
-fn who_naps_until_the_other_side_has_put_something_is_woken() {
+fn a_sleeping_side_is_woken_by_a_write() {
     shuttle::check_random(
         || {
             // A pipe that holds one byte. Per side: the bytes written (side 0) or read (side 1), the sleep flag, the sleep word.

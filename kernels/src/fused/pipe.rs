@@ -168,7 +168,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 64 }))]
         #[test]
-        fn what_is_put_in_comes_out_in_order_both_ways(
+        fn bytes_arrive_in_order_in_both_directions(
             sizes in proptest::collection::vec((1usize..200_000, 1usize..200_000), 1..12)
         ) {
             let mut ends = Pipe::pair();

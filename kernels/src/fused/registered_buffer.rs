@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_may_write_has_its_pages_for_itself() {
+    fn bytes_that_others_may_write_share_no_page() {
         let sync_segment = sync_segment();
         let buffer = sync_segment.register(0, 3 * UNIT + 9).unwrap();
         let part = |range: Range<usize>, write| {

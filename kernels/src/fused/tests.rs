@@ -291,7 +291,7 @@ fn holds<T: Element>(case: &Case) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 3 } else { 200 }, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn every_pattern_ends_with_what_it_says(case in cases(), dtype in prop::sample::select(DType::ALL.to_vec())) {
+    fn every_pattern_gives_its_defined_result(case in cases(), dtype in prop::sample::select(DType::ALL.to_vec())) {
         match dtype {
             DType::F64 => holds::<f64>(&case)?,
             DType::F32 => holds::<f32>(&case)?,
@@ -307,7 +307,7 @@ proptest! {
 }
 
 #[test]
-fn an_all_reduce_by_shares_ends_with_what_it_says() {
+fn an_all_reduce_by_shares_gives_its_defined_result() {
     let (pattern, slot_bytes, one_address_space, registering) = (Pattern::AllReduce, 1 << 14, false, None);
     // The cases have two, three, four and two pieces; the last piece of each is smaller than its others.
     for (members, count) in [(3, 8192), (4, 10_001), (5, 16384), (6, 8192 + 10)] {
@@ -349,7 +349,7 @@ fn sums(members: u32, count: usize) -> Exchange {
 const COUNTS: [usize; 2] = [4, 4000];
 
 #[test]
-fn who_waits_in_vain_is_told_and_who_comes_later_is_too() {
+fn a_timed_out_member_and_later_members_get_an_error() {
     for count in COUNTS {
         let sync_segment = Arc::new(SyncSegment::new(2, 1024, Pace { looks: 1, yields: 1 }));
         let exchange = sums(2, count);
@@ -395,7 +395,7 @@ fn other_labels_and_other_lengths_are_found_by_all() {
 }
 
 #[test]
-fn a_member_that_sleeps_is_woken_and_asks_its_wait_policy() {
+fn a_sleeping_member_is_woken_and_calls_its_wait_policy() {
     struct Told<'a>(&'a std::sync::atomic::AtomicBool);
     impl WaitPolicy for Told<'_> {
         type Error = ();

@@ -52,7 +52,7 @@ struct Job {
 }
 
 #[allow(unsafe_code, reason = "a pointer to something that is Sync")]
-// SAFETY: the closure is `Sync`, and `share` keeps it alive until every worker has left the job.
+// SAFETY: the closure is `Sync`, and `share` does not drop it until every worker has left the job.
 unsafe impl Send for Job {}
 
 impl ThreadPool {

@@ -42,7 +42,7 @@ macro_rules! lanes {
 impl Arithmetic for bf16 {
     lanes!(bf16, wide, narrow, sum, prod);
 
-    // Compared in f32: no rounding is needed, and a NaN comes out canonical.
+    // Compared in f32: no rounding is needed, and a NaN becomes canonical.
     #[inline(always)]
     fn min(a: bf16, b: bf16) -> bf16 {
         narrow(Arithmetic::min(wide(a), wide(b)))

@@ -101,7 +101,7 @@ fn a_ring_of_eight_moves_35_s_and_the_fused_form_16() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn inputs_that_do_not_fit_are_refused() {
     let (mut group, job) = ring(2);
     let (a, b) = (group.main.memory(64).unwrap(), group.main.memory(60).unwrap());
     assert!(

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_the_library_there_is_one_error_that_says_what_to_do() {
+    fn without_the_library_the_error_contains_a_remedy() {
         let error = open(None).err().unwrap().to_string();
         assert!(error.contains("NCCL is missing") && error.contains("pip install"), "{error}");
         assert!(error.contains("no libnccl.so.2") && !error.contains('\n'), "{error}");

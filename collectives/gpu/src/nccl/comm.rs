@@ -145,7 +145,7 @@ impl NcclComm {
         Ok(comm)
     }
 
-    /// Joins a communicator by a unique id that the caller already knows.
+    /// Joins a communicator by a unique id that the caller already has.
     ///
     /// # Errors
     /// The errors of [`NcclComm::join`].

@@ -70,7 +70,7 @@ mod tests {
     use crate::World;
 
     #[test]
-    fn a_disagreement_is_told_to_every_rank() {
+    fn a_disagreement_reaches_every_rank() {
         let said = World::threads(3).run(|mut comm| {
             let call = if comm.rank() == Rank(2) { "broadcast(8 x f32)" } else { "all_reduce(8 x f32, sum)" };
             Ok::<_, Error>((agree(&mut comm, "barrier()"), agree(&mut comm, call)))

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_algorithm_does_not_do_has_no_layout() {
+    fn unsupported_collectives_have_no_layout() {
         assert!(layout(Collective::AllGather, NcclAlgorithm::CollNetDirect, 2, 8, 1).is_none());
         assert!(layout(Collective::AllGather, NcclAlgorithm::Tree, 2, 8, 1).is_none());
     }

@@ -77,7 +77,7 @@ pub(super) fn hop(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> 
         Protocol::Simple => parameters.at(HOP_SIMPLE),
     };
     let ask = if terms.has(ModelTerm::Rendezvous) {
-        asks(message(case)) * parameters.family(EXTRA, fabric)
+        rendezvous_share(message(case)) * parameters.family(EXTRA, fabric)
     } else {
         0.0
     };
@@ -85,7 +85,7 @@ pub(super) fn hop(case: &PhysicsCase, parameters: &Parameters, terms: Terms) -> 
 }
 
 /// The share of NICs that use a rendezvous for messages of `bytes`: it grows with the logarithm between the limits of `EAGER`.
-fn asks(bytes: f64) -> f64 {
+fn rendezvous_share(bytes: f64) -> f64 {
     ((bytes / EAGER.0).ln() / (EAGER.1 / EAGER.0).ln()).clamp(0.0, 1.0)
 }
 

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_contradicts_itself_is_named() {
+    fn missing_and_contradictory_variables_are_named() {
         let with = |name: &'static str, value: &'static str| {
             let others = TORCHRUN.into_iter().filter(move |(n, _)| *n != name);
             let all: Vec<_> = others.chain((!value.is_empty()).then_some((name, value))).collect();

@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(own("node0", true, "127.0.1.1"), "0.0.0.0");
         assert_eq!(own("node0", true, "::1"), "::");
         assert_eq!(own("node0", true, "10.0.0.7"), "10.0.0.7");
-        // On a single host, or where the user asked for that address, callers of other hosts are refused.
+        // On a single host, or where the user requested that address, callers of other hosts are refused.
         assert_eq!(own("node0", false, "127.0.1.1"), "127.0.1.1");
         assert_eq!(own("127.0.0.1", true, "127.0.0.1"), "127.0.0.1");
         assert_eq!(own("localhost", true, "127.0.0.1"), "127.0.0.1");

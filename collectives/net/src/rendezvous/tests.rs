@@ -45,7 +45,7 @@ async fn meet(timeout: RendezvousTimeouts, hellos: &[Hello]) -> Vec<Result<Joine
     all.into_iter().map(|(_, result)| result).collect()
 }
 
-/// An authenticator that asks for no secret.
+/// An authenticator that needs no secret.
 fn open() -> crate::Authenticator {
     authenticator(&Security::Loopback, LONG).unwrap()
 }
@@ -96,7 +96,7 @@ async fn all_come_and_get_one_table() {
 }
 
 #[tokio::test]
-async fn who_is_missing_is_named_to_all_who_came() {
+async fn missing_ranks_are_named_to_all_arrived_ranks() {
     let missing =
         RendezvousFailure::Missing { ranks: vec![Rank(1), Rank(3)], more: 0, after: SOON.rendezvous };
     let results = failures(meet(SOON, &[hello(0, 4), hello(2, 4)]).await);
@@ -128,7 +128,7 @@ fn a_size_that_a_caller_says_takes_no_memory() {
     assert_eq!(super::server::missing(4, &came), (vec![Rank(1), Rank(3)], 0));
     let (ranks, more) = super::server::missing(1 << 20, &came);
     assert_eq!((ranks.len(), more), (30, (1 << 20) - 32));
-    // A caller on another host is told the same ranks as one on the server's.
+    // A caller on another host gets the same list of ranks as a caller on the server's host.
     let failure = RendezvousFailure::Missing { ranks, more, after: SOON.rendezvous };
     let (code, numbers) = failure.parts();
     assert_eq!(RendezvousFailure::of(code, &numbers), failure);
@@ -212,7 +212,7 @@ async fn rogues_do_not_keep_ranks_apart() {
 }
 
 #[tokio::test]
-async fn another_version_is_told_and_something_else_named() {
+async fn another_version_and_another_program_are_named() {
     let (rendezvous_address, _server) = serve(LONG);
     let mut bytes = hello(0, 2).encode();
     bytes[8] = 99;
@@ -241,7 +241,7 @@ async fn another_version_is_told_and_something_else_named() {
 }
 
 #[tokio::test]
-async fn nobody_there_and_a_port_in_use() {
+async fn no_server_and_a_port_in_use() {
     let (rendezvous_address, server) = serve(SOON);
     let taken = Server::bind(format!("127.0.0.1:{}", rendezvous_address.port).parse().unwrap());
     assert_eq!(taken.err(), Some(RendezvousFailure::PortInUse));
@@ -284,7 +284,7 @@ async fn a_server_that_comes_late_is_found() {
 }
 
 #[tokio::test]
-async fn who_waited_for_a_late_server_hears_who_is_missing() {
+async fn a_rank_that_waited_for_a_late_server_gets_the_missing_ranks() {
     let late = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = late.address().unwrap();
     drop(late);
@@ -328,7 +328,7 @@ async fn who_comes_after_others_disagreed_is_told_by_the_server_of_rank_0_too() 
 }
 
 #[tokio::test]
-async fn who_never_comes_after_others_disagreed_is_not_waited_for() {
+async fn after_a_disagreement_absent_ranks_are_not_waited_for() {
     let hurry = RendezvousTimeouts { handshake: Duration::from_millis(300), ..LONG };
     let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = server.address().unwrap().port();

@@ -79,7 +79,7 @@ pub trait Schedule: Send + Sync {
         0
     }
 
-    /// The number of segments into which every chunk is cut; each segment goes through the whole algorithm by itself.
+    /// The number of segments into which every chunk is cut; each segment is processed by the whole algorithm separately.
     fn segments(&self) -> u32 {
         1
     }
@@ -114,7 +114,7 @@ pub trait Schedule: Send + Sync {
 /// A schedule of pieces that follow each other: piece p does round i of `of` in round `i * pieces + p * lap`.
 #[derive(Clone, Copy)]
 pub struct Pipeline<'a> {
-    /// The schedule that every piece goes through.
+    /// The schedule of every piece.
     pub of: &'a dyn Schedule,
     /// The number of pieces.
     pub pieces: u64,

@@ -1,4 +1,4 @@
-//! Pipelining: every chunk is cut into segments, and each segment goes through the whole schedule by itself.
+//! Pipelining: every chunk is cut into segments, and each segment is processed by the whole schedule separately.
 //!
 //! ```text
 //! stride 1      time  0  1  2  3  4        a piece starts `stride` rounds after the previous piece;

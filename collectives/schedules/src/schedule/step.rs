@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_conflict_where_one_writes_what_the_other_touches() {
+    fn steps_conflict_if_one_writes_data_of_the_other() {
         let (here, there) = (Span::data(2, 3), Span::data(4, 1));
         let (send, recv) = (
             |span| Step { send: Some((Rank(1), span)), recv: None },

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_two_sets_have_in_common() {
+    fn common_renumberings_of_two_sets() {
         assert_eq!(Permutation::common(&[Rotate(4)], &[Rotate(6)]), [Rotate(12)]);
         assert_eq!(Permutation::common(&[Xor(1), Xor(2)], &[Xor(2), Rotate(1)]), [Xor(2)]);
         assert_eq!(Permutation::common(&[Rotate(1)], &[]), []);

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_text_is_said_with_its_line() {
+    fn errors_of_a_text_name_the_line() {
         let wrong = |text: &str| text.parse::<ScheduleTable>().unwrap_err().to_string();
         assert_eq!(wrong(""), "line 1: the first line must be `ranks N chunks C`");
         assert_eq!(wrong("0 1 0 0"), "line 1: the first line must be `ranks N chunks C`");

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_segment_is_not_opened() {
+    fn handles_to_no_segment_are_not_opened() {
         let segment = Segment::new(2).unwrap();
         let [host, process, descriptor, nonce] = Segment::segment_handle(Some(&segment)).words();
         let opens = |words: [i64; SegmentHandle::WORDS]| {

@@ -1,6 +1,6 @@
 //! Channels and the messages in flight on them.
 //!
-//! A message goes through the life cycle of [`allfold_sim::transit`], as in `allfold_timing`:
+//! A message has the life cycle of [`allfold_sim::transit`], as in `allfold_timing`:
 //!
 //! ```text
 //! start = max(sender posted, receiver posted, channel free) --overhead--> flow ... left --latency, reduction--> arrived

@@ -23,7 +23,7 @@ pub(super) enum ScheduledEvent {
     Send { half: Half, member: Member, to: Rank, lane: u32, frame: Frame },
     /// A task posts a receive.
     Receive { half: Half, member: Member, from: Rank, lane: u32, reduced: bool },
-    /// A gate's count goes up.
+    /// A gate's count increases by one.
     Raise { task: TaskId, gate: GateId },
     /// A task waits at a gate.
     Pass { task: TaskId, gate: GateId, count: u64 },

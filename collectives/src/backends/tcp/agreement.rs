@@ -297,7 +297,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
         #[test]
-        fn all_who_are_left_decide_the_same_whoever_dies_when(
+        fn all_remaining_ranks_decide_the_same_for_any_deaths(
             size in 2..=8u32,
             deaths in proptest::collection::vec((0..200usize, 0..8u32, 0..20usize), 0..8),
             choices in proptest::collection::vec(any::<usize>(), 200),
@@ -336,7 +336,7 @@ mod tests {
         }
 
         #[test]
-        fn all_decide_the_same_who_was_given_up_too(
+        fn ranks_that_were_given_up_decide_the_same(
             size in 2..=6u32,
             hurry in proptest::collection::vec((0..300usize, 0..6u32), 0..6),
             asks in proptest::collection::vec(0..300usize, 6),
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn who_never_asks_is_left_behind_and_told() {
+    fn a_rank_that_never_shrinks_is_excluded_and_informed() {
         let mut run = Run::new(3);
         for rank in [0, 2] {
             let outgoing = run.ranks[rank].ask();
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_given_up_is_told_by_another_when_the_coordinator_dies() {
+    fn a_rank_that_was_given_up_gets_the_decision_from_another_rank() {
         let mut run = Run::new(3);
         for happens in [Agreement::ask, Agreement::give_up] {
             for rank in [0, 1] {

@@ -231,7 +231,7 @@ impl Endpoint {
             return Err(error);
         }
         let Some(peer) = lost else { return Ok(()) };
-        // The peer's connection may have been made, but not handed over to this thread yet.
+        // The peer's connection may have been made, but not passed to this thread yet.
         let until = clock() + VERDICT;
         while clock() < until {
             if let Some(stream) = self.group.arrived(Purpose::PointToPoint, peer) {

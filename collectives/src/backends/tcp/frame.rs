@@ -27,7 +27,7 @@ const LAST: u16 = 1;
 pub enum Kind {
     /// A fragment of a message of an operation.
     Data = 1,
-    /// The sender is alive.
+    /// A heartbeat: the sender still runs.
     Beat = 2,
     /// The sender has entered an operation and waits.
     Enter = 3,

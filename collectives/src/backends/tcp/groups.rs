@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_the_newest_stays() {
+    fn stored_messages_are_bounded_and_the_newest_stay() {
         let mut groups = Groups::new(group(0));
         let capacity = EARLY + EARLY_OF_EACH * 3;
         for stream in 1..=2 * capacity as u64 {

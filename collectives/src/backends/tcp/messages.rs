@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_comes_is_told_by_its_cause() {
+    fn a_missing_message_is_reported_with_its_cause() {
         World::tcp(2)
             .run(|comm: Communicator| -> Result<()> {
                 let messages = comm.messages()?;

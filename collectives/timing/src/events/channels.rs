@@ -83,7 +83,7 @@ impl Channels {
     /// Opens a new channel with this key.
     pub(super) fn open(&mut self, key: Key, path: &[Crossing], latency: u64) -> u32 {
         if (self.items.len() - self.free.len() + 1) * 2 > self.table.len() {
-            self.make_room();
+            self.make_space();
         }
         let mut short = [Crossing { link: allfold_sim::LinkId(0), weight: 0 }; HOPS];
         let hops = if path.len() <= HOPS {
@@ -170,7 +170,7 @@ impl Channels {
     }
 
     /// Drops idle channels; grows the table if more than a quarter of it stays in use.
-    fn make_room(&mut self) {
+    fn make_space(&mut self) {
         let listed = std::mem::take(&mut self.table);
         let (idle, used): (Vec<u32>, Vec<u32>) =
             listed.iter().filter(|&&c| c != NONE).partition(|&&c| self.items[c as usize].is_idle());

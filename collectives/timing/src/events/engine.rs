@@ -141,7 +141,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
     /// Issues steps of a representative until its window is full.
     fn issue(&mut self, representative: u32) -> Result<(), Error> {
         let rank = self.cast.rank(representative);
-        while self.windows.has_room(representative)
+        while self.windows.has_space(representative)
             && let Some(next) = self.programs.next(representative, rank)
         {
             self.issue_step(representative, rank, next)?;

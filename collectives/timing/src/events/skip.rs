@@ -148,9 +148,9 @@ impl Skip {
         let (pieces, span) = (state.piece - before.state.piece, now - before.state.now);
         let at = self.stretches.partition_point(|&first| first <= before.state.first);
         let end = self.stretches.get(at).copied().unwrap_or(0);
-        let room = end.saturating_sub(state.end + 1).checked_div(pieces).unwrap_or(0);
+        let most = end.saturating_sub(state.end + 1).checked_div(pieces).unwrap_or(0);
         let fits = (LAST - now).checked_div(span).unwrap_or(0);
-        let times = room.min(fits);
+        let times = most.min(fits);
         if times == 0 || state.end >= end {
             return;
         }

@@ -82,7 +82,7 @@ fn messages_of_a_channel_follow_at_full_rate_within_the_window() {
 }
 
 #[test]
-fn a_step_waits_for_what_it_conflicts_with_and_others_pass_it() {
+fn a_step_waits_for_conflicting_steps_only() {
     // Rank 1 receives chunk 0 and sends it on; it also sends chunk 1, which does not wait for chunk 0.
     let rounds = vec![
         vec![(0, send(1, 0)), (1, recv(0, 0, Combine::Copy))],
@@ -123,7 +123,7 @@ fn an_exchange_of_no_bytes_takes_its_latency() {
 }
 
 #[test]
-fn what_nobody_sends_or_receives_is_an_error_that_names_rank_and_round() {
+fn unmatched_messages_are_errors_with_rank_and_round() {
     let lost = Steps { ranks: 2, chunks: 1, rounds: vec![vec![], vec![(0, send(1, 0))]] };
     let error = time_of(&lost, 1, Costs::FREE, 8).unwrap_err();
     assert_eq!(error, Error::Deadlock { rank: Rank(0), round: 1, what: "rank 1 to receive".into() });

@@ -207,7 +207,7 @@ impl Windows {
     }
 
     /// Whether a representative may issue another step.
-    pub(super) fn has_room(&self, representative: u32) -> bool {
+    pub(super) fn has_space(&self, representative: u32) -> bool {
         let state = &self.states[representative as usize];
         state.head - state.base < self.window
     }
@@ -448,7 +448,7 @@ mod tests {
         assert!(windows.issue(0, step(None, piece(2))).1);
         assert!(windows.issue(0, step(None, piece(0x1_0000))).1, "one list, two pieces");
         assert!(!windows.issue(0, step(piece(2), None)).1);
-        assert!(!windows.has_room(0));
+        assert!(!windows.has_space(0));
     }
 
     #[test]

@@ -190,7 +190,7 @@ proptest! {
     }
 
     #[test]
-    fn where_no_link_is_shared_it_is_what_clocks_find(
+    fn without_shared_links_times_equal_those_of_clocks(
         kind in 0usize..2, ranks in 1u32..20, pieces in 1u32..12, bytes in 0u64..1_000_000, wiring in 0usize..3,
     ) {
         let topology = Topology::named(["switch", "mesh", "nodes4"][wiring], ranks).unwrap();
@@ -261,7 +261,7 @@ fn trees_take_nearly_the_time_that_they_take_on_shared_links() {
 }
 
 #[test]
-fn what_serial_links_cannot_time_is_refused_in_words() {
+fn jobs_that_serial_links_cannot_time_are_refused() {
     let topology = Topology::named("switch", 4).unwrap();
     let round_by_round = Segments::with_stride(RingAllReduce(4), 3, 0);
     let geometry = Geometry::whole(&round_by_round, 100);

@@ -73,7 +73,7 @@ pub(super) fn tile<F: Float>(
         use bytemuck::cast_slice as cast;
         const SINGLE: usize = size_of::<f32>();
         let to = to.unwrap_or_else(|| Target::own(out));
-        // SAFETY: the instructions were detected; the element's size tells f32 from f64; the panel's length is asserted above;
+        // SAFETY: the instructions were detected; the element's size distinguishes f32 from f64; the panel's length is asserted above;
         // `gemm` asserts that the furthest row's walk ends inside `data`; the caller guarantees `to`, and `out` has `ROWS` lines of
         // `WIDTH` elements.
         #[allow(unsafe_code, reason = "intrinsics")]

@@ -9,7 +9,7 @@ pub struct StandinOptions {
     pub devices: usize,
     /// The CUDA version of the driver, as cuDriverGetVersion counts: 13000 is 13.0.
     pub driver: i32,
-    /// What `cuInit` returns: 0 (success), 100 or 803. With 1 it succeeds and there is no device; any other value stands for 999.
+    /// The result of `cuInit`: 0 (success), 100 or 803. With 1 it succeeds and there is no device; any other value means 999.
     pub init: u32,
     /// The GPUs' compute capability, times ten.
     pub arch: u32,

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_has_waited_for_is_in_order_and_forgotten() {
+    fn work_that_the_host_has_waited_for_is_in_order() {
         let mut races = Races::default();
         for stream in 0..4 {
             let at = u64::from(stream) * 10;

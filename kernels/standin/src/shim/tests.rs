@@ -47,7 +47,7 @@ fn a_copy_on_another_stream_needs_an_event() {
 }
 
 #[test]
-fn what_is_behind_foreign_work_waits_with_it_across_streams() {
+fn work_behind_foreign_work_waits_across_streams() {
     let [a, b] = queues(ShimOptions::default());
     let (x, y) = (a.upload(&[1u8; 8]).unwrap(), a.upload(&[2u8; 8]).unwrap());
     let go = Arc::new(AtomicBool::new(false));

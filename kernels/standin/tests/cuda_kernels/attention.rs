@@ -118,7 +118,7 @@ fn attention<T: Trained>(queue: &Queue) {
         near::<f32>(&format!("{what}, norms"), &queue.download(glse.all()).unwrap(), &lse, 2e-6);
         launch::attention_back(queue, &s, gqkv.all(), (gy.all(), gdy.all()), glse.all(), gdqkv.all())
             .unwrap();
-        // y comes back rounded to T, and the gradient of every score subtracts its product with dy.
+        // y is rounded to T, and the gradient of every score subtracts its product with dy.
         near::<T>(
             &format!("{what}, gradient"),
             &queue.download(gdqkv.all()).unwrap(),

@@ -96,7 +96,7 @@ fn audited(names: impl Fn(Slice<'_>, Slice<'_>) -> Arguments) -> Result<Vec<f32>
 }
 
 #[test]
-fn a_launch_that_does_not_name_what_it_touches_is_caught() {
+fn a_launch_that_omits_an_access_is_caught() {
     let named = audited(|into, from| Arguments::new().writes(into).reads(from));
     assert_eq!(named.unwrap(), [3.0; 300]);
     let unread = audited(|into, from| Arguments::new().writes(into).with(from.address()));

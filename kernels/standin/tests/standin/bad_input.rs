@@ -30,8 +30,8 @@ fn sum() -> Found {
 }
 
 #[test]
-fn one_line_that_says_what_would_be_right() {
-    let test = "bad_input::one_line_that_says_what_would_be_right";
+fn each_error_is_one_line_with_a_remedy() {
+    let test = "bad_input::each_error_is_one_line_with_a_remedy";
     let usual = StandinOptions::default;
     let nvrtc = |version, architectures| Some(Nvrtc { version, architectures, ..Nvrtc::default() });
     let cases: Vec<(&str, StandinOptions, &[&str])> = vec![

@@ -62,8 +62,8 @@ fn a_feed_takes_turns_and_a_pool_goes_round() {
 }
 
 #[test]
-fn a_graph_replays_what_was_captured_with_its_forks() {
-    alone("rules::a_graph_replays_what_was_captured_with_its_forks", "", slow(1), || {
+fn a_graph_replays_captured_work_and_its_forks() {
+    alone("rules::a_graph_replays_captured_work_and_its_forks", "", slow(1), || {
         let gpu = Gpu::open()?;
         let (main, side) = (Queue::new(gpu.clone(), 0)?, Queue::new(gpu.clone(), 0)?);
         let (a, b) = (main.upload(&[1.0f32; 300])?, main.upload(&[2.0f32; 300])?);

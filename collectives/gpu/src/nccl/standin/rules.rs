@@ -18,7 +18,7 @@ const RULES: &[(&str, &str, &str)] = &[
         "ncclCommInitRankConfig",
         "stores the handle at once; waits for all ranks, on a thread if it does not block; two ranks on one GPU are an invalid \
          usage unless allowed, and unless their blocks run at once; an abort ends it",
-        "life::a_rank_that_does_not_come_is_a_deadline_that_names_the_others, places::two_ranks_on_one_gpu_are_one_line_that_says_what_would_be_right, \
+        "life::a_rank_that_does_not_come_is_a_deadline_that_names_the_others, places::two_ranks_on_one_gpu_give_a_one_line_remedy, \
          places::defect_23_the_blocks_of_ranks_on_one_gpu_run_at_once",
     ),
     (

@@ -87,7 +87,7 @@ fn a_call_that_nccl_refuses_within_a_group_closes_the_group_first() {
 }
 
 #[test]
-fn ranks_that_call_otherwise_are_told_before_anything_runs() {
+fn disagreeing_ranks_get_the_error_before_any_call_runs() {
     let machine = shim(2, &[], StandIn::default());
     let world = World::threads(2).deadline(LONG);
     let told = world.run(|control| {

@@ -48,7 +48,7 @@ fn one_gpu(seeded: &'static [u8], options: StandIn) -> Arc<dyn CudaMachine> {
 }
 
 #[test]
-fn two_ranks_on_one_gpu_are_one_line_that_says_what_would_be_right() {
+fn two_ranks_on_one_gpu_give_a_one_line_remedy() {
     for text in refused(&one_gpu(&[], StandIn::default())) {
         assert_eq!(
             text,

@@ -206,7 +206,7 @@ impl<'a> Weaver<'a> {
     fn put_aside(&mut self, at: usize) -> Result<(), ScheduleTableError> {
         let Some(Sent { source, since, step }) = self.cursors[at].pending.take() else { return Ok(()) };
         let (to, count) = (self.receiver(at, step)?, step.count);
-        let (from, peer, place) = (self.cursors[at].rank, self.cursors[to].rank, self.room(count));
+        let (from, peer, place) = (self.cursors[at].rank, self.cursors[to].rank, self.allocate(count));
         let end = self.transfer((from, source), (peer, place), count, Combine::Copy, since, step.line)?;
         self.cursors[at].sends = end;
         self.aside.entry(to).or_default().push_back((place, count, end));
@@ -249,9 +249,9 @@ impl<'a> Weaver<'a> {
             Kind::Rrc => reduced().collect(),
             Kind::Rrcs => reduced().chain([Part::Send(target)]).collect(),
             Kind::Rrs => {
-                let room = self.room(step.count);
-                let copy = Part::Local(source, room, Combine::Copy);
-                [copy, Part::Recv(room, Combine::Reduce), Part::Send(room)].into()
+                let scratch = self.allocate(step.count);
+                let copy = Part::Local(source, scratch, Combine::Copy);
+                [copy, Part::Recv(scratch, Combine::Reduce), Part::Send(scratch)].into()
             }
             Kind::Cpy => first.into_iter().collect(),
             Kind::Re => [Part::Local(source, target, Combine::Reduce)].into(),
@@ -282,7 +282,7 @@ impl<'a> Weaver<'a> {
     }
 
     /// Allocates `count` unused chunks in the fourth buffer.
-    fn room(&mut self, count: u32) -> Address {
+    fn allocate(&mut self, count: u32) -> Address {
         let at = self.own;
         self.own = self.own.saturating_add(count);
         Address { buffer: OWN, at }

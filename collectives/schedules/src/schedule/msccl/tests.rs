@@ -86,7 +86,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_line() {
+fn errors_name_the_line() {
     let wrong = |text: &str| ScheduleTable::from_msccl(text).unwrap_err().to_string();
     assert_eq!(wrong(""), "line 1: there is no `algo`");
     assert_eq!(wrong("<algo ngpus=\"1\" coll=\"custom\"/>"), "line 1: coll=\"custom\" is not a collective");
