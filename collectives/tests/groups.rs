@@ -104,7 +104,7 @@ fn a_rank_that_leaves_a_waiting_group_is_named_and_the_parent_continues() {
                 (0..operations).try_for_each(|_| sum(&group, 300_000))?;
                 // A rank that is still in one of these sums would fail when another rank leaves the group.
                 comm.barrier()?;
-                // Each rank leaves the group in turn: before, after or while the others begin the next sum.
+                // Each rank leaves the group in turn: before, after or while the other ranks begin the next sum.
                 if comm.rank().0 == operations as u32 % 3 {
                     std::thread::sleep(Duration::from_millis(10 * (operations / 3)));
                     drop(group);
@@ -159,7 +159,7 @@ fn groups_that_some_ranks_keep_and_others_drop_harm_nobody() {
 fn messages_of_a_group_arrive_after_their_sender_has_dropped_it() {
     let _alone = alone();
     for (name, world) in worlds() {
-        // More bytes than a receiving socket holds, or fewer than a pipe does; and a message the other way that is never read.
+        // More bytes than a receiving socket holds, or fewer than a pipe holds; and a message in the other direction that is never read.
         let count = if name == "pipes" { 100 << 10 } else { 600 << 10 };
         world
             .run(|comm| {
@@ -206,7 +206,7 @@ impl Schedule for Beyond {
     }
 }
 
-/// Regression: a rank that panicked within a collective counted as one that would finish it, and the others waited for their deadline.
+/// Regression: a rank that panicked within a collective counted as a rank that would finish it, and the others waited for their deadline.
 #[test]
 fn a_panic_within_a_collective_fails_the_waiting_ranks() {
     static BEYOND: Algorithm =

@@ -41,7 +41,7 @@ const CASES: &[Case] = &[
         "a_rank_that_does_not_come_is_waited_for_until_the_deadline",
         |comm| {
             if comm.rank().0 == 1 {
-                // Beyond the deadline: this rank then gets the others' error.
+                // Beyond the deadline: this rank then gets the error of the other ranks.
                 std::thread::sleep(Duration::from_secs(3));
             }
             comm.all_reduce(&mut [0i64; 3], ReduceOp::Sum)

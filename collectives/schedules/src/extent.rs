@@ -1,4 +1,4 @@
-//! The elements of a collective's buffer that each rank contributes, and those that each rank ends with.
+//! The elements of a collective's buffer that each rank contributes, and the elements that each rank ends with.
 
 use crate::meaning::{On, Portion, Side};
 use crate::{Collective, Rank};

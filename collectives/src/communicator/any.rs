@@ -25,7 +25,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for lengths that do not fit; otherwise those of the collective's own method.
+    /// [`Error::Argument`] for lengths that do not fit; otherwise the errors of the collective's own method.
     pub fn collective<T: Element>(
         &self,
         collective: Collective,

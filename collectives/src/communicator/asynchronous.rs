@@ -44,7 +44,7 @@ impl Communicator {
     /// [`Communicator::all_gather`] in place: takes a block per rank, of which only this rank's is read, and returns all blocks filled.
     ///
     /// # Errors
-    /// [`Error::Argument`] where the blocks do not divide among the ranks; those of [`Communicator::all_reduce_async`].
+    /// [`Error::Argument`] where the blocks do not divide among the ranks; the errors of [`Communicator::all_reduce_async`].
     pub fn all_gather_in_place_async<T: Element>(&self, all: Buffer<T>) -> Result<Work<Buffer<T>>> {
         let len = self.block_len("all_gather", all.len())?;
         self.record_issue(self.request::<T>(Collective::AllGather, len), all, |data| data)
@@ -65,7 +65,7 @@ impl Communicator {
     /// other blocks are undefined afterwards.
     ///
     /// # Errors
-    /// [`Error::Argument`] where the blocks do not divide among the ranks; those of [`Communicator::all_reduce_async`].
+    /// [`Error::Argument`] where the blocks do not divide among the ranks; the errors of [`Communicator::all_reduce_async`].
     pub fn reduce_scatter_in_place_async<T: Element>(
         &self,
         data: Buffer<T>,

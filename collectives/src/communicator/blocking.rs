@@ -9,7 +9,7 @@ impl Communicator {
     /// Replaces `data` on every rank by its reduction over all ranks, element by element.
     ///
     /// # Errors
-    /// Those of the group: see [`Communicator`].
+    /// The errors of the group: see [`Communicator`].
     pub fn all_reduce<T: Element>(&self, data: &mut [T], op: ReduceOp) -> Result<()> {
         let request = self.request::<T>(Collective::AllReduce, data.len()).reduced(op);
         self.blocking(request, in_place(data))
@@ -18,7 +18,7 @@ impl Communicator {
     /// Leaves the reduction of `input` over all ranks in `output`, which has the same length.
     ///
     /// # Errors
-    /// [`Error::Argument`] where the lengths differ; those of the group.
+    /// [`Error::Argument`] where the lengths differ; the errors of the group.
     pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
         expect("the output of all_reduce", output.len(), input.len())?;
         let request = self.request::<T>(Collective::AllReduce, input.len()).reduced(op);
@@ -28,7 +28,7 @@ impl Communicator {
     /// Replaces `data` on every rank by the root's `data`.
     ///
     /// # Errors
-    /// [`Error::Argument`] where `root` is no rank of the group; those of the group.
+    /// [`Error::Argument`] where `root` is no rank of the group; the errors of the group.
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: Rank) -> Result<()> {
         let request = self.request::<T>(Collective::Broadcast, data.len()).rooted(self.root(root)?);
         self.blocking(request, in_place(data))
@@ -37,7 +37,7 @@ impl Communicator {
     /// Leaves every rank's `block`, in order of ranks, in `output`, which is `n` times as long.
     ///
     /// # Errors
-    /// [`Error::Argument`] where `output` has another length; those of the group.
+    /// [`Error::Argument`] where `output` has another length; the errors of the group.
     pub fn all_gather<T: Element>(&self, block: &[T], output: &mut [T]) -> Result<()> {
         expect("the output of all_gather", output.len(), self.times(block.len())?)?;
         let request = self.request::<T>(Collective::AllGather, block.len());
@@ -47,7 +47,7 @@ impl Communicator {
     /// [`Communicator::all_gather`] in place: `all` holds a block per rank, of which only this rank's own is read.
     ///
     /// # Errors
-    /// [`Error::Argument`] where the blocks do not divide among the ranks; those of the group.
+    /// [`Error::Argument`] where the blocks do not divide among the ranks; the errors of the group.
     pub fn all_gather_in_place<T: Element>(&self, all: &mut [T]) -> Result<()> {
         let len = self.block_len("all_gather", all.len())?;
         self.blocking(self.request::<T>(Collective::AllGather, len), in_place(all))
@@ -56,7 +56,7 @@ impl Communicator {
     /// Leaves in `block` this rank's block of the reduction of `input`, which is `n` times as long.
     ///
     /// # Errors
-    /// [`Error::Argument`] where `input` has another length; those of the group.
+    /// [`Error::Argument`] where `input` has another length; the errors of the group.
     pub fn reduce_scatter<T: Element>(&self, input: &[T], block: &mut [T], op: ReduceOp) -> Result<()> {
         expect("the input of reduce_scatter", input.len(), self.times(block.len())?)?;
         let request = self.request::<T>(Collective::ReduceScatter, block.len()).reduced(op);
@@ -67,7 +67,7 @@ impl Communicator {
     /// and is undefined afterwards.
     ///
     /// # Errors
-    /// [`Error::Argument`] where `root` is no rank of the group; those of the group.
+    /// [`Error::Argument`] where `root` is no rank of the group; the errors of the group.
     pub fn reduce<T: Element>(&self, data: &mut [T], op: ReduceOp, root: Rank) -> Result<()> {
         let request = self.request::<T>(Collective::Reduce, data.len()).reduced(op).rooted(self.root(root)?);
         self.blocking(request, in_place(data))
@@ -77,7 +77,7 @@ impl Communicator {
     /// other ranks `output` is left alone and may be empty.
     ///
     /// # Errors
-    /// [`Error::Argument`] where `root` is no rank of the group, or the root's `output` has another length; those of the
+    /// [`Error::Argument`] where `root` is no rank of the group, or the root's `output` has another length; the errors of the
     /// group.
     pub fn gather<T: Element>(&self, block: &[T], output: &mut [T], root: Rank) -> Result<()> {
         let request = self.request::<T>(Collective::Gather, block.len()).rooted(self.root(root)?);
@@ -93,7 +93,7 @@ impl Communicator {
     /// `input` is ignored and may be empty.
     ///
     /// # Errors
-    /// [`Error::Argument`] where `root` is no rank of the group, or the root's `input` has another length; those of the
+    /// [`Error::Argument`] where `root` is no rank of the group, or the root's `input` has another length; the errors of the
     /// group.
     pub fn scatter<T: Element>(&self, input: &[T], block: &mut [T], root: Rank) -> Result<()> {
         let request = self.request::<T>(Collective::Scatter, block.len()).rooted(self.root(root)?);
@@ -109,7 +109,7 @@ impl Communicator {
     /// which `n` divides.
     ///
     /// # Errors
-    /// [`Error::Argument`] where the lengths differ or `n` does not divide them; those of the group.
+    /// [`Error::Argument`] where the lengths differ or `n` does not divide them; the errors of the group.
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<()> {
         let n = self.size() as usize;
         expect("the output of all_to_all", output.len(), input.len())?;
@@ -125,7 +125,7 @@ impl Communicator {
     /// Returns once every rank has called it.
     ///
     /// # Errors
-    /// Those of the group.
+    /// The errors of the group.
     pub fn barrier(&self) -> Result<()> {
         self.blocking(self.request::<u8>(Collective::Barrier, 0), CallBuffers::InPlace(&mut []))
     }
@@ -133,7 +133,7 @@ impl Communicator {
     /// Every rank sends `data` to the next rank and replaces it by the previous rank's data. Rank 0 follows the last rank.
     ///
     /// # Errors
-    /// Those of the group.
+    /// The errors of the group.
     pub fn shift<T: Element>(&self, data: &mut [T]) -> Result<()> {
         self.blocking(self.request::<T>(Collective::SendRecv, data.len()), in_place(data))
     }

@@ -18,7 +18,7 @@ impl Communicator {
     /// where it has a root. Every rank calls it.
     ///
     /// # Errors
-    /// [`Error::Argument`](crate::Error::Argument) in real time; those of the collective.
+    /// [`Error::Argument`](crate::Error::Argument) in real time; the errors of the collective.
     pub fn collective_length(&self, collective: Collective, count: usize, dtype: DType) -> Result<()> {
         let run = |prepared: &Prepared, number, connection: &mut _, begin: &dyn Fn()| {
             begin();
@@ -30,7 +30,7 @@ impl Communicator {
     /// [`Communicator::collective_length`] on the communication thread.
     ///
     /// # Errors
-    /// As the blocking form, and those of [`Communicator::all_reduce_async`].
+    /// As the blocking form, and the errors of [`Communicator::all_reduce_async`].
     pub fn collective_length_async(
         &self,
         collective: Collective,
@@ -49,7 +49,7 @@ impl Communicator {
     /// A message of `bytes` bytes to a rank that calls [`Communicator::recv_length_async`].
     ///
     /// # Errors
-    /// [`Error::Argument`](crate::Error::Argument) in real time; those of [`Communicator::send_async`].
+    /// [`Error::Argument`](crate::Error::Argument) in real time; the errors of [`Communicator::send_async`].
     pub fn send_length_async(&self, bytes: usize, to: Rank) -> Result<Work<Buffer<u8>>> {
         let (peer, call) = self.message::<u8>(bytes, to, true)?;
         let ticket = self.membership.record_issue(call.as_ref().clone(), Some(peer));
@@ -68,7 +68,7 @@ impl Communicator {
     /// Receives a message without contents from a rank that calls [`Communicator::send_length_async`] with as many bytes.
     ///
     /// # Errors
-    /// [`Error::Mismatch`](crate::Error::Mismatch) where the peer sends another length; those of [`Communicator::send_length_async`].
+    /// [`Error::Mismatch`](crate::Error::Mismatch) where the peer sends another length; the errors of [`Communicator::send_length_async`].
     pub fn recv_length_async(&self, bytes: usize, from: Rank) -> Result<Work<Buffer<u8>>> {
         let (peer, call) = self.message::<u8>(bytes, from, false)?;
         let (ticket, rank) = (self.membership.record_issue(call.as_ref().clone(), Some(peer)), self.rank());

@@ -29,7 +29,7 @@ pub(crate) struct Membership {
     pub sync_segment: OnceLock<Arc<SyncSegment>>,
     /// Operations entered, or handed to the communication thread.
     sequence: AtomicU64,
-    /// The first failure of the group that a call of this rank returned, as text; empty if there is none.
+    /// The first failure of the group that a call of this rank returned, as text; `None` if there is no failure.
     got_failure: Mutex<Option<String>>,
     troubled: AtomicBool,
     left: AtomicBool,

@@ -12,7 +12,7 @@ impl Communicator {
     /// between two ranks arrive in order.
     ///
     /// # Errors
-    /// [`Error::Argument`] where `to` is this rank or no rank of the group; those of the group.
+    /// [`Error::Argument`] where `to` is this rank or no rank of the group; the errors of the group.
     pub fn send<T: Element>(&self, data: &[T], to: Rank) -> Result<()> {
         let (peer, call) = self.message::<T>(data.len(), to, true)?;
         let exchange = |transport: &mut dyn Transport| post(transport, &call, peer, data);
@@ -24,7 +24,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Argument`] where `from` is this rank or no rank of the group; [`Error::Mismatch`] where the peer sends another
-    /// length or type; those of the group.
+    /// length or type; the errors of the group.
     pub fn recv<T: Element>(&self, data: &mut [T], from: Rank) -> Result<()> {
         let (peer, call) = self.message::<T>(data.len(), from, false)?;
         let result =
@@ -37,7 +37,7 @@ impl Communicator {
     /// ranks that both send first and then receive need a communicator for each direction.
     ///
     /// # Errors
-    /// [`Error::Argument`] as the blocking form; the others of [`Communicator::all_reduce_async`].
+    /// [`Error::Argument`] as the blocking form; the other errors of [`Communicator::all_reduce_async`].
     pub fn send_async<T: Element>(&self, data: Buffer<T>, to: Rank) -> Result<Work<Buffer<T>>> {
         let (peer, call) = self.message::<T>(data.len(), to, true)?;
         let ticket = self.membership.record_issue(call.as_ref().clone(), Some(peer));
@@ -50,7 +50,7 @@ impl Communicator {
     /// [`Communicator::recv`] into a buffer that [`Work::wait`] returns with the message.
     ///
     /// # Errors
-    /// [`Error::Argument`] as the blocking form; the others of [`Communicator::all_reduce_async`].
+    /// [`Error::Argument`] as the blocking form; the other errors of [`Communicator::all_reduce_async`].
     pub fn recv_async<T: Element>(&self, mut data: Buffer<T>, from: Rank) -> Result<Work<Buffer<T>>> {
         let (peer, call) = self.message::<T>(data.len(), from, false)?;
         let (ticket, rank) = (self.membership.record_issue(call.as_ref().clone(), Some(peer)), self.rank());
@@ -158,7 +158,7 @@ fn take<T: Element>(
     Ok(())
 }
 
-/// Fails the group if the message differs from the one that this rank has called for.
+/// Fails the group if the received message differs from the message that this rank has called for.
 pub(super) fn agrees(
     transport: &mut dyn Transport,
     (call, bytes): (&Arc<Call>, usize),

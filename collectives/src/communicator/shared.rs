@@ -51,7 +51,7 @@ impl Communicator {
     /// and disappears with the last rank, however that ends.
     ///
     /// # Errors
-    /// [`Error::Argument`] on virtual time, because only messages take virtual time. Otherwise those of any collective.
+    /// [`Error::Argument`] on virtual time, because only messages take virtual time. Otherwise the errors of any collective.
     pub fn share_memory(&mut self) -> Result<bool> {
         // Threads share all memory anyway, and a single rank has no peer.
         if self.size() == 1 || self.shares_memory() {

@@ -14,7 +14,7 @@ impl Communicator {
     /// rank, is retained until the run ends: MPI frees a communicator only when all its ranks request it together.
     ///
     /// # Errors
-    /// Those of the group; [`crate::Error::System`] where the system has no descriptors left for the new group.
+    /// The errors of the group; [`crate::Error::System`] where the system has no descriptors left for the new group.
     pub fn split(&self, color: Option<u32>, key: u32) -> Result<Option<Communicator>> {
         let mine = [i64::from(color.is_some()), i64::from(color.unwrap_or(0)), i64::from(key)];
         let mut wishes = vec![0i64; 3 * self.size() as usize];

@@ -9,7 +9,7 @@ use super::{Job, Representatives};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// The ranks that may act in the current round, and those that act later.
+/// The ranks that may act in the current round, and the ranks that act later.
 pub(crate) struct Rounds {
     /// The candidates of the current round, in order; after the idle ones have been removed, the ranks that act.
     pub acting: Vec<u32>,

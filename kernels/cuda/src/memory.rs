@@ -289,7 +289,7 @@ impl Queue {
     /// Copies device values to the host, after all queued work has run.
     ///
     /// # Errors
-    /// The errors of [`Queue::write`], and those of earlier work.
+    /// The errors of [`Queue::write`], and the errors of earlier work.
     pub fn download<T: Pod>(&self, from: Slice<'_>) -> Result<Vec<T>> {
         let mut values = vec![T::zeroed(); from.bytes / size_of::<T>()];
         self.read(&mut values, from)?;

@@ -8,7 +8,7 @@
 //! | way | order of the sum | for |
 //! |---|---|---|
 //! | NCCL | NCCL's own | speed |
-//! | scheduled | that of a schedule, by grouped sends and receives: the bits of the schedule's trees | conformance |
+//! | scheduled | the order of a schedule, by grouped sends and receives: the bits of the schedule's trees | conformance |
 //! | device | the canonical tree, by the fused kernel: the same bits as on the CPU | threads of one process over its GPUs |
 //! | host | the communicator's own: the same bits as between CPUs; the calling thread waits | machines without NCCL, and the shim |
 
@@ -221,7 +221,7 @@ impl<'a> DeviceGroup<'a> {
     /// the reduction of all ranks' blocks r; the values of the other blocks are undefined afterwards.
     ///
     /// # Errors
-    /// Those of [`DeviceGroup::all_reduce`]; elements that do not divide into equal blocks.
+    /// The errors of [`DeviceGroup::all_reduce`]; elements that do not divide into equal blocks.
     pub fn reduce_scatter(
         &mut self,
         after: &Queue,
@@ -235,7 +235,7 @@ impl<'a> DeviceGroup<'a> {
     /// Copies block r of rank r's `data`, which has a block for each rank, to all ranks, in place, after all earlier work of `after`.
     ///
     /// # Errors
-    /// Those of [`DeviceGroup::reduce_scatter`].
+    /// The errors of [`DeviceGroup::reduce_scatter`].
     pub fn all_gather(&mut self, after: &Queue, dtype: DType, data: Slice<'_>) -> Result<()> {
         self.run(after, shared_call(Collective::AllGather, dtype, ReduceOp::Sum), data)
     }
@@ -244,7 +244,7 @@ impl<'a> DeviceGroup<'a> {
     /// comes from rank r.
     ///
     /// # Errors
-    /// Those of [`DeviceGroup::reduce_scatter`]; buffers that differ in length.
+    /// The errors of [`DeviceGroup::reduce_scatter`]; buffers that differ in length.
     pub fn all_to_all(&mut self, after: &Queue, sent: Slice<'_>, received: Slice<'_>) -> Result<()> {
         self.exchange(after, Collective::AllToAll, sent, received)
     }
@@ -253,7 +253,7 @@ impl<'a> DeviceGroup<'a> {
     /// buffer.
     ///
     /// # Errors
-    /// Those of [`DeviceGroup::all_to_all`].
+    /// The errors of [`DeviceGroup::all_to_all`].
     pub fn shift(&mut self, after: &Queue, sent: Slice<'_>, received: Slice<'_>) -> Result<()> {
         self.exchange(after, Collective::SendRecv, sent, received)
     }

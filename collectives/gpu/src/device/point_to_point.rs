@@ -58,7 +58,7 @@ enum ExpectedBy {
     Host(Work<Buffer<u8>>),
 }
 
-/// A rank's end of the messages of a group: those to one peer arrive in order.
+/// A rank's end of the messages of a group. Messages to one peer arrive in order.
 pub struct DeviceMessages<'a> {
     comm: Grouped<'a>,
     queue: Queue,
@@ -140,7 +140,7 @@ impl<'a> DeviceMessages<'a> {
     /// Receives into `data`; later work of `before` uses it.
     ///
     /// # Errors
-    /// Those of [`DeviceMessages::send`]; a message of another length.
+    /// The errors of [`DeviceMessages::send`]; a message of another length.
     pub fn receive(&mut self, before: &Queue, data: Slice<'_>, from: Rank) -> Result<()> {
         match &self.over {
             Over::Nccl(_) => {
@@ -163,7 +163,7 @@ impl<'a> DeviceMessages<'a> {
     /// Begins to receive into `data`, which [`DeviceMessages::take`] returns.
     ///
     /// # Errors
-    /// Those of [`DeviceMessages::receive`].
+    /// The errors of [`DeviceMessages::receive`].
     pub fn expect(&mut self, before: &Queue, data: Arc<Memory>, from: Rank) -> Result<()> {
         let by = self.begin(before, data.all(), from)?;
         self.expected.push(Expected { by, data, from });
@@ -173,7 +173,7 @@ impl<'a> DeviceMessages<'a> {
     /// Whether all expected messages have arrived.
     ///
     /// # Errors
-    /// Those of [`DeviceMessages::receive`].
+    /// The errors of [`DeviceMessages::receive`].
     pub fn have_come(&self) -> Result<bool> {
         let come = |expected: &Expected| match &expected.by {
             ExpectedBy::Nccl => self.queue.machine().idle(self.queue.stream()).map_err(failed),
@@ -187,7 +187,7 @@ impl<'a> DeviceMessages<'a> {
     /// Waits for all expected messages; later work of `before` uses them. They are returned in the order in which they were expected.
     ///
     /// # Errors
-    /// Those of [`DeviceMessages::receive`].
+    /// The errors of [`DeviceMessages::receive`].
     pub fn take(&mut self, before: &Queue) -> Result<Vec<Arc<Memory>>> {
         let mut came = Vec::new();
         for Expected { by, data, from } in std::mem::take(&mut self.expected) {
@@ -228,7 +228,7 @@ impl<'a> DeviceMessages<'a> {
     /// after a message that each receiver has sent back after it took these messages.
     ///
     /// # Errors
-    /// Those of [`DeviceMessages::send`].
+    /// The errors of [`DeviceMessages::send`].
     pub fn flush(&mut self, queue: &Queue) -> Result<()> {
         if let (Over::Nccl(_), false) = (&self.over, self.sent.is_empty()) {
             self.marks.1.move_to(&self.queue).map_err(failed)?;

@@ -11,7 +11,7 @@ impl DeviceGroup<'_> {
     /// `data` are undefined afterwards.
     ///
     /// # Errors
-    /// Those of [`DeviceGroup::all_reduce`]; a root that is no rank of the group.
+    /// The errors of [`DeviceGroup::all_reduce`]; a root that is no rank of the group.
     pub fn reduce(
         &mut self,
         after: &Queue,
@@ -25,7 +25,7 @@ impl DeviceGroup<'_> {
     /// Copies block r of rank r's `data`, which has a block for each rank, to rank `root`, in place, after all earlier work of `after`.
     ///
     /// # Errors
-    /// Those of [`DeviceGroup::reduce`]; a length that does not divide into equal blocks.
+    /// The errors of [`DeviceGroup::reduce`]; a length that does not divide into equal blocks.
     pub fn gather(&mut self, after: &Queue, data: Slice<'_>, root: Rank) -> Result<()> {
         self.rooted(after, moved(Collective::Gather, root), data)
     }
@@ -34,7 +34,7 @@ impl DeviceGroup<'_> {
     /// `after`.
     ///
     /// # Errors
-    /// Those of [`DeviceGroup::gather`].
+    /// The errors of [`DeviceGroup::gather`].
     pub fn scatter(&mut self, after: &Queue, data: Slice<'_>, root: Rank) -> Result<()> {
         self.rooted(after, moved(Collective::Scatter, root), data)
     }

@@ -38,7 +38,7 @@ impl Server {
     /// Binds the address; port 0 means any free port.
     ///
     /// # Errors
-    /// [`RendezvousFailure::PortInUse`], or that the address is none of this host's.
+    /// [`RendezvousFailure::PortInUse`], or an address that does not belong to this host.
     pub fn bind(address: SocketAddr) -> Result<Server, RendezvousFailure> {
         let listener = std::net::TcpListener::bind(address).map_err(|error| match error.kind() {
             ErrorKind::AddrInUse => RendezvousFailure::PortInUse,
@@ -246,7 +246,7 @@ impl World {
                 self.telling = Some((first.size, self.came.keys().copied().collect()));
                 self.error_received(hello.rank);
                 self.fail(failure).await;
-                // Later callers get the same answer for a while, instead of none.
+                // Later callers get the same answer for a while, instead of no answer.
                 self.due = Some(Instant::now() + timeout.handshake);
                 return;
             }

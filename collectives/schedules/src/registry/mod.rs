@@ -34,7 +34,7 @@ pub fn add(own: &'static [Algorithm]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Every algorithm: those of the table, followed by those that the program added.
+/// Every algorithm: first the algorithms of the table, then those that the program added.
 pub fn all() -> impl Iterator<Item = &'static Algorithm> {
     let added = ADDED.read().unwrap_or_else(PoisonError::into_inner).clone();
     ALGORITHMS.iter().chain(added)

@@ -30,7 +30,7 @@ pub(super) enum News {
         lane: u32,
         frame: Frame,
     },
-    /// The frame was damaged: the checksum with which it was sent, and the one with which it arrived.
+    /// The frame was damaged: the checksum with which it was sent, and the checksum with which it arrived.
     Damaged {
         half: Half,
         from: Rank,

@@ -8,7 +8,7 @@ use allfold_sim::Picos;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The deadline of operations if none is given and fault rules are not steady ([`allfold_sim::Faults::is_steady`]): 300 s.
+/// The deadline of operations if no deadline is given and fault rules are not steady ([`allfold_sim::Faults::is_steady`]): 300 s.
 const LOSSY_DEADLINE: Picos = Picos(300_000_000_000_000);
 
 /// The state behind its lock, and what tasks share in addition.

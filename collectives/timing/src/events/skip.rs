@@ -59,7 +59,7 @@ struct State {
     now: u64,
     piece: u64,
     hash: u64,
-    /// The times for messages without bytes: that of the reference, and a hash of all others relative to it.
+    /// The times for messages without bytes: the time of the reference, and a hash of all other times relative to it.
     chain: u64,
     chains: u64,
     /// The first piece that some rank has not finished, and one past the last piece that any rank has begun.

@@ -114,7 +114,7 @@ impl MixtureLaunch {
     /// Copies tokens to their slots. Slots without a token are not written.
     ///
     /// # Errors
-    /// Those of [`MixtureLaunch::route`].
+    /// The errors of [`MixtureLaunch::route`].
     pub fn dispatch(
         &self,
         queue: &Queue,
@@ -134,7 +134,7 @@ impl MixtureLaunch {
     /// Adds to each token the values in its slots: the backward pass of [`MixtureLaunch::dispatch`].
     ///
     /// # Errors
-    /// Those of [`MixtureLaunch::route`].
+    /// The errors of [`MixtureLaunch::route`].
     pub fn collect(&self, queue: &Queue, slots: Slice<'_>, places: Slice<'_>, x: Slice<'_>) -> Result<Moved> {
         let shape = self.shape()?;
         self.holds_tokens(x)?;
@@ -148,7 +148,7 @@ impl MixtureLaunch {
     /// `y` of each token: the sum of the values in its slots, each times its gate.
     ///
     /// # Errors
-    /// Those of [`MixtureLaunch::route`].
+    /// The errors of [`MixtureLaunch::route`].
     pub fn combine(&self, queue: &Queue, slots: Slice<'_>, gates: Gates<'_>, y: Slice<'_>) -> Result<Moved> {
         let shape = self.shape()?;
         self.holds_tokens(y)?;
@@ -162,7 +162,7 @@ impl MixtureLaunch {
     /// The gradients of [`MixtureLaunch::combine`] with respect to the slots and to the gates. Slots without a token are not written.
     ///
     /// # Errors
-    /// Those of [`MixtureLaunch::route`].
+    /// The errors of [`MixtureLaunch::route`].
     pub fn combine_back(
         &self,
         queue: &Queue,
@@ -185,7 +185,7 @@ impl MixtureLaunch {
     /// `balance` times the sum over experts of the share of choices that were sent to the expert times the expert's mean probability.
     ///
     /// # Errors
-    /// Those of [`MixtureLaunch::route`].
+    /// The errors of [`MixtureLaunch::route`].
     pub fn logits_back(
         &self,
         queue: &Queue,

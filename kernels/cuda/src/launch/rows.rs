@@ -86,7 +86,7 @@ pub fn rows(queue: &Queue, dtype: DType, s: &RowsLaunch, from: Slice<'_>, into: 
 /// Adds rows of `dtype` to rows of f32.
 ///
 /// # Errors
-/// Those of [`rows`].
+/// The errors of [`rows`].
 pub fn rows_sum(
     queue: &Queue,
     dtype: DType,
@@ -100,7 +100,7 @@ pub fn rows_sum(
 /// Copies rows of f32 to rows of `dtype`, rounded.
 ///
 /// # Errors
-/// Those of [`rows`].
+/// The errors of [`rows`].
 pub fn rows_round(
     queue: &Queue,
     dtype: DType,

@@ -25,7 +25,7 @@ fn layouts(all: &mut Assertions) {
     ] {
         all.field("ncclConfig_t", field, at, bytes);
     }
-    // Our struct is that of NCCL 2.18; later versions append fields to it.
+    // Our struct is the struct of NCCL 2.18; later versions append fields to it.
     all.only_if("NCCL_VERSION_CODE < NCCL_VERSION(2, 19, 0)", |all| {
         all.size("ncclConfig_t", size_of::<Config>());
     });
