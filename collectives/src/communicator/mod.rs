@@ -45,7 +45,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A rank's handle on its group. [`crate::World`] gives one to each rank; [`Communicator::split`] makes smaller ones.
+/// A rank's handle on its group. [`crate::World`] gives a communicator to each rank; [`Communicator::split`] makes smaller communicators.
 /// One thread uses a communicator at a time; it may be moved to another thread.
 ///
 /// Every rank of the group makes the same calls in the same order, with the same counts, types, operators and roots. Where ranks
@@ -239,7 +239,7 @@ impl Communicator {
         self.membership.world.as_ref().map_or_else(all, |world| world.to_vec())
     }
 
-    /// The number of operations so far, which is the number that errors and flight records give the next one.
+    /// The number of operations so far, which is also the number of the next operation in errors and flight records.
     pub fn operations(&self) -> u64 {
         self.membership.operations()
     }

@@ -41,8 +41,8 @@ impl Communicator {
         Ok(Some(smaller))
     }
 
-    /// Makes a communicator of the ranks `members`, in the order of the list. Only these ranks call this, all with the same list
-    /// and name. A name may be used once; its lower 62 bits count. Nothing is sent. The new communicator has this one's plan.
+    /// Makes a communicator of the ranks `members`, in the order of the list. Only these ranks call this, all with the same list and
+    /// name. A name may be used once; its lower 62 bits count. Nothing is sent. The new communicator has this communicator's plan.
     ///
     /// # Errors
     /// [`Error::Argument`] where this rank is not in the list, or the list names a rank twice or one outside the group;

@@ -105,7 +105,7 @@ impl RemoteCallTable {
         (mine != theirs).then(|| self.disagree(peer, sequence, theirs))
     }
 
-    /// A peer leaves after `operations` operations. Returns an error if this rank is in a later one.
+    /// A peer leaves after `operations` operations. Returns an error if this rank is in a later operation.
     pub fn leave(&mut self, peer: Rank, operations: u64, cause: Lost) -> Option<Error> {
         let place = self.peers.get_mut(peer.index())?;
         match &mut place.left {

@@ -22,7 +22,7 @@ pub enum Diagnosis {
         sequence: u64,
         /// Each call and the ranks that made it, the most frequent call first.
         calls: Vec<(String, Vec<Rank>)>,
-        /// Ranks whose call is the others' next call: they skipped one.
+        /// Ranks whose call is the next call of the other ranks: they skipped a call.
         skipped: Vec<Rank>,
     },
     /// Some ranks entered an operation that others never did.
@@ -242,7 +242,7 @@ mod tests {
             record(2, 0, &[1, 2, 3], State::Failed),
         ];
         assert_eq!(verdict(&all), "rank 1 never entered operation 2, all_reduce(3 x f32)");
-        // Of two ranks that are behind, the one that is further behind is named.
+        // Of two ranks that are behind, the rank that is further behind is named.
         let all = [
             record(0, 0, &[1, 2, 3], State::Started),
             record(1, 0, &[1, 2], State::Done),

@@ -132,7 +132,7 @@ async fn read(node: &Arc<Node>, peer: Rank, mut reader: ReadHalf<AuthenticatedSt
 /// Why a control connection ended.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum End {
-    /// The peer closed the connection, after a frame or within one, with or without TLS's close notification.
+    /// The peer closed the connection, after or within a frame, with or without TLS's close notification.
     #[error("closed its connection")]
     Closed,
     /// The system or TLS closed the connection.

@@ -199,7 +199,7 @@ impl Node {
         }
     }
 
-    /// Stores a peer's control connection. Of several connections the first one counts.
+    /// Stores a peer's control connection. Of several connections the first counts.
     pub fn keep(&self, peer: Rank, outbox: Outbox) {
         lock(&self.peers)[peer.index()].outbox.get_or_insert(outbox);
         self.changed.notify_all();
