@@ -45,7 +45,7 @@ impl Topology {
             "mesh" => return Topology::mesh(ranks, DEVICE_LINK),
             _ => {}
         }
-        if let Some(machine) = Preset::asked(name, ranks)? {
+        if let Some(machine) = Preset::topology_of(name, ranks)? {
             return Ok(machine);
         }
         let nodes = name.strip_prefix("nodes").and_then(|sizes| {

@@ -44,13 +44,13 @@ pub(crate) fn zeros<F: Float>(places: &[ParamSpec]) -> Result<Vec<F>> {
     Ok(values)
 }
 
-/// An empty vector with room for `count` elements.
+/// An empty vector with capacity for `count` elements.
 pub(crate) fn reserved<F: Float>(count: usize) -> Result<Vec<F>> {
-    let mut room = Vec::new();
-    room.try_reserve_exact(count).map_err(|_| {
+    let mut values = Vec::new();
+    values.try_reserve_exact(count).map_err(|_| {
         Error::Network(format!("{count} parameters of {} bytes each do not fit in memory", size_of::<F>()))
     })?;
-    Ok(room)
+    Ok(values)
 }
 
 /// Uniform in 0..1, from the upper 53 bits.

@@ -56,7 +56,7 @@ fn agree(shape: &Conv2dShape, n: usize) -> usize {
 #[test]
 fn every_convolution_of_every_model_has_cudnns_shape() {
     let agreed = each("every_convolution_of_every_model_has_cudnns_shape", |cuda, _| {
-        let (mut all, mut asked) = (0, 0);
+        let (mut all, mut queried) = (0, 0);
         for (model, _) in MODELS {
             let mut own = 0;
             let (resnet, vgg) = (model.starts_with("resnet"), model.starts_with("vgg"));
@@ -71,12 +71,12 @@ fn every_convolution_of_every_model_has_cudnns_shape() {
                     convolutions(model, *shape, *stem)
                 };
                 own += convolutions.len();
-                asked += convolutions.iter().map(|shape| agree(shape, 1) + agree(shape, 32)).sum::<usize>();
+                queried += convolutions.iter().map(|shape| agree(shape, 1) + agree(shape, 32)).sum::<usize>();
             }
             assert_eq!(own == 0, ["mlp", "gpt", "bert"].contains(model), "convolutions of {model}");
             all += own;
         }
-        println!("CUDA {cuda}: cuDNN has our shapes of all {all} convolutions, asked {asked} times");
+        println!("CUDA {cuda}: cuDNN has our shapes of all {all} convolutions, queried {queried} times");
     });
     agreed.unwrap();
 }

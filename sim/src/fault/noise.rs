@@ -98,8 +98,8 @@ pub struct Draw(u64);
 
 impl Draw {
     /// The draw for a question, a sequence of numbers; equal questions have equal draws.
-    pub fn of(seed: u64, question: &[u64]) -> Draw {
-        Draw(question.iter().fold(splitmix(seed), |state, word| splitmix(state ^ splitmix(*word))))
+    pub fn of(seed: u64, key: &[u64]) -> Draw {
+        Draw(key.iter().fold(splitmix(seed), |state, word| splitmix(state ^ splitmix(*word))))
     }
 
     /// The n-th random word of the draw.

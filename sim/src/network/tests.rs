@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 /// A flow of the reference solver: when it begins, its path, and its bytes.
 #[derive(Clone, Debug)]
-struct Asked {
+struct FlowRequest {
     begin: u64,
     path: Vec<Crossing>,
     bytes: u64,
@@ -66,16 +66,16 @@ fn fill_by_water(capacities: &[u64], paths: &[&[Crossing]]) -> Vec<f64> {
 }
 
 /// The finish time of each flow according to a reference that solves all shares at every instant.
-fn finish_by_hand(capacities: &[u64], asked: &[Asked], sharing: Sharing) -> Vec<u64> {
-    let mut finish = vec![0; asked.len()];
+fn finish_by_hand(capacities: &[u64], requests: &[FlowRequest], sharing: Sharing) -> Vec<u64> {
+    let mut finish = vec![0; requests.len()];
     let mut remaining: Vec<u128> =
-        asked.iter().map(|a| u128::from(a.bytes) * u128::from(UNITS_PER_BYTE)).collect();
+        requests.iter().map(|a| u128::from(a.bytes) * u128::from(UNITS_PER_BYTE)).collect();
     let mut now = 0;
     loop {
         let under_way: Vec<usize> =
-            (0..asked.len()).filter(|&f| asked[f].begin <= now && finish[f] == 0).collect();
-        let coming = asked.iter().map(|a| a.begin).filter(|&begin| begin > now).min();
-        let paths: Vec<&[Crossing]> = under_way.iter().map(|&f| &asked[f].path[..]).collect();
+            (0..requests.len()).filter(|&f| requests[f].begin <= now && finish[f] == 0).collect();
+        let coming = requests.iter().map(|a| a.begin).filter(|&begin| begin > now).min();
+        let paths: Vec<&[Crossing]> = under_way.iter().map(|&f| &requests[f].path[..]).collect();
         let rates = fill_by_levels(capacities, &paths, sharing);
         let ends = under_way.iter().zip(&rates).map(|(&f, &r)| now + remaining[f].div_ceil(r.into()) as u64);
         let Some(next) = ends.chain(coming).min() else { return finish };
@@ -90,29 +90,36 @@ fn finish_by_hand(capacities: &[u64], asked: &[Asked], sharing: Sharing) -> Vec<
     }
 }
 
-/// The finish time of each flow in a `FlowNetwork`; flows that begin together begin in the order of `asked`, rotated by `turn`.
-fn finish_by_network(capacities: &[u64], asked: &[Asked], sharing: Sharing, turn: usize) -> Vec<u64> {
+/// The finish time of each flow in a `FlowNetwork`; flows that begin together begin in the order of `requests`, rotated by `turn`.
+fn finish_by_network(
+    capacities: &[u64],
+    requests: &[FlowRequest],
+    sharing: Sharing,
+    turn: usize,
+) -> Vec<u64> {
     let mut network = FlowNetwork::new(capacities.iter().map(|&c| BytesPerSec(c)), sharing);
-    let mut order: Vec<usize> = (0..asked.len()).collect();
-    order.rotate_left(turn % asked.len());
-    order.sort_by_key(|&f| asked[f].begin);
-    let (mut finish, mut who, mut done) = (vec![0; asked.len()], vec![0; asked.len()], Vec::new());
+    let mut order: Vec<usize> = (0..requests.len()).collect();
+    order.rotate_left(turn % requests.len());
+    order.sort_by_key(|&f| requests[f].begin);
+    let (mut finish, mut who, mut done) = (vec![0; requests.len()], vec![0; requests.len()], Vec::new());
     let mut order = order.into_iter().peekable();
     loop {
-        let next =
-            [network.next_finish(), order.peek().map(|&f| Picos(asked[f].begin))].into_iter().flatten().min();
+        let next = [network.next_finish(), order.peek().map(|&f| Picos(requests[f].begin))]
+            .into_iter()
+            .flatten()
+            .min();
         let Some(now) = next else { return finish };
         network.take_finished(now, &mut done);
         done.drain(..).for_each(|flow| finish[who[flow.0 as usize]] = now.0);
-        while let Some(f) = order.next_if(|&f| asked[f].begin == now.0) {
-            let flow = network.begin(now, &asked[f].path, Bytes(asked[f].bytes));
+        while let Some(f) = order.next_if(|&f| requests[f].begin == now.0) {
+            let flow = network.begin(now, &requests[f].path, Bytes(requests[f].bytes));
             who[flow.0 as usize] = f;
         }
         network.settle(now);
     }
 }
 
-fn traffic() -> impl Strategy<Value = (Vec<u64>, Vec<Asked>)> {
+fn traffic() -> impl Strategy<Value = (Vec<u64>, Vec<FlowRequest>)> {
     let capacities =
         prop::collection::vec(prop_oneof![Just(1_000_000u64), 1u64..50, 1u64..1_000_000_000], 1..7);
     capacities.prop_flat_map(|capacities| {
@@ -126,36 +133,36 @@ fn traffic() -> impl Strategy<Value = (Vec<u64>, Vec<Asked>)> {
                 .collect()
         });
         let begin = prop_oneof![Just(0u64), Just(1_000_000), 0u64..5_000_000];
-        let asked =
-            (begin, path, 1u64..100_000).prop_map(|(begin, path, bytes)| Asked { begin, path, bytes });
-        (Just(capacities), prop::collection::vec(asked, 1..12))
+        let requests =
+            (begin, path, 1u64..100_000).prop_map(|(begin, path, bytes)| FlowRequest { begin, path, bytes });
+        (Just(capacities), prop::collection::vec(requests, 1..12))
     })
 }
 
 proptest! {
     #[test]
-    fn finishes_as_the_obvious_solver_says((capacities, asked) in traffic(), max_min: bool) {
+    fn finishes_as_the_obvious_solver_says((capacities, requests) in traffic(), max_min: bool) {
         let sharing = if max_min { Sharing::MaxMin } else { Sharing::Split };
-        let by_hand = finish_by_hand(&capacities, &asked, sharing);
-        prop_assert_eq!(finish_by_network(&capacities, &asked, sharing, 0), by_hand);
+        let by_hand = finish_by_hand(&capacities, &requests, sharing);
+        prop_assert_eq!(finish_by_network(&capacities, &requests, sharing, 0), by_hand);
     }
 
     #[test]
-    fn does_not_depend_on_the_order_within_an_instant((capacities, asked) in traffic(), max_min: bool, turn in 0usize..12) {
+    fn does_not_depend_on_the_order_within_an_instant((capacities, requests) in traffic(), max_min: bool, turn in 0usize..12) {
         let sharing = if max_min { Sharing::MaxMin } else { Sharing::Split };
-        let straight = finish_by_network(&capacities, &asked, sharing, 0);
-        prop_assert_eq!(finish_by_network(&capacities, &asked, sharing, turn), straight);
+        let straight = finish_by_network(&capacities, &requests, sharing, 0);
+        prop_assert_eq!(finish_by_network(&capacities, &requests, sharing, turn), straight);
     }
 
     #[test]
-    fn max_min_is_water_filling_and_no_link_carries_more_than_it_can((capacities, asked) in traffic()) {
+    fn max_min_is_water_filling_and_no_link_carries_more_than_it_can((capacities, requests) in traffic()) {
         let mut network = FlowNetwork::new(capacities.iter().map(|&c| BytesPerSec(c)), Sharing::MaxMin);
         let mut split = FlowNetwork::new(capacities.iter().map(|&c| BytesPerSec(c)), Sharing::Split);
-        let flows: Vec<FlowId> = asked.iter().map(|a| network.begin(Picos(0), &a.path, Bytes(a.bytes))).collect();
-        asked.iter().for_each(|a| { split.begin(Picos(0), &a.path, Bytes(a.bytes)); });
+        let flows: Vec<FlowId> = requests.iter().map(|a| network.begin(Picos(0), &a.path, Bytes(a.bytes))).collect();
+        requests.iter().for_each(|a| { split.begin(Picos(0), &a.path, Bytes(a.bytes)); });
         network.settle(Picos(0));
         split.settle(Picos(0));
-        let paths: Vec<&[Crossing]> = asked.iter().map(|a| &a.path[..]).collect();
+        let paths: Vec<&[Crossing]> = requests.iter().map(|a| &a.path[..]).collect();
         let water = fill_by_water(&capacities, &paths);
         for (flow, level) in flows.iter().zip(water) {
             let rate = network.rate(*flow).0 as f64;
@@ -166,7 +173,7 @@ proptest! {
             prop_assert!(split.rate(*flow).0 <= network.rate(*flow).0 + 1);
         }
         for (link, &capacity) in capacities.iter().enumerate() {
-            let on = asked.iter().zip(&flows).flat_map(|(a, f)| a.path.iter().map(move |c| (c, f)));
+            let on = requests.iter().zip(&flows).flat_map(|(a, f)| a.path.iter().map(move |c| (c, f)));
             let (mut used, mut floor) = (0, 0);
             for (c, f) in on.filter(|(c, _)| c.link.0 as usize == link) {
                 used += network.rate(*f).0 * u64::from(c.weight);

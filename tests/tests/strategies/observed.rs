@@ -18,12 +18,12 @@ struct Step {
     spans: Vec<StepSpan>,
 }
 
-struct Heard<'a> {
+struct Recorded<'a> {
     comm: &'a Communicator,
     steps: Vec<Step>,
 }
 
-impl Observer for Heard<'_> {
+impl Observer for Recorded<'_> {
     fn wants_spans(&self) -> bool {
         true
     }
@@ -41,7 +41,7 @@ impl Observer for Heard<'_> {
 }
 
 /// The steps of each of four ranks on virtual time.
-fn heard(name: &str, steps: u64) -> Vec<Vec<Step>> {
+fn recorded(name: &str, steps: u64) -> Vec<Vec<Step>> {
     let row = ROWS.iter().find(|row| row.name == name).unwrap();
     let base = row.gpt().with(|c| {
         c.precision.dtype = ElementType::F32;
@@ -50,9 +50,9 @@ fn heard(name: &str, steps: u64) -> Vec<Vec<Step>> {
     });
     let config = on(row, &base, (row.data)(4).unwrap());
     let body = |comm: Communicator| {
-        let mut heard = Heard { comm: &comm, steps: Vec::new() };
-        train(&config, &comm, &mut heard)?;
-        Ok::<_, allfold_trainer::Error>(heard.steps)
+        let mut recorded = Recorded { comm: &comm, steps: Vec::new() };
+        train(&config, &comm, &mut recorded)?;
+        Ok::<_, allfold_trainer::Error>(recorded.steps)
     };
     let topology = Topology::named("nodes8", 4).unwrap();
     World::sim(&topology).device(allfold_sim::Device::named("a100_f32").unwrap()).run(body).unwrap()
@@ -61,7 +61,7 @@ fn heard(name: &str, steps: u64) -> Vec<Vec<Step>> {
 #[test]
 fn later_steps_hold_no_more_than_earlier_ones() {
     for row in ROWS.iter().filter(|row| (row.data)(4).is_some()) {
-        for (rank, steps) in heard(row.name, 12).iter().enumerate() {
+        for (rank, steps) in recorded(row.name, 12).iter().enumerate() {
             let held = |step: usize| (steps[step].memory.total(), steps[step].peak.total());
             assert_eq!(held(5), held(11), "{}, rank {rank}: bytes after 6 and after 12 steps", row.name);
         }
@@ -71,7 +71,7 @@ fn later_steps_hold_no_more_than_earlier_ones() {
 #[test]
 fn spans_are_in_order_within_the_step_and_their_waiting_is_the_exposed_time() {
     for row in ROWS.iter().filter(|row| (row.data)(4).is_some()) {
-        for (rank, steps) in heard(row.name, 3).iter().enumerate() {
+        for (rank, steps) in recorded(row.name, 3).iter().enumerate() {
             let Step { end, time, exposed, peak, memory, spans, .. } = &steps[2];
             let begin = Picos(end.0 - time.0);
             let what = format!("{}, rank {rank}", row.name);

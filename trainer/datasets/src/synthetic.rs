@@ -34,8 +34,9 @@ pub fn load(options: &SyntheticOptions) -> Result<(Dataset, Dataset)> {
         let sizes = [samples, shape.0, shape.1, shape.2];
         let count = sizes.iter().try_fold(1usize, |all, &size| all.checked_mul(size));
         let labels = if tokens { count.and_then(|count| count.checked_add(1)) } else { Some(samples) };
-        let room = count.zip(labels).and_then(|(count, labels)| Some((count, room(count)?, room(labels)?)));
-        let Some((count, mut numbers, mut labels)) = room else {
+        let vectors =
+            count.zip(labels).and_then(|(count, labels)| Some((count, reserved(count)?, reserved(labels)?)));
+        let Some((count, mut numbers, mut labels)) = vectors else {
             return Err(Error::Data(format!(
                 "`data.synthetic_samples` {samples} of {} x {} x {} numbers do not fit in memory; take fewer, or smaller ones",
                 shape.0, shape.1, shape.2
@@ -59,10 +60,10 @@ pub fn load(options: &SyntheticOptions) -> Result<(Dataset, Dataset)> {
 }
 
 /// An empty vector with capacity for `count` elements, if memory allows.
-fn room<T>(count: usize) -> Option<Vec<T>> {
-    let mut room = Vec::new();
-    room.try_reserve_exact(count).ok()?;
-    Some(room)
+fn reserved<T>(count: usize) -> Option<Vec<T>> {
+    let mut vector = Vec::new();
+    vector.try_reserve_exact(count).ok()?;
+    Some(vector)
 }
 
 #[cfg(test)]

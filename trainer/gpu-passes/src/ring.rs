@@ -311,9 +311,9 @@ impl Passes {
 }
 
 impl PassContext<'_, '_> {
-    /// If `goes_on`, begins to send `values` to the next rank of the context axis, and to receive as many from the previous one.
-    fn begin_shift(&mut self, goes_on: bool, values: &Memory) -> Result<Option<Memory>> {
-        let Some(group) = self.axes.context.as_mut().filter(|_| goes_on) else { return Ok(None) };
+    /// If `continues`, begins to send `values` to the next rank of the context axis, and to receive as many from the previous one.
+    fn begin_shift(&mut self, continues: bool, values: &Memory) -> Result<Option<Memory>> {
+        let Some(group) = self.axes.context.as_mut().filter(|_| continues) else { return Ok(None) };
         let next = self.queue.memory(values.len())?;
         group.shift(self.queue, values.all(), next.all())?;
         Ok(Some(next))

@@ -24,7 +24,6 @@ mod clock;
 mod exchange;
 mod groups;
 mod linked_step;
-mod meetings;
 mod modeled_ranks;
 mod network;
 mod overheads;
@@ -33,6 +32,7 @@ mod phase_times;
 mod pipeline_tests;
 mod step;
 mod step_costs;
+mod sync_points;
 #[cfg(test)]
 mod tests;
 mod uniform_costs;

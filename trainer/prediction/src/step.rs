@@ -1,7 +1,7 @@
 //! A step of a strategy on the clock: each stepped rank is on a thread.
 
 use crate::clock::{ClockRank, Exchanges, Shared, StepRules};
-use crate::meetings::{Meetings, is_consequence};
+use crate::sync_points::{SyncPoints, is_consequence};
 use crate::{ExchangeModel, StepCosts, StepPrediction};
 use allfold_sim::Picos;
 use allfold_trainer::engine::{Keep, Mesh};
@@ -118,16 +118,16 @@ pub(crate) fn step_of<'a>(
     let outline = class_of(0).costs.outline();
     let units = |rank| drivers(rank)?.units(&outline);
     let specs = ranks.iter().map(|rank| units(*rank)).collect::<Result<Vec<_>>>()?;
-    let (meetings, exchange) = (Meetings::new(ranks.len()), Mutex::new(exchange));
+    let (sync_points, exchange) = (SyncPoints::new(ranks.len()), Mutex::new(exchange));
     let with = |number: usize| {
         let RankClass { costs, batch } = class_of(ranks[number]);
         Shared { costs, batch, rules, mesh, ranks, specs: &specs }
     };
     let results: Vec<Result<SteppedRank>> = match ranks.len() {
-        1 => vec![rank_step(with(0), 0, drivers, (&meetings, &exchange))],
+        1 => vec![rank_step(with(0), 0, drivers, (&sync_points, &exchange))],
         of => thread::scope(|threads| {
             let start = |number| {
-                let (with, by) = (with(number), (&meetings, &exchange));
+                let (with, by) = (with(number), (&sync_points, &exchange));
                 threads.spawn(move || rank_step(with, number, drivers, by))
             };
             let all: Vec<_> = (0..of).map(start).collect();
@@ -169,18 +169,18 @@ fn rank_step(
     with: Shared,
     number: usize,
     drivers: Drivers,
-    (meetings, model): (&Meetings, &Mutex<&mut dyn ExchangeModel>),
+    (sync_points, model): (&SyncPoints, &Mutex<&mut dyn ExchangeModel>),
 ) -> Result<SteppedRank> {
-    let ended = End(meetings);
-    let done = steps(with, number, drivers, Exchanges::Modeled { meetings, model });
+    let ended = End(sync_points);
+    let done = steps(with, number, drivers, Exchanges::Modeled { sync_points, model });
     let failed = done.as_ref().err().map(ToString::to_string);
     std::mem::forget(ended);
-    meetings.end(failed);
+    sync_points.end(failed);
     done
 }
 
 /// Ends the other ranks if this one panics.
-struct End<'a>(&'a Meetings);
+struct End<'a>(&'a SyncPoints);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {

@@ -105,7 +105,7 @@ impl RankEngine for GpuWorker<'_> {
             if self.weights.units[unit].keep != Keep::Whole {
                 self.reduced(unit)?;
             }
-            self.weights.room_for_grads(unit, &self.queue)?;
+            self.weights.allocate_grads(unit, &self.queue)?;
         }
         let GpuWorker { queue, passes, weights, groups, losses, .. } = self;
         let SlotTensors { n, divisor, .. } = passes.slot;
@@ -303,7 +303,7 @@ impl GpuWorker<'_> {
         let unit = &mut weights.units[unit];
         let link = groups.sharers(unit.some_experts);
         if unit.keep == Keep::Sharded {
-            unit.params = Some(Arc::new(unit.room_for_params(queue)?));
+            unit.params = Some(Arc::new(unit.whole_params(queue)?));
         }
         unit.gathering = true;
         if link.ranks() == 1 {

@@ -89,8 +89,8 @@ impl Serving for GpuWorker<'_> {
         let from = Rank(groups.servers as u32);
         let [_, gradients] = messages(&mut groups.serving, worker)?;
         for &unit in units {
-            let room = queue.memory(served(&weights.units[unit])?.len())?;
-            gradients.expect(queue, Arc::new(room), from)?;
+            let memory = queue.memory(served(&weights.units[unit])?.len())?;
+            gradients.expect(queue, Arc::new(memory), from)?;
         }
         expected.resize_with(expected.len().max(worker + 1), Vec::new);
         expected[worker].extend_from_slice(units);

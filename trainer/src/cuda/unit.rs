@@ -140,7 +140,7 @@ impl UnitMemory {
     }
 
     /// Makes the whole gradient's memory, filled with zeros, unless it is there. Returns whether it was not.
-    pub fn room_for_grads(&mut self, queue: &Queue) -> Result<bool> {
+    pub fn allocate_grads(&mut self, queue: &Queue) -> Result<bool> {
         let absent = self.grads.is_none();
         if absent {
             let grads = queue.memory(4 * self.graded)?;
@@ -151,7 +151,7 @@ impl UnitMemory {
     }
 
     /// A whole with this rank's part of the parameters in its place.
-    pub fn room_for_params(&self, queue: &Queue) -> Result<Memory> {
+    pub fn whole_params(&self, queue: &Queue) -> Result<Memory> {
         let whole = queue.memory(4 * self.elements)?;
         if let Some(own) = &self.param_part {
             queue.copy(part(whole.all(), &self.own, 4)?, own.all())?;

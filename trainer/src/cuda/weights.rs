@@ -139,8 +139,8 @@ impl Weights {
     }
 
     /// Makes room for the whole gradient of a unit, unless it is there.
-    pub fn room_for_grads(&mut self, unit: usize, queue: &Queue) -> Result<()> {
-        if self.units[unit].room_for_grads(queue)? {
+    pub fn allocate_grads(&mut self, unit: usize, queue: &Queue) -> Result<()> {
+        if self.units[unit].allocate_grads(queue)? {
             let own = self.places.iter().zip(&self.begun).filter(|((at, _), _)| *at == unit);
             own.for_each(|(_, begun)| begun.set(false));
         }

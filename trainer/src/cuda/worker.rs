@@ -365,7 +365,7 @@ impl<'a> GpuWorker<'a> {
         self.turn = 1 - half;
         let sizes = [4 * batch.x.len(), 4 * batch.labels.len()];
         if self.stages[half].iter().zip(sizes).any(|(memory, bytes)| memory.len() < bytes) {
-            self.settle("make room for a larger batch")?;
+            self.settle("allocate memory for a larger batch")?;
             for (memory, bytes) in self.stages[half].iter_mut().zip(sizes) {
                 *memory = Memory::new(self.queue.machine(), self.queue.device(), bytes.max(memory.len()))?;
             }

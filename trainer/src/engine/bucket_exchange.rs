@@ -93,8 +93,8 @@ impl<F: Float> Bucketing for Worker<'_, F> {
         if state.views.is_some() {
             divide(gradient, ranks);
         } else {
-            let room = || groups.data().buffer(state.buckets[bucket].elements);
-            let slots = &mut state.filling[bucket].get_or_insert_with(room)[range];
+            let new_buffer = || groups.data().buffer(state.buckets[bucket].elements);
+            let slots = &mut state.filling[bucket].get_or_insert_with(new_buffer)[range];
             match state.hook {
                 Hook::LocalSgd => slots.copy_from_slice(gradient),
                 _ => quotients(slots, gradient, ranks),

@@ -41,8 +41,8 @@ impl<F: Float> Serving for Worker<'_, F> {
     fn pull(&mut self, unit: usize) -> Result<()> {
         for server in 0..self.role().servers {
             let elements = self.part_of(unit, server).len();
-            let room = self.on.pool.take(elements);
-            let work = self.serving_channel(0)?.recv_async(room.into(), Rank(server as u32))?;
+            let buffer = self.on.pool.take(elements);
+            let work = self.serving_channel(0)?.recv_async(buffer.into(), Rank(server as u32))?;
             at(&mut self.serving.pulls, unit).push(work);
             self.away += elements;
         }
@@ -94,8 +94,8 @@ impl<F: Float> Serving for Worker<'_, F> {
         let from = Rank(self.role().servers as u32);
         for &unit in units {
             let elements = self.units[unit].param_part.len();
-            let room = self.on.pool.take(elements);
-            let work = self.serving_channel(worker)?.recv_async(room.into(), from)?;
+            let buffer = self.on.pool.take(elements);
+            let work = self.serving_channel(worker)?.recv_async(buffer.into(), from)?;
             at(&mut self.serving.expected, worker).push((unit, work));
             self.away += elements;
         }

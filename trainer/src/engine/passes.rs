@@ -98,8 +98,8 @@ impl<F: Float> Worker<'_, F> {
             self.finish(exchange, unit)?;
         }
         if matches!(self.units[unit].grads, Tensor::Absent) {
-            let room = self.whole_unit_buffer(self.units[unit].padded);
-            self.units[unit].grads = Tensor::Here(room);
+            let buffer = self.whole_unit_buffer(self.units[unit].padded);
+            self.units[unit].grads = Tensor::Here(buffer);
             let layers = self.specs[unit].layers.clone();
             self.begun[layers].fill(false);
         }

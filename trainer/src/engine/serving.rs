@@ -91,18 +91,18 @@ pub trait Serving {
     }
 }
 
-/// The first of these workers of which `has_come` says that its gradients have. Asks in turn until one has.
+/// The first of these workers of which `has_arrived` says that its gradients have. Asks in turn until one has.
 ///
 /// # Errors
-/// No workers; those of `has_come`.
-pub fn first_of(workers: &[usize], mut has_come: impl FnMut(usize) -> Result<bool>) -> Result<usize> {
+/// No workers; those of `has_arrived`.
+pub fn first_of(workers: &[usize], mut has_arrived: impl FnMut(usize) -> Result<bool>) -> Result<usize> {
     if workers.is_empty() {
         return Err(nobody_expected());
     }
     let mut round = 0u32;
     loop {
         for &worker in workers {
-            if has_come(worker)? {
+            if has_arrived(worker)? {
                 return Ok(worker);
             }
         }

@@ -28,7 +28,7 @@ impl<F: Float> Run<'_, F> {
     }
 
     /// The number of steps from `step` on, with `step` itself, until all ranks synchronise: for an evaluation or a checkpoint.
-    pub(super) fn steps_until_meeting(&self, step: u64, progress: &Progress) -> u64 {
+    pub(super) fn steps_until_sync(&self, step: u64, progress: &Progress) -> u64 {
         let meets = |done: &u64| progress.ends_epoch(*done) || self.checkpoint_due(*done, progress.steps);
         (step + 1..progress.steps).find(meets).unwrap_or(progress.steps) - step
     }

@@ -76,7 +76,7 @@ impl<F: Float> Run<'_, F> {
                 let step = progress.done();
                 self.comm.note_step(step);
                 let scale = self.scaler.map(|scaler| scaler.scale);
-                let steps_left = self.steps_until_meeting(step, progress);
+                let steps_left = self.steps_until_sync(step, progress);
                 let (lr, loss_scale) = (schedule.at(step), scale.map_or(1.0, f64::from));
                 let input = StepInput {
                     lr,

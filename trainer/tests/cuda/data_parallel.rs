@@ -1,7 +1,7 @@
 //! `data_parallel` on devices: the first rank's batch, loss and optimiser; the others compute for it. Compared with the CPU.
 
 use crate::zero::run;
-use crate::{assert_near, can_try, cnn, pictures, placed, room, run as run_on, sentences, small};
+use crate::{assert_near, can_try, cnn, pictures, placed, run as run_on, sentences, small, tolerance_factor};
 use allfold_trainer::Config;
 use allfold_trainer::config::AutocastType;
 
@@ -50,7 +50,7 @@ fn the_first_rank_trains_and_the_others_compute_for_it() {
             let cpu = run_on(&config, data, ranks, false).remove(0);
             let devices = if exchange == "nccl" { ranks as usize } else { 1 };
             let device = run(&config, data, ranks, &placed(devices));
-            assert_near(&cpu, &device, within * room());
+            assert_near(&cpu, &device, within * tolerance_factor());
         }
     }
 }

@@ -50,7 +50,7 @@ fn can_try(exchange: &str, ranks: usize) -> bool {
 }
 
 /// The factor of the tolerances: on a GPU, results may differ more from the CPU's.
-fn room() -> f64 {
+fn tolerance_factor() -> f64 {
     if std::env::var_os("ALLFOLD_TEST_GPU").is_some() { 10.0 } else { 1.0 }
 }
 
@@ -102,7 +102,7 @@ fn assert_near(cpu: &TrainResult, device: &TrainResult, within: f64) {
 
 /// Trains on the CPU and on the device, and compares the losses within the relative tolerance `within`.
 fn agrees(config: &Config, data: &(Dataset, Dataset), ranks: u32, within: f64) -> (TrainResult, TrainResult) {
-    let within = within * room();
+    let within = within * tolerance_factor();
     let (cpu, device) = (run(config, data, ranks, false).remove(0), run(config, data, ranks, true));
     for rank in &device {
         assert_eq!(rank.losses, device[0].losses);
@@ -277,7 +277,7 @@ fn channels_last_trains_as_on_the_cpu() {
     ] {
         let cpu = run(&config, &data, ranks, false).remove(0);
         let there = run(&config.clone().with(|c| c.channels_last = true), &data, ranks, true).remove(0);
-        assert_near(&cpu, &there, within * room());
+        assert_near(&cpu, &there, within * tolerance_factor());
     }
 }
 

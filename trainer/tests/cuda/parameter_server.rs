@@ -1,7 +1,9 @@
 //! Parameter servers on devices: losses, scores and weights of the CPU where all workers wait for each other, over every path of the
 //! exchange; and workers that do not wait. On shims that detect races.
 
-use crate::{agrees, assert_near, can_try, cnn, pictures, placed, room, run as run_on, small, zero};
+use crate::{
+    agrees, assert_near, can_try, cnn, pictures, placed, run as run_on, small, tolerance_factor, zero,
+};
 use allfold_trainer::Config;
 use allfold_trainer::config::AutocastType;
 
@@ -68,7 +70,7 @@ fn every_path_serves() {
     for exchange in ["host", "device", "scheduled", "nccl"].into_iter().filter(|way| can_try(way, 3)) {
         let ran =
             zero::run(&config.clone().with(|c| c.set("exchange", exchange).unwrap()), &data, 3, &placed(3));
-        assert_near(&cpu, &ran, 1e-5 * room());
+        assert_near(&cpu, &ran, 1e-5 * tolerance_factor());
     }
 }
 

@@ -2,7 +2,7 @@
 //! two stages, running statistics, and checkpoints. On shims that detect races.
 
 use crate::ways::by;
-use crate::{assert_near, can_try, cnn, pictures, placed, room, run as run_on, sentences, small};
+use crate::{assert_near, can_try, cnn, pictures, placed, run as run_on, sentences, small, tolerance_factor};
 use allfold_collectives::{Communicator, World};
 use allfold_cuda::CudaMachine;
 use allfold_trainer::config::{AutocastType, ScheduleName, StageSharing};
@@ -66,7 +66,7 @@ fn every_schedule_trains_as_one_rank_of_the_cpu() {
     let cpu = run_on(&gpt().with(|c| c.strategy = "single".into()), &data, 1, false).remove(0);
     for schedule in SCHEDULES {
         let config = pipeline(schedule, 2, &gpt());
-        assert_near(&cpu, &run(&by("device", &config), &data, 2, &placed(1)), 5e-5 * room());
+        assert_near(&cpu, &run(&by("device", &config), &data, 2, &placed(1)), 5e-5 * tolerance_factor());
     }
 }
 
@@ -106,7 +106,7 @@ fn pipelines_of_several_ranks_a_stage_clip_scale_and_shard_as_the_cpu() {
         let mut config = pipeline(ScheduleName::OneFOneB, 2, &config);
         config.parallel.sharding = sharding;
         let cpu = run_on(&config, &data, 4, false).remove(0);
-        assert_near(&cpu, &run(&by("device", &config), &data, 4, &placed(2)), within * room());
+        assert_near(&cpu, &run(&by("device", &config), &data, 4, &placed(2)), within * tolerance_factor());
     }
 }
 
@@ -124,7 +124,7 @@ fn a_pipeline_with_batch_norms_is_scored_and_continued_as_on_the_cpu() {
         }),
     );
     let whole = run(&config, &data, 2, &placed(2));
-    assert_near(&run_on(&config, &data, 2, false).remove(0), &whole, 1e-4 * room());
+    assert_near(&run_on(&config, &data, 2, false).remove(0), &whole, 1e-4 * tolerance_factor());
     let kept = config.clone().with(|c| {
         c.checkpoint.dir = folder.to_string_lossy().into_owned();
         c.checkpoint.every = 3;
@@ -133,7 +133,7 @@ fn a_pipeline_with_batch_norms_is_scored_and_continued_as_on_the_cpu() {
     run(&kept.clone().with(|c| c.training.max_steps = 3), &data, 2, &placed(2));
     let rest = run(&kept.with(|c| c.checkpoint.resume = true), &data, 2, &placed(2));
     std::fs::remove_dir_all(&folder).unwrap();
-    assert_near(&whole, &rest, 1e-5 * room());
+    assert_near(&whole, &rest, 1e-5 * tolerance_factor());
     // A GPU's fastest convolutions add up in any order.
     if std::env::var_os("ALLFOLD_TEST_GPU").is_none() {
         assert_eq!((rest.losses, rest.weights_hash), (whole.losses, whole.weights_hash));
@@ -153,7 +153,7 @@ fn a_single_layer_of_a_stage_may_be_named() {
     );
     config.parallel.split = vec!["fc2".into()];
     let cpu = run_on(&config, &data, 2, false).remove(0);
-    assert_near(&cpu, &run(&config, &data, 2, &placed(1)), 1e-5 * room());
+    assert_near(&cpu, &run(&config, &data, 2, &placed(1)), 1e-5 * tolerance_factor());
 }
 
 /// Stages that send round a ring, and both ways, do not wait for each other in a circle, on the host or on their streams.

@@ -1,6 +1,6 @@
 //! A residual block, whose steps become graphs.
 
-use crate::{machine, room};
+use crate::{machine, tolerance_factor};
 use allfold_collectives::World;
 use allfold_kernels::nn::{self, PoolShape};
 use allfold_trainer::Builder;
@@ -111,10 +111,12 @@ fn residual(config: Config) {
     });
     let (device, params, buffers) = device.unwrap().remove(0);
     for (step, (a, b)) in losses.iter().zip(&device).enumerate() {
-        assert!((a - b).abs() < 2e-5 * room() * b.abs(), "step {step}: {a} {b}");
+        assert!((a - b).abs() < 2e-5 * tolerance_factor() * b.abs(), "step {step}: {a} {b}");
     }
     let near = |a: &[f32], b: &[f32]| {
-        a.iter().zip(b).all(|(a, b)| f64::from((a - b).abs()) < 1e-3 * room() * f64::from(b.abs().max(0.1)))
+        a.iter()
+            .zip(b)
+            .all(|(a, b)| f64::from((a - b).abs()) < 1e-3 * tolerance_factor() * f64::from(b.abs().max(0.1)))
     };
     for place in block().params() {
         let (got, want) = (&params[place.range.clone()], &host_params[place.range.clone()]);

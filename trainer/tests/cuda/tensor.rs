@@ -2,7 +2,7 @@
 //! autocast, for classes and rows of a table that ranks do not divide evenly. On shims that detect races.
 
 use crate::ways::by;
-use crate::{agrees, assert_near, can_try, pictures, placed, room, run, sentences, small};
+use crate::{agrees, assert_near, can_try, pictures, placed, run, sentences, small, tolerance_factor};
 use allfold_collectives::{Communicator, World};
 use allfold_trainer::config::{AutocastType, LossName, StageSharing};
 use allfold_trainer::{Config, Dataset, TrainResult, train_with};
@@ -116,7 +116,7 @@ fn shared_layers_are_clipped_scaled_sharded_and_staged_as_on_the_cpu() {
             (config.training.accumulate, config.parallel.stages) = (2, 2);
         }
         let cpu = run(&config, &data, 4, false).remove(0);
-        assert_near(&cpu, &over("device", &config, &data, 4), within * room());
+        assert_near(&cpu, &over("device", &config, &data, 4), within * tolerance_factor());
     }
 }
 
@@ -137,6 +137,6 @@ fn shared_layers_are_saved_whole() {
         over("device", &kept(first).with(|c| c.training.max_steps = 2), &data, ranks);
         let rest = over("device", &kept(then).with(|c| c.checkpoint.resume = true), &data, of);
         std::fs::remove_dir_all(&folder).unwrap();
-        assert_near(&whole, &rest, 5e-5 * room());
+        assert_near(&whole, &rest, 5e-5 * tolerance_factor());
     }
 }

@@ -17,7 +17,7 @@ fn cnn() -> Config {
 /// Trains on the CPU alone and on `device`, and compares.
 fn same_on(device: &str, config: &Config, within: f64) {
     let ranks = device.split(',').count() as u32;
-    let (data, within) = (pictures(), within * room());
+    let (data, within) = (pictures(), within * tolerance_factor());
     let cpu = run(config, &data, ranks, false).remove(0);
     let unlike = run(&config.clone().with(|c| c.device = device.into()), &data, ranks, true);
     assert!(unlike.iter().all(|rank| rank.weights_hash == unlike[0].weights_hash));
@@ -107,7 +107,7 @@ fn a_run_on_unlike_devices_continues_on_cpus_and_back() {
         c.checkpoint.every = 0;
         c.checkpoint.resume = false;
     });
-    assert_near(&run(&whole, &data, 3, false).remove(0), &resumed, 1e-5 * room());
+    assert_near(&run(&whole, &data, 3, false).remove(0), &resumed, 1e-5 * tolerance_factor());
 }
 
 #[test]

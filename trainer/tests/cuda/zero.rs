@@ -2,7 +2,9 @@
 //! continues. On shims that detect races, over every path of the exchange.
 
 use crate::ways::by;
-use crate::{agrees, assert_near, can_try, cnn, pictures, placed, room, run as run_on, sentences, small};
+use crate::{
+    agrees, assert_near, can_try, cnn, pictures, placed, run as run_on, sentences, small, tolerance_factor,
+};
 use allfold_collectives::World;
 use allfold_cuda::CudaMachine;
 use allfold_trainer::config::AutocastType;
@@ -182,7 +184,7 @@ fn copies_that_are_sharded_over_pairs_train_as_whole_ones() {
     assert_near(
         &run_on(&clipped, &data, 4, false).remove(0),
         &on("zero3", "device", &clipped, 2),
-        1e-5 * room(),
+        1e-5 * tolerance_factor(),
     );
     for (config, within) in [(clipped, 1e-5), (scaled, 2e-2)] {
         let whole = on("ddp", "device", &config, 0);
@@ -190,7 +192,7 @@ fn copies_that_are_sharded_over_pairs_train_as_whole_ones() {
             [("zero1", "device"), ("zero2", "nccl"), ("zero3", "nccl"), ("zero3", "host")]
         {
             if can_try(exchange, 4) {
-                assert_near(&whole, &on(strategy, exchange, &config, 2), within * room());
+                assert_near(&whole, &on(strategy, exchange, &config, 2), within * tolerance_factor());
             }
         }
     }
@@ -220,7 +222,7 @@ fn a_checkpoint_of_one_strategy_is_continued_by_any_other() {
         let cpu =
             run_on(&zero(second, &config).with(|c| c.checkpoint.resume = true), &data, 2, false).remove(0);
         std::fs::remove_dir_all(&folder).unwrap();
-        assert_near(&run_on(&config, &data, 2, false).remove(0), &cpu, 1e-5 * room());
+        assert_near(&run_on(&config, &data, 2, false).remove(0), &cpu, 1e-5 * tolerance_factor());
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -4,27 +4,27 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum flow by shortest augmenting paths (J. Edmonds and R. Karp, J. ACM 19, 1972).
 pub(super) struct Flow {
-    room: Vec<BTreeMap<usize, f64>>,
+    residual: Vec<BTreeMap<usize, f64>>,
 }
 
 impl Flow {
     pub(super) fn new(places: usize) -> Flow {
-        Flow { room: vec![BTreeMap::new(); places] }
+        Flow { residual: vec![BTreeMap::new(); places] }
     }
 
     pub(super) fn edge(&mut self, a: usize, b: usize, capacity: f64) {
-        *self.room[a].entry(b).or_default() += capacity;
-        self.room[b].entry(a).or_default();
+        *self.residual[a].entry(b).or_default() += capacity;
+        self.residual[b].entry(a).or_default();
     }
 
     pub(super) fn max(mut self, source: usize, sink: usize) -> f64 {
         let mut total = 0.0;
         loop {
-            let mut from = vec![usize::MAX; self.room.len()];
+            let mut from = vec![usize::MAX; self.residual.len()];
             let mut next = VecDeque::from([source]);
             while let Some(at) = next.pop_front() {
-                for (&to, &room) in &self.room[at] {
-                    if room > 1e-9 && from[to] == usize::MAX && to != source {
+                for (&to, &residual) in &self.residual[at] {
+                    if residual > 1e-9 && from[to] == usize::MAX && to != source {
                         from[to] = at;
                         next.push_back(to);
                     }
@@ -38,13 +38,13 @@ impl Flow {
                 path.push(from[at]);
             }
             let pairs: Vec<(usize, usize)> = path.windows(2).map(|pair| (pair[1], pair[0])).collect();
-            let least = pairs.iter().map(|(a, b)| self.room[*a][b]).fold(f64::INFINITY, f64::min);
+            let least = pairs.iter().map(|(a, b)| self.residual[*a][b]).fold(f64::INFINITY, f64::min);
             if least.is_infinite() {
                 return least;
             }
             for (a, b) in pairs {
-                *self.room[a].entry(b).or_default() -= least;
-                *self.room[b].entry(a).or_default() += least;
+                *self.residual[a].entry(b).or_default() -= least;
+                *self.residual[b].entry(a).or_default() += least;
             }
             total += least;
         }

@@ -206,7 +206,7 @@ impl Preset {
     }
 
     /// The topology of `ranks` ranks for a text such as `hgx-h100:64,fat-tree=2:1`. `None` if no machine has that name.
-    pub(crate) fn asked(text: &str, ranks: u32) -> Result<Option<Topology>> {
+    pub(crate) fn topology_of(text: &str, ranks: u32) -> Result<Option<Topology>> {
         let head = text.split([':', ',']).next().unwrap_or_default();
         let Some(preset) = Preset::find(head)? else { return Ok(None) };
         let spec = Spec::read(text)?;

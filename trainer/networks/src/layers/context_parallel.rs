@@ -254,11 +254,11 @@ impl<F: Float> Layer<F> for RingAttention {
         let keys_values = 2 * n * Layer::<F>::outputs(self);
         let mut calls = Vec::new();
         for round in 0..self.size {
-            let goes_on = round + 1 < self.size;
-            calls.extend(goes_on.then_some(PeerCall::BeginShift(keys_values)));
+            let continues = round + 1 < self.size;
+            calls.extend(continues.then_some(PeerCall::BeginShift(keys_values)));
             let blocks = self.blocks(n, 0, (self.size - round) % self.size);
             calls.push(PeerCall::Charge(self.cost_of::<F>(&blocks, work)));
-            calls.extend(goes_on.then_some(PeerCall::EndShift));
+            calls.extend(continues.then_some(PeerCall::EndShift));
             if backward {
                 calls.extend([PeerCall::BeginShift(keys_values), PeerCall::EndShift]);
             }
@@ -288,8 +288,8 @@ impl<F: Float> Layer<F> for RingAttention {
         let mut s = vec![F::ZERO; self.chunk() * self.chunk()];
         y.fill(F::ZERO);
         for round in 0..size {
-            let goes_on = round + 1 < size;
-            if goes_on {
+            let continues = round + 1 < size;
+            if continues {
                 peers.begin_shift(&kv);
             }
             let blocks = self.blocks(n, index, (index + size - round) % size);
@@ -297,7 +297,7 @@ impl<F: Float> Layer<F> for RingAttention {
                 self.attend(*block, (x, &kv), (&mut seen, y), (&mut s, dropping));
             }
             peers.charge(self.cost_of::<F>(&blocks, (4, 5)));
-            if goes_on {
+            if continues {
                 peers.end_shift(&mut next);
                 std::mem::swap(&mut kv, &mut next);
             }
@@ -330,8 +330,8 @@ impl<F: Float> Layer<F> for RingAttention {
         let [mut p, mut dp] = [(); 2].map(|()| vec![F::ZERO; self.chunk() * self.chunk()]);
         dx.fill(F::ZERO);
         for round in 0..size {
-            let goes_on = round + 1 < size;
-            if goes_on {
+            let continues = round + 1 < size;
+            if continues {
                 pass.peers.begin_shift(&kv);
             }
             let blocks = self.blocks(pass.n, index, (index + size - round) % size);
@@ -340,7 +340,7 @@ impl<F: Float> Layer<F> for RingAttention {
                 self.attend_backward(*block, given, (&kv, &mut dkv), (dx, &mut p, &mut dp), dropping);
             }
             pass.peers.charge(self.cost_of::<F>(&blocks, (10, 8)));
-            if goes_on {
+            if continues {
                 pass.peers.end_shift(&mut next);
                 std::mem::swap(&mut kv, &mut next);
             }

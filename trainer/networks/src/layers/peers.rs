@@ -138,7 +138,7 @@ mod tests {
 
     const N: usize = 2;
 
-    /// The first of two ranks, which gets its own values back. It records what it is asked for.
+    /// The first of two ranks, which gets its own values back. It records the calls of a layer.
     #[derive(Default)]
     struct Recorder(Vec<PeerCall>);
 
@@ -179,7 +179,7 @@ mod tests {
     }
 
     /// What each pass of a layer asks of its peers.
-    fn asked(layer: &dyn Layer<f64>) -> [(PassKind, Vec<PeerCall>); 4] {
+    fn recorded(layer: &dyn Layer<f64>) -> [(PassKind, Vec<PeerCall>); 4] {
         let len = |values: usize, of: f64| vec![of; values];
         let params = len(layer.params().iter().map(crate::layers::Tensor::len).sum(), 0.5);
         let (x, mut y) = (len(N * layer.inputs(), 1.0), len(N * layer.outputs(), 0.0));
@@ -245,7 +245,7 @@ mod tests {
         ];
         for (number, layer) in layers.iter().enumerate() {
             assert!(layer.axis().is_some());
-            for (pass, calls) in asked(&**layer) {
+            for (pass, calls) in recorded(&**layer) {
                 assert_eq!(layer.peer_calls(pass, N), calls, "layer {number}, {pass:?}");
             }
         }

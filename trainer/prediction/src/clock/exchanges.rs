@@ -3,7 +3,7 @@
 use super::links::WorldLinks;
 use super::{ClockRank, Queue};
 use crate::exchange::SharedExchange;
-use crate::meetings::Meetings;
+use crate::sync_points::SyncPoints;
 use crate::{GroupedCollective, RankGroups};
 use allfold_collectives::{Buffer, Collective, DType, Rank, Work};
 use allfold_sim::Picos;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// What gives the exchanges of a rank their times.
 pub(crate) enum Exchanges<'a> {
-    /// A model, from the moment at which all ranks have entered an exchange; stepped ranks tell each other at `meetings`.
-    Modeled { meetings: &'a Meetings, model: &'a dyn SharedExchange },
+    /// A model, from the moment at which all ranks have entered an exchange; stepped ranks tell each other at `sync_points`.
+    Modeled { sync_points: &'a SyncPoints, model: &'a dyn SharedExchange },
     /// Virtual links, over which all exchanges go; every rank is stepped.
     Links(Box<WorldLinks<'a>>),
 }
@@ -49,9 +49,9 @@ impl<'a> ClockRank<'a> {
     pub(super) fn end(&mut self, exchange: Pending) -> Result<Picos> {
         match (exchange, &self.exchanges) {
             (Pending::At(done), _) => Ok(done),
-            (Pending::Message(end), Exchanges::Modeled { meetings, .. }) => meetings.done(end),
+            (Pending::Message(end), Exchanges::Modeled { sync_points, .. }) => sync_points.done(end),
             (Pending::Message(_), Exchanges::Links(_)) => {
-                Err(Error::Strategy("virtual links have no meetings".into()))
+                Err(Error::Strategy("virtual links have no synchronisation points".into()))
             }
             (Pending::Work(work), _) => {
                 self.links()?;
@@ -106,8 +106,8 @@ impl<'a> ClockRank<'a> {
         collective: Collective,
         (count, dtype): (usize, DType),
     ) -> Result<Pending> {
-        let (meetings, model) = match self.exchanges {
-            Exchanges::Modeled { meetings, model } => (meetings, model),
+        let (sync_points, model) = match self.exchanges {
+            Exchanges::Modeled { sync_points, model } => (sync_points, model),
             Exchanges::Links(_) => {
                 return Ok(Pending::Work(self.links()?.collective(queue, collective, (count, dtype))?));
             }
@@ -118,9 +118,9 @@ impl<'a> ClockRank<'a> {
         let own = own.map_or(&[][..], |group| &group[..]);
         let stepped = own.iter().filter(|rank| self.with.ranks.contains(&rank.index())).count();
         if stepped > 1 {
-            let met = self.met.entry(queue).or_default();
-            *met += 1;
-            start = meetings.meet((queue, own[0], *met), stepped, start)?;
+            let entered = self.entered.entry(queue).or_default();
+            *entered += 1;
+            start = sync_points.enter((queue, own[0], *entered), stepped, start)?;
         }
         let call = GroupedCollective { collective, count, dtype, among: &among };
         let done = start + model.collective(call)?;

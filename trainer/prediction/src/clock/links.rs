@@ -2,7 +2,7 @@
 //! virtual time, whose clock follows a rank's before each of its operations. They slow each other as those of a run do.
 
 use super::Queue;
-use super::rooms::Room;
+use super::buffers::ClockBuffer;
 use allfold_collectives::{Buffer, Collective, Communicator, DType, Rank, Work};
 use allfold_sim::Picos;
 use allfold_trainer::engine::{Keep, Mesh, MeshAxis, MeshGroups, ParamUnit, Route};
@@ -11,7 +11,7 @@ use allfold_trainer::{Error, Result};
 /// A message between a server and a worker that is under way, with its buffer if those are known.
 pub(super) struct ServingMessage {
     pub work: Work<Buffer<u8>>,
-    pub room: Option<Room>,
+    pub buffer: Option<ClockBuffer>,
 }
 
 /// The communicators of a rank, and the messages of a parameter server that are under way.

@@ -5,7 +5,7 @@
 //! micro-batch   activations, what layers save, gradients of activations and of parameters; their buffers are pooled
 //! ```
 
-use super::rooms::{Room, RoomPool, grown};
+use super::buffers::{ClockBuffer, ClockBufferPool, grown};
 use super::units::UnitSizes;
 use allfold_trainer::engine::{Boundary, Slot};
 use allfold_trainer::{LayerTensors, MemoryUse, NetworkTensors, Outline, Phase};
@@ -13,18 +13,18 @@ use std::sync::Arc;
 
 /// The tensors of a micro-batch.
 #[derive(Clone, Default)]
-struct SlotRooms {
+struct SlotBuffers {
     n: usize,
     micro: usize,
-    acts: Vec<Room>,
-    saved: Vec<(Room, usize)>,
-    grads: Vec<Option<Room>>,
+    acts: Vec<ClockBuffer>,
+    saved: Vec<(ClockBuffer, usize)>,
+    grads: Vec<Option<ClockBuffer>>,
     /// For each storage of an activation: the phases and messages that still read it.
     readers: Vec<u32>,
     weights_due: Vec<bool>,
     inputs_done: Vec<bool>,
-    own_grads: Vec<Room>,
-    tied_grads: Vec<Room>,
+    own_grads: Vec<ClockBuffer>,
+    tied_grads: Vec<ClockBuffer>,
 }
 
 /// What is fixed for all steps of a rank.
@@ -45,11 +45,11 @@ pub(super) struct RankTensors<'a> {
 pub(super) struct ClockMemory<'a> {
     with: RankTensors<'a>,
     pub units: UnitSizes,
-    slots: Vec<SlotRooms>,
-    pool: RoomPool,
+    slots: Vec<SlotBuffers>,
+    pool: ClockBufferPool,
     begun: Vec<bool>,
     /// Buffers of messages that are under way, and by how much their capacities exceed their lengths.
-    sent: Vec<Room>,
+    sent: Vec<ClockBuffer>,
     slack: usize,
     /// Elements of all activations, and of all saved values; all saved indices.
     acts: usize,
@@ -67,7 +67,7 @@ impl<'a> ClockMemory<'a> {
             units,
             begun: vec![false; with.outline.layers()],
             slots: Vec::new(),
-            pool: RoomPool::default(),
+            pool: ClockBufferPool::default(),
             sent: Vec::new(),
             slack: 0,
             acts: 0,
@@ -114,27 +114,27 @@ impl<'a> ClockMemory<'a> {
 /// Messages.
 impl ClockMemory<'_> {
     /// A buffer of a message of this many elements, which is under way.
-    pub fn message(&mut self, elements: usize) -> Room {
-        let room = self.pool.take(elements);
-        self.slack += room.capacity - room.len;
-        room
+    pub fn message(&mut self, elements: usize) -> ClockBuffer {
+        let buffer = self.pool.take(elements);
+        self.slack += buffer.capacity - buffer.len;
+        buffer
     }
 
     /// A message has arrived, and its buffer returns to the pool.
-    pub fn arrived(&mut self, room: Room) {
-        self.slack -= room.capacity - room.len;
-        self.pool.push(room);
+    pub fn arrived(&mut self, buffer: ClockBuffer) {
+        self.slack -= buffer.capacity - buffer.len;
+        self.pool.push(buffer);
     }
 
     /// A message is under way until [`ClockMemory::all_arrived`].
     pub fn send_values(&mut self, elements: usize) {
-        let room = self.message(elements);
-        self.sent.push(room);
+        let buffer = self.message(elements);
+        self.sent.push(buffer);
     }
 
     pub fn all_arrived(&mut self) {
-        for room in std::mem::take(&mut self.sent) {
-            self.arrived(room);
+        for buffer in std::mem::take(&mut self.sent) {
+            self.arrived(buffer);
         }
     }
 
@@ -146,9 +146,9 @@ impl ClockMemory<'_> {
                 self.read_once(at, storage);
             }
             Boundary::Gradient(act) => {
-                let room = self.slots[at].grads[act].take().unwrap_or_default();
-                self.slack += room.capacity - room.len;
-                self.sent.push(room);
+                let buffer = self.slots[at].grads[act].take().unwrap_or_default();
+                self.slack += buffer.capacity - buffer.len;
+                self.sent.push(buffer);
             }
         }
     }
@@ -162,13 +162,13 @@ impl ClockMemory<'_> {
                 let before = std::mem::take(&mut self.slots[at].acts[storage]);
                 self.acts -= before.capacity;
                 self.pool.push_filled(before);
-                let room = self.pool.take(elements);
-                self.acts += room.capacity;
-                self.slots[at].acts[storage] = room;
+                let buffer = self.pool.take(elements);
+                self.acts += buffer.capacity;
+                self.slots[at].acts[storage] = buffer;
             }
             Boundary::Gradient(act) => {
-                let room = self.pool.take(elements);
-                let before = self.slots[at].grads[act].replace(room);
+                let buffer = self.pool.take(elements);
+                let before = self.slots[at].grads[act].replace(buffer);
                 self.pool.made -= before.map_or(0, |before| before.capacity);
             }
         }
@@ -188,14 +188,14 @@ impl ClockMemory<'_> {
     pub fn load(&mut self, (n, micro): (usize, usize), Slot(at): Slot) {
         let layers = self.with.outline.layers();
         while self.slots.len() <= at {
-            self.slots.push(SlotRooms {
-                acts: vec![Room::default(); layers + 1],
-                saved: vec![(Room::default(), 0); layers],
+            self.slots.push(SlotBuffers {
+                acts: vec![ClockBuffer::default(); layers + 1],
+                saved: vec![(ClockBuffer::default(), 0); layers],
                 grads: vec![None; layers + 1],
                 inputs_done: vec![false; layers],
-                own_grads: vec![Room::default(); layers],
-                tied_grads: vec![Room::default(); layers],
-                ..SlotRooms::default()
+                own_grads: vec![ClockBuffer::default(); layers],
+                tied_grads: vec![ClockBuffer::default(); layers],
+                ..SlotBuffers::default()
             });
         }
         self.forget(Slot(at));
@@ -205,9 +205,9 @@ impl ClockMemory<'_> {
         slot.weights_due = self.with.outline.weight_grads().to_vec();
         slot.readers.clone_from(&self.with.readers);
         if slot.readers[0] > 0 {
-            let room = self.pool.take(n * self.numbers(0));
-            self.acts += room.capacity;
-            self.slots[at].acts[0] = room;
+            let buffer = self.pool.take(n * self.numbers(0));
+            self.acts += buffer.capacity;
+            self.slots[at].acts[0] = buffer;
         }
     }
 
@@ -346,7 +346,7 @@ impl ClockMemory<'_> {
     }
 
     /// Takes the gradient of a layer's output, gathered if the layer reads more of it than this rank has.
-    fn output_grad(&mut self, l: usize, at: usize) -> Option<Room> {
+    fn output_grad(&mut self, l: usize, at: usize) -> Option<ClockBuffer> {
         let (slot, layer) = (&mut self.slots[at], self.with.network.layer(l));
         let own = slot.grads[l + 1].take()?;
         let all = slot.n * layer.gradient;
@@ -358,7 +358,7 @@ impl ClockMemory<'_> {
         Some(gathered)
     }
 
-    fn add_grad(&mut self, act: usize, at: usize, dx: Room) {
+    fn add_grad(&mut self, act: usize, at: usize, dx: ClockBuffer) {
         if let Some(before) = self.slots[at].grads[act].replace(dx) {
             self.pool.push(before);
         }

@@ -6,7 +6,7 @@
 //!    '-- RankEngine                     ClockRank: phases, units and exchanges take time, and nothing else
 //!          |-- StepCosts                how long a phase takes
 //!          '-- Exchanges                how long exchanges take:
-//!                |-- ExchangeModel, Meetings   by a model, once all ranks have entered; when other stepped ranks enter, send, receive
+//!                |-- ExchangeModel, SyncPoints by a model, once all ranks have entered; when other stepped ranks enter, send, receive
 //!                '-- WorldLinks                as messages without contents on virtual time
 //! ```
 //!
@@ -16,12 +16,12 @@
 //! what others do not, every rank is stepped. The operations of a communicator follow each other, as on the communication thread of a real one.
 
 mod bucketing;
+mod buffers;
 mod exchanges;
 mod links;
 mod memory;
 mod queue;
 mod rank;
-mod rooms;
 mod serving;
 mod units;
 mod update;
@@ -123,7 +123,7 @@ pub(crate) struct ClockRank<'a> {
     groups: BTreeMap<Queue, Arc<RankGroups>>,
     /// When each communicator has done all its operations so far, and how many of them had several stepped ranks.
     free: BTreeMap<Queue, Picos>,
-    met: BTreeMap<Queue, u64>,
+    entered: BTreeMap<Queue, u64>,
     /// The shift along a layer's axis that is in progress.
     shift: Option<Pending>,
     exchanges: Exchanges<'a>,
@@ -179,7 +179,7 @@ impl<'a> ClockRank<'a> {
             sent: Vec::new(),
             groups: BTreeMap::new(),
             free: BTreeMap::new(),
-            met: BTreeMap::new(),
+            entered: BTreeMap::new(),
             shift: None,
             now: match &exchanges {
                 Exchanges::Links(links) => links.now(),

@@ -3,7 +3,7 @@
 use super::Queue;
 use super::exchanges::{Exchanges, Pending};
 use super::{ClockRank, ClockSlot};
-use crate::meetings::Post;
+use crate::sync_points::Post;
 use allfold_collectives::{Collective, DType, Rank};
 use allfold_sim::Picos;
 use allfold_trainer::engine::{
@@ -40,8 +40,8 @@ impl ClockRank<'_> {
     fn post(&mut self, what: Boundary, slot: Slot, route: Route, sends: bool) -> Result<Pending> {
         let (Boundary::Activation(act) | Boundary::Gradient(act)) = what;
         let bytes = self.slot(slot).n * self.with.costs.activation(act) * self.with.costs.element();
-        let (meetings, model) = match self.exchanges {
-            Exchanges::Modeled { meetings, model } => (meetings, model),
+        let (sync_points, model) = match self.exchanges {
+            Exchanges::Modeled { sync_points, model } => (sync_points, model),
             Exchanges::Links(_) => return Ok(Pending::Work(self.links()?.message(route, bytes, sends)?)),
         };
         let (groups, mesh) = (self.groups(Queue::Along(route.axis)), &self.with.mesh);
@@ -63,7 +63,7 @@ impl ClockRank<'_> {
         let gone = || Error::Strategy(format!("there is no rank at position {} of the axis", route.peer));
         let peer = self.with.ranks.iter().position(is_peer).ok_or_else(gone)?;
         let (channel, at) = (route.channel, self.now);
-        Ok(Pending::Message(meetings.post(Post { rank: self.number, peer, channel, sends, at, takes })))
+        Ok(Pending::Message(sync_points.post(Post { rank: self.number, peer, channel, sends, at, takes })))
     }
 }
 

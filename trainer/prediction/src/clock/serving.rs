@@ -19,10 +19,10 @@ impl ClockRank<'_> {
 
     /// Waits for messages.
     fn wait_for(&mut self, messages: Vec<ServingMessage>) -> Result<()> {
-        for ServingMessage { work, room } in messages {
+        for ServingMessage { work, buffer } in messages {
             self.wait(Pending::Work(work))?;
-            if let (Some(memory), Some(room)) = (&mut self.memory, room) {
-                memory.arrived(room);
+            if let (Some(memory), Some(buffer)) = (&mut self.memory, buffer) {
+                memory.arrived(buffer);
             }
         }
         Ok(())
@@ -31,8 +31,8 @@ impl ClockRank<'_> {
     /// A message of a server's part of a unit, which is under way.
     fn message(&mut self, work: Work<Buffer<u8>>, unit: usize) -> ServingMessage {
         let elements = self.part_bytes(unit) / self.with.costs.element();
-        let room = self.memory.as_mut().map(|memory| memory.message(elements));
-        ServingMessage { work, room }
+        let buffer = self.memory.as_mut().map(|memory| memory.message(elements));
+        ServingMessage { work, buffer }
     }
 
     /// Waits for what this rank sent as a worker.

@@ -6,7 +6,7 @@ use allfold_trainer::engine::{Keep, UnitLayout};
 const FREE_UNITS: usize = 3;
 
 /// The elements of a unit, and those of its whole tensors and its part of the gradient: 0 while they are not there.
-struct UnitRooms {
+struct UnitBuffers {
     keep: Keep,
     padded: usize,
     own: usize,
@@ -17,7 +17,7 @@ struct UnitRooms {
 
 /// All units of a rank.
 pub(super) struct UnitSizes {
-    units: Vec<UnitRooms>,
+    units: Vec<UnitBuffers>,
     free: Vec<usize>,
     /// Elements of all parameters, and of all gradients.
     pub params: usize,
@@ -32,7 +32,7 @@ impl UnitSizes {
             let (padded, own) = (layout.padded, layout.own.len());
             let params = if matches!(keep, Keep::Nothing | Keep::Sharded) { 0 } else { padded };
             all.params += if keep == Keep::Sharded { own } else { params };
-            all.units.push(UnitRooms { keep, padded, own, params, grads: 0, grad_part: 0 });
+            all.units.push(UnitBuffers { keep, padded, own, params, grads: 0, grad_part: 0 });
         }
         all
     }
@@ -98,7 +98,7 @@ impl UnitSizes {
 
     /// The rank has its part of the gradient.
     pub fn keep_part(&mut self, unit: usize) {
-        let UnitRooms { own, grad_part, .. } = &mut self.units[unit];
+        let UnitBuffers { own, grad_part, .. } = &mut self.units[unit];
         self.grads = self.grads + *own - std::mem::replace(grad_part, *own);
     }
 }

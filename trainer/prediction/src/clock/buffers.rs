@@ -5,21 +5,21 @@ use std::collections::btree_map::Entry;
 
 /// A buffer without contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct ClockBuffer {
     pub len: usize,
     pub capacity: usize,
 }
 
 /// The free buffers of each capacity, and the elements of all buffers that were made.
 #[derive(Default)]
-pub(super) struct RoomPool {
+pub(super) struct ClockBufferPool {
     free: BTreeMap<usize, usize>,
     pub made: usize,
 }
 
-impl RoomPool {
+impl ClockBufferPool {
     /// A free buffer that is at most twice as large, the smallest of them, or a new one.
-    pub fn take(&mut self, len: usize) -> Room {
+    pub fn take(&mut self, len: usize) -> ClockBuffer {
         let best = self.free.range(len..=2 * len).next().map(|(capacity, _)| *capacity);
         if let Some(Entry::Occupied(mut count)) = best.map(|capacity| self.free.entry(capacity)) {
             *count.get_mut() -= 1;
@@ -27,37 +27,37 @@ impl RoomPool {
                 count.remove();
             }
         }
-        let mut room = Room { len: 0, capacity: best.unwrap_or_default() };
-        self.grow(&mut room, len);
-        room
+        let mut buffer = ClockBuffer { len: 0, capacity: best.unwrap_or_default() };
+        self.grow(&mut buffer, len);
+        buffer
     }
 
-    /// Gives `room` this length. One without memory of its own takes a free one.
-    pub fn size(&mut self, room: &mut Room, len: usize) {
-        if room.capacity == 0 && !self.free.is_empty() {
-            *room = self.take(len);
+    /// Gives `buffer` this length. One without memory of its own takes a free one.
+    pub fn size(&mut self, buffer: &mut ClockBuffer, len: usize) {
+        if buffer.capacity == 0 && !self.free.is_empty() {
+            *buffer = self.take(len);
         } else {
-            self.grow(room, len);
+            self.grow(buffer, len);
         }
     }
 
-    fn grow(&mut self, room: &mut Room, len: usize) {
-        room.len = len;
-        if len > room.capacity {
-            let capacity = grown(room.capacity, len);
-            self.made += capacity - room.capacity;
-            room.capacity = capacity;
+    fn grow(&mut self, buffer: &mut ClockBuffer, len: usize) {
+        buffer.len = len;
+        if len > buffer.capacity {
+            let capacity = grown(buffer.capacity, len);
+            self.made += capacity - buffer.capacity;
+            buffer.capacity = capacity;
         }
     }
 
-    pub fn push(&mut self, room: Room) {
-        *self.free.entry(room.capacity).or_default() += 1;
+    pub fn push(&mut self, buffer: ClockBuffer) {
+        *self.free.entry(buffer.capacity).or_default() += 1;
     }
 
     /// Returns a buffer that has memory of its own.
-    pub fn push_filled(&mut self, room: Room) {
-        if room.capacity > 0 {
-            self.push(room);
+    pub fn push_filled(&mut self, buffer: ClockBuffer) {
+        if buffer.capacity > 0 {
+            self.push(buffer);
         }
     }
 }

@@ -17,10 +17,10 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// A collective of several stepped ranks: its communicator with the first rank there, and its number.
-pub(crate) type Meeting = (Queue, Rank, u64);
+pub(crate) type SyncPoint = (Queue, Rank, u64);
 
 /// Where stepped ranks wait for each other.
-pub(crate) struct Meetings {
+pub(crate) struct SyncPoints {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Meetings {
 #[derive(Default)]
 struct State {
     /// How many ranks have entered each collective, and the latest of their times.
-    entered: BTreeMap<Meeting, (usize, Picos)>,
+    entered: BTreeMap<SyncPoint, (usize, Picos)>,
     ends: Vec<End>,
     /// For each rank and channel: the end that was posted last.
     last: BTreeMap<(usize, usize), usize>,
@@ -84,8 +84,8 @@ impl State {
 
     /// Times every message whose two ends are ready.
     fn settle(&mut self) {
-        let mut goes_on = true;
-        while std::mem::take(&mut goes_on) {
+        let mut progressed = true;
+        while std::mem::take(&mut progressed) {
             for (from, to) in std::mem::take(&mut self.matched) {
                 let (Some(sender), Some(receiver)) = (self.ready(from), self.ready(to)) else {
                     self.matched.push((from, to));
@@ -94,17 +94,17 @@ impl State {
                 let (start, takes) = (sender.later(receiver), self.ends[from].takes);
                 self.ends[from].done = Some(start + takes.left);
                 self.ends[to].done = Some(start + takes.arrived);
-                goes_on = true;
+                progressed = true;
             }
         }
     }
 }
 
-impl Meetings {
+impl SyncPoints {
     /// The meeting points of this many ranks.
-    pub fn new(ranks: usize) -> Meetings {
+    pub fn new(ranks: usize) -> SyncPoints {
         let state = State { alive: ranks, ..State::default() };
-        Meetings { state: Mutex::new(state), changed: Condvar::new() }
+        SyncPoints { state: Mutex::new(state), changed: Condvar::new() }
     }
 
     fn change(&self, mut state: MutexGuard<State>) {
@@ -137,18 +137,18 @@ impl Meetings {
     }
 
     /// Enters a collective of `of` ranks at this time. Returns the latest time at which one entered.
-    pub fn meet(&self, meeting: Meeting, of: usize, at: Picos) -> Result<Picos> {
+    pub fn enter(&self, point: SyncPoint, of: usize, at: Picos) -> Result<Picos> {
         let mut state = lock(&self.state);
-        let entered = state.entered.entry(meeting).or_default();
+        let entered = state.entered.entry(point).or_default();
         *entered = (entered.0 + 1, entered.1.later(at));
         self.change(state);
         self.wait_for(|state| {
-            let &(ranks, latest) = state.entered.get(&meeting)?;
+            let &(ranks, latest) = state.entered.get(&point)?;
             (ranks == of).then_some(latest)
         })
     }
 
-    /// Posts one end of a message. Returns its number, for [`Meetings::done`].
+    /// Posts one end of a message. Returns its number, for [`SyncPoints::done`].
     pub fn post(&self, post: Post) -> usize {
         let Post { rank, peer, channel, sends, at, takes } = post;
         let mut state = lock(&self.state);
@@ -196,34 +196,35 @@ mod tests {
 
     #[test]
     fn messages_of_a_channel_follow_each_other_on_both_sides() {
-        let meetings = Meetings::new(2);
-        let sent = [0, 1].map(|at| meetings.post(post(0, 0, true, at)));
-        let received = [5, 6].map(|at| meetings.post(post(1, 0, false, at)));
+        let sync_points = SyncPoints::new(2);
+        let sent = [0, 1].map(|at| sync_points.post(post(0, 0, true, at)));
+        let received = [5, 6].map(|at| sync_points.post(post(1, 0, false, at)));
         // The first starts at 5. The sender is ready for the second at 15, the receiver at 17.
-        assert_eq!(sent.map(|end| meetings.done(end).unwrap()), [15, 27].map(Picos));
-        assert_eq!(received.map(|end| meetings.done(end).unwrap()), [17, 29].map(Picos));
+        assert_eq!(sent.map(|end| sync_points.done(end).unwrap()), [15, 27].map(Picos));
+        assert_eq!(received.map(|end| sync_points.done(end).unwrap()), [17, 29].map(Picos));
     }
 
     #[test]
     fn a_collective_begins_when_the_last_rank_has_entered() {
-        let meetings = Meetings::new(2);
+        let sync_points = SyncPoints::new(2);
         let latest = scope(|threads| {
-            let first = threads.spawn(|| meetings.meet((Queue::World, Rank(0), 1), 2, Picos(7)).unwrap());
-            (meetings.meet((Queue::World, Rank(0), 1), 2, Picos(3)).unwrap(), first.join().unwrap())
+            let first = threads.spawn(|| sync_points.enter((Queue::World, Rank(0), 1), 2, Picos(7)).unwrap());
+            (sync_points.enter((Queue::World, Rank(0), 1), 2, Picos(3)).unwrap(), first.join().unwrap())
         });
         assert_eq!(latest, (Picos(7), Picos(7)));
     }
 
     #[test]
     fn ranks_that_wait_for_each_other_for_ever_are_told() {
-        let meetings = Meetings::new(2);
+        let sync_points = SyncPoints::new(2);
         let errors = scope(|threads| {
-            let other = threads.spawn(|| meetings.done(meetings.post(post(1, 0, false, 0))).unwrap_err());
-            [meetings.done(meetings.post(post(0, 0, false, 0))).unwrap_err(), other.join().unwrap()]
+            let other =
+                threads.spawn(|| sync_points.done(sync_points.post(post(1, 0, false, 0))).unwrap_err());
+            [sync_points.done(sync_points.post(post(0, 0, false, 0))).unwrap_err(), other.join().unwrap()]
         });
         assert_eq!(errors.iter().filter(|error| is_consequence(error)).count(), 1, "{errors:?}");
         // The other rank has ended, and this one waits for it.
-        let alone = Meetings::new(2);
+        let alone = SyncPoints::new(2);
         alone.end(None);
         assert!(!is_consequence(&alone.done(alone.post(post(0, 0, true, 0))).unwrap_err()));
     }
