@@ -17,7 +17,7 @@ pub const DEVICE_LINK: Link = Link { bandwidth: BytesPerSec(300_000_000_000), la
 /// A NIC: 200 Gb/s HDR InfiniBand (25 GB/s each way); the latency is that of NCCL's tuner for a network hop with LL.
 pub const NIC_LINK: Link = Link { bandwidth: BytesPerSec(25_000_000_000), latency: Picos(2_700_000) };
 
-/// The names of built-in topologies for help texts and suggestions; [`Topology::named`] knows more.
+/// The names of built-in topologies for help texts and suggestions; [`Topology::named`] accepts more.
 pub const NAMES: [&str; 6] = ["switch", "ring", "mesh", "nodes8", "nodes8x4", "nodes8x1"];
 
 impl Topology {
@@ -54,7 +54,7 @@ impl Topology {
         });
         match nodes {
             Some((devices, nics)) => Topology::nodes(ranks, devices, nics, DEVICE_LINK, NIC_LINK),
-            // A name with a dot in it, or of a file that exists, was meant as a file.
+            // A name with a dot, or the name of an existing file, was meant as a file.
             None if head.contains('.') || Path::new(name).is_file() => Err(Error::File {
                 path: name.into(),
                 what: "a topology file ends in .toml, an NCCL topology in .xml, one of ASTRA-sim in .yml"

@@ -26,8 +26,9 @@ pub enum Rounding {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
-    /// Max-min fair: bandwidth that a flow cannot use, because another link limits it, goes to the other flows. When a flow begins
-    /// or ends, the rates of all flows that it reaches over shared links, directly or through other flows, are computed again.
+    /// Max-min fair: bandwidth that a flow cannot use, because another link limits the flow, is given to the other flows. When a
+    /// flow begins or ends, the rates of all flows that it reaches over shared links, directly or through other flows, are computed
+    /// again.
     MaxMin,
     /// Every link divides its bandwidth evenly among its flows, and a flow's rate is the least of its shares. Bandwidth that a flow
     /// leaves unused is lost, so for equal flows no rate exceeds that of max-min; a change concerns only flows on the same links.
@@ -52,15 +53,15 @@ pub struct Costs {
 
 impl Default for Costs {
     /// NCCL's defaults. `launch` is the base latency that NCCL's tuner has for a ring with the LL protocol (6.6 us,
-    /// `src/graph/tuning.cc`). The tuner's per-step latency lies on the links of the topology, so a message has no overhead of its
-    /// own. Reductions are fused into the receive (`recvReduceCopy`), hence free.
+    /// `src/graph/tuning.cc`). The tuner's per-step latency is part of the latency of the topology's links, so a message has no
+    /// overhead of its own. Reductions are fused into the receive (`recvReduceCopy`) and take no time.
     fn default() -> Costs {
         Costs { launch: Picos(6_600_000), ..Costs::FREE }
     }
 }
 
 impl Costs {
-    /// Costs of zero for everything besides links.
+    /// Costs of zero for everything except links.
     pub const FREE: Costs = Costs {
         overhead: Picos::ZERO,
         launch: Picos::ZERO,
@@ -86,7 +87,7 @@ impl Costs {
         self.pass(bytes) * if reduces { self.reduce_passes } else { 2 }
     }
 
-    /// A span of time rounded as the run's [`Rounding`] says: unchanged, or cut to whole nanoseconds.
+    /// A span of time rounded by the run's [`Rounding`]: unchanged, or cut to whole nanoseconds.
     pub fn rounded(&self, span: Picos) -> Picos {
         match self.rounding {
             Rounding::Exact => span,

@@ -164,7 +164,7 @@ impl Device {
         })
     }
 
-    /// The device as it computes in f16 or bf16; `None` if it has no units for them, or is no preset.
+    /// The device with its peak in f16 and bf16; `None` if the device has no units for these types, or is no preset.
     pub fn narrow(&self) -> Option<Device> {
         let name = self.name.strip_suffix("_f32").unwrap_or(self.name);
         Device::ALL

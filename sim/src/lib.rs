@@ -1,7 +1,7 @@
 //! A discrete-event model of data transfers in virtual time: a topology of ranks, switches and links, transfers that share the
 //! links, and the costs of messages, collectives and computation.
 //!
-//! This crate knows time, links and bytes; payloads and collectives belong to other crates. The simulation is deterministic: time
+//! This crate models time, links and bytes; payloads and collectives are in other crates. The simulation is deterministic: time
 //! is an integer count of picoseconds, rates are integer bytes per second, and nothing here reads a clock, iterates a hash map or
 //! draws an unseeded number.
 //!

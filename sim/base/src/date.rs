@@ -1,7 +1,7 @@
 //! Dates and times in UTC.
 
-/// Seconds since 1970 as date and time, such as `2026-11-26T09:30:00Z`. The date by Howard Hinnant's `civil_from_days`: years begin in
-/// March, so that a leap day is the last day of its year.
+/// Seconds since 1970 as date and time, such as `2026-11-26T09:30:00Z`. The date is computed by Howard Hinnant's `civil_from_days`:
+/// years begin in March, so that a leap day is the last day of its year.
 pub fn utc(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day) = (days / 146_097, days % 146_097);

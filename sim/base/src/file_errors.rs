@@ -1,6 +1,6 @@
-//! Errors of readers of files in the words of those who write the files.
+//! Error messages of file readers, in words for the authors of the files.
 
-/// What a reader of types says it expected, and what that is in words.
+/// Rust's type names in error messages of serde, and the words that replace them.
 const KINDS: [(&str, &str); 8] = [
     ("usize", "a whole number, 0 or more"),
     ("u64", "a whole number, 0 or more"),
@@ -12,7 +12,7 @@ const KINDS: [(&str, &str); 8] = [
     ("a sequence", "a list"),
 ];
 
-/// A message of serde or of a format's reader in one line, with words for Rust's names of what was expected.
+/// An error message of serde or of a format's parser as one line, in which words replace Rust's type names.
 ///
 /// ```
 /// use allfold_base::expected;
@@ -40,7 +40,8 @@ pub fn located(name: &str, text: &str, at: usize, message: &str) -> String {
     format!("{name}:{line}:{column}: {message}")
 }
 
-/// The line and the column, both counted from 1, of byte `at` of a text; of its end if the text is shorter.
+/// The line and the column, both counted from 1, of byte `at` of a text, or of the text's end if the text is
+/// shorter.
 ///
 /// ```
 /// assert_eq!(allfold_base::line_and_column("a = 1\nb = x\n", 10), (2, 5));

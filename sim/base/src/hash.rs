@@ -1,8 +1,8 @@
 //! Hash functions and a pseudorandom generator for names and numbers. Their results are equal on all ranks and in all builds. They
 //! are not cryptographic: an adversary can construct collisions.
 
-/// The 64-bit FNV-1a hash of `bytes` (G. Fowler, L. C. Noll and K.-P. Vo, 1991). Every bit of the input counts, but the hash is not
-/// cryptographic.
+/// The 64-bit FNV-1a hash of `bytes` (G. Fowler, L. C. Noll and K.-P. Vo, 1991). Every bit of the input affects the hash, but the
+/// hash is not cryptographic.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)

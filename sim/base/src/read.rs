@@ -9,8 +9,8 @@ const STREAM: u64 = 16 << 20;
 
 /// Reads a whole input file of at most `limit` bytes. `kind` names what it should be, for the error: `a topology`.
 ///
-/// A regular file that is longer is refused before a byte of it is read. Of a pipe or a device no more than 16 MiB are read,
-/// whatever the limit.
+/// A longer regular file is refused before any byte is read. At most 16 MiB of a pipe or a device are read, whatever the
+/// limit.
 ///
 /// # Errors
 /// The file cannot be read; or, as [`ErrorKind::FileTooLarge`], it is longer than `limit`.

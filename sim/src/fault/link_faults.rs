@@ -5,14 +5,14 @@
 //!                                                    bandwidth while the gate is open and none while it is closed
 //! ```
 //!
-//! A flow that crosses a closed gate or a link that is down makes no progress and goes on when the gate or link opens again, like a
-//! connection whose packets are retransmitted until they get through.
+//! A flow that crosses a closed gate or a link that is down makes no progress until the gate opens or the link is up again, like a
+//! connection whose packets are retransmitted until they arrive.
 
 use super::{Faults, Rule, When};
 use crate::{BytesPerSec, Link, LinkId, Picos, Rank};
 
-/// The greatest common period of flapping links that [`Faults::settled`] reckons with, in multiples of the longest period. A
-/// greater common multiple of the periods counts as this one.
+/// The greatest common period of flapping links that [`Faults::settled`] uses, in multiples of the longest period. A greater common
+/// period is replaced by this one.
 const COMMON: u64 = 1024;
 
 impl Faults {
@@ -126,7 +126,7 @@ impl Faults {
     }
 }
 
-/// The smallest common multiple of two periods, or the greatest number that there is.
+/// The least common multiple of two periods, or `u64::MAX` if the multiple does not fit.
 fn common_multiple(a: u64, b: u64) -> u64 {
     let (mut divisor, mut rest) = (a, b);
     while rest > 0 {

@@ -1,4 +1,4 @@
-//! Random spans of time, drawn from a seed. A draw is identified by its *question*: numbers such as a rule's number and a rank.
+//! Random spans of time, drawn from a seed. A draw is identified by its *key*: numbers such as a rule's number and a rank.
 //!
 //! ```text
 //! +5us                 always this
@@ -8,7 +8,7 @@
 //! pareto(1us,1.5)      at least this, with this tail index: rare long stalls
 //! ```
 //!
-//! A draw is a hash of the seed and of the question ([`splitmix`]), so it does not depend on the caller or the order of calls.
+//! A draw is a hash of the seed and of the key ([`splitmix`]), so it does not depend on the caller or the order of calls.
 //! Logarithms and powers are those of the `libm` crate, which give the same bits on every machine.
 
 use super::factor::{MILLION, decimal, decimal_text};
@@ -92,12 +92,12 @@ impl fmt::Display for Noise {
     }
 }
 
-/// A source of random words: a hash of a seed and a question.
+/// A source of random words: a hash of a seed and a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draw(u64);
 
 impl Draw {
-    /// The draw for a question, a sequence of numbers; equal questions have equal draws.
+    /// The draw for a key, which is a sequence of numbers; equal keys have equal draws.
     pub fn of(seed: u64, key: &[u64]) -> Draw {
         Draw(key.iter().fold(splitmix(seed), |state, word| splitmix(state ^ splitmix(*word))))
     }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_draw_depends_on_the_seed_and_on_the_order_of_the_question() {
+    fn a_draw_depends_on_the_seed_and_on_the_order_of_the_key() {
         let noise = Noise::parse("exp(5us)").unwrap();
         assert_ne!(noise.at(Draw::of(1, &[2, 3])), noise.at(Draw::of(2, &[2, 3])));
         assert_ne!(noise.at(Draw::of(1, &[2, 3])), noise.at(Draw::of(1, &[3, 2])));

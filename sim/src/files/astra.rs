@@ -62,7 +62,7 @@ pub(super) fn topology(path: &str, text: &str, ranks: u32) -> Result<Topology> {
     }
     let (dimensions, all) = dimensions(&file, &wrong)?;
     if all != ranks {
-        let what = format!("this network joins {all} NPUs, not {ranks} ranks; ask for {all}");
+        let what = format!("this network joins {all} NPUs, not {ranks} ranks; use {all} ranks");
         return Err(wrong(file.npus_count.at, what));
     }
     let note = format!("{path}: bandwidths are taken as GiB/s, as ASTRA-sim computes them");

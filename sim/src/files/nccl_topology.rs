@@ -45,8 +45,8 @@ struct Found<'a> {
     slow_links: usize,
 }
 
-/// A place of the node that is not a GPU: a socket or a PCI switch. Counted from 0, because [`Node`] counts places after the GPUs,
-/// whose number is not known while reading.
+/// A place of the node that is not a GPU: a socket or a PCI switch. Such places are numbered from 0, because [`Node`] numbers
+/// places after the GPUs, whose number is not known while reading.
 #[derive(Clone, Copy, PartialEq)]
 struct Place(usize);
 

@@ -59,7 +59,7 @@ pub struct Machine {
     pub nics: Option<Nics>,
     /// The parts of the description that the reader understood, one line each.
     pub understood: Vec<String>,
-    /// What the description did not say and the reader assumed, one line each.
+    /// What the reader assumed because the description does not contain it, one line each.
     pub assumed: Vec<String>,
 }
 
@@ -209,8 +209,8 @@ impl Description {
         texts.into_iter().flatten().any(|text| words.iter().any(|word| text.to_lowercase().contains(word)))
     }
 
-    /// The number of GPUs of a rack that share NVLink: the number after NVL, or 72 if the text only says MNNVL. `None` if it says
-    /// neither, or if a node is as large.
+    /// The number of GPUs of a rack that share NVLink: the number after NVL, or 72 if the text contains only MNNVL. `None` if the
+    /// text contains neither, or if a node has as many GPUs.
     fn rack(&self, gpu: &GpuModel) -> Option<u32> {
         let texts = [&self.intra_node, &self.gpu, &self.inter_node];
         let number = |text: &String| {

@@ -8,8 +8,8 @@
 //!                      Machine --> Topology, and what was understood and what was assumed
 //! ```
 //!
-//! Every figure has its source beside it; only some in [`presets::FABRIC_FIGURES`] are fitted. [`Machine::assumed`] lists all
-//! assumptions.
+//! Every figure is listed with its source; only some figures in [`presets::FABRIC_FIGURES`] are fitted. [`Machine::assumed`]
+//! lists all assumptions.
 //!
 //! ```
 //! use allfold_sim::machines::{Description, Machine};

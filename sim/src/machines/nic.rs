@@ -95,7 +95,7 @@ const CARDS: [(&str, f64); 12] = [
     ("bluefield-3", 400.0),
 ];
 
-/// What the line says of an assumption that stands for a number or a speed of NICs which a text does not give.
+/// The words in the line of an assumption that replaces a number or a speed of NICs which a text does not give.
 pub(super) const UNSAID: &str = "does not say how";
 
 /// The greatest speed of a NIC in Gb/s; a greater number in a text is the speed of a whole node.

@@ -1,7 +1,7 @@
 //! Even split: a link gives each of its flows an equal share, and a flow's rate is the least share on its path.
 //!
 //! ```text
-//! link A  |-- 1/3 --|-- 1/3 --|-- 1/3 --|     a flow over A and B goes at min(A/3, B/2)
+//! link A  |-- 1/3 --|-- 1/3 --|-- 1/3 --|     a flow over A and B has the rate min(A/3, B/2)
 //! link B  |----- 1/2 -----|----- 1/2 ---|     bandwidth of B that the flow leaves stays unused
 //! ```
 //!

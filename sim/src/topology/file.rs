@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! kind = "nodes"              # or "switch", "ring", "mesh" (which have no [nic]), "graph"
-//! ranks = 64                  # optional; default: as many as the caller asks for
+//! ranks = 64                  # optional; default: as many as the caller requests
 //! devices = 8
 //! nics = 4
 //! [device]
@@ -130,7 +130,7 @@ impl File {
         if let Some(own) = self.ranks.as_ref().filter(|own| *own.get_ref() != ranks) {
             let own_ranks = own.get_ref();
             let what = format!(
-                "this topology joins {own_ranks} ranks, not {ranks}; ask for {own_ranks} or leave `ranks` out"
+                "this topology joins {own_ranks} ranks, not {ranks}; use {own_ranks} ranks or leave `ranks` out"
             );
             return Err(Wrong(own.span(), what));
         }
@@ -259,7 +259,7 @@ fn link(bandwidth: Bandwidth, latency: Latency) -> Link {
     Link { bandwidth: bandwidth.bytes(), latency: latency.picos() }
 }
 
-/// Why a file could not be read. One that is not there may have been meant as a topology that needs none.
+/// Why a file could not be read. The name of a missing file may have been meant as a topology that needs no file.
 fn unread(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::NotFound => {

@@ -6,8 +6,8 @@
 //! rank 1 ---+          +--- rank 3
 //! ```
 //!
-//! A *place* is a rank or a switch. The paths from all places to a rank are computed when the first message goes to that rank, and
-//! are then kept: 4 bytes for every pair of a used destination and a place.
+//! A *place* is a rank or a switch. The paths from all places to a rank are computed when the first message is sent to that rank,
+//! and are then stored: 4 bytes for every pair of a used destination and a place.
 
 use super::links::{Link, LinkId};
 use crate::{BytesPerSec, Error, Rank, Result};

@@ -66,8 +66,8 @@ impl FaultState {
         })
     }
 
-    /// The next instant at which a bandwidth or a gate changes or, at `next`, another event is due. Flows that will never move
-    /// again do not keep a run going.
+    /// The next instant at which a bandwidth or a gate changes or, at `next`, another event is due. Flows that will never progress
+    /// again do not prolong a run.
     pub(super) fn next(
         &mut self,
         faults: &Faults,

@@ -10,7 +10,7 @@
 //!
 //! An engine owns channels and an event queue, and starts messages. [`Transit`] owns the network, the messages under way and, if
 //! fault rules do more than slow ranks and links down permanently, the [`FaultState`]; it computes when a message that has left
-//! arrives. What a message carries besides its bytes belongs to the engine.
+//! arrives. All other data of a message belongs to the engine.
 
 mod fault_state;
 mod in_flight;

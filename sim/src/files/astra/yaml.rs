@@ -1,4 +1,4 @@
-//! A YAML file whose top level is a mapping of names to lists of scalars; other entries are passed over.
+//! A YAML file whose top level is a mapping of names to lists of scalars; other entries are skipped.
 
 use crate::files::xml::short;
 use saphyr_parser::{Event, Marker, Parser, ScanError};
@@ -30,7 +30,7 @@ type Wrong = (Place, String);
 pub struct Lists(BTreeMap<&'static str, Entry<String>>);
 
 impl Lists {
-    /// The list of this name, each scalar read by `read`; `of` says what it reads.
+    /// The list of this name, each scalar read by `read`; `of` describes such a scalar in errors.
     pub fn get<T>(&self, name: &str, of: &str, read: impl Fn(&str) -> Option<T>) -> Result<Entry<T>, Wrong> {
         let first = Place { line: 1, column: 1 };
         let list = self.0.get(name).ok_or_else(|| (first, format!("has no list `{name}`; {WANTED}")))?;
@@ -42,14 +42,14 @@ impl Lists {
     }
 }
 
-/// What a file should have.
+/// The end of error messages: the lists that a file should have.
 const WANTED: &str = "expected topology, npus_count, bandwidth and latency";
 
 /// Reads the lists with these names.
 ///
 /// # Errors
-/// If the text is no YAML, its top level is no mapping, an entry occurs twice, or one of the names has something else than a list
-/// of scalars.
+/// If the text is no YAML, its top level is no mapping, an entry occurs twice, or the value of one of the names is no list of
+/// scalars.
 pub fn lists(text: &str, names: &[&'static str]) -> Result<Lists, Wrong> {
     let mut events = Events(Parser::new_from_str(text));
     let mut lists = BTreeMap::new();
@@ -79,7 +79,7 @@ pub fn lists(text: &str, names: &[&'static str]) -> Result<Lists, Wrong> {
     }
 }
 
-/// The parser's events, the end of a file among the errors.
+/// The parser's events; the end of the file is an error.
 struct Events<'a>(Parser<'a, saphyr_parser::StrInput<'a>>);
 
 impl<'a> Events<'a> {
@@ -92,7 +92,7 @@ impl<'a> Events<'a> {
         }
     }
 
-    /// Checks that nothing follows.
+    /// Checks that the file ends after its mapping.
     fn end(&mut self) -> Result<(), Wrong> {
         loop {
             match self.0.next_event() {
@@ -120,7 +120,7 @@ impl<'a> Events<'a> {
         }
     }
 
-    /// Passes over a value of any form.
+    /// Skips a value of any form.
     fn pass_over(&mut self) -> Result<(), Wrong> {
         let mut open = 0u64;
         loop {

@@ -43,7 +43,7 @@ impl Node {
         if let Some(device) = exits.iter().position(Option::is_none) {
             return wrong(format!(
                 "device {device} reaches no NIC, so {ranks} ranks cannot be joined; \
-                 name the NICs, or ask for at most {} ranks",
+                 name the NICs, or use at most {} ranks",
                 self.devices
             ));
         }
@@ -153,7 +153,7 @@ impl Node {
         let nvlinks: Vec<&NodeLink> =
             self.links.iter().filter(|wire| wire.kind == LinkKind::NvLink).collect();
         if self.devices == 1 {
-            // No link inside the node is crossed, so any link that is never slower than the NIC serves.
+            // No link inside the node is crossed, so any link that is never slower than the NIC can be used.
             return Some(link(1e6, 0));
         }
         let first = nvlinks.first()?;

@@ -174,8 +174,8 @@ impl Preset {
         }
     }
 
-    /// The preset for a text such as `dgx-a100,nics=4`, with the devices and NICs that the text's options say. Switches above the nodes
-    /// are no part of a preset.
+    /// The preset for a text such as `dgx-a100,nics=4`, with the devices and NICs that the text's options give. Switches above the
+    /// nodes are no part of a preset.
     ///
     /// # Errors
     /// An unknown machine, fabric or option; more devices than a node has.
@@ -232,7 +232,7 @@ impl Preset {
         Ok(Some(node.topology(ranks, spec.fabrics)?.renamed(text).with_notes(note.into_iter().collect())))
     }
 
-    /// This machine with the NVLink bandwidth that `spec` says.
+    /// This machine with the NVLink bandwidth that `spec` gives.
     fn linked(mut self, spec: &Spec) -> Result<Preset> {
         let Some(all) = spec.nvlink_bandwidth else { return Ok(self) };
         match &mut self.nvlink {
@@ -247,7 +247,7 @@ impl Preset {
         Ok(self)
     }
 
-    /// One node of the machine, with the options of `spec` applied, but that of NVLink.
+    /// One node of the machine, with the options of `spec` applied, except that of NVLink.
     pub(crate) fn node(&self, spec: &Spec) -> Result<Node> {
         let devices = spec.devices.unwrap_or(self.devices);
         if devices > self.devices {
