@@ -7,8 +7,8 @@
 //! allfold launch -n RANKS -- THIS_PROGRAM MODEL 1 RANKS [STRATEGY]         the same, a process for each rank
 //! ```
 //!
-//! Each prints a line of JSON. `of_product` is the step's rate as a share of that of a 512 x 512 x 512 product on one core,
-//! measured in the same run: what a step without any other work would come to.
+//! Each command prints a line of JSON. `of_product` is the step's rate as a share of that of a 512 x 512 x 512 product on one core,
+//! measured in the same run: the rate that a step without any other work would have.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 #![allow(clippy::disallowed_methods, reason = "real time is what is measured")]
 

@@ -1,5 +1,5 @@
-//! One training step (forward, loss, backward, SGD) on one thread, beside the rate of a large matrix product measured
-//! in the same run: the limit for the products that a step is made of.
+//! One training step (forward, loss, backward, SGD) on one thread, compared with the rate of a large matrix product
+//! measured in the same run, which is the limit for the products of a step.
 //!
 //! `cargo bench -p allfold-trainer --bench step`
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]

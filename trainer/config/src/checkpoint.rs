@@ -54,7 +54,7 @@ impl CheckpointConfig {
         self.by_time() || self.best
     }
 
-    /// Checks that a checkpoint that is written is kept.
+    /// Checks that at least one written checkpoint is kept.
     pub(crate) fn check(&self) -> Result<()> {
         match self.keep {
             0 => Err(Error("`checkpoint.keep` is 0; it must be 1 or more".into())),

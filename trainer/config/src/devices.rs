@@ -72,7 +72,7 @@ impl Config {
     /// The device of a rank.
     ///
     /// # Errors
-    /// A name that is no device's; a rank beyond the list.
+    /// A name that no device has; a rank beyond the list.
     pub fn device_of(&self, rank: usize) -> Result<RankDevice> {
         let devices = self.devices()?;
         let one = if devices.len() == 1 { devices.first() } else { devices.get(rank) };

@@ -1,11 +1,11 @@
-//! Files from before there were tables: `lr` stood outside of them, and is `optimiser.lr` now.
+//! Files of earlier versions, which had no tables: the key `lr`, outside of tables, is now `optimiser.lr`.
 
 use crate::keys::TABLES;
 use std::borrow::Cow;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Keys that have another name in their table, and one whose name two tables have.
+/// Keys that have another name in their table, and a key whose name exists in two tables.
 const RENAMED: [(&str, &str, &str); 6] = [
     ("model", "model", "name"),
     ("data", "data", "name"),
@@ -15,11 +15,12 @@ const RENAMED: [(&str, &str, &str); 6] = [
     ("patience", "training", "patience"),
 ];
 
-/// Tables whose keys had a prefix, and those of their keys that had none.
+/// Tables whose keys had a prefix in earlier versions, and the keys of these tables that had none.
 const PREFIXED: [(&str, &str, &[&str]); 2] =
     [("lr_schedule", "lr_", &["warmup_steps", "warmup_from"]), ("checkpoint", "checkpoint_", &["resume"])];
 
-/// The table and the key there that a key outside of tables stood for; `None` if it never did.
+/// The table and the key in this table that replace a key of earlier versions outside of tables; `None` if there
+/// was no such key.
 pub(crate) fn moved(key: &str) -> Option<(&'static str, &'static str)> {
     if let Some((_, table, inner)) = RENAMED.iter().find(|(old, ..)| *old == key) {
         return Some((table, inner));
@@ -39,7 +40,8 @@ pub(crate) fn moved(key: &str) -> Option<(&'static str, &'static str)> {
     None
 }
 
-/// Moves keys that stand outside of tables to their places, unless these are taken. Says for each where it went.
+/// Moves keys from outside of tables into their tables, unless the table has the key too. Returns a line for
+/// each moved key.
 pub fn into_tables(root: &mut DeTable<'_>) -> Vec<String> {
     let flat = root.iter().filter(|(_, value)| !value.get_ref().is_table());
     let flat = flat.filter_map(|(key, _)| Some((key.get_ref().to_string(), moved(key.get_ref())?)));

@@ -13,8 +13,8 @@
 //! assert_eq!(config.training.batch, 64);
 //! ```
 //!
-//! A closed set of words is an enum. What a program can add to (models, data, optimisers, hooks, strategies) goes by name, and the
-//! trainer checks the name.
+//! A closed set of words is an enum. Parts to which a program can add its own (models, data, optimisers, hooks, strategies) are
+//! selected by name, and the trainer checks the name.
 
 mod checkpoint;
 mod config;

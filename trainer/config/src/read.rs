@@ -12,7 +12,7 @@ use toml::de::{DeTable, Deserializer};
 impl Config {
     /// Reads a TOML text; `name` is the file's, for messages.
     ///
-    /// Keys that stand where they did before there were tables are read too, with a note that names their places.
+    /// Keys outside of tables, as in files of earlier versions, are read too, with a note that names their tables.
     ///
     /// # Errors
     /// Malformed TOML, a wrong type or an unknown key, with line and column, and the nearest key.
@@ -25,10 +25,10 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks that the values make sense, but for the names of what a program can add to.
+    /// Checks that the values make sense, except for the names of parts to which a program can add its own.
     ///
     /// # Errors
-    /// The first value that does not, and what would be right.
+    /// The first value that makes no sense, and what would be right.
     pub fn check_values(&self) -> Result<()> {
         self.devices()?;
         sizes(&[("threads", &[self.threads])])?;
@@ -106,7 +106,7 @@ fn mistake(error: &toml::de::Error, text: &str, name: &str) -> String {
     located(name, text, span.start, &what)
 }
 
-/// What to add where a table stands beside what its name was before there were tables.
+/// What to add to the error if a file has a table and, outside of tables, a key of earlier versions with the table's name.
 fn table_beside(name: &str) -> String {
     match flat_keys::moved(name) {
         Some((table, inner)) if table == name => {
@@ -126,7 +126,7 @@ const OTHER_WORDS: [(&str, &str); 6] = [
     ("float64", "f64"),
 ];
 
-/// A message about a word that is none of an enum's, with the nearest; another message as it is.
+/// A message about a word that is no value of an enum, with the nearest value; any other message unchanged.
 fn unknown_word(message: &str) -> String {
     let words: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
     match &words[..] {

@@ -5,7 +5,7 @@ use crate::{Error, Result};
 use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
-/// What a run makes small.
+/// The loss that a run minimises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LossName {
@@ -16,7 +16,7 @@ pub enum LossName {
     Mse,
 }
 
-/// What the scores of epochs are compared by.
+/// The score by which epochs are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScoreBy {

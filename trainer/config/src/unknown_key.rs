@@ -1,4 +1,5 @@
-//! What to say of keys that a configuration does not have: where they belong, or what is spelled most like them.
+//! Error messages for keys that a configuration does not have: the table that a key belongs to, or the key with the most similar
+//! spelling.
 
 use crate::flat_keys::moved;
 use crate::keys::{TABLES, keys_of};
@@ -32,8 +33,8 @@ const OTHER_WORDS: [(&str, &str); 24] = [
     ("path", "checkpoint.dir"),
 ];
 
-/// What to say of a key that its table (or with `None`, the file outside of tables) does not have. `outside` are the keys and tables
-/// of the file.
+/// The message for a key that its table (or with `None`, the file outside of tables) does not have. `outside` are the keys and
+/// tables of the file.
 pub(crate) fn unknown_key(table: Option<&str>, key: &str, outside: &[&str]) -> String {
     let given = table.map_or(key.to_string(), |table| format!("{table}.{key}"));
     match table {
@@ -52,7 +53,7 @@ pub(crate) fn unknown_key(table: Option<&str>, key: &str, outside: &[&str]) -> S
         _ => {}
     }
     let said = match (table, moved(key)) {
-        // What stood outside of tables is read there, unless its place is taken.
+        // A key of earlier versions is read outside of tables, unless its table has the key too.
         (None, Some((table, inner))) => {
             return format!("`{key}` is `{table}.{inner}`, which this file has too: leave one of them out");
         }
@@ -62,7 +63,7 @@ pub(crate) fn unknown_key(table: Option<&str>, key: &str, outside: &[&str]) -> S
     format!("unknown key `{given}`; {said}")
 }
 
-/// What to say of a table that a file does not have.
+/// The message for a table that a configuration does not have.
 pub(crate) fn unknown_table(name: &str) -> String {
     let all = TABLES.map(|(name, ..)| name);
     match nearest(name, all) {

@@ -1,12 +1,12 @@
-//! Arrays of one's own: of samples, `x`, and of their labels, `y`, as NumPy or safetensors files.
+//! The user's own arrays: of samples, `x`, and of their labels, `y`, as NumPy or safetensors files.
 //!
 //! ```text
 //! train_x.npy        [60000, 1, 28, 28]    train_y.npy  [60000]      and test_x.npy, test_y.npy
 //! train.safetensors  x [60000, 1, 28, 28], y [60000]                 and test.safetensors
 //! ```
 //!
-//! Samples are numbers of any type, rounded to f32; those of one byte are kept as bytes. Labels are integers from 0: one
-//! for a sample or, for texts, one for each position.
+//! Samples are numbers of any type, rounded to f32; numbers of one byte are stored as bytes. Labels are integers from 0:
+//! one for a sample or, for texts, one for each position.
 
 use crate::held_out::drawn;
 use crate::samples::{Pictures, Samples};
@@ -24,11 +24,11 @@ const MOST_CLASSES: f64 = 1_048_576.0;
 /// Whether samples are tokens: whole numbers from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tokens {
-    /// They are any numbers.
+    /// Samples are any numbers.
     No,
-    /// They are tokens, and so are the labels: there are as many classes as tokens.
+    /// Samples are tokens, and so are the labels: there are as many classes as tokens.
     Classes,
-    /// They are tokens below this number.
+    /// Samples are tokens below this number.
     Below(usize),
 }
 
@@ -37,9 +37,9 @@ pub enum Tokens {
 pub struct ArrayOptions {
     /// Whether samples are tokens, which the model looks up.
     pub tokens: Tokens,
-    /// The share of the samples that is the test set, if there is no file of one.
+    /// The share of the samples that is the test set, if there is no file of a test set.
     pub test_share: f64,
-    /// The seed that chooses it.
+    /// The seed from which the test set is drawn.
     pub seed: u64,
 }
 
@@ -260,7 +260,7 @@ impl Array {
         Ok(numbers)
     }
 
-    /// Whole numbers from 0, and one more than the greatest; `what` names one.
+    /// The array as whole numbers from 0, and one more than the greatest; `what` names such a number in errors.
     fn whole_numbers(&mut self, what: &str) -> Result<(Vec<u32>, usize)> {
         let numbers: Vec<f64> = self.numbers()?;
         let possible = |number: &f64| (0.0..MOST_CLASSES).contains(number) && number.fract() == 0.0;

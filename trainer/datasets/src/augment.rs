@@ -7,7 +7,7 @@
 //!   g h i      0 d e                   g h i      i h g
 //! ```
 //!
-//! Of pictures in files a random rectangle may become the sample, see [`super::crop`].
+//! A random rectangle of a picture in a file may become the sample: see [`super::crop`].
 //!
 //! A picture's change is drawn from the seed, the epoch and the sample's number in the training set alone. It does not depend on
 //! the rank or worker that makes its batch, nor on the other samples in that batch.
@@ -28,7 +28,7 @@ pub struct AugmentOptions {
     pub padding: usize,
     /// Whether each picture is mirrored left to right with probability 1/2.
     pub flip: bool,
-    /// The rectangles that are cut out of pictures in files; `None`: their centres are.
+    /// The rectangles that are cut out of pictures in files; with `None` their centres are cut out.
     pub crop: Option<RandomCrop>,
 }
 

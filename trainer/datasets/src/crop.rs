@@ -13,13 +13,13 @@ use rand::rngs::ChaCha8Rng;
 /// A part of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rectangle {
-    /// The columns to its left.
+    /// The number of columns to the left of the part.
     pub left: usize,
-    /// The rows above it.
+    /// The number of rows above the part.
     pub top: usize,
-    /// Its columns.
+    /// The number of columns of the part.
     pub width: usize,
-    /// Its rows.
+    /// The number of rows of the part.
     pub height: usize,
 }
 
@@ -67,8 +67,8 @@ impl View {
 }
 
 impl RandomCrop {
-    /// Draws a rectangle of a picture. After ten rectangles that are wider or higher than the picture it is the largest in the
-    /// centre whose ratio is allowed.
+    /// Draws a rectangle of a picture. After ten rectangles that are wider or higher than the picture, the result is the largest
+    /// rectangle in the centre whose ratio is allowed.
     pub fn draw(&self, (width, height): (usize, usize), random: &mut ChaCha8Rng) -> Rectangle {
         let mut uniform = |[low, high]: [f64; 2]| {
             let unit = (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
@@ -155,7 +155,7 @@ mod tests {
         assert!(places.as_flattened().iter().all(|&times| times > 240), "{places:?}");
     }
 
-    /// Of a strip of 300 x 10 no rectangle of half its area has a ratio up to 4/3: after ten tries the centre is taken, 13 x 10.
+    /// No rectangle of half the area of a strip of 300 x 10 has a ratio up to 4/3: after ten tries the centre is taken, 13 x 10.
     #[test]
     fn a_strip_gives_its_centre() {
         let crop = RandomCrop { scale: [0.5, 1.0], ..USUAL };

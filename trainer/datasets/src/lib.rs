@@ -1,5 +1,5 @@
-//! Labelled samples, and where they come from: published sets, a text, folders of pictures, arrays. Batches of samples, put together
-//! ahead of their step, with random changes of training pictures.
+//! Labelled samples and their sources: published sets, a text, folders of pictures, arrays. Batches of samples, prepared ahead of
+//! their step, with random changes of training pictures.
 //!
 //! ```
 //! use allfold_datasets::{Batch, digits};
@@ -39,7 +39,7 @@ use std::path::Path;
 /// The result of anything in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why samples cannot be had. Each message says what is wrong and what would be right.
+/// Why samples are not available. Each message says what is wrong and what would be right.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// Options that do not fit the samples.
@@ -145,12 +145,12 @@ impl Dataset {
     }
 
     /// A hash of what the set holds: its form, all labels, and some samples unless they are in files of their own. Sets with other
-    /// samples or labels have other hashes, but for a difference in a sample that was not looked at.
+    /// samples or labels have other hashes, unless they differ only in samples that are not hashed.
     ///
     /// # Errors
     /// As [`Dataset::gather`].
     pub fn fingerprint(&self) -> Result<u64> {
-        /// The number of samples that are looked at.
+        /// The number of samples that are hashed.
         const SEEN: usize = 16;
         let mut hash = hash::SplitMix(0);
         let mut add = |word: u64| hash.0 = hash.word() ^ word;

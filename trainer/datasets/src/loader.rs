@@ -1,4 +1,4 @@
-//! Batches put together ahead of their step, by threads of their own.
+//! Batches that separate threads prepare ahead of their step.
 //!
 //! ```text
 //! worker 0   | batch 0 | batch 2 | batch 4 | ...          each keeps `prefetch` ready
@@ -6,7 +6,7 @@
 //! steps           | 0 | 1 | 2 | 3 ...                      always in order, whichever worker is quicker
 //! ```
 //!
-//! A batch that a step has used goes back to the worker of the step's next batch, which fills its memory again.
+//! A batch that a step has used is returned to the worker of the step's next batch, which reuses the memory.
 
 use super::{Augment, Batch, Dataset};
 use crate::{Error, Result};
@@ -22,7 +22,7 @@ pub struct Batches<'a, F> {
     workers: Vec<Worker<F>>,
 }
 
-/// A thread that prepares batches: its batches, and the way back for those that were used.
+/// A thread that prepares batches: the channel of its batches, and the channel that returns used batches.
 struct Worker<F> {
     ready: Receiver<Result<Batch<F>>>,
     used: Sender<Batch<F>>,
@@ -35,7 +35,7 @@ pub struct Loading<'a> {
     pub dataset: &'a Dataset,
     /// The random changes of pictures.
     pub augment: Augment,
-    /// Threads that prepare batches; with 0, each batch is prepared when it is asked for.
+    /// Threads that prepare batches; with 0, each batch is prepared when it is requested.
     pub workers: usize,
     /// How many batches of each thread are kept ready for their steps, 1 if 0; the thread prepares one more meanwhile.
     pub prefetch: usize,

@@ -5,8 +5,8 @@
 //! batch   x[sample][channel][pixel] = values[channel][byte]
 //! ```
 //!
-//! A published set of pictures is many times as large as a small model. Kept as bytes it takes a quarter of the memory of f32.
-//! Left in its file it takes none: the operating system caches the file, once for all processes.
+//! A published set of pictures is many times as large as a small model. Stored as bytes, the set takes a quarter of the memory
+//! of f32. Left in its file, the set takes none: the operating system caches the file, once for all processes.
 
 use crate::augment::Augment;
 use crate::pictures::PictureFiles;
@@ -112,8 +112,8 @@ impl Samples {
         }
     }
 
-    /// Appends the samples `indices`, of `features` numbers each, to `x`. Of pictures in files `augment` may take random parts;
-    /// [`Augment::apply`] does its other changes.
+    /// Appends the samples `indices`, of `features` numbers each, to `x`. `augment` may take random parts of pictures in files;
+    /// [`Augment::apply`] makes its other changes.
     pub(crate) fn gather<F: Float>(
         &self,
         indices: &[usize],

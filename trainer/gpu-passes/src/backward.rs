@@ -85,7 +85,7 @@ impl Passes {
     pub(crate) fn layer_params(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let (n, queue, dtype) = (with.n, with.queue, self.precision.layers[l]);
         self.gather_gradient(l, with)?;
-        // Freed with the layer's other tensors.
+        // The gathered input is freed with the layer's other tensors.
         drop(self.gather_input(l, with)?);
         let dy = self.dy(l)?;
         let x = self.x(l, n)?;
@@ -120,7 +120,8 @@ impl Passes {
                 self.wide(l, 1, with, |slot| queue.copy(slot, db))?;
                 keep = Some(both);
             }
-            // A layer norm computes its weight gradients together with its input gradient, which is there already if it came first.
+            // A layer norm computes its weight gradients together with its input gradient, which exists already if its phase came
+            // first.
             LayerOperation::LayerNorm { .. } | LayerOperation::SequenceLayerNorm { .. } => {
                 self.layer_norm(l, with, &dy, true)?
             }
@@ -257,7 +258,8 @@ impl Passes {
             LayerOperation::ExpertLinear { .. } => self.expert_linear_input(l, with, (&dy, &dx))?,
             LayerOperation::ExpertGelu { .. } => self.expert_gelu_input(l, with, (&dy, &dx))?,
             LayerOperation::ExpertCombine { .. } => self.combine_input(l, with, (&dy, &dx))?,
-            // Tokens have no gradient. The other layers do not get here: four pass their output's gradient on, and `Own` is refused.
+            // Tokens have no gradient. The other layers do not reach this arm: four pass on their output's gradient, and `Own` is
+            // refused.
             LayerOperation::Embedding { .. }
             | LayerOperation::VocabParallel { .. }
             | LayerOperation::Positions { .. }

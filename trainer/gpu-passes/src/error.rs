@@ -26,7 +26,7 @@ pub(crate) fn network(what: String) -> Error {
     allfold_networks::Error::Network(what).into()
 }
 
-/// The error for what GPUs do not compute.
+/// The error for a network or layer that GPUs do not compute.
 pub(crate) fn unsupported(what: String) -> Error {
     allfold_networks::Error::Config(what).into()
 }

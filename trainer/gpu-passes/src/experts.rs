@@ -307,7 +307,7 @@ impl PassContext<'_, '_> {
         Ok(())
     }
 
-    /// Sends every slot back to the rank that [`PassContext::send_to_experts`] got it from.
+    /// Sends every slot back to the rank from which [`PassContext::send_to_experts`] received the slot.
     fn return_from_experts(&mut self, slots: Slice<'_>, own: usize) -> Result<()> {
         let Some(group) = &mut self.axes.experts else { return Ok(()) };
         let sent = self.queue.memory(slots.len())?;
@@ -319,8 +319,8 @@ impl PassContext<'_, '_> {
     }
 }
 
-/// The slots that a rank has of its `own` experts from `ranks` ranks: the strides of experts and ranks where they are in the order of
-/// ranks, and all of it, with the strides in `into`, where they are in the order of experts.
+/// The layouts of the slots of a rank's `own` experts from `ranks` ranks: the strides of experts and ranks in the order of ranks, and
+/// the launch from this order to the order of experts, whose strides are in `into`.
 fn orders(slots: Slice<'_>, own: usize, ranks: usize) -> (RowStrides, RowsLaunch) {
     let block = slots.len() / 4 / (own * ranks).max(1);
     let by_rank = RowStrides { outer: block as u64, row: (own * block) as u64 };

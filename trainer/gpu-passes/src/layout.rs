@@ -1,6 +1,6 @@
 //! The layout of values between layers: the element type, and whether pictures have their channels last.
 //!
-//! If the configuration asks for channels last, convolutions use that layout, and the layers after a convolution keep it as far as
+//! If the configuration requests channels last, convolutions use that layout, and the layers after a convolution keep it as far as
 //! they can. A layer that needs planes (a linear layer over pixels, dropout with the CPU's draws) transposes its input. Filters are
 //! stored with channels last too, as `[K, R, R, C / G]`, so that no step transposes them.
 

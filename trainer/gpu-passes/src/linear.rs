@@ -107,7 +107,7 @@ impl Passes {
         }
     }
 
-    /// Computes the gradient of a linear layer's input; of a column-parallel one it is the sum over the ranks.
+    /// Computes the gradient of a linear layer's input; for a column-parallel layer, the sum over the ranks.
     pub(crate) fn linear_input(
         &self,
         l: usize,

@@ -49,7 +49,7 @@ pub struct Passes {
     pub network: Network<f32>,
     /// What each layer computes.
     pub operations: Vec<LayerOperation>,
-    /// The types and layouts of its tensors.
+    /// The types and layouts of the network's tensors.
     pub precision: TensorFormats,
     /// For each parameter that is a filter stored with channels last: its number of channels and of pixels.
     pub filters: Vec<ChannelsLast>,
@@ -57,7 +57,7 @@ pub struct Passes {
     /// The micro-batch that the passes work on, and its number among the slots.
     pub slot: SlotTensors,
     at: usize,
-    /// The other micro-batches in flight; the place of the one above holds an empty slot.
+    /// The other micro-batches in flight; the entry of `slot` is an empty slot.
     others: Vec<SlotTensors>,
 }
 
@@ -167,7 +167,7 @@ impl Passes {
         Ok((self.precision.acts[last], self.act(last, n)?))
     }
 
-    /// Runs a phase of a training step but the loss.
+    /// Runs any phase of a training step except the loss.
     pub fn run(&mut self, phase: Phase, with: &mut PassContext<'_, '_>) -> Result<()> {
         match phase {
             Phase::SyncForward(l) => self.sums(l, with)?,

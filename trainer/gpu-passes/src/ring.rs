@@ -1,8 +1,9 @@
-//! Ring attention on a device, and a table of positions of which ranks add some rows: what ranks of the context axis share.
+//! The layers that ranks of the context axis share, on a device: ring attention, and a table of positions of which each rank adds its
+//! rows.
 //!
 //! ```text
 //! own chunks of queries and a rank's chunks of keys    packed [n, chunk, q k v]  ->  attention  ->  merged into y (f32) and lse
-//! meanwhile   keys and values go to the next rank
+//! meanwhile   keys and values are sent to the next rank
 //! backward    packed, with y, dy and lse of its queries  ->  gradients, added up: of queries here, of keys as they go round
 //! ```
 //!
@@ -31,14 +32,15 @@ struct Ring<'a> {
     size: usize,
 }
 
-/// One of this rank's chunks of queries with one of a rank's chunks of keys: which of the two each is, and its number among all chunks.
+/// One of this rank's chunks of queries with one of a rank's chunks of keys, each as its index among the rank's two chunks and its number
+/// among all chunks.
 struct Block {
     queries: (usize, usize),
     keys: (usize, usize),
 }
 
-/// Adjacent columns of a chunk's rows: how many, and the first one and the width of a row where the rows are among all of the rank's, and
-/// where they are the chunk's alone.
+/// Adjacent columns of a chunk's rows: their number, and the first column and the width of a row in a buffer of all of the rank's rows
+/// (`whole`) and in a buffer of the chunk's rows alone (`packed`).
 struct Columns {
     count: usize,
     whole: (usize, usize),
@@ -76,18 +78,18 @@ impl<'a> Ring<'a> {
         Heads { causal: query == key, dropped, ..self.heads }
     }
 
-    /// The queries of a block in a matrix of queries, and in queries, keys and values side by side.
+    /// The columns of a block's queries in a matrix of queries, and in queries, keys and values side by side.
     fn query_columns(&self, whole: usize) -> Columns {
         Columns { count: self.width(), whole: (0, whole), packed: (0, 3 * self.width()) }
     }
 
-    /// The keys and values of a block in a matrix of them, and in queries, keys and values side by side.
+    /// The columns of a block's keys and values in a matrix of keys and values, and in queries, keys and values side by side.
     fn key_columns(&self) -> Columns {
         let width = self.width();
         Columns { count: 2 * width, whole: (0, 2 * width), packed: (width, 3 * width) }
     }
 
-    /// Of chunk number `chunk` of the rank's two: copies columns from a buffer of all of the rank's rows to one of the chunk's.
+    /// Copies columns of the rank's chunk `chunk` (0 or 1) from a buffer of all of the rank's rows to a buffer of the chunk's rows.
     fn take(
         &self,
         queue: &Queue,
@@ -101,7 +103,7 @@ impl<'a> Ring<'a> {
         Ok(())
     }
 
-    /// The reverse of [`Ring::take`], to rows of f32: adds.
+    /// The reverse of [`Ring::take`]: adds the columns to rows of f32.
     fn add(
         &self,
         queue: &Queue,
@@ -264,7 +266,7 @@ impl Passes {
                 ring.add(queue, block.keys.0, &ring.key_columns(), (part.all(), dkv.all()))?;
             }
             kv = with.end_shift(next, kv)?;
-            // The gradients of keys follow their keys, and are home after the last round.
+            // The gradients of keys are sent along with their keys, and are back at their rank after the last round.
             let home = with.begin_shift(true, &dkv)?;
             dkv = with.end_shift(home, dkv)?;
         }
@@ -311,7 +313,7 @@ impl Passes {
 }
 
 impl PassContext<'_, '_> {
-    /// If `continues`, begins to send `values` to the next rank of the context axis, and to receive as many from the previous one.
+    /// If `continues`, begins to send `values` to the next rank of the context axis, and to receive as many from the previous rank.
     fn begin_shift(&mut self, continues: bool, values: &Memory) -> Result<Option<Memory>> {
         let Some(group) = self.axes.context.as_mut().filter(|_| continues) else { return Ok(None) };
         let next = self.queue.memory(values.len())?;
@@ -319,7 +321,7 @@ impl PassContext<'_, '_> {
         Ok(Some(next))
     }
 
-    /// Ends the exchange. Returns what came, or `values` without one.
+    /// Ends the exchange. Returns the received values, or `values` if there is no exchange.
     fn end_shift(&mut self, next: Option<Memory>, values: Memory) -> Result<Memory> {
         let (Some(group), Some(next)) = (&mut self.axes.context, next) else { return Ok(values) };
         group.join(self.queue)?;

@@ -16,7 +16,7 @@ use allfold_networks::layers::LayerOperation;
 use std::sync::Arc;
 
 impl Passes {
-    /// If ranks share the positions of layer `l`'s input, puts those of all ranks in its place. Returns what was there.
+    /// If ranks share the positions of layer `l`'s input, replaces the input by that of all positions. Returns the replaced input.
     pub(crate) fn gather_input(
         &mut self,
         l: usize,
@@ -27,8 +27,8 @@ impl Passes {
         Ok(Some(self.slot.casts[l].replace(all)))
     }
 
-    /// If ranks share the positions of layer `l`'s output, which is a sum over ranks, puts the gradient of all positions in the place of
-    /// this rank's; once.
+    /// If ranks share the positions of layer `l`'s output, which is a sum over ranks, replaces the gradient of this rank's positions by
+    /// that of all positions; once.
     pub(crate) fn gather_gradient(&mut self, l: usize, with: &mut PassContext<'_, '_>) -> Result<()> {
         let (LayerOperation::RowParallel { sharers: 2.., .. }
         | LayerOperation::VocabParallel { sharers: 2.., .. }) = self.operations[l]

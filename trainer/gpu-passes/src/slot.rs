@@ -1,5 +1,5 @@
 //! A micro-batch in flight on a device. Activations come from the queue's pool and return to it as soon as no backward phase needs
-//! them, in whatever order those run.
+//! them, in whatever order the phases run.
 
 use crate::Result;
 use allfold_cuda::{Memory, Queue};
@@ -10,15 +10,15 @@ use std::sync::Arc;
 
 /// The tensors of one micro-batch.
 pub struct SlotTensors {
-    /// The number of samples, and of samples of the rank's batch before them.
+    /// The number of samples.
     pub n: usize,
     /// The number of the micro-batch in its step.
     pub micro: usize,
-    /// The divisor of the sum of its losses, which includes the loss scale.
+    /// The divisor of the sum of the micro-batch's losses, which includes the loss scale.
     pub divisor: f32,
     /// The activations by number. Activation 0 is the network's input, which is stored in `input`.
     pub acts: Vec<Option<Arc<Memory>>>,
-    /// The samples, or their tokens as u32. The memory fits a micro-batch, or a larger batch while that is evaluated.
+    /// The samples, or their tokens as u32. The memory fits a micro-batch, or a larger batch while the larger batch is evaluated.
     pub input: Memory,
     /// The labels as u32, one for each row of logits.
     pub labels: Memory,

@@ -1,7 +1,7 @@
 //! The pixels of a picture's file as red, green and blue bytes.
 //!
-//! Grey pictures get three equal colours, and transparency is dropped: as by Pillow's `convert("RGB")`. Of 16 bits the upper 8 are
-//! kept. Colour profiles and orientations are not applied, as by torchvision's `ImageFolder`.
+//! Grey pictures get three equal colours, and transparency is dropped: as by Pillow's `convert("RGB")`. Of 16-bit values the upper
+//! 8 bits are used. Colour profiles and orientations are not applied, as by torchvision's `ImageFolder`.
 
 use super::header::{self, PictureFormat, PictureHeader};
 use std::io::Cursor;
@@ -24,10 +24,10 @@ pub struct Rgb {
 /// Decodes the bytes of a picture's file.
 ///
 /// # Errors
-/// If they are no picture, a picture that is too large, or damaged.
+/// The bytes are no picture, or the picture is too large or damaged.
 pub fn rgb(bytes: &[u8]) -> Result<Rgb, String> {
     let header = header::read(Cursor::new(bytes))?;
-    // By a byte of a JPEG no more than 8 blocks of 8 x 8 pixels, by a byte of a PNG no more than 1032 bytes of 8 pixels.
+    // A byte of a JPEG encodes at most 8 blocks of 8 x 8 pixels, a byte of a PNG at most 1032 bytes of 8 pixels each.
     let most = match header.format {
         PictureFormat::Jpeg => 8 * 64,
         PictureFormat::Png => 1032 * 8,
@@ -54,7 +54,7 @@ fn jpeg(bytes: &[u8], header: PictureHeader) -> Result<Rgb, zune_jpeg::errors::D
     let (width, height) = (header.width as usize, header.height as usize);
     let options = DecoderOptions::default()
         .set_strict_mode(false)
-        // A file may have a second size, which the decoder takes.
+        // A file may contain a second size, which the decoder uses.
         .set_max_width(width)
         .set_max_height(height);
     let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
@@ -153,7 +153,7 @@ mod tests {
         file[at + 5..at + 9].copy_from_slice(&[0x20, 0, 0x20, 0]);
         let error = format!("is cut: {} bytes cannot hold 8192 x 8192 pixels", file.len());
         assert_eq!(rgb(&file).unwrap_err(), error);
-        // A picture of one colour takes little, and is whole.
+        // A picture of one colour has few bytes, and is whole.
         assert!(rgb(&png(&vec![9; 2000 * 2000], 2000, ExtendedColorType::L8)).is_ok());
         assert!(rgb(&jpeg(2000, 2000, ExtendedColorType::L8)).is_ok());
     }

@@ -1,7 +1,7 @@
 //! Pictures that stay in their files until a batch is made of them, by the thread that makes it.
 //!
 //! A file is read, decoded, cut and resized, and its bytes become numbers: one picture at a time, so a thread holds the pixels of
-//! one picture beside its batch.
+//! one picture in addition to its batch.
 
 use super::{decode, resize};
 use crate::augment::Augment;

@@ -26,10 +26,10 @@ pub enum PictureFormat {
     Png,
 }
 
-/// What a picture's file says before the pixels.
+/// The properties of a picture that its file gives before the pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PictureHeader {
-    /// The format, by the first bytes and whatever the file's name.
+    /// The format, by the first bytes and not by the file's name.
     pub format: PictureFormat,
     /// The number of columns.
     pub width: u32,
@@ -127,7 +127,7 @@ fn jpeg<R: Read + Seek>(file: &mut BufReader<R>) -> std::io::Result<PictureHeade
     Err(wrong(format!("is a JPEG without a size in its first {MOST_SKIPS} segments")))
 }
 
-/// Whether the bytes of a JPEG file go on to its end marker. A decoder fills what is missing with grey.
+/// Whether a JPEG file has all bytes up to its end marker. A decoder fills missing pixels with grey.
 pub fn is_whole(jpeg: &[u8]) -> bool {
     let mut rest = jpeg.get(2..).unwrap_or_default();
     loop {
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(sides(&[0xff, 0xd8, 0xff, 0xd9]).unwrap_err(), "is a JPEG without a size");
     }
 
-    /// Skipping does not go on for ever in a file that never ends.
+    /// Skipping ends even in a file that never ends.
     #[test]
     fn a_search_for_the_sides_ends() {
         let endless = std::fs::File::open("/dev/zero").unwrap();

@@ -6,7 +6,7 @@
 //!                             data_dir/val/cat/3.jpg            or test/
 //! ```
 //!
-//! The samples of a set are spread by class: any part of it, its first or its last samples, has every class by its share.
+//! The classes of a set are interleaved: any run of its samples, such as the first or the last ones, has every class by its share.
 
 use super::header;
 use crate::held_out::drawn;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// Files of pictures that are read, by the ends of their names, and files of pictures that are not.
 const READ: [&str; 3] = ["jpg", "jpeg", "png"];
 const UNREAD: [&str; 7] = ["bmp", "gif", "pgm", "ppm", "tif", "tiff", "webp"];
-/// Folders within a class's folder are looked into up to this depth, so a link to a folder above does not go on for ever.
+/// Folders within a class's folder are searched up to this depth, so that following a link to a parent folder ends.
 const DEPTH: usize = 8;
 
 /// The pictures of one set.
@@ -179,7 +179,8 @@ fn pictures(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(),
 fn split(classes: Vec<Class>, held_out: f64, seed: u64) -> (Vec<Class>, Vec<Class>) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let halves = (0..).zip(classes).map(|(number, Class { name, files })| {
-        // A stream for each class: pictures that are added to one class do not change the others. No other draw uses the last ones.
+        // A stream for each class: pictures that are added to one class do not change the others. No other draw uses the last
+        // streams.
         random.set_stream(u64::MAX - 1 - number);
         random.set_word_pos(0);
         let held = drawn(files.len(), held_out, &mut random);

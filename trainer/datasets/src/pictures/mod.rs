@@ -1,4 +1,4 @@
-//! Pictures of one's own: JPEG and PNG files in a folder for each class.
+//! The user's own pictures: JPEG and PNG files in a folder for each class.
 //!
 //! ```text
 //! load      list the files, check the header of each                       memory: the files' paths
@@ -33,7 +33,7 @@ pub struct PictureOptions {
     pub std: [f64; 3],
     /// The share of each class's pictures that are the test set, if there is no folder `val`.
     pub test_share: f64,
-    /// The seed that chooses them.
+    /// The seed from which these pictures are drawn.
     pub seed: u64,
 }
 

@@ -6,7 +6,7 @@
 //! output 1 |     1/7 3/7 3/7
 //! ```
 //!
-//! First rows are resized, then columns; bytes are rounded after either. Weights are integers of 22 fractional bits, so the bytes
+//! Rows are resized first, then columns; bytes are rounded after each pass. Weights are integers of 22 fractional bits, so the bytes
 //! are those of Pillow up to 12, on any machine; Pillow 13 resizes columns first if that is cheaper, which moves a byte by 1 at most.
 //! `benches/peers/pictures.py` compares both. Cost: (weights per pixel) x 3 multiplications per output byte of each pass.
 
