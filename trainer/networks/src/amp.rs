@@ -6,7 +6,7 @@
 //! as the inputs          the rest: in f16 or bf16 where all inputs are, else in f32
 //! ```
 //!
-//! The lists are those of `torch.amp` (docs, "Autocast Op Reference"). Parameters, and what optimisers see, stay f32. An
+//! The lists are those of `torch.amp` (docs, "Autocast Op Reference"). Parameters, and what optimisers read, stay f32. An
 //! activation in f16 or bf16 is stored as f32 values rounded to that type: sums inside an operation are in f32, as on GPUs.
 
 use crate::Network;

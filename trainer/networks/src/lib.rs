@@ -1,4 +1,4 @@
-//! Networks without their numbers: layers, how their parameters lie in memory, the phases of a step and what each costs.
+//! Networks without values: layers, the layout of their parameters in memory, the phases of a step and the cost of each phase.
 //!
 //! A [`Network`] is a list of layers, each fed by activations before it. It holds no weights: a trainer keeps them, and calls the
 //! layers phase by phase.
@@ -15,8 +15,8 @@
 //! # Ok::<_, allfold_networks::Error>(())
 //! ```
 //!
-//! Where to look: [`layers`] for what a layer computes, [`models`] for the networks, [`Outline`] for what a strategy knows of a
-//! network, [`workloads`] for tables of large networks, whose times are predicted.
+//! Where to look: [`layers`] for what a layer computes, [`models`] for the networks, [`Outline`] for the properties of a network
+//! that a strategy uses, [`workloads`] for tables of large networks, whose times are predicted.
 
 pub mod amp;
 mod error;

@@ -1,7 +1,7 @@
-//! A network without its numbers: layers in order, where each parameter lies, and what a step costs.
+//! A network without values: layers in order, the place of each parameter in memory, and the cost of a step.
 //!
-//! The order of a step is written down once, as [`Phase`]s, and both kinds of run follow it: the trainer's engine with
-//! numbers, its module `modeled` with costs alone. So both run the same phases in the same order.
+//! The order of a step is defined once, as [`Phase`]s. The trainer's engine runs these phases with values, and `allfold-prediction`
+//! with costs alone, so both run the same phases in the same order.
 
 mod builder;
 mod context_split;
@@ -59,8 +59,8 @@ pub enum Phase {
     InputGrad(usize),
 }
 
-/// Layers in order, each fed by activations before it. Activation 0 is the input, activation l + 1 comes out of layer
-/// l. What comes out of the last layer are logits: `rows` rows of them per sample, with one label each.
+/// Layers in order, each fed by activations before it. Activation 0 is the input, activation l + 1 is the output of layer l. The
+/// output of the last layer are logits: `rows` rows per sample, with one label each.
 ///
 /// ```text
 /// a residual block    0 -conv-> 1 -relu-> 2 -conv-> 3 -+
@@ -380,7 +380,8 @@ impl<F: Float> Network<F> {
         }
     }
 
-    /// What a phase over `n` samples calls of the ranks along the axis of its layer, or in the loss of those that share the classes.
+    /// The calls of a phase over `n` samples to the ranks along the axis of its layer, or in the loss to the ranks that share the
+    /// classes.
     pub fn peer_calls(&self, phase: Phase, n: usize) -> Vec<PeerCall> {
         let rows = n * self.rows;
         match (phase, self.class_split, self.loss) {
@@ -430,7 +431,7 @@ impl<F: Float> Network<F> {
         let mut now = outputs(self.layers.len());
         let mut most = now;
         for (l, layer) in self.layers.iter().enumerate().rev() {
-            // A gradient that a layer gathers is held beside this rank's part of it.
+            // A gathered gradient is held in addition to this rank's part of it.
             let gathers = layer.gradient_len() > layer.outputs();
             let gathered = if gathers { layer.gradient_len() as u128 } else { 0 };
             for &from in self.from(l) {

@@ -5,7 +5,7 @@
 //! grads = grads min(1, limit / (|grads| + 1e-6))
 //! ```
 //!
-//! It comes after the exchange (and after unscaling), so every rank of a data-parallel run sees the same norm.
+//! Clipping follows the exchange (and unscaling), so every rank of a data-parallel run has the same norm.
 
 use allfold_kernels::nn::{Float, OpCost, norm};
 
@@ -13,7 +13,7 @@ use allfold_kernels::nn::{Float, OpCost, norm};
 pub fn clip<F: Float>(grads: &mut [F], limit: f64) -> f64 {
     let before = norm(grads);
     let scale = limit / (before + 1e-6);
-    // Written so that a norm that is not a number spoils the gradients instead of going unseen.
+    // A norm of NaN makes all gradients NaN, so that the error is noticed.
     if scale < 1.0 || scale.is_nan() {
         let scale = F::from_f64(scale);
         grads.iter_mut().for_each(|g| *g = *g * scale);

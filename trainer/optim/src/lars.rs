@@ -7,7 +7,7 @@
 //! p = p - v
 //! ```
 //!
-//! With many ranks the batch is large and so is the learning rate; a step then stays small beside each parameter.
+//! With many ranks the batch is large and so is the learning rate; the ratio keeps a step small relative to each parameter.
 //! Parameters of one dimension (biases, batch norms) take part in neither the ratio nor the decay, as is customary.
 
 use super::{Optimiser, OptimiserState};

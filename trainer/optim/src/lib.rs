@@ -8,8 +8,8 @@
 //!
 //! [`clip`] bounds the norm of all gradients before a step. Every formula is PyTorch's where PyTorch has one.
 //!
-//! An optimiser is a crate of its own so that each strategy can move whole parameters or a rank's part of them by the same code: it
-//! sees flat buffers and no ranks.
+//! Optimisers are a crate of their own so that each strategy can move whole parameters or a rank's part of them by the same code:
+//! an optimiser gets flat buffers, and no ranks.
 //!
 //! ```
 //! use allfold_optim::{Optimiser, Sgd};
@@ -45,13 +45,13 @@ pub trait Optimiser<F: Float> {
         false
     }
 
-    /// For each parameter that it has elements of: the squares of their norm and of their gradients' norm. Empty for an optimiser
-    /// that [needs](Optimiser::needs_norms) none.
+    /// For each parameter of which this optimiser has elements: the squares of the norms of these elements and of their gradients.
+    /// Empty for an optimiser that [needs](Optimiser::needs_norms) none.
     fn squares(&self, _params: &[F], _grads: &[F]) -> Vec<[f64; 2]> {
         Vec::new()
     }
 
-    /// The squares of the norms of the whole parameters, of which it has some elements, for the next step.
+    /// Sets, for the next step, the squares of the norms of the whole parameters of which this optimiser has elements.
     fn set_squares(&mut self, _squares: &[[f64; 2]]) {}
 
     /// Cost of a step over `params` elements.
@@ -61,7 +61,7 @@ pub trait Optimiser<F: Float> {
     fn state(&mut self) -> OptimiserState<'_, F>;
 }
 
-/// An optimiser's memory: what a checkpoint keeps.
+/// An optimiser's state, which a checkpoint stores.
 pub struct OptimiserState<'a, F> {
     /// The number of steps so far.
     pub steps: &'a mut u64,

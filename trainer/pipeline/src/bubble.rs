@@ -69,8 +69,8 @@ impl PipelineTimeline {
 
     /// The largest idle time of a stage between the start of its first action and the end of its last.
     ///
-    /// This is how zero-bubble schedules are published: a stage that has ended goes on with the next step at once, which
-    /// needs an optimiser step without a collective over all stages. `zb_v`: 0 where f = b = w and m >= 2p-1.
+    /// This is how zero-bubble schedules are published: a stage that has ended continues with the next step at once,
+    /// which needs an optimiser step without a collective over all stages. `zb_v`: 0 where f = b = w and m >= 2p-1.
     pub fn bubble_within(&self) -> u64 {
         let idle = |(stage, actions): (usize, &Vec<TimedAction>)| {
             let (first, last) = (actions.first()?, actions.last()?);

@@ -1,7 +1,8 @@
 //! Which communicator carries which message.
 //!
-//! A stage executes what it has posted on one communicator one at a time, in order. A receive that stands behind a send
-//! waits until the peer takes that send. With too few communicators this costs time, or makes a cycle of waits: a deadlock.
+//! A stage executes the operations that it has posted on one communicator one at a time, in order. A receive posted after a send
+//! waits until the peer receives the message of that send. With too few communicators this costs time, or makes a cycle of waits:
+//! a deadlock.
 //!
 //! | schedule | communicators | fewer |
 //! |---|---|---|
@@ -16,10 +17,10 @@
 //! lower stage, the cycle is broken at stage 0. Forward and backward messages of `interleaved` therefore share communicators;
 //! [`super::check()`] proves that sender and receiver agree on the order.
 //!
-//! In `zb_v` forward messages go down to the last stage and come back up, and backward messages follow the same way. Each
-//! of the two ways has one communicator for each direction. The forward messages down have a second one, by the parity of
-//! the stage: stage 0 starts with 2p-1 forward passes in a row, and with one communicator each stage would take the next
-//! activation only after the stage below had taken the one before.
+//! In `zb_v` forward messages go down to the last stage and come back up, and backward messages use the same paths. Each of the
+//! two paths has one communicator for each direction. The forward messages down have a second one, by the parity of the stage:
+//! stage 0 starts with 2p-1 forward passes in a row, and with one communicator each stage would take the next activation only
+//! after the stage below had taken the one before.
 //!
 //! Except for `gpipe`, these numbers are the smallest such that no stage waits longer than with one communicator for each
 //! boundary. The tests in this file search all groupings of messages by direction, by way (to a higher or to a lower stage) and by

@@ -72,7 +72,7 @@ impl Passes {
         Passes { own, micros, passed: vec![Passed::Nothing; chunks * micros], finished: vec![0; chunks] }
     }
 
-    /// The largest number of activations alive, if the actions are complete and in a possible order.
+    /// The largest number of activations held at one time, if the actions are complete and in a possible order.
     fn run(mut self, actions: &[Action]) -> Result<usize, String> {
         let (mut alive, mut peak) = (0, 0);
         for &action in actions {

@@ -1,9 +1,9 @@
 //! The trainer's execution rule, with no buffer at all.
 //!
 //! A stage runs its actions in order. Before an action the stage posts the receive of what the action reads and waits for
-//! the message. After the action it posts the send of the result and goes on at once. What a stage has posted on one
-//! communicator is executed one at a time, in order. A send and its receive are executed together, when each is the oldest
-//! of its stage on that communicator; that takes no time.
+//! the message. After the action the stage posts the send of the result and continues at once. The operations that a stage has
+//! posted on one communicator are executed one at a time, in order. A send and its receive are executed together, when each is
+//! the oldest of its stage on that communicator; that takes no time.
 //!
 //! Which events come first cannot change the outcome: every queue has one writer, and every message a fixed sender and receiver.
 //! A schedule that completes here completes on any machine, with buffers or without.
@@ -79,7 +79,7 @@ struct Stage {
 pub(super) struct Execution<'a> {
     case: Case<'a>,
     stages: Vec<Stage>,
-    /// Stages that may be able to go on.
+    /// Stages that may be able to continue.
     ready: Vec<usize>,
     /// Whether a chunk's [forward, backward] pass of a micro-batch is done.
     passed: Vec<[bool; 2]>,
@@ -108,7 +108,7 @@ impl<'a> Execution<'a> {
         Ok(self.stages.iter().map(|stage| stage.clock).max().unwrap_or(0))
     }
 
-    /// The message that an action reads, where the chunk that it comes from exists.
+    /// The message that an action reads, if the chunk that sends the message exists.
     fn input(&self, action: Action) -> Option<Message> {
         match action {
             Action::Forward { chunk, micro } => self.message(false, chunk, micro),
@@ -119,7 +119,7 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// The message that an action writes, where the chunk that it goes to exists.
+    /// The message that an action writes, if the chunk that receives the message exists.
     fn output(&self, action: Action) -> Option<Message> {
         match action {
             Action::Forward { chunk, micro } => self.message(false, chunk + 1, micro),

@@ -117,7 +117,7 @@ impl PipelineSchedule {
     }
 
     /// The stage that holds a chunk: chunk 0 is on stage 0, the next on stage 1 and so on; after the last stage,
-    /// `interleaved` goes on at stage 0 and `zb_v` goes back from the last stage to stage 0.
+    /// `interleaved` continues at stage 0, and `zb_v` returns from the last stage to stage 0.
     ///
     /// `chunk` must be less than [`PipelineSchedule::chunks`].
     pub fn stage_of(self, chunk: usize, stages: usize) -> usize {

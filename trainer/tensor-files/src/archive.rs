@@ -20,7 +20,7 @@ const COMMENT: u64 = u16::MAX as u64;
 /// Bytes of the fixed part of a member's entry in the directory, and of its header.
 const ENTRY: usize = 46;
 const HEADER: u64 = 30;
-/// Values of 16 and 32 bits that say: the number is in a field of ZIP64.
+/// Values of 16 and 32 bits that mean that the number is in a field of ZIP64.
 const ELSEWHERE: (u64, u64) = (0xffff, 0xffff_ffff);
 
 /// A member: where its header begins, and the length of its data in bytes.

@@ -16,7 +16,7 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// The greatest length of a header in bytes.
 const HEADER: u32 = 64 << 10;
 
-/// The array in a file: its type, shape and place. The file is as long as they say.
+/// The array in a file: its type, shape and place. The file has the length that follows from them.
 ///
 /// # Errors
 /// The file cannot be read; or, as `InvalidData`, it is no `.npy` file, it is cut, or its elements are no little-endian numbers.
@@ -96,7 +96,7 @@ fn described(header: &str, start: u64) -> std::result::Result<StoredTensor, Stri
     let shape: Vec<usize> = shape.ok_or_else(|| missing("shape"))?;
     let mut strides = vec![1u64; shape.len()];
     let mut step = 1u64;
-    // Saturates only where the size of the file is checked, or beside a size of 0, where no stride is used.
+    // Saturates only where the size of the file is checked, or if a size is 0, where no stride is used.
     let mut set = |at: usize| {
         strides[at] = step;
         step = step.saturating_mul(shape[at] as u64);

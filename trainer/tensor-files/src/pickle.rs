@@ -1,13 +1,13 @@
 //! A reader of the pickles of state dicts that executes nothing.
 //!
 //! ```text
-//! OrderedDict { name: rebuild_tensor(storage "0", offset, shape, strides) ... }          _metadata, beside it, is not kept
+//! OrderedDict { name: rebuild_tensor(storage "0", offset, shape, strides) ... }          its attribute _metadata is ignored
 //! { "epoch": 3, "optimizer": { .. }, "state_dict": OrderedDict { .. } }                  a checkpoint of a training program
 //! ```
 //!
-//! A pickle is a program for a machine with a stack. This machine knows the opcodes that Python writes for a state dict, in
-//! protocols 2 to 5, and the names in `globals.rs`. Its objects are indices into tables, so nothing is recursive, and the number of
-//! objects is limited. Values that no tensor needs (lists, floats) become `Value::Other`. Source: Python's `pickletools`.
+//! A pickle is a program for a machine with a stack. This machine has the opcodes that Python writes for a state dict, in protocols
+//! 2 to 5, and the names in `globals.rs`. Its objects are indices into tables, so nothing is recursive, and the number of objects
+//! is limited. Values that no tensor needs (lists, floats) become `Value::Other`. Source: Python's `pickletools`.
 
 mod globals;
 mod machine;
@@ -40,7 +40,7 @@ const HOLDERS: [&str; 3] = ["state_dict", "model_state_dict", "model"];
 /// The tensors of a pickle that is a state dict, or a dict with a state dict as an entry.
 ///
 /// # Errors
-/// What keeps the pickle from being one.
+/// Why the pickle is no state dict.
 pub(crate) fn state_dict(bytes: &[u8]) -> Result<BTreeMap<&str, PickledTensor<'_>>, String> {
     let pickle = Pickle::read(bytes)?;
     let Value::Dict(top) = pickle.top else {

@@ -6,7 +6,7 @@
 //! NAME/data/0       2560 bytes
 //! ```
 //!
-//! Of the storages nothing is read here. Source: the notes on serialisation of PyTorch's documentation.
+//! The contents of storages are not read here. Source: the notes on serialisation of PyTorch's documentation.
 
 use crate::archive::Archive;
 use crate::error::wrong;

@@ -8,7 +8,7 @@ use std::io::{Read, Result, Seek, SeekFrom};
 
 /// Bytes of a file that are held at a time.
 const WINDOW: u64 = 64 << 10;
-/// Distance in bytes between neighbouring elements from which on each is read by itself.
+/// Neighbouring elements at this distance in bytes or more are read one by one.
 const FAR: u64 = 4 << 10;
 
 /// Type, shape and place of a tensor in a file.
@@ -25,7 +25,8 @@ pub struct StoredTensor {
 }
 
 impl StoredTensor {
-    /// Reads all values, the last dimension running fastest, from the file that the tensor is in. `to` has an element for each.
+    /// Reads all values, the last dimension running fastest, from the file that the tensor is in. `to` has one element for each
+    /// value.
     ///
     /// Memory is 64 KiB, whatever the strides.
     ///

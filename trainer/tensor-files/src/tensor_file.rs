@@ -52,7 +52,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>> {
     }
 }
 
-/// The tensors of a file by name, by its header; of their values nothing is read.
+/// The tensors of a file by name, from its header; their values are not read.
 ///
 /// # Errors
 /// The file cannot be read; or, as `InvalidData`, it is no safetensors file, or is longer or shorter than its header
@@ -88,7 +88,7 @@ pub fn stored(info: &TensorInfo, start: u64) -> StoredTensor {
     let shape = info.shape.clone();
     let mut strides = vec![1u64; shape.len()];
     for at in (1..shape.len()).rev() {
-        // Saturates only beside a size of 0, where no stride is used.
+        // Saturates only if a size is 0, where no stride is used.
         strides[at - 1] = strides[at].saturating_mul(shape[at] as u64);
     }
     StoredTensor { dtype: info.dtype, shape, strides, start: start + info.data_offsets.0 as u64 }

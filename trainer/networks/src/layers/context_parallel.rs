@@ -47,7 +47,7 @@ struct Seen<F> {
 struct Block {
     sample: usize,
     head: usize,
-    /// Which of the rank's two chunks the queries are, and which of the other rank's the keys.
+    /// Which of the rank's two chunks the queries are, and which of the other rank's two chunks the keys are.
     queries: usize,
     keys: usize,
     /// Whether both are the same chunk: a query then sees no later key.
@@ -344,7 +344,7 @@ impl<F: Float> Layer<F> for RingAttention {
                 pass.peers.end_shift(&mut next);
                 std::mem::swap(&mut kv, &mut next);
             }
-            // The gradients travel with their keys and values, and are back at their rank after the last round.
+            // The gradients are sent along with their keys and values, and are back at their rank after the last round.
             if size > 1 {
                 pass.peers.begin_shift(&dkv);
                 pass.peers.end_shift(&mut dkv);

@@ -1,4 +1,4 @@
-//! Dropout: in training a share of the numbers becomes 0, and the rest grows to make up for it.
+//! Dropout: in training a share of the numbers becomes 0, and the rest is scaled up so that the expected sum stays the same.
 
 use super::{Backward, Forward, Layer, LayerCost, LayerOperation};
 use allfold_kernels::nn::{DropoutKernel as Kernel, DropoutStream, Float};
@@ -18,7 +18,7 @@ impl Dropout {
         Dropout::of_part(share, std::iter::once(0..outputs).collect())
     }
 
-    /// Dropout of these elements of every sample only; drops those that the layer over whole samples drops.
+    /// Dropout of these elements of every sample only; the layer drops the same elements as the layer over whole samples.
     pub fn of_part(share: f64, runs: Vec<Range<usize>>) -> Dropout {
         Dropout { share, runs }
     }

@@ -1,4 +1,4 @@
-//! A mixture of experts: small networks of which each token goes to a few (N. Shazeer et al., ICLR 2017; D. Lepikhin et al., "GShard",
+//! A mixture of experts: small networks of which each token uses a few (N. Shazeer et al., ICLR 2017; D. Lepikhin et al., "GShard",
 //! ICLR 2021; W. Fedus et al., "Switch Transformers", JMLR 23, 2022).
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!                  '- gates and slot numbers pass through as the activation's last numbers --------'
 //! ```
 //!
-//! A token goes to the experts with its k largest p. Its gates are their p divided by their sum, and p itself where k is 1. An expert
+//! A token is routed to the experts with its k largest p. Its gates are these p divided by their sum, or p itself if k is 1. An expert
 //! takes at most `capacity` tokens of a sample, the first ones by position: whether a token is dropped depends on the tokens of its
 //! sample up to it, not on later tokens, the batch or the ranks. A dropped token adds 0 for that expert.
 //!
@@ -43,7 +43,7 @@ pub struct ExpertShape {
     pub width: usize,
     /// Experts, E.
     pub experts: usize,
-    /// Experts that each token goes to, k.
+    /// Experts that each token is routed to, k.
     pub chosen: usize,
     /// The most tokens of a sample that an expert takes.
     pub capacity: usize,
@@ -55,8 +55,8 @@ impl ExpertShape {
         self.experts * self.capacity
     }
 
-    /// Pairs of a token and an expert that it goes to, of a sample. An activation between the layers ends with a gate and a slot
-    /// number for each.
+    /// Pairs of a token and one of its experts, of a sample. An activation between the layers ends with a gate and a slot number for
+    /// each pair.
     pub fn choices(&self) -> usize {
         self.positions * self.chosen
     }
@@ -90,7 +90,7 @@ fn to_experts<F: Float>(peers: &mut dyn Peers<F>, slots: &mut [F], own: usize) {
     }
 }
 
-/// Sends every slot back to the rank that [`to_experts`] got it from.
+/// Sends every slot back to the rank from which [`to_experts`] received the slot.
 fn from_experts<F: Float>(peers: &mut dyn Peers<F>, slots: &mut [F], own: usize) {
     let size = peers.size();
     if size == 1 {

@@ -1,7 +1,7 @@
 //! Layers: shapes, parameters and costs, with a forward and a backward pass that are written out.
 //!
-//! A layer is stateless. Its numbers (parameters, running statistics, what the backward pass needs again) live in
-//! buffers of the trainer and are lent to each call:
+//! A layer is stateless. Its values (parameters, running statistics, values saved for the backward pass) are in buffers of the trainer,
+//! which each call borrows:
 //!
 //! ```text
 //!            x[n, inputs]   params   buffers                dy[n, outputs]   saved
@@ -200,13 +200,12 @@ pub trait Layer<F: Float>: Send + Sync {
         false
     }
 
-    /// What a pass over `n` samples calls of its [`Peers`], in order, where the axis has several ranks. The calls are the same on all
-    /// of them.
+    /// The calls of a pass over `n` samples to its [`Peers`], in order, if the axis has several ranks. All ranks make the same calls.
     fn peer_calls(&self, _pass: PassKind, _n: usize) -> Vec<PeerCall> {
         Vec::new()
     }
 
-    /// How many experts the mixture that the layer belongs to has; 0 for a layer of no mixture.
+    /// The number of experts of the mixture that the layer belongs to; 0 for a layer outside of mixtures.
     fn experts(&self) -> usize {
         0
     }

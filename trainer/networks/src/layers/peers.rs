@@ -138,7 +138,7 @@ mod tests {
 
     const N: usize = 2;
 
-    /// The first of two ranks, which gets its own values back. It records the calls of a layer.
+    /// The first of two ranks, which receives its own values back and records its calls.
     #[derive(Default)]
     struct Recorder(Vec<PeerCall>);
 
@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// What each pass of a layer asks of its peers.
+    /// The calls of each pass of a layer to its peers.
     fn recorded(layer: &dyn Layer<f64>) -> [(PassKind, Vec<PeerCall>); 4] {
         let len = |values: usize, of: f64| vec![of; values];
         let params = len(layer.params().iter().map(crate::layers::Tensor::len).sum(), 0.5);

@@ -9,8 +9,8 @@
 //! backward, each gather becomes a sum that is scattered, and each scattered sum a gather
 //! ```
 //!
-//! A gather and a scattered sum together send the bytes of one sum over all ranks, which tensor parallelism has in their place. The
-//! column-parallel layer keeps its own positions of its input alone, and gathers the input once more for its weight gradient.
+//! A gather and a scattered sum together send as many bytes as one sum over all ranks, which tensor parallelism alone uses instead. The
+//! column-parallel layer keeps only this rank's positions of its input, and gathers the input once more for its weight gradient.
 //! Parameters of the layers between blocks are whole on every rank: each rank computes the part of their gradients that comes from its
 //! positions.
 
@@ -53,8 +53,8 @@ impl PositionSharing {
         self.each_part(n, own.len(), |in_block, in_sample| all[in_sample].copy_from_slice(&blocks[in_block]));
     }
 
-    /// Writes the sum over the ranks of what `compute` writes: all of it, or where ranks share positions this rank's own. `compute` gets a
-    /// buffer for all positions of `n` samples. Every rank of the axis must call it.
+    /// Writes the sum over the ranks of what `compute` writes: all positions, or if ranks share positions, this rank's own. `compute` gets
+    /// a buffer for all positions of `n` samples. Every rank of the axis must call it.
     pub fn sum<F: Float>(
         self,
         n: usize,

@@ -10,7 +10,7 @@ use allfold_kernels::nn::Float;
 pub struct Experts {
     /// Experts of a block.
     pub experts: usize,
-    /// Experts that each token goes to.
+    /// Experts that each token is routed to.
     pub chosen: usize,
     /// The most tokens of a sample that an expert takes, as a multiple of the mean over experts; 0: no limit.
     pub capacity_factor: f64,
@@ -39,7 +39,7 @@ impl Experts {
             if capacity_factor > 0.0 { (mean.ceil() as usize).clamp(1, positions) } else { positions };
         if experts.saturating_mul(capacity) >= LARGEST_SLOT {
             return Err(Error::Network(format!(
-                "{experts} experts with room for {capacity} tokens of a sample each; their product must be less than \
+                "{experts} experts with {capacity} slots for a sample each; their product must be less than \
                  {LARGEST_SLOT}"
             )));
         }

@@ -12,7 +12,7 @@ use allfold_kernels::nn::Float;
 /// A network from `inputs` numbers through layers of `hidden` widths to `classes` logits.
 ///
 /// # Errors
-/// Never: the layers fit by construction. The signature is the one of every model.
+/// Never: the layers fit by construction. The signature is that of every model.
 pub fn mlp<F: Float>(inputs: usize, hidden: &[usize], classes: usize) -> Result<Network<F>> {
     let mut layers: Vec<(String, Box<dyn Layer<F>>)> = Vec::new();
     let mut width = inputs;

@@ -65,7 +65,7 @@ impl<F: Float> Trunk<F> {
         self.picture.0 * self.picture.1
     }
 
-    /// A residual block; `wide` says that it is a bottleneck.
+    /// A residual block; a bottleneck if `wide` is set.
     fn block(&mut self, name: &str, channels: usize, stride: usize, wide: bool) -> Result<()> {
         let (start, inputs, picture) = (self.at, self.channels, self.picture);
         let outputs = if wide { 4 * channels } else { channels };

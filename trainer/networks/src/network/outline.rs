@@ -1,4 +1,5 @@
-//! What a strategy knows of a network: the phases of a step, which parameters each layer reads, and where layers can be cut.
+//! The properties of a network that a strategy uses: the phases of a step, which parameters each layer reads, and where layers can be
+//! cut.
 
 use super::{Network, Phase};
 use crate::{Error, Result};
@@ -73,8 +74,8 @@ impl<F: Float> Network<F> {
         }
     }
 
-    /// For each layer: operations of a step over one sample. The ranks that share a network count those of the whole, so that they
-    /// cut it at the same layers.
+    /// For each layer: operations of a step over one sample. Ranks that share a network count the operations of the whole, so that all
+    /// of them cut the network at the same layers.
     pub(super) fn layer_costs(&self) -> Vec<u64> {
         if let Some(costs) = &self.costs {
             return costs.clone();
@@ -221,8 +222,7 @@ impl Outline {
         self.gradients[act]
     }
 
-    /// Every boundary at which one activation alone goes from the layers before to the layers after: the number of the first
-    /// layer after it.
+    /// Every boundary that only one activation crosses, given by the number of the first layer after the boundary.
     pub fn cuts(&self) -> &[usize] {
         &self.cuts
     }

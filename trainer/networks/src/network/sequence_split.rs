@@ -30,7 +30,7 @@ pub(super) enum Block {
 }
 
 impl SequenceSplit {
-    /// How `size` ranks share the positions of `network`. `blocks` says of each layer where it is.
+    /// How `size` ranks share the positions of `network`. `blocks` gives the place of each layer.
     ///
     /// # Errors
     /// A network without positions, a layer between blocks that cannot be cut by positions, or positions that `size` does not divide.

@@ -7,8 +7,8 @@
 //! Linear at the end                               column-parallel; the loss is computed from logits in parts
 //! ```
 //!
-//! All other layers are whole on every rank, or with sequence parallelism cut by positions. A network that is shared has the layers of
-//! the whole one, under the same numbers and names, with smaller parameters.
+//! All other layers are whole on every rank, or with sequence parallelism cut by positions. A shared network has the layers of the
+//! whole network, under the same numbers and names, with smaller parameters.
 
 use super::sequence_split::{Block, SequenceSplit};
 use super::{Network, ParamLayout, ParamSpec};

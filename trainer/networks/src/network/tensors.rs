@@ -1,4 +1,4 @@
-//! The sizes of a step's tensors, and which of them each phase reads: what an engine without numbers needs to count bytes.
+//! The sizes of a step's tensors, and which of them each phase reads: what an engine without values needs to count bytes.
 
 use super::{Network, Phase};
 use allfold_kernels::nn::Float;
@@ -6,17 +6,19 @@ use allfold_kernels::nn::Float;
 /// The tensors of a layer, per sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerTensors {
-    /// Numbers of the layer's first input.
+    /// The number of values of the layer's first input.
     pub inputs: usize,
-    /// Numbers of its output.
+    /// The number of values of the layer's output.
     pub outputs: usize,
-    /// Numbers of the gradient of the output that its backward pass reads: `outputs`, or more if the layer gathers it.
+    /// The number of values of the output's gradient that the backward pass reads: `outputs`, or more if the layer gathers
+    /// it.
     pub gradient: usize,
     /// Whether the gradient of each input is the gradient of the output.
     pub passes_on: bool,
     /// Whether the gradient of the input is written over that of the output.
     pub in_place: bool,
-    /// Whether the gradients of its parameters over one micro-batch are read once more, after they were added to the others.
+    /// Whether the parameters' gradients over one micro-batch are read again after they were added to those of other
+    /// micro-batches.
     pub keeps_gradients: bool,
 }
 

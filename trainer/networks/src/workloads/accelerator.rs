@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Source of the model: S. Williams, A. Waterman and D. Patterson, Comm. ACM 52 (2009). Peaks and memory are those of the
-//! vendors' datasheets, dense. The fractions are assumed, the same for all devices, and chosen to meet four published figures of
-//! ResNet-50 on one device (see [`Class::efficiency`]).
+//! vendors' datasheets, dense. The fractions are assumed, the same for all devices, and fitted to four published figures of ResNet-50
+//! on one device (see [`Class::efficiency`]).
 
 use super::kernel::{Class, KernelCost};
 use crate::{Error, Result};

@@ -106,7 +106,7 @@ impl Draft {
             self.linear(format!("{at}.qkv"), d, 3 * d);
         } else {
             ["query", "key", "value"].iter().for_each(|name| self.linear(format!("{at}.{name}"), d, d));
-            // The three read the same.
+            // The three layers share one input, which counts once.
             self.layers.iter_mut().rev().take(2).for_each(|layer| layer.kept = 0);
         }
         self.attention(format!("{at}.attention"), heads);
@@ -157,7 +157,7 @@ pub(super) fn gpt2(name: &str, blocks: usize, width: usize) -> Workload {
         kernel(Class::Product, 2 * tokens * width * words, tokens * (width + 3 * words), width * words);
     let backward =
         KernelCost { flops: 2 * product.flops, values: 2 * product.values, launches: 2, ..product };
-    // Its input, and the logarithms of the probabilities.
+    // The head keeps its input and the logarithms of the probabilities.
     draft.layer("head".into(), Vec::new(), product, None, backward, tokens * (width + words));
     Workload::new(name, "a sequence of 1,024 tokens", draft.layers, ADAM_PASSES)
 }

@@ -108,7 +108,7 @@ impl Row {
             params,
             forward: cost,
             by_input: Some(cost),
-            // What a layer reads, which is about half of what it moves; a rectifier or a sum keeps nothing more.
+            // A layer keeps what it reads, about half of the values that it moves; a rectifier or a sum keeps nothing more.
             kept: if self.kind == Kind::Elementwise { 0 } else { cost.values / 2 },
             sync_len: (0, 0),
         })

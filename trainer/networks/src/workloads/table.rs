@@ -137,8 +137,8 @@ impl Workload {
         (0..self.layers.len()).flat_map(phases).collect()
     }
 
-    /// The phases of a backward pass, as [`crate::Network::backward_phases`] has them, but that all parameters of a layer are ready
-    /// before the gradient of its input is computed.
+    /// The phases of a backward pass, as [`crate::Network::backward_phases`] has them, except that all parameters of a layer are
+    /// ready before the gradient of its input is computed.
     pub fn backward_phases(&self, synchronised: bool) -> Vec<Phase> {
         let mut phases = vec![Phase::Loss];
         for (at, layer) in self.layers.iter().enumerate().rev() {

@@ -57,7 +57,7 @@ const STORAGES: &[(&str, Dtype)] = &[
 /// What `module.name` stands for.
 ///
 /// # Errors
-/// The name is none that a state dict needs.
+/// A name that no state dict needs.
 pub(super) fn named(module: &str, name: &str) -> Result<Global, String> {
     let among = |table: &[(&str, Dtype)]| {
         table.iter().find(|(known, _)| module == "torch" && *known == name).map(|(_, dtype)| *dtype)

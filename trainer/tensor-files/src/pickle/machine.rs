@@ -1,4 +1,4 @@
-//! The machine that a pickle is a program for.
+//! The stack machine that runs a pickle.
 
 mod objects;
 
@@ -117,7 +117,7 @@ impl<'a> Pickle<'a> {
         lasting + self.dicts as usize + self.stack.len() + self.marks.len() + self.memo.len()
     }
 
-    /// Runs opcodes that push a value which stands in the pickle, and those that say how the pickle is cut.
+    /// Runs opcodes that push a value contained in the pickle, and those of the protocol and of frames.
     fn constant(&mut self, code: u8, reader: &mut Reader<'a>) -> Result<bool, String> {
         let value = match code {
             // Protocol and frame.

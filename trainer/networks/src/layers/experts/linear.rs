@@ -5,7 +5,7 @@ use allfold_kernels::nn::{Float, LinearShape, OpCost};
 use std::ops::Range;
 
 /// Fully connected, with weights of its own for each expert: over the slots of all experts that the rank has. Slots without a token
-/// hold zeros and are computed like the others, as in GShard: so the cost follows from the shape alone.
+/// hold zeros and are computed like other slots, as in GShard, so that the cost depends on the shape alone.
 pub struct ExpertLinear {
     shape: LinearShape,
     experts: usize,

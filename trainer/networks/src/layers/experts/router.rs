@@ -1,4 +1,4 @@
-//! The router: which experts each token goes to, with which gates.
+//! The router: the experts of each token, and their gates.
 
 use super::{ExpertShape, from_experts, to_experts};
 use crate::layers::{
@@ -6,8 +6,8 @@ use crate::layers::{
 };
 use allfold_kernels::nn::{Float, LinearShape, OpCost, add_to};
 
-/// Chooses the experts of each token and puts the token into their slots: the first layer of a mixture. It computes in f32 or f64
-/// under autocast too, as the slot numbers among its outputs need.
+/// Chooses the experts of each token and puts the token into their slots: the first layer of a mixture. The router computes in f32
+/// or f64 under autocast too, because its outputs contain slot numbers.
 ///
 /// The router's weights have a second objective, the balance loss: for each sample `balance` E times the sum over experts of the
 /// share of choices that went to the expert times the expert's mean p. It is least where all experts get equally many tokens. Only

@@ -96,7 +96,8 @@ fn backward(
     (grads, dy)
 }
 
-/// The mixture by its formula, token by token, with each token's experts that have room: the outputs, and the balance loss.
+/// The mixture by its formula, token by token, with each token's experts that have a free slot: the outputs, and the
+/// balance loss.
 fn dense(shape: ExpertShape, params: &[Vec<f64>], x: &[f64]) -> (Vec<f64>, f64) {
     let ExpertShape { positions, width, experts, chosen, capacity } = shape;
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();

@@ -9,7 +9,7 @@ use safetensors::tensor::Dtype;
 const DIMENSIONS: usize = 8;
 
 impl<'a> Pickle<'a> {
-    /// Makes a storage of its description: `("storage", class, name, device, number of elements)`.
+    /// Makes a storage from its description: `("storage", class, name, device, number of elements)`.
     pub(super) fn storage(&mut self) -> Done {
         let Value::Tuple(start, count) = self.pop()? else { return Err(unfit()) };
         let &[
@@ -28,7 +28,7 @@ impl<'a> Pickle<'a> {
         Ok(())
     }
 
-    /// Makes what a name stands for of its arguments.
+    /// Makes the object that a name stands for from its arguments.
     pub(super) fn call(&mut self, global: Global, arguments: (u32, u32)) -> Done {
         match (global, self.of(arguments)) {
             (Global::OrderedDict, []) => self.dict(),
