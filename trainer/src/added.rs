@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 /// A row of a table.
 pub(crate) trait Named {
-    /// The name by which a configuration asks for the part.
+    /// The name by which a configuration selects the part.
     fn name(&self) -> &'static str;
 }
 

@@ -10,7 +10,7 @@ use allfold_config::{AutocastType, ElementType, LossName, ModelConfig};
 use allfold_kernels::nn::{Float, LossKind, Narrow};
 use allfold_networks::{Mesh, NetworkSplit};
 
-/// The names by which a configuration asks for a model.
+/// The names by which a configuration selects a model.
 pub const MODELS: &[(&str, &str)] = &[
     ("mlp", "fully connected layers with rectifiers between them"),
     ("cnn", "blocks of 3x3 convolution, batch norm and rectifier, then a pooling and a linear layer"),
@@ -31,7 +31,7 @@ pub type BuildModel<F> = fn(&Config, (usize, usize, usize), usize) -> Result<Net
 /// A model for `model.name = "NAME"`.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnModel {
-    /// The name by which a configuration asks for the model.
+    /// The name by which a configuration selects the model.
     pub name: &'static str,
     /// A description of the model in a few words.
     pub about: &'static str,
@@ -50,7 +50,7 @@ impl Named for OwnModel {
 /// The models that the program added.
 pub(crate) static ADDED: Added<OwnModel> = Added::to("model", MODELS);
 
-/// The model that `config` asks for, over samples of `shape` (channels, height, width).
+/// The model that `config` selects, over samples of `shape` (channels, height, width).
 ///
 /// # Errors
 /// If no model has that name, or its layers do not fit the samples.

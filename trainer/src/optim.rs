@@ -8,7 +8,7 @@ use crate::{Config, ParamSpec, Result};
 use allfold_config::OptimiserConfig;
 use allfold_kernels::nn::Float;
 
-/// The names by which a configuration asks for an optimiser.
+/// The names by which a configuration selects an optimiser.
 pub const OPTIMISERS: &[(&str, &str)] = &[
     ("sgd", "gradient descent with momentum"),
     ("adam", "Adam; weight decay is added to the gradient"),
@@ -22,7 +22,7 @@ pub type BuildOptimiser<F> = fn(&Config, &[ParamSpec]) -> Result<Box<dyn Optimis
 /// An optimiser for `optimiser.name = "NAME"`, on the CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnOptimiser {
-    /// The name by which a configuration asks for the optimiser.
+    /// The name by which a configuration selects the optimiser.
     pub name: &'static str,
     /// A description of the optimiser in a few words.
     pub about: &'static str,
@@ -41,7 +41,7 @@ impl Named for OwnOptimiser {
 /// The optimisers that the program added.
 pub(crate) static ADDED: Added<OwnOptimiser> = Added::to("optimiser", OPTIMISERS);
 
-/// The optimiser that `config` asks for, over parameters with the layout `params`.
+/// The optimiser that `config` selects, over parameters with the layout `params`.
 ///
 /// # Errors
 /// If no optimiser has that name.

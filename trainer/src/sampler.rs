@@ -27,7 +27,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// The sampler that `config` asks for, over a training set of `samples` samples.
+    /// The sampler that `config` selects, over a training set of `samples` samples.
     pub fn of(config: &Config, samples: usize, world: u32) -> Sampler {
         let limit = if config.data.train_samples > 0 { config.data.train_samples } else { usize::MAX };
         let shuffle = config.data.shuffle.then_some(config.seed);
@@ -39,13 +39,13 @@ impl Sampler {
         }
     }
 
-    /// The samples of `rank` in `epoch`, in order. Every rank has equally many. The order of an epoch depends on
-    /// seed and epoch alone, not on the number of ranks.
+    /// The samples of `rank` in `epoch`, in order. Every rank has the same number of samples. The order of an epoch
+    /// depends on seed and epoch alone, not on the number of ranks.
     pub fn indices(&self, rank: usize, epoch: u64) -> Vec<usize> {
         self.dealt(epoch).into_iter().skip(rank).step_by(self.world).collect()
     }
 
-    /// The samples of all ranks in `epoch`, in the order in which they are dealt.
+    /// The samples of all ranks in `epoch`, in the order in which ranks take them in turn.
     pub(crate) fn dealt(&self, epoch: u64) -> Vec<usize> {
         self.order(epoch).into_iter().cycle().take(self.per_rank() * self.world).collect()
     }
@@ -119,7 +119,7 @@ impl Sampler {
     }
 }
 
-/// The samples that `rank` evaluates. Over all ranks, every sample is there exactly once.
+/// The samples that `rank` evaluates. Over all ranks, every sample occurs exactly once.
 pub fn exactly_once(samples: usize, world: usize, rank: usize) -> Vec<usize> {
     (rank..samples).step_by(world).collect()
 }

@@ -8,7 +8,7 @@
 //!
 //! PyTorch's scaler has no floor: enough overflows in a row take its scale to 0, where gradients are 0 / 0 and the scale stays 0.
 //! PyTorch's ranks do not exchange `found` either: if each holds its own part of the gradients, some step and some skip. As in
-//! PyTorch, a skipped step updates the running statistics of batch norms; unlike there, they never become infinite or NaN.
+//! PyTorch, a skipped step updates the running statistics of batch norms; unlike in PyTorch, they never become infinite or NaN.
 
 use crate::Result;
 use allfold_collectives::{Communicator, ReduceOp};
@@ -59,7 +59,7 @@ pub struct GradScaler {
 }
 
 impl GradScaler {
-    /// The loss scaler that a configuration asks for, if it asks for one.
+    /// The loss scaler of a configuration; `None` if its loss scale is 0.
     pub fn of(config: &PrecisionConfig) -> Option<GradScaler> {
         let scale = config.loss_scale as f32;
         (scale > 0.0).then(|| GradScaler::new(scale, ScalerOptions::of(config)))

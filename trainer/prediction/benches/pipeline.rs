@@ -1,5 +1,5 @@
-//! Pipelines on two threads beside the clock, which takes for each step the times of passes that were measured in it: what is left between
-//! them are messages, and waiting that is not of the schedule.
+//! Pipelines on two threads, compared with the clock, which uses for each step the times of passes that were measured in that step. The
+//! remaining difference is messages, and waiting that is not part of the schedule.
 //!
 //! `cargo bench -p allfold-prediction --bench pipeline`
 #![allow(missing_docs, clippy::unwrap_used)]

@@ -6,16 +6,16 @@
 //! ```
 //!
 //! A rank on the clock runs a strategy's own code: its driver and its sharing call the clock as they call the engine of the CPU. One
-//! rank represents all that do the same: of a pipeline one rank of each stage, of any other strategy one. These ranks compute equally
-//! long and enter every exchange together; all groups of an axis exchange at the same time, in the time that
-//! [`allfold_collectives::time`] computes for their schedules on the topology. Where a schedule lets ranks finish at different
-//! times (unequal chunks, rank counts that are no power of two), the last rank's time is taken for all.
+//! rank represents all ranks that do the same: one rank of each stage of a pipeline, and a single rank of any other strategy. These
+//! ranks compute equally long and enter every exchange together; all groups of an axis exchange at the same time, in the time that
+//! [`allfold_collectives::time`] computes for their schedules on the topology. Where a schedule lets ranks finish at different times
+//! (unequal chunks, rank counts that are no power of two), the last rank's time is taken for all.
 //!
 //! Where exchanges of several communicators can be under way at once, as those of two axes or messages of a pipeline in both directions,
-//! every rank is stepped, and messages without contents share links as in a run on virtual time. So it is with `parameter_server`, with
-//! `data_parallel`, whose ranks leave a broadcast at different times, and with ranks that share layers in unequal parts. Beyond
-//! [`MOST_LINKED`] ranks one rank of each kind is stepped there too, with the largest part of the layers, exchanges do not slow each
-//! other, and a broadcast ends on all ranks when it ends on the last one.
+//! every rank is stepped, and messages without contents share links as in a run on virtual time. The same holds for `parameter_server`,
+//! for `data_parallel`, whose ranks leave a broadcast at different times, and for ranks that share layers in unequal parts. With more
+//! than [`MOST_LINKED`] ranks, one rank of each kind is stepped in these cases too, with the largest part of the layers; then exchanges
+//! do not slow each other, and a broadcast ends on all ranks when it ends on the last one.
 //!
 //! What is timed is a [`StepCosts`]: a real network with the costs of its kernels on a device ([`predict`]), or the layer table
 //! of a large one ([`allfold_trainer::workloads`], [`predict_workload`]).
@@ -105,8 +105,8 @@ pub struct StepPrediction {
     pub buckets: Vec<BucketTimes>,
     /// The number of parameters of the whole network.
     pub parameters: u64,
-    /// The most that each stepped rank holds at one time of a step, by class: the engine of the CPU, whose activations are as wide as
-    /// its parameters. Empty if the sizes of the network's tensors are not known.
+    /// The most that each stepped rank holds at one time of a step, by class, as in the engine of the CPU, whose activations are as wide
+    /// as its parameters. Empty if the sizes of the network's tensors are not known.
     pub peaks: Vec<MemoryUse>,
     /// What each stepped rank does, counted from the start of its step: one of each stage of a pipeline; with `data_parallel` all.
     #[serde(skip)]
@@ -168,7 +168,8 @@ fn predict_by(
     }
 }
 
-/// Predicts a step of `config` on every rank, with every message: what [`predict`] does not tell of ranks that another one represents.
+/// Predicts a step of `config` on every rank, with every message, which [`predict`] does not give for ranks that another rank
+/// represents.
 ///
 /// # Errors
 /// As [`predict`]; more than [`MOST_SERVED`] ranks.

@@ -1,5 +1,5 @@
-//! A step on the clock of which every rank is stepped, each on a thread, in a world on virtual time that carries messages without
-//! contents: where exchanges of several communicators are under way at once, which share links.
+//! A step on the clock in which every rank is stepped, each on a thread, in a world on virtual time that carries messages without
+//! contents. It is used if exchanges of several communicators, which share links, are under way at once.
 
 use crate::ModeledMachine;
 use crate::clock::{Exchanges, Shared, StepRules, WorldLinks};
@@ -9,16 +9,16 @@ use allfold_collectives::{Activity, World};
 use allfold_trainer::engine::{Keep, Mesh};
 use allfold_trainer::{Error, Result};
 
-/// The most ranks of a parameter server that are predicted: each is a thread or two.
+/// The most ranks of a parameter server that are predicted: each rank takes one or two threads.
 pub const MOST_SERVED: u32 = 256;
 
 /// The most ranks of another strategy of which every message is simulated. Beyond, one rank of each kind is stepped, and exchanges that
 /// are under way at once do not slow each other.
 pub const MOST_LINKED: u32 = 32;
 
-/// Whether every rank and message of this mesh is simulated: with servers; where exchanges can be under way at once in several
-/// communicators, of which `channels` carry messages, or in one that ranks leave at different times, as that of a first rank that keeps
-/// all parameters; and where the parts of layers that ranks share may be unequal.
+/// Whether every rank and message of this mesh is simulated: with servers; if exchanges can be under way at once in several
+/// communicators, of which `channels` carry messages, or in a communicator that ranks leave at different times, as with a first rank
+/// that keeps all parameters; and if ranks may share layers in unequal parts.
 pub(crate) fn is_linked(mesh: &Mesh, channels: usize, keeps: impl IntoIterator<Item = Keep>) -> bool {
     let axes = [mesh.data, mesh.pipeline, mesh.context, mesh.expert];
     let several = axes.into_iter().filter(|size| *size > 1).count() > 1 || channels > 1;

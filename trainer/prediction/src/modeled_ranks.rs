@@ -27,8 +27,8 @@ pub(crate) struct ModeledRanks<'a, F: Float> {
 }
 
 impl<'a, F: Float> ModeledRanks<'a, F> {
-    /// The ranks of `config` over samples of a shape (channels, height, width) and classes; `times` if its passes were measured. Every
-    /// rank is stepped where `all`, and where exchanges share links.
+    /// The ranks of `config` over samples of a shape (channels, height, width) and classes; `times` are measured times of passes, if
+    /// there are any. Every rank is stepped if `all` is set, or if exchanges share links.
     pub fn new(
         (config, times): (&'a Config, Option<&'a PhaseTimes>),
         samples: ((usize, usize, usize), usize),
@@ -52,7 +52,7 @@ impl<'a, F: Float> ModeledRanks<'a, F> {
         Ok(ranks)
     }
 
-    /// The device of a rank and, if those have costs of their own, its position on the tensor axis.
+    /// The device of a rank and, if positions have costs of their own, its position on the tensor axis.
     fn kind(&self, rank: usize) -> (Device, Option<usize>) {
         let device = *self.machine.devices.device(Rank(rank as u32), &self.machine.device);
         (device, self.has_parts.then(|| self.mesh.position(rank, MeshAxis::Tensor).index))

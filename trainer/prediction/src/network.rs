@@ -29,13 +29,14 @@ pub(crate) struct NetworkCosts<'a, F: Float> {
     pub device: Device,
     /// The position on the tensor axis; `None` for the largest part.
     pub part: Option<usize>,
-    /// Measured times of passes, which count and not the device's.
+    /// Measured times of passes, used instead of the device's.
     times: Option<&'a PhaseTimes>,
 }
 
 impl<'a, F: Float> NetworkCosts<'a, F> {
     /// The part of the network of `config` over samples of `shape` that a rank of `mesh` has at position `part` of the tensor axis;
-    /// without one the largest, for which ranks with smaller parts wait. `times` if its passes were measured.
+    /// without a position the largest part, for which ranks with smaller parts wait. `times` are measured times of passes, if there
+    /// are any.
     pub fn new(
         (config, times): (&'a Config, Option<&'a PhaseTimes>),
         (shape, classes): ((usize, usize, usize), usize),
@@ -53,7 +54,7 @@ impl<'a, F: Float> NetworkCosts<'a, F> {
                 parts.swap_remove(largest.unwrap_or_default())
             }
         };
-        // Refuses an optimiser that is not there.
+        // Refuses an unknown optimiser.
         optim::build::<F>(config, network.params())?;
         let outline = Arc::new(network.outline());
         let amp = models::narrow(config.precision.amp).map(|narrow| Autocast::new(narrow, &network));
@@ -110,7 +111,7 @@ impl<F: Float> StepCosts for NetworkCosts<'_, F> {
         self.time(clip_cost::<F>(elements))
     }
     fn accumulate(&self, elements: usize) -> Picos {
-        // A measured pass contains it.
+        // A measured pass contains the accumulation.
         if self.times.is_some() { Picos::ZERO } else { self.time(accumulate_cost::<F>(elements)) }
     }
     fn pack(&self, elements: usize) -> Picos {

@@ -146,7 +146,7 @@ fn bubbles_on_the_clock_are_as_published() {
     }
 }
 
-/// The prediction for 1,024 GPUs steps one rank of each stage. Here are 64, of which once all are stepped.
+/// The prediction for 1,024 GPUs steps one rank of each stage. Here, of 64 ranks, all are stepped once for comparison.
 #[test]
 fn a_rank_of_each_stage_is_equal_to_all_of_sixty_four() {
     let costs = ChunkCosts { forward: 2_000_000, input_grad: 3_000_000, weight_grad: 1_000_000 };

@@ -26,11 +26,12 @@ pub struct SteppedRank {
     pub peak: Option<MemoryUse>,
 }
 
-/// A rank begins a step when its own part of the previous one has ended, so that where several are stepped, steps are alike from the
-/// third on. The first steps also make the buffers that later ones find in their pools.
+/// A rank begins a step when its own part of the previous step has ended, so that with several stepped ranks, steps are alike from
+/// the third on. The first steps also allocate the buffers that later steps find in their pools.
 const STEPS: u64 = 3;
 
-/// Steps of workers that may be ahead of each other are not alike: these many are averaged, after those in which nobody waits yet.
+/// Steps of workers that may be ahead of each other are not alike: this many steps are averaged, after those in which no worker waits
+/// yet.
 const AHEAD: u64 = 10;
 
 /// Makes the driver of a rank.
@@ -56,9 +57,9 @@ pub(crate) fn step(
     unlike_step((&|_| class, rules, mesh), drivers, exchange)
 }
 
-/// The ranks that are stepped, each for all that do the same at the same time: for each kind of position on the data axis one of each
-/// stage, or all that share the stage's layers if they are unlike. All ranks if the first one leads the others, or if kinds of
-/// positions are mixed with groups of neighbours on the data axis.
+/// The stepped ranks, each for all ranks that do the same at the same time: for each kind of position on the data axis one rank of
+/// each stage, or all ranks that share the stage's layers if these ranks are unlike. All ranks are stepped if the first rank leads
+/// the others, or if kinds of positions are mixed with groups of neighbours on the data axis.
 fn stepped<'a>(is_led: bool, mesh: &Mesh, class_of: &dyn Fn(usize) -> RankClass<'a>) -> Vec<usize> {
     let at =
         |stage: usize, data: usize, tensor: usize| mesh.first_of_stage(stage) + data * mesh.tensor + tensor;
@@ -90,7 +91,7 @@ fn stepped<'a>(is_led: bool, mesh: &Mesh, class_of: &dyn Fn(usize) -> RankClass<
     (0..mesh.pipeline).flat_map(of_stage).collect()
 }
 
-/// Times a step of ranks that compute as long as the class of each says.
+/// Times a step of ranks whose classes determine how long each computes.
 ///
 /// # Errors
 /// What the strategy or the machine does not take.
@@ -105,7 +106,7 @@ pub(crate) fn unlike_step<'a>(
     step_of(&ranks, (class_of, rules, mesh), drivers, exchange)
 }
 
-/// Times a step in which these ranks are stepped, each for all that do the same at the same time.
+/// Times a step in which these ranks are stepped, each for all ranks that do the same at the same time.
 ///
 /// # Errors
 /// What the strategy or the machine does not take.

@@ -71,11 +71,11 @@ pub trait StepCosts: Sync {
     fn charges_itself(&self, _layer: usize) -> bool {
         false
     }
-    /// What a phase over `n` samples calls of the ranks along the axis of its layer.
+    /// The calls of a phase over `n` samples to the ranks along the axis of its layer.
     fn peer_calls(&self, _phase: Phase, _n: usize) -> Vec<PeerCall> {
         Vec::new()
     }
-    /// What a layer calls of them to gather the gradient of its output, before its backward pass.
+    /// The calls by which a layer gathers the gradient of its output from these ranks, before its backward pass.
     fn gather_calls(&self, _layer: usize, _n: usize) -> Vec<PeerCall> {
         Vec::new()
     }

@@ -1,4 +1,5 @@
-//! The meeting points of ranks whose clocks depend on each other, such as one of each stage of a pipeline; each is on a thread.
+//! The synchronisation points of ranks whose clocks depend on each other, such as one rank of each stage of a pipeline. Each rank is
+//! on a thread.
 //!
 //! A rank's clock depends only on its own steps and on the times that it gets here, so the order in which threads run does not matter.
 //!
@@ -64,10 +65,10 @@ pub(crate) struct Post {
     pub takes: MessageTimes,
 }
 
-/// The message of the errors that ranks get because another one has failed.
+/// The message of the errors that ranks get because another rank has failed.
 const STOPPED: &str = "another rank has failed";
 
-/// Whether a rank failed only because another one did.
+/// Whether a rank failed only because another rank did.
 pub(crate) fn is_consequence(error: &Error) -> bool {
     matches!(error, Error::Strategy(why) if why == STOPPED)
 }
@@ -101,7 +102,7 @@ impl State {
 }
 
 impl SyncPoints {
-    /// The meeting points of this many ranks.
+    /// The synchronisation points of this many ranks.
     pub fn new(ranks: usize) -> SyncPoints {
         let state = State { alive: ranks, ..State::default() };
         SyncPoints { state: Mutex::new(state), changed: Condvar::new() }
@@ -127,7 +128,7 @@ impl SyncPoints {
                 state.waiting += 1;
             }
             if state.waiting == state.alive {
-                let why = "every rank waits for another one, and would for ever";
+                let why = "every rank waits for another rank, and none can continue";
                 state.failed = Some(why.into());
                 self.change(state);
                 return Err(Error::Strategy(why.into()));
@@ -136,7 +137,7 @@ impl SyncPoints {
         }
     }
 
-    /// Enters a collective of `of` ranks at this time. Returns the latest time at which one entered.
+    /// Enters a collective of `of` ranks at this time. Returns the latest time at which any of these ranks entered.
     pub fn enter(&self, point: SyncPoint, of: usize, at: Picos) -> Result<Picos> {
         let mut state = lock(&self.state);
         let entered = state.entered.entry(point).or_default();

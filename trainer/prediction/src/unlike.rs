@@ -1,4 +1,4 @@
-//! Shares of a step's samples by which ranks on unlike devices end at the same time.
+//! Shares of a step's samples with which ranks on unlike devices end at the same time.
 //!
 //! A device's step over n samples takes a + c n: launches and the optimiser's step, and the time per sample. With
 //! T = (all samples + sum of a/c) / (sum of 1/c), the ranks that have (T - a) / c samples all end at T.
@@ -12,14 +12,14 @@ use allfold_trainer::{Config, Error, Result, strategies};
 /// The least time of a sample, as a share of the mean.
 const LEAST: f64 = 1e-3;
 
-/// A device's step: seconds besides the samples, and seconds per sample.
+/// A device's step: seconds that do not depend on the samples, and seconds per sample.
 #[derive(Clone, Copy)]
 struct DeviceStep {
     fixed: f64,
     per_sample: f64,
 }
 
-/// `config` on one rank: what the step of a rank's device is timed by.
+/// `config` for one rank, with which the step of a rank's device is timed.
 pub fn alone(config: &Config) -> Config {
     config.clone().with(|c| {
         c.strategy = "single".into();
@@ -52,8 +52,8 @@ pub fn shares_by_speed(
     shares_by_time(config, machine.topology.ranks(), device_of, seconds)
 }
 
-/// [`shares_by_speed`] on devices of any kind: `device_of` gives the device of each of `ranks` ranks, and `seconds` how long one takes
-/// for a step over so many samples. Each device is timed twice.
+/// [`shares_by_speed`] on devices of any kind: `device_of` gives the device of each of `ranks` ranks, and `seconds` how long a device
+/// takes for a step over so many samples. Each device is timed twice.
 ///
 /// # Errors
 /// Those of `seconds`; ranks that the strategy does not take.

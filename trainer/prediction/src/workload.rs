@@ -35,7 +35,7 @@ pub struct WorkloadTraining<'a> {
     /// The measured rate of one device alone in samples per second, if there is one: every kernel's time is scaled so that the
     /// predicted rate is the measured one.
     pub measured: Option<f64>,
-    /// Overheads besides kernels and links.
+    /// Overheads in addition to kernels and links.
     pub terms: Overheads,
 }
 

@@ -1,4 +1,4 @@
-//! Labelled samples, and where they come from.
+//! Labelled samples and their sources, by name.
 //!
 //! | `data` | read from `data.dir` | samples |
 //! |---|---|---|
@@ -25,7 +25,7 @@ use allfold_datasets::synthetic::{self, SyntheticOptions};
 use allfold_datasets::{AugmentOptions, RandomCrop, cifar, idx, text};
 use std::path::Path;
 
-/// The names by which a configuration asks for data.
+/// The names by which a configuration selects data.
 pub const DATA: &[(&str, &str)] = &[
     ("digits", "1,797 handwritten digits of 8x8 pixels, part of the program"),
     ("mnist", "70,000 handwritten digits of 28x28 pixels, idx files"),
@@ -40,7 +40,7 @@ pub const DATA: &[(&str, &str)] = &[
 /// A dataset for `data.name = "NAME"`.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnDataset {
-    /// The name by which a configuration asks for the dataset.
+    /// The name by which a configuration selects the dataset.
     pub name: &'static str,
     /// A description of the dataset in a few words.
     pub about: &'static str,
@@ -57,8 +57,8 @@ impl Named for OwnDataset {
 /// The datasets that the program added.
 pub(crate) static ADDED: Added<OwnDataset> = Added::to("dataset", DATA);
 
-/// The training set that `config` asks for, and the set that the run is scored on: the test set; or with `validation`, the
-/// training samples that are held out, and no sample of the test set.
+/// The training set that `config` selects, and the set that the run is scored on: the test set; or with `validation`, the training samples
+/// that are held out, and no sample of the test set.
 ///
 /// # Errors
 /// If there is no such set, or a file is missing or damaged; the message names it.
@@ -77,7 +77,7 @@ pub fn load(config: &Config) -> Result<(Dataset, Dataset)> {
     }
 }
 
-/// The shape of a sample and the number of classes of the set that `config` asks for; `None` if only [`load`] can tell.
+/// The shape of a sample and the number of classes of the set that `config` selects; `None` if only [`load`] can determine them.
 pub fn form(config: &Config) -> Option<((usize, usize, usize), usize)> {
     match config.data.name.as_str() {
         "digits" => Some(((1, 8, 8), 10)),
@@ -131,7 +131,7 @@ fn published(config: &Config) -> Result<(Dataset, Dataset)> {
     }
 }
 
-/// The random changes of pictures of this shape that `config` asks for, in one epoch.
+/// The random changes of pictures of this shape that `config` selects, in one epoch.
 ///
 /// # Errors
 /// If pictures of this shape could be moved out of sight.

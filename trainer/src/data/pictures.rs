@@ -1,4 +1,4 @@
-//! Pictures of one's own, by the keys of a configuration.
+//! The user's own pictures, by the keys of a configuration.
 
 use super::Dataset;
 use crate::{Config, Result};

@@ -21,7 +21,7 @@ use crate::engine::{Keep, RankEngine};
 use crate::{Config, Error, Network, Phase, Result};
 use allfold_kernels::nn::Float;
 
-/// Gradients averaged in buckets over the parameters, while the backward pass goes on.
+/// Gradients averaged in buckets over the parameters, during the backward pass.
 pub struct Ddp {
     caps: Caps,
     groups: Vec<String>,
@@ -63,7 +63,7 @@ pub(crate) fn fits_network<F: Float>(config: &Config, network: &Network<F>) -> R
 }
 
 impl Ddp {
-    /// The sharing with the buckets that `config` asks for.
+    /// The sharing with the buckets that `config` selects.
     pub fn new(config: &Config) -> Ddp {
         Ddp {
             caps: config.ddp.caps(),

@@ -31,7 +31,7 @@ pub struct PipelineDriver {
     done: Vec<usize>,
 }
 
-/// The schedule that `config` asks for.
+/// The schedule that `config` selects.
 fn schedule(config: &Config) -> PipelineSchedule {
     match config.parallel.schedule {
         ScheduleName::Gpipe => PipelineSchedule::GPipe,
@@ -64,7 +64,7 @@ pub(super) fn fits(config: &Config, mesh: Mesh) -> Result<()> {
 }
 
 impl PipelineDriver {
-    /// The stage at `place` of the pipeline that `config` asks for.
+    /// The stage at `place` of the pipeline that `config` selects.
     ///
     /// # Errors
     /// A schedule that does not allow this number of stages or micro-batches.

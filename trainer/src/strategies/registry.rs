@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// A strategy for `strategy = "NAME"`, on the CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnStrategy {
-    /// The name by which a configuration asks for the strategy.
+    /// The name by which a configuration selects the strategy.
     pub name: &'static str,
     /// A description of the strategy in a few words.
     pub about: &'static str,
@@ -35,7 +35,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ADDED.names()
 }
 
-/// Names that PyTorch's users know strategies by, and the names here.
+/// PyTorch's names of strategies, and the names here.
 const OF_PYTORCH: [(&str, &str); 5] = [
     ("fsdp", "zero3"),
     ("fsdp2", "zero3"),
@@ -47,7 +47,7 @@ const OF_PYTORCH: [(&str, &str); 5] = [
 /// Whether there is a strategy of this name.
 ///
 /// # Errors
-/// There is none: the error names the nearest, or what PyTorch's name stands for.
+/// There is no such strategy: the error gives the nearest name, or the name here for a name of PyTorch.
 pub fn check_name(name: &str) -> Result<()> {
     if names().any(|known| known == name) {
         return Ok(());
@@ -111,7 +111,7 @@ pub fn axes(config: &Config, ranks: u32) -> Result<BTreeMap<&'static str, u32>> 
 /// Checks that the strategy of `config` takes this number of ranks and the other keys.
 ///
 /// # Errors
-/// What it does not take, and what would be right.
+/// What the strategy does not take, and what would be right.
 pub fn fits(config: &Config, ranks: u32) -> Result<()> {
     let (row, name) = (row(config), &config.strategy);
     if row.one_rank && ranks > 1 {
@@ -159,7 +159,7 @@ fn takes_keys(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the strategy allows the sharing of layers, positions or experts that `config` asks for.
+/// Checks that the strategy allows the sharing of layers, positions or experts that `config` requests.
 fn shares_work(config: &Config, ranks: u32) -> Result<()> {
     let StrategyRow { whole, divides, .. } = *row(config);
     let parallel = &config.parallel;

@@ -16,7 +16,7 @@ use crate::unknown::unknown;
 use crate::{Config, Result};
 use allfold_config::StageSharing;
 
-/// What the ranks divide besides samples, also where the key of `[parallel]` for it is not given.
+/// What the ranks divide in addition to samples, even if the key of `[parallel]` for it is not set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Divides {
     Samples,
@@ -31,7 +31,7 @@ pub(super) enum Divides {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shards {
     Never,
-    /// As the key `parallel.sharding` says.
+    /// By the key `parallel.sharding`.
     ByKey,
     Always,
 }
@@ -45,9 +45,9 @@ pub(super) struct StrategyRow {
     pub about: &'static str,
     pub divides: Divides,
     pub shards: Shards,
-    /// Whether it is for one rank alone.
+    /// Whether the strategy is for one rank alone.
     pub one_rank: bool,
-    /// Whether it takes all keys of data-parallel training.
+    /// Whether the strategy takes all keys of data-parallel training.
     pub all_keys: bool,
     /// Whether every rank has whole layers, positions and experts, whatever the keys say.
     pub whole: bool,
@@ -164,7 +164,7 @@ const TABLE: [StrategyRow; 11] = [
     },
 ];
 
-/// A strategy whose ranks keep whole what they update, or parts of it as `parallel.sharding` says.
+/// A strategy whose ranks keep whole what they update, or parts of it by `parallel.sharding`.
 const BY_KEY: StrategyRow = StrategyRow {
     shards: Shards::ByKey,
     build: |config, _, _| plain(config, sharing(config, config.parallel.sharding)),
@@ -180,7 +180,7 @@ const fn names_of<const N: usize>(table: &[StrategyRow; N]) -> [(&'static str, &
     names
 }
 
-/// The names by which a configuration asks for a strategy, each with what it is.
+/// The names by which a configuration selects a strategy, each with a description.
 pub const STRATEGIES: &[(&str, &str)] = &names_of(&TABLE);
 
 /// The row of the strategy of `config`.

@@ -39,12 +39,12 @@ impl ClockRank<'_> {
         Ok(last)
     }
 
-    /// Waits for the exchange of a bucket, and does what its hook does then. Returns when its sum is there.
+    /// Waits for the exchange of a bucket, and does what its hook does then. Returns when the sum is complete.
     fn finish_bucket(&mut self, bucket: usize, exchange: Pending) -> Result<Picos> {
         let Some(HookCalls { sent, finished, .. }) = self.buckets()?.hook[bucket].clone() else {
             return self.wait(exchange);
         };
-        // A real rank counts all of it as waiting.
+        // A real rank counts this whole time as waiting.
         let start = self.now;
         let done = self.end(exchange)?;
         self.now = self.now.later(done);
@@ -57,7 +57,7 @@ impl ClockRank<'_> {
         Ok(if sent.is_empty() { self.now } else { done })
     }
 
-    /// Does a part of a hook's exchange; a collective is started only.
+    /// Does a part of a hook's exchange; a collective is only started, not waited for.
     fn hook_call(&mut self, call: HookCall) -> Result<Pending> {
         match call {
             HookCall::Work(cost) => {

@@ -1,4 +1,4 @@
-//! The lengths of buffers, and a pool of them that gives and takes as the pool of the engine of the CPU does.
+//! The lengths and capacities of buffers, and a pool of buffers that works as the pool of the CPU's engine.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -18,7 +18,7 @@ pub(super) struct ClockBufferPool {
 }
 
 impl ClockBufferPool {
-    /// A free buffer that is at most twice as large, the smallest of them, or a new one.
+    /// The smallest free buffer of at least `len` and at most twice as many elements, or a new buffer.
     pub fn take(&mut self, len: usize) -> ClockBuffer {
         let best = self.free.range(len..=2 * len).next().map(|(capacity, _)| *capacity);
         if let Some(Entry::Occupied(mut count)) = best.map(|capacity| self.free.entry(capacity)) {
@@ -32,7 +32,7 @@ impl ClockBufferPool {
         buffer
     }
 
-    /// Gives `buffer` this length. One without memory of its own takes a free one.
+    /// Gives `buffer` this length. A buffer without memory of its own takes a free buffer of the pool.
     pub fn size(&mut self, buffer: &mut ClockBuffer, len: usize) {
         if buffer.capacity == 0 && !self.free.is_empty() {
             *buffer = self.take(len);
@@ -54,7 +54,7 @@ impl ClockBufferPool {
         *self.free.entry(buffer.capacity).or_default() += 1;
     }
 
-    /// Returns a buffer that has memory of its own.
+    /// Returns a buffer to the pool, if it has memory of its own.
     pub fn push_filled(&mut self, buffer: ClockBuffer) {
         if buffer.capacity > 0 {
             self.push(buffer);

@@ -15,19 +15,20 @@ use std::sync::Arc;
 
 /// What gives the exchanges of a rank their times.
 pub(crate) enum Exchanges<'a> {
-    /// A model, from the moment at which all ranks have entered an exchange; stepped ranks tell each other at `sync_points`.
+    /// A model of the time from the moment at which all ranks have entered an exchange; stepped ranks synchronise at
+    /// `sync_points`.
     Modeled { sync_points: &'a SyncPoints, model: &'a dyn SharedExchange },
-    /// Virtual links, over which all exchanges go; every rank is stepped.
+    /// Virtual links, which carry all exchanges; every rank is stepped.
     Links(Box<WorldLinks<'a>>),
 }
 
 /// An exchange that was started.
 pub(super) enum Pending {
-    /// It is done at this time.
+    /// The exchange is done at this time.
     At(Picos),
-    /// An end of a message at the meeting points.
+    /// One end of a message at the synchronisation points.
     Message(usize),
-    /// It is on virtual links.
+    /// The exchange is on virtual links.
     Work(Work<Buffer<u8>>),
 }
 
@@ -137,13 +138,13 @@ impl<'a> ClockRank<'a> {
     ) -> Result<()> {
         let exchange = match self.exchanges {
             Exchanges::Modeled { .. } => self.start_collective(queue, collective, what)?,
-            // On its own thread, as in a run: messages that begin at the same time go in the order of threads.
+            // On its own thread, as in a run: messages that begin at the same time are sent in the order of threads.
             Exchanges::Links(_) => Pending::At(self.links()?.run_collective(queue, collective, what)?),
         };
         self.wait(exchange).map(drop)
     }
 
-    /// Runs what a phase of micro-batch `micro` calls of the ranks along the axis of its layer.
+    /// Runs the calls of a phase of micro-batch `micro` to the ranks along the axis of its layer.
     pub(super) fn call_peers(
         &mut self,
         axis: MeshAxis,

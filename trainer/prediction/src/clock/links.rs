@@ -1,5 +1,5 @@
 //! Exchanges of ranks that are all stepped: messages without contents, over the links of a [`World`](allfold_collectives::World) on
-//! virtual time, whose clock follows a rank's before each of its operations. They slow each other as those of a run do.
+//! virtual time, whose clock follows a rank's before each of its operations. The exchanges slow each other as in a run.
 
 use super::Queue;
 use super::buffers::ClockBuffer;
@@ -8,7 +8,7 @@ use allfold_sim::Picos;
 use allfold_trainer::engine::{Keep, Mesh, MeshAxis, MeshGroups, ParamUnit, Route};
 use allfold_trainer::{Error, Result};
 
-/// A message between a server and a worker that is under way, with its buffer if those are known.
+/// A message between a server and a worker that is under way, with its buffer if the sizes of tensors are known.
 pub(super) struct ServingMessage {
     pub work: Work<Buffer<u8>>,
     pub buffer: Option<ClockBuffer>,
@@ -19,7 +19,7 @@ pub(crate) struct WorldLinks<'a> {
     groups: MeshGroups<'a>,
     /// For each unit that several stages hold, on those stages: their communicator.
     copies: Vec<Option<Communicator>>,
-    /// On a worker, for each unit: its parameters from each server. Besides, what it sent.
+    /// On a worker: for each unit, its parameters from each server; and the messages that the worker sent.
     pub(super) pulls: Vec<Vec<ServingMessage>>,
     pub(super) sent: Vec<ServingMessage>,
     /// On a server, for each worker: the gradients of units expected of the worker, and the parameters sent to the worker.
@@ -59,7 +59,7 @@ impl<'a> WorldLinks<'a> {
         self.groups.world().note_step(step);
     }
 
-    /// Makes the clock of the links that of their rank, which does nothing else meanwhile.
+    /// Sets the clock of the links to that of their rank, which does nothing else meanwhile.
     pub fn follow(&self, now: Picos) {
         self.groups.world().advance(Picos(now.0.saturating_sub(self.now().0)));
     }

@@ -1,4 +1,4 @@
-//! The memory of a rank on a clock: it takes and frees buffers as the engine of the CPU does, without their contents.
+//! The memory of a rank on a clock: it allocates and frees buffers as the engine of the CPU does, without their contents.
 //!
 //! ```text
 //! unit          parameters, gradients, optimiser state, whole or in part; whole buffers for exchanges
@@ -211,7 +211,8 @@ impl ClockMemory<'_> {
         }
     }
 
-    /// Runs a phase of a micro-batch, in which its tensors are taken, notes what the rank holds, and frees what no later phase reads.
+    /// Runs a phase of a micro-batch, in which its tensors are allocated, notes what the rank holds, and frees what no later phase
+    /// reads.
     pub fn run(&mut self, phase: Phase, Slot(at): Slot) {
         match phase {
             Phase::Forward(l) => self.forward(l, at),

@@ -10,10 +10,10 @@
 //!                '-- WorldLinks                as messages without contents on virtual time
 //! ```
 //!
-//! Ranks that do the same at the same time are represented by one, which alone is stepped: the first rank of each stage of a pipeline.
-//! So a collective along any other axis begins when this rank enters it. Ranks with unlike devices or unequal shares of the samples
-//! are represented by one of each kind, if samples are all that ranks share. Otherwise, and where the first rank of the data axis does
-//! what others do not, every rank is stepped. The operations of a communicator follow each other, as on the communication thread of a real one.
+//! Ranks that do the same at the same time are represented by one rank, which alone is stepped: the first rank of each stage of a pipeline.
+//! So a collective along any other axis begins when this rank enters it. Ranks with unlike devices or unequal shares of the samples are
+//! represented by one rank of each kind, if ranks share only samples. Otherwise, and where the first rank of the data axis does what others
+//! do not, every rank is stepped. The operations of a communicator follow each other, as on the communication thread of a real one.
 
 mod bucketing;
 mod buffers;
@@ -44,7 +44,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use units::UnitSizes;
 
-/// What the clock needs to know of a configuration besides its strategy.
+/// The properties of a configuration that the clock needs in addition to its strategy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepRules {
     /// Whether ranks may have unequally many samples.

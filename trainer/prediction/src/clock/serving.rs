@@ -1,7 +1,7 @@
 //! A rank of a parameter server on the clock.
 //!
 //! Servers and workers do different things at different times, and the messages of all workers share the links of a server. So every
-//! rank is stepped, and its messages go over the links of a world on virtual time.
+//! rank is stepped, and its messages are sent over the links of a world on virtual time.
 
 use super::ClockRank;
 use super::exchanges::{Exchanges, Pending};
@@ -35,7 +35,7 @@ impl ClockRank<'_> {
         ServingMessage { work, buffer }
     }
 
-    /// Waits for what this rank sent as a worker.
+    /// Waits for the messages that this rank sent as a worker.
     pub(super) fn wait_for_pushes(&mut self) -> Result<()> {
         match &mut self.exchanges {
             Exchanges::Links(links) => {

@@ -5,7 +5,7 @@ use allfold_trainer::engine::{Keep, UnitLayout};
 /// Free whole units that a rank keeps, as the engine does.
 const FREE_UNITS: usize = 3;
 
-/// The elements of a unit, and those of its whole tensors and its part of the gradient: 0 while they are not there.
+/// The elements of a unit, of its whole tensors and of its part of the gradient: 0 while these do not exist.
 struct UnitBuffers {
     keep: Keep,
     padded: usize,
@@ -58,7 +58,7 @@ impl UnitSizes {
         self.free.push(elements);
     }
 
-    /// The parameters of a unit are gathered.
+    /// Gathers the parameters of a unit.
     pub fn gather(&mut self, unit: usize) {
         if self.units[unit].keep == Keep::Sharded {
             let whole = self.take(unit);
@@ -66,7 +66,7 @@ impl UnitSizes {
         }
     }
 
-    /// The whole parameters of a unit of which the rank keeps a part are freed.
+    /// Frees the whole parameters of a unit of which the rank keeps a part.
     pub fn release(&mut self, unit: usize) {
         if self.units[unit].keep == Keep::Sharded && self.units[unit].params > 0 {
             let whole = std::mem::take(&mut self.units[unit].params);
@@ -75,7 +75,7 @@ impl UnitSizes {
         }
     }
 
-    /// A unit needs its whole gradient. Returns whether the gradient was not there.
+    /// Allocates a unit's whole gradient unless it exists. Returns whether it was allocated.
     pub fn use_gradient(&mut self, unit: usize) -> bool {
         if self.units[unit].grads > 0 {
             return false;
@@ -86,7 +86,7 @@ impl UnitSizes {
         true
     }
 
-    /// A unit's gradient is reduced: the rank keeps its part, if that is what it keeps.
+    /// After the reduction of a unit's gradient: frees the whole and keeps the rank's part, if the rank keeps only a part.
     pub fn reduced(&mut self, unit: usize) {
         if matches!(self.units[unit].keep, Keep::ShardedGradients | Keep::Sharded) {
             let whole = std::mem::take(&mut self.units[unit].grads);
@@ -96,7 +96,7 @@ impl UnitSizes {
         }
     }
 
-    /// The rank has its part of the gradient.
+    /// Keeps the rank's part of the gradient.
     pub fn keep_part(&mut self, unit: usize) {
         let UnitBuffers { own, grad_part, .. } = &mut self.units[unit];
         self.grads = self.grads + *own - std::mem::replace(grad_part, *own);

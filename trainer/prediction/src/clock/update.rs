@@ -9,7 +9,7 @@ use allfold_trainer::engine::{Keep, MeshAxis};
 use allfold_trainer::timing::StepWork;
 
 impl ClockRank<'_> {
-    /// Does something for as long as `takes` says for the elements of each unit that this rank updates.
+    /// Advances the clock by the time that `takes` gives for the elements of each unit that this rank updates.
     fn for_each_unit(&mut self, takes: impl Fn(usize) -> Picos) {
         let elements =
             self.units.iter().map(|unit| unit.layout.trained_len()).filter(|elements| *elements > 0);

@@ -32,7 +32,7 @@ use allfold_kernels::{bf16, f16};
 use allfold_sim::Picos;
 use calls::compress_cost;
 
-/// The names by which a configuration asks for a hook.
+/// The names by which a configuration selects a hook.
 pub const HOOKS: &[(&str, &str)] = &[
     ("none", "gradients as they are"),
     ("fp16", "gradients in f16"),
@@ -85,7 +85,7 @@ pub enum BucketExchange<F: Float> {
 }
 
 impl<F: Float> Hook<F> {
-    /// The hook that `config` asks for.
+    /// The hook that `config` selects.
     pub fn named(config: &crate::Config) -> Hook<F> {
         // If an overflow skips a step, the hook's state must become that of before the step.
         let undoable = config.precision.loss_scale > 0.0;
@@ -164,7 +164,8 @@ impl<F: Float> Hook<F> {
         }
     }
 
-    /// Begins the exchange of a bucket, as far as the hook can before others are ready. All ranks begin the same in one order.
+    /// Begins the exchange of a bucket, as far as the hook can before other buckets are ready. All ranks begin the same
+    /// exchanges in the same order.
     ///
     /// # Errors
     /// If communication fails.

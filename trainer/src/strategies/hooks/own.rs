@@ -11,7 +11,7 @@ pub type BuildHook<F> = fn(&crate::Config) -> Box<dyn BucketHook<F>>;
 /// A hook for `ddp.hook = "NAME"` of strategy `ddp`, on the CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnHook {
-    /// The name by which a configuration asks for the hook.
+    /// The name by which a configuration selects the hook.
     pub name: &'static str,
     /// A description of the hook in a few words.
     pub about: &'static str,
