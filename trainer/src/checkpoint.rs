@@ -61,7 +61,7 @@ pub struct TrainingProgress {
 }
 
 impl TrainingProgress {
-    /// Whether another file is of the same moment of the same run.
+    /// Whether another file is of the same step of the same run.
     fn is_of(&self, other: &TrainingProgress) -> bool {
         let whole =
             |progress: &TrainingProgress| TrainingProgress { checksum: String::new(), ..progress.clone() };
@@ -93,9 +93,9 @@ pub struct History {
 /// The files that a checkpoint is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// Whether it is one of the newest, which are named after their step.
+    /// Whether the checkpoint is written as one of the newest, which are named after their step.
     pub step: bool,
-    /// Whether it replaces the best.
+    /// Whether the checkpoint replaces the best one.
     pub best: bool,
 }
 
@@ -115,7 +115,7 @@ pub struct Snapshot<'a, F: Float> {
     pub losses: &'a [f64],
     /// The outcome of every epoch so far.
     pub epochs: &'a [EpochReport],
-    /// State that each rank has of its own: of all ranks, or for a part of this one.
+    /// State that each rank has of its own: that of all ranks, or in a part of a sharded checkpoint that of this rank.
     pub own: &'a Own<F>,
 }
 
@@ -137,7 +137,7 @@ pub struct Restored<'a, F: Float> {
 type Named<'a> = Vec<(String, Dtype, Vec<usize>, &'a [u8])>;
 
 impl<F: Float> Snapshot<'_, F> {
-    /// What the file says of the run, but for the checksum; `steps` is the number of the optimiser's steps.
+    /// The run's progress as the file stores it, without the checksum; `steps` is the number of the optimiser's steps.
     fn progress(&self, steps: u64) -> TrainingProgress {
         TrainingProgress {
             version: VERSION,
@@ -259,7 +259,7 @@ pub(crate) fn unread(path: &Path, error: &std::io::Error) -> Error {
     }
 }
 
-/// The checkpoint of a directory with the most steps, be it one of the newest or the best; `None` if it has none.
+/// The checkpoint of a directory with the most steps, among the newest and the best; `None` if the directory has none.
 ///
 /// # Errors
 /// If the directory, or the file of the best, cannot be read.
@@ -279,7 +279,7 @@ fn wrong(path: &Path, what: &str) -> Error {
     Error::Checkpoint(format!("{}: {what}", path.display()))
 }
 
-/// Reads a checkpoint; returns where the run was, and what it had recorded.
+/// Reads a checkpoint; returns the run's progress, and what the run had recorded.
 ///
 /// # Errors
 /// If the file cannot be read, is damaged, or is of another model, number of ranks or configuration. Model and optimiser
@@ -305,7 +305,7 @@ pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(TrainingPro
     }
 }
 
-/// Reads a description whose configuration may be from before there were tables.
+/// Reads a description whose configuration may be of a version without tables.
 fn read_progress(text: &str) -> std::result::Result<TrainingProgress, toml::de::Error> {
     let mut description = DeTable::parse(text)?;
     if let Some(DeValue::Table(config)) = description.get_mut().get_mut("config").map(Spanned::get_mut) {
@@ -364,7 +364,7 @@ pub fn restore<F: Float>(
     Ok((progress, history))
 }
 
-/// The tensors of a file and the state that its metadata describe, if it is as it was written.
+/// The tensors of a file and the state that its metadata describe, if the file is unchanged since it was written.
 fn verified(bytes: &[u8]) -> std::result::Result<(SafeTensors<'_>, TrainingProgress), String> {
     let all = SafeTensors::deserialize(bytes).map_err(|error| damage(bytes, &error))?;
     let (progress, text) = described(bytes)?;
@@ -377,7 +377,7 @@ fn verified(bytes: &[u8]) -> std::result::Result<(SafeTensors<'_>, TrainingProgr
     Ok((all, progress))
 }
 
-/// Refuses the checkpoint of a run that this one does not go on.
+/// Refuses the checkpoint of a run that this run does not continue.
 fn fits<F: Float>(
     progress: &TrainingProgress,
     run: (&Config, u32),
@@ -436,7 +436,7 @@ fn history(all: &SafeTensors, step: u64) -> std::result::Result<History, String>
 
 /// The defect of a safetensors file: where it ends, if it ends early, else the message of its reader.
 pub(crate) fn damage(bytes: &[u8], error: &safetensors::SafeTensorError) -> String {
-    /// What the header of a safetensors file says of a tensor.
+    /// A tensor's entry in the header of a safetensors file.
     #[derive(Deserialize)]
     struct Entry {
         data_offsets: Option<(u64, u64)>,

@@ -33,7 +33,7 @@ pub fn parse(text: &str, name: &str) -> Result<Config> {
 /// Checks that a configuration makes sense.
 ///
 /// # Errors
-/// The first value that does not, and what would be right.
+/// The first value that makes no sense, and what would be right.
 pub fn check(config: &Config) -> Result<()> {
     among("model", &config.model.name, models::ADDED.names())?;
     among("data", &config.data.name, data::ADDED.names())?;
@@ -59,7 +59,7 @@ fn check_own_parts(config: &Config) -> Result<()> {
     }
 }
 
-/// Refuses values of one table that would have no effect beside those of another, or contradict them.
+/// Refuses values of one table that have no effect together with those of another table, or contradict them.
 fn check_together(config: &Config) -> Result<()> {
     let Config { model, data, ddp, .. } = config;
     let single = config.strategy == "single";

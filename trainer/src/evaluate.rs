@@ -31,7 +31,7 @@ pub struct EvaluationPlace {
     pub index: usize,
     /// The number of parts.
     pub size: usize,
-    /// Whether the rank's result counts: of several ranks with the same part, one's does.
+    /// Whether the rank's result counts: of several ranks with the same part, the result of one rank counts.
     pub counts: bool,
 }
 

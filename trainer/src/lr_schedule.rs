@@ -6,9 +6,9 @@
 //!                              '--             '-.           '       '--
 //! ```
 //!
-//! Such a function needs no state: a run that resumes goes on with the rate that it would have had. The values
-//! are those of `torch.optim.lr_scheduler` (cosine: I. Loshchilov and F. Hutter, ICLR 2017; one cycle: L. N. Smith and
-//! N. Topin, arXiv:1708.07120; warm-up and a rate that grows with the ranks: P. Goyal et al., arXiv:1706.02677).
+//! Such a function needs no state: a run that resumes continues with the rate that it would have had. The values are those of
+//! `torch.optim.lr_scheduler` (cosine: I. Loshchilov and F. Hutter, ICLR 2017; one cycle: L. N. Smith and N. Topin,
+//! arXiv:1708.07120; warm-up and a rate that grows with the ranks: P. Goyal et al., arXiv:1706.02677).
 
 mod plateau;
 

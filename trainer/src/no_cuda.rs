@@ -1,4 +1,4 @@
-//! Replaces `cuda` in a build without GPUs: a configuration that asks for a GPU is refused with the reason.
+//! Replaces `cuda` in a build without GPUs: a configuration that requests a GPU is refused with the reason.
 
 #[path = "cuda/outcome.rs"]
 mod outcome;
@@ -37,7 +37,7 @@ fn absent() -> Error {
 /// `None`, the CPU.
 ///
 /// # Errors
-/// The configuration asks for GPUs.
+/// The configuration requests GPUs.
 pub fn open(config: &Config) -> Result<Option<Arc<dyn CudaMachine>>> {
     if config.uses_gpus() { Err(absent()) } else { Ok(None) }
 }

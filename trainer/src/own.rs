@@ -1,5 +1,5 @@
-//! A program's own parts of training: models, optimisers, hooks, strategies and datasets that configurations find by name beside
-//! those of the tables. Layers need no row: a model uses any type that implements [`Layer`](crate::layers::Layer).
+//! A program's own parts of training: models, optimisers, hooks, strategies and datasets that configurations find by name, in
+//! addition to those of the tables. Layers need no row: a model uses any type that implements [`Layer`](crate::layers::Layer).
 //!
 //! ```
 //! use allfold_trainer::own::{self, OwnModel, OwnParts};
@@ -47,8 +47,8 @@ impl OwnParts {
         OwnParts { models: &[], optimisers: &[], hooks: &[], strategies: &[], datasets: &[] };
 }
 
-/// Adds a program's own parts, so that every later look-up by name finds them beside those of the tables. A program must call
-/// this at most once, before it reads a configuration. All ranks of a job must add the same parts.
+/// Adds a program's own parts, so that every later look-up by name finds them in addition to those of the tables. A program must
+/// call this at most once, before it reads a configuration. All ranks of a job must add the same parts.
 ///
 /// # Errors
 /// A name that another part of the same kind has; a second call.

@@ -62,7 +62,7 @@ pub fn train_on(
 }
 
 /// [`train_on`] on a given machine of GPUs: the tests' shim, or one that is open already. `None` means the CPU. If `config` gives
-/// some ranks the CPU and others GPUs, the former ignore `machine`.
+/// some ranks the CPU and others GPUs, the ranks on the CPU ignore `machine`.
 ///
 /// # Errors
 /// As [`train`].
@@ -141,7 +141,7 @@ impl<'a, F: Float> Run<'a, F> {
             }
         };
         let optimiser = optim::build(config, network.params())?;
-        // The others get rank 0's weights before the first step.
+        // The other ranks get rank 0's weights before the first step.
         let mut model = match comm.rank().0 {
             0 => Model::new(network, config.seed)?,
             _ => Model::zeros(network)?,

@@ -5,14 +5,14 @@
 //!                                                    rank 0        rank 1
 //! ```
 //!
-//! Each step has the samples that it has with equal shares. Gradients are divided by the number of ranks, so each rank's loss counts
-//! by its samples relative to an equal share: 1.5 and 0.5 above. The sum is then the gradient of the mean over all samples.
+//! Each step has the same samples as with equal shares. Gradients are divided by the number of ranks, so each rank's loss counts by
+//! its samples relative to an equal share: 1.5 and 0.5 above. The sum is then the gradient of the mean over all samples.
 
 use crate::engine::{Mesh, MeshAxis};
 use crate::{Config, Error, Result};
 
-/// How many of `samples` samples each rank is given: as its share says, rounded down; what is left goes one by one to the ranks that
-/// rounding took most from.
+/// How many of `samples` samples each rank is given: its share, rounded down. The remaining samples are given, one each, to the
+/// ranks that rounding took most from.
 pub fn dealt(samples: usize, shares: &[u32]) -> Vec<usize> {
     let all: u128 = shares.iter().map(|share| u128::from(*share)).sum::<u128>().max(1);
     let exact = |share: &u32| samples as u128 * u128::from(*share);
@@ -36,7 +36,7 @@ pub fn batch_of(config: &Config, mesh: &Mesh, rank: usize) -> usize {
     }
 }
 
-/// Checks that `config` can give the ranks of `mesh` unequal shares, if it asks for that.
+/// Checks that `config` can give the ranks of `mesh` unequal shares, if it sets shares.
 pub(crate) fn fits(config: &Config, mesh: &Mesh) -> Result<()> {
     let shares = &config.parallel.shares;
     if shares.is_empty() {

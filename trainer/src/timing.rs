@@ -93,8 +93,8 @@ pub struct StepSpan {
     pub end: Picos,
 }
 
-/// A pass of one layer over a micro-batch, by the communicator's clock. Waiting in exchanges of the pass is within it, but for the sums
-/// of a synchronised batch norm.
+/// A pass of one layer over a micro-batch, by the communicator's clock. Waiting in exchanges of the pass is included, except for the
+/// sums of a synchronised batch norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerSpan {
     /// The number of the layer; `None`: the loss.
@@ -124,7 +124,7 @@ pub struct BucketTimes {
     pub done: Picos,
 }
 
-/// How long the communication timeline was busy: buckets go one after another.
+/// How long the communication timeline was busy: buckets are exchanged one after another.
 pub fn communication(buckets: &[BucketTimes]) -> Picos {
     let (mut free, mut busy) = (Picos::ZERO, Picos::ZERO);
     for bucket in buckets {

@@ -3,7 +3,7 @@
 use crate::Error;
 use allfold_sim::suggest::suggestion;
 
-/// What is named, the name that PyTorch's users know it by, in lower case, and the name here.
+/// The kind of part, its name in PyTorch in lower case, and its name here.
 const OF_PYTORCH: [(&str, &str, &str); 4] = [
     ("data", "imagefolder", "pictures"),
     ("data", "image_folder", "pictures"),
@@ -11,7 +11,8 @@ const OF_PYTORCH: [(&str, &str, &str); 4] = [
     ("data", "fakedata", "synthetic"),
 ];
 
-/// The error for a name that is not in `names`: it says what PyTorch's name stands for, suggests the nearest, or lists all.
+/// The error for a name that is not in `names`: it gives the name here for a name of PyTorch, suggests the nearest name, or
+/// lists all.
 pub(crate) fn unknown<'a>(what: &str, got: &str, names: impl Iterator<Item = &'a str>) -> Error {
     let lower = got.to_lowercase();
     if let Some((.., ours)) = OF_PYTORCH.iter().find(|(kind, theirs, _)| *kind == what && *theirs == lower) {

@@ -6,8 +6,8 @@
 //!
 //! The file is safetensors, or an archive that `torch.save` wrote, of a state dict or of a dict with one as the entry `state_dict`,
 //! `model_state_dict` or `model`. Tensors are f64, f32, f16 or bf16. PyTorch's counters (`num_batches_tracked`) are ignored. If all
-//! names begin with `module.`, as `DistributedDataParallel` makes them, that is left out. A checkpoint of Allfold can be read too:
-//! its model's tensors are taken, whatever the number of ranks and the optimiser of its run.
+//! names begin with `module.`, as `DistributedDataParallel` makes them, this prefix is left out. A checkpoint of Allfold can be
+//! read too: its model's tensors are taken, whatever the number of ranks and the optimiser of its run.
 
 mod matching;
 

@@ -1,10 +1,10 @@
-//! Which runs may resume from a checkpoint: those that go on as the run of the checkpoint would have.
+//! Which runs may resume from a checkpoint: those that continue as the run of the checkpoint would have.
 
 use super::TrainingProgress;
 use crate::{Config, strategies};
 use allfold_config::TrainingConfig;
 
-/// What the checkpoint of a run holds that each rank has of its own.
+/// The state in a run's checkpoint that each rank has of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PerRank {
     /// Nothing: all ranks have the same state.
@@ -52,8 +52,8 @@ pub(super) fn same_ranks(
     Ok(())
 }
 
-/// Refuses to resume with another configuration, which would be a different run. Keys may differ that only set the length of the
-/// run (if no learning rate depends on it), folders, or how data is cut and exchanged.
+/// Refuses to resume with another configuration, which would be a different run. Only keys of the run's length (if no learning rate
+/// depends on it), of folders, and of how data is cut and exchanged may differ.
 pub(super) fn same_run(progress: &TrainingProgress, config: &Config) -> std::result::Result<(), String> {
     let (was, schedule) = (&progress.config, config.lr_schedule.name);
     let ends = |config: &Config| {

@@ -66,8 +66,8 @@ impl<F: Float> Runs<F> {
     }
 }
 
-/// What one rank writes: of weights and optimiser state, what no rank before it has written, or what it has to write if the ranks
-/// share the work.
+/// What one rank writes of weights and optimiser state: what no rank before it has written, or the rank's share if the ranks share
+/// the work.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part<F> {
     /// The parameters.
@@ -244,7 +244,7 @@ pub fn end(directory: &Path, step: u64, keep: usize, complete: bool) -> Result<(
     ended.map_err(|error| unwritten(directory, &error))
 }
 
-/// What is written by a rank that has everything: number `rank` of `ranks` about equal ranges.
+/// The part that a rank with the whole state writes: number `rank` of `ranks` about equal ranges.
 pub fn cut<F: Float>(
     params: &[F],
     vectors: &[(&'static str, &mut Vec<F>)],

@@ -1,12 +1,12 @@
-//! Keys that a configuration sets and that have no effect beside its other keys.
+//! Keys that a configuration sets and that have no effect with its other keys.
 
 use super::{Config, LrScheduleName, ScheduleName, StageSharing};
 use crate::added::{Added, Named};
 use crate::strategies::hooks;
 use crate::{models, optim, strategies};
 
-/// A sentence for each key that `config` sets to another value than the default and that has no effect, with what would give it one.
-/// Keys of own models, optimisers, hooks and strategies are taken to have an effect.
+/// A sentence for each key that `config` sets to another value than the default and that has no effect, with what would give the key
+/// an effect. Keys of own models, optimisers, hooks and strategies are taken to have an effect.
 ///
 /// ```
 /// use allfold_trainer::config::{parse, without_effect};
@@ -25,10 +25,10 @@ pub fn without_effect(config: &Config) -> Vec<String> {
 /// A key that may have no effect.
 struct Key {
     name: &'static str,
-    /// Whether it is set to another value than the default.
+    /// Whether the key is set to another value than the default.
     set: bool,
     effective: bool,
-    /// What gives it an effect.
+    /// What gives the key an effect.
     needs: &'static str,
 }
 

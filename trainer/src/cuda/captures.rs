@@ -7,7 +7,7 @@
 //! NCCL requires that a collective is captured on all ranks or on none; a replay counts as captured. So all ranks must decide
 //! alike, without communication: a part is looked up by a [`StepPart`], and whenever two ranks run the same part of a step, each
 //! rank has seen its own `StepPart` equally often. Where ranks have equally many samples, this holds because all ranks run the same
-//! parts. Under `uneven` ranks run different parts: the number of samples of all ranks together, which every rank knows from the
+//! parts. Under `uneven` ranks run different parts: the number of samples of all ranks together, which every rank gets from the
 //! sampler, determines the number of each rank, so a `StepPart` contains that total, and the number of the micro-batch too.
 
 use crate::Result;

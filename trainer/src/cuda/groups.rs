@@ -265,7 +265,7 @@ impl<'a> GpuGroups<'a> {
         self.all().any(DeviceGroup::is_lent)
     }
 
-    /// Ends this rank's part in all exchanges under way, and tells the other ranks of its own groups why.
+    /// Ends this rank's part in all exchanges under way, and reports the reason to the other ranks of its groups.
     pub fn abandon(&mut self, why: &str) {
         let GpuGroups { world, data, shard, replicas, pipeline, tensor, messages, serving, copies, .. } =
             self;

@@ -45,7 +45,7 @@ pub use allfold_cuda::CudaMachine;
 use allfold_cuda::Gpu;
 use std::sync::{Arc, OnceLock};
 
-/// Opens the GPUs of this machine, once, if `config` asks for them for any rank; `None` for the CPU.
+/// Opens the GPUs of this machine, once, if `config` gives any rank a GPU; `None` for the CPU.
 ///
 /// # Errors
 /// If no GPU can be used; the message names what is missing, and how to get it.

@@ -40,9 +40,9 @@ impl Kind {
 /// The parameters of a launch.
 struct Table {
     params: Params<'static>,
-    /// Whether they have rates of their own.
+    /// Whether the parameters have rates of their own.
     apart: bool,
-    /// The number of each of them, where ranks share parameters and they have rates of their own.
+    /// The number of each parameter, if ranks share parameters and the parameters have rates of their own.
     numbers: Option<Memory>,
 }
 
@@ -55,20 +55,20 @@ impl Table {
 /// The memory and the tables of an optimiser.
 pub(super) struct DeviceOptimiser {
     kind: Kind,
-    /// For each unit, the first and second moment of Adam over this rank's part; for other optimisers, none and the velocity, if they
-    /// have one.
+    /// For each unit, over this rank's part: Adam's first and second moment; for other optimisers, `None` and the velocity, if there is
+    /// one.
     states: Vec<[Option<Arc<Memory>>; 2]>,
     /// The table of each launch: f32 parameters or those with a narrow copy.
     tables: Vec<Table>,
-    /// Of LARS, where ranks share parameters: the norms of all parameters.
+    /// For LARS, if ranks share parameters: the norms of all parameters.
     totals: Option<Memory>,
     /// The number of steps taken.
     pub steps: u64,
 }
 
 impl DeviceOptimiser {
-    /// The optimiser of `config` for this rank's parts of its units, which have their memory. If ranks share parameters, `counts` says
-    /// whether this rank's elements of a parameter count in its norm.
+    /// The optimiser of `config` for this rank's parts of its units, whose memory is allocated. If ranks share parameters, `counts`
+    /// says whether this rank's elements of a parameter count in its norm.
     pub fn new(
         config: &Config,
         network: &Network<f32>,
@@ -98,7 +98,7 @@ impl DeviceOptimiser {
         let mut tables = Vec::new();
         // Whether a parameter has a rate of its own.
         let own = |param: usize| lars && network.params()[param].shape.len() > 1;
-        // A rank with a part of the parameters writes no narrow copies: they are made when the whole is gathered.
+        // A rank with a part of the parameters writes no narrow copies: these are made when the whole is gathered.
         let narrows =
             |param: usize, unit: usize| weights.narrowed[param] && weights.units[unit].narrow.is_some();
         for (narrow, apart) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -218,8 +218,8 @@ impl DeviceOptimiser {
         Ok(vectors)
     }
 
-    /// Loads the optimiser's state from a CPU optimiser of the same kind, as read from a checkpoint; `layout` is that of
-    /// this rank's elements, if it has not all.
+    /// Loads the optimiser's state from a CPU optimiser of the same kind, as read from a checkpoint; `layout` is that of this rank's
+    /// elements, if the rank does not have all elements.
     pub fn load<F: Float>(
         &mut self,
         (network, weights): (&Network<f32>, &Weights),

@@ -3,10 +3,10 @@
 //! ```text
 //! load | forward, backward, exchanges ... | load | ... | update
 //! '-------- one part, or its graph -------'            '-- ends the last part, then clips and steps the optimiser
-//!
-//! Micro-batches of a pipeline overlap, as do those that the first rank of `data_parallel` holds: such steps have no parts, they are
-//! launched.
 //! ```
+//!
+//! Micro-batches of a pipeline overlap, as do those that the first rank of `data_parallel` holds: such steps have no parts, and their
+//! work is launched.
 
 use super::captures::StepPart;
 use super::spans::{mark, part};
@@ -146,7 +146,7 @@ impl RankEngine for GpuWorker<'_> {
             false => groups.param_holders(unit.some_experts),
         };
         match scatters {
-            // The only rank with these experts.
+            // No other rank has these experts, so there is nothing to exchange.
             _ if link.ranks() == 1 => return Ok(()),
             true => link.reduce_scatter(queue, DType::F32, ReduceOp::Sum, grads.all())?,
             false => link.all_reduce(queue, DType::F32, ReduceOp::Sum, grads.all())?,
@@ -245,7 +245,7 @@ impl RankEngine for GpuWorker<'_> {
             pipeline.all_reduce(&self.queue, DType::F32, ReduceOp::Sum, losses)?;
             pipeline.join(&self.queue)?;
         }
-        // The sum of losses over the stages has come after all messages of the step.
+        // The sum of losses over the stages arrives after all messages of the step.
         self.groups.messages.iter_mut().try_for_each(|messages| messages.flush(&self.queue))?;
         mark(&mut self.used[self.step.batch.half], &self.queue)?;
         match limit > 0.0 {
@@ -348,7 +348,7 @@ impl GpuWorker<'_> {
 
     /// Whether this rank's gradient of a unit counts in a norm over all ranks: each element counts on one rank alone.
     fn counts(&self, unit: usize) -> bool {
-        // What every rank of an axis has counts on its first one.
+        // A value that every rank of an axis has counts on the first rank alone.
         let alike = match (self.specs[unit].keep, self.weights.units[unit].some_experts) {
             (Keep::Whole, true) => MeshAxis::ExpertReplica,
             (Keep::Whole, false) => MeshAxis::Data,
@@ -440,5 +440,5 @@ impl GpuWorker<'_> {
 }
 
 fn without_channel() -> Error {
-    Error::Strategy("a message goes over a channel that the strategy has not asked for".into())
+    Error::Strategy("a message uses a channel that the strategy has not requested".into())
 }

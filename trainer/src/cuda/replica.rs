@@ -44,8 +44,8 @@ pub struct Replica<'a> {
 }
 
 impl<'a> Replica<'a> {
-    /// Builds the model that `config` asks for on the device `on`, given as a machine and the device's number there. The samples
-    /// have the shape `shape` and `classes` classes.
+    /// Builds the model that `config` selects on the device `on`, given as a machine and the device's number there. The samples have
+    /// the shape `shape` and `classes` classes.
     ///
     /// # Errors
     /// If GPUs cannot train the configuration, the driver refuses a call, or a rank is missing.

@@ -1,7 +1,7 @@
 //! The messages between servers and workers, on devices.
 //!
-//! A rank sends copies, which it gives back when the other has answered: a server's parameters when the worker's gradients have come, a
-//! worker's gradients when the server's next parameters have come. Nothing is exchanged in a graph.
+//! A rank sends copies and frees them when the other rank has answered: a server's copy of parameters when the worker's gradients have
+//! arrived, a worker's copy of gradients when the server's next parameters have arrived. Graphs contain no such exchange.
 
 use super::spans::part;
 use super::unit::UnitMemory;
@@ -30,7 +30,7 @@ fn copy_of(queue: &Queue, values: Slice<'_>) -> Result<Arc<Memory>> {
     Ok(Arc::new(copy))
 }
 
-/// What a server has of a unit's parameters.
+/// A server's part of a unit's parameters.
 fn served(unit: &UnitMemory) -> Result<Slice<'_>> {
     Ok(here(&unit.param_part)?.all())
 }

@@ -9,8 +9,8 @@ pub(super) fn part<'a>(of: Slice<'a>, span: &Range<usize>, size: usize) -> allfo
     of.part(span.start * size, span.len() * size)
 }
 
-/// Memory that lives as long as the run, filled with zeros. Nothing uses it any more when this returns, so that it may be given back if
-/// a later allocation fails.
+/// Memory that lives as long as the run, filled with zeros. No queued work uses the memory when this returns, so it may be freed if a
+/// later allocation fails.
 pub(super) fn zeroed(queue: &Queue, bytes: usize) -> Result<Memory> {
     let memory = Memory::new(queue.machine(), queue.device(), bytes)?;
     queue.fill(memory.all(), 0)?;

@@ -9,8 +9,9 @@
 //! | a copy | whole | whole | none |
 //! | nothing | none | none | none |
 //!
-//! Wholes that come and go are of the compute queue's pool. The stream of the exchanges uses them too: it begins after the work that
-//! the compute queue has so far, and the compute queue waits for it before the memory is given back.
+//! Whole tensors that exist for a part of a step only are allocated from the compute queue's pool. The stream of the exchanges uses them
+//! too: an exchange begins after the work that the compute queue has so far, and the compute queue waits for the exchange before the memory
+//! is returned.
 
 use super::spans::{mark, part, zeroed};
 use crate::Result;
@@ -20,8 +21,8 @@ use allfold_kernels::DType;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The memory of a unit. Elements are numbered from its first parameter on, with gaps between parameters for alignment, and with
-/// padding that makes them divide into equal parts.
+/// The memory of a unit. Elements are numbered from its first parameter on, with gaps between parameters for alignment, and with padding so
+/// that they divide into equal parts.
 pub(super) struct UnitMemory {
     pub keep: Keep,
     /// Whether its parameters are those of some experts.
@@ -43,7 +44,7 @@ pub(super) struct UnitMemory {
     /// The end of a gather, and of an exchange of the gradient.
     gathered: Option<Mark>,
     reduced: Option<Mark>,
-    /// Whether a gather was started and not finished; the exchange of the gradient that was.
+    /// Whether a gather is in progress; and the exchange of the gradient that is in progress.
     pub gathering: bool,
     pub reducing: Option<UnitExchange>,
 }
@@ -139,7 +140,7 @@ impl UnitMemory {
         }
     }
 
-    /// Makes the whole gradient's memory, filled with zeros, unless it is there. Returns whether it was not.
+    /// Allocates the whole gradient, filled with zeros, unless it exists. Returns whether it was allocated.
     pub fn allocate_grads(&mut self, queue: &Queue) -> Result<bool> {
         let absent = self.grads.is_none();
         if absent {
@@ -150,7 +151,7 @@ impl UnitMemory {
         Ok(absent)
     }
 
-    /// A whole with this rank's part of the parameters in its place.
+    /// Memory for the whole parameters, with this rank's part in its place.
     pub fn whole_params(&self, queue: &Queue) -> Result<Memory> {
         let whole = queue.memory(4 * self.elements)?;
         if let Some(own) = &self.param_part {
@@ -172,7 +173,7 @@ impl UnitMemory {
         Ok(())
     }
 
-    /// Writes the narrow copy of the whole parameters, which is made if it is not there.
+    /// Writes the narrow copy of the whole parameters, which is allocated if it does not exist.
     pub fn narrow_params(&mut self, queue: &Queue, narrow: Option<DType>) -> Result<()> {
         let (Some(narrow), Some(params)) = (narrow, &self.params) else { return Ok(()) };
         let copy = match self.narrow.take() {

@@ -138,7 +138,7 @@ impl Weights {
         self.units.iter_mut().for_each(|unit| unit.part_begun = begun);
     }
 
-    /// Makes room for the whole gradient of a unit, unless it is there.
+    /// Allocates the whole gradient of a unit, unless it exists.
     pub fn allocate_grads(&mut self, unit: usize, queue: &Queue) -> Result<()> {
         if self.units[unit].allocate_grads(queue)? {
             let own = self.places.iter().zip(&self.begun).filter(|((at, _), _)| *at == unit);
@@ -301,8 +301,8 @@ impl Values for Weights {
     }
 }
 
-/// All ranks' parts of a vector laid out like the parameters of unit `at`, of which `own` is this rank's; with [`Keep::First`] the
-/// first rank's. Every rank must call it.
+/// The whole of a vector with the layout of the parameters of unit `at`, of which `own` is this rank's part; with [`Keep::First`], the
+/// first rank's vector. Every rank must call it.
 pub(super) fn whole_of(
     (at, unit): (usize, &UnitMemory),
     own: Option<&Arc<Memory>>,
@@ -340,8 +340,8 @@ pub(super) fn whole_of(
     Ok(whole)
 }
 
-/// What all servers have of a vector laid out like a unit's parameters, of which `own` is this rank's part, or a worker's copy, which
-/// becomes the whole.
+/// The whole of a vector with the layout of a unit's parameters, from the parts of all servers. `own` is this rank's part or, on a
+/// worker, a copy that is overwritten by the whole.
 fn of_servers(
     unit: &UnitMemory,
     own: Option<&Arc<Memory>>,
@@ -361,7 +361,7 @@ fn of_servers(
     Ok(whole)
 }
 
-/// Memory that must be there by now.
+/// Memory that must have been allocated by now.
 pub(super) fn here(memory: &Option<Arc<Memory>>) -> allfold_gpu_passes::Result<&Arc<Memory>> {
     memory.as_ref().ok_or_else(|| {
         allfold_gpu_passes::Error::Absent(

@@ -1,4 +1,4 @@
-//! Gradients in buckets on the CPU: divided by the number of ranks, summed while the backward pass goes on.
+//! Gradients in buckets on the CPU: divided by the number of ranks, summed during the backward pass.
 //!
 //! Where the elements of each bucket lie side by side, as they do unless layers are frozen, grouped or out of order, buckets are
 //! views: gradients are divided and summed in place, and nothing is copied. Other buckets, and those of a hook, have buffers of

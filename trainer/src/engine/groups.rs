@@ -26,8 +26,9 @@ pub struct MeshGroups<'a> {
     messages: Vec<Communicator>,
 }
 
-/// Separates the servers of `mesh` from its workers, and makes a communicator of each worker and all servers. Returns that of the
-/// ranks that are servers or workers as this one is, and those of workers: on a server of all, on a worker its own.
+/// Separates the servers of `mesh` from its workers, and makes a communicator of each worker and all servers. Returns the
+/// communicator of the ranks with this rank's role (server or worker), and the communicators of workers: on a server those of all
+/// workers, on a worker its own.
 fn split_workers(world: &Communicator, mesh: &Mesh) -> Result<(Option<Communicator>, Vec<Communicator>)> {
     let rank = world.rank().index();
     let alike = world.split(Some(u32::from(mesh.is_server(rank))), rank as u32)?;

@@ -103,7 +103,7 @@ pub enum Boundary {
 /// The other end of a message: an axis of the mesh, the peer's position on that axis, and the communicator for the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The axis along which the message goes.
+    /// The axis along which the message is sent.
     pub axis: MeshAxis,
     /// The peer's position on the axis.
     pub peer: usize,
@@ -111,7 +111,7 @@ pub struct Route {
     pub channel: usize,
 }
 
-/// What a strategy sees of its rank.
+/// The operations of a rank that a strategy can use.
 pub trait RankEngine: Serving + Bucketing {
     /// The network's structure.
     fn outline(&self) -> Arc<Outline>;
@@ -135,7 +135,7 @@ pub trait RankEngine: Serving + Bucketing {
     fn is_copied(&self, unit: usize) -> bool;
 
     /// The number of micro-batches with samples, if this rank's batch is cut into `of`. With the keys `uneven` and `parallel.shares` it is
-    /// always `of`, so that all ranks run equally many.
+    /// always `of`, so that all ranks run the same number.
     fn micro_batches(&self, of: usize) -> usize;
 
     /// Loads micro-batch `micro` of the `of` micro-batches that this rank's batch is cut into. If the batch has too few samples,

@@ -1,4 +1,4 @@
-//! What each rank writes of a sharded checkpoint.
+//! The part of a sharded checkpoint that each rank writes.
 
 use super::worker::Worker;
 use super::{Keep, MeshAxis};
@@ -9,8 +9,8 @@ use allfold_kernels::nn::Float;
 use std::ops::Range;
 
 impl<F: Float> Worker<'_, F> {
-    /// What this rank writes of a sharded checkpoint: the parts that it alone holds, and its share of what several ranks hold. Gives
-    /// `buffers` the running statistics. Every rank must call it.
+    /// What this rank writes of a sharded checkpoint: the parts that it alone holds, and its share of what several ranks hold.
+    /// Copies the running statistics to `buffers`. Every rank must call it.
     pub fn part(&mut self, buffers: &mut Vec<F>) -> Result<Part<F>> {
         self.share_buffers()?;
         buffers.clear();

@@ -276,7 +276,7 @@ impl<F: Float> RankEngine for Worker<'_, F> {
     fn receive(&mut self, what: Boundary, slot: Slot, from: Route) -> Result<()> {
         let (Boundary::Activation(act) | Boundary::Gradient(act)) = what;
         if matches!(what, Boundary::Activation(_)) {
-            // The samples that a rank has loaded, where the first rank hands out others.
+            // Frees the samples that the rank has loaded, if the first rank sends it others.
             self.slots[slot.0].acts.free(self.network.storage_of(act), &mut self.on.pool);
         }
         let values = self.on.pool.take(elements(&self.network, act, self.slots[slot.0].n));

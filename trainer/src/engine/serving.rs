@@ -91,7 +91,7 @@ pub trait Serving {
     }
 }
 
-/// The first of these workers of which `has_arrived` says that its gradients have. Asks in turn until one has.
+/// The first of these workers for which `has_arrived` returns true. Checks the workers in turn until one has arrived.
 ///
 /// # Errors
 /// No workers; those of `has_arrived`.

@@ -11,7 +11,7 @@ use allfold_collectives::{Buffer, Rank, ReduceOp};
 use allfold_kernels::nn::Float;
 use std::borrow::Cow;
 
-/// A rank's part of values of the whole network, whose layout is `None` if the rank has all; nothing of nothing.
+/// A rank's part of `whole`, values of the whole network; `layout` is `None` if the rank has all. Empty if `whole` is empty.
 pub(crate) fn part_of<'v, F: Float>(whole: &'v [F], layout: Option<&ParamLayout>) -> Cow<'v, [F]> {
     match layout {
         Some(layout) if !whole.is_empty() => Cow::Owned(layout.take(whole)),

@@ -64,7 +64,7 @@ pub(super) struct Piece<F: Float> {
     pub optimiser: Box<dyn Optimiser<F>>,
 }
 
-/// A unit on this rank. Its elements are numbered from its first parameter on; the padding at the end makes them divide into
+/// A unit on this rank. Its elements are numbered from its first parameter on; with the padding at the end they divide into
 /// equal parts over the data axis.
 pub(super) struct UnitState<F: Float> {
     pub keep: Keep,

@@ -6,7 +6,7 @@ use allfold_kernels::nn::Float;
 use allfold_networks::layer_of;
 use std::ops::Range;
 
-/// A unit's elements on one rank, numbered from its first parameter on. Padding at the end makes them divide into equal parts.
+/// A unit's elements on one rank, numbered from its first parameter on. With the padding at the end they divide into equal parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitLayout {
     /// The unit's elements among all parameters.

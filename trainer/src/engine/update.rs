@@ -144,8 +144,8 @@ impl<F: Float> Worker<'_, F> {
         Ok(())
     }
 
-    /// If ranks have parts of parameters and the optimiser needs norms (LARS), gives it those of whole parameters and gradients. Of
-    /// a parameter server, the servers do so.
+    /// If ranks have parts of parameters and the optimiser needs norms (LARS), gives the optimiser those of whole parameters and
+    /// gradients. With a parameter server, the servers do so.
     fn share_norms(&mut self) -> Result<()> {
         let cut = |keep| matches!(keep, Keep::ShardedState | Keep::ShardedGradients | Keep::Sharded);
         let role = self.groups.serving_role();

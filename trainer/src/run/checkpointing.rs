@@ -19,7 +19,7 @@ pub(super) struct Held {
 }
 
 impl<F: Float> Run<'_, F> {
-    /// Whether a run of `steps` steps has a checkpoint after `done` steps, whatever epochs ask for.
+    /// Whether a run of `steps` steps has a checkpoint after `done` steps, not counting checkpoints by epochs.
     pub(super) fn checkpoint_due(&self, done: u64, steps: u64) -> bool {
         let every = self.config.checkpoint.every;
         every > 0 && done.is_multiple_of(every) || self.config.checkpoint.by_time() && done == steps
@@ -48,8 +48,8 @@ impl<F: Float> Run<'_, F> {
                 part.map_err(|error| engine.worker.failed(error))?
             }
             _ => {
-                // What devices hold is laid out as they need it, and ranks whose weights differ write all of them as their own: ranks
-                // gather the whole and share the writing.
+                // Devices have layouts of their own, and ranks whose weights differ write all weights as their own state. In both
+                // cases ranks gather the whole and share the writing.
                 self.gather_whole()?;
                 let state = self.optimiser.state();
                 let place = (self.comm.rank().index(), ranks as usize);
@@ -214,7 +214,7 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// Continues from the newest checkpoint, if the configuration asks for it and there is one. Rank 0 reads the checkpoint and
+    /// Continues from the newest checkpoint, if the configuration requests it and there is one. Rank 0 reads the checkpoint and
     /// broadcasts its contents, or the reason why it is refused, so that every rank ends with that reason. Returns the lock on the
     /// folder, which the run keeps until it ends.
     pub(super) fn resume(&mut self, progress: &mut Progress) -> Result<Held> {
@@ -289,8 +289,8 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// Reads the newest checkpoint, on rank 0, if there is one. The inner error is a reason to refuse it, which every rank must be
-    /// told.
+    /// Reads the newest checkpoint, on rank 0, if there is one. The inner error is a reason to refuse the checkpoint, which must be
+    /// sent to every rank.
     #[allow(clippy::type_complexity, reason = "a result within a result, used once")]
     fn read(
         &mut self,

@@ -55,8 +55,8 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// Before the evaluations of an epoch: gives every rank the same weights, and on GPUs rank 0's running statistics. Where other
-    /// ranks compute on the CPU, each evaluation does that.
+    /// Before the evaluations of an epoch: gives every rank the same weights, and on GPUs rank 0's running statistics. If other ranks
+    /// compute on the CPU, each evaluation shares the statistics.
     pub(super) fn settle(&mut self) -> Result<()> {
         if let Some(engine) = &mut self.engine {
             return engine.worker.settle();

@@ -1,9 +1,9 @@
-//! The ways to train, side by side: what each adds to forward, backward and the optimiser's step.
+//! The strategies of training: what each adds to forward pass, backward pass and the optimiser's step.
 //!
 //! | file | each rank holds | exchanged in a step |
 //! |---|---|---|
 //! | [`single`] | the only model | nothing |
-//! | [`ddp`] | a replica | gradients, averaged in buckets while backward goes on |
+//! | [`ddp`] | a replica | gradients, averaged in buckets during the backward pass |
 //! | [`data_parallel`] | a replica; the first rank also batch and optimiser | samples, outputs, gradients, weights |
 //! | [`parameter_server`] | servers: parameters and optimiser; workers: samples | weights to workers, gradients to servers |
 //! | [`zero1`] | a replica and a part of the optimiser state | gradients, in parts; then weights |

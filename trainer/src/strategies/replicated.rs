@@ -1,4 +1,4 @@
-//! Replicas: every rank keeps all of a unit, and gradients are averaged while the backward pass goes on.
+//! Replicas: every rank keeps all of a unit, and gradients are averaged during the backward pass.
 //!
 //! ```text
 //! compute        | forward .. | backward unit 2 | unit 1   | unit 0   |......| step |

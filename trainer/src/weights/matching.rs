@@ -1,4 +1,4 @@
-//! Which tensors of a file go where in a model, by name and shape.
+//! Which tensors of a file belong to which parameters and buffers of a model, by name and shape.
 
 use crate::{ParamSpec, checkpoint};
 use allfold_tensor_files::StoredTensor;
@@ -43,7 +43,7 @@ impl UnmatchedTensors {
         })
     }
 
-    /// The message about a file of which nothing fits.
+    /// The message about a file of which no tensor fits.
     pub(super) fn of_another_model(&self) -> String {
         let (has, wants) = (list(&self.unexpected), list(&self.missing));
         format!(
@@ -85,7 +85,7 @@ pub(super) type Taken<'a> = (String, &'a StoredTensor, Range<usize>, bool);
 /// Looks for a tensor of the same name and shape for each parameter (`true`) and buffer (`false`) of a model.
 ///
 /// PyTorch's counters are no tensors of a model, nor is the state of an optimiser in a checkpoint of Allfold. A tensor of the file
-/// that the model does not have is left out without a word if it is a taken tensor by another name: tied weights are saved twice.
+/// that the model does not have is not reported if it is a taken tensor under another name: tied weights are saved twice.
 pub(super) fn matched<'a, 'b>(
     tensors: &'a BTreeMap<String, StoredTensor>,
     places: impl Iterator<Item = (&'b ParamSpec, bool)>,

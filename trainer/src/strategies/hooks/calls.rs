@@ -18,9 +18,10 @@ pub enum HookCall {
 /// How a hook exchanges a bucket.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HookCalls {
-    /// When the bucket is full. Collectives are started and not waited for.
+    /// The calls when the bucket is full. Collectives are started and not waited for.
     pub sent: Vec<HookCall>,
-    /// When the bucket is waited for, once the collectives of `sent` are done. Each call ends before the next begins.
+    /// The calls when the bucket is waited for, once the collectives of `sent` are done. Each call ends before the
+    /// next begins.
     pub finished: Vec<HookCall>,
     /// Elements that the hook keeps for the bucket from one step to the next.
     pub kept: usize,
@@ -34,7 +35,7 @@ pub fn check_predicted(config: &Config) -> Result<()> {
     match ADDED.find(&config.ddp.hook) {
         None => Ok(()),
         Some(_) => Err(Error::Config(format!(
-            "`ddp.hook` is {}, whose exchange is known by running it alone: run it on the virtual clock, not modeled",
+            "`ddp.hook` is {}, whose exchange cannot be predicted: run it on the virtual clock",
             config.ddp.hook
         ))),
     }
@@ -44,14 +45,14 @@ pub fn check_predicted(config: &Config) -> Result<()> {
 pub fn calls<F: Float>(config: &Config, bucket: &Bucket, params: &[ParamSpec]) -> Option<HookCalls> {
     use Collective::{AllGather, AllReduce};
     let n = bucket.elements;
-    // What a skipped step may undo is kept twice.
+    // State that a skipped step may undo is stored twice.
     let copies = if config.precision.loss_scale > 0.0 { 2 } else { 1 };
     let compressed = |collectives: &[HookCall]| {
         let work = HookCall::Work(compress_cost::<F>(n));
         HookCalls { sent: [&[work], collectives].concat(), finished: vec![work], kept: 0 }
     };
     Some(match config.ddp.hook.as_str() {
-        // Weights are exchanged, by the sharing, and no gradients.
+        // The sharing exchanges weights, and no gradients are exchanged.
         "local_sgd" => HookCalls::default(),
         "fp16" => compressed(&[HookCall::Collective(AllReduce, n, DType::F16)]),
         "bf16" => compressed(&[HookCall::Collective(AllReduce, n, DType::Bf16)]),

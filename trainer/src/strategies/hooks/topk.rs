@@ -61,7 +61,7 @@ impl<F: Float> TopK<F> {
     }
 }
 
-/// The number of elements of `n` that are sent if this share of them is: at least one.
+/// The number of elements that are sent of `n` elements with this share: at least one.
 pub(super) fn sent_of(n: usize, share: f64) -> usize {
     ((n as f64 * share).ceil() as usize).clamp(1.min(n), n)
 }
