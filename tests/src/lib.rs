@@ -1,4 +1,4 @@
-//! What the tests of Allfold share.
+//! Functions that several tests of Allfold use.
 
 pub mod training;
 

@@ -1,4 +1,4 @@
-//! A small training run, and what two runs must have in common.
+//! A small training run, and the bits that two equal runs have in common.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 use allfold_collectives::World;

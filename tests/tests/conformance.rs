@@ -46,7 +46,7 @@ impl Case {
         Extent { collective: self.collective(), ranks: self.ranks, root: self.root, count: self.count }
     }
 
-    /// A world that runs the case's algorithm as the case says.
+    /// A world that runs the case's algorithm with the case's settings.
     fn plan<K: WorldKind>(&self, world: World<K>) -> World<K> {
         let world = world.algorithm(self.collective(), self.algorithm.name);
         let world = self.segment.map_or(world.clone(), |bytes| world.segment(bytes));
@@ -196,7 +196,7 @@ proptest! {
         let topology = Topology::named(topology, case.ranks).unwrap();
         let threads = World::threads(case.ranks);
         let mut worlds = vec![threads.clone().any(), threads.buffered(buffered).any(), World::sim(&topology).any()];
-        // Sockets connect all pairs of ranks; up to 9 ranks meet every shape of a schedule.
+        // Sockets connect all pairs of ranks; up to 9 ranks cover every shape of a schedule.
         if case.ranks <= 9 {
             worlds.push(World::tcp(case.ranks).any());
             worlds.push(World::shm(case.ranks).any());

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! parent   1, 2 and 4 GPUs --- a process each, since a process has one driver
-//! child    Gpu::open -> conforms_on -> checks what is still alive, and that no call was one that a driver leaves undefined
+//! child    Gpu::open -> conforms_on -> checks which objects remain, and that no call was one that a driver leaves undefined
 //! ```
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 

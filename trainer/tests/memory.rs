@@ -1,6 +1,6 @@
 #![allow(missing_docs, clippy::unwrap_used)]
-//! The classes of memory that a rank reports, beside what an allocator counts. Everything here is one test, because the allocator counts
-//! for the whole process.
+//! The classes of memory that a rank reports, compared with what an allocator counts. Everything here is one test, because the allocator
+//! counts for the whole process.
 
 use allfold_collectives::{Communicator, World};
 use allfold_trainer::engine::StepInput;
@@ -64,7 +64,7 @@ impl Case {
         config.with(|c| c.strategy = strategy.into())
     }
 
-    /// Samples of a rank: numbers of pixels, or tokens.
+    /// Samples of a rank: values of pixels, or tokens.
     fn batch(&self, samples: usize) -> Batch<f32> {
         let (channels, height, width) = self.shape;
         let (inputs, tokens) = (channels * height * width, self.name == "gpt");

@@ -1,5 +1,5 @@
 //! ResNet-18 and a GPT against PyTorch: weights loaded by PyTorch's names, then loss, every gradient and the logits
-//! of an evaluation, in f64. `fixtures/models.py` says what was computed, and with which weights.
+//! of an evaluation, in f64. `fixtures/models.py` contains what was computed, and with which weights.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::World;

@@ -1,4 +1,4 @@
-//! Weights from files: values of PyTorch's archives, what is refused, what is taken where not everything fits, and fine-tuning.
+//! Weights from files: values of PyTorch's archives, files that are refused, files that fit in part, and fine-tuning.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::{Communicator, World};
@@ -70,7 +70,7 @@ fn small<F: Float>(classes: usize) -> Model<F> {
     Model::new(mlp(4, &[3], classes).unwrap(), 8).unwrap()
 }
 
-/// What `load` and `load_matching` say of a file, without its path.
+/// The error of `load` and `load_matching` for a file, without its path.
 fn refused(path: &Path) -> String {
     let said = |error: Error| error.to_string().replace(&path.display().to_string(), "FILE");
     let strict = said(load(path, &mut small::<f32>(2)).unwrap_err());

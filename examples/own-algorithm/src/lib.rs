@@ -1,4 +1,4 @@
-//! An algorithm of one's own, in a crate of one's own: an all-gather by neighbour exchange.
+//! An algorithm in a crate outside of Allfold: an all-gather by neighbour exchange.
 //!
 //! Allfold takes algorithms from outside its repository, with the same proofs, simulation, backends and command as for its own;
 //! this crate is one to copy. `docs/own-algorithm.md` explains the steps.
@@ -10,10 +10,9 @@
 //! ```
 //!
 //! Ranks exchange with their two neighbours in turn. A rank passes on the two blocks that it received last, so that after n/2
-//! rounds every rank has every block. Cost: n/2 rounds instead of a ring's n-1, the same n-1 blocks per rank. It takes an even
-//! number of ranks; an odd number goes by the ring.
-//! Source: J. Chen, L. Zhang, Y. Zhang and W. Yuan, "Performance evaluation of allgather algorithms on terascale Linux cluster
-//! with fast Ethernet", HPC Asia 2005.
+//! rounds every rank has every block. Cost: n/2 rounds instead of a ring's n-1, the same n-1 blocks per rank. The algorithm
+//! takes an even number of ranks; an odd number of ranks uses the ring. Source: J. Chen, L. Zhang, Y. Zhang and W. Yuan,
+//! "Performance evaluation of allgather algorithms on terascale Linux cluster with fast Ethernet", HPC Asia 2005.
 //!
 //! ```
 //! use allfold_schedules::registry::Shape;

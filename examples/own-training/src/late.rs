@@ -1,5 +1,5 @@
-//! Data parallelism without overlap: the gradients of all units are exchanged after the backward pass. `allfold compare` runs it
-//! beside strategies that overlap, which shows what overlap gains.
+//! Data parallelism without overlap: the gradients of all units are exchanged after the backward pass. `allfold compare`
+//! compares it with strategies that overlap, which shows what overlap gains.
 
 use allfold_trainer::engine::{Keep, Mesh, RankEngine, UnitExchange};
 use allfold_trainer::strategies::{DataSharing, EnginePlan, Plain};

@@ -1,4 +1,4 @@
-//! Parts of training of one's own, in a crate of one's own: a dataset, a layer, a model, an optimiser, a hook and a strategy.
+//! Parts of training in a crate outside of Allfold: a dataset, a layer, a model, an optimiser, a hook and a strategy.
 //!
 //! | file | part | what it is |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | `late.rs` | `strategy = "late_ddp"` | data parallelism that exchanges after the backward pass |
 //!
 //! [`PARTS`] names them all. A program passes it to [`allfold_trainer::own::add`], or to `allfold_experiments::run_with` for the
-//! whole command; then configurations find the parts by name, on every backend, beside Allfold's own. So a new method can be tried, and
-//! compared with the built-in ones, without a change of Allfold.
+//! whole command; then configurations find the parts by name, on every backend, like Allfold's own. So a new method can be tried, and
+//! compared with the built-in methods, without a change of Allfold.
 //!
 //! ```
 //! use allfold_collectives::{Communicator, World};

@@ -1,4 +1,4 @@
-//! Points of two spirals in the plane; the label says which spiral.
+//! Points of two spirals in the plane; the label is the number of the spiral.
 
 use allfold_trainer::data::Samples;
 use allfold_trainer::{Config, Dataset, Result};

@@ -69,7 +69,8 @@ impl<F: Float> Layer<F> for Swish {
     }
 }
 
-/// From the samples through layers of the configuration's `hidden` widths to logits, with a [`Swish`] after each but the last.
+/// From the samples through layers of the configuration's `hidden` widths to logits, with a [`Swish`] after each layer but the
+/// last.
 pub fn swish_mlp<F: Float>(
     config: &Config,
     (channels, height, width): (usize, usize, usize),

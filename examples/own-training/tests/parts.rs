@@ -1,4 +1,4 @@
-//! The parts of this crate, found by name: they train together and beside Allfold's own parts, and mistakes are one line.
+//! The parts of this crate, found by name: they train together and with Allfold's own parts, and mistakes are one line.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 use allfold_collectives::{Communicator, World};

@@ -1,4 +1,4 @@
-//! Every parser of files from outside, as one function each, for the fuzzers and for the mutations that CI runs.
+//! Every parser of files from outside, one function each, for the fuzzers and for the mutations that CI runs.
 //!
 //! A parser may refuse its file; it must not panic, hang or allocate a size that the file claims.
 

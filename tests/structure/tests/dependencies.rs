@@ -67,7 +67,8 @@ fn a_build_without_features_needs_no_driver_and_no_cryptography() {
     assert_eq!(command, ["tokio", "clap"]);
 }
 
-/// Schedules are proved without a simulator and timed without ranks; `allfold-net` knows neither schedules nor the simulator.
+/// Schedules are proved without a simulator and timed without ranks; `allfold-net` depends neither on schedules nor on the
+/// simulator.
 #[test]
 fn crates_depend_downwards_only() {
     let ours = |krate: &str| -> Vec<String> {

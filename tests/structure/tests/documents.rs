@@ -1,5 +1,5 @@
 #![allow(missing_docs, clippy::unwrap_used)]
-//! What documents name exists: files that they link to, paths between backticks, and the tests that SECURITY.md names.
+//! Everything that documents name exists: files that they link to, paths between backticks, and the tests that SECURITY.md names.
 
 use allfold_structure::root;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
 #![allow(missing_docs, clippy::unwrap_used)]
-//! Files and crates that can be read: limits on their lines. Functions are held to 70 lines by clippy (`clippy.toml`).
+//! Limits on the lines of files and crates, so that they can be read. Functions are held to 70 lines by clippy
+//! (`clippy.toml`).
 
 use allfold_structure::{members, root, rust_files};
 

@@ -1,5 +1,6 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
-//! What communicators do beside single collectives: asynchronous work and overlap, splitting, messages, clocks.
+//! The functions of communicators in addition to single collectives: asynchronous work and overlap, splitting, messages,
+//! clocks.
 
 mod messages;
 

@@ -1,4 +1,4 @@
-//! Ranks that do not enter a call, and time that runs out.
+//! Ranks that do not enter a call, and deadlines that expire.
 
 use super::worlds::{outcome, sum, worlds};
 use allfold_collectives::{Collective, Error, Rank, World};

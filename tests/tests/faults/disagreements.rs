@@ -110,7 +110,7 @@ fn a_message_of_another_type() {
     });
 }
 
-/// A mismatch in a split communicator fails that communicator; its parent and its sibling go on.
+/// A mismatch in a split communicator fails that communicator; its parent and its sibling continue.
 
 #[test]
 fn a_mismatch_in_a_split_stays_there_and_counts_its_ranks() {

@@ -48,8 +48,8 @@ fn every_hook_learns_and_has_the_same_bits_on_both_backends() {
     }
 }
 
-/// The errors that a hook remembers are in units of the loss scale: they are rescaled when it changes, and a step that
-/// overflowed leaves them unchanged.
+/// The errors that a hook remembers are in units of the loss scale: they are rescaled when the loss scale changes, and a step
+/// that overflowed leaves them unchanged.
 #[test]
 fn what_a_hook_remembers_outlives_an_overflow_and_a_change_of_scale() {
     for hook in ["powersgd", "topk"] {

@@ -188,7 +188,7 @@ fn a_mixed_precision_run_has_the_same_bits_everywhere() {
 }
 
 /// Buckets follow the order in which gradients become ready, from the first step on. PyTorch finds that order in its first step.
-/// What the loss does not reach comes last, with zeros.
+/// Parameters that the loss does not depend on come last, with zeros.
 #[test]
 fn buckets_are_in_ready_order_from_the_first_step_on() {
     let with = |config: Config| {

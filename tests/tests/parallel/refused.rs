@@ -1,4 +1,4 @@
-//! Runs that cannot go on, and their error messages.
+//! Runs that cannot continue, and their error messages.
 
 use allfold_collectives::{Communicator, World};
 use allfold_tests::training::{run, small};
@@ -103,7 +103,7 @@ fn one_sample_of_all_ranks_is_refused_by_a_synchronised_batch_norm() {
 }
 
 /// In a step of several micro-batches, the error names a layer of the first micro-batch that failed, whose activations are
-/// looked at before the next one overwrites them.
+/// checked before the next micro-batch overwrites them.
 #[test]
 fn the_layer_is_that_of_the_micro_batch_that_went_wrong() {
     let (train, test) = data::digits().unwrap();

@@ -66,7 +66,7 @@ fn two_stages(ranks: u32) -> Option<u32> {
     ranks.is_multiple_of(2).then_some(ranks / 2)
 }
 
-/// The workers beside one server, if they divide the samples.
+/// The number of workers with one server, if it divides the samples.
 fn workers_of_one(ranks: u32) -> Option<u32> {
     let workers = ranks.checked_sub(1).filter(|workers| *workers > 0)?;
     (SAMPLES as u32).is_multiple_of(workers).then_some(workers)
@@ -450,7 +450,7 @@ fn synchronised_batch_norms_and_frozen_layers_are_the_same_in_parts() {
 fn the_same_bits_on_every_backend() {
     for row in &ROWS {
         for base in [digits(), gpt(), mixture()].map(|base| base.with(|c| c.training.max_steps = 3)) {
-            // The other rows do with a mixture what they do with other layers.
+            // The other rows treat a mixture as they treat other layers.
             if !row.takes(&base) || base.model.experts > 0 && !row.name.contains("expert") {
                 continue;
             }

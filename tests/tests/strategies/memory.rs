@@ -1,11 +1,11 @@
-//! What each rank holds between two steps, by class: ZeRO's promise.
+//! The memory that each rank holds between two steps, by class, as ZeRO promises it.
 
 use crate::{ROWS, gpt, on};
 use allfold_collectives::World;
 use allfold_trainer::config::ElementType;
 use allfold_trainer::{MemoryUse, Observer, StepReport, train};
 
-/// Keeps what the rank held after its last step.
+/// Records the memory that the rank held after its last step.
 #[derive(Default)]
 struct Held(MemoryUse);
 
@@ -15,7 +15,7 @@ impl Observer for Held {
     }
 }
 
-/// What every rank of `ranks` holds, in order of ranks.
+/// The memory that every rank of `ranks` holds, in order of ranks.
 fn held(name: &str, ranks: u32) -> Vec<MemoryUse> {
     let row = ROWS.iter().find(|row| row.name == name).unwrap();
     let base = gpt().with(|c| {

@@ -1,5 +1,5 @@
-//! Every strategy feeds the optimiser what one rank feeds it: gradients of one step, LARS's norms of whole parameters, Adam's moments,
-//! and skipped steps under a loss scale.
+//! Every strategy gives the optimiser the same values as one rank does: gradients of one step, LARS's norms of whole parameters,
+//! Adam's moments, and skipped steps under a loss scale.
 
 use crate::{Alone, ROWS, Row, counts, digits, distance, gpt, mixture, on, trained};
 use allfold_collectives::World;
@@ -94,8 +94,8 @@ fn five_and_seven_ranks_train_as_one() {
     }
 }
 
-/// What a run in narrow numbers leaves: the loss scale, the steps since its last change, the number of steps not skipped, the losses,
-/// and the weights.
+/// The state after a run in narrow numbers: the loss scale, the steps since its last change, the number of steps not skipped, the
+/// losses, and the weights.
 fn scaled(ranks: u32, config: &Config) -> (f32, u64, u64, Vec<f64>, Vec<Vec<f64>>) {
     let directory = tempfile::tempdir().unwrap();
     let checkpoint_dir = directory.path().display().to_string();

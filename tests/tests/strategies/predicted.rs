@@ -1,4 +1,4 @@
-//! Every strategy on the clock, beside the virtual time of a run with its arithmetic.
+//! Every strategy on the clock, compared with the virtual time of a run with its arithmetic.
 
 use crate::{ROWS, digits, gpt, on};
 use allfold_collectives::{Communicator, Plan, World};
@@ -167,8 +167,8 @@ fn what_ranks_agree_on_takes_its_time_on_the_clock() {
     compare("parameter_server", &served, 4, Device::A100_F32);
 }
 
-/// Workers that do not wait for each other: the clock averages ten steps, and so does this test. It depends on when ranks begin which
-/// message comes first, so that the times are not quite the same.
+/// Workers that do not wait for each other: the clock averages ten steps, and so does this test. Which message comes first depends on
+/// when ranks begin, so that the times are not quite the same.
 #[test]
 fn workers_ahead_of_each_other_have_their_time_on_the_clock() {
     for (staleness, servers) in [(1, 1), (2, 2)] {
@@ -218,7 +218,7 @@ fn local_steps_and_their_average_take_their_time_on_the_clock() {
     }
 }
 
-/// A GPT in three dimensions, every rank stepped, beside one rank of each stage.
+/// A GPT in three dimensions: every rank stepped, compared with one rank of each stage.
 #[test]
 fn a_rank_of_each_stage_stands_for_sixty_four() {
     let mut config = gpt().with(|c| {

@@ -1,4 +1,4 @@
-//! What strategies refuse, before anything runs: one line that says what would be right.
+//! Configurations that strategies refuse before anything runs, with one line that gives what would be right.
 
 use crate::digits;
 use allfold_collectives::World;

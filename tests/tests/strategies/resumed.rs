@@ -54,7 +54,7 @@ fn weights_of(config: &Config) -> Vec<Vec<f64>> {
     (0..model.network().params().len()).map(|param| model.param(param).to_vec()).collect()
 }
 
-/// A checkpoint has the whole weights and the whole optimiser state, so another strategy can go on from it.
+/// A checkpoint has the whole weights and the whole optimiser state, so another strategy can continue from it.
 #[test]
 fn a_run_goes_on_by_another_strategy() {
     let base = gpt().with(|c| {
@@ -125,7 +125,8 @@ fn a_run_goes_on_by_another_strategy_on_another_number_of_ranks() {
     );
 }
 
-/// Each rank writes what it holds: of `zero3` a part each, of `ddp` an equal share. What is missing, or of another moment, is named.
+/// Each rank writes what it holds: with `zero3` its part, with `ddp` an equal share. A file that is missing, or of another step, is
+/// named.
 #[test]
 fn each_rank_writes_its_part_of_a_sharded_checkpoint() {
     let parts = |folder: &Path| -> Vec<u64> {

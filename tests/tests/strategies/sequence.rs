@@ -1,4 +1,5 @@
-//! Sequence parallelism beside tensor parallelism: the gradients of one step, the bytes that ranks send, and the memory of activations.
+//! Sequence parallelism compared with tensor parallelism: the gradients of one step, the bytes that ranks send, and the memory of
+//! activations.
 
 use crate::{SAMPLES, distance, gpt, trained};
 use allfold_collectives::world::WorldKind;
@@ -76,7 +77,7 @@ fn steps(config: &Config, comm: &Communicator, count: usize) -> Result<MemoryUse
     Ok(rank.peak().unwrap_or_default())
 }
 
-/// The bytes that each rank sends in a step, by operation. All operations go round a ring.
+/// The bytes that each rank sends in a step, by operation. All operations use a ring.
 fn sent(config: &Config, ranks: u32) -> BTreeMap<String, u64> {
     let after = |count: usize| {
         let rings = [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter];
@@ -137,7 +138,7 @@ fn part(config: &Config, ranks: u32, rank: usize) -> Network<f64> {
     NetworkSplit::of(network, &mesh, rank, config.parallel.sequence_parallel).unwrap().0
 }
 
-/// What the formula for a network's memory tells, and what the engine counts at its peak.
+/// A network's memory by the formula, and by the engine's count at its peak.
 #[test]
 fn ranks_hold_less_by_what_the_formula_tells() {
     for ranks in [2, 4] {

@@ -89,7 +89,7 @@ fn the_clock_has_the_time_of_unlike_ranks() {
     let cases = [
         ("device=2-3:a100_f32", [1, 3, 4, 4]),
         ("device=2-3:a100_f32", [4, 1, 3, 1]),
-        // Unlike ranks share layers, where ranks do that.
+        // Unlike ranks share layers, if the strategy shares layers.
         ("device=1:a100_f32", [1, 1, 1, 1]),
     ];
     for row in ROWS.iter().filter(|row| shares(row)) {

@@ -1,4 +1,4 @@
-//! Checkpoints: runs that go on, and files that are refused.
+//! Checkpoints: runs that continue, and files that are refused.
 
 use allfold_collectives::World;
 use allfold_tests::training::{bits, run, small, switch};

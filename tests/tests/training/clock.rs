@@ -1,4 +1,4 @@
-//! Training on the virtual clock, beside its prediction.
+//! Training on the virtual clock, compared with its prediction.
 
 use allfold_collectives::{Plan, World};
 use allfold_prediction::{ModeledMachine, StepPrediction, predict};
@@ -120,7 +120,7 @@ fn hooks_cost_what_they_cost_on_the_virtual_clock() {
 }
 
 /// Groups of parameters with buckets of their own, and running statistics that rank 0 sends in each step, take the time that they
-/// take in a run; what exchanges nothing takes none.
+/// take in a run; options that exchange nothing take no time.
 #[test]
 fn options_of_ddp_take_their_time_on_the_clock() {
     let plain = Config::default().with(|c| {

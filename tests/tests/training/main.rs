@@ -160,8 +160,8 @@ fn a_loss_scale_changes_no_bits_and_an_overflow_skips_the_step() {
     assert_eq!(bits(&run(&World::sim(&switch(3)), &overflowing)), bits(&result));
 }
 
-/// Why the default algorithms are canonical, and that the test of bucket sizes can fail: a ring adds in an order that depends on
-/// where in the bucket an element lies.
+/// The default algorithms are canonical because a ring adds in an order that depends on where in the bucket an element lies. So the test
+/// of bucket sizes can fail.
 #[test]
 fn a_ring_changes_the_weights_with_the_bucket_size() {
     let world = World::threads(4).algorithm(Collective::AllReduce, "ring");

@@ -1,4 +1,4 @@
-//! What a run keeps and when it ends: scores by epoch, the best checkpoint, early ends, and rates that follow the scores.
+//! Scores by epoch, the best checkpoint, early ends of runs, and rates that follow the scores.
 
 use allfold_collectives::World;
 use allfold_tests::training::{bits, run, switch};
@@ -113,7 +113,7 @@ fn a_resumed_run_ends_after_the_same_epoch_with_the_same_bits() {
         assert_eq!(got.epochs, want.epochs, "{name}");
         std::fs::remove_file(folder.path().join(name)).unwrap();
     }
-    // With more patience a run that ended early goes on.
+    // With more patience a run that ended early continues.
     run(
         &World::threads(2),
         &resumed.clone().with(|c| {
@@ -164,8 +164,8 @@ fn the_best_checkpoint_is_that_of_the_best_epoch_whenever_it_comes() {
     assert!(places.len() > 2 && earlier > 2, "the best epoch must change, and not be the last: {places:?}");
 }
 
-/// The best checkpoint has all that a run needs to go on. It is resumed from if it is the newest, so it is never replaced by a worse
-/// one.
+/// The best checkpoint has all that a run needs to continue. A run resumes from it if it is the newest, so it is never replaced by a
+/// worse one.
 #[test]
 fn a_run_resumes_from_the_best_checkpoint_if_no_other_is_newer() {
     let folder = tempfile::tempdir().unwrap();

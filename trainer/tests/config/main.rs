@@ -1,4 +1,4 @@
-//! Configurations: their keys, and what is refused.
+//! Configurations: their keys, and the values that are refused.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod pictures;
@@ -70,7 +70,7 @@ fn one_key_is_replaced_by_what_a_file_would_say() {
     assert_eq!(config, want);
 }
 
-/// Before there were tables, all keys but those of `[parallel]` stood outside of them.
+/// In earlier versions, which had no tables but `[parallel]`, all other keys were outside of tables.
 #[test]
 fn files_from_before_there_were_tables_are_read() {
     let flat = "model = \"mlp\"\nhidden = [8]\nlr = 0.5\nlr_schedule = \"step\"\nlr_every = 3\nwarmup_steps = 2\n\
@@ -86,7 +86,7 @@ fn files_from_before_there_were_tables_are_read() {
     let mut config = Config::default();
     config.set("checkpoint_every", "7").unwrap();
     assert_eq!(config.checkpoint.every, 7);
-    // Names that keys have only in tables never stood outside of them.
+    // Names that keys have only in tables were never keys outside of tables.
     for key in ["every", "name", "factor", "stages"] {
         let says = error(&format!("{key} = 3"));
         assert!(says.starts_with(&format!("c.toml:1:1: unknown key `{key}`; there is `")), "{says}");

@@ -1,4 +1,4 @@
-//! Pictures in folders, by the keys of a configuration.
+//! Pictures in folders, read by the keys of a configuration.
 
 use allfold_collectives::World;
 use allfold_trainer::data::{Batch, form, load};

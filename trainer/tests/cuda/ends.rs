@@ -1,4 +1,4 @@
-//! How ranks end when one of them stops early: by the deadline, with an error that names it, and with their memory freed.
+//! How ranks end when one of them stops early: by the deadline, with an error that names the rank, and with their memory freed.
 
 use crate::small;
 use allfold_collectives::{Communicator, Rank, World};
@@ -61,7 +61,7 @@ fn one_goes(
     for at in 0..STEPS {
         step(&mut replica, at, config.optimiser.lr)?;
     }
-    // A rank that goes while another is in its last step of these would abort that step.
+    // If a rank left while another rank is in the last of these steps, that step would abort.
     comm.barrier()?;
     if comm.rank() == Rank(1) {
         return Ok(None);
@@ -133,7 +133,7 @@ fn a_rank_that_goes_while_the_others_replay_is_named_by_each_of_them_in_time() {
     }
 }
 
-/// Ranks that share parameters, stages or layers notice it too, whichever of their groups they wait in.
+/// Ranks that share parameters, stages or layers notice that a rank has left, whichever of their groups they wait in.
 #[test]
 fn a_rank_that_goes_is_missed_by_those_that_share_with_it() {
     println!("{:<10} {:<10} {:>5} {:>7}  error", "strategy", "exchange", "rank", "ms");

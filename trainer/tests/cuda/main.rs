@@ -75,7 +75,7 @@ fn sentences(samples: usize, positions: usize, classes: usize) -> Dataset {
 fn run(config: &Config, (train, test): &(Dataset, Dataset), ranks: u32, shim: bool) -> Vec<TrainResult> {
     let shared = shim.then(machine);
     let config = config.clone().with(|c| {
-        // The key that a user sets: what it rules out must not be tried here.
+        // The key `device`, as a user sets it: the combinations that it excludes must not be tried here.
         if shim && c.device == "cpu" {
             c.device = "cuda".into();
         }

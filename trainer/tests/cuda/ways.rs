@@ -1,5 +1,5 @@
 //! Training over every path of the exchange, on shims that detect races: with several hooks and with AMP, on one device and on two,
-//! captured and not. Also: an error of one line names what a machine lacks.
+//! captured and not. Also: an error of one line names the missing part of a machine.
 
 use crate::{assert_near, cnn, pictures, small};
 use allfold_collectives::World;

@@ -198,7 +198,7 @@ fn copies_that_are_sharded_over_pairs_train_as_whole_ones() {
     }
 }
 
-/// A run begun by one strategy goes on by another, on the devices and on the CPU.
+/// A run begun by one strategy is continued by another, on the devices and on the CPU.
 #[test]
 fn a_checkpoint_of_one_strategy_is_continued_by_any_other() {
     let data = pictures();

@@ -1,4 +1,4 @@
-//! Samplers beside PyTorch's `DistributedSampler`, and their own rules.
+//! Samplers compared with PyTorch's `DistributedSampler`, and their own rules.
 
 use allfold_trainer::sampler::exactly_once;
 use allfold_trainer::{Config, Sampler};
@@ -63,7 +63,7 @@ fn torch_order(n: usize, seed: u32) -> Vec<usize> {
     order
 }
 
-/// A shuffled order differs from PyTorch's, because the random generators differ. Both are dealt to ranks in the same way.
+/// A shuffled order differs from PyTorch's, because the random generators differ. Both are divided among ranks in the same way.
 #[test]
 fn deals_pytorchs_order_as_pytorch_does_in_the_3_shuffled_cases() {
     let oracle: Oracle = crate::oracle::json("distributed_sampler.json");

@@ -1,4 +1,4 @@
-//! Loss scalers beside PyTorch's `GradScaler`.
+//! Loss scalers compared with PyTorch's `GradScaler`.
 
 use allfold_trainer::scaler::ScalerOptions;
 use allfold_trainer::{GradScaler, Optimiser, Sgd};

@@ -1,5 +1,5 @@
 //! Which files of a crate use which others, read from their source: `use` declarations, and paths in expressions and types.
-//! A re-export is not a use: a name that comes by a re-export counts for the file that defines the name.
+//! A re-export is not a use: a re-exported name counts for the file that defines the name.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -61,7 +61,7 @@ fn files_use_each_other_in_one_direction() {
     assert!(report.is_empty(), "files that use each other in a circle:\n{report}");
 }
 
-/// What the reader of imports must see, each as a crate with one circle or none.
+/// The uses that the reader of imports must find, each as a crate with one circle or none.
 #[test]
 fn circles_are_seen_where_they_are() {
     let count = |files: &[(&str, &str)]| {
