@@ -139,7 +139,7 @@ struct Model<'a> {
 }
 
 impl Model<'_> {
-    /// Whether the schedule comes to an end.
+    /// Whether the schedule ends.
     fn finishes(schedule: &Random, window: usize, in_order: bool) -> bool {
         let n = schedule.ranks as usize;
         let windows = (0..n).map(|_| VecDeque::new()).collect();

@@ -9,8 +9,8 @@
 //!                   metadata     version, step, ranks, optimiser steps, loss scale, checksum of all, configuration
 //! ```
 //!
-//! `best.safetensors` has the same contents, as of the end of the epoch with the best score. Of [`sharded`] checkpoints each rank
-//! writes a part.
+//! `best.safetensors` has the same contents, as of the end of the epoch with the best score. Each rank writes a part of a
+//! [`sharded`] checkpoint.
 //!
 //! Rank 0 writes a temporary file, syncs it to disk, and then renames it: after a crash the earlier checkpoints are
 //! intact. Rank 0 holds a lock on the folder, so that no other run writes there at the same time. The order of samples is a
@@ -314,7 +314,7 @@ fn read_progress(text: &str) -> std::result::Result<TrainingProgress, toml::de::
     TrainingProgress::deserialize(Deserializer::from(description))
 }
 
-/// The state that a file's metadata describe, with the text of it.
+/// The state that a file's metadata describe, and the text that describes it.
 fn described(bytes: &[u8]) -> std::result::Result<(TrainingProgress, String), String> {
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| damage(bytes, &error))?;
     let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY)).cloned();

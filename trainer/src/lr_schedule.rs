@@ -53,7 +53,7 @@ pub struct LrSchedule {
     pub warmup_from: f64,
     /// The shape after the warm-up.
     pub shape: LrShape,
-    /// Steps of an epoch, if the shape counts epochs. It then counts from the first epoch on, also with a warm-up.
+    /// Steps of an epoch, if the shape counts epochs. The shape then counts from the first epoch on, also with a warm-up.
     pub epoch_steps: Option<u64>,
 }
 

@@ -58,7 +58,7 @@ impl Sampler {
         order
     }
 
-    /// The samples of `rank` in `epoch` if no sample is repeated or dropped: some ranks have one more than others.
+    /// The samples of `rank` in `epoch` if no sample is repeated or dropped: some ranks have one sample more.
     pub fn own(&self, rank: usize, epoch: u64) -> Vec<usize> {
         self.order(epoch).into_iter().skip(rank).step_by(self.world).collect()
     }

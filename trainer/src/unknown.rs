@@ -11,7 +11,7 @@ const OF_PYTORCH: [(&str, &str, &str); 4] = [
     ("data", "fakedata", "synthetic"),
 ];
 
-/// The error for a name that is not in `names`: it gives the name here for a name of PyTorch, suggests the nearest name, or
+/// The error for a name that is not in `names`: it gives the name here of PyTorch's name, suggests the nearest name, or
 /// lists all.
 pub(crate) fn unknown<'a>(what: &str, got: &str, names: impl Iterator<Item = &'a str>) -> Error {
     let lower = got.to_lowercase();

@@ -140,7 +140,7 @@ fn weights_of_another_model_are_refused_by_name() {
     assert_eq!(refused(&tensors), "checkpoint: FILE: has a tensor `bn.weight` that the model does not have");
 }
 
-/// The identity. It counts the calls of `sync_len`: one each time the phases of a pass are listed.
+/// The identity. This layer counts the calls of `sync_len`: one each time the phases of a pass are listed.
 struct Counted(Arc<AtomicUsize>);
 
 impl Layer<f64> for Counted {

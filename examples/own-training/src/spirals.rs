@@ -24,7 +24,7 @@ fn points(count: usize, draws: &mut Draws) -> Dataset {
     let (mut numbers, mut labels) = (Vec::new(), Vec::new());
     for point in 0..count {
         let label = (point % 2) as u32;
-        // Along the spiral, without its middle, where both meet.
+        // Along the spiral, without its middle, which both spirals share.
         let along = 0.15 + 0.85 * draws.next();
         let angle = 3.0 * PI * along + PI * f64::from(label);
         let mut noise = || 0.04 * (draws.next() - 0.5);

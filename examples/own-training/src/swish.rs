@@ -69,7 +69,7 @@ impl<F: Float> Layer<F> for Swish {
     }
 }
 
-/// From the samples through layers of the configuration's `hidden` widths to logits, with a [`Swish`] after each layer but the
+/// From the samples through layers of the configuration's `hidden` widths to logits, a [`Swish`] after each layer but the
 /// last.
 pub fn swish_mlp<F: Float>(
     config: &Config,

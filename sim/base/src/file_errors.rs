@@ -40,7 +40,7 @@ pub fn located(name: &str, text: &str, at: usize, message: &str) -> String {
     format!("{name}:{line}:{column}: {message}")
 }
 
-/// The line and the column, both counted from 1, of byte `at` of a text, or of the text's end if the text is
+/// The line and the column, both counted from 1, of byte `at` of a text, or of its end if the text is
 /// shorter.
 ///
 /// ```

@@ -65,7 +65,7 @@ impl FormFactor {
         }
     }
 
-    /// The form factors in which a GPU is made, the one that its plain name stands for first. `gpu`: a name with or without a form
+    /// The form factors in which a GPU is made; first the form factor that its plain name means. `gpu`: a name with or without a form
     /// factor; case, spaces, `-` and `_` make no difference. Empty for a GPU that is made in none of them, or is unknown.
     pub fn of(gpu: &str) -> &'static [FormFactor] {
         let (gpu, _) = FormFactor::split(gpu);

@@ -20,7 +20,7 @@ fn public_files() -> Option<PathBuf> {
     folder
 }
 
-/// The XML of a node with two sockets as NCCL dumps it: `gpus` GPUs with the text of `inside` in each `<gpu>`, and a NIC beside
+/// The XML of a node with two sockets as NCCL dumps it: `gpus` GPUs with the text of `inside` in each `<gpu>`, and a NIC next to
 /// each GPU.
 fn dump(gpus: u32, sm: u32, inside: impl Fn(u32) -> String) -> String {
     let mut text = String::from("<system version=\"1\">\n");

@@ -64,7 +64,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The assumptions that stand for numbers and speeds of NICs which the description does not give.
+    /// The assumptions that replace numbers and speeds of NICs which the description does not give.
     pub fn assumed_of_nics(&self) -> impl Iterator<Item = &str> {
         self.assumed.iter().map(String::as_str).filter(|line| line.contains(nic::UNSAID))
     }

@@ -1,7 +1,7 @@
 //! A network of links and the transfers (flows) that share them.
 //!
-//! A *flow* is a transfer under way. It occupies every link of its path at the same time (cut-through) and moves at one rate, which
-//! the links' sharing decides. Rates change only when a flow begins or ends, or when a link's bandwidth changes:
+//! A *flow* is a transfer under way. A flow occupies every link of its path at the same time (cut-through) and moves at one rate,
+//! which the links' sharing decides. Rates change only when a flow begins or ends, or when a link's bandwidth changes:
 //!
 //! ```text
 //! begin, take_finished, cancel ...   all changes at one instant
@@ -27,7 +27,7 @@ use filling::Filling;
 use heap::Heap;
 use std::hint::black_box;
 
-/// The number of a flow under way. It is used again once the instant at which the flow ended has been settled.
+/// The number of a flow under way. The number is used again once the instant at which the flow ended has been settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u32);
 

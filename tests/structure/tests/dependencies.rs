@@ -67,7 +67,7 @@ fn a_build_without_features_needs_no_driver_and_no_cryptography() {
     assert_eq!(command, ["tokio", "clap"]);
 }
 
-/// Schedules are proved without a simulator and timed without ranks; `allfold-net` depends neither on schedules nor on the
+/// Schedules are proved without a simulator and timed without ranks; `allfold-net` depends on neither schedules nor
 /// simulator.
 #[test]
 fn crates_depend_downwards_only() {

@@ -1,6 +1,5 @@
 #![allow(missing_docs, clippy::unwrap_used)]
-//! Limits on the lines of files and crates, so that they can be read. Functions are held to 70 lines by clippy
-//! (`clippy.toml`).
+//! Limits on the lines of files and crates. Functions are held to 70 lines by clippy (`clippy.toml`).
 
 use allfold_structure::{members, root, rust_files};
 

@@ -1,5 +1,5 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
-//! Whatever ranks do wrong gives an error and not a hang, on every backend, and the error names the cause.
+//! Every mistake of a rank gives an error and not a hang, on every backend, and the error names the cause.
 
 mod deadlines;
 mod departures;

@@ -1,8 +1,7 @@
 //! Defects that were found in the GPU code by reading: each is put back in, and a check finds it without a GPU.
 //!
 //! `cargo test -p allfold-tests --test gpu_defects` prints the table. Numbers are those of `docs/GPU.md`. Each body runs twice:
-//! with its defect, and then the check must fail with the words of its row; and without the defect, and then the check must
-//! pass.
+//! with its defect, when the check must fail with the words of its row; and without, when the check must pass.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod driver;

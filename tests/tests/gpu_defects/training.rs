@@ -1,4 +1,4 @@
-//! Defects of training on devices whose sums go over NCCL, on the shim and over the stand-in for NCCL's library.
+//! Defects of training on devices whose sums use NCCL, on the shim and over the stand-in for NCCL's library.
 
 use crate::{Found, Seeded, of_all};
 use allfold_collectives::{Rank, World};

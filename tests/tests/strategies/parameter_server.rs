@@ -49,8 +49,8 @@ fn with_straggler(staleness: u64) -> Vec<(TrainResult, Vec<Picos>, Vec<Picos>)> 
     world.run(body).unwrap()
 }
 
-/// With staleness s, a worker begins step k only after the slowest worker's gradient of step k - s - 1 has come; the first steps
-/// wait for nobody.
+/// With staleness s, a worker begins step k only after the slowest worker's gradient of step k - s - 1 has arrived; the first
+/// steps wait for nobody.
 #[test]
 fn a_straggler_stops_the_others_at_the_bound_and_not_before() {
     for staleness in [1, 2, 4] {

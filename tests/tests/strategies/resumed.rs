@@ -125,7 +125,7 @@ fn a_run_goes_on_by_another_strategy_on_another_number_of_ranks() {
     );
 }
 
-/// Each rank writes what it holds: with `zero3` its part, with `ddp` an equal share. A file that is missing, or of another step, is
+/// Each rank writes what it holds: with `zero3` its part, with `ddp` an equal share. A file that is missing or of another step is
 /// named.
 #[test]
 fn each_rank_writes_its_part_of_a_sharded_checkpoint() {

@@ -1,4 +1,4 @@
-//! Error messages for keys that a configuration does not have: the table that a key belongs to, or the key with the most similar
+//! Error messages for keys that a configuration does not have: the table that a key belongs to, or the key with the nearest
 //! spelling.
 
 use crate::flat_keys::moved;

@@ -9,8 +9,8 @@
 //!
 //! A random rectangle of a picture in a file may become the sample: see [`super::crop`].
 //!
-//! A picture's change is drawn from the seed, the epoch and the sample's number in the training set alone. It does not depend on
-//! the rank or worker that makes its batch, nor on the other samples in that batch.
+//! A picture's change is drawn from the seed, the epoch and the sample's number in the training set alone. The change does not
+//! depend on the rank or worker that makes the batch, nor on the other samples in the batch.
 
 use super::crop::{RandomCrop, Rectangle};
 use super::{Batch, Dataset};

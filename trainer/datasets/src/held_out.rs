@@ -3,7 +3,8 @@
 use rand::rngs::ChaCha8Rng;
 use rand::seq::SliceRandom;
 
-/// For each of `count` samples, 2 or more, whether it is held out: this share of them, one at least and not all.
+/// For each of `count` samples, 2 or more, whether the sample is held out: this share of the samples, one at
+/// least and not all.
 pub fn drawn(count: usize, share: f64, random: &mut ChaCha8Rng) -> Vec<bool> {
     let mut order: Vec<usize> = (0..count).collect();
     order.shuffle(random);

@@ -120,8 +120,7 @@ impl Passes {
                 self.wide(l, 1, with, |slot| queue.copy(slot, db))?;
                 keep = Some(both);
             }
-            // A layer norm computes its weight gradients together with its input gradient, which exists already if its phase came
-            // first.
+            // A layer norm computes its weight gradients together with its input gradient, which may exist already.
             LayerOperation::LayerNorm { .. } | LayerOperation::SequenceLayerNorm { .. } => {
                 self.layer_norm(l, with, &dy, true)?
             }
@@ -258,8 +257,7 @@ impl Passes {
             LayerOperation::ExpertLinear { .. } => self.expert_linear_input(l, with, (&dy, &dx))?,
             LayerOperation::ExpertGelu { .. } => self.expert_gelu_input(l, with, (&dy, &dx))?,
             LayerOperation::ExpertCombine { .. } => self.combine_input(l, with, (&dy, &dx))?,
-            // Tokens have no gradient. The other layers do not reach this arm: four pass on their output's gradient, and `Own` is
-            // refused.
+            // Tokens have no gradient. The other layers do not reach this arm: four pass on a gradient, and `Own` is refused.
             LayerOperation::Embedding { .. }
             | LayerOperation::VocabParallel { .. }
             | LayerOperation::Positions { .. }

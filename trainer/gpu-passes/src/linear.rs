@@ -8,7 +8,7 @@ use allfold_cuda::{Memory, Slice, vendor};
 use allfold_networks::layers::LayerOperation;
 
 impl Passes {
-    /// The inputs and the outputs of each row of a linear layer or of a part of one, and its number of rows for a sample.
+    /// The inputs and the outputs of each row of a linear layer or of its part on this rank, and the number of rows of a sample.
     pub(crate) fn linear(&self, l: usize) -> Option<[usize; 3]> {
         match self.operations[l] {
             LayerOperation::Linear { rows, inputs, outputs, .. }

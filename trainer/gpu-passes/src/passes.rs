@@ -65,7 +65,7 @@ impl Passes {
     /// The passes of a network on the device of `queue`; with `narrow` under autocast.
     ///
     /// # Errors
-    /// A layer that the kernels do not compute, `channels_last` for a network without convolutions, memory that is not there.
+    /// A layer that the kernels do not compute, `channels_last` for a network without convolutions, too little memory.
     pub fn new(
         network: Network<f32>,
         narrow: Option<DType>,

@@ -1,7 +1,7 @@
 //! Networks without values: layers, the layout of their parameters in memory, the phases of a step and the cost of each phase.
 //!
-//! A [`Network`] is a list of layers, each fed by activations before it. It holds no weights: a trainer keeps them, and calls the
-//! layers phase by phase.
+//! A [`Network`] is a list of layers, each fed by activations before it. A network holds no weights: a trainer holds them, and
+//! calls the layers phase by phase.
 //!
 //! ```
 //! use allfold_networks::models::mlp;

@@ -60,7 +60,7 @@ pub enum Phase {
 }
 
 /// Layers in order, each fed by activations before it. Activation 0 is the input, activation l + 1 is the output of layer l. The
-/// output of the last layer are logits: `rows` rows per sample, with one label each.
+/// outputs of the last layer are logits: `rows` rows per sample, with one label each.
 ///
 /// ```text
 /// a residual block    0 -conv-> 1 -relu-> 2 -conv-> 3 -+
@@ -380,7 +380,7 @@ impl<F: Float> Network<F> {
         }
     }
 
-    /// The calls of a phase over `n` samples to the ranks along the axis of its layer, or in the loss to the ranks that share the
+    /// The calls of a phase over `n` samples to the ranks along the axis of its layer, or in the loss to those that share the
     /// classes.
     pub fn peer_calls(&self, phase: Phase, n: usize) -> Vec<PeerCall> {
         let rows = n * self.rows;

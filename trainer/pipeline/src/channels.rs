@@ -1,8 +1,7 @@
 //! Which communicator carries which message.
 //!
 //! A stage executes the operations that it has posted on one communicator one at a time, in order. A receive posted after a send
-//! waits until the peer receives the message of that send. With too few communicators this costs time, or makes a cycle of waits:
-//! a deadlock.
+//! waits until the peer receives that send. With too few communicators this costs time, or makes a cycle of waits: a deadlock.
 //!
 //! | schedule | communicators | fewer |
 //! |---|---|---|

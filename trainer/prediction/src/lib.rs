@@ -108,7 +108,8 @@ pub struct StepPrediction {
     /// The most that each stepped rank holds at one time of a step, by class, as in the engine of the CPU, whose activations are as wide
     /// as its parameters. Empty if the sizes of the network's tensors are not known.
     pub peaks: Vec<MemoryUse>,
-    /// What each stepped rank does, counted from the start of its step: one of each stage of a pipeline; with `data_parallel` all.
+    /// The work of each stepped rank, counted from the start of its step: of one rank of each stage of a pipeline; with `data_parallel`,
+    /// of all ranks.
     #[serde(skip)]
     pub spans: Vec<Vec<StepSpan>>,
     /// How the exchanges were timed, each engine once: `events_by_symmetry`, `clocks, chunks rounded up`, `NCCL's model`.

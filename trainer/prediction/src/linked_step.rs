@@ -1,5 +1,5 @@
 //! A step on the clock in which every rank is stepped, each on a thread, in a world on virtual time that carries messages without
-//! contents. It is used if exchanges of several communicators, which share links, are under way at once.
+//! contents. Such a step is used if exchanges of several communicators, which share links, are under way at once.
 
 use crate::ModeledMachine;
 use crate::clock::{Exchanges, Shared, StepRules, WorldLinks};

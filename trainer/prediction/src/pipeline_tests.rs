@@ -1,4 +1,4 @@
-//! Pipelines on the clock: bubbles as published, and one rank of each stage for all ranks of it.
+//! Pipelines on the clock: bubbles as published, and one rank of each stage that represents all ranks of the stage.
 
 use crate::clock::StepRules;
 use crate::step::{RankClass, step_of, unlike_step};

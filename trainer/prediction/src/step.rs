@@ -30,7 +30,7 @@ pub struct SteppedRank {
 /// the third on. The first steps also allocate the buffers that later steps find in their pools.
 const STEPS: u64 = 3;
 
-/// Steps of workers that may be ahead of each other are not alike: this many steps are averaged, after those in which no worker waits
+/// Steps of workers that may be ahead of each other are not alike: this many are averaged, after the steps in which no worker waits
 /// yet.
 const AHEAD: u64 = 10;
 

@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// A run's lock on its folder of checkpoints. It is released when it is dropped or when the process ends in any way.
+/// A run's lock on its folder of checkpoints. The lock is released when this value is dropped or when the process ends in any way.
 #[derive(Debug)]
 pub struct FolderLock {
     _folder: Option<File>,
@@ -52,7 +52,7 @@ pub(super) fn step(path: &Path) -> Option<u64> {
 }
 
 /// Writes a checkpoint into its folder, and removes all but the best and the newest `keep`. Files that a failure or a crash has left are
-/// removed first: they may fill the disk.
+/// removed first, because they may fill the disk.
 pub(super) fn put(directory: &Path, path: &Path, keep: usize, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     prune(directory, keep)?;

@@ -20,8 +20,7 @@ use allfold_kernels::DType;
 pub(super) enum ReducePath {
     /// Gradients are exchanged uncompressed.
     Whole,
-    /// Gradients are exchanged in a narrow type, in memory with the layout of the gradients; `None` until the memory is
-    /// allocated.
+    /// Gradients are exchanged in a narrow type, in memory laid out as the gradients are; `None` until allocated.
     Narrow(DType, Option<Memory>),
     /// Gradients are exchanged by the CPU's hook.
     Host(Box<Hook<f32>>),

@@ -1,5 +1,5 @@
-//! Optimisers on a device, over this rank's parts of its units: one launch for all parameters, or two if some have narrow copies. LARS
-//! launches matrices and vectors separately, and needs one more launch for the norms.
+//! Optimisers on a device, over this rank's parts of its units: one launch for all parameters, or two launches if some have narrow
+//! copies. LARS launches matrices and vectors separately, and needs one more launch for the norms.
 
 use super::groups::GpuGroups;
 use super::spans::{part, zeroed};

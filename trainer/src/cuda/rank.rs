@@ -271,7 +271,7 @@ impl GpuWorker<'_> {
         Ok(replicas.join(queue)?)
     }
 
-    /// Ends the part of the step that has begun, if one has: its exchanges end with it.
+    /// Ends the part of the step that has begun, if there is such a part: its exchanges end with the part.
     fn end_part(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.in_part) {
             return Ok(());
@@ -366,7 +366,7 @@ impl GpuWorker<'_> {
     }
 
     /// Sets the flag of a non-finite gradient on every rank if it is set on any, where ranks have parts of the gradients or others
-    /// compute on the CPU. Returns whether the host knows that it is set.
+    /// compute on the CPU. Returns whether the host has read that the flag is set.
     fn share_flag(&mut self) -> Result<bool> {
         if self.exchange.with_cpus {
             self.settle("find out whether a gradient is not finite")?;

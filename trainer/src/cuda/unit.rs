@@ -50,7 +50,8 @@ pub(super) struct UnitMemory {
 }
 
 impl UnitMemory {
-    /// A unit of `elements` elements, of some experts' parameters or of others, of which this rank's part is number `index` of `size`; without memory yet.
+    /// A unit of `elements` elements, without memory yet: of some experts' parameters or of other parameters. This rank's part is number
+    /// `index` of `size`.
     pub fn new(
         (keep, some_experts): (Keep, bool),
         elements: usize,
@@ -129,7 +130,7 @@ impl UnitMemory {
         }
     }
 
-    /// This rank's part of the reduced gradient; the whole where it keeps the whole, `None` where it has none.
+    /// This rank's part of the reduced gradient; the whole if the rank keeps the whole, `None` if the rank has none.
     pub fn reduced_grad(&self) -> Result<Option<Slice<'_>>> {
         match (&self.grads, &self.grad_part) {
             (_, Some(own)) => Ok(Some(own.all())),

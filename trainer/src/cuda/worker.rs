@@ -88,7 +88,7 @@ pub(super) struct GpuWorker<'a> {
     pub losses: Memory,
     /// The loss of each micro-batch, then the flag that a gradient was not finite, then the norm of the gradients.
     pub report: Memory,
-    /// On a server, for each worker: the units whose gradients are expected of it.
+    /// On a server, for each worker: the units whose gradients are expected of the worker.
     pub expected: Vec<Vec<usize>>,
     /// On a worker: whether the servers have not yet sent parameters of this step.
     pub is_unanswered: bool,

@@ -27,13 +27,13 @@ pub trait Bucketing {
     /// Divides a parameter's final gradient by the number of ranks (by 1 for `local_sgd`), in place or on its way into its bucket.
     ///
     /// # Errors
-    /// A gradient that is not there, or in no bucket.
+    /// A gradient that the rank does not have, or that is in no bucket.
     fn fill(&mut self, param: usize) -> Result<()>;
 
     /// Starts the exchange of a bucket whose gradients are filled in. Every rank starts the same buckets in their order.
     ///
     /// # Errors
-    /// Gradients that are not there; failed communication.
+    /// Gradients that the rank does not have; failed communication.
     fn send_bucket(&mut self, bucket: usize) -> Result<()>;
 
     /// Waits for all buckets; the gradients are then the sums over all ranks, or what the hook makes of them.

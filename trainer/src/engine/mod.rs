@@ -149,7 +149,7 @@ pub trait RankEngine: Serving + Bucketing {
     /// previous micro-batches. The totals of a synchronised layer are summed over the data axis.
     ///
     /// # Errors
-    /// Parameters or activations that are not there; failed communication.
+    /// Parameters or activations that the rank does not have; failed communication.
     fn run(&mut self, phase: Phase, slot: Slot) -> Result<()>;
 
     /// Frees all tensors of a micro-batch.
@@ -159,7 +159,7 @@ pub trait RankEngine: Serving + Bucketing {
     /// starts the same exchanges in the same order.
     ///
     /// # Errors
-    /// A tensor that is not there; failed communication.
+    /// A tensor that the rank does not have; failed communication.
     fn start(&mut self, exchange: UnitExchange, unit: usize) -> Result<()>;
 
     /// Waits for an exchange that was started and not finished, and stores its result. If the rank keeps only a part of the unit's
@@ -181,7 +181,7 @@ pub trait RankEngine: Serving + Bucketing {
     /// Sends a tensor of a micro-batch, without waiting until it has arrived.
     ///
     /// # Errors
-    /// A tensor that is not there; failed communication.
+    /// A tensor that the rank does not have; failed communication.
     fn send(&mut self, what: Boundary, slot: Slot, to: Route) -> Result<()>;
 
     /// Waits for a tensor of a micro-batch.

@@ -8,7 +8,8 @@ use allfold_collectives::{Buffer, Communicator, ReduceOp, Work};
 use allfold_kernels::nn::{Float, OpCost};
 use allfold_sim::{DeviceWork, Picos};
 
-/// The ranks along the axis of a layer, during one of its phases. It counts the time spent waiting, and keeps the first error.
+/// The ranks along the axis of a layer, during one of its phases. Counts the time spent waiting, and stores the first
+/// error.
 pub(super) struct AxisPeers<'a, F: Float> {
     /// The communicator, unless the rank is alone on the axis.
     pub group: Option<&'a Communicator>,

@@ -44,7 +44,7 @@ pub trait Serving {
     /// On a worker: divides a unit's gradient by the number of workers and sends each server its part.
     ///
     /// # Errors
-    /// A gradient that is not there; failed communication.
+    /// A gradient that the rank does not have; failed communication.
     fn push(&mut self, _unit: usize) -> Result<()> {
         Err(without_servers())
     }

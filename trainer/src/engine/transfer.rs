@@ -135,7 +135,7 @@ impl<F: Float> Worker<'_, F> {
         Ok(())
     }
 
-    /// Gives every rank the whole optimiser state. If every rank keeps all of it, each gets its own. Every rank must call it.
+    /// Gives every rank the whole optimiser state: its own, if every rank keeps the whole. Every rank must call it.
     pub fn download_state(&mut self, optimiser: &mut dyn Optimiser<F>) -> Result<()> {
         let state = optimiser.state();
         let (layout, has_all) = (self.layout(), self.has_all());

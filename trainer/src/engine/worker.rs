@@ -105,7 +105,7 @@ pub(crate) struct Worker<'a, F: Float> {
     pub(super) observed: Observed,
 }
 
-/// The number of free buffers that a rank keeps: one for a unit that is gathered ahead, one in use, one that is reduced.
+/// The number of free buffers that a rank keeps: for a unit that is gathered ahead, a unit in use and a unit that is reduced.
 const FREE_BUFFERS: usize = 3;
 
 impl<'a, F: Float> Worker<'a, F> {

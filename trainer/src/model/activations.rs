@@ -66,7 +66,7 @@ impl<F: Float> Activations<F> {
         self.acts[0].copy_from_slice(x);
     }
 
-    /// An activation of the last forward pass; if a later activation has overwritten it, that one.
+    /// An activation of the last forward pass, or the later activation that has overwritten it.
     pub fn act(&self, network: &Network<F>, act: usize) -> &[F] {
         &self.acts[network.storage_of(act)]
     }

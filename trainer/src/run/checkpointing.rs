@@ -82,7 +82,7 @@ impl<F: Float> Run<'_, F> {
         all.and(self.outcome_of_all(ended))
     }
 
-    /// The outcome of all ranks: the error of the first that has one, on every rank.
+    /// The outcome of all ranks: every rank gets the error of the first rank that has an error.
     fn outcome_of_all(&self, own: Result<()>) -> Result<()> {
         let said = own.as_ref().err().map(Error::to_string).unwrap_or_default();
         let mut lengths = vec![0i64; self.comm.size() as usize];
@@ -265,8 +265,8 @@ impl<F: Float> Run<'_, F> {
         Ok(held.unwrap_or_default())
     }
 
-    /// Says where a run of `steps` steps begins: after `done` of them, or at the first one, since there is no checkpoint. That may
-    /// be the run's first start, or a folder that was misspelt.
+    /// Logs where a run of `steps` steps begins: after `done` steps, or at the first step if there is no checkpoint, because it is
+    /// the run's first start or because the folder was misspelt.
     fn announce(&self, done: u64, steps: u64) {
         let (folder, left) = (&self.config.checkpoint.dir, steps - done);
         match done {

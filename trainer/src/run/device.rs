@@ -80,7 +80,8 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// The score on the first samples of a set after `steps` steps. If its loss is not finite, the last step has ruined the weights, and the run fails.
+    /// The score on the first samples of a set after `steps` steps. If the loss is not finite, the last step has ruined the weights, and
+    /// the run fails.
     pub(super) fn evaluate(&mut self, set: (&Dataset, usize), steps: u64) -> Result<Evaluation> {
         let (batch, comm) = (self.config.training.batch, self.comm);
         let score = match &mut self.device {

@@ -74,8 +74,9 @@ impl<F: Float> Run<'_, F> {
         }
     }
 
-    /// Rank 0's report of an epoch, if anything is decided by it. Every rank has the sums of all ranks, but a communicator may sum in
-    /// another order on another rank (MPI leaves that open), and a rank that alone ended its run would leave the others waiting.
+    /// Rank 0's report of an epoch, if the run decides anything by the report. Every rank has the sums of all ranks, but a
+    /// communicator may sum in another order on another rank (MPI leaves that open), and a rank that alone ended its run would leave
+    /// the others waiting.
     fn agree(&self, report: EpochReport) -> Result<EpochReport> {
         if !self.config.compares_scores() {
             return Ok(report);

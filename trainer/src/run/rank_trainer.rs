@@ -79,7 +79,7 @@ impl<'a, F: Float> RankTrainer<'a, F> {
         downloaded.map_err(|error| self.worker.failed(error))
     }
 
-    /// Gives every rank the whole optimiser state. If every rank keeps all of it, each gets its own. Every rank must call it.
+    /// Gives every rank the whole optimiser state: its own, if every rank keeps the whole. Every rank must call it.
     ///
     /// # Errors
     /// Failed communication.

@@ -1,4 +1,5 @@
-//! Data parallelism as PyTorch's `DataParallel` does it: the first rank has batch, loss and optimiser, the others compute for it.
+//! Data parallelism as PyTorch's `DataParallel` does it: the first rank has batch, loss and optimiser, and the other ranks
+//! compute for it.
 //!
 //! ```text
 //! rank 0    weights to all | samples to all | forward | outputs from all, loss, gradients by outputs to all | backward |
@@ -12,7 +13,7 @@ use super::driver::{Driver, units_of};
 use crate::engine::{Boundary, Keep, MeshAxis, ParamUnit, RankEngine, Route, Slot};
 use crate::{Outline, Phase, Result};
 
-/// The driver of `data_parallel`: the first rank trains, the others compute for it.
+/// The driver of `data_parallel`: the first rank trains, and the other ranks compute for it.
 pub struct DataParallel;
 
 /// The route to a peer on the data axis.

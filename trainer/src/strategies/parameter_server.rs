@@ -17,7 +17,7 @@ use super::plain::Plain;
 use crate::engine::{Keep, ParamUnit, RankEngine, ServingRole};
 use crate::{Config, Error, Outline, Phase, Result};
 
-/// A worker: it pulls parameters before a pass needs them, and pushes gradients as they become ready.
+/// A worker, which pulls parameters before a pass needs them, and pushes gradients as they become ready.
 #[derive(Default)]
 struct ServedWorker {
     /// For each unit, whether its parameters were received in this step; empty before the step's first unit.

@@ -25,8 +25,7 @@ pub struct StoredTensor {
 }
 
 impl StoredTensor {
-    /// Reads all values, the last dimension running fastest, from the file that the tensor is in. `to` has one element for each
-    /// value.
+    /// Reads all values, the last dimension running fastest, from the file that the tensor is in. `to` has an element per value.
     ///
     /// Memory is 64 KiB, whatever the strides.
     ///

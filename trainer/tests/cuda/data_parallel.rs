@@ -1,4 +1,4 @@
-//! `data_parallel` on devices: the first rank's batch, loss and optimiser; the others compute for it. Compared with the CPU.
+//! `data_parallel` on devices: the first rank has batch, loss and optimiser; others compute for it. Compared with the CPU.
 
 use crate::zero::run;
 use crate::{assert_near, can_try, cnn, pictures, placed, run as run_on, sentences, small, tolerance_factor};

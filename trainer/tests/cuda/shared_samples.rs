@@ -1,5 +1,5 @@
-//! Ranks on devices that share the positions of a sample (context and sequence parallelism), or the experts of a mixture: losses, scores and weights of the CPU, with
-//! dropout, clipping, loss scales and autocast, over every path of the exchange. On shims that detect races.
+//! Ranks on devices that share the positions of a sample (context and sequence parallelism), or the experts of a mixture: losses, scores
+//! and weights of the CPU, with dropout, clipping, loss scales and autocast, over every path of the exchange. On shims that detect races.
 
 use crate::{agrees, can_try, sentences, tolerance_factor};
 use crate::{assert_near, placed, run as run_on, zero};

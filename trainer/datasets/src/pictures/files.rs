@@ -1,4 +1,4 @@
-//! Pictures that stay in their files until a batch is made of them, by the thread that makes it.
+//! Pictures that stay in their files until a thread makes a batch of them.
 //!
 //! A file is read, decoded, cut and resized, and its bytes become numbers: one picture at a time, so a thread holds the pixels of
 //! one picture in addition to its batch.

@@ -179,7 +179,7 @@ fn pictures(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(),
 fn split(classes: Vec<Class>, held_out: f64, seed: u64) -> (Vec<Class>, Vec<Class>) {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let halves = (0..).zip(classes).map(|(number, Class { name, files })| {
-        // A stream for each class: pictures that are added to one class do not change the others. No other draw uses the last
+        // A stream for each class: pictures that are added to one class do not change the others. Only this draw uses the last
         // streams.
         random.set_stream(u64::MAX - 1 - number);
         random.set_word_pos(0);

@@ -4,7 +4,7 @@ use super::Cast;
 use super::{Backward, Forward, Init, Layer, LayerCost, LayerOperation, Tensor};
 use allfold_kernels::nn::{Conv2dShape as Shape, Float, OpCost};
 
-/// A convolution. It keeps the padded pictures, or the transformed weight, of the forward pass for the backward pass.
+/// A convolution, which keeps the padded pictures, or the transformed weight, of the forward pass for the backward pass.
 pub struct Conv2d {
     shape: Shape,
     init: Init,

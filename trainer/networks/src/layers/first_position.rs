@@ -1,4 +1,4 @@
-//! The first position of a sequence, whose row stands for all of it, as BERT's `[CLS]`.
+//! The first position of a sequence, whose row represents the whole sequence, as BERT's `[CLS]`.
 
 use super::{Backward, Forward, Layer, LayerCost};
 use allfold_kernels::nn::{Float, OpCost};

@@ -226,7 +226,7 @@ pub trait Layer<F: Float>: Send + Sync {
     }
 
     /// Whether the layer can write its output over an input that its backward pass does not read again, and likewise the input's
-    /// gradient over the output's. Of two inputs either may be overwritten.
+    /// gradient over the output's. If there are two inputs, either may be overwritten.
     fn in_place(&self) -> bool {
         false
     }
@@ -285,8 +285,8 @@ pub trait Layer<F: Float>: Send + Sync {
     /// The forward pass, from x to y.
     fn forward(&self, pass: Forward<F>);
 
-    /// [`Layer::forward`] of a layer that works [in place](Layer::in_place): `y` holds an input before and the output after; `other` is the
-    /// second input.
+    /// [`Layer::forward`] of a layer that works [in place](Layer::in_place): `y` holds an input before the call and the output after it;
+    /// `other` is the second input.
     fn forward_in_place(&self, _other: &[F], _y: &mut [F]) {}
 
     /// Computes the gradients of the layer's parameters into the last argument, overwriting it.
@@ -308,8 +308,8 @@ pub trait Layer<F: Float>: Send + Sync {
     /// second argument. Not called for a layer with [`Layer::identity_backward`].
     fn backward_input(&self, _pass: &mut Backward<F>, _grads: &[F], _dx: &mut [F]) {}
 
-    /// [`Layer::backward_input`] of a layer that works [in place](Layer::in_place): `dx` holds the gradient of the output `y` before, and of
-    /// the input after.
+    /// [`Layer::backward_input`] of a layer that works [in place](Layer::in_place): before the call, `dx` holds the gradient of the output
+    /// `y`, and after the call that of the input.
     fn backward_in_place(&self, _y: &[F], _dx: &mut [F]) {}
 
     /// The costs of the layer's passes over `n` samples.

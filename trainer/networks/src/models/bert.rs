@@ -46,7 +46,7 @@ const EPS: f64 = 1e-12;
 /// Initial values of weights and tables.
 const NORMAL: Init = Init::Normal(0.02);
 
-/// The network. It gives a row of logits for each sample.
+/// The network, with a row of logits for each sample.
 ///
 /// # Errors
 /// If the heads do not divide the width, a part is 0, or there are more positions than rows for them.

@@ -6,7 +6,7 @@
 //!           '---------------------------------------'-------------------------------'
 //! ```
 //!
-//! With experts, a mixture of them stands in place of c_fc, gelu and c_proj. Names and initial weights are nanoGPT's: normal with
+//! With experts, a mixture of experts replaces c_fc, gelu and c_proj. Names and initial weights are nanoGPT's: normal with
 //! deviation 0.02, and 0.02 / sqrt(2 layers) before a residual sum.
 
 use super::mixture::{self, Experts};
@@ -36,7 +36,7 @@ pub struct Gpt {
     pub tied: bool,
 }
 
-/// The network. It gives a row of logits for each position, whose label is the next token.
+/// The network, with a row of logits for each position, whose label is the next token.
 ///
 /// # Errors
 /// If the heads do not divide the width, or there are no heads, no positions or no vocabulary.

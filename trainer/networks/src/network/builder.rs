@@ -132,7 +132,7 @@ impl<F: Float> Builder<F> {
 
 impl<F: Float> Network<F> {
     /// This network with some layers replaced by others with the same number of parameters, under the same names, between the same
-    /// activations. It is cut into chunks at the same places.
+    /// activations. The new network is cut into chunks at the same places.
     pub(super) fn rebuilt(
         self,
         inputs: usize,

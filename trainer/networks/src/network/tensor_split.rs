@@ -305,7 +305,7 @@ mod tests {
         gpt(&parts).unwrap()
     }
 
-    /// Every element of a parameter that is cut lies on one rank, and every rank has all of the others.
+    /// Every element of a parameter that is cut is on one rank, and every rank has all other parameters.
     #[test]
     fn the_ranks_elements_make_the_whole() {
         let networks: [fn() -> Network<f32>; 2] = [|| small(6, 0.0), || mlp(10, &[8, 7, 9], 5).unwrap()];

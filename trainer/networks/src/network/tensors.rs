@@ -10,15 +10,13 @@ pub struct LayerTensors {
     pub inputs: usize,
     /// The number of values of the layer's output.
     pub outputs: usize,
-    /// The number of values of the output's gradient that the backward pass reads: `outputs`, or more if the layer gathers
-    /// it.
+    /// Values of the output's gradient that the backward pass reads: `outputs`, or more if the layer gathers it.
     pub gradient: usize,
     /// Whether the gradient of each input is the gradient of the output.
     pub passes_on: bool,
     /// Whether the gradient of the input is written over that of the output.
     pub in_place: bool,
-    /// Whether the parameters' gradients over one micro-batch are read again after they were added to those of other
-    /// micro-batches.
+    /// Whether the parameters' gradients over a micro-batch are read again after they were added to those of earlier ones.
     pub keeps_gradients: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A kernel of a layer table: what it does, and how much of it.
+//! A kernel of a layer table: its class, and the amount of its work.
 
 /// The class of a kernel, which decides the share of the peak rate that it reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

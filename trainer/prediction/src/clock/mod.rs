@@ -197,7 +197,7 @@ impl<'a> ClockRank<'a> {
         }
     }
 
-    /// The number of samples of this rank's batch: those of all ranks, if it leads them.
+    /// The number of samples of this rank's batch: the samples of all ranks, if this rank leads them.
     pub fn samples(&self) -> usize {
         let data = self.with.mesh.position(self.rank, MeshAxis::Data);
         let leads = self.is_led && data.index == 0;

@@ -20,8 +20,8 @@ pub enum HookCall {
 pub struct HookCalls {
     /// The calls when the bucket is full. Collectives are started and not waited for.
     pub sent: Vec<HookCall>,
-    /// The calls when the bucket is waited for, once the collectives of `sent` are done. Each call ends before the
-    /// next begins.
+    /// The calls when the bucket is waited for, after the collectives of `sent`. Each call ends before the next
+    /// begins.
     pub finished: Vec<HookCall>,
     /// Elements that the hook keeps for the bucket from one step to the next.
     pub kept: usize,

@@ -164,8 +164,7 @@ impl<F: Float> Hook<F> {
         }
     }
 
-    /// Begins the exchange of a bucket, as far as the hook can before other buckets are ready. All ranks begin the same
-    /// exchanges in the same order.
+    /// Begins the exchange of a bucket, as far as the hook can before other buckets are ready; in the same order on all ranks.
     ///
     /// # Errors
     /// If communication fails.

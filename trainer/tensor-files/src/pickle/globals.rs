@@ -2,7 +2,7 @@
 
 use safetensors::tensor::Dtype;
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Global {
     /// `collections.OrderedDict`, without arguments an empty dict.
@@ -54,7 +54,7 @@ const STORAGES: &[(&str, Dtype)] = &[
     ("ComplexFloatStorage", Dtype::C64),
 ];
 
-/// What `module.name` stands for.
+/// The meaning of `module.name`.
 ///
 /// # Errors
 /// A name that no state dict needs.

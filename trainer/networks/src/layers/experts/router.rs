@@ -10,8 +10,8 @@ use allfold_kernels::nn::{Float, LinearShape, OpCost, add_to};
 /// or f64 under autocast too, because its outputs contain slot numbers.
 ///
 /// The router's weights have a second objective, the balance loss: for each sample `balance` E times the sum over experts of the
-/// share of choices that went to the expert times the expert's mean p. It is least where all experts get equally many tokens. Only
-/// its gradient is computed: the loss that a run reports is without it.
+/// share of choices that went to the expert times the expert's mean p. This loss is least if all experts get the same number of
+/// tokens. Only its gradient is computed: the loss that a run reports is without it.
 pub struct ExpertRouter {
     shape: ExpertShape,
     balance: f64,

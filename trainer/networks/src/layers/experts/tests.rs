@@ -96,7 +96,7 @@ fn backward(
     (grads, dy)
 }
 
-/// The mixture by its formula, token by token, with each token's experts that have a free slot: the outputs, and the
+/// The mixture by its formula, token by token, with a token's experts that have free slots: the outputs, and the
 /// balance loss.
 fn dense(shape: ExpertShape, params: &[Vec<f64>], x: &[f64]) -> (Vec<f64>, f64) {
     let ExpertShape { positions, width, experts, chosen, capacity } = shape;

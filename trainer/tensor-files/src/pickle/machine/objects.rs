@@ -28,7 +28,7 @@ impl<'a> Pickle<'a> {
         Ok(())
     }
 
-    /// Makes the object that a name stands for from its arguments.
+    /// Makes the object of a name from its arguments.
     pub(super) fn call(&mut self, global: Global, arguments: (u32, u32)) -> Done {
         match (global, self.of(arguments)) {
             (Global::OrderedDict, []) => self.dict(),
