@@ -11,7 +11,7 @@
 //! drawn from [records](allfold_report::records) alone, where measured and simulated are different types.
 //!
 //! The command is a library so that a program can add algorithms and parts of training of its own to it ([`run`], [`run_with`]) and so
-//! that programs in other languages can call it ([`run_words`]). A program can also keep the output of a command:
+//! that programs in other languages can call it ([`run_words`]). A program can also collect the output of a command:
 //!
 //! ```
 //! use allfold_cli::invocation::keeping;
@@ -44,8 +44,8 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Runs the whole `allfold` command with a program's own algorithms beside those of the table. Returns the exit code for `main`.
-/// Every command that takes `--algo` knows the own algorithms by name.
+/// Runs the whole `allfold` command with a program's own algorithms in addition to those of the table. Returns the exit code for
+/// `main`. Every command that takes `--algo` takes the names of the own algorithms.
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -75,7 +75,7 @@ pub fn run_words(words: Vec<OsString>, program: Vec<OsString>) -> u8 {
 /// Begins the log of this project's crates on standard error, as `ALLFOLD_LOG` says, for a program that runs no command.
 ///
 /// # Errors
-/// The variable names no level; the text says which there are.
+/// The variable names no level; the text lists the levels.
 pub fn begin_log() -> Result<(), String> {
     allfold_cli::log::begin(0, false).map_err(|error| error.to_string())
 }

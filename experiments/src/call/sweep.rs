@@ -68,7 +68,7 @@ pub struct SweepArgs {
 /// The algorithm of this name.
 ///
 /// # Errors
-/// No algorithm has this name; of `nccl`, the error says where NCCL is simulated and measured.
+/// No algorithm has this name; for `nccl`, the error names the commands that simulate and measure NCCL.
 pub fn algorithm(collective: Collective, name: &str) -> CommandResult<&'static Algorithm> {
     registry::find(collective, name).map_err(|error| match name.eq_ignore_ascii_case("nccl") {
         true => CommandError::usage(

@@ -7,8 +7,8 @@
 //!         1024           256     float     sum      -1    12.34    0.08    0.12      0    12.10    0.08    0.13      0
 //! ```
 //!
-//! Measured and simulated rows have a table each: [`measured_row`] takes measured records and no others. A simulated
-//! table says so above its columns and has one more, the bound that no time may beat.
+//! Measured and simulated rows have a table each: [`measured_row`] takes measured records and no others. The header of a
+//! simulated table marks it as simulated, and the table has one more column, the bound that no time may beat.
 
 use allfold_cli::names;
 use allfold_collectives::DType;

@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> CommandResult {
         records.extend(measured(args, bench)?);
     }
     match &args.plot {
-        // Of several processes, the one with the records draws.
+        // Of several processes, only the one with the records draws the plot.
         Some(path) if !records.is_empty() => {
             let mut output = RunOutput::open(None, None)?;
             plot::measured(path, &records, &mut output)?;

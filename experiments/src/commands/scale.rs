@@ -50,11 +50,11 @@ enum Kind {
     Collective(collective::Args),
     /// Compare predictions with published tables of training throughput
     Validate(validate::Args),
-    /// Explain small published tables: which assumptions make a prediction meet them
+    /// Explain small published tables: which assumptions make a prediction agree with them
     Explain(explain::Args),
 }
 
-/// Draws the scaling curve that the flags ask for.
+/// Draws the scaling curve that the flags describe.
 ///
 /// # Errors
 /// Flags that contradict each other; a point that cannot be measured or predicted.

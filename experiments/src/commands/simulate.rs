@@ -187,7 +187,7 @@ fn warn_if_wrong(sweep: &SweepArgs) {
         .for_each(|what| tracing::warn!("{what}"));
 }
 
-/// What is wrong with an algorithm, if anything is.
+/// What is wrong with an algorithm; `None` if its proofs hold.
 fn wrong(algorithm: &Algorithm, ranks: u32) -> Option<String> {
     let ranks = ranks.min(MOST_PROVED);
     let (form, flaw) = check::verify(algorithm, Shape::new(ranks).ok()?).failure?;
@@ -280,7 +280,7 @@ fn refuse_mixtures(args: &Args, sweeps: &[SweepArgs], by_nccl: usize) -> Command
     }
 }
 
-/// Refuses a sweep of several sizes with a flag that is about one call.
+/// Refuses a sweep of several sizes with a flag that applies to a single call.
 fn one_size(args: &Args, sizes: &[u64]) -> CommandResult {
     let flags = [
         ("--explain", args.explain),

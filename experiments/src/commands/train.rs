@@ -80,8 +80,8 @@ pub(crate) struct Args {
     /// sim, a device model [default: the machine's own GPU in f32, else a100_f32], also with others for some ranks, such as a100_f32,4-7:v100_f32
     #[arg(long, value_name = "D")]
     device: Option<String>,
-    /// Share the samples of a step by the speed of these devices, not equally: with sim that of the models, on threads that of a few
-    /// steps of each
+    /// Share the samples of a step by the speed of these devices, not equally: with sim the speed of the models, on threads the
+    /// speed measured in a few steps of each
     #[arg(long)]
     share_by_speed: bool,
     /// Write a Chrome trace: with sim, everything on every rank; with threads, one step of every rank; with processes, one
@@ -275,7 +275,7 @@ fn checked(args: &Args, path: &Path) -> CommandResult<(Config, LaunchMode)> {
     Ok((config, place))
 }
 
-/// The training and the test set, once it is known that the ranks can share the network. Sets the shares that the flags ask for.
+/// Loads the training and the test set, after checking that the ranks can share the network. Sets the shares that the flags request.
 fn loaded(args: &Args, config: &mut Config, place: &LaunchMode) -> CommandResult<(Dataset, Dataset)> {
     let fits =
         |config: &Config, sample| fits_network(config, place.ranks(), sample).map_err(CommandError::from);
@@ -345,7 +345,7 @@ pub fn run(args: &Args) -> CommandResult {
         args.tensorboard.as_deref().filter(|_| place.is_reporter()).map(Events::create).transpose()?;
     let on_step = match place.is_reporter() {
         true => {
-            // A run that is refused has said so by now, in its one line.
+            // A refused run has printed its one line by now.
             heading(args, &config, &data, &place, &mut output)?;
             let mut live = Live::of(args, &config, &place, &output)?;
             Some(Box::new(move |report: &StepReport<'_>| live.step(report)) as OnStep)

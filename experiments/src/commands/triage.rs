@@ -75,7 +75,8 @@ pub fn run(args: &Args) -> CommandResult {
     output.close()
 }
 
-/// What stands before the line about the rank that was waited for in operations that ended well, which is no cause of a failure.
+/// The start of the line about the rank that was waited for longest. Waiting in operations that ended well caused no failure, so the
+/// line then begins with words that say so.
 fn earlier(verdict: &Diagnosis) -> &'static str {
     match verdict {
         Diagnosis::Agreed { .. } => "",
@@ -97,7 +98,7 @@ fn line(record: &Record) -> String {
     format!("  rank {rank}: last {last}{step}; written because: {reason}{writer}")
 }
 
-/// The records that the arguments lead to.
+/// The records that the arguments name, as files or by their folders.
 #[derive(Default)]
 struct Found {
     files: Vec<PathBuf>,

@@ -1,4 +1,4 @@
-//! `allfold validate`: predictions beside measured runs, and by what factor they are wrong.
+//! `allfold validate`: predictions compared with measured runs, and by what factor they are wrong.
 //!
 //! ```text
 //! parameters that ship, or --parameters      runs that took part in their fit are shown and do not count
@@ -244,7 +244,7 @@ fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &ParameterFile, terms: Ter
     plans
 }
 
-/// The predictions that are done, of jobs that end in any order.
+/// The finished predictions of jobs that end in any order.
 struct Done {
     /// The predictions after the first that is missing, by place.
     waiting: BTreeMap<usize, CommandResult<Validated>>,

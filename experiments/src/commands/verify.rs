@@ -176,7 +176,7 @@ fn failure(proof: &ProofRecord) -> Option<String> {
     ))
 }
 
-/// What the order of an algorithm's sums promises at all rank counts: the least of them.
+/// The weakest order class of an algorithm's sums over all rank counts.
 fn order(proofs: &[ProofRecord]) -> String {
     let all = [check::Order::Positional, check::Order::Uniform, check::Order::Canonical]
         .map(|order| order.to_string());

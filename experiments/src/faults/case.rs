@@ -221,7 +221,7 @@ impl fmt::Display for FaultCase {
 mod tests {
     use super::*;
 
-    /// A collective runs as itself: the drawn ones give the right result, and the others are refused.
+    /// Every collective is run as itself: collectives that can be drawn give the right result, and the others are refused.
     #[test]
     fn no_collective_runs_as_another() {
         for collective in Collective::ALL {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! device   one thread drives every rank's buffers; a collective is one graph; checked bit for bit
-//! nccl     a thread per rank; NCCL's own collectives, checked up to rounding, with NCCL's own estimate beside the time;
+//! nccl     a thread per rank; NCCL's own collectives, checked up to rounding, with NCCL's own estimate of the time;
 //!          with `--algo`, that algorithm over NCCL's messages, checked bit for bit
 //! ```
 

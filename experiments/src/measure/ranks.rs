@@ -108,7 +108,7 @@ pub fn measure_process<T: Sample>(
         let words = mine.words();
         let mut all = vec![0i64; words.len() * comm.size() as usize];
         comm.all_gather(&words, &mut all).map_err(CommandError::from)?;
-        Ok(told(&all.chunks(words.len()).map(Seen::read).collect::<Vec<_>>(), timing, in_place))
+        Ok(combined(&all.chunks(words.len()).map(Seen::read).collect::<Vec<_>>(), timing, in_place))
     };
     forms(choice.collective).iter().map(one).collect()
 }
@@ -203,11 +203,11 @@ fn side<T: Sample>(
     let seen = world
         .run(|comm: Communicator| one_rank(&comm, choice, data, timing, in_place))
         .map_err(CommandError::from)?;
-    Ok(told(&seen, timing, in_place))
+    Ok(combined(&seen, timing, in_place))
 }
 
 /// The observations of all ranks combined.
-fn told(seen: &[Seen], timing: Timing, in_place: bool) -> MeasuredSide {
+fn combined(seen: &[Seen], timing: Timing, in_place: bool) -> MeasuredSide {
     let (time_us, error_us) = if timing.virtual_time {
         (seen.iter().flat_map(|s| &s.times).max().map_or(0.0, |t| t.as_micros()), 0.0)
     } else {

@@ -27,12 +27,12 @@ pub struct SimulatedMachine {
     pub engine: Engine,
     /// The costs of messages and reductions.
     pub costs: Costs,
-    /// The nodes of a machine that is known by name; `None` of any other topology.
+    /// The nodes of a machine that has a name; `None` for any other topology.
     pub nodes: Option<Nodes>,
 }
 
-/// The nodes of the machine that a topology names, with its options, if there is one. Nodes without a name have none: their lanes share a
-/// node's first NIC, and so many are alike that 131,072 ranks are simulated in a second.
+/// The nodes of the machine that a topology names, with its options. `None` for a topology that names no machine, such as `nodes8`: its
+/// lanes share a node's first NIC, and so many ranks are equal that 131,072 of them are simulated in a second.
 fn nodes(name: &str) -> Option<Nodes> {
     let preset = Preset::with_options(name).ok()?;
     Some(Nodes { devices: preset.devices, nics: preset.nics.count })
@@ -197,7 +197,8 @@ impl SimulatedMachine {
     }
 }
 
-/// Injected faults become failed checks, mistakes that the user can correct usage errors; other errors are the simulator's own.
+/// The error of a command from the error of an engine: injected faults become failed checks, mistakes that the user can correct become
+/// usage errors, and all other errors are the simulator's own.
 pub fn refused(error: time::Error) -> CommandError {
     match error {
         time::Error::Fault(failure) => CommandError::check(failure),

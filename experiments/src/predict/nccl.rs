@@ -40,7 +40,7 @@ pub struct NcclOptions {
 }
 
 impl NcclOptions {
-    /// NCCL as it comes, with the parameters that ship with Allfold and all terms.
+    /// NCCL with its defaults, with the parameters that ship with Allfold and all terms.
     ///
     /// # Errors
     /// The parameters cannot be read.
@@ -181,7 +181,7 @@ fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
         let is_machine = Preset::named(head).is_ok();
         return match Topology::named(topology, ranks) {
             Ok(links) if !is_machine => Err(links_alone(topology, &links)),
-            // The name is that of a file: the error is the file's.
+            // The name is that of a file, so the error of reading the file is reported.
             Err(error) if !is_machine && head.contains(['.', '/']) => Err(CommandError::usage(error)),
             _ => Preset::machine(topology, ranks).map_err(CommandError::usage),
         };
@@ -213,7 +213,7 @@ fn links_alone(topology: &str, links: &Topology) -> CommandError {
         None => (ranks.min(8), "8x400Gb/s".into()),
     };
     CommandError::usage(format!(
-        "{topology} describes links, and NCCL chooses by what links do not tell: the GPU, its NVLink, the NICs and their fabric. Describe \
+        "{topology} describes links only, and NCCL's choice also depends on the GPU, its NVLink, the NICs and their fabric. Describe \
          the machine in a JSON file with the keys `gpu`, `gpus_per_node`, `nodes`, `intra_node` and `inter_node`, such as {{\"gpu\": \
          \"A100 SXM\", \"gpus_per_node\": {devices}, \"nodes\": {}, \"intra_node\": \"NVLink\", \"inter_node\": \"{nics} InfiniBand\"}}; or name \
          a machine that `allfold machines` lists, with options, such as dgx-a100,devices={},nics=4",

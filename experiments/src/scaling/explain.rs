@@ -37,12 +37,12 @@ pub const TABLES: [(&str, Explanation); 4] = [
 
 /// A row of a published table.
 pub struct Row {
-    /// What the row is about, such as a number of GPUs.
+    /// The name of the row, such as a number of GPUs.
     what: String,
-    /// What was published; `None` for a prediction beyond the table.
+    /// The published value; `None` for a prediction beyond the table.
     published: Option<f64>,
     predicted: f64,
-    /// Whether the prediction was made to meet this row.
+    /// Whether the prediction was fitted to this row.
     fitted: bool,
 }
 
@@ -51,7 +51,7 @@ impl Row {
         Row { what: what.to_string(), published, predicted, fitted: false }
     }
 
-    /// How far the prediction is from what was published; `None` where the row was fitted, or nothing was published.
+    /// The relative error of the prediction; `None` where the row was fitted, or nothing was published.
     fn off(&self) -> Option<f64> {
         self.published.filter(|_| !self.fitted).map(|published| self.predicted / published - 1.0)
     }

@@ -25,29 +25,29 @@ impl LeftOut {
         }
     }
 
-    /// Refuses a curve that has a point of none of the `asked` numbers of ranks.
+    /// Refuses a curve that has a point of none of the `requested` numbers of ranks.
     ///
     /// # Errors
     /// There is no such point: the reason of the first number.
-    pub fn check(&self, asked: &[u32], has_point: impl Fn(u32) -> bool) -> CommandResult {
-        let first = asked.iter().find_map(|ranks| self.0.get(ranks));
-        match first.filter(|_| !asked.iter().any(|&ranks| has_point(ranks))) {
+    pub fn check(&self, requested: &[u32], has_point: impl Fn(u32) -> bool) -> CommandResult {
+        let first = requested.iter().find_map(|ranks| self.0.get(ranks));
+        match first.filter(|_| !requested.iter().any(|&ranks| has_point(ranks))) {
             Some(why) => Err(CommandError::Usage(why.clone())),
             None => Ok(()),
         }
     }
 
-    /// Names those of the `asked` numbers of ranks that were left out, the first ones with the reason. `partly` says what became of
+    /// Names those of the `requested` numbers of ranks that were left out, the first ones with the reason. `partly` says what became of
     /// a number that has a point of another kind.
     pub fn say(
         &self,
-        asked: &[u32],
+        requested: &[u32],
         (has_point, partly): (impl Fn(u32) -> bool, &str),
         output: &mut RunOutput,
     ) -> CommandResult {
         const WITH_REASON: usize = 3;
         let left_out: Vec<(&u32, &String)> =
-            self.0.iter().filter(|(ranks, _)| asked.contains(ranks)).collect();
+            self.0.iter().filter(|(ranks, _)| requested.contains(ranks)).collect();
         for (ranks, why) in left_out.iter().take(WITH_REASON) {
             let how = if has_point(**ranks) { partly } else { "left out" };
             output.say(format!("{how}: {}: {why}", counted(**ranks as usize, "rank")))?;

@@ -62,7 +62,7 @@ impl Scaling {
         Scaling { faults, ..self }
     }
 
-    /// This scaling, with shares of the samples by the speed of each rank's device where `by_speed`, and not equal ones.
+    /// This scaling, with shares of the samples by the speed of each rank's device if `by_speed`, otherwise with equal shares.
     pub fn shared(self, by_speed: bool) -> Scaling {
         Scaling { by_speed, ..self }
     }
@@ -95,7 +95,7 @@ impl Scaling {
         Err(CommandError::usage(refused))
     }
 
-    /// Whether the runs on the virtual clock have faults, which what is modeled does not have.
+    /// Whether the runs on the virtual clock have faults; modeled points never have any.
     pub fn has_faults(&self) -> bool {
         !self.faults.rules.is_empty()
     }
@@ -104,7 +104,7 @@ impl Scaling {
     ///
     /// # Errors
     /// No number of ranks fits ([`Scaling::fits`]), and the error is that of the first one; a strategy or network that cannot be
-    /// predicted; more ranks than this machine's memory has room for.
+    /// predicted; more ranks than fit in this machine's memory.
     pub fn check(&self, ranks: &RankCounts) -> CommandResult {
         let fewest = ranks.0.first().copied().unwrap_or(1);
         if self.config.strategy == "single" && fewest > 1 {
@@ -305,13 +305,13 @@ impl Scaling {
         if self.by_speed && matches!(place, LaunchMode::Sim(_)) {
             config.parallel.shares = place.shares_by_speed(&config, (train.shape, train.classes))?;
         }
-        // A point is not a run to resume, and must not touch the checkpoints of one.
+        // A point is not a run to resume, and must not touch the checkpoints of a run.
         config.fixed_length();
         let bar = progress::steps(
             1,
             &format!("{} on {}", config.model.name, counted(place.ranks() as usize, "rank")),
         );
-        // The peak of memory is noted where that costs no time of the step.
+        // The peak of memory is recorded only on virtual time, where that costs no time of the step.
         let spans = matches!(place, LaunchMode::Sim(_));
         let noted = RecordOptions { spans, ..RecordOptions::default() };
         let random = if step > samples { Some(run::load(&config)?) } else { None };

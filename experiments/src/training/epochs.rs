@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 const ROWS: usize = 10;
 
 /// A row for each epoch with its mean loss, its scores and the time of its steps; of many epochs the first, the last, the best and
-/// some between. `None` for a run of one epoch, of which the summary says all.
+/// some between. `None` for a run of one epoch, which the summary describes without a table.
 pub fn table(config: &Config, trained: &Trained) -> Option<String> {
     let epochs = &trained.result.epochs;
     if epochs.len() < 2 {

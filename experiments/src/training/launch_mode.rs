@@ -70,7 +70,7 @@ impl LaunchMode {
     }
 
     /// The devices of the ranks in words: `cpu`, the name of the GPUs, both, or on virtual time the names of device models. A process
-    /// that is one rank looks for its own device alone.
+    /// that is one rank opens GPUs only if its own device is a GPU.
     ///
     /// # Errors
     /// A GPU that is missing.
@@ -102,7 +102,7 @@ impl LaunchMode {
     ) -> CommandResult<Vec<u32>> {
         let LaunchMode::Sim(machine) = self else {
             return Err(CommandError::usage(
-                "--share-by-speed knows the speed of the device models of --backend sim and of this process's devices; for ranks that are processes, set parallel.shares",
+                "--share-by-speed needs the device models of --backend sim or the devices of this process; for ranks that are processes, set parallel.shares",
             ));
         };
         let plan = Plan::default();

@@ -21,9 +21,9 @@ pub struct ProfileSchedule {
     pub skip: u64,
     /// Steps at the start of a period that are not recorded.
     pub wait: u64,
-    /// Steps after those that are recorded and left out.
+    /// Steps after the waiting ones that are recorded and left out.
     pub warmup: u64,
-    /// Steps after those that are in the profile, 1 or more.
+    /// Steps after the warm-up ones that are in the profile, 1 or more.
     pub active: u64,
     /// The number of periods; 0: until the run ends.
     pub repeat: u64,
@@ -182,7 +182,7 @@ pub fn by_layer(ranks: &[RankProfile]) -> Vec<LayerTime> {
         .collect()
 }
 
-/// The table of the layers that take the most time, or that there is nothing to show: a run that ended early may have no profiled step.
+/// The table of the layers that take the most time. A run that ended early may have no profiled step; a line then says so.
 pub fn summary(ranks: &[RankProfile], most: usize) -> Vec<String> {
     match ranks.iter().all(|rank| rank.steps.is_empty()) {
         true => {

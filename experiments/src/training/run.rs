@@ -47,10 +47,10 @@ pub fn load(config: &Config) -> CommandResult<(Dataset, Dataset)> {
 /// The shape (channels, height, width) and the classes of samples.
 pub type SampleForm = ((usize, usize, usize), usize);
 
-/// The form of the samples that `config` names; from `data`, which loads them, where only their files tell.
+/// The form of the samples that `config` names. Calls `data`, which loads the samples, only if their files alone determine the form.
 ///
 /// # Errors
-/// Files that are missing; the error says what needs none.
+/// Files that are missing; the error gives settings that need no files.
 pub fn form(config: &Config, data: impl FnOnce() -> CommandResult<SampleForm>) -> CommandResult<SampleForm> {
     if let Some(form) = allfold_trainer::data::form(config) {
         return Ok(form);

@@ -6,9 +6,10 @@
 //! rank 1   | compute ............ | all-reduce  |
 //! ```
 //!
-//! When a step ends, each rank hands in when it entered the operations of that step (56 bytes each) and when it waited (16 bytes a
-//! span): some hundred bytes with DDP. All ranks' times of one step become one sum for each pair of ranks that waits (16 bytes) and
-//! are then dropped. Ranks that exchange values in every step are at most a step apart, so the times of two steps are held at once.
+//! When a step ends, each rank passes the times at which it entered the operations of that step (56 bytes each) and the spans in which it
+//! waited (16 bytes each) to a collector: some hundred bytes with DDP. All ranks' times of one step become one sum for each pair of ranks
+//! that waits (16 bytes) and are then dropped. Ranks that exchange values in every step are at most a step apart, so the times of two steps
+//! are held at once.
 
 use allfold_base::lock;
 use allfold_collectives::Collective;
@@ -58,7 +59,7 @@ struct Entered {
     awaited: Awaited,
 }
 
-/// What one rank hands in of a step.
+/// The times of one step that a rank passes to the collector.
 #[derive(Clone)]
 struct RankTimes {
     entered: Vec<Entered>,

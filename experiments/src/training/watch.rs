@@ -56,7 +56,7 @@ impl Observer for Watch<'_> {
 
     fn step(&mut self, report: &StepReport) {
         let StepReport { step, steps, start, time, lr, memory, peak, .. } = *report;
-        // A run with patience may end after any step that ends an epoch, so each step replaces the one before as the last.
+        // A run with `training.patience` may end after any step that ends an epoch, so each step replaces the one before as the last.
         let may_be_last = self.config.training.patience > 0 || step == steps - 1;
         if self.kept.is_none()
             && self.config.training.patience > 0
@@ -153,7 +153,7 @@ impl Watch<'_> {
     }
 
     fn end_events(&mut self, failure: &CommandError) {
-        tracing::warn!("{failure}; TensorBoard will see no more of this run");
+        tracing::warn!("{failure}; TensorBoard will get no more events of this run");
         if let Some(events) = self.events.as_deref_mut() {
             *events = None;
         }

@@ -80,7 +80,7 @@ fn sweep(
     Ok(verdict(wrong, first_wrong))
 }
 
-/// Measures one size; returns its record and where the first wrong element is.
+/// Measures one size; returns its record and the place of the first wrong element.
 fn one(
     backend: GpuBackend,
     bench: &Bench,

@@ -19,7 +19,7 @@ pub struct LaunchedRanks {
     pub how: String,
 }
 
-/// Starts the ranks that the flags ask for, or joins those of a launcher.
+/// Starts the ranks that the flags describe, or joins the ranks of a launcher.
 ///
 /// # Errors
 /// A launcher that started another number of ranks; ranks that cannot connect, or that need to share memory and do not.

@@ -6,8 +6,8 @@ use allfold_report::records::{CollectiveCall, MeasuredCollective};
 /// The result of a sweep's checks, which the command returns only after the records are written.
 pub type CheckResult = CommandResult;
 
-/// Fails if `wrong` elements are more than 0. `wrong` is `None` if no result was checked; `first` says where the first wrong
-/// element is.
+/// Fails if the number of `wrong` elements is more than 0. `wrong` is `None` if no result was checked; `first` is the place of
+/// the first wrong element.
 pub fn verdict(wrong: Option<u64>, first: Option<String>) -> CheckResult {
     match wrong {
         Some(wrong) if wrong > 0 => Err(CommandError::check(format!(

@@ -32,7 +32,7 @@ struct Experiment {
     output: RunOutput,
     /// The checks that failed.
     wrong: Vec<String>,
-    /// What the ranks of one run on virtual time did.
+    /// The activities of the ranks of one run on virtual time.
     activities: Vec<Activity>,
 }
 

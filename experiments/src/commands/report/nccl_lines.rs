@@ -1,7 +1,7 @@
-//! NCCL beside a sweep over sizes: what NCCL's model predicts for the same calls, if the records have no such line.
+//! NCCL's line in a sweep over sizes: what NCCL's model predicts for the same calls, if the records have no such line.
 //!
 //! ```text
-//! records of a sweep on a machine that the model knows  ->  the same sizes by NCCL, as if `--algo nccl` had been named too
+//! records of a sweep on a machine that the model covers ->  the same sizes by NCCL, as if `--algo nccl` had been named too
 //! ```
 
 use super::scale::choice;
@@ -23,7 +23,7 @@ const MOST: u64 = 8192;
 type SweptCall = (String, String, u32);
 
 /// Records by NCCL's model, each with the command that makes it: for sweeps over sizes without faults, on machines that the model
-/// knows, of collectives that NCCL's tuner covers.
+/// covers, of collectives that NCCL's tuner covers.
 ///
 /// # Errors
 /// The parameters that ship with Allfold cannot be read.
@@ -53,7 +53,7 @@ pub fn missing(records: &Records) -> CommandResult<Vec<(SimulatedCollective, Str
     Ok(made)
 }
 
-/// The records of one sweep; empty if NCCL's model does not know the machine or does not cover the collective.
+/// The records of one sweep; empty if NCCL's model does not have the machine or does not cover the collective.
 fn line(
     (collective, topology, ranks): &SweptCall,
     sizes: &[u64],
@@ -72,7 +72,7 @@ fn line(
         };
         format!("allfold simulate {collective} --topology {topology} --ranks {ranks} --algo nccl {over}")
     };
-    // A call that NCCL cannot run on this machine has no point, as in a sweep that was never made.
+    // A call that NCCL cannot run on this machine gets no point.
     let timed =
         sizes.iter().filter_map(|&size| Some((machine.time(&call, size).ok()?.record, command(size))));
     Ok(timed.collect())

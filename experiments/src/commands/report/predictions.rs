@@ -21,7 +21,7 @@ use allfold_sim::Device;
 use allfold_trainer::Config;
 use allfold_trainer::workloads::{Precision, Workload};
 
-/// The number of ranks for which the report says where the time went.
+/// The number of ranks for which the report shows where the time went.
 const EXPLAINED: u32 = 64;
 
 /// Times all-reduces of two sizes over rank counts.
@@ -181,7 +181,7 @@ pub fn networks(report_scale: &ReportScale, output: &mut RunOutput) -> CommandRe
             accumulate: 1,
             sync_batch_norm: false,
             measured: None,
-            // Those with which published rates were predicted.
+            // The terms with which published rates were predicted.
             terms: Overheads { device_variation: DEVICE_VARIATION, jitter_us: JITTER_US, ..Overheads::NONE },
             collectives: Collectives::Nccl,
         };

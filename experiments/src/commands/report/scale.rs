@@ -80,7 +80,7 @@ impl ReportScale {
     /// The extent of the quick or of the whole experiment.
     ///
     /// # Errors
-    /// If the machine that stands in for one that is not real is unknown.
+    /// The machine that replaces a topology without a real machine is unknown.
     pub fn of(quick: bool, topology: &str) -> CommandResult<ReportScale> {
         let cluster = Cluster::named(topology).or_else(|_| Cluster::named(CLUSTER))?;
         let topology = topology.to_string();

@@ -1,4 +1,4 @@
-//! `scale explain`: which assumptions make a prediction meet a small published table.
+//! `scale explain`: which assumptions make a prediction agree with a small published table.
 
 use crate::scaling::explain;
 use allfold_cli::common::Common;

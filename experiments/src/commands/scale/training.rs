@@ -49,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     sim_ranks: Option<u32>,
     /// Inject a fault into the runs on the virtual clock, such as slow_rank=3:x4 (`allfold simulate --help` lists them); may be given
-    /// again. Numbers of ranks that do not have the rule's ranks or links run without it
+    /// again. Numbers of ranks that do not have the rule's ranks or links run without the fault
     #[arg(long, value_name = "RULE", conflicts_with = "modeled_only")]
     fault: Vec<String>,
     /// Seed of the random draws of faults

@@ -69,7 +69,7 @@ pub(crate) struct Args {
     /// The GPU of each rank [default: the machine's own GPU]
     #[arg(long, value_name = "GPU")]
     accelerator: Option<String>,
-    /// Samples per second measured on one GPU; all kernel times are scaled to meet it
+    /// Samples per second measured on one GPU; all kernel times are scaled to match it
     #[arg(long, value_name = "RATE")]
     single_gpu_rate: Option<f64>,
     /// How exchanges are timed
@@ -204,7 +204,7 @@ fn memory(scaling: &WorkloadScaling, batch: u64) -> String {
     let fits = if model + activations <= capacity * 1e9 {
         ""
     } else {
-        ": MORE THAN IT HAS, which no time here says"
+        ": MORE THAN IT HAS, which the times here ignore"
     };
     format!(
         "each GPU of {capacity} GB holds {:.1} GB of weights, gradients and optimiser state, and about {:.1} GB of activations of {}{fits}",

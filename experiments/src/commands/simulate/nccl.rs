@@ -46,7 +46,7 @@ pub struct NcclArgs {
     without: Vec<ModelTerm>,
 }
 
-/// The name in `--algo` that asks for NCCL's own choice.
+/// The name in `--algo` that selects NCCL's own choice.
 pub const NAME: &str = "nccl";
 
 impl NcclArgs {

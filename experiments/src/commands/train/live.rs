@@ -1,4 +1,4 @@
-//! A training run while it goes on: records of progress, and a summary when the user interrupts the run.
+//! A training run in progress: records of its progress, and a summary when the user interrupts the run.
 //!
 //! ```text
 //! ranks on threads or on virtual time   the step is ended, then rank 0 writes the summary and ends the program; if the ranks hang, a
@@ -40,7 +40,7 @@ pub struct Live {
     recorded: Option<u64>,
 }
 
-/// A run that ends before its last step, as one that diverges, leaves a record of how far it came.
+/// A run that ends before its last step, as a run that diverges does, leaves a record of the last step that it made.
 impl Drop for Live {
     fn drop(&mut self) {
         let last = lock(&self.progress.made).map(|[_, last]| last);
@@ -51,7 +51,7 @@ impl Drop for Live {
     }
 }
 
-/// How far the run is, for the records and the summary.
+/// The progress of the run, for the records and the summary.
 struct Progress {
     /// The recorder, and the origin of the records.
     records: (Recorder, Stamp),
@@ -100,7 +100,7 @@ impl Live {
             summary: Once::new(),
         });
         let of_run = progress.clone();
-        // A program that called this command decides itself what a signal means, and so does mpirun.
+        // A program that called this command handles signals itself, and so does mpirun.
         let interruption = match place {
             _ if invocation::keeper().is_some() => None,
             LaunchMode::Threads(_) | LaunchMode::Sim(_) => {
@@ -156,7 +156,7 @@ impl Progress {
         *made = Some([first, step]);
     }
 
-    /// Writes how far the run is. A failure to write the file is reported when the run ends.
+    /// Writes a record of the run's progress. A failure to write the file is reported when the run ends.
     fn record(&self, made: &StepMade) {
         let (recorder, stamp) = &self.records;
         let (setup, &StepMade { step, steps, loss, lr, .. }) = (self.setup.clone(), made);

@@ -67,7 +67,7 @@ pub fn say(config: &Config, trained: &Trained, output: &mut RunOutput) -> Comman
     output.say(format!("losses_hash {}\nweights_hash {}", trained.losses_hash(), trained.weights_hash()))
 }
 
-/// How long the steps of this process took, and what rank 0 holds.
+/// How long the steps of this process took, and the memory that rank 0 holds.
 fn steps(trained: &Trained, output: &mut RunOutput) -> CommandResult {
     let (step_us, error_us) = trained.step_us();
     output.say(format!(

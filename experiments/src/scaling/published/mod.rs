@@ -1,4 +1,4 @@
-//! Published training throughput beside what is predicted from the row of one GPU.
+//! Published training throughput compared with predictions from the row of one GPU.
 //!
 //! ```text
 //! one GPU's row --> a step's time --> DDP timeline on the machine --> the rows of 2, 4, 8, .. GPUs
