@@ -1,5 +1,5 @@
-//! A standard output that was closed when the process began, as by `>&-`. Rust opens the null device in its place before `main`, so
-//! that everything could be written and nothing be read: whether it was open is looked at before that.
+//! A standard output that was closed when the process began, as by `>&-`. Rust opens the null device in its place before `main`, and
+//! every write to the null device succeeds, so the check of standard output runs before Rust's own start.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ static LOOK: extern "C" fn() = {
     look
 };
 
-/// Standard output, or what refuses every write if there was none.
+/// Standard output; if it was closed when the process began, a writer that refuses every write.
 pub fn stdout() -> Box<dyn Write> {
     match CLOSED.load(Ordering::Relaxed) {
         true => Box::new(Closed),

@@ -7,15 +7,15 @@ use allfold_trainer::workloads::Accelerator;
 use std::fmt;
 use std::str::FromStr;
 
-/// The device of simulated ranks for which the user names none: the GPU of the machine that the topology names, in f32; an A100 of any
-/// other topology.
+/// The device of simulated ranks if the user names none: the GPU of the machine that the topology names, in f32; for any other topology
+/// an A100 in f32.
 pub fn own_device(topology: &str) -> &'static str {
     let gpu = Preset::with_options(topology).ok().map(|machine| format!("{}_f32", machine.gpu));
     let own = gpu.and_then(|gpu| Device::named(&gpu).ok());
     own.map_or("a100_f32", |device| device.name)
 }
 
-/// Bytes of a device's own memory; `None` of a core of a CPU, which shares the memory of its machine.
+/// Bytes of a device's own memory; `None` for a core of a CPU, which shares the memory of its machine.
 fn memory_of(device: &Device) -> Option<u64> {
     let gpu = device.name.strip_suffix("_f32").unwrap_or(device.name);
     Accelerator::named(gpu).ok().map(Accelerator::capacity_bytes)
@@ -26,7 +26,7 @@ fn memory_of(device: &Device) -> Option<u64> {
 pub struct RankDevices {
     /// The device of all ranks that are not in `others`.
     pub device: Device,
-    /// The first and the last rank of each range, and their device. Of two ranges with one rank, the later one counts.
+    /// The first and the last rank of each range, and their device. If two ranges contain a rank, the later range counts.
     others: Vec<(u32, u32, Device)>,
 }
 
@@ -79,10 +79,10 @@ impl fmt::Display for RankDevices {
 }
 
 impl RankDevices {
-    /// Refuses a device for a rank that is not there.
+    /// Refuses a device for a rank that does not exist.
     ///
     /// # Errors
-    /// Such a rank.
+    /// A range has a rank of `ranks` or more.
     pub fn check(&self, ranks: u32) -> CommandResult {
         match self.others.iter().find(|(_, last, _)| *last >= ranks) {
             None => Ok(()),

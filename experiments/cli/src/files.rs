@@ -14,12 +14,12 @@ pub fn unsaid(error: &io::Error) -> CommandError {
     CommandError::run(format!("the output cannot be written: {error}"))
 }
 
-/// The parser of a plot's file name, for clap: it refuses the ending of another kind of picture, which the file would not be.
+/// The parser of a plot's file name, for clap: it refuses name endings of other picture formats.
 pub fn svg() -> ValueParser {
     ValueParser::new(PathBufValueParser::new().try_map(svg_name))
 }
 
-/// The name of an SVG file. A name without an ending is taken.
+/// The name of an SVG file. A name without an ending is accepted.
 fn svg_name(path: PathBuf) -> Result<PathBuf, String> {
     match path.extension() {
         Some(kind) if !kind.eq_ignore_ascii_case("svg") => Err(format!(
@@ -70,7 +70,7 @@ pub fn can_make_folder(path: &Path) -> CommandResult {
     made
 }
 
-/// Refuses a file to whose end no record could be added.
+/// Refuses a file to which no record can be appended.
 pub fn appendable(path: &Path) -> CommandResult {
     if !path.is_file() {
         return writable(path);
@@ -138,7 +138,7 @@ pub fn cannot_write(path: &Path, error: &io::Error) -> CommandError {
     }
 }
 
-/// Opens a file whose end records are added to.
+/// Opens a file to append records.
 pub fn open_to_append(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).append(true).create(true).open(path)
 }

@@ -1,4 +1,4 @@
-//! Signals that end a run early, with what it has done so far.
+//! Signals that end a run early, without loss of what it has done so far.
 //!
 //! ```text
 //! first signal    the step or part under way is ended first; if no thread of the process computes any more, the run hangs and ends at once
@@ -18,22 +18,22 @@ use std::time::{Duration, Instant};
 /// Signals that end a run, each with the exit code that a shell reports for a program that the signal ended.
 const SIGNALS: [(i32, i32); 2] = [(SIGINT, 128 + SIGINT), (SIGTERM, 128 + SIGTERM)];
 
-/// How long no thread of the process may compute, after a signal, before the run counts as one that hangs.
+/// A process that uses no CPU time for this long after a signal counts as one that hangs.
 const IDLE: Duration = Duration::from_secs(2);
-/// The time between two looks at what the process has computed.
+/// The time between two readings of the CPU time of the process.
 const LOOK: Duration = Duration::from_millis(100);
-/// The most that a process which waits computes between two looks: threads that wait wake now and then.
+/// The most CPU time that a waiting process uses between two readings: waiting threads wake now and then.
 const WAITING: Duration = Duration::from_millis(2);
-/// How long the last work of a process may take: a thread that hangs may hold what that work needs.
+/// How long the last work of a process may take: a thread that hangs may hold a lock that the work needs.
 const LAST: Duration = Duration::from_secs(2);
 
-/// Whether a run that listens was told to end.
+/// Whether a signal has arrived that ends a run which listens for signals.
 static ENDING: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// Whether a signal is ending this process, once [`before_the_signal_ends`] has done its work.
 static ENDED_BY_SIGNAL: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// Whether a run that listens was told to end and has not done so yet.
+/// Whether a run that listens for signals has received one and has not ended yet.
 pub fn is_ending() -> bool {
     ENDING.load(Ordering::Relaxed)
 }
@@ -42,7 +42,7 @@ pub fn is_ending() -> bool {
 pub struct Interruption(Vec<(Arc<AtomicBool>, i32)>);
 
 impl Interruption {
-    /// Listens from now on.
+    /// Listens for the signals from now on.
     pub fn listen() -> Interruption {
         let heard = SIGNALS.map(|(signal, code)| {
             let came = Arc::new(AtomicBool::new(false));
@@ -89,7 +89,7 @@ fn wait_until_idle() {
     }
 }
 
-/// The time that the threads of this process have computed so far.
+/// The CPU time that the threads of this process have used so far.
 fn computed() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }
@@ -99,7 +99,7 @@ fn do_last(last: impl FnOnce() + Send + 'static) {
     let (done, is_done) = channel();
     let work = move || {
         last();
-        // No one waits any more if `last` took too long.
+        // The receiver is gone if `last` took too long.
         let _ = done.send(());
     };
     if thread::Builder::new().name("last".into()).spawn(work).is_ok() {

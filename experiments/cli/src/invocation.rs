@@ -53,7 +53,7 @@ pub fn is_called() -> bool {
     CALLED.with_borrow(Option::is_some)
 }
 
-/// Where the text goes, if a program keeps it.
+/// The collector of the output, if a program collects it.
 pub fn keeper() -> Option<Keeper> {
     CALLED.with_borrow(|called| called.as_ref()?.kept.clone().map(Keeper))
 }

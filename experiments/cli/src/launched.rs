@@ -1,5 +1,5 @@
-//! Commands under a launcher that has started several processes: which take part as ranks, and which would only run several
-//! times, beside each other.
+//! Commands under a launcher that has started several processes: which commands run as ranks of one job, and which would only run
+//! once in each process.
 
 use super::error::{CommandError, CommandResult};
 use allfold_collectives::environment::Environment;

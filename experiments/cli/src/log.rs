@@ -1,4 +1,4 @@
-//! The log on standard error: what a run says by itself, and with `-v` what it does inside.
+//! The log on standard error: warnings and notes, and with `-v` what a run does.
 //!
 //! ```text
 //!                        rank 0                 other ranks
@@ -8,8 +8,8 @@
 //! -vv, ALLFOLD_LOG=trace and each operation     and what the run does
 //! ```
 //!
-//! Other ranks say one level less than rank 0, which stands for all. Without `-v` a line is its text; with `-v` time, level and rank
-//! stand before it. The crates below speak by `tracing`, so a program of its own may listen by a subscriber of its own.
+//! Other ranks log one level less than rank 0. Without `-v` a line is its text; with `-v` time, level and rank stand before the text.
+//! The crates below log by `tracing`, so another program may install a subscriber of its own.
 
 use super::error::{CommandError, CommandResult};
 use super::progress;
@@ -34,19 +34,19 @@ const LEVELS: [(&str, LevelFilter); 4] = [
     ("debug", LevelFilter::DEBUG),
     ("trace", LevelFilter::TRACE),
 ];
-/// What is said without a flag and without the variable, as an index of [`LEVELS`].
-const USUAL: usize = 1;
+/// The level without a flag and without the variable, as an index of [`LEVELS`].
+const DEFAULT: usize = 1;
 
-/// What is said now, as an index of [`LEVELS`].
-static LOUD: AtomicUsize = AtomicUsize::new(USUAL);
+/// The current level, as an index of [`LEVELS`].
+static CURRENT: AtomicUsize = AtomicUsize::new(DEFAULT);
 
-/// Begins the log, or changes what it says: `louder` is the number of `-v`, `quiet` whether there is `-q`.
+/// Begins the log, or changes its level: `louder` is the number of `-v`, `quiet` whether there is `-q`.
 ///
 /// # Errors
 /// The variable names no level.
 pub fn begin(louder: u8, quiet: bool) -> CommandResult {
     let usual = match environment::variable(VARIABLE).filter(|name| !name.is_empty()) {
-        None => USUAL,
+        None => DEFAULT,
         Some(name) => LEVELS.iter().position(|(known, _)| name == *known).ok_or_else(|| {
             let known = LEVELS.map(|(name, _)| name).join(", ");
             CommandError::usage(format!("{VARIABLE}={}: there are {known}", name))
@@ -55,40 +55,40 @@ pub fn begin(louder: u8, quiet: bool) -> CommandResult {
     let loud = match (quiet, louder) {
         (true, _) => 0,
         (false, 0) => usual,
-        (false, more) => usual.max(USUAL + usize::from(more)).min(LEVELS.len() - 1),
+        (false, more) => usual.max(DEFAULT + usize::from(more)).min(LEVELS.len() - 1),
     };
-    LOUD.store(loud, Ordering::Relaxed);
+    CURRENT.store(loud, Ordering::Relaxed);
     if subscriber::set_global_default(Log).is_err() {
-        // The program listens itself, or this is not the first command of the process.
+        // The program has a subscriber of its own, or this is not the first command of the process.
         callsite::rebuild_interest_cache();
     }
     Ok(())
 }
 
-/// The level's name in `ALLFOLD_LOG`, if it is not the usual one: ranks that a launcher starts say as much as their launcher.
+/// The level's name in `ALLFOLD_LOG`, if it is not the default: ranks that a launcher starts log at the level of their launcher.
 pub fn level() -> Option<&'static str> {
-    let loud = LOUD.load(Ordering::Relaxed);
-    (loud != USUAL).then(|| LEVELS[loud].0)
+    let loud = CURRENT.load(Ordering::Relaxed);
+    (loud != DEFAULT).then(|| LEVELS[loud].0)
 }
 
-/// Prints events on standard error, beside a progress bar. There are no spans.
+/// Prints events on standard error, above a progress bar. There are no spans.
 struct Log;
 
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= LEVELS[LOUD.load(Ordering::Relaxed)].1
+        *metadata.level() <= LEVELS[CURRENT.load(Ordering::Relaxed)].1
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(LEVELS[LOUD.load(Ordering::Relaxed)].1)
+        Some(LEVELS[CURRENT.load(Ordering::Relaxed)].1)
     }
 
     fn event(&self, event: &Event<'_>) {
-        let (loud, mut said) = (LOUD.load(Ordering::Relaxed), Said::default());
+        let (loud, mut said) = (CURRENT.load(Ordering::Relaxed), EventText::default());
         event.record(&mut said);
         said.rank = said.rank.or_else(own_rank);
-        if said.is_heard(*event.metadata().level(), loud) {
-            let line = said.line(*event.metadata().level(), (loud > USUAL).then(now));
+        if said.is_printed(*event.metadata().level(), loud) {
+            let line = said.line(*event.metadata().level(), (loud > DEFAULT).then(now));
             // An error is ignored: the reader of standard error may have closed it.
             progress::aside(|| drop(writeln!(std::io::stderr(), "{line}")));
         }
@@ -115,16 +115,16 @@ fn now() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// What an event says: its text and its rank.
+/// The text and the rank of an event.
 #[derive(Default)]
-struct Said {
+struct EventText {
     rank: Option<u64>,
     text: String,
 }
 
-impl Said {
+impl EventText {
     /// Whether the log at [`LEVELS`]`[loud]` prints this at `level`.
-    fn is_heard(&self, level: Level, loud: usize) -> bool {
+    fn is_printed(&self, level: Level, loud: usize) -> bool {
         let quieter = usize::from(self.rank.is_some_and(|rank| rank > 0));
         level <= LEVELS[loud.saturating_sub(quieter)].1
     }
@@ -141,7 +141,7 @@ impl Said {
     }
 }
 
-impl Visit for Said {
+impl Visit for EventText {
     fn record_u64(&mut self, field: &Field, value: u64) {
         match field.name() {
             "rank" => self.rank = Some(value),
@@ -162,8 +162,8 @@ impl Visit for Said {
 mod tests {
     use super::*;
 
-    fn said(rank: Option<u64>) -> Said {
-        Said { rank, text: "joined 4 ranks".into() }
+    fn said(rank: Option<u64>) -> EventText {
+        EventText { rank, text: "joined 4 ranks".into() }
     }
 
     #[test]
@@ -187,9 +187,9 @@ mod tests {
             (3, Level::TRACE, Level::DEBUG),
         ] {
             for level in [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE] {
-                assert_eq!(said(None).is_heard(level, loud), level <= zero, "{loud} {level}");
-                assert_eq!(said(Some(0)).is_heard(level, loud), level <= zero, "{loud} {level}");
-                assert_eq!(said(Some(3)).is_heard(level, loud), level <= other, "{loud} {level}");
+                assert_eq!(said(None).is_printed(level, loud), level <= zero, "{loud} {level}");
+                assert_eq!(said(Some(0)).is_printed(level, loud), level <= zero, "{loud} {level}");
+                assert_eq!(said(Some(3)).is_printed(level, loud), level <= other, "{loud} {level}");
             }
         }
     }

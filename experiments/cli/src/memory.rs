@@ -66,7 +66,7 @@ pub fn require(need: Option<u64>, what: &str) -> CommandResult {
     require_or(need, what, "take fewer ranks or a smaller size")
 }
 
-/// As [`require`], with what would be right.
+/// As [`require`], with the advice that the error gives.
 pub fn require_or(need: Option<u64>, what: &str, remedy: &str) -> CommandResult {
     let have = available().unwrap_or(u64::MAX / 2);
     match need {

@@ -1,4 +1,4 @@
-//! Names that the user types. An unknown name is answered with the nearest known name.
+//! Names that the user types. An unknown name is refused with the nearest known name.
 
 use crate::error::{CommandError, CommandResult};
 use allfold_collectives::{Collective, DType, ReduceOp};

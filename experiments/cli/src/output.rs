@@ -1,14 +1,14 @@
-//! One run of a command: where its text goes, and the records it leaves.
+//! The output of one run of a command: its text and its records.
 //!
 //! ```text
 //! --json FILE    text to standard output, each record appended to FILE as soon as it is made
 //! --json -       each record to standard output as soon as it is made, text to standard error
 //! ```
 //!
-//! A record is appended in one write under a lock, so that runs side by side can share a file: the file never holds half a
+//! A record is appended in one write under a lock, so that concurrent runs can share a file: the file never holds half a
 //! record. A run that ends early leaves the records that it had made; a run that fails before its first record leaves no file.
 //! Any other file is replaced by renaming a complete new one over it. If the reader of the text closes it, a run with files to
-//! write goes on without printing.
+//! write continues without printing.
 
 pub use crate::files::{can_make_folder, folder, replace, replace_all, writable};
 

@@ -12,11 +12,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long work goes on before its first line.
+/// How long work takes before its first line.
 const FIRST: Duration = Duration::from_secs(2);
 /// The time between two lines.
 const BETWEEN: Duration = Duration::from_secs(5);
-/// The time between two looks at whether the user has interrupted the run, and between two moves of a bar.
+/// The time between two checks whether the user has interrupted the run, and between two moves of a bar.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// What a bar shows. A message that does not fit on what is left of the line is cut, so that no line of a narrow terminal wraps.
@@ -25,7 +25,7 @@ const BAR: &str = "{bar:12} {pos}/{len} {elapsed} eta {eta} {wide_msg}";
 /// What a bar shows of one run of several, whose name is cut as well.
 const BAR_OF_RUN: &str = "{bar:12} {prefix:24!} {pos}/{len} {elapsed} eta {eta} {wide_msg}";
 
-/// Whether the user asked for no progress.
+/// Whether the user requested no progress.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// The bar that was shown last; it may have ended.
@@ -109,8 +109,8 @@ fn shown(bar: ProgressBar, template: &str, message: &str) -> ProgressDisplay {
     ProgressDisplay { bar, lines }
 }
 
-/// A thread that prints a line about a bar that no terminal shows now and then, for readers of a log file; and that an interruption was
-/// heard, which may take effect later.
+/// A thread that prints, for readers of a log file, a line now and then about a bar that no terminal shows. It also prints a line when
+/// an interruption has arrived, which may take effect later.
 struct Lines {
     /// Dropping the sender ends the thread.
     end: Option<Sender<()>>,
@@ -118,7 +118,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// The lines of a bar; `None` if the system has no thread left, in which case the work goes on without.
+    /// The lines of a bar; `None` if the system has no thread left, in which case the work continues without lines.
     fn of(bar: ProgressBar) -> Option<Lines> {
         let (end, ended) = channel();
         let thread =
@@ -154,7 +154,7 @@ fn print(bar: &ProgressBar, ended: &Receiver<()>) {
             continue;
         }
         let now = Seen { at: start.elapsed(), position: bar.position() };
-        // Writing fails if the reader has closed standard error; the work goes on.
+        // Writing fails if the reader has closed standard error; the work continues.
         let _ =
             writeln!(std::io::stderr(), "{}", line(&bar.prefix(), &bar.message(), bar.length(), before, now));
         before = before.or(Some(now));
@@ -162,7 +162,7 @@ fn print(bar: &ProgressBar, ended: &Receiver<()>) {
     }
 }
 
-/// How far a bar was, and when.
+/// The position of a bar at a time.
 #[derive(Clone, Copy)]
 struct Seen {
     at: Duration,
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(line("", "proving", Some(1), None, seen(7, 0)), "proving: 0 of 1, 7 seconds so far");
     }
 
-    /// A terminal of 60 columns that keeps what it is told.
+    /// A terminal of 60 columns that keeps the text written to it.
     #[derive(Clone, Debug, Default)]
     struct Narrow(Arc<Mutex<Vec<String>>>);
 

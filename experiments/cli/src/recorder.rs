@@ -9,7 +9,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where records go.
+/// The destination of records.
 #[derive(Debug)]
 pub enum To {
     /// Memory only: records are kept and written nowhere.

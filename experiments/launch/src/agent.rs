@@ -30,8 +30,8 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-/// How long the agent waits for ranks' output after a signal, and for its line about flight records after a failure.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long the agent waits until ranks' output is printed after a signal, and its line about flight records after a failure.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Processes that end within this time are considered together: a rank that a signal killed is the cause, and ranks that returned
 /// an error may have failed only because they lost that rank.
@@ -110,7 +110,7 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
         std::future::pending().await
     };
     let outcome = tokio::select! {
-        outcome = agent.obey(&mut guard) => outcome,
+        outcome = agent.handle_messages(&mut guard) => outcome,
         error = broken => Err(Error::run(format!("the launcher has failed: {error}"))),
     };
     guard.dismiss().await;
@@ -122,7 +122,7 @@ fn at(job: &LaunchJob, why: &rendezvous::RendezvousFailure) -> Error {
     if why.is_lasting() { Error::usage(line) } else { Error::run(line) }
 }
 
-/// The port for `MASTER_PORT`, at which ranks of other libraries (PyTorch) meet. It is bound without listening, so that the
+/// The port for `MASTER_PORT`, the rendezvous of other libraries (PyTorch). It is bound without listening, so that the
 /// system assigns it to no other program and a program of the job may still listen there.
 struct Reserved {
     near: SocketAddr,
@@ -154,13 +154,13 @@ struct Agent {
 
 impl Agent {
     /// Receives the coordinator's next message.
-    async fn hear(&mut self) -> LaunchResult<Message> {
+    async fn receive(&mut self) -> LaunchResult<Message> {
         let said = self.news.recv().await.unwrap_or(Err(Lost::Gone));
         said.map_err(|lost| Error::run(format!("node 0 is lost: {lost}")))
     }
 
-    /// Carries out the coordinator's messages until one says that the job is over.
-    async fn obey(&mut self, guard: &mut Guard) -> LaunchResult {
+    /// Carries out the coordinator's messages until the message that the job is over.
+    async fn handle_messages(&mut self, guard: &mut Guard) -> LaunchResult {
         let mut signals = Signals::new().map_err(Error::run)?;
         // On node 0 the coordinator says which nodes it waits for.
         let mut waiting = (self.job.node > 0).then(|| Waiting::new(self.output.printer.clone()));
@@ -173,7 +173,7 @@ impl Agent {
             };
             tokio::select! {
                 () = line => {}
-                message = self.hear() => match message? {
+                message = self.receive() => match message? {
                     Message::Start { epoch, world, first, port } => {
                         waiting = None;
                         self.start(Start { epoch, world, first, port }, guard, &mut signals).await?;
@@ -199,11 +199,11 @@ impl Agent {
         self.output.printer.say(&format!("what each rank was in: allfold triage {}", folder.display()));
         // The error is printed next, by another way, and must not overtake this line. The wait is bounded because the reader of
         // standard error may be slow.
-        let _ = timeout(FAREWELL, self.output.printer.written()).await;
+        let _ = timeout(OUTPUT_TIMEOUT, self.output.printer.written()).await;
     }
 
-    /// What the launcher says when a signal has asked it for the flight records of a start.
-    fn asked_for_records(&self, epoch: u32) -> String {
+    /// The launcher's line after a signal that requests the flight records of a start.
+    fn records_requested(&self, epoch: u32) -> String {
         let Some(folder) = &self.output.folder else {
             return "ranks of allfold write their flight records on SIGUSR2 with --log-dir only".into();
         };
@@ -225,7 +225,7 @@ impl Agent {
                         said = self.failed(ended, &mut ranks, start, &mut again, (guard, signals)).await;
                     }
                 }
-                message = self.hear() => match message {
+                message = self.receive() => match message {
                     Ok(Message::Stop { epoch: of }) if of == epoch => break,
                     Ok(Message::Lost { epoch: of, rank }) if self.job.elastic => {
                         start.local(rank).into_iter().for_each(|local| ranks.lose(local, of));
@@ -240,7 +240,7 @@ impl Agent {
                     News::Passed(signal) => {
                         tracing::debug!("passes signal {} to every rank", signal.as_raw());
                         if signal == Signal::USR2 {
-                            self.output.printer.say(&self.asked_for_records(epoch));
+                            self.output.printer.say(&self.records_requested(epoch));
                         }
                         ranks.signal(signal);
                     }
@@ -305,7 +305,7 @@ impl Agent {
         let text = match lost {
             Some(lost) => lost.to_string(),
             None if end.is_from_outside() => String::new(),
-            None => cause.last_words().await,
+            None => cause.last_line().await,
         };
         // A stopped rank is blamed only for a rank that exited by itself: a rank that was killed is itself the cause.
         let stopped = stopped.filter(|_| matches!(end, End::Code(_)));
@@ -332,11 +332,11 @@ impl Agent {
             }
             () = ranks.stop(with, self.job.grace, guard) => {}
         }
-        // Once a signal has asked for the end, a slow reader of the ranks' output delays it by `FAREWELL` at most.
+        // Once a signal has requested the end, a slow reader of the ranks' output delays it by `OUTPUT_TIMEOUT` at most.
         tokio::select! {
-            () = ranks.heard(&self.output.printer) => {}
+            () = ranks.output_printed(&self.output.printer) => {}
             _ = signals.end() => {}
-            () = sleep(FAREWELL), if stopping.interrupted => {}
+            () = sleep(OUTPUT_TIMEOUT), if stopping.interrupted => {}
         }
     }
 
@@ -397,7 +397,7 @@ impl Halt {
     }
 }
 
-/// The end of a start's ranks: the epoch, and whether a signal asked for it.
+/// The end of a start's ranks: the epoch, and whether a signal requested the end.
 struct Stopping {
     epoch: u32,
     interrupted: bool,

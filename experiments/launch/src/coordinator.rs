@@ -1,7 +1,7 @@
 //! The coordinator, on node 0: starts all nodes' ranks together, and ends them together.
 //!
 //! ```text
-//! agents come  ->  start E  ->  all done                          -> over, 0
+//! agents join  ->  start E  ->  all done                          -> over, 0
 //!                     ^     ->  the first failure -> stop -> all stopped -> over, its code
 //!                     '--------------- E + 1, while restarts are left ----'
 //! ```
@@ -51,7 +51,7 @@ type News = (u32, Result<Message, Lost>);
 struct Cause {
     code: u8,
     text: String,
-    /// Whether another start could go better.
+    /// Whether another start could succeed.
     again: bool,
 }
 
@@ -101,7 +101,7 @@ pub(super) async fn coordinate(
     }
 }
 
-/// Runs one start of the world; `None` if all went well.
+/// Runs one start of the world; `None` if all ranks succeeded.
 async fn start(
     nodes: &mut Nodes,
     (news, callers): (&mut mpsc::UnboundedReceiver<News>, &mut mpsc::Receiver<Caller>),
@@ -183,7 +183,7 @@ fn failed(rank: u32, end: End, stopped: Option<u32>, said: &str) -> Cause {
     Cause { code: end.code(), text, again: end.may_differ() }
 }
 
-/// A rank's last line with its control characters escaped, so that a terminal prints them and does not obey them.
+/// A rank's last line with its control characters escaped, so that a terminal prints them instead of acting on them.
 fn printable(said: &str) -> String {
     said.chars().fold(String::new(), |mut text, c| {
         if c.is_control() {

@@ -24,15 +24,15 @@ impl End {
         self == End::Code(0)
     }
 
-    /// Whether another start could end otherwise. Code 2 means that a flag, a file or a value is wrong, such as a folder with
+    /// Whether another start could end differently. Code 2 means that a flag, a file or a value is wrong, such as a folder with
     /// another run's checkpoints; 65 that a run of `allfold train` diverged; 126 and 127 that the program cannot be run or does not
     /// exist.
     pub fn may_differ(self) -> bool {
         !matches!(self, End::Code(2 | 65 | 126 | 127))
     }
 
-    /// Whether a signal ended the rank that others send and no program raises by its own mistakes: what the rank printed last is not
-    /// the cause.
+    /// Whether the rank was ended by a signal that others send and that no program raises by its own mistakes. The line that the rank
+    /// printed last is then not the cause.
     pub fn is_from_outside(self) -> bool {
         let outside = [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
         outside.iter().any(|signal| self == End::Signal(signal.as_raw()))

@@ -15,7 +15,7 @@ pub struct LaunchJob {
     pub nodes: u32,
     /// The number of this node.
     pub node: u32,
-    /// The address at which launchers and ranks meet. Port 0, on a single node, means any port.
+    /// The rendezvous address of launchers and ranks. Port 0, on a single node, means any port.
     pub rendezvous_address: RendezvousAddress,
     /// How many times at most all ranks are started again after a failure; with `elastic`, the failed ranks of a node.
     pub max_restarts: u32,

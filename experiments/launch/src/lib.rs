@@ -8,11 +8,10 @@
 //!             '--- guard: kills the groups if the launcher is gone            '--- guard
 //! ```
 //!
-//! When a rank fails, all ranks of this start are asked to stop, then killed, and started again while restarts are left; in an
-//! elastic job only the failed rank is started again.
-//! Launchers exchange signs of life: a launcher that ends, stops or cannot be reached for 20 s ends the job, and is named. No
-//! process outlives its launcher: ranks die with it (`PR_SET_PDEATHSIG`), the guard kills their process groups, and the
-//! launcher adopts and kills processes that left their group, unless SIGKILL ended the launcher itself.
+//! When a rank fails, all ranks of this start are asked to stop, then killed, and started again while restarts are left; in an elastic job
+//! only the failed rank is started again. Launchers exchange heartbeats: if a launcher ends, stops or cannot be reached for 20 s, the job
+//! ends with an error that names its node. No process outlives its launcher: ranks die with it (`PR_SET_PDEATHSIG`), the guard kills their
+//! process groups, and the launcher adopts and kills processes that left their group, unless SIGKILL ended the launcher itself.
 //!
 //! ```no_run
 //! use allfold_collectives::environment::RendezvousAddress;

@@ -1,7 +1,7 @@
-//! The connection between two launchers: messages and beats.
+//! The connection between two launchers: messages and heartbeats.
 //!
-//! A launcher that ends closes the connection. A launcher that is stopped, or whose host has vanished, does not: it is lost when
-//! nothing has come from it for `SILENT` beats.
+//! A launcher that ends closes the connection. A launcher that is stopped, or whose host has vanished, does not: it counts as
+//! lost when no message has arrived from it during `SILENT` heartbeats.
 
 use crate::messages::{Message, read, write};
 use std::fmt;
@@ -13,10 +13,10 @@ use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// The time between two signs of life.
+/// The time between two heartbeats.
 const BEAT: Duration = if cfg!(test) { Duration::from_millis(5) } else { Duration::from_secs(1) };
 
-/// The number of this side's beats without a message from the other side, after which the other side is lost. Beats are counted
+/// The number of this side's heartbeats without a message from the other side, after which the other side is lost. Heartbeats are counted
 /// instead of time, so that a launcher that was stopped for a while does not take the others for lost.
 const SILENT: u32 = 20;
 
@@ -40,15 +40,15 @@ impl fmt::Display for Lost {
     }
 }
 
-/// This side of a connection. It sends beats until it is dropped.
+/// This side of a connection. It sends heartbeats until it is dropped.
 pub(super) struct Line<S> {
     to: Arc<Mutex<WriteHalf<S>>>,
     beats: AbortHandle,
 }
 
 impl<S: AsyncRead + AsyncWrite + Send + 'static> Line<S> {
-    /// Calls `tell` with each message of the other side except beats, and last with the reason why no more come. Stops as soon as
-    /// `tell` returns false.
+    /// Calls `tell` with each message of the other side except heartbeats, and last with the reason why no more messages come. Stops as
+    /// soon as `tell` returns false.
     pub fn open(stream: S, tell: impl FnMut(Result<Message, Lost>) -> bool + Send + 'static) -> Line<S> {
         let (from, to) = split(stream);
         let to = Arc::new(Mutex::new(to));

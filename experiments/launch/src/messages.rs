@@ -30,9 +30,9 @@ pub(super) enum Message {
     Stopped { epoch: u32 },
     /// From an agent: it cannot start its ranks; the exit code and the reason.
     Unable { epoch: u32, code: u8, text: String },
-    /// From either side: a sign of life.
+    /// From either side: a heartbeat.
     Beat,
-    /// To an agent: the peers of one of its ranks have lost it, in this epoch.
+    /// To an agent: the peers of one of its ranks have lost that rank, in this epoch.
     Lost { epoch: u32, rank: u32 },
 }
 

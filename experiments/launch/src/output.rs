@@ -190,7 +190,7 @@ impl Sink {
             match file.write_all(line) {
                 Ok(()) if self.tee => {}
                 Ok(()) => return,
-                // The disk may be full: the rank goes on, and its further output is printed instead.
+                // The disk may be full: the rank continues, and its further output is printed instead.
                 Err(error) => {
                     let (path, rank) = (path.display(), self.rank);
                     let said =

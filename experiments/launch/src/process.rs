@@ -13,8 +13,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// How long the launcher waits for the output of a dead rank: a process that the rank started may keep it open for ever.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+/// How long the launcher waits for the output of a rank that has ended: a process that the rank started may keep it open for ever.
+const LAST_OUTPUT: Duration = Duration::from_millis(200);
 
 /// The program of a rank and its environment.
 #[derive(Clone, Copy)]
@@ -64,9 +64,9 @@ pub(super) struct Ended {
 
 impl Ended {
     /// The last line that the rank printed on standard error.
-    pub async fn last_words(mut self) -> String {
+    pub async fn last_line(mut self) -> String {
         let all = async { while self.said.changed().await.is_ok() {} };
-        let _ = timeout(LAST_WORDS, all).await;
+        let _ = timeout(LAST_OUTPUT, all).await;
         self.said.borrow().clone()
     }
 }
@@ -105,7 +105,7 @@ impl Process {
             tracing::debug!("rank {} {end}", at.rank);
             // The group is killed at once, before its number can be reused: processes that the rank started end with it.
             let _ = kill_process_group(group, Signal::KILL);
-            // If the launcher has ended, no one receives this.
+            // If the launcher has ended, the receiver is gone.
             let _ = ended.send(Ended { local: at.local, end, lost: None, said });
         });
         Ok(Process { group, running: true, epoch, lost: None })

@@ -22,7 +22,7 @@ pub(super) struct Processes {
 /// How long the launcher waits for output that stays open without new lines: the process that keeps it open may have left its
 /// rank's process group.
 const SILENCE: Duration = Duration::from_secs(1);
-/// The time between two looks at whether all processes that run are stopped.
+/// The time between two checks whether all processes that run are stopped.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Processes {
@@ -74,7 +74,7 @@ impl Processes {
     }
 
     /// Waits until all output of the processes is printed.
-    pub async fn heard(&mut self, printer: &Printer) {
+    pub async fn output_printed(&mut self, printer: &Printer) {
         loop {
             match timeout(SILENCE, self.pumps.join_next()).await {
                 Ok(None) => return printer.written().await,
@@ -108,9 +108,9 @@ impl Processes {
         self.all.iter().for_each(|process| process.signal(signal));
     }
 
-    /// Sends `signal` to all processes, kills those that still run after `grace`, then kills what they left behind. Processes that
-    /// SIGSTOP stopped cannot act on `signal`: they are killed as soon as no other one runs. Continued, they would go on to the operation
-    /// in which the others wait, and no record would tell who was late.
+    /// Sends `signal` to all processes, kills those that still run after `grace`, then kills the processes that they left behind.
+    /// Processes that SIGSTOP stopped cannot act on `signal`: they are killed as soon as no other process runs. If they were continued
+    /// instead, they would enter the operation in which the others wait, and no record would show which rank was late.
     pub async fn stop(&mut self, signal: Signal, grace: Duration, guard: &mut Guard) {
         self.signal(signal);
         let due = Instant::now() + grace;

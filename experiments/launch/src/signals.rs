@@ -5,7 +5,7 @@ use std::task::Poll;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Signals that a user sends to end a job; the launcher asks the ranks to end by the same signal.
-const ASKED: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+const REQUESTS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
 /// Other signals that would end a process. The launcher handles them to end its ranks, and processes that left their groups, first.
 const FATAL: &[Signal] = &[
@@ -46,7 +46,7 @@ impl Signals {
         // If the caller ignores SIGHUP, as `nohup` arranges, the launcher leaves it ignored. It handles SIGINT in any case: shells
         // let background processes ignore SIGINT, so that this says nothing about the user's wish.
         let nohup = ignored & 1 << (Signal::HUP.as_raw() - 1) != 0;
-        let ends = ASKED.iter().chain(FATAL).filter(|which| **which != Signal::HUP || !nohup);
+        let ends = REQUESTS.iter().chain(FATAL).filter(|which| **which != Signal::HUP || !nohup);
         Ok(Signals {
             end: ends.map(hear).collect::<std::io::Result<_>>()?,
             passed: [Signal::USR1, Signal::USR2].iter().map(hear).collect::<std::io::Result<_>>()?,
@@ -75,9 +75,9 @@ impl Signals {
     }
 }
 
-/// The signal by which ranks are asked to end after the launcher got the signal of this number.
+/// The signal that requests ranks to end after the launcher got the signal of this number.
 pub(crate) fn asking(number: i32) -> Signal {
-    ASKED.into_iter().find(|asked| asked.as_raw() == number).unwrap_or(Signal::TERM)
+    REQUESTS.into_iter().find(|request| request.as_raw() == number).unwrap_or(Signal::TERM)
 }
 
 /// The ignored signals of a process, a bit for each, from the text of its status file.

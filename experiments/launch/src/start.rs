@@ -9,7 +9,7 @@ pub(crate) struct Start {
     pub world: u32,
     /// The first rank of this node.
     pub first: u32,
-    /// The port for `MASTER_PORT`, at which ranks of other libraries (PyTorch) meet.
+    /// The port for `MASTER_PORT`, the rendezvous of other libraries (PyTorch).
     pub port: u16,
 }
 

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// How long a wait goes on before its first line.
+/// How long a wait takes before its first line.
 const FIRST: Duration = Duration::from_secs(2);
 /// The time between two lines.
 const BETWEEN: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ impl Waiting {
         self.due += BETWEEN;
     }
 
-    /// Awaits `work`, and prints the lines while it takes.
+    /// Awaits `work`, and prints the lines meanwhile.
     pub async fn during<T>(mut self, work: impl Future<Output = T>, what: &str) -> T {
         let mut work = pin!(work);
         loop {

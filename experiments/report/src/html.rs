@@ -45,7 +45,7 @@ const ALWAYS: [&str; 2] = [
     "A prediction is as good as its sources: rates from data sheets, latencies from published measurements.",
 ];
 
-/// The template with every `{{name}}` replaced by its value; what stands in a value is never taken for a name.
+/// The template with every `{{name}}` replaced by its value; a `{{name}}` within a value is not replaced.
 fn fill(template: &str, values: &[(&str, String)]) -> String {
     let mut parts = template.split("{{");
     let mut text = parts.next().unwrap_or_default().to_string();
@@ -102,7 +102,7 @@ fn section(section: &Section) -> String {
     format!("<section id=\"{}\">\n  <h2>{}</h2>\n{body}</section>\n", section.id, escape(&section.title))
 }
 
-/// Plots in order. Neighbours with the same names of choices form a group of which a script shows one at a time.
+/// Plots in order. Neighbouring plots with the same names of choices form a group, of which a script shows one plot at a time.
 fn plots(plots: &[Plot]) -> String {
     let names = |plot: &Plot| plot.choices.iter().map(|choice| choice.0).collect::<Vec<_>>();
     let groups = plots.chunk_by(|a, b| names(a) == names(b));

@@ -19,8 +19,8 @@ pub struct LossSeries {
     pub steps: Vec<(f64, f64)>,
 }
 
-/// The losses of runs of `model` as curves: over samples seen if every run has `samples_per_step`, which is fair to runs on
-/// different numbers of ranks; otherwise over steps.
+/// The losses of runs of `model` as curves: over samples if every run has `samples_per_step`, so that runs on different
+/// numbers of ranks can be compared; otherwise over steps.
 pub fn curves(model: &str, courses: Vec<LossSeries>) -> Curves {
     let by_samples = courses.iter().all(|course| course.samples_per_step.is_some());
     let series = courses.into_iter().map(|LossSeries { name, origin, samples_per_step, mut steps }| {

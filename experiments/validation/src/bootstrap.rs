@@ -14,8 +14,9 @@ use allfold_sim::hash::SplitMix;
 /// With fewer systems than this nothing is drawn: too few different draws are possible.
 const FEW: usize = 5;
 
-/// Lower and upper end of every parameter's 95 % interval: each the farther of what `times` draws give and of the fit's own
-/// standard deviation. A parameter on which no run depends keeps the width of its prior. `drawn_once` is called after each draw.
+/// Lower and upper end of every parameter's 95 % interval. Each end is the one farther from the fitted value, of the end by `times` draws
+/// and the end by the fit's own standard deviation. A parameter on which no run depends keeps the width of its prior. `drawn_once` is
+/// called after each draw.
 pub fn intervals(
     runs: &[Prepared],
     prior: &Prior,

@@ -1,4 +1,4 @@
-//! Measured runs of collectives, physical parameters fitted to them, and how far predictions are from what was measured.
+//! Measured runs of collectives, physical parameters fitted to them, and the errors of predictions.
 //!
 //! ```text
 //! runs --> prepare: machine, NCCL's choice for every row --> fit: parameters from some systems

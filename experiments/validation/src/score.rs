@@ -4,7 +4,7 @@
 //! factor = max(predicted / measured, measured / predicted)      1 is right, 2 is half or twice
 //! ```
 //!
-//! A relative error would let an underprediction be wrong by 100 % at most, and flatter a model that is always low.
+//! A relative error of an underprediction is at most 100 %, and would favour a model whose predictions are always low.
 
 /// Sizes are scored in these bands, in bytes: from, below, and the name.
 pub const BANDS: [(u64, u64, &str); 4] = [

@@ -1,4 +1,4 @@
-//! Which runs are of one system: a cluster counts once, however many runs it published.
+//! Which runs are of one system: a cluster counts as one system, however many of its runs were published.
 //!
 //! ```text
 //! gh200x4_2n_alps_ofi192_all_reduce     gh200, alps        the GPU and the first word of the place;

@@ -68,7 +68,7 @@ pub struct Series {
     pub points: Vec<Point>,
 }
 
-/// The line to compare with: a bound, or perfect scaling.
+/// The line that curves are compared with: a bound, or perfect scaling.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ideal {
     /// The name in the legend.
@@ -275,13 +275,13 @@ impl Curves {
 /// The label of an axis of shares.
 const EFFICIENCY: &str = "efficiency";
 
-/// The labels of axes of shares, of which high ones are told apart.
+/// The labels of axes of shares. If all shares are high, such an axis starts just below the lowest one.
 const SHARES: [&str; 2] = [EFFICIENCY, "accuracy"];
 
 /// Curves whose values differ by at most this share at every point are drawn as one.
 const COINCIDE: f64 = 1e-3;
 
-/// The series, with those that coincide as one series that has all of their names.
+/// The series; series that coincide are joined to one series that has all of their names.
 fn joined(series: &[Series]) -> Vec<Series> {
     let mut joined: Vec<(Series, Vec<&str>)> = Vec::new();
     for one in series {
@@ -338,7 +338,7 @@ impl Ranged for Scale {
         limit.0 + (share * f64::from(limit.1 - limit.0)).round() as i32
     }
 
-    /// Labels: every power of the base, or every second, third, ... where there is no room for all.
+    /// Labels: every power of the base, or every second, third, ... where not all labels fit.
     fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
         let most = hint.max_num_points().max(2);
         match self {

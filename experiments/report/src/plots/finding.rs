@@ -27,8 +27,8 @@ struct Lead {
 }
 
 impl Curves {
-    /// What the points say: which curve is the best and where another one overtakes it; of one curve, its ends. `None` if one curve
-    /// has fewer than two points, or if several have no x in common.
+    /// The finding of the points: which curve is the best and where another curve overtakes it; of a single curve, its ends. `None` if a
+    /// single curve has fewer than two points, or if several curves have no x in common.
     pub fn finding(&self, better: Better) -> Option<String> {
         let series: Vec<&Series> = self.series.iter().filter(|series| !series.points.is_empty()).collect();
         match &*series {

@@ -92,7 +92,7 @@ fn legend(keys: &[Key], width: u32) -> (String, u32) {
     (text, if keys.is_empty() { 0 } else { row })
 }
 
-/// The marker of a series, as its curve has it, and its name.
+/// One entry of the legend: the marker of a series, as on its curve, and the name of the series.
 fn entry(key: &Key, x: u32, y: u32) -> String {
     let (colour, middle, name) = (format!("var(--{})", key.colour), y + 5, escape(&key.name));
     let line = |dash: &str| {

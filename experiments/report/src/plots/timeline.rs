@@ -119,8 +119,8 @@ fn end_of(bars: &[Bar]) -> f64 {
     bars.iter().map(|bar| bar.end).fold(0.0, f64::max)
 }
 
-/// The bars, of which neighbours in a row that are too short to be told apart are one where there are more than `most`: of the kind
-/// that takes the most of it, named by its longest bar.
+/// The bars. If there are more than `most`, neighbours in a row that are too short to be distinguished are joined to one bar, which has
+/// the kind that takes the most of its length and the name of its longest bar.
 fn coarse(bars: &[Bar], rows: usize, most: usize) -> Vec<Bar> {
     if bars.len() <= most {
         return bars.to_vec();

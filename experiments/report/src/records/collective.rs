@@ -48,7 +48,7 @@ pub struct MeasuredCollective {
     pub call: CollectiveCall,
     /// Whether the result replaced the input in its buffer.
     pub in_place: bool,
-    /// Number of timed calls that were asked for; calls of small sizes and calls by NCCL are timed in groups.
+    /// Number of timed calls that were requested; calls of small sizes and calls by NCCL are timed in groups.
     pub iterations: u32,
     /// Mean time of a call in microseconds, over ranks and iterations.
     pub time_us: f64,

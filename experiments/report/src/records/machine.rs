@@ -93,7 +93,7 @@ impl RecordKind for DoctorFinding {
     const MEASURED: Option<bool> = None;
 }
 
-/// A machine that `--topology` knows by name.
+/// A machine that `--topology` takes by name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MachineListed {
     /// The machine's name.

@@ -4,9 +4,9 @@
 //! {"schema":2,"kind":"collective","measured":true, ...the record's fields..., "commit":..,"host":..,"seed":..,"command":..}
 //! ```
 //!
-//! There is one Rust type per kind, and two where a kind can be measured or simulated. A reader asks for a type
-//! ([`Records::all`]), so nothing that was simulated can slip into a column of what was measured.
-//! Tables, plots and the report are made from these alone.
+//! There is one Rust type per kind, and two where a kind can be measured or simulated. A reader names a type
+//! ([`Records::all`]), so that no simulated record can appear in a column of measured ones.
+//! Tables, plots and the report are made from these records alone.
 
 mod collective;
 mod diff;

@@ -1,4 +1,4 @@
-//! `verify` and `show`: what was proved about an algorithm, and what it looks like.
+//! `verify` and `show`: what was proved about an algorithm, and the algorithm's picture.
 
 use super::lines::RecordKind;
 use serde::{Deserialize, Serialize};

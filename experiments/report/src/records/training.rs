@@ -54,7 +54,7 @@ pub struct Breakdown {
 pub struct RankMemory {
     /// Bytes of the parameters.
     pub params: u64,
-    /// Bytes of the gradients, with those that are held back between micro-batches.
+    /// Bytes of the gradients, including gradients that are kept from one micro-batch to the next.
     pub gradients: u64,
     /// Bytes of the running statistics.
     pub buffers: u64,
@@ -79,7 +79,7 @@ impl RankMemory {
         own + activations + saved_for_backward + activation_gradients
     }
 
-    /// Whether a device with this many bytes of memory does not hold this; false where the bytes are not known.
+    /// Whether the total exceeds the memory of a device with this many bytes; false where the bytes are not known.
     pub fn exceeds(&self, device_memory: Option<u64>) -> bool {
         device_memory.is_some_and(|has| self.total() > has)
     }
@@ -238,7 +238,7 @@ pair! {
 }
 
 pair! {
-    /// How far a training run is: written every few seconds while the run goes on.
+    /// The progress of a training run: written every few seconds during the run.
     MeasuredProgress, SimulatedProgress, "train_progress", {
         /// The setup of the run.
         #[serde(flatten)]
@@ -332,7 +332,7 @@ pair! {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         waiting_for: Vec<WaitingFor>,
         /// Time that each rank's communication is under way in the last step, waited for or not, in microseconds, by rank; known on the
-        /// simulator. What of it is not waited for is hidden by computation.
+        /// simulator only. Communication that the rank does not wait for is hidden by computation.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         communication_us: Vec<f64>,
         /// Bytes that each rank sends in a step, by rank. Counted on the simulator, also for a run on threads, which sends the same.
@@ -357,7 +357,8 @@ pair! {
     }
 }
 
-/// For each rank the communication that its computation hides, in microseconds: what is under way and not waited for.
+/// For each rank the communication that its computation hides, in microseconds: the time that communication is under way and the rank
+/// does not wait for it.
 pub fn hidden_us(communication_us: &[f64], waiting_us: &[f64]) -> Vec<f64> {
     // Both are sums of spans in picoseconds, rounded differently.
     let hidden =
@@ -435,7 +436,7 @@ pub struct ScalingRow {
     pub relative_error: f64,
     /// Whether the row took part in a fit; always false.
     pub fitted: bool,
-    /// Assumptions about what the table does not say.
+    /// Assumptions about facts that the table does not give.
     pub assumed: Vec<String>,
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// number after a million steps, eight that all wait for each other after 70,000.
 const MOST_SUMS: usize = 1 << 22;
 
-/// How long a rank waits in operations that another one has not entered yet.
+/// How long a rank waits in operations that another rank has not entered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WaitingFor {
     /// The rank that waits.
@@ -38,7 +38,7 @@ pub struct WaitingByStep {
     most: usize,
     /// The distance of the steps that are kept.
     every: u64,
-    /// The number of sums that are kept, and of their steps.
+    /// The number of kept sums plus the number of kept steps.
     sums: usize,
     steps: BTreeMap<u64, Vec<WaitingFor>>,
 }
@@ -72,7 +72,8 @@ impl WaitingByStep {
         self.steps.get(&step).map(Vec::as_slice)
     }
 
-    /// The mean of the steps from `first` on. A pair of ranks that waits in some of these steps waits for no time in the others.
+    /// The mean of the steps from `first` on. A pair of ranks that waits in some of these steps counts
+    /// with 0 in the others.
     pub fn mean(&self, first: u64) -> Vec<WaitingFor> {
         let counted = self.steps.range(first..).count().max(1) as f64;
         let mut sums: BTreeMap<(u32, u32), f64> = BTreeMap::new();

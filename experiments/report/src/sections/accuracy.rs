@@ -62,9 +62,9 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         id: ID,
         title: "Accuracy of predicted collectives".into(),
         text: vec![format!(
-            "Each published system of GPUs is predicted from a fit to all other systems, so that no prediction has seen the system \
-             that it is compared with. The factor is max(predicted / measured, measured / predicted): 1.00 is exact. These scores \
-             come with the program ({sources}); they are not measured by this run."
+            "Each published system of GPUs is predicted from a fit to all other systems, so that no prediction uses measurements \
+             of the system that it is compared with. The factor is max(predicted / measured, measured / predicted): 1.00 is exact. \
+             These scores come with the program ({sources}); they are not measured by this run."
         )],
         plots: Vec::new(),
         tables: vec![table],

@@ -1,4 +1,4 @@
-//! Every part of the report, in order, and what stands above the parts.
+//! Every part of the report, in order, and the first line and facts above the parts.
 
 use super::part::Part;
 use super::{accuracy, compare, machine, measured, predicted, proofs, scaling, timeline, training};

@@ -1,4 +1,4 @@
-//! Collectives in real time, each backend and device apart; threads beside the memory bandwidth of the same machine.
+//! Collectives in real time, separately for each backend and device; threads are compared with the machine's memory bandwidth.
 
 use super::part::{Part, commands, distinct, fact, head};
 use crate::format;

@@ -41,9 +41,9 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         id: "predicted",
         title: "Predicted collectives".into(),
         text: vec![
-            "The schedules that the proofs were about, timed on a virtual clock of whole picoseconds, with links \
-             shared by all that crosses them. No time may beat the bandwidth bound of the slowest cut or the latency \
-             bound of the longest chain: that is asserted on every run, and the bound stands beside each time."
+            "The proved schedules, timed on a virtual clock of whole picoseconds, with links shared by all messages \
+             that cross them. No time may beat the bandwidth bound of the slowest cut or the latency \
+             bound of the longest chain: every run asserts this, and the tables show the bound of each time."
                 .into(),
         ],
         plots: predicted_curves::plots(&rows)?,

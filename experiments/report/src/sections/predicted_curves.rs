@@ -17,7 +17,7 @@ use crate::records::SimulatedCollective;
 /// A series with at most this many points is not drawn.
 const FEWEST: usize = 2;
 
-/// Every plot that the records have points enough for.
+/// Every plot for which the records have enough points.
 ///
 /// # Errors
 /// A plot cannot be drawn.
@@ -59,7 +59,7 @@ const SIZES: Axis = Axis { label: "size", log: Some(2), format: format::bytes_ax
 struct Over {
     axis: Axis,
     x: fn(&SimulatedCollective) -> f64,
-    /// The number of points from which on a series is drawn.
+    /// A series with fewer points than this is not drawn.
     fewest: usize,
 }
 

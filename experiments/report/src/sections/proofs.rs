@@ -40,8 +40,8 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let facts = vec![fact(Question::Trust, value, proved, Some(failed == 0))];
     let text = vec![
         "A schedule says what each rank sends and receives in each round. Two checkers read it: one matches every send \
-         with exactly one receive of equal length, the other follows each chunk's reduction tree symbolically and holds \
-         it against what the collective promises."
+         with exactly one receive of equal length, the other follows each chunk's reduction tree symbolically and \
+         compares it with what the collective promises."
             .into(),
         "The order class says on what the bits of a result depend. Canonical: on the inputs and the number of ranks \
          alone, the same for every canonical algorithm. Uniform: the same tree for every element, but another one. \

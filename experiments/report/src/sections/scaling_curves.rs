@@ -1,6 +1,6 @@
 //! The plots of training's scaling curves: efficiency and throughput over ranks, one plot for each network on each machine.
 //!
-//! What is measured on this machine's cores and what the model of a CPU core predicts for them share a plot; no plot mixes this
+//! Measurements on this machine's cores and predictions for them by the model of a CPU core share a plot; no plot mixes this
 //! machine with a simulated cluster.
 
 use super::names;
@@ -142,7 +142,7 @@ fn good_up_to(curves: &Curves) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-/// By which factor the model of a CPU core misses the measured rate, at the most ranks that were both measured and modeled.
+/// The factor between the rate by the model of a CPU core and the measured rate, at the most ranks that were both measured and modeled.
 fn modeled_too_fast(points: &[&Of<'_>]) -> Option<String> {
     let measured = points.iter().filter(|point| point.origin == Origin::Cpu);
     let pairs = measured.filter_map(|m| {

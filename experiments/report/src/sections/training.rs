@@ -140,7 +140,7 @@ fn losses(records: &Records) -> Result<Vec<Plot>, DrawError> {
     distinct(steps.iter().map(|step| step.setup.model.clone())).into_iter().map(plot).collect()
 }
 
-/// Of several curves, where the lowest and the highest end; of a single one, its [`Curves::finding`].
+/// The finding of the losses: of several curves, where the lowest and the highest end; of a single curve, its [`Curves::finding`].
 fn lowest(curves: &Curves) -> Option<String> {
     if curves.series.len() < 2 {
         return curves.finding(Better::Lower);

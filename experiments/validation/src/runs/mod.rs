@@ -6,7 +6,7 @@
 //! a published run with its hardware and source   --'
 //! ```
 //!
-//! The three are told apart by content. A file that cannot be read is refused with the line and the column; a row
+//! The three layouts are distinguished by content. A file that cannot be read is refused with the line and the column; a row
 //! that can be read and cannot be true is left out and named ([`Run::left_out`]).
 
 mod contradiction;

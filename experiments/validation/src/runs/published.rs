@@ -1,4 +1,4 @@
-//! A run that was published somewhere, as one JSON object: rows beside the hardware and the source.
+//! A run that was published somewhere, as one JSON object with rows, hardware and source.
 //!
 //! ```text
 //! {"source": "...", "hardware": {"gpu": .., "gpus_per_node": 8, "nodes": 2, "inter_node": ".."},
@@ -6,7 +6,8 @@
 //!  "rows": [{"bytes": 8, "time_us": 30.1, "algbw_gbps": 0, "busbw_gbps": 0, "inplace": {..}}]}
 //! ```
 //!
-//! A row may have a rate and no time, or a time and no rate: the one follows from the other and the size.
+//! A row may have a rate and no time, or a time and no rate: the missing figure is computed from the other
+//! one and the size.
 
 use super::flaw::Flaw;
 use super::run::{Run, RunRow, collective_field};
@@ -83,7 +84,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
 }
 
 impl Side {
-    /// The measurement with what it leaves out: a time follows from a rate, a rate from the time. `None` if there is neither.
+    /// The measurement with its missing figure computed: a time from a rate, a rate from the time. `None` if it has neither.
     fn row(&self, bytes: u64, in_place: bool, bus_factor: f64) -> Option<RunRow> {
         let positive = |value: Option<f64>| value.filter(|value| *value > 0.0);
         let gb = bytes as f64 / 1e3;

@@ -115,7 +115,7 @@ impl ParameterFile {
     }
 }
 
-/// The version that a number of NCCL's means: `22902` is 2.29.2; up to 2.8 the minor number had one digit, `2804` is 2.8.4.
+/// NCCL's version from NCCL's version number: `22902` is 2.29.2; up to 2.8 the minor number had one digit, `2804` is 2.8.4.
 fn version(code: u64) -> String {
     let (major, minor, patch) = match code < 10_000 {
         true => (code / 1_000, code / 100 % 10, code % 100),

@@ -1,4 +1,4 @@
-//! nccl-tests' table, in any layout of recent years: the header says which column is which.
+//! nccl-tests' table, in any layout of recent years: the header names the columns.
 //!
 //! ```text
 //! #  Rank  0 Group  0 Pid 71 on node1 device  0 [0x07] NVIDIA H100 80GB HBM3        who took part
