@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Dependencies: licences that deny.toml allows, crates.io and nothing else; with --advisories also RustSec's known
-# vulnerabilities, whose list comes from GitHub. Installs cargo-deny where it is not (some minutes). Before a release.
+# vulnerabilities, whose list comes from GitHub. Installs cargo-deny if it is missing (some minutes). Run it before a release.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 checks=(licenses bans sources)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes every parser of text from outside, and what comes over the wire, guided by coverage, for some seconds each:
+# Fuzzes every parser of outside text, and of received messages, guided by coverage, for some seconds each:
 #
 #   scripts/fuzz.sh [SECONDS [TARGET..]]        [default: 3, all of fuzz/fuzz_targets]
 #

@@ -6,8 +6,8 @@
 #   scripts/gpu-check.sh --dry-run [FOLDER] says what it would run
 #
 # CUDA, NCCL and cuDNN are found where PyTorch's or the system's packages put them. Under 8 minutes: every step has a limit,
-# and the last ones are passed over when the time is used up. Where python3 has torch, every training run is followed by
-# PyTorch's of the same, eager and compiled. Ends with a table. Exit code: 0 all is well, 1 a step failed, 3 there is no GPU.
+# and the last ones are skipped when the time is used up. Where python3 has torch, every training run is followed by PyTorch's
+# run of the same model, eager and compiled. Ends with a table. Exit code: 0 all is well, 1 a step failed, 3 there is no GPU.
 # Records go to FOLDER/records.jsonl: commit them as docs/results/gpu/COMMIT.jsonl.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -140,7 +140,7 @@ step() { # step SECONDS WHAT COMMAND...
     ((SECONDS + limit <= budget)) || limit=$((budget - SECONDS))
     echo "== $what"
     local begun=$SECONDS
-    # What waits for a device may not hear the first signal.
+    # A program that waits for a device may not react to the first signal.
     if timeout -k 5 "$limit" bash -c '"$@"' - "$@"; then
         echo "== ok in $((SECONDS - begun)) s: $what"
     else
@@ -210,7 +210,7 @@ fi
 step 12 "training: mlp on 2 ranks" ./allfold train --config configs/mlp.toml --device cuda --ranks 2 --json "$ALLFOLD_RECORDS"
 step 12 "training: mlp on a GPU and the CPU" ./allfold train --config configs/mlp.toml --device cuda:0,cpu --ranks 2 --set 'parallel.shares=[60,4]' --steps 60 --json "$ALLFOLD_RECORDS"
 
-# The same models beside PyTorch; what is not there is said and passed over.
+# The same models in PyTorch; missing packages are reported and their runs skipped.
 torch=no
 if [[ -n $interpreter ]] && { [[ $dry == yes ]] || "$interpreter" -c 'import torch' 2>/dev/null; }; then torch=yes; fi
 [[ $torch == yes ]] || echo "SKIP PyTorch: no python with torch here"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs NVRTC and ptxas from NVIDIA's Python wheels into target/cuda: what compiles the CUDA kernels, no GPU needed.
+# Installs NVRTC and ptxas, which compile the CUDA kernels, from NVIDIA's Python wheels into target/cuda. No GPU is needed.
 # 191 MB to download, 489 MB on disk. They are kept in $ALLFOLD_CUDA_CACHE (default ~/.cache/allfold/cuda) and linked from
 # there. NVIDIA's licence applies to them; they are installed, never shipped.
 set -euo pipefail
@@ -17,7 +17,7 @@ folder=$cache/compiler-$(printf '%s\n' "${wheels[@]}" | cksum | cut -d' ' -f1)
 if [[ ! -d $folder ]]; then
     python=${PYTHON:-python3}
     command -v "$python" >/dev/null || { echo "install-cuda-compiler: needs python3 with pip" >&2; exit 1; }
-    # Another clone may install the same meanwhile: whichever is first is kept.
+    # Another clone may install the same meanwhile: the first one is kept.
     parts=$folder.$$
     trap 'rm -rf "$parts"' EXIT
     "$python" -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-cache-dir \

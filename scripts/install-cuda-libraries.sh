@@ -5,7 +5,7 @@
 # 2.6 GB to download, 2.1 GB on disk. They are kept in $ALLFOLD_CUDA_CACHE (default ~/.cache/allfold/cuda) and linked from
 # there. NVIDIA's licence applies to them; they are installed, never shipped.
 #
-# Without network or pip it says so and leaves it at that: those tests then print SKIP.
+# Without network or pip it prints a message and installs nothing: those tests then print SKIP.
 #
 #   scripts/install-cuda-libraries.sh            both
 #   scripts/install-cuda-libraries.sh cuda13     one
@@ -49,7 +49,7 @@ install() {
     local folder
     folder=$cache/$name-$(printf '%s\n' "${wheels[@]}" | cksum | cut -d' ' -f1)
     if [[ ! -d $folder ]]; then
-        # Another clone may install the same meanwhile: whichever is first is kept.
+        # Another clone may install the same meanwhile: the first one is kept.
         parts=$folder.$BASHPID
         trap 'rm -rf "$parts"' EXIT
         mkdir -p "$parts/wheels"

@@ -10,6 +10,6 @@ if [ "$(id -u)" != 0 ]; then
     exit 1
 fi
 export DEBIAN_FRONTEND=noninteractive
-# A mirror that does not answer at once is asked again.
+# A mirror that does not answer at once is tried again.
 apt-get -o Acquire::Retries=3 update -qq
 apt-get -o Acquire::Retries=3 install -y -qq --no-install-recommends openmpi-bin libopenmpi-dev libclang-dev pkg-config >/dev/null

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs TensorBoard, whose loader a test reads our event files with, into target/tensorboard. Without network or pip it
-# says so and leaves it at that: the test then prints SKIP.
+# prints a message and installs nothing: the test then prints SKIP.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What takes too long for the gate: more random cases of every property, more seeds of every fault, links shaped in full.
+# Searches that take too long for the gate: more random cases of every property, more seeds of every fault, links shaped in full.
 # Prints one row per search, for the message of the commit that it belongs to: `bash scripts/long.sh [ROW ..]`.
 # FACTOR=N multiplies the cases (1: about half an hour on two cores).
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that the command without GPUs and TLS compiles for macOS: simulation, proofs, reports, and training on threads. What runs
-# there is not tested. The target's standard library comes by rustup; where it cannot be had this says so.
+# Checks that the command without GPUs and TLS compiles for macOS: simulation, proofs, reports, and training on threads. Running
+# the command there is not tested. rustup fetches the target's standard library; if rustup cannot, the script prints SKIP.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=aarch64-apple-darwin

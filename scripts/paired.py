@@ -3,10 +3,10 @@
 
     scripts/paired.py OLD NEW [--turns 5] [--only WORD]
 
-OLD and NEW are the programs, such as target/release/allfold of two commits. Each turn runs both, one after the other, first
-the one and in the next turn the other; the ratio is the median over turns of (new / old), so that a machine that is slow for
-a while slows both sides of a turn. `fastest` is the ratio of each side's fastest turn: what else runs on a machine only slows a
-program, so over many turns this is what the program itself takes. Collectives: two ranks on two cores, out of place. Needs nothing
+OLD and NEW are the programs, such as target/release/allfold of two commits. Each turn runs both, one after the other, in
+alternating order; the ratio is the median over turns of (new / old), so that a machine that is slow for
+a while slows both sides of a turn. `fastest` is the ratio of each side's fastest turn: other programs on the machine only slow
+a program, so over many turns this is the time of the program itself. Collectives: two ranks on two cores, out of place. Needs nothing
 but Python.
 """
 

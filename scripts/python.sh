@@ -5,7 +5,7 @@
 # PyTorch, pytest, NumPy and maturin, which builds the wheel, are kept outside the clone, in $ALLFOLD_PYTHON_CACHE
 # (default ~/.cache/allfold/python), and shared by all clones: 5.5 GB on disk, most of it PyTorch. The wheel is put into target/wheels.
 #
-# Without network or pip it says so and leaves it at that: without PyTorch its tests print SKIP, without the rest all do.
+# Without network or pip it prints a message and installs nothing: without PyTorch its tests print SKIP, without the rest all tests do.
 #
 #   scripts/python.sh                    all
 #   scripts/python.sh --without-torch    without PyTorch, unless it is there already

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""NCCL's all-reduce called with nothing between: what `gpu nccl` is held against.
+"""NCCL's all-reduce called directly: the reference for `gpu nccl`.
 
     nccl_direct.py [MIB]        ranks 1, 2, 4 and 8, a thread each, on the GPUs there are; the largest size in MiB
 
@@ -24,7 +24,7 @@ class UniqueId(ctypes.Structure):
 
 
 class Config(ctypes.Structure):
-    """The first fields of ncclConfig_t, from NCCL 2.18 on; what is -2**31 is left to NCCL."""
+    """The first fields of ncclConfig_t, from NCCL 2.18 on; NCCL chooses the fields that are -2**31."""
 
     _fields_ = [
         ("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint), ("blocking", ctypes.c_int),
@@ -34,7 +34,7 @@ class Config(ctypes.Structure):
 
 
 def calling(library, name):
-    """A function of a library that raises what it returns, if that is no success."""
+    """A function of a library that raises the error code that it returns."""
     function = getattr(library, name)
 
     def call(*arguments):
@@ -54,7 +54,7 @@ def rank_of(cuda, nccl, rank, ranks, devices, unique, sizes, times, meet):
     calling(cuda, "cuEventCreate")(ctypes.byref(first), 0)
     calling(cuda, "cuEventCreate")(ctypes.byref(last), 0)
     left = -(2**31)
-    # As Allfold joins: blocks of all ranks on a GPU must run at once.
+    # As in Allfold: the thread blocks of all ranks on a GPU must run at once.
     together = -(-ranks // devices)
     blocks = BLOCKS // together if together > 1 else left
     config = Config(ctypes.sizeof(Config), 0xCAFEBEEF, 21800, 1, left, left, blocks, None, left)

@@ -3,7 +3,7 @@
 
     torch_gpu.py MODEL eager|compile [STEPS]        MODEL: mlp, resnet18, resnet50, gpt2
     torch_gpu.py adamw|copy eager                   the fused AdamW over 512 MiB of parameters; a copy of as much: GB/s
-    --device cpu --small                            the same code in small on the processor: to see that it runs
+    --device cpu --small                            the same code with small sizes on the processor: to check that it runs
 
 Prints one line of JSON. Shapes, batch sizes, precision, optimisers and numbers of steps are those of the configurations. Both
 sides warm up alike. Training: the median step after the first third of the steps, as in `steady_samples_per_s` of the records
@@ -154,7 +154,7 @@ def stretched(device, repeats, body):
 
 
 def moved(args):
-    """Bytes that a kernel moves, and one call of it: operands counted once, as on the other side."""
+    """Bytes that a kernel moves, and one call of it: operands counted once, as in Allfold's benchmark."""
     count = (1 << 20) if args.small else (128 << 20)
     if args.model == "copy":
         a, b = torch.ones(count, device=args.device), torch.empty(count, device=args.device)

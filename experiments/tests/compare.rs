@@ -106,8 +106,8 @@ fn same_but_for_values(ran: &serde_json::Value, modeled: &serde_json::Value) {
     {
         assert_eq!(ran[key], modeled[key], "{strategy}: {key}");
     }
-    // Times of a run are means over steps, in which sums of picoseconds are rounded otherwise; with these two the first steps are
-    // not like the later ones.
+    // Times of a run are means over steps, whose sums of picoseconds are rounded differently; with these two strategies the first
+    // steps differ from the later ones.
     let settles = ["parameter_server", "data_parallel"].contains(&strategy);
     let tolerance = if settles { 0.02 } else { 1e-9 };
     let times = |record: &serde_json::Value, key: &str| -> Vec<f64> {
@@ -122,7 +122,7 @@ fn same_but_for_values(ran: &serde_json::Value, modeled: &serde_json::Value) {
     }
 }
 
-/// GPT-2 on 16 GPUs: 160 GiB of models, of which none is made.
+/// GPT-2 on 16 GPUs: 160 GiB of models, none of which is allocated.
 #[test]
 fn a_large_network_is_compared_without_its_memory() {
     let flags = ["compare", "--config", GPT2, "--ranks", "16", "--topology", "dgx-a100", "--strategies"];
@@ -145,7 +145,7 @@ fn a_large_network_is_compared_without_its_memory() {
     assert_eq!(ranks.len(), 16);
 }
 
-/// On unlike devices everybody waits for the slowest, with and without arithmetic alike.
+/// On unlike devices all ranks wait for the slowest one, with and without arithmetic.
 #[test]
 fn strategies_are_compared_on_unlike_devices() {
     let compared = |by: &[&str]| -> Vec<serde_json::Value> {
@@ -208,7 +208,7 @@ fn a_step_on_every_rank_is_drawn() {
     assert!((0..12).all(|rank| svg.contains(&format!("rank {rank}: "))), "{gantt} lacks a rank");
 }
 
-/// A mixture of experts is what `context` does not take, and a plain GPT what `expert` does not.
+/// `context` refuses a mixture of experts, and `expert` refuses a plain GPT.
 #[test]
 fn every_strategy_has_its_row() {
     let folder = common::folder();
@@ -235,7 +235,7 @@ fn every_strategy_has_its_row() {
     assert!(missing.is_empty(), "no row of {missing:?} in {ran:?}");
 }
 
-/// What is only modeled needs no files of a dataset whose form is known.
+/// A modeled comparison needs no files of a dataset whose sample shape is known.
 #[test]
 fn a_prediction_needs_no_files_of_published_data() {
     let folder = tempfile::tempdir().unwrap();

@@ -102,7 +102,7 @@ fn a_run_that_is_killed_leaves_its_records_of_progress() {
     assert_eq!(kinds(&json)[0]["kind"], "train_progress");
 }
 
-/// A curve whose last point fails leaves the records of the points before it; one whose last point does not fit is whole without it.
+/// A curve whose last point fails leaves the records of the points before; a curve whose last point does not fit is complete without it.
 #[test]
 fn a_curve_that_fails_has_recorded_the_points_before() {
     let training = ["scale", "--config", MLP, "--ranks", "1,2", "--steps", "2", "--topology", "switch"];
@@ -193,7 +193,7 @@ fn a_long_wait_is_told_on_standard_error() {
     }
 }
 
-/// `-v` adds what a run does, with time, level and rank; other ranks say less than rank 0, and each operation takes `-vv`.
+/// `-v` adds what a run does, with time, level and rank; other ranks log less than rank 0, and `-vv` logs each operation.
 #[test]
 fn a_verbose_run_says_what_it_does_and_rank_0_says_most() {
     let said = |flag: &str| {
@@ -241,7 +241,7 @@ fn a_quiet_run_tells_no_progress() {
     );
 }
 
-/// A step of several seconds is ended before the run: the user is told that the signal was heard.
+/// A step of several seconds is completed before the run ends: a line reports at once that the signal has arrived.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "a moment within the first step")]
 fn an_interruption_that_takes_effect_later_is_heard_at_once() {
@@ -259,7 +259,7 @@ fn an_interruption_that_takes_effect_later_is_heard_at_once() {
     let mut child = started(&long);
     let mut out = BufReader::new(child.stdout.take().unwrap());
     assert!(first_line(&mut out).starts_with("mlp with"));
-    // The step is under way: whatever comes of the run first, it was told of the signal before.
+    // The step is under way, so the line about the signal comes before any other output of the run.
     thread::sleep(Duration::from_millis(400));
     interrupt(&child, Signal::INT);
     let end = child.wait_with_output().unwrap();
@@ -307,7 +307,7 @@ fn an_interrupted_report_has_the_parts_that_were_done_and_after_two_signals_noth
         let line = first_line(&mut BufReader::new(child.stdout.take().unwrap()));
         assert!(line.starts_with("proofs "), "{line}");
         interrupt(&child, Signal::INT);
-        // A signal that comes before the one before it was heard counts as the same.
+        // A signal that arrives before the first one was handled counts as the same signal.
         while twice && child.try_wait().unwrap().is_none() {
             interrupt(&child, Signal::INT);
             thread::yield_now();

@@ -11,8 +11,8 @@ use std::time::Duration;
 /// The operations of each backend in an ordinary run of the tests.
 const FEW: u64 = 500;
 
-/// Bytes for each operation: `bench` keeps one time of 8 bytes per call and rank, in lists that may have twice the room, and sorts a
-/// copy. A message or a task that is not freed takes more.
+/// Bytes for each operation: `bench` keeps one time of 8 bytes per call and rank, in lists that may have twice the capacity, and sorts
+/// a copy. A message or a task that is not freed takes more.
 const KEPT: u64 = 48;
 
 /// Bytes by which two runs may differ whatever they do: the stacks and heaps of their threads.

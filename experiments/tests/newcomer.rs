@@ -1,4 +1,4 @@
-//! Mistakes that newcomers make: each is answered by one line that says what would be right.
+//! Mistakes that newcomers make: each is refused with one line that says what would be right.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -139,7 +139,7 @@ fn machines_describes_a_topology_file() {
     assert!(text.contains("8 ranks") && text.contains("nic_out") && text.contains("25.00"), "{text}");
 }
 
-/// What `--topology` takes, `machines` describes.
+/// `machines` describes everything that `--topology` takes.
 #[test]
 fn machines_describes_shapes_and_machines_with_options() {
     for (name, ranks, link) in [("nodes8", 8, "nic_out"), ("dgx-a100:2", 16, "nic_out")] {
@@ -177,7 +177,7 @@ fn a_layer_table_is_predicted_like_a_known_network() {
     workload("resnet", "ends in .toml");
 }
 
-/// What each of many ranks holds does not grow with their number: lists of all routes took 4.3 GB here, and 20 s.
+/// The memory of a rank does not grow with the number of ranks: lists of all routes took 4.3 GB here, and 20 s.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "between two looks at the memory of another process")]
 fn five_hundred_ranks_on_threads_take_little_memory() {
@@ -198,7 +198,7 @@ fn five_hundred_ranks_on_threads_take_little_memory() {
     assert!(ended.success() && (1..1_000_000).contains(&peak_kb), "{ended}, {peak_kb} kB");
 }
 
-/// A network that a GPU cannot hold is predicted all the same, but this is said.
+/// A network that does not fit on a GPU is predicted all the same, with a note.
 #[test]
 fn what_a_gpu_holds_is_said_of_a_workload() {
     let on = |network: &str, gpu: &str, batch: &str| {
@@ -215,7 +215,7 @@ fn what_a_gpu_holds_is_said_of_a_workload() {
     assert!(on("resnet50", "RTX 2080 Ti", "256").contains("MORE"));
 }
 
-/// So is a network of a configuration, which is marked in the table and in the records.
+/// A network of a configuration that does not fit is predicted too, and marked in the table and in the records.
 #[test]
 fn a_step_that_a_device_does_not_hold_is_marked() {
     fn on<'a>(device: &'a str, batch: &'a str) -> Vec<&'a str> {
@@ -234,7 +234,7 @@ fn a_step_that_a_device_does_not_hold_is_marked() {
     assert_eq!(bytes, Some(16_000_000_000));
 }
 
-/// A run that diverges is no mistake in a flag, and none that another start would mend.
+/// A run that diverges is not a mistake in a flag, and another start would diverge again.
 #[test]
 fn a_run_that_diverges_has_an_exit_code_of_its_own() {
     let folder = folder();

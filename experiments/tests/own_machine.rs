@@ -14,7 +14,7 @@ fn nccl(topology: &str) -> [&str; 12] {
     [command, collective, "--algo", "nccl", "--ranks", "16", "--topology", topology, "-b", size, "-e", size]
 }
 
-/// The error for a file of links contains the description of a machine with the file's nodes, which NCCL runs on.
+/// The error for a file of links contains the description of a machine with the file's nodes, for which NCCL can be simulated.
 #[test]
 fn a_file_of_links_is_answered_with_a_machine_that_works() {
     let folder = folder();
@@ -27,7 +27,7 @@ fn a_file_of_links_is_answered_with_a_machine_that_works() {
     assert!(text.contains("# 4 x 4 A100 SXM, 2 NICs of 200 Gb/s InfiniBand a node"), "{text}");
 }
 
-/// The speed of NICs that a description does not give is assumed, and this is said where it is read.
+/// If a description gives no speed of its NICs, a speed is assumed, and a note says so when the description is read.
 #[test]
 fn an_assumed_speed_of_nics_is_a_note_that_says_how_to_give_it() {
     let folder = folder();

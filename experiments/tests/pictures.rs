@@ -119,7 +119,7 @@ fn a_folder_or_file_that_is_wrong_is_named_in_one_line() {
         let bytes = fs::read(&path).unwrap();
         fs::write(&path, &bytes[..bytes.len() - 30]).unwrap();
     }
-    // The headers are whole, so a rank meets the cut file when it makes a batch of it.
+    // The headers are whole, so the cut file is found when a rank makes a batch of it.
     for ranks in ["1", "2"] {
         refused(ranks, ".jpg: is cut: its ");
     }

@@ -1,4 +1,4 @@
-//! What a training run tells of its epochs and layers: in its summary, its records, its plots and its events for TensorBoard.
+//! What a training run reports about its epochs and layers: in its summary, its records, its plots and its events for TensorBoard.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -104,7 +104,7 @@ fn the_summary_has_the_scores_of_the_epochs() {
     }
 }
 
-/// The rate is halved after each epoch of ten steps. A run that is resumed knows the rates of its own steps.
+/// The rate is halved after each epoch of ten steps. A resumed run records the rates of its own steps.
 #[test]
 fn the_record_of_a_step_has_its_learning_rate() {
     let folder = folder();
@@ -125,7 +125,7 @@ fn the_record_of_a_step_has_its_learning_rate() {
     assert!(before.iter().all(Option::is_none) && own.iter().all(|rate| is(rate, 0.05)), "{all:?}");
 }
 
-/// The file of the best weights is written at the end of whole epochs: of one that is cut short nothing is kept or announced.
+/// The file of the best weights is written at the end of whole epochs: of an epoch that is cut short nothing is stored or announced.
 #[test]
 fn the_best_epoch_is_one_whose_weights_are_kept() {
     let folder = folder();

@@ -6,7 +6,7 @@ mod common;
 use common::{allfold, said};
 use std::process::Command;
 
-/// Text and records that find no standard output are a failure, not lost.
+/// A command whose text or records find no standard output fails instead of losing them.
 #[test]
 fn a_standard_output_that_is_closed_from_the_start_is_an_error() {
     for args in

@@ -151,7 +151,7 @@ fn operations_on_threads_have_the_deadline_of_the_environment() {
     assert!(code == Some(1) && said.contains("deadline of 1ms exceeded"), "{code:?}: {said}");
 }
 
-/// A curve's runs on the virtual clock take a fault; what is modeled does not.
+/// A curve's runs on the virtual clock take a fault; modeled points do not.
 #[test]
 fn a_slow_rank_slows_the_simulated_points_of_a_curve() {
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");

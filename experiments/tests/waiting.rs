@@ -49,7 +49,7 @@ fn a_slow_rank_is_who_the_others_wait_for_in_every_step() {
                 };
                 let others = (0..3).filter(|rank| *rank != slow).map(of).sum::<f64>();
                 assert!(of(slow) > 3.0 * others, "{strategy}, rank {slow}, step {step}: {found:?}");
-                // Nobody waits for longer than it waits.
+                // No rank waits for other ranks for longer than it waits in all.
                 for (rank, steps) in (0..).zip(&trained.steps) {
                     let exposed = steps[step as usize].time.exposed.as_micros();
                     let own: f64 = found.iter().filter(|pair| pair.rank == rank).map(|pair| pair.us).sum();

@@ -4,7 +4,8 @@ Three parts, each of which can be used alone:
 
 * :func:`verify`, :func:`simulate`, :func:`bench`, :func:`machines`, :func:`predict`: the ``allfold`` command, whose results are
   tables of dataclasses and NumPy columns; :func:`algorithm` adds an algorithm of your own.
-* :class:`Communicator` and :func:`run`: collectives between processes, on NumPy arrays and other objects that lend memory.
+* :class:`Communicator` and :func:`run`: collectives between processes, on NumPy arrays and other objects that
+  share their memory.
 * ``allfold.torch``: a backend of ``torch.distributed``.
 """
 

@@ -1,4 +1,4 @@
-"""The native half of the package: see `python/src`. What users import is the Python code beside it."""
+"""The native half of the package: see `python/src`. Users import the Python code in this folder."""
 
 import builtins
 from collections.abc import Callable, Sequence

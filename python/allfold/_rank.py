@@ -11,7 +11,7 @@ from pathlib import Path
 
 from . import AbortedError, PeerLostError
 
-# How long a rank that lost another waits for what that one raised.
+# Seconds that a rank which lost another rank waits for that rank's exception.
 CAUSE_WAIT_S = 1.0
 
 
@@ -30,7 +30,7 @@ def run(folder: Path) -> int:
             pickle.loads(kept)
         except Exception:
             kept = pickle.dumps((line, None))
-        # Of a rank that ended because another one had failed, the exception is kept apart: it is not the cause.
+        # The exception of a rank that ended because another rank had failed has a file ending of its own: it is not the cause.
         lost = isinstance(error, (AbortedError, PeerLostError))
         part = out.with_suffix(".part")
         part.write_bytes(kept)

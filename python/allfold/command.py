@@ -25,7 +25,7 @@ def _row(record: dict[str, Any]) -> Any:
     kind = str(record.get("kind", "record"))
     made = _CLASSES.get((kind, names))
     if made is None:
-        # Imported where it is needed, as all modules that would make `import allfold` slow.
+        # Imported here, like all modules that would make `import allfold` slow.
         import dataclasses
 
         title = "".join(part.capitalize() for part in kind.split("_"))
@@ -175,7 +175,7 @@ def _launched(words: list[str]) -> Table:
 
 
 def verify(collective: str | None = None, **flags: Any) -> Table:
-    """Proves algorithms, for every rank count asked for: ``verify("all_reduce", algo="ring", ranks="1..16")``.
+    """Proves algorithms, for every requested rank count: ``verify("all_reduce", algo="ring", ranks="1..16")``.
 
     Raises:
         AllfoldError: an algorithm is wrong; the message is a counterexample.
@@ -209,5 +209,5 @@ def predict(workload: str | None = None, **flags: Any) -> Table:
 
 
 def machines(name: str | None = None, **flags: Any) -> Table:
-    """The machines that ``topology`` knows, or all figures of one, with their sources."""
+    """The machines that ``topology`` takes by name, or all figures of one machine, with their sources."""
     return command("machines", name, **flags)

@@ -25,7 +25,7 @@ class Work:
         """Waits until the operation is done, at most ``timeout`` seconds; returns the array with the result.
 
         Raises:
-            TimeoutError: the operation is not done yet; it goes on.
+            TimeoutError: the operation is not done yet; the operation continues.
             AllfoldError: the operation failed, on all ranks of the group.
         """
         self._native.wait(timeout)
@@ -40,8 +40,8 @@ class Communicator:
     """This process as a rank of the world that a launcher started: ``allfold launch``, ``torchrun``, Slurm, ``mpirun``, or
     :func:`allfold.run`. A process joins once.
 
-    Arrays are NumPy's, or anything else that lends contiguous memory of the CPU by the buffer protocol or DLPack; they are read
-    and written where they are. Types: float64, float32, float16, bfloat16 (by DLPack), int8 to int64, uint8, and bool as uint8.
+    Arrays are NumPy's, or any other object with contiguous memory of the CPU and the buffer protocol or DLPack; they are read and
+    written in place. Types: float64, float32, float16, bfloat16 (by DLPack), int8 to int64, uint8, and bool as uint8.
     The interpreter is released while a rank waits, and Ctrl-C ends the wait.
 
     Every rank makes the same calls in the same order, with equal counts, types, operators (``"sum"``, ``"prod"``, ``"min"``,
@@ -68,7 +68,7 @@ class Communicator:
 
     @property
     def shares_memory(self) -> bool:
-        """Whether all ranks are on one host and collectives go through its memory."""
+        """Whether all ranks are on one host and collectives use its shared memory."""
         return self._native.shares_memory
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class Communicator:
         return self._call("reduce_scatter", array, out, op, 0, async_op)
 
     def all_to_all(self, array: Any, out: Any, async_op: bool = False) -> Any:
-        """Block r of ``array`` goes to rank r; block r of ``out`` is what rank r sent. Both have ``size`` equal blocks."""
+        """Block r of ``array`` is sent to rank r; block r of ``out`` is what rank r sent. Both have ``size`` equal blocks."""
         return self._call("all_to_all", array, out, "sum", 0, async_op)
 
     def reduce(self, array: Any, root: int = 0, op: str = "sum", async_op: bool = False) -> Any:
@@ -136,7 +136,7 @@ class Communicator:
         """Receives into ``array`` what rank ``source``, or any rank, sends with this tag; returns the source.
 
         Raises:
-            DeadlineError: nothing came within ``timeout`` seconds.
+            DeadlineError: no message arrived within ``timeout`` seconds.
             PeerLostError: the source has left.
         """
         posted: PostedReceive = self._messages.receive(source, tag)
@@ -177,7 +177,7 @@ class Communicator:
         self._native.use_algorithm(collective, algorithm)
 
     def abort(self, why: str) -> None:
-        """Fails the group: what any rank has under way, and whatever it calls later, raises :class:`AbortedError`."""
+        """Fails the group: operations under way on any rank, and all later calls, raise :class:`AbortedError`."""
         self._native.abort(why)
 
     def close(self) -> None:

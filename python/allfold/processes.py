@@ -49,7 +49,7 @@ def run(ranks: int, function: Callable[..., Result], *arguments: Any) -> list[Re
         code, said = _launched([*launch, *python, "allfold._rank", name])
         if code == 0:
             return [pickle.loads((folder / str(rank)).read_bytes()) for rank in range(ranks)]
-        # The launcher tells which rank failed first, and how it ended; that rank itself, if it could, wrote what it raised.
+        # The launcher reports which rank failed first, and how it ended. That rank itself, if it could, wrote its exception.
         words = said.removeprefix("error: ").split()
         if words[:1] != ["rank"] or not words[1].isdigit():
             raise RankError(said.removeprefix("error: ") or f"the launcher's exit code is {code}")
@@ -57,7 +57,8 @@ def run(ranks: int, function: Callable[..., Result], *arguments: Any) -> list[Re
         line = said.removeprefix("error: ")
         raised = folder / f"{first}.error"
         if (folder / f"{first}.lost").exists():
-            # It ended because another one had failed: where that one raised, it is the cause, whichever process was gone first.
+            # This rank ended because another rank had failed. If that rank raised an exception, the exception is the cause,
+            # whichever process ended first.
             causes = sorted(folder.glob("*.error"), key=lambda file: file.stat().st_mtime_ns)
             raised = causes[0] if causes else folder / f"{first}.lost"
             first = int(raised.stem)

@@ -17,7 +17,7 @@ class Send(NamedTuple):
 
 
 class Recv(NamedTuple):
-    """A rank receives ``chunks`` chunks from rank ``source`` into its buffer, from ``chunk`` on: added to what is there, or not."""
+    """A rank receives ``chunks`` chunks from rank ``source`` into its buffer, from ``chunk`` on: added to its values, or not."""
 
     source: int
     chunk: int
@@ -38,7 +38,7 @@ def algorithm(
     ranks: int | None = None,
     about: str = "an algorithm of a Python program",
 ) -> Callable[[StepFunction], StepFunction]:
-    """Adds the decorated function as an algorithm of a collective, which every command and communicator then knows by name.
+    """Adds the decorated function as an algorithm of a collective, which every command and communicator then takes by name.
 
     The function ``step(rank, round, ranks)`` returns what a rank does in a round: ``(Send, Recv)``, of which each may be ``None``,
     or ``None``. A send reads the buffer as it was before the round. With ``ranks=8`` the algorithm is for 8 ranks only, and the
@@ -48,8 +48,8 @@ def algorithm(
     ``rounds`` and ``chunks`` are the number of rounds, and the number of near-equal chunks that the buffer is cut into, or
     functions of the number of ranks; by default there are as many chunks as ranks.
 
-    The function is called once for every step of a number of ranks, at most 20 million, when the steps are first needed. What it
-    raises is raised by the command, or by the communicator's ``use``, that needs them.
+    The function is called once for every step of a number of ranks, at most 20 million, when the steps are first needed. An
+    exception of the function is raised by the command, or by the communicator's ``use``, that needs the steps.
 
     >>> @algorithm("all_gather", "my_ring", rounds=lambda ranks: ranks - 1)
     ... def step(rank, round, ranks):

@@ -25,14 +25,14 @@ pub fn main(py: Python<'_>, words: Vec<OsString>, program: Vec<OsString>) -> u8 
 }
 
 /// Runs the command with these arguments: returns its text and its records, as lines of JSON. A wrong argument is a `ValueError`.
-/// Where a signal's handler raises an exception, the call ends with it; the command itself runs on to its end.
+/// Where a signal's handler raises an exception, the call ends with that exception; the command itself continues to its end.
 #[pyfunction]
 pub fn capture(py: Python<'_>, words: Vec<OsString>) -> PyResult<(String, String)> {
     // An exception that is still there belongs to an earlier call.
     drop(failed_step());
     let (sender, ended) = channel();
     let ended = Mutex::new(ended);
-    // The send fails where a signal has ended the call; nothing needs the result then.
+    // The send fails if a signal has ended the call; the result is then not needed.
     let run = move || drop(sender.send(keeping(words, dispatch::run)));
     std::thread::Builder::new().name("allfold".into()).stack_size(STACK).spawn(run)?;
     let (result, kept) = loop {

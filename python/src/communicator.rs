@@ -186,7 +186,7 @@ impl NativeCommunicator {
         outcome.map(NativeWork::new).map_err(raised)
     }
 
-    /// A collective on objects that lend their memory. Without `input` it works in place.
+    /// A collective on objects that lend their memory. Without `input` the collective works in place.
     fn run_objects(
         &self,
         py: Python<'_>,

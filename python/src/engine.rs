@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// For how many of the last operations the program's number of the call is remembered.
+/// The number of most recent operations for which the program's number of the call is kept.
 const KNOWN: usize = 4096;
 
 /// How long a wait lasts at most before the signals of the program are checked.
@@ -40,7 +40,7 @@ pub struct Engine {
     shared: Arc<Shared>,
     abort: AbortHandle,
     rank: Rank,
-    /// The process that joined; one that was forked from it cannot use the communicator.
+    /// The process that joined; a process that was forked from it cannot use the communicator.
     process: u32,
 }
 
@@ -226,7 +226,7 @@ impl Shared {
         let Some(Mark { call, limit }) = mark else { return operation(communicator) };
         communicator.set_deadline(limit)?;
         let number = communicator.operations();
-        // Remembered before it runs: another thread may meet the operation's error first.
+        // The number is stored before the operation runs, since another thread may get the operation's error first.
         {
             let mut calls = locked(&self.calls);
             if calls.len() == KNOWN {

@@ -9,7 +9,7 @@
 //! allfold/schedule.py --> schedule -> allfold_collectives::registry
 //! ```
 //!
-//! Python sees plain functions here; what users import, with its types and documents, is the Python code beside it.
+//! This crate exports plain functions and classes. Users import the Python code in `allfold/`, which has types and documentation.
 
 mod command;
 mod communicator;

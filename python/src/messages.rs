@@ -15,7 +15,7 @@ use std::time::Duration;
 #[pyclass(frozen)]
 pub struct NativeMessages {
     messages: Messages,
-    /// The process that joined; one that was forked from it cannot use the group.
+    /// The process that joined; a process that was forked from it cannot use the group.
     process: u32,
 }
 

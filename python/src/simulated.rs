@@ -161,7 +161,7 @@ impl SimulatedCommunicator {
         self.on(py, |communicator| named.run(communicator, input, output))
     }
 
-    /// Issues a collective, which runs while the rank goes on. `None`: it has no asynchronous form and was run to its end.
+    /// Issues a collective, which runs while the rank continues. `None`: it has no asynchronous form and was run to its end.
     fn issue(
         &self,
         py: Python<'_>,
@@ -323,7 +323,7 @@ unsafe impl<T> Send for OnRanksThread<T> {}
 
 #[pymethods]
 impl SimulatedWork {
-    /// Whether the operation is done; if it is not, the rank's clock goes to its next event.
+    /// Whether the operation is done; if it is not, the rank's clock advances to its next event.
     fn is_done(&self, py: Python<'_>) -> bool {
         py.detach(|| self.0.lock().unwrap_or_else(PoisonError::into_inner).0.is_done())
     }

@@ -49,7 +49,7 @@ pub struct Callbacks {
 impl Callbacks {
     /// Calls the callbacks, one after the other.
     pub fn call(self) {
-        // Nothing is called where the interpreter is ending.
+        // No callback is called while the interpreter is ending.
         Python::try_attach(|py| {
             for callback in self.callbacks {
                 call(py, &callback, &self.result);

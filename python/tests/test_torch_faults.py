@@ -201,8 +201,8 @@ def stopped(rank: int, size: int, store: str) -> str:
     if rank == 1:
         os.kill(os.getpid(), signal.SIGSTOP)  # the test lets it go on after the others' time-out
     data = torch.ones(1000)
-    # When this rank goes on, the others' data may be there already, before it has read that the group has failed: then this result
-    # is right, and the next call raises.
+    # When this rank continues, the others' data may have arrived before the news that the group has failed: then this result is
+    # right, and the next call raises.
     dist.all_reduce(data)
     if not torch.equal(data, torch.full_like(data, 3.0)):
         return "wrong"

@@ -70,7 +70,7 @@ fn links_in_the_folder_of_logs_are_not_written_through() {
     assert!(said.contains("start-0 is a link"), "{said}");
 }
 
-/// A rank whose flight record finds no room says so once, and leaves no part of it.
+/// A rank whose flight record does not fit on the disk reports that once, and leaves no partial record.
 #[test]
 fn a_flight_record_that_finds_no_room_is_told_and_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     panic!("it never {what}");
 }
 
-/// Without a folder for records SIGUSR2 writes none, and ends nobody: it is what one sends to a job that hangs.
+/// Without a folder for records SIGUSR2 writes no record and ends no rank: users send this signal to a job that hangs.
 #[test]
 fn a_job_without_a_folder_outlives_the_signal_for_records() {
     let folder = tempfile::tempdir().unwrap();
@@ -159,7 +159,7 @@ fn a_job_without_a_folder_outlives_the_signal_for_records() {
     assert!(said.contains("on SIGUSR2 with --log-dir only"), "{said}");
 }
 
-/// SIGUSR2 to the launcher makes each rank of a running job write its flight record, and the job goes on.
+/// SIGUSR2 to the launcher makes each rank of a running job write its flight record, and the job continues.
 #[test]
 fn a_job_under_way_writes_its_records_when_asked() {
     let folder = tempfile::tempdir().unwrap();
@@ -196,8 +196,8 @@ fn records(logs: &Path, ranks: u32) -> usize {
     (0..ranks).filter(|rank| logs.join(format!("start-0/flight-rank-{rank}.jsonl")).exists()).count()
 }
 
-/// Ctrl-C on a job in which a stopped rank lets the others wait: they write their flight records, which tell who is missing, and the job
-/// ends before its grace period does, which is longer than the test waits.
+/// Ctrl-C on a job in which the other ranks wait for a stopped rank: the others write flight records that name the missing rank, and the
+/// job ends before its grace period, which is longer than the test waits.
 #[test]
 fn a_job_that_hangs_is_ended_by_the_first_signal_and_leaves_its_records() {
     let folder = tempfile::tempdir().unwrap();
@@ -225,7 +225,7 @@ fn a_job_that_hangs_is_ended_by_the_first_signal_and_leaves_its_records() {
     assert!(out.lines().last().unwrap().starts_with("interrupted after step "), "{out}");
 }
 
-/// A signal that ends a rank leaves its flight record also where the command itself does not listen.
+/// A signal that ends a rank leaves its flight record also where the command itself does not handle signals.
 #[test]
 fn an_interrupted_benchmark_leaves_the_record_of_every_rank() {
     let folder = tempfile::tempdir().unwrap();
@@ -276,8 +276,8 @@ fn records_that_are_empty_or_were_not_completed_are_named() {
     assert_eq!(start.read_dir().unwrap().count(), 0);
 }
 
-/// Rank 1 was late in the first operation, and after it rank 0 did not come to the second: the rank that was late before is not
-/// taken for the cause.
+/// Rank 1 was late in the first operation, and rank 0 then did not enter the second one: rank 1, which was late before, is not taken
+/// for the cause.
 #[test]
 fn a_rank_that_was_late_before_a_timeout_is_not_named_as_its_cause() {
     let folder = tempfile::tempdir().unwrap();

@@ -100,7 +100,7 @@ fn a_node_that_cannot_start_its_ranks_tells_all_why() {
     gone("unable-mark-31");
 }
 
-/// Both wait for the same silence, so they wait at the same time, in one of the threads of the tests.
+/// Both tests wait for the same timeout, so they wait at the same time, in one thread of the tests.
 #[test]
 fn launchers_that_say_nothing_are_named() {
     std::thread::scope(|scope| {
@@ -151,7 +151,7 @@ impl Drop for Hosts {
     }
 }
 
-/// And no rank of either host is left.
+/// A host that vanishes is named, and no rank of either host is left.
 fn a_host_that_vanishes_is_named() {
     let hosts = match Hosts::make() {
         Ok(hosts) => hosts,

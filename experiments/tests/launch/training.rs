@@ -33,7 +33,7 @@ pub(super) fn train(config: &str, more: &[&str]) -> Vec<String> {
     hashes
 }
 
-/// Rank 0 says what it trains at once, and how far it is while it trains.
+/// Rank 0 prints what it trains at the start, and its progress while it trains.
 #[test]
 fn a_launched_run_is_heard_before_its_end() {
     let mlp = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
@@ -54,7 +54,7 @@ fn a_launched_run_is_heard_before_its_end() {
     assert!(!ended(child).status.success());
 }
 
-/// A signal to the launcher ends the ranks; rank 0 says how far it was, in its text and in its records.
+/// A signal to the launcher ends the ranks; rank 0 reports its last step, in its text and in its records.
 #[test]
 fn an_interrupted_launched_run_leaves_what_it_did() {
     let mlp = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");

@@ -89,7 +89,7 @@ fn a_disk_that_fills_at_any_write_of_a_checkpoint_loses_nothing() {
         let sharded = trial % 2 == 1;
         std::fs::write(&config, text_of(sharded)).unwrap();
         // From a page to the size of four files, which is what the run needs: three are kept while a fourth is written.
-        let room = 4096 * (1 + u64::from(trial) * (4 * size / 4096) / u64::from(count));
+        let capacity = 4096 * (1 + u64::from(trial) * (4 * size / 4096) / u64::from(count));
         let [place, logs] = [&checkpoints, folder.path()].map(|path| path.display().to_string());
         let mut command = Command::new("unshare");
         command.args([
@@ -99,7 +99,7 @@ fn a_disk_that_fills_at_any_write_of_a_checkpoint_loses_nothing() {
             FILLS,
             "sh",
             &place,
-            &room.to_string(),
+            &capacity.to_string(),
             ALLFOLD,
             &config,
             &logs,
@@ -118,17 +118,17 @@ fn a_disk_that_fills_at_any_write_of_a_checkpoint_loses_nothing() {
                 (first.lines().last().unwrap(), first.lines().filter(|line| line.contains("error")));
             assert!(
                 last.contains("checkpoints") && last.contains(": No space left on device"),
-                "{room}: {first}"
+                "{capacity}: {first}"
             );
             assert_eq!(lines.count(), 1, "{first}");
-            assert!(!line("left ").contains("tmp"), "{room}: {said}");
+            assert!(!line("left ").contains("tmp"), "{capacity}: {said}");
         } else {
-            assert_eq!(line("first "), "0", "{room}: {first}");
+            assert_eq!(line("first "), "0", "{capacity}: {first}");
         }
-        assert_eq!(line("second "), "0", "{room}: {}", log("second"));
+        assert_eq!(line("second "), "0", "{capacity}: {}", log("second"));
         let ended: Vec<String> =
             log("second").lines().filter(|line| line.contains("_hash ")).map(String::from).collect();
-        assert_eq!(ended, whole, "{room}");
+        assert_eq!(ended, whole, "{capacity}");
         let kept = KEPT.join(" ");
         assert_eq!(line("end "), if sharded { kept.replace(".safetensors", ".sharded") } else { kept });
     }

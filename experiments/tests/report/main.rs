@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 const PARTS: [&str; 8] =
     ["scaling", "predicted", "accuracy", "measured", "training", "compare", "timeline", "proofs"];
 
-/// The folder of a quick report, which all tests here look at, and what the command said.
+/// The folder of a quick report, which all tests here read, and the output of the command.
 static QUICK: LazyLock<(PathBuf, String)> = LazyLock::new(|| {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("quick-report");
     let _ = fs::remove_dir_all(&out);

@@ -13,7 +13,7 @@ use std::thread;
 const WIDTHS: [u32; 2] = [1400, 390];
 /// The names of the colour schemes, and how Chromium numbers them.
 const SCHEMES: [(&str, u32); 2] = [("dark", 0), ("light", 1)];
-/// Chromium asks nothing of the network: the page is one file, and a machine without network would keep it waiting.
+/// Chromium makes no network requests: the page is one file, and on a machine without network a request would only time out.
 const OFFLINE: [&str; 5] = [
     "--disable-quic",
     "--no-first-run",

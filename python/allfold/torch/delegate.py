@@ -1,4 +1,4 @@
-"""The ``Backend`` of a group, for callers that ask the group for one, such as PyTorch's C++ code. It calls the group."""
+"""The ``Backend`` of a group, for callers that request one, such as PyTorch's C++ code. The backend calls the group."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def checked(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def plain(tensor: torch.Tensor) -> Place | None:
-    """The memory of a tensor that is carried as it lies: contiguous, and of a type that Allfold has. ``None`` of any other."""
+    """The memory of a tensor that needs no copy: contiguous, and of a type that Allfold has. ``None`` for any other tensor."""
     name = _NAMES.get(tensor.dtype)
     if name is None or not tensor.is_cpu or tensor.layout is not torch.strided or not tensor.is_contiguous():
         return None
@@ -113,7 +113,7 @@ def reducible(tensor: torch.Tensor, op: str) -> tuple[Place, str] | None:
 
 @lru_cache(maxsize=256)
 def _tried(dtype: torch.dtype, op: str) -> None:
-    """Reduces two elements of this type: what PyTorch cannot reduce is refused before anything is sent."""
+    """Reduces two elements of this type, so that a type which PyTorch cannot reduce is refused before anything is sent."""
     try:
         fold(torch.zeros(2, 1).to(dtype), op)
     except (RuntimeError, TypeError):

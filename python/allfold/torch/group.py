@@ -1,10 +1,10 @@
-"""The process group: what ``torch.distributed`` asks for, in terms of Allfold's collectives and tagged messages.
+"""The process group: what ``torch.distributed`` requires, in terms of Allfold's collectives and tagged messages.
 
     user, DDP, FSDP, DTensor --> AllfoldGroup --> NativeCommunicator   collectives, in the order of the calls
                                       '--------> NativeMessages        send, receive, uneven all-to-all, monitored barrier
 
-A group is a Python subclass of ``ProcessGroup``: a call of a user takes no detour through PyTorch's dispatcher. Its ``Backend``
-(see ``delegate``) is for callers that ask the group for one; it calls the group.
+A group is a Python subclass of ``ProcessGroup``: a call of a user does not pass through PyTorch's dispatcher. The group's
+``Backend`` (see ``delegate``) is for callers that request one; the backend calls the group.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
         self.timeout = seconds(timeout)
 
     def abort(self, why: str = "its program called abort") -> None:
-        """Fails the group: whatever any of its ranks has under way, or calls later, raises."""
+        """Fails the group: operations under way on any of its ranks, and all later calls, raise."""
         self.native.abort(why)
 
     def shutdown(self) -> None:
@@ -187,8 +187,8 @@ class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
             plan.finish()
 
     def _now(self, opts: Any, name: str, source: Place | None, target: Place | None, op: str = "sum", root: int = 0) -> Work | None:
-        """Runs a collective to its end on tensors that lie in memory as it takes them: the short way of small calls. ``None``
-        where it has to be planned: another tensor is needed, or the caller goes on meanwhile."""
+        """Runs a collective to its end on tensors whose memory it can use in place: the fast path of small calls. ``None`` if the
+        call needs a plan: for another tensor, or because it is asynchronous."""
         if source is None or target is None or opts.asyncOp or not self._marks:
             return None
         if self._coalesced is not None or profiler._is_profiler_enabled:
@@ -210,7 +210,7 @@ class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
         return Pending([native], plan.result, plan.finish, self._places.explain)
 
     def _do(self, opts: Any, plan: Plan) -> Work:
-        """Runs a collective, or issues it where ``opts`` says that the caller goes on."""
+        """Runs a collective, or issues it if ``opts`` makes the call asynchronous."""
         if opts.asyncOp or self._coalesced is not None:
             return self._told(self._issue(opts, plan))
         self._run(opts, plan)
@@ -238,7 +238,7 @@ class AllfoldGroup(Reductions, Copies, Messaging, ProcessGroup):
         return Done(work.result())
 
     def _ended(self, opts: Any, work: Work, result: Tensors) -> Work:
-        """The work of operations that were issued; a caller that does not go on gets it once they are done."""
+        """The work of operations that were issued; a synchronous call gets it once they are done."""
         if opts.asyncOp or self._coalesced is not None:
             return self._told(work)
         work.wait()

@@ -85,7 +85,7 @@ class Simulated:
     compute_us: list[float]
     communication_us: list[float]
     exposed_us: list[float]
-    """Time before a rank's end in which it did not compute: it waited for communication, or for other ranks."""
+    """Time before a rank's end in which the rank did not compute: it waited for communication, or for other ranks."""
     bytes_sent: list[int]
     event_hash: int
     """A hash of all messages with their times: the same program on the same machine has the same."""
@@ -285,7 +285,7 @@ def _stepped(optimizer: Any, *_: Any) -> None:
 def _summary(run: SimulatedRun, made: list[Rank]) -> Simulated:
     if not all(run.returned):
         first = run.first if run.first is not None else run.returned.index(False)
-        # A rank with an exception of its own is blamed before ranks with an `AllfoldError`, which follows from it.
+        # A rank with an exception of its own is the cause, rather than ranks with an `AllfoldError`, which follows from it.
         told = [at for at, well in enumerate(run.returned) if not well and not isinstance(run.outcomes[at], AllfoldError)]
         first = first if not told or first in told else told[0]
         error = run.outcomes[first]

@@ -3,7 +3,7 @@
     AllfoldGroup --> VirtualCommunicator --> SimulatedCommunicator of the group    collectives
                            '--------------> one of two ranks, for each tag         messages
 
-One rank runs at a time: it holds the baton, with its own random numbers, until it waits for others.
+One rank runs at a time: it holds a lock, the baton, and uses its own random numbers, until it waits for other ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch.distributed as dist
 from .._allfold import AllfoldError, SimulatedCommunicator, SimulatedWork
 from .elements import NOTHING, Place
 
-# Tags from here on are the process group's own: the highest bit is their kind, the others count its calls.
+# Tags from here on are the process group's own: the highest bit is the tag's kind, the other bits count the group's calls.
 _INTERNAL = 1 << 40
 
 _here = threading.local()
@@ -129,7 +129,7 @@ class Rank:
 
 
 class VirtualStore(dist.Store):
-    """The store of all ranks: a rank that waits in it gives the baton to others."""
+    """The store of all ranks: a rank that waits in it passes the baton to other ranks."""
 
     def __init__(self, shared: dist.HashStore) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from .._allfold import DeadlineError
 
 _KEPT = 4096
 _OURS = ("torch.", "allfold.")
-# Whether the modules that have been met are of PyTorch or Allfold.
+# For each module encountered so far, whether it is of PyTorch or Allfold.
 _KNOWN: dict[str, bool] = {}
 
 
@@ -48,7 +48,7 @@ class Places:
             frame = frame.f_back
         number = next(self._count)
         self._calls = number + 1
-        # The line is looked up where it is asked for: that takes longer than the rest of this.
+        # The line number is looked up only when it is requested, since that takes longer than the rest of this function.
         self._last[number % _KEPT] = (number, None, 0) if frame is None else (number, frame.f_code, frame.f_lasti)
         return number
 
@@ -66,7 +66,7 @@ class Places:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """What is called inside raises its errors as ``explain`` gives them."""
+        """A context in which errors are raised as ``explain`` returns them."""
         try:
             yield
         except RuntimeError as error:

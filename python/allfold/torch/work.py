@@ -23,8 +23,8 @@ _idle = threading.Semaphore(0)
 
 
 def _elsewhere(call: Callable[[], None]) -> None:
-    """Runs ``call`` on another thread, an idle one if there is one: what a user has chained to a future may wait for another
-    operation, and the thread that runs operations must be free for it."""
+    """Runs ``call`` on another thread, an idle one if there is one: a callback that a user has chained to a future may wait for
+    another operation, and the thread that runs operations must be free for that operation."""
     _calls.put(call)
     if not _idle.acquire(blocking=False):
         threading.Thread(target=_serve, name="allfold-callbacks", daemon=True).start()
@@ -118,7 +118,7 @@ class Pending(Work):
 
         Raises:
             AllfoldError: an operation failed, on all ranks of its group. It is a ``RuntimeError``.
-            DeadlineError: the operations are not done after ``timeout``; they go on.
+            DeadlineError: the operations are not done after ``timeout``; they continue.
         """
         limit = timeout.total_seconds() if timeout else None
         try:
