@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 command -v shellcheck >/dev/null || { apt-get update -qq && apt-get install --yes --no-install-recommends shellcheck; }
 shellcheck examples/slurm/*.sbatch scripts/*.sh .ci/run
-# What sbatch itself reads: every directive is one that it knows.
+# sbatch reads the directives: each must be one of these.
 known='job-name|nodes|ntasks-per-node|cpus-per-task|time|requeue|output'
 if grep -E '^#SBATCH' examples/slurm/*.sbatch | grep -vE "^#SBATCH --($known)(=|$)"; then
     echo "a directive that sbatch may not know" >&2

@@ -68,7 +68,7 @@ peer() {
 export -f peer
 export interpreter
 
-# One row of the table per record; what is beside PyTorch has its ratio.
+# One row of the table per record; rows that PyTorch has too show the ratio to PyTorch.
 table() {
     [[ -s $ALLFOLD_RECORDS ]] || return 0
     awk '

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs Chromium, in which a test looks at the report's page, from Debian's package. Does nothing where it is there. Without root
+# Installs Chromium, in which a test looks at the report's page, from Debian's package. Does nothing if it is installed. Without root
 # or network it prints SKIP and installs nothing: the test is then skipped.
 set -uo pipefail
 

@@ -26,7 +26,7 @@ PLACES = [
     ("tcp, TLS", ["--backend", "tcp", "--security", "tls"]),
 ]
 # A model, its number of steps, its ranks, and its configuration. Keys stand outside of tables, since programs from before there were
-# tables know no others; later ones read them so, too.
+# tables read only such keys, and later programs read them too.
 SYNTHETIC = {"data": "synthetic", "batch": 16, "momentum": 0.9}
 STEPS = [
     ("MLP", 12, 2, {"model": "mlp", "hidden": [1024, 1024], "batch": 256, "lr": 0.01, "momentum": 0.9}),

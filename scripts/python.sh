@@ -44,8 +44,8 @@ keep() {
     local folder parts
     folder=$(folder_of "$@")
     [[ -d $folder ]] && return
-    # Another clone may install the same meanwhile: the second waits, and finds it. Where a file system has no locks, whichever
-    # is first is kept.
+    # Another clone may install the same meanwhile: the second waits, and finds it installed. On a file system without locks the
+    # first one is kept.
     exec 9>"$folder.lock"
     flock 9 2>/dev/null || true
     if [[ ! -d $folder ]]; then
@@ -79,7 +79,7 @@ if [[ $with_torch = yes ]] && ! keep torch "${torch[@]}"; then
     say "pip did not bring ${torch[*]}; tests with PyTorch are going to be skipped"
 fi
 
-# An environment whose packages are the cache's. It is made anew where another Python made it.
+# An environment whose packages are the cache's. It is made again if another Python made it.
 if [[ $(cat target/python/made-by 2>/dev/null) != "$tag" ]]; then
     rm -rf target/python
     "$python" -m venv --without-pip target/python

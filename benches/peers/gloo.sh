@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Collectives over loopback TCP beside PyTorch's Gloo, one after the other on a quiet machine.
+# Collectives over loopback TCP by Allfold and by PyTorch's Gloo, one after the other on a quiet machine.
 #
 #     bash benches/peers/gloo.sh [VENV]
 #

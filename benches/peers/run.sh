@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Times a training step of five models in Allfold and in PyTorch, one after the other, on as many threads, and prints
-# one line of JSON for each; then two ranks of one thread, as threads (beside one rank, in turn), as processes, and by PyTorch's
-# DDP over gloo; then zero3 of the GPT beside PyTorch's fully_shard. PyTorch is installed into a Python environment of its own (5.5 GB) the first time:
+# one line of JSON for each; then two ranks of one thread, as threads (compared with one rank, in turn), as processes, and by PyTorch's
+# DDP over gloo; then zero3 of the GPT and PyTorch's fully_shard. PyTorch is installed into a Python environment of its own (5.5 GB) the first time:
 #
 #   benches/peers/run.sh [ENVIRONMENT]            [default: target/peers]
 set -euo pipefail

@@ -1,4 +1,4 @@
-"""ResNet-18 on CIFAR-10 in PyTorch, for a loss curve beside Allfold's: the same first weights, batches and optimiser.
+"""ResNet-18 on CIFAR-10 in PyTorch, for a loss curve to compare with Allfold's: the same first weights, batches and optimiser.
 
 python torch_cifar.py DATA STEPS THREADS START LOSSES
 

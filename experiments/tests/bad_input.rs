@@ -432,7 +432,7 @@ fn gpus_under_the_virtual_clock() {
     );
 }
 
-/// A slow rank changes the times of a training run and no bit of its result; a dead one is named.
+/// A slow rank changes the times of a training run and no bit of its result; a dead rank is named.
 #[test]
 fn faults_of_a_simulated_training_run() {
     let train = |more: &[&'static str]| {

@@ -78,7 +78,7 @@ fn a_training_run_is_heard_at_once_and_an_interrupted_one_leaves_what_it_did() {
     }
 }
 
-/// Records of progress are in the file while the run goes on: a run that SIGKILL ends leaves them.
+/// Records of progress are in the file during the run: a run that SIGKILL ends leaves them.
 #[test]
 fn a_run_that_is_killed_leaves_its_records_of_progress() {
     let folder = folder();

@@ -89,7 +89,7 @@ fn every_command_and_flag_is_completed_and_has_a_page() {
     assert!(line.contains("no command is called `trian`; did you mean `train`?"), "{line}");
 }
 
-/// Help is styled on terminals alone, or where CLICOLOR_FORCE asks for it, and never against NO_COLOR; errors never are.
+/// Help is styled only on terminals or with CLICOLOR_FORCE, and never with NO_COLOR; errors are never styled.
 #[test]
 fn help_is_styled_where_it_is_asked_for_and_errors_never_are() {
     let styled = |argument: &str, variables: &[&str]| {

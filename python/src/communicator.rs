@@ -221,7 +221,7 @@ impl NativeCommunicator {
         outcome.map(NativeWork::new).map_err(raised)
     }
 
-    /// The address, count and type of the memory that an object lends. The object must be kept alive while they are used.
+    /// The address, count and type of the memory that an object lends. The object must be kept alive while its memory is used.
     #[staticmethod]
     fn place(object: &Bound<'_, PyAny>, writes: bool) -> PyResult<(usize, usize, &'static str)> {
         let span = lend(object, writes)?.span;

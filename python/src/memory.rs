@@ -203,7 +203,7 @@ const CPU: i32 = 1;
 const READ_ONLY: u64 = 1;
 const VERSIONED: &CStr = c"dltensor_versioned";
 
-/// A DLPack capsule, of the versioned kind if the object can make one: only this kind tells whether memory is read-only.
+/// A DLPack capsule, of the versioned kind if the object can make one: only this kind has a flag for read-only memory.
 fn capsule<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyCapsule>> {
     let py = object.py();
     let newest = [("max_version", (1, 0))].into_py_dict(py)?;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The most steps that are kept of the schedules of one Python function.
 const STEPS: u64 = 20_000_000;
 
-/// The exception that a Python function raised while a command asked it for steps.
+/// The exception that a Python function raised when a command requested its steps.
 static FAILED: Mutex<Option<PyErr>> = Mutex::new(None);
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -109,7 +109,7 @@ impl Source {
     }
 }
 
-/// Adds an algorithm to those that every command and communicator knows by name. `shape(ranks)` gives the number of chunks and of
+/// Adds an algorithm to those that every command and communicator takes by name. `shape(ranks)` gives the number of chunks and of
 /// rounds; `step(rank, round, ranks, root)` gives `None`, or a pair: what is sent (to, first chunk, chunks) and what is received
 /// (from, first chunk, chunks, whether it is added), each or `None`.
 #[pyfunction]

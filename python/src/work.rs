@@ -58,7 +58,7 @@ impl Callbacks {
     }
 }
 
-/// Calls a callback; its exception goes to `sys.unraisablehook`.
+/// Calls a callback; its exception is passed to `sys.unraisablehook`.
 fn call(py: Python<'_>, callback: &Py<PyAny>, result: &Result<()>) {
     let error = result.clone().err().map(|error| raised(error).into_value(py));
     if let Err(raised) = callback.call1(py, (error,)) {

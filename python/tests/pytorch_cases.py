@@ -12,7 +12,7 @@ import sys
 import torch
 
 MODULE = "torch.testing._internal.distributed.distributed_test"
-# Conditions of the module that ask for Gloo by its name, and what replaces them.
+# Conditions of the module that require Gloo by its name, and what replaces them.
 SAME = [
     ('BACKEND != "gloo"', 'BACKEND not in ("gloo", "allfold")'),
     ('BACKEND == "gloo"', 'BACKEND in ("gloo", "allfold")'),

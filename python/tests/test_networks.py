@@ -1,4 +1,4 @@
-"""Allfold's networks beside PyTorch's: from the same weights, on the same samples, in f64, the same gradients and ten steps."""
+"""Allfold's networks compared with PyTorch's: from the same weights, on the same samples, in f64, the same gradients and ten steps."""
 
 import json
 import re
@@ -114,7 +114,7 @@ def test_ten_steps_are_pytorchs(name, tmp_path):
     torch.save(model.state_dict(), tmp_path / "first.pt")
     draws = np.random.default_rng(5)
     x, y = samples(draws, STEPS * BATCH), draws.integers(0, CLASSES, STEPS * BATCH)
-    # The greatest label tells the number of classes.
+    # The greatest label determines the number of classes.
     y[0] = CLASSES - 1
     for part, count in (("train", None), ("test", 2)):
         np.save(tmp_path / f"{part}_x.npy", x[:count])

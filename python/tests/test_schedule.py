@@ -113,7 +113,7 @@ def use_raising(name):
             communicator.use("all_reduce", name)
         except LookupError as error:
             caught.append(str(error))
-        # The group is as it was: with another algorithm it goes on.
+        # The group has not failed: it works with another algorithm.
         one = numpy.ones(4)
         communicator.all_reduce(one)
         caught.append(one.tolist())

@@ -1,6 +1,6 @@
 """Samples of PyTorch's own cases, and of ours for what PyTorch builds on a group: all of them pass.
 
-The results of all cases, beside Gloo's, are in docs/results/python/cases.md.
+The results of all cases, and Gloo's, are in docs/results/python/cases.md.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def killed_after_last(rank: int, size: int, store: str) -> str:
 
 
 def first_killed(rank: int, size: int, store: str) -> str:
-    """Rank 0 dies: a group without rank 0 goes on, and the group of all ranks fails."""
+    """Rank 0 dies: a group without rank 0 still works, and the group of all ranks fails."""
     join(rank, size, store)
     rest = dist.new_group([1, 2])
     if rank == 0:
@@ -199,7 +199,7 @@ def stopped(rank: int, size: int, store: str) -> str:
     join(rank, size, store, 2.0)
     dist.barrier()
     if rank == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)  # the test lets it go on after the others' time-out
+        os.kill(os.getpid(), signal.SIGSTOP)  # the test continues this process after the others' time-out
     data = torch.ones(1000)
     # When this rank continues, the others' data may have arrived before the news that the group has failed: then this result is
     # right, and the next call raises.
@@ -211,7 +211,7 @@ def stopped(rank: int, size: int, store: str) -> str:
 
 
 def released(processes: list) -> None:
-    """Lets a stopped rank go on after some seconds."""
+    """Continues a stopped rank after some seconds."""
     threading.Timer(8.0, lambda: os.kill(processes[1].pid, signal.SIGCONT)).start()
 
 
@@ -409,7 +409,7 @@ def test_faults_neither_hang_nor_give_wrong_results_and_are_named(capsys):
         if scenario is duplicate:
             numbers = [0, 1, 2, 3]
             if outcomes[1].error is not None:
-                outcomes[1], outcomes[3] = outcomes[3], outcomes[1]  # the one that came second is refused
+                outcomes[1], outcomes[3] = outcomes[3], outcomes[1]  # the process that joined second is refused
         found = [judged(outcome, judge(rank)) for rank, outcome in zip(numbers, outcomes)]
         late = options.get("within", 45.0)
         found = ["hangs" if outcome.seconds > late else word for word, outcome in zip(found, outcomes)]
@@ -434,7 +434,7 @@ def flooded(rank: int, size: int, store: str) -> str:
     if rank == 1:
         for _ in range(100):
             dist.send(torch.ones(10_000), 0)
-    # Sums go by other channels, so the first may be done before rank 0 has read what nobody receives.
+    # Sums use other channels, so the first may be done before rank 0 has read the messages that no receive takes.
     for _ in range(200):
         dist.all_reduce(torch.ones(1))
         time.sleep(0.005)

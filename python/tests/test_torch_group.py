@@ -448,7 +448,7 @@ def check_timeouts(rank: int, size: int, store: str) -> list[tuple[float, str]]:
         pending = dist.all_reduce(torch.ones(1), async_op=True)
         late(lambda: pending.wait(timedelta(seconds=0.3)))
         dist.send(torch.ones(1), 1, tag=1)
-        pending.wait()  # it went on
+        pending.wait()  # the operation continued
         opts = dist.AllreduceOptions()
         opts.timeout = timedelta(seconds=0.3)
         late(lambda: group.allreduce([torch.ones(1)], opts).wait())
@@ -501,7 +501,7 @@ def check_again(rank: int, size: int, store: str) -> None:
         dist.all_reduce(mine)
         assert mine.item() == size
         dist.destroy_process_group()
-        time.sleep(0.2)  # PyTorch's own barrier by the store assumes that ranks do not make a group anew at once
+        time.sleep(0.2)  # PyTorch's own barrier by the store assumes that ranks do not make a group again at once
 
 
 def test_a_group_is_made_anew_after_it_was_destroyed():

@@ -123,7 +123,7 @@ def test_the_trace_has_a_row_for_every_rank(eight, tmp_path):
         # Several buckets in each of three steps.
         assert len(reductions) >= 6
         assert all(0 <= event["ts"] and event["ts"] + event["dur"] <= eight.finish_us[rank] + 1e-3 for event in mine)
-    # Communication runs beside computation.
+    # Communication runs during computation.
     mine = [event for event in events if event["pid"] == 0]
     spans = lambda which: [(e["ts"], e["ts"] + e["dur"]) for e in mine if which(e["name"])]  # noqa: E731
     computing, sending = spans(lambda name: name == "compute"), spans(lambda name: "all_reduce" in name)

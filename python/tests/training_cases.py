@@ -311,7 +311,7 @@ def fsdp2_clipped() -> Outcome:
 
 @case
 def checkpoint() -> Outcome:
-    """Trains, saves the shards, and goes on in a new model that has loaded them, with its optimiser."""
+    """Trains, saves the shards, and continues with a new model and optimiser that have loaded the shards."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 

@@ -60,8 +60,8 @@ impl Interruption {
         self.0.iter().find(|(came, _)| came.load(Ordering::Relaxed)).map(|(_, code)| *code)
     }
 
-    /// Ends the program if it hangs when a signal comes: once no thread has computed for two seconds since, calls `last` and exits with
-    /// the signal's code. Ranks that wait for each other for ever do not end the step under way.
+    /// Ends the program if it hangs after a signal: once no thread has computed for two seconds, calls `last` and exits with the signal's
+    /// code. Ranks that wait for each other for ever do not end the step under way.
     pub fn end_a_hang(&self, last: impl FnOnce() + Send + 'static) {
         let work = move || {
             let Ok(mut signals) = Signals::new(SIGNALS.map(|(signal, _)| signal)) else { return };

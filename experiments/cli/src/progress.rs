@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// What a bar shows. A message that does not fit on what is left of the line is cut, so that no line of a narrow terminal wraps.
 const BAR: &str = "{bar:12} {pos}/{len} {elapsed} eta {eta} {wide_msg}";
 
-/// What a bar shows of one run of several, whose name is cut as well.
+/// What a bar shows for one run of several. The name of the run is cut as well.
 const BAR_OF_RUN: &str = "{bar:12} {prefix:24!} {pos}/{len} {elapsed} eta {eta} {wide_msg}";
 
 /// Whether the user requested no progress.

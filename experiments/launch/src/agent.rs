@@ -282,7 +282,7 @@ impl Agent {
         again: &mut u32,
         (guard, signals): (&mut Guard, &mut Signals),
     ) -> Option<Message> {
-        // Stopped ranks are looked for now: later the launcher's own signals change them.
+        // Stopped ranks are determined now, because the launcher's own signals change their state later.
         let stopped = ranks.stopped().map(|local| start.rank(local).rank);
         let together = ranks.soon(TOGETHER).await;
         let bad = |ended: &&Ended| !ended.end.is_good();

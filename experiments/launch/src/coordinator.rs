@@ -25,7 +25,7 @@ pub(super) struct Plan {
     pub max_restarts: u32,
     /// The time for all nodes to join.
     pub timeout: Duration,
-    /// The time between asking ranks to end and killing them.
+    /// The time between the request that ranks end and killing them.
     pub grace: Duration,
 }
 

@@ -21,7 +21,7 @@ pub struct LaunchJob {
     pub max_restarts: u32,
     /// Whether only the failed ranks are started again while the others wait for them.
     pub elastic: bool,
-    /// The time between asking ranks to end and killing them.
+    /// The time between the request that ranks end and killing them.
     pub grace: Duration,
     /// How long nodes and ranks wait for each other.
     pub timeout: Duration,
@@ -29,7 +29,7 @@ pub struct LaunchJob {
     pub security: Security,
     /// A folder for the output of ranks and their flight records; `None`: the launcher prints the output, line by line.
     pub log_dir: Option<PathBuf>,
-    /// Whether the output that goes to files is printed as well.
+    /// Whether output that is written to files is printed as well.
     pub tee: bool,
     /// How much ranks log: `ALLFOLD_LOG` in their environment; `None`: as this process's environment says.
     pub log: Option<&'static str>,

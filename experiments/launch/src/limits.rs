@@ -12,7 +12,7 @@ const OWN: u64 = 40;
 /// Descriptors for each rank: two pipes of its output, and its process.
 const EACH: u64 = 3;
 
-/// Further descriptors for each rank whose output goes to two files.
+/// Further descriptors for each rank whose output is written to two files.
 const FILES: u64 = 2;
 
 /// Refuses a job if this machine cannot start all of this node's ranks.

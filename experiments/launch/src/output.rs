@@ -19,7 +19,7 @@ const PRINTED: usize = 64;
 pub(super) struct Output {
     /// The folder for `start-E/rank-N.out` and `.err`; `None`: the launcher prints the output, each line behind `[rank N]`.
     pub folder: Option<PathBuf>,
-    /// Whether output that goes to files is printed as well.
+    /// Whether output that is written to files is printed as well.
     pub tee: bool,
     pub printer: Printer,
 }

@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use std::task::Poll;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Signals that a user sends to end a job; the launcher asks the ranks to end by the same signal.
+/// Signals that a user sends to end a job; the launcher sends the same signal to the ranks.
 const REQUESTS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 
 /// Other signals that would end a process. The launcher handles them to end its ranks, and processes that left their groups, first.

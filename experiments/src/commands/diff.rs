@@ -58,7 +58,7 @@ fn percent(text: &str) -> Result<f64, String> {
 struct Times {
     /// Mean times and their standard errors, in microseconds.
     each: Vec<(f64, f64)>,
-    /// The number of rows that came before this one in the file.
+    /// The number of rows before this one in the file.
     place: usize,
 }
 

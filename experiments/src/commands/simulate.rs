@@ -178,7 +178,7 @@ fn known(sweep: &SweepArgs) -> CommandResult {
 /// The most ranks for which an algorithm is proved before it is simulated; `allfold verify` proves it for more.
 const MOST_PROVED: u32 = 16;
 
-/// Warns of an algorithm, such as one that a program added, whose result is wrong: then its time means nothing.
+/// Warns of an algorithm, such as one that a program added, if its result is wrong: its time then means nothing.
 fn warn_if_wrong(sweep: &SweepArgs) {
     let algorithm = sweep.algo.as_deref().and_then(|name| registry::find(sweep.collective, name).ok());
     algorithm

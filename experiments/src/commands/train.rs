@@ -279,7 +279,7 @@ fn checked(args: &Args, path: &Path) -> CommandResult<(Config, LaunchMode)> {
 fn loaded(args: &Args, config: &mut Config, place: &LaunchMode) -> CommandResult<(Dataset, Dataset)> {
     let fits =
         |config: &Config, sample| fits_network(config, place.ranks(), sample).map_err(CommandError::from);
-    // If the configuration gives the samples' shape, this is known before the data is read.
+    // If the configuration gives the samples' shape, the check runs before the data is read.
     if let Some(sample) = allfold_trainer::data::form(config) {
         fits(config, sample)?;
     }

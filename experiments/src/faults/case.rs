@@ -162,7 +162,7 @@ impl FaultCase {
     }
 }
 
-/// Draws a fault, as text. Its times are of the order of the collective's own time, and no delay comes near the deadline. Some
+/// Draws a fault, as text. Its times are of the order of the collective's own time, and no delay is close to the deadline. Some
 /// faults keep the collective from ending.
 fn rule(dice: &mut Dice, topology: &Topology) -> String {
     let ranks = u64::from(topology.ranks());

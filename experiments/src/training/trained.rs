@@ -42,10 +42,10 @@ pub struct RankStep {
     pub memory: MemoryUse,
     /// The times of the step's buckets, in the step that is recorded.
     pub buckets: Vec<BucketTimes>,
-    /// The memory of the rank at the time in the step when it held the most, if spans were asked for; otherwise the same as
+    /// The memory of the rank at the time in the step when it held the most, if spans were requested; otherwise the same as
     /// `memory`.
     pub peak: MemoryUse,
-    /// The rank's work and waiting, in the step that is recorded, if spans were asked for.
+    /// The rank's work and waiting, in the step that is recorded, if spans were requested.
     pub spans: Vec<StepSpan>,
 }
 
@@ -154,13 +154,13 @@ impl Trained {
         step.buckets.iter().map(life).collect()
     }
 
-    /// Where the time of a step of rank 0 goes, on average over the steps after the warm-up.
+    /// How the time of a step of rank 0 is spent, on average over the steps after the warm-up.
     pub fn breakdown(&self) -> Breakdown {
         breakdown_of(self.counted())
     }
 }
 
-/// Where the time of a step goes, on average over these steps.
+/// How the time of a step is spent, on average over these steps.
 pub(super) fn breakdown_of(steps: &[RankStep]) -> Breakdown {
     let mut total = allfold_trainer::timing::StepBreakdown::default();
     steps.iter().for_each(|step| total += step.time);

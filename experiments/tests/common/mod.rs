@@ -32,7 +32,7 @@ pub fn refused(args: &[&str]) -> String {
     let output = allfold(args);
     assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
     let text = String::from_utf8(output.stderr).unwrap();
-    // A machine that is busy may take the two seconds after which progress is told.
+    // On a busy machine a command may take the two seconds after which progress is printed.
     let lines: Vec<&str> = text.lines().filter(|line| !line.ends_with("so far")).collect();
     assert!(matches!(lines[..], [line] if line.starts_with("error: ")), "{args:?}:\n{text}");
     lines[0].into()

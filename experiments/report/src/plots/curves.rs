@@ -154,8 +154,8 @@ impl Curves {
         colours
     }
 
-    /// If all efficiencies or accuracies are 0.5 or more, starts their axis just below the lowest one, so that the curves can be told
-    /// apart.
+    /// If all efficiencies or accuracies are 0.5 or more, starts their axis just below the lowest one, so that the curves can be
+    /// distinguished.
     fn near_the_lowest(&self, scale: Scale, points: &[&Point]) -> Scale {
         let lowest = points.iter().map(|point| point.y - point.error).fold(f64::INFINITY, f64::min);
         match scale {

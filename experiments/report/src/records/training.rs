@@ -422,7 +422,7 @@ pub struct ScalingRow {
     pub run: String,
     /// The curve's name: its column and settings.
     pub curve: String,
-    /// The machine, by a name that `--topology` knows.
+    /// The machine, by a name that `--topology` takes.
     pub system: String,
     /// Whether the network classifies, detects or segments images.
     pub vision: bool,

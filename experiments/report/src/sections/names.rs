@@ -44,7 +44,7 @@ pub fn samples(model: &str) -> &'static str {
     known(model).map_or("samples", |(_, samples, _)| samples)
 }
 
-/// Whether the network is one that users know by name.
+/// Whether the network is a known one, such as ResNet-50.
 pub fn is_known(model: &str) -> bool {
     known(model).is_some()
 }

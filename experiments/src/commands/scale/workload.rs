@@ -195,7 +195,8 @@ pub fn run(args: &Args) -> CommandResult {
     output.close()
 }
 
-/// What a GPU holds, and whether it can: weights and what goes with them, and activations of a micro-batch of `batch` samples.
+/// The memory that a GPU needs, and whether the GPU has it: weights, gradients and optimiser state, and activations of a micro-batch of
+/// `batch` samples.
 fn memory(scaling: &WorkloadScaling, batch: u64) -> String {
     let samples = batch.div_ceil(scaling.accumulate.max(1) as u64);
     let model = scaling.workload.model_bytes() as f64;

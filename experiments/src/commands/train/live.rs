@@ -60,7 +60,7 @@ struct Progress {
     measured: bool,
     /// Samples of all ranks in a step.
     samples: f64,
-    /// Whether text goes to standard error, because records go to standard output.
+    /// Whether text is written to standard error, because records are written to standard output.
     to_stderr: bool,
     /// The first and the last step that this process has made.
     made: Mutex<Option<[StepMade; 2]>>,

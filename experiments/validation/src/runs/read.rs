@@ -1,4 +1,4 @@
-//! Reads a file of runs, in whichever of the layouts it has.
+//! Reads a file of runs in any of the layouts.
 
 use super::flaw::Flaw;
 use super::run::Run;
