@@ -86,7 +86,10 @@ impl Engine {
         own_process(self.process)
     }
 
-    /// Runs an operation on this thread.
+    /// Runs an operation on this thread, after all issued operations.
+    ///
+    /// # Errors
+    /// A forked process, a closed communicator, or the operation's error.
     pub fn run(
         &self,
         mark: Option<Mark>,
@@ -131,7 +134,10 @@ impl Engine {
         calls.iter().rev().find(|(number, _)| *number == operation).map(|(_, call)| *call)
     }
 
-    /// Issues an operation: it runs after those that were issued before.
+    /// Issues an operation, which runs after the operations that were issued before. The outcome has its error.
+    ///
+    /// # Errors
+    /// A forked process or a closed communicator.
     pub fn issue(
         &self,
         mark: Option<Mark>,

@@ -21,7 +21,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// The elements at this address.
+    /// The elements at this address. Refuses an address that is 0 or not aligned.
     pub fn at(address: usize, count: usize, dtype: DType) -> PyResult<Span> {
         if count > 0 && (address == 0 || !address.is_multiple_of(dtype.size())) {
             return Err(PyValueError::new_err(format!(
@@ -94,7 +94,7 @@ fn dtype(name: &str) -> PyResult<DType> {
 /// The elements at an address, as Python passes them: address, count, type.
 pub type Place<'a> = (usize, usize, &'a str);
 
-/// The elements at an address.
+/// The elements at an address that Python passes.
 pub fn span((address, count, of): Place<'_>) -> PyResult<Span> {
     Span::at(address, count, dtype(of)?)
 }
@@ -110,7 +110,8 @@ enum Owner {
     Capsule(#[allow(dead_code, reason = "it is kept, not read")] Py<PyCapsule>),
 }
 
-/// Borrows the memory of an object. `writes`: whether the memory is to be written to.
+/// Borrows the memory of an object. `writes`: whether the memory is to be written to. Raises a `TypeError` for an object without memory
+/// or with elements that Allfold does not have, a `BufferError` for memory that is read-only or not contiguous.
 pub fn lend(object: &Bound<'_, PyAny>, writes: bool) -> PyResult<Lent> {
     let what = || object.get_type().name().map_or_else(|_| "object".to_string(), |name| name.to_string());
     // A view adds the strides that some objects leave out, the arrays of `ctypes` for example.

@@ -85,6 +85,9 @@ pub fn replace_all(folder: &Path, files: &[(String, String)]) -> CommandResult {
 
 /// Writes a file completely or not at all: writes a temporary file in the same folder, and renames it. Links to the file and
 /// its permissions are kept.
+///
+/// # Errors
+/// The file cannot be written.
 pub fn replace(path: &Path, content: &[u8]) -> CommandResult {
     if special(path) {
         return fs::write(path, content).map_err(|error| cannot_write(path, &error));

@@ -14,7 +14,7 @@ fn find<T: Copy>(kind: &str, word: &str, all: &[T], name: impl Fn(T) -> &'static
     })
 }
 
-/// Finds a collective by its name, for clap.
+/// Finds a collective by its name, for clap. The error for an unknown name lists the names.
 pub fn collective(word: &str) -> Result<Collective, String> {
     find("collective", word, &Collective::ALL, Collective::name)
 }

@@ -73,6 +73,9 @@ impl RunOutput {
     }
 
     /// Prints one or more lines.
+    ///
+    /// # Errors
+    /// The text cannot be written, and the run has no file to write.
     pub fn say(&mut self, line: impl Display) -> CommandResult {
         let said = writeln!(self.text, "{line}").and_then(|()| self.text.flush());
         let lost = match said {
@@ -88,12 +91,18 @@ impl RunOutput {
     }
 
     /// Writes a record.
+    ///
+    /// # Errors
+    /// The record cannot be written.
     pub fn record<R: RecordKind>(&mut self, record: &R) -> CommandResult {
         self.record_as(record, None)
     }
 
     /// Writes a record under another command than the running one: each part of a report names the command that makes that part
     /// alone.
+    ///
+    /// # Errors
+    /// As [`RunOutput::record`].
     pub fn record_as<R: RecordKind>(&mut self, record: &R, command: Option<&str>) -> CommandResult {
         let stamp = Stamp { command: command.unwrap_or(&self.stamp.command).into(), ..self.stamp.clone() };
         self.recorder.record(record, &stamp)

@@ -1,6 +1,6 @@
 //! Shares of a whole on the command line: `0.02` or `2%`.
 
-/// Reads a share of 0 or more and less than 1, for clap.
+/// Reads a share of 0 or more and less than 1, for clap. Refuses any other text.
 pub fn share(text: &str) -> Result<f64, String> {
     let (number, whole) = match text.trim().strip_suffix('%') {
         Some(percent) => (percent.trim_end(), 100.0),

@@ -1,5 +1,5 @@
-// What needs a script: tooltips of points, selectors of plots, series that are hidden and shown, sorting and filtering of
-// tables, copies and downloads.
+// The parts of the page that need a script: tooltips of points, selectors of plots, series that are hidden and shown, sorting and
+// filtering of tables, copies and downloads.
 const tip = document.getElementById("tip");
 function show(event) {
   const text = event.target.dataset && event.target.dataset.tip;

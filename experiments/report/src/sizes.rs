@@ -157,7 +157,7 @@ impl fmt::Display for RankCounts {
     }
 }
 
-/// A number of ranks, for clap: 1 or more.
+/// Reads a number of ranks, for clap: 1 to 2^32 - 1. Refuses any other text.
 pub fn rank_count(text: &str) -> Result<u32, String> {
     match text.parse::<u64>() {
         Ok(0) => Err("zero ranks; a group has 1 or more".into()),

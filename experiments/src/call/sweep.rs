@@ -102,6 +102,9 @@ impl SweepArgs {
     }
 
     /// The message sizes in bytes, in order. A barrier has one size, 0.
+    ///
+    /// # Errors
+    /// As [`Sweep::sizes`].
     pub fn sizes(&self) -> CommandResult<Vec<u64>> {
         if self.collective == Collective::Barrier {
             return Ok(vec![0]);
@@ -117,6 +120,9 @@ impl SweepArgs {
     }
 
     /// The user's choices that hold for every size of the sweep.
+    ///
+    /// # Errors
+    /// A root outside the group, an unknown algorithm, segments of 0 bytes.
     pub fn choice(&self) -> CommandResult<Choice> {
         names::root_inside(self.root, self.ranks)?;
         let shape =

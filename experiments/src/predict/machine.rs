@@ -40,6 +40,9 @@ fn nodes(name: &str) -> Option<Nodes> {
 
 impl SimulatedMachine {
     /// A simulated machine without faults: a built-in topology or a file.
+    ///
+    /// # Errors
+    /// An unknown topology, or one without this many ranks.
     pub fn named(name: &str, ranks: u32) -> CommandResult<SimulatedMachine> {
         let topology = Topology::named(name, ranks).map_err(CommandError::usage)?;
         topology.notes().iter().for_each(|note| tracing::info!("{note}"));
@@ -66,6 +69,9 @@ impl SimulatedMachine {
     }
 
     /// Times one size of a call; the second record gives the speed of the simulation itself.
+    ///
+    /// # Errors
+    /// As [`Choice::at`]; a time that may not fit in 64 bits; a call that the engine refuses.
     pub fn time(&self, choice: &Choice, size: u64) -> CommandResult<(SimulatedCollective, SimulatorSpeed)> {
         let plan = self.plan(choice, size)?;
         self.countable(&plan)?;

@@ -122,7 +122,7 @@ fn next(
 /// Reports ranks to the launcher, which replaces their processes.
 fn report(joining: &Joining, environment: &Environment, lost: &[Rank]) {
     if let Err(error) = joining.report_loss(environment, lost) {
-        tracing::warn!("the launcher was not told of the loss of {}: {error}", Rank::list(lost));
+        tracing::warn!("the loss of {} could not be reported to the launcher: {error}", Rank::list(lost));
     }
 }
 

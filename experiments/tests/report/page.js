@@ -124,7 +124,7 @@ function series() {
   return entries.length;
 }
 
-// The buttons of commands, tables and plots hand over the text that the page shows, also if a series is hidden.
+// The buttons of commands, tables and plots copy the text that the page shows, also if a series is hidden.
 function handed() {
   const given = { copied: null, name: null, text: null };
   Object.defineProperty(navigator, "clipboard", {

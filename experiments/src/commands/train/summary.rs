@@ -61,7 +61,7 @@ pub fn say(config: &Config, trained: &Trained, output: &mut RunOutput) -> Comman
         output.say(line)?;
     }
     match trained.made() {
-        0 => output.say("no step was left to do: the checkpoint is of the last one")?,
+        0 => output.say("no step was left: the checkpoint is of the last step")?,
         _ => steps(trained, output)?,
     }
     output.say(format!("losses_hash {}\nweights_hash {}", trained.losses_hash(), trained.weights_hash()))
