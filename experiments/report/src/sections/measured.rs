@@ -38,11 +38,11 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         id: "measured",
         title: "Measured collectives".into(),
         text: vec![
-            "Ranks hand real data to each other; on threads they are threads of one process. Every result is checked, element \
+            "Ranks exchange real data; on threads the ranks are threads of one process. Every result is checked, element \
              by element, against a reference that reduces in exactly the order of the algorithm's tree."
                 .into(),
-            "The line to compare an all_reduce with: each byte of all buffers but one must be added once, so that \
-             no algorithm is faster than a += b over all cores allows."
+            "The reference line of an all_reduce is its limit: each byte of all buffers but one must be added once, so \
+             that no algorithm is faster than a += b over all cores."
                 .into(),
         ],
         plots: with_limits(&rows, &limits)?,

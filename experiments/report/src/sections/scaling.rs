@@ -42,7 +42,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     if !simulated.is_empty() {
         let rows = simulated.iter().map(|s| row!(s)).collect();
         tables.push(table(
-            "Simulated: sim carries real arithmetic on the virtual clock, modeled counts FLOPs and bytes",
+            "Simulated: sim computes with real arithmetic on the virtual clock, modeled counts FLOPs and bytes",
             rows,
         ));
     }
@@ -50,10 +50,10 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         id: ID,
         title: "Scaling of training".into(),
         text: vec![
-            "Weak scaling: every rank brings its own batch, and every counted step takes a whole batch, so that measured, \
-             carried and modeled steps are the same step. Efficiency is throughput over that of as many single ranks. Measured \
-             points are this machine's, as far as it has cores; simulated ones come from the same bucket plan and schedules on a \
-             virtual clock, with compute from a device model."
+            "Weak scaling: every rank has its own batch, and every counted step takes a whole batch, so that the points \
+             of measured, sim and modeled runs are of the same step. Efficiency is throughput over that of as many single ranks. \
+             Points are measured on as many ranks as this machine has cores; simulated points use the same bucket plan and \
+             schedules on a virtual clock, with compute from a device model."
                 .into(),
         ],
         plots: scaling_curves::plots(&measured, &simulated)?,
