@@ -266,13 +266,19 @@ fn a_comparison_names_what_it_leaves_out_and_refuses_what_it_cannot_do() {
     let compare = |more: &[&str]| {
         allfold(&[&["compare", "--config", MLP, "--predicted-only", "--steps", "2"], more].concat())
     };
-    let both = compare(&["--ranks", "3", "--set", "parallel.stages=2", "--strategies", "ddp,pipeline"]);
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let page = page.to_str().unwrap();
+    let stages = ["--ranks", "3", "--set", "parallel.stages=2", "--strategies", "ddp,pipeline"];
+    let both = compare(&[&stages[..], &["--html", page]].concat());
     let said = String::from_utf8_lossy(&both.stdout).into_owned();
     assert!(
         said.contains("left out: pipeline: `parallel.stages` is 2, which does not divide the 3 ranks"),
         "{said}"
     );
     assert_eq!(both.status.code(), Some(0));
+    let written = std::fs::read_to_string(page).unwrap();
+    assert!(written.contains("Left out") && written.contains("which does not divide the 3 ranks"));
     for (flags, why) in [
         (
             &["--ranks", "3", "--set", "parallel.stages=2", "--strategies", "pipeline"][..],

@@ -9,11 +9,13 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+#[path = "../../trainer/datasets/src/pictures/written.rs"]
+mod written;
+
 /// Writes pictures of 40 x 30 pixels, each a coloured square on a dark ground, as `CLASS/NUMBER.jpg` and `.png`.
 fn draw(folder: &Path, each: usize) {
     for (class, name) in ["blue", "green", "red"].iter().enumerate() {
         let folder = folder.join(name);
-        fs::create_dir_all(&folder).unwrap();
         for number in 0..each {
             let (left, top, side) = (3 + number * 5 % 20, 2 + number * 3 % 14, 9 + number % 5);
             let pixel = |at: usize| {
@@ -25,7 +27,7 @@ fn draw(folder: &Path, each: usize) {
             };
             let pixels: Vec<u8> = (0..40 * 30).flat_map(pixel).collect();
             let path = folder.join(format!("{number}.{}", if number % 2 == 0 { "jpg" } else { "png" }));
-            image::save_buffer(path, &pixels, 40, 30, image::ExtendedColorType::Rgb8).unwrap();
+            written::write(&path, &pixels, 40);
         }
     }
 }

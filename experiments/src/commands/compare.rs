@@ -16,7 +16,7 @@ use allfold_prediction::MOST_SERVED;
 use allfold_report::RenderedReport;
 use allfold_report::format::{counted, number, rounded_bytes, short};
 use allfold_report::records::{
-    MeasuredComparison, RankMemory, Setup, SimulatedComparison, WaitingFor, awaited_most, hidden_us,
+    LeftOut, MeasuredComparison, RankMemory, Setup, SimulatedComparison, WaitingFor, awaited_most, hidden_us,
 };
 use allfold_report::sizes::rank_count;
 use allfold_sim::{Device, Topology};
@@ -121,8 +121,8 @@ pub(super) struct Compared {
     pub simulated: Vec<SimulatedComparison>,
     /// Strategies whose weights differ between threads and virtual time.
     pub wrong: Vec<String>,
-    /// For each strategy that does not take the configuration, why it was left out.
-    pub left_out: Vec<String>,
+    /// The strategies that do not take the configuration.
+    pub left_out: Vec<LeftOut>,
 }
 
 /// The most steps of a run for which the user gives no number, and the fewest: the first one is not timed.
@@ -229,13 +229,25 @@ impl Comparison {
     /// # Errors
     /// A run that fails, or no strategy that takes the configuration.
     pub fn run(&self, command: Option<&str>, output: &mut RunOutput) -> CommandResult<Compared> {
-        if self.by == ComparedBy::Model {
-            return self.model(command, output);
+        let compared = match self.by {
+            ComparedBy::Model => self.model(command, output)?,
+            _ => self.train(command, output)?,
+        };
+        match compared.left_out.first() {
+            Some(LeftOut { strategy, why, .. }) if compared.simulated.is_empty() => {
+                return Err(CommandError::usage(format!("{strategy}: {why}")));
+            }
+            _ => compared.left_out.iter().try_for_each(|left_out| output.record_as(left_out, command))?,
         }
+        Ok(compared)
+    }
+
+    /// Trains by every strategy on virtual time and, if `by` says so, on threads.
+    fn train(&self, command: Option<&str>, output: &mut RunOutput) -> CommandResult<Compared> {
         let data = run::load(&self.config)?;
         let of_data = (data.0.shape, data.0.classes);
         let mut compared = Compared::default();
-        let contenders = self.contenders(of_data, &mut compared.left_out)?;
+        let contenders = self.contenders(of_data, &mut compared.left_out);
         self.holds_models(of_data)?;
         let measures = self.by == ComparedBy::ThreadsAndPrediction;
         let runs = contenders.len() * if measures { 2 } else { 1 };
@@ -278,7 +290,7 @@ impl Comparison {
         let load = || data::load(&self.config).map(|(train, _)| (train.shape, train.classes));
         let of_data = run::form(&self.config, || load().map_err(CommandError::from))?;
         let mut compared = Compared::default();
-        let contenders = self.contenders(of_data, &mut compared.left_out)?;
+        let contenders = self.contenders(of_data, &mut compared.left_out);
         let bar = progress::bar(contenders.len() as u64, "strategies predicted");
         for contender in &contenders {
             let machine = self.machine(contender.ranks)?;
@@ -289,14 +301,11 @@ impl Comparison {
                     spans.iter().try_for_each(|span| output.record_as(span, command))?;
                     compared.simulated.push(record);
                 }
-                Err(error) => compared.left_out.push(format!("{}: {error}", contender.config.strategy)),
+                Err(error) => compared.left_out.push(self.left_out(&contender.config.strategy, &error)),
             }
             bar.inc(1);
         }
-        match compared.left_out.first() {
-            Some(why) if compared.simulated.is_empty() => Err(CommandError::usage(why)),
-            _ => Ok(compared),
-        }
+        Ok(compared)
     }
 
     /// Refuses to train models that this machine does not hold.
@@ -314,7 +323,9 @@ impl Comparison {
     /// Prints a table of what was measured and one of what was predicted.
     fn say(&self, compared: &Compared, output: &mut RunOutput) -> CommandResult {
         let Compared { measured, simulated, wrong, left_out } = compared;
-        left_out.iter().try_for_each(|why| output.say(format!("left out: {why}")))?;
+        for LeftOut { strategy, why, .. } in left_out {
+            output.say(format!("left out: {strategy}: {why}"))?;
+        }
         output.say(format!(
             "{}: {} to train, {} in a step",
             self.config.model.name,
@@ -342,18 +353,19 @@ impl Comparison {
     }
 
     /// The strategies that take the configuration; the others are named with the reason.
-    fn contenders(&self, of_data: SampleForm, left_out: &mut Vec<String>) -> CommandResult<Vec<Contender>> {
+    fn contenders(&self, of_data: SampleForm, left_out: &mut Vec<LeftOut>) -> Vec<Contender> {
         let mut fit = Vec::new();
         for strategy in &self.strategies {
             match Contender::new(&self.config, strategy, self.ranks, of_data) {
                 Ok(contender) => fit.push(contender),
-                Err(error) => left_out.push(format!("{strategy}: {error}")),
+                Err(error) => left_out.push(self.left_out(strategy, &error)),
             }
         }
-        match left_out.first() {
-            Some(why) if fit.is_empty() => Err(CommandError::usage(why)),
-            _ => Ok(fit),
-        }
+        fit
+    }
+
+    fn left_out(&self, strategy: &str, why: &allfold_trainer::Error) -> LeftOut {
+        LeftOut { strategy: strategy.into(), ranks: self.ranks, why: why.to_string() }
     }
 
     fn machine(&self, ranks: u32) -> CommandResult<SimulatedRanks> {

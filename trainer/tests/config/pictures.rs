@@ -3,17 +3,15 @@
 use allfold_collectives::World;
 use allfold_trainer::data::{Batch, form, load};
 use allfold_trainer::{Config, Dataset, Error, TrainResult, train};
-use image::{ExtendedColorType, ImageFormat};
 use std::path::Path;
 use tempfile::TempDir;
 
+#[path = "../../datasets/src/pictures/written.rs"]
+mod written;
+
 /// Writes an RGB picture, in the format of the file's name.
 fn write(folder: &Path, name: &str, width: u32, pixels: &[u8]) {
-    let path = folder.join(name);
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    let height = pixels.len() as u32 / 3 / width;
-    let format = ImageFormat::from_path(&path).unwrap();
-    image::save_buffer_with_format(path, pixels, width, height, ExtendedColorType::Rgb8, format).unwrap();
+    written::write(&folder.join(name), pixels, width);
 }
 
 /// A shape in a colour on a darker ground, at another place and of another size in each picture.

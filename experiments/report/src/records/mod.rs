@@ -28,9 +28,10 @@ pub use lines::{RecordKind, Records, SCHEMA, Stamp, line};
 pub use machine::{DoctorFinding, Limit, MachineListed, MeasuringMachine, SimulatorSpeed};
 pub use proof::{ProofRecord, Shown};
 pub use training::{
-    Breakdown, BucketLife, EpochScores, MeasuredComparison, MeasuredEnd, MeasuredLayer, MeasuredProgress,
-    MeasuredScale, MeasuredStep, Parity, RankMemory, ScalingRow, Setup, SimulatedComparison, SimulatedEnd,
-    SimulatedLayer, SimulatedProgress, SimulatedScale, SimulatedStep, TimelineSpan, hidden_us,
+    Breakdown, BucketLife, EpochScores, LeftOut, MeasuredComparison, MeasuredEnd, MeasuredLayer,
+    MeasuredProgress, MeasuredScale, MeasuredStep, Parity, RankMemory, ScalingRow, Setup,
+    SimulatedComparison, SimulatedEnd, SimulatedLayer, SimulatedProgress, SimulatedScale, SimulatedStep,
+    TimelineSpan, hidden_us,
 };
 pub use validation::{TrainingScore, Validated, ValidationScore};
 pub use waiting::{WaitingByStep, WaitingFor, awaited_most};

@@ -366,6 +366,22 @@ pub fn hidden_us(communication_us: &[f64], waiting_us: &[f64]) -> Vec<f64> {
     communication_us.iter().zip(waiting_us).map(hidden).collect()
 }
 
+/// A strategy that a comparison left out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// The strategy.
+    pub strategy: String,
+    /// The number of ranks of the comparison.
+    pub ranks: u32,
+    /// Why the strategy does not take the configuration.
+    pub why: String,
+}
+
+impl RecordKind for LeftOut {
+    const KIND: &'static str = "left_out";
+    const MEASURED: Option<bool> = None;
+}
+
 /// One bar of the timeline of a simulated step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimelineSpan {

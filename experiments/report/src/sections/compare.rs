@@ -6,8 +6,8 @@ use crate::format;
 use crate::page::{Plot, ReportTable, Section};
 use crate::plots::{Bar, DrawError, Figure, Timeline};
 use crate::records::{
-    Breakdown, MeasuredComparison, RankMemory, Records, Setup, SimulatedComparison, Stamp, TimelineSpan,
-    awaited_most, hidden_us,
+    Breakdown, LeftOut, MeasuredComparison, RankMemory, Records, Setup, SimulatedComparison, Stamp,
+    TimelineSpan, awaited_most, hidden_us,
 };
 
 /// The greatest number of ranks of a step that are drawn.
@@ -72,6 +72,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
             tables.extend((!rows.is_empty()).then(|| table(caption, rows)));
         }
     }
+    tables.extend(left_out(&records.all()));
     let stamps = measured.iter().map(|(_, stamp)| stamp).chain(simulated.iter().map(|(_, stamp)| stamp));
     let runs = measured.iter().map(|(record, _)| (&record.setup, record.batch));
     let runs: Vec<_> =
@@ -303,6 +304,18 @@ fn step(spans: &[&TimelineSpan]) -> Result<Figure, DrawError> {
     let bars = bars.collect();
     let rows = ranks.iter().map(|rank| (format!("rank {rank}"), rank.to_string())).collect();
     Timeline { label: "One step on every rank".into(), unit, rows, kinds, bars }.draw()
+}
+
+/// The strategies that do not take the configuration.
+fn left_out(strategies: &[LeftOut]) -> Option<ReportTable> {
+    let row =
+        |LeftOut { strategy, ranks, why }: &LeftOut| vec![strategy.clone(), ranks.to_string(), why.clone()];
+    (!strategies.is_empty()).then(|| ReportTable {
+        caption: "Left out".into(),
+        head: head(&["strategy", "ranks", "reason"]),
+        rows: strategies.iter().map(row).collect(),
+        collapsed: false,
+    })
 }
 
 fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {

@@ -93,46 +93,41 @@ fn three_colours(pixels: Vec<u8>, channels: usize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use image::codecs::jpeg::JpegEncoder;
-    use image::codecs::png::PngEncoder;
-    use image::{ExtendedColorType, ImageEncoder};
-
-    fn png(pixels: &[u8], width: u32, colour: ExtendedColorType) -> Vec<u8> {
-        let mut file = Vec::new();
-        let height = (pixels.len() * 8) as u32 / u32::from(colour.bits_per_pixel()) / width;
-        PngEncoder::new(&mut file).write_image(pixels, width, height, colour).unwrap();
-        file
-    }
+    use crate::pictures::written::{jpeg, png};
+    use jpeg_encoder::ColorType;
+    use png::BitDepth::{Eight, Sixteen};
+    use png::ColorType::{Grayscale, GrayscaleAlpha, Rgb, Rgba};
 
     #[test]
     fn any_picture_becomes_red_green_and_blue() {
-        let of = |pixels: &[u8], colour| rgb(&png(pixels, 2, colour)).unwrap().pixels;
-        assert_eq!(of(&[1, 2, 3, 4, 5, 6], ExtendedColorType::Rgb8), [1, 2, 3, 4, 5, 6]);
-        assert_eq!(of(&[1, 2, 3, 0, 4, 5, 6, 9], ExtendedColorType::Rgba8), [1, 2, 3, 4, 5, 6]);
-        assert_eq!(of(&[7, 9], ExtendedColorType::L8), [7, 7, 7, 9, 9, 9]);
-        assert_eq!(of(&[7, 0, 9, 1], ExtendedColorType::La8), [7, 7, 7, 9, 9, 9]);
-        let wide: Vec<u8> = [0x0102u16, 0x0304, 0x05ff, 0xffff, 0, 0x80].map(u16::to_ne_bytes).concat();
-        assert_eq!(of(&wide, ExtendedColorType::Rgb16), [1, 3, 5, 255, 0, 0]);
-        assert_eq!(of(&wide[..4], ExtendedColorType::L16), [1, 1, 1, 3, 3, 3]);
+        let of = |pixels: &[u8], colour, depth| rgb(&png(pixels, 2, colour, depth)).unwrap().pixels;
+        assert_eq!(of(&[1, 2, 3, 4, 5, 6], Rgb, Eight), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(of(&[1, 2, 3, 0, 4, 5, 6, 9], Rgba, Eight), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(of(&[7, 9], Grayscale, Eight), [7, 7, 7, 9, 9, 9]);
+        assert_eq!(of(&[7, 0, 9, 1], GrayscaleAlpha, Eight), [7, 7, 7, 9, 9, 9]);
+        let wide = [1, 2, 3, 4, 5, 0xff, 0xff, 0xff, 0, 0, 0, 0x80];
+        assert_eq!(of(&wide, Rgb, Sixteen), [1, 3, 5, 255, 0, 0]);
+        assert_eq!(of(&wide[..4], Grayscale, Sixteen), [1, 1, 1, 3, 3, 3]);
     }
 
-    fn jpeg(width: u32, height: u32, colour: ExtendedColorType) -> Vec<u8> {
-        let mut file = Vec::new();
-        let pixels = [200, 40, 120].repeat((width * height) as usize);
-        let channels = usize::from(colour.channel_count());
-        let pixels = &pixels[..channels * (width * height) as usize];
-        JpegEncoder::new_with_quality(&mut file, 95).write_image(pixels, width, height, colour).unwrap();
-        file
+    /// A picture of one colour.
+    fn plain(width: usize, height: usize) -> Vec<u8> {
+        jpeg(&[200, 40, 120].repeat(width * height), width as u32, ColorType::Rgb)
+    }
+
+    /// A picture of one grey.
+    fn grey(width: usize, height: usize) -> Vec<u8> {
+        jpeg(&vec![90; width * height], width as u32, ColorType::Luma)
     }
 
     #[test]
     fn a_jpeg_is_read_or_said_to_be_cut() {
-        let file = jpeg(40, 24, ExtendedColorType::Rgb8);
+        let file = plain(40, 24);
         let picture = rgb(&file).unwrap();
         assert_eq!((picture.width, picture.height, picture.pixels.len()), (40, 24, 40 * 24 * 3));
         let near = |pixel: &[u8]| pixel.iter().zip([200u8, 40, 120]).all(|(a, b)| a.abs_diff(b) <= 3);
         assert!(picture.pixels.chunks_exact(3).all(near));
-        let grey = rgb(&jpeg(5, 3, ExtendedColorType::L8)).unwrap().pixels;
+        let grey = rgb(&grey(5, 3)).unwrap().pixels;
         assert!(grey.len() == 45 && grey.chunks_exact(3).all(|pixel| pixel == [pixel[0]; 3]));
 
         let end = file.len();
@@ -148,19 +143,19 @@ mod tests {
 
     #[test]
     fn a_size_that_the_file_cannot_hold_is_refused() {
-        let mut file = jpeg(40, 24, ExtendedColorType::Rgb8);
+        let mut file = plain(40, 24);
         let at = file.windows(2).position(|mark| mark == [0xff, 0xc0]).unwrap();
         file[at + 5..at + 9].copy_from_slice(&[0x20, 0, 0x20, 0]);
         let error = format!("is cut: {} bytes cannot hold 8192 x 8192 pixels", file.len());
         assert_eq!(rgb(&file).unwrap_err(), error);
         // A picture of one colour has few bytes, and is whole.
-        assert!(rgb(&png(&vec![9; 2000 * 2000], 2000, ExtendedColorType::L8)).is_ok());
-        assert!(rgb(&jpeg(2000, 2000, ExtendedColorType::L8)).is_ok());
+        assert!(rgb(&png(&vec![9; 2000 * 2000], 2000, Grayscale, Eight)).is_ok());
+        assert!(rgb(&grey(2000, 2000)).is_ok());
     }
 
     #[test]
     fn a_damaged_png_is_refused_in_one_line() {
-        let file = png(&[50; 32 * 32 * 3], 32, ExtendedColorType::Rgb8);
+        let file = png(&[50; 32 * 32 * 3], 32, Rgb, Eight);
         for cut in 24..file.len() - 12 {
             let error = rgb(&file[..cut]).unwrap_err();
             assert!(error.starts_with("is damaged: ") && !error.contains('\n'), "{cut}: {error}");
@@ -170,7 +165,7 @@ mod tests {
     /// A second size, which is the one that counts for the decoder, may not be larger than the first, which was checked.
     #[test]
     fn a_second_size_does_not_pass_the_limit() {
-        let mut file = jpeg(16, 16, ExtendedColorType::L8);
+        let mut file = grey(16, 16);
         let at = file.windows(2).position(|mark| mark == [0xff, 0xc0]).unwrap();
         let length = 2 + usize::from(file[at + 3]);
         let mut second = file[at..at + length].to_vec();

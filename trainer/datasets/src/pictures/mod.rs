@@ -10,6 +10,8 @@ mod files;
 mod header;
 mod listing;
 mod resize;
+#[cfg(test)]
+mod written;
 
 pub use files::PictureFiles;
 

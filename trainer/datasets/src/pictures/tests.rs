@@ -10,10 +10,9 @@ fn a_sample_is_the_same_on_any_rank_and_worker() {
         [0u8, 1, 2].into_iter().flat_map(|class| (0..8u8).map(move |number| (class, number)))
     {
         let path = folder.path().join(format!("{class}/{number}.png"));
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let pixel =
-            |x: u32, y: u32| image::Rgb([x as u8 * 3 + number, y as u8 * 5 + class, (x * y) as u8 ^ number]);
-        image::RgbImage::from_fn(48, 40, pixel).save(path).unwrap();
+        let pixel = |x: u32, y: u32| [x as u8 * 3 + number, y as u8 * 5 + class, (x * y) as u8 ^ number];
+        let pixels: Vec<u8> = (0..48 * 40).flat_map(|at| pixel(at % 48, at / 48)).collect();
+        written::write(&path, &pixels, 48);
     }
     let options =
         PictureOptions { side: 32, resize: 36, mean: [0.0; 3], std: [1.0; 3], test_share: 0.2, seed: 0 };
