@@ -16,7 +16,8 @@ use allfold_prediction::MOST_SERVED;
 use allfold_report::RenderedReport;
 use allfold_report::format::{counted, number, rounded_bytes, short};
 use allfold_report::records::{
-    LeftOut, MeasuredComparison, RankMemory, Setup, SimulatedComparison, WaitingFor, awaited_most, hidden_us,
+    LeftOutStrategy, MeasuredComparison, RankMemory, Setup, SimulatedComparison, WaitingFor, awaited_most,
+    hidden_us,
 };
 use allfold_report::sizes::rank_count;
 use allfold_sim::{Device, Topology};
@@ -122,7 +123,7 @@ pub(super) struct Compared {
     /// Strategies whose weights differ between threads and virtual time.
     pub wrong: Vec<String>,
     /// The strategies that do not take the configuration.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<LeftOutStrategy>,
 }
 
 /// The most steps of a run for which the user gives no number, and the fewest: the first one is not timed.
@@ -234,7 +235,7 @@ impl Comparison {
             _ => self.train(command, output)?,
         };
         match compared.left_out.first() {
-            Some(LeftOut { strategy, why, .. }) if compared.simulated.is_empty() => {
+            Some(LeftOutStrategy { strategy, why, .. }) if compared.simulated.is_empty() => {
                 return Err(CommandError::usage(format!("{strategy}: {why}")));
             }
             _ => compared.left_out.iter().try_for_each(|left_out| output.record_as(left_out, command))?,
@@ -323,7 +324,7 @@ impl Comparison {
     /// Prints a table of what was measured and one of what was predicted.
     fn say(&self, compared: &Compared, output: &mut RunOutput) -> CommandResult {
         let Compared { measured, simulated, wrong, left_out } = compared;
-        for LeftOut { strategy, why, .. } in left_out {
+        for LeftOutStrategy { strategy, why, .. } in left_out {
             output.say(format!("left out: {strategy}: {why}"))?;
         }
         output.say(format!(
@@ -353,7 +354,7 @@ impl Comparison {
     }
 
     /// The strategies that take the configuration; the others are named with the reason.
-    fn contenders(&self, of_data: SampleForm, left_out: &mut Vec<LeftOut>) -> Vec<Contender> {
+    fn contenders(&self, of_data: SampleForm, left_out: &mut Vec<LeftOutStrategy>) -> Vec<Contender> {
         let mut fit = Vec::new();
         for strategy in &self.strategies {
             match Contender::new(&self.config, strategy, self.ranks, of_data) {
@@ -364,8 +365,8 @@ impl Comparison {
         fit
     }
 
-    fn left_out(&self, strategy: &str, why: &allfold_trainer::Error) -> LeftOut {
-        LeftOut { strategy: strategy.into(), ranks: self.ranks, why: why.to_string() }
+    fn left_out(&self, strategy: &str, why: &allfold_trainer::Error) -> LeftOutStrategy {
+        LeftOutStrategy { strategy: strategy.into(), ranks: self.ranks, why: why.to_string() }
     }
 
     fn machine(&self, ranks: u32) -> CommandResult<SimulatedRanks> {

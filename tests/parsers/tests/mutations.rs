@@ -1,6 +1,6 @@
 //! Every parser on its corpus, mutated: no panic, no hang, no allocation of a size that a text claims.
 //!
-//! The same functions and seeds as the fuzzers in `fuzz/`, without their nightly compiler: a few thousand seeded
+//! The same functions and seeds as the fuzzers in `fuzz/`, without their nightly compiler: a thousand seeded
 //! mutations of each, or as many as `ALLFOLD_MUTATIONS` says. A failure prints the seed of its mutation.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
@@ -58,7 +58,7 @@ fn mutate(random: &mut ChaCha8Rng, all: &[Vec<u8>]) -> Vec<u8> {
 #[test]
 fn no_mutated_text_panics_a_parser_or_makes_it_allocate() {
     let rounds =
-        std::env::var("ALLFOLD_MUTATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000u64);
+        std::env::var("ALLFOLD_MUTATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(1_000u64);
     for parser in &PARSERS {
         let seeds = seeds(parser);
         assert!(!seeds.is_empty(), "{} has no seeds", parser.name);

@@ -29,8 +29,10 @@ fn trained(config: &Config, ranks: u32, on_gpus: bool) -> Vec<Vec<f64>> {
     (0..model.network().params().len()).map(|param| model.param(param).to_vec()).collect()
 }
 
-/// Samples of a step, over all ranks: as few as every row can divide, since the shim runs a lane at a time.
+/// Samples of a step, over all ranks: as few as every row can divide, since the shim runs a lane at a time. Rows that share positions
+/// take fewer samples: each of their kernels attends to a chunk of one position, at the cost of a whole tile.
 const SAMPLES: usize = 12;
+const SAMPLES_OF_SHARED_POSITIONS: usize = 4;
 
 /// The rows that also train whole experts on each rank.
 const MIXED: [&str; 5] = ["ddp", "data_parallel", "zero3", "1f1b", "tensor"];
@@ -52,29 +54,30 @@ fn every_strategy_on_gpus_equals_one_rank_of_the_cpu() {
         }))
     };
     let bases = [short(digits()), sequence(gpt()), sequence(mixture())];
-    let alone: Vec<_> = bases
-        .iter()
-        .map(|base| {
-            trained(
-                &base.clone().with(|c| {
-                    c.strategy = "single".into();
-                    c.training.batch = SAMPLES;
-                }),
-                1,
-                false,
-            )
-        })
-        .collect();
+    let alone = |samples: usize| -> Vec<_> {
+        let single = |base: &Config| {
+            base.clone().with(|c| {
+                c.strategy = "single".into();
+                c.training.batch = samples;
+            })
+        };
+        bases.iter().map(|base| trained(&single(base), 1, false)).collect()
+    };
+    let (alone, alone_with_few) = (alone(SAMPLES), alone(SAMPLES_OF_SHARED_POSITIONS));
     println!("\n{ranks} GPUs (shim): distance of the weights from one rank's of the CPU");
     println!("| {:<22} | {:>6} | {:>6} | {:>6} |", "strategy", "mlp", "gpt", "moe");
     let mut ran = Vec::new();
     for row in &ROWS {
         let Some(data) = (row.data)(ranks) else { continue };
         ran.push(row.strategy);
-        let far = bases.iter().zip(&alone).map(|(base, alone)| {
+        let (samples, alone) = match row.name.contains("context") {
+            true => (SAMPLES_OF_SHARED_POSITIONS, &alone_with_few),
+            false => (SAMPLES, &alone),
+        };
+        let far = bases.iter().zip(alone).map(|(base, alone)| {
             // A mixture for the rows that share experts, and for one of each kind of the others.
             let takes = base.model.experts == 0 || row.name.contains("expert") || MIXED.contains(&row.name);
-            let config = on(row, base, data).with(|c| c.training.batch = SAMPLES / data as usize);
+            let config = on(row, base, data).with(|c| c.training.batch = samples / data as usize);
             (takes && row.takes(base)).then(|| distance(alone, &trained(&config, ranks, true)))
         });
         let far: Vec<Option<f64>> = far.collect();

@@ -28,7 +28,7 @@ pub use lines::{RecordKind, Records, SCHEMA, Stamp, line};
 pub use machine::{DoctorFinding, Limit, MachineListed, MeasuringMachine, SimulatorSpeed};
 pub use proof::{ProofRecord, Shown};
 pub use training::{
-    Breakdown, BucketLife, EpochScores, LeftOut, MeasuredComparison, MeasuredEnd, MeasuredLayer,
+    Breakdown, BucketLife, EpochScores, LeftOutStrategy, MeasuredComparison, MeasuredEnd, MeasuredLayer,
     MeasuredProgress, MeasuredScale, MeasuredStep, Parity, RankMemory, ScalingRow, Setup,
     SimulatedComparison, SimulatedEnd, SimulatedLayer, SimulatedProgress, SimulatedScale, SimulatedStep,
     TimelineSpan, hidden_us,

@@ -368,7 +368,7 @@ pub fn hidden_us(communication_us: &[f64], waiting_us: &[f64]) -> Vec<f64> {
 
 /// A strategy that a comparison left out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LeftOut {
+pub struct LeftOutStrategy {
     /// The strategy.
     pub strategy: String,
     /// The number of ranks of the comparison.
@@ -377,7 +377,7 @@ pub struct LeftOut {
     pub why: String,
 }
 
-impl RecordKind for LeftOut {
+impl RecordKind for LeftOutStrategy {
     const KIND: &'static str = "left_out";
     const MEASURED: Option<bool> = None;
 }

@@ -6,7 +6,7 @@ use crate::format;
 use crate::page::{Plot, ReportTable, Section};
 use crate::plots::{Bar, DrawError, Figure, Timeline};
 use crate::records::{
-    Breakdown, LeftOut, MeasuredComparison, RankMemory, Records, Setup, SimulatedComparison, Stamp,
+    Breakdown, LeftOutStrategy, MeasuredComparison, RankMemory, Records, Setup, SimulatedComparison, Stamp,
     TimelineSpan, awaited_most, hidden_us,
 };
 
@@ -307,9 +307,10 @@ fn step(spans: &[&TimelineSpan]) -> Result<Figure, DrawError> {
 }
 
 /// The strategies that do not take the configuration.
-fn left_out(strategies: &[LeftOut]) -> Option<ReportTable> {
-    let row =
-        |LeftOut { strategy, ranks, why }: &LeftOut| vec![strategy.clone(), ranks.to_string(), why.clone()];
+fn left_out(strategies: &[LeftOutStrategy]) -> Option<ReportTable> {
+    let row = |LeftOutStrategy { strategy, ranks, why }: &LeftOutStrategy| {
+        vec![strategy.clone(), ranks.to_string(), why.clone()]
+    };
     (!strategies.is_empty()).then(|| ReportTable {
         caption: "Left out".into(),
         head: head(&["strategy", "ranks", "reason"]),
