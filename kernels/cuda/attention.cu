@@ -44,6 +44,12 @@ template <class T, int D> INLINE void fill(f32 (*tile)[D + 1], const T* from, u6
     }
 }
 
+// The number of a tile's keys that a query attends to; the tile begins with key `at`.
+INLINE u32 seen_keys(const Heads& s, u64 at, u64 query) {
+    u64 end = query >= s.length ? 0 : s.causal ? query + 1 : s.length;
+    return end <= at ? 0 : end - at < TILE ? (u32)(end - at) : TILE;
+}
+
 template <class T, int D> INLINE void attention(const T* q, const T* k, const T* v, Heads s, T* y, f32* lse) {
     const u32 ROWS = Own<D>::ROWS;
     __shared__ f32 keys[TILE][D + 1], values[TILE][D + 1];
@@ -74,10 +80,12 @@ template <class T, int D> INLINE void attention(const T* q, const T* k, const T*
 #pragma unroll
         for (u32 r = 0; r < ROWS; r++) {
             u64 query = first + warp * ROWS + r;
+            u32 count = seen_keys(s, at, query);
+            if (count == 0) continue;
             f32 score = 0.0f;
 #pragma unroll 8
             for (u32 d = 0; d < D; d++) score += queries[warp * ROWS + r][d] * keys[lane][d];
-            bool seen = at + lane < s.length && (!s.causal || at + lane <= query);
+            bool seen = lane < count;
             score = seen ? score : MINUS_INFINITY;
             f32 max = fmaxf(most[r], warp_max(score));
             // Unseen keys, and the sum before the first seen key, get weight 0: this avoids infinity minus infinity.
@@ -87,12 +95,13 @@ template <class T, int D> INLINE void attention(const T* q, const T* k, const T*
             if (seen) p *= kept(s, b, h, query, at + lane);
 #pragma unroll
             for (u32 d = 0; d < D / 32; d++) sum[r][d] *= keep;
-#pragma unroll 8
-            for (u32 j = 0; j < TILE; j++) {
-                f32 weight = __shfl_sync(0xffffffffu, p, j);
+            for (u32 eight = 0; eight < count; eight += 8)
 #pragma unroll
-                for (u32 d = 0; d < D / 32; d++) sum[r][d] += weight * values[j][d * 32 + lane];
-            }
+                for (u32 j = eight; j < eight + 8; j++) {
+                    f32 weight = __shfl_sync(0xffffffffu, p, j);
+#pragma unroll
+                    for (u32 d = 0; d < D / 32; d++) sum[r][d] += weight * values[j][d * 32 + lane];
+                }
         }
     }
 #pragma unroll
@@ -164,20 +173,24 @@ INLINE void attention_query(const T* q, const T* k, const T* v, const T* dy, con
         fill<T, D>(keys, k + base, s.stride, at, s.length, s.size);
         fill<T, D>(values, v + base, s.stride, at, s.length, s.size);
         __syncthreads();
+        u32 count = seen_keys(s, at, query);
+        if (count == 0) continue;
         f32 score = 0.0f, dp = 0.0f;
 #pragma unroll 8
         for (u32 d = 0; d < D; d++) {
             score += own[0][warp][d] * keys[lane][d];
             dp += own[1][warp][d] * values[lane][d];
         }
-        bool seen = there && at + lane < s.length && (!s.causal || at + lane <= query);
+        bool seen = lane < count;
         if (seen) dp *= kept(s, b, h, query, at + lane);
         f32 ds = seen ? expf(score * s.scale - norm) * (dp - shift) * s.scale : 0.0f;
-        for (u32 j = 0; j < TILE; j++) {
-            f32 weight = __shfl_sync(0xffffffffu, ds, j);
+        for (u32 eight = 0; eight < count; eight += 8)
 #pragma unroll
-            for (u32 d = 0; d < D / 32; d++) sum[d] += weight * keys[j][d * 32 + lane];
-        }
+            for (u32 j = eight; j < eight + 8; j++) {
+                f32 weight = __shfl_sync(0xffffffffu, ds, j);
+#pragma unroll
+                for (u32 d = 0; d < D / 32; d++) sum[d] += weight * keys[j][d * 32 + lane];
+            }
     }
     if (!there) return;
 #pragma unroll
@@ -207,6 +220,9 @@ INLINE void attention_key(const T* q, const T* k, const T* v, const T* dy, const
         fill<T, D>(queries, q + base, s.stride, at, s.length, s.size);
         fill<T, D>(gradients, dy + b * s.length * s.y_stride + h * s.size, s.y_stride, at, s.length, s.size);
         __syncthreads();
+        // The queries of the tile that attend to the key: from `begin` on, before `end`.
+        u32 begin = s.causal && key > at ? (u32)(key - at) : 0, end = s.length - at < TILE ? (u32)(s.length - at) : TILE;
+        if (!there || begin >= end) continue;
         f32 score = 0.0f, dp = 0.0f;
 #pragma unroll 8
         for (u32 d = 0; d < D; d++) {
@@ -214,19 +230,21 @@ INLINE void attention_key(const T* q, const T* k, const T* v, const T* dy, const
             dp += own[1][warp][d] * gradients[lane][d];
         }
         u64 query = at + lane;
-        bool seen = there && query < s.length && (!s.causal || key <= query);
+        bool seen = begin <= lane && lane < end;
         f32 p = seen ? expf(score * s.scale - lse[lse_at(s, b, h, query)]) : 0.0f;
         f32 r = seen ? kept(s, b, h, query, key) : 0.0f;
         f32 ds = seen ? p * (dp * r - delta[lse_at(s, b, h, query)]) * s.scale : 0.0f;
         p *= r;
-        for (u32 j = 0; j < TILE; j++) {
-            f32 weight = __shfl_sync(0xffffffffu, p, j), slope = __shfl_sync(0xffffffffu, ds, j);
+        for (u32 eight = begin / 8 * 8; eight < end; eight += 8)
 #pragma unroll
-            for (u32 d = 0; d < D / 32; d++) {
-                dv_sum[d] += weight * gradients[j][d * 32 + lane];
-                dk_sum[d] += slope * queries[j][d * 32 + lane];
+            for (u32 j = eight; j < eight + 8; j++) {
+                f32 weight = __shfl_sync(0xffffffffu, p, j), slope = __shfl_sync(0xffffffffu, ds, j);
+#pragma unroll
+                for (u32 d = 0; d < D / 32; d++) {
+                    dv_sum[d] += weight * gradients[j][d * 32 + lane];
+                    dk_sum[d] += slope * queries[j][d * 32 + lane];
+                }
             }
-        }
     }
     if (!there) return;
 #pragma unroll
