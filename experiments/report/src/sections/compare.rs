@@ -172,7 +172,7 @@ fn finding(simulated: &[&SimulatedComparison]) -> Option<String> {
     ))
 }
 
-/// The share of a step that ranks spend waiting, or the one that waits the longest.
+/// The share of a step that all ranks spend waiting, or that of the rank that waits the longest.
 fn waits(spans: &[&TimelineSpan]) -> Option<String> {
     let computing = || spans.iter().filter(|span| span.stream == "compute");
     let length = |of: u32, waiting: bool| -> f64 {
