@@ -57,7 +57,7 @@ pub use allfold_networks::{
     ParamSpec, Phase, TensorSplit, layer_of, layers, workloads,
 };
 pub use allfold_pipeline as pipeline;
-pub use data::{Batch, Dataset};
+pub use data::{Batch, Dataset, SampleForm};
 pub use error::{Error, Result};
 pub use evaluate::{Evaluation, evaluate};
 pub use lr_schedule::LrSchedule;

@@ -5,7 +5,7 @@ pub use allfold_networks::models::{
 };
 
 use crate::added::{Added, Named, no_such_type, typed};
-use crate::{Config, Network, Result};
+use crate::{Config, Network, Result, SampleForm};
 use allfold_config::{AutocastType, ElementType, LossName, ModelConfig};
 use allfold_kernels::nn::{Float, LossKind, Narrow};
 use allfold_networks::{Mesh, NetworkSplit};
@@ -25,8 +25,8 @@ pub const MODELS: &[(&str, &str)] = &[
     ("gpt", "a transformer that predicts the next token of a text"),
 ];
 
-/// Builds a network over samples of a shape (channels, height, width) with a number of classes.
-pub type BuildModel<F> = fn(&Config, (usize, usize, usize), usize) -> Result<Network<F>>;
+/// Builds a network over samples of a form.
+pub type BuildModel<F> = fn(&Config, SampleForm) -> Result<Network<F>>;
 
 /// A model for `model.name = "NAME"`.
 #[derive(Clone, Copy, Debug)]
@@ -50,26 +50,25 @@ impl Named for OwnModel {
 /// The models that the program added.
 pub(crate) static ADDED: Added<OwnModel> = Added::to("model", MODELS);
 
-/// The model that `config` selects, over samples of `shape` (channels, height, width).
+/// The model that `config` selects, over samples of the form `samples`.
 ///
 /// # Errors
 /// If no model has that name, or its layers do not fit the samples.
-pub fn build<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<Network<F>> {
+pub fn build<F: Float>(config: &Config, samples: SampleForm) -> Result<Network<F>> {
     /// Compiled here for both types; otherwise every crate that builds a network would compile all layers and their kernels.
     static BUILT: (BuildModel<f32>, BuildModel<f64>) = (built, built);
-    typed::<BuildModel<F>>(&BUILT.0, &BUILT.1).ok_or_else(no_such_type::<F>)?(config, shape, classes)
+    typed::<BuildModel<F>>(&BUILT.0, &BUILT.1).ok_or_else(no_such_type::<F>)?(config, samples)
 }
 
-type BuildPart<F> =
-    fn(&Config, ((usize, usize, usize), usize), &Mesh, usize) -> Result<(Network<F>, NetworkSplit)>;
+type BuildPart<F> = fn(&Config, SampleForm, &Mesh, usize) -> Result<(Network<F>, NetworkSplit)>;
 
-/// The part that `rank` of `mesh` has of the network that [`build`] makes for samples of a shape and a number of classes.
+/// The part that `rank` of `mesh` has of the network that [`build`] makes.
 ///
 /// # Errors
 /// Those of [`build`]; a network that the ranks cannot share in this way.
 pub fn build_part<F: Float>(
     config: &Config,
-    samples: ((usize, usize, usize), usize),
+    samples: SampleForm,
     mesh: &Mesh,
     rank: usize,
 ) -> Result<(Network<F>, NetworkSplit)> {
@@ -80,15 +79,16 @@ pub fn build_part<F: Float>(
 
 fn part_built<F: Float>(
     config: &Config,
-    (shape, classes): ((usize, usize, usize), usize),
+    samples: SampleForm,
     mesh: &Mesh,
     rank: usize,
 ) -> Result<(Network<F>, NetworkSplit)> {
-    let whole = built(config, shape, classes)?;
+    let whole = built(config, samples)?;
     Ok(NetworkSplit::of(whole, mesh, rank, config.parallel.sequence_parallel)?)
 }
 
-fn built<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<Network<F>> {
+fn built<F: Float>(config: &Config, samples: SampleForm) -> Result<Network<F>> {
+    let SampleForm { shape, classes } = samples;
     let network = match config.model.name.as_str() {
         "mlp" => mlp(shape.0 * shape.1 * shape.2, &config.model.hidden, classes),
         "cnn" => cnn(&Cnn {
@@ -97,19 +97,19 @@ fn built<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize
             batch_norm: config.model.batch_norm,
             classes,
         }),
-        "resnet18" => residual(config, 18, shape, classes),
-        "resnet34" => residual(config, 34, shape, classes),
-        "resnet50" => residual(config, 50, shape, classes),
-        "vgg11" => convolutions(config, 11, shape, classes),
-        "vgg13" => convolutions(config, 13, shape, classes),
-        "vgg16" => convolutions(config, 16, shape, classes),
-        "vgg19" => convolutions(config, 19, shape, classes),
+        "resnet18" => residual(config, 18, samples),
+        "resnet34" => residual(config, 34, samples),
+        "resnet50" => residual(config, 50, samples),
+        "vgg11" => convolutions(config, 11, samples),
+        "vgg13" => convolutions(config, 13, samples),
+        "vgg16" => convolutions(config, 16, samples),
+        "vgg19" => convolutions(config, 19, samples),
         "bert" => encoder(config, shape.0 * shape.1 * shape.2, classes),
         "gpt" => transformer(config, shape.0 * shape.1 * shape.2, classes),
         other => {
             let own = ADDED.find(other).and_then(|own| typed::<BuildModel<F>>(&own.f32, &own.f64));
             let Some(build) = own else { return Err(crate::unknown::unknown("model", other, ADDED.names())) };
-            return settle(config, build(config, shape, classes)?);
+            return settle(config, build(config, samples)?);
         }
     }?;
     settle(config, network)
@@ -118,8 +118,7 @@ fn built<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize
 fn residual<F: Float>(
     config: &Config,
     layers: usize,
-    shape: (usize, usize, usize),
-    classes: usize,
+    SampleForm { shape, classes }: SampleForm,
 ) -> allfold_networks::Result<Network<F>> {
     resnet(&ResNet { layers, imagenet_stem: config.model.imagenet_stem, shape, classes })
 }
@@ -127,8 +126,7 @@ fn residual<F: Float>(
 fn convolutions<F: Float>(
     config: &Config,
     layers: usize,
-    shape: (usize, usize, usize),
-    classes: usize,
+    SampleForm { shape, classes }: SampleForm,
 ) -> allfold_networks::Result<Network<F>> {
     let ModelConfig { batch_norm, imagenet_stem: large_classifier, dropout, .. } = config.model;
     vgg(&Vgg { layers, batch_norm, large_classifier, dropout, shape, classes })
@@ -202,9 +200,9 @@ pub fn narrow(amp: AutocastType) -> Option<Narrow> {
 ///
 /// # Errors
 /// A configuration that makes no sense.
-pub fn memory(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<u64> {
-    fn of<F: Float>(config: &Config, shape: (usize, usize, usize), classes: usize) -> Result<u64> {
-        let network = build::<F>(config, shape, classes)?;
+pub fn memory(config: &Config, samples: SampleForm) -> Result<u64> {
+    fn of<F: Float>(config: &Config, samples: SampleForm) -> Result<u64> {
+        let network = build::<F>(config, samples)?;
         // Adam keeps one vector more than SGD's velocity, which the network counts; accumulated gradients are one vector more.
         let more =
             u64::from(config.optimiser.name.starts_with("adam")) + u64::from(config.training.accumulate > 1);
@@ -214,7 +212,7 @@ pub fn memory(config: &Config, shape: (usize, usize, usize), classes: usize) -> 
             .saturating_add(more.saturating_mul(vector)))
     }
     match config.precision.dtype {
-        ElementType::F64 => of::<f64>(config, shape, classes),
-        ElementType::F32 => of::<f32>(config, shape, classes),
+        ElementType::F64 => of::<f64>(config, samples),
+        ElementType::F32 => of::<f32>(config, samples),
     }
 }

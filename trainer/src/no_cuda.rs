@@ -8,7 +8,7 @@ pub use outcome::StepOutcome;
 use crate::engine::StepInput;
 use crate::evaluate::EvaluationPlace;
 use crate::optim::Optimiser;
-use crate::{Batch, Config, Error, MemoryUse, Result};
+use crate::{Batch, Config, Error, MemoryUse, Result, SampleForm};
 use allfold_collectives::Communicator;
 use allfold_kernels::nn::Float;
 use std::convert::Infallible;
@@ -54,7 +54,7 @@ pub fn device_of(_: &Config, _: &Communicator, _: &dyn CudaMachine) -> Result<us
 impl<'a> Replica<'a> {
     pub fn new(
         _: &Config,
-        _: ((usize, usize, usize), usize),
+        _: SampleForm,
         _: &'a Communicator,
         _: (Arc<dyn CudaMachine>, usize),
     ) -> Result<Replica<'a>> {

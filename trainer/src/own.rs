@@ -3,18 +3,19 @@
 //!
 //! ```
 //! use allfold_trainer::own::{self, OwnModel, OwnParts};
-//! use allfold_trainer::{Config, Network, Result, config, models};
+//! use allfold_trainer::{Config, Network, Result, SampleForm, config, models};
 //! use allfold_kernels::nn::Float;
 //!
-//! fn narrow<F: Float>(_: &Config, (channels, height, width): (usize, usize, usize), classes: usize) -> Result<Network<F>> {
-//!     Ok(models::mlp(channels * height * width, &[8], classes)?)
+//! fn narrow<F: Float>(_: &Config, samples: SampleForm) -> Result<Network<F>> {
+//!     let (channels, height, width) = samples.shape;
+//!     Ok(models::mlp(channels * height * width, &[8], samples.classes)?)
 //! }
 //!
 //! const MODELS: &[OwnModel] = &[OwnModel { name: "narrow", about: "8 hidden units", f32: narrow, f64: narrow }];
 //! own::add(OwnParts { models: MODELS, ..OwnParts::NONE })?;
 //!
 //! let config = config::parse("[model]\nname = \"narrow\"", "narrow.toml")?;
-//! assert_eq!(models::build::<f32>(&config, (1, 8, 8), 10)?.param_count(), 64 * 8 + 8 + 8 * 10 + 10);
+//! assert_eq!(models::build::<f32>(&config, SampleForm::new((1, 8, 8), 10))?.param_count(), 64 * 8 + 8 + 8 * 10 + 10);
 //! # Ok::<(), allfold_trainer::Error>(())
 //! ```
 

@@ -114,7 +114,7 @@ impl<'a, F: Float> Run<'a, F> {
         comm: &'a Communicator,
         machine: Option<Arc<dyn CudaMachine>>,
     ) -> Result<Self> {
-        let network = models::build(config, train.shape, train.classes)?;
+        let network = models::build(config, train.form())?;
         if network.rows() != train.rows() && !train.is_empty() {
             return Err(Error::Data(format!(
                 "`{}` gives {} rows of logits per sample and the data has {} labels; a gpt needs one for each position, the others one for each sample",
@@ -123,7 +123,7 @@ impl<'a, F: Float> Run<'a, F> {
                 train.rows()
             )));
         }
-        let device = device::replica(config, (train.shape, train.classes), comm, machine)?;
+        let device = device::replica(config, train.form(), comm, machine)?;
         if config.channels_last && device.is_none() {
             let what = "`channels_last` is for device \"cuda\"; the CPU lays pictures out as it needs them";
             return Err(Error::Config(what.into()));
@@ -136,7 +136,7 @@ impl<'a, F: Float> Run<'a, F> {
                 None
             }
             None => {
-                let network = models::build(config, train.shape, train.classes)?;
+                let network = models::build(config, train.form())?;
                 Some(RankTrainer::new(config, network, comm)?)
             }
         };

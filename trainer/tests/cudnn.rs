@@ -9,7 +9,7 @@ use allfold_kernels::nn::Conv2dShape;
 use allfold_standin::abi::each;
 use allfold_trainer::layers::LayerOperation;
 use allfold_trainer::models::{MODELS, build};
-use allfold_trainer::{Config, Network};
+use allfold_trainer::{Config, Network, SampleForm};
 
 /// The samples of the digits, MNIST, CIFAR and ImageNet: channels, height, width, and whether resnets have the stem for large ones.
 const SAMPLES: [((usize, usize, usize), bool); 4] =
@@ -20,7 +20,7 @@ fn convolutions(model: &str, shape: (usize, usize, usize), imagenet_stem: bool) 
         c.model.name = model.into();
         c.model.imagenet_stem = imagenet_stem;
     });
-    let network: Network<f32> = build(&config, shape, 10).unwrap();
+    let network: Network<f32> = build(&config, SampleForm::new(shape, 10)).unwrap();
     let shapes = network.layers().iter().filter_map(|layer| match layer.operation() {
         LayerOperation::Conv { shape, .. } => Some(shape),
         _ => None,

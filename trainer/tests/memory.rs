@@ -4,7 +4,7 @@
 
 use allfold_collectives::{Communicator, World};
 use allfold_trainer::engine::StepInput;
-use allfold_trainer::{Batch, Config, MemoryUse, Model, RankTrainer, models};
+use allfold_trainer::{Batch, Config, MemoryUse, Model, RankTrainer, SampleForm, models};
 use cap::Cap;
 use std::alloc::System;
 use std::sync::Barrier;
@@ -92,7 +92,7 @@ fn counted(case: &Case, strategy: &str, ranks: u32) -> Counted {
     let config = case.config(strategy);
     let together = Barrier::new(ranks as usize);
     let body = |comm: Communicator| {
-        let build = || models::build::<f32>(&config, case.shape, case.classes).unwrap();
+        let build = || models::build::<f32>(&config, SampleForm::new(case.shape, case.classes)).unwrap();
         // Ranks on the data axis share the samples, of which the first rank of `data_parallel` has all at first.
         let leads = strategy == "data_parallel" && comm.rank().0 == 0;
         let shares = !leads && !["pipeline", "tensor"].contains(&strategy);

@@ -5,7 +5,7 @@ use allfold_collectives::{Communicator, World};
 use allfold_kernels::nn::Float;
 use allfold_trainer::models::{self, Cnn, Gpt, cnn, gpt, mlp};
 use allfold_trainer::weights::{UnmatchedTensors, load, load_matching, take_matching};
-use allfold_trainer::{Config, Error, Model, Observer, Optimiser, Sgd, checkpoint, train};
+use allfold_trainer::{Config, Error, Model, Observer, Optimiser, SampleForm, Sgd, checkpoint, train};
 use safetensors::tensor::{Dtype, TensorView};
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -299,7 +299,7 @@ fn a_new_last_layer_is_trained_after_loaded_and_frozen_layers() {
         let said = "2 tensors of the model with random initial values: `fc2.weight` [2, 3], `fc2.bias` [2]; \
                     2 tensors of the file not used: `fc2.bias` [5], `fc2.weight` [5, 3]";
         assert_eq!(notes, [vec![format!("weights {weights}: {said}")], Vec::new()]);
-        let network = || models::build::<f32>(&config, (1, 2, 2), 2).unwrap();
+        let network = || models::build::<f32>(&config, SampleForm::new((1, 2, 2), 2)).unwrap();
         let (initial, mut model) =
             (Model::new(network(), config.seed).unwrap(), Model::new(network(), 99).unwrap());
         let newest = checkpoint::newest(folder.path()).unwrap().unwrap();

@@ -3,7 +3,7 @@
 
 use allfold_kernels::nn::{Float, OpCost};
 use allfold_trainer::layers::{Backward, Forward, Init, Layer, LayerCost, Linear, Tensor};
-use allfold_trainer::{Config, Network, Result};
+use allfold_trainer::{Config, Network, Result, SampleForm};
 
 /// The layer over this many features.
 pub struct Swish(pub usize);
@@ -71,11 +71,8 @@ impl<F: Float> Layer<F> for Swish {
 
 /// From the samples through layers of the configuration's `hidden` widths to logits, a [`Swish`] after each layer but the
 /// last.
-pub fn swish_mlp<F: Float>(
-    config: &Config,
-    (channels, height, width): (usize, usize, usize),
-    classes: usize,
-) -> Result<Network<F>> {
+pub fn swish_mlp<F: Float>(config: &Config, samples: SampleForm) -> Result<Network<F>> {
+    let (channels, height, width) = samples.shape;
     let mut layers: Vec<(String, Box<dyn Layer<F>>)> = Vec::new();
     let mut inputs = channels * height * width;
     for (nth, &outputs) in (1..).zip(&config.model.hidden) {
@@ -83,6 +80,9 @@ pub fn swish_mlp<F: Float>(
         layers.push((format!("swish{nth}"), Box::new(Swish(outputs))));
         inputs = outputs;
     }
-    layers.push((format!("fc{}", config.model.hidden.len() + 1), Box::new(Linear::new(inputs, classes))));
+    layers.push((
+        format!("fc{}", config.model.hidden.len() + 1),
+        Box::new(Linear::new(inputs, samples.classes)),
+    ));
     Ok(Network::new(layers)?)
 }

@@ -8,7 +8,9 @@ use allfold_trainer::cuda::CudaMachine;
 use allfold_trainer::engine::StepInput;
 use allfold_trainer::own::{self, OwnModel, OwnParts};
 use allfold_trainer::train_with;
-use allfold_trainer::{Batch, Config, Error, Model, RankTrainer, Result, TrainResult, data, models, train};
+use allfold_trainer::{
+    Batch, Config, Error, Model, RankTrainer, Result, SampleForm, TrainResult, data, models, train,
+};
 use std::sync::{Arc, Once};
 
 /// The example's configuration with other values of some keys.
@@ -86,7 +88,7 @@ fn an_own_hook_exchanges_gradients() {
 #[test]
 fn the_own_layers_gradients_are_those_of_differences() {
     let config = config(&[("hidden", "[5]"), ("strategy", "single")]);
-    let network = || models::build::<f64>(&config, (1, 1, 2), 2);
+    let network = || models::build::<f64>(&config, SampleForm::new((1, 1, 2), 2));
     let body = |comm: Communicator| -> Result<()> {
         let (mut model, mut rank) =
             (Model::new(network()?, 3)?, RankTrainer::new(&config, network()?, &comm)?);

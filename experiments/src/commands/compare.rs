@@ -4,7 +4,6 @@
 use crate::measure::machine_limits::cores;
 use crate::training::comparison::Contender;
 use crate::training::launch_mode::{LaunchMode, SimulatedRanks};
-use crate::training::run::SampleForm;
 use crate::training::{config, run};
 use allfold_cli::columns::columns;
 use allfold_cli::common::Common;
@@ -21,7 +20,7 @@ use allfold_report::records::{
 };
 use allfold_report::sizes::rank_count;
 use allfold_sim::{Device, Topology};
-use allfold_trainer::{Config, data, models, strategies};
+use allfold_trainer::{Config, SampleForm, data, models, strategies};
 use std::path::PathBuf;
 
 /// Flags of `compare`.
@@ -246,10 +245,10 @@ impl Comparison {
     /// Trains by every strategy on virtual time and, if `by` says so, on threads.
     fn train(&self, command: Option<&str>, output: &mut RunOutput) -> CommandResult<Compared> {
         let data = run::load(&self.config)?;
-        let of_data = (data.0.shape, data.0.classes);
+        let form = data.0.form();
         let mut compared = Compared::default();
-        let contenders = self.contenders(of_data, &mut compared.left_out);
-        self.holds_models(of_data)?;
+        let contenders = self.contenders(form, &mut compared.left_out);
+        self.holds_models(form)?;
         let measures = self.by == ComparedBy::ThreadsAndPrediction;
         let runs = contenders.len() * if measures { 2 } else { 1 };
         let mut run = 0;
@@ -288,15 +287,15 @@ impl Comparison {
 
     /// Predicts every strategy without arithmetic. One that cannot be predicted is left out with the reason.
     fn model(&self, command: Option<&str>, output: &mut RunOutput) -> CommandResult<Compared> {
-        let load = || data::load(&self.config).map(|(train, _)| (train.shape, train.classes));
-        let of_data = run::form(&self.config, || load().map_err(CommandError::from))?;
+        let load = || data::load(&self.config).map(|(train, _)| train.form());
+        let form = run::form(&self.config, || load().map_err(CommandError::from))?;
         let mut compared = Compared::default();
-        let contenders = self.contenders(of_data, &mut compared.left_out);
+        let contenders = self.contenders(form, &mut compared.left_out);
         let bar = progress::bar(contenders.len() as u64, "strategies predicted");
         for contender in &contenders {
             let machine = self.machine(contender.ranks)?;
             bar.set_message(format!("strategies predicted, now {}", contender.config.strategy));
-            match contender.modeled(of_data, &machine, &self.place()) {
+            match contender.modeled(form, &machine, &self.place()) {
                 Ok((record, spans)) => {
                     output.record_as(&record, command)?;
                     spans.iter().try_for_each(|span| output.record_as(span, command))?;
@@ -310,8 +309,8 @@ impl Comparison {
     }
 
     /// Refuses to train models that this machine does not hold.
-    fn holds_models(&self, (shape, classes): SampleForm) -> CommandResult {
-        let each = models::memory(&self.config, shape, classes).map_err(CommandError::from)?;
+    fn holds_models(&self, samples: SampleForm) -> CommandResult {
+        let each = models::memory(&self.config, samples).map_err(CommandError::from)?;
         let all = each.checked_mul(u64::from(self.ranks));
         let what = format!("the models of {}", counted(self.ranks as usize, "rank"));
         memory::require_or(
@@ -354,10 +353,10 @@ impl Comparison {
     }
 
     /// The strategies that take the configuration; the others are named with the reason.
-    fn contenders(&self, of_data: SampleForm, left_out: &mut Vec<LeftOutStrategy>) -> Vec<Contender> {
+    fn contenders(&self, form: SampleForm, left_out: &mut Vec<LeftOutStrategy>) -> Vec<Contender> {
         let mut fit = Vec::new();
         for strategy in &self.strategies {
-            match Contender::new(&self.config, strategy, self.ranks, of_data) {
+            match Contender::new(&self.config, strategy, self.ranks, form) {
                 Ok(contender) => fit.push(contender),
                 Err(error) => left_out.push(self.left_out(strategy, &error)),
             }

@@ -277,20 +277,18 @@ fn checked(args: &Args, path: &Path) -> CommandResult<(Config, LaunchMode)> {
 
 /// Loads the training and the test set, after checking that the ranks can share the network. Sets the shares that the flags request.
 fn loaded(args: &Args, config: &mut Config, place: &LaunchMode) -> CommandResult<(Dataset, Dataset)> {
-    let fits =
-        |config: &Config, sample| fits_network(config, place.ranks(), sample).map_err(CommandError::from);
+    let fits = |config: &Config, form| fits_network(config, place.ranks(), form).map_err(CommandError::from);
     // If the configuration gives the samples' shape, the check runs before the data is read.
-    if let Some(sample) = allfold_trainer::data::form(config) {
-        fits(config, sample)?;
+    if let Some(form) = allfold_trainer::data::form(config) {
+        fits(config, form)?;
     }
     // A missing device is reported once and not by every rank.
     place.device(config)?;
     let data = allfold_trainer::data::load(config)?;
-    let sample = (data.0.shape, data.0.classes);
     if args.share_by_speed {
         config.parallel.shares = shares_by_speed(config, &data, place)?;
     }
-    fits(config, sample)?;
+    fits(config, data.0.form())?;
     Ok(data)
 }
 
@@ -455,8 +453,8 @@ fn parameters(config: &Config, data: &Dataset) -> CommandResult<usize> {
     use allfold_trainer::config::ElementType;
     use allfold_trainer::models::build;
     Ok(match config.precision.dtype {
-        ElementType::F64 => build::<f64>(config, data.shape, data.classes)?.param_count(),
-        ElementType::F32 => build::<f32>(config, data.shape, data.classes)?.param_count(),
+        ElementType::F64 => build::<f64>(config, data.form())?.param_count(),
+        ElementType::F32 => build::<f32>(config, data.form())?.param_count(),
     })
 }
 

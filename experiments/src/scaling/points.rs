@@ -264,8 +264,7 @@ impl Scaling {
     }
 
     fn predict(&self, ranks: u32) -> CommandResult<StepPrediction> {
-        let (shape, classes) =
-            run::form(&self.config, || self.data().map(|(train, _)| (train.shape, train.classes)))?;
+        let samples = run::form(&self.config, || self.data().map(|(train, _)| train.form()))?;
         let topology = self.machine(ranks)?;
         let devices = self.devices.with(&[], &topology)?;
         let plan = Plan::default();
@@ -275,9 +274,9 @@ impl Scaling {
         };
         let mut config = self.config.clone();
         if self.by_speed {
-            config.parallel.shares = prediction::shares_by_speed(&config, (shape, classes), &machine)?;
+            config.parallel.shares = prediction::shares_by_speed(&config, samples, &machine)?;
         }
-        prediction::predict(&config, shape, classes, &machine).map_err(CommandError::from)
+        prediction::predict(&config, samples, &machine).map_err(CommandError::from)
     }
 
     fn train(&self, place: LaunchMode) -> CommandResult<Trained> {
@@ -303,7 +302,7 @@ impl Scaling {
             config.data.random_resized_crop = false;
         }
         if self.by_speed && matches!(place, LaunchMode::Sim(_)) {
-            config.parallel.shares = place.shares_by_speed(&config, (train.shape, train.classes))?;
+            config.parallel.shares = place.shares_by_speed(&config, train.form())?;
         }
         // A point is not a run to resume, and must not touch the checkpoints of a run.
         config.fixed_length();

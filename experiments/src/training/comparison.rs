@@ -3,7 +3,7 @@
 use super::launch_mode::{LaunchMode, SimulatedRanks};
 use super::rank_steps::{RankSteps, last_steps};
 use super::records::setup;
-use super::run::{self, RecordOptions, SampleForm};
+use super::run::{self, RecordOptions};
 use super::trained::Trained;
 use super::waiting::waiting_in_step;
 use allfold_cli::devices::RankDevices;
@@ -11,7 +11,7 @@ use allfold_cli::error::CommandResult;
 use allfold_collectives::Plan;
 use allfold_prediction::{ModeledMachine, predict_every_rank};
 use allfold_report::records::{MeasuredComparison, Setup, SimulatedComparison, TimelineSpan};
-use allfold_trainer::{Config, Dataset, MemoryUse, strategies};
+use allfold_trainer::{Config, Dataset, MemoryUse, SampleForm, strategies};
 use indicatif::ProgressBar;
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ impl Contender {
         config: &Config,
         strategy: &str,
         ranks: u32,
-        of_data: SampleForm,
+        form: SampleForm,
     ) -> allfold_trainer::Result<Contender> {
         let samples = config.training.batch.saturating_mul(ranks as usize);
         let mut config = config.clone().with(|c| c.strategy = strategy.into());
@@ -69,7 +69,7 @@ impl Contender {
         }
         config.training.batch = samples / sharers(&strategies::axes(&config, ranks)?) as usize;
         allfold_trainer::config::check(&config)?;
-        allfold_trainer::run::fits_network(&config, ranks, of_data)?;
+        allfold_trainer::run::fits_network(&config, ranks, form)?;
         Ok(Contender { config, ranks })
     }
 

@@ -6,8 +6,8 @@ use allfold_collectives::environment::Environment;
 use allfold_collectives::{Communicator, Joining, OnThreads, Plan, Rank, World};
 use allfold_prediction::{ModeledMachine, shares_by_speed};
 use allfold_sim::{Device, Faults, Topology};
-use allfold_trainer::Config;
 use allfold_trainer::config::RankDevice;
+use allfold_trainer::{Config, SampleForm};
 use std::time::Duration;
 
 /// Simulated ranks: one per rank of a topology, each computing on a device.
@@ -95,11 +95,7 @@ impl LaunchMode {
     ///
     /// # Errors
     /// Ranks that are not on virtual time; a step that cannot be predicted.
-    pub fn shares_by_speed(
-        &self,
-        config: &Config,
-        sample: ((usize, usize, usize), usize),
-    ) -> CommandResult<Vec<u32>> {
+    pub fn shares_by_speed(&self, config: &Config, samples: SampleForm) -> CommandResult<Vec<u32>> {
         let LaunchMode::Sim(machine) = self else {
             return Err(CommandError::usage(
                 "--share-by-speed needs the device models of --backend sim or the devices of this process; for ranks that are processes, set parallel.shares",
@@ -108,7 +104,7 @@ impl LaunchMode {
         let plan = Plan::default();
         let alike = ModeledMachine::new(&machine.topology, machine.devices.device, &plan);
         let machine = ModeledMachine { devices: &machine.faults, ..alike };
-        shares_by_speed(config, sample, &machine).map_err(CommandError::from)
+        shares_by_speed(config, samples, &machine).map_err(CommandError::from)
     }
 
     /// Whether this process reports the run; of several processes only one does.

@@ -21,7 +21,7 @@ pub fn shares_by_speed(
 ) -> CommandResult<Vec<u32>> {
     match place {
         LaunchMode::Threads(ranks) => measured(config, data, *ranks),
-        _ => place.shares_by_speed(config, (data.0.shape, data.0.classes)),
+        _ => place.shares_by_speed(config, data.0.form()),
     }
 }
 

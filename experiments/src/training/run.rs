@@ -11,7 +11,7 @@ use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::memory;
 use allfold_collectives::{Communicator, World};
 use allfold_report::records::WaitingByStep;
-use allfold_trainer::{Config, Dataset, TrainResult};
+use allfold_trainer::{Config, Dataset, SampleForm, TrainResult};
 use indicatif::ProgressBar;
 use std::sync::Mutex;
 
@@ -43,9 +43,6 @@ pub fn load(config: &Config) -> CommandResult<(Dataset, Dataset)> {
     allfold_trainer::cuda::open(config).map_err(CommandError::from)?;
     allfold_trainer::data::load(config).map_err(CommandError::from)
 }
-
-/// The shape (channels, height, width) and the classes of samples.
-pub type SampleForm = ((usize, usize, usize), usize);
 
 /// The form of the samples that `config` names. Calls `data`, which loads the samples, only if their files alone determine the form.
 ///
@@ -86,8 +83,7 @@ pub fn run_on(
     bar: &ProgressBar,
     noted: RecordOptions,
 ) -> CommandResult<Trained> {
-    let each =
-        allfold_trainer::models::memory(config, data.shape, data.classes).map_err(CommandError::from)?;
+    let each = allfold_trainer::models::memory(config, data.form()).map_err(CommandError::from)?;
     let (device, on_gpus) = (place.device(config)?, config.uses_gpus());
     let ranks = place.ranks();
     let in_one_process = !matches!(place, LaunchMode::Process(_) | LaunchMode::Mpi(..));

@@ -9,7 +9,7 @@ use allfold_trainer::config::GpuExchange;
 use allfold_trainer::cuda::{Replica, Within};
 use allfold_trainer::data::digits;
 use allfold_trainer::engine::StepInput;
-use allfold_trainer::{Batch, Config, DrawKey, Model, models, optim, train_with};
+use allfold_trainer::{Batch, Config, DrawKey, Model, SampleForm, models, optim, train_with};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,8 +51,8 @@ fn steps<R: Send>(
 ) -> Result<Vec<R>, String> {
     let ended = World::threads(2).deadline(DEADLINE).run_each(|comm| {
         let within = Within { machine: machine.clone(), device: comm.rank().index(), deadline: DEADLINE };
-        let mut replica = Replica::new(config, ((1, 8, 8), 10), &comm, within)?;
-        let network = models::build::<f32>(config, (1, 8, 8), 10)?;
+        let mut replica = Replica::new(config, SampleForm::new((1, 8, 8), 10), &comm, within)?;
+        let network = models::build::<f32>(config, SampleForm::new((1, 8, 8), 10))?;
         let mut optimiser = optim::build(config, network.params())?;
         let start = Model::new(network, 1)?;
         replica.upload(&start.params, &start.buffers, &mut *optimiser)?;

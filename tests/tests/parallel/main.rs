@@ -11,8 +11,8 @@ use allfold_trainer::config::AutocastType;
 use allfold_trainer::engine::StepInput;
 use allfold_trainer::layers::{BatchNorm, Linear, Relu};
 use allfold_trainer::{
-    Batch, Builder, Config, Error, Model, Network, RankTrainer, Result, checkpoint, data, models, train,
-    weights,
+    Batch, Builder, Config, Error, Model, Network, RankTrainer, Result, SampleForm, checkpoint, data, models,
+    train, weights,
 };
 
 /// A group of parameters has buckets of its own; with a canonical algorithm that changes no bits.
@@ -232,7 +232,10 @@ fn frozen_parameters_keep_their_values_and_are_not_sent() {
     assert_eq!(all - sent, 4 * (4 * 9 + 8));
 
     // The decay alone would move every value that the optimiser sees.
-    let fresh = || Model::<f32>::new(models::build(&config, (1, 8, 8), 10).unwrap(), config.seed).unwrap();
+    let fresh = || {
+        Model::<f32>::new(models::build(&config, SampleForm::new((1, 8, 8), 10)).unwrap(), config.seed)
+            .unwrap()
+    };
     let (before, mut after) = (fresh(), fresh());
     let newest = checkpoint::newest(directory.path()).unwrap().unwrap();
     weights::load(&newest, &mut after).unwrap();

@@ -324,7 +324,7 @@ pub(crate) fn trained<K: WorldKind>(world: &World<K>, config: &Config) -> Vec<Ve
     });
     run(world, &config);
     let (train, _) = data::load(&config).unwrap();
-    let network = models::build(&config, train.shape, train.classes).unwrap();
+    let network = models::build(&config, train.form()).unwrap();
     let mut model = Model::<f64>::new(network, 0).unwrap();
     weights::load(&checkpoint::newest(directory.path()).unwrap().unwrap(), &mut model).unwrap();
     (0..model.network().params().len()).map(|param| model.param(param).to_vec()).collect()

@@ -23,7 +23,7 @@ fn trained(config: &Config, ranks: u32, on_gpus: bool) -> Vec<Vec<f64>> {
     let body =
         |comm: Communicator| train_with(&config, &train, &test, &comm, machine.clone(), &mut ()).map(drop);
     World::threads(ranks).run(body).unwrap();
-    let network = models::build(&config, train.shape, train.classes).unwrap();
+    let network = models::build(&config, train.form()).unwrap();
     let mut model = Model::<f64>::new(network, 0).unwrap();
     weights::load(&checkpoint::newest(directory.path()).unwrap().unwrap(), &mut model).unwrap();
     (0..model.network().params().len()).map(|param| model.param(param).to_vec()).collect()

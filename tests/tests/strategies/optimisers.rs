@@ -106,7 +106,7 @@ fn scaled(ranks: u32, config: &Config) -> (f32, u64, u64, Vec<f64>, Vec<Vec<f64>
     let losses = allfold_tests::training::run(&World::threads(ranks), &config).losses;
     let path = checkpoint::newest(directory.path()).unwrap().unwrap();
     let (train, _) = data::load(&config).unwrap();
-    let network = models::build(&config, train.shape, train.classes).unwrap();
+    let network = models::build(&config, train.form()).unwrap();
     let mut optimiser = optim::build(&config, network.params()).unwrap();
     let mut model = Model::<f32>::new(network, 0).unwrap();
     let (optimiser, own) = (&mut *optimiser, &mut Vec::new());

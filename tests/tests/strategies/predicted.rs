@@ -58,7 +58,7 @@ pub(crate) fn predicted(config: &Config, ranks: u32, (device, devices): (Device,
     let (topology, plan) = (switch(ranks), Plan::default());
     let costs = Costs::default();
     let machine = ModeledMachine { devices, costs, ..ModeledMachine::new(&topology, device, &plan) };
-    predict(config, train.shape, train.classes, &machine).unwrap()
+    predict(config, train.form(), &machine).unwrap()
 }
 
 /// Prints a row of the table; panics unless the clock has the time of the slowest rank, to the picosecond, and the most memory that a

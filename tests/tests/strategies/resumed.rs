@@ -48,7 +48,7 @@ fn weights_of(config: &Config) -> Vec<Vec<f64>> {
     let folder = std::path::Path::new(&config.checkpoint.dir);
     let newest = allfold_trainer::checkpoint::newest(folder).unwrap().unwrap();
     let (train, _) = allfold_trainer::data::load(config).unwrap();
-    let network = allfold_trainer::models::build(config, train.shape, train.classes).unwrap();
+    let network = allfold_trainer::models::build(config, train.form()).unwrap();
     let mut model = allfold_trainer::Model::<f64>::new(network, 0).unwrap();
     allfold_trainer::weights::load(&newest, &mut model).unwrap();
     (0..model.network().params().len()).map(|param| model.param(param).to_vec()).collect()

@@ -64,7 +64,7 @@ fn the_gradients_of_one_step_are_those_of_one_rank() {
 /// Steps of one rank of `config` over the same samples, without evaluation. What the rank held at its peak in the last step.
 fn steps(config: &Config, comm: &Communicator, count: usize) -> Result<MemoryUse, Error> {
     let (train, _) = data::load(config)?;
-    let network = || models::build::<f64>(config, train.shape, train.classes);
+    let network = || models::build::<f64>(config, train.form());
     let mut rank = RankTrainer::new(config, network()?, comm)?;
     rank.start(&mut Model::new(network()?, 0)?)?;
     rank.observe(true);
@@ -133,7 +133,7 @@ fn each_sum_becomes_a_scattered_sum_and_a_gather_of_the_same_bytes() {
 /// A rank's part of the network.
 fn part(config: &Config, ranks: u32, rank: usize) -> Network<f64> {
     let (train, _) = data::load(config).unwrap();
-    let network = models::build::<f64>(config, train.shape, train.classes).unwrap();
+    let network = models::build::<f64>(config, train.form()).unwrap();
     let mesh = Mesh::of_data(ranks as usize, ranks).unwrap();
     NetworkSplit::of(network, &mesh, rank, config.parallel.sequence_parallel).unwrap().0
 }

@@ -124,7 +124,7 @@ fn shares_by_speed_are_the_fastest() {
     let devices = Faults::parse(["device=1:rtx3090_f32", "device=2-3:v100_f32"], &topology).unwrap();
     let plan = Plan::default();
     let (train, _) = data::load(&base).unwrap();
-    let sample = (train.shape, train.classes);
+    let samples = train.form();
     let wide = base.with(|c| {
         c.model.name = "mlp".into();
         c.model.hidden = vec![512; 4];
@@ -138,9 +138,9 @@ fn shares_by_speed_are_the_fastest() {
     let time = |shares: Vec<u32>| {
         let mut config = wide.clone();
         config.parallel.shares = shares;
-        predict(&config, sample.0, sample.1, &machine(Device::CPU_CORE, &devices)).unwrap().time.total()
+        predict(&config, samples, &machine(Device::CPU_CORE, &devices)).unwrap().time.total()
     };
-    let by_speed = shares_by_speed(&wide, sample, &machine(Device::CPU_CORE, &devices)).unwrap();
+    let by_speed = shares_by_speed(&wide, samples, &machine(Device::CPU_CORE, &devices)).unwrap();
     let (equal, chosen) = (time(Vec::new()), time(by_speed.clone()));
     // Every other way to give the four ranks at least one sample each, in steps of eight.
     let ways = (0..=8).flat_map(|a| (0..=8).map(move |b| [1 + 4 * a, 1 + 28 * b]));
@@ -149,5 +149,5 @@ fn shares_by_speed_are_the_fastest() {
     let best = others.map(time).min().unwrap();
     println!("equal {equal}, by speed {chosen} {by_speed:?}, the best of others {best}");
     assert!(chosen.as_secs() < 0.5 * equal.as_secs() && chosen.as_secs() < 1.02 * best.as_secs());
-    assert!(shares_by_speed(&wide, sample, &machine(Device::H100, &Faults::NONE)).unwrap().is_empty());
+    assert!(shares_by_speed(&wide, samples, &machine(Device::H100, &Faults::NONE)).unwrap().is_empty());
 }

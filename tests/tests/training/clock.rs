@@ -5,7 +5,7 @@ use allfold_prediction::{ModeledMachine, StepPrediction, predict};
 use allfold_sim::{Costs, Device, Topology};
 use allfold_tests::training::switch;
 use allfold_trainer::timing::{StepBreakdown, communication};
-use allfold_trainer::{Config, Error, Observer, StepReport, TrainResult, data, train_on};
+use allfold_trainer::{Config, Error, Observer, SampleForm, StepReport, TrainResult, data, train_on};
 
 /// The last step's time, which is steady: in the first step ranks start at different times, when their broadcast of weights ended.
 #[derive(Default)]
@@ -31,7 +31,7 @@ fn timed(ranks: u32, device: Device, config: &Config) -> (Vec<(StepBreakdown, Tr
     });
     let plan = Plan::default();
     let machine = ModeledMachine { costs, ..ModeledMachine::new(&topology, device, &plan) };
-    (real.unwrap(), predict(&config, (1, 8, 8), 10, &machine).unwrap())
+    (real.unwrap(), predict(&config, train.form(), &machine).unwrap())
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_thousand_ranks_and_more_are_predicted() {
         let plan = Plan::default();
         let (device, costs) = (Device::A100_F32, Costs::default());
         let machine = ModeledMachine { costs, ..ModeledMachine::new(&topology, device, &plan) };
-        let step = predict(&Config::default(), (1, 8, 8), 10, &machine).unwrap();
+        let step = predict(&Config::default(), SampleForm::new((1, 8, 8), 10), &machine).unwrap();
         assert!(step.throughput() > last, "{ranks} ranks: {} samples/s", step.throughput());
         last = step.throughput();
     }

@@ -298,7 +298,7 @@ fn evaluation_of_a_text_counts_positions() {
     let (train, test) = data::load(&config).unwrap();
     let mut batch = Batch::default();
     test.gather::<f64>(&(0..test.len()).collect::<Vec<_>>(), &mut batch).unwrap();
-    let network = || models::build::<f64>(&config, train.shape, train.classes);
+    let network = || models::build::<f64>(&config, train.form());
     let model = || Model::new(network()?, 3);
     let whole = |comm: Communicator| -> Result<f64> {
         let mut rank = RankTrainer::new(&config, network()?, &comm)?;

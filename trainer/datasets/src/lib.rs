@@ -101,6 +101,22 @@ fn missing(path: &Path, error: &std::io::Error) -> Error {
     Error::Data(format!("{}: {error}; {hint}", path.display()))
 }
 
+/// What a network must know of the samples that it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleForm {
+    /// Channels, height and width of a sample.
+    pub shape: (usize, usize, usize),
+    /// The number of classes.
+    pub classes: usize,
+}
+
+impl SampleForm {
+    /// Samples of a shape (channels, height, width) and a number of classes.
+    pub const fn new(shape: (usize, usize, usize), classes: usize) -> SampleForm {
+        SampleForm { shape, classes }
+    }
+}
+
 /// Samples with their labels.
 #[derive(Clone, Debug)]
 pub struct Dataset {
@@ -124,6 +140,11 @@ pub struct Batch<F> {
 }
 
 impl Dataset {
+    /// The form of the samples.
+    pub fn form(&self) -> SampleForm {
+        SampleForm::new(self.shape, self.classes)
+    }
+
     /// The number of samples.
     pub fn len(&self) -> usize {
         self.samples.count(self.features())

@@ -76,7 +76,7 @@ fn main() {
             let mut times = PhaseTimes::of(all().flat_map(|(_, layers)| layers));
             let update = all().map(|(time, _)| time.optimiser).fold(Picos::ZERO, |sum, time| sum + time);
             (times.data, times.update) = (all().next().unwrap().0.data, (update, ranks[0].1));
-            let clock = predict_measured(&config, train.shape, train.classes, &machine, &times).unwrap();
+            let clock = predict_measured(&config, train.form(), &machine, &times).unwrap();
             (all().map(|(time, _)| time.total()).max().unwrap(), clock.time.total())
         });
         let (measured, clock): (Vec<Picos>, Vec<Picos>) = both.unzip();

@@ -59,7 +59,7 @@ use allfold_trainer::strategies::ddp::Ddp;
 use allfold_trainer::strategies::single::Single;
 use allfold_trainer::strategies::{DataSharing, Driver, Plain, hooks};
 use allfold_trainer::timing::{BucketTimes, StepBreakdown, StepSpan};
-use allfold_trainer::{Config, MemoryUse, Result};
+use allfold_trainer::{Config, MemoryUse, Result, SampleForm};
 use clock::StepRules;
 use modeled_ranks::ModeledRanks;
 use step::RankClass;
@@ -128,17 +128,12 @@ impl StepPrediction {
     }
 }
 
-/// Predicts the step of `config` over samples of `shape` (channels, height, width).
+/// Predicts the step of `config` over samples of the form `samples`.
 ///
 /// # Errors
 /// A configuration that makes no sense, a hook or a strategy that cannot be predicted, or a schedule that cannot be timed.
-pub fn predict(
-    config: &Config,
-    shape: (usize, usize, usize),
-    classes: usize,
-    machine: &ModeledMachine,
-) -> Result<StepPrediction> {
-    predict_by(config, (shape, classes), machine, None)
+pub fn predict(config: &Config, samples: SampleForm, machine: &ModeledMachine) -> Result<StepPrediction> {
+    predict_by(config, samples, machine, None)
 }
 
 /// As [`predict`], with the times of passes that a run of `config` measured, and not those of the machine's device.
@@ -147,17 +142,16 @@ pub fn predict(
 /// As [`predict`].
 pub fn predict_measured(
     config: &Config,
-    shape: (usize, usize, usize),
-    classes: usize,
+    samples: SampleForm,
     machine: &ModeledMachine,
     times: &PhaseTimes,
 ) -> Result<StepPrediction> {
-    predict_by(config, (shape, classes), machine, Some(times))
+    predict_by(config, samples, machine, Some(times))
 }
 
 fn predict_by(
     config: &Config,
-    samples: ((usize, usize, usize), usize),
+    samples: SampleForm,
     machine: &ModeledMachine,
     times: Option<&PhaseTimes>,
 ) -> Result<StepPrediction> {
@@ -176,12 +170,12 @@ fn predict_by(
 /// As [`predict`]; more than [`MOST_SERVED`] ranks.
 pub fn predict_every_rank(
     config: &Config,
-    (shape, classes): ((usize, usize, usize), usize),
+    samples: SampleForm,
     machine: &ModeledMachine,
 ) -> Result<EveryRank> {
     allfold_trainer::config::check(config)?;
     hooks::check_predicted(config)?;
-    let (with, samples) = ((config, None), (shape, classes));
+    let with = (config, None);
     match config.precision.dtype {
         ElementType::F64 => ModeledRanks::<f64>::new(with, samples, machine, true)?.every_rank(true),
         ElementType::F32 => ModeledRanks::<f32>::new(with, samples, machine, true)?.every_rank(true),
@@ -190,7 +184,7 @@ pub fn predict_every_rank(
 
 fn predict_network<F: Float>(
     config: &Config,
-    samples: ((usize, usize, usize), usize),
+    samples: SampleForm,
     machine: &ModeledMachine,
     times: Option<&PhaseTimes>,
 ) -> Result<StepPrediction> {

@@ -9,7 +9,7 @@ use allfold_kernels::nn::Float;
 use allfold_sim::{Device, Rank};
 use allfold_trainer::engine::{Mesh, MeshAxis};
 use allfold_trainer::strategies::{self, Driver, EnginePlan};
-use allfold_trainer::{Config, Result, optim, shares};
+use allfold_trainer::{Config, Result, SampleForm, optim, shares};
 
 /// The ranks of a configuration, on a machine.
 pub(crate) struct ModeledRanks<'a, F: Float> {
@@ -27,11 +27,11 @@ pub(crate) struct ModeledRanks<'a, F: Float> {
 }
 
 impl<'a, F: Float> ModeledRanks<'a, F> {
-    /// The ranks of `config` over samples of a shape (channels, height, width) and classes; `times` are measured times of passes, if
+    /// The ranks of `config` over samples of a form; `times` are measured times of passes, if
     /// there are any. Every rank is stepped if `all` is set, or if exchanges share links.
     pub fn new(
         (config, times): (&'a Config, Option<&'a PhaseTimes>),
-        samples: ((usize, usize, usize), usize),
+        samples: SampleForm,
         machine: &'a ModeledMachine<'a>,
         all: bool,
     ) -> Result<ModeledRanks<'a, F>> {

@@ -11,7 +11,7 @@ use allfold_trainer::layers::{PassKind, PeerCall};
 use allfold_trainer::strategies::hooks::{self, HookCalls};
 use allfold_trainer::timing::work;
 use allfold_trainer::{
-    Config, Network, NetworkTensors, Outline, ParamSpec, Phase, Result, layer_of, models, optim,
+    Config, Network, NetworkTensors, Outline, ParamSpec, Phase, Result, SampleForm, layer_of, models, optim,
 };
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,13 +39,13 @@ impl<'a, F: Float> NetworkCosts<'a, F> {
     /// are any.
     pub fn new(
         (config, times): (&'a Config, Option<&'a PhaseTimes>),
-        (shape, classes): ((usize, usize, usize), usize),
+        samples: SampleForm,
         mesh: &Mesh,
         (device, part): (Device, Option<usize>),
     ) -> Result<NetworkCosts<'a, F>> {
-        let whole: Network<F> = models::build(config, shape, classes)?;
+        let whole: Network<F> = models::build(config, samples)?;
         let (parameters, inputs) = (whole.param_count() as u64, whole.inputs());
-        let of_rank = |rank| models::build_part(config, (shape, classes), mesh, rank);
+        let of_rank = |rank| models::build_part(config, samples, mesh, rank);
         let (network, split) = match part {
             Some(part) => of_rank(part)?,
             None => {

@@ -7,7 +7,7 @@ use crate::{ModeledMachine, StepPrediction, predict};
 use allfold_sim::{Device, Faults, Rank, Topology};
 use allfold_trainer::config::ParallelConfig;
 use allfold_trainer::engine::MeshAxis;
-use allfold_trainer::{Config, Error, Result, strategies};
+use allfold_trainer::{Config, Error, Result, SampleForm, strategies};
 
 /// The least time of a sample, as a share of the mean.
 const LEAST: f64 = 1e-3;
@@ -35,17 +35,13 @@ pub fn alone(config: &Config) -> Config {
 ///
 /// # Errors
 /// A step that cannot be predicted.
-pub fn shares_by_speed(
-    config: &Config,
-    (shape, classes): ((usize, usize, usize), usize),
-    machine: &ModeledMachine,
-) -> Result<Vec<u32>> {
+pub fn shares_by_speed(config: &Config, samples: SampleForm, machine: &ModeledMachine) -> Result<Vec<u32>> {
     let (alone, one) = (alone(config), Topology::named("switch", 1));
     let one = one.map_err(|error| Error::Config(error.to_string()))?;
     let seconds = |device: Device, batch: usize| -> Result<f64> {
         let machine = ModeledMachine { device, devices: &Faults::NONE, topology: &one, ..*machine };
         let step: StepPrediction =
-            predict(&alone.clone().with(|c| c.training.batch = batch), shape, classes, &machine)?;
+            predict(&alone.clone().with(|c| c.training.batch = batch), samples, &machine)?;
         Ok(step.time.total().as_secs())
     };
     let device_of = |rank: usize| *machine.devices.device(Rank(rank as u32), &machine.device);

@@ -18,7 +18,7 @@ use crate::engine::{MeshAxis, NetworkSplit, StepInput};
 use crate::evaluate::EvaluationPlace;
 use crate::optim::Optimiser;
 use crate::strategies::{self, Driver, EnginePlan, ddp};
-use crate::{Batch, Config, Error, MemoryUse as Held, Network, Result, models};
+use crate::{Batch, Config, Error, MemoryUse as Held, Network, Result, SampleForm, models};
 use allfold_collectives::{Communicator, Error as Failure};
 use allfold_config::ElementType;
 use allfold_kernels::nn::Float;
@@ -51,11 +51,11 @@ impl<'a> Replica<'a> {
     /// If GPUs cannot train the configuration, the driver refuses a call, or a rank is missing.
     pub fn new(
         config: &'a Config,
-        (shape, classes): ((usize, usize, usize), usize),
+        samples: SampleForm,
         comm: &'a Communicator,
         on: impl Into<Within>,
     ) -> Result<Replica<'a>> {
-        Replica::of(config, models::build::<f32>(config, shape, classes)?, comm, on)
+        Replica::of(config, models::build::<f32>(config, samples)?, comm, on)
     }
 
     /// Puts `network` on the device `on`, as [`Replica::new`] does; `config` says how it is trained.

@@ -14,8 +14,8 @@ mod pictures;
 
 pub use allfold_datasets::pictures::PictureFiles;
 pub use allfold_datasets::{
-    Augment, Batch, Dataset, Pictures, Samples, digits, loader, read_any_cifar, read_any_idx, read_any_npy,
-    read_any_picture,
+    Augment, Batch, Dataset, Pictures, SampleForm, Samples, digits, loader, read_any_cifar, read_any_idx,
+    read_any_npy, read_any_picture,
 };
 
 use crate::added::{Added, Named};
@@ -77,14 +77,14 @@ pub fn load(config: &Config) -> Result<(Dataset, Dataset)> {
     }
 }
 
-/// The shape of a sample and the number of classes of the set that `config` selects; `None` if only [`load`] can determine them.
-pub fn form(config: &Config) -> Option<((usize, usize, usize), usize)> {
+/// The form of the samples of the set that `config` selects; `None` if only [`load`] can determine them.
+pub fn form(config: &Config) -> Option<SampleForm> {
     match config.data.name.as_str() {
-        "digits" => Some(((1, 8, 8), 10)),
-        "mnist" | "fashion_mnist" => Some(((1, 28, 28), 10)),
-        "cifar10" => Some(((3, 32, 32), 10)),
+        "digits" => Some(SampleForm::new((1, 8, 8), 10)),
+        "mnist" | "fashion_mnist" => Some(SampleForm::new((1, 28, 28), 10)),
+        "cifar10" => Some(SampleForm::new((3, 32, 32), 10)),
         "pictures" => pictures::form(config),
-        "synthetic" => Some((synthetic_shape(config), config.data.synthetic_classes)),
+        "synthetic" => Some(SampleForm::new(synthetic_shape(config), config.data.synthetic_classes)),
         _ => None,
     }
 }

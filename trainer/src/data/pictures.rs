@@ -1,14 +1,15 @@
 //! The user's own pictures, by the keys of a configuration.
 
-use super::Dataset;
+use super::{Dataset, SampleForm};
 use crate::{Config, Result};
 use allfold_datasets::pictures::{self, PictureOptions};
 use std::path::Path;
 
-/// The shape of a sample and the number of classes; `None` if the folder cannot be read.
-pub fn form(config: &Config) -> Option<((usize, usize, usize), usize)> {
+/// The form of the samples; `None` if the folder cannot be read.
+pub fn form(config: &Config) -> Option<SampleForm> {
     let classes = pictures::classes(Path::new(&config.data.dir))?;
-    Some(((3, config.data.picture_size, config.data.picture_size), classes))
+    let shape = (3, config.data.picture_size, config.data.picture_size);
+    Some(SampleForm::new(shape, classes))
 }
 
 /// The training set and the test set in the folder `data.dir`.

@@ -36,7 +36,7 @@ fn a_set_is_of_the_form_that_is_told() {
         });
         let (train, test) = load(&config).unwrap();
         for set in [train, test] {
-            assert_eq!((set.shape, set.classes), form(&config).unwrap(), "{data}, {model}");
+            assert_eq!(set.form(), form(&config).unwrap(), "{data}, {model}");
             assert!(set.labels.len() == set.len() * set.rows());
         }
     }

@@ -7,7 +7,7 @@ use crate::engine::StepInput;
 use crate::evaluate::{Evaluation, evaluate_by};
 use crate::strategies::ddp;
 use crate::timing::StepBreakdown;
-use crate::{Config, Dataset, MemoryUse, Result};
+use crate::{Config, Dataset, MemoryUse, Result, SampleForm};
 use allfold_collectives::{Communicator, Rank, ReduceOp};
 use allfold_config::RankDevice;
 use allfold_kernels::nn::Float;
@@ -24,14 +24,14 @@ pub(super) fn machine(config: &Config, comm: &Communicator) -> Result<Option<Arc
 /// This rank's model on a device of `machine`, unless the rank computes on the CPU and others on GPUs.
 pub(super) fn replica<'a>(
     config: &'a Config,
-    sample: ((usize, usize, usize), usize),
+    samples: SampleForm,
     comm: &'a Communicator,
     machine: Option<Arc<dyn CudaMachine>>,
 ) -> Result<Option<Replica<'a>>> {
     let here = !config.mixes_devices() || config.device_of(comm.rank().index())? != RankDevice::Cpu;
     let device = machine.filter(|_| here).map(|machine| {
         let device = cuda::device_of(config, comm, &*machine)?;
-        Replica::new(config, sample, comm, (machine, device))
+        Replica::new(config, samples, comm, (machine, device))
     });
     device.transpose()
 }

@@ -7,7 +7,7 @@ use crate::engine::{NetworkSplit, StepInput};
 use crate::evaluate::{Evaluation, evaluate_first};
 use crate::strategies::{self, ddp};
 use crate::timing::{StepBreakdown, work};
-use crate::{Config, Dataset, Result, models};
+use crate::{Config, Dataset, Result, SampleForm, models};
 use allfold_collectives::Rank;
 use allfold_kernels::nn::Float;
 
@@ -16,15 +16,11 @@ use allfold_kernels::nn::Float;
 ///
 /// # Errors
 /// What [`strategies::fits`] refuses, and a network that cannot be shared or cut as the strategy needs it.
-pub fn fits_network(
-    config: &Config,
-    ranks: u32,
-    (shape, classes): ((usize, usize, usize), usize),
-) -> Result<()> {
+pub fn fits_network(config: &Config, ranks: u32, samples: SampleForm) -> Result<()> {
     strategies::fits(config, ranks)?;
     for rank in [0, ranks as usize - 1] {
         let plan = strategies::plan(config, rank, ranks)?;
-        let network = models::build::<f32>(config, shape, classes)?;
+        let network = models::build::<f32>(config, samples)?;
         ddp::fits_network(config, &network)?;
         let (network, _) = NetworkSplit::of(network, &plan.mesh, rank, config.parallel.sequence_parallel)?;
         plan.driver.units(&network.outline())?;

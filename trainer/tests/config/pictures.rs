@@ -2,7 +2,7 @@
 
 use allfold_collectives::World;
 use allfold_trainer::data::{Batch, form, load};
-use allfold_trainer::{Config, Dataset, Error, TrainResult, train};
+use allfold_trainer::{Config, Dataset, Error, SampleForm, TrainResult, train};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -75,7 +75,7 @@ fn the_numbers_of_a_picture_are_those_by_hand() {
         c.data.picture_std = [0.5, 1.0, 1.0 / 255.0];
     });
     let (train, test) = load(&config).unwrap();
-    assert_eq!((train.len(), test.len(), form(&config)), (1, 1, Some(((3, 2, 2), 1))));
+    assert_eq!((train.len(), test.len(), form(&config)), (1, 1, Some(SampleForm::new((3, 2, 2), 1))));
     let mut batch = Batch::<f32>::default();
     train.gather(&[0], &mut batch).unwrap();
     let want = [0.0, 1.2, 0.0, 1.2, 0.4, 0.0, 0.4, 0.0, 153.0, 2.0, 153.0, 2.0];

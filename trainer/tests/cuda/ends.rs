@@ -7,7 +7,7 @@ use allfold_gpu::nccl::{PeerLoss, StandIn, stand_in};
 use allfold_standin::{Shim, ShimOptions};
 use allfold_trainer::cuda::{Replica, Within};
 use allfold_trainer::engine::StepInput;
-use allfold_trainer::{Batch, Config, DrawKey, Error, Model, Result, models, optim};
+use allfold_trainer::{Batch, Config, DrawKey, Error, Model, Result, SampleForm, models, optim};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -53,8 +53,8 @@ fn one_goes(
 ) -> Result<Option<(String, Duration, usize)>> {
     let device = comm.rank().index() % machine.devices();
     let within = Within { machine: machine.clone(), device, deadline: DEADLINE };
-    let mut replica = Replica::new(config, ((1, 8, 8), 10), comm, within)?;
-    let network = models::build::<f32>(config, (1, 8, 8), 10)?;
+    let mut replica = Replica::new(config, SampleForm::new((1, 8, 8), 10), comm, within)?;
+    let network = models::build::<f32>(config, SampleForm::new((1, 8, 8), 10))?;
     let mut optimiser = optim::build(config, network.params())?;
     let start = Model::new(network, 1)?;
     replica.upload(&start.params, &start.buffers, &mut *optimiser)?;
@@ -179,7 +179,7 @@ fn a_run_leaves_nothing_on_its_device() {
         World::threads(2)
             .run(|comm| {
                 let on = (machine.clone(), comm.rank().index());
-                let mut replica = Replica::new(&config, ((1, 8, 8), 10), &comm, on)?;
+                let mut replica = Replica::new(&config, SampleForm::new((1, 8, 8), 10), &comm, on)?;
                 (0..STEPS).try_for_each(|at| step(&mut replica, at, 0.1).map(drop))?;
                 replica.evaluate(&batch(0, 4)).map(drop)
             })
@@ -199,7 +199,7 @@ fn ranks_that_capture_by_their_own_samples_alone_would_disagree() {
         World::threads(2).deadline(DEADLINE).run(|comm| {
             let rank = comm.rank().index();
             let within = Within { machine: machine.clone(), device: rank, deadline: DEADLINE };
-            let mut replica = Replica::new(&config, ((1, 8, 8), 10), &comm, within)?;
+            let mut replica = Replica::new(&config, SampleForm::new((1, 8, 8), 10), &comm, within)?;
             for at in 0..8 {
                 let short = at % 2;
                 let own = if rank == 0 { 4 } else { 4 - short };

@@ -10,7 +10,7 @@ use allfold_cuda::CudaMachine;
 use allfold_trainer::config::AutocastType;
 use allfold_trainer::cuda::Replica;
 use allfold_trainer::engine::StepInput;
-use allfold_trainer::{Config, Dataset, Error, Model, TrainResult, models, optim, train_with};
+use allfold_trainer::{Config, Dataset, Error, Model, SampleForm, TrainResult, models, optim, train_with};
 use std::sync::Arc;
 
 const ZERO: [&str; 3] = ["zero1", "zero2", "zero3"];
@@ -239,8 +239,8 @@ fn each_rank_keeps_its_part_of_the_memory() {
         let (config, machine) = (zero(strategy, &config), placed(4));
         let ran = World::threads(4).run(|comm| {
             let on = (machine.clone(), comm.rank().index() % machine.devices());
-            let mut replica = Replica::new(&config, ((1, 8, 8), 10), &comm, on)?;
-            let network = models::build::<f32>(&config, (1, 8, 8), 10)?;
+            let mut replica = Replica::new(&config, SampleForm::new((1, 8, 8), 10), &comm, on)?;
+            let network = models::build::<f32>(&config, SampleForm::new((1, 8, 8), 10))?;
             let mut optimiser = optim::build(&config, network.params())?;
             let start = Model::new(network, 1)?;
             replica.upload(&start.params, &start.buffers, &mut *optimiser)?;
