@@ -293,6 +293,12 @@ fn false_claims_are_caught() {
     assert!(check::claims(&Liar(0)).is_err());
     assert!(check::claims(&Liar(1)).is_err());
     assert!(check::claims(&Liar(2)).is_ok());
+    // A ring that is mirrored turns the other way round, and three ranks are no blocks of two.
+    for (ranks, block) in [(4, 1), (4, 2), (3, 2), (3, 0)] {
+        let lanes = Lanes::split(RingAllReduce(ranks), 2).mirrored(block);
+        let flaw = check::claims(&lanes).unwrap_err().to_string();
+        assert!(flaw.contains("`mirrored_lanes`"), "{flaw}");
+    }
 }
 
 /// A counterexample names the rank, the chunk, the expected value and the value found.

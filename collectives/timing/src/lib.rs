@@ -1,7 +1,7 @@
 //! Simulates a collective's schedule in virtual time, without threads or data, and computes when each rank is done.
 //!
 //! ```text
-//! simulate --> merge_lanes   one lane represents all equal lanes; then
+//! simulate --> merge_lanes   one lane represents all equal lanes, or two that mirror each other (mirrored_lanes); then
 //!          |-> by_symmetry   one rank per symmetry class of schedule and topology; these then run on
 //!          |-> clocks        a clock per rank: if no link is ever shared; tens of millions of messages per second
 //!          |-> events        an event queue: links shared, windows, lanes
@@ -41,6 +41,7 @@ mod explain;
 mod failure;
 mod job;
 mod merge_lanes;
+mod mirrored_lanes;
 mod outcome;
 mod owners;
 mod rates;

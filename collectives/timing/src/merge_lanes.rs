@@ -10,14 +10,14 @@
 //! lanes. Fault rules that are not steady, and a deadline, prevent it.
 
 use super::representatives::Replicated;
-use super::{AllRanks, Error, Job, Method, Outcome, by_symmetry, events};
+use super::{AllRanks, Error, Job, Method, Outcome, by_symmetry, events, mirrored_lanes};
 use allfold_schedules::Geometry;
 use allfold_schedules::schedule::Schedule;
 
 /// Times a job by one of its lanes; `None` if no lane represents all lanes (see [`Lane::of`]). `symmetry` allows one representative
 /// per symmetry class.
 pub(crate) fn run(job: &Job<'_>, symmetry: bool) -> Result<Option<Outcome>, Error> {
-    let Some(lane) = Lane::of(job) else { return Ok(None) };
+    let Some(lane) = Lane::of(job) else { return mirrored_lanes::run(job) };
     let (one, lanes) = (lane.job(job), lane.lanes);
     if symmetry {
         match by_symmetry::folded(&one, job, lanes) {

@@ -12,9 +12,12 @@ pub mod launched;
 pub mod log;
 pub mod memory;
 pub mod names;
+mod on_all_cores;
 pub mod output;
 pub mod progress;
 pub mod recorder;
 pub mod renamed;
 pub mod share;
 pub mod torchrun;
+
+pub use on_all_cores::on_all_cores;

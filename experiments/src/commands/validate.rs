@@ -7,14 +7,13 @@
 //! --with-one-run                             as --leave-one-system-out, with one other run of the system in the fit
 //! ```
 
-use crate::measure::machine_limits::cores;
 use crate::scaling::published as throughput;
 use allfold_cli::columns::columns;
 use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::{self, RunOutput};
-use allfold_cli::progress;
 use allfold_cli::recorder::Recorder;
+use allfold_cli::{on_all_cores, progress};
 use allfold_nccl_model::physics::{ModelTerm, Parameters, Terms};
 use allfold_report::records::{Stamp, Validated};
 use allfold_sim::read_text_at_most;
@@ -29,8 +28,6 @@ use allfold_validation::{cross_validation, draw, tables};
 use clap::ValueEnum;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Flags of `validate`.
 #[derive(clap::Args, Debug)]
@@ -244,71 +241,44 @@ fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &ParameterFile, terms: Ter
     plans
 }
 
-/// The finished predictions of jobs that end in any order.
-struct Done {
-    /// The predictions after the first that is missing, by place.
-    waiting: BTreeMap<usize, CommandResult<Validated>>,
-    /// The predictions before the first that is missing, all recorded.
-    found: CommandResult<Vec<Validated>>,
-}
-
-impl Done {
-    /// Takes in a prediction, and records those up to the first that is still missing. After an error nothing more is recorded.
-    fn add(&mut self, place: usize, row: CommandResult<Validated>, (recorder, stamp): &(Recorder, Stamp)) {
-        self.waiting.insert(place, row);
-        while let Ok(found) = &mut self.found
-            && let Some(row) = self.waiting.remove(&found.len())
-        {
-            match row.and_then(|row| recorder.record(&row, stamp).map(|()| row)) {
-                Ok(row) => found.push(row),
-                Err(error) => self.found = Err(error),
-            }
-        }
-    }
-}
-
 /// Every row of every run by every predictor, on all cores; in the order of the runs and the predictors. A row is recorded as soon as
 /// it and all rows before it are predicted.
 fn predict_all(
     plans: &[Plan<'_>],
     predictors: &[Predictor],
     terms: Terms,
-    records: &(Recorder, Stamp),
+    (recorder, stamp): &(Recorder, Stamp),
 ) -> CommandResult<Vec<Validated>> {
-    let mut jobs: Vec<(usize, usize, &Plan<'_>, Predictor, &PreparedRow)> = Vec::new();
+    type Call<'a> = (usize, &'a Plan<'a>, Predictor, &'a PreparedRow);
+    let mut jobs: Vec<(usize, Call<'_>)> = Vec::new();
     for (run, plan) in plans.iter().enumerate() {
         for (&predictor, row) in
             predictors.iter().flat_map(|by| plan.run.rows.iter().map(move |row| (by, row)))
         {
-            jobs.push((jobs.len(), run, plan, predictor, row));
+            jobs.push((jobs.len(), (run, plan, predictor, row)));
         }
     }
     // Run by run, so that the records of a run are written before the next run is predicted. The largest calls of a run take the longest
     // and start first, so that no core has a long one alone at the end.
-    jobs.sort_by_key(|&(place, run, _, _, row)| (run, std::cmp::Reverse(row.bytes), place));
+    jobs.sort_by_key(|&(place, (run, _, _, row))| (run, std::cmp::Reverse(row.bytes), place));
     let bar = progress::bar(jobs.len() as u64, "predicting calls");
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Done { waiting: BTreeMap::new(), found: Ok(Vec::with_capacity(jobs.len())) });
-    let work = || {
-        while let Some(&(place, _, plan, predictor, row)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let found = predict_row(plan, predictor, row, terms);
-            if let Ok(row) = &found {
-                let what = format!("{}: {} bytes by {}", row.run, row.bytes, row.predictor);
-                tracing::debug!("{what}: {:.1} us, measured {:.1}", row.predicted_us, row.measured_us);
-            }
-            bar.inc(1);
-            if let Ok(mut done) = done.lock() {
-                done.add(place, found, records);
-            }
+    let work = |&(_, plan, predictor, row): &Call<'_>| {
+        let found = predict_row(plan, predictor, row, terms);
+        if let Ok(row) = &found {
+            let what = format!("{}: {} bytes by {}", row.run, row.bytes, row.predictor);
+            tracing::debug!("{what}: {:.1} us, measured {:.1}", row.predicted_us, row.measured_us);
         }
+        bar.inc(1);
+        found
     };
-    std::thread::scope(|scope| {
-        (1..(cores() as usize).min(jobs.len())).for_each(|_| drop(scope.spawn(work)));
-        work();
-    });
-    drop(bar);
-    let done = done.into_inner().map_err(|_| CommandError::run("a prediction panicked: please report it"))?;
-    done.found
+    let mut found = Vec::with_capacity(jobs.len());
+    on_all_cores(&jobs, work, |row| {
+        let row = row?;
+        recorder.record(&row, stamp)?;
+        found.push(row);
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// Every row of a run.

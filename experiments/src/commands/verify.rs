@@ -4,7 +4,7 @@ use allfold_cli::columns::columns;
 use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
-use allfold_cli::{memory, names, progress};
+use allfold_cli::{memory, names, on_all_cores, progress};
 use allfold_collectives::Collective;
 use allfold_collectives::check;
 use allfold_collectives::registry::{self, Algorithm, Shape};
@@ -12,8 +12,6 @@ use allfold_report::format::counted;
 use allfold_report::records::ProofRecord;
 use allfold_report::sizes::RankCounts;
 use std::collections::BTreeSet;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Flags of `verify`.
 #[derive(clap::Args, Debug)]
@@ -92,46 +90,29 @@ pub fn prove(algorithms: &[&'static Algorithm], ranks: &RankCounts) -> CommandRe
         most.checked_pow(2).and_then(|n| n.checked_mul(64)),
         &format!("proofs for {most} ranks"),
     )?;
-    let mut jobs: Vec<(usize, &Algorithm, u32)> = Vec::new();
-    for algorithm in algorithms {
-        jobs.extend(ranks.0.iter().map(|&ranks| (0, *algorithm, ranks)));
-    }
-    jobs.iter_mut().enumerate().for_each(|(place, job)| job.0 = place);
+    let every = algorithms.iter().flat_map(|algorithm| ranks.0.iter().map(move |&ranks| (*algorithm, ranks)));
+    let mut jobs: Vec<(usize, (&Algorithm, u32))> = every.enumerate().collect();
     // The longest proofs start first, so that no core runs a long proof alone at the end.
-    jobs.sort_by_key(|&(place, _, ranks)| (std::cmp::Reverse(ranks), place));
+    jobs.sort_by_key(|&(place, (_, ranks))| (std::cmp::Reverse(ranks), place));
 
     let bar = progress::bar(jobs.len() as u64, "proving");
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(jobs.len())));
-    let work = || {
-        let mut mine = Vec::new();
-        while let Some(&(place, algorithm, ranks)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let proof = proof(algorithm, ranks);
-            if let Ok(proof) = &proof {
-                let (over, rounds) = (counted(ranks as usize, "rank"), proof.rounds);
-                let ok = if proof.ok { "proved" } else { "refuted" };
-                tracing::debug!(
-                    "{ok} {} by {} over {over}, {rounds} rounds",
-                    proof.collective,
-                    proof.algorithm
-                );
-            }
-            mine.push((place, proof));
-            bar.inc(1);
+    let work = |&(algorithm, ranks): &(&Algorithm, u32)| {
+        let proof = proof(algorithm, ranks);
+        if let Ok(proof) = &proof {
+            let (over, rounds) = (counted(ranks as usize, "rank"), proof.rounds);
+            let ok = if proof.ok { "proved" } else { "refuted" };
+            tracing::debug!("{ok} {} by {} over {over}, {rounds} rounds", proof.collective, proof.algorithm);
         }
-        if let Ok(mut done) = done.lock() {
-            done.extend(mine);
-        }
+        bar.inc(1);
+        proof
     };
-    std::thread::scope(|scope| {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        (0..cores.min(jobs.len())).for_each(|_| drop(scope.spawn(work)));
-    });
+    let mut proofs = Vec::with_capacity(jobs.len());
+    on_all_cores(&jobs, work, |proof| {
+        proofs.push(proof?);
+        Ok(())
+    })?;
     bar.finish_and_clear();
-    let mut done = done
-        .into_inner()
-        .map_err(|_| CommandError::run("a proof panicked: this is a defect of Allfold, please report it"))?;
-    done.sort_by_key(|(place, _)| *place);
-    done.into_iter().map(|(_, proof)| proof).collect()
+    Ok(proofs)
 }
 
 fn proof(algorithm: &Algorithm, ranks: u32) -> CommandResult<ProofRecord> {

@@ -16,7 +16,6 @@ use allfold_sim::{Topology, read_text_at_most};
 use allfold_validation::file::ParameterFile;
 use allfold_validation::predict::Predictor;
 use std::path::Path;
-use std::time::Instant;
 
 /// The collectives that NCCL's tuner covers.
 const TUNED: [Collective; 5] = [
@@ -69,8 +68,6 @@ pub struct NcclTimed {
     pub record: SimulatedCollective,
     /// What NCCL chose, and the other predictors' times, in one line.
     pub line: String,
-    /// The real seconds that the simulation took.
-    pub wall_s: f64,
 }
 
 impl NcclMachine {
@@ -109,10 +106,7 @@ impl NcclMachine {
         let (parameters, terms) = (&self.options.parameters, self.options.terms);
         let (count, bytes) = choice.count(size);
         let case = self.setting.case(collective, bytes, false).map_err(CommandError::usage)?;
-        #[allow(clippy::disallowed_methods, reason = "the simulator's own speed is measured")]
-        let start = Instant::now();
         let found = simulated(&case, parameters, terms).map_err(CommandError::run)?;
-        let wall_s = start.elapsed().as_secs_f64();
         let call = CollectiveCall {
             collective: collective.name().into(),
             algorithm: format!("NCCL {}/{}", case.algorithm, case.protocol),
@@ -136,7 +130,7 @@ impl NcclMachine {
             Predictor::ClosedForm.name(),
             case.tuner_us
         );
-        Ok(NcclTimed { record: record(call, &self.topology, &found, collective), line, wall_s })
+        Ok(NcclTimed { record: record(call, &self.topology, &found, collective), line })
     }
 }
 

@@ -17,6 +17,12 @@ impl Rank {
         self.0 as usize
     }
 
+    /// The rank with the same position in the block of `block` ranks that comes as far from the end of all `ranks` ranks as this
+    /// rank's block from their beginning: with blocks of 2, ranks 0 1 2 3 4 5 become 4 5 2 3 0 1. `block` divides `ranks`.
+    pub const fn mirrored(self, block: u32, ranks: u32) -> Rank {
+        Rank(ranks - block - (self.0 - self.0 % block) + self.0 % block)
+    }
+
     /// Ranks as words of a sentence: "rank 3", "ranks 2, 5".
     pub fn list(of: &[Rank]) -> String {
         let list: Vec<String> = of.iter().map(Rank::to_string).collect();

@@ -4,11 +4,13 @@
 //! ring, mesh, switch    every rotation: r becomes r + s
 //! nodes of 8            rotations by whole nodes; xor with any mask, where every node is full
 //! cluster               rotations by nodes or by pods; xor with masks of whole nodes, or of devices that are alike
+//! switch, nodes of 8     blocks of ranks, or of whole nodes, in reverse order
 //! graph                 none (not searched for)
 //! ```
 
-use super::Topology;
 use super::wiring::Wiring;
+use super::{LinkId, Topology};
+use crate::Rank;
 
 /// Renumberings of the ranks that map every link to a link of the same family, and every path to a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,12 +20,15 @@ pub struct Symmetry {
     /// The xor masks: r becomes r ^ m, for every multiple m of this number that maps the ranks to the ranks; `None` if there are
     /// none.
     pub masks: Option<u32>,
+    /// The mirrors: [`Rank::mirrored`] in blocks of any multiple of this number of ranks that divides the number of ranks; `None` if
+    /// there are none or they are not searched for.
+    pub mirrors: Option<u32>,
 }
 
 impl Topology {
     /// The renumberings of the ranks that map this topology to itself.
     pub fn symmetry(&self) -> Symmetry {
-        Symmetry { rotations: self.rotations(), masks: self.masks() }
+        Symmetry { rotations: self.rotations(), masks: self.masks(), mirrors: self.mirrors() }
     }
 
     /// Whether there is a link for every ordered pair of ranks: link r of family d leads from rank r to rank r + d + 1,
@@ -71,6 +76,23 @@ impl Topology {
         }
     }
 
+    fn mirrors(&self) -> Option<u32> {
+        match self.wiring {
+            Wiring::Switch => Some(1),
+            Wiring::Nodes { devices, .. } if self.ranks > devices && self.ranks.is_multiple_of(devices) => {
+                Some(devices)
+            }
+            _ => None,
+        }
+    }
+
+    /// The link that serves the [`Rank::mirrored`] ranks of those that `link` serves. `block` is one of [`Symmetry::mirrors`].
+    pub fn mirrored_link(&self, link: LinkId, block: u32) -> LinkId {
+        let family = self.family(link);
+        let index = Rank(link.0 - family.first).mirrored(block / family.block, family.count);
+        LinkId(family.first + index.0)
+    }
+
     fn has_rails(&self) -> bool {
         self.cluster.as_ref().is_some_and(|cluster| cluster.has_rails())
     }
@@ -81,7 +103,7 @@ mod tests {
     use super::*;
 
     fn symmetry(name: &str, ranks: u32) -> (Option<u32>, Option<u32>) {
-        let Symmetry { rotations, masks } = Topology::named(name, ranks).unwrap().symmetry();
+        let Symmetry { rotations, masks, .. } = Topology::named(name, ranks).unwrap().symmetry();
         (rotations, masks)
     }
 
@@ -96,5 +118,31 @@ mod tests {
         assert_eq!(symmetry("nodes6", 12), (Some(6), None), "six is no power of two");
         let (rotations, masks) = symmetry("dgx1-v100", 32);
         assert_eq!((rotations, masks), (Some(8), Some(8)), "devices of a hypercube mesh are no two alike");
+    }
+
+    #[test]
+    fn a_mirror_maps_every_path_to_a_path() {
+        for (name, ranks, blocks) in
+            [("switch", 12, &[1u32, 3, 6][..]), ("nodes4", 24, &[4, 8, 12]), ("nodes6x3", 24, &[6, 12])]
+        {
+            let topology = Topology::named(name, ranks).unwrap();
+            let unit = topology.symmetry().mirrors.unwrap();
+            for &block in blocks {
+                assert!(block.is_multiple_of(unit));
+                let mirrored = |rank: u32| Rank(rank).mirrored(block, ranks);
+                for (from, to) in (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))) {
+                    let (mut links, mut image) = (Vec::new(), Vec::new());
+                    topology.route(Rank(from), Rank(to), &mut links);
+                    topology.route(mirrored(from), mirrored(to), &mut image);
+                    links.iter_mut().for_each(|link| *link = topology.mirrored_link(*link, block));
+                    assert_eq!(links, image, "{name}, blocks of {block}, {from} to {to}");
+                }
+            }
+        }
+        let none = |name, ranks| Topology::named(name, ranks).unwrap().symmetry().mirrors;
+        assert_eq!(
+            [none("ring", 8), none("nodes8", 63), none("nodes8", 8), none("dgx1-v100", 32)],
+            [None; 4]
+        );
     }
 }

@@ -132,7 +132,13 @@ fn cut(schedule: impl Schedule + 'static, pieces: u32) -> Arc<dyn Schedule> {
 fn twins<S: Schedule>(nodes: u32, how: impl Fn(NodeTree) -> S) -> Lanes<S> {
     let trees: Vec<S> = [false, true].into_iter().map(|twin| how(NodeTree { nodes, twin })).collect();
     let stride = trees.iter().map(S::stride).max().unwrap_or(0);
-    Lanes::new(trees).at_stride(stride)
+    let both = Lanes::new(trees).at_stride(stride);
+    // Nodes are counted from the end in the twin of an even number of nodes.
+    if nodes.is_multiple_of(2) {
+        let ranks = both.ranks();
+        return both.mirrored(ranks / nodes);
+    }
+    both
 }
 
 #[cfg(test)]

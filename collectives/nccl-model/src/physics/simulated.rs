@@ -265,6 +265,35 @@ mod tests {
     }
 
     #[test]
+    fn one_of_two_mirrored_trees_takes_the_time_of_both() {
+        for (nodes, devices, bytes, folded) in [
+            (2, 3, 1 << 10, 2),
+            (4, 2, 300_000, 2),
+            (6, 8, 1 << 20, 2),
+            (10, 4, 5_000_002, 2),
+            (12, 8, 32 << 20, 2),
+            // An odd number of bytes, and of nodes.
+            (6, 8, (1 << 20) + 1, 1),
+            (5, 2, 1 << 20, 1),
+        ] {
+            for protocol in [Protocol::Ll, Protocol::Simple] {
+                let setting = setting("A100", nodes, devices, "NVLink3 NVSwitch", "8x200Gb/s IB HDR");
+                let case = setting.with(Collective::AllReduce, bytes, false, NcclAlgorithm::Tree, protocol);
+                let (parameters, terms) = (Parameters::default(), Terms::default());
+                let found = layout(case.collective, case.algorithm, nodes, devices, pieces(&case)).unwrap();
+                let topology = links(&case, nodes, &parameters, terms, &found).unwrap();
+                let geometry = Geometry::whole(&*found.schedule, bytes);
+                let job = Job { window: found.window, ..Job::new(&*found.schedule, &geometry, 1, &topology) };
+                let one = simulate(&job, Engine::Auto).unwrap();
+                let both = simulate(&job, Engine::Events).unwrap();
+                assert_eq!((one.folded, both.folded), (folded, 1), "{nodes} x {devices}, {bytes} B");
+                assert_eq!((one.time, one.finish, one.links), (both.time, both.finish, both.links));
+                assert_eq!((one.messages, one.bytes, one.bounds), (both.messages, both.bytes, both.bounds));
+            }
+        }
+    }
+
+    #[test]
     fn buffers_of_a_ring_cover_a_slow_hop() {
         let setting = setting("H100", 2, 8, "NVLink4 NVSwitch", "8x200Gb/s GPUDirect-TCPXO");
         let (simulated, closed) =

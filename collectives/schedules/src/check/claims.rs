@@ -4,12 +4,12 @@
 //! would let one rank represent another rank that behaves differently.
 
 use super::Counterexample;
-use crate::schedule::{Permutation, Pipeline, Rank, Schedule, Span, Step};
+use crate::schedule::{MirroredLanes, Permutation, Pipeline, Rank, Schedule, Span, Step};
 use std::collections::BTreeMap;
 use std::iter::successors;
 
-/// Compares [`Schedule::next`], [`Schedule::active`], [`Schedule::pipeline`], [`Schedule::symmetry`] and
-/// [`Schedule::renumbers_chunks`] with all steps.
+/// Compares [`Schedule::next`], [`Schedule::active`], [`Schedule::pipeline`], [`Schedule::symmetry`],
+/// [`Schedule::renumbers_chunks`] and [`Schedule::mirrored_lanes`] with all steps.
 ///
 /// # Errors
 /// The first rank and round in which a claim is wrong, or a number of ranks, chunks, segments or lanes that is 0.
@@ -22,6 +22,7 @@ pub fn claims(schedule: &(impl Schedule + ?Sized)) -> Result<(), Counterexample>
     }
     (0..schedule.ranks()).try_for_each(|rank| next(schedule, Rank(rank)))?;
     (0..schedule.ranks()).try_for_each(|rank| pipeline(schedule, Rank(rank)))?;
+    (0..schedule.ranks()).try_for_each(|rank| mirrored_lanes(schedule, Rank(rank)))?;
     schedule.symmetry().into_iter().try_for_each(|by| symmetry(schedule, by))
 }
 
@@ -72,6 +73,38 @@ fn pipeline(schedule: &(impl Schedule + ?Sized), rank: Rank) -> Result<(), Count
     }
     let what = format!("has {steps} steps, but `pipeline` has {pieces} pieces of {} steps", acts(of));
     Err(Counterexample { rank, round: None, chunk: None, what })
+}
+
+/// Checks that a rank's steps in the first of two mirrored lanes are those of that lane's schedule, and that its steps in the second are
+/// the mirrored rank's, on the other half of the chunks.
+fn mirrored_lanes(schedule: &(impl Schedule + ?Sized), rank: Rank) -> Result<(), Counterexample> {
+    let Some(MirroredLanes { block, lane }) = schedule.mirrored_lanes() else { return Ok(()) };
+    let ranks = schedule.ranks();
+    let fail = |round, what: &str| {
+        let what = format!("{what}, but `mirrored_lanes` has blocks of {block}");
+        Err(Counterexample { rank, round, chunk: None, what })
+    };
+    if block == 0 || !ranks.is_multiple_of(block) {
+        return fail(None, &format!("there are {ranks} ranks"));
+    }
+    let mirror = |rank: Rank| rank.mirrored(block, ranks);
+    let steps = |of: &dyn Schedule, rank: Rank| {
+        let rounds: Vec<u64> = successors(of.next(rank, 0), |round| of.next(rank, round + 1)).collect();
+        rounds.into_iter().map(|round| of.step(rank, round)).collect::<Vec<Step>>().into_iter()
+    };
+    let upper = |span: Span| Span { first_chunk: span.first_chunk + lane.chunks(), ..span };
+    let mut first = steps(&*lane, rank);
+    let mut second = steps(&*lane, mirror(rank)).map(|step| step.map(mirror, upper));
+    for round in successors(schedule.next(rank, 0), |round| schedule.next(rank, round + 1)) {
+        let want = if schedule.lane(round) < lane.lanes() { first.next() } else { second.next() };
+        if want != Some(schedule.step(rank, round)) {
+            return fail(Some(round), &format!("the lane's step is {want:?}"));
+        }
+    }
+    match first.chain(second).next() {
+        Some(left) => fail(None, &format!("the lane has the step {left:?} more")),
+        None => Ok(()),
+    }
 }
 
 /// Checks that every step with its ranks renumbered is the step of the renumbered rank, up to one renumbering of chunks.

@@ -17,6 +17,17 @@ pub struct Lanes<S> {
     stride: u64,
     /// Whether all lanes run the same schedule.
     replicated_lanes: bool,
+    /// The block of ranks in which the second of two lanes is the mirror image of the first.
+    mirrored: Option<u32>,
+}
+
+/// The first of two lanes, of which the second is the mirror image: what a rank does in the first lane, its [`Rank::mirrored`] rank
+/// does in the second.
+pub struct MirroredLanes<'a> {
+    /// The number of ranks of a block.
+    pub block: u32,
+    /// The schedule of the first lane.
+    pub lane: Box<dyn Schedule + 'a>,
 }
 
 #[derive(Clone, Debug)]
@@ -53,12 +64,18 @@ impl<S: Schedule> Lanes<S> {
             .collect();
         // A rank's ports serve one lane after another, so the strides add up.
         let stride = lanes.iter().map(|lane| lane.of.stride()).max().unwrap_or(0) * lanes.len() as u64;
-        Lanes { rounds: longest * lanes.len() as u64, lanes, stride, replicated_lanes: false }
+        Lanes { rounds: longest * lanes.len() as u64, lanes, stride, replicated_lanes: false, mirrored: None }
     }
 
     /// These lanes with another stride. A smaller stride is possible if no rank is busy in all lanes at the same time.
     pub fn at_stride(self, stride: u64) -> Lanes<S> {
         Lanes { stride, ..self }
+    }
+
+    /// These two lanes, of which the second is the mirror image of the first in blocks of `block` ranks
+    /// ([`Schedule::mirrored_lanes`]).
+    pub fn mirrored(self, block: u32) -> Lanes<S> {
+        Lanes { mirrored: Some(block), ..self }
     }
 
     /// `count` lanes of the same schedule.
@@ -120,6 +137,9 @@ impl<S: Schedule> Schedule for Lanes<S> {
     }
     fn replicated_lanes(&self) -> Option<(u32, &dyn Schedule)> {
         self.replicated_lanes.then(|| (self.lanes.len() as u32, &self.lanes[0].of as &dyn Schedule))
+    }
+    fn mirrored_lanes(&self) -> Option<MirroredLanes<'_>> {
+        self.mirrored.map(|block| MirroredLanes { block, lane: Box::new(&self.lanes[0].of) })
     }
     fn owner(&self, chunk: u32) -> Rank {
         let next = self.lanes.partition_point(|lane| lane.from <= chunk);

@@ -16,7 +16,7 @@ mod table;
 mod then;
 
 pub use allfold_base::Rank;
-pub use lanes::Lanes;
+pub use lanes::{Lanes, MirroredLanes};
 pub use over::Over;
 pub use power_of_two::{FoldedToPowerOfTwo, Pairs};
 pub use reverse::{Reverse, then_reverse};
@@ -103,6 +103,11 @@ pub trait Schedule: Send + Sync {
         None
     }
 
+    /// One of the schedule's two lanes, if the other is its mirror image and has an equal share of the chunks; `None` otherwise.
+    fn mirrored_lanes(&self) -> Option<MirroredLanes<'_>> {
+        None
+    }
+
     /// The rank that owns a chunk: the rank that contributes the chunk to an all-gather, and that ends with the chunk after a
     /// reduce-scatter. By default rank r owns the r-th near-equal share of the chunks.
     fn owner(&self, chunk: u32) -> Rank {
@@ -167,6 +172,9 @@ macro_rules! forward {
             }
             fn replicated_lanes(&self) -> Option<(u32, &dyn Schedule)> {
                 (**self).replicated_lanes()
+            }
+            fn mirrored_lanes(&self) -> Option<MirroredLanes<'_>> {
+                (**self).mirrored_lanes()
             }
             fn owner(&self, chunk: u32) -> Rank {
                 (**self).owner(chunk)

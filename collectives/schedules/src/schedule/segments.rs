@@ -9,7 +9,7 @@
 //!
 //! Segments are cut from chunks, so every segment keeps the reduction tree of its chunk.
 
-use super::{Permutation, Pipeline, Rank, Schedule, Span, Step};
+use super::{MirroredLanes, Permutation, Pipeline, Rank, Schedule, Span, Step};
 use std::ops::Range;
 
 /// A schedule whose chunks are cut into segments. Segments cannot be cut again.
@@ -105,6 +105,13 @@ impl<S: Schedule> Schedule for Segments<S> {
     }
     fn pipeline(&self) -> Option<Pipeline<'_>> {
         Some(Pipeline { of: &self.of, pieces: self.count, lap: self.stride * self.count + 1 })
+    }
+    /// The rounds of both lanes alternate, so a lane has half of the stride.
+    fn mirrored_lanes(&self) -> Option<MirroredLanes<'_>> {
+        let MirroredLanes { block, lane } =
+            self.of.mirrored_lanes().filter(|_| self.stride.is_multiple_of(2))?;
+        let lane = Segments::with_stride(lane, self.count as u32, self.stride / 2);
+        Some(MirroredLanes { block, lane: Box::new(lane) })
     }
     fn owner(&self, chunk: u32) -> Rank {
         self.of.owner(chunk)

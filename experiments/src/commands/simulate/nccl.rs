@@ -15,12 +15,13 @@ use crate::commands::validate::parameters;
 use crate::predict::nccl::{NcclMachine, NcclOptions, NcclTimed};
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
-use allfold_cli::progress;
+use allfold_cli::{on_all_cores, progress};
 use allfold_nccl_model::physics::{ModelTerm, Setting, Terms};
 use allfold_nccl_model::{Library, Overrides};
-use allfold_report::format::{self, counted};
+use allfold_report::format::counted;
 use allfold_report::records::SimulatedCollective;
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// Flags that go with `--algo nccl`.
 #[derive(clap::Args, Debug)]
@@ -111,18 +112,26 @@ pub fn run(
     let collective = sweep.collective;
     output.say(heading(sweep, topology, &machine.setting))?;
     let choice = SweepArgs { algo: None, ..sweep.clone() }.choice()?;
-    let (mut lines, mut records, mut wall_s) = (Vec::new(), Vec::new(), 0.0);
-    for size in sweep.sizes()? {
-        let spinner = progress::spinner(&format!("{}, {}, NCCL", collective.name(), format::bytes(size)));
-        let timed = machine.time(&choice, size);
-        spinner.finish_and_clear();
-        let NcclTimed { record, line, wall_s: took } = timed?;
-        output.say(table::simulated_row(&record, &record))?;
-        output.record(&record)?;
-        wall_s += took;
-        lines.push(line);
-        records.push(record);
-    }
+    let (mut lines, mut records) = (Vec::new(), Vec::new());
+    let sizes: Vec<(usize, u64)> = sweep.sizes()?.into_iter().enumerate().collect();
+    let bar = progress::bar(sizes.len() as u64, &format!("{} by NCCL, sizes", collective.name()));
+    #[allow(clippy::disallowed_methods, reason = "the simulator's own speed is measured")]
+    let start = Instant::now();
+    on_all_cores(
+        &sizes,
+        |&size| machine.time(&choice, size),
+        |timed| {
+            let NcclTimed { record, line } = timed?;
+            bar.inc(1);
+            output.say(table::simulated_row(&record, &record))?;
+            output.record(&record)?;
+            lines.push(line);
+            records.push(record);
+            Ok(())
+        },
+    )?;
+    let wall_s = start.elapsed().as_secs_f64();
+    bar.finish_and_clear();
     let busbw: Vec<f64> = records.iter().map(|record| record.busbw_gbps).collect();
     output.say(table::footer(collective.name(), None, &busbw))?;
     lines.into_iter().try_for_each(|line| output.say(line))?;
