@@ -146,10 +146,11 @@ pub fn prepare_algorithm(py: Python<'_>, collective: &str, name: &str, ranks: u3
     drop(failed_step());
     for root in (0..roots).map(Rank) {
         let shape = shape.rooted(root).map_err(wrong)?;
-        py.detach(|| algorithm.build(shape));
+        let built = py.detach(|| algorithm.build(shape));
         if let Some(raised) = failed_step() {
             return Err(raised);
         }
+        built.map_err(wrong)?;
     }
     Ok(())
 }

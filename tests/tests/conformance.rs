@@ -55,7 +55,7 @@ impl Case {
 
     /// The schedule and its geometry, as a communicator makes them from the plan.
     fn schedule(&self, element: usize) -> (Arc<dyn Schedule>, Geometry) {
-        let whole = self.algorithm.build(self.shape());
+        let whole = self.algorithm.build(self.shape()).unwrap();
         let chunk = (self.extent().whole() as u64).div_ceil(u64::from(whole.chunks()));
         let bytes = (self.extent().whole() * element) as u64;
         let segments = match self.segment {
@@ -129,7 +129,7 @@ fn call<T: Element>(comm: &Communicator, case: &Case, input: &[T]) -> Result<Vec
 
 /// What every rank must end with: the trees that the symbolic checker found, evaluated on the inputs.
 fn expected<T: Element>(case: &Case, inputs: &[Vec<T>]) -> Vec<Vec<T>> {
-    let schedule = case.algorithm.build(case.shape());
+    let schedule = case.algorithm.build(case.shape()).unwrap();
     let geometry = match case.collective().blocked() {
         true => Geometry::blocked(&schedule, case.count as u64),
         false => Geometry::whole(&schedule, case.count as u64),

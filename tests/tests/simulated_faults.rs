@@ -16,7 +16,7 @@ fn ring(rules: &[&str]) -> Result<Picos, Error> {
 fn timed(algorithm: &str, pieces: u32, window: u32, rules: &[&str]) -> Result<Picos, Error> {
     let topology = Topology::named("switch", 4).unwrap();
     let row = registry::find(Collective::AllReduce, algorithm).unwrap();
-    let schedule: Arc<dyn Schedule> = row.build(Shape::new(4).unwrap());
+    let schedule: Arc<dyn Schedule> = row.build(Shape::new(4).unwrap()).unwrap();
     let schedule = Segments::new(schedule, pieces);
     let geometry = Geometry::whole(&schedule, 250_000);
     let faults = Faults::parse(rules.iter().copied(), &topology).unwrap().seeded(1);

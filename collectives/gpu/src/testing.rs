@@ -108,7 +108,7 @@ fn twice<T: Element>(
     mode: ExecutionMode,
 ) -> DeviceResult<[Vec<Vec<T>>; 2]> {
     let mut group = DeviceRanks::new(machine.clone(), case.ranks)?;
-    let plain = algorithm.build(Shape::new(case.ranks)?.rooted(case.root)?);
+    let plain = algorithm.build(Shape::new(case.ranks)?.rooted(case.root)?)?;
     let segments = segments(case, &*plain, inputs.first().map_or(0, Vec::len));
     let job = DeviceCollective { algorithm, root: case.root, dtype: T::DTYPE, op: case.op, mode, segments };
     let allocate = |(rank, input): (u32, &Vec<T>)| {
@@ -188,7 +188,7 @@ fn one<T: Element>(
     };
     let (rank, queue) = (comm.rank(), comm.queue().clone());
     let input = &exact.inputs[rank.index()];
-    let plain = algorithm.build(Shape::new(case.ranks)?.rooted(case.root)?);
+    let plain = algorithm.build(Shape::new(case.ranks)?.rooted(case.root)?)?;
     let pieces = segments(case, &*plain, input.len());
     let schedule: Arc<dyn Schedule> = if pieces > 1 { Arc::new(Segments::new(plain, pieces)) } else { plain };
     let geometry = match algorithm.collective.blocked() {

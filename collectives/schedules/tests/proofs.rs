@@ -89,7 +89,7 @@ fn automatic_choice_is_canonical() {
 fn segments_at_any_stride_keep_every_tree() {
     for row in registry::of(Collective::AllReduce) {
         for ranks in [1, 2, 3, 5, 8, 13] {
-            let plain = row.build(Shape::new(ranks).unwrap());
+            let plain = row.build(Shape::new(ranks).unwrap()).unwrap();
             let proof = check::check(&plain, Collective::AllReduce, Rank(0)).unwrap();
             for stride in [0, 1, 2, 5, plain.rounds()] {
                 let cut = Segments::with_stride(plain.clone(), 4, stride);
@@ -319,7 +319,7 @@ fn schedules_of_a_hundred_thousand_ranks_are_cheap() {
     for row in ALGORITHMS {
         for ranks in [131_072, 100_003] {
             let shape = Shape::new(ranks).unwrap().rooted(Rank(ranks / 3)).unwrap();
-            let schedule: Arc<dyn Schedule> = row.build(shape);
+            let schedule: Arc<dyn Schedule> = row.build(shape).unwrap();
             let rounds = schedule.rounds();
             for rank in [0, 1, 2, ranks / 3, ranks / 2 + 1, ranks - 1].map(Rank) {
                 let first = schedule.next(rank, 0).unwrap();
@@ -340,7 +340,7 @@ fn schedules_of_a_hundred_thousand_ranks_are_cheap() {
 fn pictures_are_drawn_for_any_size() {
     for row in ALGORITHMS {
         for ranks in [1, 2, 5, 8, 12, 40, 3000] {
-            let schedule = row.build(Shape::new(ranks).unwrap());
+            let schedule = row.build(Shape::new(ranks).unwrap()).unwrap();
             let picture = render::rounds(&schedule);
             assert!(picture.len() < 400_000 && picture.lines().all(|line| line.len() <= 200), "{}", row.name);
         }
@@ -373,7 +373,7 @@ mod stacks {
             written_out in any::<bool>(),
         ) {
             let root = Rank(root % ranks);
-            let plain = row.build(Shape::new(ranks).unwrap().rooted(root).unwrap());
+            let plain = row.build(Shape::new(ranks).unwrap().rooted(root).unwrap()).unwrap();
             let order = check::check(&plain, row.collective, root).unwrap().order();
             let laned = lanes(lanes(plain, inner), outer);
             let laned: Arc<dyn Schedule> =

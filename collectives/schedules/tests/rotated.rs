@@ -13,7 +13,7 @@ fn every_algorithm_without_a_root_is_proved_on_rotated_lanes() {
     {
         for (ranks, devices, nics) in [(4, 2, 2), (8, 4, 2), (8, 4, 4), (12, 3, 2), (16, 8, 8), (6, 6, 1)] {
             for lanes in [1, 2, 3, 8, 16] {
-                let plain = row.build(Shape::new(ranks).unwrap());
+                let plain = row.build(Shape::new(ranks).unwrap()).unwrap();
                 let schedule = over_nics(plain, lanes, devices, nics);
                 let proof = check::check(&schedule, row.collective, Rank(0));
                 assert!(
@@ -37,7 +37,7 @@ fn named_symmetries_map_sends_to_sends() {
         .filter(|row| ["all_reduce", "all_gather", "reduce_scatter"].contains(&row.collective.name()))
     {
         for by in 0..devices {
-            let schedule = Rotated::new(row.build(Shape::new(ranks).unwrap()), devices, by);
+            let schedule = Rotated::new(row.build(Shape::new(ranks).unwrap()).unwrap(), devices, by);
             for permutation in schedule.symmetry() {
                 let moved = |rank: Rank| match permutation {
                     Permutation::Rotate(d) => Rank((rank.0 + d) % ranks),
@@ -64,7 +64,7 @@ fn lanes_with_equal_rotations_are_replicated_and_others_are_not() {
             .iter()
             .find(|row| row.name == "ring" && row.collective.name() == "all_reduce")
             .unwrap();
-        over_nics(row.build(Shape::new(16).unwrap()), lanes, 8, 8)
+        over_nics(row.build(Shape::new(16).unwrap()).unwrap(), lanes, 8, 8)
     };
     assert!(ring(8).replicated_lanes().is_none());
     assert_eq!(ring(32).replicated_lanes().map(|(lanes, _)| lanes), Some(4));

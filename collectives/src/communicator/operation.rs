@@ -56,7 +56,7 @@ impl Prepared {
         let (count, width) = (count as u64, dtype.size() as u64);
         let bytes = elements * width;
         let row = plan.pick(collective, shape, bytes);
-        let whole = schedules.get(row, shape, root, (1, 0));
+        let whole = schedules.get(row, shape, root, (1, 0))?;
         let chunk = elements.div_ceil(u64::from(whole.chunks()));
         let mut call =
             Call { operation, sequence: 0, count, dtype, op, root, algorithm: row.name, segments: 1 };
@@ -72,7 +72,7 @@ impl Prepared {
             Some(piece) => ((chunk * width).div_ceil(piece).clamp(1, PIECES) as u32, 1),
             None => (plan.segments(row, bytes, chunk, width), whole.stride()),
         };
-        let schedule = schedules.get(row, shape, root, (segments, stride));
+        let schedule = schedules.get(row, shape, root, (segments, stride))?;
         let geometry = match collective.blocked() {
             true => Geometry::blocked(&schedule, count),
             false => Geometry::whole(&schedule, count),

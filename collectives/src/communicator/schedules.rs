@@ -1,10 +1,11 @@
 //! The schedules that a communicator has built.
 
 use crate::fused::{self, Trees};
-use crate::registry::{Algorithm, Shape};
+use crate::registry::{self, Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};
 use crate::{Collective, Rank};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 /// Built schedules, by the arguments that they were built from.
@@ -26,16 +27,17 @@ impl Schedules {
         shape: Shape,
         root: Option<Rank>,
         (segments, stride): (u32, u64),
-    ) -> Arc<dyn Schedule> {
+    ) -> Result<Arc<dyn Schedule>, registry::Error> {
         let key = |segments| (row.collective, root, row.name, segments);
-        let whole = self.built.entry(key(1)).or_insert_with(|| row.build(shape)).clone();
+        let whole = match self.built.entry(key(1)) {
+            Entry::Occupied(built) => built.get().clone(),
+            Entry::Vacant(place) => place.insert(row.build(shape)?).clone(),
+        };
         if segments == 1 || whole.segments() > 1 {
-            return whole;
+            return Ok(whole);
         }
-        self.built
-            .entry(key(segments))
-            .or_insert_with(|| Arc::new(Segments::with_stride(whole, segments, stride)))
-            .clone()
+        let cut = || Arc::new(Segments::with_stride(whole, segments, stride)) as Arc<dyn Schedule>;
+        Ok(self.built.entry(key(segments)).or_insert_with(cut).clone())
     }
 
     /// The reduction trees of an algorithm. If the user did not choose the algorithm (`named` is false) and it reduces, it is canonical,

@@ -138,7 +138,7 @@ fn sample<T: Element>(number: u64) -> T {
 fn exact<T: Element>(algorithm: &Algorithm, case: &Case, inputs: &[Vec<T>]) -> Result<Vec<Vec<T>>, String> {
     let collective = algorithm.collective;
     let shape = Shape::new(case.ranks).and_then(|shape| shape.rooted(case.root));
-    let schedule = algorithm.build(shape.map_err(|error| error.to_string())?);
+    let schedule = shape.and_then(|shape| algorithm.build(shape)).map_err(|error| error.to_string())?;
     let geometry = match collective.blocked() {
         true => Geometry::blocked(&schedule, case.count as u64),
         false => Geometry::whole(&schedule, case.count as u64),

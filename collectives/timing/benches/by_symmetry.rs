@@ -16,7 +16,7 @@ fn by_symmetry(c: &mut Criterion) {
     println!("all-reduce of 1 GiB over {RANKS} ranks; target: the ring on nodes8 in less than 1 s");
     for algorithm in ["ring", "halving_doubling"] {
         let row = registry::find(Collective::AllReduce, algorithm).unwrap();
-        let schedule = row.build(Shape::new(RANKS).unwrap());
+        let schedule = row.build(Shape::new(RANKS).unwrap()).unwrap();
         let geometry = Geometry::whole(&*schedule, 1 << 28);
         for name in ["switch", "nodes8", "nodes8x1"] {
             let topology = Topology::named(name, RANKS).unwrap();

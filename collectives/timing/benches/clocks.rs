@@ -13,7 +13,7 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 /// Times an all-reduce of 1 GiB of f32; `target` is the rate to reach, in messages per second.
 fn all_reduce(c: &mut Criterion, algorithm: &str, ranks: u32, target: &str) {
     let row = registry::find(Collective::AllReduce, algorithm).unwrap();
-    let schedule = row.build(Shape::new(ranks).unwrap());
+    let schedule = row.build(Shape::new(ranks).unwrap()).unwrap();
     let geometry = Geometry::whole(&*schedule, 1 << 28);
     for name in ["switch", "nodes8"] {
         let topology = Topology::named(name, ranks).unwrap();

@@ -77,7 +77,7 @@ const CASES: [Case; 5] = [
 impl Case {
     fn run(&self) -> Outcome {
         let shape = Shape::new(self.ranks).unwrap();
-        let built = registry::find(Collective::AllReduce, self.algorithm).unwrap().build(shape);
+        let built = registry::find(Collective::AllReduce, self.algorithm).unwrap().build(shape).unwrap();
         let schedule = Segments::new(built, self.segments);
         let geometry = Geometry::whole(&schedule, u64::from(schedule.segments()) << 17);
         let topology = Topology::named(self.topology, self.ranks).unwrap();

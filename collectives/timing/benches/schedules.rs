@@ -31,7 +31,7 @@ fn schedules(c: &mut Criterion) {
     println!("steps of {RANKS} ranks; target: 20 million steps/s, so that generation is never the limit");
     let mut group = c.benchmark_group("schedules");
     for algorithm in ALGORITHMS {
-        let schedule = algorithm.build(Shape::new(RANKS).unwrap());
+        let schedule = algorithm.build(Shape::new(RANKS).unwrap()).unwrap();
         let steps = walk(&*schedule);
         group.sample_size(10).throughput(Throughput::Elements(steps));
         let name = format!("{}/{}", algorithm.collective, algorithm.name);

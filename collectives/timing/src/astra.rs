@@ -55,7 +55,7 @@ mod tests {
     /// Times a collective over `comm_size` bytes on 50 "GB/s" links; `not` are times in nanoseconds that violate the run's bounds.
     fn run(what: Collective, algorithm: &str, comm_size: u64, topology: &Topology, not: &[u64]) -> Outcome {
         let ranks = topology.ranks();
-        let schedule = registry::find(what, algorithm).unwrap().build(Shape::new(ranks).unwrap());
+        let schedule = registry::find(what, algorithm).unwrap().build(Shape::new(ranks).unwrap()).unwrap();
         let bytes = bytes(what, comm_size, ranks).unwrap();
         let geometry = match what.blocked() {
             true => Geometry::blocked(&*schedule, bytes / u64::from(ranks)),

@@ -19,7 +19,7 @@
 //! use allfold_timing::{Engine, Job, simulate};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let schedule = registry::find(Collective::AllReduce, "ring")?.build(Shape::new(1_024)?);
+//! let schedule = registry::find(Collective::AllReduce, "ring")?.build(Shape::new(1_024)?)?;
 //! let geometry = Geometry::whole(&schedule, 1 << 28);
 //! let topology = Topology::named("nodes8", 1_024)?;
 //! let outcome = simulate(&Job::new(&schedule, &geometry, 4, &topology), Engine::Auto)?;

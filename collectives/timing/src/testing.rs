@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// An error of the simulator, or two engines that differ.
 pub fn times(algorithm: &Algorithm, ranks: u32) -> Result<(), ConformanceFailure> {
     let fail = |error: &dyn ToString| ConformanceFailure::new(algorithm, ranks, error.to_string());
-    let plain = algorithm.build(Shape::new(ranks).map_err(|error| fail(&error))?);
+    let plain = Shape::new(ranks).and_then(|shape| algorithm.build(shape)).map_err(|error| fail(&error))?;
     let cut: Arc<dyn Schedule> = Arc::new(Segments::new(plain.clone(), 4));
     let laned: Arc<dyn Schedule> = Arc::new(Lanes::split(plain.clone(), 2));
     for schedule in [plain, cut, laned] {

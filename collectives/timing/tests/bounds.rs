@@ -102,7 +102,7 @@ fn no_result_beats_its_bound_on_ten_thousand_machines_with_faults() {
         let topology = dice.topology(ranks);
         let algorithm = all[dice.below(all.len() as u64) as usize];
         let pieces = 1 + dice.below(6) as u32;
-        let schedule = Segments::new(algorithm.build(Shape::new(ranks).unwrap()), pieces);
+        let schedule = Segments::new(algorithm.build(Shape::new(ranks).unwrap()).unwrap(), pieces);
         let most = dice.below(22);
         let count = dice.below(1 << most);
         let geometry = match algorithm.collective.blocked() {

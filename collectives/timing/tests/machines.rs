@@ -27,7 +27,7 @@ fn every_machine_runs_an_all_reduce_above_its_bounds() {
             let topology = Topology::named(&name, ranks).unwrap();
             for algorithm in ["ring", "hierarchical", "double_binary_tree"] {
                 let row = registry::find(Collective::AllReduce, algorithm).unwrap();
-                let schedule = row.build(Shape::new(ranks).unwrap());
+                let schedule = row.build(Shape::new(ranks).unwrap()).unwrap();
                 let geometry = Geometry::whole(&*schedule, u64::from(ranks) << 12);
                 let job = Job {
                     costs: dear(),
@@ -70,7 +70,7 @@ proptest! {
         let ranks = if few { nodes } else { nodes * devices };
         let topology = Topology::named(&format!("{machine}{text}"), ranks).unwrap();
         let row = registry::find(Collective::AllReduce, algorithm).unwrap();
-        let schedule = row.build(Shape::new(ranks).unwrap());
+        let schedule = row.build(Shape::new(ranks).unwrap()).unwrap();
         let geometry = Geometry::whole(&*schedule, u64::from(ranks) * 1_013).rounded_up(&*schedule);
         let sharing = if max_min { Sharing::MaxMin } else { Sharing::Split }.into();
         let job = Job {
@@ -96,7 +96,7 @@ fn a_hundred_thousand_ranks_on_a_fat_tree_are_folded() {
     for (text, most) in [("hgx-h100", 8), ("hgx-h100,fat-tree=2:1,pod=32", 256), ("dgx1-v100", 8)] {
         let topology = Topology::named(text, 131_072).unwrap();
         let row = registry::find(Collective::AllReduce, "halving_doubling").unwrap();
-        let schedule = row.build(Shape::new(131_072).unwrap());
+        let schedule = row.build(Shape::new(131_072).unwrap()).unwrap();
         let geometry = Geometry::whole(&*schedule, 1 << 28);
         let outcome = simulate(&Job::new(&*schedule, &geometry, 4, &topology), Engine::BySymmetry).unwrap();
         assert!(outcome.finish.len() <= most, "{text}: {} representatives", outcome.finish.len());

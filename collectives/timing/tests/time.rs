@@ -15,7 +15,7 @@ const TOPOLOGIES: [&str; 8] =
 
 fn schedule(algorithm: &Algorithm, ranks: u32, root: u32, segments: u32) -> Arc<dyn Schedule> {
     let shape = Shape::new(ranks).unwrap().rooted(Rank(root % ranks)).unwrap();
-    let schedule = algorithm.build(shape);
+    let schedule = algorithm.build(shape).unwrap();
     if segments == 1 { schedule } else { Arc::new(Segments::new(schedule, segments)) }
 }
 

@@ -21,7 +21,7 @@
 //! let (own, shape) = (&own_algorithm::ALGORITHMS[0], Shape::new(6)?);
 //! assert!(check::verify(own, shape).ok());
 //! assert_eq!(
-//!     render::cost(&own.build(shape)),
+//!     render::cost(&own.build(shape)?),
 //!     "6 ranks, 6 chunks: 3 rounds, 18 messages; a rank sends 0.833 times the data",
 //! );
 //! # Ok::<(), allfold_schedules::registry::Error>(())

@@ -37,7 +37,7 @@ fn it_takes_half_of_a_rings_time_on_small_blocks() {
     let ranks = 64;
     let topology = Topology::named("switch", ranks).unwrap();
     let time = |algorithm: &Algorithm| {
-        let schedule = algorithm.build(Shape::new(ranks).unwrap());
+        let schedule = algorithm.build(Shape::new(ranks).unwrap()).unwrap();
         // One element of 8 bytes per rank.
         let geometry = Geometry::blocked(&schedule, 1);
         simulate(&Job::new(&schedule, &geometry, 8, &topology), Engine::Auto).unwrap().time.as_micros()

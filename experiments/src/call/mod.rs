@@ -2,5 +2,6 @@
 
 pub mod plan;
 pub mod plot;
+pub mod proved;
 pub mod sweep;
 pub mod table;

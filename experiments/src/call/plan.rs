@@ -98,7 +98,7 @@ impl Choice {
     pub fn on_nodes(&self, size: u64, nodes: Option<Nodes>) -> CommandResult<CallPlan> {
         let (count, bytes) = self.count(size);
         let algorithm = self.algorithm(size);
-        let whole = algorithm.build(self.shape);
+        let whole = algorithm.build(self.shape).map_err(CommandError::usage)?;
         // A communicator cuts chunks by the same rule: no segment is smaller than one element.
         let element = self.dtype.size() as u64;
         let lanes = u64::from(self.lanes.max(1));

@@ -47,7 +47,7 @@ pub fn run(args: &Args) -> CommandResult {
     memory::require(pieces, &format!("the proof and picture of {} ranks", args.ranks))?;
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
 
-    let whole = algorithm.build(shape);
+    let whole = algorithm.build(shape).map_err(CommandError::check)?;
     let schedule: Arc<dyn Schedule> =
         if args.segments > 1 { Arc::new(Segments::new(whole, args.segments)) } else { whole };
     let proof = check::check(&*schedule, args.collective, root).map_err(CommandError::check)?;

@@ -4,7 +4,7 @@ mod nccl;
 
 use crate::call::plan::Choice;
 use crate::call::sweep::SweepArgs;
-use crate::call::{plot, table};
+use crate::call::{plot, proved, table};
 use crate::predict::critical_path;
 use crate::predict::machine::{SimulatedMachine, refused};
 use crate::predict::nccl::NcclMachine;
@@ -14,8 +14,7 @@ use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::memory;
 use allfold_cli::output::{self, RunOutput};
 use allfold_cli::progress;
-use allfold_collectives::check;
-use allfold_collectives::registry::{self, Algorithm, Shape};
+use allfold_collectives::registry;
 use allfold_collectives::time::{self, Engine, LinkSharing, Sent};
 use allfold_report::format::{self, counted};
 use allfold_report::records::{SimulatedCollective, SimulatorSpeed};
@@ -151,7 +150,9 @@ impl Call {
         }
         known(sweep)?;
         let choice = Choice { lanes: args.lanes, ..sweep.choice()? };
-        warn_if_wrong(sweep);
+        if let Some(algorithm) = choice.algorithm {
+            proved::warn_if_wrong(algorithm, sweep.ranks);
+        }
         let sizes = sweep.sizes()?;
         one_size(args, &sizes)?;
         let machine = machine(args)?;
@@ -173,26 +174,6 @@ fn known(sweep: &SweepArgs) -> CommandResult {
         known.push(nccl::NAME);
     }
     Err(CommandError::usage(error))
-}
-
-/// The most ranks for which an algorithm is proved before it is simulated; `allfold verify` proves it for more.
-const MOST_PROVED: u32 = 16;
-
-/// Warns of an algorithm, such as one that a program added, if its result is wrong: its time then means nothing.
-fn warn_if_wrong(sweep: &SweepArgs) {
-    let algorithm = sweep.algo.as_deref().and_then(|name| registry::find(sweep.collective, name).ok());
-    algorithm
-        .and_then(|algorithm| wrong(algorithm, sweep.ranks))
-        .iter()
-        .for_each(|what| tracing::warn!("{what}"));
-}
-
-/// What is wrong with an algorithm; `None` if its proofs hold.
-fn wrong(algorithm: &Algorithm, ranks: u32) -> Option<String> {
-    let ranks = ranks.min(MOST_PROVED);
-    let (form, flaw) = check::verify(algorithm, Shape::new(ranks).ok()?).failure?;
-    let (name, over) = (algorithm.name, counted(ranks as usize, "rank"));
-    Some(format!("{name} is wrong over {over}, so that its time means nothing: {form}: {flaw}"))
 }
 
 /// Simulates one algorithm of this project at every size.
@@ -399,21 +380,4 @@ fn engine_lines(speeds: &[(String, SimulatorSpeed)]) -> Vec<String> {
         )
     });
     lines.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use allfold_collectives::Collective;
-
-    #[test]
-    fn an_algorithm_with_a_wrong_result_is_named() {
-        let ring = registry::find(Collective::AllGather, "ring").unwrap();
-        assert_eq!(wrong(ring, 8), None);
-        // It gathers, and does not reduce.
-        let gathers = |shape| registry::find(Collective::AllGather, "ring").unwrap().build(shape);
-        let own = Algorithm::new(Collective::AllReduce, "mine", "wrong", gathers);
-        let what = wrong(&own, 1000).unwrap();
-        assert!(what.starts_with("mine is wrong over 16 ranks, so that its time means nothing: "), "{what}");
-    }
 }

@@ -1,13 +1,13 @@
 //! `allfold verify`: proves that messages match and that results are right, for every algorithm and rank count.
 
+use crate::call::proved;
 use allfold_cli::columns::columns;
 use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
 use allfold_cli::{memory, names, on_all_cores, progress};
-use allfold_collectives::Collective;
-use allfold_collectives::check;
 use allfold_collectives::registry::{self, Algorithm, Shape};
+use allfold_collectives::{Collective, check};
 use allfold_report::format::counted;
 use allfold_report::records::ProofRecord;
 use allfold_report::sizes::RankCounts;
@@ -78,10 +78,10 @@ fn algorithms(args: &Args) -> CommandResult<Vec<&'static Algorithm>> {
     }
 }
 
-/// Proves every algorithm at every rank count on all cores; the proofs are in the order of the table.
+/// Proves every algorithm at every rank count that it takes, on all cores; the proofs are in the order of the table.
 ///
 /// # Errors
-/// Rank counts that need more memory than there is.
+/// Rank counts that need more memory than there is, or that no algorithm takes.
 pub fn prove(algorithms: &[&'static Algorithm], ranks: &RankCounts) -> CommandResult<Vec<ProofRecord>> {
     // The memory of a proof grows with the square of the rank count: every rank has a tree for every chunk, and there are about
     // as many chunks as ranks.
@@ -91,7 +91,12 @@ pub fn prove(algorithms: &[&'static Algorithm], ranks: &RankCounts) -> CommandRe
         &format!("proofs for {most} ranks"),
     )?;
     let every = algorithms.iter().flat_map(|algorithm| ranks.0.iter().map(move |&ranks| (*algorithm, ranks)));
-    let mut jobs: Vec<(usize, (&Algorithm, u32))> = every.enumerate().collect();
+    let taken = every.filter(|(algorithm, ranks)| algorithm.takes(*ranks));
+    let mut jobs: Vec<(usize, (&Algorithm, u32))> = taken.enumerate().collect();
+    if let ([], [algorithm, ..]) = (&*jobs, algorithms) {
+        let shape = Shape::new(ranks.greatest()).map_err(CommandError::usage)?;
+        algorithm.build(shape).map_err(CommandError::usage)?;
+    }
     // The longest proofs start first, so that no core runs a long proof alone at the end.
     jobs.sort_by_key(|&(place, (_, ranks))| (std::cmp::Reverse(ranks), place));
 
@@ -116,7 +121,7 @@ pub fn prove(algorithms: &[&'static Algorithm], ranks: &RankCounts) -> CommandRe
 }
 
 fn proof(algorithm: &Algorithm, ranks: u32) -> CommandResult<ProofRecord> {
-    let verdict = check::verify(algorithm, Shape::new(ranks).map_err(CommandError::usage)?);
+    let verdict = proved::verify(algorithm, Shape::new(ranks).map_err(CommandError::usage)?);
     Ok(ProofRecord {
         collective: verdict.collective.name().into(),
         algorithm: verdict.algorithm.into(),
@@ -175,7 +180,7 @@ fn summary(proofs: &[ProofRecord], ranks: &RankCounts) -> String {
         rows.push(vec![
             largest.collective.clone(),
             largest.algorithm.clone(),
-            ranks.to_string(),
+            if of.len() == ranks.0.len() { ranks.to_string() } else { format!("{} of {ranks}", of.len()) },
             largest.rounds.to_string(),
             order(of),
             largest.tree_hash.clone().unwrap_or_else(|| "-".into()),

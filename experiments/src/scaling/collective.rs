@@ -1,6 +1,7 @@
 //! Scaling curves of collectives: one call on more and more ranks, by several algorithms.
 
 use crate::call::plan::Choice;
+use crate::call::proved;
 use crate::call::sweep::algorithm;
 use crate::predict::machine::SimulatedMachine;
 use crate::scaling::left_out::LeftOut;
@@ -62,6 +63,7 @@ pub fn run(
     let (mut curves, mut left_out) = (Vec::new(), LeftOut::default());
     let bar = progress::bar((algorithms.len() * counts.len()) as u64, "simulating");
     for algorithm in algorithms {
+        counts.iter().for_each(|&ranks| proved::warn_if_wrong(algorithm, ranks));
         let mut points = Vec::with_capacity(counts.len());
         for &ranks in &counts {
             let Some(timed) = left_out.kept(ranks, point(args, algorithm, ranks))? else { continue };

@@ -419,7 +419,7 @@ pub(super) fn scheduled(comm: &mut NcclComm, call: SharedCall, data: Slice<'_>) 
     let (rank, ranks) = (comm.rank(), comm.size());
     let count = data.elements(dtype.size()).map_err(failed)?;
     // The direct algorithms are canonical and send the fewest bytes for any number of ranks.
-    let schedule = find(collective, "direct")?.build(Shape::new(ranks)?.rooted(root)?);
+    let schedule = find(collective, "direct")?.build(Shape::new(ranks)?.rooted(root)?)?;
     let geometry = match collective.blocked() {
         true => Geometry::blocked(&*schedule, count / u64::from(ranks)),
         false => Geometry::whole(&*schedule, count),

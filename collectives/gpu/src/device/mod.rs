@@ -185,7 +185,7 @@ impl DeviceRanks {
 
     fn schedule(&self, job: &DeviceCollective) -> Result<Arc<dyn Schedule>> {
         let shape = Shape::new(self.ranks())?.rooted(job.root)?;
-        let plain = job.algorithm.build(shape);
+        let plain = job.algorithm.build(shape)?;
         Ok(if job.segments > 1 { Arc::new(Segments::new(plain, job.segments)) } else { plain })
     }
 

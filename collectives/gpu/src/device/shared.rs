@@ -224,7 +224,7 @@ impl Shared {
         }
         let job = job(call.dtype, call.op)?;
         if let Entry::Vacant(place) = self.tables.entry((call, last - first)) {
-            let schedule = job.algorithm.build(Shape::new(comm.size())?);
+            let schedule = job.algorithm.build(Shape::new(comm.size())?)?;
             let geometry = Geometry::whole(&*schedule, last - first);
             let mut tables = fused::tables(&job, &*schedule, &geometry)?;
             let only = match call.collective {

@@ -65,7 +65,7 @@ mod tests {
     use crate::registry::{Shape, find};
 
     fn cost(collective: Collective, name: &str, ranks: u32) -> Cost {
-        Cost::of(&find(collective, name).unwrap().build(Shape::new(ranks).unwrap()))
+        Cost::of(&find(collective, name).unwrap().build(Shape::new(ranks).unwrap()).unwrap())
     }
 
     /// Compares the counted costs with the cost lines in the algorithms' files.

@@ -26,7 +26,7 @@ pub use tree::{Forest, Tree, TreeHash};
 pub use walk::walk;
 
 use crate::Collective;
-use crate::registry::{Algorithm, Shape};
+use crate::registry::{self, Algorithm, Shape};
 use crate::schedule::{Lanes, Rank, Schedule, Segments};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -83,11 +83,17 @@ impl Verification {
 /// for the shape's root also cut into three segments and in two lanes.
 pub fn verify(algorithm: &Algorithm, shape: Shape) -> Verification {
     let Algorithm { collective, name, .. } = *algorithm;
-    let plain = algorithm.build(shape);
-    let proof = every_form(algorithm, shape, &plain);
+    let (rounds, proof) = match algorithm.build(shape) {
+        Ok(plain) => (plain.rounds(), every_form(algorithm, shape, &plain)),
+        Err(error) => (0, Err(("plain".into(), unbuilt(&error)))),
+    };
     let (order, tree) = proof.as_ref().map_or((None, None), |proof| (proof.order(), proof.hash()));
-    let (ranks, rounds, failure) = (shape.ranks(), plain.rounds(), proof.err());
+    let (ranks, failure) = (shape.ranks(), proof.err());
     Verification { collective, algorithm: name, ranks, rounds, order, tree, failure }
+}
+
+fn unbuilt(error: &registry::Error) -> Counterexample {
+    Counterexample { rank: Rank(0), round: None, chunk: None, what: error.to_string() }
 }
 
 fn every_form(
@@ -104,7 +110,8 @@ fn every_form(
     let others: BTreeSet<Rank> = [0, last / 2, last].map(Rank).into();
     for root in others.into_iter().filter(|other| collective.rooted() && *other != root) {
         if let Ok(shape) = shape.rooted(root) {
-            check(&algorithm.build(shape), collective, root).map_err(form("plain", root))?;
+            let built = algorithm.build(shape).map_err(|error| unbuilt(&error));
+            built.and_then(|plain| check(&plain, collective, root)).map_err(form("plain", root))?;
         }
     }
     Ok(proof)

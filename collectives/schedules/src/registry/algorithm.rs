@@ -1,5 +1,6 @@
 //! An algorithm: its collective, its name, and the function that builds its schedule.
 
+use super::Error;
 use super::shape::Shape;
 use crate::Collective;
 use crate::schedule::Schedule;
@@ -26,6 +27,8 @@ pub struct Algorithm {
     /// Whether buffers are by default cut into segments for pipelining.
     pub pipelined: bool,
     pub(super) build: Build,
+    takes: fn(u32) -> bool,
+    which: &'static str,
 }
 
 /// The function or closure that builds the schedule for a shape.
@@ -48,7 +51,7 @@ impl Algorithm {
         about: &'static str,
         build: fn(Shape) -> Arc<dyn Schedule>,
     ) -> Algorithm {
-        Algorithm { collective, name, about, pipelined: false, build: Build::Function(build) }
+        Algorithm::with(collective, name, about, Build::Function(build))
     }
 
     /// [`Algorithm::new`] with a closure, for a schedule that depends on values known only when the program runs.
@@ -58,14 +61,47 @@ impl Algorithm {
         about: &'static str,
         build: &'static (dyn Fn(Shape) -> Arc<dyn Schedule> + Send + Sync),
     ) -> Algorithm {
-        Algorithm { collective, name, about, pipelined: false, build: Build::Closure(build) }
+        Algorithm::with(collective, name, about, Build::Closure(build))
+    }
+
+    const fn with(
+        collective: Collective,
+        name: &'static str,
+        about: &'static str,
+        build: Build,
+    ) -> Algorithm {
+        let takes = |_| true;
+        Algorithm { collective, name, about, pipelined: false, build, takes, which: "any number of ranks" }
+    }
+
+    /// This algorithm for the numbers of ranks for which `takes` is true; `which` says which these are, as in "a square number of ranks".
+    /// Other numbers are refused, and `allfold verify` leaves them out.
+    pub const fn only_for(self, which: &'static str, takes: fn(u32) -> bool) -> Algorithm {
+        Algorithm { takes, which, ..self }
+    }
+
+    /// Whether the algorithm takes this number of ranks.
+    pub fn takes(&self, ranks: u32) -> bool {
+        (self.takes)(ranks)
     }
 
     /// The schedule for a shape.
-    pub fn build(&self, shape: Shape) -> Arc<dyn Schedule> {
-        match &self.build {
+    ///
+    /// # Errors
+    /// A number of ranks that the algorithm does not take, or a schedule for another number of ranks.
+    pub fn build(&self, shape: Shape) -> Result<Arc<dyn Schedule>, Error> {
+        let Algorithm { collective, name, which, .. } = *self;
+        let ranks = shape.ranks();
+        if !self.takes(ranks) {
+            return Err(Error::Ranks { collective, name, which, ranks });
+        }
+        let schedule = match &self.build {
             Build::Function(build) => build(shape),
             Build::Closure(build) => build(shape),
+        };
+        match schedule.ranks() {
+            made if made == ranks => Ok(schedule),
+            made => Err(Error::Made { collective, name, made, ranks }),
         }
     }
 

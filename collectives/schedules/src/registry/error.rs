@@ -43,6 +43,32 @@ pub enum Error {
         /// The names of the collective's algorithms.
         known: Vec<&'static str>,
     },
+    /// The algorithm does not take this number of ranks.
+    #[error("{collective} by {name} is for {which}, and there are {ranks}")]
+    Ranks {
+        /// The algorithm's collective.
+        collective: Collective,
+        /// The algorithm's name.
+        name: &'static str,
+        /// Which numbers of ranks the algorithm takes.
+        which: &'static str,
+        /// The requested number of ranks.
+        ranks: u32,
+    },
+    /// The algorithm's function made a schedule for another number of ranks.
+    #[error(
+        "{collective} by {name} made a schedule for {made} ranks, not for {ranks}: it must be for all ranks of the shape that it is given"
+    )]
+    Made {
+        /// The algorithm's collective.
+        collective: Collective,
+        /// The algorithm's name.
+        name: &'static str,
+        /// The number of ranks of the schedule.
+        made: u32,
+        /// The requested number of ranks.
+        ranks: u32,
+    },
     /// An added algorithm has the name of an existing one.
     #[error("{collective} has an algorithm `{name}` already; give your own another name")]
     Taken {

@@ -70,20 +70,24 @@ pub fn collective(name: &str) -> Result<Collective, Error> {
 pub fn auto(collective: Collective, shape: Shape, bytes: u64) -> &'static Algorithm {
     let (ranks, small) = (shape.ranks(), bytes <= 32 << 10);
     let (binary, few) = (ranks.is_power_of_two(), ranks <= 64);
+    // Where one of two algorithms has the fewest bytes and the other the fewest messages one after another: of simulated switches and
+    // nodes of 8 with 3 to 64 ranks, the sizes from which the former is faster.
+    let (direct, parts) = (ranks <= 8 && bytes >= u64::from(ranks) << 17, few && bytes >= 2 << 20);
+    let ring = few && bytes >= u64::from(ranks) << 20;
     #[allow(clippy::expect_used, reason = "a test requests one of every collective")]
     let first = of(collective).next().expect("every collective has an algorithm");
     let name = match collective {
         Collective::AllReduce if small => "recursive_doubling",
-        Collective::AllReduce | Collective::ReduceScatter if binary || !few => "halving_doubling",
+        Collective::AllReduce | Collective::ReduceScatter if binary || !direct => "halving_doubling",
         Collective::AllReduce | Collective::ReduceScatter => "direct",
-        Collective::Reduce if small || !few => "binomial",
+        Collective::Reduce if !parts => "binomial",
         Collective::Reduce => "direct",
-        Collective::Broadcast if small => "binomial",
-        Collective::Broadcast if few => "scatter_all_gather",
+        Collective::Broadcast if parts => "scatter_all_gather",
+        Collective::Broadcast if small || few => "binomial",
         Collective::Broadcast => "double_binary_tree",
         Collective::AllGather if binary => "halving_doubling",
-        Collective::AllGather if small || !few => "bruck",
-        Collective::AllGather => "ring",
+        Collective::AllGather if ring => "ring",
+        Collective::AllGather => "bruck",
         Collective::Gather | Collective::Scatter if small => "binomial",
         Collective::Gather | Collective::Scatter => "star",
         Collective::AllToAll if small => "bruck",
@@ -124,10 +128,29 @@ mod tests {
     #[test]
     fn a_name_that_is_taken_is_not_added() {
         static TAKEN: [Algorithm; 1] =
-            [Algorithm::new(Collective::AllReduce, "ring", "", |shape| ALGORITHMS[0].build(shape))];
+            [Algorithm::new(Collective::AllReduce, "ring", "", |_| unreachable!())];
         let error = add(&TAKEN).unwrap_err().to_string();
         assert_eq!(error, "all_reduce has an algorithm `ring` already; give your own another name");
         assert_eq!(all().count(), ALGORITHMS.len());
+    }
+
+    #[test]
+    fn a_schedule_is_for_the_ranks_of_its_shape() {
+        use crate::algorithms::RingAllReduce;
+        use crate::check;
+        use std::sync::Arc;
+        let even =
+            |shape: Shape| Arc::new(RingAllReduce(shape.ranks() & !1)) as Arc<dyn crate::schedule::Schedule>;
+        let mine = Algorithm::new(Collective::AllReduce, "mine", "", even);
+        let shape = |ranks| Shape::new(ranks).unwrap();
+        let error = mine.build(shape(5)).err().unwrap().to_string();
+        let made = "all_reduce by mine made a schedule for 4 ranks, not for 5: it must be for all ranks of the shape that it is given";
+        assert_eq!(error, made);
+        assert!(mine.build(shape(4)).is_ok() && check::verify(&mine, shape(4)).ok());
+        assert_eq!(check::verify(&mine, shape(5)).failure.unwrap().1.to_string(), format!("rank 0: {made}"));
+        let mine = mine.only_for("an even number of ranks", |ranks| ranks % 2 == 0);
+        let error = mine.build(shape(7)).err().unwrap().to_string();
+        assert_eq!(error, "all_reduce by mine is for an even number of ranks, and there are 7");
     }
 
     #[test]

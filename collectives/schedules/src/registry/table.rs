@@ -24,7 +24,9 @@ const fn pipeline(
     about: &'static str,
     build: Build,
 ) -> Algorithm {
-    Algorithm { pipelined: true, ..Algorithm::new(collective, name, about, build) }
+    let mut pipelined = Algorithm::new(collective, name, about, build);
+    pipelined.pipelined = true;
+    pipelined
 }
 
 /// The root that an algorithm uses internally for a collective without a root.

@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn any_schedule_can_be_written_out() {
         for row in registry::ALGORITHMS {
-            let schedule = row.build(registry::Shape::new(7).unwrap());
+            let schedule = row.build(registry::Shape::new(7).unwrap()).unwrap();
             let table = ScheduleTable::copy_of(&schedule);
             assert_eq!(check::check(&table, row.collective, Rank(0)).err(), None, "{row:?}");
         }

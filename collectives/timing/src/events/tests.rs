@@ -171,7 +171,7 @@ fn every_algorithm_ends_in_every_window_and_cut() {
     for row in ALGORITHMS {
         for ranks in [1, 2, 3, 5, 8, 12, 17] {
             for (segments, window) in [(1, 1), (1, 7), (5, 1), (4, 16), (9, 128)] {
-                let built = Segments::new(row.build(Shape::new(ranks).unwrap()), segments);
+                let built = Segments::new(row.build(Shape::new(ranks).unwrap()).unwrap(), segments);
                 let geometry = match row.collective.blocked() {
                     true => Geometry::blocked(&built, 1_001),
                     false => Geometry::whole(&built, 10_000),
