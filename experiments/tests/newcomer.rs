@@ -206,13 +206,49 @@ fn what_a_gpu_holds_is_said_of_a_workload() {
     };
     // 1,557,611,200 parameters, gradients and Adam's two moments of 4 bytes each.
     let fits = on("gpt2-xl", "H200", "1");
-    assert!(fits.contains("each GPU of 141 GB holds 24.9 GB of weights") && !fits.contains("MORE"), "{fits}");
+    let has = "each GPU has 131.316 GiB (141 GB) and needs up to ";
+    assert!(
+        fits.contains(has) && fits.contains(": 23.210 GiB of weights") && !fits.contains("MORE"),
+        "{fits}"
+    );
     for (gpu, batch) in [("RTX 3090", "1"), ("H200", "64")] {
         assert!(on("gpt2-xl", gpu, batch).contains("MORE THAN IT HAS"), "{gpu}");
     }
     // A ResNet-50 of 256 pictures in f32 takes 22 GB or so with PyTorch: it fits on a V100 of 32 GB and on no RTX 3090.
     assert!(!on("resnet50", "V100 SXM", "256").contains("MORE"));
     assert!(on("resnet50", "RTX 2080 Ti", "256").contains("MORE"));
+}
+
+/// The GiB before each of these words.
+fn gib_before(text: &str, words: &[&str]) -> Vec<f64> {
+    let number = |word: &&str| -> f64 {
+        let before = text.split(word).next().unwrap().trim_end();
+        let mut back = before.rsplit(' ');
+        let scale = if back.next().unwrap() == "GiB" { 1.0 } else { 1.0 / 1024.0 };
+        scale * back.next().unwrap().parse::<f64>().unwrap()
+    };
+    words.iter().map(number).collect()
+}
+
+/// Regression: the parts of the first line had a sum below the GPU's memory where the table said that the network does not fit.
+#[test]
+fn the_parts_of_a_gpu_s_memory_add_up_to_what_the_table_says() {
+    let flags = ["scale", "workload", "gpt2", "--topology", "hgx-h100", "--ranks", "8", "--amp", "--batch"];
+    for (batch, fits) in [("8", true), ("72", false)] {
+        let text = said(&[&flags[..], &[batch]].concat());
+        let line = text.lines().find(|line| line.starts_with("each GPU")).unwrap();
+        let line = line.replace(" (MORE THAN IT HAS; the times ignore this limit)", "");
+        assert_eq!(line.len() == text.lines().nth(1).unwrap().len(), fits, "{text}");
+        let parts = gib_before(&line, &[": ", " of weights", " of activations of", " of gradients of"]);
+        let sum: f64 = parts[1..].iter().sum();
+        assert!((sum / parts[0] - 1.0).abs() < 1e-3, "{sum}: {line}");
+        let row = text.lines().find(|line| line.trim_start().starts_with("8 ")).unwrap();
+        let most = row.trim_end_matches("no").trim_end();
+        assert_eq!(gib_before(&format!("{most}|"), &["|"]), parts[..1], "{text}");
+        // One unit, but for the size by which the GPU is sold.
+        assert_eq!(text.matches(" GB").count(), 1, "{text}");
+        assert_eq!(text.contains("its device has 74.506 GiB; the times ignore this limit"), !fits, "{text}");
+    }
 }
 
 /// A network of a configuration that does not fit is predicted too, and marked in the table and in the records.
@@ -226,7 +262,7 @@ fn a_step_that_a_device_does_not_hold_is_marked() {
     // Of 64 sequences the logits alone are 64 x 1,024 x 50,257 numbers of 4 bytes, 13 GB, and their gradients as many.
     let text = said(&on("t4", "training.batch=64"));
     assert!(text.contains("does not fit (ranks: 1, 2): a rank needs up to "), "{text}");
-    assert!(text.contains(" GB of the 16.0 GB of its device"), "{text}");
+    assert!(text.contains(" GiB, and its device has 14.901 GiB") && !text.contains(" GB"), "{text}");
     let fits = said(&on("h200", "training.batch=1"));
     assert!(!fits.contains("does not fit") && fits.contains("most memory"), "{fits}");
     let point = records(&on("t4", "training.batch=64")).into_iter().find(|record| record["kind"] == "scale");

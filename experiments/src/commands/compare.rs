@@ -348,8 +348,10 @@ impl Comparison {
         output.say(columns(&table(simulated.iter().map(Row::from))))?;
         let Some(has) = simulated.iter().find(|record| Row::from(*record).exceeds()) else { return Ok(()) };
         let bytes = has.device_memory.unwrap_or_default();
-        output
-            .say(format!("* does not fit: a device has {}, which the times do not say", rounded_bytes(bytes)))
+        output.say(format!(
+            "* does not fit: a device has {}; the times ignore this limit",
+            rounded_bytes(bytes)
+        ))
     }
 
     /// The strategies that take the configuration; the others are named with the reason.

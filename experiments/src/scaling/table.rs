@@ -67,11 +67,11 @@ pub fn table(points: impl IntoIterator<Item = impl Into<ScalingLine>>) -> String
 fn excess(points: &[ScalingLine]) -> Option<String> {
     let (needed, has) = points.iter().filter_map(ScalingLine::excess).max()?;
     let ranks = points.iter().filter(|point| point.excess().is_some()).map(|point| point.ranks.to_string());
-    let (ranks, gb) = (ranks.collect::<Vec<_>>().join(", "), |bytes: u64| bytes as f64 / 1e9);
     Some(format!(
-        "does not fit (ranks: {ranks}): a rank needs up to {:.1} GB of the {:.1} GB of its device, which the times do not say",
-        gb(needed),
-        gb(has)
+        "does not fit (ranks: {}): a rank needs up to {}, and its device has {}; the times ignore this limit",
+        ranks.collect::<Vec<_>>().join(", "),
+        rounded_bytes(needed),
+        rounded_bytes(has)
     ))
 }
 
@@ -96,8 +96,9 @@ mod tests {
         assert!(lines[0].ends_with("most memory  fits"), "{text}");
         let marks = lines[1..4].iter().map(|line| line.split_whitespace().last());
         assert_eq!(marks.collect::<Vec<_>>(), [Some("no"), Some("no"), Some("yes")]);
-        assert!(
-            lines[4].starts_with("does not fit (ranks: 1, 2): a rank needs up to 100.0 GB of the 80.0 GB")
+        assert_eq!(
+            lines[4],
+            "does not fit (ranks: 1, 2): a rank needs up to 93.132 GiB, and its device has 74.506 GiB; the times ignore this limit"
         );
         assert_eq!(lines.len(), 5);
         for fits in [table([line(1, 80, has)]), table([line(1, 100, None)])] {

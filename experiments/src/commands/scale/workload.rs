@@ -11,7 +11,7 @@ use allfold_cli::output::{self, RunOutput};
 use allfold_cli::progress;
 use allfold_cli::share::share;
 use allfold_prediction::Overheads;
-use allfold_report::format;
+use allfold_report::format::{self, rounded_bytes};
 use allfold_report::plots::{Axis, Curves, Ideal, Origin, Point, Series};
 use allfold_report::records::SimulatedScale;
 use allfold_report::sizes::RankCounts;
@@ -178,7 +178,7 @@ pub fn run(args: &Args) -> CommandResult {
         first.topology,
         scaling.workload.sample()
     ))?;
-    output.say(memory(&scaling, points.last().map_or(1, |point| point.batch)))?;
+    memory(&scaling, &points).map_or(Ok(()), |line| output.say(line))?;
     output.say(table(&points))?;
     left_out.say(&args.ranks.0, (|_| false, ""), &mut output)?;
     let engines: BTreeSet<&str> =
@@ -195,24 +195,29 @@ pub fn run(args: &Args) -> CommandResult {
     output.close()
 }
 
-/// The memory that a GPU needs, and whether the GPU has it: weights, gradients and optimiser state, and activations of a micro-batch of
-/// `batch` samples.
-fn memory(scaling: &WorkloadScaling, batch: u64) -> String {
-    let samples = batch.div_ceil(scaling.accumulate.max(1) as u64);
-    let model = scaling.workload.model_bytes() as f64;
-    let activations = scaling.workload.kept() as f64 * samples as f64 * scaling.precision.bytes() as f64;
-    let capacity = scaling.accelerator.capacity;
-    let fits = if model + activations <= capacity * 1e9 {
-        ""
-    } else {
-        ": MORE THAN IT HAS, which the times here ignore"
-    };
-    format!(
-        "each GPU of {capacity} GB holds {:.1} GB of weights, gradients and optimiser state, and about {:.1} GB of activations of {}{fits}",
-        model / 1e9,
-        activations / 1e9,
-        format::counted(samples as usize, "sample")
-    )
+/// The memory of the point that needs the most, at its peak, in parts whose sum is what the table shows; and what a GPU has. `None`
+/// without a point.
+fn memory(scaling: &WorkloadScaling, points: &[SimulatedScale]) -> Option<String> {
+    let held = |point: &&SimulatedScale| point.memory.map_or(0, |memory| memory.total());
+    let most = points.iter().max_by_key(held)?;
+    let (memory, has) = (most.memory?, scaling.accelerator.capacity_bytes());
+    let samples = usize::try_from(most.batch).ok()?.div_ceil(scaling.accumulate.max(1));
+    let model = memory.params + memory.gradients + memory.optimiser;
+    // The record of the peak counts buffers of activations that are free again in another class.
+    let activations = scaling.workload.kept() * samples as u64 * scaling.precision.bytes();
+    let limit =
+        if memory.exceeds(Some(has)) { " (MORE THAN IT HAS; the times ignore this limit)" } else { "" };
+    Some(format!(
+        "each GPU has {} ({} GB) and needs up to {}{limit}: {} of weights, gradients and optimiser state, {} of activations of {}, \
+         and {} of gradients of activations and buckets",
+        rounded_bytes(has),
+        scaling.accelerator.capacity,
+        rounded_bytes(memory.total()),
+        rounded_bytes(model),
+        rounded_bytes(activations),
+        format::counted(samples, "sample"),
+        rounded_bytes(memory.total().saturating_sub(model + activations))
+    ))
 }
 
 /// The points of the curve, including one rank, up to the largest count at which every rank has a sample. Each is recorded as soon as
