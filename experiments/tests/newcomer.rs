@@ -251,6 +251,41 @@ fn the_parts_of_a_gpu_s_memory_add_up_to_what_the_table_says() {
     }
 }
 
+/// The help of `scale` gives the range of these ratios, and says whose memory each of both counts.
+#[test]
+fn both_predictions_of_a_network_differ_as_the_help_says() {
+    let help = [said(&["scale", "--help"]), said(&["scale", "workload", "--help"])];
+    let help = help.map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
+    assert!(help[0].contains("0.9 to 1.9 times as long in f32, and 0.6 to 1.0 times with AMP"), "{help:?}");
+    assert!(help[1].contains("0.9 to 1.9 times as long by --config in f32, and 0.6 to 1.0 times with AMP"));
+    let point = |args: &[&str]| -> serde_json::Value {
+        let on = ["--ranks", "1", "--topology", "hgx-h100"];
+        records(&[args, &on].concat()).into_iter().find(|record| record["kind"] == "scale").unwrap()
+    };
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/gpu/gpt2.toml");
+    let own =
+        ["scale", "--config", config, "--set", "device=cpu", "--set", "training.batch=8", "--modeled-only"];
+    let table = ["scale", "workload", "gpt2", "--batch", "8"];
+    for (gpu, device) in [("A100 SXM", "a100_f32"), ("B200", "b200_f32"), ("L40S", "l40s_f32")] {
+        let by = [("none", &[][..], 0.85..1.95), ("f16", &["--amp"][..], 0.55..1.05)];
+        // Bytes of what is no weight, gradient of a weight or optimiser state.
+        let held = by.map(|(amp, flag, range)| {
+            let amp = format!("precision.amp={amp}");
+            let own = point(&[&own[..], &["--set", &amp, "--device", device]].concat());
+            let table = point(&[&table[..], &["--accelerator", gpu], flag].concat());
+            let ratio = own["time_us"].as_f64().unwrap() / table["time_us"].as_f64().unwrap();
+            assert!(range.contains(&ratio), "{device}, {amp}: {ratio}");
+            [own, table].map(|of| {
+                let classes = ["activations", "saved_for_backward", "activation_gradients"];
+                classes.iter().map(|class| of["memory"][class].as_f64().unwrap()).sum::<f64>()
+            })
+        });
+        let [[own, table], [own_amp, table_amp]] = held;
+        assert!(own < table && own_amp > 0.99 * own, "{device}: {held:?}");
+        assert!((0.45..0.55).contains(&(table_amp / table)), "{device}: {held:?}");
+    }
+}
+
 /// A network of a configuration that does not fit is predicted too, and marked in the table and in the records.
 #[test]
 fn a_step_that_a_device_does_not_hold_is_marked() {
