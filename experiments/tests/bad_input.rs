@@ -86,7 +86,7 @@ fn a_number_that_is_none_says_so() {
     let with = |more: &[&'static str]| [&simulate[..], more].concat();
     says(&with(&["-1"]), &["`-1` is less than 0"]);
     says(&with(&["4", "-b", "-8"]), &["`-8` is less than 0"]);
-    says(&with(&["4", "-b", "8", "-f", "x"]), &["--stepfactor", "whole number"]);
+    says(&with(&["4", "-b", "8", "-f", "x"]), &["'-f <FACTOR>'", "whole number"]);
     says(&with(&["4", "-b", "8", "-f", "99999999999999999999"]), &["too large"]);
     says(&with(&["4", "-b", "8", "-f", ""]), &["whole number"]);
 }

@@ -201,7 +201,7 @@ fn one_line(error: &clap::Error, words: &[String]) -> String {
         .map(|part| part.trim().replace("tip: ", "").split_whitespace().collect::<Vec<_>>().join(" "))
         .filter(|part| !part.is_empty())
         .collect();
-    let mut line = parts.join("; ");
+    let mut line = as_typed(parts.join("; "), error, words);
     for (said, better) in PARSERS {
         line = line.replace(said, better);
     }
@@ -211,7 +211,7 @@ fn one_line(error: &clap::Error, words: &[String]) -> String {
             .any(|kind| error.get(*kind).is_some());
     if error.kind() == ErrorKind::UnknownArgument {
         let argument = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
-        match elsewhere(words.first().map_or("", String::as_str), &argument) {
+        match elsewhere(words, &argument) {
             Some(hint) => line = format!("{}; {hint}", line.split("; ").next().unwrap_or(&line)),
             None if suggested => {}
             None => line.push_str("; --help lists the flags there are"),
@@ -230,18 +230,48 @@ fn one_line(error: &clap::Error, words: &[String]) -> String {
     line
 }
 
+/// The message with the short name of the flag that it is about, where the command line has that name: clap names flags by their long
+/// names.
+fn as_typed(line: String, error: &clap::Error, words: &[String]) -> String {
+    let Some(said) = error.get(ContextKind::InvalidArg).map(ToString::to_string) else { return line };
+    let Some((long, value)) = said.strip_prefix("--").map(|said| said.split_once(' ').unwrap_or((said, "")))
+    else {
+        return line;
+    };
+    let cli = Cli::command();
+    let flag = named_by(&cli, words).get_arguments().find(|flag| flag.get_long() == Some(long));
+    let Some(short) = flag.and_then(|flag| flag.get_short()).map(|short| format!("-{short}")) else {
+        return line;
+    };
+    let own = || words.iter().take_while(|word| *word != "--");
+    let long_is_typed = own().any(|word| word.split('=').next() == Some(&format!("--{long}")));
+    match !long_is_typed && own().any(|word| word.starts_with(&short)) {
+        true => line.replace(&said, format!("{short} {value}").trim_end()),
+        false => line,
+    }
+}
+
+/// The command that `words` begin with.
+fn named_by<'a>(cli: &'a clap::Command, words: &[String]) -> &'a clap::Command {
+    let found = words.iter().try_fold(cli, |command, word| command.find_subcommand(word).ok_or(command));
+    let (Ok(command) | Err(command)) = found;
+    command
+}
+
 /// The first example in the help of the command that `words` begin with.
 fn example(words: &[String]) -> Option<String> {
     let cli = Cli::command();
-    let command = words.iter().try_fold(&cli, |command, word| command.find_subcommand(word).ok_or(command));
-    let (Ok(command) | Err(command)) = command;
-    let help = command.get_after_help()?.to_string();
+    let help = named_by(&cli, words).get_after_help()?.to_string();
     help.lines().map(str::trim).find(|line| line.starts_with("allfold ")).map(String::from)
 }
 
 /// What to write for a flag of another program or another command: nccl-tests counts GPUs per thread, and a configuration has keys
 /// where `scale workload` has flags.
-fn elsewhere(command: &str, argument: &str) -> Option<&'static str> {
+fn elsewhere(words: &[String], argument: &str) -> Option<&'static str> {
+    let command = words.first().map_or("", String::as_str);
+    if command == "scale" && words.get(1).is_some_and(|word| word == "workload") {
+        return of_workload(argument);
+    }
     match (command, argument) {
         ("bench" | "simulate", "-g" | "-t" | "--ngpus" | "--nthreads") => {
             Some("write the number of ranks as --ranks N")
@@ -258,6 +288,21 @@ fn elsewhere(command: &str, argument: &str) -> Option<&'static str> {
         ("scale" | "train" | "compare", "--batch") => {
             Some("--config takes it as a key: --set training.batch=64")
         }
+        _ => None,
+    }
+}
+
+/// What to write for a flag of `scale --config` in `scale workload`.
+fn of_workload(argument: &str) -> Option<&'static str> {
+    match argument {
+        "--strategy" => Some(
+            "the ranks of a table train by DDP; another strategy needs a configuration: allfold scale --config FILE --strategy NAME",
+        ),
+        "--device" => Some("write --accelerator GPU, and --amp or --tf32 for its tensor cores"),
+        "--config" | "--set" => {
+            Some("a configuration is predicted by allfold scale --config FILE, without `workload`")
+        }
+        "--modeled-only" => Some("leave it out; `scale workload` always models"),
         _ => None,
     }
 }
@@ -308,6 +353,11 @@ mod tests {
     #[test]
     fn a_wrong_command_or_flag_is_one_line_with_a_hint() {
         for (args, hint) in [
+            (&["launch", "-n", "0", "--", "true"][..], "for '-n <"),
+            (&["launch", "--ranks", "0", "--", "true"][..], "for '--ranks <"),
+            (&["bench", "all_reduce", "--ranks", "2", "-b", "1.5M"][..], "for '-b <SIZE>'"),
+            (&["bench", "all_reduce", "--ranks", "2", "-b1.5M"][..], "for '-b <SIZE>'"),
+            (&["bench", "all_reduce", "--ranks", "2", "--minbytes", "1.5M"][..], "for '--minbytes <SIZE>'"),
             (&["doctr"][..], "doctor"),
             (&["zzz"][..], "doctor"),
             (&["doctor", "--jsn", "x"][..], "--json"),
@@ -317,6 +367,18 @@ mod tests {
             (&["scale", "--config", "x", "--ranks", "1", "--batch", "64"][..], "--batch"),
             (&["scale", "workload", "resnet50", "--ranks", "1", "--steps", "20"][..], "--steps"),
             (&["scale", "--config", "x", "--ranks", "1", "workload", "resnet50"][..], "workload"),
+            (
+                &["scale", "workload", "resnet50", "--ranks", "1", "--strategy", "zero3"][..],
+                "found; the ranks of a table train by DDP; another strategy needs a configuration: allfold scale --config FILE",
+            ),
+            (
+                &["scale", "workload", "gpt2", "--ranks", "1", "--device", "h100"][..],
+                "found; write --accelerator GPU",
+            ),
+            (
+                &["scale", "workload", "--config", "x.toml", "--ranks", "1"][..],
+                "found; a configuration is predicted by allfold scale --config FILE",
+            ),
             (&["launch", "-n", "2", "python", "train.py"], "write -- before"),
             (
                 &["scale", "--config", "x", "--ranks", "2", "--plot", "p.svg"],
