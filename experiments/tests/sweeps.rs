@@ -214,3 +214,25 @@ fn modeled_times_of_a_curve_with_a_fault_say_that_they_are_without() {
     let faulty = said(&[&scale[..], &["--fault", "slow_rank=1:x4"]].concat());
     assert_eq!((faulty.matches(note).count(), said(&scale).matches(note).count()), (1, 0), "{faulty}");
 }
+
+/// The title of a curve says what is trained; two keys that change its times more than a reader expects are named.
+#[test]
+fn a_curve_says_what_is_trained_and_names_keys_that_slow_it() {
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
+    let scale = ["scale", "--config", config, "--ranks", "2", "--topology", "switch", "--modeled-only"];
+    let batch = ["--set", "training.batch=32"];
+    let text = said(&[&scale[..], &batch, &["--strategy", "pipeline", "--device", "h100"]].concat());
+    let title = "mlp (f32) by pipeline, 32 samples of the ranks that share samples in a step: simulated on switch of h100, modeled\n";
+    assert!(text.contains(title), "{text}");
+    assert!(text.contains("leaves all stages but one idle: --set training.accumulate=N"), "{text}");
+    assert!(text.contains("h100 means f16 on tensor cores, and the configuration computes in f32"), "{text}");
+    let micro = ["--strategy", "pipeline", "--set", "training.accumulate=8", "--device", "h100_f32"];
+    let amp = ["--device", "h100", "--set", "precision.amp=f16"];
+    for (flags, title) in [
+        (&micro[..], "mlp (f32) by pipeline, 32 samples of the ranks that share samples in a step: "),
+        (&amp[..], "mlp (amp f16) by ddp, 32 samples of a rank in a step: "),
+    ] {
+        let text = said(&[&scale[..], &batch, flags].concat());
+        assert!(text.contains(title) && !text.contains("idle") && !text.contains("tensor cores"), "{text}");
+    }
+}

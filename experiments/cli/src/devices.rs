@@ -93,6 +93,12 @@ impl RankDevices {
         }
     }
 
+    /// The first device whose name alone means f16 on tensor cores.
+    pub fn tensor_cores(&self) -> Option<&'static str> {
+        let all = std::iter::once(&self.device).chain(self.others.iter().map(|(_, _, device)| device));
+        all.map(|device| device.name).find(|name| !name.ends_with("_f32") && *name != Device::CPU_CORE.name)
+    }
+
     /// Bytes of the smallest memory among the devices of this many ranks; `None` if the memory of one is not known.
     pub fn least_memory(&self, ranks: u32) -> Option<u64> {
         let device_of = |rank: u32| {
@@ -168,6 +174,14 @@ mod tests {
         assert_eq!(least("h200,2-3:a10g,3:t4", 2), Some(141_000_000_000));
         assert_eq!(least("cpu_core", 4), None);
         assert_eq!(least("h200,1:cpu_core", 4), None);
+    }
+
+    #[test]
+    fn a_gpu_s_name_alone_means_tensor_cores() {
+        let cases = [("h100", Some("h100")), ("a100_f32,1:t4", Some("t4")), ("cpu_core,1:t4_f32", None)];
+        for (text, name) in cases {
+            assert_eq!(text.parse::<RankDevices>().unwrap().tensor_cores(), name, "{text}");
+        }
     }
 
     #[test]

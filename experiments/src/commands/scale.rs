@@ -2,6 +2,7 @@
 
 mod collective;
 mod explain;
+mod notes;
 mod page;
 mod training;
 mod validate;

@@ -7,8 +7,10 @@ use super::workload::thinned;
 use allfold_cli::error::CommandResult;
 use allfold_cli::output::RunOutput;
 use allfold_cli::progress;
-use allfold_report::records::{MeasuredScale, RecordKind, SimulatedScale};
+use allfold_report::format::counted;
+use allfold_report::records::{MeasuredScale, RecordKind, Setup, SimulatedScale};
 use allfold_report::sizes::RankCounts;
+use allfold_trainer::config::AutocastType;
 
 /// The largest numbers of ranks of the measured curve and of the curve on virtual time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,8 +52,9 @@ pub fn draw(
     let one = |ranks| scaling.measured(ranks);
     let curve = (up_to(reach.measured), &mut left_out);
     let measured: Vec<MeasuredScale> = recorded(curve, one, measured_efficiency, command, output)?;
-    if !measured.is_empty() {
-        output.say("measured on this machine, a thread per rank:")?;
+    if let Some(last) = measured.last() {
+        let title = title(scaling, &last.setup);
+        output.say(format!("{title}: measured on this machine, a thread per rank"))?;
         output.say(table(&measured))?;
     }
     let one = |ranks| scaling.on_virtual_clock(ranks);
@@ -66,8 +69,9 @@ pub fn draw(
     left_out.check(&asked, is_modeled)?;
     for (points, how) in [(&on_virtual_clock, "real arithmetic on the virtual clock"), (&modeled, "modeled")]
     {
-        let Some(first) = points.first() else { continue };
-        output.say(format!("simulated on {}, {how}:", first.topology))?;
+        let Some(last) = points.last() else { continue };
+        let title = title(scaling, &last.setup);
+        output.say(format!("{title}: simulated on {}, {how}", last.topology))?;
         output.say(table(points))?;
     }
     left_out.say(&asked, (is_modeled, "modeled alone"), output)?;
@@ -82,6 +86,24 @@ pub fn draw(
         }
         None => Ok(()),
     }
+}
+
+/// What the points of a curve train: network, strategy, precision, and the samples of a step. `setup` is that of the last point, which
+/// has all axes of the mesh.
+fn title(scaling: &Scaling, setup: &Setup) -> String {
+    let config = &scaling.config;
+    let precision = match config.precision.amp {
+        AutocastType::None => config.precision.dtype.to_string(),
+        narrow => format!("amp {narrow}"),
+    };
+    let shared = ["pipeline", "tensor", "context"].iter().any(|axis| setup.mesh.contains_key(*axis));
+    let of = if shared { "the ranks that share samples" } else { "a rank" };
+    format!(
+        "{} ({precision}) by {}, {} of {of} in a step",
+        setup.model,
+        setup.strategy,
+        counted(config.training.batch, "sample")
+    )
 }
 
 /// Makes the points of one curve, and writes the record of each as soon as the point is made. `counts` rise, so that the first point

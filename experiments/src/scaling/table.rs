@@ -52,7 +52,7 @@ pub fn table(points: impl IntoIterator<Item = impl Into<ScalingLine>>) -> String
             row.ranks.to_string(),
             format!("{:.1}", row.time_us),
             format!("{:.1}", row.exposed_us),
-            format!("{:.0}", row.samples_per_s),
+            rate(row.samples_per_s),
             format!("{:.1}", row.efficiency * 100.0),
         ];
         cells.extend(row.memory.map(|memory| rounded_bytes(memory.total())));
@@ -61,6 +61,16 @@ pub fn table(points: impl IntoIterator<Item = impl Into<ScalingLine>>) -> String
         cells
     }));
     excess.map_or_else(|| columns(&rows), |line| format!("{}\n{line}", columns(&rows)))
+}
+
+/// Samples per second, in three digits at least.
+fn rate(samples_per_s: f64) -> String {
+    match samples_per_s {
+        few if few < 1.0 => format!("{few:.4}"),
+        few if few < 10.0 => format!("{few:.2}"),
+        few if few < 100.0 => format!("{few:.1}"),
+        many => format!("{many:.0}"),
+    }
 }
 
 /// The line about points that need more memory than a device has, if there are any: their ranks, and the most that one needs.
@@ -78,6 +88,13 @@ fn excess(points: &[ScalingLine]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: rates of 3.9 and 26.6 were printed as 4 and 27, for an efficiency of 86 %.
+    #[test]
+    fn rates_have_three_digits_or_more() {
+        let rates = [0.0312, 3.9, 26.6, 155.4, 2_493_531.0].map(rate);
+        assert_eq!(rates, ["0.0312", "3.90", "26.6", "155", "2493531"]);
+    }
 
     #[test]
     fn points_that_a_device_does_not_hold_are_marked() {

@@ -1,6 +1,6 @@
 //! `scale --config`: the scaling curve of a training run, measured where the ranks exist, simulated where they do not.
 
-use super::page;
+use super::{notes, page};
 use crate::measure::machine_limits::cores;
 use crate::scaling::curve::{self, Reach};
 use crate::scaling::points::{FaultRules, Scaling};
@@ -102,6 +102,9 @@ pub fn run(args: &Args) -> CommandResult {
     let measured = gpus.unwrap_or_else(cores);
     let reach = if trains { Reach { measured, on_virtual_clock } } else { Reach::default() };
     curve::draw(&scaling, ranks, reach, None, &mut output)?;
+    notes::notes(&scaling.config, &scaling.devices, ranks)
+        .into_iter()
+        .try_for_each(|note| output.say(note))?;
     if let Some(path) = &args.html {
         page::write(path, &mut output)?;
     }
