@@ -87,7 +87,8 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
             subject(&runs, &places),
             "Each strategy trains the same network on the same samples per step. Data parallelism holds the model on every rank; \
              zero1, zero2 and zero3 cut optimiser state, gradients and parameters into parts; a pipeline gives each rank some of \
-             the layers. What a strategy saves in memory it pays for in bytes or in waiting. Waiting is the mean over the steps \
+             the layers. The exchanges of zero2 and zero3 need buffers of a whole bucket or layer, which outweigh what they save where the \
+             network is not larger than a bucket. What a strategy saves in memory it pays for in bytes or in waiting. Waiting is the mean over the steps \
              after the first; the column \"most for\" names the rank that the others wait for longest, with its share of all waiting."
                 .into(),
         ],
@@ -182,8 +183,14 @@ fn waits(spans: &[&TimelineSpan]) -> Option<String> {
     let share = |rank: u32| length(rank, true) / length(rank, false).max(1e-9);
     let ranks = distinct(computing().map(|span| span.rank));
     let longest = ranks.iter().copied().max_by(|a, b| share(*a).total_cmp(&share(*b)))?;
-    let most = share(longest);
-    Some(match ranks.iter().all(|rank| most - share(*rank) < 1e-3) {
+    longest_wait(longest, ranks.iter().map(|rank| share(*rank)))
+}
+
+/// That all ranks wait alike, or that rank `longest` waits the longest, from the share of its time that each rank waits. `None`
+/// without a rank.
+pub(super) fn longest_wait(longest: u32, shares: impl Iterator<Item = f64> + Clone) -> Option<String> {
+    let most = shares.clone().max_by(f64::total_cmp)?;
+    Some(match shares.into_iter().all(|share| most - share < 1e-3) {
         true => format!("all ranks wait alike: {} of their time", format::percent(most)),
         false => format!("rank {longest} waits the longest: {} of its time", format::percent(most)),
     })
@@ -276,8 +283,9 @@ fn stacked(
     Ok(Plot::new(caption, finding, figure))
 }
 
-/// The rows with the smallest and the largest sum.
+/// The rows with the smallest and the largest sum, among those of several ranks.
 fn extremes(rows: &[(String, Vec<(String, f64)>)], unit: &str) -> Option<String> {
+    let rows: Vec<_> = rows.iter().filter(|(name, _)| name != "single").collect();
     let sums = || rows.iter().map(|(name, parts)| (name, parts.iter().map(|part| part.1).sum::<f64>()));
     let least = sums().min_by(|a, b| a.1.total_cmp(&b.1))?;
     let most = sums().max_by(|a, b| a.1.total_cmp(&b.1))?;
@@ -341,6 +349,30 @@ fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: one rank alone sends nothing and holds least, and was compared with strategies of several ranks.
+    #[test]
+    fn the_least_and_the_most_are_those_of_several_ranks() {
+        let row = |name: &str, size: f64| (name.to_string(), vec![("part".to_string(), size)]);
+        let [single, ddp, zero3] = [row("single", 1.0), row("ddp", 20.0), row("zero3", 10.0)];
+        let said = extremes(&[single.clone(), ddp.clone(), zero3], "KiB").unwrap();
+        assert_eq!(said, "zero3 has the least, 10 KiB; ddp has the most, 20 KiB");
+        assert_eq!(extremes(&[single, ddp], "KiB"), None);
+    }
+
+    #[test]
+    fn ranks_that_wait_alike_are_told_from_one_that_waits_longest() {
+        let said = |shares: &[f64]| longest_wait(3, shares.iter().copied()).unwrap();
+        assert_eq!(
+            said(&[0.132, 0.1325]),
+            format!("all ranks wait alike: {} of their time", format::percent(0.1325))
+        );
+        assert_eq!(
+            said(&[0.1, 0.2]),
+            format!("rank 3 waits the longest: {} of its time", format::percent(0.2))
+        );
+        assert_eq!(longest_wait(0, [].into_iter()), None);
+    }
 
     #[test]
     fn the_text_names_network_samples_and_machines() {

@@ -1,5 +1,6 @@
 //! One step of training on the virtual clock: which communication hides behind the backward pass, and which does not.
 
+use super::compare::longest_wait;
 use super::part::{Part, commands, distinct, head};
 use crate::page::{Plot, ReportTable, Section};
 use crate::plots::{Bar, DrawError, Timeline};
@@ -70,7 +71,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     Ok(Some(Part { answer: None, facts: Vec::new(), limits: Vec::new(), section }))
 }
 
-/// How long communication takes and how much of it is exposed, on the rank that waits the longest.
+/// How long the ranks wait, and how long communication takes and how much of it is exposed on the rank that waits the longest.
 fn hidden(spans: &[&TimelineSpan]) -> Option<String> {
     let length = |span: &&TimelineSpan| span.end_us - span.start_us;
     let of = |rank: u32, name: &str, stream: &str| -> f64 {
@@ -79,18 +80,15 @@ fn hidden(spans: &[&TimelineSpan]) -> Option<String> {
     };
     let ranks = distinct(spans.iter().map(|span| span.rank));
     let waits = |rank: &u32| of(*rank, "exposed", "compute") + of(*rank, "waiting", "compute");
-    let rank = ranks.into_iter().max_by(|a, b| waits(a).total_cmp(&waits(b)))?;
+    let share = |rank: &u32| waits(rank) / of(*rank, "", "compute").max(1e-9);
+    let rank = ranks.iter().copied().max_by(|a, b| share(a).total_cmp(&share(b)))?;
     let (exposed, sent) = (waits(&rank), of(rank, "", "communication"));
-    let step = of(rank, "", "compute");
-    if sent <= 0.0 || step <= 0.0 {
+    if sent <= 0.0 || of(rank, "", "compute") <= 0.0 {
         return None;
     }
     Some(format!(
-        "rank {rank} waits the longest: {:.1} % of its step; operations of communication take {:.1} us in all, of which {:.1} us \
-         are exposed",
-        100.0 * exposed / step,
-        sent,
-        exposed
+        "{}; operations of communication take {sent:.1} us in all on rank {rank}, of which {exposed:.1} us are exposed",
+        longest_wait(rank, ranks.iter().map(share))?
     ))
 }
 
