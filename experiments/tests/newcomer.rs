@@ -177,6 +177,34 @@ fn a_layer_table_is_predicted_like_a_known_network() {
     workload("resnet", "ends in .toml");
 }
 
+/// Regression: a parameter's shape was answered with "expected a number", a missing configuration with the name of the missing file,
+/// and too many ranks with a smaller size, where there is no size.
+#[test]
+fn an_error_says_what_to_write_here() {
+    let folder = folder();
+    let table = folder.path().join("net.toml");
+    let rows =
+        "name = \"net\"\n[[layer]]\nname = \"embedding\"\nkind = \"product\"\nflops = 1e6\nvalues = 1e3\n";
+    let table_of = |params: &str| {
+        std::fs::write(&table, format!("{rows}params = {params}\n")).unwrap();
+        ["scale", "workload", table.to_str().unwrap(), "--ranks", "1"]
+    };
+    common::says(
+        &table_of("[[32000, 4096]]"),
+        &["net.toml:7:", "expected the number of elements, such as 131072000"],
+    );
+    said(&table_of("[131072000, 4.096e3]"));
+    let missing = "experiments/configs/missing.toml";
+    common::says(
+        &["scale", "--config", missing, "--ranks", "1"],
+        &[missing, "part of Allfold's source tree", "`allfold train --keys` prints every key"],
+    );
+    let show = ["show", "all_reduce", "--algo", "ring", "--ranks", "1000000"];
+    let line = common::refused(&show);
+    assert!(line.ends_with("; take fewer ranks"), "{line}");
+    common::says(&[&show[..], &["--segments", "2"]].concat(), &["; take fewer ranks or fewer --segments"]);
+}
+
 /// The memory of a rank does not grow with the number of ranks: lists of all routes took 4.3 GB here, and 20 s.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "between two looks at the memory of another process")]

@@ -236,3 +236,13 @@ fn a_curve_says_what_is_trained_and_names_keys_that_slow_it() {
         assert!(text.contains(title) && !text.contains("idle") && !text.contains("tensor cores"), "{text}");
     }
 }
+
+/// Regression: of two files one was named.
+#[test]
+fn every_file_that_a_curve_of_a_workload_writes_is_named() {
+    let folder = folder();
+    let [plot, page] = ["curve.svg", "curve.html"].map(|name| folder.path().join(name).display().to_string());
+    let scale = ["scale", "workload", "resnet50", "--ranks", "1,2,4", "--topology", "dgx-a100"];
+    let text = said(&[&scale[..], &["--plot", &plot, "--html", &page]].concat());
+    assert!(text.contains(&format!("plot: {plot}\n")) && text.contains(&format!("page: {page}\n")), "{text}");
+}

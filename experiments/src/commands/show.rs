@@ -44,7 +44,8 @@ pub fn run(args: &Args) -> CommandResult {
     let shape = Shape::new(args.ranks).and_then(|shape| shape.rooted(root)).map_err(CommandError::usage)?;
     let pieces =
         u64::from(args.ranks).checked_pow(2).and_then(|n| n.checked_mul(64 * u64::from(args.segments)));
-    memory::require(pieces, &format!("the proof and picture of {} ranks", args.ranks))?;
+    let fewer = if args.segments > 1 { "take fewer ranks or fewer --segments" } else { "take fewer ranks" };
+    memory::require_or(pieces, &format!("the proof and picture of {} ranks", args.ranks), fewer)?;
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
 
     let whole = algorithm.build(shape).map_err(CommandError::check)?;

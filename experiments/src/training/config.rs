@@ -16,7 +16,8 @@ pub fn read(path: &Path) -> CommandResult<Config> {
     let name = path.display().to_string();
     let text = read_text_at_most(path, LONGEST, "a configuration").map_err(|error| {
         CommandError::usage(format!(
-            "{name}: {error}; name a TOML file such as experiments/configs/digits-cnn.toml"
+            "{name}: {error}; name a TOML file: experiments/configs is part of Allfold's source tree, and `allfold train --keys` \
+             prints every key with its default, for a file of your own"
         ))
     })?;
     allfold_trainer::config::parse(&text, &name).map_err(CommandError::usage)

@@ -64,7 +64,8 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         text: vec![format!(
             "Each published system of GPUs is predicted from a fit to all other systems, so that no prediction uses measurements \
              of the system that it is compared with. The factor is max(predicted / measured, measured / predicted): 1.00 is exact. \
-             These scores come with the program ({sources}); they are not measured by this run."
+             These scores come with the program ({sources}); they are not measured by this run. In the command, RUNS stands for the \
+             files of the published runs, which are not part of Allfold."
         )],
         plots: Vec::new(),
         tables: vec![table],
@@ -132,6 +133,14 @@ fn ranges(scores: &[ValidationScore]) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The command of the page has a placeholder, which the text names.
+    #[test]
+    fn the_text_says_what_the_placeholder_of_the_command_stands_for() {
+        let line = r#"{"kind":"validation_score","schema":2,"commit":"c","host":"h","command":"allfold validate RUNS","predictor":"simulated","band":"b","most_nodes":10,"rows":1,"systems":1,"median_factor":1.1,"ninetieth_factor":1.3,"source":"s"}"#;
+        let part = part(&Records::parse(line).unwrap()).unwrap().unwrap();
+        assert!(part.section.text[0].contains("RUNS stands for the files of the published runs"));
+    }
 
     #[test]
     fn the_quoted_error_is_the_range_over_the_bands_of_what_simulate_runs() {

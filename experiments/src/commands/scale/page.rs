@@ -8,5 +8,5 @@ use std::path::Path;
 pub fn write(path: &Path, output: &mut RunOutput) -> CommandResult {
     let report = allfold_report::render(&output.records()?, output.stamp())?;
     output::replace(path, report.page.as_bytes())?;
-    output.say(format!("\nplot: {}", path.display()))
+    output.say(format!("\npage: {}", path.display()))
 }

@@ -190,6 +190,7 @@ pub fn run(args: &Args) -> CommandResult {
     }
     if let Some(path) = &args.plot {
         draw(&points, kind, path)?;
+        output.say(format!("\nplot: {}", path.display()))?;
     }
     if let Some(path) = &args.html {
         page::write(path, &mut output)?;

@@ -18,7 +18,9 @@
 use super::kernel::{Class, KernelCost};
 use super::table::{TableLayer, Workload};
 use crate::{Error, Result};
-use serde::Deserialize;
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer};
+use std::fmt;
 
 /// The most layers of a table.
 const MOST_LAYERS: usize = 100_000;
@@ -48,10 +50,36 @@ struct Row {
     name: String,
     kind: Kind,
     #[serde(default)]
-    params: Vec<f64>,
+    params: Vec<Elements>,
     flops: f64,
     values: f64,
     repeat: Option<usize>,
+}
+
+/// The number of elements of a parameter. Its shape, as in `[[32000, 4096]]`, is refused with words for the table's author.
+#[derive(Clone, Copy, Debug)]
+struct Elements(f64);
+
+impl<'de> Deserialize<'de> for Elements {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Elements, D::Error> {
+        struct Number;
+        impl Visitor<'_> for Number {
+            type Value = Elements;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the number of elements, such as 131072000")
+            }
+            fn visit_f64<E>(self, elements: f64) -> std::result::Result<Elements, E> {
+                Ok(Elements(elements))
+            }
+            fn visit_i64<E>(self, elements: i64) -> std::result::Result<Elements, E> {
+                Ok(Elements(elements as f64))
+            }
+            fn visit_u64<E>(self, elements: u64) -> std::result::Result<Elements, E> {
+                Ok(Elements(elements as f64))
+            }
+        }
+        from.deserialize_f64(Number)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -89,7 +117,7 @@ fn whole(layer: &str, key: &str, value: f64) -> Result<u64> {
 impl Row {
     /// The layer, under this name.
     fn layer(&self, name: String) -> Result<TableLayer> {
-        let params = self.params.iter().map(|&elements| match elements >= 1.0 {
+        let params = self.params.iter().map(|&Elements(elements)| match elements >= 1.0 {
             true => Ok(whole(&self.name, "params", elements)? as usize),
             false => Err(Error::Config(format!("layer `{}`: a parameter has 1 element or more", self.name))),
         });
@@ -153,7 +181,14 @@ mod tests {
     use crate::workloads::{ACCELERATORS, Precision};
 
     fn row(name: &str, kind: Kind, params: &[f64], flops: f64) -> Row {
-        Row { name: name.into(), kind, params: params.to_vec(), flops, values: 1000.0, repeat: None }
+        Row {
+            name: name.into(),
+            kind,
+            params: params.iter().copied().map(Elements).collect(),
+            flops,
+            values: 1000.0,
+            repeat: None,
+        }
     }
 
     fn table(layers: Vec<Row>) -> Result<Workload> {
