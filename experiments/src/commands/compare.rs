@@ -354,19 +354,26 @@ impl Comparison {
         ))
     }
 
-    /// The strategies that take the configuration; the others are named with the reason.
+    /// The strategies that take the configuration, each on a number of ranks that the topology has; the others are named with the
+    /// reason. `single` takes one rank, which a graph, or a file with `ranks`, may not have.
     fn contenders(&self, form: SampleForm, left_out: &mut Vec<LeftOutStrategy>) -> Vec<Contender> {
         let mut fit = Vec::new();
         for strategy in &self.strategies {
             match Contender::new(&self.config, strategy, self.ranks, form) {
-                Ok(contender) => fit.push(contender),
+                Ok(contender) => match Topology::named(&self.topology, contender.ranks) {
+                    Ok(_) => fit.push(contender),
+                    Err(error) => {
+                        let ranks = counted(contender.ranks as usize, "rank");
+                        left_out.push(self.left_out(strategy, &format!("it runs on {ranks}, and {error}")));
+                    }
+                },
                 Err(error) => left_out.push(self.left_out(strategy, &error)),
             }
         }
         fit
     }
 
-    fn left_out(&self, strategy: &str, why: &allfold_trainer::Error) -> LeftOutStrategy {
+    fn left_out(&self, strategy: &str, why: &dyn std::fmt::Display) -> LeftOutStrategy {
         LeftOutStrategy { strategy: strategy.into(), ranks: self.ranks, why: why.to_string() }
     }
 

@@ -28,8 +28,9 @@ use clap::Subcommand;
 Without a command, `scale` trains the network of --config. Measured points: threads of this machine, up to one rank per core, or
 per GPU where the configuration has device = \"cuda\". sim: real arithmetic on the virtual clock, up to --sim-ranks ranks.
 modeled: shapes, FLOPs and bytes alone, for every rank count. Efficiency is throughput divided by that of as many single
-ranks of the same kind; where the strategy needs more than one rank, by that of the fewest ranks. Of simulated devices `fits` says
-where a rank needs more memory than its device has. Rank counts that do not fit the strategy or the machine are left out and named.
+ranks of the same kind; where the strategy or the machine needs more than one rank, by that of the fewest ranks. Of simulated
+devices `fits` says where a rank needs more memory than its device has. Rank counts that do not fit the strategy or the machine
+are left out and named.
 
 A network that `scale workload` knows too gets other times from --config: a step of GPT-2 takes 0.9 to 1.9 times as long in f32,
 and 0.6 to 1.0 times with AMP, on six GPUs from V100 to B200. --config models the kernels of Allfold, attention fused and over the

@@ -22,8 +22,8 @@ pub struct Reach {
 }
 
 /// Makes every point of the curves, each recorded as soon as it is made, and prints a table of each kind. Efficiency is relative to
-/// the point of the fewest ranks: of one rank, which is added, unless the strategy needs more. Numbers of ranks that do not fit the
-/// strategy, the network or the machine are left out and named below the tables.
+/// the point of the fewest ranks: of one rank, which is added, unless the strategy or the machine needs more. Numbers of ranks that do
+/// not fit the strategy, the network or the machine are left out and named below the tables.
 ///
 /// # Errors
 /// A failed run; no number of ranks fits.
@@ -41,7 +41,7 @@ pub fn draw(
         counts.extend(left_out.kept(ranks, fits)?);
     }
     left_out.check(&asked, |ranks| counts.contains(&ranks))?;
-    if !asked.contains(&1) && scaling.fits(1).is_ok() {
+    if !asked.contains(&1) && left_out.kept(1, scaling.fits(1))?.is_some() {
         counts.insert(0, 1);
     }
     let up_to = |most: u32| counts.iter().copied().filter(move |&ranks| ranks <= most);
@@ -80,12 +80,8 @@ pub fn draw(
             "--fault acts in the runs on the virtual clock alone: the modeled times are without faults",
         )?;
     }
-    match counts.iter().min().filter(|fewest| **fewest > 1) {
-        Some(fewest) => {
-            output.say(format!("efficiency is relative to {fewest} ranks, as the strategy needs more than 1"))
-        }
-        None => Ok(()),
-    }
+    let fewest = modeled.first().map_or(1, |point| point.setup.ranks);
+    left_out.relative_to(fewest).map_or(Ok(()), |line| output.say(line))
 }
 
 /// What the points of a curve train: network, strategy, precision, and the samples of a step. `setup` is that of the last point, which

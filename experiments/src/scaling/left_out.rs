@@ -25,6 +25,12 @@ impl LeftOut {
         }
     }
 
+    /// What the efficiency of a curve is relative to, if its point of the fewest ranks is not that of one rank, and why there is none.
+    pub fn relative_to(&self, fewest: u32) -> Option<String> {
+        let why = self.0.get(&1).map_or_else(String::new, |why| format!(", as 1 rank is left out: {why}"));
+        (fewest > 1).then(|| format!("efficiency is relative to {fewest} ranks{why}"))
+    }
+
     /// Refuses a curve that has a point of none of the `requested` numbers of ranks.
     ///
     /// # Errors

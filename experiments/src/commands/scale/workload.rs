@@ -28,7 +28,8 @@ use std::path::{Path, PathBuf};
   allfold scale workload bert-large --topology p4d --ranks 8..1024 --plot curve.svg
   allfold scale workload examples/layers/small-cnn.toml --topology dgx-a100 --ranks 1,8,64
 
-Modeled from shapes, FLOPs and bytes; nothing is measured. Efficiency is throughput divided by that of as many single ranks.
+Modeled from shapes, FLOPs and bytes; nothing is measured. Efficiency is throughput divided by that of as many single ranks;
+where the machine has no single rank, by that of the fewest ranks.
 The ranks train by DDP alone. Another strategy is predicted from a configuration: allfold scale --config FILE --strategy NAME --ranks COUNTS --modeled-only
 
 That models the kernels of Allfold, and `scale workload` those of PyTorch: attention is not fused and covers all pairs, and each
@@ -183,6 +184,7 @@ pub fn run(args: &Args) -> CommandResult {
     memory(&scaling, &points).map_or(Ok(()), |line| output.say(line))?;
     output.say(table(&points))?;
     left_out.say(&args.ranks.0, (|_| false, ""), &mut output)?;
+    left_out.relative_to(first.setup.ranks).map_or(Ok(()), |line| output.say(line))?;
     let engines: BTreeSet<&str> =
         points.iter().flat_map(|point| point.engines.iter().map(String::as_str)).collect();
     if !engines.is_empty() {
@@ -224,7 +226,8 @@ fn memory(scaling: &WorkloadScaling, points: &[SimulatedScale]) -> Option<String
 }
 
 /// The points of the curve, including one rank, up to the largest count at which every rank has a sample. Each is recorded as soon as
-/// it is made: efficiency is relative to the first point, of one rank. Counts that the machine does not have are left out.
+/// it is made: efficiency is relative to the first point, of one rank if the machine has it. Counts that the machine does not have are
+/// left out.
 ///
 /// # Errors
 /// A point that cannot be timed; a machine that has none of the counts.

@@ -1,0 +1,59 @@
+//! A topology of one's own, from a file: numbers of ranks that it does not have, and notes on what has no effect.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use common::{folder, said};
+use std::fs;
+
+const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
+
+/// Two leaf switches with two ranks each, below a spine.
+const GRAPH: &str = "kind = \"graph\"\nswitches = [\"leaf0\", \"leaf1\", \"spine\"]\n\
+    [[link]]\nfrom = [0, 1]\nto = \"leaf0\"\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n\
+    [[link]]\nfrom = [2, 3]\nto = \"leaf1\"\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n\
+    [[link]]\nfrom = [\"leaf0\", \"leaf1\"]\nto = \"spine\"\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n";
+
+/// `single` takes one rank, which a file with `ranks` and a graph do not have.
+#[test]
+fn a_comparison_leaves_single_out_where_the_file_has_no_single_rank() {
+    let folder = folder();
+    let path = folder.path().join("own.toml");
+    let fixed = "kind = \"switch\"\nranks = 4\n[device]\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n";
+    for (text, why) in [(GRAPH, "rank 1 does not exist"), (fixed, "this topology joins 4 ranks, not 1")] {
+        fs::write(&path, text).unwrap();
+        let all = ["compare", "--config", MLP, "--ranks", "4", "--strategies", "single,ddp,zero1"];
+        let text = said(&[&all[..], &["--modeled-only", "--topology", path.to_str().unwrap()]].concat());
+        let line = text.lines().find(|line| line.starts_with("left out: single: ")).expect(&text);
+        assert!(line.contains("it runs on 1 rank, and ") && line.contains(why), "{line}");
+        assert!(text.contains(": 2 ways to train"), "{text}");
+    }
+}
+
+/// Where a file has no single rank, efficiency is relative to the fewest ranks, and the reason is that of the file.
+#[test]
+fn a_curve_without_one_rank_says_what_its_efficiency_is_relative_to() {
+    let folder = folder();
+    let path = folder.path().join("own.toml");
+    fs::write(&path, GRAPH).unwrap();
+    let on = ["--topology", path.to_str().unwrap(), "--ranks"];
+    let workload = ["scale", "workload", "resnet18"];
+    let config = ["scale", "--config", MLP, "--modeled-only"];
+    for curve in [&workload[..], &config[..]] {
+        for ranks in ["1,4", "4"] {
+            let text = said(&[curve, &on[..], &[ranks]].concat());
+            let line = text.lines().find(|line| line.starts_with("efficiency is relative to ")).expect(&text);
+            assert!(
+                line.contains("to 4 ranks, as 1 rank is left out: ") && line.contains("own.toml"),
+                "{line}"
+            );
+            assert!(!line.contains("strategy"), "{line}");
+        }
+        let text = said(&[curve, &["--topology", "switch", "--ranks", "1,4"]].concat());
+        assert!(!text.contains("efficiency is relative to"), "{text}");
+    }
+    let pipeline = ["--strategy", "pipeline", "--set", "parallel.stages=2", "--ranks", "2,4"];
+    let text = said(&[&config[..], &["--topology", "switch"], &pipeline].concat());
+    let line = text.lines().find(|line| line.starts_with("efficiency is relative to 2 ranks")).expect(&text);
+    assert!(line.contains("stages"), "{line}");
+}
