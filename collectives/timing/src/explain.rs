@@ -7,11 +7,11 @@
 //!
 //! A message starts when its sender and its receiver have posted it and its channel is free. The message waited for the event that ended
 //! at that very time, so the walk back from the end needs no information about the schedule: each interval belongs to one message or to a
-//! rank's own work. The parts add up to the whole time, to the picosecond.
+//! rank's own work. The parts add up to the whole time, to the picosecond. What fault rules add to any of them is a part of its own.
 
 use super::{Error, Job, Sent, traced};
 use allfold_schedules::schedule::Rank;
-use allfold_sim::{Bytes, LinkId, Picos};
+use allfold_sim::{Bytes, Link, LinkId, Picos};
 use std::collections::BTreeMap;
 
 /// The parts of a collective's time, which add up to the whole time.
@@ -23,12 +23,14 @@ pub struct Parts {
     pub overhead: Picos,
     /// Transfer of bytes at the full rate of the slowest link of their path.
     pub bandwidth: Picos,
-    /// The additional time of the bytes because links were shared, slowed down for a while or down.
+    /// The additional time of the bytes because links were shared.
     pub sharing: Picos,
-    /// The time from the last byte to the arrival: the links' latency, and delays by faults.
+    /// The time from the last byte to the arrival: the links' latency.
     pub latency: Picos,
     /// Reductions, and local moves within a rank.
     pub memory: Picos,
+    /// What fault rules add: slower ranks and links, delays, links that are down, ranks that are stopped or cut off.
+    pub faults: Picos,
 }
 
 /// A message on the critical path.
@@ -128,9 +130,9 @@ impl Walk<'_> {
         let mut at = time.0;
         let mut next = ranks.filter_map(|rank| self.last(rank, at)).max();
         while let Some((end, arrived, number)) = next {
-            // The time between two messages is a rank's own work: a local move in memory.
-            self.parts.memory += Picos(at) - Picos(end);
             let sent = self.messages[number as usize];
+            let rank = if arrived { sent.to } else { sent.from };
+            self.work(rank, Picos(end), Picos(at));
             self.charge(&sent, arrived);
             path.push(Hop { sent, took: Picos(end) - sent.start });
             at = sent.start.0;
@@ -141,41 +143,96 @@ impl Walk<'_> {
                 (Some(from), Some(to)) => Some(if to.0 > from.0 { to } else { from }),
                 (from, to) => from.or(to),
             };
-            if path.len() > self.messages.len() {
+            // A rank that launches late is waited for longer than any message.
+            let launched = self.job.launched(sent.from).later(self.job.launched(sent.to)).0;
+            if path.len() > self.messages.len()
+                || next.is_some_and(|(end, ..)| end < launched && launched <= at)
+            {
                 break;
             }
         }
-        self.parts.launch += Picos(at);
+        let launch = self.expected(self.job.costs.launch, Picos(at));
+        self.parts.launch += launch;
+        self.parts.faults += Picos(at) - launch;
         path.reverse();
         path
     }
 
+    /// What a span of `took` would have been without faults, if `bare` is what it then takes at most.
+    fn expected(&self, bare: Picos, took: Picos) -> Picos {
+        if self.job.faults.is_empty() { took } else { bare.min(took) }
+    }
+
+    /// Adds a rank's own work between two messages: a local move in memory, and what faults add to it.
+    fn work(&mut self, rank: Rank, start: Picos, end: Picos) {
+        let (faults, took) = (self.job.faults, end - start);
+        let slowness = faults.slowness(rank);
+        // The longest work that is done in this time.
+        let (mut least, mut most) = (0, took.0);
+        while least < most && !faults.is_empty() {
+            let middle = least + (most - least).div_ceil(2);
+            let fits = faults.takes(rank, start, slowness.of(Picos(middle))) <= took;
+            (least, most) = if fits { (middle, most) } else { (least, middle - 1) };
+        }
+        self.parts.memory += Picos(most);
+        self.parts.faults += took - Picos(most);
+    }
+
     /// Adds one message's time to the parts: up to its arrival if `arrived`, else up to its last byte.
     fn charge(&mut self, sent: &Sent, arrived: bool) {
-        let Job { topology, faults, .. } = *self.job;
-        let mut links: Vec<LinkId> = Vec::new();
-        topology.route(sent.from, sent.to, &mut links);
-        let links: Vec<_> = links.iter().map(|link| faults.link(*link, topology.link(*link))).collect();
+        let Job { topology, faults, costs, .. } = *self.job;
+        let mut path: Vec<LinkId> = Vec::new();
+        topology.route(sent.from, sent.to, &mut path);
+        let bare: Vec<Link> = path.iter().map(|link| topology.link(*link)).collect();
+        let links: Vec<Link> = path.iter().zip(&bare).map(|(id, link)| faults.link(*id, *link)).collect();
+        let bytes =
+            |of: &[Link]| of.iter().map(|link| link.bandwidth.time(sent.bytes)).max().unwrap_or_default();
+        let flight = |of: &[Link]| of.iter().fold(Picos::ZERO, |sum, link| sum + link.latency);
+
         let whole = sent.left - sent.start;
-        let overhead = self.job.costs_of(sent.from).overhead.min(whole);
-        let alone = links.iter().map(|link| link.bandwidth.time(sent.bytes)).max().unwrap_or_default();
-        let alone = alone.min(whole - overhead);
+        let overhead = costs.overhead.min(whole);
+        let alone = bytes(&bare).min(whole - overhead);
+        let slower =
+            (self.job.costs_of(sent.from).overhead - costs.overhead) + (bytes(&links) - bytes(&bare));
+        let more = whole - overhead - alone;
+        let by_faults = (slower + self.held_up(sent, &path, &links)).min(more);
         self.parts.overhead += overhead;
         self.parts.bandwidth += alone;
-        self.parts.sharing += whole - overhead - alone;
+        self.parts.sharing += more - by_faults;
+        self.parts.faults += by_faults;
         if arrived {
-            let flight = sent.arrived - sent.left;
-            let latency = links.iter().fold(Picos::ZERO, |sum, link| sum + link.latency).min(flight);
-            let memory = self.job.costs_of(sent.to).reduce(sent.bytes).min(flight - latency);
+            let whole = sent.arrived - sent.left;
+            let own = self.job.costs_of(sent.to).reduce(sent.bytes).min(whole - flight(&links).min(whole));
+            let memory = self.expected(costs.reduce(sent.bytes), own);
+            let latency = self.expected(flight(&bare), whole - own);
             self.parts.memory += memory;
-            self.parts.latency += flight - memory;
+            self.parts.latency += latency;
+            self.parts.faults += whole - memory - latency;
         }
+    }
+
+    /// The time that a message's bytes lose while ranks are cut off, or links of its path are slower than usual or down: all of the time
+    /// in which nothing passes, and a half of it where the rate is half of the usual one.
+    fn held_up(&self, sent: &Sent, path: &[LinkId], links: &[Link]) -> Picos {
+        let faults = self.job.faults;
+        let usual = links.iter().map(|link| link.bandwidth.0).min().unwrap_or(u64::MAX).max(1);
+        let (mut at, mut lost) = (sent.start, Picos::ZERO);
+        while at < sent.left && !faults.is_empty() {
+            let until = faults.change(at).unwrap_or(sent.left).min(sent.left);
+            let rates = path.iter().zip(links).map(|(id, link)| faults.bandwidth(*id, link.bandwidth, at).0);
+            let open = !faults.is_partitioned(sent.from, sent.to, at);
+            let rate = if open { rates.min().unwrap_or(usual).min(usual) } else { 0 };
+            let span = u128::from((until - at).0);
+            lost += Picos((span - span * u128::from(rate) / u128::from(usual)) as u64);
+            at = until;
+        }
+        lost
     }
 }
 
 impl Parts {
     /// The parts with their names, in the order in which a message has them.
-    pub fn named(&self) -> [(&'static str, Picos); 6] {
+    pub fn named(&self) -> [(&'static str, Picos); 7] {
         [
             ("launch", self.launch),
             ("overhead", self.overhead),
@@ -183,6 +240,7 @@ impl Parts {
             ("sharing", self.sharing),
             ("latency", self.latency),
             ("memory", self.memory),
+            ("faults", self.faults),
         ]
     }
 }
@@ -209,11 +267,11 @@ mod tests {
     fn a_ring_alone_on_a_switch_is_launch_bandwidth_and_latency() {
         let topology = Topology::named("switch", 4).unwrap();
         let explanation = explained(&RingAllReduce(4), 1, &topology, &[]);
-        let Parts { launch, overhead, bandwidth, sharing, latency, memory } = explanation.parts;
+        let Parts { launch, overhead, bandwidth, sharing, latency, memory, faults } = explanation.parts;
         assert_eq!(launch, Costs::default().launch);
         // Six rounds of 960 kB at 300 GB/s, each with a latency of 2 x 0.6 us.
         assert_eq!((bandwidth, latency), (Picos::from_nanos(6 * 3_200), Picos::from_nanos(6 * 1_200)));
-        assert_eq!((overhead, sharing, memory), (Picos::ZERO, Picos::ZERO, Picos::ZERO));
+        assert_eq!([overhead, sharing, memory, faults], [Picos::ZERO; 4]);
         assert_eq!(explanation.path.len(), 6);
         assert!(explanation.path.windows(2).all(|two| two[0].sent.to == two[1].sent.from));
     }
@@ -237,7 +295,32 @@ mod tests {
         {
             let explanation = explained(&schedule, 16, &topology, rules);
             assert!(explanation.parts.sharing > Picos::ZERO);
+            assert_eq!(explanation.parts.faults > Picos::ZERO, !rules.is_empty(), "{rules:?}");
             assert!(explanation.links.iter().all(|link| link.share <= 1.0));
+        }
+    }
+
+    /// What a fault adds is a part of its own: nothing shares a link in a ring, and no rank has work in memory.
+    #[test]
+    fn what_a_fault_adds_is_neither_sharing_nor_memory() {
+        let topology = Topology::named("switch", 4).unwrap();
+        let without = explained(&RingAllReduce(4), 1, &topology, &[]);
+        for rule in [
+            "stop_rank=3@10us..2ms",
+            "partition=0,1|2,3@10us..2ms",
+            "flap=up[2]:10us/20us",
+            "slow_link=up[2]:x20",
+            "slow_link=up[2]:x20@10us..1ms",
+            "slow_link=up[2]:+30us",
+            "slow_rank=3:x100",
+            "stop_rank=3@1us..2ms",
+            "delay=2>3:all:+20us",
+        ] {
+            let Explanation { time, parts, .. } = explained(&RingAllReduce(4), 1, &topology, &[rule]);
+            assert_eq!((parts.sharing, parts.memory), (Picos::ZERO, Picos::ZERO), "{rule}: {parts:?}");
+            // A message that waits for a late one takes no longer itself, so that the other parts are those without the fault.
+            assert!(parts.faults.0 > 0 && parts.faults >= time - without.time, "{rule}: {parts:?}");
+            assert!(parts.launch <= without.parts.launch, "{rule}: {parts:?}");
         }
     }
 }
