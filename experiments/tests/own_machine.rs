@@ -1,4 +1,4 @@
-//! NCCL on a machine of one's own: what it takes, and what the error for a topology without a machine says.
+//! Machines of one's own, and NCCL on them: what is taken, refused and noted, and what the output says.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -45,6 +45,33 @@ fn an_assumed_speed_of_nics_is_a_note_that_says_how_to_give_it() {
     assert!(line.contains("does not say how fast a NIC is: NCCL's default is 10 Gb/s"), "{line}");
     assert!(line.contains("give both in `inter_node`, such as \"8x400Gb/s InfiniBand\""), "{line}");
     assert_eq!(notes("8x400Gb/s InfiniBand"), Vec::<String>::new());
+}
+
+/// Words of a description that have no effect are named with what was understood; NICs of two speeds are refused.
+#[test]
+fn words_that_are_not_understood_are_named_or_refused() {
+    let folder = folder();
+    let path = folder.path().join("own.json");
+    let described = |inside: &str, nics: &str| {
+        let machine = format!(
+            "\"gpu\": \"A100 SXM\", \"gpus_per_node\": 8, \"nodes\": 2, \"intra_node\": \"{inside}\""
+        );
+        fs::write(&path, format!("{{{machine}, \"inter_node\": \"{nics}\"}}")).unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    let text = said(&nccl(&described("NVLink", "2x200Gb/s Infiniband bananas")));
+    assert!(
+        text.contains("# assumed: `bananas` in `inter_node`, ") && text.contains("understood: 2 NICs"),
+        "{text}"
+    );
+    says(
+        &nccl(&described("NVLink", "1x200Gb/s + 1x100Gb/s InfiniBand")),
+        &["gives 2 speeds", "once, such as"],
+    );
+    says(
+        &nccl(&described("bananas", "2x200Gb/s InfiniBand")),
+        &["`intra_node` is \"bananas\"", "\"NVLink\""],
+    );
 }
 
 #[test]

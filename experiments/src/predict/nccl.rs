@@ -184,7 +184,8 @@ fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
     let text = read_text_at_most(Path::new(topology), LONGEST, "a machine's description")
         .map_err(|error| wrong(&error))?;
     let words: Description = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
-    let machine = Machine::understand(&words).map_err(|error| wrong(&error))?;
+    let mut machine = Machine::understand(&words).map_err(|error| wrong(&error))?;
+    let ignored = words.not_understood(&machine).map_err(|error| wrong(&error))?;
     let assumed: Vec<&str> = machine.assumed_of_nics().collect();
     if !assumed.is_empty() {
         tracing::info!(
@@ -192,6 +193,7 @@ fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
             assumed.join("; ")
         );
     }
+    machine.assumed.extend(ignored);
     let all = u64::from(machine.devices) * u64::from(machine.nodes);
     match all == u64::from(ranks) {
         true => Ok(machine),

@@ -91,6 +91,14 @@ pub(super) fn speed(text: &str) -> Option<f64> {
         .filter(|gbit_per_s| (1.0..=100_000.0).contains(gbit_per_s))
 }
 
+/// The speeds in Gb/s of a text, in order: those in bits, or else those in bytes.
+pub(super) fn speeds(text: &str) -> Vec<f64> {
+    let all: Vec<(f64, f64)> = numbers(text).collect();
+    let in_bytes = all.iter().all(|(_, unit)| *unit == 8.0);
+    let kept = all.into_iter().filter(|(_, unit)| in_bytes || *unit != 8.0);
+    kept.map(|(number, unit)| number * unit).collect()
+}
+
 /// Every number that a unit of speed follows, with the unit's value in Gb/s.
 fn numbers(text: &str) -> impl Iterator<Item = (f64, f64)> {
     let starts = text.char_indices().filter(|&(at, c)| {

@@ -33,6 +33,7 @@ mod gpu;
 mod nic;
 pub mod node;
 pub mod presets;
+mod words;
 
 pub use description::{Cpu, Description, Machine};
 pub use gpu::{GPU_MODELS, Generation, GpuModel, Port};

@@ -185,6 +185,19 @@ fn gpudirect(lower: &str, fabric: Fabric, gpu: &GpuModel, assumed: &mut Vec<Stri
     }
 }
 
+/// Whether a text names a fabric, a card or an instance type.
+pub(super) fn says_kind(text: &str) -> bool {
+    let lower = text.to_lowercase();
+    fabric(&lower) != Fabric::Unknown
+        || CARDS.iter().any(|(name, _)| lower.contains(name))
+        || INSTANCES.iter().any(|(name, ..)| lower.contains(name))
+}
+
+/// Whether a word, in lower case, names a cloud's instance type.
+pub(super) fn is_instance(word: &str) -> bool {
+    INSTANCES.iter().any(|(name, ..)| word.starts_with(name))
+}
+
 fn fabric(lower: &str) -> Fabric {
     // "across sockets" means CPU sockets, not the transport.
     let lower = lower.replace("across sockets", "");
