@@ -122,3 +122,27 @@ fn a_gpu_in_a_form_factor_in_which_it_is_not_made_is_refused() {
     says(&[&scale[..], &["T4 SXM"]].concat(), &["write `T4` or `T4 PCIe`"]);
     said(&[&scale[..], &["T4 PCIe"]].concat());
 }
+
+/// Each time that `simulate --algo nccl` prints is explained in the output.
+#[test]
+fn the_three_times_of_nccl_have_a_legend() {
+    let call = [
+        "simulate",
+        "all_reduce",
+        "--topology",
+        "dgx-a100",
+        "--ranks",
+        "16",
+        "--algo",
+        "nccl",
+        "-b",
+        "1M",
+        "-e",
+        "1M",
+    ];
+    let text = said(&call);
+    for word in ["# Three predictions. Table: ", "physical: ", "README's table of accuracy", "closed-form: "]
+    {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}

@@ -47,6 +47,10 @@ pub struct NcclArgs {
     without: Vec<ModelTerm>,
 }
 
+/// What the three times of a size are.
+const LEGEND: &str = "# Three predictions. Table: the call's messages simulated on the machine's links. physical: the longest chain and the narrowest link of
+# these messages, fitted to published runs; README's table of accuracy is about this one. closed-form: the estimate of NCCL's own tuner, unfitted.";
+
 /// The name in `--algo` that selects NCCL's own choice.
 pub const NAME: &str = "nccl";
 
@@ -134,6 +138,7 @@ pub fn run(
     bar.finish_and_clear();
     let busbw: Vec<f64> = records.iter().map(|record| record.busbw_gbps).collect();
     output.say(table::footer(collective.name(), None, &busbw))?;
+    output.say(LEGEND)?;
     lines.into_iter().try_for_each(|line| output.say(line))?;
     let messages: u64 = records.iter().filter_map(|record| record.messages).sum();
     output.say(format!("# {messages} messages in {wall_s:.3} s of real time"))?;
