@@ -146,3 +146,17 @@ fn the_three_times_of_nccl_have_a_legend() {
         assert!(text.contains(word), "{word}: {text}");
     }
 }
+
+/// A fat tree of one pod limits nothing, and a note says so.
+#[test]
+fn a_fat_tree_of_one_pod_is_a_note() {
+    let call =
+        ["simulate", "all_reduce", "--algo", "ring", "--ranks", "64", "-b", "1M", "-e", "1M", "--topology"];
+    for (pod, noted) in [("", true), (",pod=4", false)] {
+        let machine = format!("dgx-a100:16,devices=4,nics=2,fat-tree=2:1{pod}");
+        let output = allfold(&[&call[..], &[&machine]].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(error.contains("the fat tree limits nothing; give pod=16"), noted, "{error}");
+    }
+}

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{folder, said};
+use common::{allfold, folder, said};
 use std::fs;
 
 const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/digits-mlp.toml");
@@ -56,4 +56,23 @@ fn a_curve_without_one_rank_says_what_its_efficiency_is_relative_to() {
     let text = said(&[&config[..], &["--topology", "switch"], &pipeline].concat());
     let line = text.lines().find(|line| line.starts_with("efficiency is relative to 2 ranks")).expect(&text);
     assert!(line.contains("stages"), "{line}");
+}
+
+/// A fault on a link that no message of the call crosses gets a note; a fault on a link in use gets none.
+#[test]
+fn a_fault_on_a_link_that_no_message_crosses_is_a_note() {
+    let folder = folder();
+    let path = folder.path().join("own.toml");
+    // The second link from leaf1 to the spine is never taken.
+    let twice = "[[link]]\nfrom = \"leaf0\"\nto = \"leaf1\"\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n";
+    fs::write(&path, format!("{GRAPH}{twice}")).unwrap();
+    let call =
+        ["simulate", "all_reduce", "--algo", "ring", "--ranks", "4", "-b", "64K", "-e", "256K", "-f", "4"];
+    for (rule, idle) in [("slow_link=leaf1>spine[0]:x10", true), ("slow_link=leaf0>leaf1[0]:x10", false)] {
+        let output = allfold(&[&call[..], &["--topology", path.to_str().unwrap(), "--fault", rule]].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        let note = format!("no message of this call crosses a link of `{rule}`");
+        assert_eq!(error.contains(&note), idle, "{rule}: {error}");
+    }
 }

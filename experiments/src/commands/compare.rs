@@ -163,7 +163,8 @@ pub fn run(args: &Args) -> CommandResult {
     let devices: RankDevices =
         args.device.as_deref().unwrap_or_else(|| own_device(&args.topology)).parse()?;
     devices.check(args.ranks)?;
-    Topology::named(&args.topology, args.ranks).map_err(CommandError::usage)?;
+    let topology = Topology::named(&args.topology, args.ranks).map_err(CommandError::usage)?;
+    topology.notes().iter().for_each(|note| tracing::info!("{note}"));
     if args.modeled_only && args.ranks > MOST_SERVED {
         return Err(CommandError::usage(format!(
             "--modeled-only predicts every message, for {MOST_SERVED} ranks at most, and there are {}; give fewer, or predict each strategy by `allfold scale --strategy NAME --modeled-only`",

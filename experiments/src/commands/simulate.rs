@@ -39,6 +39,16 @@ const HANG_TIMEOUT: Picos = Picos(300_000_000_000_000);
 
 --algo nccl simulates the algorithm, protocol and channels that NCCL would choose on the machine.
 
+--explain follows the messages that wait for each other, from the last rank's end back to the first launch. The parts of their time:
+  launch     each rank's time before its first message
+  overhead   the sender's time for each message, before its first byte
+  bandwidth  the bytes, each message alone on the slowest link of its path
+  sharing    the additional time of the bytes because messages share a link
+  latency    from the last byte to the arrival
+  memory     the ranks' own work on arrived data: reductions and copies
+  faults     what --fault adds to all of these: slower ranks and links, links that are down, ranks that are stopped or cut off
+`waiting for rank 3 -> 4` is the time in which these messages travel from rank 3 to rank 4, and the last rank waits for them.
+
 A topology is switch, ring, mesh, nodes8, nodesK, nodesKxM (K devices and M NICs per node), a machine such as
 dgx-a100:16 or hgx-h100,fat-tree=2:1 (`allfold machines` lists them), or a TOML, XML or YAML file.
 
@@ -72,7 +82,7 @@ pub(crate) struct Args {
     /// Run this many channels in parallel, each on its share of the data; --window applies to each channel
     #[arg(long, value_name = "LANES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Simulation")]
     lanes: u32,
-    /// Print where the time went: latency, bandwidth, waiting for which rank. Takes one size and simulates every rank
+    /// Print where the time went, in words that this help explains below. Takes one size and simulates every rank
     #[arg(long, help_heading = "Simulation")]
     explain: bool,
     /// Draw the messages of ranks and links into an SVG file. Takes one size and simulates every rank
@@ -188,13 +198,15 @@ fn own(
     let sizes = sweep.sizes()?;
     // The heading is printed only above a first row: an engine may refuse the first size.
     let mut heading = Some(heading(args, sweep, name, machine));
-    let (mut records, mut speeds) = (Vec::new(), Vec::new());
+    let (mut records, mut speeds, mut idle_faults) = (Vec::new(), Vec::new(), None::<Vec<String>>);
     for &size in &sizes {
         let algorithm = sweep.algo.as_deref().map_or(String::new(), |name| format!(" by {name}"));
         let spinner = progress::spinner(&format!("{name}{algorithm}, {}", format::bytes(size)));
-        let timed = machine.time(choice, size);
+        let timed = machine.time_and_idle_faults(choice, size);
         spinner.finish_and_clear();
-        let (record, speed) = timed?;
+        let (record, speed, idle) = timed?;
+        // A rule is idle if it is at every size.
+        idle_faults.get_or_insert_with(|| idle.clone()).retain(|rule| idle.contains(rule));
         if let Some(lines) = heading.take() {
             output.say(lines)?;
         }
@@ -207,6 +219,9 @@ fn own(
     }
     let busbw: Vec<f64> = records.iter().map(|record| record.busbw_gbps).collect();
     output.say(table::footer(name, None, &busbw))?;
+    for rule in idle_faults.into_iter().flatten() {
+        tracing::info!("no message of this call crosses a link of `{rule}`, which has no effect");
+    }
     if let (Some(path), [size]) = (&args.trace, &*sizes) {
         let messages = machine.messages(choice, *size)?;
         trace::messages(path, &messages)?;

@@ -3,10 +3,10 @@
 use crate::call::plan::{self, CallPlan, Choice, Nodes};
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::memory;
-use allfold_collectives::time::{self, Engine, Job, LinkSharing, Sent};
+use allfold_collectives::time::{self, Engine, Job, LinkSharing, Outcome, Sent};
 use allfold_report::records::{SimulatedCollective, SimulatorSpeed, TimeSpent};
 use allfold_sim::machines::presets::Preset;
-use allfold_sim::{Costs, Faults, Picos, Topology};
+use allfold_sim::{Costs, Faults, LinkId, Picos, Topology};
 use std::time::Instant;
 
 /// The machine that is simulated.
@@ -73,6 +73,31 @@ impl SimulatedMachine {
     /// # Errors
     /// As [`Choice::at`]; a time that may not fit in 64 bits; a call that the engine refuses.
     pub fn time(&self, choice: &Choice, size: u64) -> CommandResult<(SimulatedCollective, SimulatorSpeed)> {
+        self.outcome(choice, size).map(|(record, speed, _)| (record, speed))
+    }
+
+    /// As [`SimulatedMachine::time`], also with the rules of faults on links that no message of the call crosses.
+    ///
+    /// # Errors
+    /// As [`SimulatedMachine::time`].
+    pub fn time_and_idle_faults(
+        &self,
+        choice: &Choice,
+        size: u64,
+    ) -> CommandResult<(SimulatedCollective, SimulatorSpeed, Vec<String>)> {
+        let (record, speed, outcome) = self.outcome(choice, size)?;
+        // With symmetry classes or merged lanes, the bytes are not those of every link.
+        let of_all_links = outcome.links.len() == self.topology.links() as usize && outcome.folded == 1;
+        let in_use = |link: LinkId| !of_all_links || outcome.links[link.0 as usize].0 > 0;
+        let idle = if outcome.bytes.0 > 0 { self.faults.idle(in_use) } else { Vec::new() };
+        Ok((record, speed, idle.into_iter().map(|rule| rule.to_string()).collect()))
+    }
+
+    fn outcome(
+        &self,
+        choice: &Choice,
+        size: u64,
+    ) -> CommandResult<(SimulatedCollective, SimulatorSpeed, Outcome)> {
         let plan = self.plan(choice, size)?;
         self.countable(&plan)?;
         let job = self.job(choice, &plan);
@@ -117,7 +142,7 @@ impl SimulatedMachine {
             wrong_elements: None,
             checksum: None,
         };
-        Ok((record, speed))
+        Ok((record, speed, outcome))
     }
 
     /// Every message of one size, in order of arrival; every rank is simulated.

@@ -8,7 +8,7 @@
 //! A flow that crosses a closed gate or a link that is down makes no progress until the gate opens or the link is up again, like a
 //! connection whose packets are retransmitted until they arrive.
 
-use super::{Faults, Rule, When};
+use super::{Faults, Rule, When, links_of};
 use crate::{BytesPerSec, Link, LinkId, Picos, Rank};
 
 /// The greatest common period of flapping links that [`Faults::settled`] uses, in multiples of the longest period. A greater common
@@ -66,6 +66,14 @@ impl Faults {
         links.sort();
         links.dedup();
         links
+    }
+
+    /// The rules on links of which none is in use: rules without an effect.
+    pub fn idle(&self, in_use: impl Fn(LinkId) -> bool) -> Vec<&Rule> {
+        let of = self.rules.iter().zip(&self.links);
+        of.filter(|(rule, links)| links_of(rule).is_some() && !links.all().any(&in_use))
+            .map(|(rule, _)| rule)
+            .collect()
     }
 
     /// The number of gates: one for every rule that separates ranks.

@@ -220,16 +220,8 @@ impl Preset {
                 "{ranks} ranks are more than the {most} GPUs of `{text}`; name more nodes, or leave their number out"
             )));
         }
-        let nodes = ranks.div_ceil(node.devices.max(1));
-        let spare = spec.fabrics.oversubscription.filter(|ratio| *ratio > 1.0 && nodes < spec.fabrics.pod);
-        let note = spare.map(|ratio| {
-            let pod = spec.fabrics.pod;
-            format!(
-                "fat-tree={ratio}:1 of `{text}`: a pod's uplinks are those of {pod} nodes, and there are {nodes}; give pod={nodes} for a \
-                 switch of these nodes"
-            )
-        });
-        Ok(Some(node.topology(ranks, spec.fabrics)?.renamed(text).with_notes(note.into_iter().collect())))
+        let notes = spec.switch_notes(text, ranks.div_ceil(node.devices.max(1)));
+        Ok(Some(node.topology(ranks, spec.fabrics)?.renamed(text).with_notes(notes)))
     }
 
     /// This machine with the NVLink bandwidth that `spec` gives.
@@ -254,6 +246,7 @@ impl Preset {
             let has = self.devices;
             return Err(Error::Topology(format!("{} has {has} devices a node, not {devices}", self.name)));
         }
+        spec.check_nics(devices)?;
         let fabric = fabric::named(spec.fabric.as_deref().unwrap_or(&self.nics.fabric))?;
         let mut node = Node {
             name: self.name.clone(),

@@ -34,6 +34,7 @@ impl Preset {
             return wrong(format!("no GPU is called {}", preset.gpu));
         };
         let most = spec.devices.unwrap_or(preset.devices).clamp(1, preset.devices);
+        spec.check_nics(most)?;
         let devices = most.min(ranks.max(1));
         if !ranks.is_multiple_of(devices) {
             return wrong(format!(
@@ -128,6 +129,7 @@ mod tests {
             ("hgx-h100", 12, "not a whole number of nodes of 8"),
             ("hgx-h100,fat-tree=2:1", 16, "no switches above"),
             ("hgx-h1000", 16, "hgx-h100"),
+            ("hgx-h100,devices=4,nics=3", 16, "4 devices cannot share 3 NICs evenly"),
         ] {
             let said = Preset::machine(text, ranks).unwrap_err().to_string();
             assert!(said.contains(says), "{text}: {said}");

@@ -65,6 +65,49 @@ impl Spec {
         Ok(spec)
     }
 
+    /// Refuses a number of NICs that a node's devices cannot share evenly.
+    pub(super) fn check_nics(&self, devices: u32) -> Result<()> {
+        match self.nics.filter(|nics| !devices.is_multiple_of(*nics) && !nics.is_multiple_of(devices.max(1)))
+        {
+            Some(nics) => Err(Error::Topology(format!(
+                "{devices} devices cannot share {nics} NICs evenly; give a number of NICs that divides the devices, or a multiple of them"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes on options of switches that have no effect on the bandwidth between this many nodes of `text`.
+    pub(super) fn switch_notes(&self, text: &str, nodes: u32) -> Vec<String> {
+        let Fabrics { oversubscription, pod, rails } = self.fabrics;
+        let Some(ratio) = oversubscription else {
+            let options = [("pod", pod != Fabrics::FLAT.pod), ("rails", !rails)];
+            let given = options.into_iter().find(|(_, given)| *given);
+            let note = |(option, _)| {
+                format!(
+                    "{option} of `{text}` has no effect without fat-tree; add fat-tree=1:1 or leave {option} out"
+                )
+            };
+            return given.map(note).into_iter().collect();
+        };
+        if nodes <= 1 || nodes > pod || (nodes == pod && rails) {
+            return Vec::new();
+        }
+        let why = match rails {
+            false => format!("all {nodes} nodes are in one pod of {pod}, and no message crosses its uplinks"),
+            true if f64::from(nodes) * ratio <= f64::from(pod) => format!(
+                "all {nodes} nodes are in one pod, whose uplinks, those of {pod} nodes, carry all that the nodes can send, so that the fat \
+                 tree limits nothing"
+            ),
+            true => format!("a pod's uplinks are those of {pod} nodes, and there are {nodes}"),
+        };
+        let give = if rails {
+            format!("give pod={nodes} for a switch of these nodes, or fewer for several pods")
+        } else {
+            format!("give a pod of fewer nodes, such as pod={}", nodes.div_ceil(2))
+        };
+        vec![format!("fat-tree={ratio}:1 of `{text}`: {why}; {give}")]
+    }
+
     fn option(&mut self, part: &str) -> Result<()> {
         let (key, value) = part.split_once('=').unwrap_or((part, ""));
         match key {

@@ -159,6 +159,38 @@ fn the_bandwidth_of_nvlink_is_an_option() {
     assert!((fastest("hgx-h100") - 18.0 * 20.6).abs() < 1.0);
 }
 
+/// A fat tree of one pod limits nothing, and options of switches have no effect without a fat tree.
+#[test]
+fn options_of_switches_without_an_effect_get_a_note() {
+    for (text, says) in [
+        ("dgx-a100:16,devices=4,nics=2,fat-tree=2:1", "so that the fat tree limits nothing; give pod=16"),
+        (
+            "dgx-a100,devices=4,fat-tree=4:1",
+            "a pod's uplinks are those of 32 nodes, and there are 16; give pod=16",
+        ),
+        (
+            "dgx-a100,devices=4,fat-tree=2:1,rails=off,pod=16",
+            "no message crosses its uplinks; give a pod of fewer nodes, such as pod=8",
+        ),
+        (
+            "dgx-a100,devices=4,rails=off",
+            "rails of `dgx-a100,devices=4,rails=off` has no effect without fat-tree",
+        ),
+        ("dgx-a100,devices=4,pod=4", "pod of `dgx-a100,devices=4,pod=4` has no effect without fat-tree"),
+    ] {
+        let topology = Topology::named(text, 64).unwrap();
+        let [note] = topology.notes() else { panic!("{text}: {:?}", topology.notes()) };
+        assert!(note.contains(says), "{text}: {note}");
+    }
+    for text in [
+        "dgx-a100",
+        "dgx-a100,devices=4,fat-tree=2:1,pod=16",
+        "dgx-a100,devices=4,fat-tree=2:1,pod=4,rails=off",
+    ] {
+        assert_eq!(Topology::named(text, 64).unwrap().notes(), [""; 0], "{text}");
+    }
+}
+
 #[test]
 fn what_is_wrong_is_said() {
     for (text, said) in [
@@ -175,6 +207,7 @@ fn what_is_wrong_is_said() {
         ("dgx-a100,fabric=efaa", "did you mean `EFA`?"),
         ("dgx-a100,rails=maybe", "rails=on or rails=off"),
         ("dgx-a100,devices=9", "has 8 devices a node, not 9"),
+        ("dgx-a100,devices=4,nics=3", "4 devices cannot share 3 NICs evenly"),
     ] {
         let error = Topology::named(text, 16).unwrap_err().to_string();
         assert!(error.contains(said), "{text}: {error}");
