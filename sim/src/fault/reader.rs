@@ -187,7 +187,14 @@ impl Reader<'_> {
     fn links(self, text: &str) -> Result<Links> {
         let read = Links::parse(text);
         read.ok_or_else(|| {
-            self.wrong(text, "is not a link; write its family and number, such as up[0], up[0-3] or up[*]")
+            let what = "is not a link; write its family and number, such as";
+            match text.contains('>') {
+                // A link of a graph, without its number.
+                true => self.wrong(text, &format!("{what} {}[0]", text.split('[').next().unwrap_or(text))),
+                false => {
+                    self.wrong(text, &format!("{what} up[0], up[0-3] or up[*], in a graph rank0>leaf[0]"))
+                }
+            }
         })
     }
 

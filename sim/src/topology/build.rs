@@ -6,6 +6,7 @@ use super::graph::{Edge, Graph};
 use super::links::{Family, Link};
 use super::wiring::Wiring;
 use crate::{Costs, Error, Result};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 impl Topology {
@@ -64,6 +65,12 @@ impl Topology {
 
     /// An explicit graph of `ranks` ranks and the named switches. Every rank must reach every other rank.
     pub fn graph(ranks: u32, switches: &[String], edges: Vec<Edge>) -> Result<Topology> {
+        let mut names = BTreeSet::new();
+        if let Some(twice) = switches.iter().find(|name| !names.insert(*name)) {
+            return Err(Error::Topology(format!(
+                "two switches are called `{twice}`; give each a name of its own"
+            )));
+        }
         let places = ranks as usize + switches.len();
         let name = |place: u32| match (place as usize).checked_sub(ranks as usize) {
             None => format!("rank{place}"),

@@ -117,7 +117,7 @@ impl Topology {
     /// Reads a topology from the text of a file; `path` names the file in errors.
     pub fn from_toml(path: &str, text: &str, ranks: u32) -> Result<Topology> {
         let parsed = toml::from_str::<File>(text)
-            .map_err(|error| Wrong(error.span().unwrap_or(0..0), said(error.message())));
+            .map_err(|error| Wrong(error.span().unwrap_or(0..0), said(error.message(), text)));
         parsed.and_then(|file| file.build(path, ranks)).map_err(|Wrong(span, what)| {
             let (line, column) = line_and_column(text, span.start);
             Error::Parse { path: path.into(), line, column, what }
@@ -217,6 +217,12 @@ impl File {
                 let last = ranks.saturating_sub(1);
                 Wrong(end.span(), format!("rank {rank} does not exist; ranks go from 0 to {last}"))
             }),
+            Value::String(name) if is_range(name) => Err(Wrong(
+                end.span(),
+                format!(
+                    "\"{name}\" names no rank; write numbers without quotation marks, several ranks as a list such as [0, 1, 2, 3]"
+                ),
+            )),
             Value::String(name) => {
                 let at = self.switches.iter().position(|switch| switch == name);
                 let names: Vec<&str> = self.switches.iter().map(String::as_str).collect();
@@ -269,13 +275,51 @@ fn unread(error: &std::io::Error) -> String {
     }
 }
 
-/// The TOML parser's message in one line. For a key of an earlier version, the message says how to write the key now.
-fn said(message: &str) -> String {
-    let old = WITH_UNITS.iter().find(|(old, _)| message.contains(&format!("unknown field `{old}`")));
-    match old {
-        Some((old, new)) => format!("`{old}` is a key of earlier versions; write {new}, with its unit"),
-        None => expected(message),
+/// Whether an end of a link was meant as ranks: digits, with `-`, `,`, `.` or `:` between them.
+fn is_range(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_digit())
+        && name.chars().all(|c| c.is_ascii_digit() || matches!(c, '-' | ',' | '.' | ':' | ' '))
+}
+
+/// Keys that other programs or earlier versions have, and the current way to write each.
+const OTHERS: [(&str, &str); 6] = [
+    ("nodes", "there are as many nodes as the ranks need: leave `nodes` out, or write `ranks`"),
+    ("nic_count", "did you mean `nics`?"),
+    ("num_nics", "did you mean `nics`?"),
+    ("gpus", "did you mean `devices`?"),
+    ("gpus_per_node", "did you mean `devices`?"),
+    ("gpu", "did you mean `[device]`?"),
+];
+
+/// The TOML parser's message in one line. For a key that does not exist, the message says how to write it; a table that is given as a
+/// list is answered with the kind of topology whose links may differ.
+fn said(message: &str, text: &str) -> String {
+    if let Some(key) = listed_table(text) {
+        return format!(
+            "`[[{key}]]` is a list, and all links of a [{key}] are alike: write [{key}] once; NICs or links of different speed need kind = \"graph\""
+        );
     }
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    let (Some((key, known)), true) = (quoted.split_first(), message.starts_with("unknown field")) else {
+        return expected(message);
+    };
+    if let Some((old, new)) = WITH_UNITS.iter().find(|(old, _)| old == key) {
+        return format!("`{old}` is a key of earlier versions; write {new}, with its unit");
+    }
+    let other = OTHERS
+        .iter()
+        .find(|(other, _)| other == key && known.contains(&"nics"))
+        .map(|(_, hint)| hint.to_string());
+    let nearest =
+        || suggest::nearest(key, known.iter().copied()).map(|name| format!("did you mean `{name}`?"));
+    let hint = other.or_else(nearest).map_or_else(String::new, |hint| format!("; {hint}"));
+    format!("unknown field `{key}`{hint} (there are {})", known.join(", "))
+}
+
+/// A table of one link or of the costs that the text gives as a list of tables, such as `[[nic]]`.
+fn listed_table(text: &str) -> Option<&'static str> {
+    let table: toml::Table = toml::from_str(text).ok()?;
+    ["nic", "device", "costs"].into_iter().find(|key| table.get(*key).is_some_and(Value::is_array))
 }
 
 #[cfg(test)]
@@ -342,6 +386,48 @@ mod tests {
         assert!(error(&graph.replace("9", "0")).contains("no links lead from rank 1 to rank 0"));
     }
 
+    /// A typing error, a key of another program, a list of NICs and a range of ranks are answered with what to write.
+    #[test]
+    fn what_others_write_is_answered_with_what_is_written_here() {
+        let with = |line: &str| error(&NODES.replace("nics = 4", line));
+        assert!(
+            with("nodes = 12").contains("unknown field `nodes`; there are as many nodes as the ranks need")
+        );
+        assert!(with("nic_count = 4").contains("; did you mean `nics`? (there are kind, "));
+        assert!(
+            error(&NODES.replace("bandwidth = \"25", "bandwith = \"25"))
+                .contains("did you mean `bandwidth`?")
+        );
+        let nics = format!(
+            "{}[[nic]]\nbandwidth = \"12 GB/s\"\nlatency = \"1 us\"\n",
+            NODES.replace("[nic]", "[[nic]]")
+        );
+        let said = error(&nics);
+        assert!(said.contains("write [nic] once") && said.contains("kind = \"graph\""), "{said}");
+        let graph = |switches: &str, from: &str| {
+            error(&format!(
+                "kind = \"graph\"\nswitches = {switches}\n[[link]]\nfrom = {from}\nto = \"leaf\"\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n"
+            ))
+        };
+        let said = graph("[\"leaf\"]", "\"0-3\"");
+        assert!(
+            said.starts_with("t.toml:4:8: ") && said.contains("as a list such as [0, 1, 2, 3]"),
+            "{said}"
+        );
+        assert!(graph("[\"leaf\", \"leaf\"]", "[0, 1, 2, 3]").contains("two switches are called `leaf`"));
+    }
+
+    /// A graph has a name for each link: the error lists eight of them, and suggests one of all.
+    #[test]
+    fn a_link_that_a_graph_does_not_have_is_answered_with_the_nearest() {
+        let text = "kind = \"graph\"\nswitches = [\"leaf\"]\n[[link]]\nfrom = [0, 1, 2, 3, 4, 5, 6, 7]\nto = \"leaf\"\nbandwidth = \"25 GB/s\"\nlatency = \"1 us\"\n";
+        let topology = Topology::from_toml("t.toml", text, 8).unwrap();
+        let said = topology.find_link("rank7>laef[0]").unwrap_err().to_string();
+        assert!(said.contains("did you mean `rank7>leaf`?") && said.contains(" and 8 more"), "{said}");
+        let said = topology.find_link("up0").unwrap_err().to_string();
+        assert!(said.contains("such as rank0>leaf[0]"), "{said}");
+    }
+
     #[test]
     fn a_number_without_a_unit_is_refused_with_both_readings() {
         let bare = NODES.replace("\"25 GB/s\"", "200");
@@ -370,7 +456,7 @@ mod tests {
         let page = include_str!("../../../docs/TOPOLOGY.md");
         let files: Vec<&str> =
             page.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-        assert_eq!(files.len(), 2);
+        assert_eq!(files.len(), 3);
         files.iter().for_each(|text| drop(Topology::from_toml("own.toml", text, 4).unwrap()));
         let bare = files[0].replace("\"200 Gb/s\"", "200");
         let said = Topology::from_toml("own.toml", &bare, 4).unwrap_err().to_string();

@@ -120,13 +120,13 @@ impl Topology {
     pub fn find_link(&self, name: &str) -> Result<LinkId> {
         let parts = name.strip_suffix(']').and_then(|name| name.split_once('['));
         let Some((family, Ok(at))) = parts.map(|(family, at)| (family, at.parse::<u32>())) else {
+            let example = self.families.first().map_or("up", |family| &family.name);
             return Err(Error::Topology(format!(
-                "`{name}` is not a link; write its family and number, such as up[0]"
+                "`{name}` is not a link; write its family and number, such as {example}[0]"
             )));
         };
         let Some(found) = self.families.iter().find(|f| f.name == family) else {
-            let names: Vec<&str> = self.families.iter().map(|f| f.name.as_str()).take(8).collect();
-            return Err(Error::Topology(suggest::unknown("link family", family, &names)));
+            return Err(Error::Topology(self.no_family(family)));
         };
         match at < found.count {
             true => Ok(LinkId(found.first + at)),
@@ -135,6 +135,25 @@ impl Topology {
                 found.count - 1
             ))),
         }
+    }
+
+    /// The error for the name of a link family that does not exist: the most similar of all names, and the first of them.
+    fn no_family(&self, family: &str) -> String {
+        const LISTED: usize = 8;
+        let mut names: Vec<&str> = Vec::new();
+        for name in self.families.iter().map(|f| f.name.as_str()) {
+            if names.last() != Some(&name) {
+                names.push(name);
+            }
+        }
+        let hint = suggest::nearest(family, names.iter().copied())
+            .map_or(String::new(), |name| format!("; did you mean `{name}`?"));
+        let more = match names.len().saturating_sub(LISTED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        names.truncate(LISTED);
+        format!("no link family is called `{family}`{hint} (there are {}{more})", names.join(", "))
     }
 
     /// Appends to `path` the links that a transfer between two ranks occupies, in order. A rank's local move crosses no link, so
