@@ -42,6 +42,7 @@ pub use rule::{Death, Rule};
 pub use span::{When, span};
 pub use verdict::{Message, MessageEffects};
 
+use crate::topology::Family;
 use crate::{Error, LinkId, Picos, Rank, Result, Topology};
 
 /// All rules of a run, and the seed of the random ones. Rules on the same rank or link add up: factors multiply, latencies add.
@@ -74,7 +75,16 @@ impl Faults {
     /// # Errors
     /// A text is not a rule, or names a rank or link that does not exist.
     pub fn parse<'t>(texts: impl IntoIterator<Item = &'t str>, topology: &Topology) -> Result<Faults> {
-        let rules: Result<Vec<Rule>> = texts.into_iter().map(str::parse).collect();
+        let examples = || match topology.families().first() {
+            Some(family) if family.count == 1 => format!("{}[0]", family.name),
+            Some(Family { name, .. }) => format!("{name}[0], {name}[0-3] or {name}[*]"),
+            None => reader::LINK_EXAMPLES.into(),
+        };
+        let rule = |text: &str| match text.parse() {
+            Err(Error::Fault(what)) => Err(Error::Fault(what.replace(reader::LINK_EXAMPLES, &examples()))),
+            read => read,
+        };
+        let rules: Result<Vec<Rule>> = texts.into_iter().map(rule).collect();
         Faults::new(rules?, topology)
     }
 

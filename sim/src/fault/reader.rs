@@ -11,6 +11,9 @@ pub(super) struct Reader<'a> {
     pub(super) example: &'static str,
 }
 
+/// Examples of links, of a switch. [`Faults::parse`](super::Faults::parse) replaces them by links of its topology.
+pub(super) const LINK_EXAMPLES: &str = "up[0], up[0-3] or up[*]";
+
 /// One parser for each kind of rule.
 impl Reader<'_> {
     pub(super) fn slow_rank(self, rest: &str) -> Result<Rule> {
@@ -191,9 +194,7 @@ impl Reader<'_> {
             match text.contains('>') {
                 // A link of a graph, without its number.
                 true => self.wrong(text, &format!("{what} {}[0]", text.split('[').next().unwrap_or(text))),
-                false => {
-                    self.wrong(text, &format!("{what} up[0], up[0-3] or up[*], in a graph rank0>leaf[0]"))
-                }
+                false => self.wrong(text, &format!("{what} {LINK_EXAMPLES}")),
             }
         })
     }

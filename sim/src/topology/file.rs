@@ -426,6 +426,11 @@ mod tests {
         assert!(said.contains("did you mean `rank7>leaf`?") && said.contains(" and 8 more"), "{said}");
         let said = topology.find_link("up0").unwrap_err().to_string();
         assert!(said.contains("such as rank0>leaf[0]"), "{said}");
+        for (link, example) in [("up0", "such as rank0>leaf[0]"), ("rank7>leaf", "such as rank7>leaf[0]")] {
+            let rule = format!("slow_link={link}:x10");
+            let said = crate::Faults::parse([rule.as_str()], &topology).unwrap_err().to_string();
+            assert!(said.contains(example) && !said.contains("up[0]"), "{said}");
+        }
     }
 
     #[test]
