@@ -3,6 +3,7 @@
 //! ```text
 //! step-00000012.safetensors      model.conv1.weight ...  model.bn1.running_mean ...   by name and shape
 //!                                optimiser.momentum_buffer ...                        laid out as the parameters are
+//!                                optimiser.momentum_buffer.runs                       if some are frozen: which elements it has
 //!                                rank.error ...                                       each rank's own state, rank 0's first
 //!                                losses                                               of every step so far
 //!                                epochs                                               a row of scores for each epoch so far
@@ -19,6 +20,7 @@
 mod compatible;
 mod folder;
 pub mod sharded;
+mod trained;
 
 pub(crate) use folder::taken;
 pub use folder::{BEST, FolderLock, newest};
@@ -217,12 +219,9 @@ fn contents<F: Float>(run: &Snapshot<'_, F>, optimiser: &mut dyn Optimiser<F>) -
     }));
     tensors.extend(run.recorded(&rows));
     let state = optimiser.state();
-    let steps = *state.steps;
-    let started = state.vectors.iter().filter(|(_, values)| !values.is_empty());
-    tensors.extend(started.map(|(name, values)| {
-        (format!("optimiser.{name}"), dtype, vec![values.len()], bytemuck::cast_slice(&values[..]))
-    }));
-    file(run.progress(steps), tensors)
+    let runs = trained::runs(run.model, &state);
+    tensors.extend(trained::tensors(&state, runs.as_deref(), dtype));
+    file(run.progress(*state.steps), tensors)
 }
 
 /// A file of these tensors, with a checksum.
@@ -348,14 +347,7 @@ pub fn restore<F: Float>(
     restore_buffers(&all, model).map_err(bad)?;
     let state = optimiser.state();
     *state.steps = progress.optimiser_steps;
-    for (name, values) in state.vectors {
-        let name = format!("optimiser.{name}");
-        // Before its first step an optimiser has no state.
-        if let Ok(view) = all.tensor(&name) {
-            values.resize(model.params.len(), F::ZERO);
-            copy(&view, values).map_err(|what| bad(format!("`{name}` {what}")))?;
-        }
-    }
+    trained::restore(&all, model.params.len(), state).map_err(bad)?;
     for (name, values) in own {
         let name = format!("rank.{name}");
         copy(&tensor(&name)?, values).map_err(|what| bad(format!("`{name}` {what}")))?;

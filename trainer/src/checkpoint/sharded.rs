@@ -18,7 +18,7 @@ use super::{
     History, KEY, Named, Own, Restored, Snapshot, TrainingProgress, copy, file, fits, history,
     restore_buffers, rows, unread, unwritten, verified, wrong,
 };
-use crate::Result;
+use crate::{Model, Result};
 use allfold_kernels::nn::Float;
 use allfold_tensor_files::tensor_file;
 use safetensors::tensor::{Dtype, SafeTensors};
@@ -35,7 +35,8 @@ pub struct Runs<F> {
 }
 
 impl<F: Float> Runs<F> {
-    fn empty() -> Runs<F> {
+    /// No elements.
+    pub fn empty() -> Runs<F> {
         Runs { bounds: Vec::new(), values: Vec::new() }
     }
 
@@ -100,9 +101,7 @@ pub(super) fn contents<F: Float>(run: &Snapshot<'_, F>, rank: usize, part: &Part
     let state = part.state.iter().map(|(name, runs)| (format!("optimiser.{name}"), runs));
     let mut tensors: Named<'_> = Vec::new();
     for (name, runs) in std::iter::once(("params".to_string(), &part.params)).chain(state) {
-        let bounds = bytemuck::cast_slice(runs.bounds.as_flattened());
-        tensors.push((format!("{name}.runs"), Dtype::I64, vec![runs.bounds.len(), 2], bounds));
-        tensors.push((name, dtype, vec![runs.values.len()], bytemuck::cast_slice(&runs.values)));
+        tensors.extend(self::tensors(name, runs, dtype));
     }
     tensors.extend(run.own.iter().map(|(name, values)| {
         (format!("rank.{name}"), dtype, vec![1, values.len()], bytemuck::cast_slice(&values[..]))
@@ -113,6 +112,15 @@ pub(super) fn contents<F: Float>(run: &Snapshot<'_, F>, rank: usize, part: &Part
         tensors.extend(run.recorded(&rows));
     }
     file(run.progress(part.steps), tensors)
+}
+
+/// The tensors of runs: their elements, and where these belong.
+pub(super) fn tensors<F: Float>(name: String, runs: &Runs<F>, dtype: Dtype) -> Named<'_> {
+    let bounds = bytemuck::cast_slice(runs.bounds.as_flattened());
+    vec![
+        (format!("{name}.runs"), Dtype::I64, vec![runs.bounds.len(), 2], bounds),
+        (name, dtype, vec![runs.values.len()], bytemuck::cast_slice(&runs.values)),
+    ]
 }
 
 /// Reads a folder; as [`super::load`].
@@ -166,7 +174,7 @@ pub(super) fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(Trai
 }
 
 /// Copies the runs of a tensor to their places.
-fn put<F: Float>(
+pub(super) fn put<F: Float>(
     all: &SafeTensors,
     name: &str,
     whole: &mut [F],
@@ -244,19 +252,31 @@ pub fn end(directory: &Path, step: u64, keep: usize, complete: bool) -> Result<(
     ended.map_err(|error| unwritten(directory, &error))
 }
 
-/// The part that a rank with the whole state writes: number `rank` of `ranks` about equal ranges.
+/// The trained elements among the elements `mine` of a vector that is laid out as all parameters are.
+pub(super) fn trained<F: Float>(model: &Model<F>, mine: &Range<usize>, values: &[F]) -> Runs<F> {
+    let network = model.network();
+    let mut runs = Runs::empty();
+    for (_, place) in network.params().iter().enumerate().filter(|(param, _)| !network.frozen(*param)) {
+        let (from, to) = (place.range.start.max(mine.start), place.range.end.min(mine.end));
+        if from < to {
+            runs.push(from..to, &values[from..to]);
+        }
+    }
+    runs
+}
+
+/// The part that a rank with the whole state writes: number `rank` of `ranks` about equal ranges, and of the state the trained elements.
 pub fn cut<F: Float>(
-    params: &[F],
+    model: &Model<F>,
     vectors: &[(&'static str, &mut Vec<F>)],
     steps: u64,
     (rank, ranks): (usize, usize),
 ) -> Part<F> {
-    let mine = rank * params.len() / ranks..(rank + 1) * params.len() / ranks;
-    let of = |values: &[F]| {
-        let mut runs = Runs::empty();
-        runs.push(mine.clone(), &values[mine.clone()]);
-        runs
-    };
+    let all = model.params.len();
+    let mine = rank * all / ranks..(rank + 1) * all / ranks;
+    let mut params = Runs::empty();
+    params.push(mine.clone(), &model.params[mine.clone()]);
     let begun = vectors.iter().filter(|(_, values)| !values.is_empty());
-    Part { params: of(params), state: begun.map(|(name, values)| (*name, of(values))).collect(), steps }
+    let state = begun.map(|(name, values)| (*name, trained(model, &mine, values)));
+    Part { params, state: state.collect(), steps }
 }

@@ -53,7 +53,7 @@ impl<F: Float> Run<'_, F> {
                 self.gather_whole()?;
                 let state = self.optimiser.state();
                 let place = (self.comm.rank().index(), ranks as usize);
-                sharded::cut(&self.model.params, &state.vectors, *state.steps, place)
+                sharded::cut(&self.model, &state.vectors, *state.steps, place)
             }
         };
         let own = self.own();
