@@ -112,6 +112,30 @@ fn keys_without_an_effect_are_named_and_a_resumed_run_prints_its_own_steps() {
 }
 
 #[test]
+fn a_damaged_checkpoint_is_refused_with_the_whole_one_before_it() {
+    let folder = folder();
+    let place = folder.path().join("kept").display().to_string();
+    let dir = format!("checkpoint.dir={place}");
+    let train = |steps: &str| {
+        let keys = ["--set", &dir, "--set", "checkpoint.every=1", "--set", "checkpoint.resume=true"];
+        allfold(&[&["train", "--config", MLP, "--steps", steps][..], &keys].concat())
+    };
+    assert!(train("2").status.success());
+    let [older, newest] = [1, 2].map(|step| format!("{place}/step-{step:08}.safetensors"));
+    let bytes = fs::read(&newest).unwrap();
+    fs::write(&newest, &bytes[..bytes.len() / 2]).unwrap();
+    let refused = train("3");
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{error}");
+    assert!(error.contains(&format!("{newest}: ends at byte ")), "{error}");
+    let way = format!("; {older} is whole: move or remove {newest} to go on from step 1\n");
+    assert!(error.ends_with(&way), "{error}");
+    fs::remove_file(newest).unwrap();
+    let resumed = String::from_utf8(train("3").stderr).unwrap();
+    assert!(resumed.contains("resumed from the checkpoint of step 1; 2 steps are left"), "{resumed}");
+}
+
+#[test]
 fn a_long_range_of_ranks_is_thinned_and_scale_takes_keys() {
     let text =
         said(&["scale", "--config", MLP, "--ranks", "1..64", "--modeled-only", "--set", "training.batch=8"]);

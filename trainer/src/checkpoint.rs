@@ -21,9 +21,11 @@ mod compatible;
 mod folder;
 pub mod sharded;
 mod trained;
+mod whole;
 
 pub(crate) use folder::taken;
 pub use folder::{BEST, FolderLock, newest};
+pub(crate) use whole::way_out;
 
 use crate::optim::Optimiser;
 use crate::scaler::GradScaler;

@@ -158,8 +158,13 @@ fn named(directory: &Path, extensions: &[&str]) -> io::Result<Vec<PathBuf>> {
 /// # Errors
 /// If the directory cannot be read.
 pub fn newest(directory: &Path) -> Result<Option<PathBuf>> {
-    let all = named(directory, &KINDS).map_err(|error| unread(directory, &error))?;
+    let all = all(directory).map_err(|error| unread(directory, &error))?;
     Ok(all.into_iter().next_back())
+}
+
+/// A directory's checkpoints that are named after their step, oldest first.
+pub(super) fn all(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    named(directory, &KINDS)
 }
 
 /// The error of a run if another run has locked its folder.

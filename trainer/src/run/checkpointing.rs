@@ -306,10 +306,14 @@ impl<F: Float> Run<'_, F> {
             optimiser: &mut *self.optimiser,
             own,
         };
-        let latest = checkpoint::latest(Path::new(&self.config.checkpoint.dir));
+        let folder = Path::new(&self.config.checkpoint.dir);
+        let latest = checkpoint::latest(folder);
         match latest.and_then(|path| path.map(|path| checkpoint::load(&path, into)).transpose()) {
             Ok(read) => Ok(Ok(read)),
-            Err(Error::Checkpoint(what)) => Ok(Err(what)),
+            Err(Error::Checkpoint(what)) => Ok(Err(match checkpoint::way_out(folder) {
+                Some(way) => format!("{what}; {way}"),
+                None => what,
+            })),
             Err(error) => Err(error),
         }
     }
