@@ -428,6 +428,13 @@ fn history(all: &SafeTensors, step: u64) -> std::result::Result<History, String>
     Ok(History { losses, epochs: epochs.ok_or("`epochs` has other numbers than the scores of a run")? })
 }
 
+/// Whether bytes may be the first ones of a safetensors file: the length of a header that is at most as long as its reader accepts,
+/// and the header's first byte. Bytes that end before are taken to be cut off.
+pub(crate) fn begins(bytes: &[u8]) -> bool {
+    let plausible = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes) <= 100_000_000;
+    bytes.first_chunk().is_none_or(plausible) && bytes.get(8).is_none_or(|first| *first == b'{')
+}
+
 /// The defect of a safetensors file: where it ends, if it ends early, else the message of its reader.
 pub(crate) fn damage(bytes: &[u8], error: &safetensors::SafeTensorError) -> String {
     /// A tensor's entry in the header of a safetensors file.
@@ -436,6 +443,9 @@ pub(crate) fn damage(bytes: &[u8], error: &safetensors::SafeTensorError) -> Stri
         data_offsets: Option<(u64, u64)>,
     }
     let length = bytes.len() as u64;
+    if !begins(bytes) {
+        return "is no safetensors file".into();
+    }
     let Some(header) = bytes.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes)) else {
         return format!("ends at byte {length} within the length of its header");
     };

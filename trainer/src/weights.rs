@@ -23,14 +23,26 @@ use std::fs::File;
 use std::io::{self, Cursor, Read, Seek};
 use std::path::Path;
 
-/// Takes the weights of the file that `config` names, if it names one. Returns what did not match, for the user.
+/// Takes the weights of the file that `config` names, if it names one. Returns how many tensors the file gave and what did not match,
+/// for the user.
 pub(crate) fn initial<F: Float>(config: &Config, model: &mut Model<F>) -> Result<Option<String>> {
     let path = Path::new(&config.model.weights);
-    match config.model.weights_strict {
-        _ if config.model.weights.is_empty() => Ok(None),
-        true => load(path, model).map(|()| None),
-        false => load_matching(path, model).map(|unmatched| unmatched.note(path)),
+    if config.model.weights.is_empty() {
+        return Ok(None);
     }
+    if path.is_dir() {
+        return Err(Error::Checkpoint(format!(
+            "`model.weights` {} is a folder; it is the name of a file",
+            path.display()
+        )));
+    }
+    let network = model.network();
+    let tensors = network.params().len() + network.buffers().len();
+    let unmatched = open(path, model, config.model.weights_strict)?;
+    let given = tensors - unmatched.missing.len();
+    let mut said = vec![format!("{given} of the model's {tensors} tensors are from this file")];
+    said.extend(unmatched.kinds());
+    Ok(Some(format!("weights {}: {}", path.display(), said.join("; "))))
 }
 
 /// Replaces all parameters and buffers of `model` by those of a file.
@@ -87,6 +99,10 @@ fn open<F: Float>(path: &Path, model: &mut Model<F>, strict: bool) -> Result<Unm
         return fill(path, &tensors, &mut file, (model, strict));
     }
     let bytes = tensor_file::read(path).map_err(failed)?;
+    if !checkpoint::begins(&bytes) {
+        let what = "is neither a safetensors file nor a .pt of PyTorch, as torch.save writes it";
+        return Err(failed(wrong(what.into())));
+    }
     let tensors = safetensors(&bytes).map_err(failed)?;
     fill(path, &tensors, &mut Cursor::new(&bytes[..]), (model, strict))
 }
@@ -128,4 +144,43 @@ fn fill<F: Float>(
         })?;
     }
     Ok(unmatched)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::models::mlp;
+
+    #[test]
+    fn what_is_no_file_of_weights_is_refused_and_how_many_tensors_one_gave_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let with = |path: &Path, strict: bool| {
+            let config = Config::default().with(|c| {
+                c.model.weights = path.display().to_string();
+                c.model.weights_strict = strict;
+            });
+            let mut model = Model::<f32>::new(mlp(4, &[3], 2).unwrap(), 8).unwrap();
+            let said = initial(&config, &mut model).map_err(|error| error.to_string());
+            said.map(|note| note.unwrap().replace(&path.display().to_string(), "FILE"))
+                .map_err(|error| error.replace(&path.display().to_string(), "FILE"))
+        };
+        let refused = |path: &Path| with(path, true).unwrap_err();
+        assert_eq!(
+            refused(folder.path()),
+            "checkpoint: `model.weights` FILE is a folder; it is the name of a file"
+        );
+        let picture = folder.path().join("a.png");
+        let what = "is neither a safetensors file nor a .pt of PyTorch, as torch.save writes it";
+        for bytes in [&b"\x89PNG\r\n\x1a\n\0\0"[..], b"\x08\0\0\0\0\0\0\0<html>"] {
+            std::fs::write(&picture, bytes).unwrap();
+            assert_eq!(refused(&picture), format!("checkpoint: FILE: {what}"));
+        }
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/state_dict");
+        let all = with(&fixtures.join("f32.pt"), true).unwrap();
+        assert_eq!(all, "weights FILE: 4 of the model's 4 tensors are from this file");
+        let some = with(&fixtures.join("classes5.pt"), false).unwrap();
+        let starts =
+            "weights FILE: 2 of the model's 4 tensors are from this file; 2 tensors of the model with";
+        assert!(some.starts_with(starts), "{some}");
+    }
 }

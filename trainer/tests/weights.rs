@@ -296,8 +296,8 @@ fn a_new_last_layer_is_trained_after_loaded_and_frozen_layers() {
             Ok::<_, Error>(notes.0)
         };
         let notes = World::threads(2).run(body).unwrap();
-        let said = "2 tensors of the model with random initial values: `fc2.weight` [2, 3], `fc2.bias` [2]; \
-                    2 tensors of the file not used: `fc2.bias` [5], `fc2.weight` [5, 3]";
+        let said = "2 of the model's 4 tensors are from this file; 2 tensors of the model with random initial values: \
+                    `fc2.weight` [2, 3], `fc2.bias` [2]; 2 tensors of the file not used: `fc2.bias` [5], `fc2.weight` [5, 3]";
         assert_eq!(notes, [vec![format!("weights {weights}: {said}")], Vec::new()]);
         let network = || models::build::<f32>(&config, SampleForm::new((1, 2, 2), 2)).unwrap();
         let (initial, mut model) =

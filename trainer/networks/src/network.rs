@@ -24,6 +24,7 @@ pub use tensors::{LayerTensors, NetworkTensors};
 
 use crate::layers::{Init, Layer, PassKind, PeerCall};
 use crate::{Error, Result, pattern};
+use allfold_base::suggest::nearest;
 use allfold_kernels::nn::{ClassSplit, Float, Loss, LossKind, OpCost};
 use std::ops::Range;
 
@@ -164,7 +165,7 @@ impl<F: Float> Network<F> {
                     }
                 }
                 if !found {
-                    return Err(crate::error::unknown_layer(what, pattern, &self.names_with_params()));
+                    return Err(self.unknown(what, pattern));
                 }
             }
         }
@@ -181,6 +182,16 @@ impl<F: Float> Network<F> {
         let own = |spans: &Spans| !spans.params.is_empty() && !spans.tied;
         let names = self.names.iter().zip(&self.spans).filter(|(_, spans)| own(spans));
         names.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The error for a pattern that covers no parameter: it suggests the nearest layer or block around layers, or lists the layers.
+    fn unknown(&self, what: &str, pattern: &str) -> Error {
+        let names = self.names_with_params();
+        let blocks = names.iter().flat_map(|name| name.match_indices('.').map(|(dot, _)| &name[..dot]));
+        match nearest(pattern, blocks.chain(names.iter().map(String::as_str))) {
+            Some(nearest) => Error::Config(format!("unknown {what} `{pattern}`; the nearest is `{nearest}`")),
+            None => crate::error::unknown_layer(what, pattern, &names),
+        }
     }
 
     /// Whether a parameter is frozen.

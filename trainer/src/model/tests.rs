@@ -207,6 +207,20 @@ fn frozen_layers_have_no_gradient_and_what_they_alone_need_is_not_computed() {
     assert_eq!(error, "unknown frozen layer `cov`; the nearest is `conv`");
 }
 
+/// Of a block that has many layers, the block's own name is the nearest.
+#[test]
+fn a_misspelt_block_is_answered_with_the_block() {
+    let config = Config::default().with(|c| c.model.name = "resnet18".into());
+    let form = crate::SampleForm::new((3, 8, 8), 10);
+    let error = |pattern: &str| {
+        let mut network = crate::models::build::<f32>(&config, form).unwrap();
+        network.freeze(&[pattern.into()], &[]).unwrap_err().to_string()
+    };
+    for (got, nearest) in [("layr1", "layer1"), ("layer2.0.convv1", "layer2.0.conv1")] {
+        assert_eq!(error(got), format!("unknown frozen layer `{got}`; the nearest is `{nearest}`"));
+    }
+}
+
 #[test]
 fn patterns_freeze_all_but_what_is_trained() {
     let trained = |frozen: &[&str], trained: &[&str]| {

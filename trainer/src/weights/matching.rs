@@ -53,6 +53,12 @@ impl UnmatchedTensors {
 
     /// What a user should know of a run that begins with the weights of `path`; `None` if all tensors match.
     pub fn note(&self, path: &Path) -> Option<String> {
+        let kinds = self.kinds();
+        (!kinds.is_empty()).then(|| format!("weights {}: {}", path.display(), kinds.join("; ")))
+    }
+
+    /// A text for the missing tensors and one for the unexpected ones, if there are some.
+    pub(super) fn kinds(&self) -> Vec<String> {
         let count = |named: &[Named]| match named.len() {
             1 => "1 tensor".to_string(),
             more => format!("{more} tensors"),
@@ -62,8 +68,7 @@ impl UnmatchedTensors {
         };
         let missing = part(&self.missing, "of the model with random initial values");
         let unexpected = part(&self.unexpected, "of the file not used");
-        let parts: Vec<String> = missing.into_iter().chain(unexpected).collect();
-        (!parts.is_empty()).then(|| format!("weights {}: {}", path.display(), parts.join("; ")))
+        missing.into_iter().chain(unexpected).collect()
     }
 }
 
