@@ -112,6 +112,28 @@ fn keys_without_an_effect_are_named_and_a_resumed_run_prints_its_own_steps() {
 }
 
 #[test]
+fn a_run_says_what_it_trains_and_into_how_many_micro_batches_a_batch_is_cut() {
+    let folder = folder();
+    let profile = folder.path().join("p.json").display().to_string();
+    let train = |more: &[&str]| allfold(&[&["train", "--config", MLP, "--steps", "2"], more].concat());
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let keys = ["--set", "model.frozen=[\"*\"]", "--set", "model.trained=[\"fc3\"]"];
+    let output = train(&[&keys[..], &["--set", "training.accumulate=40"]].concat());
+    let (said, notes) = (text(output.stdout), text(output.stderr));
+    assert!(
+        said.contains(", 650 of them trained, ddp, 1 rank, batch 32 each in 32 micro-batches; "),
+        "{said}"
+    );
+    assert!(notes.contains("`training.accumulate` is 40 and has the effect of 32"), "{notes}");
+    assert!(said.contains("backward ") && !said.contains("exposed"), "one rank waits for nobody: {said}");
+    assert!(text(train(&["--ranks", "2"]).stdout).contains("exposed communication "));
+    let refused = text(train(&["--profile", &profile]).stderr);
+    assert!(refused.contains("as by --profile-schedule wait=0,warmup=0,active=1\n"), "{refused}");
+    let recorded = train(&["--profile", &profile, "--profile-schedule", "wait=0,warmup=0,active=1"]);
+    assert!(recorded.status.success(), "{recorded:?}");
+}
+
+#[test]
 fn a_damaged_checkpoint_is_refused_with_the_whole_one_before_it() {
     let folder = folder();
     let place = folder.path().join("kept").display().to_string();

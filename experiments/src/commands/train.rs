@@ -168,7 +168,7 @@ impl Args {
         let schedule = self.profile.as_ref().map(|_| self.profile_schedule.unwrap_or_default());
         match schedule {
             Some(schedule) if !schedule.fits(steps) => Err(CommandError::usage(format!(
-                "--profile-schedule records none of the {} of this run: let it begin earlier",
+                "--profile-schedule records none of the {} of this run: let it begin earlier, as by --profile-schedule wait=0,warmup=0,active=1",
                 counted(steps as usize, "step")
             ))),
             _ => Ok(schedule),
@@ -301,7 +301,7 @@ fn heading(
     output: &mut RunOutput,
 ) -> CommandResult {
     without_effect(config).iter().for_each(|key| tracing::warn!("{key}"));
-    let parameters = parameters(config, &data.0)?;
+    let parameters = summary::parameters(config, &data.0)?;
     output.say(summary::heading(config, parameters, place.ranks(), &clock(args, place)))?;
     if config.data.name != "pictures" {
         return Ok(());
@@ -446,16 +446,6 @@ fn profile_path(path: &Path, place: &LaunchMode) -> PathBuf {
             path.with_extension(format!("{}.{ending}", place.first_rank()))
         }
     }
-}
-
-/// Elements of all parameters of the network.
-fn parameters(config: &Config, data: &Dataset) -> CommandResult<usize> {
-    use allfold_trainer::config::ElementType;
-    use allfold_trainer::models::build;
-    Ok(match config.precision.dtype {
-        ElementType::F64 => build::<f64>(config, data.form())?.param_count(),
-        ElementType::F32 => build::<f32>(config, data.form())?.param_count(),
-    })
 }
 
 /// The clock by which a run's times were taken, in words.

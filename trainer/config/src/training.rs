@@ -53,9 +53,11 @@ pub struct TrainingConfig {
     pub epochs: u64,
     /// Largest number of steps; 0: no limit.
     pub max_steps: u64,
-    /// Samples per step on each rank. The last batch of an epoch may be smaller, unless `data.drop_last_batch` drops it.
+    /// Samples per step on each rank, of all its micro-batches together. The last batch of an epoch may be smaller, unless
+    /// `data.drop_last_batch` drops it.
     pub batch: usize,
-    /// Micro-batches that a rank's batch is cut into. Gradients are accumulated, and exchanged once, with the last micro-batch.
+    /// Micro-batches that a rank's batch is cut into, at most one for each sample. In PyTorch's scripts each micro-batch has the size of
+    /// a batch. Gradients are accumulated, and exchanged once, with the last micro-batch.
     pub accumulate: usize,
     /// `cross_entropy`, or `mse` against the one-hot label.
     pub loss: LossName,

@@ -199,6 +199,12 @@ impl<F: Float> Network<F> {
         self.frozen[param]
     }
 
+    /// Elements of all parameters that are trained.
+    pub fn trained_count(&self) -> usize {
+        let trained = self.params.iter().zip(&self.frozen).filter(|(_, frozen)| !**frozen);
+        trained.map(|(place, _)| place.range.len()).sum()
+    }
+
     /// For each activation: whether it depends on a trained parameter.
     fn trained(&self) -> Vec<bool> {
         let mut trained = vec![false];

@@ -19,7 +19,21 @@ pub fn without_effect(config: &Config) -> Vec<String> {
     let tables = [model, optimiser, lr_schedule, precision, ddp, parallel, checkpoint];
     let keys = tables.iter().flat_map(|table| table(config, &default));
     let idle = keys.filter(|key| key.set && !key.effective);
-    idle.map(|Key { name, needs, .. }| format!("`{name}` has no effect without {needs}")).collect()
+    let idle = idle.map(|Key { name, needs, .. }| format!("`{name}` has no effect without {needs}"));
+    idle.chain(accumulate(config)).collect()
+}
+
+/// The sentence for more micro-batches than samples. In PyTorch's scripts each micro-batch has as many samples as a batch.
+fn accumulate(config: &Config) -> Option<String> {
+    let (batch, accumulate) = (config.training.batch, config.training.accumulate);
+    (accumulate > batch).then(|| {
+        format!(
+            "`training.accumulate` is {accumulate} and has the effect of {batch}: it cuts `training.batch`, the {batch} samples of a rank \
+             in a step, into micro-batches of 1 sample at least; for {accumulate} micro-batches of {batch} samples set `training.batch` \
+             to {}",
+            batch.saturating_mul(accumulate)
+        )
+    })
 }
 
 /// A key that may have no effect.
@@ -206,6 +220,19 @@ mod tests {
         for file in files {
             assert_eq!(idle(&std::fs::read_to_string(&file).unwrap()), [""; 0], "{}", file.display());
         }
+    }
+
+    #[test]
+    fn more_micro_batches_than_samples_are_mentioned() {
+        let said = idle("[training]\nbatch = 4\naccumulate = 8");
+        assert_eq!(
+            said,
+            [
+                "`training.accumulate` is 8 and has the effect of 4: it cuts `training.batch`, the 4 samples of a rank in a step, into \
+              micro-batches of 1 sample at least; for 8 micro-batches of 4 samples set `training.batch` to 32"
+            ]
+        );
+        assert_eq!(idle("[training]\nbatch = 4\naccumulate = 4"), [""; 0]);
     }
 
     #[test]

@@ -5,18 +5,41 @@ use crate::training::trained::Trained;
 use allfold_cli::error::CommandResult;
 use allfold_cli::output::RunOutput;
 use allfold_report::format::counted;
+use allfold_trainer::config::ElementType;
+use allfold_trainer::models::build;
 use allfold_trainer::scores::best;
 use allfold_trainer::{Config, Dataset, ScoreBy};
 
 /// What is trained and how, for the line above a run; `clock` says by which clock its times are taken.
-pub fn heading(config: &Config, parameters: usize, ranks: u32, clock: &str) -> String {
+///
+/// `parameters` are the elements of all parameters, and of those that are trained.
+pub fn heading(config: &Config, [all, trained]: [usize; 2], ranks: u32, clock: &str) -> String {
+    let batch = config.training.batch;
     format!(
-        "{} with {parameters} parameters, {}, {}, batch {} each; {clock}",
+        "{} with {all} parameters{}, {}, {}, batch {batch} each{}; {clock}",
         config.model.name,
+        if trained < all { format!(", {trained} of them trained") } else { String::new() },
         config.strategy,
         counted(ranks as usize, "rank"),
-        config.training.batch
+        match batch.div_ceil(config.micro_batch(batch)) {
+            1 => String::new(),
+            more => format!(" in {more} micro-batches"),
+        },
     )
+}
+
+/// Elements of all parameters of the network, and of those that are trained.
+pub fn parameters(config: &Config, data: &Dataset) -> CommandResult<[usize; 2]> {
+    macro_rules! counts {
+        ($float:ty) => {{
+            let network = build::<$float>(config, data.form())?;
+            [network.param_count(), network.trained_count()]
+        }};
+    }
+    Ok(match config.precision.dtype {
+        ElementType::F64 => counts!(f64),
+        ElementType::F32 => counts!(f32),
+    })
 }
 
 /// How many pictures and classes a folder of pictures has, for the line below the heading.
@@ -75,9 +98,14 @@ fn steps(trained: &Trained, output: &mut RunOutput) -> CommandResult {
         trained.throughput()
     ))?;
     let parts = trained.breakdown();
+    // One rank communicates with nobody: its exposed time is the time between two readings of the clock.
+    let exposed = match trained.ranks {
+        1 => String::new(),
+        _ => format!("exposed communication {:.1}, ", parts.exposed_us),
+    };
     output.say(format!(
-        "  data {:.1}, forward {:.1}, backward {:.1}, exposed communication {:.1}, optimiser {:.1}",
-        parts.data_us, parts.forward_us, parts.backward_us, parts.exposed_us, parts.optimiser_us
+        "  data {:.1}, forward {:.1}, backward {:.1}, {exposed}optimiser {:.1}",
+        parts.data_us, parts.forward_us, parts.backward_us, parts.optimiser_us
     ))?;
     if let Some(held) = trained.memory() {
         let kib = |bytes: u64| bytes as f64 / 1024.0;
@@ -117,4 +145,28 @@ fn best_epoch(config: &Config, trained: &Trained) -> Option<String> {
         }
         None => best,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_heading_says_what_is_trained_and_into_how_many_parts_a_batch_is_cut() {
+        let config = |accumulate| {
+            Config::default().with(|c| {
+                c.training.batch = 16;
+                c.training.accumulate = accumulate;
+            })
+        };
+        let said = |accumulate, parameters| heading(&config(accumulate), parameters, 1, "measured");
+        assert_eq!(said(1, [9, 9]), "cnn with 9 parameters, ddp, 1 rank, batch 16 each; measured");
+        assert_eq!(
+            said(4, [9, 3]),
+            "cnn with 9 parameters, 3 of them trained, ddp, 1 rank, batch 16 each in 4 micro-batches; measured"
+        );
+        // As many as have samples.
+        assert!(said(7, [9, 9]).contains(" in 6 micro-batches; "));
+        assert!(said(99, [9, 9]).contains(" in 16 micro-batches; "));
+    }
 }
