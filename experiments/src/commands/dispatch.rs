@@ -5,6 +5,7 @@ use super::{
     simulate, train, triage, validate, verify,
 };
 use allfold_cli::error::{CommandError, CommandResult};
+use allfold_cli::files::unsaid;
 use allfold_cli::output::RunOutput;
 use allfold_cli::{invocation, launched, log, progress, renamed, torchrun};
 use allfold_collectives::environment::variable;
@@ -13,6 +14,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::SIGUSR2;
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::sync::{Arc, OnceLock};
 
 /// A testbed for collective communication and data-parallel training.
@@ -167,7 +169,7 @@ pub fn run() -> CommandResult {
 fn answer(error: &clap::Error, words: &[String]) -> CommandResult {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion if invocation::keeper().is_none() => {
-            error.print().map_err(|_| CommandError::Closed)
+            error.print().and_then(|()| io::stdout().flush()).map_err(|error| unsaid(&error))
         }
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let mut output = RunOutput::open(None, None)?;

