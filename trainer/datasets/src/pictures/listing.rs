@@ -12,6 +12,7 @@ use super::header;
 use crate::held_out::drawn;
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Files of pictures that are read, by the ends of their names, and files of pictures that are not.
 const READ: [&str; 3] = ["jpg", "jpeg", "png"];
 const UNREAD: [&str; 7] = ["bmp", "gif", "pgm", "ppm", "tif", "tiff", "webp"];
-/// Folders within a class's folder are searched up to this depth, so that following a link to a parent folder ends.
+/// Folders within a class's folder are searched up to this depth.
 const DEPTH: usize = 8;
 
 /// The pictures of one set.
@@ -110,6 +111,7 @@ fn alike(a: (&Path, &[OsString]), b: (&Path, &[OsString])) -> Result<(), String>
 }
 
 /// The folders and files in a folder, sorted by name, without names that begin with a dot: whether each is a folder, and its name.
+/// A link to a folder that contains `folder` is left out: pictures below it would be listed twice, once as another class's or set's.
 fn entries(folder: &Path) -> Result<Vec<(bool, OsString)>, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
     let mut found = Vec::new();
@@ -117,19 +119,34 @@ fn entries(folder: &Path) -> Result<Vec<(bool, OsString)>, String> {
         let entry = entry.map_err(failed)?;
         let name = entry.file_name();
         if !name.as_encoded_bytes().starts_with(b".") {
+            let path = entry.path();
+            let failed = |error: std::io::Error| format!("{}: {error}", path.display());
             let mut kind = entry.file_type().map_err(failed)?;
             if kind.is_symlink() {
-                kind = std::fs::metadata(entry.path())
-                    .map_err(|error| format!("{}: {error}", entry.path().display()))?
-                    .file_type();
+                kind = std::fs::metadata(&path).map_err(failed)?.file_type();
+                if kind.is_dir() && real(folder)?.starts_with(real(&path)?) {
+                    continue;
+                }
             }
             if kind.is_dir() || kind.is_file() {
                 found.push((kind.is_dir(), name));
+            } else if READ.contains(&ending(&path).as_str()) {
+                return Err(format!("{}: is no regular file; a picture has to be one", path.display()));
             }
         }
     }
     found.sort();
     Ok(found)
+}
+
+/// A path without links.
+fn real(path: &Path) -> Result<PathBuf, String> {
+    path.canonicalize().map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The ending of a file's name, in small letters.
+fn ending(path: &Path) -> String {
+    path.extension().map(|end| end.to_string_lossy().to_lowercase()).unwrap_or_default()
 }
 
 fn folders(folder: &Path) -> Result<Vec<OsString>, String> {
@@ -139,7 +156,7 @@ fn folders(folder: &Path) -> Result<Vec<OsString>, String> {
 fn of_classes(folder: &Path, names: &[OsString]) -> Result<Vec<Class>, String> {
     let class = |name: &OsString| {
         let (path, mut files) = (folder.join(name), Vec::new());
-        pictures(&path, DEPTH, &mut files)?;
+        pictures(&path, DEPTH, &mut BTreeSet::new(), &mut files)?;
         if files.is_empty() {
             return Err(format!(
                 "{}: has no picture; a class needs one .jpg, .jpeg or .png at least",
@@ -151,12 +168,21 @@ fn of_classes(folder: &Path, names: &[OsString]) -> Result<Vec<Class>, String> {
     names.iter().map(class).collect()
 }
 
-/// Appends the pictures of a folder, then those of the folders in it.
-fn pictures(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), String> {
+/// Appends the pictures of a folder, then those of the folders in it. A folder that is in `seen`, because links lead to it twice, is
+/// not listed again.
+fn pictures(
+    folder: &Path,
+    depth: usize,
+    seen: &mut BTreeSet<PathBuf>,
+    files: &mut Vec<PathBuf>,
+) -> Result<(), String> {
+    if !seen.insert(real(folder)?) {
+        return Ok(());
+    }
     let entries = entries(folder)?;
     for (_, name) in entries.iter().filter(|(is_folder, _)| !is_folder) {
         let path = folder.join(name);
-        let end = path.extension().map(|end| end.to_string_lossy().to_lowercase()).unwrap_or_default();
+        let end = ending(&path);
         if UNREAD.contains(&end.as_str()) {
             return Err(format!(
                 "{}: is a .{end} file; pictures are .jpg, .jpeg or .png: convert it",
@@ -170,7 +196,7 @@ fn pictures(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(),
         }
     }
     for (_, name) in entries.iter().filter(|(is_folder, _)| *is_folder && depth > 0) {
-        pictures(&folder.join(name), depth - 1, files)?;
+        pictures(&folder.join(name), depth - 1, seen, files)?;
     }
     Ok(())
 }

@@ -152,11 +152,36 @@ fn a_file_that_is_no_picture_is_refused_by_name() {
     assert!(sets(folder.path(), 0.2, 0).is_ok());
 }
 
-/// A link to a folder above is followed a few times.
+/// Pictures that links lead to twice would be in the training set and in the test set.
 #[test]
-fn links_in_a_circle_end() {
+fn links_to_folders_above_or_listed_already_are_not_followed() {
+    let folder = folder(&["a/1.png", "a/2.png", "a/deep/3.png", "b/1.png", "b/2.png"]);
+    let place = folder.path();
+    let link = |to: &str, at: &str| std::os::unix::fs::symlink(to, place.join(at)).unwrap();
+    link(".", "a/again");
+    link("..", "a/above");
+    link(".", "all");
+    link("..", "a/deep/up");
+    link("deep", "a/other");
+    let counts = || {
+        let Sets { classes, train, test } = sets(place, 0.2, 0).unwrap();
+        (classes, train.samples.len() + test.samples.len())
+    };
+    assert_eq!(counts(), (2, 5));
+    // Links to other folders are followed, also where each contains one to the other.
+    let elsewhere = self::folder(&["x/4.png", "y/5.png"]);
+    for (to, at) in [("x", "y/x"), ("y", "x/y")] {
+        std::os::unix::fs::symlink(elsewhere.path().join(to), elsewhere.path().join(at)).unwrap();
+    }
+    std::os::unix::fs::symlink(elsewhere.path().join("x"), place.join("a/elsewhere")).unwrap();
+    assert_eq!(counts(), (2, 7));
+}
+
+#[test]
+fn a_picture_that_is_no_regular_file_is_refused_by_name() {
     let folder = folder(&["a/1.png", "a/2.png"]);
-    std::os::unix::fs::symlink(folder.path().join("a"), folder.path().join("a/again")).unwrap();
-    let Sets { train, test, .. } = sets(folder.path(), 0.2, 0).unwrap();
-    assert_eq!(train.samples.len() + test.samples.len(), 2 * (DEPTH + 1));
+    std::os::unix::fs::symlink("/dev/null", folder.path().join("a/notes")).unwrap();
+    assert!(sets(folder.path(), 0.2, 0).is_ok());
+    std::os::unix::fs::symlink("/dev/null", folder.path().join("a/3.JPG")).unwrap();
+    assert_eq!(refused(folder.path()), "a/3.JPG: is no regular file; a picture has to be one");
 }
