@@ -110,7 +110,7 @@ fn files_larger_than_what_they_should_be_are_refused_in_little_memory() {
     fs::set_permissions(&sparse, Permissions::from_mode(0o600)).unwrap();
     let zeros = folder.path().join("zeros");
     symlink("/dev/zero", &zeros).unwrap();
-    for (large, picture) in [(&zeros, "has no picture"), (&sparse, "is neither JPEG nor PNG")] {
+    for (large, picture) in [(&zeros, "a.png: is no regular file"), (&sparse, "is neither JPEG nor PNG")] {
         let files = large.with_extension("files");
         for (args, says) in readers(&files, large, picture) {
             refused(&args, &[], says);
