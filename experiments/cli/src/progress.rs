@@ -19,6 +19,11 @@ const BETWEEN: Duration = Duration::from_secs(5);
 /// The time between two checks whether the user has interrupted the run, and between two moves of a bar.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// How long no step has ended before a line says so instead of how much time is left, unless steps usually take long.
+const STALLED: Duration = Duration::from_secs(10);
+/// The number of usual steps in whose time no step has ended before a line says so.
+const STALLED_STEPS: u32 = 10;
+
 /// What a bar shows. A message that does not fit on what is left of the line is cut, so that no line of a narrow terminal wraps.
 const BAR: &str = "{bar:12} {pos}/{len} {elapsed} eta {eta} {wide_msg}";
 
@@ -141,6 +146,7 @@ impl Drop for Lines {
 #[allow(clippy::disallowed_methods, reason = "tells the user how long it takes")]
 fn print(bar: &ProgressBar, ended: &Receiver<()>) {
     let (start, mut due, mut before, mut heard) = (Instant::now(), FIRST, None, false);
+    let (mut position, mut reached) = (bar.position(), Duration::ZERO);
     while ended.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
         if bar.is_finished() {
             return;
@@ -150,10 +156,13 @@ fn print(bar: &ProgressBar, ended: &Receiver<()>) {
             let said = "interrupted: what is under way is ended first; a second signal ends the run at once";
             bar.suspend(|| drop(writeln!(std::io::stderr(), "{said}")));
         }
+        if bar.position() != position {
+            (position, reached) = (bar.position(), start.elapsed());
+        }
         if !bar.is_hidden() || start.elapsed() < due {
             continue;
         }
-        let now = Seen { at: start.elapsed(), position: bar.position() };
+        let now = Seen { at: start.elapsed(), position, reached };
         // Writing fails if the reader has closed standard error; the work continues.
         let _ =
             writeln!(std::io::stderr(), "{}", line(&bar.prefix(), &bar.message(), bar.length(), before, now));
@@ -167,17 +176,28 @@ fn print(bar: &ProgressBar, ended: &Receiver<()>) {
 struct Seen {
     at: Duration,
     position: u64,
+    /// When the bar got this position.
+    reached: Duration,
 }
 
-/// One line. The time that is left follows from the pace since the first line: a resumed run does not begin at 0.
+/// One line. The time that is left follows from the pace between the first line and the last change: a resumed run does not begin at 0.
+/// If no step has ended for long, the line says so: the pace of earlier steps then says nothing about the rest.
 fn line(prefix: &str, message: &str, length: Option<u64>, before: Option<Seen>, now: Seen) -> String {
     let so_far = HumanDuration(Duration::from_secs(now.at.as_secs()));
     let Some(length) = length else { return format!("{message}, {so_far} so far") };
-    let left = before.filter(|before| now.position > before.position).map(|before| {
-        let pace = (now.at - before.at).div_f64((now.position - before.position) as f64);
-        format!(", {} left", HumanDuration(pace.mul_f64(length.saturating_sub(now.position) as f64)))
-    });
-    let left = left.unwrap_or_default();
+    let pace = before
+        .filter(|before| now.position > before.position)
+        .map(|before| now.reached.saturating_sub(before.at).div_f64((now.position - before.position) as f64));
+    let none_for = now.at.saturating_sub(now.reached);
+    let limit = STALLED.max(pace.unwrap_or_default().saturating_mul(STALLED_STEPS));
+    let in_steps = prefix.ends_with("step") && now.reached > Duration::ZERO && now.position < length;
+    let left = match pace {
+        _ if in_steps && none_for >= limit => format!(", no step for {} s", none_for.as_secs()),
+        Some(pace) => {
+            format!(", {} left", HumanDuration(pace.mul_f64(length.saturating_sub(now.position) as f64)))
+        }
+        None => String::new(),
+    };
     match prefix {
         "" => format!("{message}: {} of {length}, {so_far} so far{left}", now.position),
         unit => format!("{unit} {} of {length}, {message}, {so_far} so far{left}", now.position),
@@ -192,7 +212,12 @@ mod tests {
     use std::sync::Arc;
 
     fn seen(seconds: u64, position: u64) -> Seen {
-        Seen { at: Duration::from_secs(seconds), position }
+        still(seconds, position, seconds)
+    }
+
+    /// A bar at `seconds` that has had its position since `reached`.
+    fn still(seconds: u64, position: u64, reached: u64) -> Seen {
+        Seen { at: Duration::from_secs(seconds), position, reached: Duration::from_secs(reached) }
     }
 
     #[test]
@@ -203,6 +228,28 @@ mod tests {
         assert_eq!(line_after, "step 300 of 1000, loss 0.5, 12 seconds so far, 35 seconds left");
         let resumed = said(Some(seen(2, 900)), seen(12, 950));
         assert!(resumed.ends_with("10 seconds left"), "{resumed}");
+    }
+
+    #[test]
+    fn a_run_that_hangs_says_how_long_no_step_has_ended_and_does_not_guess_when_it_ends() {
+        let before = Some(seen(2, 100));
+        let said = |prefix, now| line(prefix, "loss 0.5", Some(1000), before, now);
+        let waits = "step 300 of 1000, loss 0.5, 21 seconds so far, 35 seconds left";
+        assert_eq!(
+            said("step", still(21, 300, 12)),
+            waits,
+            "the estimate does not grow while a step is awaited"
+        );
+        let hangs = "step 300 of 1000, loss 0.5, 22 seconds so far, no step for 10 s";
+        assert_eq!(said("step", still(22, 300, 12)), hangs);
+        assert!(said("gpt: step", still(100, 300, 12)).ends_with(", no step for 88 s"));
+        // No step has ended since the first line, or at all.
+        assert!(said("step", still(30, 100, 1)).ends_with("30 seconds so far, no step for 29 s"));
+        assert!(said("step", still(30, 0, 0)).ends_with("30 seconds so far"));
+        assert!(said("step", still(90, 1000, 12)).ends_with(" left"), "all steps have ended");
+        // A step that takes 20 seconds is awaited for longer. Work that is not counted in steps does not say how long.
+        assert!(said("step", still(90, 102, 42)).ends_with(" left"));
+        assert!(said("", still(90, 300, 12)).ends_with(" left"));
     }
 
     #[test]
