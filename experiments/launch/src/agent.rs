@@ -1,7 +1,7 @@
 //! The agent of one node: it starts this node's ranks when the coordinator says so, and reports how they end.
 
 use crate::coordinator::{Plan, coordinate};
-use crate::end::End;
+use crate::end::{End, signal_name};
 use crate::error::{Error, LaunchResult};
 use crate::guard::Guard;
 use crate::job::LaunchJob;
@@ -186,7 +186,7 @@ impl Agent {
                     _ => {}
                 },
                 signal = signals.end() => {
-                    let text = format!("stopped by signal {}", signal.as_raw());
+                    let text = format!("stopped by {}", signal_name(signal.as_raw()));
                     return Err(Error::Rank { text, code: End::Signal(signal.as_raw()).code() });
                 }
             }

@@ -6,7 +6,7 @@
 //!                     '--------------- E + 1, while restarts are left ----'
 //! ```
 
-use crate::end::End;
+use crate::end::{End, signal_name};
 use crate::line::{Line, Lost};
 use crate::messages::{Message, write};
 use crate::output::Printer;
@@ -147,7 +147,7 @@ async fn start(
                 Cause { code, text, again: false }
             }
             Ok(Message::Interrupted { epoch: of, signal }) if of == epoch => {
-                let text = format!("stopped by signal {signal}");
+                let text = format!("stopped by {}", signal_name(signal));
                 Cause { code: End::Signal(signal).code(), text, again: false }
             }
             Ok(_) => continue,

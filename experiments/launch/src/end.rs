@@ -64,17 +64,44 @@ impl std::fmt::Display for End {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             End::Code(code) => write!(f, "exited with {code}"),
-            End::Signal(signal) => {
-                let named = Signal::from_named_raw(*signal).map(|named| format!("{named:?}"));
-                let name =
-                    named.as_deref().and_then(|named| named.split(['"', ':']).rfind(|part| !part.is_empty()));
-                match name.filter(|name| name.chars().all(|c| c.is_ascii_uppercase())) {
-                    Some(name) => write!(f, "killed by SIG{name}"),
-                    None => write!(f, "killed by signal {signal}"),
-                }
-            }
+            End::Signal(signal) => write!(f, "killed by {}", signal_name(*signal)),
         }
     }
+}
+
+/// The names of the signals that end a process, without `SIG`.
+const NAMES: &[(Signal, &str)] = &[
+    (Signal::HUP, "HUP"),
+    (Signal::INT, "INT"),
+    (Signal::QUIT, "QUIT"),
+    (Signal::ILL, "ILL"),
+    (Signal::TRAP, "TRAP"),
+    (Signal::ABORT, "ABRT"),
+    (Signal::BUS, "BUS"),
+    (Signal::FPE, "FPE"),
+    (Signal::KILL, "KILL"),
+    (Signal::USR1, "USR1"),
+    (Signal::SEGV, "SEGV"),
+    (Signal::USR2, "USR2"),
+    (Signal::PIPE, "PIPE"),
+    (Signal::ALARM, "ALRM"),
+    (Signal::TERM, "TERM"),
+    (Signal::XCPU, "XCPU"),
+    (Signal::XFSZ, "XFSZ"),
+    (Signal::VTALARM, "VTALRM"),
+    (Signal::PROF, "PROF"),
+    (Signal::IO, "IO"),
+    (Signal::SYS, "SYS"),
+    #[cfg(target_os = "linux")]
+    (Signal::POWER, "PWR"),
+    #[cfg(target_os = "linux")]
+    (Signal::STKFLT, "STKFLT"),
+];
+
+/// The name of the signal with this number, such as `SIGTERM`; `signal 34` for a signal without a name.
+pub(super) fn signal_name(number: i32) -> String {
+    let known = NAMES.iter().find(|(signal, _)| signal.as_raw() == number);
+    known.map_or_else(|| format!("signal {number}"), |(_, name)| format!("SIG{name}"))
 }
 
 #[cfg(test)]
@@ -85,6 +112,10 @@ mod tests {
     fn ends_read_as_people_know_them() {
         assert_eq!(End::Signal(9).to_string(), "killed by SIGKILL");
         assert_eq!(End::Signal(15).to_string(), "killed by SIGTERM");
+        let named = [(12, "SIGUSR2"), (6, "SIGABRT"), (14, "SIGALRM"), (26, "SIGVTALRM"), (34, "signal 34")];
+        for (number, name) in named {
+            assert_eq!(End::Signal(number).to_string(), format!("killed by {name}"));
+        }
         assert_eq!(End::Code(3).to_string(), "exited with 3");
         assert_eq!((End::Signal(9).code(), End::Code(3).code(), End::Code(-1).code()), (137, 3, 1));
     }
