@@ -305,7 +305,7 @@ impl Agent {
         let text = match lost {
             Some(lost) => lost.to_string(),
             None if end.is_from_outside() => String::new(),
-            None => cause.last_line().await,
+            None => cause.explanation().await,
         };
         // A stopped rank is blamed only for a rank that exited by itself: a rank that was killed is itself the cause.
         let stopped = stopped.filter(|_| matches!(end, End::Code(_)));

@@ -52,6 +52,7 @@ mod process;
 mod processes;
 mod program;
 pub mod shim;
+mod said;
 mod signals;
 mod start;
 mod system;

@@ -21,8 +21,8 @@ pub(super) enum Message {
     Over { code: u8, text: String },
     /// From an agent: all of its ranks are done.
     Done { epoch: u32 },
-    /// From an agent: rank `rank` failed; `stopped` is a rank of its node that a signal has stopped; `text` is the failed rank's
-    /// last line on standard error, or that the other ranks had lost it.
+    /// From an agent: rank `rank` failed; `stopped` is a rank of its node that a signal has stopped; `text` is the line of the
+    /// failed rank's standard error that explains its end best, or that the other ranks had lost it.
     Failed { epoch: u32, rank: u32, end: End, stopped: Option<u32>, text: String },
     /// From an agent: its launcher received a signal that ends the job.
     Interrupted { epoch: u32, signal: i32 },

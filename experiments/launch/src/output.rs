@@ -1,5 +1,6 @@
 //! What ranks print: whole lines with the rank in front, or a file for each rank and stream, or both.
 
+use crate::said::Said;
 use allfold_collectives::flight::Record;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -167,8 +168,8 @@ impl Sink {
         Ok(Sink { rank, stream, file: file.transpose()?, tee: output.tee, printer: output.printer.clone() })
     }
 
-    /// Passes on a stream until it ends. Sends each line that is not empty to `last`, without white space around it.
-    pub async fn pump(mut self, from: impl AsyncRead + Unpin, last: watch::Sender<String>) {
+    /// Passes on a stream until it ends, and adds each line to `said`.
+    pub async fn pump(mut self, from: impl AsyncRead + Unpin, said: watch::Sender<Said>) {
         let mut from = BufReader::new(from);
         let mut line = Vec::new();
         loop {
@@ -177,10 +178,7 @@ impl Sink {
                 Ok(0) | Err(_) => return,
                 Ok(_) => {}
             }
-            let text = String::from_utf8_lossy(&line);
-            if !text.trim().is_empty() {
-                last.send_replace(text.trim().to_string());
-            }
+            said.send_modify(|said| said.add(&String::from_utf8_lossy(&line)));
             self.put(&line).await;
         }
     }

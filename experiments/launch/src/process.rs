@@ -2,6 +2,7 @@
 
 use crate::end::End;
 use crate::output::{Printed, Sink, Stream};
+use crate::said::Said;
 use crate::start::StartedRank;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::ffi::{OsStr, OsString};
@@ -59,15 +60,15 @@ pub(super) struct Ended {
     pub end: End,
     /// How the rank's peers had lost it before the process ended, if they had.
     pub lost: Option<Lost>,
-    said: watch::Receiver<String>,
+    said: watch::Receiver<Said>,
 }
 
 impl Ended {
-    /// The last line that the rank printed on standard error.
-    pub async fn last_line(mut self) -> String {
+    /// The line on the rank's standard error that explains its end best: a panic, or the last line.
+    pub async fn explanation(mut self) -> String {
         let all = async { while self.said.changed().await.is_ok() {} };
         let _ = timeout(LAST_OUTPUT, all).await;
-        self.said.borrow().clone()
+        self.said.borrow().clone().cause(self.end)
     }
 }
 
@@ -94,12 +95,15 @@ impl Process {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         let group = id.and_then(Pid::from_raw).ok_or(std::io::ErrorKind::NotFound)?;
         tracing::debug!("started rank {} as process {group} for epoch {epoch}", at.rank);
-        let (last, said) = watch::channel(String::new());
+        let (heard, said) = watch::channel(Said::default());
         let out = child.stdout.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
         let err = child.stderr.take().ok_or(std::io::ErrorKind::BrokenPipe)?;
         let sink = |stream| Sink::new(output, at.rank, stream);
-        pumps.spawn_on(sink(Stream::Out)?.pump(out, watch::channel(String::new()).0), output.printer.pumps());
-        pumps.spawn_on(sink(Stream::Err)?.pump(err, last), output.printer.pumps());
+        pumps.spawn_on(
+            sink(Stream::Out)?.pump(out, watch::channel(Said::default()).0),
+            output.printer.pumps(),
+        );
+        pumps.spawn_on(sink(Stream::Err)?.pump(err, heard), output.printer.pumps());
         tokio::spawn(async move {
             let end = child.wait().await.map_or(End::Code(1), End::of);
             tracing::debug!("rank {} {end}", at.rank);

@@ -103,6 +103,14 @@ fn the_first_failure_is_told_with_its_rank_and_cause_and_returned() {
     let said = text(&output.stderr);
     assert_eq!(said.lines().last(), Some("error: rank 2 failed first, exited with 7: no such luck"));
 
+    // A panic in Rust is the cause, not the note that follows it.
+    let script = "[ $RANK = 0 ] && sleep 1000; printf \"thread 'main' (4711) panicked at src/main.rs:12:5:\\nmy bug\\n\
+                  note: run with \\140RUST_BACKTRACE=1\\140 environment variable to display a backtrace\\n\" >&2; exit 101";
+    let output = end(launch(&["-n", "2", "--", "sh", "-c", script]));
+    let panicked =
+        "error: rank 1 failed first, exited with 101: thread 'main' panicked at src/main.rs:12:5: my bug";
+    assert_eq!(text(&output.stderr).lines().last(), Some(panicked));
+
     // What a killed rank printed last is not the cause.
     let script = "[ $RANK = 0 ] && sleep 1000; echo step 3 of 9 >&2; kill -9 $$";
     let output = end(launch(&["-n", "2", "--", "sh", "-c", script]));
