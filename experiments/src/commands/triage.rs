@@ -3,7 +3,10 @@
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
 use allfold_collectives::flight::{Diagnosis, Header, Record, Writer, straggler, triage};
+use missing::{put_nearest_first, recorded_of};
 use std::path::{Path, PathBuf};
+
+mod missing;
 
 /// Flags of `triage`.
 #[derive(clap::Args, Debug)]
@@ -55,7 +58,8 @@ pub fn run(args: &Args) -> CommandResult {
     }
     let mut output = RunOutput::open(None, None)?;
     found.notes.iter().try_for_each(|note| output.say(note))?;
-    let (verdict, unseen) = triage(&records);
+    let (mut verdict, unseen) = triage(&records);
+    put_nearest_first(&mut verdict, &unseen);
     output.say(&verdict)?;
     if !unseen.is_empty() {
         let ranks: Vec<String> = unseen.iter().map(|rank| rank.to_string()).collect();
@@ -67,6 +71,15 @@ pub fn run(args: &Args) -> CommandResult {
             ),
         };
         output.say(format!("no record of {ranks}: {they} not told of the failure"))?;
+        let headline = verdict.to_string();
+        for rank in &unseen {
+            match recorded_of(*rank, &records) {
+                Some((by, error)) if !headline.contains(error) => {
+                    output.say(format!("  rank {by} recorded of rank {rank}: {error}"))?;
+                }
+                _ => {}
+            }
+        }
     }
     if let Some(straggler) = straggler(&records) {
         output.say(format!("{}{straggler}", earlier(&verdict)))?;

@@ -302,3 +302,37 @@ fn a_rank_that_was_late_before_a_timeout_is_not_named_as_its_cause() {
     let earlier = "earlier, in the operations that ended well on all ranks, rank 1 was waited for longest";
     assert!(lines[1].starts_with(earlier), "{text}");
 }
+
+/// Of the errors in the operation that did not end, the one that names the missing rank is the headline. If the headline is about other
+/// ranks, what they recorded of a rank without a record is quoted.
+#[test]
+fn what_others_recorded_of_a_rank_without_a_record_is_quoted() {
+    let folder = tempfile::tempdir().unwrap();
+    let entry = |rank: u32, sequence: u32, count: u32, error: &str| {
+        format!(
+            "{{\"group\":0,\"rank\":{rank},\"size\":3,\"sequence\":{sequence},\"operation\":\"all_gather\",\"count\":{count},\
+             \"dtype\":\"f32\",\"state\":\"failed\",\"issued_us\":1.0,\"error\":\"{error}\"}}\n"
+        )
+    };
+    let told = |entries: [String; 2]| {
+        for (rank, entries) in entries.into_iter().enumerate() {
+            let header = format!("{{\"flight\":1,\"rank\":{rank},\"size\":3,\"reason\":\"a failure\"}}\n");
+            std::fs::write(folder.path().join(format!("flight-rank-{rank}.jsonl")), header + &entries)
+                .unwrap();
+        }
+        let (code, text) = triage(&[folder.path().to_str().unwrap()]);
+        assert_eq!(code, Some(0), "{text}");
+        text.lines().map(String::from).collect::<Vec<_>>()
+    };
+    let awaits = "deadline of 15s exceeded by rank 1 in all_gather(8 x f32) as operation 0, round 1, waiting for rank 0";
+    let names = "deadline of 15s exceeded by rank 1 in all_gather(8 x f32) as operation 0, round 0: rank 2 never entered it";
+    let lines = told([entry(0, 0, 8, awaits), entry(1, 0, 8, names)]);
+    let says = format!("ranks 0, 1 did not finish operation 0, all_gather(8 x f32); rank 1 says: {names}");
+    assert_eq!(lines[0], says);
+    assert!(lines[2].starts_with("  rank 0: last operation 0"), "not quoted again: {lines:?}");
+
+    let lost = "rank 2 is lost: it returned early, after 1 operations";
+    let lines = told([entry(0, 0, 8, "no") + &entry(0, 1, 8, lost), entry(1, 0, 9, "no")]);
+    assert!(lines[0].starts_with("diverged at operation 0"), "{lines:?}");
+    assert_eq!(lines[2], format!("  rank 0 recorded of rank 2: {lost}"));
+}
