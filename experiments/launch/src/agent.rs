@@ -1,5 +1,6 @@
 //! The agent of one node: it starts this node's ranks when the coordinator says so, and reports how they end.
 
+use crate::caught::Passed;
 use crate::coordinator::{Plan, coordinate};
 use crate::end::{End, signal_name};
 use crate::error::{Error, LaunchResult};
@@ -203,12 +204,34 @@ impl Agent {
     }
 
     /// The launcher's line after a signal that requests the flight records of a start.
-    fn records_requested(&self, epoch: u32) -> String {
+    fn records_requested(&self, epoch: u32, passed: &Passed) -> String {
         let Some(folder) = &self.output.folder else {
-            return "ranks of allfold write their flight records on SIGUSR2 with --log-dir only".into();
+            return format!(
+                "{passed}; ranks of allfold write their flight records on SIGUSR2 with --log-dir only"
+            );
         };
         let (start, folder) = (folder.join(format!("start-{epoch}")), folder.display());
-        format!("asked every rank for its flight record, in {}: allfold triage {folder}", start.display())
+        let triage = format!("in {}: allfold triage {folder}", start.display());
+        match (passed.got.is_empty(), passed.missed.is_empty()) {
+            (true, _) => format!("{passed}, so that no rank writes its flight record"),
+            (_, true) => format!("asked every rank for its flight record, {triage}"),
+            _ => format!("{passed}; the other ranks write their flight records, {triage}"),
+        }
+    }
+
+    /// Passes a signal to the ranks, and says which ranks did not get it.
+    fn pass(&self, signal: Signal, ranks: &Processes, start: Start) {
+        let (got, missed): (Vec<_>, Vec<_>) = ranks.pass(signal).into_iter().partition(|(_, got)| *got);
+        let world = |all: Vec<(u32, bool)>| {
+            all.into_iter().map(|(local, _)| Rank(start.rank(local).rank)).collect::<Vec<_>>()
+        };
+        let passed = Passed { signal, got: world(got), missed: world(missed) };
+        tracing::debug!("{passed}");
+        if signal == Signal::USR2 {
+            self.output.printer.say(&self.records_requested(start.epoch, &passed));
+        } else if !passed.missed.is_empty() {
+            self.output.printer.say(&passed.to_string());
+        }
     }
 
     /// Runs one start of the world, until none of this node's ranks runs any more.
@@ -237,13 +260,7 @@ impl Agent {
                     }
                 },
                 news = signals.next() => match news {
-                    News::Passed(signal) => {
-                        tracing::debug!("passes signal {} to every rank", signal.as_raw());
-                        if signal == Signal::USR2 {
-                            self.output.printer.say(&self.records_requested(epoch));
-                        }
-                        ranks.signal(signal);
-                    }
+                    News::Passed(signal) => self.pass(signal, &ranks, start),
                     News::End(signal) => {
                         said = Some(Message::Interrupted { epoch, signal: signal.as_raw() });
                     }

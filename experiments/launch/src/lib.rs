@@ -39,6 +39,7 @@
 //! ```
 
 mod agent;
+mod caught;
 mod coordinator;
 mod end;
 mod error;

@@ -1,5 +1,6 @@
 //! The ranks of one node in one start of the world: started together, ended together, without a process left behind.
 
+use crate::caught;
 use crate::guard::Guard;
 use crate::output::{Printed, Printer};
 use crate::process::{Ended, Process, Program};
@@ -106,6 +107,15 @@ impl Processes {
 
     pub fn signal(&self, signal: Signal) {
         self.all.iter().for_each(|process| process.signal(signal));
+    }
+
+    /// Passes a signal to the processes that catch it. Returns for each rank that runs, by its number on this node, whether it got the
+    /// signal.
+    pub fn pass(&self, signal: Signal) -> Vec<(u32, bool)> {
+        let running = (0..).zip(&self.all).filter(|(_, process)| process.running);
+        let (ranks, groups): (Vec<u32>, Vec<Pid>) =
+            running.map(|(local, process)| (local, process.group)).unzip();
+        ranks.into_iter().zip(caught::pass(&groups, signal)).collect()
     }
 
     /// Sends `signal` to all processes, kills those that still run after `grace`, then kills the processes that they left behind.

@@ -26,7 +26,7 @@ const FATAL: &[Signal] = &[
 pub(crate) enum News {
     /// A signal that ends the launcher, and its ranks with it.
     End(Signal),
-    /// A signal that is passed to the ranks.
+    /// A signal that is passed to the processes of ranks that catch it.
     Passed(Signal),
 }
 

@@ -22,9 +22,10 @@ use std::time::Duration;
 If the first word is a command of allfold, this program runs it; any other word is a program on the PATH. Ranks get the
 environment variables of torchrun. The exit code is 0, or that of the first rank to fail (128 + the signal that killed it).
 
-SIGUSR1 and SIGUSR2 to the launcher are passed to every rank. With --log-dir a rank of allfold writes its flight record on
-SIGUSR2 and goes on: `kill -USR2 PID`, then `allfold triage DIR`, shows the operation that each rank of a hanging job is in. Ranks
-also write it when Ctrl-C ends the job, but one that is stopped. A second Ctrl-C kills the ranks at once.")]
+SIGUSR1 and SIGUSR2 to the launcher are passed to those processes of the ranks that catch them. With --log-dir a rank of
+allfold writes its flight record on SIGUSR2 and goes on: `kill -USR2 PID`, then `allfold triage DIR`, shows the operation that
+each rank of a hanging job is in. Ranks also write it when Ctrl-C ends the job, but one that is stopped. A second
+Ctrl-C kills the ranks at once.")]
 pub(crate) struct Args {
     /// Ranks to start on this node
     #[arg(short = 'n', long, visible_alias = "nproc-per-node", value_name = "N", default_value_t = 1, value_parser = rank_count)]

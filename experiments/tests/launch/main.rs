@@ -197,7 +197,33 @@ fn signals_reach_ranks_as_they_came() {
     signal(&child, "-INT");
     let rest = by_rank(&std::io::read_to_string(out).unwrap());
     assert_eq!(rest.into_values().collect::<Vec<_>>(), [["saved"], ["saved"]]);
-    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(128 + 2));
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(128 + 2));
+    assert_eq!(text(&output.stderr).lines().last(), Some("error: stopped by SIGINT"));
+}
+
+/// SIGUSR1 and SIGUSR2 end a program that does not catch them: such a program does not get them, even if another process of its rank does.
+#[test]
+fn a_signal_for_ranks_ends_no_program_that_does_not_catch_it() {
+    let catches = "trap 'echo told' USR2; echo up; while :; do sleep 0.01; done";
+    let script = "[ $RANK = 2 ] && { echo up; exec sleep 1000; }; sh -c \"$0\"; echo died";
+    let (mut child, mut out) = started(&["-n", "3", "--", "sh", "-c", script, catches], 3);
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    signal(&child, "-USR2");
+    let told = "passed SIGUSR2 to 2 of 3 ranks: no process of rank 2 catches it; ranks of allfold write their flight records on SIGUSR2 \
+                with --log-dir only";
+    assert_eq!(said.next().as_deref(), Some(told));
+    for _ in 0..2 {
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        assert!(line.ends_with("told\n") && !line.starts_with("[rank 2]"), "{line}");
+    }
+    signal(&child, "-USR1");
+    let told = "passed SIGUSR1 to 0 of 3 ranks: no process of ranks 0, 1, 2 catches it";
+    assert_eq!(said.next().as_deref(), Some(told));
+    signal(&child, "-TERM");
+    assert_eq!(ended(child).status.code(), Some(128 + 15));
+    assert_eq!(said.last().as_deref(), Some("error: stopped by SIGTERM"));
 }
 
 #[test]
