@@ -244,7 +244,10 @@ impl Agent {
         while ranks.is_running() && said.is_none() {
             tokio::select! {
                 ended = ranks.ended() => {
-                    if !ended.end.is_good() {
+                    if ended.end.is_good() {
+                        let (rank, after) = (start.rank(ended.local).rank, ended.after);
+                        self.line.say(&Message::Exited { epoch, rank, after }).await;
+                    } else {
                         said = self.failed(ended, &mut ranks, start, &mut again, (guard, signals)).await;
                     }
                 }

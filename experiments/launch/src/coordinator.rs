@@ -11,6 +11,7 @@ use crate::line::{Line, Lost};
 use crate::messages::{Message, write};
 use crate::output::Printer;
 use crate::waiting::Waiting;
+use allfold_collectives::Rank;
 use allfold_collectives::rendezvous::{Caller, PeerKind};
 use allfold_collectives::tcp::AuthenticatedStream;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +32,9 @@ pub(super) struct Plan {
 
 /// An upper limit on the time that a node needs to end its ranks after the grace period.
 const MARGIN: Duration = Duration::from_secs(5);
+
+/// How many ranks that exited with 0 the error of a job names at most.
+const NAMED: usize = 8;
 
 /// How long the coordinator waits, when a launcher calls for a node that has joined, for that node's earlier launcher to be lost:
 /// a launcher that ended may have been started again at once.
@@ -117,6 +121,8 @@ async fn start(
     }
     let mut open: BTreeSet<u32> = nodes.all.keys().copied().collect();
     let mut cause: Option<Cause> = None;
+    // By rank: how long a rank ran that has exited with 0. The others may have failed because they needed it.
+    let mut exited = BTreeMap::new();
     let mut due = None;
     while !open.is_empty() {
         let more = async {
@@ -140,7 +146,11 @@ async fn start(
                 continue;
             }
             Ok(Message::Failed { epoch: of, rank, end, stopped, text }) if of == epoch => {
-                failed(rank, end, stopped, &text)
+                failed(rank, end, stopped, &exited, &text)
+            }
+            Ok(Message::Exited { epoch: of, rank, after }) if of == epoch => {
+                exited.insert(rank, after);
+                continue;
             }
             Ok(Message::Unable { epoch: of, code, text }) if of == epoch => {
                 let text = if plan.nodes > 1 { format!("node {node}: {text}") } else { text };
@@ -171,16 +181,30 @@ async fn start(
     cause
 }
 
-fn failed(rank: u32, end: End, stopped: Option<u32>, said: &str) -> Cause {
+fn failed(rank: u32, end: End, stopped: Option<u32>, exited: &BTreeMap<u32, Duration>, said: &str) -> Cause {
     let said = said.strip_prefix("error: ").unwrap_or(said);
     let said = if said.is_empty() { String::new() } else { format!(": {}", printable(said)) };
     let text = match stopped {
         Some(stopped) => format!(
             "rank {stopped} is stopped by a signal such as SIGSTOP, and rank {rank} failed over it, {end}{said}"
         ),
-        None => format!("rank {rank} failed first, {end}{said}"),
+        None => format!("rank {rank} failed first, {end}{}{said}", before(exited)),
     };
     Cause { code: end.code(), text, again: end.may_differ() }
+}
+
+/// A note about the ranks that had exited with 0 before another rank failed; empty if there are none.
+fn before(exited: &BTreeMap<u32, Duration>) -> String {
+    let ranks: Vec<Rank> = exited.keys().copied().map(Rank).take(NAMED).collect();
+    let Some(first) = exited.values().min() else { return String::new() };
+    let more = exited.len() - ranks.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let the_first = if exited.len() > 1 { "the first of them " } else { "" };
+    format!(
+        " ({}{more} had exited with 0 before, {the_first}after {:.1} s)",
+        Rank::list(&ranks),
+        first.as_secs_f64()
+    )
 }
 
 /// A rank's last line with its control characters escaped, so that a terminal prints them instead of acting on them.
@@ -275,7 +299,7 @@ mod tests {
 
     #[test]
     fn the_cause_is_a_line_that_a_terminal_only_prints() {
-        let text = |stopped, said: &str| failed(1, End::Code(1), stopped, said).text;
+        let text = |stopped, said: &str| failed(1, End::Code(1), stopped, &BTreeMap::new(), said).text;
         assert_eq!(text(None, "error: no such luck"), "rank 1 failed first, exited with 1: no such luck");
         let escaped = "rank 1 failed first, exited with 1: \\u{1b}]0;title\\u{7} caf\u{e9}";
         assert_eq!(text(None, "\x1b]0;title\x07 caf\u{e9}"), escaped);
@@ -283,5 +307,19 @@ mod tests {
             text(Some(2), "rank 2 is lost")
                 .starts_with("rank 2 is stopped by a signal such as SIGSTOP, and rank 1")
         );
+    }
+
+    #[test]
+    fn ranks_that_exited_with_0_before_a_failure_are_named_with_their_time() {
+        let exited =
+            |ranks: u32| (1..=ranks).map(|rank| (rank, Duration::from_millis(200 * u64::from(rank))));
+        let text = |ranks| failed(0, End::Code(1), None, &exited(ranks).collect(), "").text;
+        assert_eq!(text(0), "rank 0 failed first, exited with 1");
+        assert_eq!(
+            text(1),
+            "rank 0 failed first, exited with 1 (rank 1 had exited with 0 before, after 0.2 s)"
+        );
+        assert!(text(2).ends_with(" (ranks 1, 2 had exited with 0 before, the first of them after 0.2 s)"));
+        assert!(text(11).contains(" (ranks 1, 2, 3, 4, 5, 6, 7, 8 and 3 more had exited with 0 before, "));
     }
 }

@@ -5,6 +5,7 @@
 //! ```
 
 use crate::end::End;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 const SIZE: usize = 512;
@@ -24,6 +25,8 @@ pub(super) enum Message {
     /// From an agent: rank `rank` failed; `stopped` is a rank of its node that a signal has stopped; `text` is the line of the
     /// failed rank's standard error that explains its end best, or that the other ranks had lost it.
     Failed { epoch: u32, rank: u32, end: End, stopped: Option<u32>, text: String },
+    /// From an agent: a rank has exited with 0, this long after its process was started.
+    Exited { epoch: u32, rank: u32, after: Duration },
     /// From an agent: its launcher received a signal that ends the job.
     Interrupted { epoch: u32, signal: i32 },
     /// From an agent: none of its ranks runs any more.
@@ -55,6 +58,10 @@ impl Message {
             Message::Unable { epoch, code, text } => (8, [*epoch, u32::from(*code), 0, 0, 0], text),
             Message::Beat => (9, [0; 5], ""),
             Message::Lost { epoch, rank } => (10, [*epoch, *rank, 0, 0, 0], ""),
+            Message::Exited { epoch, rank, after } => {
+                let millis = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
+                (11, [*epoch, *rank, millis, 0, 0], "")
+            }
         }
     }
 
@@ -95,6 +102,7 @@ impl Message {
             8 => Message::Unable { epoch, code: u8::try_from(a).ok()?, text },
             9 => Message::Beat,
             10 => Message::Lost { epoch, rank: a },
+            11 => Message::Exited { epoch, rank: a, after: Duration::from_millis(u64::from(b)) },
             _ => return None,
         })
     }
@@ -125,6 +133,7 @@ mod tests {
             Message::Failed { epoch: 3, rank: 7, end: End::Signal(9), stopped: None, text: "é".repeat(100) },
             Message::Failed { epoch: 3, rank: 7, end: End::Code(1), stopped: Some(0), text: String::new() },
             Message::Lost { epoch: 4, rank: 6 },
+            Message::Exited { epoch: 4, rank: 6, after: Duration::from_millis(1500) },
             Message::Interrupted { epoch: 0, signal: 15 },
             Message::Stopped { epoch: 9 },
             Message::Unable { epoch: 1, code: 2, text: "no such folder".into() },

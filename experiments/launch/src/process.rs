@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// How long the launcher waits for the output of a rank that has ended: a process that the rank started may keep it open for ever.
 const LAST_OUTPUT: Duration = Duration::from_millis(200);
@@ -58,6 +58,8 @@ impl fmt::Display for Lost {
 pub(super) struct Ended {
     pub local: u32,
     pub end: End,
+    /// How long the process ran.
+    pub after: Duration,
     /// How the rank's peers had lost it before the process ended, if they had.
     pub lost: Option<Lost>,
     said: watch::Receiver<Said>,
@@ -104,13 +106,14 @@ impl Process {
             output.printer.pumps(),
         );
         pumps.spawn_on(sink(Stream::Err)?.pump(err, heard), output.printer.pumps());
+        let since = Instant::now();
         tokio::spawn(async move {
             let end = child.wait().await.map_or(End::Code(1), End::of);
             tracing::debug!("rank {} {end}", at.rank);
             // The group is killed at once, before its number can be reused: processes that the rank started end with it.
             let _ = kill_process_group(group, Signal::KILL);
             // If the launcher has ended, the receiver is gone.
-            let _ = ended.send(Ended { local: at.local, end, lost: None, said });
+            let _ = ended.send(Ended { local: at.local, end, after: since.elapsed(), lost: None, said });
         });
         Ok(Process { group, running: true, epoch, lost: None })
     }

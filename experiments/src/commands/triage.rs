@@ -138,7 +138,9 @@ impl Found {
                 return Ok(());
             }
         }
-        Err(CommandError::usage(format!("{}: holds no flight records", path.display())))
+        let none = format!("{}: holds no flight records", path.display());
+        let outputs = starts.iter().rev().map(PathBuf::as_path).chain([path]).find_map(outputs);
+        Err(CommandError::usage(outputs.map_or_else(|| none.clone(), |outputs| format!("{none}; {outputs}"))))
     }
 
     /// Adds the records in the folder itself; returns whether it holds any, complete or not.
@@ -152,6 +154,33 @@ impl Found {
             .map(|part| format!("{}: a flight record that was not completed; left out", part.display()));
         self.notes.extend(cut);
         Ok(any)
+    }
+}
+
+/// How many files with output are named at most.
+const NAMED: usize = 8;
+
+/// A sentence about the files in a folder that hold the ranks' output; `None` if there are none. Standard error comes first.
+fn outputs(folder: &Path) -> Option<String> {
+    let files = std::fs::read_dir(folder).ok()?.flatten().filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let (rank, stream) = name.strip_prefix("rank-")?.split_once('.')?;
+        let is_out = ["err", "out"].iter().position(|known| *known == stream)?;
+        Some(((is_out, rank.parse::<u32>().ok()?), name, entry.metadata().ok()?.len()))
+    });
+    let mut files: Vec<_> = files.collect();
+    files.sort();
+    let (all, folder) = (files.len(), folder.display());
+    let names: Vec<String> =
+        files.into_iter().filter(|(.., bytes)| *bytes > 0).map(|(_, name, _)| name).collect();
+    match names.len() {
+        0 if all == 0 => None,
+        0 => Some(format!("the ranks' output in {folder} is empty")),
+        count => {
+            let more = if count > NAMED { format!(" and {} more", count - NAMED) } else { String::new() };
+            let names = names.into_iter().take(NAMED).collect::<Vec<_>>().join(", ");
+            Some(format!("look at the ranks' output in {folder}: {names}{more} are not empty"))
+        }
     }
 }
 

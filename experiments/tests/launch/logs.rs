@@ -22,6 +22,31 @@ fn output_goes_to_files_and_with_tee_to_the_console_as_well() {
     assert_eq!(output.status.code(), Some(2), "--tee alone: {}", text(&output.stderr));
 }
 
+/// A job whose ranks left no flight records has their output.
+#[test]
+fn triage_without_records_says_which_files_hold_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let logs = folder.path().display().to_string();
+    let script = "[ $RANK = 2 ] && echo up; [ $RANK = 1 ] || exec sleep 1000; \
+                  while ! [ -s $0/start-0/rank-2.out ]; do sleep 0.01; done; echo no such luck >&2; exit 3";
+    end(launch(&["-n", "3", "--log-dir", &logs, "--", "sh", "-c", script, &logs]));
+    let says = format!(
+        "error: {logs}: holds no flight records; look at the ranks' output in {logs}/start-0: rank-1.err, rank-2.out are not empty\n"
+    );
+    assert_eq!(triage(&[&logs]), (Some(2), says));
+    let start = format!("{logs}/start-0");
+    let (_, said) = triage(&[&start]);
+    assert!(
+        said.contains(&format!("{start}: holds no flight records; look at the ranks' output in {start}: "))
+    );
+    assert!(end(launch(&["-n", "3", "--log-dir", &logs, "--", "true"])).status.success());
+    let (_, said) = triage(&[&logs]);
+    assert!(
+        said.ends_with(&format!("no flight records; the ranks' output in {logs}/start-0 is empty\n")),
+        "{said}"
+    );
+}
+
 /// A limit on the length of files stands in for a full disk.
 #[test]
 fn output_that_finds_no_room_in_its_file_is_printed_and_none_is_lost() {

@@ -118,6 +118,21 @@ fn the_first_failure_is_told_with_its_rank_and_cause_and_returned() {
     assert_eq!(text(&output.stderr).lines().last(), Some("error: rank 1 failed first, killed by SIGKILL"));
 }
 
+/// The others wait for a rank that has exited with 0 until their timeout, and their error alone would blame the rank that gave up first.
+#[test]
+fn a_rank_that_exited_with_0_before_another_failed_over_it_is_named() {
+    // Rank 0 fails as soon as the launcher has seen the end of rank 1's process.
+    let script = "[ $RANK = 1 ] && { echo $$ > $0/pid; exit 0; }; [ $RANK = 2 ] && exec sleep 1000; \
+                  while ! [ -s $0/pid ] || kill -0 $(cat $0/pid) 2>/dev/null; do sleep 0.01; done; \
+                  echo rank 1 did not join >&2; exit 1";
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().display().to_string();
+    let said = text(&end(launch(&["-n", "3", "--", "sh", "-c", script, &place])).stderr);
+    let last = said.lines().last().unwrap();
+    let begins = "error: rank 0 failed first, exited with 1 (rank 1 had exited with 0 before, after ";
+    assert!(last.starts_with(begins) && last.ends_with(" s): rank 1 did not join"), "{said}");
+}
+
 #[test]
 fn all_are_started_again_while_restarts_are_left() {
     let script = "[ $RANK = 1 ] && [ $TORCHELASTIC_RESTART_COUNT -lt 2 ] && exit 3; [ $RANK = 0 ] && echo $TORCHELASTIC_RESTART_COUNT; sleep 0.3";
