@@ -123,7 +123,7 @@ fn what_was_asked_wrongly_is_not_started_again() {
     for more in [&[][..], &["--elastic"]] {
         for (set, says) in [
             ("checkpoint.resume=false", "has checkpoints already"),
-            ("checkpoint.resume=true", "ends at byte 13"),
+            ("checkpoint.resume=true", "is no safetensors file"),
         ] {
             let train = ["--", "train", "--config", &config, "--set", set];
             let flags = [&["-n", "2", "--max-restarts", "2"], more, &train].concat();

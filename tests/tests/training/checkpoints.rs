@@ -202,7 +202,7 @@ fn a_checkpoint_under_another_step_s_name_is_refused() {
     let error = World::threads(2).run(|comm| train(&resumed, &comm, &mut ())).unwrap_err().to_string();
     let says = "step-99999999.safetensors: is named as of step 99999999 and holds step 2: remove it, or name it \
                 step-00000002.safetensors";
-    assert!(error.ends_with(says), "{error}");
+    assert!(error.contains(says), "{error}");
     assert!(own.exists());
 }
 

@@ -57,7 +57,7 @@ pub enum Error {
     },
     /// The algorithm's function made a schedule for another number of ranks.
     #[error(
-        "{collective} by {name} made a schedule for {made} ranks, not for {ranks}: it must be for all ranks of the shape that it is given"
+        "{collective} by {name} made a schedule for a group of {made}, not of {ranks}: it must be for all ranks of the shape that it is given"
     )]
     Made {
         /// The algorithm's collective.

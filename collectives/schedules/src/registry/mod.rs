@@ -144,7 +144,7 @@ mod tests {
         let mine = Algorithm::new(Collective::AllReduce, "mine", "", even);
         let shape = |ranks| Shape::new(ranks).unwrap();
         let error = mine.build(shape(5)).err().unwrap().to_string();
-        let made = "all_reduce by mine made a schedule for 4 ranks, not for 5: it must be for all ranks of the shape that it is given";
+        let made = "all_reduce by mine made a schedule for a group of 4, not of 5: it must be for all ranks of the shape that it is given";
         assert_eq!(error, made);
         assert!(mine.build(shape(4)).is_ok() && check::verify(&mine, shape(4)).ok());
         assert_eq!(check::verify(&mine, shape(5)).failure.unwrap().1.to_string(), format!("rank 0: {made}"));

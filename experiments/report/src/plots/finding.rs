@@ -1,7 +1,7 @@
 //! One sentence about a plot of curves, computed from the points.
 //!
 //! ```text
-//! ring falls behind double_binary_tree from 64 ranks on, which at 1024 ranks is 2.4 times better than ring
+//! best from 64 ranks on: double_binary_tree (up to 32 ranks: ring); at 1024 ranks 2.4 times better than ring
 //! ```
 
 use super::curves::{Axis, Curves, Series};
@@ -74,34 +74,21 @@ impl Curves {
         let name = |lead: &Lead| &series[lead.series].name;
         let ratio = self.ratio(series, last, better);
         let place = at(&self.x, last.last);
-        let which = ratio.as_ref().map_or_else(String::new, |ratio| format!(", which at {place} is {ratio}"));
+        let ratio = ratio.map_or_else(String::new, |ratio| format!("; at {place} {ratio}"));
+        let from = |lead: &Lead| format!("best from {} on: {}", at(&self.x, lead.first), name(lead));
+        let up_to = |lead: &Lead| format!("up to {}: {}", at(&self.x, lead.last), name(lead));
         Some(match &*leads {
             [] => return None,
-            [only] if only.first == only.last => {
-                format!("at {place} {} is {}", name(only), ratio.as_deref().unwrap_or("the best"))
-            }
+            [only] if only.first == only.last => format!("best at {place}: {}{ratio}", name(only)),
             [only] => format!(
-                "{} is the best or within 1 % of it from {} to {place}{}",
-                name(only),
+                "best, or within 1 % of it, from {} to {place}: {}{ratio}",
                 at(&self.x, only.first),
-                ratio.map_or_else(String::new, |ratio| format!(", at {place} {ratio}"))
+                name(only)
             ),
-            [before, after] => {
-                format!(
-                    "{} falls behind {} from {} on{which}",
-                    name(before),
-                    name(after),
-                    at(&self.x, after.first)
-                )
+            [before, after] => format!("{} ({}){ratio}", from(after), up_to(before)),
+            [first, .., before, after] => {
+                format!("{} ({}, {}){ratio}", from(after), up_to(first), up_to(before))
             }
-            [first, .., before, after] => format!(
-                "{} is the best up to {}; {} falls behind {} from {} on{which}",
-                name(first),
-                at(&self.x, first.last),
-                name(before),
-                name(after),
-                at(&self.x, after.first)
-            ),
         })
     }
 
@@ -199,10 +186,10 @@ mod tests {
         let said = both.finding(Better::Higher).unwrap();
         assert_eq!(
             said,
-            "ring falls behind tree from 64 ranks on, which at 1024 ranks is 3 times better than ring"
+            "best from 64 ranks on: tree (up to 8 ranks: ring); at 1024 ranks 3 times better than ring"
         );
         let said = both.finding(Better::Lower).unwrap();
-        assert!(said.starts_with("tree falls behind ring from 64 ranks on"), "{said}");
+        assert!(said.starts_with("best from 64 ranks on: ring (up to 8 ranks: tree)"), "{said}");
     }
 
     #[test]
@@ -211,7 +198,7 @@ mod tests {
         let said = curves(&[("a", &high), ("b", &low)]).finding(Better::Higher).unwrap();
         assert_eq!(
             said,
-            "a is the best or within 1 % of it from 1 rank to 2 ranks, at 2 ranks 2 times better than b"
+            "best, or within 1 % of it, from 1 rank to 2 ranks: a; at 2 ranks 2 times better than b"
         );
         let said = curves(&[("a", &high)]).finding(Better::Higher).unwrap();
         assert_eq!(said, "a: busbw (GB/s) is 2 at 1 rank and 4 at 2 ranks");
