@@ -280,11 +280,8 @@ fn what_a_gpu_holds_is_said_of_a_workload() {
     };
     // 1,557,611,200 parameters, gradients and Adam's two moments of 4 bytes each.
     let fits = on("gpt2-xl", "H200", "1");
-    let has = "each GPU has 131.316 GiB (141 GB) and needs up to ";
-    assert!(
-        fits.contains(has) && fits.contains(": 23.210 GiB of weights") && !fits.contains("MORE"),
-        "{fits}"
-    );
+    let has = "GiB of each GPU: 131.316 (141 GB), needed up to ";
+    assert!(fits.contains(has) && fits.contains(": 23.210 for weights") && !fits.contains("MORE"), "{fits}");
     for (gpu, batch) in [("RTX 3090", "1"), ("H200", "64")] {
         assert!(on("gpt2-xl", gpu, batch).contains("MORE THAN IT HAS"), "{gpu}");
     }
@@ -293,32 +290,22 @@ fn what_a_gpu_holds_is_said_of_a_workload() {
     assert!(on("resnet50", "RTX 2080 Ti", "256").contains("MORE"));
 }
 
-/// The GiB before each of these words.
-fn gib_before(text: &str, words: &[&str]) -> Vec<f64> {
-    let number = |word: &&str| -> f64 {
-        let before = text.split(word).next().unwrap().trim_end();
-        let mut back = before.rsplit(' ');
-        let scale = if back.next().unwrap() == "GiB" { 1.0 } else { 1.0 / 1024.0 };
-        scale * back.next().unwrap().parse::<f64>().unwrap()
-    };
-    words.iter().map(number).collect()
-}
-
 /// Regression: the parts of the first line had a sum below the GPU's memory where the table said that the network does not fit.
 #[test]
 fn the_parts_of_a_gpu_s_memory_add_up_to_what_the_table_says() {
     let flags = ["scale", "workload", "gpt2", "--topology", "hgx-h100", "--ranks", "8", "--amp", "--batch"];
     for (batch, fits) in [("8", true), ("72", false)] {
         let text = said(&[&flags[..], &[batch]].concat());
-        let line = text.lines().find(|line| line.starts_with("each GPU")).unwrap();
-        let line = line.replace(" (MORE THAN IT HAS; the times ignore this limit)", "");
-        assert_eq!(line.len() == text.lines().nth(1).unwrap().len(), fits, "{text}");
-        let parts = gib_before(&line, &[": ", " of weights", " of activations of", " of gradients of"]);
-        let sum: f64 = parts[1..].iter().sum();
-        assert!((sum / parts[0] - 1.0).abs() < 1e-3, "{sum}: {line}");
+        let line = text.lines().find(|line| line.starts_with("GiB of each GPU: ")).unwrap();
+        assert_eq!(line.contains(" (MORE THAN IT HAS; the times ignore this limit)"), !fits, "{text}");
+        let words = line.split(|c: char| !c.is_ascii_digit() && c != '.').filter(|word| word.contains('.'));
+        let words: Vec<&str> = words.collect();
+        let gib = |word: &str| -> f64 { word.parse().unwrap() };
+        let (needed, sum) = (words[1], words[2..].iter().map(|word| gib(word)).sum::<f64>());
+        assert!(words.len() == 5 && (sum / gib(needed) - 1.0).abs() < 1e-3, "{sum}: {line}");
         let row = text.lines().find(|line| line.trim_start().starts_with("8 ")).unwrap();
-        let most = row.trim_end_matches("no").trim_end();
-        assert_eq!(gib_before(&format!("{most}|"), &["|"]), parts[..1], "{text}");
+        let most = row.trim_end_matches("no").trim_end().strip_suffix(" GiB").unwrap();
+        assert!(most.ends_with(&format!(" {needed}")), "{text}");
         // One unit, but for the size by which the GPU is sold.
         assert_eq!(text.matches(" GB").count(), 1, "{text}");
         assert_eq!(text.contains("its device has 74.506 GiB; the times ignore this limit"), !fits, "{text}");

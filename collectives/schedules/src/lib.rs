@@ -12,7 +12,7 @@
 //! let (ring, shape) = (registry::find(Collective::AllReduce, "ring")?, Shape::new(4)?);
 //! assert!(check::verify(ring, shape).ok());
 //! assert_eq!(
-//!     render::cost(&ring.build(shape)),
+//!     render::cost(&ring.build(shape)?),
 //!     "4 ranks, 4 chunks: 6 rounds, 24 messages; a rank sends 1.500 and reduces 0.750 times the data",
 //! );
 //! # Ok::<(), registry::Error>(())

@@ -180,8 +180,9 @@ fn case_26_a_rank_that_cannot_join_tells_why_also_where_it_is_just_connecting() 
 
 #[test]
 fn case_26_a_rank_under_another_secret_is_told_so_though_the_others_have_ended() {
-    let nobody = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let (listeners, addresses) = listeners(3);
+    // Nobody listens at another loopback address under a port that a rank has. A port that is free here may be another rank's there.
+    let nobody = SocketAddr::from(([127, 0, 0, 2], addresses[2].port()));
     let results: Vec<Result<(), Error>> = std::thread::scope(|scope| {
         let join = |(rank, listener)| {
             let mut peers = peers(rank, listener, &addresses, deadlines());

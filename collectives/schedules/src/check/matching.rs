@@ -74,7 +74,11 @@ impl<'a, S: Schedule + ?Sized> Checker<'a, S> {
                 let (chunks, segments) = (self.schedule.chunks(), self.schedule.segments());
                 return fail(
                     Some(span.first_chunk),
-                    format!("{span:?} is outside {chunks} chunks in {segments} segments"),
+                    format!(
+                        "{does} rank {peer} {span}, and the schedule has chunks 0 to {} and segments 0 to {}",
+                        chunks - 1,
+                        segments - 1
+                    ),
                 );
             }
         }

@@ -1,6 +1,7 @@
 //! The step of a rank in one round: what it sends, what it receives, and which steps must wait for each other.
 
 use allfold_base::Rank;
+use std::fmt;
 
 /// The buffer of a rank in which a span lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,6 +52,23 @@ impl Span {
             && self.segment == other.segment
             && self.first_chunk < other.first_chunk + other.chunks
             && other.first_chunk < self.first_chunk + self.chunks
+    }
+}
+
+/// The span in words: `chunks 4 to 5 of the data`, `chunk 2 of scratch copy 0, segment 1`.
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Span { region, first_chunk: first, chunks, segment } = *self;
+        match chunks {
+            0 => write!(f, "no chunk at chunk {first}")?,
+            1 => write!(f, "chunk {first}")?,
+            _ => write!(f, "chunks {first} to {}", u64::from(first) + u64::from(chunks) - 1)?,
+        }
+        match region {
+            Region::Data => f.write_str(" of the data")?,
+            Region::Scratch(copy) => write!(f, " of scratch copy {copy}")?,
+        }
+        if segment > 0 { write!(f, ", segment {segment}") } else { Ok(()) }
     }
 }
 

@@ -188,7 +188,7 @@ impl<'a, 's, C: Representatives> Events<'a, 's, C> {
         let schedule = self.job.schedule;
         let fits = u64::from(span.first_chunk) + u64::from(span.chunks) <= u64::from(schedule.chunks());
         if peer.0 >= schedule.ranks() || !fits || span.chunks == 0 || span.segment >= schedule.segments() {
-            let what = format!("names rank {peer} and {span:?}, which do not exist");
+            let what = format!("names rank {peer} and {span}, which do not exist");
             return Err(Error::Unmatched { rank, round, what });
         }
         if span.segment != slot.segment {

@@ -262,11 +262,7 @@ impl<C: Representatives> Builder<'_, '_, C> {
             u64::from(span.first_chunk) + u64::from(span.chunks) <= self.job.schedule.chunks().into()
         };
         if !fits(&span) || !fits(&into) || self.total(span) != self.total(into) {
-            return Err(unmatched(
-                from,
-                round,
-                format!("sends {span:?}, which rank {to} receives as {into:?}"),
-            ));
+            return Err(unmatched(from, round, format!("sends {span}, which rank {to} receives as {into}")));
         }
         self.path.clear();
         let latency = self.cast.route(from, to, &mut self.path);

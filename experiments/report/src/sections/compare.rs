@@ -9,9 +9,13 @@ use crate::records::{
     Breakdown, LeftOutStrategy, MeasuredComparison, RankMemory, Records, Setup, SimulatedComparison, Stamp,
     TimelineSpan, awaited_most, hidden_us,
 };
+use crate::sizes::RankCounts;
+use std::collections::BTreeMap;
 
-/// The greatest number of ranks of a step that are drawn.
-const RANKS: usize = 64;
+/// The most rows of a plot of a step, each for all ranks that do the same.
+const ROWS: usize = 64;
+/// The longest list of ranks that names a row.
+const LIST: usize = 12;
 
 /// The cells of a record. Measured and simulated records are different types, so this is a macro.
 macro_rules! cells {
@@ -277,7 +281,10 @@ fn stacked(
             start += size;
         }
     }
-    let short = |name: &String| name.chars().take(8).collect::<String>();
+    let short = |name: &String| match name.char_indices().nth(8) {
+        Some(_) => name.chars().take(7).chain(['…']).collect(),
+        None => name.clone(),
+    };
     let rows = rows.iter().map(|(name, _)| (name.clone(), short(name))).collect();
     let figure = Timeline { label: "Strategies, part by part".into(), unit, rows, kinds, bars }.draw()?;
     Ok(Plot::new(caption, finding, figure))
@@ -295,22 +302,46 @@ fn extremes(rows: &[(String, Vec<(String, f64)>)], unit: &str) -> Option<String>
     })
 }
 
-/// A row for each rank: what it computes and when it waits.
+/// What ranks compute and when they wait: a row for all ranks that do the same at the same times.
 fn step(spans: &[&TimelineSpan]) -> Result<Figure, DrawError> {
-    let mut ranks = distinct(spans.iter().map(|span| span.rank));
-    ranks.sort_unstable();
-    ranks.truncate(RANKS);
-    let drawn = || spans.iter().filter(|span| span.stream == "compute" && ranks.contains(&span.rank));
+    let mut of_ranks: BTreeMap<u32, Vec<&TimelineSpan>> = BTreeMap::new();
+    for span in spans.iter().filter(|span| span.stream == "compute") {
+        of_ranks.entry(span.rank).or_default().push(span);
+    }
+    let same = |a: &[&TimelineSpan], b: &[&TimelineSpan]| {
+        a.len() == b.len()
+            && a.iter()
+                .zip(b)
+                .all(|(a, b)| (&a.name, a.start_us, a.end_us) == (&b.name, b.start_us, b.end_us))
+    };
+    let mut rows: Vec<(Vec<u32>, Vec<&TimelineSpan>)> = Vec::new();
+    for (rank, spans) in of_ranks {
+        match rows.iter_mut().find(|(_, first)| same(first, &spans)) {
+            Some((ranks, _)) => ranks.push(rank),
+            None if rows.len() < ROWS => rows.push((vec![rank], spans)),
+            None => {}
+        }
+    }
     let kinds = head(&WORK);
+    let drawn = || rows.iter().flat_map(|(_, spans)| spans);
     let (unit, _, size) = unit_for(drawn().map(|span| span.end_us).fold(0.0, f64::max), VIRTUAL_TIME);
-    let bars = drawn().filter_map(|span| {
-        let row = ranks.iter().position(|rank| *rank == span.rank)?;
-        let kind = kinds.iter().position(|name| *name == work(span))?;
-        let (start, end) = (span.start_us / size, span.end_us / size);
-        Some(Bar { row, kind, name: span.name.clone(), start, end })
-    });
-    let bars = bars.collect();
-    let rows = ranks.iter().map(|rank| (format!("rank {rank}"), rank.to_string())).collect();
+    let mut bars = Vec::new();
+    for (row, (_, spans)) in rows.iter().enumerate() {
+        bars.extend(spans.iter().filter_map(|span| {
+            let kind = kinds.iter().position(|name| *name == work(span))?;
+            let (start, end) = (span.start_us / size, span.end_us / size);
+            Some(Bar { row, kind, name: span.name.clone(), start, end })
+        }));
+    }
+    let name = |(ranks, _): &(Vec<u32>, _)| {
+        let list = RankCounts(ranks.clone()).to_string();
+        match ranks.len() {
+            1 => (format!("rank {list}"), list),
+            many if list.len() > LIST => (format!("{many} ranks as {}", ranks[0]), ranks[0].to_string()),
+            _ => (format!("ranks {list}"), list),
+        }
+    };
+    let rows = rows.iter().map(name).collect();
     Timeline { label: "One step on every rank".into(), unit, rows, kinds, bars }.draw()
 }
 
@@ -349,6 +380,33 @@ fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_that_do_the_same_are_one_row() {
+        let span = |rank: u32, name: &str, end_us: f64| TimelineSpan {
+            strategy: Some("ddp".into()),
+            rank,
+            stream: "compute".into(),
+            name: name.into(),
+            start_us: 0.0,
+            end_us,
+        };
+        // Ranks 0 to 5 and 9 alike, 6 longer, 7 another name; every second of 20 to 40.
+        let mut spans: Vec<TimelineSpan> =
+            (0..6).chain([9]).map(|rank| span(rank, "forward", 50.0)).collect();
+        spans.extend([span(6, "forward", 60.0), span(7, "backward", 50.0)]);
+        spans.extend((20..40).step_by(2).map(|rank| span(rank, "forward", 70.0)));
+        let svg = step(&spans.iter().collect::<Vec<_>>()).unwrap().file("a step");
+        for (row, shown) in [
+            ("ranks 0..5,9", true),
+            ("rank 6", true),
+            ("rank 7", true),
+            ("10 ranks as 20", true),
+            ("rank 22", false),
+        ] {
+            assert_eq!(svg.contains(row), shown, "{row}");
+        }
+    }
 
     /// Regression: one rank alone sends nothing and holds least, and was compared with strategies of several ranks.
     #[test]

@@ -11,7 +11,7 @@ use allfold_cli::output::{self, RunOutput};
 use allfold_cli::progress;
 use allfold_cli::share::share;
 use allfold_prediction::Overheads;
-use allfold_report::format::{self, rounded_bytes};
+use allfold_report::format;
 use allfold_report::plots::{Axis, Curves, Ideal, Origin, Point, Series};
 use allfold_report::records::SimulatedScale;
 use allfold_report::sizes::RankCounts;
@@ -212,16 +212,14 @@ fn memory(scaling: &WorkloadScaling, points: &[SimulatedScale]) -> Option<String
     let activations = scaling.workload.kept() * samples as u64 * scaling.precision.bytes();
     let limit =
         if memory.exceeds(Some(has)) { " (MORE THAN IT HAS; the times ignore this limit)" } else { "" };
+    let rest = memory.total().saturating_sub(model + activations);
+    let [has, needed, model, activations, rest] =
+        [has, memory.total(), model, activations, rest].map(|bytes| bytes as f64 / f64::from(1 << 30));
     Some(format!(
-        "each GPU has {} ({} GB) and needs up to {}{limit}: {} of weights, gradients and optimiser state, {} of activations of {}, \
-         and {} of gradients of activations and buckets",
-        rounded_bytes(has),
+        "GiB of each GPU: {has:.3} ({} GB), needed up to {needed:.3}{limit}: {model:.3} for weights, gradients and optimiser state, \
+         {activations:.3} for activations of {}, {rest:.3} for gradients of activations and buckets",
         scaling.accelerator.capacity,
-        rounded_bytes(memory.total()),
-        rounded_bytes(model),
-        rounded_bytes(activations),
-        format::counted(samples, "sample"),
-        rounded_bytes(memory.total().saturating_sub(model + activations))
+        format::counted(samples, "sample")
     ))
 }
 
