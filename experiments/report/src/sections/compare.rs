@@ -316,8 +316,8 @@ fn step(spans: &[&TimelineSpan]) -> Result<Figure, DrawError> {
     };
     let mut rows: Vec<(Vec<u32>, Vec<&TimelineSpan>)> = Vec::new();
     for (rank, spans) in of_ranks {
-        match rows.iter_mut().find(|(_, first)| same(first, &spans)) {
-            Some((ranks, _)) => ranks.push(rank),
+        match rows.iter().position(|(_, first)| same(first, &spans)) {
+            Some(at) => rows[at].0.push(rank),
             None if rows.len() < ROWS => rows.push((vec![rank], spans)),
             None => {}
         }
