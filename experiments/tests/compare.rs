@@ -205,9 +205,9 @@ fn a_step_on_every_rank_is_drawn() {
         .collect();
     let gantt = names.iter().find(|name| name.ends_with("-pipeline.svg")).unwrap();
     let svg = std::fs::read_to_string(plots.join(gantt)).unwrap();
-    let rows = "rank 0,rank 1,rank 2,rank 3,ranks 4..5,rank 6,rank 7,rank 8,rank 9,ranks 10..11";
-    let missing: Vec<&str> =
-        rows.split(',').filter(|row| !svg.contains(&format!("{}: ", row.replace("..", ",")))).collect();
+    let alone = [0, 1, 2, 3, 6, 7, 8, 9].map(|rank| format!("rank {rank}: "));
+    let rows = alone.into_iter().chain(["ranks 4,5: ".into(), "ranks 10,11: ".into()]);
+    let missing: Vec<String> = rows.filter(|row| !svg.contains(row)).collect();
     assert!(missing.is_empty(), "{gantt} lacks {missing:?}");
 }
 

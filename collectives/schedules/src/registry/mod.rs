@@ -72,7 +72,8 @@ pub fn auto(collective: Collective, shape: Shape, bytes: u64) -> &'static Algori
     let (binary, few) = (ranks.is_power_of_two(), ranks <= 64);
     // Where one of two algorithms has the fewest bytes and the other the fewest messages one after another: of simulated switches and
     // nodes of 8 with 3 to 64 ranks, the sizes from which the former is faster.
-    let (direct, parts) = (ranks <= 8 && bytes >= u64::from(ranks) << 17, few && bytes >= 2 << 20);
+    let (direct, parts) =
+        (ranks <= 8 && bytes >= u64::from(ranks).saturating_sub(2) << 17, few && bytes >= 2 << 20);
     let ring = few && bytes >= u64::from(ranks) << 20;
     #[allow(clippy::expect_used, reason = "a test requests one of every collective")]
     let first = of(collective).next().expect("every collective has an algorithm");
