@@ -43,7 +43,7 @@ impl Timeline {
     /// # Errors
     /// There is no bar at all, or plotters fails.
     pub fn draw(&self) -> Result<Figure, DrawError> {
-        let height = 60 + 26 * self.rows.len() as u32;
+        let height = 60 + 26 * self.rows.len().max(2) as u32;
         let bars = coarse(&self.bars, self.rows.len(), MOST_BARS);
         let draw = |sheet: Sheet| canvas::svg(sheet, &self.label, |area| self.on(area, sheet, &bars));
         let legend = self.kinds.iter().enumerate().map(|(at, name)| Key {
@@ -74,7 +74,8 @@ impl Timeline {
             .margin_right(16)
             .x_label_area_size(font_size * 3)
             .y_label_area_size(if sheet.narrow { font_size * 5 } else { font_size * 11 })
-            .build_cartesian_2d(0.0..end * 1.01, (0..count.saturating_sub(1)).into_segmented())?;
+            // plotters draws nothing on an axis of one segment: above a single row there is an empty one.
+            .build_cartesian_2d(0.0..end * 1.01, (0..count.max(2) - 1).into_segmented())?;
         let name = |row: &SegmentValue<usize>| match row {
             SegmentValue::CenterOf(at) | SegmentValue::Exact(at) => {
                 let names = count.checked_sub(at + 1).and_then(|at| self.rows.get(at));
@@ -201,5 +202,28 @@ mod tests {
         assert!(figure.wide.contains("var(--s1)"));
         assert!(figure.narrow.contains(">\nr1\n<"), "{}", figure.narrow);
         assert!(Timeline { bars: vec![], ..timeline }.draw().is_err());
+    }
+
+    /// Regression: of a single row neither the name nor a bar was drawn.
+    #[test]
+    fn a_single_row_is_drawn() {
+        let timeline = Timeline {
+            label: "one step".into(),
+            unit: "us",
+            rows: vec![("ranks 0..63".into(), "0..63".into())],
+            kinds: vec!["a".into()],
+            bars: vec![Bar { row: 0, kind: 0, name: "work".into(), start: 0.0, end: 5.0 }],
+        };
+        let wide = timeline.draw().unwrap().wide;
+        let bars = wide.lines().filter(|line| line.contains("<rect") && line.contains("var(--s0)"));
+        let sides = bars.map(|line| {
+            let side = |name: &str| {
+                let text = line.split(&format!("{name}=\"")).nth(1).unwrap();
+                text.split('"').next().unwrap().parse::<f64>().unwrap()
+            };
+            (side("width"), side("height"))
+        });
+        assert!(sides.into_iter().any(|(width, height)| width > 100.0 && height > 5.0), "{wide}");
+        assert!(wide.contains(">\nranks 0..63\n<"), "{wide}");
     }
 }
