@@ -8,8 +8,8 @@ use crate::backends::threads::Threads;
 use crate::backends::{Backend, GroupId, Member};
 use crate::communicator::{Membership, Plan, ProcessState};
 use crate::{Communicator, Error, Lost, Rank, Result};
+use allfold_base::panic_message;
 use allfold_sim::Picos;
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -126,9 +126,9 @@ impl Ranks {
             };
             let threads: Vec<_> = (0..self.size).map(start).collect();
             let ranks = threads.into_iter().zip(0..).map(|(thread, rank)| match thread {
-                Ok(thread) => {
-                    thread.join().unwrap_or_else(|panic| Outcome::lost(Rank(rank), message(&*panic)))
-                }
+                Ok(thread) => thread
+                    .join()
+                    .unwrap_or_else(|panic| Outcome::lost(Rank(rank), panic_message(&*panic).into())),
                 Err(error) => Outcome::lost(Rank(rank), format!("its thread could not be started: {error}")),
             });
             ranks.collect()
@@ -202,7 +202,7 @@ impl One {
                 result
             }
             Err(panic) => {
-                let cause = Lost::Panicked(message(&*panic));
+                let cause = Lost::Panicked(panic_message(&*panic).into());
                 self.process_state.recorder.write(&format!("it {cause}"));
                 self.process_state.leave(|_| cause.clone());
                 Err(Error::lost(self.rank, cause, None))
@@ -224,10 +224,4 @@ impl Drop for One {
         self.backend.retire(self.backend.main(self.rank));
         self.process_state.join();
     }
-}
-
-/// The message of a panic.
-fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }

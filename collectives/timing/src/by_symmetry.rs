@@ -13,7 +13,7 @@
 //! ranks, not of distance).
 
 use super::classes::{Basis, Classes};
-use super::representatives::Replicated;
+use super::representatives::replicated;
 use super::symmetry_classes::SymmetryClasses;
 use super::{Error, Job, Method, Outcome, clocks, events};
 use allfold_schedules::schedule::Permutation;
@@ -59,7 +59,7 @@ fn symmetry_classes<'a>(job: &Job<'a>) -> Result<SymmetryClasses<'a>, Error> {
 /// Times one of several equal lanes (`one`) and returns the outcome of the job with all of them (`whole`).
 pub(crate) fn folded(one: &Job<'_>, whole: &Job<'_>, lanes: u32) -> Result<Outcome, Error> {
     let symmetry_classes = symmetry_classes(one)?;
-    let cast = Replicated { cast: &symmetry_classes, weight: lanes };
+    let cast = replicated(&symmetry_classes, lanes);
     let run = events::run(one, &cast, None)?.times(lanes);
     Ok(Outcome { folded: lanes, ..run.outcome(whole, &cast, Method::EventsBySymmetry)? })
 }

@@ -9,7 +9,7 @@
 //! lane is therefore exact. It needs a named collective without blocks, equal chunks, and a window that is a multiple of the number of
 //! lanes. Fault rules that are not steady, and a deadline, prevent it.
 
-use super::representatives::Replicated;
+use super::representatives::replicated;
 use super::{AllRanks, Error, Job, Method, Outcome, by_symmetry, events, mirrored_lanes};
 use allfold_schedules::Geometry;
 use allfold_schedules::schedule::Schedule;
@@ -26,7 +26,7 @@ pub(crate) fn run(job: &Job<'_>, symmetry: bool) -> Result<Option<Outcome>, Erro
         }
     }
     let all_ranks = AllRanks::of(job.topology, job.faults);
-    let run = events::run(&one, &Replicated { cast: &all_ranks, weight: lanes }, None)?;
+    let run = events::run(&one, &replicated(&all_ranks, lanes), None)?;
     let outcome = run.times(lanes).outcome(job, &all_ranks, Method::Events)?;
     Ok(Some(Outcome { folded: lanes, ..outcome }))
 }

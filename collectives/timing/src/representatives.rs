@@ -84,13 +84,24 @@ impl Extend<LinkId> for Walk<'_> {
     }
 }
 
-/// The representatives `cast`, where each flow represents `weight` equal flows.
-pub(crate) struct Replicated<'a, C> {
-    pub cast: &'a C,
-    pub weight: u32,
+/// The representatives `cast`, with every crossing of a route changed by `change`.
+pub(crate) struct Rerouted<'a, C, F> {
+    cast: &'a C,
+    change: F,
 }
 
-impl<C: Representatives> Representatives for Replicated<'_, C> {
+impl<'a, C: Representatives, F: Fn(&mut Crossing)> Rerouted<'a, C, F> {
+    pub fn new(cast: &'a C, change: F) -> Rerouted<'a, C, F> {
+        Rerouted { cast, change }
+    }
+}
+
+/// The representatives `cast`, where each flow represents `weight` equal flows.
+pub(crate) fn replicated<C: Representatives>(cast: &C, weight: u32) -> impl Representatives {
+    Rerouted::new(cast, move |crossing| crossing.weight *= weight)
+}
+
+impl<C: Representatives, F: Fn(&mut Crossing)> Representatives for Rerouted<'_, C, F> {
     fn representatives(&self) -> u32 {
         self.cast.representatives()
     }
@@ -109,7 +120,7 @@ impl<C: Representatives> Representatives for Replicated<'_, C> {
     fn route(&self, from: Rank, to: Rank, path: &mut Vec<Crossing>) -> Picos {
         let first = path.len();
         let latency = self.cast.route(from, to, path);
-        path[first..].iter_mut().for_each(|crossing| crossing.weight *= self.weight);
+        path[first..].iter_mut().for_each(&self.change);
         latency
     }
 }

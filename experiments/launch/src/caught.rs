@@ -51,16 +51,25 @@ fn file(process: i32, name: &str) -> String {
     std::fs::read_to_string(format!("/proc/{process}/{name}")).unwrap_or_default()
 }
 
-/// A process's group, by the text of its `stat` file: state, parent and group follow the name, which may hold anything.
+/// The text of a process's `stat` file after its name, which is in parentheses and may hold anything: state, parent, group, ...
+pub(super) fn after_name(stat: &str) -> Option<&str> {
+    stat.rsplit_once(") ").map(|(_, rest)| rest)
+}
+
+/// A process's group, by the text of its `stat` file.
 fn group_in(stat: &str) -> Option<i32> {
-    stat.rsplit_once(") ")?.1.split(' ').nth(2)?.parse().ok()
+    after_name(stat)?.split(' ').nth(2)?.parse().ok()
+}
+
+/// A process's set of signals after `name`, a bit for each, from the text of its `status` file.
+pub(super) fn signals_in(status: &str, name: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix(name));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// Whether a process catches a signal, by the text of its `status` file.
 fn catches(status: &str, signal: Signal) -> bool {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    mask & 1 << (signal.as_raw() - 1) != 0
+    signals_in(status, "SigCgt:") & 1 << (signal.as_raw() - 1) != 0
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The process of one rank: started in a process group of its own, its output read, its end awaited.
 
+use crate::caught::after_name;
 use crate::end::End;
 use crate::output::{Printed, Sink, Stream};
 use crate::said::Said;
@@ -148,9 +149,9 @@ impl Process {
     }
 }
 
-/// Whether a process is stopped, by the text of its `stat` file. Its name, in parentheses, may hold anything.
+/// Whether a process is stopped, by the text of its `stat` file.
 fn is_stopped(stat: &str) -> bool {
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+    after_name(stat).is_some_and(|rest| rest.starts_with(['T', 't']))
 }
 
 #[cfg(test)]

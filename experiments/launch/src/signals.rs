@@ -1,5 +1,6 @@
 //! The signals that a launcher handles.
 
+use crate::caught::signals_in;
 use rustix::process::Signal;
 use std::task::Poll;
 use tokio::signal::unix::{SignalKind, signal};
@@ -41,7 +42,8 @@ type Heard = (Signal, tokio::signal::unix::Signal);
 
 impl Signals {
     pub fn new() -> std::io::Result<Signals> {
-        let ignored = ignored(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = signals_in(&status, "SigIgn:");
         let hear = |which: &Signal| Ok((*which, signal(SignalKind::from_raw(which.as_raw()))?));
         // If the caller ignores SIGHUP, as `nohup` arranges, the launcher leaves it ignored. It handles SIGINT in any case: shells
         // let background processes ignore SIGINT, so that this says nothing about the user's wish.
@@ -80,12 +82,6 @@ pub(crate) fn asking(number: i32) -> Signal {
     REQUESTS.into_iter().find(|request| request.as_raw() == number).unwrap_or(Signal::TERM)
 }
 
-/// The ignored signals of a process, a bit for each, from the text of its status file.
-fn ignored(status: &str) -> u64 {
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
-}
-
 /// Waits for the first of these signals.
 async fn first(signals: &mut [Heard]) -> Signal {
     std::future::poll_fn(|context| {
@@ -104,8 +100,8 @@ mod tests {
     #[test]
     fn signals_that_the_caller_ignores_are_known() {
         let status = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000002\n";
-        assert_eq!(ignored(status), 0x1001);
-        assert_eq!(ignored(""), 0);
+        assert_eq!(signals_in(status, "SigIgn:"), 0x1001);
+        assert_eq!(signals_in("", "SigIgn:"), 0);
     }
 
     #[test]

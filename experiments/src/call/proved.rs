@@ -1,10 +1,10 @@
 //! Proofs of an algorithm on the command line, which may be a program's own: it may panic, and it may be wrong.
 
+use allfold_base::panic_message;
 use allfold_collectives::Rank;
 use allfold_collectives::check::{self, Counterexample, Verification};
 use allfold_collectives::registry::{Algorithm, Shape};
 use allfold_report::format::counted;
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The most ranks for which an algorithm is proved before it is timed; `allfold verify` proves it for more.
@@ -15,7 +15,7 @@ const FEW: u32 = 16;
 /// Checks an algorithm as [`check::verify`] does. An algorithm that panics has failed.
 pub fn verify(algorithm: &Algorithm, shape: Shape) -> Verification {
     catch_unwind(AssertUnwindSafe(|| check::verify(algorithm, shape))).unwrap_or_else(|panic| {
-        let what = format!("it panicked: {}", message(&*panic));
+        let what = format!("it panicked: {}", panic_message(&*panic));
         let flaw = Counterexample { rank: Rank(0), round: None, chunk: None, what };
         Verification {
             collective: algorithm.collective,
@@ -27,11 +27,6 @@ pub fn verify(algorithm: &Algorithm, shape: Shape) -> Verification {
             failure: Some(("plain".into(), flaw)),
         }
     })
-}
-
-fn message(panic: &dyn Any) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
 /// Warns of an algorithm, such as one that a program added, if its result is wrong: its time then means nothing.

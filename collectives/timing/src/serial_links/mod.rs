@@ -24,7 +24,7 @@ mod program;
 mod tests;
 mod timetable;
 
-use super::representatives::Replicated;
+use super::representatives::replicated;
 use super::run::Run;
 use super::{AllRanks, Error, Job, Method, Outcome, Representatives, merge_lanes};
 use allfold_sim::{EventHash, Picos};
@@ -40,7 +40,7 @@ pub(crate) fn run(job: &Job<'_>) -> Result<Outcome, Error> {
     match merge_lanes::Lane::of(job) {
         Some(lane) => {
             let lanes = lane.lanes;
-            let cast = Replicated { cast: &all_ranks, weight: lanes };
+            let cast = replicated(&all_ranks, lanes);
             let run = timed(&lane.job(job), &cast, true)?.times(lanes);
             Ok(Outcome { folded: lanes, ..run.outcome(job, &all_ranks, Method::SerialLinks)? })
         }
