@@ -251,7 +251,6 @@ fn serial_links_are_a_way_to_share_and_no_engine() {
     let tree =
         ["simulate", "all_reduce", "--topology", "switch", "--ranks", "8", "--algo", "double_binary_tree"];
     let with = |more: &[&'static str]| [&tree[..], more].concat();
-    says(&with(&["--engine", "turns"]), &["--engine turns", "write `--sharing serial_links`"]);
     says(
         &with(&["--sharing", "serial_links", "--engine", "by_symmetry"]),
         &["engine `auto` or `full`", "`split`"],
@@ -416,8 +415,6 @@ fn flags_of_another_kind_of_curve() {
     let collective = ["scale", "collective", "all_reduce", "--algo", "ring", "--ranks", "2"];
     says(&[&collective[..], &["--html", "x"]].concat(), &["unexpected argument '--html'"]);
     says(&["scale"], &["--config <FILE>", "--ranks <COUNTS>"]);
-    let old = ["scale", "--workload", "resnet50", "--topology", "dgx-a100", "--ranks", "8", "--amp"];
-    says(&old, &["write `allfold scale workload NAME ..`"]);
 }
 
 /// The virtual clock cannot time what a GPU computes; this is refused on machines without a GPU too.

@@ -39,8 +39,6 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use toml::Spanned;
-use toml::de::{DeTable, DeValue, Deserializer};
 
 /// The state of a run besides its tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -306,21 +304,12 @@ pub fn load<F: Float>(path: &Path, into: Restored<'_, F>) -> Result<(TrainingPro
     }
 }
 
-/// Reads a description whose configuration may be of a version without tables.
-fn read_progress(text: &str) -> std::result::Result<TrainingProgress, toml::de::Error> {
-    let mut description = DeTable::parse(text)?;
-    if let Some(DeValue::Table(config)) = description.get_mut().get_mut("config").map(Spanned::get_mut) {
-        allfold_config::into_tables(config);
-    }
-    TrainingProgress::deserialize(Deserializer::from(description))
-}
-
 /// The state that a file's metadata describe, and the text that describes it.
 fn described(bytes: &[u8]) -> std::result::Result<(TrainingProgress, String), String> {
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| damage(bytes, &error))?;
     let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY)).cloned();
     let text = text.ok_or("is no checkpoint of a run")?;
-    let progress = read_progress(&text).map_err(|error| expected(error.message()))?;
+    let progress = toml::from_str::<TrainingProgress>(&text).map_err(|error| expected(error.message()))?;
     match progress.version {
         VERSION => Ok((progress, text)),
         other => Err(format!(

@@ -16,7 +16,6 @@ mod on_all_cores;
 pub mod output;
 pub mod progress;
 pub mod recorder;
-pub mod renamed;
 pub mod share;
 pub mod torchrun;
 

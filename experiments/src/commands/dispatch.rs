@@ -7,7 +7,7 @@ use super::{
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::files::unsaid;
 use allfold_cli::output::RunOutput;
-use allfold_cli::{invocation, launched, log, progress, renamed, torchrun};
+use allfold_cli::{invocation, launched, log, progress, torchrun};
 use allfold_collectives::environment::variable;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -186,7 +186,7 @@ fn answer(error: &clap::Error, words: &[String]) -> CommandResult {
             output.say(help.to_string().trim_end())?;
             output.close()
         }
-        _ => Err(CommandError::Usage(renamed::refusal(words).unwrap_or_else(|| one_line(error, words)))),
+        _ => Err(CommandError::Usage(one_line(error, words))),
     }
 }
 

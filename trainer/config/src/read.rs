@@ -2,27 +2,19 @@
 
 use crate::limits::sizes;
 use crate::unknown_key::{unknown_key, unknown_table};
-use crate::{Config, Error, Result, flat_keys, keys};
+use crate::{Config, Error, Result, keys};
 use allfold_base::suggest::nearest;
 use allfold_base::{expected, located};
 use documented::DocumentedFields;
-use serde::Deserialize;
-use toml::de::{DeTable, Deserializer};
 
 impl Config {
     /// Reads a TOML text; `name` is the file's, for messages.
-    ///
-    /// Keys outside of tables, as in files of earlier versions, are read too, with a note that names their tables.
     ///
     /// # Errors
     /// Malformed TOML, a wrong type or an unknown key, with line and column, and the nearest key.
     pub fn read(text: &str, name: &str) -> Result<Config> {
         let wrong = |error: &toml::de::Error| Error(mistake(error, text, name));
-        let mut tables = DeTable::parse(text).map_err(|error| wrong(&error))?;
-        let moved = flat_keys::into_tables(tables.get_mut());
-        let config = Config::deserialize(Deserializer::from(tables)).map_err(|error| wrong(&error))?;
-        note_of(name, &moved);
-        Ok(config)
+        toml::from_str(text).map_err(|error| wrong(&error))
     }
 
     /// Checks that the values make sense, except for the names of parts to which a program can add its own.
@@ -50,13 +42,9 @@ impl Config {
         let wrong =
             |error: String| Error(format!("`{key}`: {}", error.lines().collect::<Vec<_>>().join("; ")));
         let mut all = toml::Table::try_from(&*self).map_err(|error| wrong(error.to_string()))?;
-        let (table, inner) = match (key.split_once('.'), flat_keys::moved(key)) {
-            (Some((table, inner)), _) => (Some(table), inner),
-            (None, Some((table, inner))) => {
-                note_of("--set", &[format!("`{key}` is `{table}.{inner}`")]);
-                (Some(table), inner)
-            }
-            (None, None) => (None, key),
+        let (table, inner) = match key.split_once('.') {
+            Some((table, inner)) => (Some(table), inner),
+            None => (None, key),
         };
         let place = match table {
             Some(table) => all.get_mut(table).and_then(|table| table.get_mut(inner)),
@@ -73,21 +61,6 @@ impl Config {
     }
 }
 
-/// The number of moved keys that a note names.
-const NAMED: usize = 8;
-
-fn note_of(place: &str, moved: &[String]) {
-    let more = moved.len().saturating_sub(NAMED);
-    let first = moved.get(..NAMED).unwrap_or(moved).join(", ");
-    match more {
-        _ if moved.is_empty() => {}
-        0 => tracing::info!("{place}: keys are in tables now: {first}"),
-        _ => tracing::info!(
-            "{place}: keys are in tables now: {first}, and {more} more; `allfold train --keys` lists them"
-        ),
-    }
-}
-
 /// `file:line:column: what is wrong and what would be right`, in one line.
 fn mistake(error: &toml::de::Error, text: &str, name: &str) -> String {
     let message = expected(error.message());
@@ -100,20 +73,15 @@ fn mistake(error: &toml::de::Error, text: &str, name: &str) -> String {
             None if before.trim_end().ends_with('[') => unknown_table(key),
             table => unknown_key(table, key, Config::FIELD_NAMES),
         },
-        _ if message == "duplicate key" => format!("`{word}` stands here and above{}", table_beside(word)),
+        // A table's name, given a value.
+        _ if message.ends_with("expected a table") && before.trim_end().ends_with('=') => {
+            let key = before.lines().next_back().unwrap_or_default().trim_end_matches([' ', '=']).trim();
+            unknown_key(None, key, Config::FIELD_NAMES)
+        }
+        _ if message == "duplicate key" => format!("`{word}` stands here and above"),
         _ => unknown_word(&message),
     };
     located(name, text, span.start, &what)
-}
-
-/// What to add to the error if a file has a table and, outside of tables, a key of earlier versions with the table's name.
-fn table_beside(name: &str) -> String {
-    match flat_keys::moved(name) {
-        Some((table, inner)) if table == name => {
-            format!("; outside of tables `{name}` is `{table}.{inner}`: put it into the table")
-        }
-        _ => String::new(),
-    }
 }
 
 /// Words of PyTorch for types of numbers, and the words here.

@@ -1,7 +1,6 @@
 //! Error messages for keys that a configuration does not have: the table that a key belongs to, or the key with the nearest
 //! spelling.
 
-use crate::flat_keys::moved;
 use crate::keys::{TABLES, keys_of};
 use allfold_base::suggest::nearest;
 
@@ -52,14 +51,7 @@ pub(crate) fn unknown_key(table: Option<&str>, key: &str, outside: &[&str]) -> S
         }
         _ => {}
     }
-    let said = match (table, moved(key)) {
-        // A key of earlier versions is read outside of tables, unless its table has the key too.
-        (None, Some((table, inner))) => {
-            return format!("`{key}` is `{table}.{inner}`, which this file has too: leave one of them out");
-        }
-        (Some(_), Some((table, inner))) => format!("there is `{table}.{inner}`"),
-        (_, None) => elsewhere(table, key, outside).unwrap_or_else(|| resembling(table, key, outside)),
-    };
+    let said = elsewhere(table, key, outside).unwrap_or_else(|| resembling(table, key, outside));
     format!("unknown key `{given}`; {said}")
 }
 
@@ -79,9 +71,14 @@ pub(crate) fn unknown_table(name: &str) -> String {
 fn elsewhere(table: Option<&str>, key: &str, outside: &[&str]) -> Option<String> {
     let have = TABLES.iter().filter(|(name, keys, _)| table != Some(name) && keys.contains(&key));
     let mut places: Vec<String> = have.map(|(name, ..)| format!("`{name}.{key}`")).collect();
-    if table.is_some() && outside.contains(&key) {
+    if table.is_some() && keys_of(key).is_none() && outside.contains(&key) {
         places.push(format!("`{key}`, outside of tables"));
     }
+    // A key that repeats its table's name, such as `data_dir`.
+    places.extend(TABLES.iter().filter_map(|(name, keys, _)| {
+        let inner = key.strip_prefix(name)?.strip_prefix('_').filter(|inner| keys.contains(inner))?;
+        Some(format!("`{name}.{inner}`"))
+    }));
     (!places.is_empty()).then(|| format!("there is {}", places.join(" and ")))
 }
 

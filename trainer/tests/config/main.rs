@@ -70,33 +70,6 @@ fn one_key_is_replaced_by_what_a_file_would_say() {
     assert_eq!(config, want);
 }
 
-/// In earlier versions, which had no tables but `[parallel]`, all other keys were outside of tables.
-#[test]
-fn files_from_before_there_were_tables_are_read() {
-    let flat = "model = \"mlp\"\nhidden = [8]\nlr = 0.5\nlr_schedule = \"step\"\nlr_every = 3\nwarmup_steps = 2\n\
-                patience = 4\ndata_dir = \"d\"\ncheckpoint_every = 5\nresume = true\namp = \"bf16\"\n\
-                [parallel]\nchunks = 3\n[data]\nflip = true\n";
-    let tables = "[model]\nname = \"mlp\"\nhidden = [8]\n[data]\ndir = \"d\"\nflip = true\n[training]\npatience = 4\n\
-                  [optimiser]\nlr = 0.5\n[lr_schedule]\nname = \"step\"\nevery = 3\nwarmup_steps = 2\n\
-                  [precision]\namp = \"bf16\"\n[parallel]\nchunks = 3\n[checkpoint]\nevery = 5\nresume = true\n";
-    assert_eq!(
-        allfold_trainer::config::parse(flat, "c.toml").unwrap(),
-        allfold_trainer::config::parse(tables, "c.toml").unwrap()
-    );
-    let mut config = Config::default();
-    config.set("checkpoint_every", "7").unwrap();
-    assert_eq!(config.checkpoint.every, 7);
-    // Names that keys have only in tables were never keys outside of tables.
-    for key in ["every", "name", "factor", "stages"] {
-        let says = error(&format!("{key} = 3"));
-        assert!(says.starts_with(&format!("c.toml:1:1: unknown key `{key}`; there is `")), "{says}");
-    }
-    assert_eq!(
-        error("lr = 1.0\n[optimiser]\nlr = 0.1"),
-        "c.toml:1:1: `lr` is `optimiser.lr`, which this file has too: leave one of them out"
-    );
-}
-
 #[test]
 fn a_key_that_is_not_where_it_stands_is_found_where_it_belongs() {
     for (text, says) in [
@@ -106,23 +79,23 @@ fn a_key_that_is_not_where_it_stands_is_found_where_it_belongs() {
         ("[training]\nseed = 3", "2:1: unknown key `training.seed`; there is `seed`, outside of tables"),
         (
             "[optimiser]\noptimiser = \"adamw\"",
-            "2:1: unknown key `optimiser.optimiser`; there is `optimiser.name`",
+            "2:1: unknown key `optimiser.optimiser`; the nearest is `optimiser.name`",
         ),
         (
             "[checkpoint]\ncheckpoint_dir = \"d\"",
             "2:1: unknown key `checkpoint.checkpoint_dir`; there is `checkpoint.dir`",
         ),
         ("optimizer = \"adamw\"", "1:1: unknown key `optimizer`; here it is `optimiser.name`"),
-        (
-            "model = \"mlp\"\n[model]\nhidden = [8]",
-            "2:2: `model` stands here and above; outside of tables `model` is `model.name`: put it into the table",
-        ),
+        ("model = \"mlp\"\n[model]\nhidden = [8]", "2:2: `model` stands here and above"),
         ("[precision]\namp = true", "2:7: expected a word in quotes; `allfold train --keys` lists the words"),
         ("[precision]\namp = \"float16\"", "2:7: unknown value `float16`; here it is `f16`"),
         ("[precision]\namp = \"bfloat16\"", "2:7: unknown value `bfloat16`; here it is `bf16`"),
         ("[precision]\namp = \"zzz\"", "2:7: unknown value `zzz`; it is one of `none`, `f16`, `bf16`"),
         ("zzz = 3", "1:1: unknown key `zzz`; `allfold train --keys` lists the keys"),
-        ("training = 3", "1:12: invalid type: integer `3`, expected a table"),
+        ("lr = 3", "1:1: unknown key `lr`; there is `optimiser.lr`"),
+        ("model = \"mlp\"", "1:9: `model` is a table; name a key in it, such as `model.name`"),
+        ("training = 3", "1:12: `training` is a table; name a key in it, such as `training.epochs`"),
+        ("data_dir = \"d\"", "1:1: unknown key `data_dir`; there is `data.dir`"),
     ] {
         assert_eq!(error(text), format!("c.toml:{says}"));
     }

@@ -1,6 +1,5 @@
 //! A record as a line of JSON, and lines read back.
 
-use super::renamed;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -61,10 +60,7 @@ impl Records {
             let value: Value =
                 serde_json::from_str(line).map_err(|e| format!("line {}: no JSON record: {e}", at + 1))?;
             match value.get("schema").and_then(Value::as_u64) {
-                Some(schema) if schema == u64::from(SCHEMA) => match renamed::refusal(&value) {
-                    Some(why) => Err(format!("line {}: {why}", at + 1)),
-                    None => Ok(value),
-                },
+                Some(schema) if schema == u64::from(SCHEMA) => Ok(value),
                 Some(schema) => Err(format!("line {}: schema {schema}; this version reads {SCHEMA}", at + 1)),
                 None => {
                     Err(format!("line {}: no `schema`; a record starts {{\"schema\":{SCHEMA},..", at + 1))

@@ -15,7 +15,6 @@ mod faults;
 mod lines;
 mod machine;
 mod proof;
-mod renamed;
 mod training;
 mod validation;
 mod waiting;
