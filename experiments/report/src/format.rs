@@ -1,10 +1,17 @@
 //! Formats numbers for readers.
 
-use crate::sizes::Size;
+use crate::sizes::{RankCounts, Size};
 
 /// A count with its noun: `1 rank`, `2 ranks`.
 pub fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The numbers of ranks of several points: `1 rank`, `1,2,16 ranks`.
+pub fn counted_list(ranks: impl IntoIterator<Item = u32>) -> String {
+    let ranks: Vec<u32> = ranks.into_iter().collect();
+    let noun = if ranks == [1] { "rank" } else { "ranks" };
+    format!("{} {noun}", RankCounts(ranks))
 }
 
 /// `1 GiB`, `64 KiB`, `12 B`.
@@ -68,14 +75,30 @@ fn trimmed(text: String) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').into() } else { text }
 }
 
-/// A share as a percentage: 0.934 is `93.4 %`.
+/// A share as a percentage: 0.934 is `93.4 %`, no number `-`.
 pub fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
+    if share.is_nan() { "-".into() } else { format!("{:.1} %", share * 100.0) }
+}
+
+/// What an efficiency above 100 % means, if one of these is above it.
+pub fn above_whole(mut efficiencies: impl Iterator<Item = f64>) -> Option<&'static str> {
+    const WHOLE: f64 = 1.0005;
+    efficiencies.any(|efficiency| efficiency > WHOLE).then_some(
+        "efficiency above 100 %: a rank has less work for a sample than in the point that it is compared with, such as a smaller share \
+         of the update, or the measurement of that point was disturbed",
+    )
 }
 
 /// A share on an axis.
 pub fn percent_axis(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
+}
+
+/// A text as the name of a file: every character but letters, digits and `_` is a `-`, so that the file stays in its folder.
+pub fn file_name(text: &str) -> String {
+    const LONGEST: usize = 60;
+    let plain = |c: char| if c.is_alphanumeric() || c == '_' { c } else { '-' };
+    if text.is_empty() { "-".into() } else { text.chars().take(LONGEST).map(plain).collect() }
 }
 
 /// The first eight digits of a hash.

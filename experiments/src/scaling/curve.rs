@@ -1,7 +1,7 @@
 //! The curves of one configuration: measured on this machine, run on virtual time with real arithmetic, and modeled.
 
 use super::left_out::LeftOut;
-use super::points::{Scaling, measured_efficiency, simulated_efficiency};
+use super::points::Scaling;
 use super::table::table;
 use super::workload::thinned;
 use allfold_cli::error::CommandResult;
@@ -51,7 +51,7 @@ pub fn draw(
 
     let one = |ranks| scaling.measured(ranks);
     let curve = (up_to(reach.measured), &mut left_out);
-    let measured: Vec<MeasuredScale> = recorded(curve, one, measured_efficiency, command, output)?;
+    let measured: Vec<MeasuredScale> = recorded(curve, one, MeasuredScale::set_efficiency, command, output)?;
     if let Some(last) = measured.last() {
         let title = title(scaling, &last.setup);
         output.say(format!("{title}: measured on this machine, a thread per rank"))?;
@@ -59,11 +59,12 @@ pub fn draw(
     }
     let one = |ranks| scaling.on_virtual_clock(ranks);
     let curve = (up_to(reach.on_virtual_clock), &mut left_out);
-    let on_virtual_clock: Vec<SimulatedScale> = recorded(curve, one, simulated_efficiency, command, output)?;
+    let set = SimulatedScale::set_efficiency;
+    let on_virtual_clock: Vec<SimulatedScale> = recorded(curve, one, set, command, output)?;
     let bar = progress::bar(counts.len() as u64, "modeling");
     let one = |ranks| scaling.modeled(ranks).inspect(|_| bar.inc(1));
     let curve = (counts.iter().copied(), &mut left_out);
-    let modeled: Vec<SimulatedScale> = recorded(curve, one, simulated_efficiency, command, output)?;
+    let modeled: Vec<SimulatedScale> = recorded(curve, one, set, command, output)?;
     drop(bar);
     let is_modeled = |ranks: u32| modeled.iter().any(|point| point.setup.ranks == ranks);
     left_out.check(&asked, is_modeled)?;
@@ -80,8 +81,7 @@ pub fn draw(
             "--fault acts in the runs on the virtual clock alone: the modeled times are without faults",
         )?;
     }
-    let fewest = modeled.first().map_or(1, |point| point.setup.ranks);
-    left_out.relative_to(fewest).map_or(Ok(()), |line| output.say(line))
+    left_out.relative_to(&modeled).map_or(Ok(()), |line| output.say(line))
 }
 
 /// What the points of a curve train: network, strategy, precision, and the samples of a step. `setup` is that of the last point, which
@@ -102,8 +102,8 @@ fn title(scaling: &Scaling, setup: &Setup) -> String {
     )
 }
 
-/// Makes the points of one curve, and writes the record of each as soon as the point is made. `counts` rise, so that the first point
-/// has the fewest ranks, which the efficiency of all points is relative to.
+/// Makes the points of one curve, and writes the record of each as soon as the point is made. `counts` rise, so that the base
+/// of the efficiency precedes the points that are relative to it.
 fn recorded<P: RecordKind>(
     (counts, left_out): (impl Iterator<Item = u32>, &mut LeftOut),
     make: impl Fn(u32) -> CommandResult<P>,

@@ -3,6 +3,7 @@
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_cli::output::RunOutput;
 use allfold_report::format::counted;
+use allfold_report::records::SimulatedScale;
 use std::collections::BTreeMap;
 
 /// Numbers of ranks without a point, each with the reason.
@@ -25,10 +26,16 @@ impl LeftOut {
         }
     }
 
-    /// What the efficiency of a curve is relative to, if its point of the fewest ranks is not that of one rank, and why there is none.
-    pub fn relative_to(&self, fewest: u32) -> Option<String> {
-        let why = self.0.get(&1).map_or_else(String::new, |why| format!(", as 1 rank is left out: {why}"));
-        (fewest > 1).then(|| format!("efficiency is relative to {fewest} ranks{why}"))
+    /// What the efficiency of a curve is relative to, if that is not the point of one rank, and why.
+    pub fn relative_to(&self, points: &[SimulatedScale]) -> Option<String> {
+        let base = points.iter().find(|point| point.excess().is_none())?.setup.ranks;
+        let fewest = points.first()?.setup.ranks;
+        let why = match self.0.get(&1) {
+            _ if base > fewest => ", the fewest that fit in memory".into(),
+            Some(why) => format!(", as 1 rank is left out: {why}"),
+            None => String::new(),
+        };
+        (base > 1).then(|| format!("efficiency is relative to {base} ranks{why}"))
     }
 
     /// Refuses a curve that has a point of none of the `requested` numbers of ranks.

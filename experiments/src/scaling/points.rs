@@ -333,26 +333,6 @@ impl Scaling {
     }
 }
 
-macro_rules! efficiencies {
-    ($(#[$doc:meta])* $name:ident, $type:ident) => {
-        $(#[$doc])*
-        pub fn $name(points: &mut [$type]) {
-            let rate = |point: &$type| point.samples_per_s / f64::from(point.setup.ranks);
-            let Some(fewest) = points.iter().min_by_key(|point| point.setup.ranks).map(rate) else { return };
-            points.iter_mut().for_each(|point| point.efficiency = rate(point) / fewest);
-        }
-    };
-}
-
-efficiencies! {
-    /// Sets the efficiency of each point of one measured curve: what a rank does, relative to the point of the fewest ranks.
-    measured_efficiency, MeasuredScale
-}
-efficiencies! {
-    /// Sets the efficiency of each point of one simulated curve: what a rank does, relative to the point of the fewest ranks.
-    simulated_efficiency, SimulatedScale
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

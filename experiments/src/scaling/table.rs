@@ -1,7 +1,7 @@
 //! The table of a scaling curve.
 
 use allfold_cli::columns::columns;
-use allfold_report::format::rounded_bytes;
+use allfold_report::format::{above_whole, percent, rounded_bytes};
 use allfold_report::records::{MeasuredScale, RankMemory, SimulatedScale};
 
 /// One line of a scaling table.
@@ -32,8 +32,7 @@ row!(SimulatedScale);
 impl ScalingLine {
     /// The bytes that a rank needs and those that its device has, if they are more than the device has.
     fn excess(&self) -> Option<(u64, u64)> {
-        let memory = self.memory.filter(|memory| memory.exceeds(self.device_memory))?;
-        Some((memory.total(), self.device_memory?))
+        self.memory?.excess(self.device_memory)
     }
 }
 
@@ -53,14 +52,15 @@ pub fn table(points: impl IntoIterator<Item = impl Into<ScalingLine>>) -> String
             format!("{:.1}", row.time_us),
             format!("{:.1}", row.exposed_us),
             rate(row.samples_per_s),
-            format!("{:.1}", row.efficiency * 100.0),
+            percent(row.efficiency).trim_end_matches(" %").into(),
         ];
         cells.extend(row.memory.map(|memory| rounded_bytes(memory.total())));
         let fits = if row.excess().is_some() { "no" } else { "yes" };
         cells.extend(excess.as_ref().map(|_| fits.to_string()));
         cells
     }));
-    excess.map_or_else(|| columns(&rows), |line| format!("{}\n{line}", columns(&rows)))
+    let above = above_whole(points.iter().map(|point| point.efficiency)).map(String::from);
+    [Some(columns(&rows)), excess, above].into_iter().flatten().collect::<Vec<_>>().join("\n")
 }
 
 /// Samples per second, in three digits at least.
@@ -78,7 +78,7 @@ fn excess(points: &[ScalingLine]) -> Option<String> {
     let (needed, has) = points.iter().filter_map(ScalingLine::excess).max()?;
     let ranks = points.iter().filter(|point| point.excess().is_some()).map(|point| point.ranks.to_string());
     Some(format!(
-        "does not fit (ranks: {}): a rank needs up to {}, and its device has {}; the times ignore this limit",
+        "does not fit (ranks: {}): a rank needs up to {}, and its device has {}; the times ignore this limit, and have no efficiency",
         ranks.collect::<Vec<_>>().join(", "),
         rounded_bytes(needed),
         rounded_bytes(has)
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(marks.collect::<Vec<_>>(), [Some("no"), Some("no"), Some("yes")]);
         assert_eq!(
             lines[4],
-            "does not fit (ranks: 1, 2): a rank needs up to 93.132 GiB, and its device has 74.506 GiB; the times ignore this limit"
+            "does not fit (ranks: 1, 2): a rank needs up to 93.132 GiB, and its device has 74.506 GiB; the times ignore this limit, and have no efficiency"
         );
         assert_eq!(lines.len(), 5);
         for fits in [table([line(1, 80, has)]), table([line(1, 100, None)])] {

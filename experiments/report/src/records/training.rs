@@ -81,7 +81,12 @@ impl RankMemory {
 
     /// Whether the total exceeds the memory of a device with this many bytes; false where the bytes are not known.
     pub fn exceeds(&self, device_memory: Option<u64>) -> bool {
-        device_memory.is_some_and(|has| self.total() > has)
+        self.excess(device_memory).is_some()
+    }
+
+    /// The total and the bytes of the device's memory, if the total exceeds them.
+    pub fn excess(&self, device_memory: Option<u64>) -> Option<(u64, u64)> {
+        device_memory.map(|has| (self.total(), has)).filter(|(needed, has)| needed > has)
     }
 }
 
@@ -295,7 +300,9 @@ pair! {
         exposed_us: f64,
         /// Training samples per second, over all ranks, in the same steps.
         samples_per_s: f64,
-        /// The rate relative to one rank: samples_per_s / (ranks x samples_per_s of one rank).
+        /// The rate of a rank relative to that in the point of the fewest ranks that fits in memory, which is one rank where it fits:
+        /// samples_per_s / (ranks x samples_per_s of one rank). Null for a point that does not fit.
+        #[serde(deserialize_with = "number")]
         efficiency: f64,
         /// The engines that timed modeled exchanges, with a note if chunks were rounded up.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -308,6 +315,29 @@ pair! {
         device_memory: Option<u64>,
     }
 }
+
+macro_rules! curve {
+    ($point:ident) => {
+        impl $point {
+            /// The bytes that a rank needs and those that its device has, if they are more than the device has.
+            pub fn excess(&self) -> Option<(u64, u64)> {
+                self.memory?.excess(self.device_memory)
+            }
+
+            /// Sets the efficiency of each point of one curve. A point that does not fit in memory has none, and is not a base.
+            pub fn set_efficiency(points: &mut [$point]) {
+                let rate = |point: &$point| point.samples_per_s / f64::from(point.setup.ranks);
+                let fits = points.iter().filter(|point| point.excess().is_none());
+                let base = fits.min_by_key(|point| point.setup.ranks).map_or(f64::NAN, rate);
+                for point in points {
+                    point.efficiency = if point.excess().is_none() { rate(point) / base } else { f64::NAN };
+                }
+            }
+        }
+    };
+}
+curve!(MeasuredScale);
+curve!(SimulatedScale);
 
 pair! {
     /// One strategy of a comparison, on the same samples as all others.

@@ -6,7 +6,7 @@ use super::scaling_curves;
 use crate::format;
 use crate::page::{Headline, Question, ReportTable, Section};
 use crate::plots::DrawError;
-use crate::records::{MeasuredScale, Records, SimulatedScale};
+use crate::records::{MeasuredScale, RankMemory, Records, SimulatedScale};
 
 /// The number of ranks that the first line of the page is about, if there is a point of that many.
 const ANSWERED: u32 = 64;
@@ -26,9 +26,12 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let simulated: Vec<&SimulatedScale> = simulated.iter().map(|(record, _)| record).collect();
 
     let answered = answered(&simulated);
-    let mut facts: Vec<(Question, Headline)> = answered.map(scaled).into_iter().collect();
-    facts.extend(largest(&simulated).filter(|largest| Some(*largest) != answered).map(scaled));
-    let off = scaling_curves::model_of_this_machine(&measured, &simulated);
+    let fits = |point: &&SimulatedScale| point.excess().is_none();
+    let mut facts: Vec<(Question, Headline)> = answered.filter(fits).map(scaled).into_iter().collect();
+    let largest = largest(&simulated).filter(|largest| Some(*largest) != answered);
+    facts.extend(largest.filter(fits).map(scaled));
+    facts.extend(answered.and_then(|answered| misfits(answered, &simulated)));
+    let off = scaling_curves::model_of_this_machine(&scaling_curves::pairs(&measured, &simulated));
     facts.extend(off.map(|off| {
         let text = "the data sheet's model of a CPU core, compared with training measured here; nothing is fitted to this machine";
         fact(Question::Trust, format!("up to x{} off", format::number(off)), text.into(), None)
@@ -46,16 +49,22 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
             rows,
         ));
     }
+    let efficiencies = measured.iter().map(|m| m.efficiency).chain(simulated.iter().map(|s| s.efficiency));
+    let above = format::above_whole(efficiencies);
     let section = Section {
         id: ID,
         title: "Scaling of training".into(),
         text: vec![
-            "Weak scaling: every rank has its own batch, and every counted step takes a whole batch, so that the points \
-             of measured, sim and modeled runs are of the same step. Efficiency is throughput over that of as many single ranks. \
+            "In weak scaling every rank has its own batch; in strong scaling the ranks divide the samples of a step. Every counted \
+             step takes a whole batch, so that the points of measured, sim and modeled runs are of the same step. Efficiency is throughput over that of as many single ranks, or, \
+             where one rank does not hold the network, relative to the fewest that do; a point that does not fit in memory has none. \
              Points are measured on as many ranks as this machine has cores; simulated points use the same bucket plan and \
              schedules on a virtual clock, with compute from a device model."
-                .into(),
-        ],
+                .to_string(),
+        ]
+        .into_iter()
+        .chain(above.map(|above| format!("An {above}.")))
+        .collect(),
         plots: scaling_curves::plots(&measured, &simulated)?,
         tables,
         commands,
@@ -72,19 +81,22 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     Ok(Some(Part { answer, facts, limits: limits.into_iter().collect(), section }))
 }
 
-/// The point that the first line is about: a network that users know by name comes first, then 64 ranks, then the most ranks.
+/// The point that the first line is about: a network that users know by name comes first, then a point that fits in memory, then 64
+/// ranks, then the most ranks.
 fn answered<'a>(simulated: &[&'a SimulatedScale]) -> Option<&'a SimulatedScale> {
     let many = simulated.iter().copied().filter(|point| point.setup.ranks > 1);
     // Of equal points the first one counts, whereas `max_by_key` takes the last one.
     many.rev().max_by_key(|point| {
         let ranks = point.setup.ranks;
-        (names::is_known(&point.setup.model), ranks == ANSWERED, ranks)
+        (names::is_known(&point.setup.model), point.excess().is_none(), ranks == ANSWERED, ranks)
     })
 }
 
 fn largest<'a>(simulated: &[&'a SimulatedScale]) -> Option<&'a SimulatedScale> {
     let many = simulated.iter().copied().filter(|point| point.setup.ranks > 1);
-    many.rev().max_by_key(|point| (names::is_known(&point.setup.model), point.setup.ranks))
+    many.rev().max_by_key(|point| {
+        (names::is_known(&point.setup.model), point.excess().is_none(), point.setup.ranks)
+    })
 }
 
 /// The answer in a sentence.
@@ -95,19 +107,54 @@ fn answer(point: &SimulatedScale) -> String {
         "" => format!("{} of {topology}", format::counted(point.setup.ranks as usize, "rank")),
         device => format!("{} {} ({topology})", point.setup.ranks, names::device(device)),
     };
+    let what = format!("{} by {}", names::plain(model), point.setup.strategy);
+    if let Some((needed, has)) = point.excess() {
+        let [needed, has] = [needed, has].map(format::rounded_bytes);
+        return format!("{who} would not hold {what}: a rank needs {needed} of memory and has {has}");
+    }
+    let above =
+        format::above_whole([point.efficiency].into_iter()).map_or("", |_| " (why above 100 %: see below)");
+    let memory = point.memory.zip(point.device_memory).map(|(memory, has)| {
+        format!(
+            ", and hold it: {} of {} on a rank",
+            format::rounded_bytes(memory.total()),
+            format::rounded_bytes(has)
+        )
+    });
     format!(
-        "{who} would train {} at {} {}/s, {} efficient",
-        names::plain(model),
+        "{who} would train {what} at {} {}/s, {} efficient{above}{}",
         format::grouped(point.samples_per_s),
         names::samples(model),
-        format::percent(point.efficiency)
+        format::percent(point.efficiency),
+        memory.unwrap_or_default()
     )
+}
+
+/// The points on the curve of `answered` that do not fit in memory.
+fn misfits(answered: &SimulatedScale, simulated: &[&SimulatedScale]) -> Option<(Question, Headline)> {
+    let same = |point: &&&SimulatedScale| {
+        point.setup.kind() == answered.setup.kind() && point.topology == answered.topology
+    };
+    let unfit: Vec<_> =
+        simulated.iter().filter(same).filter_map(|p| Some((p.setup.ranks, p.excess()?))).collect();
+    let (needed, has) = unfit.iter().map(|(_, excess)| *excess).max()?;
+    let text = format!(
+        "the {} by {} on {} of {}: a rank needs up to {}, and its device has {}",
+        names::network(&answered.setup.model),
+        answered.setup.strategy,
+        format::counted_list(unfit.iter().map(|(ranks, _)| *ranks)),
+        names::machine(&answered.topology),
+        format::rounded_bytes(needed),
+        format::rounded_bytes(has)
+    );
+    Some(fact(Question::Scale, "does not fit in memory".into(), text, Some(false)))
 }
 
 fn scaled(point: &SimulatedScale) -> (Question, Headline) {
     let text = format!(
-        "predicted efficiency of data-parallel training of the {} on {} of {}, {} {}/s",
+        "predicted efficiency of training the {} by {} on {} of {}, {} {}/s",
         names::network(&point.setup.model),
+        point.setup.strategy,
         format::counted(point.setup.ranks as usize, "rank"),
         names::machine(&point.topology),
         format::grouped(point.samples_per_s),
@@ -123,6 +170,7 @@ macro_rules! row {
         vec![
             names::network(&point.setup.model),
             point.setup.ranks.to_string(),
+            fits(point.memory, point.device_memory),
             format::number(point.samples_per_s),
             format::percent(point.efficiency),
             names::machine(&point.topology),
@@ -133,19 +181,27 @@ macro_rules! row {
             format!("{:.1}", point.time_us),
             format!("{:.1}", point.time_error_us),
             format!("{:.1}", point.exposed_us),
-            point.memory.map_or("-".into(), |memory| {
-                let mark = if memory.exceeds(point.device_memory) { ", does not fit" } else { "" };
-                format::rounded_bytes(memory.total()) + mark
-            }),
         ]
     }};
 }
 use row;
 
+/// Whether the rank that needs the most memory fits, with its bytes and those of its device where they are known.
+fn fits(memory: Option<RankMemory>, device_memory: Option<u64>) -> String {
+    let Some(memory) = memory else { return "-".into() };
+    let needed = format::rounded_bytes(memory.total());
+    match device_memory.map(format::rounded_bytes) {
+        Some(has) if memory.exceeds(device_memory) => format!("NO: {needed} of {has}"),
+        Some(has) => format!("yes: {needed} of {has}"),
+        None => needed,
+    }
+}
+
 fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
     let names = [
         "network",
         "ranks",
+        "fits: memory of a rank",
         "samples/s",
         "efficiency",
         "machine",
@@ -156,7 +212,6 @@ fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
         "step (us)",
         "std error (us)",
         "exposed (us)",
-        "most memory",
     ];
     ReportTable { caption: caption.into(), head: head(&names), rows, collapsed: false }
 }
@@ -164,11 +219,10 @@ fn table(caption: &str, rows: Vec<Vec<String>>) -> ReportTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::Setup;
+    use crate::records::{Setup, Stamp};
 
-    #[test]
-    fn the_first_line_is_about_a_network_that_users_know_on_64_ranks() {
-        let point = |model: &str, topology: &str, ranks: u32| SimulatedScale {
+    fn point(model: &str, topology: &str, ranks: u32) -> SimulatedScale {
+        SimulatedScale {
             setup: Setup {
                 backend: "modeled".into(),
                 device: "A100 SXM".into(),
@@ -187,7 +241,88 @@ mod tests {
             engines: Vec::new(),
             memory: None,
             device_memory: None,
+        }
+    }
+
+    /// A curve of zero3 whose points need 274, 137, .. GiB of a device's 80 GB.
+    fn divided(counts: &[u32]) -> Vec<SimulatedScale> {
+        let of = |&ranks: &u32| {
+            let mut point = point("gpt2-xl", "hgx-h100 of h100", ranks);
+            point.setup.strategy = "zero3".into();
+            point.memory =
+                Some(RankMemory { params: (274 << 34) / u64::from(ranks), ..RankMemory::default() });
+            point.device_memory = Some(80_000_000_000);
+            point.samples_per_s = 10.0 * f64::from(ranks) * if ranks > 64 { 1.048 } else { 1.0 };
+            point
         };
+        let mut points: Vec<SimulatedScale> = counts.iter().map(of).collect();
+        SimulatedScale::set_efficiency(&mut points);
+        points
+    }
+
+    fn contents(points: &[SimulatedScale]) -> Part {
+        let stamp =
+            Stamp { commit: "c".into(), host: "h".into(), seed: None, command: "allfold scale".into() };
+        let lines: Vec<String> =
+            points.iter().map(|point| crate::records::line(point, &stamp).unwrap()).collect();
+        part(&Records::parse(&lines.join("\n")).unwrap()).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_run_that_does_not_fit_in_memory_is_never_said_to_be_efficient() {
+        let part = contents(&divided(&[8, 16, 32]));
+        let answer = part.answer.unwrap();
+        assert!(
+            answer.contains(
+                "would not hold GPT-2 XL by zero3: a rank needs 137.000 GiB of memory and has 74.506 GiB"
+            ),
+            "{answer}"
+        );
+        let facts: Vec<String> =
+            part.facts.iter().map(|(_, fact)| format!("{}: {}", fact.value, fact.text)).collect();
+        assert!(facts.len() == 1 && facts[0].starts_with("does not fit in memory: "), "{facts:?}");
+        assert!(
+            facts[0].contains("by zero3 on 8,16,32 ranks") && !facts[0].contains("data-parallel"),
+            "{facts:?}"
+        );
+        let captions: Vec<&str> = part.section.plots.iter().map(|plot| &*plot.caption).collect();
+        assert!(captions.len() == 1 && captions[0].starts_with("Throughput"), "no efficiency: {captions:?}");
+        let finding = part.section.plots[0].finding.as_deref().unwrap();
+        assert!(finding.starts_with("does not fit in memory: 8,16,32 ranks"), "{finding}");
+        for row in &part.section.tables[0].rows {
+            assert!(row[2].starts_with("NO: ") && row[4] == "-", "{row:?}");
+        }
+    }
+
+    #[test]
+    fn efficiency_is_relative_to_a_point_that_fits_and_more_than_the_whole_is_explained() {
+        let part = contents(&divided(&[16, 64, 128]));
+        let answer = part.answer.unwrap();
+        assert!(
+            answer.contains(
+                "by zero3 at 640 sequences/s, 100.0 % efficient, and hold it: 68.500 GiB of 74.506 GiB"
+            ),
+            "{answer}"
+        );
+        let values: Vec<&str> = part.facts.iter().map(|(_, fact)| &*fact.value).collect();
+        assert_eq!(values, ["100.0 %", "104.8 %", "does not fit in memory"]);
+        assert!(part.section.text.iter().any(|text| text.starts_with("An efficiency above 100 %: ")));
+        let cells: Vec<&str> = part.section.tables[0].rows.iter().map(|row| &*row[4]).collect();
+        assert_eq!(cells, ["-", "100.0 %", "104.8 %"]);
+        let finding = part.section.plots[0].finding.as_deref().unwrap();
+        assert!(finding.starts_with("does not fit in memory: 16 ranks; zero3"), "{finding}");
+    }
+
+    #[test]
+    fn strong_scaling_is_not_called_weak() {
+        let mut points = divided(&[64, 128]);
+        points[1].batch /= 2;
+        let part = contents(&points);
+        assert!(part.section.plots.iter().all(|plot| plot.caption.contains("strong scaling")));
+    }
+
+    #[test]
+    fn the_first_line_is_about_a_network_that_users_know_on_64_ranks() {
         let points = [
             point("resnet50 (amp)", "dgx-a100 of A100 SXM", 1024),
             point("resnet50 (amp)", "dgx-a100 of A100 SXM", 64),
@@ -197,7 +332,7 @@ mod tests {
         let said = answer(answered(&points).unwrap());
         assert_eq!(
             said,
-            "64 A100 SXM (dgx-a100) would train ResNet-50 at 151,000 images/s, 98.1 % efficient"
+            "64 A100 SXM (dgx-a100) would train ResNet-50 by ddp at 151,000 images/s, 98.1 % efficient"
         );
         assert_eq!(largest(&points).unwrap().setup.ranks, 1024);
         assert!(

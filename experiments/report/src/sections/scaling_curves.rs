@@ -20,29 +20,36 @@ const GOOD: f64 = 0.9;
 /// One point of a curve.
 struct Of<'a> {
     setup: &'a Setup,
+    batch: u64,
     place: String,
     origin: Origin,
     samples_per_s: f64,
+    /// No number where the point does not fit in memory.
     efficiency: f64,
     relative_error: f64,
+    fits: bool,
 }
 
 fn points<'a>(measured: &[&'a MeasuredScale], simulated: &[&'a SimulatedScale]) -> Vec<Of<'a>> {
     let measured = measured.iter().map(|m| Of {
         setup: &m.setup,
+        batch: m.batch,
         place: if m.setup.device == "cpu" { HERE.into() } else { format!("{HERE}, {}", m.setup.device) },
         origin: Origin::measured_on(&m.setup.device),
         samples_per_s: m.samples_per_s,
         efficiency: m.efficiency,
         relative_error: m.time_error_us / m.time_us.max(1e-9),
+        fits: true,
     });
     let simulated = simulated.iter().map(|s| Of {
         setup: &s.setup,
+        batch: s.batch,
         place: if s.setup.device == CORE { HERE.into() } else { names::machine(&s.topology) },
         origin: Origin::Simulated,
         samples_per_s: s.samples_per_s,
-        efficiency: s.efficiency,
+        efficiency: if s.excess().is_none() { s.efficiency } else { f64::NAN },
         relative_error: 0.0,
+        fits: s.excess().is_none(),
     });
     measured.chain(simulated).collect()
 }
@@ -73,16 +80,33 @@ pub fn plots(measured: &[&MeasuredScale], simulated: &[&SimulatedScale]) -> Resu
         };
         let origin = if place == HERE { "measured and modeled" } else { "simulated" };
         let origin = if place.starts_with(HERE) && place != HERE { "measured" } else { origin };
+        let kind = if is_strong(&of) { "strong" } else { "weak" };
         let choices = |shows: &str| vec![("training", what.clone()), ("shows", shows.to_string())];
-        for (curves, finding, name) in [
-            (&efficiency, good_up_to(&efficiency), "efficiency"),
-            (&throughput, modeled_too_fast(&of).or_else(|| throughput.finding(Better::Higher)), "throughput"),
-        ] {
-            let caption = format!("{} of {what}, weak scaling, {origin}", capital(name));
+        let unfit = of.iter().filter(|point| !point.fits).map(|point| point.setup.ranks);
+        let unfit = distinct(unfit);
+        let unfit =
+            (!unfit.is_empty()).then(|| format!("does not fit in memory: {}", format::counted_list(unfit)));
+        let faster = modeled_too_fast(&of).or_else(|| throughput.finding(Better::Higher));
+        for (curves, finding, name) in
+            [(&efficiency, good_up_to(&efficiency), "efficiency"), (&throughput, faster, "throughput")]
+        {
+            if curves.series.is_empty() {
+                continue;
+            }
+            let said: Vec<String> = unfit.iter().cloned().chain(finding).collect();
+            let finding = (!said.is_empty()).then(|| said.join("; "));
+            let caption = format!("{} of {what}, {kind} scaling, {origin}", capital(name));
             plots.push(Plot::new(caption, finding, curves.draw()?).among(choices(name)));
         }
     }
     Ok(plots)
+}
+
+/// Whether a rank has other samples in a step on each number of ranks, as where the ranks divide the samples of a step.
+fn is_strong(points: &[&Of<'_>]) -> bool {
+    let count = |key: fn(&Of<'_>) -> (u32, u64)| distinct(points.iter().map(|point| key(point))).len();
+    let ranks = count(|point| (point.setup.ranks, 0));
+    ranks == count(|point| (point.setup.ranks, point.batch)) && count(|point| (0, point.batch)) > 1
 }
 
 fn most(points: &[&Of<'_>]) -> u32 {
@@ -94,18 +118,21 @@ fn capital(word: &str) -> String {
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// A curve for each strategy, backend and device.
+/// A curve for each strategy, backend and device, of the points that have a value; points that do not fit in memory are apart.
 fn series(points: &[&Of<'_>], value: impl Fn(&Of<'_>) -> f64) -> Vec<Series> {
     let key = |point: &Of<'_>| {
-        (point.setup.strategy.clone(), point.setup.backend.clone(), point.setup.device.clone())
+        let Setup { strategy, backend, device, .. } = point.setup;
+        (strategy.clone(), backend.clone(), device.clone(), point.fits)
     };
+    let points: Vec<&&Of<'_>> = points.iter().filter(|point| value(point).is_finite()).collect();
     let kinds = distinct(points.iter().map(|point| key(point)));
     let series = kinds.into_iter().map(|kind| {
-        let of: Vec<&&Of<'_>> = points.iter().filter(|point| key(point) == kind).collect();
+        let of: Vec<&&Of<'_>> = points.iter().copied().filter(|point| key(point) == kind).collect();
         let origin = of.first().map_or(Origin::Simulated, |point| point.origin);
-        let (strategy, backend, device) = &kind;
+        let (strategy, backend, device, fits) = &kind;
+        let mark = if *fits { "" } else { ", DOES NOT FIT in memory" };
         Series {
-            name: format!("{strategy}, {backend} on {}", names::device(device)),
+            name: format!("{strategy}, {backend} on {}{mark}", names::device(device)),
             origin,
             points: of
                 .iter()
@@ -158,17 +185,22 @@ fn modeled_too_fast(points: &[&Of<'_>]) -> Option<String> {
     ))
 }
 
-/// The greatest factor between a measured and the modeled rate of training on this machine's cores.
-pub fn model_of_this_machine(measured: &[&MeasuredScale], simulated: &[&SimulatedScale]) -> Option<f64> {
+/// Each measured rate of training on this machine's cores with the rate by the model of a core, and the network.
+pub fn pairs(measured: &[&MeasuredScale], simulated: &[&SimulatedScale]) -> Vec<(String, f64, f64)> {
     let here = measured.iter().filter(|m| m.setup.device == "cpu");
     let pairs = here.filter_map(|m| {
         let same = |s: &&&SimulatedScale| {
             s.setup.device == CORE && s.setup.model == m.setup.model && s.setup.ranks == m.setup.ranks
         };
-        Some(m.samples_per_s / simulated.iter().find(same)?.samples_per_s)
+        let modeled = simulated.iter().find(same)?.samples_per_s;
+        Some((names::network(&m.setup.model), m.samples_per_s, modeled))
     });
-    let factors = pairs.filter(|ratio| *ratio > 0.0 && ratio.is_finite()).map(|ratio| ratio.max(1.0 / ratio));
-    factors.reduce(f64::max)
+    pairs.filter(|(_, measured, modeled)| *measured > 0.0 && *modeled > 0.0).collect()
+}
+
+/// The greatest factor between a measured and the modeled rate of training on this machine's cores.
+pub fn model_of_this_machine(pairs: &[(String, f64, f64)]) -> Option<f64> {
+    pairs.iter().map(|(_, measured, modeled)| (measured / modeled).max(modeled / measured)).reduce(f64::max)
 }
 
 #[cfg(test)]
@@ -245,7 +277,7 @@ mod tests {
         assert!(finding.ends_with("at least 90 % up to 2 ranks, 50.0 % at 64 ranks"), "{finding}");
         let finding = plots[1].finding.as_deref().unwrap();
         assert!(finding.contains("predicts 2.5 times more than was measured on 2 ranks"), "{finding}");
-        assert_eq!(model_of_this_machine(&measured, &simulated), Some(2.5));
-        assert_eq!(model_of_this_machine(&measured, &[]), None);
+        assert_eq!(model_of_this_machine(&pairs(&measured, &simulated)), Some(2.5));
+        assert_eq!(model_of_this_machine(&pairs(&measured, &[])), None);
     }
 }

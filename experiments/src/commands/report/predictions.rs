@@ -6,7 +6,7 @@ use crate::measure::machine_limits::cores;
 use crate::predict::machine::SimulatedMachine;
 use crate::predict::nccl::{NcclMachine, NcclOptions};
 use crate::scaling::curve::{self, Reach};
-use crate::scaling::points::{Scaling, simulated_efficiency};
+use crate::scaling::points::Scaling;
 use crate::scaling::published::{DEVICE_VARIATION, JITTER_US};
 use crate::scaling::workload::{Collectives, WorkloadScaling};
 use allfold_cli::error::{CommandError, CommandResult};
@@ -192,7 +192,7 @@ pub fn networks(report_scale: &ReportScale, output: &mut RunOutput) -> CommandRe
             bar.inc(1);
         }
         bar.finish_and_clear();
-        simulated_efficiency(&mut points);
+        SimulatedScale::set_efficiency(&mut points);
         let command = format!(
             "allfold scale workload {name} --topology {cluster} --ranks {counts} --batch {batch} --amp --collectives nccl \
              --device-variation {DEVICE_VARIATION} --jitter {JITTER_US}"

@@ -2,7 +2,6 @@
 
 use super::page;
 use crate::scaling::left_out::LeftOut;
-use crate::scaling::points::simulated_efficiency;
 use crate::scaling::table::table;
 use crate::scaling::workload::{self, Collectives, WorkloadScaling, thinned};
 use allfold_cli::common::Common;
@@ -184,7 +183,7 @@ pub fn run(args: &Args) -> CommandResult {
     memory(&scaling, &points).map_or(Ok(()), |line| output.say(line))?;
     output.say(table(&points))?;
     left_out.say(&args.ranks.0, (|_| false, ""), &mut output)?;
-    left_out.relative_to(first.setup.ranks).map_or(Ok(()), |line| output.say(line))?;
+    left_out.relative_to(&points).map_or(Ok(()), |line| output.say(line))?;
     let engines: BTreeSet<&str> =
         points.iter().flat_map(|point| point.engines.iter().map(String::as_str)).collect();
     if !engines.is_empty() {
@@ -254,7 +253,7 @@ fn points(
             point.exposed_us
         );
         points.push(point);
-        simulated_efficiency(&mut points);
+        SimulatedScale::set_efficiency(&mut points);
         if let Some(point) = points.last() {
             output.record(point)?;
         }
@@ -265,14 +264,17 @@ fn points(
 }
 
 /// Draws the curve: of weak scaling the efficiency, since its throughput is a line close to the ideal one that shows nothing; of
-/// strong scaling the throughput, with the line of ideal scaling.
+/// strong scaling the throughput, with the line of ideal scaling. Points that do not fit in memory have no efficiency: they are left
+/// out of a curve of it, and their throughput is drawn where no point fits.
 fn draw(points: &[SimulatedScale], kind: &str, path: &Path) -> CommandResult {
     let Some(first) = points.first() else { return Ok(()) };
-    let weak = kind == "weak";
+    let fit: Vec<&SimulatedScale> = points.iter().filter(|point| point.excess().is_none()).collect();
+    let base = fit.first().copied().unwrap_or(first);
+    let weak = kind == "weak" && !fit.is_empty();
     let last = points.last().map_or(1, |point| point.setup.ranks);
     let ideal = |ranks: u32| match weak {
         true => (f64::from(ranks), 1.0),
-        false => (f64::from(ranks), f64::from(ranks) * first.samples_per_s / f64::from(first.setup.ranks)),
+        false => (f64::from(ranks), f64::from(ranks) * base.samples_per_s / f64::from(base.setup.ranks)),
     };
     let point = |p: &SimulatedScale| Point {
         x: f64::from(p.setup.ranks),
@@ -286,12 +288,18 @@ fn draw(points: &[SimulatedScale], kind: &str, path: &Path) -> CommandResult {
             true => Axis { label: "efficiency", log: None, format: format::percent_axis },
             false => Axis { label: "samples/s", log: Some(10), format: format::number },
         },
-        series: vec![Series {
-            name: format!("{} on {}", first.setup.model, first.topology),
-            origin: Origin::Simulated,
-            points: points.iter().map(point).collect(),
-        }],
-        ideal: Some(Ideal { name: "ideal".into(), points: [first.setup.ranks, last].map(ideal).to_vec() }),
+        series: [(true, ""), (false, ", DOES NOT FIT in memory")]
+            .into_iter()
+            .filter(|(fits, _)| *fits || !weak)
+            .map(|(fits, mark)| Series {
+                name: format!("{} on {}{mark}", first.setup.model, first.topology),
+                origin: Origin::Simulated,
+                points: points.iter().filter(|p| p.excess().is_none() == fits).map(point).collect(),
+            })
+            .filter(|series| !series.points.is_empty())
+            .collect(),
+        ideal: (!fit.is_empty())
+            .then(|| Ideal { name: "ideal".into(), points: [base.setup.ranks, last].map(ideal).to_vec() }),
     };
     let figure = curves.draw().map_err(CommandError::run)?;
     let what = if weak { "efficiency" } else { "throughput" };
