@@ -4,6 +4,7 @@
 //! records -> sections (text, figure, tables, command) -> page (template, style, a little script) -> report.html
 //! ```
 
+use crate::format::file_name;
 use crate::page::{Page, Plot, Section};
 use crate::plots::DrawError;
 use crate::records::{Records, Stamp};
@@ -45,12 +46,10 @@ pub fn render(records: &Records, stamp: &Stamp) -> Result<RenderedReport, Error>
 
 /// The plots of a section as (file name, SVG): `ID.svg`, then `ID-2.svg` and so on, with the strategy that a plot is of.
 fn plots(section: &Section) -> Vec<(String, String)> {
-    let plain = |c: char| if c.is_alphanumeric() || c == '_' { c } else { '-' };
     let named = |(number, Plot { caption, figure, choices, .. }): (usize, &Plot)| {
         let mut name = if number == 1 { section.id.to_string() } else { format!("{}-{number}", section.id) };
         for (_, value) in choices.iter().filter(|(what, _)| *what == "strategy") {
-            name.push('-');
-            name.extend(value.chars().map(plain));
+            name = format!("{name}-{}", file_name(value));
         }
         (format!("{name}.svg"), figure.file(caption))
     };

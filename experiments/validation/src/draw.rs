@@ -10,11 +10,12 @@ use allfold_report::records::Validated;
 const RUNS: usize = 3;
 
 /// Time over size of a system's runs, as an SVG file; `None` where no run has three sizes. The caption has the factors between
-/// prediction and measurement over all rows of the system, the legend those of each drawn run.
+/// prediction and measurement over all rows of the system, the legend those of each drawn run. `how` says what the predictions are
+/// made from.
 ///
 /// # Errors
 /// As [`Curves::draw`].
-pub fn system(system: &str, rows: &[&Validated]) -> Result<Option<String>, DrawError> {
+pub fn system(system: &str, how: &str, rows: &[&Validated]) -> Result<Option<String>, DrawError> {
     let mut runs: Vec<&str> = Vec::new();
     // Runs of one collective on equally many ranks and nodes would cover each other in the plot, so only the first is drawn.
     let mut shapes = Vec::new();
@@ -34,7 +35,7 @@ pub fn system(system: &str, rows: &[&Validated]) -> Result<Option<String>, DrawE
             Origin::Simulated => {
                 format!("{run}, predicted: {}", factors(rows.iter().filter(|row| row.run == run)))
             }
-            Origin::Cpu | Origin::Gpu => format!("{run}, measured"),
+            Origin::Cpu | Origin::Gpu | Origin::Compared => format!("{run}, measured"),
         };
         Series { name, origin, points }
     };
@@ -56,8 +57,7 @@ pub fn system(system: &str, rows: &[&Validated]) -> Result<Option<String>, DrawE
         series,
         ideal: None,
     };
-    let caption =
-        format!("{system}: predicted from all other systems, and measured; {}", factors(rows.iter()));
+    let caption = format!("{system}: {how}, and measured; {}", factors(rows.iter()));
     Ok(Some(curves.draw()?.file(&caption)))
 }
 
@@ -100,9 +100,12 @@ mod tests {
                 .collect()
         };
         let rows: [Vec<Validated>; 2] = [of("a", [1.1, 1.2, 1.5]), of("b", [2.0, 2.5, 3.0])];
-        let text = system("s", &rows.iter().flatten().collect::<Vec<_>>()).unwrap().unwrap();
+        let text =
+            system("s", "predicted from all other systems", &rows.iter().flatten().collect::<Vec<_>>())
+                .unwrap()
+                .unwrap();
         for said in [
-            "and measured; median factor 1.50, 90th percentile 3.00<",
+            "s: predicted from all other systems, and measured; median factor 1.50, 90th percentile 3.00<",
             ">a, predicted: median factor 1.20, 90th percentile 1.50<",
             ">b, predicted: median factor 2.50, 90th percentile 3.00<",
             "64 KiB",

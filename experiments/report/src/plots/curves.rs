@@ -1,7 +1,7 @@
 //! Curves over ranks, bytes or steps, with linear or logarithmic axes.
 //!
 //! Points measured on CPUs are filled circles with error bars on a solid line, points measured on GPUs are filled diamonds, and
-//! simulated points are open squares on a dashed line. Nothing else may use these markers. Curves that coincide are drawn once
+//! simulated points are open squares on a dashed line; predictions over measurements are small dots. Nothing else may use these markers. Curves that coincide are drawn once
 //! and named together.
 
 use super::canvas::{self, GRID, IDEAL, INK, Sheet, Tip};
@@ -19,6 +19,8 @@ pub enum Origin {
     Gpu,
     /// The virtual clock.
     Simulated,
+    /// A prediction over a measurement of the same thing: a small dot, without a line.
+    Compared,
 }
 
 impl Origin {
@@ -33,6 +35,7 @@ impl Origin {
             Origin::Cpu => "cpu",
             Origin::Gpu => "gpu",
             Origin::Simulated => "simulated",
+            Origin::Compared => "compared",
         }
     }
 
@@ -42,6 +45,7 @@ impl Origin {
             Origin::Cpu => "measured on CPU cores",
             Origin::Gpu => "measured on GPUs",
             Origin::Simulated => "simulated",
+            Origin::Compared => "predicted beside measured",
         }
     }
 }
@@ -251,6 +255,9 @@ impl Curves {
                             EmptyElement::at((p.x, p.y)) + Polygon::new(corners, colour.filled())
                         }))?;
                     }
+                }
+                Origin::Compared => {
+                    chart.draw_series(points.iter().map(|p| Circle::new((p.x, p.y), 3, colour.filled())))?;
                 }
                 Origin::Simulated => {
                     chart.draw_series(DashedLineSeries::new(line, 5, 4, colour.stroke_width(2)))?;

@@ -21,7 +21,7 @@ pub struct Key {
     pub name: String,
     /// The style sheet's name of the colour: `s0`, `s1`, ...
     pub colour: String,
-    /// `cpu`, `gpu`, `simulated`, `ideal` or `bar`.
+    /// `cpu`, `gpu`, `simulated`, `compared`, `ideal` or `bar`.
     pub marker: &'static str,
 }
 

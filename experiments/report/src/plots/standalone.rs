@@ -111,6 +111,7 @@ fn entry(key: &Key, x: u32, y: u32) -> String {
             line(r#" stroke-dasharray="5 4""#),
             x + 8
         ),
+        "compared" => format!(r#"<circle cx="{}" cy="{middle}" r="4" fill="{colour}"/>"#, x + 13),
         "bar" => format!(r#"<rect x="{}" y="{y}" width="14" height="11" fill="{colour}"/>"#, x + 12),
         _ => line(""),
     };

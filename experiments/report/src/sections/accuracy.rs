@@ -8,8 +8,8 @@ use crate::records::{Records, TrainingScore, ValidationScore};
 
 /// The part's anchor.
 pub const ID: &str = "accuracy";
-/// The predictor whose error the page quotes: the one that `simulate` runs.
-const QUOTED: &str = "simulated";
+/// The predictor whose error the page and README quote.
+pub const QUOTED: &str = "physical";
 
 pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let stamped = records.stamped::<ValidationScore>();
@@ -62,7 +62,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
         id: ID,
         title: "Accuracy of predicted collectives".into(),
         text: vec![format!(
-            "Each published system of GPUs is predicted from a fit to all other systems, so that no prediction uses measurements \
+            "The first lines of this page and README quote the predictor `{QUOTED}`. Each published system of GPUs is predicted from a fit to all other systems, so that no prediction uses measurements \
              of the system that it is compared with. The factor is max(predicted / measured, measured / predicted): 1.00 is exact. \
              These scores come with the program ({sources}); they are not measured by this run. In the command, RUNS stands for the \
              files of the published runs, which are not part of Allfold."
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quoted_error_is_the_range_over_the_bands_of_what_simulate_runs() {
+    fn the_quoted_error_is_the_range_over_the_bands_of_the_predictor_that_readme_quotes() {
         let score = |predictor: &str, median_factor, ninetieth_factor| ValidationScore {
             predictor: predictor.into(),
             band: "b".into(),
@@ -155,7 +155,7 @@ mod tests {
             source: "s".into(),
         };
         let scores =
-            [score("simulated", 1.12, 1.38), score("closed-form", 3.0, 9.0), score("simulated", 1.22, 2.25)];
+            [score("physical", 1.12, 1.38), score("closed-form", 3.0, 9.0), score("physical", 1.22, 2.25)];
         assert_eq!(ranges(&scores), Some(("x1.12 to 1.22".into(), "x1.38 to 2.25".into())));
         assert_eq!(ranges(&scores[1..2]), None);
     }

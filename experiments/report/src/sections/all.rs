@@ -1,7 +1,9 @@
 //! Every part of the report, in order, and the first line and facts above the parts.
 
 use super::part::Part;
-use super::{accuracy, compare, machine, measured, predicted, proofs, scaling, timeline, training};
+use super::{
+    accuracy, compare, machine, measured, predicted, proofs, scaling, timeline, training, validated,
+};
 use crate::page::Contents;
 use crate::plots::DrawError;
 use crate::records::Records;
@@ -15,10 +17,11 @@ type Make = fn(&Records) -> Result<Option<Part>, DrawError>;
 /// # Errors
 /// A plot cannot be drawn.
 pub fn all(records: &Records) -> Result<Contents, DrawError> {
-    let parts: [Make; 8] = [
+    let parts: [Make; 9] = [
         scaling::part,
         predicted::part,
         accuracy::part,
+        validated::part,
         measured::part,
         training::part,
         compare::part,

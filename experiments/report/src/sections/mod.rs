@@ -14,6 +14,7 @@ mod scaling;
 mod scaling_curves;
 mod timeline;
 mod training;
+mod validated;
 
 pub use all::all;
 pub use measured::plots as measured_plots;
