@@ -480,7 +480,7 @@ fn runs_that_cannot_be_validated() {
     let cut = written("cut.json", &text[..text.len() / 2]);
     says(&["validate", &cut], &["cut.json:"]);
     let nobody = written("nobody.json", &text.replace("\"hardware\"", "\"hardwear\""));
-    says(&["validate", &nobody], &["every run was left out: there is nothing to validate"]);
+    says(&["validate", &nobody], &["every run was left out: "]);
     says(&["validate", run, "--with-one-run"], &["two runs of one system or more"]);
     let wrong = written("wrong.toml", "[[parameter]]\nname = \"hopp\"\nvalue = 1.0\n");
     says(&["validate", run, "--parameters", &wrong], &["wrong.toml", "did you mean `hop`"]);

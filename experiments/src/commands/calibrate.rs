@@ -1,6 +1,6 @@
 //! `allfold calibrate`: physical parameters fitted to measured runs.
 
-use super::validate::{read, residuals};
+use super::validate::{MachineArgs, read, residuals};
 use allfold_cli::columns::columns;
 use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
@@ -27,9 +27,8 @@ pub(crate) struct Args {
     /// The parameters before the fit, instead of those of datasheets and NCCL's constants: a TOML file, or `published`
     #[arg(long, value_name = "FILE")]
     prior: Option<PathBuf>,
-    /// The hardware of runs that do not name it: a JSON file with `gpu`, `gpus_per_node`, `nodes`, ...
-    #[arg(long, value_name = "FILE")]
-    machine: Option<PathBuf>,
+    #[command(flatten)]
+    machine: MachineArgs,
     /// Resamples of the systems from which the confidence intervals are taken (bootstrap)
     #[arg(long, value_name = "TIMES", default_value_t = 200, value_parser = clap::value_parser!(u32).range(..=10_000))]
     resamples: u32,
@@ -41,7 +40,7 @@ pub(crate) struct Args {
 pub fn run(args: &Args) -> CommandResult {
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
     output.will_write(&args.out)?;
-    let runs = read(&args.files, args.machine.as_deref(), &mut output)?;
+    let runs = read(&args.files, &args.machine, &mut output)?;
     if runs.is_empty() {
         return Err(CommandError::usage("every run was left out: there is nothing to fit to"));
     }

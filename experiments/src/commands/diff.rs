@@ -14,7 +14,7 @@ use allfold_cli::output::RunOutput;
 use allfold_report::format::{self, counted};
 use allfold_report::records::{
     CollectiveCall, MeasuredCollective, MeasuredScale, MeasuredStep, Records, RowChange, Setup,
-    SimulatedCollective, SimulatedScale, SimulatedStep,
+    SimulatedCollective, SimulatedScale, SimulatedStep, Validated,
 };
 use allfold_sim::read_text_at_most;
 use std::collections::BTreeMap;
@@ -31,7 +31,8 @@ const ERRORS: f64 = 2.0;
   allfold diff before.jsonl after.jsonl
   allfold diff before.jsonl after.jsonl --tolerance 10
 
-Compares the records of bench, simulate, train and scale. The exit code is 1 if a row became slower.")]
+Compares the records of bench, simulate, train, scale and validate; those of simulate also with the measured times in those of
+validate. The exit code is 1 if a row became slower.")]
 pub(crate) struct Args {
     /// Records of the run to compare with
     #[arg(value_name = "BEFORE")]
@@ -74,7 +75,19 @@ impl Times {
 
 /// Compares the rows that both files have, prints them, and fails if one became slower.
 pub fn run(args: &Args) -> CommandResult {
-    let (before, after) = (read(&args.before)?, read(&args.after)?);
+    let [before, after] = [read(&args.before)?, read(&args.after)?];
+    let common = |before: &Rows, after: &Rows| before.keys().any(|row| after.contains_key(row));
+    // Measured runs name no topology and no element type, so that they are compared with simulated calls by size and ranks.
+    let (before, after, beside) = match (before.measured, after.measured) {
+        _ if common(&before.rows, &after.rows) => (before.rows, after.rows, None),
+        (measured, _) if common(&measured, &after.simulated) => {
+            (measured, after.simulated, Some("measured by simulated"))
+        }
+        (_, measured) if common(&before.simulated, &measured) => {
+            (before.simulated, measured, Some("simulated by measured"))
+        }
+        _ => (before.rows, after.rows, None),
+    };
     let mut rows: Vec<(&String, &Times)> = before.iter().collect();
     rows.sort_by_key(|(_, times)| times.place);
     let changes: Vec<RowChange> = rows
@@ -82,7 +95,7 @@ pub fn run(args: &Args) -> CommandResult {
         .filter_map(|(row, times)| Some(change(row, times, after.get(row)?, args.tolerance / 100.0)))
         .collect();
     if changes.is_empty() {
-        let first = |rows: &BTreeMap<String, Times>| {
+        let first = |rows: &Rows| {
             let first = rows.iter().min_by_key(|(_, times)| times.place);
             first.map_or_else(|| "no row".into(), |(row, _)| format!("`{row}`"))
         };
@@ -95,6 +108,7 @@ pub fn run(args: &Args) -> CommandResult {
         )));
     }
     let mut output = RunOutput::open(args.common.json.as_deref(), None)?;
+    beside.map_or(Ok(()), |which| output.say(format!("times of the same calls, {which}")))?;
     let names = ["row", "before (us)", "after (us)", "change (%)", "+- (%)", "verdict"];
     let rows = changes.iter().map(|change| {
         vec![
@@ -155,20 +169,42 @@ fn change(row: &str, before: &Times, after: &Times, tolerance: f64) -> RowChange
 /// The greatest length of a file of records in bytes.
 const LONGEST: u64 = 32 << 20;
 
+/// Rows by name.
+type Rows = BTreeMap<String, Times>;
+
+/// The times of a file.
+struct Read {
+    /// All rows that can be compared with the same row of another file.
+    rows: Rows,
+    /// Calls of measured runs that `validate` read, by collective, size and ranks.
+    measured: Rows,
+    /// Simulated calls by the same.
+    simulated: Rows,
+}
+
 /// The rows of a file and their times.
-fn read(path: &Path) -> CommandResult<BTreeMap<String, Times>> {
+fn read(path: &Path) -> CommandResult<Read> {
     let wrong = |what: String| CommandError::usage(format!("{}: {what}", path.display()));
     let text = read_text_at_most(path, LONGEST, "a file of records")
         .map_err(|error| wrong(format!("{error}; name a file of records")))?;
     let records = Records::parse(&text).map_err(wrong)?;
-    let mut rows: BTreeMap<String, Times> = BTreeMap::new();
-    let mut add = |row: String, time: f64, error: f64| {
+    let [mut rows, mut measured, mut simulated] = [const { Rows::new() }; 3];
+    let add_to = |rows: &mut Rows, row: String, time: f64, error: f64| {
         if time > 0.0 && time.is_finite() {
             let place = rows.len();
             let times = rows.entry(row).or_insert_with(|| Times { place, ..Times::default() });
             times.each.push((time, error));
         }
     };
+    let short = |collective: &str, bytes: u64, ranks: u32| {
+        format!("{collective} of {}, {}", format::bytes(bytes), counted(ranks as usize, "rank"))
+    };
+    let mut add = |row: String, time: f64, error: f64| add_to(&mut rows, row, time, error);
+    for r in records.all::<Validated>() {
+        let call = short(&r.collective, r.bytes, r.ranks);
+        add(format!("{call} of {}, predicted by {}", r.run, r.predictor), r.predicted_us, 0.0);
+        add_to(&mut measured, call, r.measured_us, 0.0);
+    }
     for r in records.all::<MeasuredCollective>() {
         let form = if r.in_place { "in place" } else { "out of place" };
         let path = r.path.as_deref().map_or(String::new(), |path| format!(", {path}"));
@@ -182,6 +218,8 @@ fn read(path: &Path) -> CommandResult<BTreeMap<String, Times>> {
         let faults = if r.faults.is_empty() { String::new() } else { format!(", {}", r.faults.join(" ")) };
         let lanes = r.lanes.map_or(String::new(), |lanes| format!(", {lanes} lanes"));
         let how = format!("{}{lanes}{faults}", r.sharing);
+        let CollectiveCall { collective, bytes, ranks, .. } = &r.call;
+        add_to(&mut simulated, short(collective, *bytes, *ranks), r.time_us, 0.0);
         add(format!("{} on {}, {how}, simulated", call(&r.call), r.topology), r.time_us, 0.0);
     }
     for r in records.all::<MeasuredScale>() {
@@ -204,9 +242,10 @@ fn read(path: &Path) -> CommandResult<BTreeMap<String, Times>> {
     }
     match rows.is_empty() {
         true => Err(wrong(
-            "no record has a time to compare; give records of bench, simulate, train or scale".into(),
+            "no record has a time to compare; give records of bench, simulate, train, scale or validate"
+                .into(),
         )),
-        false => Ok(rows),
+        false => Ok(Read { rows, measured, simulated }),
     }
 }
 
@@ -254,7 +293,7 @@ mod tests {
         let sizes = ["-b", "1M", "-e", "16M", "--json", path.to_str().unwrap()];
         let words = args.iter().chain(&sizes).map(Into::into).collect();
         assert_eq!(crate::run_words(words, Vec::new()), 0);
-        let rows = read(&path).unwrap();
+        let rows = read(&path).unwrap().rows;
         let mut places: Vec<(usize, &String)> = rows.iter().map(|(row, times)| (times.place, row)).collect();
         places.sort();
         let sizes: Vec<&str> = places.iter().map(|(_, row)| row.split(' ').nth(2).unwrap()).collect();

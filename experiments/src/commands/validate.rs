@@ -15,24 +15,26 @@ use allfold_cli::output::{self, RunOutput};
 use allfold_cli::recorder::Recorder;
 use allfold_cli::{on_all_cores, progress};
 use allfold_nccl_model::physics::{ModelTerm, Parameters, Terms};
+use allfold_report::format::file_name;
 use allfold_report::records::{Stamp, Validated};
 use allfold_sim::read_text_at_most;
 use allfold_validation::cross_validation::Group;
 use allfold_validation::file::ParameterFile;
 use allfold_validation::predict::Predictor;
-use allfold_validation::prepare::{Prepared, PreparedRow, prepare};
+use allfold_validation::prepare::{GivenMachine, Prepared, PreparedRow, prepare};
 use allfold_validation::repeatability::{self, RunPair};
 use allfold_validation::runs;
 use allfold_validation::score::{BANDS, Scored, band, factor, score};
 use allfold_validation::{cross_validation, draw, tables};
 use clap::ValueEnum;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Flags of `validate`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   allfold validate runs/*.json --leave-one-system-out
+  allfold validate ours.txt --topology hgx-h100 --rows
   allfold validate ours.txt --machine ours.json --parameters ours.toml --rows
   allfold validate runs/*.json --leave-one-system-out --ablation
 
@@ -45,9 +47,8 @@ pub(crate) struct Args {
     /// Parameters that `calibrate` wrote [default: those that ship with Allfold]
     #[arg(long, value_name = "FILE")]
     parameters: Option<PathBuf>,
-    /// The hardware of runs that do not name it: a JSON file with `gpu`, `gpus_per_node`, `nodes`, ...
-    #[arg(long, value_name = "FILE")]
-    machine: Option<PathBuf>,
+    #[command(flatten)]
+    machine: MachineArgs,
     /// Which predictor; may be given again [default: all three]
     #[arg(long, value_enum)]
     predictor: Vec<PredictorName>,
@@ -80,6 +81,30 @@ pub(crate) struct Args {
     plots: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
+}
+
+/// The machine of runs that do not describe it.
+#[derive(clap::Args, Debug)]
+pub(super) struct MachineArgs {
+    /// The machine of runs that do not describe it, by name, such as hgx-h100 or dgx-a100,devices=4 (`allfold machines` lists them).
+    /// The GPUs and hosts that nccl-tests lists must be this machine's
+    #[arg(long, value_name = "T", conflicts_with = "machine")]
+    topology: Option<String>,
+    /// The same in words: a JSON file such as {"gpu": "H100 SXM", "gpus_per_node": 8, "nodes": 2, "inter_node": "8x400Gb/s
+    /// InfiniBand"}. What nccl-tests lists may be left out
+    #[arg(long, value_name = "FILE")]
+    machine: Option<PathBuf>,
+}
+
+impl MachineArgs {
+    fn given(&self) -> CommandResult<Option<GivenMachine>> {
+        let Some(path) = &self.machine else { return Ok(self.topology.clone().map(GivenMachine::Named)) };
+        let wrong =
+            |error: &dyn std::fmt::Display| CommandError::usage(format!("{}: {error}", path.display()));
+        let text =
+            read_text_at_most(path, LONGEST, "a machine's description").map_err(|error| wrong(&error))?;
+        Ok(Some(GivenMachine::Described(serde_json::from_str(&text).map_err(|error| wrong(&error))?)))
+    }
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug)]
@@ -126,10 +151,11 @@ pub fn run(args: &Args) -> CommandResult {
             return output.close();
         }
     }
-    let runs = read(&files, args.machine.as_deref(), &mut output)?;
+    let runs = read(&files, &args.machine, &mut output)?;
     if runs.is_empty() {
         return Err(CommandError::usage("every run was left out: there is nothing to validate"));
     }
+    args.check_left_out(&runs)?;
     let terms = args.without.iter().fold(Terms::default(), |terms, term| terms.without(*term));
     if args.ablation {
         output.say(ablation(&runs)?)?;
@@ -148,7 +174,7 @@ pub fn run(args: &Args) -> CommandResult {
     let found = predict_all(&plans, &predictors, terms, &output.recorder())?;
     report(args, &predictors, &plans, &repeatability::pairs(&runs), &found, &mut output)?;
     if let Some(folder) = &args.plots {
-        plots(folder, predictors[0], &found, &mut output)?;
+        plots(args, folder, predictors[0], &found, &mut output)?;
     }
     output.close()
 }
@@ -172,23 +198,13 @@ pub fn parameters(path: Option<&Path>) -> CommandResult<ParameterFile> {
 /// Reads measured runs; prints the runs that cannot be predicted and leaves them out.
 ///
 /// # Errors
-/// A file that is no run.
+/// A file that is no run; no run that can be predicted.
 pub(super) fn read(
     files: &[PathBuf],
-    machine: Option<&Path>,
+    machine: &MachineArgs,
     output: &mut RunOutput,
 ) -> CommandResult<Vec<Prepared>> {
-    let machine: Option<runs::Hardware> = match machine {
-        None => None,
-        Some(path) => {
-            let wrong =
-                |error: &dyn std::fmt::Display| CommandError::usage(format!("{}: {error}", path.display()));
-            let text =
-                read_text_at_most(path, LONGEST, "a machine's description").map_err(|error| wrong(&error))?;
-            Some(serde_json::from_str(&text).map_err(|error| wrong(&error))?)
-        }
-    };
-    let mut prepared = Vec::new();
+    let (given, mut prepared, mut refused) = (machine.given()?, Vec::new(), Vec::new());
     for file in files {
         let read = match runs::read(file) {
             Ok(read) => read,
@@ -198,26 +214,63 @@ pub(super) fn read(
             }
             Err(flaw) => return Err(CommandError::usage(flaw)),
         };
-        for mut run in read {
-            run.hardware = run.hardware.or_else(|| machine.clone());
-            match prepare(&run, false) {
+        for run in read {
+            match prepare(&run, given.as_ref(), false) {
                 Ok(run) => prepared.push(run),
-                Err(why) => output.say(format!("left out: {why}"))?,
+                Err(why) => refused.push(why),
             }
             run.left_out.iter().try_for_each(|row| output.say(format!("left out of {}: {row}", run.name)))?;
         }
     }
-    Ok(prepared)
+    match refused.first().filter(|_| prepared.is_empty()) {
+        Some(why) => Err(CommandError::usage(format!("every run was left out: {why}"))),
+        None => refused.iter().try_for_each(|why| output.say(format!("left out: {why}"))).map(|()| prepared),
+    }
+}
+
+impl Args {
+    /// The kind of group that is left out of the fit in turn; `None` if nothing is left out.
+    fn left_out(&self) -> Option<Group> {
+        match self {
+            Args { leave_one_generation_out: true, .. } => Some(Group::Generation),
+            Args { leave_one_fabric_out: true, .. } => Some(Group::Fabric),
+            _ => (self.leave_one_system_out || self.with_one_run).then_some(Group::System),
+        }
+    }
+
+    /// Refuses a fit to nothing: all runs are of the group that is left out.
+    fn check_left_out(&self, runs: &[Prepared]) -> CommandResult {
+        let Some(by) = self.left_out().filter(|_| !self.with_one_run) else { return Ok(()) };
+        let groups: BTreeSet<String> = runs.iter().map(|run| by.of(run)).collect();
+        match (groups.first(), groups.len()) {
+            (Some(one), 1) => Err(CommandError::usage(format!(
+                "all runs are of {} `{one}`, so that nothing is left to fit to; give runs of several {}s, or leave the flag out",
+                by.name(),
+                by.name()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the predictions of a plot are made from.
+    fn predicted(&self, rows: &[&Validated]) -> String {
+        match self.left_out() {
+            Some(by) if self.with_one_run => {
+                format!("predicted from all other {}s and one other run of this one", by.name())
+            }
+            Some(by) => format!("predicted from all other {}s", by.name()),
+            None if rows.iter().any(|row| row.fitted) => {
+                "fitted to some of these runs, not predicted from others".into()
+            }
+            None => "predicted by given parameters, without these runs".into(),
+        }
+    }
 }
 
 fn plans<'a>(args: &Args, runs: &'a [Prepared], file: &ParameterFile, terms: Terms) -> Vec<Plan<'a>> {
     let mut others: BTreeMap<String, Parameters> = BTreeMap::new();
     let mut plans = Vec::new();
-    let by = match args {
-        Args { leave_one_generation_out: true, .. } => Some(Group::Generation),
-        Args { leave_one_fabric_out: true, .. } => Some(Group::Fabric),
-        _ => (args.leave_one_system_out || args.with_one_run).then_some(Group::System),
-    };
+    let by = args.left_out();
     for run in runs {
         let Some(by) = by else {
             plans.push(Plan { run, parameters: file.parameters(), fitted: file.runs.contains(&run.name) });
@@ -418,15 +471,24 @@ const FEW: usize = 8;
 /// The line above the tables of errors by system.
 const SYSTEMS: &str = "predicted / measured of each system (geometric mean), 90th percentile of the factor:";
 
-fn plots(folder: &Path, predictor: Predictor, found: &[Validated], output: &mut RunOutput) -> CommandResult {
+fn plots(
+    args: &Args,
+    folder: &Path,
+    predictor: Predictor,
+    found: &[Validated],
+    output: &mut RunOutput,
+) -> CommandResult {
     output::folder(folder)?;
     let mut systems: BTreeMap<&str, Vec<&Validated>> = BTreeMap::new();
     for row in found.iter().filter(|row| row.predictor == predictor.name()) {
         systems.entry(&row.system).or_default().push(row);
     }
     for (system, rows) in systems {
-        let Some(text) = draw::system(system, &rows).map_err(CommandError::run)? else { continue };
-        let path = folder.join(format!("{}.svg", system.replace(' ', "-")));
+        let Some(text) = draw::system(system, &args.predicted(&rows), &rows).map_err(CommandError::run)?
+        else {
+            continue;
+        };
+        let path = folder.join(format!("{}.svg", file_name(system)));
         output::replace(&path, text.as_bytes())?;
         output.say(format!("plot: {}", path.display()))?;
     }

@@ -26,6 +26,15 @@ impl Group {
             Group::Fabric => machine.nics.map_or("one node", |nics| nics.fabric.name()).into(),
         }
     }
+
+    /// The kind of group, in the singular.
+    pub fn name(self) -> &'static str {
+        match self {
+            Group::System => "system",
+            Group::Generation => "GPU generation",
+            Group::Fabric => "network kind",
+        }
+    }
 }
 
 /// A fit to all other systems.

@@ -4,7 +4,8 @@ use crate::runs::{Hardware, Run};
 use crate::systems::system;
 use allfold_nccl_model::physics::{PhysicsCase, STORED, Setting};
 use allfold_nccl_model::{Library, Overrides, Platform};
-use allfold_sim::machines::{Fabric, Generation, Machine};
+use allfold_sim::machines::presets::Preset;
+use allfold_sim::machines::{Fabric, Generation, GpuModel, Machine};
 
 /// A run that can be predicted.
 #[derive(Clone, Debug)]
@@ -34,25 +35,29 @@ pub struct PreparedRow {
     pub case: PhysicsCase,
 }
 
-/// Prepares a run. Its in-place rows are used only where it has no others.
+/// The machine of runs that do not describe theirs, as the user names it.
+#[derive(Clone, Debug)]
+pub enum GivenMachine {
+    /// A name with options that `--topology` takes.
+    Named(String),
+    /// A description in words. What a run lists itself may be left out of it.
+    Described(Hardware),
+}
+
+/// Prepares a run. Its in-place rows are used only where it has no others. `given` is used for a run that does not describe its
+/// machine, and must not contradict what the run lists.
 ///
 /// # Errors
-/// In one line: the run is suspect, or the description of its machine lacks something.
-pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
+/// In one line: the run is suspect, or the description of its machine lacks something, or contradicts the run.
+pub fn prepare(run: &Run, given: Option<&GivenMachine>, even_suspect: bool) -> Result<Prepared, String> {
     let refuse = |what: &dyn std::fmt::Display| Err(format!("{}: {what}", run.name));
     if run.suspect && !even_suspect {
         return refuse(&"doubted by its collector");
     }
-    let Some(hardware) = &run.hardware else {
-        return refuse(&"the run lacks `hardware`; give it with --machine FILE");
-    };
-    let mut machine = match Machine::understand(hardware) {
-        Ok(machine) => machine,
+    let (mut machine, nodes) = match machine_of(run, given) {
+        Ok(found) => found,
         Err(error) => return refuse(&error),
     };
-    if let Some(other) = other_ranks(&machine, hardware, run.ranks) {
-        return refuse(&other);
-    }
     let env = |key: &str| run.env.get(key).map(String::as_str);
     if let Some(nics) = &mut machine.nics {
         if env("NCCL_IB_DISABLE") == Some("1")
@@ -107,11 +112,98 @@ pub fn prepare(run: &Run, even_suspect: bool) -> Result<Prepared, String> {
     Ok(Prepared {
         name: run.name.clone(),
         system: system(run),
-        nodes: hardware.nodes.unwrap_or(1),
+        nodes,
         setting,
         rows,
         left_out: run.left_out.clone(),
     })
+}
+
+/// How a user names the machine of a run.
+const GIVE: &str = "give the machine by its name, such as --topology hgx-h100 (`allfold machines` lists the names), or by a JSON file, \
+    --machine FILE, such as {\"gpu\": \"H100 SXM\", \"gpus_per_node\": 8, \"nodes\": 2, \"inter_node\": \"8x400Gb/s InfiniBand\"}";
+
+/// The machine of a run and its number of nodes: by the run's own description, or by the ranks that the run lists and what is given.
+fn machine_of(run: &Run, given: Option<&GivenMachine>) -> Result<(Machine, u32), String> {
+    let own = match &run.hardware {
+        Some(hardware) => return understood(hardware, run.ranks),
+        None => run.listed_hardware()?,
+    };
+    let (mut machine, nodes) = match (own, given) {
+        (own, Some(GivenMachine::Named(text))) => {
+            let own = own.unwrap_or_default();
+            // Hosts of which the run uses a part of the GPUs; a rack is no host.
+            let has = Preset::with_options(text).map_or(0, |preset| preset.devices);
+            let part =
+                own.gpus_per_node.filter(|each| *each < has && has <= 16 && !text.contains("devices="));
+            let named = part.map_or(text.clone(), |each| format!("{text},devices={each}"));
+            let machine = Preset::machine(&named, run.ranks).map_err(|error| error.to_string())?;
+            // A rack is one node of the machine and several hosts of the run.
+            let rack = own
+                .gpus_per_node
+                .is_some_and(|each| machine.devices > 16 && machine.devices.is_multiple_of(each));
+            let words = Hardware {
+                gpu: Some(machine.gpu.name.into()),
+                gpus_per_node: if rack { own.gpus_per_node } else { Some(machine.devices) },
+                nodes: if rack { own.nodes } else { Some(machine.nodes) },
+                ..Hardware::default()
+            };
+            let nodes = agreed(&own, &words, text)?.nodes.unwrap_or(machine.nodes);
+            (machine, nodes)
+        }
+        (Some(own), Some(GivenMachine::Described(words))) => {
+            understood(&agreed(&own, words, "the file of --machine")?, run.ranks)?
+        }
+        (None, Some(GivenMachine::Described(words))) => understood(words, run.ranks)?,
+        (Some(own), None) if own.gpu.is_some() && own.nodes == Some(1) => understood(&own, run.ranks)?,
+        (Some(own), None) => {
+            return Err(format!("the run lists {}, and not the network between them; {GIVE}", hosts(&own)));
+        }
+        (None, None) => return Err(format!("the run does not say what it ran on; {GIVE}")),
+    };
+    machine.understood.extend(run.nccl_version.as_ref().map(|version| format!("NCCL {version}")));
+    Ok((machine, nodes))
+}
+
+fn understood(words: &Hardware, ranks: u32) -> Result<(Machine, u32), String> {
+    let machine = Machine::understand(words).map_err(|error| error.to_string())?;
+    match other_ranks(&machine, words, ranks) {
+        Some(other) => Err(other),
+        None => Ok((machine, words.nodes.unwrap_or(1))),
+    }
+}
+
+/// What a run lists, completed by what the user gives.
+///
+/// # Errors
+/// The two contradict each other.
+fn agreed(own: &Hardware, given: &Hardware, whence: &str) -> Result<Hardware, String> {
+    let model = |words: &Hardware| words.gpu.as_deref().and_then(GpuModel::named).map(|gpu| gpu.name);
+    let unlike = |own: Option<u32>, given: Option<u32>| own.is_some() && given.is_some() && own != given;
+    if model(own).is_some() && model(given).is_some() && model(own) != model(given)
+        || unlike(own.gpus_per_node, given.gpus_per_node)
+        || unlike(own.nodes, given.nodes)
+    {
+        return Err(format!(
+            "the run lists {}, and {whence} has {}; give the machine that the run was on",
+            hosts(own),
+            hosts(given)
+        ));
+    }
+    Ok(Hardware {
+        gpu: model(own).and(own.gpu.clone()).or(given.gpu.clone()),
+        gpus_per_node: own.gpus_per_node.or(given.gpus_per_node),
+        nodes: own.nodes.or(given.nodes),
+        ..given.clone()
+    })
+}
+
+/// `2 hosts of 8 x NVIDIA H100 80GB HBM3`.
+fn hosts(words: &Hardware) -> String {
+    let count = |count: Option<u32>| count.map_or("?".into(), |count| count.to_string());
+    let (nodes, each) = (count(words.nodes), count(words.gpus_per_node));
+    let plural = if nodes == "1" { "" } else { "s" };
+    format!("{nodes} host{plural} of {each} x {}", words.gpu.as_deref().unwrap_or("an unnamed GPU"))
 }
 
 /// What is wrong if a machine has another number of GPUs than a run has ranks.

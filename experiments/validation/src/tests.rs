@@ -28,7 +28,7 @@ fn made(name: &str, nodes: u32, nics: &str, truth: &Parameters, seed: u64) -> Pr
     // The times are replaced below; with those of the text the run would be refused as contradicting itself.
     let mut run = runs::parse_unchecked(name, &text).unwrap();
     run.notes.clear();
-    let mut prepared = prepare(&run, false).unwrap();
+    let mut prepared = prepare(&run, None, false).unwrap();
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     for row in &mut prepared.rows {
         state ^= state << 13;
@@ -98,10 +98,10 @@ fn what_cannot_be_predicted_says_what_is_missing() {
     let text = r#"{"collective":"all_reduce","dtype":"float","ranks":8,"hardware":{"gpu":"H100"},
         "rows":[{"bytes":1048576,"time_us":100.0,"algbw_gbps":10.49,"busbw_gbps":18.35}]}"#;
     let run = &runs::parse("x_all_reduce", text).unwrap()[0];
-    let said = prepare(run, false).unwrap_err();
+    let said = prepare(run, None, false).unwrap_err();
     assert!(said.contains("gpus_per_node") && said.contains("nodes"), "{said}");
     let suspect = runs::Run { suspect: true, ..run.clone() };
-    assert!(prepare(&suspect, false).unwrap_err().contains("doubted"));
+    assert!(prepare(&suspect, None, false).unwrap_err().contains("doubted"));
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn hardware_of_other_ranks_or_with_an_unknown_key_is_refused() {
         )
     };
     let run = &runs::parse("x_all_reduce", &text(r#""gpus_per_node":4"#)).unwrap()[0];
-    let said = prepare(run, false).unwrap_err();
+    let said = prepare(run, None, false).unwrap_err();
     assert!(said.contains("2 nodes of 4 GPUs, and it has 16 ranks"), "{said}");
     let said = runs::parse("x_all_reduce", &text(r#""gpus_per_nodes":8"#)).unwrap_err().to_string();
     assert!(said.contains("unknown field `gpus_per_nodes`") && said.contains("`gpus_per_node`"), "{said}");
@@ -128,7 +128,7 @@ fn what_the_environment_turns_off_is_not_used() {
             "gpus_per_node":8,"nodes":2,"intra_node":"NVLink4 NVSwitch","inter_node":"8x400Gb/s IB NDR"}},
             "rows":[{{"bytes":1048576,"time_us":100.0,"algbw_gbps":10.49,"busbw_gbps":19.66}}]}}"#
         );
-        prepare(&runs::parse("x_all_reduce", &text).unwrap()[0], false).unwrap().setting
+        prepare(&runs::parse("x_all_reduce", &text).unwrap()[0], None, false).unwrap().setting
     };
     assert!(machine("").machine.nvlink);
     let copied = machine(r#""NCCL_P2P_DISABLE":"1""#).machine;
@@ -208,7 +208,7 @@ fn the_parameters_that_ship_are_the_fit_to_the_published_runs() {
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     let read = files.iter().flat_map(|file| runs::read(file).unwrap_or_default());
-    let fitted: Vec<Prepared> = read.filter_map(|run| prepare(&run, false).ok()).collect();
+    let fitted: Vec<Prepared> = read.filter_map(|run| prepare(&run, None, false).ok()).collect();
     let mut names: Vec<&str> = fitted.iter().map(|run| &*run.name).collect();
     let mut said: Vec<&str> = file.runs.iter().map(|name| &**name).collect();
     names.sort_unstable();

@@ -80,7 +80,7 @@ impl Machine {
                 words.missing().join(", ")
             )));
         };
-        let Some(gpu) = gpu::named(name) else {
+        let Some(gpu) = GpuModel::named(name) else {
             let known: Vec<&str> = gpu::GPU_MODELS.iter().map(|gpu| gpu.name).collect();
             return Err(Error::Topology(format!(
                 "`{name}` names no known GPU (known: {})",

@@ -136,6 +136,12 @@ pub const GPU_MODELS: [GpuModel; 43] = [
 ];
 
 impl GpuModel {
+    /// The GPU model for a name as a driver prints it or as a person writes it.
+    pub fn named(text: &str) -> Option<&'static GpuModel> {
+        let text = text.to_uppercase();
+        GPU_MODELS.iter().find(|gpu| gpu.words.iter().all(|word| stands_in(word, &text)))
+    }
+
     /// What is wrong with a text that names this GPU, and form factors in none of which it is made; `None` for any other text.
     pub(super) fn refuse_form(&self, text: &str) -> Option<String> {
         let text = text.to_uppercase();
@@ -148,12 +154,6 @@ impl GpuModel {
         let names: Vec<&str> = GPU_MODELS.iter().map(|gpu| gpu.name).collect();
         if has_form { None } else { FormFactor::refuse(&format!("{} {wrong}", self.name), &names) }
     }
-}
-
-/// The GPU model for a name as a driver prints it or as a person writes it.
-pub(super) fn named(text: &str) -> Option<&'static GpuModel> {
-    let text = text.to_uppercase();
-    GPU_MODELS.iter().find(|gpu| gpu.words.iter().all(|word| stands_in(word, &text)))
 }
 
 /// Whether `word` occurs in `text` with no further letter next to one of its letters and no further digit next to one of its
@@ -202,16 +202,16 @@ mod tests {
             ("NVIDIA A10", "A10"),
             ("Tesla V100S-PCIE-32GB", "V100S"),
         ] {
-            assert_eq!(named(text).map(|gpu| gpu.name), Some(name), "{text}");
+            assert_eq!(GpuModel::named(text).map(|gpu| gpu.name), Some(name), "{text}");
         }
         for text in ["Voodoo 2", "AWS Trainium2", "Gaudi 3", "TPU v5p", "MI250X", "A1000"] {
-            assert_eq!(named(text), None, "{text}");
+            assert_eq!(GpuModel::named(text), None, "{text}");
         }
     }
 
     #[test]
     fn a_form_factor_is_taken_where_the_gpu_is_made_in_it() {
-        let refused = |text: &str| named(text).unwrap().refuse_form(text);
+        let refused = |text: &str| GpuModel::named(text).unwrap().refuse_form(text);
         for gpu in GPU_MODELS {
             assert_eq!(gpu.refuse_form(gpu.name), None, "{}", gpu.name);
         }

@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn free_text_gives_count_speed_and_fabric() {
-        let gpu = super::super::gpu::named("A100-SXM4").unwrap();
+        let gpu = super::super::GpuModel::named("A100-SXM4").unwrap();
         for (text, count, gbit_per_s, fabric, guesses) in [
             ("8x400Gb/s IB NDR with SHARP (CoreWeave)", 8, 400.0, Fabric::InfiniBand, 0),
             ("16x100Gb/s RoCE CX-5 (OCI BM.GPU.B4.8)", 16, 100.0, Fabric::Roce, 0),
@@ -306,7 +306,7 @@ mod tests {
             ("V100-SXM2", "100 Gb/s; transport (TCP or EFA) not stated", false),
             ("GeForce RTX 4090", "1x100Gb/s RoCE", false),
         ] {
-            let found = read(text, 8, super::super::gpu::named(gpu).unwrap(), &mut Vec::new());
+            let found = read(text, 8, super::super::GpuModel::named(gpu).unwrap(), &mut Vec::new());
             assert_eq!(found.gpudirect, direct, "{gpu}, {text}");
         }
     }

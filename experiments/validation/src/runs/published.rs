@@ -15,7 +15,7 @@ use allfold_schedules::Collective;
 use allfold_sim::machines::Description;
 use serde::Deserialize;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Deserialize)]
 struct ParameterFile {
@@ -72,6 +72,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
         dtype: file.dtype,
         ranks: file.ranks.get(),
         hardware: file.hardware,
+        listed: BTreeSet::new(),
         source: file.source,
         nccl_version: file.nccl_version,
         env: file.env.iter().map(|(key, value)| (key.clone(), word(value))).collect(),

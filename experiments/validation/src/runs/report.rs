@@ -7,8 +7,9 @@
 //! ```
 
 use super::flaw::Flaw;
-use super::run::{Run, RunRow, collective};
+use super::run::{ListedRank, Run, RunRow, collective};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 
 /// The version of nccl-tests' JSON that this reads.
 const VERSION: u64 = 3;
@@ -39,6 +40,12 @@ struct Config {
 struct Device {
     #[serde(default)]
     group: i64,
+    #[serde(default)]
+    rank: u32,
+    #[serde(default)]
+    hostname: String,
+    #[serde(default)]
+    device_info: String,
 }
 
 #[derive(Deserialize)]
@@ -90,6 +97,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
         dtype: file.results.first().map_or_else(String::new, |line| line.dtype.clone()),
         ranks: file.ranks()?,
         hardware: None,
+        listed: file.listed(),
         source: None,
         nccl_version: file.nccl_version.map(version),
         env: ours.map(|(key, value)| (key.into(), value.into())).collect(),
@@ -102,11 +110,21 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Run, Flaw> {
 }
 
 impl ParameterFile {
-    /// The ranks of the first group: the tests list one device per process, and bandwidths are those of a group.
-    fn ranks(&self) -> Result<u32, Flaw> {
+    /// The devices of the first group.
+    fn first_group(&self) -> impl Iterator<Item = &Device> {
         let devices = if self.config.devices.is_empty() { &self.devices } else { &self.config.devices };
         let first = devices.iter().map(|device| device.group).min();
-        let processes = devices.iter().filter(|device| Some(device.group) == first).count();
+        devices.iter().filter(move |device| Some(device.group) == first)
+    }
+
+    fn listed(&self) -> BTreeSet<ListedRank> {
+        let named = self.first_group().filter(|device| !device.hostname.is_empty());
+        named.map(|device| (device.rank, device.hostname.clone(), device.device_info.clone())).collect()
+    }
+
+    /// The ranks of the first group: the tests list one device per process, and bandwidths are those of a group.
+    fn ranks(&self) -> Result<u32, Flaw> {
+        let processes = self.first_group().count();
         let each = self.config.nthreads.checked_mul(self.config.ngpus);
         let ranks = each.and_then(|each| each.checked_mul(u32::try_from(processes).ok()?));
         ranks.filter(|&ranks| ranks > 0).ok_or_else(|| {
@@ -116,7 +134,7 @@ impl ParameterFile {
 }
 
 /// NCCL's version from NCCL's version number: `22902` is 2.29.2; up to 2.8 the minor number had one digit, `2804` is 2.8.4.
-fn version(code: u64) -> String {
+pub(super) fn version(code: u64) -> String {
     let (major, minor, patch) = match code < 10_000 {
         true => (code / 1_000, code / 100 % 10, code % 100),
         false => (code / 10_000, code / 100 % 100, code % 100),

@@ -1,9 +1,9 @@
 //! A measured run, and the names of collectives in it.
 
 use allfold_schedules::Collective;
-use allfold_sim::machines::Description;
+use allfold_sim::machines::{Description, GpuModel};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The measured times of one collective over a sweep of sizes.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +18,8 @@ pub struct Run {
     pub ranks: u32,
     /// The description of the hardware, if the run has one.
     pub hardware: Option<Description>,
+    /// The host and the GPU of each rank of the first group, where the file lists them.
+    pub listed: BTreeSet<ListedRank>,
     /// The source of the figures, if the run names it.
     pub source: Option<String>,
     /// The library's version, if the run says so.
@@ -34,6 +36,40 @@ pub struct Run {
     pub rows: Vec<RunRow>,
     /// Rows that contradict themselves, each with the reason.
     pub left_out: Vec<String>,
+}
+
+/// A rank as nccl-tests lists it: its number, its host, and its GPU as the driver names it.
+pub type ListedRank = (u32, String, String);
+
+impl Run {
+    /// The hardware that the file's list of ranks gives; `None` without a list.
+    ///
+    /// # Errors
+    /// GPUs of several kinds; hosts with different numbers of ranks.
+    pub fn listed_hardware(&self) -> Result<Option<Description>, String> {
+        let Some((_, _, gpu)) = self.listed.first() else { return Ok(None) };
+        let kind = |gpu: &str| GpuModel::named(gpu).map_or(gpu.to_string(), |model| model.name.into());
+        if let Some((_, _, other)) = self.listed.iter().find(|(_, _, other)| kind(other) != kind(gpu)) {
+            return Err(format!("its ranks are on two kinds of GPU, {gpu} and {other}; the model has one"));
+        }
+        let mut hosts: BTreeMap<&str, u64> = BTreeMap::new();
+        self.listed.iter().for_each(|(_, host, _)| *hosts.entry(host).or_default() += 1);
+        // A process may drive several GPUs, of which JSON lists one.
+        let listed = self.listed.len() as u64;
+        let each: BTreeSet<u64> =
+            hosts.values().map(|count| count * u64::from(self.ranks) / listed).collect();
+        let (Some(&each), 1) = (each.first(), each.len()) else {
+            return Err(format!(
+                "its hosts have different numbers of ranks ({each:?}); the model has equal hosts"
+            ));
+        };
+        Ok(Some(Description {
+            gpu: (!gpu.is_empty()).then(|| gpu.clone()),
+            gpus_per_node: u32::try_from(each).ok(),
+            nodes: u32::try_from(hosts.len()).ok(),
+            ..Description::default()
+        }))
+    }
 }
 
 /// The time of one size, in place or out of place.

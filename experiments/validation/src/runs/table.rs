@@ -11,9 +11,10 @@
 //! each side. The labels that launchers put before a line (`[1,0]<stdout>:`, `0: `) are removed; NCCL's log is skipped.
 
 use super::flaw::Flaw;
+use super::report::version;
 use super::run::{Run, RunRow, collective};
 use allfold_schedules::Collective;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The columns of a table.
 struct Header {
@@ -27,8 +28,10 @@ struct Header {
 struct Preamble {
     collective: Option<Collective>,
     nccl_version: Option<String>,
-    /// (group, rank) of the devices listed.
-    ranks: BTreeSet<(u32, u32)>,
+    /// (group, rank) of the devices listed, each with its host and its GPU's name.
+    ranks: BTreeMap<(u32, u32), (String, String)>,
+    /// Settings of NCCL that its log names.
+    env: BTreeMap<String, String>,
 }
 
 pub(super) fn parse(name: &str, text: &str) -> Result<Vec<Run>, Flaw> {
@@ -47,7 +50,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Vec<Run>, Flaw> {
                 header.read(&words, run)?;
             } else if line.contains("Avg bus bandwidth") {
                 runs.extend(open.take().map(|(_, run)| run));
-                known = Preamble { collective: None, ranks: BTreeSet::new(), ..known };
+                known = Preamble { collective: None, ranks: BTreeMap::new(), ..known };
             }
         }
     }
@@ -116,13 +119,24 @@ impl Preamble {
         if let Some(version) = line.split_once("NCCL version ") {
             self.nccl_version = version.1.split_whitespace().next().map(str::to_string);
         }
+        let library = line.split_once("nccl-library=").map(|(_, code)| code.split_whitespace().next());
+        if let Some(code) = library.flatten().and_then(|code| code.parse().ok()) {
+            self.nccl_version = Some(version(code));
+        }
+        if let Some((before, value)) = line.split_once(" set by environment to ") {
+            let key = before.rsplit(' ').next().filter(|key| key.starts_with("NCCL_"));
+            self.env.extend(key.map(|key| (key.into(), value.trim().trim_end_matches('.').into())));
+        }
         let words: Vec<&str> = line.trim_start_matches(['#', ' ']).split_whitespace().collect();
         if let ["Rank", rank, rest @ ..] = &*words {
             let group = match rest {
                 ["Group", group, ..] => group.parse().unwrap_or(0),
                 _ => 0,
             };
-            self.ranks.extend(rank.parse().ok().map(|rank| (group, rank)));
+            let host = words.iter().skip_while(|word| **word != "on").nth(1);
+            let gpu = line.split_once(']').map_or("", |(_, gpu)| gpu.trim());
+            let place = (host.map_or(String::new(), |host| host.to_string()), gpu.to_string());
+            self.ranks.extend(rank.parse().ok().map(|rank| ((group, rank), place)));
         }
     }
 
@@ -131,8 +145,9 @@ impl Preamble {
         let collective = self.collective.or_else(|| named_in(name)).ok_or_else(|| {
             Flaw::at(line, 1, "which collective was it? expected a line with `all_reduce_perf` or the like before the table; or name the file after it")
         })?;
-        let first = self.ranks.first().map(|&(group, _)| group);
-        let ranks = self.ranks.iter().filter(|&&(group, _)| Some(group) == first).count();
+        let first = self.ranks.keys().next().map(|&(group, _)| group);
+        let of_first = |&(&(group, _), _): &(&(u32, u32), &(String, String))| Some(group) == first;
+        let ranks = self.ranks.iter().filter(of_first).count();
         if ranks == 0 {
             return Err(Flaw::at(
                 line,
@@ -146,9 +161,16 @@ impl Preamble {
             dtype: String::new(),
             ranks: ranks as u32,
             hardware: None,
+            listed: self
+                .ranks
+                .iter()
+                .filter(of_first)
+                .map(|((_, rank), (host, gpu))| (*rank, host.clone(), gpu.clone()))
+                .filter(|(_, host, _)| !host.is_empty())
+                .collect(),
             source: None,
             nccl_version: self.nccl_version.clone(),
-            env: BTreeMap::new(),
+            env: self.env.clone(),
             notes: String::new(),
             system: None,
             suspect: false,
