@@ -20,6 +20,7 @@ use allfold_collectives::testing::{Case, ConformanceFailure, Exact, extent, fixe
 use allfold_cuda::{CudaMachine, Memory, Queue, Slice};
 use allfold_kernels::for_dtype;
 use allfold_standin::Shim;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,13 +37,12 @@ pub fn conforms_on(
     machine: &Arc<dyn CudaMachine>,
     algorithms: &'static [Algorithm],
 ) -> Result<(), ConformanceFailure> {
-    let all = || algorithms.iter().flat_map(|algorithm| fixed().map(move |case| (algorithm, case)));
+    let all = || algorithms.iter().flat_map(|algorithm| fixed(algorithm).map(move |case| (algorithm, case)));
     for (algorithm, case) in all() {
         for_dtype!(case.dtype, on_devices(machine, algorithm, &case))?;
     }
     // Joining NCCL takes longer than running a case, so ranks join once for each number of ranks.
-    let mut counts: Vec<u32> = fixed().map(|case| case.ranks).collect();
-    counts.dedup();
+    let counts: BTreeSet<u32> = all().map(|(_, case)| case.ranks).collect();
     counts.into_iter().try_for_each(|ranks| {
         let jobs: Vec<_> = all().filter(|(_, case)| case.ranks == ranks).collect();
         over_nccl(machine, ranks, &jobs)

@@ -1,5 +1,6 @@
 //! The schedules that a communicator has built.
 
+use crate::check::on_first_use;
 use crate::fused::{self, Trees};
 use crate::registry::{self, Algorithm, Shape};
 use crate::schedule::{Schedule, Segments};
@@ -20,10 +21,10 @@ pub(super) struct Schedules {
 type Key = (Collective, Option<Rank>, &'static str, u32);
 
 impl Schedules {
-    /// The schedule, cut into this many segments that follow each other at this stride.
+    /// The schedule, cut into this many segments that follow each other at this stride. A program's own algorithm is proved first.
     pub fn get(
         &mut self,
-        row: &Algorithm,
+        row: &'static Algorithm,
         shape: Shape,
         root: Option<Rank>,
         (segments, stride): (u32, u64),
@@ -31,7 +32,11 @@ impl Schedules {
         let key = |segments| (row.collective, root, row.name, segments);
         let whole = match self.built.entry(key(1)) {
             Entry::Occupied(built) => built.get().clone(),
-            Entry::Vacant(place) => place.insert(row.build(shape)?).clone(),
+            Entry::Vacant(place) => {
+                let whole = row.build(shape)?;
+                on_first_use(row, shape, &*whole)?;
+                place.insert(whole).clone()
+            }
         };
         if segments == 1 || whole.segments() > 1 {
             return Ok(whole);

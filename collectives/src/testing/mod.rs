@@ -69,22 +69,30 @@ pub use run::{Exact, extent};
 use crate::registry::Algorithm;
 use crate::{DType, Rank, ReduceOp};
 
-/// Proves, times and runs an algorithm for a fixed choice of rank counts, sizes and types. This takes a second or two.
+/// Proves, times and runs an algorithm for a fixed choice of rank counts, sizes and types. Rank counts that the algorithm does not take
+/// are skipped. This takes a second or two.
 ///
 /// # Errors
-/// The first check that fails.
+/// The first check that fails, or an algorithm that takes none of 1 to 64 ranks.
 pub fn conforms(algorithm: &'static Algorithm) -> Result<(), ConformanceFailure> {
+    if fixed(algorithm).next().is_none() {
+        let what = "takes none of 1 to 64 ranks, so that nothing could be checked";
+        return Err(ConformanceFailure::new(algorithm, MOST, what));
+    }
     for ranks in (1..=17).chain([24, 32, 33]) {
         proves(algorithm, ranks)?;
     }
     for ranks in [1, 2, 3, 8, 12, 16] {
         times(algorithm, ranks)?;
     }
-    fixed().try_for_each(|case| runs(algorithm, &case))
+    fixed(algorithm).try_for_each(|case| runs(algorithm, &case))
 }
 
-/// The cases of [`conforms`].
-pub fn fixed() -> impl Iterator<Item = Case> {
+/// The most ranks of a case of [`conforms`].
+const MOST: u32 = 64;
+
+/// The cases of [`conforms`], with five rank counts that the algorithm takes, where there are five up to 64.
+pub fn fixed(algorithm: &Algorithm) -> impl Iterator<Item = Case> + use<> {
     let kinds = [
         (DType::F32, ReduceOp::Sum),
         (DType::Bf16, ReduceOp::Sum),
@@ -94,7 +102,9 @@ pub fn fixed() -> impl Iterator<Item = Case> {
         (DType::I8, ReduceOp::Max),
     ];
     let forms = [(1, None, 4), (3, Some(16), 0), (64, Some(8), 1)];
-    [1u32, 2, 3, 4, 7].into_iter().flat_map(move |ranks| {
+    let counts = [1, 2, 3, 4, 7, 5, 6].into_iter().chain(8..=MOST).filter(|ranks| algorithm.takes(*ranks));
+    let counts: Vec<u32> = counts.take(5).collect();
+    counts.into_iter().flat_map(move |ranks| {
         [0, 1, ranks as usize - 1, 29].into_iter().enumerate().map(move |(nth, count)| {
             let (dtype, op) = kinds[(nth + ranks as usize) % kinds.len()];
             let (window, segment, buffered) = forms[(nth + 2 * ranks as usize) % forms.len()];
@@ -102,4 +112,43 @@ pub fn fixed() -> impl Iterator<Item = Case> {
             Case { ranks, root, count, dtype, op, segment, window, buffered }
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Collective;
+    use crate::algorithms::RingAllReduce;
+    use std::sync::Arc;
+
+    const RING: Algorithm =
+        Algorithm::new(Collective::AllReduce, "mine", "", |shape| Arc::new(RingAllReduce(shape.ranks())));
+
+    #[test]
+    fn an_algorithm_for_some_numbers_of_ranks_conforms_on_these() {
+        static SQUARE: Algorithm = RING.only_for("a square number of ranks", |n| n.isqrt().pow(2) == n);
+        static EVEN: Algorithm = RING.only_for("an even number of ranks", |n| n % 2 == 0);
+        let counts = |of: &Algorithm| {
+            let mut counts: Vec<u32> = fixed(of).map(|case| case.ranks).collect();
+            counts.dedup();
+            counts
+        };
+        assert_eq!(counts(&RING), [1, 2, 3, 4, 7]);
+        assert_eq!(counts(&SQUARE), [1, 4, 9, 16, 25]);
+        for algorithm in [&SQUARE, &EVEN] {
+            conforms(algorithm).unwrap();
+            let case = Case { ranks: 3, ..fixed(&RING).next().unwrap() };
+            assert_eq!(
+                (proves(algorithm, 3), times(algorithm, 3), runs(algorithm, &case)),
+                (Ok(()), Ok(()), Ok(()))
+            );
+        }
+    }
+
+    #[test]
+    fn an_algorithm_that_no_check_can_run_does_not_conform() {
+        static MANY: Algorithm = RING.only_for("more than 1,000 ranks", |n| n > 1000);
+        let error = conforms(&MANY).unwrap_err().to_string();
+        assert!(error.contains("takes none of 1 to 64 ranks"), "{error}");
+    }
 }

@@ -1,7 +1,10 @@
 //! Errors that concern only the rank that made the call.
 
 use super::worlds::{outcome, sum, worlds};
+use allfold_collectives::registry::Algorithm;
+use allfold_collectives::schedule::{Combine, Schedule, Span, Step};
 use allfold_collectives::{Collective, Error, Rank, ReduceOp, World};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[test]
@@ -62,4 +65,55 @@ fn a_world_that_cannot_be_is_refused() {
     assert!(run(World::threads(2).segment(0)).contains("0 bytes"));
     assert!(run(World::threads(2).window(0)).contains("0 steps"));
     assert!(run(World::tcp(2).ranks_per_host(0)).contains("a host has 0 ranks"));
+}
+
+/// One chunk from each rank to the next; with `received`, every rank also receives, which gives it its neighbour's data and no sum.
+struct ToTheNext {
+    ranks: u32,
+    received: bool,
+}
+
+impl Schedule for ToTheNext {
+    fn ranks(&self) -> u32 {
+        self.ranks
+    }
+    fn chunks(&self) -> u32 {
+        1
+    }
+    fn rounds(&self) -> u64 {
+        1
+    }
+    fn step(&self, Rank(rank): Rank, _: u64) -> Step {
+        let (next, before) = ((rank + 1) % self.ranks, (rank + self.ranks - 1) % self.ranks);
+        let recv = self.received.then_some((Rank(before), Span::data(0, 1), Combine::Copy));
+        Step { send: Some((Rank(next), Span::data(0, 1))), recv }
+    }
+}
+
+/// Ranks of the first would wait for each other until the deadline, and those of the second end with a wrong result.
+static WRONG: [Algorithm; 2] = [
+    Algorithm::new(Collective::AllReduce, "unheard", "", |shape| {
+        Arc::new(ToTheNext { ranks: shape.ranks(), received: false })
+    }),
+    Algorithm::new(Collective::AllReduce, "swapped", "", |shape| {
+        Arc::new(ToTheNext { ranks: shape.ranks(), received: true })
+    }),
+];
+
+#[test]
+fn a_wrong_algorithm_of_a_programs_own_is_refused_before_it_runs() {
+    let says = [
+        "all_reduce by unheard is wrong over 4 ranks: rank 0, round 0, chunk 0: sends to rank 1, which receives nothing in this round",
+        "all_reduce by swapped is wrong over 4 ranks: rank 0, chunk 0: ",
+    ];
+    for (algorithm, says) in WRONG.iter().zip(says) {
+        for (backend, world) in worlds(4, Duration::from_secs(300)) {
+            let ranks = outcome(world.with(algorithm), |comm| sum(&comm, 4));
+            for result in ranks {
+                let error = result.unwrap_err();
+                assert!(matches!(error, Error::Registry(_)), "{backend}: {error}");
+                assert!(error.to_string().starts_with(says), "{backend}: {error}");
+            }
+        }
+    }
 }

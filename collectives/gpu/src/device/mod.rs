@@ -25,6 +25,7 @@ pub use group::{DeviceGroup, Grouped, ReducePath};
 pub use job::{DeviceCollective, ExecutionMode};
 pub use point_to_point::DeviceMessages;
 
+use crate::check::on_first_use;
 use crate::driver::failed;
 use crate::registry::Shape;
 use crate::schedule::{Schedule, Segments};
@@ -186,6 +187,7 @@ impl DeviceRanks {
     fn schedule(&self, job: &DeviceCollective) -> Result<Arc<dyn Schedule>> {
         let shape = Shape::new(self.ranks())?.rooted(job.root)?;
         let plain = job.algorithm.build(shape)?;
+        on_first_use(job.algorithm, shape, &*plain)?;
         Ok(if job.segments > 1 { Arc::new(Segments::new(plain, job.segments)) } else { plain })
     }
 

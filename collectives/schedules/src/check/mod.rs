@@ -12,6 +12,7 @@
 mod claims;
 mod cost;
 mod counterexample;
+mod first_use;
 mod matching;
 mod symbolic;
 mod tree;
@@ -20,6 +21,7 @@ mod walk;
 pub use claims::claims;
 pub use cost::Cost;
 pub use counterexample::Counterexample;
+pub use first_use::{MOST_PROVED, on_first_use};
 pub use matching::{matching, matching_round};
 pub use symbolic::{Order, Proof, symbolic};
 pub use tree::{Forest, Tree, TreeHash};

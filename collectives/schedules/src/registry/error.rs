@@ -69,6 +69,18 @@ pub enum Error {
         /// The requested number of ranks.
         ranks: u32,
     },
+    /// The algorithm's schedule is wrong, so that its ranks would wait for each other or end with a wrong result.
+    #[error("{collective} by {name} is wrong over {ranks} ranks: {flaw}")]
+    Wrong {
+        /// The algorithm's collective.
+        collective: Collective,
+        /// The algorithm's name.
+        name: &'static str,
+        /// The number of ranks.
+        ranks: u32,
+        /// The counterexample.
+        flaw: String,
+    },
     /// An added algorithm has the name of an existing one.
     #[error("{collective} has an algorithm `{name}` already; give your own another name")]
     Taken {
