@@ -90,6 +90,44 @@ fn a_topology_without_a_machine_is_told_what_is_missing() {
     says(&nccl(path.to_str().unwrap()), &["own.toml:1:8: ", "3 NICs"]);
 }
 
+/// NCCL decides from this file, which gives the GPU by its compute capability and its NVLinks.
+#[test]
+fn a_topology_file_of_nccl_is_the_machine_of_nccl_s_choice() {
+    let gpu = |sm: &str, at: u32| {
+        format!(
+            "<pci busid=\"0000:0{at}:00.0\" class=\"0x030200\" link_speed=\"32.0 GT/s PCIe\" link_width=\"16\"><gpu dev=\"{at}\" {sm}>\
+             <nvlink target=\"0000:c0:00.0\" count=\"18\" tclass=\"0x068000\"/></gpu></pci>\
+             <nic><net name=\"mlx5_{at}\" dev=\"{at}\" speed=\"400000\"/></nic>"
+        )
+    };
+    let text = |sm: &str| {
+        let gpus: String = (0..8).map(|at| gpu(sm, at)).collect();
+        format!("<system version=\"1\"><cpu numaid=\"0\">{gpus}</cpu></system>")
+    };
+    let folder = folder();
+    let path = folder.path().join("topo.xml");
+    let file = path.to_str().unwrap();
+    fs::write(&path, text("sm=\"90\"")).unwrap();
+    let call = |topology: &str| {
+        let call = ["simulate", "all_reduce", "--algo", "nccl", "--ranks", "16", "-b", "64M", "-e", "64M"];
+        said(&[&call[..], &["--topology", topology]].concat())
+    };
+    let row = |text: &str| text.lines().find(|line| !line.starts_with('#')).unwrap().to_string();
+    let own = call(file);
+    assert!(own.contains("# 2 x 8 H100 SXM, 8 NICs of 400 Gb/s InfiniBand a node"), "{own}");
+    assert!(own.contains("compute capability 90 with 18 NVLinks is taken as H100 SXM"), "{own}");
+    assert_eq!(row(&own), row(&call("hgx-h100")), "the same machine by its name");
+    for lacks in ["", "sm=\"61\""] {
+        fs::write(&path, text(lacks)).unwrap();
+        let line = refused(&nccl(file));
+        assert!(
+            line.contains("compute capability") && line.contains(",machine=") && !line.contains("A100"),
+            "{line}"
+        );
+    }
+    assert!(call(&format!("{file},machine=hgx-h200")).contains("# 2 x 8 H200, 8 NICs of 400 Gb/s"));
+}
+
 #[test]
 fn what_nccl_does_not_run_on_or_with_is_answered_with_what_is_right() {
     let dgx = ["simulate", "all_reduce", "--ranks", "12", "--topology", "dgx-a100", "--algo", "nccl"];

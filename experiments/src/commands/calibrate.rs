@@ -54,21 +54,30 @@ pub fn run(args: &Args) -> CommandResult {
     let bar = progress::bar(args.resamples.into(), "fitting resamples");
     let ends = intervals(&runs, &prior, Terms::default(), &found, args.resamples, || bar.inc(1));
     drop(bar);
-    let names = ["parameter", "value", "95 % interval", "unit", "before", "determined by the runs"];
+    let names = ["parameter", "before", "now", "unit", "95 % interval", "meaning"];
     let mut lines = vec![names.map(String::from).to_vec()];
     for (number, known) in PARAMETERS.iter().enumerate() {
-        let (value, std_dev) = (found.parameters.at(number), found.std_dev[number]);
+        let (before, value) = (prior.means[number].exp(), found.parameters.at(number));
         let (low, high) = ends[number];
+        if !found.tells(number) {
+            continue;
+        }
         lines.push(vec![
             known.name.into(),
+            format!("{before:.3}"),
             format!("{value:.3}"),
-            format!("{low:.3} to {high:.3}"),
             known.unit.into(),
-            format!("{:.3}", prior.means[number].exp()),
-            if std_dev < 0.95 * known.std_dev { "yes" } else { "no" }.into(),
+            format!("{low:.3} to {high:.3}"),
+            known.meaning(),
         ]);
     }
+    let told = lines.len() - 1;
+    output.say(format!("these runs determine {told} of {} parameters:", PARAMETERS.len()))?;
     output.say(columns(&lines))?;
+    output.say(format!(
+        "the other {} keep their values, which the file has too, with their sources\n",
+        PARAMETERS.len() - told
+    ))?;
     output.say(
         "residuals: by which factor the fit is wrong on the runs it was fitted to, by run and by system:",
     )?;

@@ -7,7 +7,7 @@ use crate::call::sweep::SweepArgs;
 use crate::call::{plot, proved, table};
 use crate::predict::critical_path;
 use crate::predict::machine::{SimulatedMachine, refused};
-use crate::predict::nccl::NcclMachine;
+use crate::predict::nccl::{NcclMachine, NcclOptions};
 use crate::predict::trace;
 use allfold_cli::common::Common;
 use allfold_cli::error::{CommandError, CommandResult};
@@ -19,6 +19,7 @@ use allfold_collectives::time::{self, Engine, LinkSharing, Sent};
 use allfold_report::format::{self, counted};
 use allfold_report::records::{SimulatedCollective, SimulatorSpeed};
 use allfold_sim::fault::{FaultKind, KINDS, span};
+use allfold_sim::machines::presets::Preset;
 use allfold_sim::{Faults, Picos, Sharing};
 use clap::ValueEnum;
 use nccl::NcclArgs;
@@ -233,7 +234,38 @@ fn own(
     for line in engine_lines(&speeds) {
         output.say(line)?;
     }
+    if let Some(record) = records.last().filter(|_| args.fault.is_empty() && args.lanes == 1) {
+        beside_nccl(&args.topology, choice, record)?;
+    }
     Ok(records)
+}
+
+/// A note with NCCL's bandwidth, where NCCL drives the machine and is much faster than one lane of this algorithm.
+fn beside_nccl(topology: &str, choice: &Choice, record: &SimulatedCollective) -> CommandResult {
+    const MUCH: f64 = 1.5;
+    const MOST: u32 = 1024;
+    let ranks = record.call.ranks;
+    if ranks > MOST || Preset::with_options(topology).is_err() {
+        return Ok(());
+    }
+    let Ok(machine) = NcclMachine::new(topology, ranks, NcclOptions::published()?) else { return Ok(()) };
+    let Ok(timed) = machine.time(choice, record.call.bytes) else { return Ok(()) };
+    let nccl = timed.record.busbw_gbps;
+    if nccl > MUCH * record.busbw_gbps {
+        let lanes = machine.setting.machine.nics.map_or(1, |nics| nics.count);
+        let more = if lanes > 1 {
+            format!("; --lanes {lanes} runs a lane for each NIC of a node")
+        } else {
+            String::new()
+        };
+        tracing::info!(
+            "{} runs on one lane here, as one of NCCL's channels: NCCL's own choice has a busbw of {} GB/s at {} (--algo nccl){more}",
+            record.call.algorithm,
+            format::number(nccl),
+            format::bytes(record.call.bytes)
+        );
+    }
+    Ok(())
 }
 
 /// Refuses flags that a call by NCCL, or several algorithms at once, do not take.

@@ -10,6 +10,7 @@ use allfold_collectives::Collective;
 use allfold_nccl_model::physics::{Parameters, Setting, Simulated, Terms, closed, simulated};
 use allfold_nccl_model::{Library, Overrides, Platform};
 use allfold_report::records::{CollectiveCall, SimulatedCollective};
+use allfold_sim::files::NcclTopology;
 use allfold_sim::machines::presets::Preset;
 use allfold_sim::machines::{Description, Machine};
 use allfold_sim::{Topology, read_text_at_most};
@@ -172,6 +173,9 @@ const LONGEST: u64 = 1 << 20;
 fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
     let head = topology.split([':', ',']).next().unwrap_or_default();
     if !topology.to_ascii_lowercase().ends_with(".json") {
+        if head.to_ascii_lowercase().ends_with(".xml") {
+            return NcclTopology::machine(topology, ranks).map_err(CommandError::usage);
+        }
         let is_machine = Preset::named(head).is_ok();
         return match Topology::named(topology, ranks) {
             Ok(links) if !is_machine => Err(links_alone(topology, &links)),

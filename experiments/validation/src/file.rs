@@ -98,10 +98,9 @@ impl ParameterFile {
     pub fn of(fit: &Fit, intervals: &[(f64, f64)], runs: Vec<String>) -> ParameterFile {
         let round = |value: f64| (value * 1e4).round() / 1e4;
         let entries = PARAMETERS.iter().enumerate().map(|(number, known)| {
-            let (value, std_dev) = (fit.parameters.at(number), fit.std_dev[number]);
+            let value = fit.parameters.at(number);
             let (low, high) = intervals.get(number).copied().unwrap_or((value, value));
-            let told = std_dev < 0.95 * known.std_dev;
-            let source = if told {
+            let source = if fit.tells(number) {
                 format!("fitted from {} systems; before: {}", fit.systems.len(), known.source)
             } else {
                 known.source.to_string()

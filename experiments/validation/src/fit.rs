@@ -30,6 +30,13 @@ pub struct Fit {
     pub systems: Vec<String>,
 }
 
+impl Fit {
+    /// Whether the runs determine the parameter of this number: its uncertainty fell.
+    pub fn tells(&self, number: usize) -> bool {
+        self.std_dev[number] < 0.95 * PARAMETERS[number].std_dev
+    }
+}
+
 /// One row of the fit.
 struct RunRow<'a> {
     case: &'a PhysicsCase,

@@ -11,6 +11,7 @@
 
 mod astra;
 mod nccl_graph;
+mod nccl_machine;
 mod nccl_topology;
 #[cfg(test)]
 mod tests;
@@ -29,20 +30,27 @@ const LONGEST: u64 = 16 << 20;
 /// A topology of `ranks` ranks from a file of another tool: `FILE[,OPTIONS]`. The options are those of a machine name and
 /// `machine=NAME`, which completes an NCCL file. `None` if `name` is not the name of such a file.
 pub(crate) fn topology(name: &str, ranks: u32) -> Result<Option<Topology>> {
-    let (path, options) = name.split_once(',').unwrap_or((name, ""));
+    let path = name.split(',').next().unwrap_or(name);
     let ends = |ending: &str| path.to_ascii_lowercase().ends_with(ending);
     if !(ends(".xml") || ends(".yml") || ends(".yaml")) {
         return Ok(None);
     }
-    let text = load(path)?;
     if !ends(".xml") {
-        return astra::topology(path, &text, ranks).map(Some);
+        return astra::topology(path, &load(path)?, ranks).map(Some);
     }
+    let (read, _, spec) = read_nccl(name)?;
+    let topology = read.node.topology(ranks, spec.fabrics)?.renamed(name).with_notes(read.notes);
+    Ok(Some(topology))
+}
+
+/// What the NCCL file of `FILE[,OPTIONS]` describes, the machine that completes it, and the options.
+fn read_nccl(name: &str) -> Result<(NcclTopology, Option<Preset>, Spec)> {
+    let (path, options) = name.split_once(',').unwrap_or((name, ""));
+    let text = load(path)?;
     let spec = Spec::read(&if options.is_empty() { String::new() } else { format!(",{options}") })?;
     let preset = spec.machine.as_deref().map(Preset::named).transpose()?;
     let read = NcclTopology::read(path, &text, preset.as_ref())?;
-    let topology = read.node.topology(ranks, spec.fabrics)?.renamed(name).with_notes(read.notes);
-    Ok(Some(topology))
+    Ok((read, preset, spec))
 }
 
 impl Topology {

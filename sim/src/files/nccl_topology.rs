@@ -25,6 +25,8 @@ pub struct NcclTopology {
     pub node: Node,
     /// What the reader completed, assumed or left out, one line per item.
     pub notes: Vec<String>,
+    /// The compute capability of the GPUs, such as 90; `None` if the file does not give it.
+    pub sm: Option<u32>,
 }
 
 const MOST_DEVICES: usize = 1024;
@@ -117,7 +119,7 @@ fn pci_gbps(source: Source<'_>, pci: &Element) -> Result<Option<f64>> {
 }
 
 /// GB/s of one NVLink in one direction, by compute capability `sm` (`topo.h`).
-fn nvlink_gb_per_s(sm: u32) -> f64 {
+pub(super) fn nvlink_gb_per_s(sm: u32) -> f64 {
     match sm {
         0..70 => 18.0,
         86 | 89 => 12.0,
@@ -233,7 +235,7 @@ impl<'a> Found<'a> {
                 return Err(source.wrong(system.at, what));
             };
             say(format!("lists no GPU; the whole node is taken from {}", preset.name));
-            return Ok(NcclTopology { node, notes: std::mem::take(notes) });
+            return Ok(NcclTopology { node, notes: std::mem::take(notes), sm: None });
         }
         let devices = self.gpus.len() as u32;
         if let Some((preset, _)) = complete.as_ref().filter(|(preset, _)| preset.devices != devices) {
@@ -285,7 +287,8 @@ impl<'a> Found<'a> {
         if let Some((_, from)) = &complete {
             node.network_nanos = from.network_nanos;
         }
-        Ok(NcclTopology { node, notes: std::mem::take(notes) })
+        let sm = self.gpus.iter().find_map(|gpu| gpu.3?.get("sm")?.parse().ok());
+        Ok(NcclTopology { node, notes: std::mem::take(notes), sm })
     }
 
     /// Adds the file's NICs to the node; if the file has none, those of the machine that completes the file.

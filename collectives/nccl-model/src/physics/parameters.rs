@@ -23,6 +23,32 @@ pub struct Parameter {
     pub source: &'static str,
 }
 
+/// The meaning of each family of parameters.
+const MEANINGS: [(&str, &str); 13] = [
+    ("launch", "the host's time to launch a call"),
+    ("base", "time before a call's first byte, relative to NCCL's tuner"),
+    ("step", "time of a step inside a node, relative to NCCL's tuner"),
+    ("hop", "time of a step between nodes"),
+    ("share", "share of the NICs' nominal speed that is reached"),
+    ("socket", "speed of a NIC by TCP sockets"),
+    ("link", "share of the nominal speed of the links in a node that is reached"),
+    ("nvls", "share of a GPU's port that switches which reduce reach"),
+    ("tree", "speed of trees relative to rings"),
+    ("fill", "time to fill a pipeline of chunks"),
+    ("extra", "time to agree on a large message before it is sent (rendezvous)"),
+    ("first", "what the first size of a run takes more"),
+    ("match", "copies where the host matches messages"),
+];
+
+impl Parameter {
+    /// What the parameter says about a machine; of a factor within its family, such as `hop.RoCE`, also for which kind.
+    pub fn meaning(&self) -> String {
+        let (family, kind) = self.name.split_once('.').unwrap_or((self.name, ""));
+        let meaning = MEANINGS.iter().find(|(name, _)| *name == family).map_or("", |(_, meaning)| meaning);
+        if kind.is_empty() { meaning.into() } else { format!("{meaning}; {kind}") }
+    }
+}
+
 const fn p(
     name: &'static str,
     unit: &'static str,
