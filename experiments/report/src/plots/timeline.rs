@@ -2,6 +2,7 @@
 
 use super::canvas::{self, GRID, INK, Sheet, Tip};
 use super::figure::{DrawError, Figure, Key};
+use crate::format;
 use plotters::prelude::*;
 
 /// A bar of a timeline.
@@ -43,7 +44,7 @@ impl Timeline {
     /// # Errors
     /// There is no bar at all, or plotters fails.
     pub fn draw(&self) -> Result<Figure, DrawError> {
-        let height = 60 + 26 * self.rows.len().max(2) as u32;
+        let height = 68 + 26 * self.rows.len() as u32;
         let bars = coarse(&self.bars, self.rows.len(), MOST_BARS);
         let draw = |sheet: Sheet| canvas::svg(sheet, &self.label, |area| self.on(area, sheet, &bars));
         let legend = self.kinds.iter().enumerate().map(|(at, name)| Key {
@@ -71,10 +72,10 @@ impl Timeline {
         let (count, font_size) = (self.rows.len(), sheet.font_size);
         let mut chart = ChartBuilder::on(area)
             .margin_top(4)
-            .margin_right(16)
+            .margin_right(28)
             .x_label_area_size(font_size * 3)
             .y_label_area_size(if sheet.narrow { font_size * 5 } else { font_size * 11 })
-            // plotters draws nothing on an axis of one segment: above a single row there is an empty one.
+            // plotters draws nothing on an axis of one segment: a single row covers two.
             .build_cartesian_2d(0.0..end * 1.01, (0..count.max(2) - 1).into_segmented())?;
         let name = |row: &SegmentValue<usize>| match row {
             SegmentValue::CenterOf(at) | SegmentValue::Exact(at) => {
@@ -90,6 +91,7 @@ impl Timeline {
             .configure_mesh()
             .x_labels(if sheet.narrow { 4 } else { 9 })
             .y_labels(count + 1)
+            .x_label_formatter(&|x| format::number(*x))
             .y_label_formatter(&name)
             .x_desc(self.unit)
             .axis_style(INK)
@@ -102,7 +104,8 @@ impl Timeline {
         let mut tips = Vec::new();
         for bar in bars {
             let Some(row) = count.checked_sub(bar.row + 1) else { continue };
-            let corners = [(bar.start, SegmentValue::Exact(row)), (bar.end, SegmentValue::Exact(row + 1))];
+            let top = if count == 1 { SegmentValue::Last } else { SegmentValue::Exact(row + 1) };
+            let corners = [(bar.start, SegmentValue::Exact(row)), (bar.end, top)];
             let middle = ((bar.start + bar.end) / 2.0, SegmentValue::CenterOf(row));
             let mut shape = Rectangle::new(corners, canvas::series(bar.kind, bar.kind).filled());
             shape.set_margin(3, 3, 0, 0);
@@ -204,15 +207,15 @@ mod tests {
         assert!(Timeline { bars: vec![], ..timeline }.draw().is_err());
     }
 
-    /// Regression: of a single row neither the name nor a bar was drawn.
+    /// Regression: of a single row neither the name nor a bar was drawn, and then an empty row above it.
     #[test]
-    fn a_single_row_is_drawn() {
+    fn a_single_row_is_drawn_and_no_empty_row_beside_it() {
         let timeline = Timeline {
             label: "one step".into(),
             unit: "us",
             rows: vec![("ranks 0..63".into(), "0..63".into())],
             kinds: vec!["a".into()],
-            bars: vec![Bar { row: 0, kind: 0, name: "work".into(), start: 0.0, end: 5.0 }],
+            bars: vec![Bar { row: 0, kind: 0, name: "work".into(), start: 0.0, end: 3600.0 }],
         };
         let wide = timeline.draw().unwrap().wide;
         let bars = wide.lines().filter(|line| line.contains("<rect") && line.contains("var(--s0)"));
@@ -223,7 +226,8 @@ mod tests {
             };
             (side("width"), side("height"))
         });
-        assert!(sides.into_iter().any(|(width, height)| width > 100.0 && height > 5.0), "{wide}");
+        assert!(sides.into_iter().any(|(width, height)| width > 100.0 && height > 30.0), "{wide}");
         assert!(wide.contains(">\nranks 0..63\n<"), "{wide}");
+        assert!(wide.contains(">\n3500\n<") && !wide.contains("500.0\n"), "{wide}");
     }
 }

@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 
 /// The most rows of a plot of a step, each for all ranks that do the same.
 const ROWS: usize = 64;
+/// Below this many bytes of parameters a step's communication takes the latency of its messages.
+const SMALL: u64 = 1 << 20;
 /// The longest list of ranks that names a row.
 const LIST: usize = 12;
 
@@ -165,13 +167,22 @@ fn finding(simulated: &[&SimulatedComparison]) -> Option<String> {
     let peak = |record: &SimulatedComparison| record.peak_bytes.iter().max().copied().unwrap_or(0);
     let smallest = many.min_by_key(|record| peak(record));
     let (fastest, smallest) = (fastest?, smallest?);
+    let bytes = fastest.memory.params;
+    let small = if bytes < SMALL {
+        format!(
+            ": with {} of parameters the number of messages decides, not their size, and a larger network has another answer",
+            format::rounded_bytes(bytes)
+        )
+    } else {
+        String::new()
+    };
     Some(format!(
-        "{} is the fastest of {} to train the {} on {} of {} (simulated); {} holds the least, {} on a rank",
+        "{} is the fastest of {} to train the {} on {} of {} (simulated){small}; {} holds the least, {} on a rank",
         fastest.setup.strategy,
         format::counted(simulated.len(), "way"),
         fastest.setup.model,
         format::counted(fastest.setup.ranks as usize, "rank"),
-        fastest.topology,
+        names::machine(&fastest.topology),
         if smallest.setup.strategy == fastest.setup.strategy { "it also" } else { &smallest.setup.strategy },
         format::rounded_bytes(peak(smallest))
     ))
@@ -195,7 +206,7 @@ fn waits(spans: &[&TimelineSpan]) -> Option<String> {
 pub(super) fn longest_wait(longest: u32, shares: impl Iterator<Item = f64> + Clone) -> Option<String> {
     let most = shares.clone().max_by(f64::total_cmp)?;
     Some(match shares.into_iter().all(|share| most - share < 1e-3) {
-        true => format!("all ranks wait alike: {} of their time", format::percent(most)),
+        true => format!("each rank waits equally long: {} of its time", format::percent(most)),
         false => format!("rank {longest} waits the longest: {} of its time", format::percent(most)),
     })
 }
@@ -423,7 +434,7 @@ mod tests {
         let said = |shares: &[f64]| longest_wait(3, shares.iter().copied()).unwrap();
         assert_eq!(
             said(&[0.132, 0.1325]),
-            format!("all ranks wait alike: {} of their time", format::percent(0.1325))
+            format!("each rank waits equally long: {} of its time", format::percent(0.1325))
         );
         assert_eq!(
             said(&[0.1, 0.2]),

@@ -103,8 +103,9 @@ fn best(on_threads: &[&MeasuredCollective], limits: &[Limit]) -> Option<Headline
     let best = all_reduce.max_by(|a, b| a.busbw_gbps.total_cmp(&b.busbw_gbps))?;
     let limit = limits.iter().min_by_key(|limit| limit.bytes.abs_diff(best.call.bytes));
     let share = limit.map(|limit| best.busbw_gbps / ceiling(limit, best.call.ranks));
-    let of = share.map_or(String::new(), |share| {
-        format!(", {} of what adding alone would allow", format::percent(share))
+    let of = share.map_or(String::new(), |share| match share > 1.0 {
+        true => ", above the limit that was measured in the same run, which is therefore too low".into(),
+        false => format!(", {} of what adding alone would allow", format::percent(share)),
     });
     Some(Headline {
         value: format!("{:.1} GB/s", best.busbw_gbps),

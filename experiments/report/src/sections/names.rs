@@ -61,7 +61,18 @@ pub fn device_and_topology(machine: &str) -> (&str, &str) {
 pub fn machine(machine: &str) -> String {
     match device_and_topology(machine) {
         ("", place) => place.into(),
-        (device, topology) => format!("{} on {topology}", self::device(device)),
+        (device, topology) => format!("{} on {}", self::device(device), self::topology(topology)),
+    }
+}
+
+/// A simulated machine without a model of a real one in words: `nodes8` is `nodes of 8 devices`; other names stay.
+pub fn topology(name: &str) -> String {
+    match name.strip_prefix("nodes").map(|sizes| sizes.split_once('x').unwrap_or((sizes, ""))) {
+        Some((devices, "")) if devices.parse::<u32>().is_ok() => format!("nodes of {devices} devices"),
+        Some((devices, nics)) if nics.parse::<u32>().is_ok() => {
+            format!("nodes of {devices} devices and {nics} NICs")
+        }
+        _ => name.into(),
     }
 }
 
@@ -89,7 +100,11 @@ mod tests {
             ("MLP of 34M parameters", "CNN")
         );
         assert!(!is_known("gpt2x") && is_known("gpt2 (amp)"));
-        assert_eq!(machine("nodes8 of a100_f32"), "A100 in f32 on nodes8");
+        assert_eq!(machine("nodes8 of a100_f32"), "A100 in f32 on nodes of 8 devices");
+        assert_eq!(
+            (topology("nodes4x2").as_str(), topology("nodesX").as_str()),
+            ("nodes of 4 devices and 2 NICs", "nodesX")
+        );
         assert_eq!(
             (machine("this machine").as_str(), device("cpu_core").as_str()),
             ("this machine", "cpu core")

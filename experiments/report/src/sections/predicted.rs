@@ -1,7 +1,7 @@
 //! Collectives on simulated machines, over ranks and over sizes.
 
 use super::part::{Part, commands, distinct, fact, head};
-use super::predicted_curves;
+use super::{names, predicted_curves};
 use crate::format;
 use crate::page::{Headline, Question, ReportTable, Section};
 use crate::plots::DrawError;
@@ -78,7 +78,7 @@ fn fastest(rows: &[&SimulatedCollective]) -> Option<(Question, Headline)> {
             best.call.collective,
             format::bytes(best.call.bytes),
             format::counted(best.call.ranks as usize, "rank"),
-            best.topology,
+            names::topology(&best.topology),
             best.call.algorithm
         ),
         None,

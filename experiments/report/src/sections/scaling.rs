@@ -6,7 +6,7 @@ use super::scaling_curves;
 use crate::format;
 use crate::page::{Headline, Question, ReportTable, Section};
 use crate::plots::DrawError;
-use crate::records::{MeasuredScale, RankMemory, Records, SimulatedScale};
+use crate::records::{MeasuredScale, MeasuringMachine, RankMemory, Records, SimulatedScale};
 
 /// The number of ranks that the first line of the page is about, if there is a point of that many.
 const ANSWERED: u32 = 64;
@@ -31,6 +31,7 @@ pub fn part(records: &Records) -> Result<Option<Part>, DrawError> {
     let largest = largest(&simulated).filter(|largest| Some(*largest) != answered);
     facts.extend(largest.filter(fits).map(scaled));
     facts.extend(answered.and_then(|answered| misfits(answered, &simulated)));
+    facts.extend(slower(&measured, records.all::<MeasuringMachine>().first()));
     let off = scaling_curves::model_of_this_machine(&scaling_curves::pairs(&measured, &simulated));
     facts.extend(off.map(|off| {
         let text = "the data sheet's model of a CPU core, compared with training measured here; nothing is fitted to this machine";
@@ -104,8 +105,12 @@ fn answer(point: &SimulatedScale) -> String {
     let (device, topology) = names::device_and_topology(&point.topology);
     let model = &point.setup.model;
     let who = match device {
-        "" => format!("{} of {topology}", format::counted(point.setup.ranks as usize, "rank")),
-        device => format!("{} {} ({topology})", point.setup.ranks, names::device(device)),
+        "" => format!(
+            "{} of {}",
+            format::counted(point.setup.ranks as usize, "rank"),
+            names::topology(topology)
+        ),
+        device => format!("{} {} ({})", point.setup.ranks, names::device(device), names::topology(topology)),
     };
     let what = format!("{} by {}", names::plain(model), point.setup.strategy);
     if let Some((needed, has)) = point.excess() {
@@ -114,13 +119,11 @@ fn answer(point: &SimulatedScale) -> String {
     }
     let above =
         format::above_whole([point.efficiency].into_iter()).map_or("", |_| " (why above 100 %: see below)");
-    let memory = point.memory.zip(point.device_memory).map(|(memory, has)| {
-        format!(
-            ", and hold it: {} of {} on a rank",
-            format::rounded_bytes(memory.total()),
-            format::rounded_bytes(has)
-        )
-    });
+    let gib = |bytes: u64| format::number(bytes as f64 / f64::from(1 << 30));
+    let memory = point
+        .memory
+        .zip(point.device_memory)
+        .map(|(memory, has)| format!(", and hold it ({} of {} GiB)", gib(memory.total()), gib(has)));
     format!(
         "{who} would train {what} at {} {}/s, {} efficient{above}{}",
         format::grouped(point.samples_per_s),
@@ -128,6 +131,33 @@ fn answer(point: &SimulatedScale) -> String {
         format::percent(point.efficiency),
         memory.unwrap_or_default()
     )
+}
+
+/// A measured network that several ranks train more slowly than one, and what the machine did meanwhile.
+fn slower(measured: &[&MeasuredScale], machine: Option<&MeasuringMachine>) -> Option<(Question, Headline)> {
+    let pairs = measured.iter().filter(|one| one.setup.ranks == 1).filter_map(|one| {
+        let same = |many: &&&MeasuredScale| many.setup.kind() == one.setup.kind() && many.setup.ranks > 1;
+        let many = measured.iter().filter(same).max_by_key(|many| many.setup.ranks)?;
+        (many.samples_per_s < one.samples_per_s).then_some((*one, *many))
+    });
+    let ratio = |(one, many): &(&MeasuredScale, &MeasuredScale)| many.samples_per_s / one.samples_per_s;
+    let (one, many) = pairs.min_by(|a, b| ratio(a).total_cmp(&ratio(b)))?;
+    let busy = machine.and_then(|machine| Some((machine.cores, machine.load?)));
+    let why = match busy.filter(|(cores, load)| *load > f64::from(*cores) / 2.0) {
+        Some((cores, load)) => format!(
+            "; the machine was busy (load {load:.1} on {}), so that this says nothing about the program",
+            format::counted(cores as usize, "core")
+        ),
+        None => String::new(),
+    };
+    let text = format!(
+        "training the {}: {} samples/s measured on {} and {} on one{why}",
+        names::network(&one.setup.model),
+        format::number(many.samples_per_s),
+        format::counted(many.setup.ranks as usize, "rank"),
+        format::number(one.samples_per_s)
+    );
+    Some(fact(Question::Here, format!("{} ranks slower than one", many.setup.ranks), text, Some(false)))
 }
 
 /// The points on the curve of `answered` that do not fit in memory.
@@ -299,9 +329,7 @@ mod tests {
         let part = contents(&divided(&[16, 64, 128]));
         let answer = part.answer.unwrap();
         assert!(
-            answer.contains(
-                "by zero3 at 640 sequences/s, 100.0 % efficient, and hold it: 68.500 GiB of 74.506 GiB"
-            ),
+            answer.contains("by zero3 at 640 sequences/s, 100.0 % efficient, and hold it (68.5 of 74.5 GiB)"),
             "{answer}"
         );
         let values: Vec<&str> = part.facts.iter().map(|(_, fact)| &*fact.value).collect();
@@ -311,6 +339,46 @@ mod tests {
         assert_eq!(cells, ["-", "100.0 %", "104.8 %"]);
         let finding = part.section.plots[0].finding.as_deref().unwrap();
         assert!(finding.starts_with("does not fit in memory: 16 ranks; zero3"), "{finding}");
+    }
+
+    #[test]
+    fn two_ranks_that_are_slower_than_one_are_said_with_the_load_of_the_machine() {
+        let points: Vec<SimulatedScale> = [1, 2].map(|ranks| point("cnn", "this machine", ranks)).to_vec();
+        let measured = points.into_iter().zip([3411.0, 2405.0]).map(|(point, samples_per_s)| MeasuredScale {
+            samples_per_s,
+            setup: point.setup,
+            batch: point.batch,
+            topology: point.topology,
+            time_us: 1.0,
+            time_error_us: 0.0,
+            exposed_us: 0.0,
+            efficiency: 1.0,
+            engines: Vec::new(),
+            memory: None,
+            device_memory: None,
+        });
+        let measured: Vec<MeasuredScale> = measured.collect();
+        let points: Vec<&MeasuredScale> = measured.iter().collect();
+        let machine = MeasuringMachine {
+            date: String::new(),
+            processor: String::new(),
+            cores: 2,
+            memory_bytes: None,
+            load: Some(4.15),
+            gpus: Vec::new(),
+        };
+        let (_, fact) = slower(&points, Some(&machine)).unwrap();
+        assert_eq!((fact.value.as_str(), fact.ok), ("2 ranks slower than one", Some(false)));
+        assert!(
+            fact.text.contains(
+                "2405 samples/s measured on 2 ranks and 3411 on one; the machine was busy (load 4.2"
+            ),
+            "{}",
+            fact.text
+        );
+        let idle = MeasuringMachine { load: Some(0.1), ..machine };
+        assert!(!slower(&points, Some(&idle)).unwrap().1.text.contains("busy"));
+        assert!(slower(&points[..1], None).is_none());
     }
 
     #[test]
@@ -337,7 +405,7 @@ mod tests {
         assert_eq!(largest(&points).unwrap().setup.ranks, 1024);
         assert!(
             answer(answered(&points[2..]).unwrap())
-                .starts_with("4096 A100 in f32 (nodes8) would train MLP of 34M")
+                .starts_with("4096 A100 in f32 (nodes of 8 devices) would train MLP of 34M")
         );
     }
 }
