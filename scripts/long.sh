@@ -39,6 +39,7 @@ row mutations $((200000 * factor)) ALLFOLD_MUTATIONS -p allfold-parsers --test m
 row two_runs $((200 * factor)) TRIALS -p allfold-experiments --test launch of_two_runs
 row full_disk $((200 * factor)) TRIALS -p allfold-experiments --test launch a_disk_that_fills
 row stopped_rank $((200 * factor)) TRIALS -p allfold-experiments --test launch a_rank_that_is_stopped
+row storms $((500 * factor)) STORMS -p allfold-experiments --test launch no_storm
 row small_operations $((1000000 * factor)) OPERATIONS -p allfold-experiments --test many_operations
 row strategies all STRATEGY_RANKS -p allfold-tests --test strategies
 row shaped_links full SHAPED -p allfold-collectives --test shaped

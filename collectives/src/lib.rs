@@ -39,7 +39,7 @@ mod work;
 pub mod world;
 
 pub use allfold_kernels::{DType, Element, ReduceOp};
-pub use allfold_net::{environment, rendezvous};
+pub use allfold_net::{environment, rendezvous, running_time};
 pub use allfold_schedules::{Collective, Extent, Geometry, Rank};
 pub use allfold_schedules::{algorithms, check, meaning, registry, render, schedule};
 pub use allfold_timing as time;

@@ -11,6 +11,7 @@ use super::handshake::{
     read_opening,
 };
 use super::peer_stream::PeerStream;
+use super::running_time::timeout;
 use super::security::Security;
 use super::tls::{self, Credentials, Opened, Records};
 use crate::{Error, Result};
@@ -24,7 +25,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 /// Makes the connections of one job. It has the security mode, and the certificate for TLS.
 #[derive(Clone)]

@@ -30,6 +30,7 @@ pub mod handshake;
 mod hidden;
 pub mod peer_stream;
 pub mod rendezvous;
+pub mod running_time;
 mod security;
 mod segment_handle;
 pub mod shared_memory_link;

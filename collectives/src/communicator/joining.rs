@@ -9,6 +9,7 @@ use crate::environment::{self, Environment, Variables, wrong};
 use crate::rendezvous::{
     self, Hello, Joined, PeerKind, RendezvousFailure, RendezvousTimeouts, Server, join, serve_world,
 };
+use crate::running_time;
 use crate::tcp::{Deadlines, Host, PeerOptions, Secret, Security, random, runtime};
 use crate::{Error, Rank, Result, flight};
 use allfold_sim::fnv1a;
@@ -120,7 +121,7 @@ impl Joining {
                 let mut stream =
                     rendezvous::call(address, hello, &authenticator, timeout).await.map_err(failed)?;
                 // The launcher closes the connection once it has read the report. If this side closed first, the report could be lost.
-                let _ = tokio::time::timeout(timeout.handshake, stream.read(&mut [0])).await;
+                let _ = running_time::timeout(timeout.handshake, stream.read(&mut [0])).await;
                 Ok::<_, Error>(())
             })?;
         }

@@ -1,5 +1,6 @@
 //! Waits that a rank's own program can end: Python, for example, checks for signals while a rank waits.
 
+use super::deadline::LOOK;
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub fn asked() -> Option<String> {
     ASK.get().and_then(|ask| ask())
 }
 
-/// How long this thread may sleep in one wait: `sleep`, but at most [`PAUSE`] if it has to call `ask` meanwhile.
+/// How long this thread may sleep in one wait: `sleep`, but at most [`LOOK`], and at most [`PAUSE`] if it has to call `ask` meanwhile.
 pub(crate) fn pause(sleep: Duration) -> Duration {
-    if ASK.get().is_some() { sleep.min(PAUSE) } else { sleep }
+    sleep.min(if ASK.get().is_some() { PAUSE } else { LOOK })
 }

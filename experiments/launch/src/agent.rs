@@ -21,14 +21,15 @@ use crate::system;
 use crate::variables::variables;
 use crate::waiting::Waiting;
 use allfold_collectives::Rank;
-use allfold_collectives::rendezvous::{self, Hello, PeerKind, RendezvousTimeouts, Server};
+use allfold_collectives::rendezvous::{self, Hello, Launching, PeerKind, RendezvousTimeouts, Server};
 use allfold_collectives::tcp::AuthenticatedStream;
 use rustix::process::Signal;
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpSocket;
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
 /// How long the agent waits until ranks' output is printed after a signal, and its line about flight records after a failure.
@@ -71,16 +72,18 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
             printer.say(&warning);
         }
         let (send, callers) = mpsc::channel(16);
-        tokio::spawn(server.serve(authenticator.clone(), timeouts, Some(send)));
+        let (exits, exited) = watch::channel(BTreeSet::new());
+        let launching = Launching { callers: send, exited };
+        tokio::spawn(server.serve(authenticator.clone(), timeouts, Some(launching)));
         let plan = Plan {
             nodes: job.nodes,
-            // An elastic job's restarts have been used up before the agent reports a failure.
-            max_restarts: if job.elastic { 0 } else { job.max_restarts },
+            max_restarts: job.max_restarts,
+            elastic: job.elastic,
             timeout: job.timeout,
             grace: job.grace,
         };
         let mut reserved = Reserved { near: held, socket: None };
-        let task = coordinate(plan, callers, move || reserved.another(), printer.clone());
+        let task = coordinate(plan, callers, exits, move || reserved.another(), printer.clone());
         coordinator = Some(tokio::spawn(task));
     }
     let hello = Hello {
@@ -99,7 +102,7 @@ async fn node(mut job: LaunchJob, pumps: Handle) -> LaunchResult {
     let output = Output { folder: job.log_dir.clone(), tee: job.tee, printer };
     let (send, news) = mpsc::unbounded_channel();
     let line = Line::open(stream, move |said| send.send(said).is_ok());
-    let mut agent = Agent { job, output, line, news };
+    let mut agent = Agent { job, output, line, news, incomplete: false };
     // A coordinator that ends normally has sent the agent `Over`, and the agent ends by itself. Only a panic of the coordinator
     // ends the job here.
     let broken = async {
@@ -151,6 +154,8 @@ struct Agent {
     output: Output,
     line: Line<AuthenticatedStream>,
     news: mpsc::UnboundedReceiver<Result<Message, Lost>>,
+    /// Whether a rank of this start, on any node, has exited with 0: the world cannot be complete again before another start.
+    incomplete: bool,
 }
 
 impl Agent {
@@ -237,6 +242,7 @@ impl Agent {
     /// Runs one start of the world, until none of this node's ranks runs any more.
     async fn start(&mut self, start: Start, guard: &mut Guard, signals: &mut Signals) -> LaunchResult {
         let epoch = start.epoch;
+        self.incomplete = false;
         let mut ranks = Processes::new();
         let launched = self.launch(&mut ranks, 0..self.job.ranks, start, guard, signals).await;
         let mut said = launched.err().map(|halt| halt.of(epoch));
@@ -246,6 +252,7 @@ impl Agent {
                 ended = ranks.ended() => {
                     if ended.end.is_good() {
                         let (rank, after) = (start.rank(ended.local).rank, ended.after);
+                        self.incomplete = true;
                         self.line.say(&Message::Exited { epoch, rank, after }).await;
                     } else {
                         said = self.failed(ended, &mut ranks, start, &mut again, (guard, signals)).await;
@@ -256,6 +263,7 @@ impl Agent {
                     Ok(Message::Lost { epoch: of, rank }) if self.job.elastic => {
                         start.local(rank).into_iter().for_each(|local| ranks.lose(local, of));
                     }
+                    Ok(Message::Exited { epoch: of, .. }) if of == epoch => self.incomplete = true,
                     Ok(_) => {}
                     Err(lost) => {
                         ranks.stop(Signal::TERM, self.job.grace, guard).await;
@@ -310,14 +318,18 @@ impl Agent {
             [&ended].into_iter().chain(&together).filter(bad).map(|ended| ended.local).collect();
         let cause = cause(ended, together);
         let rank = start.rank(cause.local).rank;
-        if self.job.elastic && *again < self.job.max_restarts && cause.end.may_differ() {
+        let restarts = start.epoch + *again;
+        let alone = self.job.elastic && !self.incomplete;
+        if alone && restarts < self.job.max_restarts && cause.end.may_differ() {
             *again += 1;
             let how = cause.lost.map_or_else(|| cause.end.to_string(), |lost| lost.to_string());
             self.output.printer.say(&format!(
-                "rank {rank} failed, {how}; starting it again ({again} of {})",
+                "rank {rank} failed, {how}; starting it again ({} of {})",
+                restarts + 1,
                 self.job.max_restarts
             ));
-            let later = Start { epoch: start.epoch + *again, ..start };
+            let later = Start { epoch: restarts + 1, ..start };
+            self.line.say(&Message::Lost { epoch: later.epoch, rank }).await;
             let launched = self.launch(ranks, failed, later, guard, signals).await;
             return launched.err().map(|halt| halt.of(start.epoch));
         }

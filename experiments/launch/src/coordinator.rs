@@ -13,17 +13,20 @@ use crate::output::Printer;
 use crate::waiting::Waiting;
 use allfold_collectives::Rank;
 use allfold_collectives::rendezvous::{Caller, PeerKind};
+use allfold_collectives::running_time::{after, sleep_until, timeout_at};
 use allfold_collectives::tcp::AuthenticatedStream;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 
 /// The properties of the whole job.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub nodes: u32,
     pub max_restarts: u32,
+    /// Whether agents start failed ranks again by themselves, as long as no rank has exited with 0.
+    pub elastic: bool,
     /// The time for all nodes to join.
     pub timeout: Duration,
     /// The time between the request that ranks end and killing them.
@@ -46,6 +49,8 @@ struct Nodes {
     all: BTreeMap<u32, (u32, Line<AuthenticatedStream>)>,
     /// By rank: the latest epoch in which a peer reported that rank as lost.
     lost: BTreeMap<u32, u32>,
+    /// The latest epoch in which a node has started ranks.
+    latest: u32,
 }
 
 /// An event of a node: a message, or the loss of its launcher.
@@ -59,16 +64,18 @@ struct Cause {
     again: bool,
 }
 
-/// Coordinates the launchers until the job is over. `port` finds a free port for each start.
+/// Coordinates the launchers until the job is over. `port` finds a free port for each start. The server of the rendezvous learns by
+/// `exits` which ranks of a start have exited with 0.
 pub(super) async fn coordinate(
     plan: Plan,
     mut callers: mpsc::Receiver<Caller>,
+    exits: watch::Sender<BTreeSet<Rank>>,
     mut port: impl FnMut() -> u16,
     printer: Printer,
 ) {
     let (send, mut news) = mpsc::unbounded_channel();
     let mut nodes = Nodes::default();
-    let due = Instant::now() + plan.timeout;
+    let due = after(plan.timeout);
     let mut waiting = Waiting::new(printer.clone());
     while nodes.all.len() < plan.nodes as usize {
         let caller = tokio::select! {
@@ -93,26 +100,29 @@ pub(super) async fn coordinate(
             return nodes.over(2, text).await;
         }
     }
-    for epoch in 0.. {
+    loop {
         let heard = (&mut news, &mut callers);
-        let Some(cause) = start(&mut nodes, heard, epoch, port(), plan).await else {
+        exits.send_replace(BTreeSet::new());
+        let Some(cause) = start(&mut nodes, heard, &exits, port(), plan).await else {
             return nodes.over(0, String::new()).await;
         };
-        if !cause.again || epoch == plan.max_restarts {
+        if !cause.again || nodes.latest >= plan.max_restarts {
             return nodes.over(cause.code, cause.text).await;
         }
-        printer.say(&format!("{}; starting again ({} of {})", cause.text, epoch + 1, plan.max_restarts));
+        nodes.latest += 1;
+        printer.say(&format!("{}; starting again ({} of {})", cause.text, nodes.latest, plan.max_restarts));
     }
 }
 
-/// Runs one start of the world; `None` if all ranks succeeded.
+/// Runs one start of the world, in the epoch `nodes.latest`; `None` if all ranks succeeded.
 async fn start(
     nodes: &mut Nodes,
     (news, callers): (&mut mpsc::UnboundedReceiver<News>, &mut mpsc::Receiver<Caller>),
-    epoch: u32,
+    exits: &watch::Sender<BTreeSet<Rank>>,
     port: u16,
     plan: Plan,
 ) -> Option<Cause> {
+    let epoch = nodes.latest;
     let world = nodes.all.values().map(|(ranks, _)| ranks).sum();
     let mut first = 0;
     for (ranks, line) in nodes.all.values() {
@@ -125,31 +135,33 @@ async fn start(
     let mut exited = BTreeMap::new();
     let mut due = None;
     while !open.is_empty() {
-        let more = async {
-            match due {
-                Some(due) => timeout_at(due, news.recv()).await.unwrap_or(None),
-                None => news.recv().await,
-            }
-        };
-        let next = tokio::select! {
-            next = more => next,
+        let (node, message) = tokio::select! {
+            Some(next) = news.recv() => next,
             Some(caller) = callers.recv() => {
                 nodes.called(caller).await;
                 continue;
             }
+            () = sleep_until(due) => break,
         };
-        // `None` means that the deadline has passed: `news` does not close, because `coordinate` keeps a sender.
-        let Some((node, message)) = next else { break };
         let found = match message {
             Ok(Message::Done { epoch: of } | Message::Stopped { epoch: of }) if of == epoch => {
                 open.remove(&node);
                 continue;
             }
             Ok(Message::Failed { epoch: of, rank, end, stopped, text }) if of == epoch => {
-                failed(rank, end, stopped, &exited, &text)
+                let failed = failed(rank, end, stopped, &exited, &text);
+                Cause { again: failed.again && (!plan.elastic || !exited.is_empty()), ..failed }
             }
             Ok(Message::Exited { epoch: of, rank, after }) if of == epoch => {
                 exited.insert(rank, after);
+                exits.send_modify(|exits| _ = exits.insert(Rank(rank)));
+                if plan.elastic {
+                    nodes.say_all(&Message::Exited { epoch, rank, after }).await;
+                }
+                continue;
+            }
+            Ok(Message::Lost { epoch: of, .. }) => {
+                nodes.latest = nodes.latest.max(of);
                 continue;
             }
             Ok(Message::Unable { epoch: of, code, text }) if of == epoch => {
@@ -168,10 +180,8 @@ async fn start(
             }
         };
         if cause.is_none() {
-            for (_, line) in nodes.all.values() {
-                line.say(&Message::Stop { epoch }).await;
-            }
-            due = Some(Instant::now() + plan.grace + MARGIN);
+            nodes.say_all(&Message::Stop { epoch }).await;
+            due = Some(after(plan.grace + MARGIN));
             cause = Some(found);
         } else if !found.again {
             // The first failure is reported, but a lost node or a signal from the user prevents a restart.
@@ -220,6 +230,13 @@ fn printable(said: &str) -> String {
 }
 
 impl Nodes {
+    /// Sends a message to every agent.
+    async fn say_all(&self, message: &Message) {
+        for (_, line) in self.all.values() {
+            line.say(message).await;
+        }
+    }
+
     /// The numbers of the nodes that have not joined, of this many.
     fn missing(&self, nodes: u32) -> String {
         let missing = (0..nodes).filter(|node| !self.all.contains_key(node));

@@ -25,7 +25,8 @@ pub(super) enum Message {
     /// From an agent: rank `rank` failed; `stopped` is a rank of its node that a signal has stopped; `text` is the line of the
     /// failed rank's standard error that explains its end best, or that the other ranks had lost it.
     Failed { epoch: u32, rank: u32, end: End, stopped: Option<u32>, text: String },
-    /// From an agent: a rank has exited with 0, this long after its process was started.
+    /// From an agent: a rank has exited with 0, this long after its process was started. The coordinator passes this to the agents of
+    /// an elastic job.
     Exited { epoch: u32, rank: u32, after: Duration },
     /// From an agent: its launcher received a signal that ends the job.
     Interrupted { epoch: u32, signal: i32 },
@@ -35,7 +36,8 @@ pub(super) enum Message {
     Unable { epoch: u32, code: u8, text: String },
     /// From either side: a heartbeat.
     Beat,
-    /// To an agent: the peers of one of its ranks have lost that rank, in this epoch.
+    /// To an agent: the peers of one of its ranks have lost that rank, in this epoch. From an agent of an elastic job: this rank is
+    /// started again, in this epoch.
     Lost { epoch: u32, rank: u32 },
 }
 

@@ -5,6 +5,7 @@ use crate::guard::Guard;
 use crate::output::{Printed, Printer};
 use crate::process::{Ended, Process, Program};
 use crate::start::StartedRank;
+use allfold_collectives::running_time::{after, now};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -123,9 +124,9 @@ impl Processes {
     /// instead, they would enter the operation in which the others wait, and no record would show which rank was late.
     pub async fn stop(&mut self, signal: Signal, grace: Duration, guard: &mut Guard) {
         self.signal(signal);
-        let due = Instant::now() + grace;
-        while self.can_act() && Instant::now() < due {
-            let _ = timeout_at(due.min(Instant::now() + LOOK), self.ended()).await;
+        let due = after(grace);
+        while self.can_act() && now() < due {
+            let _ = timeout(LOOK, self.ended()).await;
         }
         self.signal(Signal::KILL);
         while self.is_running() {

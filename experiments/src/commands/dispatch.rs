@@ -129,7 +129,8 @@ pub fn run() -> CommandResult {
             return answer(&error, &words);
         }
     };
-    if let Some(name) = words.first().and_then(|word| word.to_str()).filter(|_| !invocation::is_called()) {
+    let named = words.iter().filter_map(|word| word.to_str()).find(|word| !word.starts_with('-'));
+    if let Some(name) = named.filter(|_| !invocation::is_called()) {
         launched::here(name)?;
     }
     log::begin(cli.verbose, cli.quiet)?;

@@ -4,6 +4,7 @@
 mod limits;
 mod logs;
 mod nodes;
+mod storms;
 mod training;
 mod trials;
 

@@ -1,6 +1,7 @@
 //! Waiting in real time by polling: first without pauses, then at intervals, up to a deadline.
 
 use crate::Result;
+use allfold_collectives::running_time::now;
 use std::time::{Duration, Instant};
 
 /// The number of polls without sleeping in between. They take some tens of microseconds, in which most waits end.
@@ -16,9 +17,8 @@ pub(crate) struct Wait {
 }
 
 impl Wait {
-    #[allow(clippy::disallowed_methods, reason = "deadlines of GPUs are real time")]
     pub fn new(deadline: Duration) -> Wait {
-        Wait { begun: Instant::now(), deadline, asked: 0 }
+        Wait { begun: now(), deadline, asked: 0 }
     }
 
     /// Pauses before the next poll; false if the deadline has passed.
@@ -30,7 +30,8 @@ impl Wait {
             _ => std::thread::sleep(INTERVAL),
         }
         // While the wait spins, the clock is read only at every 16th poll.
-        self.asked < SPINS && !self.asked.is_multiple_of(16) || self.begun.elapsed() <= self.deadline
+        self.asked < SPINS && !self.asked.is_multiple_of(16)
+            || now().saturating_duration_since(self.begun) <= self.deadline
     }
 }
 

@@ -3,12 +3,12 @@
 use super::messages::{ANSWER, Hello, decode_answer, decode_table, table_size};
 use super::{Peer, RendezvousFailure, RendezvousTimeouts, Table};
 use crate::environment::RendezvousAddress;
+use crate::running_time::{after, now, sleep, timeout_at};
 use crate::{AuthenticatedStream, Authenticator, Refusal};
 use std::io::{Error, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, sleep, timeout_at};
 
 /// The pause after the first try to connect, and the longest pause.
 const FIRST: Duration = Duration::from_millis(2);
@@ -33,10 +33,9 @@ pub async fn join(
     authenticator: &Authenticator,
     timeout: RendezvousTimeouts,
 ) -> Result<Joined, RendezvousFailure> {
-    let mut stream =
-        connect(rendezvous_address, authenticator, Instant::now() + timeout.rendezvous, timeout).await?;
+    let mut stream = connect(rendezvous_address, authenticator, after(timeout.rendezvous), timeout).await?;
     // The server may start late; its own timeout begins with the first call.
-    let due = Instant::now() + timeout.rendezvous + timeout.handshake;
+    let due = after(timeout.rendezvous.saturating_add(timeout.handshake));
     let (mine, theirs) = stream.addresses().map_err(system)?;
     // Peers reach this rank over the interface through which this rank reached the server.
     let listener =
@@ -85,7 +84,7 @@ async fn connect(
             }
             Err(_) => "the host does not answer".into(),
         };
-        if Instant::now() + pause >= due {
+        if now() + pause >= due {
             let server = if rendezvous_address.served { "the launcher of node 0" } else { "rank 0" };
             return Err(RendezvousFailure::Unreachable { server, after: timeout.rendezvous, cause });
         }
@@ -147,8 +146,7 @@ pub async fn call(
     authenticator: &Authenticator,
     timeout: RendezvousTimeouts,
 ) -> Result<AuthenticatedStream, RendezvousFailure> {
-    let mut stream =
-        connect(rendezvous_address, authenticator, Instant::now() + timeout.rendezvous, timeout).await?;
+    let mut stream = connect(rendezvous_address, authenticator, after(timeout.rendezvous), timeout).await?;
     stream.write_all(&hello.encode()).await.map_err(lost)?;
     Ok(stream)
 }

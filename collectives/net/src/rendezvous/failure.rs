@@ -24,6 +24,12 @@ pub enum RendezvousFailure {
         /// How long the other ranks waited.
         after: Duration,
     },
+    /// Ranks that the other ranks wait for have exited with 0.
+    #[error("{} exited with 0 and cannot join any more", Rank::list(.ranks))]
+    Exited {
+        /// The ranks that have exited, or the first of them.
+        ranks: Vec<Rank>,
+    },
     /// The server had too few descriptors for the connections of all ranks.
     #[error(
         "the server has no descriptors left for more ranks, its limit is {limit}; raise it by `ulimit -n`"
@@ -191,6 +197,7 @@ impl RendezvousFailure {
             RendezvousFailure::EpochBeyond { mine, theirs } => (10, vec![*mine, *theirs]),
             RendezvousFailure::Job => (7, vec![]),
             RendezvousFailure::Starved { limit } => (9, vec![*limit]),
+            RendezvousFailure::Exited { ranks } => (12, ranks.iter().map(|rank| rank.0).collect()),
             _ => (8, vec![]),
         }
     }
@@ -212,6 +219,7 @@ impl RendezvousFailure {
             (10, &[mine, theirs]) => RendezvousFailure::EpochBeyond { mine, theirs },
             (7, []) => RendezvousFailure::Job,
             (9, &[limit]) => RendezvousFailure::Starved { limit },
+            (12, ranks) => RendezvousFailure::Exited { ranks: ranks.iter().copied().map(Rank).collect() },
             _ => RendezvousFailure::Lost("it gave no reason that this version knows".into()),
         }
     }
@@ -236,6 +244,7 @@ mod tests {
             RendezvousFailure::EpochBeyond { mine: u32::MAX, theirs: 2 },
             RendezvousFailure::Job,
             RendezvousFailure::Starved { limit: 1024 },
+            RendezvousFailure::Exited { ranks: vec![Rank(1), Rank(4)] },
         ] {
             let (code, numbers) = failure.parts();
             assert_eq!(RendezvousFailure::of(code, &numbers), failure);

@@ -24,7 +24,7 @@ pub use failure::RendezvousFailure;
 pub use client::{Joined, join};
 pub use messages::{Hello, PeerKind};
 pub use server::serve_world;
-pub use server::{Caller, Server};
+pub use server::{Caller, Launching, Server};
 
 use crate::Rank;
 use crate::{Authenticator, PeerIdentity, Purpose, Security, SegmentHandle};

@@ -1,21 +1,21 @@
 //! The server of a rendezvous: accepts callers, compares their settings of the world, and answers all of them at once.
 
-use super::failure::{MISSING, RendezvousFailure};
+use super::failure::{MISSING, NUMBERS, RendezvousFailure};
 use super::messages::{HELLO, Hello, PeerKind, encode_answer, encode_table};
 use super::{Peer, RendezvousTimeouts, Table};
 use crate::Rank;
 use crate::accept_queue::{self, AcceptQueue, PENDING};
+use crate::running_time::{after, sleep_until, timeout};
 use crate::{AuthenticatedStream, Authenticator, HandshakeAnswer, Purpose};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::sync::{mpsc, watch};
 
 /// A caller that has identified itself by its first message.
 pub struct Caller {
@@ -25,6 +25,14 @@ pub struct Caller {
     pub from: IpAddr,
     /// The connection.
     pub stream: AuthenticatedStream,
+}
+
+/// The connection of a server to the launcher that runs it.
+pub struct Launching {
+    /// Receives the calls of launchers, and reports to launchers.
+    pub callers: mpsc::Sender<Caller>,
+    /// The ranks of the current start whose processes have exited with 0. They join no later world of this start.
+    pub exited: watch::Receiver<BTreeSet<Rank>>,
 }
 
 /// A listening port that is reserved for the rendezvous of ranks.
@@ -62,8 +70,8 @@ impl Server {
         self.listener.local_addr().map_err(|error| RendezvousFailure::System(error.to_string()))
     }
 
-    /// Serves worlds one after the other, each of a later epoch, until the future is dropped. Calls of launchers, and reports to
-    /// launchers, are sent to `agents`; without `agents` they are dropped. Needs a tokio runtime.
+    /// Serves worlds one after the other, each of a later epoch, until the future is dropped. Without `launcher` the calls of launchers,
+    /// and reports to launchers, are dropped. Needs a tokio runtime.
     ///
     /// # Errors
     /// The runtime cannot use the socket.
@@ -71,16 +79,16 @@ impl Server {
         self,
         authenticator: Authenticator,
         timeout: RendezvousTimeouts,
-        agents: Option<mpsc::Sender<Caller>>,
+        launcher: Option<Launching>,
     ) -> Result<(), RendezvousFailure> {
-        self.gather(authenticator, timeout, agents, false).await
+        self.gather(authenticator, timeout, launcher, false).await
     }
 
     async fn gather(
         self,
         authenticator: Authenticator,
         timeout: RendezvousTimeouts,
-        agents: Option<mpsc::Sender<Caller>>,
+        launcher: Option<Launching>,
         once: bool,
     ) -> Result<(), RendezvousFailure> {
         let listener = TcpListener::from_std(self.listener)
@@ -89,15 +97,12 @@ impl Server {
         let starved = Arc::<AtomicBool>::default();
         let arrivals = AcceptQueue::at(listener, self.most, starved.clone());
         let authenticator = tokio::spawn(admit(arrivals, authenticator, timeout.handshake, send));
+        let (agents, mut exited) = match launcher {
+            Some(Launching { callers, exited }) => (Some(callers), exited),
+            None => (None, watch::channel(BTreeSet::new()).1),
+        };
         let mut world = World::default();
         while !(once && world.is_over()) {
-            let due = world.due;
-            let late = async {
-                match due {
-                    Some(due) => sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 caller = callers.recv() => match caller {
                     Some(caller) if caller.hello.kind != PeerKind::Rank => {
@@ -109,8 +114,11 @@ impl Server {
                     Some(caller) => world.take(caller, timeout).await,
                     None => break,
                 },
-                () = late => world.expire(timeout.rendezvous, starved.load(Ordering::Relaxed)).await,
+                () = sleep_until(world.due) => world.expire(timeout.rendezvous, starved.load(Ordering::Relaxed)).await,
+                Ok(()) = exited.changed() => {}
             }
+            let exited = exited.borrow().clone();
+            world.refuse_over_exited(exited).await;
         }
         authenticator.abort();
         Ok(())
@@ -247,7 +255,7 @@ impl World {
                 self.error_received(hello.rank);
                 self.fail(failure).await;
                 // Later callers get the same answer for a while, instead of no answer.
-                self.due = Some(Instant::now() + timeout.handshake);
+                self.due = Some(after(timeout.handshake));
                 return;
             }
         }
@@ -256,7 +264,7 @@ impl World {
         {
             return refuse(&mut caller.stream, &RendezvousFailure::DuplicateRank { rank: hello.rank }).await;
         }
-        self.due.get_or_insert_with(|| Instant::now() + timeout.rendezvous);
+        self.due.get_or_insert_with(|| after(timeout.rendezvous));
         self.came.insert(hello.rank, caller);
         if self.came.len() == hello.size as usize && self.all_are_there().await {
             self.send_table().await;
@@ -296,6 +304,15 @@ impl World {
         self.came.clear();
         self.due = None;
         self.over = Some(Ok(()));
+    }
+
+    /// Fails the world at once if ranks wait for one of these, whose processes have exited with 0.
+    async fn refuse_over_exited(&mut self, exited: BTreeSet<Rank>) {
+        let Some(size) = self.came.values().next().map(|first| first.hello.size) else { return };
+        let ranks: Vec<Rank> = exited.into_iter().filter(|rank| rank.0 < size).take(NUMBERS).collect();
+        if !ranks.is_empty() {
+            self.fail(RendezvousFailure::Exited { ranks }).await;
+        }
     }
 
     async fn expire(&mut self, after: Duration, starved: bool) {

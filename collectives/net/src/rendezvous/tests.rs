@@ -2,10 +2,11 @@
 
 use super::authenticator;
 use super::messages::PeerKind;
-use super::{Hello, Joined, RendezvousFailure, RendezvousTimeouts, Server, join};
+use super::{Hello, Joined, Launching, RendezvousFailure, RendezvousTimeouts, Server, join};
 use crate::Rank;
 use crate::environment::RendezvousAddress;
 use crate::{AuthenticatedStream, Secret, Security};
+use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
@@ -16,6 +17,9 @@ const SOON: RendezvousTimeouts =
 /// A timeout for worlds that must succeed even on a busy machine.
 const LONG: RendezvousTimeouts =
     RendezvousTimeouts { rendezvous: Duration::from_secs(20), handshake: Duration::from_secs(5) };
+/// A timeout that no test waits for.
+const NEVER: RendezvousTimeouts =
+    RendezvousTimeouts { rendezvous: Duration::from_secs(1 << 20), handshake: Duration::from_secs(60) };
 
 fn hello(rank: u32, size: u32) -> Hello {
     Hello {
@@ -73,10 +77,17 @@ const HEARD: usize = 64;
 fn serve(
     timeout: RendezvousTimeouts,
 ) -> (RendezvousAddress, tokio::task::JoinHandle<Result<(), RendezvousFailure>>) {
+    serve_for(timeout, None)
+}
+
+fn serve_for(
+    timeout: RendezvousTimeouts,
+    launcher: Option<Launching>,
+) -> (RendezvousAddress, tokio::task::JoinHandle<Result<(), RendezvousFailure>>) {
     let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap().hearing(HEARD);
     let port = server.address().unwrap().port();
     let rendezvous_address = RendezvousAddress { host: "127.0.0.1".into(), port, served: true };
-    (rendezvous_address, tokio::spawn(server.serve(open(), timeout, None)))
+    (rendezvous_address, tokio::spawn(server.serve(open(), timeout, launcher)))
 }
 
 fn failures(results: Vec<Result<Joined, RendezvousFailure>>) -> Vec<Option<RendezvousFailure>> {
@@ -101,6 +112,28 @@ async fn missing_ranks_are_named_to_all_arrived_ranks() {
         RendezvousFailure::Missing { ranks: vec![Rank(1), Rank(3)], more: 0, after: SOON.rendezvous };
     let results = failures(meet(SOON, &[hello(0, 4), hello(2, 4)]).await);
     assert_eq!(results, [Some(missing.clone()), Some(missing)]);
+}
+
+#[tokio::test]
+async fn ranks_do_not_wait_for_one_whose_process_has_exited_with_0() {
+    for first in [true, false] {
+        let (exits, exited) = tokio::sync::watch::channel(BTreeSet::new());
+        let launching = Launching { callers: tokio::sync::mpsc::channel(1).0, exited };
+        let (rendezvous_address, _server) = serve_for(NEVER, Some(launching));
+        let exits = async {
+            // Either the exit is known before the others come, or one of the others waits already.
+            if !first {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            exits.send_replace([Rank(1), Rank(9)].into());
+        };
+        let others = [0, 2].map(|rank| come(&rendezvous_address, hello(rank, 3), NEVER));
+        let [one, two] = others;
+        let (one, two, ()) = tokio::join!(one, two, exits);
+        for failure in [one, two].map(|joined| joined.err().unwrap()) {
+            assert_eq!(failure.to_string(), "rank 1 exited with 0 and cannot join any more");
+        }
+    }
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use allfold_net::AuthenticatedStream;
 use allfold_net::accept_queue::{AcceptQueue, PENDING};
 use allfold_net::handshake::{HandshakeAnswer, PeerIdentity, Purpose, Refusal};
 use allfold_net::peer_stream::PeerStream;
+use allfold_net::running_time;
 use allfold_net::shared_memory_link::SegmentOffer;
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -110,14 +111,14 @@ async fn write(
 async fn part(mut stream: PeerStream, timeout: Duration) {
     stream.finish();
     let Ok(mut socket) = TcpStream::from_std(stream.into_socket()) else { return };
-    let _ = tokio::time::timeout(timeout, copy(&mut socket, &mut sink())).await;
+    let _ = running_time::timeout(timeout, copy(&mut socket, &mut sink())).await;
 }
 
 /// Reads control frames until the connection ends. Returns why it ended.
 async fn read(node: &Arc<Node>, peer: Rank, mut reader: ReadHalf<AuthenticatedStream>) -> Lost {
     let dead = node.deadlines.dead;
     loop {
-        match tokio::time::timeout(dead, frame(&mut reader, node.epoch)).await {
+        match running_time::timeout(dead, frame(&mut reader, node.epoch)).await {
             Err(_) => return Lost::Silent { by: node.rank, after: dead },
             Ok(Err(end)) => return Lost::Disconnected(end.to_string()),
             Ok(Ok((kind, payload))) => {
@@ -271,7 +272,7 @@ pub(super) fn connect(
                 pause = (pause * 2).min(Duration::from_millis(100));
             }
         };
-        let error = match tokio::time::timeout(timeout, tries).await {
+        let error = match running_time::timeout(timeout, tries).await {
             Ok(Some(error)) => error,
             Ok(None) => return,
             Err(_) => node.suspects(last),

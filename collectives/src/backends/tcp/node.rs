@@ -17,7 +17,7 @@ use super::mailbox::Fragment;
 use super::options::Deadlines;
 use super::outbox::Outbox;
 use crate::contract::Fingerprint;
-use crate::contract::deadline::clock;
+use crate::contract::deadline::{LOOK, clock};
 use crate::transport::Pool;
 use crate::{Call, Error, Lost, Rank, Result};
 use allfold_base::lock;
@@ -274,12 +274,12 @@ impl Node {
                     }),
                 };
             }
-            let waited = begun.elapsed();
+            let waited = clock().saturating_duration_since(begun);
             if waited >= self.deadline() {
                 self.agree(group, Agreement::give_up);
             }
             let timeout = self.deadline().saturating_sub(waited).max(Duration::from_millis(20));
-            group.waker.sleep(seen, timeout);
+            group.waker.sleep(seen, timeout.min(LOOK));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::group::{Group, Mail};
 use super::options::Options;
-use crate::contract::deadline::{after, clock};
+use crate::contract::deadline::{LOOK, after, clock};
 use crate::schedule::Combine;
 use crate::transport::{Event, Frame, Monitor, Payload, Pool, Transport};
 use crate::{Call, Error, Operation, Rank, Result};
@@ -191,7 +191,7 @@ impl Transport for Endpoint {
             let mailbox = group.mailbox(self.rank);
             let mail = mailbox.open();
             if mailbox.news() == seen {
-                mailbox.sleep(mail, timeout);
+                mailbox.sleep(mail, timeout.min(LOOK));
             }
         }
     }

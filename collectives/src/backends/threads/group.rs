@@ -1,7 +1,7 @@
 //! One group of ranks: a mailbox for each rank, the call table, and the sync segment. When the group fails, all its ranks are woken.
 
 use crate::contract::CallTable;
-use crate::contract::deadline::clock;
+use crate::contract::deadline::{LOOK, clock};
 use crate::transport::Frame;
 use crate::{Call, Error, Lost, Rank, Result};
 use allfold_base::lock;
@@ -139,7 +139,7 @@ impl Group {
             if let Some(survivors) = self.calls(|calls| calls.survivors(rank)) {
                 return survivors;
             }
-            let left = timeout.saturating_sub(begun.elapsed());
+            let left = timeout.saturating_sub(clock().saturating_duration_since(begun));
             if left.is_zero() {
                 self.calls(CallTable::decide);
                 self.alarm();
@@ -147,7 +147,7 @@ impl Group {
             }
             let mail = mailbox.open();
             if mailbox.news() == seen {
-                mailbox.sleep(mail, left);
+                mailbox.sleep(mail, left.min(LOOK));
             }
         }
     }
