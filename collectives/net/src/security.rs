@@ -57,11 +57,15 @@ impl Secret {
     /// # Errors
     /// The file does not exist, others may read it, it has another size, or all of its bytes are zero.
     pub fn read(path: &Path) -> Result<Secret> {
+        /// The most bytes that are read.
+        const MOST: usize = 256;
         let wrong = |what: String| Error::Argument(format!("the secret in {}: {what}", path.display()));
+        let file = std::fs::File::open(path).map_err(|e| wrong(e.to_string()))?;
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt;
-            let meta = std::fs::metadata(path).map_err(|e| wrong(e.to_string()))?;
+            // Of the open file: the name may lead to another file by now.
+            let meta = file.metadata().map_err(|e| wrong(e.to_string()))?;
             let mode = meta.permissions().mode() & 0o777;
             if meta.is_file() && mode & 0o077 != 0 {
                 return Err(wrong(format!(
@@ -71,9 +75,8 @@ impl Secret {
         }
         let bytes = {
             use std::io::Read;
-            let mut bytes = Zeroizing::new(Vec::with_capacity(256));
-            let file = std::fs::File::open(path).map_err(|e| wrong(e.to_string()))?;
-            file.take(256).read_to_end(&mut bytes).map_err(|e| wrong(e.to_string()))?;
+            let mut bytes = Zeroizing::new(Vec::with_capacity(MOST));
+            file.take(MOST as u64).read_to_end(&mut bytes).map_err(|e| wrong(e.to_string()))?;
             bytes
         };
         // Zeros come from a file that was created and never filled.
@@ -90,8 +93,11 @@ impl Secret {
         let mut raw = Zeroizing::new([0u8; Secret::BYTES]);
         let digit = |c: u8| char::from(c).to_digit(16).map(|d| d as u8);
         if digits.len() != 2 * Secret::BYTES {
+            let more = if bytes.len() == MOST { " or more" } else { "" };
             let len = bytes.len();
-            return Err(wrong(format!("expected 32 bytes or 64 hexadecimal digits, and it has {len} bytes")));
+            return Err(wrong(format!(
+                "expected 32 bytes or 64 hexadecimal digits, and it has {len} bytes{more}"
+            )));
         }
         for (byte, pair) in raw.iter_mut().zip(digits.chunks_exact(2)) {
             match (digit(pair[0]), digit(pair[1])) {
@@ -226,7 +232,8 @@ mod tests {
         says(put(&[0xab; 32], 0o644), "others may read");
         says(put(b"too short", 0o600), "it has 9 bytes");
         says(put("xy".repeat(32).as_bytes(), 0o600), "not a hexadecimal digit");
-        says(put(&[b'a'; 4000], 0o600), "it has 256 bytes");
+        says(put(&[b'a'; 200], 0o600), "it has 200 bytes");
+        says(put(&[b'a'; 1000], 0o600), "it has 256 bytes or more");
         says(put(&[0; 32], 0o600), "all of its bytes are zero");
         says(put(&[b'0'; 64], 0o600), "all of its bytes are zero");
         std::fs::remove_file(&path).unwrap();

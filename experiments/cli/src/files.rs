@@ -42,7 +42,7 @@ pub fn writable(path: &Path) -> CommandResult {
         return Ok(());
     }
     let probe = beside(&led_to(path));
-    let tried = File::create(&probe).map(drop);
+    let tried = create_new(&probe).map(drop);
     let _ = fs::remove_file(&probe);
     tried.map_err(|error| cannot_write(path, &error))
 }
@@ -50,7 +50,7 @@ pub fn writable(path: &Path) -> CommandResult {
 /// Makes a folder. Refuses a folder in which no file can be created.
 pub fn folder(path: &Path) -> CommandResult {
     let probe = beside(&path.join("file"));
-    let tried = fs::create_dir_all(path).and_then(|()| File::create(&probe)).map(drop);
+    let tried = fs::create_dir_all(path).and_then(|()| create_new(&probe)).map(drop);
     let _ = fs::remove_file(&probe);
     tried.map_err(|error| {
         CommandError::usage(format!(
@@ -95,7 +95,7 @@ pub fn replace(path: &Path, content: &[u8]) -> CommandResult {
     let path = led_to(path);
     let temporary = beside(&path);
     let write = || {
-        let mut file = File::create(&temporary)?;
+        let mut file = create_new(&temporary)?;
         if let Ok(about) = fs::metadata(&path) {
             file.set_permissions(about.permissions())?;
         }
@@ -106,6 +106,13 @@ pub fn replace(path: &Path, content: &[u8]) -> CommandResult {
         let _ = fs::remove_file(&temporary);
         cannot_write(&path, &error)
     })
+}
+
+/// Creates a temporary file. Removes a file or a link of its name first, which an earlier process of the same number, or another user, has
+/// left, and never opens what such a link leads to.
+fn create_new(path: &Path) -> io::Result<File> {
+    let _ = fs::remove_file(path);
+    File::create_new(path)
 }
 
 /// The file that `path` leads to through symbolic links, whether or not the file exists.
@@ -183,6 +190,26 @@ mod tests {
             assert_eq!(fs::read_to_string(file).unwrap(), "whole");
         }
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_in_the_place_of_a_temporary_file_is_not_followed() {
+        use std::os::unix::fs::symlink;
+        let folder = tempfile::tempdir().unwrap();
+        let (mine, page) = (folder.path().join("mine"), folder.path().join("page.html"));
+        let ways: [&dyn Fn() -> CommandResult; 3] =
+            [&|| writable(&page), &|| replace(&page, b"page"), &|| super::folder(folder.path())];
+        for (temporary, way) in
+            [beside(&page), beside(&page), beside(&folder.path().join("file"))].iter().zip(ways)
+        {
+            fs::write(&mine, "mine").unwrap();
+            symlink(&mine, temporary).unwrap();
+            way().unwrap();
+            assert_eq!(fs::read_to_string(&mine).unwrap(), "mine");
+            assert!(!temporary.is_symlink(), "{}", temporary.display());
+        }
+        assert!(!page.is_symlink() && fs::read_to_string(&page).unwrap() == "page");
     }
 
     #[cfg(target_os = "linux")]
