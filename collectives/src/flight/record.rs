@@ -2,7 +2,7 @@
 
 use crate::{Call, Rank};
 use allfold_base::utc;
-use allfold_sim::{Picos, read_text_at_most};
+use allfold_sim::{Picos, json_error, read_text_at_most};
 use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io::{Error, ErrorKind, Write};
@@ -235,13 +235,22 @@ impl Record {
     pub fn read(path: &Path) -> std::io::Result<Record> {
         let text = read_text_at_most(path, LONGEST, "a flight record")?;
         let wrong = |line: usize, why: serde_json::Error| {
-            Error::new(ErrorKind::InvalidData, format!("line {line} is not of a flight record: {why}"))
+            let why = json_error(&why.to_string(), Some(line));
+            Error::new(ErrorKind::InvalidData, format!("it is no flight record of Allfold: {why}"))
         };
         let mut lines = (1..).zip(text.lines());
         let (_, first) = lines.next().ok_or_else(|| Error::new(ErrorKind::InvalidData, "it is empty"))?;
         let header: Header = serde_json::from_str(first).map_err(|why| wrong(1, why))?;
         if header.flight != 1 {
             let what = format!("its version is {}, and this program reads version 1", header.flight);
+            return Err(Error::new(ErrorKind::InvalidData, what));
+        }
+        let Header { rank, size, .. } = header;
+        if size > Rank::MOST || rank >= size {
+            let what = format!(
+                "it is of rank {rank} of {size}; a world has 1 to {} ranks, numbered from 0",
+                Rank::MOST
+            );
             return Err(Error::new(ErrorKind::InvalidData, what));
         }
         let entries =
@@ -277,5 +286,20 @@ mod tests {
         std::fs::write(&path, "{\"flight\":1,\"rank\":3,\"size\":4,\"reason\":\"lost\"}\n").unwrap();
         let Header { step, writer, .. } = Record::read(&path).unwrap().header;
         assert_eq!((step, writer), (None, None));
+        for (rank, size) in [(0, 2_147_483_648_u64), (4, 4), (0, 0)] {
+            let line = format!("{{\"flight\":1,\"rank\":{rank},\"size\":{size},\"reason\":\"lost\"}}\n");
+            std::fs::write(&path, line).unwrap();
+            let error = Record::read(&path).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                format!("it is of rank {rank} of {size}; a world has 1 to 1048576 ranks, numbered from 0")
+            );
+        }
+        std::fs::write(&path, "{\"flight\":1,\"rank\":3,\"size\":4,\"reason\":\"lost\"}\nlost\n").unwrap();
+        let error = Record::read(&path).unwrap_err().to_string();
+        assert!(
+            error.starts_with("it is no flight record of Allfold: line 2, column 1: here belongs a value"),
+            "{error}"
+        );
     }
 }

@@ -17,7 +17,7 @@ use allfold_cli::{on_all_cores, progress};
 use allfold_nccl_model::physics::{ModelTerm, Parameters, Terms};
 use allfold_report::format::file_name;
 use allfold_report::records::{Stamp, Validated};
-use allfold_sim::read_text_at_most;
+use allfold_sim::{json_error, read_text_at_most};
 use allfold_validation::cross_validation::Group;
 use allfold_validation::file::ParameterFile;
 use allfold_validation::predict::Predictor;
@@ -103,7 +103,8 @@ impl MachineArgs {
             |error: &dyn std::fmt::Display| CommandError::usage(format!("{}: {error}", path.display()));
         let text =
             read_text_at_most(path, LONGEST, "a machine's description").map_err(|error| wrong(&error))?;
-        Ok(Some(GivenMachine::Described(serde_json::from_str(&text).map_err(|error| wrong(&error))?)))
+        let json = |error: serde_json::Error| wrong(&json_error(&error.to_string(), None));
+        Ok(Some(GivenMachine::Described(serde_json::from_str(&text).map_err(json)?)))
     }
 }
 

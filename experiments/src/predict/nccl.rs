@@ -13,7 +13,7 @@ use allfold_report::records::{CollectiveCall, SimulatedCollective};
 use allfold_sim::files::NcclTopology;
 use allfold_sim::machines::presets::Preset;
 use allfold_sim::machines::{Description, Machine};
-use allfold_sim::{Topology, read_text_at_most};
+use allfold_sim::{Topology, json_error, read_text_at_most};
 use allfold_validation::file::ParameterFile;
 use allfold_validation::predict::Predictor;
 use std::path::Path;
@@ -187,7 +187,8 @@ fn machine(topology: &str, ranks: u32) -> CommandResult<Machine> {
     let wrong = |error: &dyn std::fmt::Display| CommandError::usage(format!("{topology}: {error}"));
     let text = read_text_at_most(Path::new(topology), LONGEST, "a machine's description")
         .map_err(|error| wrong(&error))?;
-    let words: Description = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
+    let words: Description =
+        serde_json::from_str(&text).map_err(|error| wrong(&json_error(&error.to_string(), None)))?;
     let mut machine = Machine::understand(&words).map_err(|error| wrong(&error))?;
     let ignored = words.not_understood(&machine).map_err(|error| wrong(&error))?;
     let assumed: Vec<&str> = machine.assumed_of_nics().collect();

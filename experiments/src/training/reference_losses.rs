@@ -3,7 +3,7 @@
 use allfold_cli::error::{CommandError, CommandResult};
 use allfold_report::loss_curve::LossSeries;
 use allfold_report::plots::Origin;
-use allfold_sim::read_text_at_most;
+use allfold_sim::{json_error, read_text_at_most};
 use serde::Deserialize;
 use std::path::Path;
 
@@ -25,7 +25,10 @@ pub fn read(path: &Path) -> CommandResult<LossSeries> {
         .map_err(|error| CommandError::usage(format!("{name}: {error}")))?;
     let line = |(at, line): (usize, &str)| {
         let Line { step, loss } = serde_json::from_str(line)
-            .map_err(|error| CommandError::usage(format!("{name}, line {}: {error}", at + 1)))?;
+            .map_err(|error| json_error(&error.to_string(), Some(at + 1)))
+            .map_err(|error| {
+                CommandError::usage(format!("{name}: {error}; a line is {{\"step\": 0, \"loss\": 2.5}}"))
+            })?;
         Ok((step, loss))
     };
     let steps = text.lines().enumerate().map(line).collect::<CommandResult<Vec<_>>>()?;
@@ -49,6 +52,9 @@ mod tests {
         assert!(curves("mlp", vec![course]).draw().unwrap().file("a run").contains("theirs"));
         std::fs::write(&path, "{\"step\": 0, \"loss\": 2.5}\n{\"step\": 1}\n").unwrap();
         let error = read(&path).unwrap_err().to_string();
-        assert!(error.contains("theirs.jsonl, line 2: missing field `loss`"), "{error}");
+        assert!(
+            error.contains("theirs.jsonl: line 2, column 11: missing field `loss`; a line is {"),
+            "{error}"
+        );
     }
 }

@@ -12,7 +12,42 @@ const KINDS: [(&str, &str); 8] = [
     ("a sequence", "a list"),
 ];
 
-/// An error message of serde or of a format's parser as one line, in which words replace Rust's type names.
+/// Whole messages of parsers of JSON and TOML, and the words that replace them.
+const MESSAGES: [(&str, &str); 15] = [
+    ("expected value", "here belongs a value, such as 1, \"text\", [..] or {..}"),
+    ("expected ident", "here belongs a value, and this word is none of true, false and null"),
+    ("expected `:`", "a key needs a `:` and a value after it"),
+    ("expected `,` or `}`", "between two keys belongs a `,`, and at the end of an object a `}`"),
+    ("expected `,` or `]`", "between two values belongs a `,`, and at the end of a list a `]`"),
+    ("key must be a string", "a key must be in quotation marks"),
+    ("trailing characters", "nothing may follow the end of the value"),
+    ("trailing comma", "a value must follow a `,`"),
+    ("invalid number", "this is no number"),
+    ("number out of range", "the number is too large"),
+    ("invalid escape", "after a `\\` in a string belongs one of \"\\/bfnrtu"),
+    ("control character (\\u0000-\\u001F) found while parsing a string", "a string must end in its line"),
+    ("recursion limit exceeded", "lists and objects are nested too deeply"),
+    ("string values must be quoted, expected literal string", "text must be in quotation marks"),
+    ("key with no value, expected `=`", "a key needs a `=` and a value after it"),
+];
+
+/// An error message of serde_json in words, with the place that it ends with put first. `line` is the line of the text in its file, if the
+/// text is one line.
+///
+/// ```
+/// use allfold_base::json_error;
+///
+/// assert_eq!(json_error("key must be a string at line 2 column 5", None), "line 2, column 5: a key must be in quotation marks");
+/// assert_eq!(json_error("EOF while parsing an object at line 1 column 9", Some(7)), "line 7, column 9: the text ends within an object");
+/// ```
+pub fn json_error(message: &str, line: Option<usize>) -> String {
+    let Some((what, place)) = message.rsplit_once(" at line ") else { return expected(message) };
+    let (first, column) = place.split_once(" column ").unwrap_or((place, "1"));
+    let line = line.map_or(first.into(), |line| line.to_string());
+    format!("line {line}, column {column}: {}", expected(what))
+}
+
+/// An error message of serde or of a format's parser as one line, in words for the authors of files.
 ///
 /// ```
 /// use allfold_base::expected;
@@ -23,6 +58,15 @@ const KINDS: [(&str, &str); 8] = [
 /// ```
 pub fn expected(message: &str) -> String {
     let line = message.lines().collect::<Vec<_>>().join("; ");
+    if let Some((_, words)) = MESSAGES.iter().find(|(theirs, _)| *theirs == line) {
+        return (*words).into();
+    }
+    if let Some(within) = line.strip_prefix("EOF while parsing ") {
+        return format!("the text ends within {within}");
+    }
+    if let Some(what) = line.strip_suffix(", expected nothing") {
+        return format!("{what}, which does not belong here");
+    }
     let Some((before, kind)) = line.rsplit_once("expected ") else { return line };
     match KINDS.iter().find(|(name, _)| *name == kind) {
         Some((_, words)) => format!("{before}expected {words}"),

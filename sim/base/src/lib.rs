@@ -23,7 +23,7 @@ pub mod suggest;
 mod units;
 
 pub use date::utc;
-pub use file_errors::{expected, line_and_column, located};
+pub use file_errors::{expected, json_error, line_and_column, located};
 pub use form_factor::FormFactor;
 pub use hash::fnv1a;
 pub use lock::lock;

@@ -11,6 +11,10 @@ use std::ops::{Add, AddAssign, Mul, Sub};
 pub struct Rank(pub u32);
 
 impl Rank {
+    /// The most ranks that a command, a record or a configuration may name. Every count of ranks that comes from outside is held to this
+    /// limit, so that work that grows with the number of ranks has an end.
+    pub const MOST: u32 = 1 << 20;
+
     /// The rank as an index into a slice.
     #[inline]
     pub fn index(self) -> usize {

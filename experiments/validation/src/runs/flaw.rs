@@ -1,5 +1,6 @@
 //! The error of a file of runs: its place, and what was expected there.
 
+use allfold_sim::expected;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -26,7 +27,7 @@ impl Flaw {
     /// The flaw that serde reports, without the place that serde appends to its message.
     pub fn json(error: serde_json::Error) -> Flaw {
         let said = error.to_string();
-        let what = said.rsplit_once(" at line ").map_or(said.as_str(), |(what, _)| what);
+        let what = expected(said.rsplit_once(" at line ").map_or(said.as_str(), |(what, _)| what));
         match error.line() {
             0 => Flaw::whole(what),
             line => Flaw::at(line, error.column(), what),
