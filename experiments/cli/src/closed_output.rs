@@ -19,6 +19,17 @@ static LOOK: extern "C" fn() = {
     look
 };
 
+/// Why nothing can be written to standard output, if that is known without a write: it was closed when the process began, or it is the
+/// device that is always full.
+pub fn lost() -> Option<io::Error> {
+    let is_full = || {
+        let about = rustix::fs::fstat(rustix::stdio::stdout()).ok()?;
+        (about.st_rdev == rustix::fs::makedev(1, 7)).then_some(rustix::io::Errno::NOSPC)
+    };
+    let errno = if CLOSED.load(Ordering::Relaxed) { Some(rustix::io::Errno::BADF) } else { is_full() };
+    errno.map(io::Error::from)
+}
+
 /// Standard output; if it was closed when the process began, a writer that refuses every write.
 pub fn stdout() -> Box<dyn Write> {
     match CLOSED.load(Ordering::Relaxed) {

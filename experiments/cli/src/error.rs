@@ -7,6 +7,7 @@
 //! 65 a run failed, and another start would fail in the same way: it diverged
 //! ```
 
+use crate::printable::message;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -77,9 +78,9 @@ impl fmt::Display for CommandError {
             CommandError::Usage(what)
             | CommandError::Run(what)
             | CommandError::Lasting(what)
-            | CommandError::Launched(what, _) => write!(f, "error: {what}"),
-            CommandError::Interrupted(what, _) => write!(f, "interrupted: {what}"),
-            CommandError::Check(what) => write!(f, "check failed: {what}"),
+            | CommandError::Launched(what, _) => write!(f, "error: {}", message(what)),
+            CommandError::Interrupted(what, _) => write!(f, "interrupted: {}", message(what)),
+            CommandError::Check(what) => write!(f, "check failed: {}", message(what)),
             CommandError::Closed => Ok(()),
         }
     }

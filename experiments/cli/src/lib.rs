@@ -14,6 +14,7 @@ pub mod memory;
 pub mod names;
 mod on_all_cores;
 pub mod output;
+pub mod printable;
 pub mod progress;
 pub mod recorder;
 pub mod share;

@@ -12,6 +12,7 @@
 //! The crates below log by `tracing`, so another program may install a subscriber of its own.
 
 use super::error::{CommandError, CommandResult};
+use super::printable::message;
 use super::progress;
 use allfold_base::utc;
 use allfold_collectives::environment::{self, Environment};
@@ -89,6 +90,7 @@ impl Subscriber for Log {
         said.rank = said.rank.or_else(own_rank);
         if said.is_printed(*event.metadata().level(), loud) {
             let line = said.line(*event.metadata().level(), (loud > DEFAULT).then(now));
+            let line = message(&line);
             // An error is ignored: the reader of standard error may have closed it.
             progress::aside(|| drop(writeln!(std::io::stderr(), "{line}")));
         }

@@ -3,8 +3,12 @@
 use crate::error::{CommandError, CommandResult};
 use allfold_collectives::{Collective, DType, ReduceOp};
 use allfold_report::format::counted;
+use allfold_report::sizes::MOST_RANKS;
 use allfold_sim::suggest::{nearest, unknown};
 use std::fmt::Display;
+
+// The report is made of records alone, so that its crate has the limit too.
+const _: () = assert!(MOST_RANKS == allfold_collectives::Rank::MOST);
 
 fn find<T: Copy>(kind: &str, word: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T, String> {
     let wanted = word.to_lowercase().replace('-', "_");

@@ -16,6 +16,7 @@ use crate::closed_output;
 use crate::error::{CommandError, CommandResult};
 use crate::files::{appendable, unsaid};
 use crate::invocation;
+use crate::printable::printable;
 use crate::recorder::{Recorder, To};
 use allfold_report::records::{RecordKind, Records, Stamp};
 use std::fmt::Display;
@@ -28,6 +29,8 @@ pub struct RunOutput {
     text: Box<dyn Write>,
     recorder: Recorder,
     stamp: Stamp,
+    /// Whether the text goes to standard output.
+    to_stdout: bool,
     /// Whether the run still has a file to write.
     expects_file: bool,
     /// The error of writing the text, if writing failed.
@@ -41,10 +44,10 @@ impl RunOutput {
         if let Some(path) = json.filter(|_| !to_stdout) {
             appendable(path)?;
         }
-        let text: Box<dyn Write> = match invocation::keeper() {
-            Some(keeper) => Box::new(keeper),
-            None if to_stdout => Box::new(io::stderr()),
-            None => closed_output::stdout(),
+        let (text, said): (Box<dyn Write>, bool) = match invocation::keeper() {
+            Some(keeper) => (Box::new(keeper), false),
+            None if to_stdout => (Box::new(io::stderr()), false),
+            None => (closed_output::stdout(), true),
         };
         let to = match json {
             None => To::Memory,
@@ -52,13 +55,13 @@ impl RunOutput {
             Some(path) => To::File(path.to_path_buf()),
         };
         let (recorder, expects_file) = (Recorder::new(to), json.is_some());
-        Ok(RunOutput { text, recorder, stamp: stamp(seed), expects_file, lost: None })
+        Ok(RunOutput { text, recorder, stamp: stamp(seed), to_stdout: said, expects_file, lost: None })
     }
 
     /// Output of a process whose results another process reports: prints nothing and writes no records.
     pub fn silent(seed: Option<u64>) -> RunOutput {
         let (text, recorder) = (Box::new(io::sink()), Recorder::new(To::Memory));
-        RunOutput { text, recorder, stamp: stamp(seed), expects_file: false, lost: None }
+        RunOutput { text, recorder, stamp: stamp(seed), to_stdout: false, expects_file: false, lost: None }
     }
 
     /// Announces a file that [`replace`] will write. A file that cannot be written is refused here, before the work starts.
@@ -72,12 +75,24 @@ impl RunOutput {
         self.expects_file = true;
     }
 
+    /// Refuses, before the work starts, a standard output that cannot be written. A run that also writes a file goes on without it.
+    ///
+    /// # Errors
+    /// Standard output is closed or full.
+    pub fn check_text(&self) -> CommandResult {
+        match closed_output::lost().filter(|_| self.to_stdout && !self.expects_file) {
+            Some(error) => Err(unsaid(&error)),
+            None => Ok(()),
+        }
+    }
+
     /// Prints one or more lines.
     ///
     /// # Errors
     /// The text cannot be written, and the run has no file to write.
     pub fn say(&mut self, line: impl Display) -> CommandResult {
-        let said = writeln!(self.text, "{line}").and_then(|()| self.text.flush());
+        let line = line.to_string();
+        let said = writeln!(self.text, "{}", printable(&line)).and_then(|()| self.text.flush());
         let lost = match said {
             Ok(()) => return Ok(()),
             Err(error) => unsaid(&error),

@@ -7,7 +7,7 @@
 //! ```
 
 use super::figure::{DrawError, IDEAL_SERIES};
-use crate::escape::escape;
+use crate::escape::{escape, within_xml};
 use plotters::prelude::*;
 use plotters::style::RGBColor;
 
@@ -82,7 +82,7 @@ fn dress(drawn: &str, sheet: Sheet, label: &str, tips: &[Tip]) -> String {
     let body = body.replace("#010101", "var(--ink)").replace("#020202", "var(--grid)");
     // An opacity of 1 is the default.
     let body = body.replace("font-family=\"sans-serif\"", "").replace(" opacity=\"1\"", "");
-    let body = marked(&body);
+    let body = within_xml(&marked(&body));
     let class = if sheet.narrow { "narrow" } else { "wide" };
     let Sheet { width, height, .. } = sheet;
     let tips: String = tips
